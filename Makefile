@@ -1,0 +1,72 @@
+# The menu of this project: `make help`.
+SHELL := /bin/bash
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+CARGO ?= cargo
+SECONDS ?= 12
+ITERATIONS ?= 2000000
+# Tests build once, with all checks on (see [profile.ci] in Cargo.toml).
+CI := --profile ci
+PURE := -p baton-packet -p baton-api -p baton-engine
+ROOT := -p baton-xsk -p baton-adopter -p host-shim -p lb-dataplane -p baton-lab -p baton-demo
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-pure test-root test-ns lint deny generate \
+        bench-engine bench-compare bench-migration bench-xsk fuzz clean
+
+help: ## Show this menu
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Install what build, demo and tests need (Debian packages, Rust)
+	@tools/setup.sh
+
+build: setup ## Build the binaries in target/release
+	$(CARGO) build --release -p lb-dataplane -p host-shim -p baton-demo
+
+demo: build ## The main job: live connections move between real servers; report in target/demo
+	target/release/baton-demo demo --seconds $(SECONDS)
+
+test: setup lint ## Everything that is tested: pure, property, vectors, namespaces with real servers (root)
+	$(CARGO) build $(CI) --workspace --bins
+	$(CARGO) test $(CI) --workspace --exclude baton-ns
+	$(CARGO) test $(CI) -p baton-ns -- --test-threads=1
+
+test-pure: ## Only what needs no root: unit, property and vector tests of the pure crates
+	$(CARGO) test $(CI) $(PURE) -p baton-tidy
+
+test-root: setup ## Tests of the crates that need root and namespaces, without the real servers
+	$(CARGO) build $(CI) --workspace --bins
+	$(CARGO) test $(CI) $(ROOT)
+
+test-ns: setup ## Namespace tests with real nginx and redis
+	$(CARGO) build $(CI) --workspace --bins
+	$(CARGO) test $(CI) -p baton-ns -- --test-threads=1
+
+lint: ## Formatting and clippy, warnings refused
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy $(CI) --workspace --all-targets -- -D warnings
+
+deny: ## Licences, sources and duplicate crates (installs cargo-deny)
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
+	cargo-deny check bans licenses sources
+
+generate: ## Write the generated files anew (docs/generated, docs/adoption-vectors.json)
+	BATON_GENERATE=1 $(CARGO) test -p baton-engine --test states
+	-BATON_UPDATE_VECTORS=1 $(CARGO) test -p baton-packet --test vectors
+
+bench-engine: ## Nanoseconds and instructions per packet (criterion, callgrind)
+	@tools/setup.sh bench
+	$(CARGO) bench -p baton-packet -- --quick --noplot
+	$(CARGO) bench -p baton-engine --bench engine -- --quick --noplot
+	@tools/instructions.sh
+
+bench-compare: build ## Baton and HAProxy in the same layout and run; report in target/bench
+	target/release/baton-demo compare
+
+bench-migration: build ## What a migrated request costs; report in target/bench
+	target/release/baton-demo migration-cost
+
+fuzz: ## Longer fuzzing of the packet crate (ITERATIONS inputs for each target)
+	BOLERO_RANDOM_ITERATIONS=$(ITERATIONS) $(CARGO) test $(CI) -p baton-packet --test fuzz
+
+clean: ## Remove what was built
+	$(CARGO) clean

@@ -1,0 +1,109 @@
+//! `make demo` and the comparisons: real servers, real clients, live connections that move between pods.
+//!
+//! Owns the command line and the order of things; layout, servers and clients are `baton-lab`'s.
+
+mod compare;
+mod cost;
+mod phase_steps;
+mod phases;
+mod plot;
+mod preflight;
+mod progress;
+mod report;
+mod rounds;
+mod run;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use std::{path::PathBuf, process::ExitCode};
+
+/// Live connections moving between real servers, with a report. Needs root.
+#[derive(Debug, Parser)]
+#[command(name = "baton-demo", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// wrk with one slow pod, migration off and on; then redis with a migration per command
+    Demo(DemoArguments),
+    /// HAProxy and Baton in the same layout, in turns: latency at 1 connection, requests/s at 32
+    Compare(RoundArguments),
+    /// What one migration per request costs: p50 at 1 connection, staying and moving, in turns
+    MigrationCost(RoundArguments),
+}
+
+/// Arguments of the demo.
+#[derive(Clone, Debug, Args)]
+struct DemoArguments {
+    /// Length of each of the two runs
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Number of pods
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=26))]
+    pods: u16,
+    /// CPU limit of the first pod, in percent of one CPU
+    #[arg(long, default_value_t = 5.0)]
+    throttle: f64,
+    /// Mean pause of a connection between two requests, in milliseconds; 0 saturates the machine
+    #[arg(long, default_value_t = 40)]
+    think_ms: u64,
+    /// Redis commands, each on a connection that moves for it
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
+    redis_commands: u64,
+    /// Leave the lab up at the end, until Ctrl-C
+    #[arg(long)]
+    keep: bool,
+    /// Where report.json and report.svg go
+    #[arg(long, default_value = "target/demo")]
+    out: PathBuf,
+}
+
+/// Arguments of the comparisons.
+#[derive(Clone, Debug, Args)]
+struct RoundArguments {
+    /// How often each side has its turn
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rounds: u64,
+    /// Length of each measurement
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Where the JSON goes
+    #[arg(long, default_value = "target/bench")]
+    out: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match dispatch(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // The signal handler removes what is left and ends the process.
+        Err(_) if baton_lab::interrupted() => loop {
+            std::thread::park();
+        },
+        Err(e) => {
+            eprintln!("baton-demo: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(arguments: &Arguments) -> Result<bool> {
+    match &arguments.command {
+        Command::Demo(demo) => {
+            preflight::check(&["redis-server", "redis-benchmark"])?;
+            run::demo(demo)
+        }
+        Command::Compare(rounds) => {
+            preflight::check(&["haproxy"])?;
+            compare::compare(rounds)
+        }
+        Command::MigrationCost(rounds) => {
+            preflight::check(&[])?;
+            cost::migration_cost(rounds)
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The demo: two runs of wrk, migration off and on, with one pod throttled; then redis-benchmark with a migration
+//! per command.
+//!
+//! Beside wrk runs a client of our own on 16 paced connections from another client namespace. It checks every
+//! byte, which wrk does not, and gives the latency over time for the plot.
+
+use crate::{
+    DemoArguments, plot,
+    progress::Progress,
+    report::{RedisSide, Report, Settings, Side, grouped, wrapped},
+};
+use anyhow::{Context, Result, ensure};
+use baton_api::{Algorithm, Migration, MigrationMode, Policy, Protocol, State};
+use baton_lab::{
+    Counts, Dataplane, HttpEcho, Lab, LoadOptions, Nginx, NginxOptions, Options, REDIS_PORT,
+    RedisBenchOptions, WrkOptions, policy,
+};
+use std::{
+    fs,
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// wrk's persistent connections.
+const CONNECTIONS: u32 = 64;
+/// The checking client's connections: enough that some start on the throttled pod (each does with chance 1 in 4).
+const CHECKING_CONNECTIONS: usize = 16;
+/// Pace of each of them: 16 connections every 20 ms are 800 requests a second at most, little beside wrk's.
+const CHECKING_PACE: Duration = Duration::from_millis(20);
+/// Length of the plot's windows.
+const PLOT_WINDOW: Duration = Duration::from_millis(250);
+/// redis-benchmark's persistent connections.
+const REDIS_CONNECTIONS: u32 = 32;
+const HTTP_PORT: u16 = 80;
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+/// The dataplane probes its backends as soon as it starts; this is hundreds of round trips.
+const ADOPTABLE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Runs the demo. `true` if it showed what it is for.
+pub fn demo(arguments: &DemoArguments) -> Result<bool> {
+    eprintln!(
+        "Setting up {} pods with nginx and redis around a router, clients and a dataplane …",
+        arguments.pods
+    );
+    let options = Options {
+        pods: usize::from(arguments.pods),
+        second_client: true,
+        ..Options::default()
+    };
+    let lab = Lab::new("demo", &options)?;
+    let (mut nginx, mut redis) = (Vec::new(), Vec::new());
+    for pod in lab.pods() {
+        nginx.push((pod.name().to_owned(), pod.nginx(&NginxOptions::default())?));
+        redis.push((pod.name().to_owned(), pod.redis()?));
+    }
+    let shim = lab.shim(&lab.shim_config()?)?;
+    let slow = &lab.pods()[0];
+    slow.throttle(arguments.throttle)?;
+
+    let web = |mode| web_policy(&nginx, mode);
+    let off = {
+        let config = lab.dataplane_config(vec![web(MigrationMode::Never)])?;
+        lab.reserve_ports(&config)?;
+        let dataplane = lab.dataplane(&config)?;
+        let side = http_run(&lab, &dataplane, arguments, "migration off")?;
+        dataplane.stop()?;
+        side
+    };
+    let redis_servers: Vec<_> = redis
+        .iter()
+        .map(|(name, server)| (name.clone(), server.address()))
+        .collect();
+    let policies = vec![web(MigrationMode::WhenBetter), redis_policy(&redis_servers)];
+    let dataplane = lab.dataplane(&lab.dataplane_config(policies)?)?;
+    wait_adoptable(&dataplane)?;
+    let on = http_run(&lab, &dataplane, arguments, "migration on")?;
+
+    // Redis shows what a migration per command does, not what a slow pod does.
+    slow.unthrottle()?;
+    let redis_side = redis_run(&lab, &dataplane, arguments)?;
+
+    let report = Report {
+        settings: Settings {
+            seconds: arguments.seconds,
+            pods: arguments.pods,
+            connections: CONNECTIONS,
+            throttled_pod: slow.name().to_owned(),
+            throttle_percent: arguments.throttle,
+            think_ms: arguments.think_ms,
+        },
+        off,
+        on,
+        redis: redis_side,
+    };
+    fs::create_dir_all(&arguments.out)
+        .with_context(|| format!("making {}", arguments.out.display()))?;
+    let json = arguments.out.join("report.json");
+    fs::write(&json, serde_json::to_string_pretty(&report)? + "\n")
+        .with_context(|| json.display().to_string())?;
+    let svg = arguments.out.join("report.svg");
+    plot::write(&svg, &report)?;
+
+    println!("\n{}", report.table());
+    println!("{}\n", wrapped(&report.sentence()));
+    println!("{}\n", wrapped(&report.conditions()));
+    println!("{}\n", wrapped(&report.redis_sentence()));
+    println!("$ lb-dataplane status\n{}", dataplane.tool(&["status"])?);
+    println!("Report: {} and {}", json.display(), svg.display());
+    let failures = report.failures();
+    for failure in &failures {
+        eprintln!("baton-demo: {failure}");
+    }
+    if arguments.keep {
+        slow.throttle(arguments.throttle)?;
+        hold(&lab, &dataplane);
+    }
+    dataplane.stop()?;
+    shim.stop()?;
+    lab.remove()?;
+    Ok(failures.is_empty())
+}
+
+fn web_policy(nginx: &[(String, Nginx)], mode: MigrationMode) -> Policy {
+    let servers: Vec<_> = nginx
+        .iter()
+        .map(|(name, server)| (name.clone(), server.address()))
+        .collect();
+    Policy {
+        // Both runs start alike: the same number of connections on each pod, the slow one included. Where a
+        // connection moves later is chosen by expected wait in any case.
+        algorithm: Algorithm::WeightedRoundRobin,
+        migration: Migration {
+            mode,
+            ..Migration::default()
+        },
+        ..policy("web", HTTP_PORT, &servers)
+    }
+}
+
+fn redis_policy(servers: &[(String, SocketAddr)]) -> Policy {
+    Policy {
+        protocol: Protocol::RequestResponse,
+        migration: Migration {
+            mode: MigrationMode::Always,
+            // Always means always: a command must not have to wait for the next move.
+            cooldown: Default::default(),
+            ..Migration::default()
+        },
+        ..policy("redis", REDIS_PORT, servers)
+    }
+}
+
+/// Waits until every backend's adopter has answered.
+pub fn wait_adoptable(dataplane: &Dataplane) -> Result<()> {
+    let end = Instant::now() + ADOPTABLE_DEADLINE;
+    loop {
+        let state = dataplane.state()?;
+        let missing: Vec<_> = state
+            .policies
+            .iter()
+            .flat_map(|p| &p.backends)
+            .filter(|b| !b.adoptable)
+            .map(|b| format!("{} ({}): {}", b.name, b.endpoint, b.adoptable_reason))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < end,
+            "no connection can move to {}: see `host-shim preflight`",
+            missing.join(", ")
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Moves and rollbacks of a policy so far.
+pub fn moves(state: &State, name: &str) -> (u64, u64) {
+    state
+        .policies
+        .iter()
+        .find(|p| p.name == name)
+        .map_or((0, 0), |p| (p.migrations_total, p.rollbacks_total))
+}
+
+fn http_run(
+    lab: &Lab,
+    dataplane: &Dataplane,
+    arguments: &DemoArguments,
+    label: &str,
+) -> Result<Side> {
+    let length = Duration::from_secs(arguments.seconds);
+    let address = dataplane.address(HTTP_PORT);
+    let wrk_client = lab.client();
+    let mut wrk = wrk_client.wrk(&WrkOptions {
+        target: "/page".into(),
+        connections: CONNECTIONS,
+        think: Duration::from_millis(arguments.think_ms),
+        headers: vec![("Accept-Encoding".into(), "gzip".into())],
+        ..WrkOptions::new(address, length)
+    })?;
+    let checking = HttpEcho::start(
+        lab.clients()[1].namespace(),
+        LoadOptions {
+            connections: CHECKING_CONNECTIONS,
+            duration: Some(length),
+            pace: Some(CHECKING_PACE),
+            window: PLOT_WINDOW,
+            ..LoadOptions::new(address)
+        },
+    )?;
+    let mut progress = Progress::start(label, Some(length));
+    let mut per_pod = Counts::new();
+    while wrk.process.try_wait()?.is_none() {
+        let state = dataplane.state()?;
+        let mut now = Counts::new();
+        for flow in dataplane.flows()? {
+            if flow.client.ip() == wrk_client.ipv4() {
+                *now.entry(flow.backend).or_default() += 1;
+            }
+        }
+        // The last look before wrk closes its connections counts.
+        if now.values().sum::<u64>() >= u64::from(CONNECTIONS) {
+            per_pod = now;
+        }
+        let requests: u64 = state
+            .policies
+            .iter()
+            .filter(|p| p.name == "web")
+            .flat_map(|p| &p.backends)
+            .map(|b| b.requests_total)
+            .sum();
+        let spread: Vec<_> = per_pod.values().map(u64::to_string).collect();
+        progress.tick(&format!(
+            "{} requests, {} moved, connections {}",
+            grouped(requests),
+            grouped(moves(&state, "web").0),
+            spread.join("/"),
+        ));
+        let _ = wrk.process.wait(SAMPLE_INTERVAL);
+    }
+    progress.finish();
+    let wrk = wrk.join()?;
+    let (checked, _) = checking.join()?;
+    for pod in lab.pods() {
+        per_pod.entry(pod.name().to_owned()).or_default();
+    }
+    let (migrations, rollbacks) = moves(&dataplane.state()?, "web");
+    Ok(Side::new(&wrk, checked, per_pod, migrations, rollbacks))
+}
+
+fn redis_run(lab: &Lab, dataplane: &Dataplane, arguments: &DemoArguments) -> Result<RedisSide> {
+    // The pods' redis servers share nothing, which redis-benchmark does not notice: it does not look at values.
+    let tests = ["set", "get"].map(str::to_owned).to_vec();
+    let options = RedisBenchOptions {
+        address: dataplane.address(REDIS_PORT),
+        commands: arguments.redis_commands / tests.len() as u64,
+        tests,
+        connections: REDIS_CONNECTIONS,
+        // A thousand commands a second is far below what any machine that runs this does.
+        deadline: Duration::from_secs(60 + arguments.redis_commands / 1_000),
+    };
+    let before = moves(&dataplane.state()?, "redis");
+    let mut bench = lab.client().redis_benchmark(&options)?;
+    let mut progress = Progress::start("redis-benchmark", None);
+    let start = Instant::now();
+    while bench.process.try_wait()?.is_none() && start.elapsed() < options.deadline {
+        let moved = moves(&dataplane.state()?, "redis").0 - before.0;
+        progress.tick(&format!(
+            "{} commands moved their connection",
+            grouped(moved)
+        ));
+        let _ = bench.process.wait(SAMPLE_INTERVAL);
+    }
+    progress.finish();
+    let report = bench.join()?;
+    let after = moves(&dataplane.state()?, "redis");
+    Ok(RedisSide {
+        commands: report.commands,
+        errors: report.errors,
+        migrations: after.0 - before.0,
+        rollbacks: after.1 - before.1,
+        tests: report.tests,
+    })
+}
+
+/// Says how to look around, and waits for Ctrl-C, which removes everything.
+fn hold(lab: &Lab, dataplane: &Dataplane) {
+    let enter = |name: &str| format!("ip netns exec {name} bash");
+    println!(
+        "\nThe lab stays up until Ctrl-C (files in {}).",
+        lab.directory().display()
+    );
+    println!("  client:    {}", enter(lab.client().namespace().name()));
+    println!(
+        "  dataplane: {}",
+        enter(lab.dataplane_pod().namespace().name())
+    );
+    println!("  node:      {}", enter(lab.router().namespace().name()));
+    for pod in lab.pods() {
+        println!("  {}:     {}", pod.name(), enter(pod.namespace().name()));
+    }
+    println!(
+        "  try:       ip netns exec {} curl -si http://{}/echo/hello",
+        lab.client().namespace().name(),
+        dataplane.address(HTTP_PORT)
+    );
+    println!(
+        "  configuration, reloaded when it changes: {}",
+        dataplane.config_path().display()
+    );
+    loop {
+        thread::park();
+    }
+}

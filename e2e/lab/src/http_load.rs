@@ -1,0 +1,96 @@
+//! HTTP load whose every response is checked: status, length, and a body that only this request can have.
+
+use crate::{
+    http::Head,
+    load::{Exchange, Load, LoadOptions, Verdict},
+    netns::Namespace,
+    nginx::echo_body,
+    stats::Counts,
+};
+use anyhow::Result;
+use std::io::Write;
+
+/// GET `/echo/…` with a fresh target and nonce per request.
+#[derive(Debug)]
+pub struct HttpEcho {
+    host: String,
+    run: u64,
+    /// Right responses by the pod that gave them (`X-Pod`).
+    pub per_pod: Counts,
+    /// Times that a connection's response came from another pod than its last.
+    pub pod_changes: u64,
+    last: Vec<Option<String>>,
+}
+
+impl HttpEcho {
+    /// Starts the load.
+    ///
+    /// # Errors
+    /// As [`Load::start`].
+    pub fn start(namespace: &Namespace, options: LoadOptions) -> Result<Load<Self>> {
+        let exchange = Self {
+            host: options.address.to_string(),
+            // Tells the targets of one run from those of another, should a response come late.
+            run: fastrand::u64(..),
+            per_pod: Counts::new(),
+            pod_changes: 0,
+            last: vec![None; options.connections],
+        };
+        Load::start(namespace, options, exchange)
+    }
+
+    fn target(&self, number: u64) -> String {
+        format!("/echo/{:x}/{number}", self.run)
+    }
+
+    fn nonce(&self, connection: usize, number: u64) -> String {
+        let mixed = (number ^ self.run).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        format!("{connection}-{mixed:016x}")
+    }
+}
+
+impl Exchange for HttpEcho {
+    fn request(&mut self, connection: usize, number: u64, out: &mut Vec<u8>) {
+        let (target, nonce) = (self.target(number), self.nonce(connection, number));
+        write!(
+            out,
+            "GET {target} HTTP/1.1\r\nHost: {}\r\nX-Nonce: {nonce}\r\n\r\n",
+            self.host
+        )
+        .expect("writing to memory does not fail");
+    }
+
+    fn response(&mut self, connection: usize, number: u64, bytes: &[u8]) -> Verdict {
+        let head = match Head::parse(bytes) {
+            Ok(Some(head)) => head,
+            Ok(None) => return Verdict::More,
+            Err(_) => return Verdict::Wrong("malformed"),
+        };
+        if head.status != 200 {
+            return Verdict::Wrong("status");
+        }
+        let expected = echo_body(&self.target(number), &self.nonce(connection, number));
+        if head.body_bytes != expected.len() {
+            return Verdict::Wrong("body");
+        }
+        let total = head.head_bytes + head.body_bytes;
+        let Some(body) = bytes.get(head.head_bytes..total) else {
+            return Verdict::More;
+        };
+        if body != expected.as_bytes() {
+            return Verdict::Wrong("body");
+        }
+        if let Some(pod) = head.pod {
+            match self.per_pod.get_mut(pod) {
+                Some(count) => *count += 1,
+                None => _ = self.per_pod.insert(pod.to_owned(), 1),
+            }
+            let last = &mut self.last[connection];
+            if last.as_deref() != Some(pod) {
+                self.pod_changes += u64::from(last.is_some());
+                *last = Some(pod.to_owned());
+            }
+        }
+        Verdict::Right(total)
+    }
+}

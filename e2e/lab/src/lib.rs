@@ -1,0 +1,58 @@
+//! A lab that looks like a cluster node, for tests, the demo and measurements.
+//!
+//! [`Lab::new`] sets up network namespaces: a router (the node) with a veth to each pod, to the clients and to the
+//! dataplane's pod. [`Pod`] starts real servers (nginx, redis) and real clients (wrk, redis-benchmark) there,
+//! [`HttpEcho`] and [`RedisCheck`] are clients of our own that check every byte, and [`Lab::dataplane`] and
+//! [`Lab::shim`] start Baton. Everything is removed on drop, on a signal, and after a crash at the next start.
+//!
+//! Blocking, no async; unsafe code only in `timestamps` and `cpu_clock`. Needs root, iproute2 and the Debian packages of `make setup`.
+
+mod baton;
+mod cgroup;
+mod command;
+mod control;
+mod cpu_clock;
+mod haproxy;
+mod http;
+mod http_load;
+mod lab;
+mod load;
+mod netns;
+mod nginx;
+mod phase_server;
+mod phases;
+mod process;
+mod procfs;
+mod record;
+mod redis;
+mod redis_bench;
+mod redis_load;
+mod signals;
+mod stats;
+mod tap;
+mod timestamps;
+mod wrk;
+
+pub use baton::{
+    DATAPLANE_CONTROL, Dataplane, DataplaneConfig, Key, Log, SHIM_CONTROL, Shim, ShimConfig,
+    ShimNetns, ShimPod, policy, program,
+};
+pub use command::run as run_command;
+pub use haproxy::{Haproxy, Listen};
+pub use http::{HttpClient, Response};
+pub use http_load::HttpEcho;
+pub use lab::{Lab, Options, PODS_MAX, Pod};
+pub use load::{Exchange, Load, LoadOptions, LoadReport, Progress, Verdict};
+pub use netns::Namespace;
+pub use nginx::{DOWNLOAD_BYTES, Nginx, NginxOptions, content, echo_body};
+pub use phase_server::PhaseServer;
+pub use phases::{Accepted, ClientStamps, PhaseClient, ServerStamps, target as phase_target};
+pub use process::{LISTEN_DEADLINE, Process, Spec};
+pub use record::RECORD_DIR;
+pub use redis::{REDIS_PORT, Redis};
+pub use redis_bench::{RedisBench, RedisBenchOptions, RedisBenchReport, RedisTest};
+pub use redis_load::{RedisCheck, RedisClient, Reply};
+pub use signals::interrupted;
+pub use stats::{Counts, Latency, Recorder, Window};
+pub use tap::{Tap, TapStamps};
+pub use wrk::{Wrk, WrkOptions, WrkReport};

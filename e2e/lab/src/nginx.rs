@@ -1,0 +1,206 @@
+//! Unmodified nginx in a pod, with content that a client can check byte by byte.
+//!
+//! What it serves: `/` (2 bytes), `/echo/ANYTHING` (a text made of the request, the same from every pod),
+//! `/page` (32 KiB of text, compressed on the fly for who accepts gzip: work for the CPU as a real page has it),
+//! `/files/10m.bin` (fixed bytes), and `PUT /upload/NAME` (kept on disk). Each response names its pod in `X-Pod`.
+
+use crate::{
+    lab::Pod,
+    process::{Process, Spec},
+};
+use anyhow::{Context, Result};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+/// Size of `/files/10m.bin`.
+pub const DOWNLOAD_BYTES: usize = 10 * 1024 * 1024;
+/// Size of `/page`: the order of a page's markup.
+const PAGE_BYTES: usize = 32 * 1024;
+/// nginx closes no connection by itself within a test: an hour idle, a day in all, ten million requests.
+const KEEPALIVE: &str =
+    "keepalive_requests 10000000;\n  keepalive_timeout 1h;\n  keepalive_time 24h;";
+
+/// How nginx is set up.
+#[derive(Clone, Debug)]
+pub struct NginxOptions {
+    /// Port, on all IPv4 and IPv6 addresses.
+    pub port: u16,
+    /// Length of the accept queue; the kernel's `somaxconn` limits it too.
+    pub backlog: u32,
+    /// Connections at one time.
+    pub connections: u32,
+    /// Close a connection after so many requests; `None` keeps it for ten million.
+    pub keepalive_requests: Option<u64>,
+}
+
+impl Default for NginxOptions {
+    fn default() -> Self {
+        Self {
+            port: 80,
+            // nginx's own default on Linux.
+            backlog: 511,
+            connections: 8192,
+            keepalive_requests: None,
+        }
+    }
+}
+
+/// A running nginx.
+#[derive(Debug)]
+pub struct Nginx {
+    /// The master process.
+    pub process: Process,
+    address: SocketAddr,
+    address_v6: SocketAddr,
+    uploads: PathBuf,
+}
+
+impl Pod {
+    /// Starts nginx and waits until it listens.
+    ///
+    /// # Errors
+    /// If it is not installed, or ends or stays silent, with what it said.
+    pub fn nginx(&self, options: &NginxOptions) -> Result<Nginx> {
+        let directory = self.directory()?.join(format!("nginx-{}", options.port));
+        let uploads = directory.join("upload");
+        for path in [&uploads, &directory.join("files"), &directory.join("tmp")] {
+            fs::create_dir_all(path).with_context(|| path.display().to_string())?;
+        }
+        // One copy for all pods of the lab: the page cache holds it once.
+        let shared = self.lab.directory().join("10m.bin");
+        if !shared.exists() {
+            fs::write(&shared, content(DOWNLOAD_BYTES, 0))?;
+        }
+        let link = directory.join("files/10m.bin");
+        if !link.exists() {
+            fs::hard_link(&shared, &link)?;
+        }
+        fs::write(directory.join("page"), page())?;
+        let config = directory.join("nginx.conf");
+        fs::write(&config, self.nginx_config(&directory, options))?;
+        let errors = directory.join("error.log");
+        let spec = Spec::new(
+            "nginx",
+            [
+                "-c".to_owned(),
+                config.display().to_string(),
+                "-p".to_owned(),
+                directory.display().to_string(),
+                "-e".to_owned(),
+                errors.display().to_string(),
+            ],
+        )
+        .named(&format!("nginx-{}", self.name()));
+        let mut process = self.spawn(&spec)?;
+        let address = SocketAddr::new(self.ipv4(), options.port);
+        process
+            .wait_listening(address)
+            .with_context(|| fs::read_to_string(&errors).unwrap_or_default())?;
+        Ok(Nginx {
+            process,
+            address,
+            address_v6: SocketAddr::new(self.ipv6(), options.port),
+            uploads,
+        })
+    }
+
+    fn nginx_config(&self, directory: &Path, options: &NginxOptions) -> String {
+        let (dir, pod) = (directory.display(), self.name());
+        let NginxOptions {
+            port,
+            backlog,
+            connections,
+            ..
+        } = options;
+        let keepalive = match options.keepalive_requests {
+            None => KEEPALIVE.to_owned(),
+            Some(n) => KEEPALIVE.replace("10000000", &n.to_string()),
+        };
+        format!(
+            r#"# Written by baton-lab.
+daemon off;
+user root;
+worker_processes 1;
+pid {dir}/nginx.pid;
+error_log {dir}/error.log warn;
+events {{ worker_connections {connections}; }}
+http {{
+  access_log off;
+  default_type text/plain;
+  {keepalive}
+  client_max_body_size 16m;
+  client_body_temp_path {dir}/tmp/body;
+  proxy_temp_path {dir}/tmp/proxy;
+  fastcgi_temp_path {dir}/tmp/fastcgi;
+  uwsgi_temp_path {dir}/tmp/uwsgi;
+  scgi_temp_path {dir}/tmp/scgi;
+  server {{
+    listen 0.0.0.0:{port} backlog={backlog};
+    listen [::]:{port} ipv6only=on backlog={backlog};
+    add_header X-Pod {pod} always;
+    location = / {{ return 200 "ok"; }}
+    location /echo/ {{ return 200 "pod-independent body: $request_uri $http_x_nonce\n"; }}
+    location = /page {{ root {dir}; default_type text/html; gzip on; }}
+    location /files/ {{ root {dir}; }}
+    location /upload/ {{ root {dir}; dav_methods PUT; }}
+  }}
+}}
+"#
+        )
+    }
+}
+
+impl Nginx {
+    /// Where it listens, IPv4.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it listens, IPv6.
+    #[must_use]
+    pub fn address_v6(&self) -> SocketAddr {
+        self.address_v6
+    }
+
+    /// What was put to `/upload/NAME`.
+    ///
+    /// # Errors
+    /// If there is no such upload in this pod.
+    pub fn uploaded(&self, name: &str) -> Result<Vec<u8>> {
+        let path = self.uploads.join(name);
+        fs::read(&path).with_context(|| path.display().to_string())
+    }
+}
+
+/// The body of `/echo/…` for a request target and the value of its `X-Nonce` header.
+#[must_use]
+pub fn echo_body(target: &str, nonce: &str) -> String {
+    format!("pod-independent body: {target} {nonce}\n")
+}
+
+/// A text of words, which compresses about as well as a page does.
+fn page() -> String {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let words: Vec<String> = (0..400)
+        .map(|_| (0..rng.usize(2..10)).map(|_| rng.lowercase()).collect())
+        .collect();
+    let mut text = String::with_capacity(PAGE_BYTES + 16);
+    while text.len() < PAGE_BYTES {
+        text += &words[rng.usize(..words.len())];
+        text.push(if rng.u8(..) < 20 { '\n' } else { ' ' });
+    }
+    text
+}
+
+/// Fixed bytes without a period that a segment's length could hide; `seed` tells contents apart.
+#[must_use]
+pub fn content(length: usize, seed: u64) -> Vec<u8> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut bytes = vec![0; length];
+    rng.fill(&mut bytes);
+    bytes
+}

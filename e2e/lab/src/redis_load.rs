@@ -1,0 +1,331 @@
+//! Redis load whose every reply is checked, and whose effects are counted in the servers afterwards.
+//!
+//! The pods' redis servers share nothing, and a connection may meet any of them, so the checks hold whoever
+//! answers: `ECHO` gives the argument back, `SET` stores a value that is looked for in all pods at the end,
+//! `GET` reads a key that every pod was given before, and `INCR`s are summed over the pods: one that is executed
+//! twice or not at all shows.
+
+use crate::{
+    load::{Exchange, Load, LoadOptions, LoadReport, Verdict},
+    netns::Namespace,
+    stats::Counts,
+};
+use anyhow::{Context, Result, bail, ensure};
+use std::{
+    collections::HashSet,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+/// Keys that every pod is given before the run.
+const FIXED_KEYS: u64 = 64;
+const COUNTER: &str = "baton:counter";
+/// Keys per MGET when the servers are looked into: one reply of some tens of kilobytes.
+const KEYS_PER_LOOK: usize = 512;
+const IO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A reply of the kinds that occur here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// `+text`.
+    Simple(String),
+    /// `-text`.
+    Error(String),
+    /// `:number`.
+    Integer(i64),
+    /// `$…`; `None` is the null reply.
+    Bulk(Option<Vec<u8>>),
+    /// `*…`.
+    Array(Vec<Reply>),
+}
+
+/// Reads one reply off the start of `bytes`: the reply and its length, `None` while it is not complete.
+fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>> {
+    let Some(end) = bytes.windows(2).position(|w| w == b"\r\n") else {
+        ensure!(bytes.len() < 64 * 1024, "reply line without end");
+        return Ok(None);
+    };
+    let line = std::str::from_utf8(&bytes[..end]).context("reply line is not text")?;
+    let (kind, text) = line.split_at_checked(1).context("empty reply line")?;
+    let after = end + 2;
+    Ok(Some(match kind {
+        "+" => (Reply::Simple(text.to_owned()), after),
+        "-" => (Reply::Error(text.to_owned()), after),
+        ":" => (Reply::Integer(text.parse()?), after),
+        "$" if text == "-1" => (Reply::Bulk(None), after),
+        "$" => {
+            let length: usize = text.parse()?;
+            let Some(rest) = bytes.get(after..after + length + 2) else {
+                return Ok(None);
+            };
+            ensure!(rest.ends_with(b"\r\n"), "bulk reply without end");
+            (
+                Reply::Bulk(Some(rest[..length].to_vec())),
+                after + length + 2,
+            )
+        }
+        "*" => {
+            let (mut items, mut at) = (Vec::new(), after);
+            for _ in 0..text.parse::<usize>()? {
+                let Some((item, length)) = parse(&bytes[at..])? else {
+                    return Ok(None);
+                };
+                items.push(item);
+                at += length;
+            }
+            (Reply::Array(items), at)
+        }
+        _ => bail!("not a reply: {line:?}"),
+    }))
+}
+
+fn command(out: &mut Vec<u8>, arguments: &[&[u8]]) {
+    let mut write = || -> std::io::Result<()> {
+        write!(out, "*{}\r\n", arguments.len())?;
+        for argument in arguments {
+            write!(out, "${}\r\n", argument.len())?;
+            out.write_all(argument)?;
+            out.write_all(b"\r\n")?;
+        }
+        Ok(())
+    };
+    write().expect("writing to memory does not fail");
+}
+
+/// A blocking connection to one redis.
+#[derive(Debug)]
+pub struct RedisClient {
+    stream: TcpStream,
+}
+
+impl RedisClient {
+    /// Connects from inside `namespace`.
+    ///
+    /// # Errors
+    /// If nothing accepts there.
+    pub fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
+        let stream = namespace
+            .run(|| TcpStream::connect_timeout(&address, IO_TIMEOUT))?
+            .with_context(|| format!("connecting to {address}"))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
+        Ok(Self { stream })
+    }
+
+    /// One command and its reply.
+    ///
+    /// # Errors
+    /// If the connection breaks or the reply is none.
+    pub fn call(&mut self, arguments: &[&[u8]]) -> Result<Reply> {
+        let mut bytes = Vec::new();
+        command(&mut bytes, arguments);
+        self.stream.write_all(&bytes)?;
+        let (mut received, mut chunk) = (Vec::new(), vec![0; 64 * 1024]);
+        loop {
+            if let Some((reply, length)) = parse(&received)? {
+                ensure!(
+                    length == received.len(),
+                    "more than one reply to one command"
+                );
+                return Ok(reply);
+            }
+            let n = self.stream.read(&mut chunk)?;
+            ensure!(n > 0, "redis closed the connection");
+            received.extend_from_slice(&chunk[..n]);
+        }
+    }
+}
+
+/// SET, GET, INCR and ECHO in turn, checked.
+#[derive(Debug)]
+pub struct RedisCheck {
+    run: u64,
+    namespace: Namespace,
+    servers: Vec<SocketAddr>,
+    /// Numbers of the SETs that were answered.
+    sets: Vec<u64>,
+    increments: u64,
+    lost_increments: u64,
+}
+
+impl RedisCheck {
+    /// Gives every server the fixed keys and starts the load against `options.address`.
+    ///
+    /// # Errors
+    /// If a server cannot be reached.
+    pub fn start(
+        namespace: &Namespace,
+        servers: &[SocketAddr],
+        options: LoadOptions,
+    ) -> Result<Load<Self>> {
+        let run = fastrand::u64(..);
+        for server in servers {
+            let mut client = RedisClient::connect(namespace, *server)?;
+            client.call(&[b"DEL", COUNTER.as_bytes()])?;
+            for key in 0..FIXED_KEYS {
+                let reply = client.call(&[
+                    b"SET",
+                    fixed_key(key).as_bytes(),
+                    fixed_value(run, key).as_bytes(),
+                ])?;
+                ensure!(reply == Reply::Simple("OK".into()), "{reply:?}");
+            }
+        }
+        let exchange = Self {
+            run,
+            namespace: namespace.clone(),
+            servers: servers.to_vec(),
+            sets: Vec::new(),
+            increments: 0,
+            lost_increments: 0,
+        };
+        Load::start(namespace, options, exchange)
+    }
+
+    /// Waits for the end of the load, then looks into the servers. What is wrong there joins the report's errors.
+    ///
+    /// # Errors
+    /// As [`Load::join`], or if a server cannot be reached.
+    pub fn finish(load: Load<Self>) -> Result<LoadReport> {
+        let (mut report, check) = load.join()?;
+        check.verify(&mut report.errors)?;
+        Ok(report)
+    }
+
+    fn verify(&self, errors: &mut Counts) -> Result<()> {
+        let (mut total, mut found) = (0i64, HashSet::new());
+        for server in &self.servers {
+            let mut client = RedisClient::connect(&self.namespace, *server)?;
+            match client.call(&[b"GET", COUNTER.as_bytes()])? {
+                Reply::Bulk(None) => {}
+                Reply::Bulk(Some(text)) => total += std::str::from_utf8(&text)?.parse::<i64>()?,
+                other => bail!("GET {COUNTER}: {other:?}"),
+            }
+            for batch in self.sets.chunks(KEYS_PER_LOOK) {
+                let keys: Vec<_> = batch.iter().map(|n| set_key(self.run, *n)).collect();
+                let mut look: Vec<&[u8]> = vec![b"MGET"];
+                look.extend(keys.iter().map(String::as_bytes));
+                let Reply::Array(values) = client.call(&look)? else {
+                    bail!("MGET: not an array");
+                };
+                for (number, value) in batch.iter().zip(values) {
+                    match value {
+                        Reply::Bulk(None) => {}
+                        Reply::Bulk(Some(value))
+                            if value == set_value(self.run, *number).as_bytes()
+                                && found.insert(*number) => {}
+                        _ => *errors.entry("set-wrong".into()).or_default() += 1,
+                    }
+                }
+            }
+        }
+        let missing = (self.sets.len() - found.len()) as u64;
+        if missing > 0 {
+            *errors.entry("set-missing".into()).or_default() += missing;
+        }
+        // A request that got no reply may or may not have been executed; every other exactly once.
+        let (low, high) = (self.increments, self.increments + self.lost_increments);
+        let total = u64::try_from(total).unwrap_or(0);
+        if !(low..=high).contains(&total) {
+            let wrong = total.abs_diff(if total < low { low } else { high });
+            *errors.entry("incr-count".into()).or_default() += wrong;
+        }
+        Ok(())
+    }
+}
+
+impl Exchange for RedisCheck {
+    fn request(&mut self, _connection: usize, number: u64, out: &mut Vec<u8>) {
+        match number % 4 {
+            0 => command(
+                out,
+                &[
+                    b"SET",
+                    set_key(self.run, number).as_bytes(),
+                    set_value(self.run, number).as_bytes(),
+                ],
+            ),
+            1 => command(out, &[b"GET", fixed_key(number % FIXED_KEYS).as_bytes()]),
+            2 => command(out, &[b"INCR", COUNTER.as_bytes()]),
+            _ => command(out, &[b"ECHO", set_value(self.run, number).as_bytes()]),
+        }
+    }
+
+    fn response(&mut self, _connection: usize, number: u64, bytes: &[u8]) -> Verdict {
+        let (reply, length) = match parse(bytes) {
+            Ok(Some(complete)) => complete,
+            Ok(None) => return Verdict::More,
+            Err(_) => return Verdict::Wrong("malformed"),
+        };
+        let right = match (number % 4, &reply) {
+            (_, Reply::Error(_)) => return Verdict::Wrong("error-reply"),
+            (0, Reply::Simple(text)) => text == "OK",
+            (1, Reply::Bulk(Some(value))) => {
+                value == fixed_value(self.run, number % FIXED_KEYS).as_bytes()
+            }
+            // How far the counter is depends on the pod; the sum over all pods is checked at the end.
+            (2, Reply::Integer(value)) => *value > 0,
+            (3, Reply::Bulk(Some(value))) => value == set_value(self.run, number).as_bytes(),
+            _ => false,
+        };
+        if !right {
+            return Verdict::Wrong("reply");
+        }
+        match number % 4 {
+            0 => self.sets.push(number),
+            2 => self.increments += 1,
+            _ => {}
+        }
+        Verdict::Right(length)
+    }
+
+    fn lost(&mut self, _connection: usize, number: u64) {
+        self.lost_increments += u64::from(number % 4 == 2);
+    }
+}
+
+fn fixed_key(key: u64) -> String {
+    format!("baton:fixed:{key}")
+}
+
+fn fixed_value(run: u64, key: u64) -> String {
+    format!("{run:x}:{key}:{}", "f".repeat((key % 7) as usize))
+}
+
+fn set_key(run: u64, number: u64) -> String {
+    format!("baton:{run:x}:{number}")
+}
+
+fn set_value(run: u64, number: u64) -> String {
+    let mixed = (number ^ run).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    format!("{mixed:016x}{}", "v".repeat((number % 31) as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_read_whole_or_not_at_all() {
+        for (text, reply) in [
+            (&b"+OK\r\n"[..], Reply::Simple("OK".into())),
+            (b"-ERR no\r\n", Reply::Error("ERR no".into())),
+            (b":42\r\n", Reply::Integer(42)),
+            (b"$-1\r\n", Reply::Bulk(None)),
+            (b"$5\r\na\r\nbc\r\n", Reply::Bulk(Some(b"a\r\nbc".to_vec()))),
+            (
+                b"*2\r\n$-1\r\n:7\r\n",
+                Reply::Array(vec![Reply::Bulk(None), Reply::Integer(7)]),
+            ),
+        ] {
+            assert_eq!(parse(text).unwrap(), Some((reply, text.len())));
+            for cut in 0..text.len() {
+                assert_eq!(parse(&text[..cut]).unwrap(), None, "{text:?} at {cut}");
+            }
+        }
+        for bad in [&b"?\r\n"[..], b"\r\n", b":x\r\n", b"$3\r\nabcde"] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

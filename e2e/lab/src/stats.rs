@@ -1,0 +1,143 @@
+//! Latencies: one histogram for the whole run and one summary per window of time.
+//!
+//! Pure: time comes in as arguments.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, time::Duration};
+
+/// Longest latency told apart from longer ones: beyond any timeout of a client here.
+const LATENCY_MAX_US: u64 = 120_000_000;
+/// Three digits: an error of at most 0.1 %.
+const DIGITS: u8 = 3;
+
+/// Percentiles of many latencies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Latency {
+    /// How many.
+    pub count: u64,
+    /// Half are at most this long.
+    pub p50_us: u64,
+    /// 90 % are at most this long.
+    pub p90_us: u64,
+    /// 99 % are at most this long.
+    pub p99_us: u64,
+    /// The longest.
+    pub max_us: u64,
+}
+
+/// One window of a time series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// Start, since the run's start.
+    pub start_ms: u64,
+    /// What ended in it.
+    pub latency: Latency,
+}
+
+/// Collects latencies.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    all: Histogram<u64>,
+    current: Histogram<u64>,
+    window: Duration,
+    index: u128,
+    windows: Vec<Window>,
+}
+
+impl Recorder {
+    /// With windows of the given length.
+    #[must_use]
+    pub fn new(window: Duration) -> Self {
+        let empty =
+            Histogram::new_with_max(LATENCY_MAX_US, DIGITS).expect("constants are in range");
+        Self {
+            all: empty.clone(),
+            current: empty,
+            window: window.max(Duration::from_millis(1)),
+            index: 0,
+            windows: Vec::new(),
+        }
+    }
+
+    /// Notes one latency that ended `at` after the run's start. Calls come in the order of `at`.
+    pub fn record(&mut self, at: Duration, latency: Duration) {
+        let index = at.as_nanos() / self.window.as_nanos();
+        if index != self.index {
+            self.close();
+            self.index = index;
+        }
+        let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        self.all.saturating_record(us);
+        self.current.saturating_record(us);
+    }
+
+    fn close(&mut self) {
+        if !self.current.is_empty() {
+            let start_ms = self.window.as_millis() * self.index;
+            self.windows.push(Window {
+                start_ms: u64::try_from(start_ms).unwrap_or(u64::MAX),
+                latency: summary(&self.current),
+            });
+            self.current.reset();
+        }
+    }
+
+    /// The whole run and its windows; windows without a response are not there.
+    #[must_use]
+    pub fn finish(mut self) -> (Latency, Vec<Window>) {
+        self.close();
+        (summary(&self.all), self.windows)
+    }
+}
+
+fn summary(histogram: &Histogram<u64>) -> Latency {
+    let at = |q| histogram.value_at_quantile(q).min(histogram.max());
+    Latency {
+        count: histogram.len(),
+        p50_us: at(0.50),
+        p90_us: at(0.90),
+        p99_us: at(0.99),
+        max_us: histogram.max(),
+    }
+}
+
+/// Counts by kind, as errors.
+pub type Counts = BTreeMap<String, u64>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_and_windows_of_known_latencies() {
+        let mut recorder = Recorder::new(Duration::from_millis(100));
+        for i in 1..=1000u64 {
+            recorder.record(Duration::from_millis(i / 2), Duration::from_micros(i));
+        }
+        let (all, windows) = recorder.finish();
+        assert_eq!(
+            all,
+            Latency {
+                count: 1000,
+                p50_us: 500,
+                p90_us: 900,
+                p99_us: 990,
+                max_us: 1000
+            }
+        );
+        let starts: Vec<_> = windows.iter().map(|w| w.start_ms).collect();
+        assert_eq!(starts, [0, 100, 200, 300, 400, 500]);
+        assert_eq!(windows.iter().map(|w| w.latency.count).sum::<u64>(), 1000);
+        assert_eq!(windows[0].latency.max_us, 199);
+        assert_eq!(windows[1].latency.p50_us, 299);
+    }
+
+    #[test]
+    fn a_latency_beyond_the_range_is_kept_at_its_end() {
+        let mut recorder = Recorder::new(Duration::from_secs(1));
+        recorder.record(Duration::ZERO, Duration::from_secs(100_000));
+        let (all, _) = recorder.finish();
+        assert!(all.max_us >= LATENCY_MAX_US);
+    }
+}

@@ -1,0 +1,200 @@
+//! The wrk load generator, with its figures as numbers.
+//!
+//! wrk prints rounded text; a `done` hook (called once, after the run) prints the exact figures instead.
+
+use crate::{
+    lab::Pod,
+    process::{Process, Spec},
+    stats::Latency,
+};
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use std::{fs, net::SocketAddr, time::Duration};
+
+/// A response slower than this is a timeout to wrk (its default is 2 s, less than a throttled pod may need).
+const TIMEOUT_S: u64 = 20;
+/// wrk needs so much longer than its duration, at most: connecting, and waiting for its last responses.
+const SLACK: Duration = Duration::from_secs(30);
+
+const DONE_HOOK: &str = r#"
+done = function(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format(
+    'BATON {"requests":%d,"duration_us":%d,"bytes":%d,"connect":%d,"read":%d,"write":%d,"status":%d,' ..
+    '"timeout":%d,"p50":%d,"p90":%d,"p99":%d,"max":%d}\n',
+    summary.requests, summary.duration, summary.bytes, e.connect, e.read, e.write, e.status, e.timeout,
+    latency:percentile(50), latency:percentile(90), latency:percentile(99), latency.max))
+end
+"#;
+
+/// What wrk shall do.
+#[derive(Clone, Debug)]
+pub struct WrkOptions {
+    /// The server.
+    pub address: SocketAddr,
+    /// Request target.
+    pub target: String,
+    /// Persistent connections.
+    pub connections: u32,
+    /// Threads of wrk.
+    pub threads: u32,
+    /// How long.
+    pub duration: Duration,
+    /// Mean pause of a connection between a response and its next request, as a person or a program that uses
+    /// the answer makes it; each pause is between half and one and a half of it. Zero sends at once, which
+    /// measures a saturated machine. The pause is no part of a latency.
+    pub think: Duration,
+    /// Further request headers.
+    pub headers: Vec<(String, String)>,
+}
+
+impl WrkOptions {
+    /// `GET /` over 64 connections from one thread.
+    #[must_use]
+    pub fn new(address: SocketAddr, duration: Duration) -> Self {
+        Self {
+            address,
+            target: "/".into(),
+            connections: 64,
+            threads: 1,
+            duration,
+            think: Duration::ZERO,
+            headers: Vec::new(),
+        }
+    }
+}
+
+/// What wrk found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrkReport {
+    /// Responses.
+    pub requests: u64,
+    /// All errors: connect, read, write, timeout, status above 399.
+    pub errors: u64,
+    /// Length of the run.
+    pub elapsed: Duration,
+    /// Latencies of all responses.
+    pub latency: Latency,
+}
+
+impl WrkReport {
+    /// Responses per second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        self.requests as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+#[derive(Deserialize)]
+struct Line {
+    requests: u64,
+    duration_us: u64,
+    connect: u64,
+    read: u64,
+    write: u64,
+    status: u64,
+    timeout: u64,
+    p50: u64,
+    p90: u64,
+    p99: u64,
+    max: u64,
+}
+
+/// A running wrk.
+#[derive(Debug)]
+pub struct Wrk {
+    /// The process.
+    pub process: Process,
+    duration: Duration,
+}
+
+impl Pod {
+    /// Starts wrk here.
+    ///
+    /// # Errors
+    /// If it is not installed.
+    pub fn wrk(&self, options: &WrkOptions) -> Result<Wrk> {
+        let script = self.directory()?.join("wrk.lua");
+        fs::write(&script, script_text(options.think))?;
+        let mut arguments = vec![
+            format!("-t{}", options.threads),
+            format!("-c{}", options.connections),
+            format!("-d{}s", options.duration.as_secs_f64().ceil()),
+            format!("--timeout={TIMEOUT_S}s"),
+            "-s".to_owned(),
+            script.display().to_string(),
+        ];
+        for (name, value) in &options.headers {
+            arguments.extend(["-H".to_owned(), format!("{name}: {value}")]);
+        }
+        arguments.push(format!("http://{}{}", options.address, options.target));
+        Ok(Wrk {
+            process: self.spawn(&Spec::new("wrk", arguments))?,
+            duration: options.duration,
+        })
+    }
+}
+
+impl Wrk {
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// If it fails or does not end.
+    pub fn join(mut self) -> Result<WrkReport> {
+        let status = self.process.wait(self.duration + SLACK)?;
+        ensure!(
+            status.success(),
+            "wrk failed ({status}):\n{}",
+            self.process.tail()
+        );
+        parse(&self.process.stdout())
+    }
+}
+
+/// The `done` hook, and a `delay` hook if connections pause (wrk calls it before each request but the first).
+fn script_text(think: Duration) -> String {
+    let mut text = String::from("-- Written by baton-lab.\n");
+    let mean_ms = think.as_millis();
+    if mean_ms > 0 {
+        let (least, most) = (mean_ms.div_ceil(2), mean_ms + mean_ms / 2);
+        text += &format!("delay = function() return math.random({least}, {most}) end\n");
+    }
+    text + DONE_HOOK
+}
+
+fn parse(output: &str) -> Result<WrkReport> {
+    let line = output
+        .lines()
+        .find_map(|l| l.strip_prefix("BATON "))
+        .with_context(|| format!("wrk gave no figures:\n{output}"))?;
+    let line: Line = serde_json::from_str(line).with_context(|| line.to_owned())?;
+    Ok(WrkReport {
+        requests: line.requests,
+        errors: line.connect + line.read + line.write + line.status + line.timeout,
+        elapsed: Duration::from_micros(line.duration_us),
+        latency: Latency {
+            count: line.requests,
+            p50_us: line.p50,
+            p90_us: line.p90,
+            p99_us: line.p99,
+            max_us: line.max,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found_between_what_wrk_prints() {
+        let text = "Running 1s test\nBATON {\"requests\":10,\"duration_us\":2000000,\"bytes\":1,\
+                    \"connect\":1,\"read\":2,\"write\":3,\"status\":4,\"timeout\":5,\"p50\":6,\
+                    \"p90\":7,\"p99\":8,\"max\":9}\nRequests/sec: 5\n";
+        let report = parse(text).unwrap();
+        assert_eq!((report.requests, report.errors), (10, 15));
+        assert_eq!((report.latency.p99_us, report.latency.max_us), (8, 9));
+        assert!((report.per_second() - 5.0).abs() < 1e-9);
+        assert!(parse("unable to connect").is_err());
+    }
+}

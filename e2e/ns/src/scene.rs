@@ -1,0 +1,339 @@
+//! A scene: a lab with nginx (and redis) in every pod, the shim on the node and the dataplane in front.
+//!
+//! Owns the order of start and the order of ending (programs first, the lab last).
+
+use crate::{set_sysctl, until};
+use anyhow::{Context, Result, ensure};
+use baton_api::{Endpoint, Micros, Migration, MigrationMode, Protocol, State};
+use baton_lab::{
+    Dataplane, DataplaneConfig, Lab, LoadOptions, Nginx, NginxOptions, Options, Redis, Shim,
+    ShimConfig, policy,
+};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Port of the HTTP policy, on the dataplane and in the pods.
+pub const HTTP_PORT: u16 = 80;
+/// Port of the redis policy.
+pub const REDIS_PORT: u16 = baton_lab::REDIS_PORT;
+/// Index of the redis policy; 0 is the HTTP one.
+pub const REDIS_POLICY: usize = 1;
+
+/// Moves at every boundary.
+#[must_use]
+pub fn always() -> Migration {
+    Migration {
+        mode: MigrationMode::Always,
+        cooldown: Micros(0),
+        ..Migration::default()
+    }
+}
+
+/// Moves never.
+#[must_use]
+pub fn never() -> Migration {
+    Migration {
+        mode: MigrationMode::Never,
+        ..Migration::default()
+    }
+}
+
+/// Everything that runs. Fields end in the order in which they are declared: the lab last.
+#[derive(Debug)]
+pub struct Scene {
+    /// The running dataplane, once started.
+    pub dataplane: Option<Dataplane>,
+    /// The running shim, once started.
+    pub shim: Option<Shim>,
+    /// One nginx per pod.
+    pub nginx: Vec<Nginx>,
+    /// One redis per pod, if asked for.
+    pub redis: Vec<Redis>,
+    /// Configuration that the dataplane starts with; tests change it before or after.
+    pub config: DataplaneConfig,
+    /// The shim's.
+    pub shim_config: ShimConfig,
+    /// The namespaces.
+    pub lab: Lab,
+}
+
+impl Scene {
+    /// A lab with nginx in every pod and an HTTP policy that moves at every boundary. Nothing of Baton runs yet.
+    ///
+    /// # Errors
+    /// If the machine cannot do it.
+    pub fn new(name: &str, options: &Options) -> Result<Self> {
+        let lab = Lab::new(name, options)?;
+        let nginx = lab
+            .pods()
+            .iter()
+            .map(|pod| pod.nginx(&NginxOptions::default()))
+            .collect::<Result<Vec<_>>>()?;
+        let backends: Vec<_> = lab
+            .pods()
+            .iter()
+            .zip(&nginx)
+            .map(|(p, n)| (p.name().to_owned(), n.address()))
+            .collect();
+        let mut http = policy("http", HTTP_PORT, &backends);
+        http.frontends = vec![own_v4(HTTP_PORT)?];
+        http.migration = always();
+        let config = lab.dataplane_config(vec![http])?;
+        // The kernel's own connections in the dataplane's pod shall not take ports of the legs.
+        let pod = lab.dataplane_pod().namespace();
+        set_sysctl(pod, "net/ipv4/ip_local_reserved_ports", &config.ports)?;
+        let shim_config = lab.shim_config()?;
+        Ok(Self {
+            dataplane: None,
+            shim: None,
+            nginx,
+            redis: Vec::new(),
+            config,
+            shim_config,
+            lab,
+        })
+    }
+
+    /// As [`Scene::new`] with a number of pods, everything else as usual.
+    ///
+    /// # Errors
+    /// As [`Scene::new`].
+    pub fn with_pods(name: &str, pods: usize) -> Result<Self> {
+        Self::new(
+            name,
+            &Options {
+                pods,
+                ..Options::default()
+            },
+        )
+    }
+
+    /// Adds redis in every pod, and its policy.
+    ///
+    /// # Errors
+    /// If redis does not start.
+    pub fn add_redis(&mut self) -> Result<()> {
+        self.redis = self
+            .lab
+            .pods()
+            .iter()
+            .map(baton_lab::Pod::redis)
+            .collect::<Result<Vec<_>>>()?;
+        let backends: Vec<_> = self
+            .redis
+            .iter()
+            .map(|r| (r.pod().to_owned(), r.address()))
+            .collect();
+        let mut redis = policy("redis", REDIS_PORT, &backends);
+        redis.frontends = vec![own_v4(REDIS_PORT)?];
+        redis.protocol = Protocol::RequestResponse;
+        redis.migration = always();
+        self.config.policies.push(redis);
+        Ok(())
+    }
+
+    /// Turns every policy to IPv6: frontends and pods.
+    ///
+    /// # Errors
+    /// Never with the ports of a scene.
+    pub fn use_ipv6(&mut self) -> Result<()> {
+        for policy in &mut self.config.policies {
+            for frontend in &mut policy.frontends {
+                *frontend =
+                    Endpoint::new(Ipv6Addr::UNSPECIFIED.into(), frontend.port()).context("port")?;
+            }
+            for (backend, pod) in policy.backends.iter_mut().zip(self.lab.pods()) {
+                backend.endpoint =
+                    Endpoint::new(pod.ipv6(), backend.endpoint.port()).context("port")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the shim and the dataplane and waits until every backend can adopt.
+    ///
+    /// # Errors
+    /// If they do not start, or with the reason why a backend cannot adopt.
+    pub fn start(&mut self) -> Result<()> {
+        self.start_shim()?;
+        self.start_dataplane()?;
+        self.wait_adoptable()
+    }
+
+    /// Starts the shim alone.
+    ///
+    /// # Errors
+    /// If it does not become ready.
+    pub fn start_shim(&mut self) -> Result<()> {
+        // The predecessor's handle first: two shims cannot share the pins.
+        self.shim = None;
+        self.shim = Some(self.lab.shim(&self.shim_config)?);
+        Ok(())
+    }
+
+    /// Starts the dataplane alone, without waiting for adoptable backends.
+    ///
+    /// # Errors
+    /// If it does not become ready.
+    pub fn start_dataplane(&mut self) -> Result<()> {
+        self.dataplane = None;
+        self.dataplane = Some(self.lab.dataplane(&self.config)?);
+        Ok(())
+    }
+
+    /// Waits until every backend of every policy can adopt.
+    ///
+    /// # Errors
+    /// The reason of one that cannot.
+    pub fn wait_adoptable(&self) -> Result<()> {
+        until("adoptable", || {
+            let state = self.state()?;
+            for backend in state.policies.iter().flat_map(|p| &p.backends) {
+                ensure!(
+                    backend.adoptable,
+                    "{}: {}",
+                    backend.name,
+                    backend.adoptable_reason
+                );
+            }
+            Ok(())
+        })
+    }
+
+    /// Waits until the state gives this reason for a backend of the HTTP policy.
+    ///
+    /// # Errors
+    /// With the last reason that was given instead.
+    pub fn wait_reason(&self, backend: &str, reason: &str) -> Result<()> {
+        until(&format!("{backend}: {reason}"), || {
+            let found = self.reason(backend)?;
+            ensure!(found == reason, "`{found}`");
+            Ok(())
+        })
+    }
+
+    /// What the state says about a backend's adopter.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn reason(&self, backend: &str) -> Result<String> {
+        let state = self.state()?;
+        let found = state.policies[0]
+            .backends
+            .iter()
+            .find(|b| b.name == backend);
+        Ok(found
+            .with_context(|| format!("no backend {backend}"))?
+            .adoptable_reason
+            .clone())
+    }
+
+    /// The running dataplane.
+    ///
+    /// # Errors
+    /// Before its start.
+    pub fn dataplane(&self) -> Result<&Dataplane> {
+        self.dataplane
+            .as_ref()
+            .context("the dataplane was not started")
+    }
+
+    /// The dataplane, to change its configuration or to kill it.
+    ///
+    /// # Errors
+    /// Before its start.
+    pub fn dataplane_mut(&mut self) -> Result<&mut Dataplane> {
+        self.dataplane
+            .as_mut()
+            .context("the dataplane was not started")
+    }
+
+    /// Puts the changed [`Scene::config`] in force.
+    ///
+    /// # Errors
+    /// If the dataplane does not take it.
+    pub fn reconfigure(&mut self) -> Result<()> {
+        let config = self.config.clone();
+        self.dataplane_mut()?.reconfigure(&config)
+    }
+
+    /// Its state.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn state(&self) -> Result<State> {
+        self.dataplane()?.state()
+    }
+
+    /// One counter, as `migrations_total` or `legs_closed_total{how="reset"}`.
+    ///
+    /// # Errors
+    /// If there is none of that name, so that a misspelt one cannot pass as 0.
+    pub fn counter(&self, name: &str) -> Result<u64> {
+        let state = self.state()?;
+        let value = state.counters.get(name).copied();
+        value.with_context(|| format!("no counter {name}: there are {:?}", state.counters.keys()))
+    }
+
+    /// One counter of the shim: the sum of all samples whose name and labels contain every one of `parts`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn shim_counter(&self, parts: &[&str]) -> Result<u64> {
+        let text = self
+            .shim
+            .as_ref()
+            .context("the shim was not started")?
+            .control_text("/metrics")?;
+        let values: Vec<u64> = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.rsplit_once(' '))
+            .filter(|(name, _)| parts.iter().all(|p| name.contains(p)))
+            .filter_map(|(_, value)| value.parse::<f64>().ok())
+            .map(|value| value as u64)
+            .collect();
+        ensure!(!values.is_empty(), "no metric with {parts:?} in\n{text}");
+        Ok(values.iter().sum())
+    }
+
+    /// Waits until every former leg has been closed to its end.
+    ///
+    /// # Errors
+    /// If some are left.
+    pub fn wait_legs_closed(&self) -> Result<()> {
+        until("all legs closed", || {
+            let (used, _) = self
+                .state()?
+                .tables
+                .get("closing_legs")
+                .copied()
+                .context("closing_legs")?;
+            ensure!(used == 0, "{used} legs are still closing");
+            Ok(())
+        })
+    }
+
+    /// Where clients connect for a port of the dataplane, IPv4.
+    ///
+    /// # Errors
+    /// Before its start.
+    pub fn address(&self, port: u16) -> Result<SocketAddr> {
+        Ok(self.dataplane()?.address(port))
+    }
+
+    /// Options of a load against the HTTP policy.
+    ///
+    /// # Errors
+    /// Before the dataplane's start.
+    pub fn http_load(&self, connections: usize, requests: Option<u64>) -> Result<LoadOptions> {
+        Ok(LoadOptions {
+            connections,
+            requests,
+            ..LoadOptions::new(self.address(HTTP_PORT)?)
+        })
+    }
+}
+
+fn own_v4(port: u16) -> Result<Endpoint> {
+    Endpoint::new(Ipv4Addr::UNSPECIFIED.into(), port).context("port 0")
+}

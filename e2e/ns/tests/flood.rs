@@ -1,0 +1,69 @@
+//! A flood of SYNs from addresses that do not exist, while a real client works.
+
+use crate::{http_without_error, more, no_error};
+use anyhow::{Result, ensure};
+use baton_api::{Limits, Micros, Timeouts};
+use baton_lab::HttpEcho;
+use baton_ns::{HTTP_PORT, RawIp, Scene, tcp_packet, until};
+use baton_packet::Flags;
+use std::net::{Ipv4Addr, SocketAddr};
+
+const FLOOD: u32 = 50_000;
+const CONNECTIONS: usize = 8;
+/// Fewer than the flood needs, so that it fills the table.
+const FLOWS: u32 = 4_096;
+
+#[test]
+fn a_syn_flood_harms_no_one_who_is_connected() -> Result<()> {
+    let mut scene = Scene::with_pods("flood", 3)?;
+    scene.config.limits = Some(Limits {
+        flows: FLOWS,
+        ..Limits::default()
+    });
+    scene.config.policies[0].timeouts = Timeouts {
+        handshake: Micros::from_secs(1),
+        ..Timeouts::default()
+    };
+    scene.start()?;
+    let load = HttpEcho::start(
+        scene.lab.client().namespace(),
+        scene.http_load(CONNECTIONS, None)?,
+    )?;
+    more(&load, 1_000)?;
+
+    let frontend = scene.address(HTTP_PORT)?;
+    let raw = RawIp::open(scene.lab.client().namespace())?;
+    // In pieces, each answered by progress of the real client: the flood must not win by the sender's CPU alone.
+    for piece in 0..50 {
+        for i in 0..FLOOD / 50 {
+            let number = piece * (FLOOD / 50) + i;
+            // 10.128.0.0/9, which the lab does not use; nobody answers from there.
+            let from = SocketAddr::from((
+                Ipv4Addr::from(0x0a80_0000 | number),
+                1024 + (number % 60_000) as u16,
+            ));
+            let seq = fastrand::u32(..);
+            raw.send(
+                &tcp_packet(from, frontend, (seq, 0), Flags::SYN, &[])?,
+                frontend.ip(),
+            )?;
+        }
+        more(&load, 20)?;
+    }
+    let full = scene.counter("drops_total{reason=\"flow_table_full\"}")?;
+    assert!(full > 0, "the table did not fill");
+    until("drained", || {
+        let (used, _) = scene.state()?.tables["flows"];
+        ensure!(used == CONNECTIONS as u64, "{used} flows");
+        Ok(())
+    })?;
+    assert!(scene.counter("timeouts_total{state=\"handshake\"}")? > 0);
+    more(&load, 1_000)?;
+    let (report, _) = load.stop()?;
+    no_error(&report, None)?;
+    eprintln!("{full} SYNs met a full table; {:?}", report.latency);
+    // New connections have room again.
+    let options = scene.http_load(64, Some(6_400))?;
+    http_without_error(&scene, options)?;
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! 200,000 requests, each after a move of its connection: every byte right, and the old owners see clean ends.
+
+use crate::{http_without_error, redis_without_error};
+use anyhow::{Context, Result, ensure};
+use baton_lab::{RedisClient, Reply};
+use baton_ns::{HTTP_PORT, REDIS_POLICY, Scene, kernel_counters, until};
+use rustix::process::Signal;
+use std::fs;
+
+const REQUESTS: u64 = 200_000;
+const CONNECTIONS: usize = 32;
+
+#[test]
+fn http_requests_each_after_a_migration() -> Result<()> {
+    let mut scene = Scene::with_pods("http", 3)?;
+    for (pod, nginx) in scene.lab.pods().iter().zip(&mut scene.nginx) {
+        log_every_close(pod, nginx)?;
+    }
+    scene.start()?;
+    let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
+    let (report, echo) = http_without_error(&scene, options)?;
+    let moves = scene.state()?.policies[0].migrations_total;
+    eprintln!("{:.0} requests/s, {moves} migrations", report.per_second());
+    assert!(moves >= REQUESTS - CONNECTIONS as u64, "{moves} migrations");
+    // The client saw it too: each response came from another pod than the one before.
+    assert_eq!(echo.pod_changes, REQUESTS - CONNECTIONS as u64);
+    assert_eq!(echo.per_pod.len(), 3, "{:?}", echo.per_pod);
+
+    ended_cleanly(&scene)?;
+    // nginx says so of every connection: each leg was ended by an end of stream between two requests.
+    let legs = (moves + scene.state()?.policies[0].flows_total) as usize;
+    until("every close in nginx's logs", || {
+        let closed: usize = scene
+            .lab
+            .pods()
+            .iter()
+            .map(|pod| {
+                let log = fs::read_to_string(error_log(pod)?)?;
+                ensure!(
+                    !log.contains("reset by peer"),
+                    "{}: reset by peer",
+                    pod.name()
+                );
+                Ok(log.matches("closed keepalive connection").count())
+            })
+            .sum::<Result<usize>>()?;
+        ensure!(closed == legs, "{closed} of {legs}");
+        Ok(())
+    })
+}
+
+#[test]
+fn redis_commands_each_after_a_migration() -> Result<()> {
+    let mut scene = Scene::with_pods("redis", 3)?;
+    scene.add_redis()?;
+    scene.start()?;
+    let report = redis_without_error(&scene, CONNECTIONS, REQUESTS)?;
+    let moves = scene.state()?.policies[REDIS_POLICY].migrations_total;
+    eprintln!("{:.0} commands/s, {moves} migrations", report.per_second());
+    assert!(moves >= REQUESTS - CONNECTIONS as u64, "{moves} migrations");
+
+    ended_cleanly(&scene)?;
+    let mut accepted = 0;
+    for redis in &scene.redis {
+        // Our own is the only connection left.
+        until("only one redis client", || {
+            let connected = redis_figure(&scene, redis, "connected_clients")?;
+            ensure!(
+                connected == 1,
+                "{connected} connected clients in {}",
+                redis.pod()
+            );
+            Ok(())
+        })?;
+        accepted += redis_figure(&scene, redis, "total_connections_received")?;
+    }
+    assert!(
+        accepted >= moves,
+        "redis accepted {accepted} connections for {moves} migrations"
+    );
+    Ok(())
+}
+
+/// No leg was reset: neither Baton nor the pods' kernels say so.
+fn ended_cleanly(scene: &Scene) -> Result<()> {
+    scene.wait_legs_closed()?;
+    assert_eq!(scene.counter("legs_closed_total{how=\"reset\"}")?, 0);
+    assert_eq!(scene.counter("resets_sent_total{to=\"client\"}")?, 0);
+    assert_eq!(scene.counter("resets_sent_total{to=\"backend\"}")?, 0);
+    assert_eq!(scene.counter("fenced_data_segments_total")?, 0);
+    for pod in scene.lab.pods() {
+        // Connections that went from established to closed at once: a reset came or was sent.
+        let resets = kernel_counters(pod.namespace())?["Tcp.EstabResets"];
+        assert_eq!(
+            resets,
+            0,
+            "{} saw {resets} of its connections reset",
+            pod.name()
+        );
+    }
+    Ok(())
+}
+
+fn error_log(pod: &baton_lab::Pod) -> Result<std::path::PathBuf> {
+    Ok(pod
+        .directory()?
+        .join(format!("nginx-{HTTP_PORT}/error.log")))
+}
+
+/// Makes nginx log how each idle connection ended, which it does only at level `info`.
+fn log_every_close(pod: &baton_lab::Pod, nginx: &mut baton_lab::Nginx) -> Result<()> {
+    let config = error_log(pod)?.with_file_name("nginx.conf");
+    let text = fs::read_to_string(&config)?;
+    ensure!(
+        text.contains("error.log warn;"),
+        "nginx.conf sets no log level"
+    );
+    fs::write(&config, text.replace("error.log warn;", "error.log info;"))?;
+    nginx.process.signal(Signal::HUP)?;
+    // Afterwards every connection is accepted by the new worker.
+    until("reloaded", || {
+        let log = fs::read_to_string(error_log(pod)?)?;
+        ensure!(log.contains("exited with code 0"), "{log}");
+        Ok(())
+    })
+}
+
+fn redis_figure(scene: &Scene, redis: &baton_lab::Redis, name: &str) -> Result<u64> {
+    let mut client = RedisClient::connect(scene.lab.client().namespace(), redis.address())?;
+    let Reply::Bulk(Some(text)) = client.call(&[b"INFO"])? else {
+        anyhow::bail!("INFO: not a text");
+    };
+    let text = String::from_utf8(text)?;
+    let value = text
+        .lines()
+        .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+    value
+        .with_context(|| format!("INFO has no {name}"))?
+        .trim()
+        .parse()
+        .context("a number")
+}

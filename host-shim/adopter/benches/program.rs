@@ -1,0 +1,97 @@
+//! What the BPF program costs: per packet that is none of its business, and per message.
+//!
+//! `cargo bench -p baton-adopter` (root). Ordinary packets by `BPF_PROG_TEST_RUN`, one million times each; messages by
+//! the kernel's own statistics, on real packets in a namespace, since only those can be adopted.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use baton_adopter::{Adopter, Outcome, measure::Statistics};
+use common::{
+    INTERFACE, Lab, ends,
+    segment::{Message, PSH_ACK, Segment, timestamps},
+};
+use std::net::SocketAddr;
+
+const KEY: [u8; 16] = [5; 16];
+const REPEAT: u32 = 1_000_000;
+const MESSAGES: u16 = 20_000;
+
+fn main() {
+    let lab = Lab::new();
+    let adopter = Adopter::load(None).expect("the kernel takes the adopter");
+    adopter.set_key(1, &KEY).expect("set a key");
+    ordinary(&adopter);
+    let _attachment = adopter.attach(&lab.netns(), INTERFACE).expect("attach");
+    let _statistics = Statistics::enable().expect("root");
+
+    let (pod, _) = ends(false, 8080, 0);
+    messages(&lab, &adopter, "probe answered (NoListener)", |ours| {
+        Message::probe().segment(ours, pod, 1, 1, &KEY)
+    });
+    messages(&lab, &adopter, "wrong tag dropped", |ours| {
+        Message::adopt().segment(ours, pod, 1, 1, &[0; 16])
+    });
+    let listener = lab.listen(pod);
+    listener.set_nonblocking(true).expect("nonblocking");
+    messages(&lab, &adopter, "adoption", |ours| {
+        // Keeps the accept queue empty; the last one sent is in it.
+        drop(listener.accept());
+        Message::adopt().segment(ours, pod, 1, 1, &KEY)
+    });
+    let adopted = adopter.counters().expect("counters").of(Outcome::Adopted);
+    assert_eq!(adopted, u64::from(MESSAGES), "each was adopted");
+}
+
+/// Packets that are passed on. ARP leaves at the first comparison: what it costs is the cost of calling a program.
+fn ordinary(adopter: &Adopter) {
+    let arp = [&[2; 6][..], &[4; 6], &[8, 6], &[0; 46]].concat();
+    let (_, mean) = adopter.test_run(&arp, REPEAT).expect("test run");
+    println!(
+        "ARP  (an empty call)              {:>6} ns",
+        mean.as_nanos()
+    );
+    for v6 in [false, true] {
+        let (to, from) = ends(v6, 8080, 40_000);
+        let segment = |options: Vec<u8>, payload: usize| Segment {
+            from,
+            to,
+            seq: 1,
+            ack: 1,
+            flags: PSH_ACK,
+            window: 500,
+            options,
+            payload: vec![0x55; payload],
+        };
+        let sacks: Vec<u8> = [timestamps(1, 1), vec![1, 1, 5, 18], vec![7; 16]].concat();
+        for (what, segment) in [
+            ("data, timestamps", segment(timestamps(1, 1), 1_000)),
+            ("pure ACK, timestamps", segment(timestamps(1, 1), 0)),
+            ("ACK with two SACK blocks", segment(sacks, 0)),
+        ] {
+            let frame = segment.frame([2; 6], [4; 6]);
+            let (action, mean) = adopter.test_run(&frame, REPEAT).expect("test run");
+            assert_eq!(action, -1, "{what} is passed on");
+            let version = if v6 { "IPv6" } else { "IPv4" };
+            println!("{version} {what:<28} {:>6} ns", mean.as_nanos());
+        }
+    }
+}
+
+/// Sends messages one by one, so that none is lost, and prints the kernel's mean.
+fn messages(lab: &Lab, adopter: &Adopter, what: &str, message: impl Fn(SocketAddr) -> Segment) {
+    let before = adopter.runs().expect("statistics");
+    for n in 0..MESSAGES {
+        let (_, ours) = ends(false, 8080, 1_024 + n);
+        lab.send(&message(ours));
+        common::wait_for("the message is handled", || {
+            adopter.runs().expect("statistics").count > before.count + u64::from(n)
+        });
+    }
+    let after = adopter.runs().expect("statistics");
+    let (count, time) = (after.count - before.count, after.time - before.time);
+    println!(
+        "IPv4 {what:<28} {:>6} ns (mean of {count} runs)",
+        time.as_nanos() / u128::from(count.max(1))
+    );
+}

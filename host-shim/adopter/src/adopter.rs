@@ -1,0 +1,272 @@
+//! The loaded adopter: keys in, counters out, attached and detached.
+
+use crate::{
+    Attachment, AttachmentId, Counters, Error, Hook, Netns, OpenNetns,
+    attachment::{attach_clsact, attach_tcx, detach_clsact},
+    bpffs::PinDir,
+    object::{self, Loaded},
+    outcome::COUNTERS_BYTES,
+    sys,
+};
+use libbpf_rs::{MapCore, MapFlags};
+use std::{fs, io, os::fd::AsFd, path::Path};
+
+/// Key epochs that can be told apart on the wire; an epoch is used modulo this number.
+pub const EPOCHS: u8 = 16;
+
+/// `struct key_slot`: 16 bytes of key, then a 64-bit number that is 1 if the key is live.
+const KEY_SLOT_BYTES: usize = 24;
+
+/// The BPF program and its maps, loaded once per node and shared by all its pods.
+#[derive(Debug)]
+pub struct Adopter {
+    loaded: Loaded,
+    pins: Option<PinDir>,
+}
+
+impl Adopter {
+    /// Loads the program. With a directory, maps and links are pinned there, and those that a predecessor left are
+    /// taken over: its keys, counters and recent adoptions go on. Without, all ends with this process (but clsact
+    /// filters, which the kernel keeps).
+    ///
+    /// # Errors
+    /// [`Error::Load`] if the kernel refuses the program, [`Error::Pin`] and [`Error::Busy`] about the directory.
+    pub fn load(pin_dir: Option<&Path>) -> Result<Self, Error> {
+        let pins = pin_dir.map(PinDir::open).transpose()?;
+        let loaded = object::load(pins.as_ref())?;
+        Ok(Self { loaded, pins })
+    }
+
+    /// Maps that a predecessor left and that go on.
+    #[must_use]
+    pub fn reused_maps(&self) -> &[String] {
+        &self.loaded.reused
+    }
+
+    /// Maps that a predecessor left with another layout; they begin empty.
+    #[must_use]
+    pub fn replaced_maps(&self) -> &[String] {
+        &self.loaded.replaced
+    }
+
+    /// Makes `key` the live key of an epoch (modulo [`EPOCHS`]).
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn set_key(&self, epoch: u8, key: &[u8; 16]) -> Result<(), Error> {
+        let mut slot = [0; KEY_SLOT_BYTES];
+        slot[..16].copy_from_slice(key);
+        slot[16..].copy_from_slice(&1_u64.to_ne_bytes());
+        self.write_slot(epoch, &slot, "setting a key")
+    }
+
+    /// Forgets the key of an epoch; its segments are dropped from now on.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn retire_key(&self, epoch: u8) -> Result<(), Error> {
+        self.write_slot(epoch, &[0; KEY_SLOT_BYTES], "retiring a key")
+    }
+
+    /// The epochs (modulo [`EPOCHS`]) that have a live key.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn live_epochs(&self) -> Result<Vec<u8>, Error> {
+        let mut live = Vec::new();
+        for epoch in 0..EPOCHS {
+            let slot = self
+                .loaded
+                .keys
+                .lookup(&u32::from(epoch).to_ne_bytes(), MapFlags::ANY)
+                .map_err(|e| map_error("keys", "reading", &e))?;
+            if slot.is_some_and(|s| s[16..] != [0; 8]) {
+                live.push(epoch);
+            }
+        }
+        Ok(live)
+    }
+
+    fn write_slot(
+        &self,
+        epoch: u8,
+        slot: &[u8; KEY_SLOT_BYTES],
+        operation: &'static str,
+    ) -> Result<(), Error> {
+        self.loaded
+            .keys
+            .update(
+                &u32::from(epoch % EPOCHS).to_ne_bytes(),
+                slot,
+                MapFlags::ANY,
+            )
+            .map_err(|e| map_error("keys", operation, &e))
+    }
+
+    /// Puts the adopter on an interface, by tcx where the kernel has it, else by clsact. One that a predecessor left
+    /// there gets this program in one step: no segment passes without an adopter.
+    ///
+    /// # Errors
+    /// [`Error::NetnsMissing`], [`Error::NetnsEnter`], [`Error::InterfaceMissing`], [`Error::NotEthernet`],
+    /// [`Error::Attach`], [`Error::Pin`].
+    pub fn attach(&self, netns: &Netns, interface: &str) -> Result<Attachment, Error> {
+        let open = netns.open()?;
+        let ifindex = open.ifindex(interface)?;
+        let program = self.loaded.program.as_fd();
+        match attach_tcx(program, &open, ifindex, self.pins.as_ref())? {
+            Ok(Some(attachment)) => Ok(attachment),
+            Ok(None) => self.attach_clsact(netns, interface),
+            Err(source) => Err(refused(&open, interface, Hook::Tcx, source)),
+        }
+    }
+
+    /// Puts the adopter on an interface by clsact, even where the kernel has tcx.
+    ///
+    /// # Errors
+    /// As [`Self::attach`].
+    pub fn attach_clsact(&self, netns: &Netns, interface: &str) -> Result<Attachment, Error> {
+        let open = netns.open()?;
+        let ifindex = open.ifindex(interface)?;
+        let program = self.loaded.program.as_fd();
+        attach_clsact(program, &open, ifindex, self.pins.as_ref())?
+            .map_err(|source| refused(&open, interface, Hook::Clsact, source))
+    }
+
+    /// Takes the adopter off an interface, and forgets its pin and the namespace's counters.
+    ///
+    /// # Errors
+    /// [`Error::Detach`] if a pin cannot be removed or a clsact filter cannot.
+    pub fn detach(&self, attachment: Attachment) -> Result<(), Error> {
+        let id = attachment.id;
+        // Unpinned: the link ends with its descriptor.
+        drop(attachment);
+        self.detach_id(id)
+    }
+
+    /// What is pinned, by this process or a predecessor.
+    ///
+    /// # Errors
+    /// [`Error::Pin`].
+    pub fn pinned(&self) -> Result<Vec<AttachmentId>, Error> {
+        let names = self.pins.as_ref().map_or(Ok(Vec::new()), PinDir::names)?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// Takes the adopter off an interface that is only known by its pin, such as one that a predecessor left and that
+    /// is no longer wanted.
+    ///
+    /// # Errors
+    /// [`Error::Detach`].
+    pub fn detach_id(&self, id: AttachmentId) -> Result<(), Error> {
+        if id.hook == Hook::Clsact
+            && let Some(netns) = OpenNetns::by_cookie(id.netns)
+        {
+            detach_clsact(self.loaded.program.as_fd(), &netns, id.ifindex)?;
+        }
+        if let Some(pins) = &self.pins {
+            let path = pins.file(&id.to_string());
+            if id.hook == Hook::Tcx
+                && let Ok(link) = sys::pinned(&path)
+            {
+                // Removing the pin alone would end the link a little later. Fails if the interface is gone already.
+                let _ = sys::link_detach(link.as_fd());
+            }
+            let removed = match id.hook {
+                Hook::Tcx => fs::remove_file(path),
+                Hook::Clsact => fs::remove_dir(path),
+            };
+            if let Err(source) = removed
+                && source.kind() != io::ErrorKind::NotFound
+            {
+                return Err(Error::Detach {
+                    id: id.to_string(),
+                    source,
+                });
+            }
+        }
+        // Absent if nothing ever came.
+        let _ = self.loaded.netns_counters.delete(&id.netns.to_ne_bytes());
+        Ok(())
+    }
+
+    /// Ends everything that is pinned: attachments, then maps, then the directory.
+    ///
+    /// # Errors
+    /// The first failure; the rest is still tried.
+    pub fn unpin_all(&self) -> Result<(), Error> {
+        let mut result = Ok(());
+        for id in self.pinned()? {
+            result = result.and(self.detach_id(id));
+        }
+        if let Some(pins) = &self.pins {
+            for name in pins.names()? {
+                if name.starts_with(&object::pin_name(""))
+                    && let Err(e) = fs::remove_file(pins.file(&name))
+                {
+                    result = result.and(Err(Error::Pin {
+                        path: pins.file(&name),
+                        problem: e.to_string(),
+                    }));
+                }
+            }
+            pins.remove();
+        }
+        result
+    }
+
+    /// How often each outcome happened on this node, also in namespaces that are gone.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn counters(&self) -> Result<Counters, Error> {
+        let per_cpu = self
+            .loaded
+            .counters
+            .lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| map_error("counters", "reading", &e))?;
+        Ok(Counters::sum(&per_cpu.unwrap_or_default()))
+    }
+
+    /// How often each outcome happened in one namespace, since the adopter was attached there.
+    ///
+    /// # Errors
+    /// [`Error::Map`], and those of [`Netns::open`].
+    pub fn counters_of(&self, netns: &Netns) -> Result<Counters, Error> {
+        self.counters_of_cookie(netns.open()?.cookie())
+    }
+
+    /// As [`Self::counters_of`], by [`OpenNetns::cookie`].
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn counters_of_cookie(&self, cookie: u64) -> Result<Counters, Error> {
+        let per_cpu = self
+            .loaded
+            .netns_counters
+            .lookup_percpu(&cookie.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| map_error("netns_counters", "reading", &e))?;
+        debug_assert_eq!(self.loaded.netns_counters.value_size(), COUNTERS_BYTES);
+        Ok(Counters::sum(&per_cpu.unwrap_or_default()))
+    }
+
+    pub(crate) fn program(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.loaded.program.as_fd()
+    }
+}
+
+fn refused(netns: &OpenNetns, interface: &str, hook: Hook, source: io::Error) -> Error {
+    Error::Attach {
+        netns: netns.name().to_owned(),
+        interface: interface.to_owned(),
+        hook: hook.name(),
+        source,
+    }
+}
+
+fn map_error(map: &'static str, operation: &'static str, e: &libbpf_rs::Error) -> Error {
+    Error::Map {
+        map,
+        operation,
+        source: io::Error::other(e.to_string()),
+    }
+}

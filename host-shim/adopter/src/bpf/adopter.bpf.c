@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The adopter: at the ingress of a pod's interface it turns an authenticated adoption segment into an accepted
+ * connection of the pod's own listener, or answers why it cannot (docs/adoption-wire.md). Needs Linux 6.9.
+ * It never touches any other packet, and never writes to a packet but to answer it.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
+#include "answer.h"
+#include "kernel.h"
+#include "siphash.h"
+#include "tables.h"
+#include "wire.h"
+
+/* "Nothing to say": the next program on the interface decides, then the stack. */
+#define PASS_ON TC_ACT_UNSPEC
+
+#define IPV4_NO_OPTIONS 0x45
+#define IPV4_PROTOCOL_AT 9
+#define IPV4_FRAGMENT_AT 6
+#define IPV4_LENGTH_AT 2
+#define IPV6_NEXT_HEADER_AT 6
+#define IPV6_LENGTH_AT 4
+#define TCP_DATA_OFFSET_AT 12
+/* Header words that a segment with the option has at least: 20 fixed bytes and 20 of the option. */
+#define TCP_WORDS_MIN 10
+#define HEAD_BYTES (OPTION_AT + OPTION_LENGTH)
+
+static __always_inline void count(__u64 netns, __u32 outcome)
+{
+	__u32 zero = 0;
+	struct counts *all = bpf_map_lookup_elem(&counters, &zero);
+	struct counts *here = bpf_map_lookup_elem(&netns_counters, &netns);
+
+	if (!here) {
+		struct counts none = {};
+
+		bpf_map_update_elem(&netns_counters, &netns, &none, BPF_NOEXIST);
+		here = bpf_map_lookup_elem(&netns_counters, &netns);
+	}
+	if (outcome >= OUTCOMES)
+		return;
+	if (all)
+		all->of[outcome]++;
+	if (here)
+		here->of[outcome]++;
+}
+
+static __always_inline __u32 outcome_of(__u32 reason)
+{
+	switch (reason) {
+	case NO_LISTENER:
+		return ANSWERED_NO_LISTENER;
+	case ACCEPT_QUEUE_FULL:
+		return ANSWERED_ACCEPT_QUEUE_FULL;
+	case TUPLE_IN_USE:
+		return ANSWERED_TUPLE_IN_USE;
+	case ALREADY_ADOPTED:
+		return ANSWERED_ALREADY_ADOPTED;
+	case READY:
+		return PROBE_READY;
+	case SYNCOOKIES_OFF:
+		return ANSWERED_SYNCOOKIES_OFF;
+	default:
+		return ANSWERED_KERNEL_REFUSED;
+	}
+}
+
+/* Why a listener cannot take one more connection by adoption, or READY_TO_ADOPT. */
+static __always_inline __u32 obstacle(struct tcp_sock *tcp, const struct net *net)
+{
+	const struct sock *listener = (const struct sock *)tcp;
+
+	/* The kernel ignores the assigned request without a word when syncookies are off. */
+	if (!net->ipv4.sysctl_tcp_syncookies)
+		return SYNCOOKIES_OFF;
+	/* The kernel's own test, sk_acceptq_is_full(): it would drop the segment without a word. */
+	if (listener->sk_ack_backlog > listener->sk_max_ack_backlog)
+		return ACCEPT_QUEUE_FULL;
+	/* bpf_sk_assign_tcp_reqsk() refuses them; said here so that a Probe finds it out. */
+	if (bpf_core_field_exists(tcp->is_mptcp) && BPF_CORE_READ_BITFIELD(tcp, is_mptcp))
+		return KERNEL_REFUSED;
+	return READY_TO_ADOPT;
+}
+
+/* The next sequence number that the socket in the way expects, so that it can be reset; 0 if unknown. */
+static __always_inline __be32 rcv_nxt_of(struct bpf_sock *sk)
+{
+	struct tcp_sock *full = bpf_skc_to_tcp_sock(sk);
+	struct tcp_request_sock *request;
+	void *waiting;
+
+	if (full)
+		return bpf_htonl(full->rcv_nxt);
+	waiting = bpf_skc_to_tcp_timewait_sock(sk);
+	if (waiting)
+		return bpf_htonl(((struct sock *)waiting)->__sk_common.skc_tw_rcv_nxt);
+	request = bpf_skc_to_tcp_request_sock(sk);
+	return request ? bpf_htonl(request->rcv_nxt) : 0;
+}
+
+static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct tagged *t, __be16 source,
+					     __u32 tcp_at)
+{
+	struct bpf_sock_tuple tuple = {};
+
+	if (tcp_at == ETH_HLEN + IPV4_BYTES) {
+		__builtin_memcpy(&tuple.ipv4.saddr, t->saddr + 12, 4);
+		__builtin_memcpy(&tuple.ipv4.daddr, t->daddr + 12, 4);
+		tuple.ipv4.sport = source;
+		tuple.ipv4.dport = t->dest;
+		return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	}
+	__builtin_memcpy(tuple.ipv6.saddr, t->saddr, 16);
+	__builtin_memcpy(tuple.ipv6.daddr, t->daddr, 16);
+	tuple.ipv6.sport = source;
+	tuple.ipv6.dport = t->dest;
+	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+}
+
+/* A Probe asks for the listener, whatever socket its own tuple may name: port 0 is on no connection. */
+static __always_inline __u32 probe(struct __sk_buff *skb, const struct tagged *t, const struct net *net, __u32 tcp_at)
+{
+	struct bpf_sock *sk = find(skb, t, 0, tcp_at);
+	__u32 reason = NO_LISTENER;
+	struct tcp_sock *listener;
+
+	if (!sk)
+		return NO_LISTENER;
+	listener = sk->state == BPF_TCP_LISTEN ? bpf_skc_to_tcp_sock(sk) : NULL;
+	if (listener) {
+		reason = obstacle(listener, net);
+		if (reason == READY_TO_ADOPT)
+			reason = READY;
+	}
+	bpf_sk_release(sk);
+	return reason;
+}
+
+static __always_inline __u32 assign(struct __sk_buff *skb, struct tcp_sock *listener, const struct tagged *t)
+{
+	struct bpf_tcp_req_attrs attrs = {
+		.rcv_tsval = bpf_ntohl(t->tsval),
+		.rcv_tsecr = bpf_ntohl(t->server_timestamp),
+		.mss = bpf_ntohs(t->mss),
+		.rcv_wscale = t->scales >> 4,
+		.snd_wscale = t->scales & 0x0f,
+		.ecn_ok = !!(t->flags & FLAG_ECN),
+		.wscale_ok = !!(t->flags & FLAG_WINDOW_SCALING),
+		.sack_ok = !!(t->flags & FLAG_SACK),
+		.tstamp_ok = !!(t->flags & FLAG_TIMESTAMPS),
+	};
+
+	return bpf_sk_assign_tcp_reqsk(skb, (struct sock *)listener, &attrs, sizeof(attrs)) ? KERNEL_REFUSED
+											     : READY_TO_ADOPT;
+}
+
+/* READY_TO_ADOPT: pass it on, `*outcome` says why; else the reason of the Answer. */
+static __always_inline __u32 adopt(struct __sk_buff *skb, const struct tagged *t, const struct net *net,
+				   __u64 netns, __u32 tcp_at, __u32 *outcome, __be32 *in_the_way)
+{
+	struct adoption this = { .seq = t->seq, .ack = t->ack }, *before;
+	struct bpf_sock *sk = find(skb, t, t->source, tcp_at);
+	struct flow flow = {
+		.source = t->source,
+		.dest = t->dest,
+		.netns = netns,
+	};
+	struct tcp_sock *listener;
+	__u32 reason;
+	int known;
+
+	if (!sk)
+		return NO_LISTENER;
+	__builtin_memcpy(flow.saddr, t->saddr, 32);
+	before = bpf_map_lookup_elem(&recent, &flow);
+	known = before && before->seq == this.seq && before->ack == this.ack;
+
+	if (sk->state != BPF_TCP_LISTEN) {
+		reason = READY_TO_ADOPT;
+		*outcome = REPEATED;
+		if (!known) {
+			*in_the_way = rcv_nxt_of(sk);
+			reason = TUPLE_IN_USE;
+		}
+		bpf_sk_release(sk);
+		return reason;
+	}
+
+	*outcome = ADOPTED;
+	reason = KERNEL_REFUSED;
+	listener = bpf_skc_to_tcp_sock(sk);
+	if (known) {
+		reason = ALREADY_ADOPTED;
+	} else if (listener) {
+		reason = obstacle(listener, net);
+		/* Remembered first: an adoption that could not be remembered could later be made a second time. */
+		if (reason == READY_TO_ADOPT && bpf_map_update_elem(&recent, &flow, &this, BPF_ANY))
+			reason = KERNEL_REFUSED;
+		if (reason == READY_TO_ADOPT) {
+			reason = assign(skb, listener, t);
+			if (reason != READY_TO_ADOPT)
+				bpf_map_delete_elem(&recent, &flow);
+		}
+	}
+	bpf_sk_release(sk);
+	return reason;
+}
+
+/* Fills the addresses; 0 if the IP header says that the segment is not one whole message. */
+static __always_inline int addresses(struct __sk_buff *skb, __u32 tcp_at, struct tagged *t)
+{
+	if (tcp_at == ETH_HLEN + IPV4_BYTES) {
+		__be16 ip[IPV4_BYTES / 2];
+
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, ip, sizeof(ip)))
+			return 0;
+		t->saddr[10] = t->saddr[11] = t->daddr[10] = t->daddr[11] = 0xff;
+		__builtin_memcpy(t->saddr + 12, ip + IPV4_ADDRESSES_AT / 2, 4);
+		__builtin_memcpy(t->daddr + 12, ip + IPV4_ADDRESSES_AT / 2 + 2, 4);
+		return ip[IPV4_LENGTH_AT / 2] == bpf_htons(IPV4_BYTES + MESSAGE_BYTES);
+	}
+	__be16 length;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN + IPV6_ADDRESSES_AT, t->saddr, 32) ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN + IPV6_LENGTH_AT, &length, 2))
+		return 0;
+	return length == bpf_htons(MESSAGE_BYTES);
+}
+
+/* A segment with the option: everything from here on is rare, and never inlined into the fast path. */
+static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
+{
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	struct net *net = kernel_skb->dev->nd_net.net;
+	__u64 netns = net->net_cookie;
+	struct tagged t __attribute__((aligned(8))) = {};
+	__u32 reason, epoch, outcome = ADOPTED;
+	struct key_slot *slot;
+	__be32 in_the_way = 0;
+	struct message m;
+	int action;
+
+	/* Another host's, or a VLAN's: not for a socket behind this interface. */
+	if (skb->vlan_present || skb->pkt_type != 0)
+		return PASS_ON;
+	if (bpf_skb_load_bytes(skb, tcp_at, &m, sizeof(m)) || !addresses(skb, tcp_at, &t)) {
+		count(netns, BAD_LAYOUT);
+		return TC_ACT_SHOT;
+	}
+	if (m.exid == bpf_htons(EXID_ANSWER)) {
+		count(netns, STRAY_ANSWER);
+		return TC_ACT_SHOT;
+	}
+	if (m.data_offset != (MESSAGE_BYTES / 4) << 4 || m.tcp_flags != TCP_ACK || m.urgent || m.nops[0] != 1 ||
+	    m.nops[1] != 1 || m.ts_kind != 8 || m.ts_length != 10) {
+		count(netns, BAD_LAYOUT);
+		return TC_ACT_SHOT;
+	}
+
+	t.source = m.source;
+	t.dest = m.dest;
+	t.seq = m.seq;
+	t.ack = m.ack;
+	t.exid = m.exid;
+	t.mss = m.mss;
+	t.scales = m.scales;
+	t.flags = m.flags;
+	t.window = m.window;
+	t.server_timestamp = m.server_timestamp;
+	t.tsval = m.tsval;
+	t.tsecr = m.tsecr;
+
+	epoch = m.flags >> 4;
+	slot = bpf_map_lookup_elem(&keys, &epoch);
+	if (!slot || !slot->live) {
+		count(netns, UNKNOWN_EPOCH);
+		return TC_ACT_SHOT;
+	}
+	if (tag_of(&t, slot->key) != m.tag) {
+		count(netns, BAD_TAG);
+		return TC_ACT_SHOT;
+	}
+
+	if (m.exid == bpf_htons(EXID_PROBE))
+		reason = probe(skb, &t, net, tcp_at);
+	else
+		reason = adopt(skb, &t, net, netns, tcp_at, &outcome, &in_the_way);
+	if (reason == READY_TO_ADOPT) {
+		count(netns, outcome);
+		return PASS_ON;
+	}
+	make_answer(&m, &t, reason, in_the_way, slot->key);
+	action = send_answer(skb, kernel_skb, tcp_at, &m, &t);
+	if (action < 0) {
+		count(netns, ANSWER_LOST);
+		return TC_ACT_SHOT;
+	}
+	count(netns, outcome_of(reason));
+	return action;
+}
+
+/* Every packet that enters the pod passes here: a few comparisons, no map, no call. */
+SEC("tc")
+int baton_adopter(struct __sk_buff *skb)
+{
+	__u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 tcp_at, head;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		tcp_at = ETH_HLEN + IPV4_BYTES;
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		tcp_at = ETH_HLEN + IPV6_BYTES;
+	else
+		return PASS_ON;
+
+	if (data + tcp_at + HEAD_BYTES > end) {
+		/* Too short to be a message, or its headers are not in the linear part yet. */
+		if (skb->len < tcp_at + HEAD_BYTES || bpf_skb_pull_data(skb, tcp_at + HEAD_BYTES))
+			return PASS_ON;
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+		if (data + tcp_at + HEAD_BYTES > end)
+			return PASS_ON;
+	}
+
+	if (data[tcp_at + TCP_DATA_OFFSET_AT] >> 4 < TCP_WORDS_MIN)
+		return PASS_ON;
+	head = bpf_ntohl(*(__be32 *)(data + tcp_at + OPTION_AT));
+	if ((head & OPTION_HEAD_MASK) != OPTION_HEAD || (head & ~OPTION_HEAD_MASK) == 3)
+		return PASS_ON;
+	if (tcp_at == ETH_HLEN + IPV4_BYTES) {
+		/* More fragments to come, or not the first one: only a whole datagram is a message. */
+		if (data[ETH_HLEN] != IPV4_NO_OPTIONS || data[ETH_HLEN + IPV4_PROTOCOL_AT] != IPPROTO_TCP ||
+		    (*(__be16 *)(data + ETH_HLEN + IPV4_FRAGMENT_AT) & bpf_htons(0x3fff)))
+			return PASS_ON;
+	} else if (data[ETH_HLEN + IPV6_NEXT_HEADER_AT] != IPPROTO_TCP) {
+		return PASS_ON;
+	}
+	return handle(skb, tcp_at);
+}
+
+/* The helpers and kernel functions that it calls are for GPL-compatible programs only. */
+char _license[] SEC("license") = "GPL";

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The few kernel types and functions that the adopter uses and that stable headers lack. Owns declarations only.
+ * Offsets are relocated at load time (CO-RE), so only the names and kinds of these members matter.
+ */
+#ifndef BATON_KERNEL_H
+#define BATON_KERNEL_H
+
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct netns_ipv4 {
+	__u8 sysctl_tcp_syncookies;
+};
+
+struct net {
+	__u64 net_cookie;	/* Linux 5.12; never used twice while the machine runs */
+	struct netns_ipv4 ipv4;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct net_device {
+	possible_net_t nd_net;
+};
+
+struct sk_buff {
+	struct net_device *dev;
+	__u8 ip_summed:2;
+};
+
+struct sock_common {
+	__u32 skc_tw_rcv_nxt;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	__u32 sk_ack_backlog;
+	__u32 sk_max_ack_backlog;
+};
+
+struct tcp_sock {
+	__u32 rcv_nxt;
+	__u8 is_mptcp:1;	/* CONFIG_MPTCP */
+};
+
+struct tcp_request_sock {
+	__u32 rcv_nxt;
+};
+
+#pragma clang attribute pop
+
+/* include/linux/skbuff.h: the checksum field holds the pseudo-header's sum and the device completes it. */
+#define CHECKSUM_PARTIAL 3
+
+/* include/net/tcp.h, Linux 6.9. Its size is part of the call, so it is not relocated. */
+struct bpf_tcp_req_attrs {
+	__u32 rcv_tsval;
+	__u32 rcv_tsecr;
+	__u16 mss;
+	__u8 rcv_wscale;
+	__u8 snd_wscale;
+	__u8 ecn_ok;
+	__u8 wscale_ok;
+	__u8 sack_ok;
+	__u8 tstamp_ok;
+	__u8 usec_ts_ok;
+	__u8 reserved[3];
+};
+
+/* Linux 6.9. Makes a request of `sk`, a listener, that the ACK in `skb` completes. */
+extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk,
+				   struct bpf_tcp_req_attrs *attrs, int attrs__sz) __ksym;
+/* Linux 6.2. The kernel's own view of the context. */
+extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
+
+#endif

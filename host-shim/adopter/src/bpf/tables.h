@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The adopter's maps. Owns their layout, which src/tables.rs mirrors; user space pins and reuses them by name, so that
+ * a new program goes on with the keys, counters and adoptions of the one before.
+ */
+#ifndef BATON_TABLES_H
+#define BATON_TABLES_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+/* The order is the order of Outcome in src/outcome.rs. */
+enum outcome {
+	ADOPTED,
+	REPEATED,
+	PROBE_READY,
+	ANSWERED_NO_LISTENER,
+	ANSWERED_ACCEPT_QUEUE_FULL,
+	ANSWERED_KERNEL_REFUSED,
+	ANSWERED_TUPLE_IN_USE,
+	ANSWERED_ALREADY_ADOPTED,
+	ANSWERED_SYNCOOKIES_OFF,
+	BAD_TAG,
+	UNKNOWN_EPOCH,
+	BAD_LAYOUT,
+	STRAY_ANSWER,
+	ANSWER_LOST,
+	OUTCOMES,
+};
+
+/* Key epochs modulo this many can be live at once; the epoch has four bits on the wire. */
+#define EPOCHS 16
+
+struct key_slot {
+	__u64 key[2];
+	__u64 live;		/* 0: no key of this epoch */
+};
+
+struct counts {
+	__u64 of[OUTCOMES];
+};
+
+/* One connection in one network namespace; IPv4 addresses are mapped. */
+struct flow {
+	__u8 saddr[16];
+	__u8 daddr[16];
+	__be16 source;
+	__be16 dest;
+	__u32 zero;
+	__u64 netns;
+};
+
+struct adoption {
+	__be32 seq;
+	__be32 ack;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, EPOCHS);
+	__type(key, __u32);
+	__type(value, struct key_slot);
+} keys SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counts);
+} counters SEC(".maps");
+
+/* By network namespace cookie. 4,096 is far above the pods of one node (110 by default, 500 at most recommended). */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct counts);
+} netns_counters SEC(".maps");
+
+/* 65,536 adoptions are two seconds of the highest rate measured on one node: longer than any repetition is useful. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct flow);
+	__type(value, struct adoption);
+} recent SEC(".maps");
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* The bytes of docs/adoption-wire.md. Owns layouts and codes; never behaviour. All fields are big-endian. */
+#ifndef BATON_WIRE_H
+#define BATON_WIRE_H
+
+#include <linux/types.h>
+
+#define OPTION_KIND 253
+#define OPTION_LENGTH 20
+#define OPTION_AT 20		/* offset of the option in the TCP header */
+
+#define EXID_ADOPT 0xBA70
+#define EXID_PROBE 0xBA71
+#define EXID_ANSWER 0xBA72
+/* kind, length and experiment id as one number; the last two bits tell the three messages apart. */
+#define OPTION_HEAD (((__u32)OPTION_KIND << 24) | (OPTION_LENGTH << 16) | EXID_ADOPT)
+#define OPTION_HEAD_MASK 0xFFFFFFFCu
+
+#define FLAG_WINDOW_SCALING 0x01
+#define FLAG_SACK 0x02
+#define FLAG_TIMESTAMPS 0x04
+#define FLAG_ECN 0x08
+
+#define TCP_ACK 0x10
+#define TCP_RST_ACK 0x14
+
+/* Reasons of an Answer. */
+enum reason {
+	READY_TO_ADOPT = 0,	/* never sent: go on */
+	NO_LISTENER = 1,
+	ACCEPT_QUEUE_FULL = 2,
+	KERNEL_REFUSED = 3,
+	TUPLE_IN_USE = 4,
+	ALREADY_ADOPTED = 5,
+	READY = 6,
+	SYNCOOKIES_OFF = 7,
+};
+
+/* The whole TCP header of a message: 52 bytes. Timestamps are not aligned, hence packed. */
+struct message {
+	__be16 source;
+	__be16 dest;
+	__be32 seq;
+	__be32 ack;
+	__u8 data_offset;	/* in words, high nibble */
+	__u8 tcp_flags;
+	__be16 window;
+	__sum16 checksum;
+	__be16 urgent;
+	/* option 253 */
+	__u8 kind;
+	__u8 length;
+	__be16 exid;
+	__be16 mss;		/* reason in an Answer */
+	__u8 scales;
+	__u8 flags;
+	__be32 server_timestamp;
+	__be64 tag;
+	/* NOP NOP, timestamps */
+	__u8 nops[2];
+	__u8 ts_kind;
+	__u8 ts_length;
+	__be32 tsval;
+	__be32 tsecr;
+} __attribute__((packed));
+
+#define MESSAGE_BYTES 52
+_Static_assert(sizeof(struct message) == MESSAGE_BYTES, "a message's TCP header has 52 bytes");
+
+/* What the tag covers: 64 bytes, eight SipHash blocks. */
+struct tagged {
+	__u8 saddr[16];
+	__u8 daddr[16];
+	__be16 source;
+	__be16 dest;
+	__be32 seq;
+	__be32 ack;
+	__be16 exid;
+	__be16 mss;
+	__u8 scales;
+	__u8 flags;
+	__be16 window;
+	__be32 server_timestamp;
+	__be32 tsval;
+	__be32 tsecr;
+} __attribute__((aligned(8)));
+
+#define TAGGED_WORDS 8
+_Static_assert(sizeof(struct tagged) == TAGGED_WORDS * 8, "the tag covers 64 bytes");
+
+#endif

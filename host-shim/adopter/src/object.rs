@@ -1,0 +1,180 @@
+//! Loads the compiled program: opens the object, reuses pinned maps, asks the kernel, and keeps only descriptors.
+
+use crate::{Error, bpffs::PinDir, outcome::COUNTERS_BYTES, sys};
+use libbpf_rs::{MapCore, MapHandle, MapType, ObjectBuilder, PrintLevel, set_print};
+use std::{
+    fs, io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Mutex, PoisonError},
+};
+
+/// The program's name in the object.
+const PROGRAM: &str = "baton_adopter";
+
+/// The program and its maps.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) program: OwnedFd,
+    pub(crate) keys: MapHandle,
+    pub(crate) counters: MapHandle,
+    pub(crate) netns_counters: MapHandle,
+    /// Maps of a predecessor that could not be reused, because their layout differs.
+    pub(crate) replaced: Vec<String>,
+    /// Maps of a predecessor that go on.
+    pub(crate) reused: Vec<String>,
+}
+
+/// Forces cargo's include to be aligned as the ELF reader of libbpf needs it.
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+static OBJECT: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/adopter.bpf.o")));
+
+/// libbpf explains failures only by printing; what it prints while a program loads is kept for the error.
+static SAID: Mutex<String> = Mutex::new(String::new());
+/// The verifier can print megabytes; the end is what matters.
+const SAID_BYTES_MAX: usize = 16 * 1024;
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "libbpf-rs gives callbacks this signature"
+)]
+fn listen(_: PrintLevel, text: String) {
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    said.push_str(&text);
+    if let Some(surplus) = said.len().checked_sub(SAID_BYTES_MAX) {
+        // Keeps the end, where the complaint is.
+        let cut = (surplus..said.len()).find(|at| said.is_char_boundary(*at));
+        said.drain(..cut.unwrap_or(0));
+    }
+}
+
+/// Makes libbpf silent; its words go into errors instead.
+pub(crate) fn quiet() {
+    set_print(Some((PrintLevel::Warn, listen)));
+}
+
+/// What libbpf printed since the last call, without the noise around it. Of the verifier's log, which repeats the
+/// program, only its complaint: the last line before its statistics.
+fn what_was_said() -> String {
+    let said = std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner));
+    let (mut kept, mut in_log, mut complaint) = (Vec::new(), false, None);
+    for line in said
+        .lines()
+        .map(|l| l.trim().trim_start_matches("libbpf: "))
+    {
+        if line.contains("-- BEGIN PROG LOAD LOG --") {
+            in_log = true;
+        } else if line.contains("-- END PROG LOAD LOG --") {
+            in_log = false;
+            kept.extend(complaint.take());
+        } else if in_log && !line.starts_with("processed ") && !line.is_empty() {
+            complaint = Some(line);
+        } else if !in_log && !line.is_empty() && !line.starts_with("permission error while") {
+            kept.push(line);
+        }
+    }
+    // A log cut at the limit of what is kept has no end.
+    kept.extend(complaint);
+    kept.join("; ")
+}
+
+pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
+    quiet();
+    what_was_said();
+    let refuse = |e: libbpf_rs::Error| {
+        let said = what_was_said();
+        Error::Load {
+            reason: if said.is_empty() {
+                e.to_string()
+            } else {
+                format!("{said} ({e})")
+            },
+        }
+    };
+    let mut open = ObjectBuilder::default()
+        .name("baton_adopter")
+        .map_err(refuse)?
+        .open_memory(&OBJECT.0)
+        .map_err(refuse)?;
+    let (mut reused, mut replaced) = (Vec::new(), Vec::new());
+    if let Some(pins) = pins {
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            let Ok(old) = MapHandle::from_pinned_path(pins.file(&pin_name(&name))) else {
+                continue;
+            };
+            let same = old.map_type() == map.map_type()
+                && old.key_size() == map.key_size()
+                && old.value_size() == map.value_size()
+                && old.max_entries() == map.max_entries();
+            if same && map.reuse_fd(old.as_fd()).is_ok() {
+                reused.push(name);
+            } else {
+                replaced.push(name);
+            }
+        }
+    }
+    let object = open.load().map_err(refuse)?;
+    let mut program = None;
+    for p in object.progs() {
+        if p.name() == PROGRAM {
+            program = Some(copy(p.as_fd(), "program")?);
+        }
+    }
+    let (mut keys, mut counters, mut netns_counters) = (None, None, None);
+    for map in object.maps() {
+        let name = map.name().to_string_lossy().into_owned();
+        let handle = MapHandle::try_from(&map).map_err(refuse)?;
+        if let Some(pins) = pins
+            && !reused.contains(&name)
+        {
+            let path = pins.file(&pin_name(&name));
+            // An incompatible one of a predecessor; its links keep using it until they are updated.
+            let _ = fs::remove_file(&path);
+            sys::pin(handle.as_fd(), &path).map_err(|e| Error::Pin {
+                path,
+                problem: format!("a map cannot be pinned: {e}"),
+            })?;
+        }
+        match name.as_str() {
+            "keys" => keys = Some(handle),
+            "counters" => counters = Some(handle),
+            "netns_counters" => netns_counters = Some(handle),
+            _ => {}
+        }
+    }
+    let missing = || Error::Load {
+        reason: "the object lacks a program or a map".into(),
+    };
+    let loaded = Loaded {
+        program: program.ok_or_else(missing)?,
+        keys: keys.ok_or_else(missing)?,
+        counters: counters.ok_or_else(missing)?,
+        netns_counters: netns_counters.ok_or_else(missing)?,
+        replaced,
+        reused,
+    };
+    if loaded.counters.map_type() != MapType::PercpuArray
+        || loaded.counters.value_size() != COUNTERS_BYTES
+    {
+        return Err(Error::Load {
+            reason: "the counters of the object and of the loader differ".into(),
+        });
+    }
+    Ok(loaded)
+}
+
+/// The pin file of a map.
+pub(crate) fn pin_name(map: &str) -> String {
+    format!("map-{map}")
+}
+
+fn copy(fd: std::os::fd::BorrowedFd<'_>, what: &'static str) -> Result<OwnedFd, Error> {
+    fd.try_clone_to_owned()
+        .map_err(|source: io::Error| Error::Map {
+            map: what,
+            operation: "duplicating the descriptor",
+            source,
+        })
+}

@@ -1,0 +1,146 @@
+//! What can become of an adoption segment, and how often it did. Mirrors `enum outcome` of `bpf/tables.h`.
+
+/// What the adopter did with one segment that carries the adoption option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Outcome {
+    /// The listener got a new connection.
+    Adopted,
+    /// An adoption that was made before: its socket answers.
+    Repeated,
+    /// A probe that was answered Ready.
+    ProbeReady,
+    /// Answered: nothing listens there.
+    NoListener,
+    /// Answered: the listener's accept queue is full.
+    AcceptQueueFull,
+    /// Answered: `bpf_sk_assign_tcp_reqsk` returned an error.
+    KernelRefused,
+    /// Answered: another socket is on that 4-tuple.
+    TupleInUse,
+    /// Answered: adopted before, and that socket is gone.
+    AlreadyAdopted,
+    /// Answered: `net.ipv4.tcp_syncookies` is 0.
+    SyncookiesOff,
+    /// Dropped: the tag does not match.
+    BadTag,
+    /// Dropped: no key of that epoch.
+    UnknownEpoch,
+    /// Dropped: the option in a segment that is not laid out as a message.
+    BadLayout,
+    /// Dropped: an Answer that came to a pod.
+    StrayAnswer,
+    /// Dropped: the Answer could not be written for want of memory.
+    AnswerLost,
+}
+
+impl Outcome {
+    /// Every outcome, in the order of the BPF program's table.
+    pub const ALL: [Self; 14] = [
+        Self::Adopted,
+        Self::Repeated,
+        Self::ProbeReady,
+        Self::NoListener,
+        Self::AcceptQueueFull,
+        Self::KernelRefused,
+        Self::TupleInUse,
+        Self::AlreadyAdopted,
+        Self::SyncookiesOff,
+        Self::BadTag,
+        Self::UnknownEpoch,
+        Self::BadLayout,
+        Self::StrayAnswer,
+        Self::AnswerLost,
+    ];
+
+    /// A fixed name for metric labels and JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Adopted => "adopted",
+            Self::Repeated => "repeated",
+            Self::ProbeReady => "probe_ready",
+            Self::NoListener => "no_listener",
+            Self::AcceptQueueFull => "accept_queue_full",
+            Self::KernelRefused => "kernel_refused",
+            Self::TupleInUse => "tuple_in_use",
+            Self::AlreadyAdopted => "already_adopted",
+            Self::SyncookiesOff => "syncookies_off",
+            Self::BadTag => "bad_tag",
+            Self::UnknownEpoch => "unknown_epoch",
+            Self::BadLayout => "bad_layout",
+            Self::StrayAnswer => "stray_answer",
+            Self::AnswerLost => "answer_lost",
+        }
+    }
+}
+
+/// How often each outcome happened, summed over all CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters([u64; Outcome::ALL.len()]);
+
+/// Bytes of one CPU's counters in the BPF maps.
+pub(crate) const COUNTERS_BYTES: u32 = (Outcome::ALL.len() * size_of::<u64>()) as u32;
+
+impl Counters {
+    /// How often `outcome` happened.
+    #[must_use]
+    pub fn of(&self, outcome: Outcome) -> u64 {
+        self.0[outcome as usize]
+    }
+
+    /// Every outcome and how often it happened.
+    pub fn iter(&self) -> impl Iterator<Item = (Outcome, u64)> + '_ {
+        Outcome::ALL.iter().map(|o| (*o, self.of(*o)))
+    }
+
+    pub(crate) fn sum(per_cpu: &[Vec<u8>]) -> Self {
+        let mut all = Self::default();
+        for cpu in per_cpu {
+            for (sum, bytes) in all.0.iter_mut().zip(cpu.as_chunks::<8>().0) {
+                *sum += u64::from_ne_bytes(*bytes);
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_are_in_the_order_of_the_table() {
+        for (at, outcome) in Outcome::ALL.iter().enumerate() {
+            assert_eq!(*outcome as usize, at);
+        }
+        let header = include_str!("bpf/tables.h");
+        let list = header
+            .split("enum outcome {")
+            .nth(1)
+            .and_then(|rest| rest.split("OUTCOMES,").next())
+            .expect("tables.h has the list");
+        let names: Vec<String> = list
+            .split(',')
+            .map(|name| {
+                name.trim()
+                    .to_lowercase()
+                    .trim_start_matches("answered_")
+                    .to_owned()
+            })
+            .filter(|name| !name.is_empty())
+            .collect();
+        assert_eq!(names, Outcome::ALL.map(Outcome::name));
+    }
+
+    #[test]
+    fn counters_sum_over_cpus() {
+        let cpu = |n: u64| -> Vec<u8> {
+            (0..Outcome::ALL.len() as u64)
+                .flat_map(|i| (n * i).to_ne_bytes())
+                .collect()
+        };
+        let counters = Counters::sum(&[cpu(1), cpu(10)]);
+        assert_eq!(counters.of(Outcome::Adopted), 0);
+        assert_eq!(counters.of(Outcome::AnswerLost), 11 * 13);
+    }
+}

@@ -1,0 +1,367 @@
+//! Every reason of an Answer, given by the real kernel, with its tag, its sequence numbers and its checksum.
+
+mod common;
+
+use baton_adopter::{Adopter, Attachment, Outcome};
+use common::{
+    INTERFACE, Lab, ends,
+    segment::{
+        ACK, ANSWER, Checksum, FIN_ACK, Message, PSH_ACK, RST, RST_ACK, SYN, Segment, timestamps,
+    },
+};
+use std::net::SocketAddr;
+
+const KEY: [u8; 16] = *b"fedcba9876543210";
+const SEQ: u32 = 1_000;
+const ACKED: u32 = 2_000;
+const PORT: u16 = 40_000;
+
+const NO_LISTENER: u16 = 1;
+const ACCEPT_QUEUE_FULL: u16 = 2;
+const KERNEL_REFUSED: u16 = 3;
+const TUPLE_IN_USE: u16 = 4;
+const ALREADY_ADOPTED: u16 = 5;
+const READY: u16 = 6;
+const SYNCOOKIES_OFF: u16 = 7;
+
+fn adopter(lab: &Lab) -> (Adopter, Attachment) {
+    let adopter = Adopter::load(None).expect("the kernel takes the adopter");
+    adopter.set_key(1, &KEY).expect("set a key");
+    let attachment = adopter.attach(&lab.netns(), INTERFACE).expect("attach");
+    (adopter, attachment)
+}
+
+/// Receives the Answer to what was sent, checks all that is the same for every reason, and returns reason and field.
+fn answer_to(lab: &Lab, sent: &Segment) -> (u16, u32) {
+    let received = lab.receive(sent.from).expect("an answer");
+    let (message, tag) = Message::parse(&received.segment)
+        .unwrap_or_else(|| panic!("no adoption message: {received:?}"));
+    let (asked, _) = Message::parse(sent).expect("a message was sent");
+    let Segment {
+        from,
+        to,
+        seq,
+        ack,
+        flags,
+        window,
+        payload,
+        ..
+    } = &received.segment;
+    assert_eq!((*from, *to), (sent.to, sent.from));
+    assert_eq!((*seq, *ack), (sent.ack, sent.seq));
+    assert_eq!((*flags, *window), (RST_ACK, 0));
+    assert!(payload.is_empty());
+    assert_eq!(received.ttl, 64);
+    assert_eq!(received.checksum, Checksum::Full);
+    assert_eq!(message.exid, ANSWER);
+    assert_eq!((message.scales, message.flags), (0, asked.flags & 0xf0));
+    assert_eq!((message.tsval, message.tsecr), (asked.tsval, asked.tsecr));
+    assert_eq!(tag, message.tag(*from, *to, *seq, *ack, *window, &KEY));
+    (message.mss, message.server_timestamp)
+}
+
+fn ask(lab: &Lab, message: Message, from: SocketAddr, to: SocketAddr) -> (u16, u32) {
+    let segment = message.segment(from, to, SEQ, ACKED, &KEY);
+    lab.send(&segment);
+    answer_to(lab, &segment)
+}
+
+/// An ordinary segment on the adopted connection.
+fn data(
+    from: SocketAddr,
+    to: SocketAddr,
+    seq: u32,
+    ack: u32,
+    flags: u8,
+    payload: &[u8],
+) -> Segment {
+    let message = Message::adopt();
+    Segment {
+        from,
+        to,
+        seq,
+        ack,
+        flags,
+        window: 500,
+        options: timestamps(message.tsval + 1, message.tsecr),
+        payload: payload.to_vec(),
+    }
+}
+
+#[test]
+fn no_listener() {
+    let lab = Lab::new();
+    let (adopter, _attachment) = adopter(&lab);
+    for v6 in [false, true] {
+        let (pod, ours) = ends(v6, 8080, PORT);
+        assert_eq!(ask(&lab, Message::adopt(), ours, pod), (NO_LISTENER, 0));
+        assert_eq!(ask(&lab, Message::probe(), ours, pod), (NO_LISTENER, 0));
+    }
+    assert_eq!(
+        adopter
+            .counters()
+            .expect("counters")
+            .of(Outcome::NoListener),
+        4
+    );
+    assert_eq!(lab.sockets(8080), 0);
+}
+
+#[test]
+fn ready_and_nothing_is_created() {
+    let lab = Lab::new();
+    let (adopter, _attachment) = adopter(&lab);
+    for v6 in [false, true] {
+        let (pod, ours) = ends(v6, 8080, PORT);
+        let _listener = lab.listen(pod);
+        assert_eq!(ask(&lab, Message::probe(), ours, pod), (READY, 0));
+    }
+    assert_eq!(
+        adopter
+            .counters()
+            .expect("counters")
+            .of(Outcome::ProbeReady),
+        2
+    );
+    assert_eq!(lab.sockets(8080), 0);
+}
+
+#[test]
+fn a_probe_on_a_tuple_in_use_asks_for_the_listener() {
+    let lab = Lab::new();
+    let (pod, ours) = ends(false, 8080, PORT);
+    let listener = lab.listen(pod);
+    let (_adopter, _attachment) = adopter(&lab);
+    lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
+    let (_connection, _) = listener.accept().expect("accept");
+    assert_eq!(ask(&lab, Message::probe(), ours, pod), (READY, 0));
+}
+
+#[test]
+fn accept_queue_full() {
+    let lab = Lab::new();
+    // A backlog of 1 holds two connections (the kernel's test is "more than").
+    lab.sysctl("net.core.somaxconn=1");
+    let (adopter, _attachment) = adopter(&lab);
+    for v6 in [false, true] {
+        let (pod, _) = ends(v6, 8080, PORT);
+        let listener = lab.listen(pod);
+        for port in [PORT, PORT + 1] {
+            let (_, ours) = ends(v6, 8080, port);
+            lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
+        }
+        let (_, ours) = ends(v6, 8080, PORT + 2);
+        assert_eq!(
+            ask(&lab, Message::adopt(), ours, pod),
+            (ACCEPT_QUEUE_FULL, 0)
+        );
+        assert_eq!(
+            ask(&lab, Message::probe(), ours, pod),
+            (ACCEPT_QUEUE_FULL, 0)
+        );
+        // With room again, the very same adoption succeeds: the refused one left no trace.
+        let _first = listener.accept().expect("accept");
+        lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
+        let _second = listener.accept().expect("accept");
+        let (_third, peer) = listener.accept().expect("accept");
+        assert_eq!(peer, ours);
+    }
+    let counters = adopter.counters().expect("counters");
+    assert_eq!(counters.of(Outcome::AcceptQueueFull), 4);
+    assert_eq!(counters.of(Outcome::Adopted), 6);
+}
+
+#[test]
+fn kernel_refused() {
+    let lab = Lab::new();
+    let (pod, ours) = ends(false, 8080, PORT);
+    let listener = lab.listen(pod);
+    let (_adopter, _attachment) = adopter(&lab);
+    // bpf_sk_assign_tcp_reqsk refuses an MSS below 536 over IPv4.
+    let small = Message {
+        mss: 535,
+        ..Message::adopt()
+    };
+    assert_eq!(ask(&lab, small, ours, pod), (KERNEL_REFUSED, 0));
+    assert_eq!(lab.sockets(8080), 0);
+    let enough = Message {
+        mss: 536,
+        ..Message::adopt()
+    };
+    lab.send(&enough.segment(ours, pod, SEQ, ACKED, &KEY));
+    assert_eq!(listener.accept().expect("accept").1, ours);
+}
+
+#[test]
+fn tuple_in_use_by_a_connection() {
+    let lab = Lab::new();
+    let (adopter, _attachment) = adopter(&lab);
+    for v6 in [false, true] {
+        let (pod, ours) = ends(v6, 8080, PORT);
+        let listener = lab.listen(pod);
+        lab.send(&Message::adopt().segment(ours, pod, SEQ - 500, ACKED, &KEY));
+        lab.send(&data(ours, pod, SEQ - 500, ACKED, PSH_ACK, b"0123456789"));
+        let (_connection, _) = listener.accept().expect("accept");
+        let acknowledged = lab.receive(ours).expect("the data is acknowledged").segment;
+        assert_eq!(acknowledged.ack, SEQ - 490);
+        assert_eq!(
+            ask(&lab, Message::adopt(), ours, pod),
+            (TUPLE_IN_USE, SEQ - 490)
+        );
+        // The number is good for what it is told for: a reset with it frees the tuple.
+        lab.send(&data(ours, pod, SEQ - 490, ACKED, RST, b""));
+        lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
+        let (_connection, peer) = listener.accept().expect("accept");
+        assert_eq!(peer, ours);
+    }
+    assert_eq!(
+        adopter
+            .counters()
+            .expect("counters")
+            .of(Outcome::TupleInUse),
+        2
+    );
+}
+
+#[test]
+fn tuple_in_use_by_a_socket_in_time_wait() {
+    let lab = Lab::new();
+    let (pod, ours) = ends(false, 8080, PORT);
+    let listener = lab.listen(pod);
+    let (_adopter, _attachment) = adopter(&lab);
+    lab.send(&Message::adopt().segment(ours, pod, SEQ - 500, ACKED, &KEY));
+    drop(listener.accept().expect("accept"));
+    let fin = lab.receive(ours).expect("the pod closes").segment;
+    assert_eq!(fin.flags, FIN_ACK);
+    lab.send(&data(ours, pod, SEQ - 500, ACKED + 1, FIN_ACK, b""));
+    let last = lab.receive(ours).expect("the pod acknowledges").segment;
+    assert_eq!((last.flags, last.ack), (ACK, SEQ - 499));
+    assert_eq!(
+        ask(&lab, Message::adopt(), ours, pod),
+        (TUPLE_IN_USE, SEQ - 499)
+    );
+}
+
+#[test]
+fn tuple_in_use_by_a_handshake() {
+    let lab = Lab::new();
+    let (pod, ours) = ends(false, 8080, PORT);
+    let _listener = lab.listen(pod);
+    let (_adopter, _attachment) = adopter(&lab);
+    lab.send(&Segment {
+        options: Vec::new(),
+        ..data(ours, pod, 77, 0, SYN, b"")
+    });
+    assert_eq!(lab.receive(ours).expect("SYN-ACK").segment.ack, 78);
+    assert_eq!(ask(&lab, Message::adopt(), ours, pod), (TUPLE_IN_USE, 78));
+}
+
+#[test]
+fn already_adopted_after_the_socket_is_gone() {
+    for v6 in [false, true] {
+        let lab = Lab::new();
+        let (adopter, _attachment) = adopter(&lab);
+        let (pod, ours) = ends(v6, 8080, PORT);
+        let listener = lab.listen(pod);
+        lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
+        let (connection, _) = listener.accept().expect("accept");
+        lab.send(&data(ours, pod, SEQ, ACKED, RST, b""));
+        common::wait_for("the reset ends the socket", || lab.sockets(8080) == 0);
+        drop(connection);
+        assert_eq!(ask(&lab, Message::adopt(), ours, pod), (ALREADY_ADOPTED, 0));
+        assert_eq!(lab.sockets(8080), 0);
+        // Another place in the stream is another adoption.
+        lab.send(&Message::adopt().segment(ours, pod, SEQ + 1, ACKED, &KEY));
+        assert_eq!(listener.accept().expect("accept").1, ours);
+        assert_eq!(
+            adopter
+                .counters()
+                .expect("counters")
+                .of(Outcome::AlreadyAdopted),
+            1
+        );
+    }
+}
+
+#[test]
+fn syncookies_off() {
+    let lab = Lab::new();
+    lab.sysctl("net.ipv4.tcp_syncookies=0");
+    let (adopter, _attachment) = adopter(&lab);
+    for v6 in [false, true] {
+        let (pod, ours) = ends(v6, 8080, PORT);
+        let _listener = lab.listen(pod);
+        assert_eq!(ask(&lab, Message::adopt(), ours, pod), (SYNCOOKIES_OFF, 0));
+        assert_eq!(ask(&lab, Message::probe(), ours, pod), (SYNCOOKIES_OFF, 0));
+    }
+    assert_eq!(
+        adopter
+            .counters()
+            .expect("counters")
+            .of(Outcome::SyncookiesOff),
+        4
+    );
+    assert_eq!(lab.sockets(8080), 0);
+}
+
+#[test]
+fn an_answer_to_a_partial_checksum_leaves_it_to_the_device() {
+    let lab = Lab::new();
+    let (_adopter, _attachment) = adopter(&lab);
+    for v6 in [false, true] {
+        let (pod, ours) = ends(v6, 8080, PORT);
+        lab.send_partial(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
+        let answer = lab.receive(ours).expect("an answer");
+        assert_eq!(answer.checksum, Checksum::Partial);
+        assert_eq!(
+            Message::parse(&answer.segment).expect("a message").0.mss,
+            NO_LISTENER
+        );
+    }
+}
+
+#[test]
+fn an_answer_to_a_partial_checksum_is_completed_by_a_device_that_cannot() {
+    let lab = Lab::new();
+    common::run(&format!(
+        "ip netns exec {} ethtool -K {INTERFACE} tx off",
+        lab.netns_name()
+    ));
+    let (_adopter, _attachment) = adopter(&lab);
+    for v6 in [false, true] {
+        let (pod, ours) = ends(v6, 8080, PORT);
+        lab.send_partial(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
+        let answer = lab.receive(ours).expect("an answer");
+        assert_eq!(answer.checksum, Checksum::Full);
+    }
+}
+
+#[test]
+fn an_mptcp_listener_is_refused() {
+    // What Go programs from version 1.24 on make by default, where the kernel has MPTCP: the kernel refuses to assign
+    // a request to it, and the Answer says so.
+    const IPPROTO_MPTCP: u32 = 262;
+    let lab = Lab::new();
+    let (pod, ours) = ends(false, 8080, PORT);
+    let listener = lab
+        .pod
+        .within(|| {
+            use rustix::net::{AddressFamily, Protocol, SocketType, bind, listen, socket};
+            let raw = std::num::NonZeroU32::new(IPPROTO_MPTCP).expect("not 0");
+            let fd = socket(
+                AddressFamily::INET,
+                SocketType::STREAM,
+                Some(Protocol::from_raw(raw)),
+            )?;
+            bind(&fd, &pod)?;
+            listen(&fd, 16)?;
+            Ok::<_, rustix::io::Errno>(fd)
+        })
+        .expect("enter the pod");
+    // A kernel without MPTCP has no such listeners, and nothing to refuse.
+    let Ok(_listener) = listener else { return };
+    let (_adopter, _attachment) = adopter(&lab);
+    assert_eq!(ask(&lab, Message::adopt(), ours, pod), (KERNEL_REFUSED, 0));
+    // So that no flow is ever sent there in the first place.
+    assert_eq!(ask(&lab, Message::probe(), ours, pod), (KERNEL_REFUSED, 0));
+}

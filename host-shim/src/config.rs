@@ -1,0 +1,332 @@
+//! The configuration: YAML text becomes checked values once. Owns what is valid and how a refusal reads.
+
+use baton_adopter::{DEFAULT_PIN_DIR, EPOCHS, Netns};
+use baton_config::{
+    ConfigError, Document, Place,
+    key::{DIGITS, Key, KeyError},
+    logging::LogFormat,
+    reader_words,
+};
+use serde::Deserialize;
+use std::{
+    collections::HashMap,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+/// Keys that can be live at once: the one in use and the one that it is being rotated to.
+const KEYS_MAX: usize = 2;
+/// `IFNAMSIZ` without the terminating NUL.
+const INTERFACE_BYTES_MAX: usize = 15;
+/// Pods of one node: the size of the adopter's table of namespaces.
+const PODS_MAX: usize = 4096;
+/// Any permission of a key file for group or others.
+const OTHERS: u32 = 0o077;
+
+/// A checked configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub keys: Vec<EpochKey>,
+    pub pods: Vec<Pod>,
+    pub control: Option<SocketAddr>,
+    pub log: Log,
+    pub pin: PathBuf,
+}
+
+/// One live key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochKey {
+    pub epoch: u8,
+    pub file: PathBuf,
+    pub key: Key,
+}
+
+/// One interface that shall have the adopter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    pub name: String,
+    pub netns: Netns,
+    pub interface: String,
+}
+
+/// How to log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    pub format: LogFormat,
+    pub level: LogLevel,
+}
+
+/// What is worth a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawConfig {
+    keys: Vec<RawKey>,
+    #[serde(default)]
+    pods: Vec<RawPod>,
+    control: Option<String>,
+    #[serde(default)]
+    log: Log,
+    pin: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawKey {
+    epoch: u8,
+    file: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPod {
+    name: String,
+    netns: RawNetns,
+    interface: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RawNetns {
+    Name(String),
+    Path(PathBuf),
+    Pid(u32),
+}
+
+/// What is right for a field, by the last part of its path.
+fn expected(field: &str) -> Option<&'static str> {
+    let last = field.rsplit('.').next().unwrap_or(field);
+    Some(match last.split('[').next().unwrap_or(last) {
+        "keys" => "a list of one or two {epoch: NUMBER, file: PATH}",
+        "epoch" => "a whole number from 0 to 255",
+        "file" => "the path of a file with 32 hexadecimal digits that only its owner can read",
+        "pods" => {
+            "a list of {name: NAME, netns: {name: NAME} or {path: PATH} or {pid: NUMBER}, interface: NAME}"
+        }
+        "netns" => "exactly one of {name: NAME}, {path: PATH} or {pid: NUMBER}",
+        "pid" => "the number of a process",
+        "path" | "pin" => "an absolute path",
+        "name" => "a name of letters, digits, `-`, `.`, `_` (and `/` for pods)",
+        "interface" => "the name of an interface in the pod, such as eth0",
+        "control" => "an address and a port, such as 127.0.0.1:9901",
+        "log" => "{format: text or json, level: error, warn, info, debug or trace}",
+        "format" => "text or json",
+        "level" => "error, warn, info, debug or trace",
+        _ => return None,
+    })
+}
+
+impl Config {
+    /// Reads a file, and the key files that it names.
+    pub fn read(file: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(file)
+            .map_err(|e| ConfigError::unreadable(file, format!("cannot be read: {e}")))?;
+        Self::parse(file, &text)
+    }
+
+    fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        let document = Document::parse(text);
+        let raw: RawConfig =
+            serde_saphyr::from_str(text).map_err(|e| malformed(file, &document, &e))?;
+        let refuse = |field: String, problem: String| {
+            let problem = with_expected(problem, expected(&field));
+            let place = document.place_of(&field);
+            ConfigError {
+                field,
+                ..ConfigError::new(file, problem).with_place(place)
+            }
+        };
+        raw.check(refuse)
+    }
+}
+
+/// What the parser found wrong, with the field that stands there.
+fn malformed(file: &Path, document: &Document, e: &serde_saphyr::Error) -> ConfigError {
+    let place = e.location().map(Place::from);
+    let problem = reader_words(e);
+    let field = place.and_then(|p| document.field_at(p));
+    // A name that the parser already lists alternatives for needs no second list.
+    let listed = problem.contains("expected one of");
+    let right = field.as_deref().filter(|_| !listed).and_then(expected);
+    ConfigError {
+        field: field.unwrap_or_default(),
+        ..ConfigError::new(file, with_expected(problem, right)).with_place(place)
+    }
+}
+
+/// A problem, and what would be right.
+fn with_expected(problem: String, right: Option<&str>) -> String {
+    match right {
+        Some(right) => format!("{problem}; expected {right}"),
+        None => problem,
+    }
+}
+
+/// Why a key file is refused.
+fn key_problem(file: &Path, error: &KeyError) -> String {
+    let shown = file.display();
+    match error {
+        KeyError::Unreadable(error) => format!("cannot read {shown}: {error}"),
+        KeyError::Exposed { mode } => format!(
+            "{shown} has mode {mode:04o}, so that others can read the key: run `chmod 600 {shown}`"
+        ),
+        KeyError::Malformed(_) => format!(
+            "{shown} holds no key: expected {DIGITS} hexadecimal digits, as `openssl rand -hex 16` prints them"
+        ),
+    }
+}
+
+impl RawConfig {
+    fn check(self, refuse: impl Fn(String, String) -> ConfigError) -> Result<Config, ConfigError> {
+        if self.keys.is_empty() || self.keys.len() > KEYS_MAX {
+            return Err(refuse(
+                "keys".into(),
+                format!("{} keys are given", self.keys.len()),
+            ));
+        }
+        let mut keys: Vec<EpochKey> = Vec::new();
+        for (at, raw) in self.keys.into_iter().enumerate() {
+            if let Some(other) = keys
+                .iter()
+                .position(|k| k.epoch % EPOCHS == raw.epoch % EPOCHS)
+            {
+                return Err(refuse(
+                    format!("keys[{at}].epoch"),
+                    format!(
+                        "{} is the same epoch as keys[{other}] (they count modulo {EPOCHS})",
+                        raw.epoch
+                    ),
+                ));
+            }
+            let key = Key::read(&raw.file, OTHERS)
+                .map_err(|e| refuse(format!("keys[{at}].file"), key_problem(&raw.file, &e)))?;
+            keys.push(EpochKey {
+                epoch: raw.epoch,
+                file: raw.file,
+                key,
+            });
+        }
+        let control = self
+            .control
+            .map(|text| {
+                text.parse()
+                    .map_err(|_| refuse("control".into(), format!("`{text}` is no such address")))
+            })
+            .transpose()?;
+        let pin = self.pin.unwrap_or_else(|| DEFAULT_PIN_DIR.into());
+        if !pin.is_absolute() {
+            return Err(refuse(
+                "pin".into(),
+                format!("`{}` is not absolute", pin.display()),
+            ));
+        }
+        Ok(Config {
+            keys,
+            pods: check_pods(self.pods, refuse)?,
+            control,
+            log: self.log,
+            pin,
+        })
+    }
+}
+
+fn check_pods(
+    raw: Vec<RawPod>,
+    refuse: impl Fn(String, String) -> ConfigError,
+) -> Result<Vec<Pod>, ConfigError> {
+    if raw.len() > PODS_MAX {
+        return Err(refuse(
+            "pods".into(),
+            format!(
+                "{} pods are given, at most {PODS_MAX} are possible",
+                raw.len()
+            ),
+        ));
+    }
+    let is_name = |name: &str, more: &str| {
+        !name.is_empty()
+            && name.len() <= 253
+            && name != "."
+            && name != ".."
+            && name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-._".contains(c) || more.contains(c))
+    };
+    let mut names = HashMap::new();
+    let mut places = HashMap::new();
+    let mut pods = Vec::new();
+    for (at, raw) in raw.into_iter().enumerate() {
+        let path = format!("pods[{at}]");
+        if !is_name(&raw.name, "/") {
+            return Err(refuse(
+                format!("{path}.name"),
+                format!("`{}` is not a name", raw.name),
+            ));
+        }
+        if let Some(other) = names.insert(raw.name.clone(), at) {
+            return Err(refuse(
+                format!("{path}.name"),
+                format!("`{}` is already the name of pods[{other}]", raw.name),
+            ));
+        }
+        let netns = match raw.netns {
+            RawNetns::Name(name) if !is_name(&name, "") => {
+                return Err(refuse(
+                    format!("{path}.netns.name"),
+                    format!("`{name}` is not a name of /run/netns"),
+                ));
+            }
+            RawNetns::Path(file) if !file.is_absolute() => {
+                return Err(refuse(
+                    format!("{path}.netns.path"),
+                    format!("`{}` is not absolute", file.display()),
+                ));
+            }
+            RawNetns::Pid(0) => {
+                return Err(refuse(
+                    format!("{path}.netns.pid"),
+                    "0 is no process".into(),
+                ));
+            }
+            RawNetns::Name(name) => Netns::Name(name),
+            RawNetns::Path(file) => Netns::Path(file),
+            RawNetns::Pid(pid) => Netns::Pid(pid),
+        };
+        let interface = raw.interface;
+        let good = (1..=INTERFACE_BYTES_MAX).contains(&interface.len())
+            && !interface.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control());
+        if !good {
+            return Err(refuse(
+                format!("{path}.interface"),
+                format!("`{interface}` cannot be an interface (1 to {INTERFACE_BYTES_MAX} bytes)"),
+            ));
+        }
+        if let Some(other) = places.insert((netns.clone(), interface.clone()), at) {
+            return Err(refuse(
+                format!("{path}.interface"),
+                format!("pods[{other}] has the same namespace and interface"),
+            ));
+        }
+        pods.push(Pod {
+            name: raw.name,
+            netns,
+            interface,
+        });
+    }
+    Ok(pods)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! Whole configurations, the least one, and each refusal with its line, field and words.
+
+use super::*;
+use std::os::unix::fs::PermissionsExt;
+
+/// A directory of key files, removed on drop.
+struct Keys(PathBuf);
+
+impl Keys {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("bt-{}-{name}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory");
+        let keys = Self(dir);
+        keys.write("good", "000102030405060708090a0b0c0d0e0f\n", 0o600);
+        keys.write("other", &"ab".repeat(16), 0o400);
+        keys.write("open", &"ab".repeat(16), 0o644);
+        keys.write("short", "abc", 0o600);
+        keys
+    }
+
+    fn write(&self, name: &str, text: &str, mode: u32) {
+        let path = self.0.join(name);
+        let _ = fs::remove_file(&path);
+        fs::write(&path, text).expect("a key file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("permissions");
+    }
+
+    fn parse(&self, text: &str) -> Result<Config, ConfigError> {
+        let text = text.replace("DIR", &self.0.display().to_string());
+        Config::parse(Path::new("shim.yaml"), &text)
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_whole_configuration() {
+    let keys = Keys::new("whole");
+    let config = keys
+        .parse(
+            "keys:\n  - {epoch: 1, file: DIR/good}\n  - {epoch: 2, file: DIR/other}\npods:\n  \
+             - {name: ns/pod-a, netns: {name: bt-pod-a}, interface: eth0}\n  \
+             - {name: b, netns: {path: /run/x}, interface: eth0}\n  - {name: c, netns: {pid: 7}, interface: eth0}\n\
+             control: 127.0.0.1:9901\nlog: {format: json, level: debug}\npin: /run/pins\n",
+        )
+        .expect("a good configuration");
+    assert_eq!(config.keys.len(), 2);
+    assert_eq!(config.keys[0].key, Key(std::array::from_fn(|i| i as u8)));
+    let netns: Vec<_> = config.pods.iter().map(|p| p.netns.clone()).collect();
+    assert_eq!(
+        netns,
+        [
+            Netns::Name("bt-pod-a".into()),
+            Netns::Path("/run/x".into()),
+            Netns::Pid(7)
+        ]
+    );
+    assert_eq!(config.log.format, LogFormat::Json);
+    assert_eq!(config.log.level, LogLevel::Debug);
+    assert_eq!(config.pin, Path::new("/run/pins"));
+}
+
+#[test]
+fn the_least_configuration() {
+    let keys = Keys::new("least");
+    let config = keys
+        .parse("keys: [{epoch: 0, file: DIR/good}]")
+        .expect("a good configuration");
+    assert_eq!(config.pods, []);
+    assert_eq!(config.control, None);
+    assert_eq!(config.log, Log::default());
+    assert_eq!(config.pin, Path::new(DEFAULT_PIN_DIR));
+}
+
+#[test]
+fn refusals_name_line_field_and_what_was_expected() {
+    let keys = Keys::new("refusals");
+    let good = "keys: [{epoch: 1, file: DIR/good}]\n";
+    let with = |rest: &str| format!("{good}{rest}");
+    // Text, then what the message must begin with and what it must contain.
+    let cases = [
+        ("keys: []\n".into(), "shim.yaml:1:1: keys: ", "one or two"),
+        ("keys: 5\n".into(), "shim.yaml:1:7: keys: ", "one or two"),
+        (
+            "keys:\n  - {epoch: x, file: y}\n".into(),
+            "shim.yaml:2:13: keys[0].epoch: ",
+            "0 to 255",
+        ),
+        (
+            "keys:\n  - {epoch: 256, file: y}\n".into(),
+            "shim.yaml:2:13: keys[0].epoch: ",
+            "0 to 255",
+        ),
+        (
+            "keys:\n  - {epoch: 1}\n".into(),
+            "shim.yaml:2:",
+            "missing field `file`",
+        ),
+        (
+            "keys:\n  - {epoch: 1, fil: y}\n".into(),
+            "shim.yaml:2:16: keys[0].fil: ",
+            "expected one of epoch, file",
+        ),
+        (
+            "keys:\n  - {epoch: 1, file: DIR/none}\n".into(),
+            "shim.yaml:2:16: keys[0].file: cannot read ",
+            "No such file",
+        ),
+        (
+            "keys:\n  - {epoch: 1, file: DIR/open}\n".into(),
+            "shim.yaml:2:16: keys[0].file: ",
+            "mode 0644, so that others can read the key: run `chmod 600",
+        ),
+        (
+            "keys:\n  - {epoch: 1, file: DIR/short}\n".into(),
+            "shim.yaml:2:16: keys[0].file: ",
+            "32 hexadecimal digits",
+        ),
+        (
+            "keys:\n  - {epoch: 1, file: DIR/good}\n  - {epoch: 17, file: DIR/other}\n".into(),
+            "shim.yaml:3:6: keys[1].epoch: ",
+            "modulo 16",
+        ),
+        ("keys: [\n".into(), "shim.yaml:1:", "unclosed bracket"),
+        (String::new(), "shim.yaml:1:1: ", "end of input"),
+        (
+            with("control: nowhere\n"),
+            "shim.yaml:2:1: control: ",
+            "127.0.0.1:9901",
+        ),
+        (
+            with("log: {level: loud}\n"),
+            "shim.yaml:2:14: log.level: ",
+            "expected one of error, warn",
+        ),
+        (
+            with("log: {format: xml}\n"),
+            "shim.yaml:2:15: log.format: ",
+            "expected one of text, json",
+        ),
+        (with("pin: here\n"), "shim.yaml:2:1: pin: ", "absolute path"),
+        (
+            with("pod: []\n"),
+            "shim.yaml:2:1: pod: unknown field `pod`",
+            "expected one of keys, pods",
+        ),
+        (
+            with("pods:\n  - {name: a b, netns: {pid: 1}, interface: eth0}\n"),
+            "shim.yaml:3:6: pods[0].name: ",
+            "a name of letters",
+        ),
+        (
+            with("pods:\n  - {name: a, netns: {pid: 0}, interface: eth0}\n"),
+            "shim.yaml:3:23: pods[0].netns.pid: ",
+            "number of a process",
+        ),
+        (
+            with("pods:\n  - {name: a, netns: {nam: x}, interface: eth0}\n"),
+            "shim.yaml:3:",
+            "unknown variant `nam`, expected one of name, path, pid",
+        ),
+        (
+            with("pods:\n  - {name: a, netns: {path: x}, interface: eth0}\n"),
+            "shim.yaml:3:23: pods[0].netns.path: ",
+            "absolute",
+        ),
+        (
+            with("pods:\n  - {name: a, netns: {name: ../x}, interface: eth0}\n"),
+            "shim.yaml:3:23: pods[0].netns.name: ",
+            "/run/netns",
+        ),
+        (
+            with("pods:\n  - {name: a, netns: {pid: 1}, interface: abcdefghijklmnop}\n"),
+            "shim.yaml:3:32: pods[0].interface: ",
+            "1 to 15",
+        ),
+        (
+            with(
+                "pods:\n  - {name: a, netns: {pid: 1}, interface: e}\n  - {name: a, netns: {pid: 2}, interface: e}\n",
+            ),
+            "shim.yaml:4:6: pods[1].name: ",
+            "already the name of pods[0]",
+        ),
+        (
+            with(
+                "pods:\n  - {name: a, netns: {pid: 1}, interface: e}\n  - {name: b, netns: {pid: 1}, interface: e}\n",
+            ),
+            "shim.yaml:4:32: pods[1].interface: ",
+            "same namespace and interface",
+        ),
+    ];
+    for (text, begin, contains) in cases {
+        let message = keys.parse(&text).expect_err(&text).to_string();
+        assert!(message.starts_with(begin), "{text}\n{message}");
+        assert!(message.contains(contains), "{text}\n{message}");
+    }
+}

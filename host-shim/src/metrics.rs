@@ -1,0 +1,89 @@
+//! The state as Prometheus metrics. Names carry units and `_total`; labels come from fixed strings.
+
+use crate::shim::State;
+use prometheus::{
+    Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
+
+/// The text format of Prometheus. The figures live in the kernel and in the shim, so a registry is filled per scrape.
+pub fn text(state: &State) -> prometheus::Result<Vec<u8>> {
+    let registry = Registry::new();
+    let info = IntGaugeVec::new(
+        Opts::new(
+            "baton_shim_build_info",
+            "Always 1; the labels tell what runs.",
+        ),
+        &["version", "kernel"],
+    )?;
+    registry.register(Box::new(info.clone()))?;
+    info.with_label_values(&[state.version, &state.kernel])
+        .set(1);
+
+    let segments = IntCounterVec::new(
+        Opts::new(
+            "baton_shim_adoption_segments_total",
+            "Segments with the adoption option that came to this node's pods, by what became of them.",
+        ),
+        &["outcome"],
+    )?;
+    registry.register(Box::new(segments.clone()))?;
+    for (outcome, count) in &state.adoption_segments {
+        segments.with_label_values(&[*outcome]).inc_by(*count);
+    }
+
+    let pods = IntGaugeVec::new(
+        Opts::new(
+            "baton_shim_pods",
+            "Configured pods, by whether they have the adopter.",
+        ),
+        &["state"],
+    )?;
+    registry.register(Box::new(pods.clone()))?;
+    let attached = state.pods.iter().filter(|p| p.attached).count();
+    pods.with_label_values(&["attached"]).set(attached as i64);
+    pods.with_label_values(&["failed"])
+        .set((state.pods.len() - attached) as i64);
+
+    let reloads = IntCounterVec::new(
+        Opts::new(
+            "baton_shim_config_reloads_total",
+            "How often the configuration was read again, by result.",
+        ),
+        &["result"],
+    )?;
+    registry.register(Box::new(reloads.clone()))?;
+    for (result, count) in [
+        ("good", state.config_reloads),
+        ("refused", state.config_refusals),
+    ] {
+        reloads.with_label_values(&[result]).inc_by(count);
+    }
+
+    let failures = IntCounter::new(
+        "baton_shim_attach_failures_total",
+        "Attempts to attach the adopter that failed.",
+    )?;
+    registry.register(Box::new(failures.clone()))?;
+    failures.inc_by(state.attach_failures);
+
+    for (name, help, value) in [
+        (
+            "baton_shim_key_epochs",
+            "Key epochs that are live.",
+            state.key_epochs.len() as i64,
+        ),
+        (
+            "baton_shim_uptime_seconds",
+            "Time since the shim started.",
+            i64::try_from(state.uptime_seconds).unwrap_or(i64::MAX),
+        ),
+    ] {
+        let gauge = IntGauge::new(name, help)?;
+        registry.register(Box::new(gauge.clone()))?;
+        gauge.set(value);
+    }
+
+    let mut text = Vec::new();
+    TextEncoder::new().encode(&registry.gather(), &mut text)?;
+    Ok(text)
+}

@@ -1,0 +1,55 @@
+//! What this kernel and these namespaces can do, what is missing and what to change. Changes nothing.
+
+mod node;
+mod pod;
+mod report;
+
+use crate::config::{Config, Pod};
+use baton_adopter::{DEFAULT_PIN_DIR, Netns};
+use report::Finding;
+pub use report::Report;
+use std::path::Path;
+
+/// Checks the node, then each pod.
+pub fn check(config: Option<&Path>, extra: Option<(String, String)>) -> Report {
+    let mut report = Report::default();
+    let read = config.map(|file| (file, Config::read(file)));
+    let pin = match &read {
+        Some((_, Ok(config))) => config.pin.as_path(),
+        _ => Path::new(DEFAULT_PIN_DIR),
+    };
+    node::check(pin, &mut report);
+    let mut pods = Vec::new();
+    match read {
+        Some((file, Ok(config))) => {
+            let found = format!(
+                "{}: {} keys, {} pods",
+                file.display(),
+                config.keys.len(),
+                config.pods.len()
+            );
+            report.add("node", "configuration", Finding::good(found));
+            pods = config.pods;
+        }
+        Some((_, Err(refusal))) => {
+            let change = "correct that line; the pods in it were not checked";
+            report.add(
+                "node",
+                "configuration",
+                Finding::missing(refusal.to_string(), change),
+            );
+        }
+        None => {}
+    }
+    if let Some((name, interface)) = extra {
+        pods.push(Pod {
+            name: name.clone(),
+            netns: Netns::Name(name),
+            interface,
+        });
+    }
+    for checked in &pods {
+        pod::check(checked, &mut report);
+    }
+    report
+}

@@ -1,0 +1,164 @@
+//! What the node's kernel and this process can do.
+
+use super::report::{Finding, Report};
+use baton_adopter::{Adopter, kernel};
+use std::path::Path;
+
+/// Capabilities that host-shim uses: name, bit (linux/capability.h) and what for.
+const CAPABILITIES: [(&str, u32, &str); 4] = [
+    ("CAP_NET_ADMIN", 12, "attaching to interfaces"),
+    (
+        "CAP_SYS_ADMIN",
+        21,
+        "entering pods' network namespaces and mounting the BPF file system",
+    ),
+    ("CAP_PERFMON", 38, "a program that reads kernel structures"),
+    ("CAP_BPF", 39, "loading programs and maps"),
+];
+/// The kernel lets CAP_SYS_ADMIN stand for CAP_PERFMON and CAP_BPF.
+const SYS_ADMIN: u32 = 21;
+
+pub fn check(pin: &Path, report: &mut Report) {
+    let mut add = |check, finding| report.add("node", check, finding);
+    add("kernel", version());
+    add("kernel types (BTF)", btf());
+    add(kernel::ADOPT_FUNCTION, function());
+    add("capabilities", capabilities());
+    match Adopter::load(None) {
+        Ok(adopter) => {
+            add("adopter", Finding::good("the kernel takes the program"));
+            add("attach point", hook(&adopter));
+        }
+        Err(error) => {
+            let change = "see the other lines; if they are all good, report this as a bug with the text above";
+            add("adopter", Finding::missing(error.to_string(), change));
+        }
+    }
+    add("BPF file system", bpffs(pin));
+}
+
+fn version() -> Finding {
+    let (major, minor) = kernel::MINIMUM;
+    let release = kernel::release();
+    match kernel::version(&release) {
+        Some(version) if version >= kernel::MINIMUM => {
+            Finding::good(format!("{release} (needed: {major}.{minor})"))
+        }
+        _ => Finding::missing(
+            release,
+            format!("run Linux {major}.{minor} or newer on this node"),
+        ),
+    }
+}
+
+fn btf() -> Finding {
+    if kernel::has_btf() {
+        Finding::good(kernel::BTF)
+    } else {
+        Finding::missing(
+            format!("{} does not exist", kernel::BTF),
+            "use a kernel built with CONFIG_DEBUG_INFO_BTF=y",
+        )
+    }
+}
+
+fn function() -> Finding {
+    match kernel::has_function(kernel::ADOPT_FUNCTION) {
+        Some(true) => Finding::good("in this kernel"),
+        Some(false) => Finding::missing(
+            "not in this kernel",
+            "run Linux 6.9 or newer, built with CONFIG_SYN_COOKIES=y and CONFIG_NET_CLS_ACT=y",
+        ),
+        None => Finding::missing(
+            "unknown: the kernel's types cannot be read",
+            "see the line about kernel types",
+        ),
+    }
+}
+
+fn capabilities() -> Finding {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let held = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0);
+    judge_capabilities(held)
+}
+
+fn judge_capabilities(held: u64) -> Finding {
+    let held = |bit: u32| held >> bit & 1 == 1;
+    let has = |bit: u32| held(bit) || (bit > SYS_ADMIN && held(SYS_ADMIN));
+    let lacking: Vec<_> = CAPABILITIES
+        .iter()
+        .filter(|(_, bit, _)| !has(*bit))
+        .collect();
+    if lacking.is_empty() {
+        return Finding::good(CAPABILITIES.map(|(name, ..)| name).join(", "));
+    }
+    let names: Vec<_> = lacking.iter().map(|(name, ..)| *name).collect();
+    let uses: Vec<_> = lacking
+        .iter()
+        .map(|(name, _, why)| format!("{name} ({why})"))
+        .collect();
+    Finding::missing(
+        format!("lacking {}", names.join(", ")),
+        format!(
+            "run as root, or add to the container's securityContext: {}",
+            uses.join(", ")
+        ),
+    )
+}
+
+fn hook(adopter: &Adopter) -> Finding {
+    if adopter.kernel_has_tcx() {
+        Finding::good("tcx")
+    } else {
+        Finding::note(
+            "clsact (this kernel has no tcx)",
+            "a filter that another tool deletes takes the adopter away; Linux 6.6 or newer has tcx",
+        )
+    }
+}
+
+fn bpffs(pin: &Path) -> Finding {
+    if kernel::is_bpffs(pin) {
+        return Finding::good(format!("mounted, for {}", pin.display()));
+    }
+    let root = if pin.starts_with("/sys/fs/bpf") {
+        Path::new("/sys/fs/bpf")
+    } else {
+        pin
+    };
+    Finding::note(
+        format!("not mounted at {}", root.display()),
+        format!(
+            "`host-shim run` mounts it; in a container mount the node's /sys/fs/bpf into it, else the adopter does \
+             not outlive the container (on the node: mount -t bpf bpf {})",
+            root.display()
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lacking_capabilities_are_named() {
+        let text = |held| serde_json::to_string(&judge_capabilities(held)).expect("JSON");
+        let all: u64 = 1 << 12 | 1 << 21 | 1 << 38 | 1 << 39;
+        assert!(text(all).contains(r#""status":"good""#));
+        // CAP_SYS_ADMIN stands for the two newer ones.
+        assert!(text(1 << 12 | 1 << 21).contains(r#""status":"good""#));
+        let none = text(0);
+        for (name, ..) in CAPABILITIES {
+            assert!(none.contains(name), "{none}");
+        }
+        let no_admin = text(all & !(1 << 12));
+        assert!(
+            no_admin.contains(r#""found":"lacking CAP_NET_ADMIN""#),
+            "{no_admin}"
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! What one pod's network namespace can do.
+
+use super::report::{Finding, Report};
+use crate::config::Pod;
+use baton_adopter::OpenNetns;
+
+/// State LISTEN in /proc/net/tcp.
+const LISTEN: &str = "0A";
+const CONNTRACK_LOOSE: &str = "net/netfilter/nf_conntrack_tcp_loose";
+
+pub fn check(pod: &Pod, report: &mut Report) {
+    let subject = format!(
+        "pod {} ({}, {})",
+        pod.name,
+        pod.netns.path().display(),
+        pod.interface
+    );
+    let mut add = |check, finding| report.add(&subject, check, finding);
+    let open = match pod.netns.open() {
+        Ok(open) => open,
+        Err(error) => {
+            let change =
+                "start the pod, or correct `netns` (`ip netns list` names those of /run/netns)";
+            add(
+                "network namespace",
+                Finding::missing(error.to_string(), change),
+            );
+            return;
+        }
+    };
+    add(
+        "network namespace",
+        Finding::good(format!("cookie {}", open.cookie())),
+    );
+    add("interface", interface(&open, &pod.interface));
+    add("net.ipv4.tcp_syncookies", syncookies(&open));
+    if let Some(finding) = conntrack(&open) {
+        add("nf_conntrack_tcp_loose", finding);
+    }
+    add("TCP options", options(&open));
+    add("listeners", listeners(&open));
+}
+
+/// The namespace's own value: /proc/sys/net shows that of the thread that reads it.
+fn sysctl(open: &OpenNetns, name: &str) -> Option<String> {
+    let path = format!("/proc/sys/{name}");
+    let text = open.within(|| std::fs::read_to_string(path)).ok()?.ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn interface(open: &OpenNetns, name: &str) -> Finding {
+    match open.ifindex(name) {
+        Ok(index) => Finding::good(format!("index {index}")),
+        Err(error) => Finding::missing(
+            error.to_string(),
+            "correct `interface`: it is the pod's end of its link to the node",
+        ),
+    }
+}
+
+fn syncookies(open: &OpenNetns) -> Finding {
+    match sysctl(open, "net/ipv4/tcp_syncookies").as_deref() {
+        Some("0") => Finding::missing(
+            "0: the kernel ignores adoptions",
+            "set it to 1, the default: `sysctl -w net.ipv4.tcp_syncookies=1` in the pod's namespace, or remove it from the pod's securityContext.sysctls",
+        ),
+        Some(value) => Finding::good(value),
+        None => Finding::missing(
+            "cannot be read",
+            "use a kernel built with CONFIG_SYN_COOKIES=y",
+        ),
+    }
+}
+
+fn conntrack(open: &OpenNetns) -> Option<Finding> {
+    Some(match sysctl(open, CONNTRACK_LOOSE)?.as_str() {
+        "0" => Finding::missing(
+            "0: connection tracking takes an adopted connection for INVALID",
+            "set it to 1, the default: `sysctl -w net.netfilter.nf_conntrack_tcp_loose=1` in the pod's namespace, and on the node as well",
+        ),
+        value => Finding::good(value),
+    })
+}
+
+/// Connections that negotiated an option can be adopted only where the option is on.
+fn options(open: &OpenNetns) -> Finding {
+    let names = ["tcp_timestamps", "tcp_sack", "tcp_window_scaling"];
+    let off: Vec<_> = names
+        .into_iter()
+        .filter(|name| sysctl(open, &format!("net/ipv4/{name}")).as_deref() == Some("0"))
+        .collect();
+    if off.is_empty() {
+        return Finding::good(format!("{} are on", names.join(", ")));
+    }
+    Finding::note(
+        format!("{} off", off.join(", ")),
+        "connections that began with the option are refused here (KernelRefused) and stay where they are; set it to 1 in every pod or in none",
+    )
+}
+
+fn listeners(open: &OpenNetns) -> Finding {
+    let count = open.within(|| {
+        ["tcp", "tcp6"]
+            .map(|file| {
+                std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default()
+            })
+            .iter()
+            .flat_map(|text| text.lines().skip(1))
+            .filter(|line| line.split_whitespace().nth(3) == Some(LISTEN))
+            .count()
+    });
+    match count {
+        Ok(0) => Finding::note(
+            "none",
+            "nothing can be adopted until the application listens",
+        ),
+        Ok(count) => Finding::good(count.to_string()),
+        Err(error) => Finding::missing(error.to_string(), "give host-shim CAP_SYS_ADMIN"),
+    }
+}

@@ -1,0 +1,164 @@
+//! A host-shim process with its files, for tests that need root. Ends with the test.
+#![allow(dead_code, reason = "each test binary uses another part")]
+
+#[path = "../../adopter/tests/common/mod.rs"]
+pub mod common;
+
+use common::{Pins, unique, wait_for};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+pub const KEY_HEX: &str = "000102030405060708090a0b0c0d0e0f";
+pub const KEY: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+pub const OTHER_KEY: [u8; 16] = [0xab; 16];
+
+/// A configuration, keys and a pin directory, removed on drop.
+pub struct Files {
+    dir: PathBuf,
+    pub pins: Pins,
+}
+
+impl Files {
+    pub fn new() -> Self {
+        let dir = std::env::temp_dir().join(unique());
+        fs::create_dir_all(&dir).expect("a directory");
+        let files = Self {
+            dir,
+            pins: Pins::new(),
+        };
+        files.write("key", KEY_HEX, 0o600);
+        files.write("other-key", &"ab".repeat(16), 0o600);
+        files.write("open-key", KEY_HEX, 0o644);
+        files
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    /// Replaces a file in one step, as editors and Kubernetes do.
+    pub fn write(&self, name: &str, text: &str, mode: u32) {
+        let fresh = self.dir.join(format!(".{name}.new"));
+        fs::write(&fresh, text).expect("write");
+        fs::set_permissions(&fresh, fs::Permissions::from_mode(mode)).expect("permissions");
+        fs::rename(fresh, self.dir.join(name)).expect("rename");
+    }
+
+    /// Writes shim.yaml; KEY, OTHER_KEY, OPEN_KEY and PINS stand for paths.
+    pub fn config(&self, text: &str) {
+        let text = text
+            .replace("OTHER_KEY", &self.path("other-key"))
+            .replace("OPEN_KEY", &self.path("open-key"))
+            .replace("KEY", &self.path("key"))
+            .replace("PINS", &self.pins.0.display().to_string());
+        self.write("shim.yaml", &text, 0o644);
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A running host-shim.
+pub struct Daemon {
+    child: Child,
+    log: Arc<Mutex<String>>,
+    control: SocketAddr,
+}
+
+/// A port that nobody uses at this moment.
+pub fn free_address() -> SocketAddr {
+    let any = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    any.local_addr().expect("an address")
+}
+
+impl Daemon {
+    /// Starts it and waits until it serves.
+    pub fn start(files: &Files, control: SocketAddr, arguments: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_host-shim"))
+            .args(["run", "--config", &files.path("shim.yaml")])
+            .args(arguments)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start host-shim");
+        let stderr = child.stderr.take().expect("piped");
+        let log = Arc::new(Mutex::new(String::new()));
+        let writer = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let mut log = writer.lock().expect("the log");
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        let mut daemon = Self {
+            child,
+            log,
+            control,
+        };
+        wait_for("host-shim serves", || {
+            let ended = daemon.child.try_wait().expect("wait");
+            assert!(ended.is_none(), "host-shim ended: {}", daemon.log());
+            TcpStream::connect(control).is_ok() && daemon.log().contains("running")
+        });
+        daemon
+    }
+
+    pub fn log(&self) -> String {
+        self.log.lock().expect("the log").clone()
+    }
+
+    /// Sends a signal to this process only.
+    pub fn signal(&self, name: &str) {
+        common::run(&format!("kill -{name} {}", self.child.id()));
+    }
+
+    pub fn wait(mut self) -> ExitStatus {
+        self.child.wait().expect("wait")
+    }
+
+    /// Status and body of a GET.
+    pub fn get(&self, path: &str) -> (u16, String) {
+        self.request("GET", path)
+    }
+
+    pub fn request(&self, method: &str, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.control).expect("connect");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .expect("a timeout");
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        .expect("write");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("read");
+        let status = text.split(' ').nth(1).and_then(|s| s.parse().ok());
+        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        (status.expect("a status"), body.to_owned())
+    }
+
+    pub fn state(&self) -> serde_json::Value {
+        let (status, body) = self.get("/v1/state");
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).expect("JSON")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,403 @@
+//! What a dataplane shall do: policies, their frontends and backends.
+
+use crate::Micros;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::HashMap,
+    fmt,
+    net::{IpAddr, SocketAddr},
+    str::FromStr,
+};
+
+/// Policies in one snapshot. Fixed tables in the engine are sized by it.
+pub const LIMIT_POLICIES: usize = 1024;
+/// Backends in one policy: a Maglev table of 65,537 slots keeps shares even (within 1 %) up to here.
+pub const LIMIT_BACKENDS_PER_POLICY: usize = 256;
+/// Bytes of a policy's or backend's name (Kubernetes `namespace/name` fits: 63 + 1 + 63).
+pub const LIMIT_NAME_BYTES: usize = 127;
+
+/// One immutable description of everything a dataplane serves. A larger generation replaces a smaller one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Snapshot {
+    /// Grows with each change; a dataplane refuses a smaller one than it has.
+    pub generation: u64,
+    /// The policies, by name.
+    pub policies: Vec<Policy>,
+}
+
+/// One load-balanced service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Policy {
+    /// Unique in the snapshot.
+    pub name: String,
+    /// Addresses and ports that clients connect to. An unspecified address (`0.0.0.0`, `::`) means the dataplane's own.
+    pub frontends: Vec<Endpoint>,
+    /// The pods.
+    pub backends: Vec<Backend>,
+    /// How new flows are spread, and how the better backend is found at a boundary.
+    #[serde(default)]
+    pub algorithm: Algorithm,
+    /// How request boundaries are recognised.
+    #[serde(default)]
+    pub protocol: Protocol,
+    /// When flows move.
+    #[serde(default)]
+    pub migration: Migration,
+    /// What happens to a request whose fate is unknown.
+    #[serde(default)]
+    pub on_backend_failure: BackendFailure,
+    /// Silence after which flows are forgotten.
+    #[serde(default)]
+    pub timeouts: Timeouts,
+}
+
+/// An address and a TCP port, written `10.0.0.1:80` or `[fd00::1]:80`. Port 0 cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Endpoint(SocketAddr);
+
+/// One pod of a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Backend {
+    /// Shown to people; unique in the policy.
+    pub name: String,
+    /// Where the pod listens.
+    pub endpoint: Endpoint,
+    /// Share of new flows relative to the others; 0 takes no new flow.
+    #[serde(default = "one")]
+    pub weight: u16,
+    /// A draining backend takes no new flow.
+    #[serde(default)]
+    pub draining: bool,
+}
+
+fn one() -> u16 {
+    1
+}
+
+/// How a backend is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Algorithm {
+    /// The lower expected wait of two random candidates (power of two choices).
+    #[default]
+    LeastOutstanding,
+    /// Smooth weighted round robin.
+    WeightedRoundRobin,
+    /// Consistent hashing of the client's address and port (Maglev, NSDI '16).
+    Maglev,
+}
+
+/// How a request boundary is recognised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protocol {
+    /// Never a boundary: flows stay where they are.
+    None,
+    /// Request, then response, then request: the bare rule (redis commands, one at a time).
+    RequestResponse,
+    /// The bare rule, and the new request must start with a method token and a space.
+    #[default]
+    #[serde(rename = "HTTP1")]
+    Http1,
+}
+
+/// When flows move to another backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Migration {
+    /// Whether and when.
+    pub mode: MigrationMode,
+    /// Move only if the expected wait here is at least this many hundredths of the best other one's. At least 100.
+    pub ratio_percent: u32,
+    /// Move only if the expected wait falls by at least this much.
+    pub gain: Micros,
+    /// A flow rests this long after a move.
+    pub cooldown: Micros,
+    /// Moves per second and policy; 0 is no limit.
+    pub per_second: u32,
+}
+
+/// Whether and when flows move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MigrationMode {
+    /// Flows stay.
+    Never,
+    /// At a boundary, when another backend is notably better.
+    #[default]
+    WhenBetter,
+    /// At every boundary, to the next backend. For tests and measurements.
+    Always,
+}
+
+impl Default for Migration {
+    fn default() -> Self {
+        Self {
+            mode: MigrationMode::WhenBetter,
+            ratio_percent: 200,
+            gain: Micros(500),
+            cooldown: Micros::from_millis(5),
+            per_second: 0,
+        }
+    }
+}
+
+/// What happens to a request whose fate is unknown (its backend may or may not have executed it).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BackendFailure {
+    /// With `HTTP1`: replay requests whose method is idempotent (RFC 9110 section 9.2.2), reset the others.
+    #[default]
+    ReplayIdempotent,
+    /// Replay any request: the admin asserts that executing one twice does no harm.
+    Replay,
+    /// Reset the client's connection.
+    Reset,
+}
+
+/// Silence after which a flow is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Timeouts {
+    /// No segment in either direction on an open flow.
+    pub idle: Micros,
+    /// The handshake is not finished.
+    pub handshake: Micros,
+    /// One side closed, the other does not.
+    pub half_closed: Micros,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            // As long as a Linux keepalive interval (tcp_keepalive_time, 7,200 s) plus room for its probes.
+            idle: Micros::from_secs(8_000),
+            // Six SYN retransmissions, tcp_syn_retries: 1 + 2 + ... + 32 s.
+            handshake: Micros::from_secs(63),
+            half_closed: Micros::from_secs(300),
+        }
+    }
+}
+
+/// Sizes of the engine's tables, fixed at start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Limits {
+    /// Client connections at one time.
+    pub flows: u32,
+    /// Backends at one time, those still closing included.
+    pub backends: u16,
+    /// Old legs that are closing at one time.
+    pub closing_legs: u32,
+    /// Kept copies of client segments, 2 KiB each, for requests whose adoption is unconfirmed.
+    pub kept_segments: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            flows: 65_536,
+            backends: 256,
+            closing_legs: 65_536,
+            kept_segments: 8_192,
+        }
+    }
+}
+
+impl Limits {
+    /// Checks each size against what the engine can reserve; the paths start with `limits.`.
+    ///
+    /// # Errors
+    /// The first size out of range, with the range.
+    pub fn validate(&self) -> Result<(), SnapshotError> {
+        for (field, value, min, max) in [
+            ("flows", self.flows, 16, 1 << 24),
+            ("backends", u32::from(self.backends), 1, 4_096),
+            ("closingLegs", self.closing_legs, 16, 1 << 24),
+            ("keptSegments", self.kept_segments, 1, 1 << 20),
+        ] {
+            if value < min || value > max {
+                return Err(SnapshotError {
+                    path: format!("limits.{field}"),
+                    problem: format!("{value} is out of range: expected {min} to {max}"),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a snapshot cannot be used. Each names the field; nothing is applied.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{path}: {problem}")]
+pub struct SnapshotError {
+    /// Where, as `policies[1].backends[0].name`.
+    pub path: String,
+    /// What is wrong and what was expected.
+    pub problem: String,
+}
+
+impl Endpoint {
+    /// The address and port, if the port is not 0.
+    #[must_use]
+    pub fn new(address: IpAddr, port: u16) -> Option<Self> {
+        (port != 0).then(|| Self(SocketAddr::new(address, port)))
+    }
+
+    /// The address.
+    #[must_use]
+    pub fn address(self) -> IpAddr {
+        self.0.ip()
+    }
+
+    /// The port, never 0.
+    #[must_use]
+    pub fn port(self) -> u16 {
+        self.0.port()
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse::<SocketAddr>()
+            .ok()
+            .and_then(|a| Self::new(a.ip(), a.port()))
+            .ok_or_else(|| {
+                format!(
+                    "`{text}` is not an address and port: expected as 10.0.0.1:80 or [fd00::1]:80"
+                )
+            })
+    }
+}
+
+impl Serialize for Endpoint {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Endpoint {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+impl Snapshot {
+    /// Checks everything that the types alone cannot say.
+    ///
+    /// # Errors
+    /// The first field that is wrong, with what was expected.
+    pub fn validate(&self) -> Result<(), SnapshotError> {
+        let refuse = |path: String, problem: String| Err(SnapshotError { path, problem });
+        if self.policies.len() > LIMIT_POLICIES {
+            return refuse(
+                "policies".into(),
+                format!("at most {LIMIT_POLICIES} are possible"),
+            );
+        }
+        let mut frontends: HashMap<Endpoint, &str> = HashMap::new();
+        let mut names: HashMap<&str, usize> = HashMap::new();
+        for (p, policy) in self.policies.iter().enumerate() {
+            let at = format!("policies[{p}]");
+            check_name(&policy.name).or_else(|e| refuse(format!("{at}.name"), e))?;
+            if let Some(first) = names.insert(&policy.name, p) {
+                return refuse(
+                    format!("{at}.name"),
+                    format!("`{}` is already the name of policies[{first}]", policy.name),
+                );
+            }
+            if policy.frontends.is_empty() {
+                return refuse(
+                    format!("{at}.frontends"),
+                    "at least one address and port is needed".into(),
+                );
+            }
+            for (i, frontend) in policy.frontends.iter().enumerate() {
+                if let Some(other) = frontends.insert(*frontend, &policy.name) {
+                    return refuse(
+                        format!("{at}.frontends[{i}]"),
+                        format!("{frontend} is already a frontend of policy `{other}`"),
+                    );
+                }
+            }
+            if policy.backends.len() > LIMIT_BACKENDS_PER_POLICY {
+                return refuse(
+                    format!("{at}.backends"),
+                    format!("at most {LIMIT_BACKENDS_PER_POLICY} are possible"),
+                );
+            }
+            if policy.migration.ratio_percent < 100 {
+                return refuse(
+                    format!("{at}.migration.ratioPercent"),
+                    format!(
+                        "{} is below 100, which would move flows to slower backends",
+                        policy.migration.ratio_percent
+                    ),
+                );
+            }
+            for (field, value) in [
+                ("idle", policy.timeouts.idle),
+                ("handshake", policy.timeouts.handshake),
+                ("halfClosed", policy.timeouts.half_closed),
+            ] {
+                if value < Micros::from_millis(100) || value > Micros::from_secs(7 * 86_400) {
+                    return refuse(
+                        format!("{at}.timeouts.{field}"),
+                        format!("{value} is out of range: expected 100ms to 168h"),
+                    );
+                }
+            }
+            let (mut seen, mut ends) = (HashMap::new(), HashMap::new());
+            for (i, backend) in policy.backends.iter().enumerate() {
+                let at = format!("{at}.backends[{i}]");
+                check_name(&backend.name).or_else(|e| refuse(format!("{at}.name"), e))?;
+                if let Some(first) = seen.insert(backend.name.as_str(), i) {
+                    return refuse(
+                        format!("{at}.name"),
+                        format!(
+                            "`{}` is already the name of backends[{first}]",
+                            backend.name
+                        ),
+                    );
+                }
+                if let Some(first) = ends.insert(backend.endpoint, i) {
+                    return refuse(
+                        format!("{at}.endpoint"),
+                        format!(
+                            "{} is already the endpoint of backends[{first}]",
+                            backend.endpoint
+                        ),
+                    );
+                }
+                if backend.endpoint.address().is_unspecified()
+                    || backend.endpoint.address().is_multicast()
+                {
+                    return refuse(
+                        format!("{at}.endpoint"),
+                        format!("{} is not the address of a pod", backend.endpoint.address()),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "-._/".contains(c);
+    if name.is_empty() || name.len() > LIMIT_NAME_BYTES || !name.chars().all(good) {
+        return Err(format!(
+            "`{name}` is not a name: expected 1 to {LIMIT_NAME_BYTES} letters, digits, `-`, `.`, `_` or `/`"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! What a dataplane does: figures for people, the operator and tests.
+
+use crate::{Algorithm, Endpoint, Micros, Protocol};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, net::SocketAddr};
+
+/// The state of one dataplane, as `/v1/state` gives it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct State {
+    /// Version of the binary.
+    pub version: String,
+    /// Generation of the snapshot in use.
+    pub generation: u64,
+    /// Seconds since start.
+    pub uptime_seconds: u64,
+    /// Packet I/O.
+    pub worker: WorkerState,
+    /// Per policy.
+    pub policies: Vec<PolicyState>,
+    /// Every counter of the engine, by its metric name without prefix and labels as `name{label="x"}`.
+    pub counters: BTreeMap<String, u64>,
+    /// Tables: name to (used, limit).
+    pub tables: BTreeMap<String, (u64, u64)>,
+}
+
+/// Packet I/O of one dataplane.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkerState {
+    /// The interface's name.
+    pub interface: String,
+    /// `native`, `generic` or `packet`.
+    pub mode: String,
+    /// The dataplane's own addresses.
+    pub addresses: Vec<std::net::IpAddr>,
+    /// Port range of the legs, both ends included.
+    pub ports: (u16, u16),
+    /// Key epochs in use.
+    pub key_epochs: Vec<u8>,
+}
+
+/// One policy's figures.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyState {
+    /// Its name.
+    pub name: String,
+    /// Its frontends, with the dataplane's own address filled in.
+    pub frontends: Vec<Endpoint>,
+    /// Its algorithm.
+    pub algorithm: Algorithm,
+    /// Its guard.
+    pub protocol: Protocol,
+    /// Flows at this moment.
+    pub flows: u64,
+    /// Flows since start.
+    pub flows_total: u64,
+    /// Adoptions that were confirmed.
+    pub migrations_total: u64,
+    /// Adoptions that were taken back.
+    pub rollbacks_total: u64,
+    /// Its backends.
+    pub backends: Vec<BackendState>,
+}
+
+/// One backend's figures.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendState {
+    /// Its name.
+    pub name: String,
+    /// Where it listens.
+    pub endpoint: Endpoint,
+    /// Share of new flows.
+    pub weight: u16,
+    /// Takes no new flow.
+    pub draining: bool,
+    /// Its adopter answered the last probe.
+    pub adoptable: bool,
+    /// Why not, or `ready`.
+    pub adoptable_reason: String,
+    /// Flows that it owns.
+    pub flows: u64,
+    /// Requests sent without a response byte yet.
+    pub outstanding: u64,
+    /// Moving peak average of the time to the first response byte.
+    pub first_byte: Micros,
+    /// Requests since start.
+    pub requests_total: u64,
+    /// Flows that came by migration.
+    pub migrations_in_total: u64,
+    /// Flows that left by migration.
+    pub migrations_out_total: u64,
+}
+
+/// One flow, as `/v1/flows` gives it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FlowView {
+    /// The client's end.
+    pub client: SocketAddr,
+    /// The address and port that it connected to.
+    pub frontend: Endpoint,
+    /// Policy name.
+    pub policy: String,
+    /// Name of the owning backend.
+    pub backend: String,
+    /// The dataplane's port on the owner leg.
+    pub port: u16,
+    /// State of the declared table.
+    pub state: String,
+    /// Moves so far.
+    pub migrations: u32,
+    /// Time since the last segment.
+    pub quiet: Micros,
+}

@@ -1,0 +1,163 @@
+//! Backends: one slot per pod address and port, with its ports, legs, load estimate and adoptability.
+//!
+//! Owns which leg uses which port of ours. It never decides where a flow goes (`policy`) and never builds
+//! a segment (`emit`).
+
+use crate::{
+    estimate::Estimate,
+    flow::{Addr, FlowId},
+    ports::Ports,
+    probe::Probe,
+    routes::HopId,
+};
+use std::ops::RangeInclusive;
+
+/// The port of a leg that both sides closed in order rests only until a lost last ACK would have been repeated on a
+/// pod network; a socket that is left all the same is stepped around like any stale one. With 40,000 ports and a move
+/// for each request this allows 400,000 moves a second towards one pod.
+pub(crate) const QUARANTINE_CLEAN_MS: u64 = 100;
+/// Any other freed port rests this long before a new leg takes it: longer than a pod needs to answer the last
+/// segment of the old leg on any pod network.
+pub(crate) const QUARANTINE_MS: u64 = 1_000;
+/// A port behind which a stale socket was met rests until even an orphaned FIN_WAIT_2 socket is gone
+/// (`net.ipv4.tcp_fin_timeout`, 60 s).
+pub(crate) const QUARANTINE_STALE_MS: u64 = 60_000;
+
+/// What a port of ours towards a backend is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Owner(FlowId),
+    Standby(FlowId),
+    Closing(u32),
+    Probe,
+}
+
+/// `Use` in four bytes: two bits of kind, thirty of index; 0 is free.
+#[derive(Clone, Copy)]
+struct Packed(u32);
+
+impl Packed {
+    const FREE: Packed = Packed(0);
+    const INDEX: u32 = (1 << 30) - 1;
+
+    fn pack(used: Use) -> Self {
+        Self(match used {
+            Use::Owner(id) => (id + 1) & Self::INDEX,
+            Use::Standby(id) => (id + 1) & Self::INDEX | 1 << 30,
+            Use::Closing(id) => (id + 1) & Self::INDEX | 2 << 30,
+            Use::Probe => 3 << 30,
+        })
+    }
+
+    #[inline]
+    fn unpack(self) -> Option<Use> {
+        let id = (self.0 & Self::INDEX).wrapping_sub(1);
+        match self.0 >> 30 {
+            0 if self.0 == 0 => None,
+            0 => Some(Use::Owner(id)),
+            1 => Some(Use::Standby(id)),
+            2 => Some(Use::Closing(id)),
+            _ => Some(Use::Probe),
+        }
+    }
+}
+
+/// One pod's listening address and port.
+pub(crate) struct Backend {
+    pub(crate) name: String,
+    pub(crate) addr: Addr,
+    pub(crate) port: u16,
+    pub(crate) v6: bool,
+    pub(crate) hop: Option<HopId>,
+    /// In the snapshot in force. A backend that left it keeps its slot until its last leg is gone.
+    pub(crate) listed: bool,
+    pub(crate) draining: bool,
+    pub(crate) ports: Ports,
+    base: u16,
+    legs: Box<[Packed]>,
+    pub(crate) legs_used: u32,
+    pub(crate) estimate: Estimate,
+    pub(crate) probe: Probe,
+    /// Flows that it owns.
+    pub(crate) flows: u32,
+    pub(crate) requests: u64,
+    pub(crate) moves_in: u64,
+    pub(crate) moves_out: u64,
+}
+
+impl Backend {
+    pub(crate) fn new(
+        name: String,
+        addr: Addr,
+        port: u16,
+        v6: bool,
+        range: &RangeInclusive<u16>,
+        rng: &mut fastrand::Rng,
+    ) -> Self {
+        let count = usize::from(range.end() - range.start()) + 1;
+        Self {
+            name,
+            addr,
+            port,
+            v6,
+            hop: None,
+            listed: true,
+            draining: false,
+            ports: Ports::new(range.clone(), rng),
+            base: *range.start(),
+            legs: vec![Packed::FREE; count].into_boxed_slice(),
+            legs_used: 0,
+            estimate: Estimate::default(),
+            probe: Probe::default(),
+            flows: 0,
+            requests: 0,
+            moves_in: 0,
+            moves_out: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn used_by(&self, port: u16) -> Option<Use> {
+        self.legs
+            .get(usize::from(port.wrapping_sub(self.base)))?
+            .unpack()
+    }
+
+    /// Says what `port` is for from now on.
+    pub(crate) fn assign(&mut self, port: u16, used: Use) {
+        let slot = &mut self.legs[usize::from(port - self.base)];
+        if slot.unpack().is_none() {
+            self.legs_used += 1;
+        }
+        *slot = Packed::pack(used);
+    }
+
+    /// Frees `port`; a new leg may take it from `free_at_ms` on.
+    pub(crate) fn release(&mut self, port: u16, free_at_ms: u64) {
+        let slot = &mut self.legs[usize::from(port - self.base)];
+        if slot.unpack().is_some() {
+            *slot = Packed::FREE;
+            self.legs_used -= 1;
+            self.ports.give_back(port, free_at_ms);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uses_pack_without_loss() {
+        for used in [
+            Use::Owner(0),
+            Use::Owner(1 << 20),
+            Use::Standby(0),
+            Use::Closing(77),
+            Use::Probe,
+        ] {
+            assert_eq!(Packed::pack(used).unpack(), Some(used));
+        }
+        assert_eq!(Packed::FREE.unpack(), None);
+    }
+}

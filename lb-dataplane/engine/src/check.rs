@@ -1,0 +1,115 @@
+//! Accounting of all tables, for tests: whatever happened, nothing may be lost or counted twice.
+//!
+//! Never called on the packet path; it looks at every slot of every table.
+
+use crate::{
+    Engine,
+    backend::Use,
+    flow::{Bits, Flow, FlowId, Leg},
+    states::State,
+};
+
+impl Engine {
+    /// Asserts that the tables agree with each other.
+    ///
+    /// # Panics
+    /// If they do not: that is a mistake in the engine.
+    #[doc(hidden)]
+    pub fn check_invariants(&self) {
+        let live = || {
+            let slots = self.flows.slots().iter().enumerate();
+            slots.filter(|(_, f)| f.state != State::Gone)
+        };
+        assert_eq!(live().count(), self.flows.used() as usize, "flows in use");
+        let mut kept = 0;
+        for (id, flow) in live() {
+            self.check_flow(id as FlowId, flow);
+            kept += usize::from(self.kept.count(flow.kept));
+        }
+        assert_eq!(kept, self.kept.used(), "kept segments");
+        for (id, flow) in self.flows.slots().iter().enumerate() {
+            let timed = self.wheel.is_armed(id as u32);
+            assert_eq!(timed, flow.state != State::Gone, "timer of flow {id}");
+        }
+        for (index, policy) in self.policies.iter().enumerate() {
+            let flows = live().filter(|(_, f)| usize::from(f.policy) == index);
+            assert_eq!(flows.count(), policy.flows as usize, "flows of a policy");
+        }
+        let mut closing = 0;
+        for index in 0..self.backends.len() {
+            closing += self.check_backend(index as u16);
+        }
+        assert_eq!(closing, self.closing.used(), "closing legs");
+        assert!(!self.pending.is_some(), "a leg was taken and not used");
+    }
+
+    fn check_flow(&self, id: FlowId, flow: &Flow) {
+        let found = self
+            .flows
+            .find(&flow.client, flow.client_port, flow.frontend);
+        assert_eq!(found, Some(id), "a flow is found by its client");
+        let used_by = |leg: Leg| self.backends[usize::from(leg.backend)].used_by(leg.port);
+        assert_eq!(used_by(flow.owner), Some(Use::Owner(id)));
+        let adopting = flow.state == State::Adopting;
+        if flow.standby.is_some() {
+            assert_eq!(used_by(flow.standby), Some(Use::Standby(id)));
+            assert!(adopting, "a standby leg in {:?}", flow.state);
+        } else if adopting {
+            assert!(flow.bits.has(Bits::STANDBY_GONE), "no standby leg");
+        }
+        assert!(
+            flow.kept.is_empty() || adopting || flow.state == State::SynSent,
+            "kept copies in {:?}",
+            flow.state
+        );
+        let may_wait = matches!(
+            flow.state,
+            State::Request | State::Adopting | State::ClientFin
+        );
+        assert!(!flow.bits.has(Bits::OUTSTANDING) || may_wait);
+    }
+
+    /// Returns how many legs of the backend are closing.
+    fn check_backend(&self, index: u16) -> u32 {
+        let backend = &self.backends[usize::from(index)];
+        let (mut used, mut owned, mut closing) = (0, 0, 0);
+        for port in self.settings.ports.clone() {
+            let Some(user) = backend.used_by(port) else {
+                continue;
+            };
+            used += 1;
+            let leg = Leg {
+                backend: index,
+                port,
+            };
+            match user {
+                Use::Owner(id) => {
+                    owned += 1;
+                    assert_eq!(self.flows[id].owner, leg);
+                    assert_ne!(self.flows[id].state, State::Gone);
+                }
+                Use::Standby(id) => assert_eq!(self.flows[id].standby, leg),
+                Use::Closing(id) => {
+                    closing += 1;
+                    assert_eq!(self.closing.leg(id), leg);
+                    assert!(self.wheel.is_armed(self.flows.limit() + id));
+                }
+                Use::Probe => assert!(backend.probe.is_on(port)),
+            }
+        }
+        assert_eq!(used, backend.legs_used, "legs of {}", backend.name);
+        assert_eq!(owned, backend.flows, "flows of {}", backend.name);
+        let all = self.settings.ports.clone().filter(|p| *p != 0).count();
+        assert_eq!(backend.ports.free() + used as usize, all, "ports");
+        let waiting = self.flows.slots().iter().filter(|f| {
+            f.state != State::Gone && f.bits.has(Bits::OUTSTANDING) && f.owner.backend == index
+        });
+        assert_eq!(
+            waiting.count(),
+            backend.estimate.outstanding() as usize,
+            "outstanding requests of {}",
+            backend.name
+        );
+        closing
+    }
+}

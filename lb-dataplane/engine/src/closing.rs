@@ -1,0 +1,243 @@
+//! Legs whose flow has moved away: closed in the client's name so that the old owner's application sees a
+//! clean end of stream.
+//!
+//! Owns the table of closing legs. Nothing that such a leg sends ever reaches a client.
+
+use crate::{
+    Engine, Output, Verdict,
+    backend::{QUARANTINE_CLEAN_MS, QUARANTINE_MS, Use},
+    counters::Counter,
+    engine::Instant,
+    flow::{Bits, FlowId, Leg, NONE},
+};
+use baton_packet::{Flags, Segment, SegmentSpec, SeqNumber, build_segment};
+
+/// Closes wait for the next multiple of this, so that they do not compete with the response for the CPU, and
+/// so that several of one pod come together and wake its application once.
+pub(crate) const CLOSE_BATCH_MS: u64 = 10;
+/// First retransmission of our FIN (Linux `TCP_RTO_MIN` is 200 ms); doubles with each.
+const FIN_WAIT_MS: u64 = 200;
+/// FINs sent before the leg is reset.
+const FIN_TRIES_MAX: u8 = 6;
+/// An application that has not closed its side this long after the pod acknowledged our FIN is reset:
+/// Linux `tcp_fin_timeout`.
+const CLOSE_WAIT_MS: u64 = 60_000;
+
+/// One closing leg.
+#[derive(Clone)]
+pub(crate) struct ClosingLeg {
+    leg: Leg,
+    /// Sequence number of our FIN.
+    fin: SeqNumber,
+    /// Next byte of the pod's.
+    ack: SeqNumber,
+    window: u16,
+    stamps: Option<(u32, u32)>,
+    /// FINs sent.
+    tries: u8,
+    fin_acked: bool,
+    /// The pod's FIN was seen.
+    pod_fin: bool,
+    next_free: u32,
+}
+
+/// All closing legs: a slab with a free list.
+pub(crate) struct Closing {
+    legs: Box<[ClosingLeg]>,
+    free: u32,
+    used: u32,
+}
+
+impl Closing {
+    pub(crate) fn new(limit: u32) -> Self {
+        let legs = (0..limit)
+            .map(|i| ClosingLeg {
+                leg: Leg::NONE,
+                fin: SeqNumber(0),
+                ack: SeqNumber(0),
+                window: 0,
+                stamps: None,
+                tries: 0,
+                fin_acked: false,
+                pod_fin: false,
+                next_free: if i + 1 < limit { i + 1 } else { NONE },
+            })
+            .collect();
+        Self {
+            legs,
+            free: 0,
+            used: 0,
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.free == NONE
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.legs.len() as u32
+    }
+
+    /// The leg in a slot.
+    pub(crate) fn leg(&self, id: u32) -> Leg {
+        self.legs[id as usize].leg
+    }
+
+    fn insert(&mut self, mut leg: ClosingLeg) -> Option<u32> {
+        let id = self.free;
+        let slot = self.legs.get_mut(id as usize)?;
+        self.free = slot.next_free;
+        leg.next_free = NONE;
+        *slot = leg;
+        self.used += 1;
+        Some(id)
+    }
+
+    fn remove(&mut self, id: u32) -> Leg {
+        let slot = &mut self.legs[id as usize];
+        slot.next_free = self.free;
+        self.free = id;
+        self.used -= 1;
+        std::mem::replace(&mut slot.leg, Leg::NONE)
+    }
+}
+
+impl Engine {
+    fn closing_timer(&self, id: u32) -> u32 {
+        self.flows.limit() + id
+    }
+
+    /// Puts a flow's former leg into the table; `false` if it is full.
+    pub(crate) fn begin_close(&mut self, now: Instant, id: FlowId, leg: Leg) -> bool {
+        let flow = &self.flows[id];
+        let entry = ClosingLeg {
+            leg,
+            fin: flow.boundary,
+            ack: flow.server_next,
+            window: flow.client_window,
+            stamps: flow
+                .bits
+                .has(Bits::TIMESTAMPS)
+                .then_some((flow.client_ts, flow.server_ts)),
+            tries: 0,
+            fin_acked: false,
+            pod_fin: false,
+            next_free: NONE,
+        };
+        let Some(closing) = self.closing.insert(entry) else {
+            return false;
+        };
+        self.backends[usize::from(leg.backend)].assign(leg.port, Use::Closing(closing));
+        let due_ms = (now.ms() / CLOSE_BATCH_MS + 1) * CLOSE_BATCH_MS;
+        self.wheel.arm(self.closing_timer(closing), due_ms);
+        true
+    }
+
+    fn closing_spec(&self, id: u32) -> Option<SegmentSpec<'static>> {
+        let entry = &self.closing.legs[id as usize];
+        let mut spec = self.to_leg(entry.leg)?;
+        spec.ack = entry.ack;
+        spec.window = entry.window;
+        spec.timestamps = entry.stamps;
+        Some(spec)
+    }
+
+    fn send_fin(&mut self, now: Instant, id: u32, out: &mut impl Output) {
+        if let Some(mut spec) = self.closing_spec(id) {
+            let entry = &mut self.closing.legs[id as usize];
+            spec.seq = entry.fin;
+            spec.flags = Flags::FIN | Flags::ACK;
+            self.emit(out, |buffer| build_segment(buffer, &spec));
+        }
+        let entry = &mut self.closing.legs[id as usize];
+        let wait = FIN_WAIT_MS << entry.tries.min(FIN_TRIES_MAX);
+        entry.tries += 1;
+        self.wheel.arm(self.closing_timer(id), now.ms() + wait);
+    }
+
+    fn end_close(&mut self, now: Instant, id: u32, how: Counter) {
+        self.wheel.cancel(self.closing_timer(id));
+        let leg = self.closing.remove(id);
+        let clean = how == Counter::LegsClosed;
+        let rest_ms = if clean {
+            QUARANTINE_CLEAN_MS
+        } else {
+            QUARANTINE_MS
+        };
+        self.backends[usize::from(leg.backend)].release(leg.port, now.ms() + rest_ms);
+        self.counters.add(how);
+    }
+
+    /// The timer of a closing leg.
+    pub(crate) fn closing_due(&mut self, now: Instant, id: u32, out: &mut impl Output) {
+        let entry = &self.closing.legs[id as usize];
+        if !entry.fin_acked && entry.tries < FIN_TRIES_MAX {
+            return self.send_fin(now, id, out);
+        }
+        if let Some(mut spec) = self.closing_spec(id) {
+            spec.seq = self.closing.legs[id as usize].fin.add(1);
+            spec.flags = Flags::RST | Flags::ACK;
+            self.counters.add(Counter::ResetsToBackends);
+            self.emit(out, |buffer| build_segment(buffer, &spec));
+        }
+        self.end_close(now, id, Counter::LegsReset);
+    }
+
+    /// A segment from a closing leg.
+    pub(crate) fn on_closing(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        segment: &Segment,
+        id: u32,
+        out: &mut impl Output,
+    ) -> Verdict {
+        self.counters.add(Counter::Fenced);
+        if segment.flags.has(Flags::RST) {
+            self.end_close(now, id, Counter::LegsReset);
+            return Verdict::Absorbed;
+        }
+        let entry = &mut self.closing.legs[id as usize];
+        if let Some((value, _)) = baton_packet::timestamps(segment.options(frame))
+            && let Some((_, echo)) = &mut entry.stamps
+        {
+            *echo = value;
+        }
+        if entry.tries > 0 && segment.ack == entry.fin.add(1) && !entry.fin_acked {
+            entry.fin_acked = true;
+            self.wheel
+                .arm(self.flows.limit() + id, now.ms() + CLOSE_WAIT_MS);
+        }
+        if segment.payload_len() > 0 {
+            self.counters.add(Counter::FencedData);
+        }
+        let end = segment.seq.add(segment.seq_len());
+        let in_order = segment.seq == entry.ack;
+        let closes = segment.flags.has(Flags::FIN) && in_order;
+        if in_order {
+            entry.ack = end;
+            entry.pod_fin |= closes;
+        }
+        if closes && entry.tries == 0 {
+            // The application closed before our FIN left: answer with it, which also acknowledges.
+            self.send_fin(now, id, out);
+            return Verdict::Absorbed;
+        }
+        let finished = entry.fin_acked && entry.pod_fin;
+        if segment.seq_len() > 0
+            && let Some(mut spec) = self.closing_spec(id)
+        {
+            let entry = &self.closing.legs[id as usize];
+            spec.seq = entry.fin.add(u32::from(entry.tries > 0));
+            self.emit(out, |buffer| build_segment(buffer, &spec));
+        }
+        if finished {
+            self.end_close(now, id, Counter::LegsClosed);
+        }
+        Verdict::Absorbed
+    }
+}

@@ -1,0 +1,184 @@
+//! Counters and drop reasons: plain numbers of one worker, read by the control thread between batches.
+//!
+//! Owns the fixed metric names and labels. It never formats anything on the packet path.
+
+/// Why a frame was dropped. Each ends in `drops_total{reason="..."}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum DropReason {
+    /// Not parseable; the decoder's reason is counted by itself.
+    Malformed,
+    /// The TCP checksum is wrong and not a partial one.
+    BadChecksum,
+    /// Neither a frontend nor a leg of ours is addressed.
+    NotOurs,
+    /// A segment of no flow that is not a SYN.
+    NoFlow,
+    /// A segment from a backend on a port that is no leg.
+    NoLeg,
+    /// The flow table is full.
+    FlowTableFull,
+    /// The policy has no backend that can take the flow.
+    NoBackend,
+    /// No free port towards the backend.
+    NoPort,
+    /// The next hop's link-layer address is not known yet.
+    NoNeighbour,
+    /// No route to the next hop, or the table of next hops is full.
+    NoRoute,
+    /// The hop limit ended here.
+    TtlExpired,
+    /// An ICMP error that quotes none of our legs.
+    IcmpUnrelated,
+    /// Flags that no TCP sends (SYN with FIN or RST, none at all).
+    BadFlags,
+}
+
+impl DropReason {
+    /// All reasons.
+    pub const ALL: &'static [DropReason] = &[
+        DropReason::Malformed,
+        DropReason::BadChecksum,
+        DropReason::NotOurs,
+        DropReason::NoFlow,
+        DropReason::NoLeg,
+        DropReason::FlowTableFull,
+        DropReason::NoBackend,
+        DropReason::NoPort,
+        DropReason::NoNeighbour,
+        DropReason::NoRoute,
+        DropReason::TtlExpired,
+        DropReason::IcmpUnrelated,
+        DropReason::BadFlags,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            DropReason::Malformed => "malformed",
+            DropReason::BadChecksum => "bad_checksum",
+            DropReason::NotOurs => "not_ours",
+            DropReason::NoFlow => "no_flow",
+            DropReason::NoLeg => "no_leg",
+            DropReason::FlowTableFull => "flow_table_full",
+            DropReason::NoBackend => "no_backend",
+            DropReason::NoPort => "no_port",
+            DropReason::NoNeighbour => "no_neighbour",
+            DropReason::NoRoute => "no_route",
+            DropReason::TtlExpired => "ttl_expired",
+            DropReason::IcmpUnrelated => "icmp_unrelated",
+            DropReason::BadFlags => "bad_flags",
+        }
+    }
+}
+
+macro_rules! counters {
+    ($($variant:ident = $name:literal $(, $key:literal : $value:literal)? ; #[doc = $doc:literal])+) => {
+        /// What the engine counts beside drops and transitions.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Counter { $(#[doc = $doc] $variant),+ }
+        impl Counter {
+            /// All of them.
+            pub const ALL: &'static [Counter] = &[$(Counter::$variant),+];
+            /// Metric name without prefix, and its label.
+            #[must_use]
+            pub const fn metric(self) -> (&'static str, Option<(&'static str, &'static str)>) {
+                match self { $(Counter::$variant => ($name, counters!(@label $($key, $value)?))),+ }
+            }
+        }
+    };
+    (@label) => { None };
+    (@label $key:literal, $value:literal) => { Some(($key, $value)) };
+}
+
+counters! {
+    FromClients = "segments_total", "from": "client"; #[doc = "Segments addressed to a frontend."]
+    FromBackends = "segments_total", "from": "backend"; #[doc = "Segments addressed to a leg."]
+    PartialChecksums = "checksums_completed_total"; #[doc = "Partial checksums (CHECKSUM_PARTIAL of a veth peer) that were completed."]
+    FlowsOpened = "flows_opened_total"; #[doc = "Flows since start."]
+    FlowsClosed = "flows_closed_total"; #[doc = "Flows freed since start."]
+    Requests = "requests_total"; #[doc = "Requests begun."]
+    Boundaries = "boundaries_total"; #[doc = "Request boundaries at which the flow could have moved."]
+    MigrationsBegun = "migrations_begun_total"; #[doc = "Adoptions sent for the first time."]
+    MigrationsConfirmed = "migrations_total"; #[doc = "Adoptions that the new owner confirmed."]
+    Rollbacks = "rollbacks_total"; #[doc = "Adoptions taken back: the old owner served the request."]
+    AdoptionRetries = "adoption_retries_total"; #[doc = "Adoption segments sent again."]
+    RefusedNoListener = "adoptions_refused_total", "reason": "no_listener"; #[doc = "Refusals: nothing listens."]
+    RefusedQueueFull = "adoptions_refused_total", "reason": "accept_queue_full"; #[doc = "Refusals: accept queue full."]
+    RefusedKernel = "adoptions_refused_total", "reason": "kernel_refused"; #[doc = "Refusals: the kernel function failed."]
+    RefusedTupleInUse = "adoptions_refused_total", "reason": "tuple_in_use"; #[doc = "Refusals: a socket is in the way."]
+    RefusedAlreadyAdopted = "adoptions_refused_total", "reason": "already_adopted"; #[doc = "Adopted before, and that socket is gone."]
+    RefusedSyncookies = "adoptions_refused_total", "reason": "syncookies_off"; #[doc = "Refusals: tcp_syncookies is 0."]
+    ForgedAnswers = "forged_answers_total"; #[doc = "Adoption answers whose tag, epoch or tuple is wrong."]
+    FateReplayed = "fates_unknown_total", "outcome": "replayed"; #[doc = "Requests of unknown fate that policy allowed to replay."]
+    FateReset = "fates_unknown_total", "outcome": "reset"; #[doc = "Requests of unknown fate that ended in a reset."]
+    StaleSockets = "stale_sockets_total"; #[doc = "Stale sockets met on a new leg's tuple."]
+    Fenced = "fenced_segments_total"; #[doc = "Segments from a leg that is not the owner, absorbed."]
+    FencedData = "fenced_data_segments_total"; #[doc = "Those among them that carried new data."]
+    LegsClosed = "legs_closed_total", "how": "clean"; #[doc = "Old legs closed by FIN in both directions."]
+    LegsReset = "legs_closed_total", "how": "reset"; #[doc = "Old legs that had to be reset."]
+    ResetsToClients = "resets_sent_total", "to": "client"; #[doc = "Resets that Baton sent to clients."]
+    ResetsToBackends = "resets_sent_total", "to": "backend"; #[doc = "Resets that Baton sent to backends."]
+    ResetsLimited = "resets_limited_total"; #[doc = "Resets for unknown segments that the rate limit held back."]
+    PinnedPipelined = "pins_total", "reason": "pipelined"; #[doc = "Flows pinned because requests overlapped."]
+    PinnedServerFirst = "pins_total", "reason": "server_first"; #[doc = "Flows pinned because the server spoke first."]
+    PinnedUpgrade = "pins_total", "reason": "upgrade"; #[doc = "Flows pinned by 101 Switching Protocols or CONNECT."]
+    PinnedSmallMss = "pins_total", "reason": "small_mss"; #[doc = "Flows pinned because kernels refuse to adopt connections with so small an MSS."]
+    StayedNoMethod = "stays_total", "reason": "no_method"; #[doc = "Boundaries where no HTTP method token stood."]
+    StayedKeptFull = "stays_total", "reason": "kept_full"; #[doc = "No buffer was free to keep the request."]
+    StayedClosingFull = "stays_total", "reason": "closing_full"; #[doc = "The table of closing legs was full."]
+    StayedNoPort = "stays_total", "reason": "no_port"; #[doc = "No port was free towards the target."]
+    StayedNoFrame = "stays_total", "reason": "no_frame"; #[doc = "No frame was free for the adoption segment."]
+    StayedRate = "stays_total", "reason": "rate"; #[doc = "The policy's moves per second were used up."]
+    KeptFull = "kept_full_total"; #[doc = "Client segments that could not be kept."]
+    NoFrame = "frames_exhausted_total"; #[doc = "Segments of our own that found no free frame."]
+    ProbesSent = "probes_total", "result": "sent"; #[doc = "Adoption probes sent."]
+    ProbesReady = "probes_total", "result": "ready"; #[doc = "Probes answered with Ready."]
+    ProbesRefused = "probes_total", "result": "refused"; #[doc = "Probes answered with a reason against."]
+    ProbesReset = "probes_total", "result": "no_adopter"; #[doc = "Probes that drew a bare RST: no adopter there."]
+    BeyondWindow = "segments_beyond_window_total"; #[doc = "Segments beyond the largest possible window: forwarded, nothing learned from them."]
+    IcmpTranslated = "icmp_translated_total"; #[doc = "ICMP errors passed to the other leg."]
+    OptionsStripped = "options_stripped_total"; #[doc = "Client segments that lost MPTCP, TFO or experimental options."]
+    TimeoutsHandshake = "timeouts_total", "state": "handshake"; #[doc = "Flows ended by the handshake timer."]
+    TimeoutsIdle = "timeouts_total", "state": "idle"; #[doc = "Flows ended by the idle timer."]
+    TimeoutsHalfClosed = "timeouts_total", "state": "half_closed"; #[doc = "Flows ended by the half-closed timer."]
+}
+
+/// The values of one engine.
+pub(crate) struct Counters {
+    values: [u64; Counter::ALL.len()],
+    drops: [u64; DropReason::ALL.len()],
+    pub(crate) malformed: [u64; baton_packet::Malformed::ALL.len()],
+    pub(crate) transitions: [u64; crate::states::TABLE.len()],
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self {
+            values: [0; Counter::ALL.len()],
+            drops: [0; DropReason::ALL.len()],
+            malformed: [0; baton_packet::Malformed::ALL.len()],
+            transitions: [0; crate::states::TABLE.len()],
+        }
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, counter: Counter) {
+        self.values[counter as usize] += 1;
+    }
+
+    #[inline]
+    pub(crate) fn drop(&mut self, reason: DropReason) {
+        self.drops[reason as usize] += 1;
+    }
+
+    pub(crate) fn get(&self, counter: Counter) -> u64 {
+        self.values[counter as usize]
+    }
+
+    pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+}

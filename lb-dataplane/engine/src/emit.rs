@@ -1,0 +1,263 @@
+//! Frames out: forwarding in place and segments of our own.
+//!
+//! Owns addresses, ports and next hops of what leaves. It decides nothing.
+
+use crate::{
+    Engine, Output, Verdict,
+    counters::{Counter, DropReason},
+    engine::Instant,
+    flow::{Bits, Flow, FlowId, Leg, from_addr},
+};
+use baton_packet::{
+    Flags, Mac, Rewrite, RewriteError, Segment, SegmentSpec, SeqNumber, build_segment, ether_dst,
+    ether_src, rewrite_tcp,
+};
+
+impl Engine {
+    /// A segment without payload towards a leg's backend; the caller fills in the rest.
+    pub(crate) fn to_leg(&self, leg: Leg) -> Option<SegmentSpec<'static>> {
+        let backend = self.backends.get(usize::from(leg.backend))?;
+        Some(SegmentSpec {
+            src_mac: self.settings.mac,
+            dst_mac: self.hops.mac(backend.hop?)?,
+            src: self.own[usize::from(backend.v6)]?,
+            dst: from_addr(&backend.addr),
+            src_port: leg.port,
+            dst_port: backend.port,
+            seq: SeqNumber(0),
+            ack: SeqNumber(0),
+            flags: Flags::ACK,
+            window: 0,
+            timestamps: None,
+            payload: &[],
+        })
+    }
+
+    /// Builds a segment in a free frame and sends it. `false` if no frame was free or it could not be built.
+    pub(crate) fn emit(
+        &mut self,
+        out: &mut impl Output,
+        build: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> bool {
+        let Some(buffer) = out.frame() else {
+            self.counters.add(Counter::NoFrame);
+            return false;
+        };
+        let Some(len) = build(buffer) else {
+            return false;
+        };
+        out.send(len);
+        true
+    }
+
+    /// Rewrites the client's segment for a leg.
+    #[inline]
+    pub(crate) fn forward_to_leg(
+        &mut self,
+        frame: &mut [u8],
+        segment: &Segment,
+        leg: Leg,
+    ) -> Verdict {
+        let Some(backend) = self.backends.get(usize::from(leg.backend)) else {
+            return Verdict::Drop(DropReason::NoBackend);
+        };
+        let (Some(src), Some(dst_mac)) = (
+            self.own[usize::from(backend.v6)],
+            backend.hop.and_then(|h| self.hops.mac(h)),
+        ) else {
+            return Verdict::Drop(DropReason::NoNeighbour);
+        };
+        let to = Rewrite {
+            src,
+            dst: from_addr(&backend.addr),
+            src_port: leg.port,
+            dst_port: backend.port,
+            src_mac: self.settings.mac,
+            dst_mac,
+        };
+        finish(rewrite_tcp(frame, segment, &to), segment)
+    }
+
+    /// Rewrites the backend's segment for the client.
+    #[inline]
+    pub(crate) fn forward_to_client(
+        &mut self,
+        frame: &mut [u8],
+        segment: &Segment,
+        id: FlowId,
+    ) -> Verdict {
+        let flow = &self.flows[id];
+        let frontend = &self.frontends[usize::from(flow.frontend)];
+        let Some(dst_mac) = self.hops.mac(flow.hop) else {
+            return Verdict::Drop(DropReason::NoNeighbour);
+        };
+        let to = Rewrite {
+            src: from_addr(&frontend.addr),
+            dst: from_addr(&flow.client),
+            src_port: frontend.port,
+            dst_port: flow.client_port,
+            src_mac: self.settings.mac,
+            dst_mac,
+        };
+        finish(rewrite_tcp(frame, segment, &to), segment)
+    }
+
+    /// Sends the kept copies of client segments to the owner leg.
+    pub(crate) fn replay_kept(&mut self, id: FlowId, out: &mut impl Output) {
+        let flow = &self.flows[id];
+        let Some(spec) = self.to_leg(flow.owner) else {
+            return;
+        };
+        let to = Rewrite {
+            src: spec.src,
+            dst: spec.dst,
+            src_port: spec.src_port,
+            dst_port: spec.dst_port,
+            src_mac: spec.src_mac,
+            dst_mac: spec.dst_mac,
+        };
+        for copy in self.kept.iter(flow.kept) {
+            let Some(buffer) = out.frame() else {
+                self.counters.add(Counter::NoFrame);
+                return;
+            };
+            let Some(room) = buffer.get_mut(..copy.len()) else {
+                continue;
+            };
+            room.copy_from_slice(copy);
+            let Ok(baton_packet::Decoded::Tcp(segment)) = baton_packet::decode(room) else {
+                continue;
+            };
+            if rewrite_tcp(room, &segment, &to).is_ok() {
+                out.send(usize::from(segment.end));
+            }
+        }
+    }
+
+    /// Timestamps of a segment in the client's name.
+    pub(crate) fn client_stamps(flow: &Flow) -> Option<(u32, u32)> {
+        flow.bits
+            .has(Bits::TIMESTAMPS)
+            .then_some((flow.client_ts, flow.server_ts))
+    }
+
+    /// Resets a leg in the client's name. A pod that has not taken the request expects `boundary`, one that
+    /// has expects the next byte, so an unconfirmed leg gets both (RFC 5961 section 3.2: only an exact number resets).
+    pub(crate) fn reset_leg(&mut self, id: FlowId, leg: Leg, out: &mut impl Output) {
+        if !leg.is_some() {
+            return;
+        }
+        let Some(mut spec) = self.to_leg(leg) else {
+            return;
+        };
+        let flow = &self.flows[id];
+        spec.flags = Flags::RST | Flags::ACK;
+        spec.ack = flow.server_next;
+        spec.timestamps = Self::client_stamps(flow);
+        let unconfirmed = flow.standby.is_some() || flow.state == crate::states::State::Adopting;
+        let numbers = [flow.boundary, flow.client_next];
+        for seq in &numbers[usize::from(!unconfirmed)..] {
+            spec.seq = *seq;
+            self.emit(out, |buffer| build_segment(buffer, &spec));
+        }
+        self.counters.add(Counter::ResetsToBackends);
+    }
+
+    /// Resets whatever socket sits on a leg's tuple and expects `seq`.
+    pub(crate) fn reset_stale(&mut self, leg: Leg, seq: SeqNumber, out: &mut impl Output) {
+        self.counters.add(Counter::StaleSockets);
+        if let Some(mut spec) = self.to_leg(leg) {
+            spec.flags = Flags::RST;
+            spec.seq = seq;
+            self.counters.add(Counter::ResetsToBackends);
+            self.emit(out, |buffer| build_segment(buffer, &spec));
+        }
+    }
+
+    /// Resets the client's connection in the backend's name.
+    pub(crate) fn reset_client(&mut self, id: FlowId, out: &mut impl Output) {
+        let flow = &self.flows[id];
+        let frontend = &self.frontends[usize::from(flow.frontend)];
+        let Some(dst_mac) = self.hops.mac(flow.hop) else {
+            return;
+        };
+        let spec = SegmentSpec {
+            src_mac: self.settings.mac,
+            dst_mac,
+            src: from_addr(&frontend.addr),
+            dst: from_addr(&flow.client),
+            src_port: frontend.port,
+            dst_port: flow.client_port,
+            seq: flow.server_next,
+            ack: flow.client_next,
+            flags: Flags::RST | Flags::ACK,
+            window: 0,
+            timestamps: None,
+            payload: &[],
+        };
+        self.counters.add(Counter::ResetsToClients);
+        self.emit(out, |buffer| build_segment(buffer, &spec));
+    }
+
+    /// Answers a segment that belongs to nothing with a reset (RFC 9293 section 3.10.7.1), out the way it came.
+    pub(crate) fn reset_unknown(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        segment: &Segment,
+        counter: Counter,
+        out: &mut impl Output,
+    ) {
+        if segment.flags.has(Flags::RST) || !self.may_reset(now) {
+            return;
+        }
+        let acked = segment.flags.has(Flags::ACK);
+        let spec = SegmentSpec {
+            src_mac: ether_dst(frame),
+            dst_mac: ether_src(frame),
+            src: segment.dst,
+            dst: segment.src,
+            src_port: segment.dst_port,
+            dst_port: segment.src_port,
+            seq: if acked { segment.ack } else { SeqNumber(0) },
+            ack: if acked {
+                SeqNumber(0)
+            } else {
+                segment.seq.add(segment.seq_len())
+            },
+            flags: if acked {
+                Flags::RST
+            } else {
+                Flags::RST | Flags::ACK
+            },
+            window: 0,
+            timestamps: None,
+            payload: &[],
+        };
+        self.counters.add(counter);
+        self.emit(out, |buffer| build_segment(buffer, &spec));
+    }
+
+    /// The next hop towards an address, as a number in the neighbour table.
+    pub(crate) fn hop_to(
+        &mut self,
+        address: std::net::IpAddr,
+        seen: Option<Mac>,
+    ) -> Option<crate::routes::HopId> {
+        let via = self.routes.next_hop(address)?;
+        let hop = self.hops.intern(via)?;
+        if let Some(mac) = seen {
+            self.hops.learn(hop, mac);
+        }
+        Some(hop)
+    }
+}
+
+#[inline]
+fn finish(rewritten: Result<(), RewriteError>, segment: &Segment) -> Verdict {
+    match rewritten {
+        Ok(()) => Verdict::Transmit(usize::from(segment.end)),
+        Err(RewriteError::TtlExpired) => Verdict::Drop(DropReason::TtlExpired),
+        Err(_) => Verdict::Drop(DropReason::NotOurs),
+    }
+}

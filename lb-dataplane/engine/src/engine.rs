@@ -1,0 +1,415 @@
+//! The engine's parts, its entry points and how a transition's actions are carried out.
+//!
+//! Owns everything else in this crate. It never waits, never allocates after [`Engine::apply`], and changes
+//! a flow's state nowhere but in [`Engine::step`].
+
+use crate::{
+    backend::{Backend, QUARANTINE_MS, Use},
+    closing::Closing,
+    counters::{Counter, Counters, DropReason},
+    flow::{Addr, Bits, FlowId, FlowTable, Leg, to_addr},
+    kept::Kept,
+    lookup::Lookup,
+    policy::Policy,
+    routes::{Hops, Route, Routes},
+    states::{Action, Event, Frame, State, transition},
+    wheel::Wheel,
+};
+use baton_packet::{AdoptionKey, ChecksumState, Decoded, Mac, Segment};
+use std::{net::IpAddr, ops::RangeInclusive};
+
+/// Microseconds on a monotonic clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Instant(pub u64);
+
+impl Instant {
+    /// Whole milliseconds.
+    #[must_use]
+    pub const fn ms(self) -> u64 {
+        self.0 / 1_000
+    }
+
+    /// Milliseconds as flows keep them.
+    pub(crate) const fn ms32(self) -> u32 {
+        self.ms() as u32
+    }
+}
+
+/// What is fixed for an engine's life.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Table sizes.
+    pub limits: baton_api::Limits,
+    /// The dataplane's own addresses; the first of each family is the source of legs.
+    pub addresses: Vec<IpAddr>,
+    /// Ports of legs.
+    pub ports: RangeInclusive<u16>,
+    /// The interface's link-layer address.
+    pub mac: Mac,
+    /// Seeds hash keys and every random choice.
+    pub seed: u64,
+    /// The interface's MTU in bytes.
+    pub mtu: u16,
+}
+
+/// Why an engine cannot be made.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SettingsError {
+    /// No own address.
+    #[error("the dataplane has no address: give its interface one, or set `address`")]
+    NoAddress,
+    /// A table size is out of range.
+    #[error("limits.{field}: {value} is out of range: expected {min} to {max}")]
+    Limit {
+        /// Field of `limits`.
+        field: &'static str,
+        /// Given.
+        value: u64,
+        /// Smallest possible.
+        min: u64,
+        /// Largest possible.
+        max: u64,
+    },
+    /// Too few ports for the legs.
+    #[error("ports: {0} ports are too few: expected at least 64")]
+    FewPorts(usize),
+}
+
+/// Where frames of the engine's own making go.
+pub trait Output {
+    /// An empty buffer to build a frame in, if one is free.
+    fn frame(&mut self) -> Option<&mut [u8]>;
+    /// Sends the first `len` bytes of the buffer last given.
+    fn send(&mut self, len: usize);
+}
+
+/// What becomes of the frame that was given in.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was rewritten in place: send its first bytes.
+    Transmit(usize),
+    /// It is of no use.
+    Drop(DropReason),
+    /// It was consumed.
+    Absorbed,
+}
+
+/// Resets per second for segments that belong to nothing, so that a flood is not answered with a flood.
+const RESETS_PER_SECOND: u32 = 20_000;
+
+/// The packet engine of one worker.
+pub struct Engine {
+    pub(crate) settings: Settings,
+    /// Own addresses by family, for the legs.
+    pub(crate) own: [Option<IpAddr>; 2],
+    pub(crate) generation: u64,
+    pub(crate) flows: FlowTable,
+    pub(crate) frontends: Vec<FrontendSlot>,
+    pub(crate) frontend_ids: Lookup,
+    pub(crate) policies: Vec<Policy>,
+    pub(crate) backends: Vec<Backend>,
+    pub(crate) backend_ids: Lookup,
+    pub(crate) closing: Closing,
+    pub(crate) kept: Kept,
+    /// Timers of flows (ids below the flow limit) and of closing legs (ids from it on).
+    pub(crate) wheel: Wheel,
+    pub(crate) routes: Routes,
+    pub(crate) hops: Hops,
+    pub(crate) keys: Vec<(u8, AdoptionKey)>,
+    pub(crate) counters: Counters,
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) next_probe_ms: u64,
+    pub(crate) resolve_again_ms: u64,
+    /// The leg that the current event redirects its flow to.
+    pub(crate) pending: Leg,
+    resets_left: u32,
+    resets_second: u64,
+}
+
+/// An address and port that clients connect to.
+pub(crate) struct FrontendSlot {
+    pub(crate) addr: Addr,
+    pub(crate) port: u16,
+    pub(crate) policy: u16,
+    /// In the snapshot in force; a slot stays for the flows that came through it.
+    pub(crate) listed: bool,
+}
+
+impl Engine {
+    /// Reserves all tables.
+    ///
+    /// # Errors
+    /// A setting that cannot work.
+    pub fn new(settings: Settings, now: Instant) -> Result<Self, SettingsError> {
+        let limits = settings.limits;
+        for (field, value, min, max) in [
+            ("flows", u64::from(limits.flows), 16, 1 << 24),
+            ("backends", u64::from(limits.backends), 1, 4_096),
+            ("closingLegs", u64::from(limits.closing_legs), 16, 1 << 24),
+            ("keptSegments", u64::from(limits.kept_segments), 1, 1 << 20),
+        ] {
+            if value < min || value > max {
+                return Err(SettingsError::Limit {
+                    field,
+                    value,
+                    min,
+                    max,
+                });
+            }
+        }
+        let ports = settings.ports.clone().count();
+        if ports < 64 {
+            return Err(SettingsError::FewPorts(ports));
+        }
+        let first = |v6: bool| {
+            settings
+                .addresses
+                .iter()
+                .copied()
+                .find(|a| a.is_ipv6() == v6)
+        };
+        let own = [first(false), first(true)];
+        if own == [None, None] {
+            return Err(SettingsError::NoAddress);
+        }
+        let mut rng = fastrand::Rng::with_seed(settings.seed);
+        let keys = (rng.u64(..), rng.u64(..));
+        Ok(Self {
+            own,
+            generation: 0,
+            flows: FlowTable::new(limits.flows, keys),
+            frontends: Vec::new(),
+            frontend_ids: Lookup::build([].into_iter()),
+            policies: Vec::new(),
+            backends: Vec::new(),
+            backend_ids: Lookup::build([].into_iter()),
+            closing: Closing::new(limits.closing_legs),
+            kept: Kept::new(limits.kept_segments as usize),
+            wheel: Wheel::new((limits.flows + limits.closing_legs) as usize),
+            routes: Routes::default(),
+            hops: Hops::new(),
+            keys: Vec::new(),
+            counters: Counters::new(),
+            rng,
+            next_probe_ms: now.ms(),
+            resolve_again_ms: now.ms(),
+            pending: Leg::NONE,
+            resets_left: RESETS_PER_SECOND,
+            resets_second: 0,
+            settings,
+        })
+    }
+
+    /// Sets the adoption keys with their epochs; the first signs, all verify.
+    pub fn set_keys(&mut self, keys: &[(u8, AdoptionKey)]) {
+        self.keys = keys.to_vec();
+        self.next_probe_ms = 0;
+    }
+
+    /// Replaces the routes, as the kernel has them.
+    pub fn set_routes(&mut self, routes: &[Route]) {
+        self.routes.set(routes);
+        self.refresh_hops();
+    }
+
+    /// Tells what the kernel knows of a neighbour.
+    pub fn set_neighbour(&mut self, address: IpAddr, mac: Option<Mac>) {
+        self.hops.set(address, mac);
+    }
+
+    /// An address whose link-layer address is needed; call until `None`, then ask the kernel for each.
+    pub fn next_unresolved(&mut self) -> Option<IpAddr> {
+        self.hops.next_unresolved()
+    }
+
+    /// Judges one frame: the first `len` bytes of `buffer`, which it may rewrite in place.
+    pub fn frame(
+        &mut self,
+        now: Instant,
+        buffer: &mut [u8],
+        len: usize,
+        out: &mut impl Output,
+    ) -> Verdict {
+        let len = len.min(buffer.len());
+        let verdict = match baton_packet::decode(&buffer[..len]) {
+            Ok(Decoded::Tcp(segment)) => self.segment(now, &mut buffer[..len], &segment, out),
+            Ok(Decoded::Icmp(error)) => self.icmp(&mut buffer[..len], &error),
+            Ok(_) => Verdict::Drop(DropReason::NotOurs),
+            Err(malformed) => {
+                self.counters.malformed[malformed as usize] += 1;
+                Verdict::Drop(DropReason::Malformed)
+            }
+        };
+        if let Verdict::Drop(reason) = verdict {
+            self.counters.drop(reason);
+        }
+        verdict
+    }
+
+    #[inline]
+    fn segment(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        segment: &Segment,
+        out: &mut impl Output,
+    ) -> Verdict {
+        match baton_packet::settle_tcp_checksum(frame, segment) {
+            ChecksumState::Full => {}
+            ChecksumState::Partial => self.counters.add(Counter::PartialChecksums),
+            ChecksumState::Bad => return Verdict::Drop(DropReason::BadChecksum),
+        }
+        let to = to_addr(segment.dst);
+        // A leg's port and a frontend's never coincide: the port range is refused where they do.
+        if self.settings.ports.contains(&segment.dst_port)
+            && self.own[usize::from(segment.is_v6())] == Some(segment.dst)
+        {
+            self.counters.add(Counter::FromBackends);
+            let from = to_addr(segment.src);
+            let Some(backend) = self.backend_ids.find(&from, segment.src_port) else {
+                return Verdict::Drop(DropReason::NotOurs);
+            };
+            return self.on_backend(now, frame, segment, backend, out);
+        }
+        match self.frontend_ids.find(&to, segment.dst_port) {
+            Some(frontend) => {
+                self.counters.add(Counter::FromClients);
+                self.on_client(now, frame, segment, frontend, out)
+            }
+            None => Verdict::Drop(DropReason::NotOurs),
+        }
+    }
+
+    /// Moves a flow by the declared table: performs the row's actions and says what becomes of the frame.
+    pub(crate) fn step(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        event: Event,
+        out: &mut impl Output,
+    ) -> Frame {
+        let Some((number, row)) = transition(self.flows[id].state, event) else {
+            return Frame::Forward;
+        };
+        self.counters.transitions[number] += 1;
+        if row.to != State::Gone {
+            self.flows[id].state = row.to;
+        }
+        for action in row.actions {
+            self.act(now, id, *action, out);
+        }
+        row.frame
+    }
+
+    fn act(&mut self, now: Instant, id: FlowId, action: Action, out: &mut impl Output) {
+        match action {
+            Action::DropKept => self.drop_kept(id),
+            Action::ReplayKept => self.replay_kept(id, out),
+            Action::SendAdoption => self.send_adoption(now, id, out),
+            Action::CloseStandby => self.close_standby(now, id, out),
+            Action::ResumeStandby => self.resume_standby(now, id),
+            Action::RenewPort => self.renew_port(now, id),
+            Action::Redirect => self.redirect(now, id),
+            Action::ResetOwner => self.reset_leg(id, self.flows[id].owner, out),
+            Action::ResetStandby => self.reset_leg(id, self.flows[id].standby, out),
+            Action::ResetClient => self.reset_client(id, out),
+            Action::RequestBegins => self.request_begins(now, id),
+            Action::RequestAnswered => self.request_answered(now, id),
+            Action::RequestForgotten => self.request_forgotten(now, id),
+            Action::ArmHandshake
+            | Action::ArmAdoption
+            | Action::ArmIdle
+            | Action::ArmHalfClosed
+            | Action::ArmLinger => self.arm(now, id, action),
+            Action::Release => self.release(now, id),
+        }
+    }
+
+    fn request_begins(&mut self, now: Instant, id: FlowId) {
+        let flow = &mut self.flows[id];
+        if !flow.bits.has(Bits::OUTSTANDING) {
+            flow.bits.set(Bits::OUTSTANDING, true);
+            flow.sent_us = now.0 as u32;
+            let backend = &mut self.backends[usize::from(flow.owner.backend)];
+            backend.estimate.request(now.0);
+            backend.requests += 1;
+        }
+    }
+
+    fn request_answered(&mut self, now: Instant, id: FlowId) {
+        let flow = &mut self.flows[id];
+        if flow.bits.has(Bits::OUTSTANDING) {
+            flow.bits.set(Bits::OUTSTANDING, false);
+            let took = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
+            let backend = &mut self.backends[usize::from(flow.owner.backend)];
+            backend
+                .estimate
+                .first_byte(now.0, now.0.saturating_sub(took));
+        }
+    }
+
+    fn request_forgotten(&mut self, now: Instant, id: FlowId) {
+        let flow = &mut self.flows[id];
+        if flow.bits.has(Bits::OUTSTANDING) {
+            flow.bits.set(Bits::OUTSTANDING, false);
+            self.backends[usize::from(flow.owner.backend)]
+                .estimate
+                .forget(now.0);
+        }
+    }
+
+    /// Makes `leg` the flow's owner leg in every table.
+    pub(crate) fn own_leg(&mut self, id: FlowId, leg: Leg) {
+        let backend = &mut self.backends[usize::from(leg.backend)];
+        backend.assign(leg.port, Use::Owner(id));
+        backend.flows += 1;
+        self.flows[id].owner = leg;
+    }
+
+    /// Takes the owner leg off the flow; its port is free from `free_at_ms` on.
+    pub(crate) fn drop_owner(&mut self, id: FlowId, free_at_ms: u64) {
+        let leg = self.flows[id].owner;
+        if leg.is_some() {
+            let backend = &mut self.backends[usize::from(leg.backend)];
+            backend.flows -= 1;
+            backend.release(leg.port, free_at_ms);
+            self.flows[id].owner = Leg::NONE;
+        }
+    }
+
+    fn release(&mut self, now: Instant, id: FlowId) {
+        self.wheel.cancel(id);
+        let free_at = now.ms() + QUARANTINE_MS;
+        self.drop_owner(id, free_at);
+        let standby = self.flows[id].standby;
+        if standby.is_some() {
+            self.backends[usize::from(standby.backend)].release(standby.port, free_at);
+        }
+        self.drop_kept(id);
+        self.policies[usize::from(self.flows[id].policy)].flows -= 1;
+        self.counters.add(Counter::FlowsClosed);
+        self.flows.remove(id);
+    }
+
+    pub(crate) fn drop_kept(&mut self, id: FlowId) {
+        let mut list = self.flows[id].kept;
+        self.kept.clear(&mut list);
+        self.flows[id].kept = list;
+    }
+
+    /// Whether one more reset for a segment that belongs to nothing may be sent.
+    pub(crate) fn may_reset(&mut self, now: Instant) -> bool {
+        let second = now.0 / 1_000_000;
+        if second != self.resets_second {
+            self.resets_second = second;
+            self.resets_left = RESETS_PER_SECOND;
+        }
+        if self.resets_left == 0 {
+            self.counters.add(Counter::ResetsLimited);
+            return false;
+        }
+        self.resets_left -= 1;
+        true
+    }
+}

@@ -1,0 +1,357 @@
+//! Flows and the table that finds them by the client's end.
+//!
+//! Owns the memory of all flows (one slab, one array of hash chains, reserved at start). It knows nothing
+//! of packets: callers keep the fields true.
+
+use crate::{kept::KeptList, routes::HopId, states::State};
+use baton_packet::SeqNumber;
+use siphasher::sip::SipHasher13;
+use std::{hash::Hasher, net::IpAddr};
+
+/// An IP address as 16 bytes, IPv4 mapped (`::ffff:a.b.c.d`).
+pub(crate) type Addr = [u8; 16];
+
+/// Index of a flow in the table.
+pub(crate) type FlowId = u32;
+
+/// No flow, no leg, end of a chain.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Facts about a flow that are either so or not.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Bits(u16);
+
+impl Bits {
+    pub(crate) const WSCALE: u16 = 1;
+    pub(crate) const SACK: u16 = 1 << 1;
+    pub(crate) const TIMESTAMPS: u16 = 1 << 2;
+    pub(crate) const ECN: u16 = 1 << 3;
+    pub(crate) const V6: u16 = 1 << 4;
+    /// Never moves again.
+    pub(crate) const PINNED: u16 = 1 << 5;
+    /// A request is counted as outstanding at the owner.
+    pub(crate) const OUTSTANDING: u16 = 1 << 6;
+    /// The kept copies hold every byte since the boundary.
+    pub(crate) const KEPT_WHOLE: u16 = 1 << 7;
+    /// The outstanding request's method is idempotent (RFC 9110 section 9.2.2).
+    pub(crate) const IDEMPOTENT: u16 = 1 << 8;
+    /// The standby leg closed or reset: nothing to roll back to.
+    pub(crate) const STANDBY_GONE: u16 = 1 << 9;
+    /// The client's FIN was seen while an adoption was unconfirmed.
+    pub(crate) const CLIENT_FIN: u16 = 1 << 10;
+    /// A move or its taking back happened at `moved_ms`.
+    pub(crate) const MOVED: u16 = 1 << 11;
+
+    #[inline]
+    pub(crate) fn has(self, bit: u16) -> bool {
+        self.0 & bit != 0
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, bit: u16, on: bool) {
+        if on {
+            self.0 |= bit;
+        } else {
+            self.0 &= !bit;
+        }
+    }
+}
+
+/// One leg: a backend and our port towards it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Leg {
+    pub(crate) backend: u16,
+    pub(crate) port: u16,
+}
+
+impl Leg {
+    /// Port 0 is no leg.
+    pub(crate) const NONE: Leg = Leg {
+        backend: u16::MAX,
+        port: 0,
+    };
+
+    #[inline]
+    pub(crate) fn is_some(self) -> bool {
+        self.port != 0
+    }
+}
+
+/// A client connection.
+#[derive(Clone)]
+pub(crate) struct Flow {
+    pub(crate) client: Addr,
+    /// Hash chain, or the free list.
+    next: FlowId,
+    pub(crate) client_port: u16,
+    pub(crate) frontend: u16,
+    pub(crate) policy: u16,
+    pub(crate) owner: Leg,
+    pub(crate) standby: Leg,
+    /// Next hop towards the client.
+    pub(crate) hop: HopId,
+    pub(crate) bits: Bits,
+    pub(crate) state: State,
+    /// Server's window scale in the high nibble, client's in the low one.
+    pub(crate) scales: u8,
+    /// Adoption or redirection tries so far.
+    pub(crate) tries: u8,
+    /// Adoption segments sent on the owner leg, and refusals among the answers to them.
+    pub(crate) asked: u8,
+    pub(crate) refusals: u8,
+    /// The client's MSS.
+    pub(crate) mss: u16,
+    /// Last window field of each side, unscaled.
+    pub(crate) client_window: u16,
+    /// Next new byte of the client.
+    pub(crate) client_next: SeqNumber,
+    /// Highest client byte that the backend acknowledged.
+    pub(crate) client_acked: SeqNumber,
+    /// Next new byte of the backend.
+    pub(crate) server_next: SeqNumber,
+    /// Highest backend byte that the client acknowledged.
+    pub(crate) server_acked: SeqNumber,
+    /// Last timestamp value of each side, and when the server's was seen (ms).
+    pub(crate) client_ts: u32,
+    pub(crate) server_ts: u32,
+    pub(crate) server_ts_ms: u32,
+    /// First byte of the request that an adoption carries.
+    pub(crate) boundary: SeqNumber,
+    /// When the outstanding request was sent (us, wrapping).
+    pub(crate) sent_us: u32,
+    /// When the last segment was seen (ms, wrapping).
+    pub(crate) last_ms: u32,
+    /// When the flow last moved (ms, wrapping).
+    pub(crate) moved_ms: u32,
+    pub(crate) migrations: u32,
+    pub(crate) kept: KeptList,
+}
+
+/// Timers cost 20 bytes an entry at most (see `wheel`), hash chains 4.
+const _: () = assert!(size_of::<Flow>() + 20 + 4 <= crate::FLOW_BYTES_MAX);
+
+impl Flow {
+    pub(crate) fn new(client: Addr, client_port: u16, frontend: u16, policy: u16) -> Self {
+        Self {
+            client,
+            next: NONE,
+            client_port,
+            frontend,
+            policy,
+            owner: Leg::NONE,
+            standby: Leg::NONE,
+            hop: HopId(0),
+            bits: Bits::default(),
+            state: State::Gone,
+            scales: 0,
+            tries: 0,
+            asked: 0,
+            refusals: 0,
+            mss: 536,
+            client_window: 0,
+            client_next: SeqNumber(0),
+            client_acked: SeqNumber(0),
+            server_next: SeqNumber(0),
+            server_acked: SeqNumber(0),
+            client_ts: 0,
+            server_ts: 0,
+            server_ts_ms: 0,
+            boundary: SeqNumber(0),
+            sent_us: 0,
+            last_ms: 0,
+            moved_ms: 0,
+            migrations: 0,
+            kept: KeptList::default(),
+        }
+    }
+
+    /// The server's timestamp clock now, going on from its last value at 1 ms a tick (RFC 7323 section 5.4;
+    /// Linux `tcp_ts_hz`).
+    pub(crate) fn server_ts_at(&self, now_ms: u32) -> u32 {
+        self.server_ts
+            .wrapping_add(now_ms.wrapping_sub(self.server_ts_ms))
+    }
+
+    /// Whether the client may send at `seq`: not beyond the largest window that the backend can have offered
+    /// (RFC 7323 section 2.3). What is beyond is for the backend's kernel to judge; the flow learns nothing from it.
+    #[inline]
+    pub(crate) fn client_may_send(&self, seq: SeqNumber) -> bool {
+        seq.since(self.client_acked) <= 0xffff << (self.scales >> 4)
+    }
+
+    /// Whether the backend may send at `seq`, likewise.
+    #[inline]
+    pub(crate) fn server_may_send(&self, seq: SeqNumber) -> bool {
+        seq.since(self.server_acked) <= 0xffff << (self.scales & 15)
+    }
+
+    /// Everything that either side sent is acknowledged by the other.
+    #[inline]
+    pub(crate) fn all_acked(&self) -> bool {
+        self.client_acked == self.client_next && self.server_acked == self.server_next
+    }
+}
+
+/// All flows: a slab with a free list, and hash chains over (client, client port, frontend).
+pub(crate) struct FlowTable {
+    flows: Box<[Flow]>,
+    chains: Box<[FlowId]>,
+    free: FlowId,
+    used: u32,
+    keys: (u64, u64),
+}
+
+impl FlowTable {
+    pub(crate) fn new(limit: u32, keys: (u64, u64)) -> Self {
+        let blank = Flow::new([0; 16], 0, 0, 0);
+        let mut flows = vec![blank; limit as usize].into_boxed_slice();
+        for (i, flow) in flows.iter_mut().enumerate() {
+            flow.next = if i + 1 < limit as usize {
+                i as u32 + 1
+            } else {
+                NONE
+            };
+        }
+        let chains = vec![NONE; (limit as usize).next_power_of_two()].into_boxed_slice();
+        Self {
+            flows,
+            chains,
+            free: if limit == 0 { NONE } else { 0 },
+            used: 0,
+            keys,
+        }
+    }
+
+    #[inline]
+    fn chain(&self, client: &Addr, port: u16, frontend: u16) -> usize {
+        let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
+        let mut key = [0u8; 20];
+        key[..16].copy_from_slice(client);
+        key[16..18].copy_from_slice(&port.to_le_bytes());
+        key[18..].copy_from_slice(&frontend.to_le_bytes());
+        hasher.write(&key);
+        hasher.finish() as usize & (self.chains.len() - 1)
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, client: &Addr, port: u16, frontend: u16) -> Option<FlowId> {
+        let mut id = self.chains[self.chain(client, port, frontend)];
+        while id != NONE {
+            let flow = &self.flows[id as usize];
+            if flow.client_port == port && flow.frontend == frontend && flow.client == *client {
+                return Some(id);
+            }
+            id = flow.next;
+        }
+        None
+    }
+
+    /// Adds a flow; `None` if the table is full.
+    pub(crate) fn insert(&mut self, mut flow: Flow) -> Option<FlowId> {
+        let id = self.free;
+        if id == NONE {
+            return None;
+        }
+        let chain = self.chain(&flow.client, flow.client_port, flow.frontend);
+        self.free = self.flows[id as usize].next;
+        flow.next = self.chains[chain];
+        self.flows[id as usize] = flow;
+        self.chains[chain] = id;
+        self.used += 1;
+        Some(id)
+    }
+
+    pub(crate) fn remove(&mut self, id: FlowId) {
+        let flow = &self.flows[id as usize];
+        let chain = self.chain(&flow.client, flow.client_port, flow.frontend);
+        let after = flow.next;
+        let mut at = self.chains[chain];
+        if at == id {
+            self.chains[chain] = after;
+        } else {
+            while self.flows[at as usize].next != id {
+                at = self.flows[at as usize].next;
+            }
+            self.flows[at as usize].next = after;
+        }
+        let flow = &mut self.flows[id as usize];
+        flow.state = State::Gone;
+        flow.owner = Leg::NONE;
+        flow.standby = Leg::NONE;
+        flow.next = self.free;
+        self.free = id;
+        self.used -= 1;
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.flows.len() as u32
+    }
+
+    /// All slots, the free ones (state `Gone`) too.
+    pub(crate) fn slots(&self) -> &[Flow] {
+        &self.flows
+    }
+}
+
+impl std::ops::Index<FlowId> for FlowTable {
+    type Output = Flow;
+    #[inline]
+    fn index(&self, id: FlowId) -> &Flow {
+        &self.flows[id as usize]
+    }
+}
+
+impl std::ops::IndexMut<FlowId> for FlowTable {
+    #[inline]
+    fn index_mut(&mut self, id: FlowId) -> &mut Flow {
+        &mut self.flows[id as usize]
+    }
+}
+
+/// An address in 16 bytes.
+#[inline]
+pub(crate) fn to_addr(address: IpAddr) -> Addr {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// And back; a mapped address is IPv4.
+#[inline]
+pub(crate) fn from_addr(address: &Addr) -> IpAddr {
+    IpAddr::from(*address).to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_map(ops in proptest::collection::vec((any::<bool>(), 0u8..4, 0u16..40, 0u16..2), 1..400)) {
+            let mut table = FlowTable::new(32, (1, 2));
+            let mut oracle: HashMap<(u8, u16, u16), FlowId> = HashMap::new();
+            for (add, host, port, frontend) in ops {
+                let client = to_addr(IpAddr::from([10, 0, 0, host]));
+                let key = (host, port, frontend);
+                prop_assert_eq!(table.find(&client, port, frontend), oracle.get(&key).copied());
+                if add && !oracle.contains_key(&key) {
+                    match table.insert(Flow::new(client, port, frontend, 0)) {
+                        Some(id) => { prop_assert!(oracle.insert(key, id).is_none()); }
+                        None => prop_assert_eq!(oracle.len(), 32),
+                    }
+                } else if let Some(id) = oracle.remove(&key) {
+                    table.remove(id);
+                }
+                prop_assert_eq!(table.used() as usize, oracle.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Opening a flow: the client's SYN, the backend's answer, and what to do when the answer is none.
+
+use crate::{
+    Engine, Output, Verdict,
+    backend::QUARANTINE_MS,
+    counters::{Counter, DropReason},
+    engine::Instant,
+    flow::{Bits, Flow, FlowId, Leg, to_addr},
+    states::{Event, Frame, State},
+};
+use baton_packet::{Flags, Segment, ether_src, parse_syn_options};
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
+
+/// Backends that a new flow asks before the client is told that none accepts.
+const SYN_TRIES_MAX: u8 = 3;
+/// Stale sockets that a SYN steps around at once; the client's retransmission goes on from there.
+const SYN_PORTS_MAX: u8 = 8;
+/// MSS where the SYN names none (RFC 9293 section 3.7.1).
+const MSS_DEFAULT_V4: u16 = 536;
+const MSS_DEFAULT_V6: u16 = 1_220;
+/// Smallest MSS that `bpf_sk_assign_tcp_reqsk` takes (net/core/filter.c; seen on Linux 6.18 for IPv4). Such a flow
+/// is pinned: a refusal would count against the backend, and a client must not be able to cause that.
+const MSS_ADOPTABLE_V4: u16 = 536;
+const MSS_ADOPTABLE_V6: u16 = 1_220;
+
+impl Engine {
+    pub(crate) fn client_syn(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        segment: &Segment,
+        frontend: u16,
+        found: Option<FlowId>,
+        out: &mut impl Output,
+    ) -> Verdict {
+        if let Some(id) = found {
+            let flow = &self.flows[id];
+            let same = flow.client_next == segment.seq.add(1)
+                && matches!(flow.state, State::SynSent | State::SynAcked);
+            let over = matches!(flow.state, State::Closed | State::SynSent | State::SynAcked);
+            if same || !over {
+                // A retransmission, or for the backend's kernel to challenge (RFC 5961 section 4).
+                let owner = flow.owner;
+                return self.forward_to_leg(frame, segment, owner);
+            }
+            // The client reuses its port for a new connection.
+            let _ = self.step(now, id, Event::ClientRst, out);
+        }
+        self.open(now, frame, segment, frontend)
+    }
+
+    fn open(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        segment: &Segment,
+        frontend: u16,
+    ) -> Verdict {
+        let slot = &self.frontends[usize::from(frontend)];
+        if !slot.listed {
+            return Verdict::Drop(DropReason::NotOurs);
+        }
+        let policy = slot.policy;
+        let client = to_addr(segment.src);
+        let Some(hop) = self.hop_to(segment.src, Some(ether_src(frame))) else {
+            return Verdict::Drop(DropReason::NoRoute);
+        };
+        // Stable across dataplanes and restarts: no key.
+        let mut hasher = SipHasher13::new();
+        hasher.write(&client);
+        hasher.write_u16(segment.src_port);
+        let hash = hasher.finish();
+        let v6 = segment.is_v6();
+        let Some(backend) = self.policies[usize::from(policy)].choose(
+            v6,
+            hash,
+            &self.backends,
+            now,
+            &mut self.rng,
+            None,
+        ) else {
+            return Verdict::Drop(DropReason::NoBackend);
+        };
+        let Some(port) = self.backends[usize::from(backend)].ports.take(now.ms()) else {
+            return Verdict::Drop(DropReason::NoPort);
+        };
+
+        let options = parse_syn_options(segment.options(frame));
+        let mut flow = Flow::new(client, segment.src_port, frontend, policy);
+        flow.hop = hop;
+        flow.state = State::SynSent;
+        // The SYN alone: without the option that was stripped, data in it is not acknowledged and comes again.
+        flow.client_next = segment.seq.add(1);
+        flow.client_acked = segment.seq;
+        flow.client_window = segment.window;
+        flow.mss = options
+            .mss
+            .unwrap_or(if v6 { MSS_DEFAULT_V6 } else { MSS_DEFAULT_V4 });
+        flow.scales = options.window_scale.unwrap_or(0);
+        flow.last_ms = now.ms32();
+        flow.tries = 1;
+        flow.bits.set(Bits::V6, v6);
+        flow.bits.set(Bits::WSCALE, options.window_scale.is_some());
+        flow.bits.set(Bits::SACK, options.sack_permitted);
+        flow.bits
+            .set(Bits::TIMESTAMPS, options.timestamps.is_some());
+        flow.bits
+            .set(Bits::ECN, segment.flags.has(Flags::ECE | Flags::CWR));
+        if let Some((value, _)) = options.timestamps {
+            flow.client_ts = value;
+        }
+        let adoptable_mss = flow.mss
+            >= if v6 {
+                MSS_ADOPTABLE_V6
+            } else {
+                MSS_ADOPTABLE_V4
+            };
+        let Some(id) = self.flows.insert(flow) else {
+            self.backends[usize::from(backend)]
+                .ports
+                .give_back(port, now.ms());
+            return Verdict::Drop(DropReason::FlowTableFull);
+        };
+        let leg = Leg { backend, port };
+        self.own_leg(id, leg);
+        if !adoptable_mss {
+            self.pin(id, Counter::PinnedSmallMss);
+        }
+        let policy = &mut self.policies[usize::from(policy)];
+        policy.flows += 1;
+        policy.flows_total += 1;
+        self.counters.add(Counter::FlowsOpened);
+        self.keep(id, frame, segment);
+        self.arm(now, id, crate::states::Action::ArmHandshake);
+        self.forward_to_leg(frame, segment, leg)
+    }
+
+    /// A segment from the backend that was sent the SYN.
+    pub(crate) fn answer_to_syn(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        segment: &Segment,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> Verdict {
+        let flow = &mut self.flows[id];
+        let flags = segment.flags;
+        let acks_syn = flags.has(Flags::ACK) && segment.ack == flow.client_next;
+        if flags.has(Flags::RST) {
+            if !acks_syn {
+                return Verdict::Absorbed;
+            }
+            return self.syn_refused(now, frame, segment, id, out);
+        }
+        if flags.has(Flags::SYN | Flags::ACK) && acks_syn {
+            let options = parse_syn_options(segment.options(frame));
+            let both = |bits: &Bits, bit: u16, server: bool| bits.has(bit) && server;
+            let bits = flow.bits;
+            flow.bits.set(
+                Bits::WSCALE,
+                both(&bits, Bits::WSCALE, options.window_scale.is_some()),
+            );
+            flow.bits
+                .set(Bits::SACK, both(&bits, Bits::SACK, options.sack_permitted));
+            flow.bits.set(
+                Bits::TIMESTAMPS,
+                both(&bits, Bits::TIMESTAMPS, options.timestamps.is_some()),
+            );
+            flow.bits
+                .set(Bits::ECN, both(&bits, Bits::ECN, flags.has(Flags::ECE)));
+            if flow.bits.has(Bits::WSCALE) {
+                flow.scales = options.window_scale.unwrap_or(0) << 4 | flow.scales & 15;
+            } else {
+                flow.scales = 0;
+            }
+            if let Some((value, _)) = options.timestamps {
+                flow.server_ts = value;
+                flow.server_ts_ms = now.ms32();
+            }
+            flow.client_acked = segment.ack;
+            flow.server_next = segment.seq.add(segment.seq_len());
+            flow.server_acked = segment.seq;
+            let _ = self.step(now, id, Event::SynAck, out);
+            return self.forward_to_client(frame, segment, id);
+        }
+        // Any other answer is a stale socket's: a challenge ACK, or the SYN-ACK of an older SYN.
+        let owner = flow.owner;
+        flow.tries += 1;
+        if flow.tries > SYN_PORTS_MAX {
+            return Verdict::Absorbed;
+        }
+        self.reset_stale(owner, segment.ack, out);
+        let _ = self.step(now, id, Event::SynStale, out);
+        Verdict::Absorbed
+    }
+
+    fn syn_refused(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        segment: &Segment,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> Verdict {
+        let flow = &mut self.flows[id];
+        flow.tries += 1;
+        let (owner, v6, policy, tries) = (
+            flow.owner,
+            flow.bits.has(Bits::V6),
+            usize::from(flow.policy),
+            flow.tries,
+        );
+        let next = (tries <= SYN_TRIES_MAX && !flow.kept.is_empty())
+            .then(|| {
+                let hash = self.rng.u64(..);
+                self.policies[policy].choose(
+                    v6,
+                    hash,
+                    &self.backends,
+                    now,
+                    &mut self.rng,
+                    Some(owner.backend),
+                )
+            })
+            .flatten()
+            .and_then(|b| {
+                Some(Leg {
+                    backend: b,
+                    port: self.backends[usize::from(b)].ports.take(now.ms())?,
+                })
+            });
+        let verdict = self.forward_to_client(frame, segment, id);
+        let treat = if let Some(leg) = next {
+            self.pending = leg;
+            self.step(now, id, Event::SynRefused, out)
+        } else {
+            self.counters.add(Counter::ResetsToClients);
+            self.step(now, id, Event::SynRefusedByAll, out)
+        };
+        match treat {
+            Frame::Forward => verdict,
+            Frame::Absorb => Verdict::Absorbed,
+        }
+    }
+
+    /// The owner leg goes to the leg that the event's classifier took.
+    pub(crate) fn redirect(&mut self, now: Instant, id: FlowId) {
+        let leg = std::mem::replace(&mut self.pending, Leg::NONE);
+        self.drop_owner(id, now.ms() + QUARANTINE_MS);
+        self.own_leg(id, leg);
+        (self.flows[id].asked, self.flows[id].refusals) = (0, 0);
+    }
+}

@@ -1,0 +1,84 @@
+//! ICMP errors about our segments, translated to the leg that the segment came from, so that path MTU
+//! discovery (RFC 1191, RFC 8201) works through the dataplane.
+
+use crate::{
+    Engine, Verdict,
+    backend::Use,
+    counters::{Counter, DropReason},
+    flow::{from_addr, to_addr},
+};
+use baton_packet::{IcmpError, NewTuple, rewrite_icmp};
+
+/// A quoted sequence number may be this far from the flow's: anything else is a guess by a third party
+/// (RFC 5927 section 4.1).
+const QUOTE_WINDOW: u32 = 1 << 24;
+
+impl Engine {
+    pub(crate) fn icmp(&mut self, frame: &mut [u8], error: &IcmpError) -> Verdict {
+        let family = usize::from(error.v6);
+        let to_backend = self.own[family] == Some(error.inner_src)
+            && self.settings.ports.contains(&error.inner_src_port);
+        let translated = if to_backend {
+            self.icmp_to_client(frame, error)
+        } else {
+            self.icmp_to_leg(frame, error)
+        };
+        match translated {
+            Some(len) => {
+                self.counters.add(Counter::IcmpTranslated);
+                Verdict::Transmit(len)
+            }
+            None => Verdict::Drop(DropReason::IcmpUnrelated),
+        }
+    }
+
+    /// Our segment to a backend met the error: the client sent it.
+    fn icmp_to_client(&self, frame: &mut [u8], error: &IcmpError) -> Option<usize> {
+        let backend = self
+            .backend_ids
+            .find(&to_addr(error.inner_dst), error.inner_dst_port)?;
+        let Use::Owner(id) = self.backends[usize::from(backend)].used_by(error.inner_src_port)?
+        else {
+            return None;
+        };
+        let flow = &self.flows[id];
+        if error.inner_seq.since(flow.client_next).unsigned_abs() > QUOTE_WINDOW {
+            return None;
+        }
+        let frontend = &self.frontends[usize::from(flow.frontend)];
+        let (ours, client) = (from_addr(&frontend.addr), from_addr(&flow.client));
+        let inner = NewTuple {
+            src: client,
+            dst: ours,
+            src_port: flow.client_port,
+            dst_port: frontend.port,
+        };
+        let macs = (self.settings.mac, self.hops.mac(flow.hop)?);
+        rewrite_icmp(frame, error, (ours, client), inner, macs).ok()?;
+        Some(usize::from(error.end))
+    }
+
+    /// Our segment to a client met the error: the owner sent it.
+    fn icmp_to_leg(&self, frame: &mut [u8], error: &IcmpError) -> Option<usize> {
+        let frontend = self
+            .frontend_ids
+            .find(&to_addr(error.inner_src), error.inner_src_port)?;
+        let id = self
+            .flows
+            .find(&to_addr(error.inner_dst), error.inner_dst_port, frontend)?;
+        let flow = &self.flows[id];
+        if error.inner_seq.since(flow.server_next).unsigned_abs() > QUOTE_WINDOW {
+            return None;
+        }
+        let spec = self.to_leg(flow.owner)?;
+        let inner = NewTuple {
+            src: spec.dst,
+            dst: spec.src,
+            src_port: spec.dst_port,
+            dst_port: spec.src_port,
+        };
+        let macs = (spec.src_mac, spec.dst_mac);
+        rewrite_icmp(frame, error, (spec.src, spec.dst), inner, macs).ok()?;
+        Some(usize::from(error.end))
+    }
+}

@@ -1,0 +1,244 @@
+//! Copies of client segments that may have to be sent again, to another backend.
+//!
+//! Owns one slab of fixed slots for all flows and the lists of what each flow keeps. It never looks
+//! into a segment, never allocates after construction, and refuses rather than grows.
+
+/// Largest segment that can be kept: a full Ethernet frame at the usual MTU of 1500 is 1514 bytes.
+/// Jumbo frames are not kept.
+pub(crate) const KEPT_BYTES: usize = 2048;
+/// Most segments that one flow may keep: a request of about 11 KB at the usual MTU.
+pub(crate) const KEPT_PER_FLOW_MAX: u8 = 8;
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+/// Beside each slot's bytes: what comes after it and how much of it is used.
+#[derive(Clone, Copy)]
+struct Slot {
+    /// The next segment of the same flow, or the next free slot.
+    next: u32,
+    bytes: u16,
+    /// How many segments of the same flow come before this one.
+    before: u8,
+}
+
+/// What one flow keeps: first and last slot. 8 bytes, lives in the flow. It is `Copy` so that a
+/// flow can be taken apart, but the flow's own list is the one to push to and to clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeptList {
+    head: u32,
+    tail: u32,
+}
+
+impl Default for KeptList {
+    fn default() -> Self {
+        Self {
+            head: NONE,
+            tail: NONE,
+        }
+    }
+}
+
+impl KeptList {
+    /// Whether nothing is kept.
+    pub(crate) fn is_empty(self) -> bool {
+        self.head == NONE
+    }
+}
+
+/// The pool of kept segments.
+pub(crate) struct Kept {
+    slab: Box<[u8]>,
+    slots: Box<[Slot]>,
+    free: u32,
+    used: usize,
+}
+
+impl Kept {
+    /// A pool for `count` segments of [`KEPT_BYTES`]. The only place that allocates.
+    pub(crate) fn new(count: usize) -> Self {
+        assert!(count < NONE as usize, "slot numbers are 32 bits wide");
+        let slot = |next| Slot {
+            next,
+            bytes: 0,
+            before: 0,
+        };
+        let slots: Box<[Slot]> = (1..=count)
+            .map(|next| slot(if next == count { NONE } else { next as u32 }))
+            .collect();
+        Self {
+            slab: vec![0; count * KEPT_BYTES].into_boxed_slice(),
+            slots,
+            free: if count == 0 { NONE } else { 0 },
+            used: 0,
+        }
+    }
+
+    /// Keeps a copy of `frame` at the end of `list`. False, and nothing changes, if the pool is
+    /// empty, the frame is too long or the list has [`KEPT_PER_FLOW_MAX`] segments.
+    #[must_use]
+    pub(crate) fn push(&mut self, list: &mut KeptList, frame: &[u8]) -> bool {
+        let before = self.count(*list);
+        let slot = self.free;
+        if slot == NONE || frame.len() > KEPT_BYTES || before >= KEPT_PER_FLOW_MAX {
+            return false;
+        }
+        let at = slot as usize * KEPT_BYTES;
+        self.slab[at..at + frame.len()].copy_from_slice(frame);
+        self.free = self.slots[slot as usize].next;
+        self.slots[slot as usize] = Slot {
+            next: NONE,
+            bytes: frame.len() as u16,
+            before,
+        };
+        if list.tail == NONE {
+            list.head = slot;
+        } else {
+            self.slots[list.tail as usize].next = slot;
+        }
+        list.tail = slot;
+        self.used += 1;
+        true
+    }
+
+    /// The kept segments, oldest first.
+    pub(crate) fn iter(&self, list: KeptList) -> impl Iterator<Item = &[u8]> {
+        let mut slot = list.head;
+        std::iter::from_fn(move || {
+            let Slot { next, bytes, .. } = *self.slots.get(slot as usize)?;
+            let at = slot as usize * KEPT_BYTES;
+            slot = next;
+            Some(&self.slab[at..at + usize::from(bytes)])
+        })
+    }
+
+    /// Gives all segments of `list` back to the pool, at the cost of one.
+    pub(crate) fn clear(&mut self, list: &mut KeptList) {
+        if list.is_empty() {
+            return;
+        }
+        self.used -= usize::from(self.count(*list));
+        self.slots[list.tail as usize].next = self.free;
+        self.free = list.head;
+        *list = KeptList::default();
+    }
+
+    /// How many segments `list` has.
+    pub(crate) fn count(&self, list: KeptList) -> u8 {
+        self.slots
+            .get(list.tail as usize)
+            .map_or(0, |last| last.before + 1)
+    }
+
+    /// How many segments are kept now, over all flows.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// How many segments can be kept at a time.
+    pub(crate) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn kept_frames(kept: &Kept, list: KeptList) -> Vec<Vec<u8>> {
+        kept.iter(list).map(<[u8]>::to_vec).collect()
+    }
+
+    #[test]
+    fn a_list_is_8_bytes() {
+        assert_eq!(size_of::<KeptList>(), 8);
+    }
+
+    #[test]
+    fn keeps_copies_in_order_and_gives_them_back() {
+        let mut kept = Kept::new(3);
+        let mut list = KeptList::default();
+        assert!(list.is_empty() && kept_frames(&kept, list).is_empty());
+        for frame in [&b"GET / "[..], b"", b"HTTP/1.1"] {
+            assert!(kept.push(&mut list, frame));
+        }
+        assert_eq!(kept_frames(&kept, list), [&b"GET / "[..], b"", b"HTTP/1.1"]);
+        assert_eq!((kept.used(), kept.capacity(), kept.count(list)), (3, 3, 3));
+        kept.clear(&mut list);
+        assert!(list.is_empty() && kept_frames(&kept, list).is_empty());
+        assert_eq!(kept.used(), 0);
+        kept.clear(&mut list);
+        assert_eq!(kept.used(), 0);
+    }
+
+    #[test]
+    fn refuses_what_is_too_long() {
+        let mut kept = Kept::new(1);
+        let mut list = KeptList::default();
+        assert!(!kept.push(&mut list, &[1; KEPT_BYTES + 1]));
+        assert!(list.is_empty());
+        assert!(kept.push(&mut list, &[2; KEPT_BYTES]));
+        assert_eq!(kept_frames(&kept, list), [[2; KEPT_BYTES]]);
+    }
+
+    #[test]
+    fn refuses_more_than_a_flow_may_keep() {
+        let mut kept = Kept::new(20);
+        let mut list = KeptList::default();
+        for number in 0..KEPT_PER_FLOW_MAX {
+            assert!(kept.push(&mut list, &[number]));
+        }
+        assert!(!kept.push(&mut list, b"one more"));
+        assert_eq!(kept_frames(&kept, list).len(), 8);
+        assert_eq!(kept.used(), 8);
+    }
+
+    #[test]
+    fn refuses_when_the_pool_is_empty() {
+        let mut kept = Kept::new(2);
+        let (mut first, mut second) = (KeptList::default(), KeptList::default());
+        assert!(kept.push(&mut first, b"a") && kept.push(&mut second, b"b"));
+        assert!(!kept.push(&mut first, b"c"));
+        kept.clear(&mut second);
+        assert!(kept.push(&mut first, b"c"));
+        assert_eq!(kept_frames(&kept, first), [b"a", b"c"]);
+
+        let mut nothing = Kept::new(0);
+        assert!(!nothing.push(&mut second, b"d"));
+        assert_eq!((nothing.used(), nothing.capacity()), (0, 0));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        #[test]
+        fn agrees_with_vectors(
+            ops in prop::collection::vec((0..6_usize, 0..5_u8, 0..64_usize), 1..200),
+        ) {
+            const SLOTS: usize = 13;
+            let mut kept = Kept::new(SLOTS);
+            let mut lists = [KeptList::default(); 6];
+            let mut model: [Vec<Vec<u8>>; 6] = Default::default();
+            for (number, (flow, kind, bytes)) in ops.into_iter().enumerate() {
+                if kind == 0 {
+                    kept.clear(&mut lists[flow]);
+                    model[flow].clear();
+                } else {
+                    let frame = vec![number as u8; bytes];
+                    let used: usize = model.iter().map(Vec::len).sum();
+                    let fits = used < SLOTS && model[flow].len() < usize::from(KEPT_PER_FLOW_MAX);
+                    prop_assert_eq!(kept.push(&mut lists[flow], &frame), fits);
+                    if fits {
+                        model[flow].push(frame);
+                    }
+                }
+                for (list, frames) in lists.iter().zip(&model) {
+                    prop_assert_eq!(&kept_frames(&kept, *list), frames);
+                }
+                prop_assert_eq!(kept.used(), model.iter().map(Vec::len).sum::<usize>());
+            }
+        }
+    }
+}

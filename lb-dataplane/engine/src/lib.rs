@@ -1,0 +1,48 @@
+//! The packet engine of Baton, sans I/O: `(now, frame, state) -> verdict + frames out`.
+//!
+//! [`Engine`] owns flows, legs, request boundaries, the choice of backend and the adoption state machine.
+//! It does no I/O, reads no clock and draws no randomness of its own: the caller passes `now` and a seed,
+//! and gives frames in and takes frames out. All memory is reserved by [`Engine::new`] and
+//! [`Engine::apply`]; [`Engine::frame`] and [`Engine::poll`] never allocate.
+//!
+//! # Invariants
+//! - A flow has one owner leg; what any other leg sends is absorbed (fencing).
+//! - The state of a flow changes only in [`states`], by a row of the declared table.
+//! - Sequence numbers are never translated.
+#![forbid(unsafe_code)]
+
+mod adopt;
+mod apply;
+mod backend;
+mod boundary;
+mod check;
+mod client;
+mod closing;
+mod counters;
+mod emit;
+mod engine;
+mod estimate;
+mod flow;
+mod handshake;
+mod icmp;
+mod kept;
+mod lookup;
+mod maglev;
+mod policy;
+mod ports;
+mod probe;
+mod routes;
+mod server;
+pub mod states;
+mod timers;
+mod view;
+mod wheel;
+mod wrr;
+
+pub use apply::ApplyError;
+pub use counters::{Counter, DropReason};
+pub use engine::{Engine, Instant, Output, Settings, SettingsError, Verdict};
+pub use routes::Route;
+
+/// Bytes that one flow costs in the flow table, timers and hash chains together, checked at compile time.
+pub const FLOW_BYTES_MAX: usize = 128;

@@ -1,0 +1,259 @@
+//! Policies in force: which backends, how they are chosen, when a flow moves.
+//!
+//! Owns choice and rate limits. It never touches flows or packets. Work per choice is constant, but for
+//! `WeightedRoundRobin` on a new flow (at most 256 steps) and `Always` (the same).
+
+use crate::{backend::Backend, engine::Instant, maglev::Maglev, wrr::Wrr};
+use baton_api::{Algorithm, MigrationMode};
+
+/// Expected waits below this are all alike: wake-ups on a busy machine take as long.
+const ALIKE_US: u64 = 512;
+
+/// A backend as a policy sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Member {
+    pub(crate) backend: u16,
+    pub(crate) weight: u16,
+    pub(crate) draining: bool,
+}
+
+/// The members of one address family.
+pub(crate) struct Pool {
+    pub(crate) members: Vec<Member>,
+    maglev: Option<Maglev>,
+    wrr: Wrr,
+    rotor: usize,
+}
+
+/// One policy.
+pub(crate) struct Policy {
+    pub(crate) spec: baton_api::Policy,
+    /// In the snapshot in force. A policy that left it keeps its slot until its last flow is gone.
+    pub(crate) listed: bool,
+    /// IPv4 and IPv6.
+    pub(crate) pools: [Pool; 2],
+    tokens: u32,
+    tokens_second: u64,
+    pub(crate) flows: u32,
+    pub(crate) flows_total: u64,
+    pub(crate) moves_total: u64,
+    pub(crate) rollbacks_total: u64,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self {
+            members: Vec::new(),
+            maglev: None,
+            wrr: Wrr::new(&[]),
+            rotor: 0,
+        }
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(members: Vec<Member>, identities: &[u64], algorithm: Algorithm) -> Self {
+        let weight = |m: &Member| if m.draining { 0 } else { m.weight };
+        let maglev = (algorithm == Algorithm::Maglev && !members.is_empty()).then(|| {
+            let table: Vec<_> = identities
+                .iter()
+                .zip(&members)
+                .map(|(id, m)| (*id, weight(m)))
+                .collect();
+            Maglev::build(&table)
+        });
+        let weights: Vec<u16> = members.iter().map(weight).collect();
+        Self {
+            members,
+            maglev,
+            wrr: Wrr::new(&weights),
+            rotor: 0,
+        }
+    }
+
+    fn usable(&self, at: usize) -> bool {
+        let member = self.members[at];
+        member.weight > 0 && !member.draining
+    }
+
+    /// How much a member has to do, heavier ones appearing idler: the expected wait by powers of two, then flows.
+    /// Waits that are alike differ by chance; if they decided, new flows would all go to the luckiest pod.
+    fn cost(&self, at: usize, backends: &[Backend], now: Instant) -> (u32, u64, u64) {
+        let member = self.members[at];
+        let backend = &backends[usize::from(member.backend)];
+        let weight = u64::from(member.weight.max(1));
+        let wait_us = backend.estimate.wait_us(now.0).saturating_mul(256) / weight;
+        let flows = u64::from(backend.flows) * 256 / weight;
+        (wait_us.max(ALIKE_US * 256).ilog2(), flows, wait_us)
+    }
+
+    /// The better of two random members that `good` admits (power of two choices); falls back to a scan
+    /// when the draws hit none.
+    fn two_choices(
+        &self,
+        backends: &[Backend],
+        now: Instant,
+        rng: &mut fastrand::Rng,
+        good: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let count = self.members.len();
+        if count == 0 {
+            return None;
+        }
+        let start = rng.usize(..count);
+        let first = (start..count).chain(0..start).find(|at| good(*at))?;
+        let start = rng.usize(..count);
+        let second = (start..count)
+            .chain(0..start)
+            .find(|at| *at != first && good(*at));
+        Some(match second {
+            Some(second) if self.cost(second, backends, now) < self.cost(first, backends, now) => {
+                second
+            }
+            _ => first,
+        })
+    }
+}
+
+impl Policy {
+    pub(crate) fn new(spec: baton_api::Policy, pools: [Pool; 2]) -> Self {
+        Self {
+            spec,
+            listed: true,
+            pools,
+            tokens: 0,
+            tokens_second: 0,
+            flows: 0,
+            flows_total: 0,
+            moves_total: 0,
+            rollbacks_total: 0,
+        }
+    }
+
+    /// The backend for a new flow; `except` was tried already.
+    pub(crate) fn choose(
+        &mut self,
+        v6: bool,
+        client_hash: u64,
+        backends: &[Backend],
+        now: Instant,
+        rng: &mut fastrand::Rng,
+        except: Option<u16>,
+    ) -> Option<u16> {
+        let pool = &mut self.pools[usize::from(v6)];
+        let admits = |p: &Pool, at: usize| p.usable(at) && Some(p.members[at].backend) != except;
+        let chosen = match self.spec.algorithm {
+            Algorithm::LeastOutstanding => {
+                pool.two_choices(backends, now, rng, |at| admits(pool, at))
+            }
+            Algorithm::Maglev => pool
+                .maglev
+                .as_ref()
+                .and_then(|m| m.pick(client_hash))
+                .filter(|at| admits(pool, *at))
+                .or_else(|| pool.two_choices(backends, now, rng, |at| admits(pool, at))),
+            Algorithm::WeightedRoundRobin => {
+                let members = &pool.members;
+                pool.wrr.next(|at| {
+                    let m = members[at];
+                    m.weight > 0 && !m.draining && Some(m.backend) != except
+                })
+            }
+        };
+        // Better a draining pod than none; but weight 0 means none, whatever happens.
+        let chosen = chosen.or_else(|| {
+            pool.members
+                .iter()
+                .position(|m| m.weight > 0 && Some(m.backend) != except)
+        });
+        chosen.map(|at| pool.members[at].backend)
+    }
+
+    /// Where a flow of `owner` should go at this boundary, if anywhere. `rested` says that its cooldown is over.
+    pub(crate) fn choose_move(
+        &mut self,
+        v6: bool,
+        owner: u16,
+        rested: bool,
+        backends: &[Backend],
+        now: Instant,
+        rng: &mut fastrand::Rng,
+    ) -> Option<u16> {
+        let pool = &mut self.pools[usize::from(v6)];
+        let migration = self.spec.migration;
+        let good = |p: &Pool, at: usize| {
+            let member = p.members[at];
+            let backend = &backends[usize::from(member.backend)];
+            member.backend != owner && p.usable(at) && backend.probe.adoptable(now)
+        };
+        match migration.mode {
+            MigrationMode::Never => None,
+            MigrationMode::Always => {
+                let count = pool.members.len();
+                let at = (1..=count)
+                    .map(|i| (pool.rotor + i) % count)
+                    .find(|at| good(pool, *at))?;
+                pool.rotor = at;
+                Some(pool.members[at].backend)
+            }
+            MigrationMode::WhenBetter => {
+                let current = &backends[usize::from(owner)];
+                let here = current.estimate.wait_us(now.0);
+                let leaving = !current.listed || current.draining;
+                if !leaving && (!rested || here < migration.gain.0) {
+                    return None;
+                }
+                let at = pool.two_choices(backends, now, rng, |at| good(pool, at))?;
+                let target = pool.members[at].backend;
+                let there = backends[usize::from(target)].estimate.wait_us(now.0);
+                let better = here.saturating_sub(there) >= migration.gain.0
+                    && here.saturating_mul(100)
+                        >= there.saturating_mul(u64::from(migration.ratio_percent));
+                (leaving || better).then_some(target)
+            }
+        }
+    }
+
+    /// Any adoptable backend but `except`, the better of two.
+    pub(crate) fn choose_adoptable(
+        &self,
+        v6: bool,
+        except: u16,
+        backends: &[Backend],
+        now: Instant,
+        rng: &mut fastrand::Rng,
+    ) -> Option<u16> {
+        let pool = &self.pools[usize::from(v6)];
+        let at = pool.two_choices(backends, now, rng, |at| {
+            let backend = pool.members[at].backend;
+            pool.usable(at)
+                && backend != except
+                && backends[usize::from(backend)].probe.adoptable(now)
+        })?;
+        Some(pool.members[at].backend)
+    }
+
+    /// Takes one move from this second's budget.
+    pub(crate) fn may_move(&mut self, now: Instant) -> bool {
+        let per_second = self.spec.migration.per_second;
+        if per_second == 0 {
+            return true;
+        }
+        let second = now.0 / 1_000_000;
+        if second != self.tokens_second {
+            self.tokens_second = second;
+            self.tokens = per_second;
+        }
+        let may = self.tokens > 0;
+        self.tokens = self.tokens.saturating_sub(1);
+        may
+    }
+
+    /// The flow counts of its predecessor under the same name go on.
+    pub(crate) fn inherit(&mut self, old: &Policy) {
+        self.flows = old.flows;
+        self.flows_total = old.flows_total;
+        self.moves_total = old.moves_total;
+        self.rollbacks_total = old.rollbacks_total;
+    }
+}

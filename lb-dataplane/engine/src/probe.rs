@@ -1,0 +1,228 @@
+//! Adoption probes: whether a backend could adopt a connection right now, asked in band.
+//!
+//! A probe is an authenticated segment that creates nothing; the adopter answers `Ready` or says what is in the
+//! way. It takes the same path as an adoption, so a pod without adopter, with another key, or behind connection
+//! tracking that swallows adoptions, is found out before any request is at stake.
+
+use crate::{Engine, Output, Verdict, backend::Use, counters::Counter, engine::Instant, flow::Leg};
+use baton_packet::{
+    Adoption, Flags, MessageKind, Reason, Segment, SeqNumber, build_adoption, parse_adoption,
+};
+
+/// A ready backend is asked this often, any other one more often.
+const PROBE_READY_MS: u64 = 1_000;
+const PROBE_OTHER_MS: u64 = 100;
+/// `Ready` holds this long: three probes may be lost.
+const READY_HOLDS_MS: u64 = 3_500;
+
+/// What is known of a backend's adopter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finding {
+    Unknown,
+    Ready {
+        until_ms: u64,
+    },
+    Refused(Reason),
+    /// A bare RST: a kernel without adopter.
+    NoAdopter,
+    /// Adoptions met silence.
+    Silent,
+}
+
+/// The state of one backend's probing.
+#[derive(Clone)]
+pub(crate) struct Probe {
+    finding: Finding,
+    port: u16,
+    seq: SeqNumber,
+    ack: SeqNumber,
+    due_ms: u64,
+}
+
+impl Default for Probe {
+    fn default() -> Self {
+        Self {
+            finding: Finding::Unknown,
+            port: 0,
+            seq: SeqNumber(0),
+            ack: SeqNumber(0),
+            due_ms: 0,
+        }
+    }
+}
+
+impl Probe {
+    #[inline]
+    pub(crate) fn adoptable(&self, now: Instant) -> bool {
+        matches!(self.finding, Finding::Ready { until_ms } if now.ms() < until_ms)
+    }
+
+    /// Whether `port` is the one that probes leave from.
+    pub(crate) fn is_on(&self, port: u16) -> bool {
+        self.port == port
+    }
+
+    /// An adoption was refused: not adoptable until a probe says otherwise.
+    pub(crate) fn refused(&mut self, now: Instant, reason: Reason) {
+        self.finding = Finding::Refused(reason);
+        self.due_ms = now.ms() + PROBE_OTHER_MS;
+    }
+
+    /// Adoptions met silence: not adoptable until a probe says otherwise.
+    pub(crate) fn silent(&mut self, now: Instant) {
+        self.finding = Finding::Silent;
+        self.due_ms = now.ms() + PROBE_OTHER_MS;
+    }
+
+    /// In words, for people.
+    pub(crate) fn words(&self, now: Instant) -> &'static str {
+        match self.finding {
+            Finding::Unknown => "not probed yet",
+            Finding::Ready { until_ms } if now.ms() < until_ms => "ready",
+            Finding::Ready { .. } => "no answer to probes any more",
+            Finding::Refused(Reason::NoListener) => "nothing listens on the port",
+            Finding::Refused(Reason::AcceptQueueFull) => "accept queue full",
+            Finding::Refused(Reason::KernelRefused) => {
+                "the pod's kernel refuses (an MPTCP listener?)"
+            }
+            Finding::Refused(Reason::SyncookiesOff) => "net.ipv4.tcp_syncookies is 0 in the pod",
+            Finding::Refused(_) => "refused",
+            Finding::NoAdopter => "no adopter (is host-shim running there?)",
+            Finding::Silent => "adoptions meet silence",
+        }
+    }
+}
+
+impl Engine {
+    /// Notes that a backend does not adopt, and has it asked again soon.
+    pub(crate) fn not_adoptable(
+        &mut self,
+        now: Instant,
+        index: u16,
+        note: impl FnOnce(&mut Probe),
+    ) {
+        note(&mut self.backends[usize::from(index)].probe);
+        self.next_probe_ms = self.next_probe_ms.min(now.ms() + PROBE_OTHER_MS);
+    }
+
+    /// Sends the probes that are due.
+    pub(crate) fn send_probes(&mut self, now: Instant, out: &mut impl Output) {
+        if now.ms() < self.next_probe_ms {
+            return;
+        }
+        let mut next = now.ms() + PROBE_READY_MS;
+        for index in 0..self.backends.len() {
+            if !self.backends[index].listed || self.keys.is_empty() {
+                continue;
+            }
+            if now.ms() >= self.backends[index].probe.due_ms {
+                self.send_probe(now, index as u16, out);
+            }
+            next = next.min(self.backends[index].probe.due_ms);
+        }
+        self.next_probe_ms = next.max(now.ms() + 1);
+    }
+
+    fn send_probe(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let backend = &mut self.backends[usize::from(index)];
+        let wait = if backend.probe.adoptable(now) {
+            PROBE_READY_MS
+        } else {
+            PROBE_OTHER_MS
+        };
+        backend.probe.due_ms = now.ms() + wait;
+        if backend.probe.port == 0 {
+            let Some(port) = backend.ports.take(now.ms()) else {
+                return;
+            };
+            backend.assign(port, Use::Probe);
+            backend.probe.port = port;
+        }
+        backend.probe.seq = SeqNumber(self.rng.u32(..));
+        backend.probe.ack = SeqNumber(self.rng.u32(..));
+        let probe = &backend.probe;
+        let (port, seq, ack) = (probe.port, probe.seq, probe.ack);
+        let (Some(mut spec), Some((epoch, key))) = (
+            self.to_leg(Leg {
+                backend: index,
+                port,
+            }),
+            self.keys.first(),
+        ) else {
+            return;
+        };
+        spec.seq = seq;
+        spec.ack = ack;
+        spec.timestamps = Some((0, 0));
+        let message = Adoption {
+            kind: MessageKind::Probe,
+            mss: 0,
+            server_wscale: 0,
+            client_wscale: 0,
+            wscale_ok: false,
+            sack_ok: false,
+            timestamps_ok: false,
+            ecn_ok: false,
+            epoch: *epoch,
+            server_ts: 0,
+        };
+        let key = key.clone();
+        if self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key)) {
+            self.counters.add(Counter::ProbesSent);
+        }
+    }
+
+    /// A segment on a backend's probe port.
+    pub(crate) fn answer_to_probe(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        segment: &Segment,
+        index: u16,
+    ) -> Verdict {
+        let probe = &self.backends[usize::from(index)].probe;
+        let (seq, ack) = (probe.seq, probe.ack);
+        let (finding, counter) = if let Some(raw) = parse_adoption(frame, segment) {
+            let answer = self.key(raw.epoch()).and_then(|key| raw.verify(key));
+            match answer.map(|a| a.kind) {
+                Some(MessageKind::Answer(reason)) if segment.seq == ack && segment.ack == seq => {
+                    if reason == Reason::Ready {
+                        (
+                            Finding::Ready {
+                                until_ms: now.ms() + READY_HOLDS_MS,
+                            },
+                            Counter::ProbesReady,
+                        )
+                    } else {
+                        (Finding::Refused(reason), Counter::ProbesRefused)
+                    }
+                }
+                _ => {
+                    self.counters.add(Counter::ForgedAnswers);
+                    return Verdict::Absorbed;
+                }
+            }
+        } else if segment.flags.has(Flags::RST) && segment.seq == ack {
+            (Finding::NoAdopter, Counter::ProbesReset)
+        } else {
+            return Verdict::Absorbed;
+        };
+        self.counters.add(counter);
+        let probe = &mut self.backends[usize::from(index)].probe;
+        if let Finding::Ready { .. } = finding {
+            probe.due_ms = now.ms() + PROBE_READY_MS;
+        }
+        probe.finding = finding;
+        Verdict::Absorbed
+    }
+
+    /// Forgets the probe port of a backend that left the snapshot.
+    pub(crate) fn stop_probing(&mut self, now: Instant, index: u16) {
+        let backend = &mut self.backends[usize::from(index)];
+        if backend.probe.port != 0 {
+            let port = std::mem::take(&mut backend.probe.port);
+            backend.release(port, now.ms());
+        }
+        backend.probe = Probe::default();
+    }
+}

@@ -1,0 +1,204 @@
+//! What the engine shows: state, flows and counters for people and metrics.
+//!
+//! Called by the control thread's requests between batches; allocates, never on the packet path.
+
+use crate::{
+    Counter, DropReason, Engine,
+    engine::Instant,
+    flow::{Flow, from_addr},
+    states::{State, TABLE},
+};
+use baton_api::{BackendState, Endpoint, FlowView, Micros, PolicyState};
+use std::{collections::BTreeMap, net::SocketAddr};
+
+type Label = Option<(&'static str, &'static str)>;
+
+impl Engine {
+    /// Every counter: metric name without prefix, label, value.
+    pub fn counters(&self) -> impl Iterator<Item = (&'static str, Label, u64)> + '_ {
+        let named = Counter::ALL.iter().map(|c| {
+            let (name, label) = c.metric();
+            (name, label, self.counters.get(*c))
+        });
+        let drops = DropReason::ALL.iter().map(|r| {
+            (
+                "drops_total",
+                Some(("reason", r.label())),
+                self.counters.dropped(*r),
+            )
+        });
+        let malformed = baton_packet::Malformed::ALL.iter().map(|m| {
+            (
+                "malformed_total",
+                Some(("reason", m.label())),
+                self.counters.malformed[*m as usize],
+            )
+        });
+        named.chain(drops).chain(malformed)
+    }
+
+    /// How often each row of the declared table was taken: state, event, times.
+    pub fn transitions(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
+        TABLE
+            .iter()
+            .zip(self.counters.transitions)
+            .map(|(row, count)| (row.from.name(), row.event.name(), count))
+    }
+
+    /// The value of one counter.
+    #[must_use]
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.counters.get(counter)
+    }
+
+    /// Frames dropped for one reason.
+    #[must_use]
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.counters.dropped(reason)
+    }
+
+    /// Table sizes: name to (used, limit).
+    #[must_use]
+    pub fn tables(&self) -> BTreeMap<String, (u64, u64)> {
+        let listed = self
+            .backends
+            .iter()
+            .filter(|b| b.listed || b.legs_used > 0)
+            .count();
+        let entries = [
+            (
+                "flows",
+                u64::from(self.flows.used()),
+                u64::from(self.flows.limit()),
+            ),
+            (
+                "backends",
+                listed as u64,
+                u64::from(self.settings.limits.backends),
+            ),
+            (
+                "closing_legs",
+                u64::from(self.closing.used()),
+                u64::from(self.closing.limit()),
+            ),
+            (
+                "kept_segments",
+                self.kept.used() as u64,
+                self.kept.capacity() as u64,
+            ),
+            (
+                "next_hops",
+                self.hops.len() as u64,
+                crate::routes::LIMIT_HOPS as u64,
+            ),
+        ];
+        entries
+            .into_iter()
+            .map(|(name, used, limit)| (name.to_owned(), (used, limit)))
+            .collect()
+    }
+
+    /// The figures of policies and backends; the caller fills in what it knows better.
+    #[must_use]
+    pub fn state(&self, now: Instant) -> baton_api::State {
+        let mut counters: BTreeMap<String, u64> = BTreeMap::new();
+        for (name, label, value) in self.counters() {
+            let key = match label {
+                Some((label, is)) => format!("{name}{{{label}=\"{is}\"}}"),
+                None => name.to_owned(),
+            };
+            counters.insert(key, value);
+        }
+        baton_api::State {
+            generation: self.generation,
+            policies: self
+                .policies
+                .iter()
+                .enumerate()
+                .filter(|(_, p)| p.listed || p.flows > 0)
+                .map(|(i, _)| self.policy_state(i, now))
+                .collect(),
+            counters,
+            tables: self.tables(),
+            ..baton_api::State::default()
+        }
+    }
+
+    fn policy_state(&self, index: usize, now: Instant) -> PolicyState {
+        let policy = &self.policies[index];
+        let members = policy.pools.iter().flat_map(|p| &p.members);
+        let backends = members.filter_map(|m| {
+            let b = &self.backends[usize::from(m.backend)];
+            Some(BackendState {
+                name: b.name.clone(),
+                endpoint: Endpoint::new(from_addr(&b.addr), b.port)?,
+                weight: m.weight,
+                draining: m.draining,
+                adoptable: b.probe.adoptable(now),
+                adoptable_reason: b.probe.words(now).to_owned(),
+                flows: u64::from(b.flows),
+                outstanding: u64::from(b.estimate.outstanding()),
+                first_byte: Micros(b.estimate.average_us(now.0)),
+                requests_total: b.requests,
+                migrations_in_total: b.moves_in,
+                migrations_out_total: b.moves_out,
+            })
+        });
+        let frontends = self
+            .frontends
+            .iter()
+            .filter(|f| f.listed && usize::from(f.policy) == index);
+        PolicyState {
+            name: policy.spec.name.clone(),
+            frontends: frontends
+                .filter_map(|f| Endpoint::new(from_addr(&f.addr), f.port))
+                .collect(),
+            algorithm: policy.spec.algorithm,
+            protocol: policy.spec.protocol,
+            flows: u64::from(policy.flows),
+            flows_total: policy.flows_total,
+            migrations_total: policy.moves_total,
+            rollbacks_total: policy.rollbacks_total,
+            backends: backends.collect(),
+        }
+    }
+
+    /// Up to `max` flows from slot `cursor` on, and where to go on.
+    #[must_use]
+    pub fn flows(&self, now: Instant, cursor: u32, max: usize) -> (Vec<FlowView>, Option<u32>) {
+        // A bounded piece of the table, however few flows live in it.
+        const SLOTS_PER_CALL: usize = 4_096;
+        let mut views = Vec::new();
+        let slots = self.flows.slots();
+        for (i, flow) in slots
+            .iter()
+            .enumerate()
+            .skip(cursor as usize)
+            .take(SLOTS_PER_CALL)
+        {
+            if views.len() >= max {
+                return (views, Some(i as u32));
+            }
+            if flow.state != State::Gone {
+                views.extend(self.flow_view(flow, now));
+            }
+        }
+        let next = cursor as usize + SLOTS_PER_CALL;
+        (views, (next < slots.len()).then_some(next as u32))
+    }
+
+    fn flow_view(&self, flow: &Flow, now: Instant) -> Option<FlowView> {
+        let frontend = self.frontends.get(usize::from(flow.frontend))?;
+        let backend = self.backends.get(usize::from(flow.owner.backend));
+        Some(FlowView {
+            client: SocketAddr::new(from_addr(&flow.client), flow.client_port),
+            frontend: Endpoint::new(from_addr(&frontend.addr), frontend.port)?,
+            policy: self.policies[usize::from(flow.policy)].spec.name.clone(),
+            backend: backend.map(|b| b.name.clone()).unwrap_or_default(),
+            port: flow.owner.port,
+            state: flow.state.name().to_owned(),
+            migrations: flow.migrations,
+            quiet: Micros::from_millis(u64::from(now.ms32().wrapping_sub(flow.last_ms))),
+        })
+    }
+}

@@ -1,0 +1,440 @@
+//! A world around an engine: clients behind a router, pods on the link, a clock, and checks on every frame
+//! that leaves.
+#![allow(dead_code, reason = "each test binary uses a part of the harness")]
+
+pub mod conn;
+pub mod wire;
+
+pub use conn::Conn;
+
+use baton_api::{
+    Algorithm, Backend, BackendFailure, Endpoint, Limits, Micros, Migration, MigrationMode, Policy,
+    Protocol, Snapshot, Timeouts,
+};
+use baton_engine::{Counter, DropReason, Engine, Instant, Output, Route, Settings, Verdict};
+use baton_packet::{
+    Adoption, AdoptionKey, Flags, Mac, MessageKind, Reason, Segment, SegmentSpec, SeqNumber,
+    build_adoption, parse_adoption,
+};
+use std::net::{IpAddr, SocketAddr};
+
+pub const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
+pub const ROUTER_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+pub const EPOCH: u8 = 3;
+pub const POD_PORT: u16 = 8080;
+/// Bytes of a frame buffer of the harness.
+const FRAME_BYTES: usize = 2_048;
+
+pub fn key() -> AdoptionKey {
+    AdoptionKey::from_bytes([7; 16])
+}
+
+/// The dataplane's own address.
+pub fn ours(v6: bool) -> IpAddr {
+    if v6 { "fd00::9" } else { "10.0.0.9" }
+        .parse()
+        .expect("an address")
+}
+
+pub fn router(v6: bool) -> IpAddr {
+    if v6 { "fd00::1" } else { "10.0.0.1" }
+        .parse()
+        .expect("an address")
+}
+
+/// Where pod `index` listens.
+pub fn pod(v6: bool, index: usize) -> SocketAddr {
+    let host = 20 + index;
+    let text = if v6 {
+        format!("fd00::{host:x}")
+    } else {
+        format!("10.0.1.{host}")
+    };
+    SocketAddr::new(text.parse().expect("an address"), POD_PORT)
+}
+
+pub fn pod_mac(index: usize) -> Mac {
+    Mac([2, 0, 0, 0, 1, 20 + index as u8])
+}
+
+pub fn endpoint(at: SocketAddr) -> Endpoint {
+    Endpoint::new(at.ip(), at.port()).expect("a port that is not 0")
+}
+
+pub fn frontend(v6: bool) -> SocketAddr {
+    SocketAddr::new(ours(v6), 80)
+}
+
+/// A policy `web` on port 80 of both families with `pods` pods of each, which moves flows at every boundary.
+pub fn policy(pods: usize) -> Policy {
+    let backend = |v6: bool, i: usize| Backend {
+        name: format!("pod-{i}{}", if v6 { "-v6" } else { "" }),
+        endpoint: endpoint(pod(v6, i)),
+        weight: 1,
+        draining: false,
+    };
+    Policy {
+        name: "web".into(),
+        frontends: vec![endpoint(frontend(false)), endpoint(frontend(true))],
+        backends: (0..pods)
+            .map(|i| backend(false, i))
+            .chain((0..pods).map(|i| backend(true, i)))
+            .collect(),
+        algorithm: Algorithm::LeastOutstanding,
+        protocol: Protocol::Http1,
+        migration: Migration {
+            mode: MigrationMode::Always,
+            cooldown: Micros(0),
+            ..Migration::default()
+        },
+        on_backend_failure: BackendFailure::ReplayIdempotent,
+        timeouts: Timeouts::default(),
+    }
+}
+
+pub fn settings() -> Settings {
+    Settings {
+        limits: Limits {
+            flows: 64,
+            backends: 16,
+            closing_legs: 32,
+            kept_segments: 32,
+        },
+        addresses: vec![ours(false), ours(true)],
+        ports: 40_000..=40_127,
+        mac: OUR_MAC,
+        seed: 1,
+        mtu: 1_500,
+    }
+}
+
+/// Where a frame that left goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dest {
+    Client,
+    Pod(usize),
+}
+
+/// A frame that left, decoded.
+#[derive(Clone)]
+pub struct Sent {
+    pub frame: Vec<u8>,
+    pub segment: Segment,
+    pub to: Dest,
+}
+
+impl std::fmt::Debug for Sent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let s = &self.segment;
+        let data = String::from_utf8_lossy(self.data());
+        write!(
+            f,
+            "{:?} {}>{} seq {} ack {} flags {:#x} {data:?} {:?}",
+            self.to,
+            s.src_port,
+            s.dst_port,
+            s.seq.0,
+            s.ack.0,
+            s.flags.0,
+            self.message().map(|m| m.kind)
+        )
+    }
+}
+
+impl Sent {
+    pub fn data(&self) -> &[u8] {
+        self.segment.data(&self.frame)
+    }
+
+    pub fn is(&self, flags: Flags) -> bool {
+        self.segment.flags == flags
+    }
+
+    pub fn stamps(&self) -> Option<(u32, u32)> {
+        baton_packet::timestamps(self.segment.options(&self.frame))
+    }
+
+    /// The adoption message in it, if its tag is right.
+    pub fn message(&self) -> Option<Adoption> {
+        parse_adoption(&self.frame, &self.segment)?.verify(&key())
+    }
+
+    fn is_probe(&self) -> bool {
+        self.message().is_some_and(|m| m.kind == MessageKind::Probe)
+    }
+}
+
+/// The frames of the engine's own making.
+pub struct Out {
+    buffer: Box<[u8]>,
+    sent: Vec<Vec<u8>>,
+    /// Frames that may still be taken.
+    pub free: usize,
+}
+
+impl Out {
+    /// What was sent since the last look.
+    pub fn take(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.sent)
+    }
+}
+
+impl Output for Out {
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        self.buffer.fill(0xa5);
+        (self.free > 0).then_some(&mut self.buffer[..])
+    }
+
+    fn send(&mut self, len: usize) {
+        assert!(self.free > 0, "sent without a frame");
+        self.free -= 1;
+        self.sent.push(self.buffer[..len].to_vec());
+    }
+}
+
+pub struct World {
+    pub engine: Engine,
+    pub now: Instant,
+    pub out: Out,
+    pub snapshot: Snapshot,
+    /// Pods whose adopter answers probes, with this reason. Others stay silent.
+    pub adopters: Vec<Option<Reason>>,
+    /// Whether frames are checked against the world's addresses (off for random input).
+    pub strict: bool,
+    pub verdict: Verdict,
+}
+
+impl World {
+    /// A world with `pods` pods, all of them ready to adopt.
+    pub fn new(pods: usize) -> Self {
+        Self::with(settings(), policy(pods))
+    }
+
+    pub fn with(settings: Settings, policy: Policy) -> Self {
+        let mut world = Self::unprobed(settings, policy);
+        world.poll();
+        world
+    }
+
+    /// A world whose first probes are not sent yet.
+    pub fn unprobed(settings: Settings, policy: Policy) -> Self {
+        let now = Instant(50_000_000);
+        let engine = Engine::new(settings, now).expect("settings of the harness");
+        let mut world = Self {
+            engine,
+            now,
+            out: Out {
+                buffer: vec![0; FRAME_BYTES].into_boxed_slice(),
+                sent: Vec::new(),
+                free: usize::MAX,
+            },
+            snapshot: Snapshot {
+                generation: 1,
+                policies: vec![policy],
+            },
+            adopters: vec![Some(Reason::Ready); 32],
+            strict: true,
+            verdict: Verdict::Absorbed,
+        };
+        let route = |prefix: &str, prefix_len, via| Route {
+            prefix: prefix.parse().expect("an address"),
+            prefix_len,
+            via,
+        };
+        world.engine.set_routes(&[
+            route("10.0.0.0", 16, None),
+            route("0.0.0.0", 0, Some(router(false))),
+            route("fd00::", 64, None),
+            route("::", 0, Some(router(true))),
+        ]);
+        world.engine.set_keys(&[(EPOCH, key())]);
+        world.apply();
+        world
+    }
+
+    /// Applies the snapshot and tells the neighbours' addresses.
+    pub fn apply(&mut self) {
+        self.engine
+            .apply(self.now, &self.snapshot)
+            .expect("snapshot of the test");
+        for v6 in [false, true] {
+            for index in 0..32 {
+                self.engine
+                    .set_neighbour(pod(v6, index).ip(), Some(pod_mac(index)));
+            }
+        }
+        self.engine.check_invariants();
+    }
+
+    /// Applies a changed policy as the next generation.
+    pub fn change(&mut self, change: impl FnOnce(&mut Snapshot)) {
+        change(&mut self.snapshot);
+        self.snapshot.generation += 1;
+        self.apply();
+    }
+
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.engine.counter(counter)
+    }
+
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.engine.dropped(reason)
+    }
+
+    /// How often the row of `state` and `event` was taken.
+    pub fn taken(&self, state: &str, event: &str) -> u64 {
+        self.engine
+            .transitions()
+            .find(|(s, e, _)| (*s, *e) == (state, event))
+            .unwrap_or_else(|| panic!("{state} + {event} is not in the table"))
+            .2
+    }
+
+    pub fn table(&self, name: &str) -> (u64, u64) {
+        self.engine.tables()[name]
+    }
+
+    /// Gives a frame to the engine; what leaves because of it, the engine's own frames first.
+    pub fn inject(&mut self, frame: &[u8]) -> Vec<Sent> {
+        let mut buffer = frame.to_vec();
+        let len = buffer.len();
+        buffer.resize(FRAME_BYTES.max(len), 0x5a);
+        self.verdict = self.engine.frame(self.now, &mut buffer, len, &mut self.out);
+        let mut frames = self.out.take();
+        if let Verdict::Transmit(len) = self.verdict {
+            frames.push(buffer[..len].to_vec());
+        }
+        self.engine.check_invariants();
+        frames.iter().map(|f| self.check(f)).collect()
+    }
+
+    /// Lets the engine do what is due now. Probes are answered by the pods' adopters.
+    pub fn poll(&mut self) -> Vec<Sent> {
+        let mut left = Vec::new();
+        self.engine.poll(self.now, &mut self.out);
+        if self.strict {
+            self.engine.check_invariants();
+        }
+        let frames = self.out.take();
+        for sent in frames.iter().map(|f| self.check(f)).collect::<Vec<_>>() {
+            let adopter = match sent.to {
+                Dest::Pod(index) if sent.is_probe() => self.adopters[index],
+                _ => None,
+            };
+            match adopter {
+                Some(reason) => {
+                    let answer = answer(&sent, reason, 0);
+                    assert!(self.inject(&answer).is_empty());
+                }
+                None if sent.is_probe() => {}
+                None => left.push(sent),
+            }
+        }
+        left
+    }
+
+    /// Lets time pass, polling at every deadline; what left in that time, but for probes.
+    pub fn run_us(&mut self, us: u64) -> Vec<Sent> {
+        let end = Instant(self.now.0 + us);
+        let mut sent = Vec::new();
+        while let Some(at) = self.engine.next_deadline().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            sent.extend(self.poll());
+        }
+        self.now = end;
+        sent.extend(self.poll());
+        self.engine.check_invariants();
+        sent
+    }
+
+    pub fn run_ms(&mut self, ms: u64) -> Vec<Sent> {
+        self.run_us(ms * 1_000)
+    }
+
+    /// Decodes a frame that left and checks its checksums and addresses.
+    pub fn check(&self, frame: &[u8]) -> Sent {
+        let segment = wire::tcp(frame);
+        wire::assert_checksums(frame, &segment);
+        assert_eq!(
+            usize::from(segment.end),
+            frame.len(),
+            "bytes behind the packet"
+        );
+        let index = |at: IpAddr| (0..32).find(|i| pod(segment.is_v6(), *i).ip() == at);
+        let to = match index(segment.dst) {
+            Some(index) => Dest::Pod(index),
+            None => Dest::Client,
+        };
+        if self.strict {
+            assert_eq!(baton_packet::ether_src(frame), OUR_MAC);
+            let mac = match to {
+                Dest::Pod(index) => pod_mac(index),
+                Dest::Client => ROUTER_MAC,
+            };
+            assert_eq!(baton_packet::ether_dst(frame), mac, "{segment:?}");
+            match to {
+                Dest::Pod(_) => {
+                    assert_eq!(segment.src, ours(segment.is_v6()));
+                    assert!((40_000..=40_127).contains(&segment.src_port));
+                    assert_eq!(segment.dst_port, POD_PORT);
+                }
+                Dest::Client => {
+                    assert!(!(40_000..=40_127).contains(&segment.src_port));
+                }
+            }
+        }
+        Sent {
+            frame: frame.to_vec(),
+            segment,
+            to,
+        }
+    }
+}
+
+/// The adopter's answer to a message.
+pub fn answer(message: &Sent, reason: Reason, server_ts: u32) -> Vec<u8> {
+    answer_with(message, reason, server_ts, EPOCH, &key())
+}
+
+pub fn answer_with(
+    message: &Sent,
+    reason: Reason,
+    server_ts: u32,
+    epoch: u8,
+    key: &AdoptionKey,
+) -> Vec<u8> {
+    let m = &message.segment;
+    let spec = SegmentSpec {
+        src_mac: baton_packet::ether_dst(&message.frame),
+        dst_mac: OUR_MAC,
+        src: m.dst,
+        dst: m.src,
+        src_port: m.dst_port,
+        dst_port: m.src_port,
+        seq: m.ack,
+        ack: m.seq,
+        flags: Flags::RST | Flags::ACK,
+        window: 0,
+        timestamps: message.stamps(),
+        payload: &[],
+    };
+    let message = Adoption {
+        kind: MessageKind::Answer(reason),
+        mss: 0,
+        server_wscale: 0,
+        client_wscale: 0,
+        wscale_ok: false,
+        sack_ok: false,
+        timestamps_ok: false,
+        ecn_ok: false,
+        epoch,
+        server_ts,
+    };
+    let mut buffer = [0; 128];
+    let len = build_adoption(&mut buffer, &spec, &message, key).expect("room for an answer");
+    buffer[..len].to_vec()
+}
+
+pub fn seq(number: SeqNumber) -> u32 {
+    number.0
+}

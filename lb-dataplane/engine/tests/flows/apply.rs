@@ -1,0 +1,232 @@
+//! Snapshots put in force while flows live.
+
+use crate::common::{Conn, Dest, World, conn::*, endpoint, frontend, pod, policy, settings};
+use baton_api::{Algorithm, MigrationMode};
+use baton_engine::{ApplyError, Counter, DropReason, Verdict};
+
+#[test]
+fn a_changed_policy_touches_no_flow() {
+    let mut w = World::new(3);
+    let mut flows: Vec<Conn> = (0..6).map(|n| w.idle(n)).collect();
+    w.change(|s| {
+        let p = &mut s.policies[0];
+        p.migration.mode = MigrationMode::Never;
+        p.algorithm = Algorithm::Maglev;
+    });
+    for c in &mut flows {
+        w.exchange(c);
+    }
+    assert_eq!(
+        w.count(Counter::MigrationsBegun),
+        0,
+        "the new mode is in force"
+    );
+    w.change(|s| s.policies[0].migration.mode = MigrationMode::Always);
+    for c in &mut flows {
+        w.moves(c, GET);
+        w.responds(c, OK);
+    }
+    let state = w.engine.state(w.now);
+    assert_eq!(state.generation, 3);
+    assert_eq!(state.policies.len(), 1);
+    assert_eq!(
+        (state.policies[0].flows, state.policies[0].flows_total),
+        (6, 6)
+    );
+    assert_eq!(state.policies[0].migrations_total, 6, "figures go on");
+}
+
+#[test]
+fn a_policy_that_is_removed_keeps_its_flows_and_takes_no_new_ones() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let mut adopting = w.idle(2);
+    w.moves(&mut adopting, GET);
+    w.change(|s| s.policies.clear());
+    for _ in 0..3 {
+        w.exchange(&mut c);
+    }
+    w.responds(&mut adopting, OK);
+    w.ack(&mut adopting);
+    assert!(w.inject(&w.syn_wire(&Conn::new(9)).build()).is_empty());
+    assert_eq!(w.verdict, Verdict::Drop(DropReason::NotOurs));
+    assert!(
+        w.engine.steering().contains(&(frontend(false).ip(), 80)),
+        "flows live"
+    );
+    let end = |w: &mut World, c: &Conn| {
+        let rst = w.client_wire(c, baton_packet::Flags::RST, &[]).build();
+        w.inject(&rst);
+    };
+    end(&mut w, &c);
+    end(&mut w, &adopting);
+    w.run_ms(120_000);
+    assert!(w.engine.steering().is_empty());
+    assert!(w.engine.state(w.now).policies.is_empty());
+    assert_eq!(
+        w.table("backends").0,
+        0,
+        "nothing refers to the pods any more"
+    );
+}
+
+#[test]
+fn a_retired_pod_keeps_its_flows_until_they_move() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let old = c.pod;
+    w.change(|s| {
+        s.policies[0]
+            .backends
+            .retain(|b| b.endpoint != endpoint(pod(false, old)));
+        s.policies[0].migration.mode = MigrationMode::WhenBetter;
+    });
+    w.run_ms(2_000);
+    // Its next request leaves it, although it is the faster one for all we know.
+    w.moves(&mut c, GET);
+    assert_ne!(c.pod, old);
+    w.responds(&mut c, OK);
+    let state = w.engine.state(w.now);
+    assert!(
+        state.policies[0]
+            .backends
+            .iter()
+            .all(|b| b.name != format!("pod-{old}"))
+    );
+    w.run_ms(60_000);
+    // Its slot is used again by another pod.
+    w.change(|s| {
+        let mut b = s.policies[0].backends[0].clone();
+        (b.name, b.endpoint) = ("pod-7".into(), endpoint(pod(false, 7)));
+        s.policies[0].backends.push(b);
+    });
+    assert_eq!(w.table("backends").0, 4);
+    for n in 10..30 {
+        w.idle(n);
+    }
+}
+
+#[test]
+fn new_flows_go_to_new_pods() {
+    let mut w = World::new(1);
+    w.change(|s| s.policies[0] = policy(4));
+    let mut seen = [false; 4];
+    for n in 0..40 {
+        seen[w.open(n).pod] = true;
+    }
+    assert_eq!(seen, [true; 4]);
+}
+
+#[test]
+fn an_older_generation_is_refused_and_an_equal_one_is_not() {
+    let mut w = World::new(2);
+    w.snapshot.generation = 5;
+    w.apply();
+    w.apply();
+    let mut older = w.snapshot.clone();
+    older.generation = 4;
+    older.policies.clear();
+    let error = w.engine.apply(w.now, &older).expect_err("a refusal");
+    assert_eq!(
+        error,
+        ApplyError::Stale {
+            offered: 4,
+            current: 5
+        }
+    );
+    w.idle(1);
+}
+
+#[test]
+fn conflicts_are_refused_and_nothing_changes() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let mut refuse = |change: &dyn Fn(&mut baton_api::Snapshot)| {
+        let mut s = w.snapshot.clone();
+        s.generation += 1;
+        change(&mut s);
+        w.engine.apply(w.now, &s).expect_err("a refusal")
+    };
+    let at = |text: &str| text.parse::<baton_api::Endpoint>().expect("an endpoint");
+    for conflicting in ["10.0.0.9:40005", "0.0.0.0:40127", "[fd00::9]:40000"] {
+        let error = refuse(&|s| s.policies[0].frontends.push(at(conflicting)));
+        assert!(
+            matches!(&error, ApplyError::PortConflict { path, .. } if path == "policies[0].frontends[2]"),
+            "{error}"
+        );
+    }
+    let error = refuse(&|s| s.policies[0].frontends.push(at("0.0.0.0:80")));
+    assert!(error.to_string().contains("10.0.0.9"), "{error}");
+    let error = refuse(&|s| {
+        let many = (1..30).map(|i| {
+            let mut b = s.policies[0].backends[0].clone();
+            (b.name, b.endpoint) = (format!("x{i}"), at(&format!("10.0.3.{i}:80")));
+            b
+        });
+        let many: Vec<_> = many.collect();
+        s.policies[0].backends.extend(many);
+    });
+    assert!(
+        matches!(
+            error,
+            ApplyError::TooManyBackends {
+                needed: 33,
+                limit: 16
+            }
+        ),
+        "{error}"
+    );
+    let error = refuse(&|s| s.policies[0].frontends.clear());
+    assert!(matches!(error, ApplyError::Invalid(_)), "{error}");
+    assert_eq!(w.engine.state(w.now).generation, 1);
+    w.moves(&mut c, GET);
+    // A virtual address may use any port: it is not the legs' source.
+    w.responds(&mut c, OK);
+    w.change(|s| s.policies[0].frontends.push(at("10.0.9.9:40005")));
+    let mut vip = Conn::new(50);
+    vip.frontend = "10.0.9.9:40005".parse().expect("an address");
+    let sent = w.syn(&mut vip);
+    assert!(matches!(sent.to, Dest::Pod(_)));
+}
+
+#[test]
+fn an_unspecified_frontend_means_our_own_addresses() {
+    let mut p = policy(2);
+    p.frontends = ["0.0.0.0:80", "[::]:80"]
+        .iter()
+        .map(|t| t.parse().expect("an endpoint"))
+        .collect();
+    let mut w = World::with(settings(), p);
+    w.idle(1);
+    w.idle_as(Conn::of(2, true));
+}
+
+#[test]
+fn a_policy_without_pods_drops_new_flows_and_says_why() {
+    let mut w = World::with(settings(), policy(0));
+    assert!(w.inject(&w.syn_wire(&Conn::new(1)).build()).is_empty());
+    assert_eq!(w.verdict, Verdict::Drop(DropReason::NoBackend));
+}
+
+#[test]
+fn two_policies_are_told_apart_by_their_frontends() {
+    let mut w = World::new(1);
+    w.change(|s| {
+        let mut other = policy(4);
+        other.name = "other".into();
+        other.backends.retain(|b| b.name.starts_with("pod-3"));
+        other.frontends = vec![endpoint(std::net::SocketAddr::new(
+            frontend(false).ip(),
+            81,
+        ))];
+        s.policies.push(other);
+    });
+    let mut c = Conn::new(1);
+    c.frontend.set_port(81);
+    let c = w.idle_as(c);
+    let d = w.idle(1);
+    assert_eq!((c.pod, d.pod), (3, 0), "the same client, two frontends");
+    let (flows, _) = w.engine.flows(w.now, 0, 10);
+    assert_eq!(flows.len(), 2);
+    assert_ne!(flows[0].policy, flows[1].policy);
+}

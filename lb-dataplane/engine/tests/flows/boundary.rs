@@ -1,0 +1,287 @@
+//! Where a request begins, and what is never taken for one.
+
+use crate::common::{Conn, Sent, World, conn::*, policy, settings};
+use baton_api::Protocol;
+use baton_engine::Counter;
+use baton_packet::Flags;
+
+fn world(protocol: Protocol) -> World {
+    let mut p = policy(2);
+    p.protocol = protocol;
+    World::with(settings(), p)
+}
+
+fn adoptions(sent: &[Sent]) -> usize {
+    sent.iter().filter(|s| s.message().is_some()).count()
+}
+
+/// The flow is at rest again and moves with its next request, so nothing has pinned it.
+fn still_moves(w: &mut World, c: &mut Conn) {
+    w.responds(c, OK);
+    w.ack(c);
+    w.assert_state(c, "Idle");
+    w.moves(c, GET);
+}
+
+#[test]
+fn the_first_request_stays_and_the_second_moves() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.open(1);
+    w.stays(&mut c, GET);
+    still_moves(&mut w, &mut c);
+}
+
+#[test]
+fn a_request_whose_ack_of_the_response_rides_along_moves() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.open(1);
+    w.stays(&mut c, GET);
+    w.responds(&mut c, OK);
+    w.assert_state(&c, "Response");
+    w.moves(&mut c, GET);
+}
+
+#[test]
+fn a_retransmission_is_no_boundary() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.idle(1);
+    let again = c.seq.wrapping_sub(GET.len() as u32);
+    for (seq, data) in [(again, GET), (again.wrapping_add(4), &GET[4..])] {
+        let mut wire = w.client_wire(&c, PSH_ACK, data);
+        wire.seq = seq;
+        w.forwarded_to_pod(&c, &wire);
+        w.assert_state(&c, "Idle");
+    }
+    w.moves(&mut c, GET);
+}
+
+#[test]
+fn a_retransmission_with_new_bytes_behind_is_no_boundary() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.idle(1);
+    let mut wire = w.client_wire(&c, PSH_ACK, &[GET, GET].concat());
+    wire.seq = c.seq.wrapping_sub(GET.len() as u32);
+    w.forwarded_to_pod(&c, &wire);
+    assert_eq!(w.count(Counter::MigrationsBegun), 0);
+    c.seq = c.seq.wrapping_add(GET.len() as u32);
+    w.responds(&mut c, OK);
+}
+
+#[test]
+fn a_gap_in_the_request_is_no_boundary() {
+    let mut w = world(Protocol::Http1);
+    let c = w.idle(1);
+    let mut wire = w.client_wire(&c, PSH_ACK, GET);
+    wire.seq = c.seq.wrapping_add(100);
+    w.forwarded_to_pod(&c, &wire);
+    assert_eq!(w.count(Counter::MigrationsBegun), 0);
+}
+
+#[test]
+fn a_request_before_the_response_is_acknowledged_is_no_boundary() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.open(1);
+    w.stays(&mut c, GET);
+    w.responds(&mut c, OK);
+    let mut wire = w.client_wire(&c, PSH_ACK, GET);
+    wire.ack = c.server.wrapping_sub(5);
+    w.forwarded_to_pod(&c, &wire);
+    assert_eq!(w.count(Counter::MigrationsBegun), 0);
+    assert_eq!(w.count(Counter::PinnedPipelined), 1);
+}
+
+#[test]
+fn a_request_whose_bytes_the_pod_has_not_acknowledged_is_no_boundary() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.open(1);
+    w.stays(&mut c, GET);
+    let mut early = w.pod_wire(&c, PSH_ACK, OK);
+    early.ack = c.seq.wrapping_sub(3);
+    w.forwarded_to_client(&c, &early);
+    c.server = c.server.wrapping_add(OK.len() as u32);
+    w.ack(&mut c);
+    w.assert_state(&c, "Response");
+    w.stays(&mut c, GET);
+    assert_eq!(w.count(Counter::MigrationsBegun), 0);
+}
+
+#[test]
+fn the_pods_late_ack_brings_the_flow_to_rest() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.open(1);
+    w.stays(&mut c, GET);
+    let mut early = w.pod_wire(&c, PSH_ACK, OK);
+    early.ack = c.seq.wrapping_sub(3);
+    w.forwarded_to_client(&c, &early);
+    c.server = c.server.wrapping_add(OK.len() as u32);
+    w.ack(&mut c);
+    let ack = w.pod_wire(&c, Flags::ACK, &[]);
+    w.forwarded_to_client(&c, &ack);
+    w.assert_state(&c, "Idle");
+    w.moves(&mut c, GET);
+}
+
+#[test]
+fn pipelined_requests_pin() {
+    let two = [GET, GET].concat();
+    // In one segment.
+    let mut w = world(Protocol::Http1);
+    let mut c = w.idle(1);
+    w.stays(&mut c, &two);
+    assert_eq!(w.count(Counter::PinnedPipelined), 1);
+    // One behind the other.
+    let mut w = world(Protocol::Http1);
+    let mut c = w.idle(1);
+    w.moves(&mut c, GET);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.moves(&mut c, GET);
+    w.stays(&mut c, GET);
+    assert_eq!(w.count(Counter::PinnedPipelined), 1, "during an adoption");
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.exchange(&mut c);
+    assert_eq!(w.count(Counter::MigrationsBegun), 2, "and never again");
+    // While the first is outstanding, and while its response is on its way.
+    for responded in [false, true] {
+        let mut w = world(Protocol::Http1);
+        let mut c = w.open(1);
+        w.stays(&mut c, GET);
+        if responded {
+            w.responds(&mut c, OK);
+            let mut wire = w.client_wire(&c, PSH_ACK, GET);
+            wire.ack = c.server.wrapping_sub(1);
+            w.forwarded_to_pod(&c, &wire);
+            c.seq = c.seq.wrapping_add(GET.len() as u32);
+        } else {
+            w.stays(&mut c, GET);
+        }
+        assert_eq!(w.count(Counter::PinnedPipelined), 1);
+        w.responds(&mut c, OK);
+        w.ack(&mut c);
+        w.exchange(&mut c);
+        assert_eq!(w.count(Counter::MigrationsBegun), 0);
+    }
+}
+
+#[test]
+fn a_body_in_several_segments_does_not_pin() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.idle(1);
+    w.moves(&mut c, POST);
+    w.stays(&mut c, b"rest of the body");
+    let ack = w.pod_wire(&c, Flags::ACK, &[]);
+    w.forwarded_to_client(&c, &ack);
+    w.stays(&mut c, b"and its end");
+    still_moves(&mut w, &mut c);
+}
+
+#[test]
+fn without_a_method_token_an_http_flow_stays() {
+    for data in [
+        &b"\x16\x03\x01\x02\x00\x01\x00"[..],
+        b"get / HTTP/1.1\r\n\r\n",
+        b"PRI",
+    ] {
+        let mut w = world(Protocol::Http1);
+        let mut c = w.idle(1);
+        w.stays(&mut c, data);
+        assert_eq!(w.count(Counter::StayedNoMethod), 1, "{data:?}");
+        assert_eq!(w.count(Counter::Boundaries), 0);
+    }
+}
+
+#[test]
+fn request_response_needs_no_method_and_none_never_moves() {
+    let mut w = world(Protocol::RequestResponse);
+    let mut c = w.idle(1);
+    w.moves(&mut c, b"*1\r\n$4\r\nPING\r\n");
+    let mut w = world(Protocol::None);
+    let mut c = w.idle(1);
+    for _ in 0..5 {
+        w.exchange(&mut c);
+    }
+    assert_eq!(w.count(Counter::Boundaries), 0);
+    assert_eq!(w.count(Counter::MigrationsBegun), 0);
+}
+
+#[test]
+fn an_interim_response_does_not_end_a_request() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.open(1);
+    w.stays(&mut c, b"POST / HTTP/1.1\r\nexpect: 100-continue\r\n\r\n");
+    w.responds(&mut c, b"HTTP/1.1 100 Continue\r\n\r\n");
+    w.ack(&mut c);
+    w.assert_state(&c, "Request");
+    w.stays(&mut c, b"the body");
+    assert_eq!(w.count(Counter::Requests), 1);
+    still_moves(&mut w, &mut c);
+}
+
+#[test]
+fn an_interim_response_together_with_the_final_one_ends_it() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.open(1);
+    w.stays(&mut c, GET);
+    w.responds(&mut c, &[b"HTTP/1.1 103 Early Hints\r\n\r\n", OK].concat());
+    w.ack(&mut c);
+    w.assert_state(&c, "Idle");
+    w.moves(&mut c, GET);
+}
+
+#[test]
+fn switching_protocols_and_connect_pin() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.open(1);
+    w.stays(&mut c, b"GET /ws HTTP/1.1\r\nupgrade: websocket\r\n\r\n");
+    w.responds(&mut c, b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
+    w.ack(&mut c);
+    assert_eq!(w.count(Counter::PinnedUpgrade), 1);
+    w.exchange(&mut c);
+    assert_eq!(w.count(Counter::MigrationsBegun), 0);
+
+    let mut w = world(Protocol::Http1);
+    let mut c = w.idle(1);
+    w.stays(&mut c, b"CONNECT a:1 HTTP/1.1\r\n\r\n");
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.exchange(&mut c);
+    assert_eq!(w.count(Counter::PinnedUpgrade), 1);
+    assert_eq!(w.count(Counter::MigrationsBegun), 0);
+}
+
+#[test]
+fn a_server_that_speaks_first_pins() {
+    for protocol in [Protocol::Http1, Protocol::RequestResponse] {
+        let mut w = world(protocol);
+        let mut c = w.open(1);
+        w.responds(&mut c, b"220 mail\r\n");
+        w.ack(&mut c);
+        w.assert_state(&c, "Idle");
+        assert_eq!(w.count(Counter::PinnedServerFirst), 1);
+        w.exchange(&mut c);
+        assert_eq!(w.count(Counter::MigrationsBegun), 0);
+    }
+}
+
+#[test]
+fn a_server_that_speaks_unasked_ends_the_rest() {
+    let mut w = world(Protocol::RequestResponse);
+    let mut c = w.idle(1);
+    w.responds(&mut c, b"push");
+    w.assert_state(&c, "Response");
+    let sent = w.data(&mut c, b"request");
+    assert_eq!(adoptions(&sent), 1, "its ACK of the push rides along");
+}
+
+#[test]
+fn a_request_with_fin_stays() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.idle(1);
+    let wire = w.client_wire(&c, FIN_ACK | Flags::PSH, GET);
+    w.forwarded_to_pod(&c, &wire);
+    c.seq = c.seq.wrapping_add(GET.len() as u32 + 1);
+    w.assert_state(&c, "ClientFin");
+    w.responds(&mut c, OK);
+    assert_eq!(w.count(Counter::MigrationsBegun), 0);
+}

@@ -1,0 +1,257 @@
+//! Which pod gets a flow, and when a flow moves because another pod is better.
+
+use crate::common::{Conn, World, conn::*, policy, settings};
+use baton_api::{Algorithm, Micros, MigrationMode, Policy};
+use baton_engine::Counter;
+use baton_packet::Reason;
+
+fn when_better(pods: usize) -> Policy {
+    let mut p = policy(pods);
+    p.migration.mode = MigrationMode::WhenBetter;
+    p.migration.ratio_percent = 200;
+    p.migration.gain = Micros(500);
+    p
+}
+
+fn big() -> baton_engine::Settings {
+    let mut s = settings();
+    s.limits.flows = 4_096;
+    s.ports = 40_000..=40_127;
+    s
+}
+
+/// A request that its pod answers after `ms`.
+fn slow_exchange(w: &mut World, c: &mut Conn, ms: u64) {
+    w.stays(c, GET);
+    w.run_ms(ms);
+    w.responds(c, OK);
+    w.ack(c);
+}
+
+#[test]
+fn a_flow_leaves_a_slow_pod_and_comes_to_rest_at_a_fast_one() {
+    let mut w = World::with(settings(), when_better(2));
+    let mut c = w.open(1);
+    let slow = c.pod;
+    slow_exchange(&mut w, &mut c, 80);
+    w.moves(&mut c, GET);
+    assert_ne!(c.pod, slow);
+    w.run_us(300);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    for _ in 0..10 {
+        w.stays(&mut c, GET);
+        w.run_us(300);
+        w.responds(&mut c, OK);
+        w.ack(&mut c);
+    }
+    assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
+}
+
+#[test]
+fn a_pod_that_answers_nothing_looks_slow() {
+    let mut w = World::with(settings(), when_better(2));
+    let mut c = w.idle(1);
+    // Other flows of the same pod wait and wait.
+    let mut n = 10;
+    loop {
+        let mut other = w.open(n);
+        n += 1;
+        if other.pod == c.pod {
+            w.stays(&mut other, GET);
+            break;
+        }
+    }
+    w.run_ms(100);
+    let old = c.pod;
+    w.moves(&mut c, GET);
+    assert_ne!(c.pod, old);
+}
+
+#[test]
+fn no_flow_moves_to_a_pod_that_is_not_adoptable() {
+    let mut w = World::unprobed(settings(), when_better(2));
+    w.adopters.fill(Some(Reason::AcceptQueueFull));
+    w.poll();
+    let mut c = w.open(1);
+    for _ in 0..5 {
+        slow_exchange(&mut w, &mut c, 80);
+    }
+    assert_eq!(w.count(Counter::Boundaries), 4);
+    assert_eq!(w.count(Counter::MigrationsBegun), 0);
+}
+
+#[test]
+fn a_small_gain_moves_nothing() {
+    let mut p = when_better(2);
+    p.migration.gain = Micros::from_millis(200);
+    let mut w = World::with(settings(), p);
+    let mut c = w.open(1);
+    slow_exchange(&mut w, &mut c, 80);
+    slow_exchange(&mut w, &mut c, 80);
+    assert_eq!(w.count(Counter::MigrationsBegun), 0);
+}
+
+#[test]
+fn never_means_never() {
+    let mut p = when_better(2);
+    p.migration.mode = MigrationMode::Never;
+    let mut w = World::with(settings(), p);
+    let mut c = w.open(1);
+    for _ in 0..3 {
+        slow_exchange(&mut w, &mut c, 80);
+    }
+    assert_eq!(w.count(Counter::MigrationsBegun), 0);
+}
+
+#[test]
+fn a_draining_pod_loses_its_flows_at_their_next_request_and_gets_no_new_ones() {
+    let mut w = World::with(settings(), when_better(3));
+    let mut flows: Vec<Conn> = (0..12).map(|n| w.idle(n)).collect();
+    let drained = flows[0].pod;
+    w.change(|s| {
+        for b in &mut s.policies[0].backends {
+            b.draining = b.name == format!("pod-{drained}");
+        }
+    });
+    w.run_ms(10);
+    let mut moved = 0;
+    for c in &mut flows {
+        if c.pod == drained {
+            w.moves(c, GET);
+            assert_ne!(c.pod, drained);
+            w.responds(c, OK);
+            w.ack(c);
+            moved += 1;
+        } else {
+            w.exchange(c);
+        }
+    }
+    assert!(moved > 0);
+    assert_eq!(w.count(Counter::MigrationsConfirmed), moved);
+    for n in 20..40 {
+        assert_ne!(w.open(n).pod, drained);
+    }
+}
+
+#[test]
+fn a_moved_flow_rests_for_its_cooldown() {
+    let mut p = when_better(2);
+    p.migration.cooldown = Micros::from_millis(400);
+    let mut w = World::with(settings(), p);
+    let mut c = w.open(1);
+    slow_exchange(&mut w, &mut c, 20);
+    w.moves(&mut c, GET);
+    w.run_ms(90);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    // The new pod is slower still, but the flow has just moved.
+    slow_exchange(&mut w, &mut c, 90);
+    slow_exchange(&mut w, &mut c, 90);
+    assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
+    w.run_ms(250);
+    w.moves(&mut c, GET);
+}
+
+#[test]
+fn moves_per_second_are_limited() {
+    let mut p = policy(2);
+    p.migration.per_second = 3;
+    let mut w = World::with(settings(), p);
+    let mut flows: Vec<Conn> = (0..8).map(|n| w.idle(n)).collect();
+    let second = 1_000_000;
+    w.run_us(second - w.now.0 % second);
+    let stayed = w.count(Counter::StayedRate);
+    for c in &mut flows[..3] {
+        w.moves(c, GET);
+        w.responds(c, OK);
+        w.ack(c);
+    }
+    for c in &mut flows[3..] {
+        w.exchange(c);
+    }
+    assert_eq!(w.count(Counter::StayedRate), stayed + 5);
+    w.run_us(second);
+    w.moves(&mut flows[3], GET);
+}
+
+#[test]
+fn the_rate_is_not_spent_on_moves_that_cannot_happen() {
+    let mut p = policy(2);
+    p.migration.per_second = 1;
+    let mut w = World::with(settings(), p);
+    let mut flows: Vec<Conn> = (0..2).map(|n| w.idle(n)).collect();
+    w.out.free = 0;
+    w.exchange(&mut flows[0]);
+    assert_eq!(w.count(Counter::StayedNoFrame), 1);
+    w.out.free = usize::MAX;
+    w.moves(&mut flows[1], GET);
+}
+
+#[test]
+fn least_outstanding_spreads_flows_and_avoids_the_busy_pod() {
+    let mut w = World::with(big(), when_better(3));
+    // Pod of the first flow is busy with it.
+    let mut busy = w.open(0);
+    w.stays(&mut busy, GET);
+    w.run_ms(50);
+    let mut flows = [0; 3];
+    for n in 1..61 {
+        flows[w.open(n).pod] += 1;
+    }
+    // Two random pods of three: the busy one wins only against itself, which never happens.
+    assert_eq!(flows[busy.pod], 0, "{flows:?}");
+    let others: Vec<_> = (0..3)
+        .filter(|p| *p != busy.pod)
+        .map(|p| flows[p])
+        .collect();
+    assert!(others.iter().all(|f| (25..=35).contains(f)), "{flows:?}");
+}
+
+#[test]
+fn weighted_round_robin_gives_exact_shares() {
+    let mut p = policy(3);
+    p.algorithm = Algorithm::WeightedRoundRobin;
+    for (i, b) in p.backends.iter_mut().enumerate() {
+        b.weight = [5, 1, 0][i % 3];
+    }
+    let mut w = World::with(big(), p);
+    let mut flows = [0; 3];
+    for n in 0..60 {
+        flows[w.open(n).pod] += 1;
+    }
+    assert_eq!(flows, [50, 10, 0]);
+}
+
+#[test]
+fn maglev_moves_few_clients_when_a_pod_leaves() {
+    let mut p = policy(5);
+    p.algorithm = Algorithm::Maglev;
+    let mut w = World::with(big(), p.clone());
+    let before: Vec<usize> = (0..200).map(|n| w.open(n).pod).collect();
+    let gone = 2;
+    p.backends.retain(|b| !b.name.starts_with("pod-2"));
+    let mut w = World::with(big(), p);
+    let after: Vec<usize> = (0..200).map(|n| w.open(n).pod).collect();
+    let moved = before
+        .iter()
+        .zip(&after)
+        .filter(|(b, a)| **b != gone && b != a)
+        .count();
+    assert!(after.iter().all(|p| *p != gone));
+    assert!(moved <= 10, "{moved} of 200 moved without need");
+}
+
+#[test]
+fn always_goes_round_all_pods() {
+    let mut w = World::new(4);
+    let mut c = w.idle(1);
+    let mut seen = vec![c.pod];
+    for _ in 0..3 {
+        w.moves(&mut c, GET);
+        seen.push(c.pod);
+        w.responds(&mut c, OK);
+        w.ack(&mut c);
+    }
+    assert!(seen.windows(2).all(|p| p[0] != p[1]), "{seen:?}");
+}

@@ -1,0 +1,327 @@
+//! How flows end: FIN, RST, time-outs, and segments of no flow.
+
+use crate::common::{Conn, Dest, World, answer, conn::*, policy, settings};
+use baton_api::{Micros, Protocol};
+use baton_engine::{Counter, DropReason, Verdict};
+use baton_packet::{Flags, Reason};
+
+#[test]
+fn both_sides_close_and_the_port_is_freed() {
+    for client_first in [true, false] {
+        let mut w = World::new(2);
+        let mut c = w.idle(1);
+        if client_first {
+            w.client_fin(&mut c);
+            w.assert_state(&c, "ClientFin");
+            w.responds(&mut c, b"last words");
+            w.pod_fin(&mut c);
+        } else {
+            w.pod_fin(&mut c);
+            w.assert_state(&c, "ServerFin");
+            w.stays(&mut c, GET);
+            w.client_fin(&mut c);
+        }
+        w.assert_state(&c, "Closed");
+        w.ack(&mut c);
+        let ack = w.pod_wire(&c, Flags::ACK, &[]);
+        w.forwarded_to_client(&c, &ack);
+        assert!(w.run_ms(900).is_empty());
+        w.assert_state(&c, "Closed");
+        assert!(w.run_ms(200).is_empty(), "no reset for a clean end");
+        assert_eq!(w.state(&c), None);
+        assert_eq!(w.count(Counter::FlowsClosed), 1);
+    }
+}
+
+#[test]
+fn a_half_closed_flow_is_pinned() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.pod_fin(&mut c);
+    w.ack(&mut c);
+    w.stays(&mut c, GET);
+    w.stays(&mut c, GET);
+    assert_eq!(w.count(Counter::MigrationsBegun), 0);
+    w.assert_state(&c, "ServerFin");
+}
+
+#[test]
+fn a_client_fin_during_an_adoption_closes_at_the_new_owner() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.moves(&mut c, GET);
+    w.client_fin(&mut c);
+    w.assert_state(&c, "Adopting");
+    w.responds(&mut c, OK);
+    w.assert_state(&c, "ClientFin");
+    w.pod_fin(&mut c);
+    w.assert_state(&c, "Closed");
+}
+
+#[test]
+fn a_client_fin_during_an_adoption_survives_its_refusal() {
+    for with_data in [false, true] {
+        let mut w = World::new(2);
+        let mut c = w.idle(1);
+        let old = c.clone();
+        let adoption = w.moves(&mut c, POST);
+        if with_data {
+            let wire = w.client_wire(&c, FIN_ACK, b"end");
+            w.forwarded_to_pod(&c, &wire);
+            c.seq = c.seq.wrapping_add(4);
+        } else {
+            w.client_fin(&mut c);
+        }
+        let sent = w.inject(&answer(&adoption, Reason::NoListener, 0));
+        assert_eq!(sent.len(), 2, "request and FIN: {sent:?}");
+        assert!(sent.iter().all(|s| s.to == Dest::Pod(old.pod)));
+        assert!(sent[1].segment.flags.has(Flags::FIN));
+        (c.pod, c.leg) = (old.pod, old.leg);
+        w.assert_state(&c, "ClientFin");
+        w.responds(&mut c, OK);
+        w.pod_fin(&mut c);
+        w.assert_state(&c, "Closed");
+    }
+}
+
+#[test]
+fn a_lost_and_repeated_fin_passes() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let fin = w.client_wire(&c, FIN_ACK, &[]);
+    w.client_fin(&mut c);
+    w.forwarded_to_pod(&c, &fin);
+    w.assert_state(&c, "ClientFin");
+    assert_eq!(w.taken("Idle", "ClientFin"), 1);
+}
+
+#[test]
+fn only_an_exact_reset_ends_a_flow() {
+    for from_client in [true, false] {
+        for off in [1u32, 100, 0u32.wrapping_sub(1)] {
+            let mut w = World::new(2);
+            let c = w.idle(1);
+            let inject = |w: &mut World, off: u32| {
+                let mut wire = if from_client {
+                    w.client_wire(&c, Flags::RST, &[])
+                } else {
+                    w.pod_wire(&c, Flags::RST, &[])
+                };
+                wire.seq = wire.seq.wrapping_add(off);
+                if from_client {
+                    w.forwarded_to_pod(&c, &wire);
+                } else {
+                    w.forwarded_to_client(&c, &wire);
+                }
+            };
+            inject(&mut w, off);
+            w.assert_state(&c, "Idle");
+            inject(&mut w, 0);
+            assert_eq!(w.state(&c), None);
+            assert_eq!(w.count(Counter::ResetsToClients), 0, "it was theirs");
+        }
+    }
+}
+
+#[test]
+fn a_client_reset_during_an_adoption_ends_both_legs() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let old = c.clone();
+    w.moves(&mut c, GET);
+    let sent = w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
+    assert!(sent.iter().all(|s| s.segment.flags.has(Flags::RST)));
+    let to_old: Vec<_> = sent.iter().filter(|s| s.to == Dest::Pod(old.pod)).collect();
+    assert!(
+        to_old.iter().any(|s| s.segment.seq.0 == old.seq),
+        "exact there"
+    );
+    let to_new: Vec<_> = sent.iter().filter(|s| s.to == Dest::Pod(c.pod)).collect();
+    assert!(
+        to_new.iter().any(|s| s.segment.seq.0 == c.seq),
+        "exact here"
+    );
+    assert_eq!(w.state(&c), None);
+    assert_eq!(w.table("kept_segments").0, 0);
+}
+
+#[test]
+fn an_idle_flow_is_reset_towards_both_sides_after_its_timeout() {
+    for state in ["Fresh", "Request", "Response", "Idle"] {
+        let mut p = policy(2);
+        p.timeouts.idle = Micros::from_secs(10);
+        let mut w = World::with(settings(), p);
+        let mut c = w.open(1);
+        if state != "Fresh" {
+            w.stays(&mut c, GET);
+        }
+        if state == "Response" || state == "Idle" {
+            w.responds(&mut c, OK);
+        }
+        if state == "Idle" {
+            w.ack(&mut c);
+        }
+        w.assert_state(&c, state);
+        assert!(w.run_ms(9_900).is_empty());
+        let ack = w.pod_wire(&c, Flags::ACK, &[]);
+        w.forwarded_to_client(&c, &ack);
+        assert!(w.run_ms(9_900).is_empty(), "a segment keeps it alive");
+        w.assert_state(&c, state);
+        let sent = w.run_ms(200);
+        assert_eq!(sent.len(), 2);
+        assert_eq!((sent[0].to, sent[1].to), (Dest::Client, Dest::Pod(c.pod)));
+        assert!(sent.iter().all(|s| s.is(RST_ACK)));
+        assert_eq!(
+            (sent[0].segment.seq.0, sent[0].segment.ack.0),
+            (c.server, c.seq)
+        );
+        assert_eq!(
+            (sent[1].segment.seq.0, sent[1].segment.ack.0),
+            (c.seq, c.server)
+        );
+        assert_eq!(w.state(&c), None);
+        assert_eq!(w.count(Counter::TimeoutsIdle), 1);
+    }
+}
+
+#[test]
+fn an_unfinished_handshake_times_out() {
+    for answered in [false, true] {
+        let mut p = policy(2);
+        p.timeouts.handshake = Micros::from_secs(3);
+        let mut w = World::with(settings(), p);
+        let mut c = Conn::new(1);
+        w.syn(&mut c);
+        if answered {
+            w.synack(&mut c);
+        }
+        assert!(w.run_ms(2_900).is_empty());
+        let sent = w.run_ms(200);
+        // A pod that has a half-open connection is told.
+        assert_eq!(sent.len(), usize::from(answered));
+        assert_eq!(w.state(&c), None);
+        assert_eq!(w.count(Counter::TimeoutsHandshake), 1);
+        assert_eq!(w.table("kept_segments").0, 0);
+    }
+}
+
+#[test]
+fn a_half_closed_flow_times_out() {
+    for client in [true, false] {
+        let mut p = policy(2);
+        p.timeouts.half_closed = Micros::from_secs(5);
+        let mut w = World::with(settings(), p);
+        let mut c = w.idle(1);
+        if client {
+            w.client_fin(&mut c);
+        } else {
+            w.pod_fin(&mut c);
+        }
+        assert!(w.run_ms(4_900).is_empty());
+        let sent = w.run_ms(200);
+        assert_eq!(sent.len(), 2);
+        assert!(sent.iter().all(|s| s.is(RST_ACK)));
+        assert_eq!(w.count(Counter::TimeoutsHalfClosed), 1);
+        assert_eq!(w.state(&c), None);
+    }
+}
+
+#[test]
+fn segments_of_no_flow_are_reset_and_the_resets_are_limited() {
+    let mut w = World::new(1);
+    let c = Conn::new(1);
+    let wire = w.client_wire(&c, Flags::ACK, &[]);
+    let rst = one(w.inject(&wire.build()));
+    assert_eq!(w.verdict, Verdict::Drop(DropReason::NoFlow));
+    assert_eq!(
+        (rst.to, rst.segment.dst_port),
+        (Dest::Client, c.client.port())
+    );
+    assert!(rst.is(Flags::RST));
+    assert_eq!(rst.segment.seq.0, wire.ack, "RFC 9293 section 3.10.7.1");
+    assert!(
+        w.inject(&w.client_wire(&c, Flags::RST, &[]).build())
+            .is_empty()
+    );
+
+    // From a pod, on a port that is no leg.
+    let mut c = w.idle(2);
+    let mut wire = w.pod_wire(&c, PSH_ACK, b"stray");
+    let used = c.leg.port();
+    c.leg.set_port(if used == 40_000 { 40_001 } else { 40_000 });
+    wire.to = c.leg;
+    // The probe's port is a leg; take another one then.
+    if w.inject(&wire.build()).is_empty() {
+        wire.to
+            .set_port(if used == 40_002 { 40_003 } else { 40_002 });
+        w.inject(&wire.build());
+    }
+    assert_eq!(w.verdict, Verdict::Drop(DropReason::NoLeg));
+    assert_eq!(w.count(Counter::ResetsToBackends), 1);
+
+    let frame = w.client_wire(&Conn::new(9), Flags::ACK, &[]).build();
+    let mut resets = 0;
+    for _ in 0..20_100 {
+        let mut buffer = frame.clone();
+        let len = buffer.len();
+        let before = w.count(Counter::ResetsToClients);
+        let _ = w.engine.frame(w.now, &mut buffer, len, &mut w.out);
+        resets += w.count(Counter::ResetsToClients) - before;
+    }
+    assert_eq!(resets, 20_000 - 2);
+    assert_eq!(w.count(Counter::ResetsLimited), 102);
+    w.run_ms(1_000);
+    assert_eq!(w.inject(&frame).len(), 1, "a new second, a new budget");
+}
+
+#[test]
+fn what_is_addressed_to_nobody_here_is_dropped() {
+    let mut w = World::new(1);
+    let mut c = Conn::new(1);
+    c.frontend.set_port(81);
+    assert!(w.inject(&w.syn_wire(&c).build()).is_empty());
+    assert_eq!(w.verdict, Verdict::Drop(DropReason::NotOurs));
+    for frame in [&[][..], &[0; 13], &[0xff; 60]] {
+        assert!(w.inject(frame).is_empty());
+    }
+    assert!(w.dropped(DropReason::Malformed) >= 2);
+}
+
+#[test]
+fn an_expired_hop_limit_is_dropped() {
+    let mut w = World::new(1);
+    let c = w.open(1);
+    let mut wire = w.client_wire(&c, Flags::ACK, &[]);
+    wire.ttl = 1;
+    assert!(w.inject(&wire.build()).is_empty());
+    assert_eq!(w.verdict, Verdict::Drop(DropReason::TtlExpired));
+}
+
+#[test]
+fn a_protocol_without_boundaries_closes_alike() {
+    let mut p = policy(1);
+    p.protocol = Protocol::None;
+    let mut w = World::with(settings(), p);
+    let mut c = w.idle(1);
+    w.pod_fin(&mut c);
+    w.client_fin(&mut c);
+    w.run_ms(2_200);
+    assert_eq!(w.state(&c), None);
+}
+
+#[test]
+fn segments_beyond_any_window_teach_the_flow_nothing() {
+    // As a stale socket's FIN, or one that a third party made up: for the endpoint's kernel to judge.
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let far = 0xffff << 14;
+    let mut fin = w.pod_wire(&c, Flags::ACK | Flags::FIN, b"not yours");
+    fin.seq = fin.seq.wrapping_add(far);
+    w.forwarded_to_client(&c, &fin);
+    let mut request = w.client_wire(&c, Flags::ACK | Flags::FIN, GET);
+    request.seq = request.seq.wrapping_add(far);
+    w.forwarded_to_pod(&c, &request);
+    assert_eq!(w.count(Counter::BeyondWindow), 2);
+    w.assert_state(&c, "Idle");
+    w.assert_serves(&mut c);
+}

@@ -1,0 +1,376 @@
+//! Opening flows: NAT, options, checksums, stale sockets, refusals, reuse of ports.
+
+use crate::common::{Conn, Dest, World, conn::*, ours, pod, policy, settings, wire};
+use baton_api::Algorithm;
+use baton_engine::{Counter, DropReason, Verdict};
+use baton_packet::{Flags, parse_syn_options};
+
+#[test]
+fn handshake_and_full_nat_in_both_families() {
+    for v6 in [false, true] {
+        let mut w = World::new(3);
+        let mut c = Conn::of(1, v6);
+        let syn = w.syn(&mut c);
+        assert_eq!(syn.segment.src, ours(v6));
+        assert_eq!(syn.segment.dst, pod(v6, c.pod).ip());
+        assert_eq!(
+            syn.segment.seq.0, c.seq,
+            "sequence numbers are never translated"
+        );
+        w.assert_state(&c, "SynSent");
+        let synack = w.synack(&mut c);
+        assert_eq!(synack.segment.seq.0, c.server.wrapping_sub(1));
+        w.assert_state(&c, "SynAcked");
+        w.ack(&mut c);
+        w.assert_state(&c, "Fresh");
+        w.exchange(&mut c);
+        w.assert_state(&c, "Idle");
+        assert_eq!(w.count(Counter::FlowsOpened), 1);
+        assert_eq!(w.table("flows").0, 1);
+    }
+}
+
+#[test]
+fn sequence_numbers_cross_their_wrap_untranslated() {
+    let mut w = World::with(settings(), policy(1));
+    let mut c = Conn::new(0);
+    c.seq = u32::MAX - 3;
+    c.server = u32::MAX - 9;
+    let mut c = w.open_as(c);
+    for _ in 0..4 {
+        // `exchange` asserts that numbers, options, window and data leave as they came.
+        w.exchange(&mut c);
+    }
+    assert!(c.seq < 1_000 && c.server < 1_000, "both went round");
+    w.assert_state(&c, "Idle");
+}
+
+#[test]
+fn a_partial_checksum_is_completed_and_a_bad_one_is_dropped() {
+    for v6 in [false, true] {
+        let mut w = World::new(1);
+        let mut c = w.open_as(Conn::of(1, v6));
+        let before = w.count(Counter::PartialChecksums);
+        let wire = w.client_wire(&c, PSH_ACK, GET);
+        // Every frame that leaves is checked in full by the harness.
+        let sent = one(w.inject(&wire.build_partial()));
+        assert_same(&sent, &wire);
+        assert_eq!(w.count(Counter::PartialChecksums), before + 1);
+        c.seq = c.seq.wrapping_add(GET.len() as u32);
+
+        let mut frame = w.pod_wire(&c, PSH_ACK, OK).build();
+        *frame.last_mut().expect("bytes") ^= 1;
+        assert!(w.inject(&frame).is_empty());
+        assert_eq!(w.verdict, Verdict::Drop(DropReason::BadChecksum));
+        assert_eq!(w.dropped(DropReason::BadChecksum), 1);
+        w.assert_state(&c, "Request");
+    }
+}
+
+#[test]
+fn mptcp_and_fast_open_are_stripped_and_all_else_is_kept() {
+    let mut w = World::new(2);
+    let mut c = Conn::new(1);
+    c.options.timestamps = false;
+    c.options.extra = vec![30, 12, 0, 0x81, 1, 2, 3, 4, 5, 6, 7, 8, 34, 2, 1, 1];
+    let sent = w.syn(&mut c);
+    let options = sent.segment.options(&sent.frame);
+    let found = parse_syn_options(options);
+    assert!(!found.has_mptcp && !found.has_tfo);
+    assert_eq!(
+        (found.mss, found.window_scale, found.sack_permitted),
+        (Some(1_460), Some(7), true)
+    );
+    assert_eq!(w.count(Counter::OptionsStripped), 1);
+    // Length and place of what is kept do not change.
+    let wire = w.syn_wire(&c);
+    assert_eq!(options.len(), wire.options.len());
+    let kept = wire.options.len() - 16;
+    assert_eq!(options[..kept], wire.options[..kept]);
+    assert!(options[kept..].iter().all(|b| *b == 1), "{options:?}");
+}
+
+#[test]
+fn an_adoption_option_of_a_client_is_stripped() {
+    let mut w = World::new(2);
+    let mut c = w.open(1);
+    let mut wire = w.client_wire(&c, Flags::ACK, &[]);
+    wire.options = [&[253, 20, 0xba, 0x70][..], &[9; 16]].concat();
+    wire.options.extend(wire::stamps(1, 2));
+    let sent = one(w.inject(&wire.build()));
+    assert_eq!(sent.segment.options(&sent.frame)[..20], [1; 20]);
+    assert_eq!(w.count(Counter::OptionsStripped), 1);
+    w.exchange(&mut c);
+}
+
+#[test]
+fn data_in_the_syn_of_a_fast_open_client_breaks_nothing() {
+    let mut w = World::new(2);
+    let mut c = Conn::new(1);
+    c.options.timestamps = false;
+    c.options.extra = vec![34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1];
+    let mut wire = w.syn_wire(&c);
+    wire.data = GET.to_vec();
+    let sent = one(w.inject(&wire.build()));
+    take_leg(&mut c, &sent);
+    // Without the cookie the pod acknowledges the SYN alone (RFC 7413 section 3), and the client sends again.
+    w.synack(&mut c);
+    w.assert_state(&c, "SynAcked");
+    assert_eq!(w.count(Counter::StaleSockets), 0);
+    w.stays(&mut c, GET);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.assert_state(&c, "Idle");
+}
+
+#[test]
+fn a_stale_socket_on_the_syn_is_reset_and_stepped_around_at_once() {
+    for stale_synack in [false, true] {
+        let mut w = World::new(1);
+        let mut c = Conn::new(1);
+        let syn = w.syn(&mut c);
+        let (leg, mut wire) = (c.leg, w.pod_wire(&c, Flags::ACK, &[]));
+        wire.ack = 4_242;
+        if stale_synack {
+            wire.flags = Flags::SYN | Flags::ACK;
+        }
+        let sent = w.inject(&wire.build());
+        assert_eq!(sent.len(), 2, "RST and the SYN again");
+        assert!(sent[0].is(Flags::RST));
+        assert_eq!(sent[0].segment.seq.0, 4_242, "the exact number (RFC 5961)");
+        assert_eq!(sent[0].segment.src_port, leg.port());
+        assert!(sent[1].is(Flags::SYN));
+        assert_ne!(sent[1].segment.src_port, leg.port());
+        assert_eq!(
+            sent[1].segment.options(&sent[1].frame),
+            syn.segment.options(&syn.frame)
+        );
+        assert_eq!(w.count(Counter::StaleSockets), 1);
+        take_leg(&mut c, &sent[1]);
+        w.synack(&mut c);
+        w.ack(&mut c);
+        w.exchange(&mut c);
+    }
+}
+
+#[test]
+fn stale_sockets_on_a_syn_are_met_a_bounded_number_of_times() {
+    let mut w = World::new(1);
+    let mut c = Conn::new(1);
+    w.syn(&mut c);
+    let mut renewed = 0;
+    loop {
+        let mut wire = w.pod_wire(&c, Flags::ACK, &[]);
+        wire.ack = 4_242;
+        let sent = w.inject(&wire.build());
+        let Some(last) = sent.last() else { break };
+        take_leg(&mut c, last);
+        renewed += 1;
+        assert!(renewed < 20, "it must end");
+    }
+    assert_eq!(renewed, 7);
+    // The client's retransmission goes on from there.
+    let again = w.syn(&mut c);
+    assert!(again.is(Flags::SYN));
+}
+
+#[test]
+fn a_refused_syn_goes_to_another_pod() {
+    let mut w = World::new(2);
+    let mut c = Conn::new(1);
+    w.syn(&mut c);
+    let first = c.pod;
+    let mut rst = w.pod_wire(&c, RST_ACK, &[]);
+    (rst.seq, rst.ack) = (0, c.seq.wrapping_add(1));
+    let sent = one(w.inject(&rst.build()));
+    take_leg(&mut c, &sent);
+    assert_ne!(c.pod, first);
+    w.synack(&mut c);
+    w.ack(&mut c);
+    w.exchange(&mut c);
+}
+
+#[test]
+fn a_syn_refused_by_all_is_refused_to_the_client() {
+    let mut w = World::new(1);
+    let mut c = Conn::new(1);
+    w.syn(&mut c);
+    let mut rst = w.pod_wire(&c, RST_ACK, &[]);
+    (rst.seq, rst.ack) = (0, c.seq.wrapping_add(1));
+    w.forwarded_to_client(&c, &rst);
+    assert_eq!(w.state(&c), None);
+    assert_eq!(w.table("flows").0, 0);
+}
+
+#[test]
+fn an_inexact_reset_does_not_refuse_a_syn() {
+    let mut w = World::new(2);
+    let mut c = Conn::new(1);
+    w.syn(&mut c);
+    let mut rst = w.pod_wire(&c, RST_ACK, &[]);
+    rst.ack = c.seq;
+    assert!(w.inject(&rst.build()).is_empty());
+    w.synack(&mut c);
+}
+
+#[test]
+fn a_repeated_syn_goes_the_same_way() {
+    let mut w = World::new(3);
+    let mut c = Conn::new(1);
+    w.syn(&mut c);
+    let leg = (c.pod, c.leg);
+    for _ in 0..3 {
+        w.run_ms(1_000);
+        w.syn(&mut c);
+        assert_eq!((c.pod, c.leg), leg);
+    }
+    assert_eq!(w.table("flows").0, 1);
+}
+
+#[test]
+fn a_client_reuses_its_port_for_a_new_connection() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.client_fin(&mut c);
+    w.pod_fin(&mut c);
+    w.assert_state(&c, "Closed");
+    let mut again = Conn::new(1);
+    again.seq = 77;
+    let old = c.leg;
+    let mut again = w.open_as(again);
+    assert_ne!(again.leg, old, "the old port is in quarantine");
+    w.exchange(&mut again);
+    assert_eq!(w.table("flows").0, 1);
+    assert_eq!(w.count(Counter::FlowsOpened), 2);
+}
+
+#[test]
+fn a_syn_on_a_live_connection_is_for_the_pod_to_challenge() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let mut syn = w.syn_wire(&c);
+    syn.seq = 5;
+    w.forwarded_to_pod(&c, &syn);
+    w.assert_state(&c, "Idle");
+    w.assert_serves_after_move(&mut c);
+}
+
+impl World {
+    /// The flow lives: its next request is served, wherever.
+    pub fn assert_serves_after_move(&mut self, c: &mut Conn) {
+        let sent = self.data(c, GET);
+        take_leg(c, sent.last().expect("a request that leaves"));
+        self.responds(c, OK);
+        self.ack(c);
+    }
+}
+
+#[test]
+fn an_abandoned_syn_is_replaced_by_a_new_one() {
+    for answered in [false, true] {
+        let mut w = World::new(2);
+        let mut c = Conn::new(1);
+        w.syn(&mut c);
+        if answered {
+            w.synack(&mut c);
+        }
+        let mut again = Conn::new(1);
+        again.seq = 99;
+        let mut again = w.open_as(again);
+        w.exchange(&mut again);
+        assert_eq!(w.table("flows").0, 1);
+    }
+}
+
+#[test]
+fn flags_that_no_tcp_sends_are_dropped() {
+    let mut w = World::new(1);
+    let c = w.open(1);
+    for flags in [
+        Flags::SYN | Flags::FIN,
+        Flags::SYN | Flags::RST,
+        Flags::SYN | Flags::ACK,
+        Flags(0),
+        Flags::FIN,
+    ] {
+        let before = w.dropped(DropReason::BadFlags);
+        assert!(w.inject(&w.client_wire(&c, flags, &[]).build()).is_empty());
+        assert_eq!(w.dropped(DropReason::BadFlags), before + 1, "{flags:?}");
+    }
+    w.assert_state(&c, "Fresh");
+}
+
+#[test]
+fn every_mix_of_options_opens_and_moves() {
+    for bits in 0..16 {
+        let mut w = World::new(2);
+        let mut c = Conn::new(1);
+        c.options = Options {
+            mss: (bits & 1 != 0).then_some(1_360),
+            client_wscale: (bits & 2 != 0).then_some(0),
+            server_wscale: (bits & 2 != 0).then_some(8),
+            sack: bits & 4 != 0,
+            timestamps: bits & 8 != 0,
+            ecn: bits & 1 != 0,
+            extra: Vec::new(),
+        };
+        let mut c = w.idle_as(c);
+        let present = c.clone();
+        let adoption = w.moves(&mut c, GET);
+        let m = w.expect_adoption(&adoption, &present);
+        assert_eq!(m.mss, if bits & 1 != 0 { 1_360 } else { 536 });
+        assert_eq!(
+            (m.wscale_ok, m.sack_ok, m.timestamps_ok, m.ecn_ok),
+            (bits & 2 != 0, bits & 4 != 0, bits & 8 != 0, bits & 1 != 0)
+        );
+        assert_eq!(
+            (m.server_wscale, m.client_wscale),
+            (if bits & 2 != 0 { 8 } else { 0 }, 0)
+        );
+        w.responds(&mut c, OK);
+        w.ack(&mut c);
+        w.assert_state(&c, "Idle");
+    }
+}
+
+#[test]
+fn a_side_that_lacks_an_option_turns_it_off() {
+    let mut w = World::new(2);
+    let mut c = Conn::new(1);
+    c.options.client_wscale = None;
+    let mut c = w.idle_as(c);
+    let present = c.clone();
+    let adoption = w.moves(&mut c, GET);
+    let m = w.expect_adoption(&adoption, &present);
+    assert!(!m.wscale_ok);
+    assert_eq!((m.server_wscale, m.client_wscale), (0, 0));
+}
+
+#[test]
+fn maglev_keeps_a_client_on_its_pod_across_restarts() {
+    let mut p = policy(5);
+    p.algorithm = Algorithm::Maglev;
+    let pods = |seed| {
+        let mut s = settings();
+        s.seed = seed;
+        let mut w = World::with(s, p.clone());
+        (0..40).map(|n| w.open(n).pod).collect::<Vec<_>>()
+    };
+    let first = pods(1);
+    assert_eq!(first, pods(2), "whatever the seed");
+    assert!((0..5).all(|p| first.contains(&p)), "{first:?}");
+}
+
+#[test]
+fn first_segments_without_a_neighbour_are_counted_and_later_ones_pass() {
+    let mut w = World::new(1);
+    w.engine.set_neighbour(pod(false, 0).ip(), None);
+    let mut c = Conn::new(1);
+    assert!(w.inject(&w.syn_wire(&c).build()).is_empty());
+    assert_eq!(w.verdict, Verdict::Drop(DropReason::NoNeighbour));
+    let asked = std::iter::from_fn(|| w.engine.next_unresolved()).collect::<Vec<_>>();
+    assert!(asked.contains(&pod(false, 0).ip()), "{asked:?}");
+    w.apply();
+    let sent = w.syn(&mut c);
+    assert_eq!(sent.to, Dest::Pod(0));
+}

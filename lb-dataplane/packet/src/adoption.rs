@@ -1,0 +1,393 @@
+//! The adoption option (`docs/adoption-wire.md`). Owns its layout, its tag and the keys; never decides who adopts what.
+
+use crate::{
+    Flags, Segment, SegmentSpec, SeqNumber,
+    builder::{build_with_options, timestamp_option},
+    bytes::{array, be16, be32},
+    options::EXPERIMENT_1,
+};
+use core::{fmt, hash::Hasher, net::IpAddr};
+use siphasher::sip::SipHasher24;
+
+/// Bytes of the TCP header of every adoption message: 20 fixed, 20 of the option, 2 NOPs, 10 of timestamps.
+pub const ADOPTION_HEADER_BYTES: usize = 52;
+
+const OPTION_BYTES: usize = 20;
+const TAG_INPUT_BYTES: usize = 64;
+const EXPERIMENT_ADOPT: u16 = 0xba70;
+const EXPERIMENT_PROBE: u16 = 0xba71;
+const EXPERIMENT_ANSWER: u16 = 0xba72;
+const FLAG_WINDOW_SCALE: u8 = 1;
+const FLAG_SACK: u8 = 2;
+const FLAG_TIMESTAMPS: u8 = 4;
+const FLAG_ECN: u8 = 8;
+const ATTRIBUTE_FLAGS: u8 = 0x0f;
+
+/// The secret of one key epoch. Never printed.
+#[derive(Clone)]
+pub struct AdoptionKey([u8; 16]);
+
+/// Why a text is not a key. Never repeats any of the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// Wrong length.
+    #[error(
+        "an adoption key is 32 hexadecimal digits (16 bytes), this text has {found} characters"
+    )]
+    Length {
+        /// Bytes of the text.
+        found: usize,
+    },
+    /// A character that is no hexadecimal digit.
+    #[error("an adoption key is 32 hexadecimal digits (16 bytes), character {position} is none")]
+    NotHex {
+        /// Counted from 1.
+        position: usize,
+    },
+}
+
+impl AdoptionKey {
+    /// From its bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// From 32 hexadecimal digits.
+    ///
+    /// # Errors
+    /// See [`KeyError`]; the admin has to correct the key.
+    pub fn from_hex(text: &str) -> Result<Self, KeyError> {
+        let text = text.as_bytes();
+        if text.len() != 32 {
+            return Err(KeyError::Length { found: text.len() });
+        }
+        let mut key = [0; 16];
+        for (i, digit) in text.iter().enumerate() {
+            let Some(value) = char::from(*digit).to_digit(16) else {
+                return Err(KeyError::NotHex { position: i + 1 });
+            };
+            if let Some(byte) = key.get_mut(i / 2) {
+                *byte = *byte << 4 | value as u8;
+            }
+        }
+        Ok(Self(key))
+    }
+
+    fn tag(&self, input: &[u8; TAG_INPUT_BYTES]) -> u64 {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(input);
+        hasher.finish()
+    }
+}
+
+impl fmt::Debug for AdoptionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdoptionKey(secret)")
+    }
+}
+
+/// What a message asks or says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MessageKind {
+    /// Adopt this connection.
+    Adopt,
+    /// Would you?
+    Probe,
+    /// From the pod: why not, or [`Reason::Ready`].
+    Answer(Reason),
+}
+
+/// What an answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Reason {
+    /// Nothing listens on that address and port.
+    NoListener = 1,
+    /// The listener's accept queue is full.
+    AcceptQueueFull = 2,
+    /// The kernel function returned an error.
+    KernelRefused = 3,
+    /// A socket that is not this flow's is on that 4-tuple.
+    TupleInUse = 4,
+    /// This very message was adopted before and that socket is gone.
+    AlreadyAdopted = 5,
+    /// Key, listener and kernel are fine; nothing was created.
+    Ready = 6,
+    /// `net.ipv4.tcp_syncookies` is 0 in the pod's namespace.
+    SyncookiesOff = 7,
+}
+
+impl Reason {
+    /// Every reason, in the order of their codes from 1.
+    pub const ALL: &'static [Self] = &[
+        Self::NoListener,
+        Self::AcceptQueueFull,
+        Self::KernelRefused,
+        Self::TupleInUse,
+        Self::AlreadyAdopted,
+        Self::Ready,
+        Self::SyncookiesOff,
+    ];
+
+    /// The code on the wire.
+    #[must_use]
+    pub const fn code(self) -> u16 {
+        self as u16
+    }
+
+    /// The reason of a code on the wire.
+    #[must_use]
+    pub fn from_code(code: u16) -> Option<Self> {
+        let index = usize::from(code).checked_sub(1)?;
+        Self::ALL.get(index).copied()
+    }
+
+    /// The value of the `reason` label in metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::NoListener => "no_listener",
+            Self::AcceptQueueFull => "accept_queue_full",
+            Self::KernelRefused => "kernel_refused",
+            Self::TupleInUse => "tuple_in_use",
+            Self::AlreadyAdopted => "already_adopted",
+            Self::Ready => "ready",
+            Self::SyncookiesOff => "syncookies_off",
+        }
+    }
+
+    /// Whether the pod certainly never had the connection, so that the flow may go back or elsewhere.
+    #[must_use]
+    pub const fn pod_never_had_it(self) -> bool {
+        !matches!(self, Self::AlreadyAdopted)
+    }
+}
+
+/// The content of an adoption message. In an answer all but `kind`, `epoch` and `server_ts` are 0 or false on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// What it asks or says.
+    pub kind: MessageKind,
+    /// The client's MSS.
+    pub mss: u16,
+    /// Scale of the adopting socket's own window, at most 14.
+    pub server_wscale: u8,
+    /// Scale of the client's window, at most 14.
+    pub client_wscale: u8,
+    /// Window scaling was negotiated.
+    pub wscale_ok: bool,
+    /// Selective acknowledgements were negotiated.
+    pub sack_ok: bool,
+    /// Timestamps were negotiated.
+    pub timestamps_ok: bool,
+    /// ECN was negotiated.
+    pub ecn_ok: bool,
+    /// Key epoch modulo 16.
+    pub epoch: u8,
+    /// The TSval from which the adopting socket continues; in an answer with [`Reason::TupleInUse`] the `rcv_nxt` of the socket in
+    /// the way (0 if unknown).
+    pub server_ts: u32,
+}
+
+impl Adoption {
+    /// Experiment id, and the option's bytes 4 to 7.
+    fn fields(&self) -> (u16, u16, u8, u8) {
+        let epoch = self.epoch << 4;
+        let attributes = || {
+            let scales = self.server_wscale.min(14) << 4 | self.client_wscale.min(14);
+            let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+            let flags = flag(self.wscale_ok, FLAG_WINDOW_SCALE)
+                | flag(self.sack_ok, FLAG_SACK)
+                | flag(self.timestamps_ok, FLAG_TIMESTAMPS)
+                | flag(self.ecn_ok, FLAG_ECN);
+            (scales, flags | epoch)
+        };
+        match self.kind {
+            MessageKind::Adopt => {
+                let (scales, flags) = attributes();
+                (EXPERIMENT_ADOPT, self.mss, scales, flags)
+            }
+            MessageKind::Probe => {
+                let (scales, flags) = attributes();
+                (EXPERIMENT_PROBE, self.mss, scales, flags)
+            }
+            MessageKind::Answer(reason) => (EXPERIMENT_ANSWER, reason.code(), 0, epoch),
+        }
+    }
+}
+
+/// What the tag is computed over, in the order of the wire format's table.
+struct TagInput {
+    src: IpAddr,
+    dst: IpAddr,
+    src_port: u16,
+    dst_port: u16,
+    seq: SeqNumber,
+    ack: SeqNumber,
+    /// Bytes 2 to 8 of the option: experiment id, mss or reason, scales, flags.
+    attributes: [u8; 6],
+    window: u16,
+    server_ts: u32,
+    timestamps: (u32, u32),
+}
+
+impl TagInput {
+    fn bytes(&self) -> [u8; TAG_INPUT_BYTES] {
+        let mapped = |address: IpAddr| match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        let mut input = [0; TAG_INPUT_BYTES];
+        input[..16].copy_from_slice(&mapped(self.src));
+        input[16..32].copy_from_slice(&mapped(self.dst));
+        input[32..34].copy_from_slice(&self.src_port.to_be_bytes());
+        input[34..36].copy_from_slice(&self.dst_port.to_be_bytes());
+        input[36..40].copy_from_slice(&self.seq.0.to_be_bytes());
+        input[40..44].copy_from_slice(&self.ack.0.to_be_bytes());
+        input[44..50].copy_from_slice(&self.attributes);
+        input[50..52].copy_from_slice(&self.window.to_be_bytes());
+        input[52..56].copy_from_slice(&self.server_ts.to_be_bytes());
+        input[56..60].copy_from_slice(&self.timestamps.0.to_be_bytes());
+        input[60..].copy_from_slice(&self.timestamps.1.to_be_bytes());
+        input
+    }
+}
+
+/// Writes an adoption message at the start of `buf` and says how many bytes it takes.
+///
+/// Addresses, ports, numbers and window come from `spec`; flags follow from the kind and the window of an answer is 0, whatever
+/// `spec` says. Without timestamps in `spec` the message carries two zeros: the layout has them always. `None` if `spec` has
+/// payload, and as [`build_segment`](crate::build_segment).
+#[must_use]
+pub fn build_adoption(
+    buf: &mut [u8],
+    spec: &SegmentSpec<'_>,
+    message: &Adoption,
+    key: &AdoptionKey,
+) -> Option<usize> {
+    if !spec.payload.is_empty() {
+        return None;
+    }
+    let (flags, window) = match message.kind {
+        MessageKind::Answer(_) => (Flags::RST | Flags::ACK, 0),
+        MessageKind::Adopt | MessageKind::Probe => (Flags::ACK, spec.window),
+    };
+    let timestamps = spec.timestamps.unwrap_or_default();
+    let (experiment, mss_or_reason, scales, option_flags) = message.fields();
+    let ([e0, e1], [m0, m1]) = (experiment.to_be_bytes(), mss_or_reason.to_be_bytes());
+    let attributes = [e0, e1, m0, m1, scales, option_flags];
+    let input = TagInput {
+        src: spec.src,
+        dst: spec.dst,
+        src_port: spec.src_port,
+        dst_port: spec.dst_port,
+        seq: spec.seq,
+        ack: spec.ack,
+        attributes,
+        window,
+        server_ts: message.server_ts,
+        timestamps,
+    };
+    let mut options = [0; ADOPTION_HEADER_BYTES - 20];
+    options[0] = EXPERIMENT_1;
+    options[1] = OPTION_BYTES as u8;
+    options[2..8].copy_from_slice(&attributes);
+    options[8..12].copy_from_slice(&message.server_ts.to_be_bytes());
+    options[12..20].copy_from_slice(&key.tag(&input.bytes()).to_be_bytes());
+    options[20..].copy_from_slice(&timestamp_option(timestamps));
+    let spec = SegmentSpec {
+        flags,
+        window,
+        ..*spec
+    };
+    build_with_options(buf, &spec, &options)
+}
+
+/// A segment with the layout of an adoption message. Nothing in it is to be believed before [`RawAdoption::verify`].
+#[derive(Clone, Copy, Debug)]
+pub struct RawAdoption {
+    input: [u8; TAG_INPUT_BYTES],
+    tag: u64,
+}
+
+/// The adoption message in `seg`, if it has the exact layout of one. The tag is not looked at.
+#[inline]
+#[must_use]
+pub fn parse_adoption(frame: &[u8], seg: &Segment) -> Option<RawAdoption> {
+    if usize::from(seg.payload) != usize::from(seg.l4) + ADOPTION_HEADER_BYTES {
+        return None;
+    }
+    parse_layout(frame, seg)
+}
+
+fn parse_layout(frame: &[u8], seg: &Segment) -> Option<RawAdoption> {
+    let option = array::<32>(frame, usize::from(seg.l4) + 20)?;
+    let expected = match be16::<32, 2>(option) {
+        EXPERIMENT_ADOPT | EXPERIMENT_PROBE => Flags::ACK,
+        EXPERIMENT_ANSWER => Flags::RST | Flags::ACK,
+        _ => return None,
+    };
+    let layout = option[0] == EXPERIMENT_1
+        && usize::from(option[1]) == OPTION_BYTES
+        && option[20..24] == timestamp_option((0, 0))[..4];
+    if !layout || seg.flags != expected || seg.payload_len() != 0 {
+        return None;
+    }
+    let input = TagInput {
+        src: seg.src,
+        dst: seg.dst,
+        src_port: seg.src_port,
+        dst_port: seg.dst_port,
+        seq: seg.seq,
+        ack: seg.ack,
+        attributes: *array(option, 2)?,
+        window: seg.window,
+        server_ts: be32::<32, 8>(option),
+        timestamps: (be32::<32, 24>(option), be32::<32, 28>(option)),
+    };
+    Some(RawAdoption {
+        input: input.bytes(),
+        tag: u64::from_be_bytes(*array(option, 12)?),
+    })
+}
+
+impl RawAdoption {
+    /// The epoch of the key that the message names, modulo 16.
+    #[must_use]
+    pub const fn epoch(&self) -> u8 {
+        self.input[49] >> 4
+    }
+
+    /// The content, if the tag is that of `key` and the content makes sense. The tags are compared as two numbers, so the time this
+    /// takes does not tell how much of a guess was right.
+    #[must_use]
+    pub fn verify(&self, key: &AdoptionKey) -> Option<Adoption> {
+        if key.tag(&self.input) != self.tag {
+            return None;
+        }
+        let value = be16::<TAG_INPUT_BYTES, 46>(&self.input);
+        let (scales, flags) = (self.input[48], self.input[49]);
+        let answer = be16::<TAG_INPUT_BYTES, 44>(&self.input) == EXPERIMENT_ANSWER;
+        let kind = match be16::<TAG_INPUT_BYTES, 44>(&self.input) {
+            EXPERIMENT_ADOPT => MessageKind::Adopt,
+            EXPERIMENT_PROBE => MessageKind::Probe,
+            EXPERIMENT_ANSWER if scales == 0 && flags & ATTRIBUTE_FLAGS == 0 => {
+                MessageKind::Answer(Reason::from_code(value)?)
+            }
+            _ => return None,
+        };
+        Some(Adoption {
+            kind,
+            mss: if answer { 0 } else { value },
+            server_wscale: scales >> 4,
+            client_wscale: scales & 0x0f,
+            wscale_ok: flags & FLAG_WINDOW_SCALE != 0,
+            sack_ok: flags & FLAG_SACK != 0,
+            timestamps_ok: flags & FLAG_TIMESTAMPS != 0,
+            ecn_ok: flags & FLAG_ECN != 0,
+            epoch: self.epoch(),
+            server_ts: be32::<TAG_INPUT_BYTES, 52>(&self.input),
+        })
+    }
+}

@@ -1,0 +1,271 @@
+//! Messages between the control thread and the worker.
+//!
+//! The control thread holds a [`WorkerHandle`]; the worker holds the [`Inbox`] and looks into it between
+//! batches of frames. Neither side ever blocks the other: the queue is bounded, a full one makes the control
+//! side wait, and every answer has a deadline.
+
+use baton_api::{FlowView, Snapshot, State};
+use baton_engine::Route;
+use baton_packet::{AdoptionKey, Mac};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    io::{read, write},
+};
+use std::{
+    io,
+    net::IpAddr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+
+/// Commands that wait for the worker. The worker takes all of them between two batches, which are
+/// microseconds apart, so that more would only hide a stuck worker.
+const QUEUE_MAX: usize = 256;
+
+/// How long the control side waits for the worker: the time after which `/healthz` calls it stuck.
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// What the worker can be told.
+pub enum Command {
+    /// Serve this snapshot; the answer says why not.
+    Apply(Arc<Snapshot>, oneshot::Sender<Result<(), String>>),
+    /// Use these keys, the first to sign.
+    Keys(Vec<(u8, AdoptionKey)>),
+    /// Use these routes.
+    Routes(Vec<Route>),
+    /// A neighbour has this link-layer address, or none.
+    Neighbour(IpAddr, Option<Mac>),
+    /// Tell the figures.
+    Report(oneshot::Sender<Report>),
+    /// Tell some flows, from this cursor on, at most so many.
+    Flows(u32, usize, oneshot::Sender<Flows>),
+    /// End the loop.
+    Stop,
+}
+
+/// One counter: name without prefix, label, value.
+pub type CounterValue = (&'static str, Option<(&'static str, &'static str)>, u64);
+
+/// The worker's figures at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The engine's state; what only the binary knows is filled in by the control side.
+    pub state: State,
+    /// All counters of engine and port.
+    pub counters: Vec<CounterValue>,
+}
+
+/// A part of the flow table, and where the next part starts.
+pub type Flows = (Vec<FlowView>, Option<u32>);
+
+/// Why the worker gave no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkerError {
+    /// Its thread has ended. Fatal; the process is about to end too.
+    #[error("the packet worker has stopped")]
+    Gone,
+    /// It does not answer. May pass.
+    #[error("the packet worker did not answer within 2 s")]
+    Stuck,
+}
+
+/// The control side's end. Cheap to clone.
+#[derive(Clone)]
+pub struct WorkerHandle {
+    queue: mpsc::Sender<Command>,
+    wake: Arc<OwnedFd>,
+    woken: Arc<AtomicBool>,
+    beat: Arc<AtomicU64>,
+}
+
+/// The worker's end.
+pub struct Inbox {
+    queue: mpsc::Receiver<Command>,
+    wake: Arc<OwnedFd>,
+    woken: Arc<AtomicBool>,
+    beat: Arc<AtomicU64>,
+}
+
+/// Both ends of a new queue.
+///
+/// # Errors
+/// The process has too many open files.
+pub fn channel() -> io::Result<(WorkerHandle, Inbox)> {
+    let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+    let woken = Arc::new(AtomicBool::new(false));
+    let beat = Arc::new(AtomicU64::new(0));
+    let (sender, receiver) = mpsc::channel(QUEUE_MAX);
+    let handle = WorkerHandle {
+        queue: sender,
+        wake: Arc::clone(&wake),
+        woken: Arc::clone(&woken),
+        beat: Arc::clone(&beat),
+    };
+    let inbox = Inbox {
+        queue: receiver,
+        wake,
+        woken,
+        beat,
+    };
+    Ok((handle, inbox))
+}
+
+impl WorkerHandle {
+    /// Tells the worker something; waits while its queue is full, but not for it to be done.
+    ///
+    /// # Errors
+    /// The worker is gone or stuck.
+    pub async fn tell(&self, command: Command) -> Result<(), WorkerError> {
+        match timeout(ANSWER_LIMIT, self.queue.send(command)).await {
+            Ok(Ok(())) => {
+                self.wake();
+                Ok(())
+            }
+            Ok(Err(_)) => Err(WorkerError::Gone),
+            Err(_) => Err(WorkerError::Stuck),
+        }
+    }
+
+    /// Has the worker apply a snapshot; the inner error says why it cannot.
+    ///
+    /// # Errors
+    /// The worker is gone or stuck.
+    pub async fn apply(&self, snapshot: Arc<Snapshot>) -> Result<Result<(), String>, WorkerError> {
+        self.ask(|answer| Command::Apply(snapshot, answer)).await
+    }
+
+    /// The worker's figures.
+    ///
+    /// # Errors
+    /// The worker is gone or stuck.
+    pub async fn report(&self) -> Result<Report, WorkerError> {
+        self.ask(Command::Report).await
+    }
+
+    /// At most `max` flows from `cursor` on, and the cursor of the next ones.
+    ///
+    /// # Errors
+    /// The worker is gone or stuck.
+    pub async fn flows(&self, cursor: u32, max: usize) -> Result<Flows, WorkerError> {
+        self.ask(|answer| Command::Flows(cursor, max, answer)).await
+    }
+
+    /// When the worker's loop last turned, in microseconds of [`crate::clock`]; 0 before the first turn.
+    #[must_use]
+    pub fn beat_us(&self) -> u64 {
+        self.beat.load(Ordering::Relaxed)
+    }
+
+    /// Whether the worker's end is still there.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        !self.queue.is_closed()
+    }
+
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, WorkerError> {
+        let (sender, receiver) = oneshot::channel();
+        self.tell(command(sender)).await?;
+        match timeout(ANSWER_LIMIT, receiver).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) => Err(WorkerError::Gone),
+            Err(_) => Err(WorkerError::Stuck),
+        }
+    }
+
+    fn wake(&self) {
+        // EAGAIN means that the counter is full, so the worker is woken already.
+        let _ = write(self.wake.as_fd(), &1_u64.to_ne_bytes());
+        // After the write: were it before, the worker could rearm first and then find the event readable for ever.
+        self.woken.store(true, Ordering::Release);
+    }
+}
+
+impl Inbox {
+    /// The next command, if one waits. Never blocks.
+    pub fn next(&mut self) -> Option<Command> {
+        self.queue.try_recv().ok()
+    }
+
+    /// Becomes readable when a command arrives.
+    #[must_use]
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Makes [`Inbox::wake_fd`] unreadable again; call before taking the commands. Costs no system call unless
+    /// a command came.
+    pub fn rearm(&self) {
+        if !self.woken.load(Ordering::Relaxed) || !self.woken.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let mut counter = [0; 8];
+        // EAGAIN: nobody woke us, which is as good.
+        let _ = read(self.wake.as_fd(), &mut counter);
+    }
+
+    /// Notes that the loop turned.
+    pub fn beat(&self, now_us: u64) {
+        self.beat.store(now_us, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    fn readable(inbox: &Inbox) -> bool {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut fds = [PollFd::from_borrowed_fd(inbox.wake_fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&now)).expect("polled") == 1
+    }
+
+    #[tokio::test]
+    async fn a_command_wakes_once_and_the_event_does_not_stay() {
+        let (handle, mut inbox) = channel().expect("an eventfd");
+        assert!(!readable(&inbox));
+        for _ in 0..3 {
+            handle.tell(Command::Stop).await.expect("sent");
+        }
+        assert!(readable(&inbox));
+        inbox.rearm();
+        assert!(!readable(&inbox), "the loop would never sleep again");
+        assert_eq!(std::iter::from_fn(|| inbox.next()).count(), 3);
+        inbox.rearm();
+        handle.tell(Command::Stop).await.expect("sent");
+        assert!(readable(&inbox), "a later command must wake too");
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_is_gone_or_never_answers_is_told_apart() {
+        let (handle, mut inbox) = channel().expect("an eventfd");
+        tokio::time::pause();
+        assert_eq!(handle.report().await.err(), Some(WorkerError::Stuck));
+        assert!(matches!(inbox.next(), Some(Command::Report(_))));
+        // The queue is bounded: more than fit must wait, and then be refused.
+        for _ in 0..QUEUE_MAX {
+            handle.tell(Command::Stop).await.expect("fits");
+        }
+        assert_eq!(
+            handle.tell(Command::Stop).await.err(),
+            Some(WorkerError::Stuck)
+        );
+        drop(inbox);
+        assert_eq!(handle.report().await.err(), Some(WorkerError::Gone));
+        assert!(!handle.is_alive());
+    }
+}

@@ -1,0 +1,283 @@
+//! The configuration file: YAML text becomes a validated [`Loaded`] once; nothing else parses it.
+//!
+//! Owns the meaning of every field. Never asks the kernel anything (that is `preflight`) and never applies
+//! anything (that is `reload` and `run`).
+
+mod fields;
+mod keys;
+mod reload;
+#[cfg(test)]
+mod tests;
+mod words;
+
+pub use baton_config::ConfigError;
+pub use fields::{Key, Log, Mode, Ports, Rings};
+pub use keys::LoadedKey;
+pub use reload::{Change, Watcher, compare};
+
+use crate::args::CONTROL_DEFAULT;
+use baton_api::{Limits, Policy, Snapshot, SnapshotError};
+use baton_config::{Document, reader_words};
+use baton_packet::AdoptionKey;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+/// Bytes of a configuration file: 1,024 policies with 256 backends of about 60 bytes.
+const FILE_LIMIT_BYTES: u64 = 16 << 20;
+
+/// Everything a configuration file says, checked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// The interface that frames come and go by.
+    pub interface: String,
+    /// The dataplane's own addresses; none: the interface's global ones.
+    #[serde(default)]
+    pub address: Vec<IpAddr>,
+    /// Ports of the legs.
+    #[serde(default)]
+    pub ports: Ports,
+    /// How frames come and go.
+    #[serde(default)]
+    pub mode: Mode,
+    /// Where the control API listens.
+    #[serde(default = "control_default")]
+    pub control: SocketAddr,
+    /// What is logged and how.
+    #[serde(default)]
+    pub log: Log,
+    /// The adoption keys, the one to sign with first.
+    pub keys: Vec<Key>,
+    /// Table sizes.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Packet rings.
+    #[serde(default)]
+    pub rings: Rings,
+    /// What is served, unless the operator pushes it.
+    #[serde(default)]
+    pub policies: Vec<Policy>,
+    /// The folder of the file: where relative names start.
+    #[serde(skip)]
+    folder: PathBuf,
+}
+
+/// A good configuration with all that it names.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What the file says.
+    pub config: Config,
+    /// The keys, the one to sign with first.
+    pub keys: Vec<LoadedKey>,
+}
+
+fn control_default() -> SocketAddr {
+    CONTROL_DEFAULT
+        .parse()
+        .expect("the constant is an address and port")
+}
+
+impl Loaded {
+    /// The keys as the engine wants them.
+    #[must_use]
+    pub fn engine_keys(&self) -> Vec<(u8, AdoptionKey)> {
+        self.keys
+            .iter()
+            .map(|key| (key.epoch, AdoptionKey::from_bytes(key.value.0)))
+            .collect()
+    }
+
+    /// The epochs of the keys.
+    #[must_use]
+    pub fn key_epochs(&self) -> Vec<u8> {
+        self.keys.iter().map(|key| key.epoch).collect()
+    }
+
+    /// Reads and checks the file and the key files that it names.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with file, line and field.
+    pub fn read(file: &Path) -> Result<Self, ConfigError> {
+        let size = fs::metadata(file)
+            .map_err(|e| ConfigError::unreadable(file, format!("cannot be read: {e}")))?
+            .len();
+        if size > FILE_LIMIT_BYTES {
+            return Err(ConfigError::unreadable(
+                file,
+                format!("{size} bytes are too many: at most {FILE_LIMIT_BYTES} are read"),
+            ));
+        }
+        let text = fs::read_to_string(file)
+            .map_err(|e| ConfigError::unreadable(file, format!("cannot be read: {e}")))?;
+        let config = Config::parse(file, &text)?;
+        let keys = keys::read(&config, file, &text)?;
+        Ok(Self { config, keys })
+    }
+}
+
+impl Config {
+    /// Checks the text of a configuration file, but not the files that it names.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with file, line and field.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        // The path is filled in while reading; the line comes with the reader's error.
+        let mut field = String::new();
+        let parsed = serde_saphyr::with_deserializer_from_str(text, |deserializer| {
+            serde_path_to_error::deserialize(deserializer).map_err(|error| {
+                field = error.path().to_string();
+                error.into_inner()
+            })
+        });
+        let mut config: Self = parsed.map_err(|error| {
+            if field == "." {
+                field.clear();
+            }
+            let mut problem = words::in_words(reader_words(&error));
+            let mut line = error.location().map(|place| place.line());
+            if let Some(missing) = words::missing_field(&problem) {
+                // The reader points behind the last field; the one that holds them all is of more help.
+                line = None;
+                field = match field.as_str() {
+                    "" => missing.to_owned(),
+                    parent => format!("{parent}.{missing}"),
+                };
+                problem = "is missing: expected a value".to_owned();
+            }
+            ConfigError {
+                line: line
+                    .filter(|line| *line != 0)
+                    .or_else(|| Document::parse(text).line_of(&field)),
+                field,
+                ..ConfigError::new(file, problem)
+            }
+        })?;
+        config.folder = file.parent().unwrap_or(Path::new("")).to_owned();
+        config
+            .check()
+            .map_err(|e| ConfigError::in_text(file, text, e.path, e.problem))?;
+        Ok(config)
+    }
+
+    /// Checks what the types alone cannot say.
+    fn check(&self) -> Result<(), SnapshotError> {
+        let refuse = |path: &str, problem: String| {
+            Err(SnapshotError {
+                path: path.to_owned(),
+                problem,
+            })
+        };
+        // IFNAMSIZ is 16 with the final zero.
+        if self.interface.is_empty()
+            || self.interface.len() > 15
+            || self.interface.contains(['/', ' '])
+        {
+            return refuse(
+                "interface",
+                format!(
+                    "`{}` is not the name of an interface: expected 1 to 15 characters without `/`",
+                    self.interface
+                ),
+            );
+        }
+        for (i, address) in self.address.iter().enumerate() {
+            if address.is_unspecified() || address.is_multicast() {
+                return refuse(
+                    &format!("address[{i}]"),
+                    format!("{address} is not an address that this machine can have"),
+                );
+            }
+            if self.address[..i].contains(address) {
+                return refuse(
+                    &format!("address[{i}]"),
+                    format!("{address} is there twice"),
+                );
+            }
+        }
+        if self.control.port() == 0 {
+            return refuse("control", "expected a port from 1 to 65535".into());
+        }
+        if !self.control.ip().is_loopback() && self.ports.contains(self.control.port()) {
+            return refuse(
+                "control",
+                format!(
+                    "port {} is one of the legs' ports {}: choose another",
+                    self.control.port(),
+                    self.ports
+                ),
+            );
+        }
+        self.log.check()?;
+        fields::check_keys(&self.keys)?;
+        self.limits.validate()?;
+        self.rings.check()?;
+        self.check_snapshot(&self.snapshot(1), &self.address)
+    }
+
+    /// Checks a snapshot, from this file or pushed, against itself and against this configuration.
+    ///
+    /// `own` are the dataplane's addresses.
+    ///
+    /// # Errors
+    /// The first field that is wrong, with what was expected.
+    pub fn check_snapshot(&self, snapshot: &Snapshot, own: &[IpAddr]) -> Result<(), SnapshotError> {
+        snapshot.validate()?;
+        for (p, policy) in snapshot.policies.iter().enumerate() {
+            for (i, frontend) in policy.frontends.iter().enumerate() {
+                let refuse = |problem| {
+                    Err(SnapshotError {
+                        path: format!("policies[{p}].frontends[{i}]"),
+                        problem,
+                    })
+                };
+                let ours = frontend.address().is_unspecified() || own.contains(&frontend.address());
+                if ours && self.ports.contains(frontend.port()) {
+                    return refuse(format!(
+                        "port {} is one of the legs' ports {}: choose another, or change `ports`",
+                        frontend.port(),
+                        self.ports
+                    ));
+                }
+                let control = self.control.ip();
+                if frontend.port() == self.control.port()
+                    && (frontend.address() == control || ours && control.is_unspecified())
+                {
+                    return refuse(format!(
+                        "{frontend} is where the control API listens (`control: {}`)",
+                        self.control
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The file's policies as a snapshot.
+    #[must_use]
+    pub fn snapshot(&self, generation: u64) -> Snapshot {
+        Snapshot {
+            generation,
+            policies: self.policies.clone(),
+        }
+    }
+
+    /// Takes over from `running` what cannot change while running, so that the next comparison is against
+    /// what is in force. The level of `log` can change, its format cannot.
+    pub fn keep_fixed(&mut self, running: &Self) {
+        let new = std::mem::replace(self, running.clone());
+        self.log.level = new.log.level;
+        self.keys = new.keys;
+        self.policies = new.policies;
+        self.folder = new.folder;
+    }
+
+    /// Where the key with this index lies.
+    #[must_use]
+    pub fn key_path(&self, index: usize) -> PathBuf {
+        self.folder.join(&self.keys[index].file)
+    }
+}

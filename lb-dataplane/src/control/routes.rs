@@ -1,0 +1,291 @@
+//! What each path of the control API answers.
+
+use super::{
+    Control,
+    reply::{ErrorReply, Reply, SnapshotReply, StateReply, TRUNCATED, json, text, with_type},
+    snapshot::{Refusal, Taken},
+};
+use crate::commands::WorkerError;
+use baton_api::{FlowView, Snapshot};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::{Method, Request, StatusCode, body::Body, header::HeaderValue};
+
+/// Bytes of a pushed snapshot: 1,024 policies with 100 backends of about 160 bytes.
+const SNAPSHOT_LIMIT_BYTES: usize = 16 << 20;
+/// Flows that one look into the table returns, so that no answer holds up frames for long.
+const FLOWS_CHUNK: usize = 256;
+/// Flows in one answer unless asked otherwise.
+const FLOWS_DEFAULT: usize = 1_000;
+/// Flows in one answer at most.
+const FLOWS_MAX: usize = 100_000;
+
+/// Answers one request.
+pub async fn route<B>(control: &Control, request: Request<B>) -> Reply
+where
+    B: Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let path = request.uri().path().to_owned();
+    let allowed = match path.as_str() {
+        "/healthz" | "/readyz" | "/metrics" | "/v1/state" | "/v1/flows" => Method::GET,
+        "/v1/snapshot" => Method::PUT,
+        _ => {
+            let paths = "/healthz, /readyz, /metrics, /v1/state, /v1/flows, PUT /v1/snapshot";
+            return json(
+                StatusCode::NOT_FOUND,
+                &ErrorReply {
+                    error: format!("there is nothing at {path}"),
+                    field: None,
+                    expected: Some(paths.to_owned()),
+                },
+            );
+        }
+    };
+    if *request.method() != allowed {
+        return json(
+            StatusCode::METHOD_NOT_ALLOWED,
+            &ErrorReply {
+                error: format!("{} is not possible at {path}", request.method()),
+                field: None,
+                expected: Some(allowed.to_string()),
+            },
+        );
+    }
+    match path.as_str() {
+        "/healthz" => health(control),
+        "/readyz" => ready(control),
+        "/metrics" => metrics(control).await,
+        "/v1/state" => state(control).await,
+        "/v1/flows" => flows(control, request.uri().query().unwrap_or_default()).await,
+        _ => put_snapshot(control, request).await,
+    }
+}
+
+/// The answer to a request that took too long.
+pub fn too_slow() -> Reply {
+    json(
+        StatusCode::SERVICE_UNAVAILABLE,
+        &ErrorReply::new("the request took longer than 10 s"),
+    )
+}
+
+fn health(control: &Control) -> Reply {
+    if control.is_beating() {
+        text(StatusCode::OK, "ok\n")
+    } else {
+        text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the packet worker has not turned for 2 s\n",
+        )
+    }
+}
+
+fn ready(control: &Control) -> Reply {
+    let problems = control.unready();
+    if problems.is_empty() {
+        return text(StatusCode::OK, "ready\n");
+    }
+    text(StatusCode::SERVICE_UNAVAILABLE, problems.join("\n") + "\n")
+}
+
+async fn metrics(control: &Control) -> Reply {
+    // A stuck worker must show in the metrics rather than hide them.
+    let report = control.report().await.ok();
+    let ready = control.unready().is_empty();
+    match control.metrics.render(report, ready) {
+        Ok(body) => with_type(
+            StatusCode::OK,
+            "text/plain; version=0.0.4; charset=utf-8",
+            body.into(),
+        ),
+        Err(error) => json(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            &ErrorReply::new(format!("cannot write the metrics: {error}")),
+        ),
+    }
+}
+
+async fn state(control: &Control) -> Reply {
+    match control.report().await {
+        Ok(report) => json(
+            StatusCode::OK,
+            &StateReply {
+                state: report.state,
+                problems: control.problems(),
+            },
+        ),
+        Err(error) => unavailable(error),
+    }
+}
+
+fn unavailable(error: WorkerError) -> Reply {
+    json(
+        StatusCode::SERVICE_UNAVAILABLE,
+        &ErrorReply::new(error.to_string()),
+    )
+}
+
+/// What `/v1/flows` was asked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct FlowsQuery {
+    policy: Option<String>,
+    backend: Option<String>,
+    limit: usize,
+}
+
+impl FlowsQuery {
+    pub(super) fn parse(query: &str) -> Result<Self, ErrorReply> {
+        let mut this = Self {
+            policy: None,
+            backend: None,
+            limit: FLOWS_DEFAULT,
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match name {
+                "policy" => this.policy = Some(percent_decoded(value)),
+                "backend" => this.backend = Some(percent_decoded(value)),
+                "limit" => {
+                    this.limit = value
+                        .parse()
+                        .ok()
+                        .filter(|limit| (1..=FLOWS_MAX).contains(limit))
+                        .ok_or_else(|| {
+                            let problem = format!(
+                                "`{value}` is not possible: expected a number from 1 to {FLOWS_MAX}"
+                            );
+                            ErrorReply::field("limit", &problem)
+                        })?;
+                }
+                _ => {
+                    return Err(ErrorReply::field(
+                        name,
+                        "is not known: expected policy, backend or limit",
+                    ));
+                }
+            }
+        }
+        Ok(this)
+    }
+
+    fn wants(&self, flow: &FlowView) -> bool {
+        self.policy.as_ref().is_none_or(|p| *p == flow.policy)
+            && self.backend.as_ref().is_none_or(|b| *b == flow.backend)
+    }
+}
+
+/// Names hold letters, digits and `-._/`, of which clients may escape the slash.
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let escaped = tail
+            .first_chunk::<2>()
+            .filter(|_| *first == b'%')
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+async fn flows(control: &Control, query: &str) -> Reply {
+    let query = match FlowsQuery::parse(query) {
+        Ok(query) => query,
+        Err(error) => return json(StatusCode::BAD_REQUEST, &error),
+    };
+    let mut found = Vec::new();
+    let mut cursor = Some(0);
+    // One more than asked for, to know whether there are more.
+    while let Some(at) = cursor
+        && found.len() <= query.limit
+    {
+        match control.worker.flows(at, FLOWS_CHUNK).await {
+            Ok((flows, next)) => {
+                found.extend(flows.into_iter().filter(|flow| query.wants(flow)));
+                cursor = next;
+            }
+            Err(error) => return unavailable(error),
+        }
+    }
+    let truncated = found.len() > query.limit;
+    found.truncate(query.limit);
+    let mut reply = json(StatusCode::OK, &found);
+    let word = if truncated { "true" } else { "false" };
+    reply
+        .headers_mut()
+        .insert(TRUNCATED, HeaderValue::from_static(word));
+    reply
+}
+
+async fn put_snapshot<B>(control: &Control, request: Request<B>) -> Reply
+where
+    B: Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let body = match Limited::new(request.into_body(), SNAPSHOT_LIMIT_BYTES)
+        .collect()
+        .await
+    {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => {
+            return json(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                &ErrorReply {
+                    error: "the snapshot is too large".to_owned(),
+                    field: None,
+                    expected: Some(format!("at most {SNAPSHOT_LIMIT_BYTES} bytes")),
+                },
+            );
+        }
+        Err(error) => {
+            return json(
+                StatusCode::BAD_REQUEST,
+                &ErrorReply::new(format!("the body could not be read: {error}")),
+            );
+        }
+    };
+    let snapshot = match parse_snapshot(&body) {
+        Ok(snapshot) => snapshot,
+        Err(error) => return json(StatusCode::UNPROCESSABLE_ENTITY, &error),
+    };
+    let generation = snapshot.generation;
+    match control.snapshots.offer(snapshot).await {
+        Ok(taken) => json(
+            StatusCode::OK,
+            &SnapshotReply {
+                generation,
+                unchanged: taken == Taken::Unchanged,
+            },
+        ),
+        Err(Refusal::Stale { offered, current }) => {
+            let error = Refusal::Stale { offered, current }.to_string();
+            json(
+                StatusCode::CONFLICT,
+                &ErrorReply {
+                    error,
+                    field: Some("generation".to_owned()),
+                    expected: Some(format!("more than {current}")),
+                },
+            )
+        }
+        Err(Refusal::Invalid(error)) => json(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            &ErrorReply::field(&error.path, &error.problem),
+        ),
+        Err(Refusal::Worker(error)) => unavailable(error),
+    }
+}
+
+fn parse_snapshot(body: &[u8]) -> Result<Snapshot, ErrorReply> {
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let snapshot: Snapshot = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let field = error.path().to_string();
+        ErrorReply::field(&field, &error.into_inner().to_string())
+    })?;
+    reader
+        .end()
+        .map_err(|error| ErrorReply::new(error.to_string()))?;
+    Ok(snapshot)
+}

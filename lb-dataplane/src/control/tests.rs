@@ -1,0 +1,459 @@
+//! The control API over a real socket, against a worker that is a plain thread with made-up figures.
+
+use super::{
+    reply::{ErrorReply, SnapshotReply, StateReply},
+    *,
+};
+use crate::{
+    commands::{self, Command},
+    config::Config,
+};
+use baton_api::{
+    Algorithm, BackendState, FlowView, LIMIT_POLICIES, Micros, PolicyState, Protocol, State,
+};
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1 as client};
+use std::{path::Path, sync::atomic::AtomicBool, thread};
+use tokio::net::TcpStream;
+
+/// Flows of the fake worker.
+const FLOWS: u32 = 1_500;
+
+struct Lab {
+    control: Arc<Control>,
+    address: SocketAddr,
+    /// The fake worker stops turning while this is true.
+    stuck: Arc<AtomicBool>,
+}
+
+fn endpoint(text: &str) -> baton_api::Endpoint {
+    text.parse().expect("an endpoint")
+}
+
+fn figures(generation: u64) -> Report {
+    let backend = |name: &str, adoptable| BackendState {
+        name: name.to_owned(),
+        endpoint: endpoint("10.0.0.2:80"),
+        weight: 1,
+        draining: false,
+        adoptable,
+        adoptable_reason: "ready".to_owned(),
+        flows: 3,
+        outstanding: 2,
+        first_byte: Micros(1_500),
+        requests_total: 9,
+        migrations_in_total: 1,
+        migrations_out_total: 0,
+    };
+    let state = State {
+        generation,
+        policies: vec![PolicyState {
+            name: "web".to_owned(),
+            frontends: vec![endpoint("10.0.0.1:80")],
+            algorithm: Algorithm::Maglev,
+            protocol: Protocol::Http1,
+            flows: 6,
+            flows_total: 8,
+            migrations_total: 2,
+            rollbacks_total: 1,
+            backends: vec![backend("a", true), backend("b", false)],
+        }],
+        tables: [("flows".to_owned(), (6, 64))].into(),
+        ..State::default()
+    };
+    Report {
+        state,
+        counters: vec![
+            ("requests_total", None, 18),
+            ("drops_total", Some(("reason", "no_flow")), 4),
+            ("drops_total", Some(("reason", "malformed")), 5),
+        ],
+    }
+}
+
+fn flow(i: u32) -> FlowView {
+    FlowView {
+        client: SocketAddr::from(([10, 1, (i >> 8) as u8, i as u8], 4_000)),
+        frontend: endpoint("10.0.0.1:80"),
+        policy: "web".to_owned(),
+        backend: if i.is_multiple_of(3) { "a" } else { "b" }.to_owned(),
+        port: 20_000,
+        state: "Idle".to_owned(),
+        migrations: 0,
+        quiet: Micros(5),
+    }
+}
+
+fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
+    let mut generation = 0;
+    loop {
+        if !stuck.load(Ordering::Relaxed) {
+            inbox.beat(clock::now().0);
+            match inbox.next() {
+                Some(Command::Apply(snapshot, answer)) => {
+                    let crowded = snapshot.policies.iter().any(|p| p.backends.len() > 2);
+                    let _ = answer.send(if crowded {
+                        Err("3 backends are more than limits.backends, 2".to_owned())
+                    } else {
+                        generation = snapshot.generation;
+                        Ok(())
+                    });
+                }
+                Some(Command::Report(answer)) => {
+                    let _ = answer.send(figures(generation));
+                }
+                Some(Command::Flows(cursor, max, answer)) => {
+                    let end = FLOWS.min(cursor + u32::try_from(max).expect("small"));
+                    let next = (end < FLOWS).then_some(end);
+                    let _ = answer.send(((cursor..end).map(flow).collect(), next));
+                }
+                Some(Command::Stop) => return,
+                Some(_) => {}
+                None => thread::sleep(Duration::from_millis(1)),
+            }
+        } else {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+async fn lab() -> Lab {
+    let config = Config::parse(
+        Path::new("test.yaml"),
+        "interface: eth0\nkeys: [{epoch: 3, file: k}]\n",
+    )
+    .expect("good");
+    let (worker, inbox) = commands::channel().expect("an eventfd");
+    let stuck = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&stuck);
+    thread::spawn(move || fake_worker(inbox, &seen));
+    let health = Arc::new(Health::default());
+    let own = vec!["10.0.0.1".parse().expect("an address")];
+    let control = Arc::new(Control {
+        snapshots: Snapshots::new(worker.clone(), config.clone(), own),
+        metrics: Metrics::new(&config, "native", Arc::clone(&health)).expect("metrics"),
+        health,
+        facts: Facts::new("eth0", vec![3]),
+        worker,
+    });
+    let listener = bind("127.0.0.1:0".parse().expect("an address"))
+        .await
+        .expect("a port");
+    let address = listener.local_addr().expect("its address");
+    tokio::spawn(serve(listener, Arc::clone(&control)));
+    let lab = Lab {
+        control,
+        address,
+        stuck,
+    };
+    // The fake worker's first turn.
+    while lab.control.worker.beat_us() == 0 {
+        tokio::task::yield_now().await;
+    }
+    lab
+}
+
+impl Lab {
+    async fn ask(&self, method: Method, path: &str, body: impl Into<Bytes>) -> (StatusCode, Bytes) {
+        let (head, body) = self.ask_all(method, path, body).await;
+        (head.status, body)
+    }
+
+    async fn ask_all(
+        &self,
+        method: Method,
+        path: &str,
+        body: impl Into<Bytes>,
+    ) -> (hyper::http::response::Parts, Bytes) {
+        let stream = TcpStream::connect(self.address).await.expect("connected");
+        let (mut sender, connection) = client::handshake(TokioIo::new(stream))
+            .await
+            .expect("a handshake");
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "test")
+            .body(Full::new(body.into()))
+            .expect("a request");
+        let answer = sender.send_request(request).await.expect("an answer");
+        let (head, body) = answer.into_parts();
+        let body = body.collect().await.expect("a body");
+        (head, body.to_bytes())
+    }
+
+    async fn get(&self, path: &str) -> (StatusCode, String) {
+        let (status, body) = self.ask(Method::GET, path, "").await;
+        (status, String::from_utf8(body.to_vec()).expect("text"))
+    }
+
+    async fn put(&self, snapshot: &str) -> (StatusCode, Bytes) {
+        self.ask(Method::PUT, "/v1/snapshot", snapshot.to_owned())
+            .await
+    }
+
+    async fn refused(&self, snapshot: &str) -> (StatusCode, ErrorReply) {
+        let (status, body) = self.put(snapshot).await;
+        (status, serde_json::from_slice(&body).expect("an error"))
+    }
+}
+
+fn snapshot(generation: u64, backends: usize) -> String {
+    let backends: Vec<String> = (0..backends)
+        .map(|i| format!(r#"{{"name":"b{i}","endpoint":"10.0.1.{i}:80"}}"#))
+        .collect();
+    format!(
+        r#"{{"generation":{generation},"policies":[{{"name":"web","frontends":["0.0.0.0:80"],"backends":[{}]}}]}}"#,
+        backends.join(",")
+    )
+}
+
+#[tokio::test]
+async fn readiness_needs_a_snapshot_a_link_and_the_gateway() {
+    let lab = lab().await;
+    assert_eq!(lab.get("/healthz").await.0, StatusCode::OK);
+    let (status, text) = lab.get("/readyz").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(text.contains("no snapshot is in force"), "{text}");
+    assert!(text.contains("default router"), "{text}");
+
+    assert_eq!(lab.put(&snapshot(1, 1)).await.0, StatusCode::OK);
+    let (_, text) = lab.get("/readyz").await;
+    assert!(!text.contains("snapshot"), "{text}");
+
+    let health = &lab.control.health;
+    health.gateway_resolved.store(true, Ordering::Relaxed);
+    assert_eq!(
+        lab.get("/readyz").await,
+        (StatusCode::OK, "ready\n".to_owned())
+    );
+    health.link_up.store(false, Ordering::Relaxed);
+    let (status, text) = lab.get("/readyz").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(text.contains("eth0 is down"), "{text}");
+}
+
+#[tokio::test]
+async fn a_stuck_worker_shows_in_health_state_and_metrics() {
+    let lab = lab().await;
+    lab.stuck.store(true, Ordering::Relaxed);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while lab.get("/healthz").await.0 == StatusCode::OK {
+        assert!(Instant::now() < deadline, "still healthy");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (status, text) = lab.get("/v1/state").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(text.contains("did not answer"), "{text}");
+    let (status, text) = lab.get("/metrics").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(text.contains("baton_dataplane_worker_up 0"), "{text}");
+    assert!(text.contains("baton_dataplane_ready 0"), "{text}");
+}
+
+#[tokio::test]
+async fn snapshots_are_applied_once_and_never_backwards() {
+    let lab = lab().await;
+    let (status, body) = lab.put(&snapshot(5, 2)).await;
+    assert_eq!(status, StatusCode::OK);
+    let reply: SnapshotReply = serde_json::from_slice(&body).expect("a reply");
+    assert_eq!((reply.generation, reply.unchanged), (5, false));
+
+    let (status, body) = lab.put(&snapshot(5, 2)).await;
+    assert_eq!(status, StatusCode::OK, "a repeated push is no error");
+    let reply: SnapshotReply = serde_json::from_slice(&body).expect("a reply");
+    assert!(reply.unchanged);
+
+    for (generation, backends) in [(4, 2), (5, 1)] {
+        let (status, error) = lab.refused(&snapshot(generation, backends)).await;
+        assert_eq!(status, StatusCode::CONFLICT);
+        assert_eq!(error.field.as_deref(), Some("generation"));
+        assert_eq!(error.expected.as_deref(), Some("more than 5"));
+    }
+    assert_eq!(lab.control.snapshots.generation(), 5);
+
+    // A changed file comes after whatever was pushed.
+    let taken = lab.control.snapshots.take_file(Vec::new()).await;
+    assert_eq!(taken, Ok(snapshot::Taken::Applied));
+    assert_eq!(lab.control.snapshots.generation(), 6);
+}
+
+#[tokio::test]
+async fn bad_snapshots_are_refused_with_field_and_expectation() {
+    let lab = lab().await;
+    let cases = [
+        (
+            r#"{"generation":1,"policies":[{"name":"x"}]}"#.to_owned(),
+            "policies[0]",
+            None,
+        ),
+        (
+            snapshot(1, 1).replace("10.0.1.0:80", "10.0.1.0"),
+            "policies[0].backends[0].endpoint",
+            Some("as 10.0.0.1:80 or [fd00::1]:80"),
+        ),
+        (
+            snapshot(1, 1).replace("\"name\":\"b0\"", "\"name\":\"\""),
+            "policies[0].backends[0].name",
+            Some("1 to 127 letters, digits, `-`, `.`, `_` or `/`"),
+        ),
+        (
+            snapshot(1, 1).replace("0.0.0.0:80", "10.0.0.1:20000"),
+            "policies[0].frontends[0]",
+            None,
+        ),
+        (snapshot(1, 3), "policies", None),
+    ];
+    for (text, field, expected) in cases {
+        let (status, error) = lab.refused(&text).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{error:?}");
+        assert_eq!(error.field.as_deref(), Some(field), "{error:?}");
+        if let Some(expected) = expected {
+            let got = error.expected.as_deref().unwrap_or_default();
+            assert!(got.starts_with(expected), "{error:?}");
+        }
+    }
+    assert!(!lab.control.snapshots.is_applied());
+    let many = format!(
+        r#"{{"generation":1,"policies":[{}]}}"#,
+        vec![r#"{"name":"x","frontends":[],"backends":[]}"#; LIMIT_POLICIES + 1].join(",")
+    );
+    let (_, error) = lab.refused(&many).await;
+    assert_eq!(error.field.as_deref(), Some("policies"));
+
+    let (status, error) = lab.refused(&" ".repeat((16 << 20) + 1)).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(error.expected.is_some_and(|e| e.contains("16777216")));
+}
+
+#[tokio::test]
+async fn state_and_metrics_tell_the_workers_figures() {
+    let lab = lab().await;
+    lab.put(&snapshot(7, 1)).await;
+    lab.control
+        .metrics
+        .reloads
+        .with_label_values(&["refused"])
+        .inc();
+    let (status, text) = lab.get("/v1/state").await;
+    assert_eq!(status, StatusCode::OK);
+    let reply: StateReply = serde_json::from_str(&text).expect("a state");
+    assert_eq!(reply.state.generation, 7);
+    assert_eq!(reply.state.version, env!("CARGO_PKG_VERSION"));
+    assert_eq!(reply.state.worker.key_epochs, [3]);
+    assert_eq!(
+        reply
+            .state
+            .counters
+            .get("config_reloads_total{result=\"refused\"}"),
+        Some(&1)
+    );
+    assert_eq!(reply.problems.len(), 1, "only the gateway: {reply:?}");
+    // The operator's type reads it too.
+    let state: State = serde_json::from_str(&text).expect("a state");
+    assert_eq!(state, reply.state);
+
+    let (status, text) = lab.get("/metrics").await;
+    assert_eq!(status, StatusCode::OK);
+    for line in [
+        "# TYPE baton_dataplane_drops_total counter",
+        "baton_dataplane_drops_total{reason=\"no_flow\"} 4",
+        "baton_dataplane_drops_total{reason=\"malformed\"} 5",
+        "baton_dataplane_requests_total 18",
+        "baton_dataplane_snapshot_generation 7",
+        "baton_dataplane_config_reloads_total{result=\"refused\"} 1",
+        "baton_dataplane_config_reloads_total{result=\"applied\"} 0",
+        "baton_dataplane_policy_migrations_total{policy=\"web\"} 2",
+        "baton_dataplane_policy_active_flows{policy=\"web\"} 6",
+        "baton_dataplane_backend_adoptable{policy=\"web\",backend=\"b\"} 0",
+        "baton_dataplane_backend_first_byte_seconds{policy=\"web\",backend=\"a\"} 0.0015",
+        "baton_dataplane_table_limit_entries{table=\"flows\"} 64",
+        "baton_dataplane_worker_info{interface=\"eth0\",mode=\"native\"} 1",
+        concat!(
+            "baton_dataplane_build_info{version=\"",
+            env!("CARGO_PKG_VERSION"),
+            "\"} 1"
+        ),
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+    }
+    // One TYPE line per name: a family told twice is refused by Prometheus.
+    let mut names: Vec<&str> = text.lines().filter(|l| l.starts_with("# TYPE")).collect();
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all);
+}
+
+#[tokio::test]
+async fn flows_are_filtered_and_limited() {
+    let lab = lab().await;
+    for (query, count, truncated) in [
+        ("", 1_000, true),
+        ("?limit=1499", 1_499, true),
+        ("?limit=1500", 1_500, false),
+        ("?limit=100000", 1_500, false),
+        ("?limit=100000&backend=a", 500, false),
+        ("?backend=a&policy=other", 0, false),
+        ("?policy=w%65b&limit=2", 2, true),
+    ] {
+        let path = format!("/v1/flows{query}");
+        let (head, body) = lab.ask_all(Method::GET, &path, "").await;
+        assert_eq!(head.status, StatusCode::OK, "{query}: {body:?}");
+        let flows: Vec<FlowView> = serde_json::from_slice(&body).expect("flows");
+        assert_eq!(flows.len(), count, "{query}");
+        let word = if truncated { "true" } else { "false" };
+        assert_eq!(head.headers[reply::TRUNCATED], word, "{query}");
+    }
+    for query in ["?limit=0", "?limit=100001", "?limit=x", "?colour=red"] {
+        let (status, text) = lab.get(&format!("/v1/flows{query}")).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
+        let error: ErrorReply = serde_json::from_str(&text).expect("an error");
+        assert!(error.field.is_some() && error.expected.is_some(), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_paths_and_methods_are_told_the_right_ones() {
+    let lab = lab().await;
+    let (status, text) = lab.get("/v2/state").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert!(text.contains("/v1/state"), "{text}");
+    let (status, body) = lab.ask(Method::POST, "/v1/snapshot", "").await;
+    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    let error: ErrorReply = serde_json::from_slice(&body).expect("an error");
+    assert_eq!(error.expected.as_deref(), Some("PUT"));
+}
+
+#[tokio::test]
+async fn too_many_connections_are_refused_and_counted() {
+    use tokio::io::AsyncReadExt;
+    let lab = lab().await;
+    let mut held = Vec::new();
+    for _ in 0..CONNECTIONS_MAX {
+        held.push(TcpStream::connect(lab.address).await.expect("connected"));
+    }
+    let mut one_more = TcpStream::connect(lab.address).await.expect("connected");
+    let mut text = String::new();
+    tokio::time::timeout(Duration::from_secs(5), one_more.read_to_string(&mut text))
+        .await
+        .expect("answered")
+        .expect("read");
+    assert!(text.starts_with("HTTP/1.1 503 "), "{text}");
+    assert_eq!(lab.control.metrics.connections_refused.get(), 1);
+    drop(held);
+    // The freed connections serve again.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let mut stream = TcpStream::connect(lab.address).await.expect("connected");
+        let request = b"GET /healthz HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n";
+        stream.write_all(request).await.expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.expect("read");
+        if text.starts_with("HTTP/1.1 200 ") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{text}");
+        tokio::task::yield_now().await;
+    }
+}

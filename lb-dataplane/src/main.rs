@@ -1,0 +1,49 @@
+//! The userspace packet path of Baton: `run` serves traffic, the other commands check and ask.
+
+mod args;
+mod clock;
+mod commands;
+mod config;
+mod control;
+mod logging;
+mod neighbour;
+mod preflight;
+mod run;
+mod status;
+mod worker;
+
+use args::Command;
+use std::process::ExitCode;
+
+/// The question could not even be asked: wrong usage (as clap has it), no such file, nobody answers.
+const NOT_ASKED: u8 = 2;
+
+fn main() -> ExitCode {
+    let complain = |error: &anyhow::Error, code: u8| {
+        eprintln!("lb-dataplane: {error:#}");
+        ExitCode::from(code)
+    };
+    match args::parse() {
+        Command::Run(file) => match run::run(&file) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => complain(&error, 1),
+        },
+        Command::Check(file) => match config::Loaded::read(&file) {
+            Ok(_) => {
+                println!("{}: good", file.display());
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                let code = if error.unreadable { NOT_ASKED } else { 1 };
+                complain(&error.into(), code)
+            }
+        },
+        Command::Ask(question) => {
+            status::ask(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
+        }
+        Command::Version => {
+            println!("lb-dataplane {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Netlink messages as the few facts that matter here. Pure parsing of what the kernel sent.
+
+use super::table::Sight;
+use baton_engine::Route;
+use baton_packet::Mac;
+use rtnetlink::packet_route::{
+    address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope},
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
+    route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia},
+};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What the kernel says of a neighbour on `ifindex`; `None` if it is about something else.
+pub fn neighbour(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, Sight)> {
+    if message.header.ifindex != ifindex {
+        return None;
+    }
+    let mut address = None;
+    let mut mac = None;
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => {
+                address = Some(IpAddr::V4(*v4));
+            }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => {
+                address = Some(IpAddr::V6(*v6));
+            }
+            NeighbourAttribute::LinkLayerAddress(bytes) => {
+                mac = bytes.as_slice().try_into().ok().map(Mac);
+            }
+            _ => {}
+        }
+    }
+    let sight = match (message.header.state, mac) {
+        (NeighbourState::Reachable | NeighbourState::Permanent, Some(mac)) => Sight::Fresh(mac),
+        // Under confirmation: good until the kernel says otherwise.
+        (NeighbourState::Delay | NeighbourState::Probe, Some(mac)) => Sight::Fresh(mac),
+        (NeighbourState::Stale, Some(mac)) => Sight::Stale(mac),
+        _ => Sight::Unknown,
+    };
+    Some((address?, sight))
+}
+
+/// A route of the main table that leaves through `ifindex`, with its metric.
+pub fn route(message: &RouteMessage, ifindex: u32) -> Option<(u32, Route)> {
+    let mut table = u32::from(message.header.table);
+    let mut prefix = None;
+    let mut metric = 0;
+    let (mut oif, mut via) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Destination(address) => prefix = Some(ip(address)?),
+            RouteAttribute::Priority(number) => metric = *number,
+            RouteAttribute::MultiPath(hops) => {
+                // One path is enough for one interface; the first of ours is taken.
+                let ours = hops.iter().find(|hop| hop.interface_index == ifindex)?;
+                oif = Some(ifindex);
+                via = ours.attributes.iter().find_map(gateway);
+            }
+            RouteAttribute::Oif(index) => oif = Some(*index),
+            other => via = gateway(other).or(via),
+        }
+    }
+    if table != u32::from(RouteHeader::RT_TABLE_MAIN)
+        || message.header.kind != RouteType::Unicast
+        || oif != Some(ifindex)
+    {
+        return None;
+    }
+    let v6 = u8::from(message.header.address_family)
+        == u8::from(rtnetlink::packet_route::AddressFamily::Inet6);
+    let prefix = prefix.unwrap_or(if v6 {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    } else {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+    });
+    let route = Route {
+        prefix,
+        prefix_len: message.header.destination_prefix_length,
+        via,
+    };
+    Some((metric, route))
+}
+
+fn gateway(attribute: &RouteAttribute) -> Option<IpAddr> {
+    match attribute {
+        RouteAttribute::Gateway(address) => ip(address),
+        RouteAttribute::Via(RouteVia::Inet(v4)) => Some(IpAddr::V4(*v4)),
+        RouteAttribute::Via(RouteVia::Inet6(v6)) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    }
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
+        RouteAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    }
+}
+
+/// Orders routes as the engine wants them (of two to the same destination the first wins): best metric first.
+pub fn by_metric(mut routes: Vec<(u32, Route)>) -> Vec<Route> {
+    routes.sort_by_key(|(metric, _)| *metric);
+    routes.into_iter().map(|(_, route)| route).collect()
+}
+
+/// The routers of the default routes.
+pub fn gateways(routes: &[Route]) -> impl Iterator<Item = IpAddr> {
+    routes
+        .iter()
+        .filter(|route| route.prefix_len == 0)
+        .filter_map(|route| route.via)
+}
+
+/// An address of `ifindex` that peers can reach and that will stay.
+pub fn global_address(message: &AddressMessage, ifindex: u32) -> Option<IpAddr> {
+    let unfit = AddressHeaderFlags::Secondary
+        | AddressHeaderFlags::Tentative
+        | AddressHeaderFlags::Deprecated
+        | AddressHeaderFlags::Dadfailed;
+    let header = &message.header;
+    if header.index != ifindex
+        || header.scope != AddressScope::Universe
+        || header.flags.intersects(unfit)
+    {
+        return None;
+    }
+    // On a point-to-point link `Address` is the peer's and `Local` is ours.
+    let find = |local| {
+        message
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                AddressAttribute::Local(address) if local => Some(*address),
+                AddressAttribute::Address(address) if !local => Some(*address),
+                _ => None,
+            })
+    };
+    find(true).or_else(|| find(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rtnetlink::packet_route::{AddressFamily, route::RouteNextHop};
+
+    const V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+    fn sighting(state: NeighbourState, mac: Option<[u8; 6]>) -> Option<(IpAddr, Sight)> {
+        let mut message = NeighbourMessage::default();
+        message.header.ifindex = 7;
+        message.header.state = state;
+        message
+            .attributes
+            .push(NeighbourAttribute::Destination(NeighbourAddress::Inet(V4)));
+        if let Some(mac) = mac {
+            message
+                .attributes
+                .push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+        }
+        neighbour(&message, 7)
+    }
+
+    #[test]
+    fn neighbour_states_become_sights() {
+        let mac = [2, 0, 0, 0, 0, 9];
+        for (state, lladdr, sight) in [
+            (NeighbourState::Reachable, Some(mac), Sight::Fresh(Mac(mac))),
+            (NeighbourState::Permanent, Some(mac), Sight::Fresh(Mac(mac))),
+            (NeighbourState::Probe, Some(mac), Sight::Fresh(Mac(mac))),
+            (NeighbourState::Stale, Some(mac), Sight::Stale(Mac(mac))),
+            (NeighbourState::Failed, Some(mac), Sight::Unknown),
+            (NeighbourState::Incomplete, None, Sight::Unknown),
+        ] {
+            assert_eq!(sighting(state, lladdr), Some((IpAddr::V4(V4), sight)));
+        }
+        assert_eq!(neighbour(&NeighbourMessage::default(), 7), None);
+    }
+
+    fn default_route(attributes: Vec<RouteAttribute>) -> RouteMessage {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.kind = RouteType::Unicast;
+        message.attributes = attributes;
+        message
+    }
+
+    #[test]
+    fn routes_of_the_interface_are_taken_and_others_left() {
+        let via = RouteAttribute::Gateway(RouteAddress::Inet(V4));
+        let expected = Route {
+            prefix: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            prefix_len: 0,
+            via: Some(IpAddr::V4(V4)),
+        };
+        let message = default_route(vec![
+            via.clone(),
+            RouteAttribute::Oif(7),
+            RouteAttribute::Priority(100),
+        ]);
+        assert_eq!(route(&message, 7), Some((100, expected)));
+        assert_eq!(route(&message, 8), None);
+        assert_eq!(gateways(&[expected]).collect::<Vec<_>>(), [IpAddr::V4(V4)]);
+
+        let mut other_table = message.clone();
+        other_table.attributes.push(RouteAttribute::Table(100));
+        assert_eq!(route(&other_table, 7), None);
+        let mut blackhole = message;
+        blackhole.header.kind = RouteType::BlackHole;
+        assert_eq!(route(&blackhole, 7), None);
+
+        let mut hop = RouteNextHop::default();
+        hop.interface_index = 7;
+        hop.attributes.push(via);
+        let multipath = default_route(vec![RouteAttribute::MultiPath(vec![hop])]);
+        assert_eq!(route(&multipath, 7), Some((0, expected)));
+        assert_eq!(route(&multipath, 8), None);
+    }
+
+    #[test]
+    fn the_better_metric_comes_first() {
+        let route = |last| Route {
+            prefix: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            prefix_len: 0,
+            via: Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))),
+        };
+        assert_eq!(
+            by_metric(vec![(200, route(2)), (100, route(1))]),
+            [route(1), route(2)]
+        );
+    }
+
+    #[test]
+    fn only_lasting_global_addresses_count() {
+        let mut message = AddressMessage::default();
+        message.header.index = 7;
+        message
+            .attributes
+            .push(AddressAttribute::Address(IpAddr::V4(Ipv4Addr::BROADCAST)));
+        message
+            .attributes
+            .push(AddressAttribute::Local(IpAddr::V4(V4)));
+        assert_eq!(global_address(&message, 7), Some(IpAddr::V4(V4)));
+        assert_eq!(global_address(&message, 8), None);
+        message.header.flags = AddressHeaderFlags::Tentative;
+        assert_eq!(global_address(&message, 7), None);
+        message.header.flags = AddressHeaderFlags::empty();
+        message.header.scope = AddressScope::Link;
+        assert_eq!(global_address(&message, 7), None);
+    }
+}

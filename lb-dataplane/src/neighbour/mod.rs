@@ -1,0 +1,345 @@
+//! Keeps the engine's view of routes and neighbours as the kernel has it, through rtnetlink.
+//!
+//! The engine's packets never pass the kernel's stack, so the kernel would neither resolve nor refresh a
+//! neighbour for them: this task makes it (`NTF_USE`), and hands on what it learns. It never sends ARP or NDP
+//! itself and never changes a route or address.
+
+mod messages;
+mod table;
+
+use crate::commands::{Command, WorkerError, WorkerHandle};
+use baton_engine::Route;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use messages::{by_metric, gateways, global_address};
+use rtnetlink::{
+    Handle, MulticastGroup,
+    packet_core::NetlinkPayload,
+    packet_route::{
+        RouteNetlinkMessage,
+        link::{LinkFlags, LinkMessage},
+        neighbour::{NeighbourFlags, NeighbourState},
+        route::RouteMessage,
+    },
+};
+use std::{
+    collections::HashMap,
+    io,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use table::{Action, Sight, Table};
+use tokio::{sync::mpsc, time};
+use tracing::{debug, info, warn};
+
+/// Addresses that the worker asks for and the task has not taken yet.
+pub const ASKS_MAX: usize = 1_024;
+
+/// Between two looks at what is still unresolved: the kernel itself gives up after 3 probes, 1 s apart.
+const TICK: Duration = Duration::from_secs(1);
+/// Ticks between two whole reads of the kernel's tables, which make up for messages lost in a burst.
+const TICKS_PER_DUMP: u64 = 10;
+/// Route changes come in bursts (an interface's all at once); they are read once, this long after the first.
+const ROUTES_QUIET: Duration = Duration::from_millis(50);
+
+/// Why netlink cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum NetlinkError {
+    /// No socket.
+    #[error("cannot open a netlink socket: {0}")]
+    Open(#[source] io::Error),
+    /// A table could not be read.
+    #[error("cannot read the kernel's {table}: {source}")]
+    Read {
+        /// Which.
+        table: &'static str,
+        /// Why.
+        source: rtnetlink::Error,
+    },
+    /// The kernel closed the connection. Fatal for the task.
+    #[error("the netlink connection ended")]
+    Ended,
+    /// The worker is gone.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+}
+
+/// What others may know of the network, kept by the task.
+#[derive(Debug)]
+pub struct Health {
+    /// The interface has carrier.
+    pub link_up: AtomicBool,
+    /// Each family's default route has a router whose link-layer address is known, or no router.
+    pub gateway_resolved: AtomicBool,
+    /// Times that the link went up or down.
+    pub link_changes: AtomicU64,
+    /// Times that the kernel was asked to resolve or confirm a neighbour.
+    pub resolutions: AtomicU64,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            // The port opens only on an interface that is up.
+            link_up: AtomicBool::new(true),
+            gateway_resolved: AtomicBool::new(false),
+            link_changes: AtomicU64::new(0),
+            resolutions: AtomicU64::new(0),
+        }
+    }
+}
+
+/// The lasting global addresses of an interface, IPv4 first.
+///
+/// # Errors
+/// Netlink cannot be used.
+pub async fn interface_addresses(ifindex: u32) -> Result<Vec<IpAddr>, NetlinkError> {
+    let (connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Open)?;
+    let connection = tokio::spawn(connection);
+    let found: Result<Vec<IpAddr>, _> = handle
+        .address()
+        .get()
+        .execute()
+        .try_filter_map(async |message| Ok(global_address(&message, ifindex)))
+        .try_collect()
+        .await;
+    connection.abort();
+    let mut found = found.map_err(|source| NetlinkError::Read {
+        table: "addresses",
+        source,
+    })?;
+    found.sort_by_key(IpAddr::is_ipv6);
+    Ok(found)
+}
+
+/// The task.
+pub struct Neighbours {
+    handle: Handle,
+    ifindex: u32,
+    worker: WorkerHandle,
+    health: Arc<Health>,
+    table: Table,
+    routes: Vec<Route>,
+}
+
+/// Runs until the worker or netlink is gone. `asks` are the addresses that the engine needs.
+///
+/// # Errors
+/// What ended it. Fatal: without it the engine's view grows old.
+pub async fn run(
+    ifindex: u32,
+    worker: WorkerHandle,
+    mut asks: mpsc::Receiver<IpAddr>,
+    health: Arc<Health>,
+) -> Result<(), NetlinkError> {
+    let (connection, handle, mut events) = rtnetlink::new_multicast_connection(&[
+        MulticastGroup::Neigh,
+        MulticastGroup::Ipv4Route,
+        MulticastGroup::Ipv6Route,
+        MulticastGroup::Link,
+    ])
+    .map_err(NetlinkError::Open)?;
+    let mut connection = tokio::spawn(connection);
+    let mut this = Neighbours {
+        handle,
+        ifindex,
+        worker,
+        health,
+        table: Table::default(),
+        routes: Vec::new(),
+    };
+    // Subscribed first, read then: what changes in between is seen twice rather than never.
+    this.read_neighbours().await?;
+    this.read_routes().await?;
+    let mut ticks = 0_u64;
+    let mut tick = time::interval(TICK);
+    tick.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+    let mut routes_due: Option<time::Instant> = None;
+    loop {
+        let due = routes_due.unwrap_or_else(|| time::Instant::now() + TICK);
+        tokio::select! {
+            event = events.next() => {
+                let Some((message, _)) = event else { return Err(NetlinkError::Ended) };
+                if let NetlinkPayload::InnerMessage(message) = message.payload {
+                    if is_route(&message) {
+                        routes_due.get_or_insert_with(|| time::Instant::now() + ROUTES_QUIET);
+                    } else {
+                        this.event(&message).await?;
+                    }
+                } else {
+                    // Messages were lost: look at everything again.
+                    routes_due.get_or_insert_with(time::Instant::now);
+                    this.read_neighbours().await?;
+                }
+            }
+            asked = asks.recv() => {
+                let Some(address) = asked else { return Err(WorkerError::Gone.into()) };
+                let actions = this.table.want(address);
+                this.perform(actions).await?;
+            }
+            () = time::sleep_until(due), if routes_due.is_some() => {
+                routes_due = None;
+                this.read_routes().await?;
+            }
+            _ = tick.tick() => {
+                ticks += 1;
+                let actions = this.table.tick();
+                this.perform(actions).await?;
+                if ticks.is_multiple_of(TICKS_PER_DUMP) {
+                    this.read_neighbours().await?;
+                    this.read_routes().await?;
+                }
+            }
+            _ = &mut connection => return Err(NetlinkError::Ended),
+        }
+        this.judge_gateways();
+    }
+}
+
+fn is_route(message: &RouteNetlinkMessage) -> bool {
+    matches!(
+        message,
+        RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_)
+    )
+}
+
+impl Neighbours {
+    async fn event(&mut self, message: &RouteNetlinkMessage) -> Result<(), NetlinkError> {
+        match message {
+            RouteNetlinkMessage::NewNeighbour(neighbour) => {
+                if let Some((address, sight)) = messages::neighbour(neighbour, self.ifindex) {
+                    let actions = self.table.see(address, sight);
+                    self.perform(actions).await?;
+                }
+            }
+            RouteNetlinkMessage::DelNeighbour(neighbour) => {
+                if let Some((address, _)) = messages::neighbour(neighbour, self.ifindex) {
+                    let actions = self.table.see(address, Sight::Unknown);
+                    self.perform(actions).await?;
+                }
+            }
+            RouteNetlinkMessage::NewLink(link) if link.header.index == self.ifindex => {
+                self.link(link, true);
+            }
+            RouteNetlinkMessage::DelLink(link) if link.header.index == self.ifindex => {
+                self.link(link, false);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn link(&self, link: &LinkMessage, exists: bool) {
+        let up = exists
+            && link
+                .header
+                .flags
+                .contains(LinkFlags::Up | LinkFlags::LowerUp);
+        if self.health.link_up.swap(up, Ordering::Relaxed) == up {
+            return;
+        }
+        self.health.link_changes.fetch_add(1, Ordering::Relaxed);
+        if up {
+            info!("the interface is up again");
+        } else if exists {
+            warn!("the interface is down: no traffic until it is up again");
+        } else {
+            warn!("the interface is gone");
+        }
+    }
+
+    async fn perform(&mut self, actions: Vec<Action>) -> Result<(), NetlinkError> {
+        for action in actions {
+            match action {
+                Action::Tell(address, mac) => {
+                    debug!(%address, mac = ?mac.map(|m| m.to_string()), "neighbour");
+                    self.worker.tell(Command::Neighbour(address, mac)).await?;
+                }
+                Action::Resolve(address) => self.resolve(address).await,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the kernel resolve or confirm, as if it had a packet to send there.
+    async fn resolve(&self, address: IpAddr) {
+        self.health.resolutions.fetch_add(1, Ordering::Relaxed);
+        let asked = self
+            .handle
+            .neighbours()
+            .add(self.ifindex, address)
+            .state(NeighbourState::None)
+            .flags(NeighbourFlags::Use)
+            .replace()
+            .execute()
+            .await;
+        if let Err(error) = asked {
+            // It is asked again with the next tick; the link may be down.
+            debug!(%address, %error, "the kernel does not resolve a neighbour");
+        }
+    }
+
+    async fn read_neighbours(&mut self) -> Result<(), NetlinkError> {
+        let ifindex = self.ifindex;
+        let all: HashMap<IpAddr, Sight> = self
+            .handle
+            .neighbours()
+            .get()
+            .execute()
+            .try_filter_map(async |message| Ok(messages::neighbour(&message, ifindex)))
+            .try_collect::<Vec<_>>()
+            .await
+            .map_err(|source| NetlinkError::Read {
+                table: "neighbours",
+                source,
+            })?
+            .into_iter()
+            .filter(|(_, sight)| *sight != Sight::Unknown)
+            .collect();
+        let actions = self.table.see_all(&all);
+        self.perform(actions).await
+    }
+
+    async fn read_routes(&mut self) -> Result<(), NetlinkError> {
+        use rtnetlink::packet_route::AddressFamily;
+        let ifindex = self.ifindex;
+        let requests = [AddressFamily::Inet, AddressFamily::Inet6].map(|family| {
+            let mut request = RouteMessage::default();
+            request.header.address_family = family;
+            self.handle.route().get(request).execute().boxed()
+        });
+        let found: Vec<(u32, Route)> = stream::iter(requests)
+            .flatten()
+            .try_filter_map(async |message| Ok(messages::route(&message, ifindex)))
+            .try_collect()
+            .await
+            .map_err(|source| NetlinkError::Read {
+                table: "routes",
+                source,
+            })?;
+        let routes = by_metric(found);
+        if routes == self.routes {
+            return Ok(());
+        }
+        info!(routes = routes.len(), "routes changed");
+        self.worker.tell(Command::Routes(routes.clone())).await?;
+        self.routes = routes;
+        let routers: Vec<IpAddr> = gateways(&self.routes).collect();
+        for router in routers {
+            let actions = self.table.want(router);
+            self.perform(actions).await?;
+        }
+        Ok(())
+    }
+
+    fn judge_gateways(&self) {
+        let resolved =
+            gateways(&self.routes).all(|router| self.table.sight(router) != Sight::Unknown);
+        self.health
+            .gateway_resolved
+            .store(resolved, Ordering::Relaxed);
+    }
+}

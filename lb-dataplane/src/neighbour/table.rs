@@ -1,0 +1,263 @@
+//! Which link-layer addresses the engine needs, what the kernel knows of them, and what is to do about the
+//! difference. Pure: no netlink, no clock.
+
+use baton_packet::Mac;
+use std::{
+    collections::{HashMap, VecDeque},
+    net::IpAddr,
+};
+
+/// Addresses that are kept fresh at one time: twice what the engine remembers (4,096), so that what it
+/// has just forgotten does not push out what it uses.
+pub const LIMIT_WANTED: usize = 8_192;
+
+/// Ticks after which an address that nobody answers for is given up; the engine asks again if it needs it.
+const TRIES_MAX: u8 = 30;
+
+/// What the kernel knows of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// It has a link-layer address that was confirmed.
+    Fresh(Mac),
+    /// It has one that the kernel would confirm before long if it were to use it.
+    Stale(Mac),
+    /// It has none.
+    Unknown,
+}
+
+impl Sight {
+    fn mac(self) -> Option<Mac> {
+        match self {
+            Self::Fresh(mac) | Self::Stale(mac) => Some(mac),
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// What is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Tell the engine.
+    Tell(IpAddr, Option<Mac>),
+    /// Make the kernel find or confirm it.
+    Resolve(IpAddr),
+}
+
+struct Wanted {
+    told: Option<Mac>,
+    tries: u8,
+}
+
+/// The kernel's neighbours on our interface, and those that are wanted.
+#[derive(Default)]
+pub struct Table {
+    known: HashMap<IpAddr, Sight>,
+    wanted: HashMap<IpAddr, Wanted>,
+    /// In the order in which they were first wanted; may hold some that no longer are.
+    order: VecDeque<IpAddr>,
+}
+
+impl Table {
+    /// The engine (or readiness) wants this address.
+    pub fn want(&mut self, address: IpAddr) -> Vec<Action> {
+        if !self.wanted.contains_key(&address) {
+            self.make_room();
+            self.order.push_back(address);
+        }
+        let sight = self.sight(address);
+        // Told again even if told before: the engine may have forgotten the address meanwhile.
+        self.wanted.insert(
+            address,
+            Wanted {
+                told: sight.mac(),
+                tries: 0,
+            },
+        );
+        match sight {
+            Sight::Fresh(mac) => vec![Action::Tell(address, Some(mac))],
+            Sight::Stale(mac) => {
+                vec![Action::Tell(address, Some(mac)), Action::Resolve(address)]
+            }
+            Sight::Unknown => vec![Action::Resolve(address)],
+        }
+    }
+
+    /// The kernel says this of a neighbour.
+    pub fn see(&mut self, address: IpAddr, sight: Sight) -> Vec<Action> {
+        if sight == Sight::Unknown {
+            self.known.remove(&address);
+        } else {
+            self.known.insert(address, sight);
+        }
+        let Some(wanted) = self.wanted.get_mut(&address) else {
+            return Vec::new();
+        };
+        let mut actions = Vec::new();
+        if wanted.told != sight.mac() {
+            wanted.told = sight.mac();
+            actions.push(Action::Tell(address, sight.mac()));
+        }
+        match sight {
+            Sight::Fresh(_) => wanted.tries = 0,
+            // The engine's packets do not go through the kernel, so that it would never look again.
+            Sight::Stale(_) => actions.push(Action::Resolve(address)),
+            // The next tick asks again: at once would be a tight circle with a neighbour that is gone.
+            Sight::Unknown => {}
+        }
+        actions
+    }
+
+    /// The kernel's whole table: what is not in it is gone.
+    pub fn see_all(&mut self, all: &HashMap<IpAddr, Sight>) -> Vec<Action> {
+        let gone: Vec<IpAddr> = self
+            .known
+            .keys()
+            .filter(|address| !all.contains_key(address))
+            .copied()
+            .collect();
+        let mut actions: Vec<Action> = gone
+            .into_iter()
+            .flat_map(|address| self.see(address, Sight::Unknown))
+            .collect();
+        for (address, sight) in all {
+            actions.extend(self.see(*address, *sight));
+        }
+        actions
+    }
+
+    /// Time passed: asks again for what is still unknown and gives up what nobody answers for.
+    pub fn tick(&mut self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let known = &self.known;
+        self.wanted.retain(|address, wanted| {
+            if known.contains_key(address) {
+                return true;
+            }
+            wanted.tries += 1;
+            actions.push(Action::Resolve(*address));
+            wanted.tries < TRIES_MAX
+        });
+        let wanted = &self.wanted;
+        self.order.retain(|address| wanted.contains_key(address));
+        actions
+    }
+
+    /// What is known of this address.
+    #[must_use]
+    pub fn sight(&self, address: IpAddr) -> Sight {
+        self.known.get(&address).copied().unwrap_or(Sight::Unknown)
+    }
+
+    /// How many are wanted.
+    #[cfg(test)]
+    fn wanted(&self) -> usize {
+        self.wanted.len()
+    }
+
+    fn make_room(&mut self) {
+        while self.wanted.len() >= LIMIT_WANTED {
+            let Some(oldest) = self.order.pop_front() else {
+                return;
+            };
+            self.wanted.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    const M: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const N: Mac = Mac([2, 0, 0, 0, 0, 2]);
+
+    #[test]
+    fn a_wanted_address_is_resolved_and_told_once() {
+        let mut table = Table::default();
+        assert_eq!(table.want(A), [Action::Resolve(A)]);
+        assert_eq!(table.see(A, Sight::Fresh(M)), [Action::Tell(A, Some(M))]);
+        assert_eq!(table.see(A, Sight::Fresh(M)), []);
+        assert_eq!(table.see(A, Sight::Fresh(N)), [Action::Tell(A, Some(N))]);
+        assert_eq!(table.tick(), []);
+    }
+
+    #[test]
+    fn a_known_address_is_told_each_time_it_is_asked_for() {
+        let mut table = Table::default();
+        assert_eq!(table.see(A, Sight::Fresh(M)), [], "nobody wants it");
+        for _ in 0..2 {
+            assert_eq!(table.want(A), [Action::Tell(A, Some(M))]);
+        }
+        assert_eq!(table.wanted(), 1);
+    }
+
+    #[test]
+    fn what_goes_stale_in_use_is_confirmed_and_what_is_not_in_use_is_left_alone() {
+        let mut table = Table::default();
+        assert_eq!(table.see(A, Sight::Stale(M)), []);
+        assert_eq!(
+            table.want(A),
+            [Action::Tell(A, Some(M)), Action::Resolve(A)]
+        );
+        assert_eq!(table.see(A, Sight::Fresh(M)), []);
+        assert_eq!(table.see(A, Sight::Stale(M)), [Action::Resolve(A)]);
+    }
+
+    #[test]
+    fn a_lost_neighbour_is_told_and_asked_for_until_it_is_given_up() {
+        let mut table = Table::default();
+        table.want(A);
+        table.see(A, Sight::Fresh(M));
+        assert_eq!(table.see(A, Sight::Unknown), [Action::Tell(A, None)]);
+        for _ in 0..TRIES_MAX {
+            assert_eq!(table.tick(), [Action::Resolve(A)]);
+        }
+        assert_eq!(table.tick(), []);
+        assert_eq!(table.wanted(), 0);
+        assert!(table.order.is_empty());
+    }
+
+    #[test]
+    fn one_that_comes_back_by_itself_is_told() {
+        let mut table = Table::default();
+        table.want(A);
+        table.see(A, Sight::Unknown);
+        table.tick();
+        assert_eq!(
+            table.see(A, Sight::Stale(N)),
+            [Action::Tell(A, Some(N)), Action::Resolve(A)]
+        );
+    }
+
+    #[test]
+    fn a_whole_dump_makes_up_for_lost_messages() {
+        let mut table = Table::default();
+        table.want(A);
+        table.see(A, Sight::Fresh(M));
+        assert_eq!(table.see_all(&HashMap::new()), [Action::Tell(A, None)]);
+        let all = HashMap::from([(A, Sight::Fresh(N))]);
+        assert_eq!(table.see_all(&all), [Action::Tell(A, Some(N))]);
+        assert_eq!(table.see_all(&all), []);
+    }
+
+    #[test]
+    fn the_oldest_makes_room() {
+        let mut table = Table::default();
+        let address = |i: usize| {
+            IpAddr::V4(Ipv4Addr::from(
+                0x0a00_0000 + u32::try_from(i).expect("small"),
+            ))
+        };
+        for i in 0..=LIMIT_WANTED {
+            assert_eq!(table.want(address(i)), [Action::Resolve(address(i))]);
+        }
+        assert_eq!(table.wanted(), LIMIT_WANTED);
+        assert_eq!(table.see(address(0), Sight::Fresh(M)), []);
+        assert_eq!(
+            table.see(address(1), Sight::Fresh(M)),
+            [Action::Tell(address(1), Some(M))]
+        );
+    }
+}

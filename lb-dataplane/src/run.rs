@@ -1,0 +1,324 @@
+//! `lb-dataplane run`: starts everything in order, applies changed configurations, ends in order.
+//!
+//! Owns the process's life. Nothing here is on the packet path.
+
+use crate::{
+    clock, commands,
+    commands::{Command, WorkerHandle},
+    config::{Change, ConfigError, Loaded, Watcher, compare},
+    control::{
+        self, Control, Facts,
+        metrics::Metrics,
+        snapshot::{Refusal, Snapshots},
+    },
+    logging, neighbour, preflight,
+    worker::{Worker, WorkerFailure},
+};
+use anyhow::{Context as _, bail};
+use baton_config::logging::Level;
+use baton_engine::{Engine, Settings};
+use baton_packet::Mac;
+use baton_xsk::{Port, Steering};
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    net::IpAddr,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+use tracing::{error, info, warn};
+
+/// How long the worker has to end its loop: it looks at least every 500 ms.
+const STOP_LIMIT: Duration = Duration::from_secs(3);
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// What kept it from starting or going on, in words for an admin.
+pub fn run(file: &Path) -> anyhow::Result<()> {
+    let loaded = Loaded::read(file)?;
+    let level = logging::start(&loaded.config.log)?;
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the asynchronous runtime")?
+        .block_on(serve(file, loaded, level))
+}
+
+async fn serve(file: &Path, loaded: Loaded, level: Level) -> anyhow::Result<()> {
+    // Before anything is attached: a signal during the start must end in order too.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+
+    let config = &loaded.config;
+    let ifindex = preflight::interface_index(&config.interface)?;
+    preflight::check_ports(config.ports)?;
+    let addresses =
+        preflight::own_addresses(config, neighbour::interface_addresses(ifindex).await?)?;
+    // Again with the addresses that the interface turned out to have.
+    config
+        .check_snapshot(&config.snapshot(1), &addresses)
+        .map_err(|error| ConfigError::at(file, error.path, error.problem))?;
+    let listener = control::bind(config.control).await?;
+    let port = open_port(&loaded, &addresses)?;
+    let mode = port.mode();
+    let engine = engine(&loaded, &addresses, &port)?;
+
+    let (worker, inbox) = commands::channel().context("cannot make an eventfd")?;
+    let (asks, asked) = mpsc::channel(neighbour::ASKS_MAX);
+    let health = Arc::new(neighbour::Health::default());
+    let control = Arc::new(Control {
+        snapshots: Snapshots::new(worker.clone(), config.clone(), addresses.clone()),
+        metrics: Metrics::new(config, mode.label(), Arc::clone(&health))?,
+        health: Arc::clone(&health),
+        facts: Facts::new(&config.interface, loaded.key_epochs()),
+        worker: worker.clone(),
+    });
+    let packets = Worker::new(
+        engine,
+        port,
+        inbox,
+        asks,
+        addresses.clone(),
+        config.ports.range(),
+    );
+    let mut ended = spawn(packets)?;
+    let mut neighbours = tokio::spawn(neighbour::run(ifindex, worker.clone(), asked, health));
+    if !config.policies.is_empty() {
+        control
+            .snapshots
+            .take_file(config.policies.clone())
+            .await
+            .map_err(|refusal| explain(file, refusal))?;
+    }
+    tokio::spawn(control::serve(listener, Arc::clone(&control)));
+    info!(
+        interface = config.interface,
+        mode = mode.label(),
+        addresses = ?addresses,
+        ports = %config.ports,
+        control = %config.control,
+        "serving"
+    );
+
+    let mut reloader = Reloader {
+        file,
+        watcher: watcher(file, &loaded),
+        current: loaded,
+        level,
+        control,
+        worker: worker.clone(),
+    };
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => reloader.reload().await,
+            () = reloader.changed() => reloader.reload().await,
+            end = &mut ended => return failed(end),
+            end = &mut neighbours => {
+                let error = match end {
+                    Ok(Err(error)) => error.into(),
+                    Ok(Ok(())) => anyhow::anyhow!("it ended"),
+                    Err(error) => error.into(),
+                };
+                return Err(error.context("routes and neighbours can no longer be followed"));
+            }
+        }
+    }
+    info!("ending; connections stay as they are for the next start or their own timeouts");
+    // The worker may be gone already, which is as good.
+    let _ = worker.tell(Command::Stop).await;
+    if timeout(STOP_LIMIT, ended).await.is_err() {
+        warn!("the packet worker did not end in time");
+    }
+    Ok(())
+}
+
+fn open_port(loaded: &Loaded, addresses: &[IpAddr]) -> anyhow::Result<Port> {
+    let config = &loaded.config;
+    let rings = config.rings;
+    let settings = baton_xsk::Config {
+        mode: config.mode.into(),
+        frames: rings.frames,
+        rx_ring: rings.rx,
+        tx_ring: rings.tx,
+        batch: rings.batch,
+        busy_poll_us: rings.busy_poll_us,
+        ..baton_xsk::Config::new(&config.interface)
+    };
+    let steering = Steering {
+        // The worker adds the frontends once the engine knows them.
+        frontends: Vec::new(),
+        addresses: addresses.to_vec(),
+        ports: config.ports.range(),
+    };
+    let port = Port::open(&settings, &steering)?;
+    for (mode, why) in port.fallbacks() {
+        warn!(mode = mode.label(), why, "this mode does not work here");
+    }
+    Ok(port)
+}
+
+fn engine(loaded: &Loaded, addresses: &[IpAddr], port: &Port) -> anyhow::Result<Engine> {
+    let config = &loaded.config;
+    let mtu = u16::try_from(port.mtu()).unwrap_or(u16::MAX);
+    let settings = Settings {
+        limits: config.limits,
+        addresses: addresses.to_vec(),
+        ports: config.ports.range(),
+        mac: Mac(port.mac()),
+        // The standard library's hash keys come from the kernel's random numbers.
+        seed: RandomState::new().build_hasher().finish(),
+        mtu,
+    };
+    let mut engine = Engine::new(settings, clock::now())?;
+    engine.set_keys(&loaded.engine_keys());
+    Ok(engine)
+}
+
+type Ended = oneshot::Receiver<Result<(), WorkerFailure>>;
+
+/// Starts the packet thread; the receiver gets how it ended, or an error if it panicked.
+fn spawn(worker: Worker) -> anyhow::Result<Ended> {
+    let (sender, receiver) = oneshot::channel();
+    thread::Builder::new()
+        .name("packets".to_owned())
+        .spawn(move || {
+            // Nobody listens any more if the process is ending by itself.
+            let _ = sender.send(worker.run());
+        })
+        .context("cannot start the packet thread")?;
+    Ok(receiver)
+}
+
+fn failed(end: Result<Result<(), WorkerFailure>, oneshot::error::RecvError>) -> anyhow::Result<()> {
+    match end {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(failure)) => Err(failure.into()),
+        Err(_) => bail!("the packet thread panicked: this is a bug, please report what it printed"),
+    }
+}
+
+fn watcher(file: &Path, loaded: &Loaded) -> Option<Watcher> {
+    Watcher::new(file, loaded)
+        .inspect_err(|error| {
+            warn!(%error, "changed files are not noticed (fs.inotify limits?); SIGHUP still works");
+        })
+        .ok()
+}
+
+/// Applies changed configurations.
+struct Reloader<'a> {
+    file: &'a Path,
+    watcher: Option<Watcher>,
+    /// What is in force.
+    current: Loaded,
+    level: Level,
+    control: Arc<Control>,
+    worker: WorkerHandle,
+}
+
+impl Reloader<'_> {
+    async fn changed(&mut self) {
+        match &mut self.watcher {
+            Some(watcher) => watcher.changed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn reload(&mut self) {
+        let (result, problems) = match Loaded::read(self.file) {
+            Ok(new) => {
+                let change = compare(&self.current, &new);
+                match self.apply(new, &change).await {
+                    Ok(()) if change.is_nothing() => ("unchanged", Vec::new()),
+                    Ok(()) => ("applied", restart_needed(&change)),
+                    Err(error) => ("refused", vec![refused(&error)]),
+                }
+            }
+            Err(error) => ("refused", vec![refused(&error.into())]),
+        };
+        for problem in &problems {
+            warn!("{problem}");
+        }
+        if result == "applied" {
+            info!(file = %self.file.display(), "configuration in force");
+        }
+        self.control
+            .metrics
+            .reloads
+            .with_label_values(&[result])
+            .inc();
+        if let Ok(mut shown) = self.control.facts.config_problems.lock() {
+            *shown = problems;
+        }
+    }
+
+    async fn use_keys(&self, loaded: &Loaded) -> anyhow::Result<()> {
+        self.worker
+            .tell(Command::Keys(loaded.engine_keys()))
+            .await?;
+        if let Ok(mut shown) = self.control.facts.key_epochs.lock() {
+            *shown = loaded.key_epochs();
+        }
+        Ok(())
+    }
+
+    async fn apply(&mut self, mut new: Loaded, change: &Change) -> anyhow::Result<()> {
+        if change.keys {
+            self.use_keys(&new).await?;
+        }
+        // New keys make a new generation too where the file is the source, so that whoever changed it sees
+        // that it is in force.
+        if change.policies || change.keys && !new.config.policies.is_empty() {
+            let policies = new.config.policies.clone();
+            if let Err(refusal) = self.control.snapshots.take_file(policies).await {
+                if change.keys {
+                    self.use_keys(&self.current).await?;
+                }
+                return Err(explain(self.file, refusal));
+            }
+        }
+        if change.log_level {
+            self.level.set(new.config.log.filter()?)?;
+        }
+        if let Some(watcher) = &mut self.watcher
+            && let Err(error) = watcher.follow(self.file, &new)
+        {
+            error!(%error, "a folder of the configuration cannot be watched");
+        }
+        new.config.keep_fixed(&self.current.config);
+        self.current = new;
+        Ok(())
+    }
+}
+
+/// Finds the line of a field that only the running dataplane could refuse.
+fn explain(file: &Path, refusal: Refusal) -> anyhow::Error {
+    match refusal {
+        Refusal::Invalid(error) => ConfigError::at(file, error.path, error.problem).into(),
+        other => other.into(),
+    }
+}
+
+fn refused(error: &anyhow::Error) -> String {
+    format!("the changed configuration is refused, the last good one stays: {error:#}")
+}
+
+fn restart_needed(change: &Change) -> Vec<String> {
+    if change.restart.is_empty() {
+        return Vec::new();
+    }
+    vec![format!(
+        "these fields changed but hold only after a restart: {}",
+        change.restart.join(", ")
+    )]
+}

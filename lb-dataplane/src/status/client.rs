@@ -1,0 +1,82 @@
+//! Asks a running dataplane over HTTP. Knows no table.
+
+use anyhow::{Context as _, bail};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{Request, body::Bytes, client::conn::http1, header::HOST};
+use hyper_util::rt::TokioIo;
+use rustix::{
+    fs::{Mode, OFlags, open},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+use std::{net::SocketAddr, os::fd::AsFd, time::Duration};
+use tokio::{net::TcpStream, time::timeout};
+
+use crate::control::reply::{ErrorReply, TRUNCATED};
+
+/// The control API's own limit, and a little.
+const ANSWER_LIMIT: Duration = Duration::from_secs(12);
+/// 100,000 flows of about 300 bytes, the most that can be asked for.
+const ANSWER_LIMIT_BYTES: usize = 64 << 20;
+
+/// Moves this process into a network namespace by its `ip netns` name. Only before any thread is started.
+///
+/// # Errors
+/// There is none of that name, or CAP_SYS_ADMIN is missing.
+pub fn enter_netns(name: &str) -> anyhow::Result<()> {
+    if name.is_empty() || name.contains('/') {
+        bail!("`--netns {name}`: expected a name as `ip netns list` shows it");
+    }
+    let path = format!("/run/netns/{name}");
+    let file = open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .with_context(|| format!("`--netns {name}`: {path} cannot be opened"))?;
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+        .with_context(|| format!("`--netns {name}`: entering it needs CAP_SYS_ADMIN"))
+}
+
+/// A good answer.
+pub struct Answer {
+    /// Its body.
+    pub body: Bytes,
+    /// It says that there is more.
+    pub truncated: bool,
+}
+
+/// Gets `path`.
+///
+/// # Errors
+/// Nobody answers, or the answer is an error.
+pub async fn get(control: SocketAddr, path: &str) -> anyhow::Result<Answer> {
+    timeout(ANSWER_LIMIT, get_inner(control, path))
+        .await
+        .with_context(|| format!("the dataplane at {control} does not answer"))?
+}
+
+async fn get_inner(control: SocketAddr, path: &str) -> anyhow::Result<Answer> {
+    let stream = TcpStream::connect(control).await.with_context(|| {
+        format!(
+            "no dataplane answers at {control}: is it running, and is this its `control:` address?"
+        )
+    })?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let request = Request::get(path)
+        .header(HOST, control.to_string())
+        .body(Empty::<Bytes>::new())?;
+    let answer = sender.send_request(request).await?;
+    let status = answer.status();
+    let truncated = answer.headers().get(TRUNCATED).is_some_and(|t| t == "true");
+    let body = Limited::new(answer.into_body(), ANSWER_LIMIT_BYTES)
+        .collect()
+        .await
+        .map_err(|error| anyhow::anyhow!("the answer of {control} broke off: {error}"))?
+        .to_bytes();
+    connection.abort();
+    if !status.is_success() {
+        let words = serde_json::from_slice::<ErrorReply>(&body).map_or_else(
+            |_| String::from_utf8_lossy(&body).trim().to_owned(),
+            |error| error.error,
+        );
+        bail!("the dataplane at {control} refuses {path}: {words}");
+    }
+    Ok(Answer { body, truncated })
+}

@@ -1,0 +1,111 @@
+//! `status`, `backends` and `flows`: asks a running dataplane and shows the answer to people or programs.
+
+mod client;
+mod table;
+#[cfg(test)]
+mod tests;
+mod views;
+
+use crate::{
+    args::{Output, Question, Topic},
+    control::reply::StateReply,
+};
+use anyhow::Context as _;
+use baton_api::FlowView;
+use std::{io::Write as _, process::ExitCode};
+
+/// Asks and prints. The exit code says whether it works (`status`) or that there was an answer (the others).
+///
+/// # Errors
+/// The dataplane could not be asked.
+pub fn ask(question: &Question) -> anyhow::Result<ExitCode> {
+    if let Some(name) = &question.netns {
+        client::enter_netns(name)?;
+    }
+    let path = path(&question.topic);
+    let answer = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the asynchronous runtime")?
+        .block_on(client::get(question.control, &path))?;
+    let body = answer.body;
+    let (text, code) = match &question.topic {
+        Topic::Status => {
+            let state: StateReply = parse(&body)?;
+            let works = state.problems.is_empty();
+            let code = if works {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            };
+            (views::status(&state), code)
+        }
+        Topic::Backends { policy } => {
+            let mut state: StateReply = parse(&body)?;
+            if let Some(wanted) = policy {
+                state.state.policies.retain(|p| p.name == *wanted);
+            }
+            if question.output == Output::Json {
+                let text = serde_json::to_string_pretty(&state.state.policies)?;
+                return print(&text).map(|()| ExitCode::SUCCESS);
+            }
+            (views::backends(&state.state), ExitCode::SUCCESS)
+        }
+        Topic::Flows { .. } => {
+            let flows: Vec<FlowView> = parse(&body)?;
+            (views::flows(&flows, answer.truncated), ExitCode::SUCCESS)
+        }
+    };
+    if question.output == Output::Json {
+        let value: serde_json::Value = parse(&body)?;
+        print(&serde_json::to_string_pretty(&value)?)?;
+    } else {
+        print(&text)?;
+    }
+    Ok(code)
+}
+
+fn path(topic: &Topic) -> String {
+    match topic {
+        Topic::Status | Topic::Backends { .. } => "/v1/state".to_owned(),
+        Topic::Flows {
+            policy,
+            backend,
+            limit,
+        } => {
+            let mut path = format!("/v1/flows?limit={limit}");
+            for (name, value) in [("policy", policy), ("backend", backend)] {
+                if let Some(value) = value {
+                    path.push_str(&format!("&{name}={}", escaped(value)));
+                }
+            }
+            path
+        }
+    }
+}
+
+/// A query value: everything that is not in a name is escaped.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._/".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> anyhow::Result<T> {
+    serde_json::from_slice(body).context("the answer is none of this version's")
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{}", text.trim_end()) {
+        // `| head` closes the pipe: it has seen what it wanted.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

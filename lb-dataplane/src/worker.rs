@@ -1,0 +1,301 @@
+//! The packet thread: glue between the port and the engine, and nothing else.
+//!
+//! Owns both. Allocates nothing per packet, never blocks but in [`Port::wait`], and reads the clock once per
+//! batch. Commands are served between batches.
+
+use crate::{
+    clock,
+    commands::{Command, CounterValue, Inbox, Report},
+};
+use baton_engine::{Engine, Instant, Output, Verdict};
+use baton_xsk::{Disposition, Port, Steering, Tx};
+use std::{io, net::IpAddr, ops::RangeInclusive, time::Duration};
+use tokio::sync::mpsc;
+use tracing::{debug, error, info};
+
+/// The longest sleep: `/healthz` wants a turn of the loop every 2 s.
+const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// Batches between two looks at timers and commands while frames keep coming: with 64 frames of 100 ns each,
+/// about 50 us.
+const BATCHES_MAX: usize = 8;
+/// Commands served in one turn, so that a burst of them does not hold up frames.
+const COMMANDS_MAX: usize = 32;
+
+/// Why the loop ended early. Fatal: the process ends too, the kernel detaches the program.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerFailure {
+    /// Packet I/O failed.
+    #[error("the interface cannot be used any more: {0}")]
+    Port(#[source] io::Error),
+}
+
+/// All that the packet thread has.
+pub struct Worker {
+    engine: Engine,
+    port: Port,
+    inbox: Inbox,
+    asks: mpsc::Sender<IpAddr>,
+    addresses: Vec<IpAddr>,
+    ports: RangeInclusive<u16>,
+    frontends: Vec<(IpAddr, u16)>,
+    next_steering: Instant,
+    own: OwnCounters,
+}
+
+/// What only the loop can count.
+#[derive(Default)]
+struct OwnCounters {
+    turns: u64,
+    commands: u64,
+    asks_lost: u64,
+    steering_failures: u64,
+}
+
+/// What became of the commands of one turn.
+enum Commands {
+    /// All served.
+    Done,
+    /// More may wait, so the loop must not sleep.
+    More,
+    /// The loop is to end.
+    Stop,
+}
+
+/// How often the engine is asked what is to be steered, beside each change of the snapshot: frontends that
+/// have left the snapshot are steered until their last flow is gone.
+const STEERING_INTERVAL_US: u64 = 1_000_000;
+
+/// The engine's way to send frames of its own.
+struct Out<'a, 'b>(&'a mut Tx<'b>);
+
+impl Output for Out<'_, '_> {
+    #[inline]
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        self.0.frame()
+    }
+
+    #[inline]
+    fn send(&mut self, len: usize) {
+        self.0.send(len);
+    }
+}
+
+impl Worker {
+    /// Puts the parts together. `addresses` and `ports` are the dataplane's own; `asks` receives addresses
+    /// that the engine needs resolved.
+    pub fn new(
+        engine: Engine,
+        port: Port,
+        inbox: Inbox,
+        asks: mpsc::Sender<IpAddr>,
+        addresses: Vec<IpAddr>,
+        ports: RangeInclusive<u16>,
+    ) -> Self {
+        Self {
+            engine,
+            port,
+            inbox,
+            asks,
+            addresses,
+            ports,
+            frontends: Vec::new(),
+            next_steering: Instant(0),
+            own: OwnCounters::default(),
+        }
+    }
+
+    /// Serves frames and commands until told to stop.
+    ///
+    /// # Errors
+    /// The port failed.
+    pub fn run(mut self) -> Result<(), WorkerFailure> {
+        self.steer(clock::now());
+        loop {
+            let now = clock::now();
+            self.own.turns += 1;
+            self.inbox.beat(now.0);
+            let waiting = match self.commands(now) {
+                Commands::Done => false,
+                Commands::More => true,
+                Commands::Stop => return Ok(()),
+            };
+            if now >= self.next_steering {
+                self.steer(now);
+            }
+            let drained = (0..BATCHES_MAX).any(|_| self.batch(clock::now()) == 0);
+            self.timers(clock::now());
+            self.resolve();
+            // Going to sleep sends what is pending with the same system call; with more work at hand, what
+            // there is goes out first.
+            if drained && !waiting {
+                self.sleep()?;
+            } else {
+                self.port.flush();
+            }
+        }
+    }
+
+    fn batch(&mut self, now: Instant) -> usize {
+        let engine = &mut self.engine;
+        self.port.process(&mut |buffer, len, tx| {
+            match engine.frame(now, buffer, len, &mut Out(tx)) {
+                Verdict::Transmit(len) => Disposition::Transmit(len),
+                // The engine has counted the reason.
+                Verdict::Drop(_) | Verdict::Absorbed => Disposition::Release,
+            }
+        })
+    }
+
+    fn timers(&mut self, now: Instant) {
+        if self.engine.next_deadline().is_some_and(|due| due <= now) {
+            self.engine.poll(now, &mut Out(&mut self.port.tx()));
+        }
+    }
+
+    fn resolve(&mut self) {
+        while let Some(address) = self.engine.next_unresolved() {
+            if self.asks.try_send(address).is_err() {
+                // The engine asks again later.
+                self.own.asks_lost += 1;
+            }
+        }
+    }
+
+    fn sleep(&mut self) -> Result<(), WorkerFailure> {
+        let now = clock::now();
+        let due = self
+            .engine
+            .next_deadline()
+            .map_or(SLEEP_MAX, |due| clock::until(now, due).min(SLEEP_MAX));
+        self.port
+            .wait(Some(due), self.inbox.wake_fd())
+            .map_err(WorkerFailure::Port)
+    }
+
+    fn commands(&mut self, now: Instant) -> Commands {
+        self.inbox.rearm();
+        for _ in 0..COMMANDS_MAX {
+            let Some(command) = self.inbox.next() else {
+                return Commands::Done;
+            };
+            if !self.command(now, command) {
+                return Commands::Stop;
+            }
+        }
+        Commands::More
+    }
+
+    /// False if the loop is to end.
+    fn command(&mut self, now: Instant, command: Command) -> bool {
+        self.own.commands += 1;
+        // An asker that has gone away is no reason to stop: answers may fail.
+        match command {
+            Command::Apply(snapshot, answer) => {
+                let result = self
+                    .engine
+                    .apply(now, &snapshot)
+                    .map_err(|error| error.to_string());
+                if result.is_ok() {
+                    self.steer(now);
+                }
+                let _ = answer.send(result);
+            }
+            Command::Keys(keys) => self.engine.set_keys(&keys),
+            Command::Routes(routes) => self.engine.set_routes(&routes),
+            Command::Neighbour(address, mac) => self.engine.set_neighbour(address, mac),
+            Command::Report(answer) => {
+                let _ = answer.send(self.report(now));
+            }
+            Command::Flows(cursor, max, answer) => {
+                let _ = answer.send(self.engine.flows(now, cursor, max));
+            }
+            Command::Stop => {
+                info!("the packet worker stops; flows stay as they are");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Has the port steer what the engine wants, if that changed.
+    fn steer(&mut self, now: Instant) {
+        self.next_steering = Instant(now.0 + STEERING_INTERVAL_US);
+        let frontends = self.engine.steering();
+        if frontends == self.frontends {
+            return;
+        }
+        let steering = Steering {
+            frontends,
+            addresses: self.addresses.clone(),
+            ports: self.ports.clone(),
+        };
+        match self.port.set_steering(&steering) {
+            Ok(()) => {
+                debug!(frontends = steering.frontends.len(), "steering changed");
+                self.frontends = steering.frontends;
+            }
+            Err(error) => {
+                // Tried again with the next interval, as the remembered frontends differ.
+                self.own.steering_failures += 1;
+                error!(%error, "the frontends cannot be steered to this dataplane");
+            }
+        }
+    }
+
+    fn report(&self, now: Instant) -> Report {
+        let mut counters: Vec<CounterValue> = self.engine.counters().collect();
+        port_counters(&self.port, &mut counters);
+        counters.extend([
+            ("worker_turns_total", None, self.own.turns),
+            ("worker_commands_total", None, self.own.commands),
+            ("neighbour_asks_lost_total", None, self.own.asks_lost),
+            ("steering_failures_total", None, self.own.steering_failures),
+        ]);
+        let mut state = self.engine.state(now);
+        state.worker.mode = self.port.mode().label().to_owned();
+        state.worker.addresses.clone_from(&self.addresses);
+        state.worker.ports = (*self.ports.start(), *self.ports.end());
+        for (name, label, value) in &counters {
+            let name = match label {
+                Some((label, text)) => format!("{name}{{{label}=\"{text}\"}}"),
+                None => (*name).to_owned(),
+            };
+            state.counters.insert(name, *value);
+        }
+        Report { state, counters }
+    }
+}
+
+/// The port's counters under their metric names.
+fn port_counters(port: &Port, counters: &mut Vec<CounterValue>) {
+    let stats = port.stats();
+    let (kernel, steering) = (stats.kernel, stats.steering);
+    counters.extend([
+        ("rx_frames_total", None, stats.rx_frames),
+        ("rx_bytes_total", None, stats.rx_bytes),
+        ("tx_frames_total", None, stats.tx_frames),
+        ("tx_bytes_total", None, stats.tx_bytes),
+        ("rx_segmented_total", None, stats.rx_segmented),
+        ("fill_ring_empty_total", None, stats.fill_ring_empty),
+        ("io_wakeups_total", None, stats.wakeups),
+        ("io_waits_total", None, stats.waits),
+        ("kernel_tx_ring_empty_total", None, kernel.tx_ring_empty),
+        ("steered_frames_total", None, steering.taken),
+        ("passed_frames_total", None, steering.passed),
+        ("passed_fragments_total", None, steering.fragments),
+    ]);
+    let mut lost = |reason, value| {
+        counters.push(("io_drops_total", Some(("reason", reason)), value));
+    };
+    lost("tx_no_frame", stats.tx_dropped_no_frame);
+    lost("tx_ring_full", stats.tx_ring_full);
+    lost("tx_invalid", stats.tx_invalid);
+    lost("rx_oversize", stats.rx_oversize);
+    lost("rx_unsegmentable", stats.rx_unsegmentable);
+    lost("kernel_rx_dropped", kernel.rx_dropped);
+    lost("kernel_rx_invalid", kernel.rx_invalid_descs);
+    lost("kernel_tx_invalid", kernel.tx_invalid_descs);
+    lost("kernel_rx_ring_full", kernel.rx_ring_full);
+    lost("kernel_fill_ring_empty", kernel.rx_fill_ring_empty);
+    lost("steering_no_socket", steering.no_socket);
+}

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What belongs to the dataplane. Shared by the XDP program, the tc program and the socket filter, so
+ * that the three can never disagree. Reads packets and maps; changes neither.
+ */
+#ifndef BATON_MATCH_H
+#define BATON_MATCH_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/in6.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+/* As many frontends as 1,024 policies with 16 each; each may have an address of its own. */
+#define FRONTENDS_MAX 16384
+#define OWN_ADDRESSES_MAX 1024
+/* A change adds the new before it removes the old, so both must fit for a moment. */
+#define ENTRIES_MAX (2 * (FRONTENDS_MAX + OWN_ADDRESSES_MAX))
+
+/* The dataplane's own address: the leg port range applies. */
+#define ADDRESS_OWN 1u
+/* At least one frontend has this address. */
+#define ADDRESS_FRONTEND 2u
+
+/* Extension headers followed in one IPv6 packet; RFC 8200 names four that may precede TCP. */
+#define EXTENSION_HEADERS_MAX 4
+/* Offsets beyond this are not followed: 14 + 40 + 4 extension headers of at most 2,048 bytes fit. */
+#define OFFSET_MASK 0x3fff
+
+#define ICMP4_UNREACHABLE 3
+#define ICMP4_TIME_EXCEEDED 11
+#define ICMP4_PARAMETER 12
+#define ICMP6_UNREACHABLE 1
+#define ICMP6_PARAMETER 4
+#define ICMP_HEADER_BYTES 8
+
+/* Indices of `counters`; src/steer.rs has the same order. */
+enum counter {
+	COUNT_TAKEN,      /* redirected into a socket, or silenced in packet mode */
+	COUNT_PASSED,     /* not ours */
+	COUNT_FRAGMENTS,  /* fragments for our addresses, passed */
+	COUNT_OVERSIZE,   /* ours, larger than a buffer, dropped */
+	COUNT_NO_SOCKET,  /* ours, but no socket on that queue: passed */
+	COUNTERS,
+};
+
+enum verdict { NOT_OURS, OURS, OUR_FRAGMENT };
+
+enum source_kind { SOURCE_XDP, SOURCE_SKB };
+
+/* A packet to read from. `data` and `data_end` are for XDP only. */
+struct source {
+	void *ctx;
+	void *data;
+	void *data_end;
+	enum source_kind kind;
+};
+
+/* IPv4 addresses are written ::ffff:a.b.c.d. */
+struct address {
+	__be32 word[4];
+};
+
+struct endpoint {
+	struct address address;
+	__be16 port;
+	__u16 zero;
+};
+
+struct settings {
+	/* Lowest leg port in the upper half, highest in the lower: one word, so that a change is never seen half done. */
+	__u32 ports;
+	/* Frames larger than this do not fit a buffer. */
+	__u32 frame_bytes_max;
+};
+
+struct layer3 {
+	struct address source;
+	struct address destination;
+	__u32 payload;
+	__u8 protocol;
+	__u8 fragment;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, ENTRIES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct endpoint);
+	__type(value, __u8);
+} frontends SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, ENTRIES_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct address);
+	__type(value, __u32);
+} addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+static __always_inline void count(__u32 which)
+{
+	__u64 *value = bpf_map_lookup_elem(&counters, &which);
+
+	if (value)
+		*value += 1;
+}
+
+static __always_inline int load(const struct source *from, __u32 offset, void *to, const __u32 bytes)
+{
+	if (from->kind == SOURCE_XDP) {
+		void *start;
+
+		/* The verifier must see the bound on the very register that is added. */
+		asm volatile("%0 &= %1" : "+r"(offset) : "i"(OFFSET_MASK));
+		start = from->data + offset;
+		if (start + bytes > from->data_end)
+			return -1;
+		__builtin_memcpy(to, start, bytes);
+		return 0;
+	}
+	return bpf_skb_load_bytes(from->ctx, offset, to, bytes);
+}
+
+static __always_inline __u32 address_flags(const struct address *address)
+{
+	__u32 *flags = bpf_map_lookup_elem(&addresses, address);
+
+	return flags ? *flags : 0;
+}
+
+static __always_inline int endpoint_is_ours(const struct address *address, __be16 port)
+{
+	__u32 flags = address_flags(address);
+
+	if (flags & ADDRESS_OWN) {
+		__u32 zero = 0;
+		struct settings *s = bpf_map_lookup_elem(&settings, &zero);
+
+		if (s) {
+			__u32 ports = *(volatile __u32 *)&s->ports;
+			__u32 host = bpf_ntohs(port);
+
+			if (host >= ports >> 16 && host <= (ports & 0xffff))
+				return 1;
+		}
+	}
+	if (flags & ADDRESS_FRONTEND) {
+		struct endpoint key = { .address = *address, .port = port };
+
+		if (bpf_map_lookup_elem(&frontends, &key))
+			return 1;
+	}
+	return 0;
+}
+
+static __always_inline int parse_v4(const struct source *from, __u32 offset, struct layer3 *to)
+{
+	__u8 header[20];
+	__u32 header_bytes;
+
+	if (load(from, offset, header, sizeof(header)))
+		return -1;
+	header_bytes = (header[0] & 15) * 4;
+	if (header[0] >> 4 != 4 || header_bytes < sizeof(header))
+		return -1;
+	to->source.word[0] = to->source.word[1] = 0;
+	to->source.word[2] = bpf_htonl(0xffff);
+	__builtin_memcpy(&to->source.word[3], header + 12, 4);
+	to->destination.word[0] = to->destination.word[1] = 0;
+	to->destination.word[2] = bpf_htonl(0xffff);
+	__builtin_memcpy(&to->destination.word[3], header + 16, 4);
+	to->payload = offset + header_bytes;
+	to->protocol = header[9];
+	/* More-fragments bit and the 13 bits of the offset. */
+	to->fragment = (header[6] & 0x3f) || header[7];
+	return 0;
+}
+
+static __always_inline int parse_v6(const struct source *from, __u32 offset, struct layer3 *to)
+{
+	__u8 header[40];
+	__u8 next;
+
+	if (load(from, offset, header, sizeof(header)))
+		return -1;
+	if (header[0] >> 4 != 6)
+		return -1;
+	__builtin_memcpy(&to->source, header + 8, 16);
+	__builtin_memcpy(&to->destination, header + 24, 16);
+	next = header[6];
+	offset += sizeof(header);
+	to->fragment = 0;
+#pragma unroll
+	for (int i = 0; i < EXTENSION_HEADERS_MAX; i++) {
+		__u8 extension[2];
+
+		if (next == IPPROTO_FRAGMENT) {
+			to->fragment = 1;
+			break;
+		}
+		if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING && next != IPPROTO_DSTOPTS && next != IPPROTO_AH)
+			break;
+		if (load(from, offset, extension, sizeof(extension)))
+			return -1;
+		/* The authentication header counts in words of 4 bytes, the others in units of 8. */
+		offset += next == IPPROTO_AH ? (extension[1] + 2) * 4 : (extension[1] + 1) * 8;
+		next = extension[0];
+	}
+	to->payload = offset;
+	to->protocol = next;
+	return 0;
+}
+
+/* An ICMP error is ours if the packet that it quotes was sent by us. */
+static __always_inline enum verdict match_quote(const struct source *from, __u32 offset, int version)
+{
+	struct layer3 inner;
+	__be16 port;
+
+	if (version == 4 ? parse_v4(from, offset, &inner) : parse_v6(from, offset, &inner))
+		return NOT_OURS;
+	if (inner.protocol != IPPROTO_TCP || inner.fragment)
+		return NOT_OURS;
+	if (load(from, inner.payload, &port, sizeof(port)))
+		return NOT_OURS;
+	return endpoint_is_ours(&inner.source, port) ? OURS : NOT_OURS;
+}
+
+static __always_inline enum verdict match_layer4(const struct source *from, const struct layer3 *outer, int version)
+{
+	__be16 port;
+	__u8 type;
+
+	if (outer->fragment)
+		return address_flags(&outer->destination) ? OUR_FRAGMENT : NOT_OURS;
+	if (outer->protocol == IPPROTO_TCP) {
+		if (load(from, outer->payload + 2, &port, sizeof(port)))
+			return NOT_OURS;
+		return endpoint_is_ours(&outer->destination, port) ? OURS : NOT_OURS;
+	}
+	if (outer->protocol != (version == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6))
+		return NOT_OURS;
+	if (load(from, outer->payload, &type, sizeof(type)))
+		return NOT_OURS;
+	if (version == 4) {
+		if (type != ICMP4_UNREACHABLE && type != ICMP4_TIME_EXCEEDED && type != ICMP4_PARAMETER)
+			return NOT_OURS;
+	} else if (type < ICMP6_UNREACHABLE || type > ICMP6_PARAMETER) {
+		return NOT_OURS;
+	}
+	return match_quote(from, outer->payload + ICMP_HEADER_BYTES, version);
+}
+
+static __always_inline enum verdict match(const struct source *from)
+{
+	struct layer3 outer;
+	__be16 protocol;
+
+	if (load(from, 12, &protocol, sizeof(protocol)))
+		return NOT_OURS;
+	/* A VLAN tag is another protocol number, so tagged frames are not ours. */
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		if (parse_v4(from, ETH_HLEN, &outer))
+			return NOT_OURS;
+		return match_layer4(from, &outer, 4);
+	}
+	if (protocol == bpf_htons(ETH_P_IPV6)) {
+		if (parse_v6(from, ETH_HLEN, &outer))
+			return NOT_OURS;
+		return match_layer4(from, &outer, 6);
+	}
+	return NOT_OURS;
+}
+
+#endif

@@ -1,0 +1,165 @@
+//! Why a port cannot be opened, in words that say what to change.
+
+use crate::{capability::MissingList, config::Mode};
+use std::io;
+
+/// Why a port cannot be opened or its steering not be changed. Fatal for that call; nothing stays attached.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A size is not possible.
+    #[error("{field} = {value} is not possible: expected {expected}")]
+    Config {
+        /// Name of the field of [`crate::Config`].
+        field: &'static str,
+        /// What it was.
+        value: u64,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// The UMEM is too small for the rings.
+    #[error(
+        "frames = {frames} is too small: {queues} queue(s) with these rings need at least {needed}; raise it, set 0 for that number, or make the rings smaller"
+    )]
+    TooFewFrames {
+        /// What it was.
+        frames: u32,
+        /// Queues of the interface.
+        queues: u32,
+        /// What it must be at least.
+        needed: u32,
+    },
+    /// The interface's frames do not fit.
+    #[error(
+        "frame_bytes = {frame_bytes} is too small for {interface}, whose MTU of {mtu} makes frames of {} bytes: raise frame_bytes or lower the MTU", mtu + 14
+    )]
+    FrameTooSmall {
+        /// Name of the interface.
+        interface: String,
+        /// Its MTU.
+        mtu: u32,
+        /// What was configured.
+        frame_bytes: u32,
+    },
+    /// AF_XDP buffers are at most a page.
+    #[error("frame_bytes = {frame_bytes} is too large for AF_XDP: at most {max} fit a page")]
+    FrameTooLarge {
+        /// What was configured.
+        frame_bytes: u32,
+        /// What it may be at most.
+        max: u32,
+    },
+    /// No such interface in this network namespace.
+    #[error(
+        "there is no interface `{name}` in this network namespace; there are: {}",
+        existing.join(", ")
+    )]
+    NoInterface {
+        /// What was asked for.
+        name: String,
+        /// Those that exist.
+        existing: Vec<String>,
+    },
+    /// The interface is administratively down.
+    #[error("{name} is down: `ip link set {name} up`")]
+    InterfaceDown {
+        /// Name of the interface.
+        name: String,
+    },
+    /// Something that packet I/O needs is not allowed to this process.
+    #[error("this process lacks {0}")]
+    Missing(MissingList),
+    /// The kernel was built without AF_XDP.
+    #[error(
+        "this kernel has no AF_XDP sockets: it needs CONFIG_XDP_SOCKETS=y (Linux 5.11 or newer); use mode packet otherwise"
+    )]
+    NoAfXdp,
+    /// The UMEM cannot be locked into memory.
+    #[error(
+        "cannot lock {bytes} bytes of packet buffers: raise RLIMIT_MEMLOCK (`ulimit -l`, LimitMEMLOCK=), add CAP_IPC_LOCK, or lower frames and the rings"
+    )]
+    Memlock {
+        /// Bytes wanted.
+        bytes: u64,
+    },
+    /// Somebody else's XDP program is there; it stays.
+    #[error(
+        "{name} has another XDP program already (id {id}), which is not replaced: detach it or use mode packet"
+    )]
+    XdpOccupied {
+        /// Name of the interface.
+        name: String,
+        /// The program's id, 0 if it cannot be asked for.
+        id: u32,
+    },
+    /// The driver refuses the XDP program.
+    #[error("{name} refuses an XDP program in {mode} mode: {why}")]
+    XdpRefused {
+        /// Name of the interface.
+        name: String,
+        /// The mode tried.
+        mode: Mode,
+        /// What is in the way.
+        why: String,
+    },
+    /// Another AF_XDP socket has the queue.
+    #[error("queue {queue} of {name} is in use by another AF_XDP socket: stop its process")]
+    QueueBusy {
+        /// Name of the interface.
+        name: String,
+        /// The queue.
+        queue: u32,
+    },
+    /// What to steer makes no sense.
+    #[error("steering: {problem}")]
+    Steering {
+        /// What is wrong.
+        problem: String,
+    },
+    /// The BPF loader failed.
+    #[error("{operation}: {source}")]
+    Bpf {
+        /// What was being done.
+        operation: &'static str,
+        /// Why it failed.
+        source: libbpf_rs::Error,
+    },
+    /// A call of the kernel failed.
+    #[error("{operation}: {source}")]
+    Kernel {
+        /// What was being done.
+        operation: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// No mode works.
+    #[error("no mode works on {name}: {}", list(reasons))]
+    NoMode {
+        /// Name of the interface.
+        name: String,
+        /// Each mode with its reason.
+        reasons: Vec<(Mode, String)>,
+    },
+}
+
+fn list(reasons: &[(Mode, String)]) -> String {
+    let mut text = String::new();
+    for (mode, reason) in reasons {
+        if !text.is_empty() {
+            text.push_str("; ");
+        }
+        text.push_str(mode.label());
+        text.push_str(": ");
+        text.push_str(reason);
+    }
+    text
+}
+
+impl OpenError {
+    pub(crate) fn kernel(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Kernel { operation, source }
+    }
+
+    pub(crate) fn bpf(operation: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {
+        move |source| Self::Bpf { operation, source }
+    }
+}

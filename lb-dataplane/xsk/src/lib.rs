@@ -1,0 +1,42 @@
+//! Packet I/O of the dataplane: AF_XDP, and AF_PACKET where that is not possible.
+//!
+//! Gives one thread the frames of one interface that belong to the dataplane, each in a buffer that may be
+//! changed and sent in place, and leaves all others to the kernel. Knows addresses and ports, no flows.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `port` | the choice of the mode |
+//! | `xdp`, `xdp_send` | frames between rings, for native and generic mode |
+//! | `packet`, `packet_send` | the same with packet sockets; `gso` cuts large frames |
+//! | `socket`, `ring`, `frames` | AF_XDP sockets, their rings, who has which buffer |
+//! | `steer`, `bpf/` | the programs that tell our frames from the others |
+//! | `abi`, `sys` | the kernel's structures and calls |
+//!
+//! Frames are as the sender made them: with offloads on, a local veth peer leaves only the pseudo-header's
+//! sum in the checksum field (CHECKSUM_PARTIAL), which the caller completes.
+
+mod abi;
+mod capability;
+mod config;
+mod error;
+mod frames;
+mod gso;
+mod interface;
+mod packet;
+mod packet_send;
+mod port;
+mod ring;
+mod socket;
+mod spin;
+mod stats;
+mod steer;
+mod sys;
+mod xdp;
+mod xdp_send;
+
+pub use capability::{Missing, MissingList, probe_capabilities};
+pub use config::{ADDRESSES_MAX, Config, FRONTENDS_MAX, Mode, ModeChoice, Steering};
+pub use error::OpenError;
+pub use frames::FrameAccount;
+pub use port::{Disposition, Port, Tx};
+pub use stats::{KernelStats, Stats, SteeringStats};

@@ -1,0 +1,250 @@
+//! A port: one interface's frames in and out, in whichever mode works.
+//!
+//! Owns the choice of the mode and nothing else; [`crate::xdp`] and [`crate::packet`] do the work. Knows no flows.
+
+use crate::{
+    capability,
+    config::{Config, ETHERNET_BYTES, Mode, Steering},
+    error::OpenError,
+    frames::FrameAccount,
+    interface::Interface,
+    packet::PacketPort,
+    packet_send::PacketSender,
+    stats::Stats,
+    xdp::XdpPort,
+    xdp_send::XdpSender,
+};
+use std::{io, os::fd::BorrowedFd, time::Duration};
+
+/// Why generic mode is only used on a veth where it is asked for: it comes after the sender's segmentation offload was
+/// skipped, no receiver can turn that off at the other end, and no buffer holds such a frame. Packet mode cuts it up.
+const VETH_GENERIC: &str =
+    "on a veth, frames that the other end's segmentation offload left large would be lost";
+
+/// What becomes of a received frame.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// Its buffer now holds a frame of this length, which is sent.
+    Transmit(usize),
+    /// Its buffer is free again.
+    Release,
+}
+
+/// One interface opened for packet I/O. For one thread at a time; dropping it detaches everything.
+///
+/// The loop of a caller is `while port.process(..) > 0 {}`, then timers with [`Port::tx`], then [`Port::wait`], which
+/// flushes before it sleeps. [`Port::flush`] is for frames of [`Port::tx`] that cannot wait for either.
+pub struct Port {
+    interface: Interface,
+    mode: Mode,
+    fallbacks: Vec<(Mode, String)>,
+    inner: Inner,
+}
+
+enum Inner {
+    Xdp(XdpPort),
+    Packet(PacketPort),
+}
+
+/// Sends frames of one's own, beside received ones.
+pub struct Tx<'a>(Sender<'a>);
+
+enum Sender<'a> {
+    Xdp(&'a mut XdpSender),
+    Packet(&'a mut PacketSender),
+}
+
+impl<'a> Tx<'a> {
+    pub(crate) fn xdp(sender: &'a mut XdpSender) -> Self {
+        Self(Sender::Xdp(sender))
+    }
+
+    pub(crate) fn packet(sender: &'a mut PacketSender) -> Self {
+        Self(Sender::Packet(sender))
+    }
+
+    /// A buffer of `frame_bytes` to write a frame into; the same one until it is sent. `None` (counted) if all are in use.
+    pub fn frame(&mut self) -> Option<&mut [u8]> {
+        match &mut self.0 {
+            Sender::Xdp(sender) => sender.frame(),
+            Sender::Packet(sender) => sender.frame(),
+        }
+    }
+
+    /// Sends the first `len` bytes of the buffer that [`Self::frame`] gave last; nothing without one.
+    pub fn send(&mut self, len: usize) {
+        match &mut self.0 {
+            Sender::Xdp(sender) => sender.send(len),
+            Sender::Packet(sender) => sender.send(len),
+        }
+    }
+}
+
+impl Port {
+    /// Opens an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; all are fatal for this configuration, and nothing stays attached.
+    pub fn open(config: &Config, steering: &Steering) -> Result<Self, OpenError> {
+        config.check()?;
+        steering.check()?;
+        let interface = Interface::find(&config.interface)?;
+        if let Some(missing) = capability::missing_for_any_mode() {
+            return Err(OpenError::Missing(missing));
+        }
+        if !interface.up {
+            return Err(OpenError::InterfaceDown {
+                name: interface.name,
+            });
+        }
+        if interface.mtu + ETHERNET_BYTES > config.frame_bytes {
+            return Err(OpenError::FrameTooSmall {
+                interface: interface.name,
+                mtu: interface.mtu,
+                frame_bytes: config.frame_bytes,
+            });
+        }
+        let mut fallbacks = Vec::new();
+        let candidates = config.mode.candidates();
+        for mode in candidates {
+            if *mode == Mode::Generic && candidates.len() > 1 && interface.is_veth() {
+                fallbacks.push((*mode, VETH_GENERIC.to_owned()));
+                continue;
+            }
+            let opened = match mode {
+                Mode::Packet => PacketPort::open(config, steering, &interface).map(Inner::Packet),
+                Mode::Native | Mode::Generic => {
+                    XdpPort::open(config, steering, &interface, *mode).map(Inner::Xdp)
+                }
+            };
+            match opened {
+                Ok(inner) => {
+                    return Ok(Self {
+                        interface,
+                        mode: *mode,
+                        fallbacks,
+                        inner,
+                    });
+                }
+                Err(e) if candidates.len() == 1 => return Err(e),
+                Err(e) => fallbacks.push((*mode, e.to_string())),
+            }
+        }
+        Err(OpenError::NoMode {
+            name: interface.name,
+            reasons: fallbacks,
+        })
+    }
+
+    /// Changes what is steered here. What is matched before and after is matched all the time.
+    ///
+    /// # Errors
+    /// The steering makes no sense (nothing changed), or the kernel refused (what was new may be matched
+    /// already, nothing old is lost; a later call sets it right).
+    pub fn set_steering(&mut self, steering: &Steering) -> Result<(), OpenError> {
+        match &mut self.inner {
+            Inner::Xdp(port) => port.set_steering(steering),
+            Inner::Packet(port) => port.set_steering(steering),
+        }
+    }
+
+    /// The mode in use.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The modes that did not work, each with its reason.
+    #[must_use]
+    pub fn fallbacks(&self) -> &[(Mode, String)] {
+        &self.fallbacks
+    }
+
+    /// The interface's hardware address.
+    #[must_use]
+    pub fn mac(&self) -> [u8; 6] {
+        self.interface.mac
+    }
+
+    /// The interface's index.
+    #[must_use]
+    pub fn ifindex(&self) -> u32 {
+        self.interface.index
+    }
+
+    /// The interface's MTU when it was opened.
+    #[must_use]
+    pub fn mtu(&self) -> u32 {
+        self.interface.mtu
+    }
+
+    /// Receive queues in use.
+    #[must_use]
+    pub fn queues(&self) -> usize {
+        match &self.inner {
+            Inner::Xdp(port) => port.queues(),
+            Inner::Packet(_) => 1,
+        }
+    }
+
+    /// Flushes, then blocks until a frame may be there, `wake` (an eventfd) is readable, or the time is over.
+    /// May return for nothing. Returns at once, without looking at `wake`, while frames are waiting.
+    ///
+    /// # Errors
+    /// The interface is gone. Fatal: open another port.
+    pub fn wait(&mut self, timeout: Option<Duration>, wake: BorrowedFd<'_>) -> io::Result<()> {
+        match &mut self.inner {
+            Inner::Xdp(port) => port.wait(timeout, wake),
+            Inner::Packet(port) => port.wait(timeout, wake),
+        }
+    }
+
+    /// Takes up to `batch` frames of each queue. For each, the callback gets the whole buffer with the frame at
+    /// its start, the frame's length and a [`Tx`], and says what becomes of it. What it sends through the [`Tx`]
+    /// leaves before the frame itself. All of them have been given to the kernel on return. Returns the number of
+    /// frames seen.
+    pub fn process(
+        &mut self,
+        f: &mut impl FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition,
+    ) -> usize {
+        match &mut self.inner {
+            Inner::Xdp(port) => port.process(f),
+            Inner::Packet(port) => port.process(f),
+        }
+    }
+
+    /// Sends outside of [`Self::process`].
+    pub fn tx(&mut self) -> Tx<'_> {
+        match &mut self.inner {
+            Inner::Xdp(port) => Tx::xdp(port.sender()),
+            Inner::Packet(port) => Tx::packet(port.sender()),
+        }
+    }
+
+    /// Hands all frames to the kernel, takes back the buffers of those it has sent, and refills.
+    pub fn flush(&mut self) {
+        match &mut self.inner {
+            Inner::Xdp(port) => port.flush(),
+            Inner::Packet(port) => port.flush(),
+        }
+    }
+
+    /// Counters since the port was opened.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        match &self.inner {
+            Inner::Xdp(port) => port.stats(),
+            Inner::Packet(port) => port.stats(),
+        }
+    }
+
+    /// Where each buffer is.
+    #[must_use]
+    pub fn frames(&self) -> FrameAccount {
+        match &self.inner {
+            Inner::Xdp(port) => port.frames(),
+            Inner::Packet(port) => port.frames(),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The few system calls that rustix does not wrap, behind safe signatures. Owns no policy.
+#![expect(
+    unsafe_code,
+    reason = "socket options, ioctls and mappings of AF_XDP and AF_PACKET have no safe wrapper"
+)]
+
+use std::{
+    ffi::{c_int, c_void},
+    io,
+    mem::{MaybeUninit, size_of},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    ptr::{self, NonNull},
+};
+
+/// Plain data that the kernel may read or write as bytes.
+///
+/// # Safety
+/// Every bit pattern is a value, and there is no padding that must not be read.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: integers and structures of integers, without padding.
+unsafe impl Plain for c_int {}
+// SAFETY: as above.
+unsafe impl Plain for crate::abi::UmemRegistration {}
+// SAFETY: as above.
+unsafe impl Plain for crate::abi::XdpStatistics {}
+// SAFETY: as above.
+unsafe impl Plain for crate::abi::MmapOffsets {}
+// SAFETY: as above.
+unsafe impl Plain for libc::tpacket_req {}
+// SAFETY: as above.
+unsafe impl Plain for libc::tpacket_stats {}
+// SAFETY: as above.
+unsafe impl Plain for libc::sockaddr_xdp {}
+// SAFETY: as above.
+unsafe impl Plain for libc::sockaddr_ll {}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// `socket(2)`, close-on-exec and non-blocking.
+pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed.
+    let fd = check(unsafe {
+        libc::socket(
+            domain,
+            kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+            protocol,
+        )
+    })?;
+    // SAFETY: the kernel just gave this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `setsockopt(2)`.
+pub(crate) fn set_option<T: Plain>(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: pointer and length describe `value`, which outlives the call.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            ptr::from_ref(value).cast::<c_void>(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    })
+    .map(drop)
+}
+
+/// `getsockopt(2)`; refuses an answer of another size.
+pub(crate) fn get_option<T: Plain>(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut bytes = size_of::<T>() as libc::socklen_t;
+    // SAFETY: pointer and length describe `value`, which outlives the call.
+    check(unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            value.as_mut_ptr().cast::<c_void>(),
+            &raw mut bytes,
+        )
+    })?;
+    if bytes as usize != size_of::<T>() {
+        return Err(io::Error::other(format!(
+            "socket option {name}: the kernel answered {bytes} bytes, expected {}",
+            size_of::<T>()
+        )));
+    }
+    // SAFETY: zeroed, then filled by the kernel; every bit pattern of a `Plain` type is a value.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// `bind(2)` to an address structure of any family.
+pub(crate) fn bind<A: Plain>(fd: BorrowedFd<'_>, address: &A) -> io::Result<()> {
+    // SAFETY: pointer and length describe `address`, which outlives the call.
+    check(unsafe {
+        libc::bind(
+            fd.as_raw_fd(),
+            ptr::from_ref(address).cast(),
+            size_of::<A>() as libc::socklen_t,
+        )
+    })
+    .map(drop)
+}
+
+/// `sendto(2)` without data: asks the kernel to look at the TX ring.
+pub(crate) fn kick(fd: RawFd) -> io::Result<()> {
+    // SAFETY: no buffer is passed.
+    let sent = unsafe { libc::sendto(fd, ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// `ppoll(2)` without a signal mask. Returns the number of ready descriptors; an interrupted call counts as none.
+pub(crate) fn poll(
+    fds: &mut [libc::pollfd],
+    timeout: Option<std::time::Duration>,
+) -> io::Result<usize> {
+    let timeout = timeout.map(|t| libc::timespec {
+        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(t.subsec_nanos()),
+    });
+    // SAFETY: the slice and the optional timespec outlive the call.
+    let ready = unsafe {
+        libc::ppoll(
+            fds.as_mut_ptr(),
+            fds.len() as libc::nfds_t,
+            timeout.as_ref().map_or(ptr::null(), ptr::from_ref),
+            ptr::null(),
+        )
+    };
+    match check(ready) {
+        Ok(count) => Ok(count as usize),
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+        Err(e) => Err(e),
+    }
+}
+
+/// The pending error of a socket, taken.
+pub(crate) fn take_error(fd: BorrowedFd<'_>) -> io::Result<Option<io::Error>> {
+    let number: c_int = get_option(fd, libc::SOL_SOCKET, libc::SO_ERROR)?;
+    Ok((number != 0).then(|| io::Error::from_raw_os_error(number)))
+}
+
+/// Memory shared with the kernel, unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; who may touch which part is the owner's matter.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// Fresh zeroed memory, present at once, so that no page fault falls into the packet path.
+    pub(crate) fn anonymous(bytes: usize) -> io::Result<Self> {
+        Self::map(
+            bytes,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
+            -1,
+            0,
+        )
+    }
+
+    /// The memory that a socket shares at `offset`.
+    pub(crate) fn of_socket(fd: BorrowedFd<'_>, bytes: usize, offset: i64) -> io::Result<Self> {
+        Self::map(
+            bytes,
+            libc::MAP_SHARED | libc::MAP_POPULATE,
+            fd.as_raw_fd(),
+            offset,
+        )
+    }
+
+    fn map(bytes: usize, flags: c_int, fd: RawFd, offset: i64) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                fd,
+                offset,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast())
+            .ok_or_else(|| io::Error::other("the kernel mapped memory at address 0"))?;
+        Ok(Self { start, bytes })
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that `map` got; the owner drops what points into it with it.
+        let result = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert_eq!(result, 0, "munmap of our own mapping");
+    }
+}

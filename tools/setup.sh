@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Installs what Baton's build, demo and tests need, on Debian 12 or newer and Ubuntu 24.04. Does nothing, quickly,
+# where all is there. Never starts a service and never touches one that was there before.
+set -euo pipefail
+
+build=(build-essential clang llvm libelf-dev zlib1g-dev pkg-config linux-libc-dev git ca-certificates curl)
+lab=(iproute2 iputils-ping ethtool nftables procps util-linux nginx-light redis-server redis-tools wrk haproxy)
+bench=(valgrind)
+# What the project is built and tested with; older ones may do, nobody has tried.
+rust_minor=95
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+packages=("${build[@]}" "${lab[@]}")
+[ "${1:-}" = bench ] && packages+=("${bench[@]}")
+missing=()
+for package in "${packages[@]}"; do
+  [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing+=("$package")
+done
+
+if [ ${#missing[@]} -gt 0 ]; then
+  command -v apt-get >/dev/null || die "these Debian packages are needed, and there is no apt-get here: ${missing[*]}"
+  [ "$(id -u)" = 0 ] || die "run as root once: these packages are missing: ${missing[*]}"
+  say "installing ${missing[*]}"
+  # Newly installed servers must not start by themselves: the lab starts its own, in its own namespaces.
+  policy=/usr/sbin/policy-rc.d
+  if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' > "$policy"
+    chmod 755 "$policy"
+    trap 'rm -f "$policy"' EXIT
+  fi
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+export PATH="$HOME/.cargo/bin:$PATH"
+new_enough() { command -v cargo >/dev/null && [ "$(cargo --version | sed -E 's/cargo 1\.([0-9]+).*/\1/')" -ge $rust_minor ]; }
+if ! new_enough; then
+  if command -v rustup >/dev/null || { [ "$(id -u)" = 0 ] && apt-get install -y -qq rustup >/dev/null 2>&1; }; then
+    say "installing Rust (stable) with rustup"
+    rustup toolchain install stable --profile default
+    rustup default stable
+  else
+    say "installing Rust (stable) with the official installer"
+    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile default >/dev/null
+  fi
+  new_enough || die "cargo 1.$rust_minor or newer is needed: install Rust from https://rustup.rs"
+fi
+for tool in clippy fmt; do
+  cargo $tool --version >/dev/null 2>&1 || rustup component add clippy rustfmt >/dev/null 2>&1 ||
+    die "cargo $tool is missing: install Rust's clippy and rustfmt"
+done
