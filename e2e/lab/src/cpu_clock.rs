@@ -52,6 +52,9 @@ mod tests {
     #[test]
     fn no_process_is_an_error() {
         // Pids end at 4,194,304 (PID_MAX_LIMIT).
-        assert_eq!(cpu_time(4_194_305).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        assert_eq!(
+            cpu_time(4_194_305).unwrap_err().raw_os_error(),
+            Some(libc::ESRCH)
+        );
     }
 }
