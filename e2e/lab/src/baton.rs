@@ -167,6 +167,10 @@ pub fn policy(name: &str, port: u16, backends: &[(String, SocketAddr)]) -> Polic
         protocol: Default::default(),
         migration: Migration::default(),
         on_backend_failure: Default::default(),
+        response_timeout: None,
+        drain: Default::default(),
+        health: Default::default(),
+        slow_start: Default::default(),
         timeouts: Default::default(),
     }
 }

@@ -5,13 +5,14 @@
 //! (`250us`, `20ms`, `5s`, `2m`, `1h`); unknown fields are refused so that a typo cannot pass as a default.
 
 mod duration;
+mod failure;
 mod snapshot;
 mod state;
 
 pub use duration::{DurationError, Micros};
+pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline};
 pub use snapshot::{
-    Algorithm, Backend, BackendFailure, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES,
-    LIMIT_POLICIES, Limits, Migration, MigrationMode, Policy, Protocol, Snapshot, SnapshotError,
-    Timeouts,
+    Algorithm, Backend, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES, LIMIT_POLICIES,
+    Limits, Migration, MigrationMode, Policy, Protocol, Snapshot, SnapshotError, Timeouts,
 };
-pub use state::{BackendState, FlowView, PolicyState, State, WorkerState};
+pub use state::{BackendState, DrainState, FlowView, PolicyState, State, WorkerState};

@@ -1,6 +1,6 @@
 //! What a dataplane shall do: policies, their frontends and backends.
 
-use crate::Micros;
+use crate::{BackendFailure, Drain, Health, Micros};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::HashMap,
@@ -45,9 +45,23 @@ pub struct Policy {
     /// When flows move.
     #[serde(default)]
     pub migration: Migration,
-    /// What happens to a request whose fate is unknown.
+    /// What happens to the flows of a backend that died, and to a request whose fate is unknown.
     #[serde(default)]
     pub on_backend_failure: BackendFailure,
+    /// A backend that has not begun to answer a request after this long is given up on: the request goes to another one
+    /// if `onBackendFailure` allows to execute it once more. Without it, only closed, reset and silent backends are.
+    #[serde(default)]
+    pub response_timeout: Option<Micros>,
+    /// How flows leave a draining backend.
+    #[serde(default)]
+    pub drain: Drain,
+    /// How backends that do not work are found and avoided.
+    #[serde(default)]
+    pub health: Health,
+    /// A backend that came up takes a share of new flows that grows to the whole within this time; 0 is at once.
+    /// Not with `Maglev`, whose table does not change for it.
+    #[serde(default = "no_time")]
+    pub slow_start: Micros,
     /// Silence after which flows are forgotten.
     #[serde(default)]
     pub timeouts: Timeouts,
@@ -77,6 +91,10 @@ fn one() -> u16 {
     1
 }
 
+fn no_time() -> Micros {
+    Micros(0)
+}
+
 /// How a backend is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Algorithm {
@@ -96,10 +114,15 @@ pub enum Protocol {
     None,
     /// Request, then response, then request: the bare rule (redis commands, one at a time).
     RequestResponse,
-    /// The bare rule, and the new request must start with a method token and a space.
+    /// HTTP/1.0 and HTTP/1.1 (RFC 9112): messages are followed in both directions, also when they are pipelined.
     #[default]
     #[serde(rename = "HTTP1")]
     Http1,
+    /// The Redis protocol: commands and replies are counted; transactions stay; `SELECT` and `AUTH` go with the flow.
+    #[serde(rename = "RESP")]
+    Resp,
+    /// The text protocol of memcached.
+    Memcached,
 }
 
 /// When flows move to another backend.
@@ -142,18 +165,6 @@ impl Default for Migration {
     }
 }
 
-/// What happens to a request whose fate is unknown (its backend may or may not have executed it).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum BackendFailure {
-    /// With `HTTP1`: replay requests whose method is idempotent (RFC 9110 section 9.2.2), reset the others.
-    #[default]
-    ReplayIdempotent,
-    /// Replay any request: the admin asserts that executing one twice does no harm.
-    Replay,
-    /// Reset the client's connection.
-    Reset,
-}
-
 /// Silence after which a flow is forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -188,8 +199,11 @@ pub struct Limits {
     pub backends: u16,
     /// Old legs that are closing at one time.
     pub closing_legs: u32,
-    /// Kept copies of client segments, 2 KiB each, for requests whose adoption is unconfirmed.
+    /// Kept copies of client segments, 2 KiB each, for requests that may have to be sent again.
     pub kept_segments: u32,
+    /// Conversations that a protocol guard follows at one time, 256 bytes each: flows with a request outstanding, or with
+    /// state to remember.
+    pub guarded_flows: u32,
 }
 
 impl Default for Limits {
@@ -198,7 +212,8 @@ impl Default for Limits {
             flows: 65_536,
             backends: 256,
             closing_legs: 65_536,
-            kept_segments: 8_192,
+            kept_segments: 16_384,
+            guarded_flows: 65_536,
         }
     }
 }
@@ -214,6 +229,7 @@ impl Limits {
             ("backends", u32::from(self.backends), 1, 4_096),
             ("closingLegs", self.closing_legs, 16, 1 << 24),
             ("keptSegments", self.kept_segments, 1, 1 << 20),
+            ("guardedFlows", self.guarded_flows, 1, 1 << 24),
         ] {
             if value < min || value > max {
                 return Err(SnapshotError {

@@ -60,6 +60,21 @@ pub struct PolicyState {
     pub migrations_total: u64,
     /// Adoptions that were taken back.
     pub rollbacks_total: u64,
+    /// Flows that died backends left and other ones went on with.
+    #[serde(default)]
+    pub rescues_total: u64,
+    /// Requests that were executed, or may have been, and were sent again.
+    #[serde(default)]
+    pub replays_total: u64,
+    /// Flows that ended because of a backend's death, by reason.
+    #[serde(default)]
+    pub lost_total: BTreeMap<String, u64>,
+    /// Flows pinned since start, by reason.
+    #[serde(default)]
+    pub pins_total: BTreeMap<String, u64>,
+    /// Too few backends are usable, so all are used.
+    #[serde(default)]
+    pub panic: bool,
     /// Its backends.
     pub backends: Vec<BackendState>,
 }
@@ -92,6 +107,41 @@ pub struct BackendState {
     pub migrations_in_total: u64,
     /// Flows that left by migration.
     pub migrations_out_total: u64,
+    /// `up`, or why it takes no flows: `down: ...`, `ejected: ...`, `unhealthy: ...`.
+    #[serde(default)]
+    pub health: String,
+    /// Flows whose request or rest waits for another owner because this one is gone.
+    #[serde(default)]
+    pub stranded: u64,
+    /// Flows that died here and went on elsewhere.
+    #[serde(default)]
+    pub rescued_total: u64,
+    /// How far its drain is, while it drains.
+    #[serde(default)]
+    pub drain: Option<DrainState>,
+}
+
+/// How far a drain is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainState {
+    /// An admin asked for it by command; otherwise the snapshot says so.
+    pub by_command: bool,
+    /// Since when.
+    pub since: Micros,
+    /// Until the deadline; 0 when it has passed.
+    pub left: Micros,
+    /// Flows that moved since the drain began.
+    pub moved: u64,
+    /// Flows that ended by themselves.
+    pub ended: u64,
+    /// Flows that the deadline closed in order.
+    pub closed: u64,
+    /// Flows that the deadline reset.
+    pub reset: u64,
+    /// Flows that are still there, by what they wait for: `request in progress`, `quiet time`, `pinned: ...`,
+    /// `no other backend can adopt`.
+    pub waiting: BTreeMap<String, u64>,
 }
 
 /// One flow, as `/v1/flows` gives it.
@@ -114,4 +164,7 @@ pub struct FlowView {
     pub migrations: u32,
     /// Time since the last segment.
     pub quiet: Micros,
+    /// Why it can never move, if so.
+    #[serde(default)]
+    pub pinned: Option<String>,
 }

@@ -376,7 +376,7 @@ impl Engine {
             BackendFailure::ReplayIdempotent => {
                 spec.protocol == Protocol::Http1 && flow.bits.has(Bits::IDEMPOTENT)
             }
-            BackendFailure::Reset => false,
+            BackendFailure::AdoptIdleOnly | BackendFailure::Reset => false,
         };
         allowed && flow.bits.has(Bits::KEPT_WHOLE) && !flow.bits.has(Bits::STANDBY_GONE)
     }

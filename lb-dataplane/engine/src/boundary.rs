@@ -57,7 +57,7 @@ pub(crate) fn start(protocol: Protocol, data: &[u8]) -> Start {
             idempotent: false,
             pin: None,
         },
-        Protocol::RequestResponse => Start {
+        Protocol::RequestResponse | Protocol::Resp | Protocol::Memcached => Start {
             boundary: true,
             idempotent: false,
             pin: None,

@@ -59,17 +59,8 @@ pub enum SettingsError {
     #[error("the dataplane has no address: give its interface one, or set `address`")]
     NoAddress,
     /// A table size is out of range.
-    #[error("limits.{field}: {value} is out of range: expected {min} to {max}")]
-    Limit {
-        /// Field of `limits`.
-        field: &'static str,
-        /// Given.
-        value: u64,
-        /// Smallest possible.
-        min: u64,
-        /// Largest possible.
-        max: u64,
-    },
+    #[error(transparent)]
+    Limit(baton_api::SnapshotError),
     /// Too few ports for the legs.
     #[error("ports: {0} ports are too few: expected at least 64")]
     FewPorts(usize),
@@ -143,21 +134,7 @@ impl Engine {
     /// A setting that cannot work.
     pub fn new(settings: Settings, now: Instant) -> Result<Self, SettingsError> {
         let limits = settings.limits;
-        for (field, value, min, max) in [
-            ("flows", u64::from(limits.flows), 16, 1 << 24),
-            ("backends", u64::from(limits.backends), 1, 4_096),
-            ("closingLegs", u64::from(limits.closing_legs), 16, 1 << 24),
-            ("keptSegments", u64::from(limits.kept_segments), 1, 1 << 20),
-        ] {
-            if value < min || value > max {
-                return Err(SettingsError::Limit {
-                    field,
-                    value,
-                    min,
-                    max,
-                });
-            }
-        }
+        limits.validate().map_err(SettingsError::Limit)?;
         let ports = settings.ports.clone().count();
         if ports < 64 {
             return Err(SettingsError::FewPorts(ports));

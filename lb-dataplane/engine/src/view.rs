@@ -142,6 +142,10 @@ impl Engine {
                 requests_total: b.requests,
                 migrations_in_total: b.moves_in,
                 migrations_out_total: b.moves_out,
+                health: "up".into(),
+                stranded: 0,
+                rescued_total: 0,
+                drain: None,
             })
         });
         let frontends = self
@@ -159,6 +163,11 @@ impl Engine {
             flows_total: policy.flows_total,
             migrations_total: policy.moves_total,
             rollbacks_total: policy.rollbacks_total,
+            rescues_total: 0,
+            replays_total: 0,
+            lost_total: Default::default(),
+            pins_total: Default::default(),
+            panic: false,
             backends: backends.collect(),
         }
     }
@@ -199,6 +208,7 @@ impl Engine {
             state: flow.state.name().to_owned(),
             migrations: flow.migrations,
             quiet: Micros::from_millis(u64::from(now.ms32().wrapping_sub(flow.last_ms))),
+            pinned: None,
         })
     }
 }

@@ -44,6 +44,10 @@ fn figures(generation: u64) -> Report {
         requests_total: 9,
         migrations_in_total: 1,
         migrations_out_total: 0,
+        health: "up".into(),
+        stranded: 0,
+        rescued_total: 0,
+        drain: None,
     };
     let state = State {
         generation,
@@ -56,6 +60,11 @@ fn figures(generation: u64) -> Report {
             flows_total: 8,
             migrations_total: 2,
             rollbacks_total: 1,
+            rescues_total: 0,
+            replays_total: 0,
+            lost_total: Default::default(),
+            pins_total: Default::default(),
+            panic: false,
             backends: vec![backend("a", true), backend("b", false)],
         }],
         tables: [("flows".to_owned(), (6, 64))].into(),
@@ -81,6 +90,7 @@ fn flow(i: u32) -> FlowView {
         state: "Idle".to_owned(),
         migrations: 0,
         quiet: Micros(5),
+        pinned: None,
     }
 }
 

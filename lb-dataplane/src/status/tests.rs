@@ -19,6 +19,10 @@ fn backend(name: &str, adoptable: bool, reason: &str) -> BackendState {
         requests_total: 10,
         migrations_in_total: 1_000,
         migrations_out_total: 999,
+        health: "up".into(),
+        stranded: 0,
+        rescued_total: 0,
+        drain: None,
     }
 }
 
@@ -44,6 +48,11 @@ fn reply() -> StateReply {
                 flows_total: 70,
                 migrations_total: 1_999,
                 rollbacks_total: 3,
+            rescues_total: 0,
+            replays_total: 0,
+            lost_total: Default::default(),
+            pins_total: Default::default(),
+            panic: false,
                 backends: vec![
                     backend("a", true, "ready"),
                     backend("b", false, "no answer to a probe: is host-shim running there?"),
@@ -139,6 +148,7 @@ fn nothing_is_wider_than_a_terminal() {
         state: "AdoptingWithRequest".to_owned(),
         migrations: u32::MAX,
         quiet: Micros(8_000_000_000),
+        pinned: None,
     }];
     // A name of 127 characters in a sentence cannot be wrapped; in a table it is cut.
     let text = views::status(&wide) + &views::flows(&flows, true);

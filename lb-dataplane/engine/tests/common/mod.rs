@@ -88,6 +88,10 @@ pub fn policy(pods: usize) -> Policy {
             ..Migration::default()
         },
         on_backend_failure: BackendFailure::ReplayIdempotent,
+        response_timeout: None,
+        drain: Default::default(),
+        health: Default::default(),
+        slow_start: Micros(0),
         timeouts: Timeouts::default(),
     }
 }
@@ -99,6 +103,7 @@ pub fn settings() -> Settings {
             backends: 16,
             closing_legs: 32,
             kept_segments: 32,
+            guarded_flows: 64,
         },
         addresses: vec![ours(false), ours(true)],
         ports: 40_000..=40_127,
