@@ -3,6 +3,7 @@ SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 SECONDS ?= 12
+MINUTES ?= 10
 ITERATIONS ?= 2000000
 # Tests build once, with all checks on (see [profile.ci] in Cargo.toml).
 CI := --profile ci
@@ -10,7 +11,7 @@ PURE := -p baton-packet -p baton-api -p baton-engine
 ROOT := -p baton-xsk -p baton-adopter -p host-shim -p lb-dataplane -p baton-lab -p baton-demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-pure test-root test-ns lint deny generate \
+.PHONY: help setup build demo soak test test-pure test-root test-ns lint deny generate \
         bench-engine bench-compare bench-migration bench-xsk fuzz clean
 
 help: ## Show this menu
@@ -22,8 +23,11 @@ setup: ## Install what build, demo and tests need (Debian packages, Rust)
 build: setup ## Build the binaries in target/release
 	$(CARGO) build --release -p lb-dataplane -p host-shim -p baton-demo
 
-demo: build ## The main job: live connections move between real servers; report in target/demo
+demo: build ## The main job: live connections move between real servers, also off killed ones; report in target/demo
 	target/release/baton-demo demo --seconds $(SECONDS)
+
+soak: build ## Pods killed, frozen, drained and reconfigured at random under load for MINUTES; every answer checked
+	target/release/baton-demo soak --minutes $(MINUTES)
 
 test: setup lint ## Everything that is tested: pure, property, vectors, namespaces with real servers (root)
 	$(CARGO) build $(CI) --workspace --bins

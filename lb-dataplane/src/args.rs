@@ -1,7 +1,8 @@
 //! The command line: raw arguments become a [`Command`] once; the rest of the program sees only that.
 
+use baton_api::Micros;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Where a running dataplane listens unless its configuration says otherwise.
 pub const CONTROL_DEFAULT: &str = "127.0.0.1:9900";
@@ -15,15 +16,17 @@ pub enum Command {
     Check(PathBuf),
     /// Ask a running dataplane.
     Ask(Question),
+    /// Have a running dataplane drain a backend.
+    Drain(Question<DrainOrder>),
     /// Print the version.
     Version,
 }
 
 /// A question to a running dataplane.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct Question<T = Topic> {
     /// What is asked.
-    pub topic: Topic,
+    pub topic: T,
     /// Its control address.
     pub control: SocketAddr,
     /// The network namespace (a name of `ip netns`) to ask from.
@@ -53,6 +56,19 @@ pub enum Topic {
     },
 }
 
+/// Which backend is to be drained, and whether to stay until it is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainOrder {
+    /// Its name.
+    pub backend: String,
+    /// Only in this policy.
+    pub policy: Option<String>,
+    /// Drain no longer.
+    pub undo: bool,
+    /// Stay until it is empty, but no longer than this.
+    pub wait: Option<Duration>,
+}
+
 /// The form of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
@@ -67,8 +83,9 @@ pub enum Output {
 #[derive(Debug, Parser)]
 #[command(name = "lb-dataplane", disable_version_flag = true)]
 #[command(after_help = "\
-Exit codes: 0 done (check: the file is good; status: it works)
-            1 not done (check: the file is refused; status: it does not work; run: it could not go on)
+Exit codes: 0 done (check: the file is good; status: it works; drain --wait: the backend is empty)
+            1 not done (check: the file is refused; status: it does not work; run: it could not go on;
+              drain: refused, or not empty in time)
             2 could not be asked (wrong usage, no such file, the dataplane does not answer)")]
 struct Raw {
     #[command(subcommand)]
@@ -109,8 +126,57 @@ enum RawCommand {
         #[arg(long, value_name = "COUNT", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         limit: u32,
     },
+    /// Take a backend out of service without breaking connections
+    ///
+    /// From now on BACKEND gets no new connection. Each of its connections moves to another backend with its next
+    /// request, or after a quiet time (`drain.quiet` of the policy) if it is at rest. What cannot move (a request in
+    /// progress, an upgraded or otherwise pinned connection) stays until it can or ends; `drain.deadline` and
+    /// `drain.onDeadline` of the policy say whether it is closed at some point.
+    ///
+    /// The drain holds until `--undo`, also across changes of the configuration. It does NOT survive a restart of the
+    /// dataplane: for a lasting one, set `draining: true` for the backend in the configuration.
+    #[command(after_help = DRAIN_HELP)]
+    Drain {
+        #[command(flatten)]
+        ask: Ask,
+        /// Name of the backend, as `lb-dataplane backends` shows it
+        backend: String,
+        /// Only in this policy; otherwise in each that has a backend of this name
+        #[arg(long, value_name = "NAME")]
+        policy: Option<String>,
+        /// Put it back into service (connections that moved stay where they are)
+        #[arg(long, conflicts_with = "wait")]
+        undo: bool,
+        /// Stay and show progress until no connection is left
+        #[arg(long)]
+        wait: bool,
+        /// With --wait: give up after this long (the drain goes on), as 250ms, 20s, 5m or 1h
+        #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience, requires = "wait")]
+        timeout: Micros,
+    },
     /// Print the version
     Version,
+}
+
+/// What an admin needs next to the options of `drain`.
+const DRAIN_HELP: &str = "\
+Examples:
+  lb-dataplane drain pod-a --wait                 before pod-a is restarted
+  lb-dataplane drain pod-a --wait --timeout 10m   where requests take minutes
+  lb-dataplane flows --backend pod-a              what is left, and why it stays
+  lb-dataplane drain pod-a --undo                 back into service
+
+Exit codes: 0 done; with --wait: BACKEND has no connection left and can be stopped
+            1 not done: no such backend, taken back meanwhile, or not empty in time (the drain goes on)
+            2 could not be asked (wrong usage, the dataplane does not answer)";
+
+/// How long to wait: at least a look, at most a drain's longest deadline.
+fn patience(text: &str) -> Result<Micros, String> {
+    let time: Micros = text.parse().map_err(|error| format!("{error}"))?;
+    if time < Micros::from_millis(100) || time > Micros::from_secs(24 * 3_600) {
+        return Err("out of range: expected 100ms to 24h".to_owned());
+    }
+    Ok(time)
 }
 
 #[derive(Debug, Args)]
@@ -134,13 +200,13 @@ struct Ask {
 }
 
 impl Ask {
-    fn about(self, topic: Topic) -> Command {
-        Command::Ask(Question {
+    fn about<T>(self, topic: T) -> Question<T> {
+        Question {
             topic,
             control: self.control,
             netns: self.netns,
             output: self.output,
-        })
+        }
     }
 }
 
@@ -155,18 +221,33 @@ impl From<RawCommand> for Command {
         match raw {
             RawCommand::Run(file) => Self::Run(file.config),
             RawCommand::Check(file) => Self::Check(file.config),
-            RawCommand::Status(ask) => ask.about(Topic::Status),
-            RawCommand::Backends { ask, policy } => ask.about(Topic::Backends { policy }),
+            RawCommand::Status(ask) => Self::Ask(ask.about(Topic::Status)),
+            RawCommand::Backends { ask, policy } => {
+                Self::Ask(ask.about(Topic::Backends { policy }))
+            }
             RawCommand::Flows {
                 ask,
                 policy,
                 backend,
                 limit,
-            } => ask.about(Topic::Flows {
+            } => Self::Ask(ask.about(Topic::Flows {
                 policy,
                 backend,
                 limit,
-            }),
+            })),
+            RawCommand::Drain {
+                ask,
+                backend,
+                policy,
+                undo,
+                wait,
+                timeout,
+            } => Self::Drain(ask.about(DrainOrder {
+                backend,
+                policy,
+                undo,
+                wait: wait.then(|| Duration::from_micros(timeout.0)),
+            })),
             RawCommand::Version => Self::Version,
         }
     }
@@ -209,6 +290,32 @@ mod tests {
     }
 
     #[test]
+    fn a_drain_waits_only_if_asked_to() {
+        for (line, undo, wait) in [
+            ("", false, None),
+            ("--undo", true, None),
+            ("--wait", false, Some(60_000)),
+            ("--wait --timeout 250ms", false, Some(250)),
+            ("--wait --timeout 24h", false, Some(86_400_000)),
+        ] {
+            let line = format!("lb-dataplane drain ns/pod-a --policy p {line}");
+            let Ok(Command::Drain(question)) = parse(&line) else {
+                panic!("{line}");
+            };
+            assert_eq!(
+                question.topic,
+                DrainOrder {
+                    backend: "ns/pod-a".into(),
+                    policy: Some("p".into()),
+                    undo,
+                    wait: wait.map(Duration::from_millis),
+                },
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
     fn wrong_usage_is_refused() {
         for line in [
             "lb-dataplane",
@@ -217,6 +324,13 @@ mod tests {
             "lb-dataplane flows --limit 100001",
             "lb-dataplane flows --limit 0",
             "lb-dataplane status --output xml",
+            "lb-dataplane drain",
+            "lb-dataplane drain a b",
+            "lb-dataplane drain a --undo --wait",
+            "lb-dataplane drain a --timeout 5s",
+            "lb-dataplane drain a --wait --timeout 5",
+            "lb-dataplane drain a --wait --timeout 99ms",
+            "lb-dataplane drain a --wait --timeout 25h",
         ] {
             let error = parse(line).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}");

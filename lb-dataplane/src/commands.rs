@@ -4,7 +4,7 @@
 //! batches of frames. Neither side ever blocks the other: the queue is bounded, a full one makes the control
 //! side wait, and every answer has a deadline.
 
-use baton_api::{FlowView, Snapshot, State};
+use baton_api::{Endpoint, FlowView, Snapshot, State};
 use baton_engine::Route;
 use baton_packet::{AdoptionKey, Mac};
 use rustix::{
@@ -43,6 +43,27 @@ pub enum Command {
     Routes(Vec<Route>),
     /// A neighbour has this link-layer address, or none.
     Neighbour(IpAddr, Option<Mac>),
+    /// What the active check of a backend found; none: it is no longer checked. A backend that is not served (any more)
+    /// is not meant.
+    Health {
+        /// Name of its policy.
+        policy: String,
+        /// Which backend.
+        backend: Endpoint,
+        /// Whether it works.
+        healthy: Option<bool>,
+    },
+    /// Drain the backends of this name, or no longer; the answer is how many these are, or why none.
+    Drain {
+        /// Only in this policy.
+        policy: Option<String>,
+        /// Name of the backend.
+        backend: String,
+        /// Drain, or take that back.
+        on: bool,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Result<usize, String>>,
+    },
     /// Tell the figures.
     Report(oneshot::Sender<Report>),
     /// Tell some flows, from this cursor on, at most so many.
@@ -168,6 +189,25 @@ impl WorkerHandle {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         !self.queue.is_closed()
+    }
+
+    /// Has the worker drain the backends of a name, or take that back; the inner error says why it cannot.
+    ///
+    /// # Errors
+    /// The worker is gone or stuck.
+    pub async fn drain(
+        &self,
+        policy: Option<String>,
+        backend: String,
+        on: bool,
+    ) -> Result<Result<usize, String>, WorkerError> {
+        self.ask(|answer| Command::Drain {
+            policy,
+            backend,
+            on,
+            answer,
+        })
+        .await
     }
 
     async fn ask<T>(

@@ -5,6 +5,8 @@ mod clock;
 mod commands;
 mod config;
 mod control;
+mod diagnosis;
+mod health;
 mod logging;
 mod neighbour;
 mod preflight;
@@ -40,6 +42,9 @@ fn main() -> ExitCode {
         },
         Command::Ask(question) => {
             status::ask(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
+        }
+        Command::Drain(question) => {
+            status::drain(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
         }
         Command::Version => {
             println!("lb-dataplane {}", env!("CARGO_PKG_VERSION"));

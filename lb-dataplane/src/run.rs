@@ -5,13 +5,13 @@
 use crate::{
     clock, commands,
     commands::{Command, WorkerHandle},
-    config::{Change, ConfigError, Loaded, Watcher, compare},
+    config::{Change, ConfigError, Loaded, Sources, Watcher, compare},
     control::{
         self, Control, Facts,
         metrics::Metrics,
         snapshot::{Refusal, Snapshots},
     },
-    logging, neighbour, preflight,
+    health, logging, neighbour, preflight,
     worker::{Worker, WorkerFailure},
 };
 use anyhow::{Context as _, bail};
@@ -42,16 +42,17 @@ const STOP_LIMIT: Duration = Duration::from_secs(3);
 /// # Errors
 /// What kept it from starting or going on, in words for an admin.
 pub fn run(file: &Path) -> anyhow::Result<()> {
-    let loaded = Loaded::read(file)?;
+    let mut sources = Sources::default();
+    let loaded = Loaded::read_noting(file, &mut sources)?;
     let level = logging::start(&loaded.config.log)?;
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the asynchronous runtime")?
-        .block_on(serve(file, loaded, level))
+        .block_on(serve(file, loaded, sources, level))
 }
 
-async fn serve(file: &Path, loaded: Loaded, level: Level) -> anyhow::Result<()> {
+async fn serve(file: &Path, loaded: Loaded, sources: Sources, level: Level) -> anyhow::Result<()> {
     // Before anything is attached: a signal during the start must end in order too.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -73,11 +74,12 @@ async fn serve(file: &Path, loaded: Loaded, level: Level) -> anyhow::Result<()> 
 
     let (worker, inbox) = commands::channel().context("cannot make an eventfd")?;
     let (asks, asked) = mpsc::channel(neighbour::ASKS_MAX);
-    let health = Arc::new(neighbour::Health::default());
+    let network = Arc::new(neighbour::Health::default());
     let control = Arc::new(Control {
         snapshots: Snapshots::new(worker.clone(), config.clone(), addresses.clone()),
-        metrics: Metrics::new(config, mode.label(), Arc::clone(&health))?,
-        health: Arc::clone(&health),
+        metrics: Metrics::new(config, mode.label(), Arc::clone(&network))?,
+        health: Arc::clone(&network),
+        failures: Arc::default(),
         facts: Facts::new(&config.interface, loaded.key_epochs()),
         worker: worker.clone(),
     });
@@ -90,7 +92,14 @@ async fn serve(file: &Path, loaded: Loaded, level: Level) -> anyhow::Result<()> 
         config.ports.range(),
     );
     let mut ended = spawn(packets)?;
-    let mut neighbours = tokio::spawn(neighbour::run(ifindex, worker.clone(), asked, health));
+    let mut neighbours = tokio::spawn(neighbour::run(ifindex, worker.clone(), asked, network));
+    let checks = health::run(
+        worker.clone(),
+        Arc::clone(&control.failures),
+        control.snapshots.follow(),
+        config.ports.range(),
+    );
+    let mut checks = tokio::spawn(checks);
     if !config.policies.is_empty() {
         control
             .snapshots
@@ -110,7 +119,7 @@ async fn serve(file: &Path, loaded: Loaded, level: Level) -> anyhow::Result<()> 
 
     let mut reloader = Reloader {
         file,
-        watcher: watcher(file, &loaded),
+        watcher: watcher(sources),
         current: loaded,
         level,
         control,
@@ -123,6 +132,10 @@ async fn serve(file: &Path, loaded: Loaded, level: Level) -> anyhow::Result<()> 
             _ = hangup.recv() => reloader.reload().await,
             () = reloader.changed() => reloader.reload().await,
             end = &mut ended => return failed(end),
+            end = &mut checks => {
+                let Err(error) = end;
+                return Err(anyhow::Error::from(error).context("backends can no longer be checked"));
+            }
             end = &mut neighbours => {
                 let error = match end {
                     Ok(Err(error)) => error.into(),
@@ -207,8 +220,8 @@ fn failed(end: Result<Result<(), WorkerFailure>, oneshot::error::RecvError>) -> 
     }
 }
 
-fn watcher(file: &Path, loaded: &Loaded) -> Option<Watcher> {
-    Watcher::new(file, loaded)
+fn watcher(sources: Sources) -> Option<Watcher> {
+    Watcher::new(sources)
         .inspect_err(|error| {
             warn!(%error, "changed files are not noticed (fs.inotify limits?); SIGHUP still works");
         })
@@ -235,7 +248,9 @@ impl Reloader<'_> {
     }
 
     async fn reload(&mut self) {
-        let (result, problems) = match Loaded::read(self.file) {
+        let mut sources = Sources::default();
+        let read = Loaded::read_noting(self.file, &mut sources);
+        let (result, problems) = match read {
             Ok(new) => {
                 let change = compare(&self.current, &new);
                 match self.apply(new, &change).await {
@@ -249,6 +264,7 @@ impl Reloader<'_> {
         for problem in &problems {
             warn!("{problem}");
         }
+        self.follow(sources, result == "refused");
         if result == "applied" {
             info!(file = %self.file.display(), "configuration in force");
         }
@@ -259,6 +275,21 @@ impl Reloader<'_> {
             .inc();
         if let Ok(mut shown) = self.control.facts.config_problems.lock() {
             *shown = problems;
+        }
+    }
+
+    /// Watches what was read. What a refused configuration names is watched beside what is in force.
+    fn follow(&mut self, sources: Sources, refused: bool) {
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
+        let watched = if refused {
+            watcher.follow_too(sources)
+        } else {
+            watcher.follow(sources)
+        };
+        if let Err(error) = watched {
+            error!(%error, "a folder of the configuration cannot be watched");
         }
     }
 
@@ -289,11 +320,6 @@ impl Reloader<'_> {
         }
         if change.log_level {
             self.level.set(new.config.log.filter()?)?;
-        }
-        if let Some(watcher) = &mut self.watcher
-            && let Err(error) = watcher.follow(self.file, &new)
-        {
-            error!(%error, "a folder of the configuration cannot be watched");
         }
         new.config.keep_fixed(&self.current.config);
         self.current = new;

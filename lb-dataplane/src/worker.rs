@@ -7,6 +7,7 @@ use crate::{
     clock,
     commands::{Command, CounterValue, Inbox, Report},
 };
+use baton_api::Endpoint;
 use baton_engine::{Engine, Instant, Output, Verdict};
 use baton_xsk::{Disposition, Port, Steering, Tx};
 use std::{io, net::IpAddr, ops::RangeInclusive, time::Duration};
@@ -203,6 +204,23 @@ impl Worker {
             Command::Keys(keys) => self.engine.set_keys(&keys),
             Command::Routes(routes) => self.engine.set_routes(&routes),
             Command::Neighbour(address, mac) => self.engine.set_neighbour(address, mac),
+            Command::Health {
+                policy,
+                backend,
+                healthy,
+            } => self.engine.set_health(now, &policy, backend, healthy),
+            Command::Drain {
+                policy,
+                backend,
+                on,
+                answer,
+            } => {
+                let drained = self.engine.drain(now, policy.as_deref(), &backend, on);
+                let _ = answer.send(match drained {
+                    0 => Err(format!("no backend is named `{backend}`")),
+                    some => Ok(some),
+                });
+            }
             Command::Report(answer) => {
                 let _ = answer.send(self.report(now));
             }

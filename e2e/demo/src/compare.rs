@@ -84,6 +84,7 @@ pub fn compare(arguments: &RoundArguments) -> Result<bool> {
         .map(|(name, server)| (name.clone(), server.address()))
         .collect();
     let listen = [Listen {
+        checked: false,
         port: PORT,
         servers: servers.clone(),
     }];

@@ -4,6 +4,8 @@
 
 mod compare;
 mod cost;
+mod kill_report;
+mod kills;
 mod phase_steps;
 mod phases;
 mod plot;
@@ -12,6 +14,7 @@ mod progress;
 mod report;
 mod rounds;
 mod run;
+mod soak;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -27,8 +30,10 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// wrk with one slow pod, migration off and on; then redis with a migration per command
+    /// wrk with one slow pod, migration off and on; redis with a migration per command; pods killed under load
     Demo(DemoArguments),
+    /// Pods are killed, frozen, drained and reconfigured at random under load, and every answer is checked
+    Soak(SoakArguments),
     /// HAProxy and Baton in the same layout, in turns: latency at 1 connection, requests/s at 32
     Compare(RoundArguments),
     /// What one migration per request costs: p50 at 1 connection, staying and moving, in turns
@@ -53,12 +58,26 @@ struct DemoArguments {
     /// Redis commands, each on a connection that moves for it
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     redis_commands: u64,
+    /// Length of the kills behind each load balancer
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    kill_seconds: u64,
     /// Leave the lab up at the end, until Ctrl-C
     #[arg(long)]
     keep: bool,
     /// Where report.json and report.svg go
     #[arg(long, default_value = "target/demo")]
     out: PathBuf,
+}
+
+/// Arguments of the soak.
+#[derive(Clone, Debug, Args)]
+struct SoakArguments {
+    /// How long
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    minutes: u64,
+    /// What happens when follows from this number; a random one if not given
+    #[arg(long)]
+    seed: Option<u64>,
 }
 
 /// Arguments of the comparisons.
@@ -94,8 +113,12 @@ fn main() -> ExitCode {
 fn dispatch(arguments: &Arguments) -> Result<bool> {
     match &arguments.command {
         Command::Demo(demo) => {
-            preflight::check(&["redis-server", "redis-benchmark"])?;
+            preflight::check(&["redis-server", "redis-benchmark", "haproxy"])?;
             run::demo(demo)
+        }
+        Command::Soak(soak) => {
+            preflight::check(&["redis-server"])?;
+            soak::soak(soak)
         }
         Command::Compare(rounds) => {
             preflight::check(&["haproxy"])?;

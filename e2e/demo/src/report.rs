@@ -1,5 +1,6 @@
 //! The demo's figures: as JSON for machines, as one table and one sentence for people.
 
+use crate::kill_report::Kills;
 use baton_lab::{Counts, LoadReport, RedisTest, Window, WrkReport};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -15,6 +16,8 @@ pub struct Report {
     pub on: Side,
     /// redis-benchmark with a migration per command.
     pub redis: RedisSide,
+    /// Pods that were killed under load.
+    pub kills: Kills,
 }
 
 /// What was run.
@@ -134,6 +137,7 @@ impl Report {
                 failures.push(format!("no connection moved in {name}"));
             }
         }
+        failures.extend(self.kills.failures());
         if self.off.migrations > 0 {
             failures.push(format!(
                 "{} connections moved with migration off",
@@ -300,6 +304,7 @@ pub fn wrapped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kill_report::KillSide;
 
     fn side(p99_us: u64, errors: u64, migrations: u64) -> Side {
         Side {
@@ -338,6 +343,13 @@ mod tests {
                 migrations: redis_migrations,
                 rollbacks: 0,
                 tests: Vec::new(),
+            },
+            kills: Kills {
+                baton: KillSide {
+                    rescued: 1,
+                    ..KillSide::default()
+                },
+                haproxy: KillSide::default(),
             },
         }
     }
@@ -383,6 +395,9 @@ mod tests {
         ] {
             assert_eq!(report(off, on, redis).failures().len(), 1);
         }
+        let mut noticed = report(side(1, 0, 0), side(1, 0, 1), 1);
+        noticed.kills.baton.client_errors = 1;
+        assert_eq!(noticed.failures().len(), 1);
     }
 
     #[test]

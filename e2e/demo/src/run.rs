@@ -1,11 +1,13 @@
-//! The demo: two runs of wrk, migration off and on, with one pod throttled; then redis-benchmark with a migration
-//! per command.
+//! The demo: two runs of wrk, migration off and on, with one pod throttled; redis-benchmark with a migration per
+//! command; then pods that are killed under load.
 //!
 //! Beside wrk runs a client of our own on 16 paced connections from another client namespace. It checks every
 //! byte, which wrk does not, and gives the latency over time for the plot.
 
 use crate::{
-    DemoArguments, plot,
+    DemoArguments,
+    kill_report::Kills,
+    kills, plot,
     progress::Progress,
     report::{RedisSide, Report, Settings, Side, grouped, wrapped},
 };
@@ -33,6 +35,10 @@ const PLOT_WINDOW: Duration = Duration::from_millis(250);
 /// redis-benchmark's persistent connections.
 const REDIS_CONNECTIONS: u32 = 32;
 const HTTP_PORT: u16 = 80;
+const KILL_CONDITIONS: &str = "64 persistent connections, the next request as soon as the last is answered; every \
+    250 ms one pod's nginx is killed (kill -9 of all its processes) and started again. HAProxy: tcp mode, health \
+    checks every 100 ms, retries, redispatch, sessions of a server that is down are ended. An error is a connection \
+    that ended under the client, or a wrong answer.";
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// The dataplane probes its backends as soon as it starts; this is hundreds of round trips.
 const ADOPTABLE_DEADLINE: Duration = Duration::from_secs(10);
@@ -72,13 +78,20 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
         .map(|(name, server)| (name.clone(), server.address()))
         .collect();
     let policies = vec![web(MigrationMode::WhenBetter), redis_policy(&redis_servers)];
-    let dataplane = lab.dataplane(&lab.dataplane_config(policies)?)?;
+    let config = lab.dataplane_config(policies)?;
+    let dataplane = lab.dataplane(&config)?;
     wait_adoptable(&dataplane)?;
     let on = http_run(&lab, &dataplane, arguments, "migration on")?;
 
     // Redis shows what a migration per command does, not what a slow pod does.
     slow.unthrottle()?;
     let redis_side = redis_run(&lab, &dataplane, arguments)?;
+
+    let act = (HTTP_PORT, arguments.kill_seconds);
+    let baton = kills::behind_baton(&lab, &mut nginx, &dataplane, act)?;
+    let status = dataplane.tool(&["status"])?;
+    dataplane.stop()?;
+    let haproxy = kills::behind_haproxy(&lab, &mut nginx, act)?;
 
     let report = Report {
         settings: Settings {
@@ -92,6 +105,7 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
         off,
         on,
         redis: redis_side,
+        kills: Kills { baton, haproxy },
     };
     fs::create_dir_all(&arguments.out)
         .with_context(|| format!("making {}", arguments.out.display()))?;
@@ -105,7 +119,9 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
     println!("{}\n", wrapped(&report.sentence()));
     println!("{}\n", wrapped(&report.conditions()));
     println!("{}\n", wrapped(&report.redis_sentence()));
-    println!("$ lb-dataplane status\n{}", dataplane.tool(&["status"])?);
+    println!("{}", report.kills.table());
+    println!("{}\n", wrapped(KILL_CONDITIONS));
+    println!("$ lb-dataplane status\n{status}");
     println!("Report: {} and {}", json.display(), svg.display());
     let failures = report.failures();
     for failure in &failures {
@@ -113,9 +129,9 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
     }
     if arguments.keep {
         slow.throttle(arguments.throttle)?;
-        hold(&lab, &dataplane);
+        lab.reserve_ports(&config)?;
+        hold(&lab, &lab.dataplane(&config)?);
     }
-    dataplane.stop()?;
     shim.stop()?;
     lab.remove()?;
     Ok(failures.is_empty())

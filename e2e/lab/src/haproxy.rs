@@ -18,6 +18,9 @@ pub struct Listen {
     pub port: u16,
     /// Name and address of each server.
     pub servers: Vec<(String, SocketAddr)>,
+    /// With what an admin sets up against failing servers: health checks, retries, another server for a connection
+    /// that could not be opened, and the end of the connections of a server that is down.
+    pub checked: bool,
 }
 
 /// A running HAProxy.
@@ -43,6 +46,10 @@ impl Lab {
         );
         for listen in listens {
             writeln!(config, "listen port-{0}\n  bind 0.0.0.0:{0}", listen.port)?;
+            if listen.checked {
+                config += "  option redispatch 1\n  retries 3\n  timeout connect 500ms\n  \
+                           default-server check inter 100ms fall 2 rise 1 on-marked-down shutdown-sessions\n";
+            }
             for (name, address) in &listen.servers {
                 writeln!(config, "  server {name} {address}")?;
             }

@@ -13,6 +13,7 @@ use std::{
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// Size of `/files/10m.bin`.
@@ -20,8 +21,8 @@ pub const DOWNLOAD_BYTES: usize = 10 * 1024 * 1024;
 /// Size of `/page`: the order of a page's markup.
 const PAGE_BYTES: usize = 32 * 1024;
 /// nginx closes no connection by itself within a test: an hour idle, a day in all, ten million requests.
-const KEEPALIVE: &str =
-    "keepalive_requests 10000000;\n  keepalive_timeout 1h;\n  keepalive_time 24h;";
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3_600);
+const KEEPALIVE_REQUESTS: u64 = 10_000_000;
 
 /// How nginx is set up.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct NginxOptions {
     pub connections: u32,
     /// Close a connection after so many requests; `None` keeps it for ten million.
     pub keepalive_requests: Option<u64>,
+    /// Close a connection that is idle for so long; `None` keeps it for an hour.
+    pub keepalive_timeout: Option<Duration>,
 }
 
 impl Default for NginxOptions {
@@ -44,6 +47,7 @@ impl Default for NginxOptions {
             backlog: 511,
             connections: 8192,
             keepalive_requests: None,
+            keepalive_timeout: None,
         }
     }
 }
@@ -53,6 +57,9 @@ impl Default for NginxOptions {
 pub struct Nginx {
     /// The master process.
     pub process: Process,
+    spec: Spec,
+    pod: Pod,
+    errors: PathBuf,
     address: SocketAddr,
     address_v6: SocketAddr,
     uploads: PathBuf,
@@ -94,17 +101,17 @@ impl Pod {
             ],
         )
         .named(&format!("nginx-{}", self.name()));
-        let mut process = self.spawn(&spec)?;
-        let address = SocketAddr::new(self.ipv4(), options.port);
-        process
-            .wait_listening(address)
-            .with_context(|| fs::read_to_string(&errors).unwrap_or_default())?;
-        Ok(Nginx {
-            process,
-            address,
+        let mut nginx = Nginx {
+            process: self.spawn(&spec)?,
+            spec,
+            pod: self.clone(),
+            errors,
+            address: SocketAddr::new(self.ipv4(), options.port),
             address_v6: SocketAddr::new(self.ipv6(), options.port),
             uploads,
-        })
+        };
+        nginx.wait_listening()?;
+        Ok(nginx)
     }
 
     fn nginx_config(&self, directory: &Path, options: &NginxOptions) -> String {
@@ -115,22 +122,26 @@ impl Pod {
             connections,
             ..
         } = options;
-        let keepalive = match options.keepalive_requests {
-            None => KEEPALIVE.to_owned(),
-            Some(n) => KEEPALIVE.replace("10000000", &n.to_string()),
-        };
+        let requests = options.keepalive_requests.unwrap_or(KEEPALIVE_REQUESTS);
+        let timeout = options.keepalive_timeout.unwrap_or(KEEPALIVE_TIMEOUT);
+        let timeout_ms = timeout.as_millis();
+        // A connection costs one descriptor; listeners, logs and files need a few more.
+        let files = connections + 1_024;
         format!(
             r#"# Written by baton-lab.
 daemon off;
 user root;
 worker_processes 1;
+worker_rlimit_nofile {files};
 pid {dir}/nginx.pid;
 error_log {dir}/error.log warn;
 events {{ worker_connections {connections}; }}
 http {{
   access_log off;
   default_type text/plain;
-  {keepalive}
+  keepalive_requests {requests};
+  keepalive_timeout {timeout_ms}ms;
+  keepalive_time 24h;
   client_max_body_size 16m;
   client_body_temp_path {dir}/tmp/body;
   proxy_temp_path {dir}/tmp/proxy;
@@ -154,6 +165,29 @@ http {{
 }
 
 impl Nginx {
+    /// Starts it again with the same configuration at the same address, after its end, and waits until it listens.
+    /// Nothing of the predecessor may be left, as after [`Process::crash`]: nginx waits half a second for an address
+    /// that is in use.
+    ///
+    /// # Errors
+    /// As [`Pod::nginx`].
+    pub fn restart(&mut self) -> Result<()> {
+        self.process = self.pod.spawn(&self.spec)?;
+        self.wait_listening()
+    }
+
+    fn wait_listening(&mut self) -> Result<()> {
+        self.process
+            .wait_listening(self.address)
+            .with_context(|| fs::read_to_string(&self.errors).unwrap_or_default())
+    }
+
+    /// The pod that it runs in.
+    #[must_use]
+    pub fn pod(&self) -> &Pod {
+        &self.pod
+    }
+
     /// Where it listens, IPv4.
     #[must_use]
     pub fn address(&self) -> SocketAddr {

@@ -12,7 +12,7 @@ use rustix::{
 use std::{
     fs::{self, File},
     net::{SocketAddr, TcpStream},
-    os::unix::process::CommandExt,
+    os::{fd::OwnedFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::Arc,
@@ -24,6 +24,8 @@ use std::{
 pub const LISTEN_DEADLINE: Duration = Duration::from_secs(20);
 /// Time between two looks at a condition; short against a server's start, long against one look's cost.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+/// A killed or terminated server is gone within this time.
+const END_DEADLINE: Duration = Duration::from_secs(10);
 /// A connection inside one machine is answered far below this, or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -296,6 +298,85 @@ impl Process {
         let status = self.child.wait()?;
         self.ended = Some(status);
         Ok(status)
+    }
+
+    /// SIGKILL to the whole group at once, as when a node's kernel runs out of memory. Returns when every process of it
+    /// has let go of its sockets, so that the next one can listen at once.
+    ///
+    /// # Errors
+    /// If it has ended already, or does not end.
+    pub fn crash(&mut self) -> Result<()> {
+        let members = self.members()?;
+        kill_process_group(self.group, Signal::KILL)?;
+        self.wait_gone(&members)
+    }
+
+    /// SIGTERM to the leader, as a kubelet sends it, without anything before it. Returns when the whole group is gone.
+    ///
+    /// # Errors
+    /// If it has ended already, or does not end.
+    pub fn terminate(&mut self) -> Result<()> {
+        let members = self.members()?;
+        kill_process(self.group, Signal::TERM)?;
+        self.wait_gone(&members)
+    }
+
+    /// Stops the whole group where it is; its kernel goes on to acknowledge.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn freeze(&mut self) -> Result<()> {
+        self.signal_group(Signal::STOP)
+    }
+
+    /// Lets the group go on after [`Process::freeze`].
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn thaw(&mut self) -> Result<()> {
+        self.signal_group(Signal::CONT)
+    }
+
+    fn signal_group(&mut self, signal: Signal) -> Result<()> {
+        if self.try_wait()?.is_some() {
+            bail!("{} has ended", self.name);
+        }
+        kill_process_group(self.group, signal).with_context(|| format!("signalling {}", self.name))
+    }
+
+    /// Handles of all processes of the group.
+    fn members(&mut self) -> Result<Vec<OwnedFd>> {
+        if let Some(status) = self.try_wait()? {
+            bail!(
+                "{} has ended by itself ({status}):\n{}",
+                self.name,
+                self.tail()
+            );
+        }
+        let group = self.group.as_raw_nonzero().get();
+        let pids = procfs::processes()
+            .into_iter()
+            .filter(|p| p.group == group)
+            .filter_map(|p| Pid::from_raw(p.pid));
+        // One that ended since the look has nothing left to wait for.
+        Ok(pids
+            .filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
+            .collect())
+    }
+
+    /// Waits for the leader and the given members. A process that its handle calls ended has closed its files before
+    /// (`do_exit` in kernel/exit.c: `exit_files` and `exit_task_work` come before `exit_notify`).
+    fn wait_gone(&mut self, members: &[OwnedFd]) -> Result<()> {
+        let end = Instant::now() + END_DEADLINE;
+        for handle in members {
+            let left = end.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).context("deadline")?;
+            if poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&timeout))? == 0 {
+                bail!("{} does not end within {END_DEADLINE:?}", self.name);
+            }
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        self.wait(left).map(drop)
     }
 
     /// Kills what is left of the group of an ended leader. The number could name a stranger's group by now,

@@ -1,4 +1,4 @@
-//! Unmodified redis in a pod: no persistence, open to the lab.
+//! Unmodified redis in a pod: open to the lab, saving nothing by itself.
 
 use crate::{
     lab::Pod,
@@ -15,8 +15,9 @@ pub const REDIS_PORT: u16 = 6379;
 pub struct Redis {
     /// The server.
     pub process: Process,
+    spec: Spec,
+    place: Pod,
     address: SocketAddr,
-    pod: String,
 }
 
 impl Pod {
@@ -52,13 +53,24 @@ impl Pod {
         process.wait_listening(address)?;
         Ok(Redis {
             process,
+            spec,
+            place: self.clone(),
             address,
-            pod: self.name().to_owned(),
         })
     }
 }
 
 impl Redis {
+    /// Starts it again at the same address, after its end, and waits until it listens. It has the data that `SAVE`
+    /// last wrote, if any.
+    ///
+    /// # Errors
+    /// As [`Pod::redis`].
+    pub fn restart(&mut self) -> Result<()> {
+        self.process = self.place.spawn(&self.spec)?;
+        self.process.wait_listening(self.address)
+    }
+
     /// Where it listens, IPv4.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -68,6 +80,6 @@ impl Redis {
     /// The pod's name.
     #[must_use]
     pub fn pod(&self) -> &str {
-        &self.pod
+        self.place.name()
     }
 }

@@ -6,136 +6,20 @@
 //! twice or not at all shows.
 
 use crate::{
+    RedisClient, Reply,
     load::{Exchange, Load, LoadOptions, LoadReport, Verdict},
     netns::Namespace,
+    redis_client::{command, parse},
     stats::Counts,
 };
-use anyhow::{Context, Result, bail, ensure};
-use std::{
-    collections::HashSet,
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
-    time::Duration,
-};
+use anyhow::{Result, bail, ensure};
+use std::{collections::HashSet, net::SocketAddr};
 
 /// Keys that every pod is given before the run.
 const FIXED_KEYS: u64 = 64;
 const COUNTER: &str = "baton:counter";
 /// Keys per MGET when the servers are looked into: one reply of some tens of kilobytes.
 const KEYS_PER_LOOK: usize = 512;
-const IO_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A reply of the kinds that occur here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
-    /// `+text`.
-    Simple(String),
-    /// `-text`.
-    Error(String),
-    /// `:number`.
-    Integer(i64),
-    /// `$…`; `None` is the null reply.
-    Bulk(Option<Vec<u8>>),
-    /// `*…`.
-    Array(Vec<Reply>),
-}
-
-/// Reads one reply off the start of `bytes`: the reply and its length, `None` while it is not complete.
-fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>> {
-    let Some(end) = bytes.windows(2).position(|w| w == b"\r\n") else {
-        ensure!(bytes.len() < 64 * 1024, "reply line without end");
-        return Ok(None);
-    };
-    let line = std::str::from_utf8(&bytes[..end]).context("reply line is not text")?;
-    let (kind, text) = line.split_at_checked(1).context("empty reply line")?;
-    let after = end + 2;
-    Ok(Some(match kind {
-        "+" => (Reply::Simple(text.to_owned()), after),
-        "-" => (Reply::Error(text.to_owned()), after),
-        ":" => (Reply::Integer(text.parse()?), after),
-        "$" if text == "-1" => (Reply::Bulk(None), after),
-        "$" => {
-            let length: usize = text.parse()?;
-            let Some(rest) = bytes.get(after..after + length + 2) else {
-                return Ok(None);
-            };
-            ensure!(rest.ends_with(b"\r\n"), "bulk reply without end");
-            (
-                Reply::Bulk(Some(rest[..length].to_vec())),
-                after + length + 2,
-            )
-        }
-        "*" => {
-            let (mut items, mut at) = (Vec::new(), after);
-            for _ in 0..text.parse::<usize>()? {
-                let Some((item, length)) = parse(&bytes[at..])? else {
-                    return Ok(None);
-                };
-                items.push(item);
-                at += length;
-            }
-            (Reply::Array(items), at)
-        }
-        _ => bail!("not a reply: {line:?}"),
-    }))
-}
-
-fn command(out: &mut Vec<u8>, arguments: &[&[u8]]) {
-    let mut write = || -> std::io::Result<()> {
-        write!(out, "*{}\r\n", arguments.len())?;
-        for argument in arguments {
-            write!(out, "${}\r\n", argument.len())?;
-            out.write_all(argument)?;
-            out.write_all(b"\r\n")?;
-        }
-        Ok(())
-    };
-    write().expect("writing to memory does not fail");
-}
-
-/// A blocking connection to one redis.
-#[derive(Debug)]
-pub struct RedisClient {
-    stream: TcpStream,
-}
-
-impl RedisClient {
-    /// Connects from inside `namespace`.
-    ///
-    /// # Errors
-    /// If nothing accepts there.
-    pub fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
-        let stream = namespace
-            .run(|| TcpStream::connect_timeout(&address, IO_TIMEOUT))?
-            .with_context(|| format!("connecting to {address}"))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(IO_TIMEOUT))?;
-        Ok(Self { stream })
-    }
-
-    /// One command and its reply.
-    ///
-    /// # Errors
-    /// If the connection breaks or the reply is none.
-    pub fn call(&mut self, arguments: &[&[u8]]) -> Result<Reply> {
-        let mut bytes = Vec::new();
-        command(&mut bytes, arguments);
-        self.stream.write_all(&bytes)?;
-        let (mut received, mut chunk) = (Vec::new(), vec![0; 64 * 1024]);
-        loop {
-            if let Some((reply, length)) = parse(&received)? {
-                ensure!(
-                    length == received.len(),
-                    "more than one reply to one command"
-                );
-                return Ok(reply);
-            }
-            let n = self.stream.read(&mut chunk)?;
-            ensure!(n > 0, "redis closed the connection");
-            received.extend_from_slice(&chunk[..n]);
-        }
-    }
-}
 
 /// SET, GET, INCR and ECHO in turn, checked.
 #[derive(Debug)]
@@ -163,14 +47,7 @@ impl RedisCheck {
         for server in servers {
             let mut client = RedisClient::connect(namespace, *server)?;
             client.call(&[b"DEL", COUNTER.as_bytes()])?;
-            for key in 0..FIXED_KEYS {
-                let reply = client.call(&[
-                    b"SET",
-                    fixed_key(key).as_bytes(),
-                    fixed_value(run, key).as_bytes(),
-                ])?;
-                ensure!(reply == Reply::Simple("OK".into()), "{reply:?}");
-            }
+            set_fixed_keys(&mut client, run)?;
         }
         let exchange = Self {
             run,
@@ -302,30 +179,69 @@ fn set_value(run: u64, number: u64) -> String {
     format!("{mixed:016x}{}", "v".repeat((number % 31) as usize))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Only commands that read, which may be executed twice: GET of keys that every server was given before, and ECHO.
+#[derive(Debug)]
+pub struct RedisRead {
+    run: u64,
+}
 
-    #[test]
-    fn replies_are_read_whole_or_not_at_all() {
-        for (text, reply) in [
-            (&b"+OK\r\n"[..], Reply::Simple("OK".into())),
-            (b"-ERR no\r\n", Reply::Error("ERR no".into())),
-            (b":42\r\n", Reply::Integer(42)),
-            (b"$-1\r\n", Reply::Bulk(None)),
-            (b"$5\r\na\r\nbc\r\n", Reply::Bulk(Some(b"a\r\nbc".to_vec()))),
-            (
-                b"*2\r\n$-1\r\n:7\r\n",
-                Reply::Array(vec![Reply::Bulk(None), Reply::Integer(7)]),
-            ),
-        ] {
-            assert_eq!(parse(text).unwrap(), Some((reply, text.len())));
-            for cut in 0..text.len() {
-                assert_eq!(parse(&text[..cut]).unwrap(), None, "{text:?} at {cut}");
-            }
+impl RedisRead {
+    /// Gives every server the fixed keys, has it save them, so that they survive its restart, and starts the load.
+    ///
+    /// # Errors
+    /// If a server cannot be reached.
+    pub fn start(
+        namespace: &Namespace,
+        servers: &[SocketAddr],
+        options: LoadOptions,
+    ) -> Result<Load<Self>> {
+        let run = fastrand::u64(..);
+        for server in servers {
+            let mut client = RedisClient::connect(namespace, *server)?;
+            set_fixed_keys(&mut client, run)?;
+            let reply = client.call(&[b"SAVE"])?;
+            ensure!(reply == Reply::Simple("OK".into()), "SAVE: {reply:?}");
         }
-        for bad in [&b"?\r\n"[..], b"\r\n", b":x\r\n", b"$3\r\nabcde"] {
-            assert!(parse(bad).is_err(), "{bad:?}");
+        Load::start(namespace, options, Self { run })
+    }
+}
+
+impl Exchange for RedisRead {
+    fn request(&mut self, _connection: usize, number: u64, out: &mut Vec<u8>) {
+        if number.is_multiple_of(2) {
+            command(out, &[b"GET", fixed_key(number % FIXED_KEYS).as_bytes()]);
+        } else {
+            command(out, &[b"ECHO", set_value(self.run, number).as_bytes()]);
         }
     }
+
+    fn response(&mut self, _connection: usize, number: u64, bytes: &[u8]) -> Verdict {
+        let (reply, length) = match parse(bytes) {
+            Ok(Some(complete)) => complete,
+            Ok(None) => return Verdict::More,
+            Err(_) => return Verdict::Wrong("malformed"),
+        };
+        let expected = if number.is_multiple_of(2) {
+            fixed_value(self.run, number % FIXED_KEYS)
+        } else {
+            set_value(self.run, number)
+        };
+        match reply {
+            Reply::Error(_) => Verdict::Wrong("error-reply"),
+            Reply::Bulk(Some(value)) if value == expected.as_bytes() => Verdict::Right(length),
+            _ => Verdict::Wrong("reply"),
+        }
+    }
+}
+
+fn set_fixed_keys(client: &mut RedisClient, run: u64) -> Result<()> {
+    for key in 0..FIXED_KEYS {
+        let reply = client.call(&[
+            b"SET",
+            fixed_key(key).as_bytes(),
+            fixed_value(run, key).as_bytes(),
+        ])?;
+        ensure!(reply == Reply::Simple("OK".into()), "{reply:?}");
+    }
+    Ok(())
 }

@@ -4,7 +4,7 @@
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
 /// Longest latency told apart from longer ones: beyond any timeout of a client here.
 const LATENCY_MAX_US: u64 = 120_000_000;
@@ -43,6 +43,7 @@ pub struct Recorder {
     window: Duration,
     index: u128,
     windows: Vec<Window>,
+    phases: Vec<Histogram<u64>>,
 }
 
 impl Recorder {
@@ -57,7 +58,27 @@ impl Recorder {
             window: window.max(Duration::from_millis(1)),
             index: 0,
             windows: Vec::new(),
+            phases: Vec::new(),
         }
+    }
+
+    /// Notes one latency in each of the phases that it touched.
+    pub fn record_phases(&mut self, phases: RangeInclusive<usize>, latency: Duration) {
+        while self.phases.len() <= *phases.end() {
+            let mut empty = self.all.clone();
+            empty.reset();
+            self.phases.push(empty);
+        }
+        let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        for phase in phases {
+            self.phases[phase].saturating_record(us);
+        }
+    }
+
+    /// Latencies by phase.
+    #[must_use]
+    pub fn phases(&self) -> Vec<Latency> {
+        self.phases.iter().map(summary).collect()
     }
 
     /// Notes one latency that ended `at` after the run's start. Calls come in the order of `at`.
@@ -131,6 +152,17 @@ mod tests {
         assert_eq!(windows.iter().map(|w| w.latency.count).sum::<u64>(), 1000);
         assert_eq!(windows[0].latency.max_us, 199);
         assert_eq!(windows[1].latency.p50_us, 299);
+    }
+
+    #[test]
+    fn a_latency_counts_in_each_phase_that_it_touched() {
+        let mut recorder = Recorder::new(Duration::from_secs(1));
+        recorder.record_phases(0..=0, Duration::from_micros(10));
+        recorder.record_phases(0..=2, Duration::from_micros(500));
+        recorder.record_phases(2..=2, Duration::from_micros(20));
+        let counts: Vec<_> = recorder.phases().iter().map(|p| p.count).collect();
+        assert_eq!(counts, [2, 1, 2]);
+        assert_eq!(recorder.phases()[1].max_us, 500);
     }
 
     #[test]

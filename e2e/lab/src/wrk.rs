@@ -8,6 +8,7 @@ use crate::{
     stats::Latency,
 };
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 use serde::Deserialize;
 use std::{fs, net::SocketAddr, time::Duration};
 
@@ -17,12 +18,16 @@ const TIMEOUT_S: u64 = 20;
 const SLACK: Duration = Duration::from_secs(30);
 
 const DONE_HOOK: &str = r#"
+wrong = 0
+local threads = {}
+setup = function(thread) table.insert(threads, thread) end
 done = function(summary, latency, requests)
-  local e = summary.errors
+  local e, wrong = summary.errors, 0
+  for _, thread in ipairs(threads) do wrong = wrong + thread:get("wrong") end
   io.write(string.format(
     'BATON {"requests":%d,"duration_us":%d,"bytes":%d,"connect":%d,"read":%d,"write":%d,"status":%d,' ..
-    '"timeout":%d,"p50":%d,"p90":%d,"p99":%d,"max":%d}\n',
-    summary.requests, summary.duration, summary.bytes, e.connect, e.read, e.write, e.status, e.timeout,
+    '"timeout":%d,"wrong":%d,"p50":%d,"p90":%d,"p99":%d,"max":%d}\n',
+    summary.requests, summary.duration, summary.bytes, e.connect, e.read, e.write, e.status, e.timeout, wrong,
     latency:percentile(50), latency:percentile(90), latency:percentile(99), latency.max))
 end
 "#;
@@ -46,6 +51,8 @@ pub struct WrkOptions {
     pub think: Duration,
     /// Further request headers.
     pub headers: Vec<(String, String)>,
+    /// What every body must be; `None` looks at none, which is faster.
+    pub body: Option<String>,
 }
 
 impl WrkOptions {
@@ -60,6 +67,7 @@ impl WrkOptions {
             duration,
             think: Duration::ZERO,
             headers: Vec::new(),
+            body: None,
         }
     }
 }
@@ -69,8 +77,10 @@ impl WrkOptions {
 pub struct WrkReport {
     /// Responses.
     pub requests: u64,
-    /// All errors: connect, read, write, timeout, status above 399.
+    /// All errors: connect, read, write, timeout, status above 399, and other bodies than wanted.
     pub errors: u64,
+    /// Of these, other bodies than wanted, and other status codes than 200 where a body was wanted.
+    pub wrong: u64,
     /// Length of the run.
     pub elapsed: Duration,
     /// Latencies of all responses.
@@ -94,6 +104,7 @@ struct Line {
     write: u64,
     status: u64,
     timeout: u64,
+    wrong: u64,
     p50: u64,
     p90: u64,
     p99: u64,
@@ -115,7 +126,7 @@ impl Pod {
     /// If it is not installed.
     pub fn wrk(&self, options: &WrkOptions) -> Result<Wrk> {
         let script = self.directory()?.join("wrk.lua");
-        fs::write(&script, script_text(options.think))?;
+        fs::write(&script, script_text(options))?;
         let mut arguments = vec![
             format!("-t{}", options.threads),
             format!("-c{}", options.connections),
@@ -136,6 +147,15 @@ impl Pod {
 }
 
 impl Wrk {
+    /// Ends it now, as Ctrl-C does, and gives its report.
+    ///
+    /// # Errors
+    /// As [`Wrk::join`], or if it has ended before.
+    pub fn stop(mut self) -> Result<WrkReport> {
+        self.process.signal(Signal::INT)?;
+        self.join()
+    }
+
     /// Waits for its end.
     ///
     /// # Errors
@@ -151,10 +171,16 @@ impl Wrk {
     }
 }
 
-/// The `done` hook, and a `delay` hook if connections pause (wrk calls it before each request but the first).
-fn script_text(think: Duration) -> String {
+/// The `done` hook, a `response` hook if bodies are looked at, and a `delay` hook if connections pause (wrk calls it before each request but the first).
+fn script_text(options: &WrkOptions) -> String {
     let mut text = String::from("-- Written by baton-lab.\n");
-    let mean_ms = think.as_millis();
+    if let Some(body) = &options.body {
+        text += &format!(
+            "response = function(status, headers, body)\n  \
+             if status ~= 200 or body ~= {body:?} then wrong = wrong + 1 end\nend\n"
+        );
+    }
+    let mean_ms = options.think.as_millis();
     if mean_ms > 0 {
         let (least, most) = (mean_ms.div_ceil(2), mean_ms + mean_ms / 2);
         text += &format!("delay = function() return math.random({least}, {most}) end\n");
@@ -170,7 +196,8 @@ fn parse(output: &str) -> Result<WrkReport> {
     let line: Line = serde_json::from_str(line).with_context(|| line.to_owned())?;
     Ok(WrkReport {
         requests: line.requests,
-        errors: line.connect + line.read + line.write + line.status + line.timeout,
+        errors: line.connect + line.read + line.write + line.status + line.timeout + line.wrong,
+        wrong: line.wrong,
         elapsed: Duration::from_micros(line.duration_us),
         latency: Latency {
             count: line.requests,
@@ -189,10 +216,10 @@ mod tests {
     #[test]
     fn figures_are_found_between_what_wrk_prints() {
         let text = "Running 1s test\nBATON {\"requests\":10,\"duration_us\":2000000,\"bytes\":1,\
-                    \"connect\":1,\"read\":2,\"write\":3,\"status\":4,\"timeout\":5,\"p50\":6,\
+                    \"connect\":1,\"read\":2,\"write\":3,\"status\":4,\"timeout\":5,\"wrong\":6,\"p50\":6,\
                     \"p90\":7,\"p99\":8,\"max\":9}\nRequests/sec: 5\n";
         let report = parse(text).unwrap();
-        assert_eq!((report.requests, report.errors), (10, 15));
+        assert_eq!((report.requests, report.errors), (10, 21));
         assert_eq!((report.latency.p99_us, report.latency.max_us), (8, 9));
         assert!((report.per_second() - 5.0).abs() < 1e-9);
         assert!(parse("unable to connect").is_err());

@@ -63,6 +63,7 @@ fn haproxy_stands_in_the_dataplanes_place() {
         .collect();
     let haproxy = lab
         .haproxy(&[Listen {
+            checked: false,
             port: 80,
             servers: servers
                 .iter()

@@ -2,6 +2,7 @@
 //!
 //! Test support only. Nothing of the product depends on it.
 
+mod failure;
 mod kernel;
 mod raw;
 mod scene;

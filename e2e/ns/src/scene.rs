@@ -62,11 +62,19 @@ impl Scene {
     /// # Errors
     /// If the machine cannot do it.
     pub fn new(name: &str, options: &Options) -> Result<Self> {
+        Self::with_nginx(name, options, &NginxOptions::default())
+    }
+
+    /// As [`Scene::new`] with nginx set up in another way.
+    ///
+    /// # Errors
+    /// As [`Scene::new`].
+    pub fn with_nginx(name: &str, options: &Options, web: &NginxOptions) -> Result<Self> {
         let lab = Lab::new(name, options)?;
         let nginx = lab
             .pods()
             .iter()
-            .map(|pod| pod.nginx(&NginxOptions::default()))
+            .map(|pod| pod.nginx(web))
             .collect::<Result<Vec<_>>>()?;
         let backends: Vec<_> = lab
             .pods()

@@ -3,16 +3,23 @@
 
 mod bad_input;
 mod cli;
+mod closes;
+mod drain;
 mod flood;
 mod forged;
+mod guards;
 mod ipv6;
 mod loss;
 mod migration;
 mod modes;
+mod posts;
 mod refusal;
 mod reload;
+mod rescue;
 mod shim;
+mod silence;
 mod stale;
+mod stateful;
 mod throttle;
 mod wire;
 

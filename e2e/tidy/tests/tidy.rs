@@ -7,6 +7,7 @@ use std::{collections::BTreeSet, fs};
 const PURE: &[(&str, &[&str])] = &[
     ("baton-packet", &["siphasher", "thiserror"]),
     ("baton-api", &["serde", "thiserror"]),
+    ("baton-guard", &["memchr"]),
     (
         "baton-engine",
         &[
@@ -24,6 +25,7 @@ const PURE: &[(&str, &[&str])] = &[
 const ALLOWED: &[(&str, &[&str])] = &[
     ("baton-packet", &[]),
     ("baton-api", &[]),
+    ("baton-guard", &[]),
     ("baton-engine", &["baton-api", "baton-packet"]),
     ("baton-xsk", &[]),
     (

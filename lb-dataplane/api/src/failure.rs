@@ -1,6 +1,6 @@
 //! What a policy says about backends that fail, drain or come up.
 
-use crate::Micros;
+use crate::{Micros, StatusRange};
 use serde::{Deserialize, Serialize};
 
 /// What happens to the flows of a backend that died, and to a request whose fate is unknown (its backend may or may
@@ -80,7 +80,7 @@ impl Default for Health {
     }
 }
 
-/// Asks each backend whether it works.
+/// Asks each backend whether it works. The first answer after a start decides by itself, later ones by the thresholds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ActiveCheck {
@@ -92,7 +92,7 @@ pub struct ActiveCheck {
     pub host: Option<String>,
     /// Status codes that mean healthy, as `200` or `200-299`.
     #[serde(default = "success")]
-    pub expect: Vec<String>,
+    pub expect: Vec<StatusRange>,
     /// Port to ask, the backend's own if not given.
     #[serde(default)]
     pub port: Option<u16>,
@@ -113,8 +113,16 @@ pub struct ActiveCheck {
     pub unhealthy: u32,
 }
 
-fn success() -> Vec<String> {
-    vec!["200-399".into()]
+impl ActiveCheck {
+    /// Whether an answer with this status code means healthy.
+    #[must_use]
+    pub fn expects(&self, code: u16) -> bool {
+        self.expect.iter().any(|range| range.contains(code))
+    }
+}
+
+fn success() -> Vec<StatusRange> {
+    StatusRange::new(200, 399).into_iter().collect()
 }
 
 fn check_interval() -> Micros {

@@ -8,6 +8,8 @@ mod duration;
 mod failure;
 mod snapshot;
 mod state;
+mod status;
+mod validate;
 
 pub use duration::{DurationError, Micros};
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline};
@@ -16,3 +18,4 @@ pub use snapshot::{
     Limits, Migration, MigrationMode, Policy, Protocol, Snapshot, SnapshotError, Timeouts,
 };
 pub use state::{BackendState, DrainState, FlowView, PolicyState, State, WorkerState};
+pub use status::{StatusRange, StatusRangeError};

@@ -3,7 +3,6 @@
 use crate::{BackendFailure, Drain, Health, Micros};
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::HashMap,
     fmt,
     net::{IpAddr, SocketAddr},
     str::FromStr,
@@ -218,30 +217,6 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
-    /// Checks each size against what the engine can reserve; the paths start with `limits.`.
-    ///
-    /// # Errors
-    /// The first size out of range, with the range.
-    pub fn validate(&self) -> Result<(), SnapshotError> {
-        for (field, value, min, max) in [
-            ("flows", self.flows, 16, 1 << 24),
-            ("backends", u32::from(self.backends), 1, 4_096),
-            ("closingLegs", self.closing_legs, 16, 1 << 24),
-            ("keptSegments", self.kept_segments, 1, 1 << 20),
-            ("guardedFlows", self.guarded_flows, 1, 1 << 24),
-        ] {
-            if value < min || value > max {
-                return Err(SnapshotError {
-                    path: format!("limits.{field}"),
-                    problem: format!("{value} is out of range: expected {min} to {max}"),
-                });
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Why a snapshot cannot be used. Each names the field; nothing is applied.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{path}: {problem}")]
@@ -305,115 +280,4 @@ impl<'de> Deserialize<'de> for Endpoint {
             .parse()
             .map_err(serde::de::Error::custom)
     }
-}
-
-impl Snapshot {
-    /// Checks everything that the types alone cannot say.
-    ///
-    /// # Errors
-    /// The first field that is wrong, with what was expected.
-    pub fn validate(&self) -> Result<(), SnapshotError> {
-        let refuse = |path: String, problem: String| Err(SnapshotError { path, problem });
-        if self.policies.len() > LIMIT_POLICIES {
-            return refuse(
-                "policies".into(),
-                format!("at most {LIMIT_POLICIES} are possible"),
-            );
-        }
-        let mut frontends: HashMap<Endpoint, &str> = HashMap::new();
-        let mut names: HashMap<&str, usize> = HashMap::new();
-        for (p, policy) in self.policies.iter().enumerate() {
-            let at = format!("policies[{p}]");
-            check_name(&policy.name).or_else(|e| refuse(format!("{at}.name"), e))?;
-            if let Some(first) = names.insert(&policy.name, p) {
-                return refuse(
-                    format!("{at}.name"),
-                    format!("`{}` is already the name of policies[{first}]", policy.name),
-                );
-            }
-            if policy.frontends.is_empty() {
-                return refuse(
-                    format!("{at}.frontends"),
-                    "at least one address and port is needed".into(),
-                );
-            }
-            for (i, frontend) in policy.frontends.iter().enumerate() {
-                if let Some(other) = frontends.insert(*frontend, &policy.name) {
-                    return refuse(
-                        format!("{at}.frontends[{i}]"),
-                        format!("{frontend} is already a frontend of policy `{other}`"),
-                    );
-                }
-            }
-            if policy.backends.len() > LIMIT_BACKENDS_PER_POLICY {
-                return refuse(
-                    format!("{at}.backends"),
-                    format!("at most {LIMIT_BACKENDS_PER_POLICY} are possible"),
-                );
-            }
-            if policy.migration.ratio_percent < 100 {
-                return refuse(
-                    format!("{at}.migration.ratioPercent"),
-                    format!(
-                        "{} is below 100, which would move flows to slower backends",
-                        policy.migration.ratio_percent
-                    ),
-                );
-            }
-            for (field, value) in [
-                ("idle", policy.timeouts.idle),
-                ("handshake", policy.timeouts.handshake),
-                ("halfClosed", policy.timeouts.half_closed),
-            ] {
-                if value < Micros::from_millis(100) || value > Micros::from_secs(7 * 86_400) {
-                    return refuse(
-                        format!("{at}.timeouts.{field}"),
-                        format!("{value} is out of range: expected 100ms to 168h"),
-                    );
-                }
-            }
-            let (mut seen, mut ends) = (HashMap::new(), HashMap::new());
-            for (i, backend) in policy.backends.iter().enumerate() {
-                let at = format!("{at}.backends[{i}]");
-                check_name(&backend.name).or_else(|e| refuse(format!("{at}.name"), e))?;
-                if let Some(first) = seen.insert(backend.name.as_str(), i) {
-                    return refuse(
-                        format!("{at}.name"),
-                        format!(
-                            "`{}` is already the name of backends[{first}]",
-                            backend.name
-                        ),
-                    );
-                }
-                if let Some(first) = ends.insert(backend.endpoint, i) {
-                    return refuse(
-                        format!("{at}.endpoint"),
-                        format!(
-                            "{} is already the endpoint of backends[{first}]",
-                            backend.endpoint
-                        ),
-                    );
-                }
-                if backend.endpoint.address().is_unspecified()
-                    || backend.endpoint.address().is_multicast()
-                {
-                    return refuse(
-                        format!("{at}.endpoint"),
-                        format!("{} is not the address of a pod", backend.endpoint.address()),
-                    );
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn check_name(name: &str) -> Result<(), String> {
-    let good = |c: char| c.is_ascii_alphanumeric() || "-._/".contains(c);
-    if name.is_empty() || name.len() > LIMIT_NAME_BYTES || !name.chars().all(good) {
-        return Err(format!(
-            "`{name}` is not a name: expected 1 to {LIMIT_NAME_BYTES} letters, digits, `-`, `.`, `_` or `/`"
-        ));
-    }
-    Ok(())
 }

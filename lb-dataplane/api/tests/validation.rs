@@ -139,11 +139,13 @@ fn unknown_fields_and_port_0_cannot_be_parsed() {
 fn limits_have_ranges() {
     assert_eq!(Limits::default().validate(), Ok(()));
     type Change = fn(&mut Limits);
-    let cases: [(&str, Change); 4] = [
+    let cases: [(&str, Change); 6] = [
         ("limits.flows", |l| l.flows = 15),
         ("limits.backends", |l| l.backends = 0),
         ("limits.closingLegs", |l| l.closing_legs = (1 << 24) + 1),
         ("limits.keptSegments", |l| l.kept_segments = 0),
+        ("limits.guardedFlows", |l| l.guarded_flows = 0),
+        ("limits.guardedFlows", |l| l.guarded_flows = (1 << 24) + 1),
     ];
     for (path, change) in cases {
         let mut limits = Limits::default();

@@ -9,11 +9,13 @@ use crate::{
     counters::Counter,
     engine::Instant,
     flow::{Bits, FlowId, Leg},
-    states::{Event, State},
+    pins::{Lost, PinReason},
+    session::Restored,
+    states::{Event, Frame, State},
 };
-use baton_api::{BackendFailure, Protocol};
 use baton_packet::{
-    Adoption, Flags, MessageKind, Reason, Segment, SeqNumber, build_adoption, parse_adoption,
+    Adoption, Flags, MessageKind, Reason, Segment, SeqNumber, build_adoption, build_segment,
+    parse_adoption,
 };
 
 /// First wait for any sign of the new owner; it doubles with each try. A pod network answers in well under
@@ -37,28 +39,24 @@ pub(crate) enum Judged {
 }
 
 impl Engine {
-    /// Decides whether the flow moves with this request and makes everything ready for it: target, port, copy
-    /// of the segment. `false` leaves all as it was.
-    pub(crate) fn prepare_move(
-        &mut self,
-        now: Instant,
-        frame: &[u8],
-        segment: &Segment,
-        id: FlowId,
-        out: &mut impl Output,
-    ) -> bool {
-        let flow = &self.flows[id];
-        if flow.bits.has(Bits::PINNED) || self.keys.is_empty() {
+    /// Decides whether the flow moves with this request, of which a copy is kept, and makes everything ready for it: target
+    /// and port. `false` leaves all as it was.
+    pub(crate) fn prepare_move(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
+        if self.keys.is_empty() {
             return false;
         }
+        let flow = &self.flows[id];
+        let owner = flow.owner.backend;
+        let leaving = self.is_leaving(owner);
         let policy = &mut self.policies[usize::from(flow.policy)];
         let cooldown_ms = policy.spec.migration.cooldown.0 / 1_000;
         let rested = !flow.bits.has(Bits::MOVED)
             || u64::from(now.ms32().wrapping_sub(flow.moved_ms)) >= cooldown_ms;
         let Some(target) = policy.choose_move(
             flow.bits.has(Bits::V6),
-            flow.owner.backend,
+            owner,
             rested,
+            leaving,
             &self.backends,
             now,
             &mut self.rng,
@@ -77,6 +75,10 @@ impl Engine {
         if backend.hop.and_then(|h| self.hops.mac(h)).is_none() {
             return false;
         }
+        if !flow.bits.has(Bits::KEPT_WHOLE) {
+            self.counters.add(Counter::StayedKeptFull);
+            return false;
+        }
         if !policy.may_move(now) {
             self.counters.add(Counter::StayedRate);
             return false;
@@ -85,33 +87,33 @@ impl Engine {
             self.counters.add(Counter::StayedNoPort);
             return false;
         };
-        if !self.keep(id, frame, segment) {
-            self.counters.add(Counter::StayedKeptFull);
-            self.backends[usize::from(target)]
-                .ports
-                .give_back(port, now.ms());
-            return false;
-        }
+        let leg = Leg {
+            backend: target,
+            port,
+        };
+        self.hand_over(id, leg);
+        self.counters.add(Counter::MigrationsBegun);
+        true
+    }
+
+    /// The owner becomes the standby leg, the pending leg the owner.
+    pub(crate) fn take_over(&mut self, id: FlowId) {
+        let leg = std::mem::replace(&mut self.pending, Leg::NONE);
         let old = self.flows[id].owner;
         let old_backend = &mut self.backends[usize::from(old.backend)];
         old_backend.assign(old.port, Use::Standby(id));
         old_backend.flows -= 1;
-        self.own_leg(
-            id,
-            Leg {
-                backend: target,
-                port,
-            },
-        );
-        let flow = &mut self.flows[id];
-        flow.standby = old;
-        flow.boundary = segment.seq;
-        flow.tries = 1;
-        (flow.asked, flow.refusals) = (0, 0);
-        flow.bits.set(Bits::STANDBY_GONE | Bits::CLIENT_FIN, false);
-        flow.bits.set(Bits::KEPT_WHOLE, true);
-        self.counters.add(Counter::MigrationsBegun);
-        true
+        self.own_leg(id, leg);
+        self.flows[id].standby = old;
+    }
+
+    /// A frame that would overtake what restores the session waits among the kept ones.
+    pub(crate) fn unless_prelude(&self, id: FlowId, treat: Frame) -> Frame {
+        if self.flows[id].bits.has(Bits::PRELUDE) {
+            Frame::Absorb
+        } else {
+            treat
+        }
     }
 
     /// The adoption segment to the owner leg.
@@ -133,11 +135,11 @@ impl Engine {
             epoch: *epoch,
             server_ts: flow.server_ts_at(now.ms32()),
         };
-        spec.seq = flow.boundary;
-        spec.ack = flow.server_next;
+        (spec.seq, spec.ack) = self.adoption_start(id);
         spec.window = flow.client_window;
         spec.timestamps = Some((flow.client_ts, flow.server_ts));
         let key = key.clone();
+        let restores = flow.bits.has(Bits::PRELUDE);
         if flow.tries > 1 {
             self.counters.add(Counter::AdoptionRetries);
         }
@@ -145,6 +147,40 @@ impl Engine {
             let flow = &mut self.flows[id];
             flow.asked = flow.asked.saturating_add(1);
         }
+        if restores {
+            self.send_prelude(id, out);
+        }
+    }
+
+    /// A segment that an established socket answers at once, whatever its application does: one byte that it has already
+    /// (RFC 1122 section 4.2.3.6; Linux `tcp_data_queue` acknowledges it without a rate limit).
+    pub(crate) fn send_keepalive(&mut self, id: FlowId, out: &mut impl Output) {
+        let flow = &self.flows[id];
+        if flow.bits.has(Bits::PRELUDE) {
+            return;
+        }
+        let Some(mut spec) = self.to_leg(flow.owner) else {
+            return;
+        };
+        spec.seq = flow.boundary.add(u32::MAX);
+        spec.ack = flow.server_next;
+        spec.window = flow.client_window;
+        spec.timestamps = Self::client_stamps(flow);
+        spec.payload = &[0];
+        self.emit(out, |buffer| build_segment(buffer, &spec));
+    }
+
+    /// Acknowledges to the owner what the client never sees.
+    fn ack_owner(&mut self, id: FlowId, out: &mut impl Output) {
+        let flow = &self.flows[id];
+        let Some(mut spec) = self.to_leg(flow.owner) else {
+            return;
+        };
+        spec.seq = flow.client_next;
+        spec.ack = flow.server_next;
+        spec.window = flow.client_window;
+        spec.timestamps = Self::client_stamps(flow);
+        self.emit(out, |buffer| build_segment(buffer, &spec));
     }
 
     /// A segment from a leg whose adoption is unconfirmed.
@@ -157,7 +193,9 @@ impl Engine {
         out: &mut impl Output,
     ) -> Judged {
         let flow = &self.flows[id];
-        let (owner, boundary, next) = (flow.owner, flow.boundary, flow.server_next);
+        let owner = flow.owner;
+        let idle = flow.state == State::AdoptingIdle;
+        let (boundary, next) = self.adoption_start(id);
         if let Some(raw) = parse_adoption(frame, segment) {
             let answer = self.key(raw.epoch()).and_then(|key| raw.verify(key));
             let Some(Adoption {
@@ -179,7 +217,7 @@ impl Engine {
         let flags = segment.flags;
         let acked = flags.has(Flags::ACK)
             && segment.ack.at_or_after(boundary)
-            && segment.ack.at_or_before(flow.client_next);
+            && segment.ack.at_or_before(self.flows[id].client_next);
         // One byte before the expected one are zero-window and keepalive probes.
         let expected =
             (-1..=WINDOW_MAX).contains(&segment.seq.since(next)) && !flags.has(Flags::SYN);
@@ -199,19 +237,46 @@ impl Engine {
             return Judged::Done(Verdict::Absorbed);
         }
         let ended = flags.any(Flags::RST | Flags::FIN) && segment.payload_len() == 0;
-        if ended && self.may_replay(id) {
+        let restoring = self.flows[id].bits.has(Bits::PRELUDE);
+        if ended && (idle || restoring || segment.ack == boundary) {
+            // The application took the connection and ended, before it had any of the request.
+            self.never_had_it(now, id, out);
+            return Judged::Done(Verdict::Absorbed);
+        }
+        if ended && self.may_replay_again(id) {
             // The application took the connection and ended; whether it executed the request is unknown.
             self.fate_unknown(now, id, out);
             return Judged::Done(Verdict::Absorbed);
         }
+        if restoring {
+            match self.restored(id, frame, segment) {
+                Restored::Partly => {}
+                Restored::Not => self.never_had_it(now, id, out),
+                Restored::Wholly => {
+                    let event = if idle {
+                        Event::Confirmed
+                    } else {
+                        Event::ConfirmedWithout
+                    };
+                    let _ = self.step(now, id, event, out);
+                    self.ack_owner(id, out);
+                    self.closed_meanwhile(now, id, out);
+                }
+            }
+            return Judged::Done(Verdict::Absorbed);
+        }
         let without = segment.ack == boundary && self.flows[id].client_next != boundary;
-        let event = if without && !ended {
+        let event = if without && !ended && !idle {
             Event::ConfirmedWithout
         } else {
             Event::Confirmed
         };
         let _ = self.step(now, id, event, out);
         self.closed_meanwhile(now, id, out);
+        if idle && segment.payload_len() == 0 {
+            // The answer to our keepalive is nothing to the client.
+            return Judged::Done(Verdict::Absorbed);
+        }
         Judged::GoOn
     }
 
@@ -273,17 +338,50 @@ impl Engine {
         if reason == Reason::TupleInUse {
             self.stale_in_the_way(now, id, owner, in_the_way, out);
         } else {
-            if self.flows[id].bits.has(Bits::STANDBY_GONE) {
-                self.try_another(now, id, out);
-            } else {
-                let _ = self.step(now, id, Event::Refused, out);
-                self.closed_meanwhile(now, id, out);
-            }
+            self.never_had_it(now, id, out);
         }
     }
 
-    /// The old owner is gone and the new one refused: a third one, or the end.
-    fn try_another(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+    /// The new owner never had the request: the old one serves it, or a third one, or whoever can later.
+    fn never_had_it(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        let flow = &mut self.flows[id];
+        if !flow.bits.has(Bits::STANDBY_GONE) {
+            let _ = self.step(now, id, Event::Refused, out);
+            self.closed_meanwhile(now, id, out);
+            return;
+        }
+        if flow.pin == Some(PinReason::SessionRefused) {
+            self.count_lost(id, Lost::Pinned);
+            let _ = self.step(now, id, Event::FateUnknownReset, out);
+            return;
+        }
+        if flow.replays > 0 {
+            flow.replays -= 1;
+        } else {
+            flow.bits.set(Bits::UNSEEN, true);
+        }
+        if flow.state == State::Adopting && self.try_another(now, id, out) {
+            return;
+        }
+        self.orphaned(now, id, Event::RefusedAll, out);
+    }
+
+    /// Nobody has the flow: it waits for whoever can adopt it.
+    fn orphaned(&mut self, now: Instant, id: FlowId, event: Event, out: &mut impl Output) {
+        if self.flows[id].bits.has(Bits::CLIENT_FIN) {
+            self.count_lost(id, Lost::HalfClosed);
+            let _ = self.step(now, id, Event::FateUnknownReset, out);
+            return;
+        }
+        let fresh = !self.flows[id].bits.has(Bits::RESCUE);
+        let _ = self.step(now, id, event, out);
+        if fresh {
+            self.flows[id].sent_us = now.0 as u32;
+        }
+    }
+
+    /// The old owner is gone and the new one refused: a third one at once, if there is one.
+    fn try_another(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
         let flow = &mut self.flows[id];
         flow.tries += 1;
         let (v6, owner, policy) = (
@@ -291,33 +389,28 @@ impl Engine {
             flow.owner.backend,
             usize::from(flow.policy),
         );
-        let next = (flow.tries <= ADOPTION_TRIES_MAX && flow.bits.has(Bits::KEPT_WHOLE))
-            .then(|| {
-                self.policies[policy].choose_adoptable(
-                    v6,
-                    owner,
-                    &self.backends,
-                    now,
-                    &mut self.rng,
-                )
-            })
-            .flatten()
-            .and_then(|b| {
-                Some(Leg {
-                    backend: b,
-                    port: self.backends[usize::from(b)].ports.take(now.ms())?,
-                })
-            });
-        match next {
-            Some(leg) => {
-                self.pending = leg;
-                let _ = self.step(now, id, Event::RefusedNext, out);
-            }
-            None => {
-                self.counters.add(Counter::FateReset);
-                let _ = self.step(now, id, Event::FateUnknownReset, out);
-            }
+        if flow.tries > ADOPTION_TRIES_MAX || !flow.bits.has(Bits::KEPT_WHOLE) {
+            return false;
         }
+        let target =
+            self.policies[policy].choose_adoptable(v6, owner, &self.backends, now, &mut self.rng);
+        let leg = target.and_then(|b| {
+            Some(Leg {
+                backend: b,
+                port: self.backends[usize::from(b)].ports.take(now.ms())?,
+            })
+        });
+        let Some(leg) = leg else { return false };
+        let flow = &mut self.flows[id];
+        if flow.bits.has(Bits::UNSEEN) {
+            flow.bits.set(Bits::UNSEEN, false);
+        } else {
+            flow.replays += 1;
+        }
+        self.pending = leg;
+        self.prepare_prelude(id);
+        let _ = self.step(now, id, Event::RefusedNext, out);
+        true
     }
 
     fn stale_in_the_way(
@@ -357,35 +450,38 @@ impl Engine {
     }
 
     fn fate_unknown(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
-        if self.may_replay(id) {
+        let flow = &self.flows[id];
+        if flow.state == State::AdoptingIdle || flow.bits.has(Bits::PRELUDE) {
+            // No request is at stake.
+            return self.never_had_it(now, id, out);
+        }
+        let standby_gone = flow.bits.has(Bits::STANDBY_GONE);
+        if self.may_replay_again(id) {
             self.counters.add(Counter::FateReplayed);
-            let _ = self.step(now, id, Event::FateUnknownReplay, out);
-            self.closed_meanwhile(now, id, out);
+            if standby_gone {
+                self.orphaned(now, id, Event::FateUnknownNext, out);
+            } else {
+                self.flows[id].replays += 1;
+                let _ = self.step(now, id, Event::FateUnknownReplay, out);
+                self.closed_meanwhile(now, id, out);
+            }
         } else {
             self.counters.add(Counter::FateReset);
+            let why = if self.may_replay(id) {
+                Lost::ReplayedOften
+            } else {
+                Lost::FateUnknown
+            };
+            self.count_lost(id, why);
             let _ = self.step(now, id, Event::FateUnknownReset, out);
         }
-    }
-
-    /// Whether policy allows to execute the outstanding request once more, and the means are there.
-    fn may_replay(&self, id: FlowId) -> bool {
-        let flow = &self.flows[id];
-        let spec = &self.policies[usize::from(flow.policy)].spec;
-        let allowed = match spec.on_backend_failure {
-            BackendFailure::Replay => true,
-            BackendFailure::ReplayIdempotent => {
-                spec.protocol == Protocol::Http1 && flow.bits.has(Bits::IDEMPOTENT)
-            }
-            BackendFailure::AdoptIdleOnly | BackendFailure::Reset => false,
-        };
-        allowed && flow.bits.has(Bits::KEPT_WHOLE) && !flow.bits.has(Bits::STANDBY_GONE)
     }
 
     /// A segment from the old owner while the new one is unconfirmed: fenced.
     pub(crate) fn on_standby(&mut self, now: Instant, segment: &Segment, id: FlowId) -> Verdict {
         self.counters.add(Counter::Fenced);
         let flow = &mut self.flows[id];
-        debug_assert_eq!(flow.state, State::Adopting);
+        debug_assert!(matches!(flow.state, State::Adopting | State::AdoptingIdle));
         let new = segment.seq.add(segment.seq_len()).after(flow.server_next);
         if segment.payload_len() > 0 && new {
             self.counters.add(Counter::FencedData);
@@ -406,6 +502,7 @@ impl Engine {
         self.drop_owner(id, now.ms() + QUARANTINE_MS);
         let leg = std::mem::replace(&mut self.flows[id].standby, Leg::NONE);
         self.own_leg(id, leg);
+        self.flows[id].bits.set(Bits::PRELUDE | Bits::RESCUE, false);
         self.counters.add(Counter::Rollbacks);
         self.policies[usize::from(self.flows[id].policy)].rollbacks_total += 1;
         // Not at once again: the reason will hardly be gone.
@@ -434,10 +531,11 @@ impl Engine {
     /// The old owner's leg starts closing; figures of a completed move.
     pub(crate) fn close_standby(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let flow = &mut self.flows[id];
-        flow.migrations += 1;
+        flow.migrations = flow.migrations.saturating_add(1);
         flow.moved_ms = now.ms32();
         flow.bits.set(Bits::MOVED, true);
         let (old, new) = (flow.standby, flow.owner);
+        self.rescue_succeeds(id);
         self.counters.add(Counter::MigrationsConfirmed);
         self.policies[usize::from(self.flows[id].policy)].moves_total += 1;
         self.backends[usize::from(new.backend)].moves_in += 1;
@@ -445,12 +543,17 @@ impl Engine {
             return;
         }
         self.backends[usize::from(old.backend)].moves_out += 1;
-        if !self.begin_close(now, id, old) {
-            self.reset_leg(id, old, out);
-            self.counters.add(Counter::LegsReset);
-            self.backends[usize::from(old.backend)].release(old.port, now.ms() + QUARANTINE_MS);
-        }
         self.flows[id].standby = Leg::NONE;
+        self.close_leg(now, id, old, out);
+    }
+
+    /// Closes a leg in order, or resets it where the table of closing legs is full.
+    pub(crate) fn close_leg(&mut self, now: Instant, id: FlowId, leg: Leg, out: &mut impl Output) {
+        if !self.begin_close(now, id, leg) {
+            self.reset_leg(id, leg, out);
+            self.counters.add(Counter::LegsReset);
+            self.backends[usize::from(leg.backend)].release(leg.port, now.ms() + QUARANTINE_MS);
+        }
     }
 
     /// The key of a live epoch.

@@ -72,6 +72,8 @@ impl Engine {
         self.refresh_hops();
         self.generation = snapshot.generation;
         self.next_probe_ms = now.ms();
+        self.judge_pools(now);
+        self.look_over_drains(now);
         Ok(())
     }
 
@@ -121,7 +123,7 @@ impl Engine {
         let lingering = self
             .backends
             .iter()
-            .filter(|b| b.legs_used > u32::from(!b.probe.is_on(0)) && !named(b))
+            .filter(|b| b.legs_used > b.service_ports() && !named(b))
             .count();
         let (needed, limit) = (backends.len() + lingering, self.settings.limits.backends);
         if needed > usize::from(limit) {
@@ -142,16 +144,28 @@ impl Engine {
             let slot = &mut self.backends[index];
             slot.listed = named.contains_key(&(slot.addr, slot.port));
             slot.draining = false;
+            slot.spec = None;
+            slot.slow_start_ms = 0;
             if !slot.listed {
                 self.stop_probing(now, index as u16);
+                self.stop_asking(now, index as u16);
             }
         }
-        for backend in snapshot.policies.iter().flat_map(|p| &p.backends) {
+        let first = self.generation == 0;
+        let all = snapshot.policies.iter();
+        for (policy, backend) in all.flat_map(|p| p.backends.iter().map(move |b| (p, b))) {
+            let known = self.backends.len();
             let index = self.backend_slot(backend);
             let slot = &mut self.backends[index];
             slot.listed = true;
             slot.draining |= backend.draining;
             slot.name.clone_from(&backend.name);
+            slot.spec.get_or_insert_with(|| policy.health.clone());
+            slot.slow_start_ms = slot.slow_start_ms.max(policy.slow_start.0 / 1_000);
+            if !first && index >= known {
+                let slow_ms = slot.slow_start_ms;
+                slot.health.starts_slowly(now, slow_ms);
+            }
         }
         let entries: Vec<(Addr, u16, u16)> = self
             .backends
@@ -285,6 +299,7 @@ impl Engine {
                     backend: id,
                     weight: backend.weight,
                     draining: backend.draining,
+                    unhealthy: false,
                 });
             }
             Pool::new(members, &identities, spec.algorithm)

@@ -4,11 +4,15 @@
 //! a segment (`emit`).
 
 use crate::{
+    drain::{Budget, Drain},
     estimate::Estimate,
     flow::{Addr, FlowId},
+    health::Health,
+    listener::Question,
     ports::Ports,
     probe::Probe,
     routes::HopId,
+    sweep::Progress,
 };
 use std::ops::RangeInclusive;
 
@@ -29,7 +33,10 @@ pub(crate) enum Use {
     Owner(FlowId),
     Standby(FlowId),
     Closing(u32),
+    /// Adoption probes.
     Probe,
+    /// Whether anybody listens.
+    Question,
 }
 
 /// `Use` in four bytes: two bits of kind, thirty of index; 0 is free.
@@ -46,6 +53,7 @@ impl Packed {
             Use::Standby(id) => (id + 1) & Self::INDEX | 1 << 30,
             Use::Closing(id) => (id + 1) & Self::INDEX | 2 << 30,
             Use::Probe => 3 << 30,
+            Use::Question => 3 << 30 | 1,
         })
     }
 
@@ -57,7 +65,8 @@ impl Packed {
             0 => Some(Use::Owner(id)),
             1 => Some(Use::Standby(id)),
             2 => Some(Use::Closing(id)),
-            _ => Some(Use::Probe),
+            _ if self.0 & Self::INDEX == 0 => Some(Use::Probe),
+            _ => Some(Use::Question),
         }
     }
 }
@@ -71,7 +80,18 @@ pub(crate) struct Backend {
     pub(crate) hop: Option<HopId>,
     /// In the snapshot in force. A backend that left it keeps its slot until its last leg is gone.
     pub(crate) listed: bool,
+    /// The snapshot says so.
     pub(crate) draining: bool,
+    /// A command says so.
+    pub(crate) drained: bool,
+    pub(crate) drain: Option<Drain>,
+    pub(crate) health: Health,
+    pub(crate) question: Question,
+    pub(crate) sweep: Option<Progress>,
+    pub(crate) budget: Budget,
+    /// How the policy that names it first finds failures, and how long its slow start is.
+    pub(crate) spec: Option<baton_api::Health>,
+    pub(crate) slow_start_ms: u64,
     pub(crate) ports: Ports,
     base: u16,
     legs: Box<[Packed]>,
@@ -83,6 +103,8 @@ pub(crate) struct Backend {
     pub(crate) requests: u64,
     pub(crate) moves_in: u64,
     pub(crate) moves_out: u64,
+    /// Flows that lost it and were given to another one.
+    pub(crate) rescued: u64,
 }
 
 impl Backend {
@@ -103,6 +125,14 @@ impl Backend {
             hop: None,
             listed: true,
             draining: false,
+            drained: false,
+            drain: None,
+            health: Health::default(),
+            question: Question::default(),
+            sweep: None,
+            budget: Budget::default(),
+            spec: None,
+            slow_start_ms: 0,
             ports: Ports::new(range.clone(), rng),
             base: *range.start(),
             legs: vec![Packed::FREE; count].into_boxed_slice(),
@@ -113,7 +143,29 @@ impl Backend {
             requests: 0,
             moves_in: 0,
             moves_out: 0,
+            rescued: 0,
         }
+    }
+
+    /// It takes no new flow, and its flows leave.
+    #[inline]
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining || self.drained
+    }
+
+    /// Ports that legs may have.
+    pub(crate) fn slots(&self) -> usize {
+        self.legs.len()
+    }
+
+    /// What the port in a slot is used for.
+    pub(crate) fn used_at(&self, slot: usize) -> Option<Use> {
+        self.legs.get(slot)?.unpack()
+    }
+
+    /// Ports of its own that are no legs: of probes and questions.
+    pub(crate) fn service_ports(&self) -> u32 {
+        u32::from(!self.probe.is_on(0)) + u32::from(!self.question.is_on(0))
     }
 
     #[inline]
@@ -155,6 +207,7 @@ mod tests {
             Use::Standby(0),
             Use::Closing(77),
             Use::Probe,
+            Use::Question,
         ] {
             assert_eq!(Packed::pack(used).unpack(), Some(used));
         }

@@ -27,6 +27,8 @@ impl Engine {
             kept += usize::from(self.kept.count(flow.kept));
         }
         assert_eq!(kept, self.kept.used(), "kept segments");
+        let followed = live().filter(|(_, f)| f.guard != crate::flow::NONE);
+        assert_eq!(followed.count(), self.guards.used() as usize, "guards");
         for (id, flow) in self.flows.slots().iter().enumerate() {
             let timed = self.wheel.is_armed(id as u32);
             assert_eq!(timed, flow.state != State::Gone, "timer of flow {id}");
@@ -49,8 +51,13 @@ impl Engine {
             .find(&flow.client, flow.client_port, flow.frontend);
         assert_eq!(found, Some(id), "a flow is found by its client");
         let used_by = |leg: Leg| self.backends[usize::from(leg.backend)].used_by(leg.port);
-        assert_eq!(used_by(flow.owner), Some(Use::Owner(id)));
-        let adopting = flow.state == State::Adopting;
+        if flow.owner.is_some() {
+            assert_eq!(used_by(flow.owner), Some(Use::Owner(id)));
+        } else {
+            let legless = matches!(flow.state, State::Parted | State::Closed);
+            assert!(legless, "no owner leg in {:?}", flow.state);
+        }
+        let adopting = matches!(flow.state, State::Adopting | State::AdoptingIdle);
         if flow.standby.is_some() {
             assert_eq!(used_by(flow.standby), Some(Use::Standby(id)));
             assert!(adopting, "a standby leg in {:?}", flow.state);
@@ -58,9 +65,20 @@ impl Engine {
             assert!(flow.bits.has(Bits::STANDBY_GONE), "no standby leg");
         }
         assert!(
-            flow.kept.is_empty() || adopting || flow.state == State::SynSent,
+            flow.kept.is_empty()
+                || adopting
+                || matches!(
+                    flow.state,
+                    State::SynSent | State::Request | State::Held | State::Orphan
+                ),
             "kept copies in {:?}",
             flow.state
+        );
+        let whole = flow.bits.has(Bits::KEPT_WHOLE);
+        assert!(!whole || !flow.kept.is_empty(), "kept wholly, and nothing");
+        assert!(
+            self.tracker(id).is_none_or(|t| t.pinned().is_none()),
+            "a pinned flow is followed"
         );
         let may_wait = matches!(
             flow.state,
@@ -95,6 +113,7 @@ impl Engine {
                     assert!(self.wheel.is_armed(self.flows.limit() + id));
                 }
                 Use::Probe => assert!(backend.probe.is_on(port)),
+                Use::Question => assert!(backend.question.is_on(port)),
             }
         }
         assert_eq!(used, backend.legs_used, "legs of {}", backend.name);

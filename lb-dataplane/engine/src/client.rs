@@ -2,13 +2,14 @@
 
 use crate::{
     Engine, Output, Verdict,
-    boundary::{self, Pin},
     counters::{Counter, DropReason},
     engine::Instant,
     flow::{Bits, FlowId, to_addr},
+    guards::From,
+    pins::{Lost, PinReason},
     states::{Event, Frame, State},
 };
-use baton_api::Protocol;
+use baton_api::{BackendFailure, MigrationMode, Protocol};
 use baton_packet::{Flags, STRIPPED_FROM_CLIENTS, Segment, strip_options, timestamps};
 
 impl Engine {
@@ -74,9 +75,11 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         let flow = &mut self.flows[id];
-        if flow.state == State::SynSent {
+        match flow.state {
             // Nothing can be acknowledged yet.
-            return Verdict::Drop(DropReason::NoFlow);
+            State::SynSent => return Verdict::Drop(DropReason::NoFlow),
+            State::Parted => return self.client_of_parted(now, segment, id, out),
+            _ => {}
         }
         flow.last_ms = now.ms32();
         if !flow.client_may_send(segment.seq) {
@@ -84,7 +87,9 @@ impl Engine {
             let owner = self.flows[id].owner;
             return self.forward_to_leg(frame, segment, owner);
         }
-        if segment.ack.after(flow.server_acked) && segment.ack.at_or_before(flow.server_next) {
+        let acks_more =
+            segment.ack.after(flow.server_acked) && segment.ack.at_or_before(flow.server_next);
+        if acks_more {
             flow.server_acked = segment.ack;
         }
         if segment.seq.at_or_after(flow.client_acked) {
@@ -99,9 +104,7 @@ impl Engine {
             State::SynAcked if segment.ack == flow.server_next => {
                 let _ = self.step(now, id, Event::Established, out);
             }
-            State::Response if flow.all_acked() => {
-                let _ = self.step(now, id, Event::AllAcked, out);
-            }
+            State::Response if acks_more => self.comes_to_rest(now, id, out),
             _ => {}
         }
         let end = segment.seq.add(segment.seq_len());
@@ -112,23 +115,82 @@ impl Engine {
             }
             self.flows[id].client_next = end;
             if segment.flags.has(Flags::FIN) {
-                if self.flows[id].state == State::Adopting {
-                    self.flows[id].bits.set(Bits::CLIENT_FIN, true);
-                    if segment.payload_len() == 0 {
-                        // One with data is kept with its data.
-                        self.keep(id, frame, segment);
-                    }
-                } else {
-                    treat = self.step(now, id, Event::ClientFin, out);
-                }
+                treat = self.client_fin(now, frame, segment, id, treat, out);
             }
+        } else if segment.payload_len() > 0 {
+            self.client_repeats(now, id);
         }
-        match treat {
+        match self.flows[id].state {
+            // To the dead owner's kernel, which may still have to repeat the response: acknowledgements only.
+            State::Held | State::Orphan if segment.payload_len() == 0 && acks_more => {}
+            State::Held | State::Orphan => treat = Frame::Absorb,
+            _ => {}
+        }
+        let verdict = match treat {
             Frame::Forward => {
                 let owner = self.flows[id].owner;
                 self.forward_to_leg(frame, segment, owner)
             }
             Frame::Absorb => Verdict::Absorbed,
+        };
+        if self.flows[id].state == State::Orphan && (acks_more || segment.payload_len() > 0) {
+            self.try_rescue(now, id, out);
+        }
+        verdict
+    }
+
+    /// The flow is idle once everything is answered and acknowledged.
+    #[inline]
+    pub(crate) fn comes_to_rest(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        if self.flows[id].all_acked() && self.answered(id) {
+            let _ = self.step(now, id, Event::AllAcked, out);
+            self.settle_guard(id);
+        }
+    }
+
+    fn client_fin(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        segment: &Segment,
+        id: FlowId,
+        treat: Frame,
+        out: &mut impl Output,
+    ) -> Frame {
+        match self.flows[id].state {
+            State::Adopting | State::AdoptingIdle => {
+                self.flows[id].bits.set(Bits::CLIENT_FIN, true);
+                if segment.payload_len() == 0 {
+                    // One with data is kept with its data.
+                    self.keep(id, frame, segment);
+                }
+                if self.flows[id].state == State::AdoptingIdle {
+                    return self.step(now, id, Event::ClientFin, out);
+                }
+                treat
+            }
+            State::Held => {
+                // The client is leaving too: nothing is left to save.
+                self.close_stands(now, id, out);
+                if self.flows[id].state == State::ServerFin {
+                    return self.step(now, id, Event::ClientFin, out);
+                }
+                Frame::Absorb
+            }
+            State::Orphan if self.flows[id].bits.has(Bits::KEPT_WHOLE) => {
+                self.lose(now, id, Lost::HalfClosed, out);
+                Frame::Absorb
+            }
+            State::Gone => Frame::Absorb,
+            _ => self.step(now, id, Event::ClientFin, out),
+        }
+    }
+
+    /// The client sent again what was sent before.
+    fn client_repeats(&mut self, now: Instant, id: FlowId) {
+        let flow = &self.flows[id];
+        if flow.state == State::Request && flow.client_acked != flow.client_next {
+            self.backend_fails(now, flow.owner.backend);
         }
     }
 
@@ -142,54 +204,102 @@ impl Engine {
         out: &mut impl Output,
     ) -> Frame {
         let flow = &self.flows[id];
-        let protocol = self.policies[usize::from(flow.policy)].spec.protocol;
-        let data = segment.data(frame);
-        // The sequence-number half of the boundary rule; `Idle` is the rest of it.
-        let at_rest = segment.seq == flow.client_next
+        let (state, protocol) = (
+            flow.state,
+            self.policies[usize::from(flow.policy)].spec.protocol,
+        );
+        let ahead = segment.seq.since(flow.client_next);
+        let (gap, seen) = (ahead.max(0) as u32, ahead.min(0).unsigned_abs() as usize);
+        // The sequence-number half of the boundary rule, and that the owner holds no state of the conversation.
+        let boundary = ahead == 0
             && segment.ack == flow.server_next
             && flow.all_acked()
-            && !segment.flags.has(Flags::FIN);
-        match flow.state {
-            State::Idle | State::Fresh if at_rest => {
-                let idle = flow.state == State::Idle;
-                let start = boundary::start(protocol, data);
-                self.flows[id].bits.set(Bits::IDEMPOTENT, start.idempotent);
-                self.counters.add(Counter::Requests);
-                if let Some(pin) = start.pin {
-                    self.pin(id, pin.into());
-                } else if idle && !start.boundary && protocol == Protocol::Http1 {
-                    self.counters.add(Counter::StayedNoMethod);
-                } else if idle && start.boundary {
+            && !segment.flags.has(Flags::FIN)
+            && self.at_rest(id);
+        let data = segment.data(frame);
+        if state == State::Fresh
+            && ahead == 0
+            && protocol != Protocol::None
+            && let Some(pin) = baton_guard::detect(data)
+        {
+            self.pin(id, PinReason::Guard(pin));
+        }
+        self.follow(id, From::Client, gap, data.get(seen..).unwrap_or_default());
+        match state {
+            State::Idle | State::Fresh if boundary => {
+                self.begin_request(id, frame, segment);
+                let may_move = state == State::Idle
+                    && protocol != Protocol::None
+                    && self.flows[id].pin.is_none();
+                if may_move {
                     self.counters.add(Counter::Boundaries);
-                    if self.prepare_move(now, frame, segment, id, out) {
-                        return self.step(now, id, Event::Move, out);
+                    if self.prepare_move(now, id, out) {
+                        let treat = self.step(now, id, Event::Move, out);
+                        return self.unless_prelude(id, treat);
                     }
                 }
                 self.step(now, id, Event::ClientData, out)
             }
-            State::Adopting => {
-                if boundary::overlap(protocol, data).is_some() {
-                    self.pin(id, Pin::Pipelined.into());
-                }
-                self.keep(id, frame, segment);
-                Frame::Forward
-            }
             State::Idle | State::Fresh | State::Response => {
-                // The client went on before the answer was complete: where the next request begins is
-                // beyond the bare rule from here on.
-                if protocol != Protocol::None {
-                    self.pin(id, Pin::Pipelined.into());
+                // The client went on before the answer was complete. A guard follows that; the bare rule cannot.
+                if protocol == Protocol::RequestResponse {
+                    self.pin(id, PinReason::Pipelined);
                 }
+                self.drop_kept(id);
                 self.counters.add(Counter::Requests);
                 self.step(now, id, Event::ClientData, out)
             }
             State::Request => {
-                if boundary::overlap(protocol, data).is_some() {
-                    self.pin(id, Pin::Pipelined.into());
-                }
+                self.keep_more(id, frame, segment);
                 Frame::Forward
             }
+            State::Adopting => {
+                self.keep_more(id, frame, segment);
+                self.unless_prelude(id, Frame::Forward)
+            }
+            State::AdoptingIdle => {
+                self.begin_request(id, frame, segment);
+                let treat = self.step(now, id, Event::ClientData, out);
+                self.unless_prelude(id, treat)
+            }
+            State::Held | State::Orphan => {
+                if self.flows[id].bits.has(Bits::KEPT_WHOLE) {
+                    self.keep_more(id, frame, segment);
+                } else if boundary {
+                    self.begin_request(id, frame, segment);
+                    self.flows[id].bits.set(Bits::UNSEEN, true);
+                }
+                self.step(now, id, Event::ClientData, out)
+            }
             _ => Frame::Forward,
+        }
+    }
+
+    /// A request begins with this segment: where, and a copy of it.
+    fn begin_request(&mut self, id: FlowId, frame: &[u8], segment: &Segment) {
+        self.counters.add(Counter::Requests);
+        self.drop_kept(id);
+        let flow = &mut self.flows[id];
+        flow.boundary = segment.seq;
+        flow.replays = 0;
+        let spec = &self.policies[usize::from(flow.policy)].spec;
+        let of_use = flow.pin.is_none()
+            && spec.protocol != Protocol::None
+            && (spec.on_backend_failure != BackendFailure::Reset
+                || spec.migration.mode != MigrationMode::Never);
+        if of_use && self.keep(id, frame, segment) {
+            self.flows[id].bits.set(Bits::KEPT_WHOLE, true);
+        }
+    }
+
+    /// More of the request, while all of it so far is kept.
+    fn keep_more(&mut self, id: FlowId, frame: &[u8], segment: &Segment) {
+        if !self.flows[id].bits.has(Bits::KEPT_WHOLE) || self.keep(id, frame, segment) {
+            return;
+        }
+        if self.flows[id].state == State::Request {
+            // Of no use any more: the buffers go to others.
+            self.drop_kept(id);
         }
     }
 
@@ -205,23 +315,5 @@ impl Engine {
             self.counters.add(Counter::KeptFull);
         }
         kept
-    }
-
-    /// The flow never moves again; counted once.
-    pub(crate) fn pin(&mut self, id: FlowId, why: Counter) {
-        let bits = &mut self.flows[id].bits;
-        if !bits.has(Bits::PINNED) {
-            bits.set(Bits::PINNED, true);
-            self.counters.add(why);
-        }
-    }
-}
-
-impl From<Pin> for Counter {
-    fn from(pin: Pin) -> Self {
-        match pin {
-            Pin::Pipelined => Counter::PinnedPipelined,
-            Pin::Upgrade => Counter::PinnedUpgrade,
-        }
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     counters::{Counter, DropReason},
     engine::Instant,
     flow::{Bits, Flow, FlowId, Leg, from_addr},
+    states::State,
 };
 use baton_packet::{
     Flags, Mac, Rewrite, RewriteError, Segment, SegmentSpec, SeqNumber, build_segment, ether_dst,
@@ -105,6 +106,10 @@ impl Engine {
     /// Sends the kept copies of client segments to the owner leg.
     pub(crate) fn replay_kept(&mut self, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
+        if flow.bits.has(Bits::PRELUDE) {
+            // They follow once the session is restored.
+            return;
+        }
         let Some(spec) = self.to_leg(flow.owner) else {
             return;
         };
@@ -154,7 +159,8 @@ impl Engine {
         spec.flags = Flags::RST | Flags::ACK;
         spec.ack = flow.server_next;
         spec.timestamps = Self::client_stamps(flow);
-        let unconfirmed = flow.standby.is_some() || flow.state == crate::states::State::Adopting;
+        let unconfirmed =
+            flow.standby.is_some() || matches!(flow.state, State::Adopting | State::AdoptingIdle);
         let numbers = [flow.boundary, flow.client_next];
         for seq in &numbers[usize::from(!unconfirmed)..] {
             spec.seq = *seq;
@@ -196,6 +202,54 @@ impl Engine {
             payload: &[],
         };
         self.counters.add(Counter::ResetsToClients);
+        self.emit(out, |buffer| build_segment(buffer, &spec));
+    }
+
+    /// Closes the client's connection in the backend's name: the FIN that was held back, or our own.
+    pub(crate) fn send_fin_to_client(&mut self, id: FlowId, out: &mut impl Output) {
+        self.to_client(id, Flags::FIN | Flags::ACK, out);
+        let flow = &mut self.flows[id];
+        // Sent once more, it is the same number again.
+        if !flow.bits.has(Bits::FIN_SENT) {
+            flow.bits.set(Bits::FIN_SENT, true);
+            flow.server_next = flow.server_next.add(1);
+        }
+    }
+
+    /// Acknowledges the client's FIN in the backend's name.
+    pub(crate) fn ack_client(&mut self, id: FlowId, out: &mut impl Output) {
+        self.to_client(id, Flags::ACK, out);
+    }
+
+    fn to_client(&mut self, id: FlowId, flags: Flags, out: &mut impl Output) {
+        let flow = &self.flows[id];
+        let frontend = &self.frontends[usize::from(flow.frontend)];
+        let Some(dst_mac) = self.hops.mac(flow.hop) else {
+            return;
+        };
+        let again = flags.has(Flags::FIN) && flow.bits.has(Bits::FIN_SENT);
+        let stamps = flow
+            .bits
+            .has(Bits::TIMESTAMPS)
+            .then_some((flow.server_ts, flow.client_ts));
+        let spec = SegmentSpec {
+            src_mac: self.settings.mac,
+            dst_mac,
+            src: from_addr(&frontend.addr),
+            dst: from_addr(&flow.client),
+            src_port: frontend.port,
+            dst_port: flow.client_port,
+            seq: if again {
+                flow.server_next.add(u32::MAX)
+            } else {
+                flow.server_next
+            },
+            ack: flow.client_next,
+            flags,
+            window: u16::MAX,
+            timestamps: stamps,
+            payload: &[],
+        };
         self.emit(out, |buffer| build_segment(buffer, &spec));
     }
 

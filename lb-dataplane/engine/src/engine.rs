@@ -8,11 +8,12 @@ use crate::{
     closing::Closing,
     counters::{Counter, Counters, DropReason},
     flow::{Addr, Bits, FlowId, FlowTable, Leg, to_addr},
+    guards::Guards,
     kept::Kept,
     lookup::Lookup,
     policy::Policy,
     routes::{Hops, Route, Routes},
-    states::{Action, Event, Frame, State, transition},
+    states::{Action, Event, Frame, Meaning, State, meaning},
     wheel::Wheel,
 };
 use baton_packet::{AdoptionKey, ChecksumState, Decoded, Mac, Segment};
@@ -103,6 +104,7 @@ pub struct Engine {
     pub(crate) backend_ids: Lookup,
     pub(crate) closing: Closing,
     pub(crate) kept: Kept,
+    pub(crate) guards: Guards,
     /// Timers of flows (ids below the flow limit) and of closing legs (ids from it on).
     pub(crate) wheel: Wheel,
     pub(crate) routes: Routes,
@@ -111,6 +113,12 @@ pub struct Engine {
     pub(crate) counters: Counters,
     pub(crate) rng: fastrand::Rng,
     pub(crate) next_probe_ms: u64,
+    /// When a question to a listener is due.
+    pub(crate) next_question_ms: u64,
+    /// When the backends are looked over.
+    pub(crate) next_round_ms: u64,
+    /// Legs of some backend are being gone through.
+    pub(crate) sweeping: bool,
     pub(crate) resolve_again_ms: u64,
     /// The leg that the current event redirects its flow to.
     pub(crate) pending: Leg,
@@ -163,6 +171,7 @@ impl Engine {
             backend_ids: Lookup::build([].into_iter()),
             closing: Closing::new(limits.closing_legs),
             kept: Kept::new(limits.kept_segments as usize),
+            guards: Guards::new(limits.guarded_flows),
             wheel: Wheel::new((limits.flows + limits.closing_legs) as usize),
             routes: Routes::default(),
             hops: Hops::new(),
@@ -170,6 +179,9 @@ impl Engine {
             counters: Counters::new(),
             rng,
             next_probe_ms: now.ms(),
+            next_question_ms: u64::MAX,
+            next_round_ms: now.ms(),
+            sweeping: false,
             resolve_again_ms: now.ms(),
             pending: Leg::NONE,
             resets_left: RESETS_PER_SECOND,
@@ -266,8 +278,14 @@ impl Engine {
         event: Event,
         out: &mut impl Output,
     ) -> Frame {
-        let Some((number, row)) = transition(self.flows[id].state, event) else {
-            return Frame::Forward;
+        let (number, row) = match meaning(self.flows[id].state, event) {
+            Meaning::Row(number, row) => (number, row),
+            Meaning::Stays => return Frame::Forward,
+            Meaning::Never => {
+                self.counters.add(Counter::UnexpectedEvents);
+                debug_assert!(false, "{event:?} in {:?}", self.flows[id].state);
+                return Frame::Forward;
+            }
         };
         self.counters.transitions[number] += 1;
         if row.to != State::Gone {
@@ -284,7 +302,13 @@ impl Engine {
             Action::DropKept => self.drop_kept(id),
             Action::ReplayKept => self.replay_kept(id, out),
             Action::SendAdoption => self.send_adoption(now, id, out),
+            Action::SendKeepalive => self.send_keepalive(id, out),
+            Action::SendFin => self.send_fin_to_client(id, out),
+            Action::AckClient => self.ack_client(id, out),
+            Action::TakeOver => self.take_over(id),
             Action::CloseStandby => self.close_standby(now, id, out),
+            Action::CloseOwner => self.close_owner(now, id, out),
+            Action::DropOwner => self.drop_owner(id, now.ms() + QUARANTINE_MS),
             Action::ResumeStandby => self.resume_standby(now, id),
             Action::RenewPort => self.renew_port(now, id),
             Action::Redirect => self.redirect(now, id),
@@ -297,6 +321,9 @@ impl Engine {
             Action::ArmHandshake
             | Action::ArmAdoption
             | Action::ArmIdle
+            | Action::ArmHeld
+            | Action::ArmRescue
+            | Action::ArmParted
             | Action::ArmHalfClosed
             | Action::ArmLinger => self.arm(now, id, action),
             Action::Release => self.release(now, id),
@@ -311,6 +338,10 @@ impl Engine {
             let backend = &mut self.backends[usize::from(flow.owner.backend)];
             backend.estimate.request(now.0);
             backend.requests += 1;
+            let spec = &self.policies[usize::from(flow.policy)].spec;
+            if let Some(limit) = spec.response_timeout {
+                self.wheel.arm(id, now.ms() + limit.0.div_ceil(1_000));
+            }
         }
     }
 
@@ -323,6 +354,7 @@ impl Engine {
             backend
                 .estimate
                 .first_byte(now.0, now.0.saturating_sub(took));
+            backend.health.works();
         }
     }
 
@@ -364,6 +396,7 @@ impl Engine {
             self.backends[usize::from(standby.backend)].release(standby.port, free_at);
         }
         self.drop_kept(id);
+        self.drop_guard(id);
         self.policies[usize::from(self.flows[id].policy)].flows -= 1;
         self.counters.add(Counter::FlowsClosed);
         self.flows.remove(id);
@@ -373,6 +406,15 @@ impl Engine {
         let mut list = self.flows[id].kept;
         self.kept.clear(&mut list);
         self.flows[id].kept = list;
+        let bits = &mut self.flows[id].bits;
+        bits.set(Bits::KEPT_WHOLE | Bits::UNSEEN, false);
+    }
+
+    /// A pinned flow's request is not sent again, unless it is being handed over just now.
+    pub(crate) fn drop_kept_unless_needed(&mut self, id: FlowId) {
+        if matches!(self.flows[id].state, State::Request) {
+            self.drop_kept(id);
+        }
     }
 
     /// Whether one more reset for a segment that belongs to nothing may be sent.

@@ -100,7 +100,7 @@ impl Estimate {
     }
 
     /// For how long the backend has answered nothing although something was outstanding.
-    fn stalled_us(&self, now_us: u64) -> u64 {
+    pub(crate) fn stalled_us(&self, now_us: u64) -> u64 {
         if self.outstanding == 0 {
             0
         } else {

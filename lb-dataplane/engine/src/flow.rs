@@ -3,7 +3,7 @@
 //! Owns the memory of all flows (one slab, one array of hash chains, reserved at start). It knows nothing
 //! of packets: callers keep the fields true.
 
-use crate::{kept::KeptList, routes::HopId, states::State};
+use crate::{kept::KeptList, pins::PinReason, routes::HopId, states::State};
 use baton_packet::SeqNumber;
 use siphasher::sip::SipHasher13;
 use std::{hash::Hasher, net::IpAddr};
@@ -27,20 +27,28 @@ impl Bits {
     pub(crate) const TIMESTAMPS: u16 = 1 << 2;
     pub(crate) const ECN: u16 = 1 << 3;
     pub(crate) const V6: u16 = 1 << 4;
-    /// Never moves again.
-    pub(crate) const PINNED: u16 = 1 << 5;
+    /// An adoption carries a session's restoring bytes, and their replies are still to come.
+    pub(crate) const PRELUDE: u16 = 1 << 5;
     /// A request is counted as outstanding at the owner.
     pub(crate) const OUTSTANDING: u16 = 1 << 6;
-    /// The kept copies hold every byte since the boundary.
+    /// The kept copies hold every byte since the boundary, and no answer to them has begun.
     pub(crate) const KEPT_WHOLE: u16 = 1 << 7;
-    /// The outstanding request's method is idempotent (RFC 9110 section 9.2.2).
-    pub(crate) const IDEMPOTENT: u16 = 1 << 8;
+    /// No application can have seen the kept bytes yet.
+    pub(crate) const UNSEEN: u16 = 1 << 8;
     /// The standby leg closed or reset: nothing to roll back to.
     pub(crate) const STANDBY_GONE: u16 = 1 << 9;
     /// The client's FIN was seen while an adoption was unconfirmed.
     pub(crate) const CLIENT_FIN: u16 = 1 << 10;
     /// A move or its taking back happened at `moved_ms`.
     pub(crate) const MOVED: u16 = 1 << 11;
+    /// The owner's end that is held back was a FIN; otherwise a RST, or silence.
+    pub(crate) const HELD_FIN: u16 = 1 << 12;
+    /// The adoption in flight saves a flow whose owner is gone.
+    pub(crate) const RESCUE: u16 = 1 << 13;
+    /// The first of two replies to the restoring bytes came.
+    pub(crate) const PRELUDE_HALF: u16 = 1 << 14;
+    /// A FIN of our own making went to the client.
+    pub(crate) const FIN_SENT: u16 = 1 << 15;
 
     #[inline]
     pub(crate) fn has(self, bit: u16) -> bool {
@@ -96,6 +104,10 @@ pub(crate) struct Flow {
     pub(crate) scales: u8,
     /// Adoption or redirection tries so far.
     pub(crate) tries: u8,
+    /// How often the outstanding request was given to another backend although one may have executed it.
+    pub(crate) replays: u8,
+    /// Why the flow never moves again.
+    pub(crate) pin: Option<PinReason>,
     /// Adoption segments sent on the owner leg, and refusals among the answers to them.
     pub(crate) asked: u8,
     pub(crate) refusals: u8,
@@ -123,8 +135,11 @@ pub(crate) struct Flow {
     pub(crate) last_ms: u32,
     /// When the flow last moved (ms, wrapping).
     pub(crate) moved_ms: u32,
-    pub(crate) migrations: u32,
+    /// At most 65,535 are counted.
+    pub(crate) migrations: u16,
     pub(crate) kept: KeptList,
+    /// The guard's slot.
+    pub(crate) guard: u32,
 }
 
 /// Timers cost 20 bytes an entry at most (see `wheel`), hash chains 4.
@@ -145,6 +160,8 @@ impl Flow {
             state: State::Gone,
             scales: 0,
             tries: 0,
+            replays: 0,
+            pin: None,
             asked: 0,
             refusals: 0,
             mss: 536,
@@ -162,6 +179,7 @@ impl Flow {
             moved_ms: 0,
             migrations: 0,
             kept: KeptList::default(),
+            guard: NONE,
         }
     }
 

@@ -6,6 +6,8 @@ use crate::{
     counters::{Counter, DropReason},
     engine::Instant,
     flow::{Bits, Flow, FlowId, Leg, to_addr},
+    health::Down,
+    pins::PinReason,
     states::{Event, Frame, State},
 };
 use baton_packet::{Flags, Segment, ether_src, parse_syn_options};
@@ -125,7 +127,7 @@ impl Engine {
         let leg = Leg { backend, port };
         self.own_leg(id, leg);
         if !adoptable_mss {
-            self.pin(id, Counter::PinnedSmallMss);
+            self.pin(id, PinReason::SmallMss);
         }
         let policy = &mut self.policies[usize::from(policy)];
         policy.flows += 1;
@@ -182,6 +184,8 @@ impl Engine {
             flow.client_acked = segment.ack;
             flow.server_next = segment.seq.add(segment.seq_len());
             flow.server_acked = segment.seq;
+            let backend = flow.owner.backend;
+            self.backends[usize::from(backend)].health.works();
             let _ = self.step(now, id, Event::SynAck, out);
             return self.forward_to_client(frame, segment, id);
         }
@@ -204,33 +208,12 @@ impl Engine {
         id: FlowId,
         out: &mut impl Output,
     ) -> Verdict {
-        let flow = &mut self.flows[id];
-        flow.tries += 1;
-        let (owner, v6, policy, tries) = (
-            flow.owner,
-            flow.bits.has(Bits::V6),
-            usize::from(flow.policy),
-            flow.tries,
-        );
-        let next = (tries <= SYN_TRIES_MAX && !flow.kept.is_empty())
-            .then(|| {
-                let hash = self.rng.u64(..);
-                self.policies[policy].choose(
-                    v6,
-                    hash,
-                    &self.backends,
-                    now,
-                    &mut self.rng,
-                    Some(owner.backend),
-                )
-            })
-            .flatten()
-            .and_then(|b| {
-                Some(Leg {
-                    backend: b,
-                    port: self.backends[usize::from(b)].ports.take(now.ms())?,
-                })
-            });
+        let refused_by = self.flows[id].owner.backend;
+        self.backend_fails(now, refused_by);
+        if !self.backends[usize::from(refused_by)].health.is_down() {
+            self.backend_is_down(now, refused_by, Down::NoListener, out);
+        }
+        let next = self.another_for_syn(now, id);
         let verdict = self.forward_to_client(frame, segment, id);
         let treat = if let Some(leg) = next {
             self.pending = leg;
@@ -243,6 +226,29 @@ impl Engine {
             Frame::Forward => verdict,
             Frame::Absorb => Verdict::Absorbed,
         }
+    }
+
+    /// A leg to another backend for a flow whose SYN was refused or met silence, while tries are left.
+    pub(crate) fn another_for_syn(&mut self, now: Instant, id: FlowId) -> Option<Leg> {
+        let flow = &mut self.flows[id];
+        flow.tries += 1;
+        if flow.tries > SYN_TRIES_MAX || flow.kept.is_empty() {
+            return None;
+        }
+        let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
+        let hash = self.rng.u64(..);
+        let target = self.policies[usize::from(self.flows[id].policy)].choose(
+            v6,
+            hash,
+            &self.backends,
+            now,
+            &mut self.rng,
+            Some(owner),
+        )?;
+        Some(Leg {
+            backend: target,
+            port: self.backends[usize::from(target)].ports.take(now.ms())?,
+        })
     }
 
     /// The owner leg goes to the leg that the event's classifier took.

@@ -17,25 +17,23 @@ const NONE: u32 = u32::MAX;
 struct Slot {
     /// The next segment of the same flow, or the next free slot.
     next: u32,
+    /// In a list's first slot: its last one.
+    tail: u32,
     bytes: u16,
     /// How many segments of the same flow come before this one.
     before: u8,
 }
 
-/// What one flow keeps: first and last slot. 8 bytes, lives in the flow. It is `Copy` so that a
+/// What one flow keeps: its first slot. 4 bytes, lives in the flow. It is `Copy` so that a
 /// flow can be taken apart, but the flow's own list is the one to push to and to clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeptList {
     head: u32,
-    tail: u32,
 }
 
 impl Default for KeptList {
     fn default() -> Self {
-        Self {
-            head: NONE,
-            tail: NONE,
-        }
+        Self { head: NONE }
     }
 }
 
@@ -60,6 +58,7 @@ impl Kept {
         assert!(count < NONE as usize, "slot numbers are 32 bits wide");
         let slot = |next| Slot {
             next,
+            tail: NONE,
             bytes: 0,
             before: 0,
         };
@@ -88,15 +87,17 @@ impl Kept {
         self.free = self.slots[slot as usize].next;
         self.slots[slot as usize] = Slot {
             next: NONE,
+            tail: NONE,
             bytes: frame.len() as u16,
             before,
         };
-        if list.tail == NONE {
+        if list.is_empty() {
             list.head = slot;
         } else {
-            self.slots[list.tail as usize].next = slot;
+            let last = self.slots[list.head as usize].tail;
+            self.slots[last as usize].next = slot;
         }
-        list.tail = slot;
+        self.slots[list.head as usize].tail = slot;
         self.used += 1;
         true
     }
@@ -118,16 +119,16 @@ impl Kept {
             return;
         }
         self.used -= usize::from(self.count(*list));
-        self.slots[list.tail as usize].next = self.free;
+        let last = self.slots[list.head as usize].tail;
+        self.slots[last as usize].next = self.free;
         self.free = list.head;
         *list = KeptList::default();
     }
 
     /// How many segments `list` has.
     pub(crate) fn count(&self, list: KeptList) -> u8 {
-        self.slots
-            .get(list.tail as usize)
-            .map_or(0, |last| last.before + 1)
+        let last = self.slots.get(list.head as usize).map(|first| first.tail);
+        last.map_or(0, |tail| self.slots[tail as usize].before + 1)
     }
 
     /// How many segments are kept now, over all flows.
@@ -152,8 +153,8 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_8_bytes() {
-        assert_eq!(size_of::<KeptList>(), 8);
+    fn a_list_is_4_bytes() {
+        assert_eq!(size_of::<KeptList>(), 4);
     }
 
     #[test]

@@ -3,7 +3,13 @@
 //! Owns choice and rate limits. It never touches flows or packets. Work per choice is constant, but for
 //! `WeightedRoundRobin` on a new flow (at most 256 steps) and `Always` (the same).
 
-use crate::{backend::Backend, engine::Instant, maglev::Maglev, wrr::Wrr};
+use crate::{
+    backend::Backend,
+    engine::Instant,
+    maglev::Maglev,
+    pins::{Lost, PinReason},
+    wrr::Wrr,
+};
 use baton_api::{Algorithm, MigrationMode};
 
 /// Expected waits below this are all alike: wake-ups on a busy machine take as long.
@@ -15,6 +21,8 @@ pub(crate) struct Member {
     pub(crate) backend: u16,
     pub(crate) weight: u16,
     pub(crate) draining: bool,
+    /// The policy's active check says no.
+    pub(crate) unhealthy: bool,
 }
 
 /// The members of one address family.
@@ -23,6 +31,8 @@ pub(crate) struct Pool {
     maglev: Option<Maglev>,
     wrr: Wrr,
     rotor: usize,
+    /// Too few are usable to leave the others out.
+    pub(crate) panic: bool,
 }
 
 /// One policy.
@@ -38,6 +48,10 @@ pub(crate) struct Policy {
     pub(crate) flows_total: u64,
     pub(crate) moves_total: u64,
     pub(crate) rollbacks_total: u64,
+    pub(crate) rescues: u64,
+    pub(crate) replays: u64,
+    pub(crate) lost: [u64; Lost::ALL.len()],
+    pub(crate) pins: [u64; PinReason::COUNT],
 }
 
 impl Default for Pool {
@@ -47,6 +61,7 @@ impl Default for Pool {
             maglev: None,
             wrr: Wrr::new(&[]),
             rotor: 0,
+            panic: false,
         }
     }
 }
@@ -68,12 +83,33 @@ impl Pool {
             maglev,
             wrr: Wrr::new(&weights),
             rotor: 0,
+            panic: false,
         }
     }
 
-    fn usable(&self, at: usize) -> bool {
+    /// Whether the member takes flows. In panic, health does not matter.
+    #[inline]
+    fn usable(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
         let member = self.members[at];
-        member.weight > 0 && !member.draining
+        let backend = &backends[usize::from(member.backend)];
+        member.weight > 0
+            && !member.draining
+            && !backend.drained
+            && (self.panic || self.works(at, backends, now))
+    }
+
+    /// Whether traffic and checks find nothing wrong with the member.
+    #[inline]
+    fn works(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
+        let member = self.members[at];
+        !member.unhealthy && backends[usize::from(member.backend)].health.is_usable(now)
+    }
+
+    /// Whether a smaller share than `percent` works.
+    pub(crate) fn judge(&mut self, percent: u8, backends: &[Backend], now: Instant) {
+        let all = self.members.len();
+        let works = (0..all).filter(|at| self.works(*at, backends, now)).count();
+        self.panic = works * 100 < all * usize::from(percent);
     }
 
     /// How much a member has to do, heavier ones appearing idler: the expected wait by powers of two, then flows.
@@ -81,7 +117,7 @@ impl Pool {
     fn cost(&self, at: usize, backends: &[Backend], now: Instant) -> (u32, u64, u64) {
         let member = self.members[at];
         let backend = &backends[usize::from(member.backend)];
-        let weight = u64::from(member.weight.max(1));
+        let weight = (u64::from(member.weight.max(1)) * backend.health.share(now)).div_ceil(256);
         let wait_us = backend.estimate.wait_us(now.0).saturating_mul(256) / weight;
         let flows = u64::from(backend.flows) * 256 / weight;
         (wait_us.max(ALIKE_US * 256).ilog2(), flows, wait_us)
@@ -127,6 +163,10 @@ impl Policy {
             flows_total: 0,
             moves_total: 0,
             rollbacks_total: 0,
+            rescues: 0,
+            replays: 0,
+            lost: [0; Lost::ALL.len()],
+            pins: [0; PinReason::COUNT],
         }
     }
 
@@ -141,7 +181,9 @@ impl Policy {
         except: Option<u16>,
     ) -> Option<u16> {
         let pool = &mut self.pools[usize::from(v6)];
-        let admits = |p: &Pool, at: usize| p.usable(at) && Some(p.members[at].backend) != except;
+        let admits = |p: &Pool, at: usize| {
+            p.usable(at, backends, now) && Some(p.members[at].backend) != except
+        };
         let chosen = match self.spec.algorithm {
             Algorithm::LeastOutstanding => {
                 pool.two_choices(backends, now, rng, |at| admits(pool, at))
@@ -153,19 +195,26 @@ impl Policy {
                 .filter(|at| admits(pool, *at))
                 .or_else(|| pool.two_choices(backends, now, rng, |at| admits(pool, at))),
             Algorithm::WeightedRoundRobin => {
-                let members = &pool.members;
-                pool.wrr.next(|at| {
-                    let m = members[at];
-                    m.weight > 0 && !m.draining && Some(m.backend) != except
-                })
+                let mut wrr = std::mem::take(&mut pool.wrr);
+                let draw = rng.u64(..256);
+                let chosen = wrr.next(|at| {
+                    let share = backends[usize::from(pool.members[at].backend)]
+                        .health
+                        .share(now);
+                    admits(pool, at) && draw < share
+                });
+                pool.wrr = wrr;
+                chosen.or_else(|| pool.two_choices(backends, now, rng, |at| admits(pool, at)))
             }
         };
-        // Better a draining pod than none; but weight 0 means none, whatever happens.
-        let chosen = chosen.or_else(|| {
-            pool.members
-                .iter()
-                .position(|m| m.weight > 0 && Some(m.backend) != except)
-        });
+        // Better a pod that looks bad, or drains, than none; but weight 0 means none, whatever happens.
+        let any = |draining: bool| {
+            pool.members.iter().position(|m| {
+                let drains = m.draining || backends[usize::from(m.backend)].drained;
+                m.weight > 0 && Some(m.backend) != except && (draining || !drains)
+            })
+        };
+        let chosen = chosen.or_else(|| any(false)).or_else(|| any(true));
         chosen.map(|at| pool.members[at].backend)
     }
 
@@ -175,6 +224,7 @@ impl Policy {
         v6: bool,
         owner: u16,
         rested: bool,
+        leaving: bool,
         backends: &[Backend],
         now: Instant,
         rng: &mut fastrand::Rng,
@@ -184,10 +234,10 @@ impl Policy {
         let good = |p: &Pool, at: usize| {
             let member = p.members[at];
             let backend = &backends[usize::from(member.backend)];
-            member.backend != owner && p.usable(at) && backend.probe.adoptable(now)
+            member.backend != owner && p.usable(at, backends, now) && backend.probe.adoptable(now)
         };
         match migration.mode {
-            MigrationMode::Never => None,
+            MigrationMode::Never if !leaving => None,
             MigrationMode::Always => {
                 let count = pool.members.len();
                 let at = (1..=count)
@@ -196,10 +246,9 @@ impl Policy {
                 pool.rotor = at;
                 Some(pool.members[at].backend)
             }
-            MigrationMode::WhenBetter => {
+            MigrationMode::Never | MigrationMode::WhenBetter => {
                 let current = &backends[usize::from(owner)];
                 let here = current.estimate.wait_us(now.0);
-                let leaving = !current.listed || current.draining;
                 if !leaving && (!rested || here < migration.gain.0) {
                     return None;
                 }
@@ -226,11 +275,37 @@ impl Policy {
         let pool = &self.pools[usize::from(v6)];
         let at = pool.two_choices(backends, now, rng, |at| {
             let backend = pool.members[at].backend;
-            pool.usable(at)
+            pool.usable(at, backends, now)
                 && backend != except
                 && backends[usize::from(backend)].probe.adoptable(now)
         })?;
         Some(pool.members[at].backend)
+    }
+
+    /// Any adoptable backend that may be given one more flow this millisecond, the better of two.
+    pub(crate) fn choose_rescue(
+        &self,
+        v6: bool,
+        backends: &[Backend],
+        now: Instant,
+        rng: &mut fastrand::Rng,
+    ) -> Option<u16> {
+        let pool = &self.pools[usize::from(v6)];
+        let at = pool.two_choices(backends, now, rng, |at| {
+            let backend = &backends[usize::from(pool.members[at].backend)];
+            pool.usable(at, backends, now)
+                && backend.probe.adoptable(now)
+                && backend.budget.has_room(now)
+        })?;
+        Some(pool.members[at].backend)
+    }
+
+    /// Whether any of its backends could ever adopt: where nobody can, a close need not be held back.
+    pub(crate) fn ever_adoptable(&self, v6: bool, backends: &[Backend]) -> bool {
+        let members = &self.pools[usize::from(v6)].members;
+        members
+            .iter()
+            .any(|m| backends[usize::from(m.backend)].probe.ever_ready())
     }
 
     /// Takes one move from this second's budget.
@@ -255,5 +330,11 @@ impl Policy {
         self.flows_total = old.flows_total;
         self.moves_total = old.moves_total;
         self.rollbacks_total = old.rollbacks_total;
+        (self.rescues, self.replays) = (old.rescues, old.replays);
+        (self.lost, self.pins) = (old.lost, old.pins);
+        let known = || old.pools.iter().flat_map(|p| &p.members);
+        for member in self.pools.iter_mut().flat_map(|p| &mut p.members) {
+            member.unhealthy = known().any(|m| m.backend == member.backend && m.unhealthy);
+        }
     }
 }

@@ -4,7 +4,10 @@
 //! way. It takes the same path as an adoption, so a pod without adopter, with another key, or behind connection
 //! tracking that swallows adoptions, is found out before any request is at stake.
 
-use crate::{Engine, Output, Verdict, backend::Use, counters::Counter, engine::Instant, flow::Leg};
+use crate::{
+    Engine, Output, Verdict, backend::Use, counters::Counter, engine::Instant, flow::Leg,
+    health::Down,
+};
 use baton_packet::{
     Adoption, Flags, MessageKind, Reason, Segment, SeqNumber, build_adoption, parse_adoption,
 };
@@ -29,6 +32,15 @@ enum Finding {
     Silent,
 }
 
+/// Whether a backend ever answered probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// Never.
+    Never,
+    /// It did; silence now means something.
+    Before,
+}
+
 /// The state of one backend's probing.
 #[derive(Clone)]
 pub(crate) struct Probe {
@@ -37,6 +49,8 @@ pub(crate) struct Probe {
     seq: SeqNumber,
     ack: SeqNumber,
     due_ms: u64,
+    /// It said Ready once.
+    ever_ready: bool,
 }
 
 impl Default for Probe {
@@ -47,6 +61,7 @@ impl Default for Probe {
             seq: SeqNumber(0),
             ack: SeqNumber(0),
             due_ms: 0,
+            ever_ready: false,
         }
     }
 }
@@ -55,6 +70,30 @@ impl Probe {
     #[inline]
     pub(crate) fn adoptable(&self, now: Instant) -> bool {
         matches!(self.finding, Finding::Ready { until_ms } if now.ms() < until_ms)
+    }
+
+    /// Whether it ever was.
+    pub(crate) fn ever_ready(&self) -> bool {
+        self.ever_ready
+    }
+
+    /// Whether it ever answered.
+    pub(crate) fn heard(&self) -> Heard {
+        match self.finding {
+            Finding::Unknown | Finding::Silent if !self.ever_ready => Heard::Never,
+            _ => Heard::Before,
+        }
+    }
+
+    /// What was known holds no longer: its process is gone.
+    pub(crate) fn forget(&mut self) {
+        self.finding = Finding::Unknown;
+        self.due_ms = 0;
+    }
+
+    /// To be asked at once.
+    pub(crate) fn hurry(&mut self) {
+        self.due_ms = 0;
     }
 
     /// Whether `port` is the one that probes leave from.
@@ -179,6 +218,7 @@ impl Engine {
         frame: &[u8],
         segment: &Segment,
         index: u16,
+        out: &mut impl Output,
     ) -> Verdict {
         let probe = &self.backends[usize::from(index)].probe;
         let (seq, ack) = (probe.seq, probe.ack);
@@ -209,10 +249,23 @@ impl Engine {
         };
         self.counters.add(counter);
         let probe = &mut self.backends[usize::from(index)].probe;
-        if let Finding::Ready { .. } = finding {
+        let ready = matches!(finding, Finding::Ready { .. });
+        let nobody = finding == Finding::Refused(Reason::NoListener);
+        if ready {
             probe.due_ms = now.ms() + PROBE_READY_MS;
+            probe.ever_ready = true;
         }
+        if nobody && !self.backends[usize::from(index)].health.is_down() {
+            self.backend_is_down(now, index, Down::NoListener, out);
+        }
+        if ready {
+            self.backend_is_up(now, index);
+        }
+        let probe = &mut self.backends[usize::from(index)].probe;
         probe.finding = finding;
+        if nobody {
+            probe.due_ms = now.ms() + PROBE_OTHER_MS;
+        }
         Verdict::Absorbed
     }
 

@@ -4,14 +4,16 @@ use crate::{
     Engine, Output, Verdict,
     adopt::Judged,
     backend::Use,
-    boundary::{self, Answer},
     counters::{Counter, DropReason},
     engine::Instant,
     flow::{Bits, FlowId},
+    guards::From,
+    pins::PinReason,
+    rescue::Ended,
     states::{Event, Frame, State},
 };
 use baton_api::Protocol;
-use baton_packet::{Flags, Segment, parse_adoption, timestamps};
+use baton_packet::{Flags, Segment, clear_fin, parse_adoption, timestamps};
 
 impl Engine {
     pub(crate) fn on_backend(
@@ -22,11 +24,14 @@ impl Engine {
         backend: u16,
         out: &mut impl Output,
     ) -> Verdict {
-        match self.backends[usize::from(backend)].used_by(segment.dst_port) {
+        let slot = &mut self.backends[usize::from(backend)];
+        slot.health.heard(now);
+        match slot.used_by(segment.dst_port) {
             Some(Use::Owner(id)) => self.on_owner(now, frame, segment, id, out),
             Some(Use::Standby(id)) => self.on_standby(now, segment, id),
             Some(Use::Closing(id)) => self.on_closing(now, frame, segment, id, out),
-            Some(Use::Probe) => self.answer_to_probe(now, frame, segment, backend),
+            Some(Use::Probe) => self.answer_to_probe(now, frame, segment, backend, out),
+            Some(Use::Question) => self.answer_to_question(now, segment, backend, out),
             None => {
                 self.reset_unknown(now, frame, segment, Counter::ResetsToBackends, out);
                 Verdict::Drop(DropReason::NoLeg)
@@ -46,33 +51,25 @@ impl Engine {
         self.flows[id].last_ms = now.ms32();
         match self.flows[id].state {
             State::SynSent => return self.answer_to_syn(now, frame, segment, id, out),
-            State::Adopting => {
+            State::Adopting | State::AdoptingIdle => {
                 if let Judged::Done(verdict) = self.answer_to_adoption(now, frame, segment, id, out)
                 {
                     return verdict;
                 }
             }
+            State::Held | State::Orphan => return self.on_ended_owner(frame, segment, id),
             _ => {}
         }
         if segment.flags.has(Flags::RST) {
-            if parse_adoption(frame, segment).is_some() {
-                // A late answer to an adoption that was sent twice: between the pod's adopter and us.
-                self.counters.add(Counter::Fenced);
-                return Verdict::Absorbed;
-            }
-            let exact = segment.seq == self.flows[id].server_next;
-            let verdict = self.forward_to_client(frame, segment, id);
-            if exact {
-                let _ = self.step(now, id, Event::ServerRst, out);
-            }
-            return verdict;
+            return self.owner_resets(now, frame, segment, id, out);
         }
         let flow = &mut self.flows[id];
         if !flow.server_may_send(segment.seq) {
             self.counters.add(Counter::BeyondWindow);
             return self.forward_to_client(frame, segment, id);
         }
-        if segment.flags.has(Flags::ACK)
+        let acks = segment.flags.has(Flags::ACK);
+        if acks
             && segment.ack.after(flow.client_acked)
             && segment.ack.at_or_before(flow.client_next)
         {
@@ -86,19 +83,19 @@ impl Engine {
             flow.server_ts_ms = now.ms32();
         }
         let mut treat = Frame::Forward;
-        let end = segment.seq.add(segment.seq_len());
+        let ahead = segment.seq.since(flow.server_next);
+        let end = segment.seq.add(segment.payload_len());
         if end.after(flow.server_next) {
-            // Judged before the number moves on, so that the first bytes of an answer are known as such.
-            let first = segment.seq == flow.server_next;
-            flow.server_next = end;
-            if segment.payload_len() > 0 {
-                treat = self.server_data(now, frame, segment, id, first, out);
+            treat = self.server_data(now, frame, segment, id, ahead, out);
+            self.flows[id].server_next = end;
+            if ahead <= 0 && self.flows[id].state == State::Response {
+                self.comes_to_rest(now, id, out);
             }
-            if segment.flags.has(Flags::FIN) {
-                treat = self.step(now, id, Event::ServerFin, out);
-            }
-        } else if flow.state == State::Response && flow.all_acked() {
-            treat = self.step(now, id, Event::AllAcked, out);
+        } else if flow.state == State::Response {
+            self.comes_to_rest(now, id, out);
+        }
+        if segment.flags.has(Flags::FIN) && !self.flows[id].server_next.after(end) {
+            treat = self.server_fin(now, frame, segment, id, ahead, out);
         }
         match treat {
             Frame::Forward => self.forward_to_client(frame, segment, id),
@@ -106,28 +103,89 @@ impl Engine {
         }
     }
 
-    /// New bytes from the owner.
+    /// A FIN right behind the last byte that was seen.
+    fn server_fin(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        segment: &Segment,
+        id: FlowId,
+        ahead: i32,
+        out: &mut impl Output,
+    ) -> Frame {
+        let acked = segment.flags.has(Flags::ACK).then_some(segment.ack);
+        let ended = if ahead > 0 {
+            // Bytes in front of it are missing: they come again, and the FIN with them.
+            Ended::Held
+        } else {
+            self.owner_ended(now, id, true, acked, out)
+        };
+        match ended {
+            Ended::Passes => {
+                let flow = &mut self.flows[id];
+                flow.server_next = flow.server_next.add(1);
+                self.step(now, id, Event::ServerFin, out)
+            }
+            Ended::Held if segment.payload_len() > 0 => {
+                clear_fin(frame, segment);
+                Frame::Forward
+            }
+            Ended::Held => Frame::Absorb,
+        }
+    }
+
+    fn owner_resets(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        segment: &Segment,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> Verdict {
+        if parse_adoption(frame, segment).is_some() {
+            // A late answer to an adoption that was sent twice: between the pod's adopter and us.
+            self.counters.add(Counter::Fenced);
+            return Verdict::Absorbed;
+        }
+        let exact = segment.seq == self.flows[id].server_next;
+        let acked = segment.flags.has(Flags::ACK).then_some(segment.ack);
+        if exact && matches!(self.owner_ended(now, id, false, acked, out), Ended::Held) {
+            return Verdict::Absorbed;
+        }
+        let verdict = self.forward_to_client(frame, segment, id);
+        if exact {
+            let _ = self.step(now, id, Event::ServerRst, out);
+        }
+        verdict
+    }
+
+    /// New bytes from the owner. `ahead` bytes in front of them are missing, or were seen before if it is negative.
     fn server_data(
         &mut self,
         now: Instant,
         frame: &[u8],
         segment: &Segment,
         id: FlowId,
-        first: bool,
+        ahead: i32,
         out: &mut impl Output,
     ) -> Frame {
         let flow = &self.flows[id];
-        let protocol = self.policies[usize::from(flow.policy)].spec.protocol;
-        match flow.state {
-            State::Request if first => match boundary::answer(protocol, segment.data(frame)) {
-                Answer::Interim => return Frame::Forward,
-                Answer::Upgraded => self.pin(id, Counter::PinnedUpgrade),
-                Answer::Final => {}
-            },
-            State::Fresh if protocol != Protocol::None => {
-                self.pin(id, Counter::PinnedServerFirst);
-            }
-            _ => {}
+        let (state, protocol) = (
+            flow.state,
+            self.policies[usize::from(flow.policy)].spec.protocol,
+        );
+        if state == State::Fresh && protocol != Protocol::None {
+            self.pin(id, PinReason::ServerFirst);
+        }
+        let (gap, seen) = (ahead.max(0) as u32, ahead.min(0).unsigned_abs() as usize);
+        let new = segment.data(frame).get(seen..).unwrap_or_default();
+        self.follow(id, From::Server, gap, new);
+        let interim = state == State::Request
+            && self
+                .tracker(id)
+                .is_some_and(|t| t.unanswered() > 0 && !t.response_begun());
+        if interim {
+            return Frame::Forward;
         }
         self.step(now, id, Event::ServerData, out)
     }

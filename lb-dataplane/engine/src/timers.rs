@@ -4,7 +4,7 @@ use crate::{
     Engine, Output,
     counters::Counter,
     engine::Instant,
-    flow::FlowId,
+    flow::{Bits, FlowId},
     routes::LIMIT_HOPS,
     states::{Action, Event, State},
 };
@@ -12,6 +12,10 @@ use crate::{
 /// Both sides closed: lost last segments can still be repeated for this long. A pod's or client's own
 /// TIME_WAIT outlives it; what comes later is answered with a reset, which such a socket ignores or ends by.
 const LINGER_MS: u64 = 1_000;
+/// A held end whose backend's question got lost, as with a backend that left the snapshot.
+const HELD_MS: u64 = 1_000;
+/// An overdue request that nobody can take is looked at again after this long.
+const OVERDUE_AGAIN_MS: u64 = 100;
 /// Timers handled in one call, so that packets never wait long for them.
 const DUE_PER_CALL_MAX: usize = 256;
 /// Addresses that the kernel has not resolved are asked for again this often.
@@ -29,6 +33,9 @@ impl Engine {
                 None => self.flow_due(now, id, out),
             }
         }
+        self.questions_due(now, out);
+        self.look_over(now, out);
+        self.sweep(now, out);
         self.send_probes(now, out);
         if now.ms() >= self.resolve_again_ms {
             self.resolve_again_ms = now.ms() + RESOLVE_AGAIN_MS;
@@ -55,11 +62,20 @@ impl Engine {
     /// When [`Engine::poll`] should be called next, at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
+        if self.sweeping {
+            // At once, after the packets that wait.
+            return Some(Instant(0));
+        }
         let wheel = self.wheel.next_due_ms();
-        let probe = (!self.backends.is_empty()).then_some(self.next_probe_ms);
+        let some = !self.backends.is_empty();
+        let others = [
+            self.next_probe_ms,
+            self.next_round_ms,
+            self.next_question_ms,
+        ];
         wheel
             .into_iter()
-            .chain(probe)
+            .chain(others.into_iter().filter(|ms| some && *ms != u64::MAX))
             .min()
             .map(|ms| Instant(ms.saturating_mul(1_000)))
     }
@@ -72,16 +88,36 @@ impl Engine {
             Action::ArmAdoption => crate::adopt::ADOPTION_WAIT_MS << (flow.tries.clamp(1, 16) - 1),
             Action::ArmHalfClosed => timeouts.half_closed.0 / 1_000,
             Action::ArmLinger => LINGER_MS,
-            _ => timeouts.idle.0 / 1_000,
+            Action::ArmHeld => HELD_MS,
+            Action::ArmRescue => self.rescue_pause_ms(id),
+            Action::ArmParted => self.parted_wait_ms(id),
+            _ => self.answer_due_ms(now, id).min(timeouts.idle.0 / 1_000),
         };
         self.wheel.arm(id, now.ms() + wait_ms);
+    }
+
+    /// Until the outstanding request is overdue by its policy.
+    fn answer_due_ms(&self, now: Instant, id: FlowId) -> u64 {
+        let flow = &self.flows[id];
+        let spec = &self.policies[usize::from(flow.policy)].spec;
+        match spec.response_timeout {
+            Some(limit) if flow.state == State::Request && flow.bits.has(Bits::OUTSTANDING) => {
+                let waits_us = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
+                limit.0.saturating_sub(waits_us).div_ceil(1_000)
+            }
+            _ => u64::MAX,
+        }
     }
 
     fn flow_due(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
         let timeouts = &self.policies[usize::from(flow.policy)].spec.timeouts;
         let (limit_ms, counter) = match flow.state {
-            State::Adopting => return self.doubt(now, id, out),
+            State::Adopting | State::AdoptingIdle => return self.doubt(now, id, out),
+            // Nobody answered the question, which has its own timers: it was lost with its backend.
+            State::Held => return self.owner_gone(now, id, out),
+            State::Orphan => return self.try_rescue(now, id, out),
+            State::Parted => return self.parted_due(now, id, out),
             State::Gone => return,
             State::SynSent | State::SynAcked => (0, Some(Counter::TimeoutsHandshake)),
             State::ClientFin | State::ServerFin => (
@@ -93,10 +129,20 @@ impl Engine {
                 (timeouts.idle.0 / 1_000, Some(Counter::TimeoutsIdle))
             }
         };
+        if flow.state == State::Request && self.answer_due_ms(now, id) == 0 {
+            self.response_overdue(now, id, out);
+            if self.flows[id].state == State::Request {
+                // Nobody can take it, or policy forbids it: it goes on waiting.
+                self.wheel.arm(id, now.ms() + OVERDUE_AGAIN_MS);
+            }
+            return;
+        }
+        let flow = &self.flows[id];
         // Packets do not touch the timer; it looks here whether they came.
         let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
         if quiet_ms < limit_ms {
-            self.wheel.arm(id, now.ms() + limit_ms - quiet_ms);
+            let left_ms = (limit_ms - quiet_ms).min(self.answer_due_ms(now, id));
+            self.wheel.arm(id, now.ms() + left_ms);
             return;
         }
         if let Some(counter) = counter {

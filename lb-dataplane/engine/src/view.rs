@@ -4,14 +4,26 @@
 
 use crate::{
     Counter, DropReason, Engine,
+    backend::Use,
     engine::Instant,
     flow::{Flow, from_addr},
+    pins::{Lost, PinReason},
+    policy::Policy,
     states::{State, TABLE},
 };
 use baton_api::{BackendState, Endpoint, FlowView, Micros, PolicyState};
 use std::{collections::BTreeMap, net::SocketAddr};
 
 type Label = Option<(&'static str, &'static str)>;
+
+/// Reasons that happened, with their counts.
+fn by_reason(counts: impl Iterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {
+    let mut map = BTreeMap::new();
+    for (label, count) in counts.filter(|(_, count)| *count > 0) {
+        *map.entry(label.to_owned()).or_default() += count;
+    }
+    map
+}
 
 impl Engine {
     /// Every counter: metric name without prefix, label, value.
@@ -34,7 +46,50 @@ impl Engine {
                 self.counters.malformed[*m as usize],
             )
         });
-        named.chain(drops).chain(malformed)
+        let sum = |of: &dyn Fn(&Policy) -> u64| self.policies.iter().map(of).sum::<u64>();
+        let lost: Vec<_> = Lost::ALL
+            .iter()
+            .map(|l| ("lost_total", *l, sum(&|p| p.lost[*l as usize])))
+            .map(|(name, l, value)| (name, Some(("reason", l.label())), value))
+            .collect();
+        let mut pins: Vec<(&'static str, Label, u64)> = Vec::new();
+        for reason in PinReason::all() {
+            let value = sum(&|p| p.pins[reason.number()]);
+            let label = Some(("reason", reason.label()));
+            match pins.iter_mut().find(|(_, l, _)| *l == label) {
+                Some((_, _, same)) => *same += value,
+                None => pins.push(("pins_total", label, value)),
+            }
+        }
+        let of_policies = lost.into_iter().chain(pins);
+        named.chain(drops).chain(malformed).chain(of_policies)
+    }
+
+    /// Flows pinned since start for one reason.
+    #[must_use]
+    pub fn pinned(&self, reason: PinReason) -> u64 {
+        self.policies.iter().map(|p| p.pins[reason.number()]).sum()
+    }
+
+    /// Flows lost since start for one reason.
+    #[must_use]
+    pub fn lost(&self, reason: Lost) -> u64 {
+        self.policies.iter().map(|p| p.lost[reason as usize]).sum()
+    }
+
+    /// Flows of a backend whose end is held or that wait for another one.
+    fn stranded(&self, index: u16) -> u64 {
+        let backend = &self.backends[usize::from(index)];
+        if !backend.health.is_down() && !backend.question.is_open() {
+            return 0;
+        }
+        let owned = (0..backend.slots()).filter_map(|at| match backend.used_at(at) {
+            Some(Use::Owner(id)) => Some(self.flows[id].state),
+            _ => None,
+        });
+        owned
+            .filter(|s| matches!(s, State::Held | State::Orphan))
+            .count() as u64
     }
 
     /// How often each row of the declared table was taken: state, event, times.
@@ -87,6 +142,11 @@ impl Engine {
                 self.kept.capacity() as u64,
             ),
             (
+                "guarded_flows",
+                u64::from(self.guards.used()),
+                u64::from(self.guards.limit()),
+            ),
+            (
                 "next_hops",
                 self.hops.len() as u64,
                 crate::routes::LIMIT_HOPS as u64,
@@ -133,7 +193,7 @@ impl Engine {
                 name: b.name.clone(),
                 endpoint: Endpoint::new(from_addr(&b.addr), b.port)?,
                 weight: m.weight,
-                draining: m.draining,
+                draining: m.draining || b.drained,
                 adoptable: b.probe.adoptable(now),
                 adoptable_reason: b.probe.words(now).to_owned(),
                 flows: u64::from(b.flows),
@@ -142,10 +202,10 @@ impl Engine {
                 requests_total: b.requests,
                 migrations_in_total: b.moves_in,
                 migrations_out_total: b.moves_out,
-                health: "up".into(),
-                stranded: 0,
-                rescued_total: 0,
-                drain: None,
+                health: b.health.words(now, m.unhealthy),
+                stranded: self.stranded(m.backend),
+                rescued_total: b.rescued,
+                drain: self.drain_state(m.backend, now),
             })
         });
         let frontends = self
@@ -163,11 +223,11 @@ impl Engine {
             flows_total: policy.flows_total,
             migrations_total: policy.moves_total,
             rollbacks_total: policy.rollbacks_total,
-            rescues_total: 0,
-            replays_total: 0,
-            lost_total: Default::default(),
-            pins_total: Default::default(),
-            panic: false,
+            rescues_total: policy.rescues,
+            replays_total: policy.replays,
+            lost_total: by_reason(Lost::ALL.iter().map(|l| l.label()).zip(policy.lost)),
+            pins_total: by_reason(PinReason::all().map(PinReason::label).zip(policy.pins)),
+            panic: policy.pools.iter().any(|p| p.panic),
             backends: backends.collect(),
         }
     }
@@ -206,9 +266,9 @@ impl Engine {
             backend: backend.map(|b| b.name.clone()).unwrap_or_default(),
             port: flow.owner.port,
             state: flow.state.name().to_owned(),
-            migrations: flow.migrations,
+            migrations: u32::from(flow.migrations),
             quiet: Micros::from_millis(u64::from(now.ms32().wrapping_sub(flow.last_ms))),
-            pinned: None,
+            pinned: flow.pin.map(|p| p.label().to_owned()),
         })
     }
 }

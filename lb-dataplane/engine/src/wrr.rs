@@ -5,6 +5,7 @@
 //! at every backend, at most 256, which is fine because only new flows choose.
 
 /// The state of one round robin.
+#[derive(Default)]
 pub(crate) struct Wrr {
     backends: Box<[Backend]>,
 }

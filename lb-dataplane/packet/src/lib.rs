@@ -49,7 +49,7 @@ pub use malformed::Malformed;
 pub use options::{
     STRIPPED_FROM_CLIENTS, SynOptions, parse_syn_options, strip_options, timestamps,
 };
-pub use rewrite::{Rewrite, RewriteError, rewrite_tcp};
+pub use rewrite::{Rewrite, RewriteError, clear_fin, rewrite_tcp};
 pub use seq::SeqNumber;
 pub use types::{Flags, Mac, ether_dst, ether_src};
 

@@ -2,7 +2,7 @@
 //! numbers, options or payload.
 
 use crate::{
-    Mac, Segment,
+    Flags, Mac, Segment,
     bytes::{array, array_mut},
     checksum::{TCP_CHECK, sum_inverted, sum_words, update},
     decode::{IPV4_BYTES, TCP_BYTES},
@@ -147,6 +147,20 @@ pub fn rewrite_tcp(frame: &mut [u8], seg: &Segment, to: &Rewrite) -> Result<(), 
     }
     set_macs(frame, to.src_mac, to.dst_mac);
     Ok(())
+}
+
+/// Takes the FIN flag from a segment, so that its payload can be forwarded while the close is held back. The checksum is
+/// updated incrementally.
+pub fn clear_fin(frame: &mut [u8], seg: &Segment) {
+    const OFFSET_AND_FLAGS: usize = 12;
+    let Some(tcp) = array_mut::<TCP_BYTES>(frame, usize::from(seg.l4)) else {
+        return;
+    };
+    let mut word = [0; 4];
+    word.copy_from_slice(&tcp[OFFSET_AND_FLAGS..OFFSET_AND_FLAGS + 4]);
+    word[1] &= !Flags::FIN.0;
+    let delta = replace(tcp, OFFSET_AND_FLAGS, &word);
+    patch(tcp, TCP_CHECK, delta);
 }
 
 /// Writes `new` at `at` of a header and says what that adds to a checksum's sum.

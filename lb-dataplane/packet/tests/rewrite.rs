@@ -9,7 +9,7 @@ mod support;
 
 use baton_packet::{
     ChecksumState, Flags, Mac, Rewrite, RewriteError, SegmentSpec, SeqNumber, build_segment,
-    complete_tcp_checksum, ether_dst, ether_src, rewrite_tcp, settle_tcp_checksum,
+    clear_fin, complete_tcp_checksum, ether_dst, ether_src, rewrite_tcp, settle_tcp_checksum,
     tcp_checksum_state,
 };
 use proptest::prelude::*;
@@ -97,6 +97,24 @@ fn rewrite_and_check(packet: &Packet, frame: &[u8], to: &Rewrite) {
         ChecksumState::Full,
         "with the old view"
     );
+}
+
+proptest! {
+    #[test]
+    fn a_fin_is_taken_and_nothing_else(mut packet in packet()) {
+        packet.flags |= Flags::FIN.0;
+        let before = packet.frame();
+        let mut frame = before.clone();
+        clear_fin(&mut frame, &segment(&before));
+        right(&frame);
+        let (old, new) = (segment(&before), segment(&frame));
+        prop_assert_eq!(new.flags.0, old.flags.0 & !Flags::FIN.0);
+        let mut again = frame.clone();
+        let at = usize::from(old.l4);
+        again[at + 13] |= Flags::FIN.0;
+        again[at + 16..at + 18].copy_from_slice(&before[at + 16..at + 18]);
+        prop_assert_eq!(again, before);
+    }
 }
 
 proptest! {

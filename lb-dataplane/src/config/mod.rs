@@ -13,7 +13,7 @@ mod words;
 pub use baton_config::ConfigError;
 pub use fields::{Key, Log, Mode, Ports, Rings};
 pub use keys::LoadedKey;
-pub use reload::{Change, Watcher, compare};
+pub use reload::{Change, Sources, Watcher, compare};
 
 use crate::args::CONTROL_DEFAULT;
 use baton_api::{Limits, Policy, Snapshot, SnapshotError};
@@ -102,6 +102,15 @@ impl Loaded {
     /// # Errors
     /// The first thing that is wrong, with file, line and field.
     pub fn read(file: &Path) -> Result<Self, ConfigError> {
+        Self::read_noting(file, &mut Sources::default())
+    }
+
+    /// The same, and notes in `sources` each file that it reads or would have read.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with file, line and field.
+    pub fn read_noting(file: &Path, sources: &mut Sources) -> Result<Self, ConfigError> {
+        sources.note(file);
         let size = fs::metadata(file)
             .map_err(|e| ConfigError::unreadable(file, format!("cannot be read: {e}")))?
             .len();
@@ -114,6 +123,9 @@ impl Loaded {
         let text = fs::read_to_string(file)
             .map_err(|e| ConfigError::unreadable(file, format!("cannot be read: {e}")))?;
         let config = Config::parse(file, &text)?;
+        for key in 0..config.keys.len() {
+            sources.note(&config.key_path(key));
+        }
         let keys = keys::read(&config, file, &text)?;
         Ok(Self { config, keys })
     }

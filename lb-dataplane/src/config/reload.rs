@@ -5,7 +5,7 @@
 use super::Loaded;
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _, event};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 use tokio::{sync::Notify, time};
+use tracing::warn;
 
 /// Files are read when nothing has changed for this long: an editor or a copy writes in several steps.
 const QUIET: Duration = Duration::from_millis(200);
@@ -26,29 +27,56 @@ pub struct Watcher {
     watcher: RecommendedWatcher,
     changed: Arc<Notify>,
     folders: BTreeSet<PathBuf>,
-    files: Vec<PathBuf>,
-    /// The files as they were when they were last read.
-    seen: Vec<Stamp>,
+    /// The files as they were before they were last read.
+    seen: Sources,
 }
+
+/// The files that a configuration is made of, each as it was before it was read; a file that is not there, too.
+///
+/// Looked at before the reading, so that a change in between is seen as one: at worst a file is read twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources(BTreeMap<PathBuf, Stamp>);
 
 /// What tells one state of a file from another without reading it: device, inode, and the time of the last
 /// change of content or mode. None if it cannot be looked at.
 type Stamp = Option<(u64, u64, i64, i64)>;
 
-fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
-    let stamp = |m: fs::Metadata| (m.dev(), m.ino(), m.ctime(), m.ctime_nsec());
-    files
-        .iter()
-        .map(|file| fs::metadata(file).ok().map(stamp))
-        .collect()
+fn stamp(file: &Path) -> Stamp {
+    let meta = fs::metadata(file).ok()?;
+    Some((meta.dev(), meta.ino(), meta.ctime(), meta.ctime_nsec()))
+}
+
+impl Sources {
+    /// Notes a file that is about to be read.
+    pub fn note(&mut self, file: &Path) {
+        self.0.insert(file.to_owned(), stamp(file));
+    }
+
+    /// The same files as they are now.
+    fn now(&self) -> Self {
+        Self(self.0.keys().map(|f| (f.clone(), stamp(f))).collect())
+    }
+
+    /// The folders in which a change of the files shows. Where one does not exist (yet), the nearest above it that does.
+    fn folders(&self) -> BTreeSet<PathBuf> {
+        let folder = |file: &Path| {
+            let mut above = file.ancestors().skip(1);
+            let found = above.find(|folder| *folder == Path::new("") || folder.is_dir());
+            match found {
+                Some(folder) if folder != Path::new("") => folder.to_owned(),
+                _ => PathBuf::from("."),
+            }
+        };
+        self.0.keys().map(|file| folder(file)).collect()
+    }
 }
 
 impl Watcher {
-    /// Starts watching.
+    /// Starts watching what was read.
     ///
     /// # Errors
     /// The kernel gives no more watches (`fs.inotify.max_user_instances`, `max_user_watches`).
-    pub fn new(file: &Path, loaded: &Loaded) -> notify::Result<Self> {
+    pub fn new(sources: Sources) -> notify::Result<Self> {
         let changed = Arc::new(Notify::new());
         let notifier = Arc::clone(&changed);
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -63,39 +91,50 @@ impl Watcher {
             watcher,
             changed,
             folders: BTreeSet::new(),
-            files: Vec::new(),
-            seen: Vec::new(),
+            seen: Sources::default(),
         };
-        this.follow(file, loaded)?;
+        this.follow(sources)?;
         Ok(this)
     }
 
-    /// Watches the folders that `loaded` names from now on, and no others.
+    /// Watches the files of a configuration that is in force now, and no others.
     ///
     /// # Errors
     /// A folder cannot be watched.
-    pub fn follow(&mut self, file: &Path, loaded: &Loaded) -> notify::Result<()> {
-        let keys = (0..loaded.config.keys.len()).map(|i| loaded.config.key_path(i));
-        let files: Vec<PathBuf> = keys.chain([file.to_owned()]).collect();
-        let folders: BTreeSet<PathBuf> = files
-            .iter()
-            .map(|path| match path.parent() {
-                Some(folder) if folder != Path::new("") => folder.to_owned(),
-                _ => PathBuf::from("."),
-            })
-            .collect();
-        if files != self.files {
-            self.seen = stamps(&files);
-            self.files = files;
+    pub fn follow(&mut self, sources: Sources) -> notify::Result<()> {
+        self.seen = sources;
+        self.watch()
+    }
+
+    /// Watches the files of a refused configuration too: what it lacks may come, as a key that is written after it.
+    ///
+    /// # Errors
+    /// A folder cannot be watched.
+    pub fn follow_too(&mut self, sources: Sources) -> notify::Result<()> {
+        self.seen.0.extend(sources.0);
+        self.watch()
+    }
+
+    fn watch(&mut self) -> notify::Result<()> {
+        // One pass more for each folder that appears while we look.
+        loop {
+            let folders = self.seen.folders();
+            if folders == self.folders {
+                break;
+            }
+            for folder in folders.difference(&self.folders) {
+                self.watcher.watch(folder, RecursiveMode::NonRecursive)?;
+            }
+            for folder in self.folders.difference(&folders) {
+                // A folder that is gone took its watch along.
+                let _ = self.watcher.unwatch(folder);
+            }
+            self.folders = folders;
         }
-        for folder in folders.difference(&self.folders) {
-            self.watcher.watch(folder, RecursiveMode::NonRecursive)?;
+        // What changed before the watch was there made no event.
+        if self.seen.now() != self.seen {
+            self.changed.notify_one();
         }
-        for folder in self.folders.difference(&folders) {
-            // A folder that is gone took its watch along.
-            let _ = self.watcher.unwatch(folder);
-        }
-        self.folders = folders;
         Ok(())
     }
 
@@ -112,7 +151,11 @@ impl Watcher {
                     break;
                 }
             }
-            let now = stamps(&self.files);
+            // A folder may have come that was waited for, or gone.
+            if let Err(error) = self.watch() {
+                warn!(%error, "a folder of the configuration cannot be watched");
+            }
+            let now = self.seen.now();
             if now != self.seen {
                 self.seen = now;
                 return;

@@ -380,33 +380,3 @@ fn a_change_says_what_can_be_applied_and_what_waits_for_a_restart() {
     assert_eq!(new.config.log.level, "debug");
     assert_eq!(new.config.policies[0].backends[1].weight, 3);
 }
-
-#[tokio::test]
-async fn changed_files_are_noticed_and_reading_them_is_not_a_change() {
-    let folder = Folder::new();
-    let loaded = Loaded::read(&folder.file()).expect("good");
-    let mut watcher = Watcher::new(&folder.file(), &loaded).expect("watched");
-    let within = std::time::Duration::from_secs(10);
-    for name in ["dataplane.yaml", "adoption-1.key"] {
-        let text = fs::read_to_string(folder.0.join(name)).expect("read");
-        folder.write(name, &text, 0o600);
-        tokio::time::timeout(within, watcher.changed())
-            .await
-            .expect("noticed");
-    }
-    // Kubernetes and editors replace files by renaming.
-    folder.write("next", GOOD, 0o600);
-    fs::rename(folder.0.join("next"), folder.file()).expect("renamed");
-    tokio::time::timeout(within, watcher.changed())
-        .await
-        .expect("noticed");
-    Loaded::read(&folder.file()).expect("good");
-    folder.write("dataplane.log", "a line", 0o600);
-    let quiet = std::time::Duration::from_millis(500);
-    assert!(
-        tokio::time::timeout(quiet, watcher.changed())
-            .await
-            .is_err(),
-        "reading, or another file, was taken for a change"
-    );
-}

@@ -1,22 +1,21 @@
 //! Figures for Prometheus: the worker's, asked for at each scrape, and those of the control side.
 //!
-//! Owns all names: `baton_dataplane_<what>_<unit>[_total]`. Labels are fixed words, policies and backends.
+//! Owns the names of the control side: `baton_dataplane_<what>_<unit>[_total]`, as all are (`figures` has the worker's).
 
+use super::{
+    families::{Families, PREFIX},
+    figures::worker,
+};
 use crate::{commands::Report, config::Config, neighbour::Health};
 use prometheus::{
     Encoder, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
     core::{Collector, Desc},
-    proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType},
+    proto::MetricFamily,
 };
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
 };
-
-const PREFIX: &str = "baton_dataplane_";
 
 /// All metrics of the process.
 pub struct Metrics {
@@ -167,181 +166,4 @@ impl Collector for WorkerCollector {
         }
         out.finish()
     }
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "gauges are floats; their figures are far below 2^53"
-)]
-fn worker(out: &mut Families, report: &Report) {
-    for (name, label, value) in &report.counters {
-        let label = label.map(|(name, value)| [(name, value)]);
-        out.counter(
-            name,
-            "A counter of the packet worker.",
-            label.as_ref().map_or(&[], |l| l.as_slice()),
-            *value,
-        );
-    }
-    let state = &report.state;
-    out.gauge(
-        "snapshot_generation",
-        "Generation of the snapshot in force.",
-        &[],
-        state.generation as f64,
-    );
-    out.gauge(
-        "uptime_seconds",
-        "Seconds since start.",
-        &[],
-        state.uptime_seconds as f64,
-    );
-    for (table, (used, limit)) in &state.tables {
-        let label = [("table", table.as_str())];
-        let used_help = "Entries in use in a table of fixed size.";
-        out.gauge("table_used_entries", used_help, &label, *used as f64);
-        let limit_help = "Size of a table of fixed size.";
-        out.gauge("table_limit_entries", limit_help, &label, *limit as f64);
-    }
-    for policy in &state.policies {
-        let label = [("policy", policy.name.as_str())];
-        let flows = "Client connections at this moment.";
-        out.gauge("policy_active_flows", flows, &label, policy.flows as f64);
-        for (name, help, value) in [
-            (
-                "policy_flows_total",
-                "Client connections since start.",
-                policy.flows_total,
-            ),
-            (
-                "policy_migrations_total",
-                "Adoptions that were confirmed.",
-                policy.migrations_total,
-            ),
-            (
-                "policy_rollbacks_total",
-                "Adoptions that were taken back.",
-                policy.rollbacks_total,
-            ),
-        ] {
-            out.counter(name, help, &label, value);
-        }
-        for backend in &policy.backends {
-            let labels = [
-                ("policy", policy.name.as_str()),
-                ("backend", backend.name.as_str()),
-            ];
-            for (name, help, value) in [
-                (
-                    "backend_adoptable",
-                    "1 if the backend's adopter answered the last probe.",
-                    f64::from(u8::from(backend.adoptable)),
-                ),
-                (
-                    "backend_draining",
-                    "1 if the backend takes no new flow.",
-                    f64::from(u8::from(backend.draining)),
-                ),
-                (
-                    "backend_active_flows",
-                    "Flows that the backend owns.",
-                    backend.flows as f64,
-                ),
-                (
-                    "backend_outstanding_requests",
-                    "Requests without a response byte yet.",
-                    backend.outstanding as f64,
-                ),
-                (
-                    "backend_first_byte_seconds",
-                    "Moving peak average of the time to the first response byte.",
-                    backend.first_byte.0 as f64 / 1e6,
-                ),
-            ] {
-                out.gauge(name, help, &labels, value);
-            }
-            for (name, help, value) in [
-                (
-                    "backend_requests_total",
-                    "Requests since start.",
-                    backend.requests_total,
-                ),
-                (
-                    "backend_migrations_in_total",
-                    "Flows that came by migration.",
-                    backend.migrations_in_total,
-                ),
-                (
-                    "backend_migrations_out_total",
-                    "Flows that left by migration.",
-                    backend.migrations_out_total,
-                ),
-            ] {
-                out.counter(name, help, &labels, value);
-            }
-        }
-    }
-}
-
-/// Metric families under construction, by name.
-#[derive(Default)]
-struct Families(BTreeMap<String, (MetricFamily, Vec<Metric>)>);
-
-impl Families {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "the metric type is a float: exact up to 2^53, then rounded"
-    )]
-    fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
-        let mut metric = with_labels(labels);
-        let mut counter = Counter::default();
-        counter.set_value(value as f64);
-        metric.set_counter(counter);
-        self.add(name, help, MetricType::COUNTER, metric);
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: f64) {
-        let mut metric = with_labels(labels);
-        let mut gauge = Gauge::default();
-        gauge.set_value(value);
-        metric.set_gauge(gauge);
-        self.add(name, help, MetricType::GAUGE, metric);
-    }
-
-    fn add(&mut self, name: &str, help: &str, kind: MetricType, metric: Metric) {
-        let name = format!("{PREFIX}{name}");
-        let (_, metrics) = self.0.entry(name).or_insert_with_key(|name| {
-            let mut family = MetricFamily::default();
-            family.set_name(name.clone());
-            family.set_help(help.to_owned());
-            family.set_field_type(kind);
-            (family, Vec::new())
-        });
-        metrics.push(metric);
-    }
-
-    fn finish(self) -> Vec<MetricFamily> {
-        self.0
-            .into_values()
-            .map(|(mut family, metrics)| {
-                family.set_metric(metrics);
-                family
-            })
-            .collect()
-    }
-}
-
-fn with_labels(labels: &[(&str, &str)]) -> Metric {
-    let labels = labels
-        .iter()
-        .map(|(name, value)| {
-            let mut pair = LabelPair::default();
-            pair.set_name((*name).to_owned());
-            pair.set_value((*value).to_owned());
-            pair
-        })
-        .collect();
-    let mut metric = Metric::default();
-    metric.set_label(labels);
-    metric
 }

@@ -3,6 +3,11 @@
 //! Owns the listener and its limits. Never touches a packet: all it knows of the worker comes through
 //! [`WorkerHandle`], and a slow or stuck asker holds up nobody but itself.
 
+mod drain;
+#[cfg(test)]
+mod drain_tests;
+mod families;
+mod figures;
 pub mod metrics;
 pub mod reply;
 mod routes;
@@ -13,6 +18,7 @@ mod tests;
 use crate::{
     clock,
     commands::{ANSWER_LIMIT, Report, WorkerError, WorkerHandle},
+    health::Failures,
     neighbour::Health,
 };
 use hyper::{server::conn::http1, service::service_fn};
@@ -45,6 +51,8 @@ pub struct Control {
     pub metrics: Metrics,
     /// Network.
     pub health: Arc<Health>,
+    /// What active checks say.
+    pub failures: Arc<Failures>,
     /// What the worker does not know of itself.
     pub facts: Facts,
 }
@@ -117,6 +125,9 @@ impl Control {
         state.worker.interface.clone_from(&self.facts.interface);
         if let Ok(epochs) = self.facts.key_epochs.lock() {
             state.worker.key_epochs.clone_from(&epochs);
+        }
+        for policy in &mut state.policies {
+            self.failures.explain(policy);
         }
         for result in metrics::RELOAD_RESULTS {
             state.counters.insert(

@@ -35,6 +35,30 @@ pub struct SnapshotReply {
     pub unchanged: bool,
 }
 
+/// What `POST /v1/drain` is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DrainRequest {
+    /// Name of the backend.
+    pub backend: String,
+    /// Only in this policy; without it, in each that has a backend of this name.
+    #[serde(default)]
+    pub policy: Option<String>,
+    /// Drain no longer.
+    #[serde(default)]
+    pub undo: bool,
+}
+
+/// What it says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainReply {
+    /// How many backends are meant: one for each policy that has one of this name.
+    pub backends: usize,
+    /// How many of them drain because the snapshot says so, which no command takes back.
+    pub by_snapshot: usize,
+}
+
 /// What was wrong with a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorReply {

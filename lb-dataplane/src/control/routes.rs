@@ -2,10 +2,11 @@
 
 use super::{
     Control,
+    drain::{self, refuse_browsers},
     reply::{ErrorReply, Reply, SnapshotReply, StateReply, TRUNCATED, json, text, with_type},
     snapshot::{Refusal, Taken},
 };
-use crate::commands::WorkerError;
+use crate::{commands::WorkerError, diagnosis};
 use baton_api::{FlowView, Snapshot};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::{Method, Request, StatusCode, body::Body, header::HeaderValue};
@@ -29,8 +30,9 @@ where
     let allowed = match path.as_str() {
         "/healthz" | "/readyz" | "/metrics" | "/v1/state" | "/v1/flows" => Method::GET,
         "/v1/snapshot" => Method::PUT,
+        "/v1/drain" => Method::POST,
         _ => {
-            let paths = "/healthz, /readyz, /metrics, /v1/state, /v1/flows, PUT /v1/snapshot";
+            let paths = "/healthz, /readyz, /metrics, /v1/state, /v1/flows, PUT /v1/snapshot, POST /v1/drain";
             return json(
                 StatusCode::NOT_FOUND,
                 &ErrorReply {
@@ -57,6 +59,7 @@ where
         "/metrics" => metrics(control).await,
         "/v1/state" => state(control).await,
         "/v1/flows" => flows(control, request.uri().query().unwrap_or_default()).await,
+        "/v1/drain" => drain::post(control, request).await,
         _ => put_snapshot(control, request).await,
     }
 }
@@ -107,18 +110,23 @@ async fn metrics(control: &Control) -> Reply {
 
 async fn state(control: &Control) -> Reply {
     match control.report().await {
-        Ok(report) => json(
-            StatusCode::OK,
-            &StateReply {
-                state: report.state,
-                problems: control.problems(),
-            },
-        ),
+        Ok(report) => {
+            let mut problems = control.problems();
+            problems.extend(diagnosis::problems(&report.state));
+            json(
+                StatusCode::OK,
+                &StateReply {
+                    state: report.state,
+                    problems,
+                },
+            )
+        }
         Err(error) => unavailable(error),
     }
 }
 
-fn unavailable(error: WorkerError) -> Reply {
+/// The answer where the worker gave none.
+pub fn unavailable(error: WorkerError) -> Reply {
     json(
         StatusCode::SERVICE_UNAVAILABLE,
         &ErrorReply::new(error.to_string()),
@@ -224,6 +232,10 @@ where
     B: Body,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    // A browser asks before it sends a PUT, whatever its type, and is not answered.
+    if let Some(refusal) = refuse_browsers(request.headers(), false) {
+        return refusal;
+    }
     let body = match Limited::new(request.into_body(), SNAPSHOT_LIMIT_BYTES)
         .collect()
         .await

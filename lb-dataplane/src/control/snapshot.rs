@@ -7,14 +7,8 @@ use crate::{
     config::Config,
 };
 use baton_api::{Policy, Snapshot, SnapshotError};
-use std::{
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-};
-use tokio::sync::Mutex;
+use std::{net::IpAddr, sync::Arc};
+use tokio::sync::{Mutex, watch};
 use tracing::info;
 
 /// Why a snapshot is not served. What was in force stays.
@@ -51,9 +45,8 @@ pub struct Snapshots {
     config: Config,
     own: Vec<IpAddr>,
     /// Held while one is applied, so that two cannot overtake each other.
-    current: Mutex<Option<Arc<Snapshot>>>,
-    generation: AtomicU64,
-    applied: AtomicBool,
+    turn: Mutex<()>,
+    current: watch::Sender<Option<Arc<Snapshot>>>,
 }
 
 impl Snapshots {
@@ -64,20 +57,29 @@ impl Snapshots {
             worker,
             config,
             own,
-            current: Mutex::new(None),
-            generation: AtomicU64::new(0),
-            applied: AtomicBool::new(false),
+            turn: Mutex::new(()),
+            current: watch::Sender::new(None),
         }
+    }
+
+    /// The snapshot in force, if one is.
+    pub fn current(&self) -> Option<Arc<Snapshot>> {
+        self.current.borrow().clone()
+    }
+
+    /// Tells each snapshot that comes into force; the last one, if they come faster than one looks.
+    pub fn follow(&self) -> watch::Receiver<Option<Arc<Snapshot>>> {
+        self.current.subscribe()
     }
 
     /// The generation in force; 0 if none is.
     pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
+        self.current.borrow().as_ref().map_or(0, |s| s.generation)
     }
 
     /// Whether a snapshot is in force.
     pub fn is_applied(&self) -> bool {
-        self.applied.load(Ordering::Relaxed)
+        self.current.borrow().is_some()
     }
 
     /// Takes a pushed snapshot. The same one again is no error: pushes are repeated.
@@ -85,8 +87,8 @@ impl Snapshots {
     /// # Errors
     /// See [`Refusal`].
     pub async fn offer(&self, snapshot: Snapshot) -> Result<Taken, Refusal> {
-        let mut current = self.current.lock().await;
-        if let Some(in_force) = current.as_deref() {
+        let _turn = self.turn.lock().await;
+        if let Some(in_force) = self.current() {
             if *in_force == snapshot {
                 return Ok(Taken::Unchanged);
             }
@@ -97,7 +99,7 @@ impl Snapshots {
                 });
             }
         }
-        self.apply(&mut current, snapshot).await
+        self.apply(snapshot).await
     }
 
     /// Takes the file's policies as the next generation.
@@ -105,20 +107,15 @@ impl Snapshots {
     /// # Errors
     /// See [`Refusal`].
     pub async fn take_file(&self, policies: Vec<Policy>) -> Result<Taken, Refusal> {
-        let mut current = self.current.lock().await;
-        let generation = current.as_ref().map_or(1, |s| s.generation + 1);
+        let _turn = self.turn.lock().await;
         let snapshot = Snapshot {
-            generation,
+            generation: self.generation() + 1,
             policies,
         };
-        self.apply(&mut current, snapshot).await
+        self.apply(snapshot).await
     }
 
-    async fn apply(
-        &self,
-        current: &mut Option<Arc<Snapshot>>,
-        snapshot: Snapshot,
-    ) -> Result<Taken, Refusal> {
+    async fn apply(&self, snapshot: Snapshot) -> Result<Taken, Refusal> {
         self.config.check_snapshot(&snapshot, &self.own)?;
         let snapshot = Arc::new(snapshot);
         if let Err(text) = self.worker.apply(Arc::clone(&snapshot)).await? {
@@ -138,10 +135,7 @@ impl Snapshots {
             policies = snapshot.policies.len(),
             "snapshot in force"
         );
-        self.generation
-            .store(snapshot.generation, Ordering::Relaxed);
-        self.applied.store(true, Ordering::Relaxed);
-        *current = Some(snapshot);
+        self.current.send_replace(Some(snapshot));
         Ok(Taken::Applied)
     }
 }

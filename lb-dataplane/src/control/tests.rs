@@ -9,7 +9,8 @@ use crate::{
     config::Config,
 };
 use baton_api::{
-    Algorithm, BackendState, FlowView, LIMIT_POLICIES, Micros, PolicyState, Protocol, State,
+    Algorithm, BackendState, DrainState, FlowView, LIMIT_POLICIES, Micros, PolicyState, Protocol,
+    State,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1 as client};
@@ -19,7 +20,7 @@ use tokio::net::TcpStream;
 /// Flows of the fake worker.
 const FLOWS: u32 = 1_500;
 
-struct Lab {
+pub(super) struct Lab {
     control: Arc<Control>,
     address: SocketAddr,
     /// The fake worker stops turning while this is true.
@@ -49,6 +50,18 @@ fn figures(generation: u64) -> Report {
         rescued_total: 0,
         drain: None,
     };
+    let drained = BackendState {
+        health: "ejected: 5 failures in a row".to_owned(),
+        stranded: 1,
+        rescued_total: 7,
+        drain: Some(DrainState {
+            left: Micros(2_500_000),
+            moved: 4,
+            waiting: [("pinned: upgrade".to_owned(), 3)].into(),
+            ..DrainState::default()
+        }),
+        ..backend("b", false)
+    };
     let state = State {
         generation,
         policies: vec![PolicyState {
@@ -60,12 +73,12 @@ fn figures(generation: u64) -> Report {
             flows_total: 8,
             migrations_total: 2,
             rollbacks_total: 1,
-            rescues_total: 0,
-            replays_total: 0,
-            lost_total: Default::default(),
-            pins_total: Default::default(),
+            rescues_total: 7,
+            replays_total: 3,
+            lost_total: [("unknown_fate".to_owned(), 1)].into(),
+            pins_total: [("upgrade".to_owned(), 5)].into(),
             panic: false,
-            backends: vec![backend("a", true), backend("b", false)],
+            backends: vec![backend("a", true), drained],
         }],
         tables: [("flows".to_owned(), (6, 64))].into(),
         ..State::default()
@@ -117,6 +130,18 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
                     let next = (end < FLOWS).then_some(end);
                     let _ = answer.send(((cursor..end).map(flow).collect(), next));
                 }
+                Some(Command::Drain {
+                    policy,
+                    backend,
+                    on,
+                    answer,
+                }) => {
+                    let _ = answer.send(match (policy, on) {
+                        (Some(_), _) => Ok(1),
+                        (None, true) => Ok(2),
+                        (None, false) => Err(format!("no backend is named `{backend}`")),
+                    });
+                }
                 Some(Command::Stop) => return,
                 Some(_) => {}
                 None => thread::sleep(Duration::from_millis(1)),
@@ -127,7 +152,7 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
     }
 }
 
-async fn lab() -> Lab {
+pub(super) async fn lab() -> Lab {
     let config = Config::parse(
         Path::new("test.yaml"),
         "interface: eth0\nkeys: [{epoch: 3, file: k}]\n",
@@ -143,6 +168,7 @@ async fn lab() -> Lab {
         snapshots: Snapshots::new(worker.clone(), config.clone(), own),
         metrics: Metrics::new(&config, "native", Arc::clone(&health)).expect("metrics"),
         health,
+        failures: Arc::default(),
         facts: Facts::new("eth0", vec![3]),
         worker,
     });
@@ -175,29 +201,42 @@ impl Lab {
         path: &str,
         body: impl Into<Bytes>,
     ) -> (hyper::http::response::Parts, Bytes) {
+        self.ask_with(method, path, &[], body).await
+    }
+
+    /// With these headers.
+    pub(super) async fn ask_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> (hyper::http::response::Parts, Bytes) {
         let stream = TcpStream::connect(self.address).await.expect("connected");
         let (mut sender, connection) = client::handshake(TokioIo::new(stream))
             .await
             .expect("a handshake");
         tokio::spawn(connection);
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header("host", "test")
-            .body(Full::new(body.into()))
-            .expect("a request");
+            .header("host", "test");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body.into())).expect("a request");
         let answer = sender.send_request(request).await.expect("an answer");
         let (head, body) = answer.into_parts();
         let body = body.collect().await.expect("a body");
         (head, body.to_bytes())
     }
 
-    async fn get(&self, path: &str) -> (StatusCode, String) {
+    pub(super) async fn get(&self, path: &str) -> (StatusCode, String) {
         let (status, body) = self.ask(Method::GET, path, "").await;
         (status, String::from_utf8(body.to_vec()).expect("text"))
     }
 
-    async fn put(&self, snapshot: &str) -> (StatusCode, Bytes) {
+    pub(super) async fn put(&self, snapshot: &str) -> (StatusCode, Bytes) {
         self.ask(Method::PUT, "/v1/snapshot", snapshot.to_owned())
             .await
     }
@@ -208,7 +247,7 @@ impl Lab {
     }
 }
 
-fn snapshot(generation: u64, backends: usize) -> String {
+pub(super) fn snapshot(generation: u64, backends: usize) -> String {
     let backends: Vec<String> = (0..backends)
         .map(|i| format!(r#"{{"name":"b{i}","endpoint":"10.0.1.{i}:80"}}"#))
         .collect();
@@ -377,6 +416,20 @@ async fn state_and_metrics_tell_the_workers_figures() {
         "baton_dataplane_policy_active_flows{policy=\"web\"} 6",
         "baton_dataplane_backend_adoptable{policy=\"web\",backend=\"b\"} 0",
         "baton_dataplane_backend_first_byte_seconds{policy=\"web\",backend=\"a\"} 0.0015",
+        "baton_dataplane_backend_up{policy=\"web\",backend=\"a\"} 1",
+        "baton_dataplane_backend_up{policy=\"web\",backend=\"b\"} 0",
+        "baton_dataplane_backend_stranded_flows{policy=\"web\",backend=\"b\"} 1",
+        "# TYPE baton_dataplane_backend_rescued_total counter",
+        "baton_dataplane_backend_rescued_total{policy=\"web\",backend=\"b\"} 7",
+        "baton_dataplane_policy_rescues_total{policy=\"web\"} 7",
+        "baton_dataplane_policy_replays_total{policy=\"web\"} 3",
+        "baton_dataplane_policy_lost_total{policy=\"web\",reason=\"unknown_fate\"} 1",
+        "baton_dataplane_policy_pins_total{policy=\"web\",reason=\"upgrade\"} 5",
+        "baton_dataplane_policy_panic{policy=\"web\"} 0",
+        "# TYPE baton_dataplane_drain_moved_flows gauge",
+        "baton_dataplane_drain_moved_flows{policy=\"web\",backend=\"b\"} 4",
+        "baton_dataplane_drain_deadline_seconds{policy=\"web\",backend=\"b\"} 2.5",
+        "baton_dataplane_drain_waiting_flows{policy=\"web\",backend=\"b\",reason=\"pinned: upgrade\"} 3",
         "baton_dataplane_table_limit_entries{table=\"flows\"} 64",
         "baton_dataplane_worker_info{interface=\"eth0\",mode=\"native\"} 1",
         concat!(

@@ -1,8 +1,13 @@
 //! Asks a running dataplane over HTTP. Knows no table.
 
 use anyhow::{Context as _, bail};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::{Request, body::Bytes, client::conn::http1, header::HOST};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{
+    Method, Request, StatusCode,
+    body::Bytes,
+    client::conn::http1,
+    header::{CONTENT_TYPE, HOST},
+};
 use hyper_util::rt::TokioIo;
 use rustix::{
     fs::{Mode, OFlags, open},
@@ -41,17 +46,63 @@ pub struct Answer {
     pub truncated: bool,
 }
 
+/// The dataplane answered, and says no.
+#[derive(Debug, thiserror::Error)]
+#[error("the dataplane at {control} refuses {path}: {words}")]
+pub struct Refusal {
+    control: SocketAddr,
+    path: String,
+    words: String,
+    status: StatusCode,
+}
+
+impl Refusal {
+    /// What was asked for is wrong; otherwise the dataplane is in no state to do it.
+    pub fn is_final(&self) -> bool {
+        self.status.is_client_error()
+    }
+}
+
 /// Gets `path`.
 ///
 /// # Errors
-/// Nobody answers, or the answer is an error.
+/// Nobody answers, or the answer is a [`Refusal`].
 pub async fn get(control: SocketAddr, path: &str) -> anyhow::Result<Answer> {
-    timeout(ANSWER_LIMIT, get_inner(control, path))
+    let request = Request::get(path)
+        .header(HOST, control.to_string())
+        .body(Full::default())?;
+    send(control, path, request).await
+}
+
+/// Posts JSON to `path`.
+///
+/// # Errors
+/// Nobody answers, or the answer is a [`Refusal`].
+pub async fn post(control: SocketAddr, path: &str, body: Vec<u8>) -> anyhow::Result<Answer> {
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(path)
+        .header(HOST, control.to_string())
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::from(body))?;
+    send(control, path, request).await
+}
+
+async fn send(
+    control: SocketAddr,
+    path: &str,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<Answer> {
+    timeout(ANSWER_LIMIT, send_inner(control, path, request))
         .await
         .with_context(|| format!("the dataplane at {control} does not answer"))?
 }
 
-async fn get_inner(control: SocketAddr, path: &str) -> anyhow::Result<Answer> {
+async fn send_inner(
+    control: SocketAddr,
+    path: &str,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<Answer> {
     let stream = TcpStream::connect(control).await.with_context(|| {
         format!(
             "no dataplane answers at {control}: is it running, and is this its `control:` address?"
@@ -59,10 +110,10 @@ async fn get_inner(control: SocketAddr, path: &str) -> anyhow::Result<Answer> {
     })?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
-    let request = Request::get(path)
-        .header(HOST, control.to_string())
-        .body(Empty::<Bytes>::new())?;
-    let answer = sender.send_request(request).await?;
+    let answer = sender
+        .send_request(request)
+        .await
+        .with_context(|| format!("the dataplane at {control} does not answer"))?;
     let status = answer.status();
     let truncated = answer.headers().get(TRUNCATED).is_some_and(|t| t == "true");
     let body = Limited::new(answer.into_body(), ANSWER_LIMIT_BYTES)
@@ -76,7 +127,13 @@ async fn get_inner(control: SocketAddr, path: &str) -> anyhow::Result<Answer> {
             |_| String::from_utf8_lossy(&body).trim().to_owned(),
             |error| error.error,
         );
-        bail!("the dataplane at {control} refuses {path}: {words}");
+        return Err(Refusal {
+            control,
+            path: path.to_owned(),
+            words,
+            status,
+        }
+        .into());
     }
     Ok(Answer { body, truncated })
 }

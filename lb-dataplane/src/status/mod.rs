@@ -1,33 +1,34 @@
-//! `status`, `backends` and `flows`: asks a running dataplane and shows the answer to people or programs.
+//! `status`, `backends`, `flows` and `drain`: asks a running dataplane and shows the answer to people or programs.
 
 mod client;
+mod drain;
+mod progress;
+#[cfg(test)]
+pub mod samples;
 mod table;
+mod tables;
 #[cfg(test)]
 mod tests;
+mod text;
 mod views;
 
 use crate::{
-    args::{Output, Question, Topic},
+    args::{DrainOrder, Output, Question, Topic},
     control::reply::StateReply,
 };
 use anyhow::Context as _;
 use baton_api::FlowView;
 use std::{io::Write as _, process::ExitCode};
+use tokio::runtime::Runtime;
 
 /// Asks and prints. The exit code says whether it works (`status`) or that there was an answer (the others).
 ///
 /// # Errors
 /// The dataplane could not be asked.
 pub fn ask(question: &Question) -> anyhow::Result<ExitCode> {
-    if let Some(name) = &question.netns {
-        client::enter_netns(name)?;
-    }
     let path = path(&question.topic);
-    let answer = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the asynchronous runtime")?
-        .block_on(client::get(question.control, &path))?;
+    let answer =
+        runtime(question.netns.as_deref())?.block_on(client::get(question.control, &path))?;
     let body = answer.body;
     let (text, code) = match &question.topic {
         Topic::Status => {
@@ -49,11 +50,11 @@ pub fn ask(question: &Question) -> anyhow::Result<ExitCode> {
                 let text = serde_json::to_string_pretty(&state.state.policies)?;
                 return print(&text).map(|()| ExitCode::SUCCESS);
             }
-            (views::backends(&state.state), ExitCode::SUCCESS)
+            (tables::backends(&state.state), ExitCode::SUCCESS)
         }
         Topic::Flows { .. } => {
             let flows: Vec<FlowView> = parse(&body)?;
-            (views::flows(&flows, answer.truncated), ExitCode::SUCCESS)
+            (tables::flows(&flows, answer.truncated), ExitCode::SUCCESS)
         }
     };
     if question.output == Output::Json {
@@ -63,6 +64,25 @@ pub fn ask(question: &Question) -> anyhow::Result<ExitCode> {
         print(&text)?;
     }
     Ok(code)
+}
+
+/// Has a backend drained. The exit code says whether that was taken and, where it waits, whether the backend is empty.
+///
+/// # Errors
+/// The dataplane could not be asked.
+pub fn drain(question: &Question<DrainOrder>) -> anyhow::Result<ExitCode> {
+    runtime(question.netns.as_deref())?.block_on(drain::run(question))
+}
+
+/// Where questions are asked from.
+fn runtime(netns: Option<&str>) -> anyhow::Result<Runtime> {
+    if let Some(name) = netns {
+        client::enter_netns(name)?;
+    }
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the asynchronous runtime")
 }
 
 fn path(topic: &Topic) -> String {

@@ -1,82 +1,7 @@
 //! What people see, compared as a whole, and its width.
 
-use super::{table::WIDTH_MAX, *};
-use baton_api::{
-    Algorithm, BackendState, FlowView, Micros, PolicyState, Protocol, State, WorkerState,
-};
-
-fn backend(name: &str, adoptable: bool, reason: &str) -> BackendState {
-    BackendState {
-        name: name.to_owned(),
-        endpoint: "10.9.0.1:80".parse().expect("an endpoint"),
-        weight: 1,
-        draining: name == "b",
-        adoptable,
-        adoptable_reason: reason.to_owned(),
-        flows: 32,
-        outstanding: 4,
-        first_byte: Micros(1_250),
-        requests_total: 10,
-        migrations_in_total: 1_000,
-        migrations_out_total: 999,
-        health: "up".into(),
-        stranded: 0,
-        rescued_total: 0,
-        drain: None,
-    }
-}
-
-fn reply() -> StateReply {
-    StateReply {
-        state: State {
-            version: "0.1.0".to_owned(),
-            generation: 5,
-            uptime_seconds: 7_380,
-            worker: WorkerState {
-                interface: "eth0".to_owned(),
-                mode: "native".to_owned(),
-                addresses: vec!["10.9.0.10".parse().expect("an address")],
-                ports: (20_000, 32_767),
-                key_epochs: vec![1, 2],
-            },
-            policies: vec![PolicyState {
-                name: "web".to_owned(),
-                frontends: vec!["10.9.0.10:80".parse().expect("an endpoint")],
-                algorithm: Algorithm::LeastOutstanding,
-                protocol: Protocol::Http1,
-                flows: 64,
-                flows_total: 70,
-                migrations_total: 1_999,
-                rollbacks_total: 3,
-            rescues_total: 0,
-            replays_total: 0,
-            lost_total: Default::default(),
-            pins_total: Default::default(),
-            panic: false,
-                backends: vec![
-                    backend("a", true, "ready"),
-                    backend("b", false, "no answer to a probe: is host-shim running there?"),
-                ],
-            }],
-            counters: [
-                ("drops_total{reason=\"no_flow\"}".to_owned(), 7),
-                ("drops_total{reason=\"malformed\"}".to_owned(), 0),
-                ("io_drops_total{reason=\"kernel_rx_ring_full\"}".to_owned(), 9),
-                ("requests_total".to_owned(), 12),
-            ]
-            .into(),
-            tables: [
-                ("flows".to_owned(), (60_000, 65_536)),
-                ("backends".to_owned(), (2, 256)),
-            ]
-            .into(),
-        },
-        problems: vec![
-            "the default router's link-layer address is unknown: `ip neigh show` and `ip route show` tell more"
-                .to_owned(),
-        ],
-    }
-}
+use super::{samples::reply, table::WIDTH_MAX, *};
+use baton_api::{DrainState, FlowView, Micros};
 
 #[test]
 fn status_answers_whether_it_works_and_why_not() {
@@ -91,12 +16,12 @@ It does NOT work as it should:
 version 0.1.0, up 2h 3m, native mode on eth0, generation 5
 address 10.9.0.10, leg ports 20000-32767, key epochs 1 2
 
-POLICY  FRONTEND      FLOWS  SINCE START  MIGRATIONS  ROLLBACKS
-web     10.9.0.10:80     64           70        1999          3
+POLICY  FRONTEND      FLOWS  SINCE START  MOVES  ROLLBACKS  RESCUES  LOST
+web     10.9.0.10:80     64           70   1999          3        0     0
 
-BACKEND  ENDPOINT     ADOPTS      FLOWS  OUTST.  1ST BYTE    IN  OUT
-a        10.9.0.1:80  yes            32       4     1.2ms  1000  999
-b        10.9.0.1:80  no, drains     32       4     1.2ms  1000  999
+BACKEND  ENDPOINT     STATE   FLOWS  OUTST.  1ST BYTE    IN  OUT
+a        10.9.0.1:80  up         32       4     1.2ms  1000  999
+b        10.9.0.1:80  drains     32       4     1.2ms  1000  999
   b cannot adopt: no answer to a probe: is host-shim running there?
 
 Limits near exhaustion:
@@ -120,11 +45,112 @@ no flow                   7
     assert!(views::status(&good).starts_with("It works.\n"));
 }
 
+/// The sample with a bad night behind it.
+fn troubled() -> StateReply {
+    let mut reply = reply();
+    reply.problems.clear();
+    let policy = &mut reply.state.policies[0];
+    policy.rescues_total = 12;
+    policy.replays_total = 3;
+    policy.lost_total = [("unknown_fate".to_owned(), 2)].into();
+    policy.pins_total = [("server_first".to_owned(), 1), ("upgrade".to_owned(), 4)].into();
+    policy.backends[0].health = "unhealthy: GET /healthz: 503, expected 200-399".into();
+    policy.backends[0].rescued_total = 12;
+    policy.backends[0].stranded = 1;
+    policy.backends[1].adoptable = true;
+    policy.backends[1].drain = Some(DrainState {
+        by_command: true,
+        left: Micros::from_secs(17),
+        moved: 230,
+        waiting: [
+            ("request in progress".to_owned(), 29),
+            ("pinned: upgrade".to_owned(), 3),
+        ]
+        .into(),
+        ..DrainState::default()
+    });
+    reply
+}
+
+#[test]
+fn status_says_what_failed_and_what_became_of_the_flows() {
+    let text = views::status(&troubled());
+    assert_eq!(
+        text.split_once("\nLimits").map(|(text, _)| text),
+        Some(
+            "\
+It works.
+Worth a look:
+  - backend `a` of `web` is unhealthy: GET /healthz: 503, expected 200-399: look
+    at the pod, or at `health.active` of the policy if it does work
+  - policy `web` lost 2 flows to failed backends since start (2 unknown fate):
+    `onBackendFailure` says which requests may be sent again
+
+version 0.1.0, up 2h 3m, native mode on eth0, generation 5
+address 10.9.0.10, leg ports 20000-32767, key epochs 1 2
+
+POLICY  FRONTEND      FLOWS  SINCE START  MOVES  ROLLBACKS  RESCUES  LOST
+web     10.9.0.10:80     64           70   1999          3       12     2
+  web: 3 requests sent again; lost 2 unknown fate; pinned 4 upgrade, 1 server
+  first
+
+BACKEND  ENDPOINT     STATE      FLOWS  OUTST.  1ST BYTE    IN  OUT
+a        10.9.0.1:80  unhealthy     32       4     1.2ms  1000  999
+b        10.9.0.1:80  drains        32       4     1.2ms  1000  999
+  a: 12 flows died here and went on elsewhere, 1 wait for another owner
+  b drains by command: 32 flows left (3 pinned: upgrade, 29 request in
+  progress); 230 moved, 0 ended, 0 closed, 0 reset; deadline in 17s
+"
+        )
+    );
+    // Without `status` around it, health is said below the table.
+    let text = tables::backends(&troubled().state);
+    assert!(
+        text.contains("\n  a is unhealthy: GET /healthz: 503, expected 200-399\n"),
+        "{text}"
+    );
+    let mut panic = troubled().state;
+    panic.policies[0].panic = true;
+    assert!(tables::policies(&panic).contains("  web: panic mode, all backends are used; 3"));
+}
+
+#[test]
+fn pinned_flows_say_why_and_the_column_is_there_only_for_them() {
+    let mut flows = vec![FlowView {
+        client: "10.9.0.3:4711".parse().expect("an address"),
+        frontend: "10.9.0.10:80".parse().expect("an endpoint"),
+        policy: "web".to_owned(),
+        backend: "a".to_owned(),
+        port: 20_000,
+        state: "Idle".to_owned(),
+        migrations: 2,
+        quiet: Micros(1_500),
+        pinned: None,
+    }];
+    assert!(!tables::flows(&flows, false).contains("PINNED"));
+    flows.push(FlowView {
+        pinned: Some("upgrade".to_owned()),
+        ..flows[0].clone()
+    });
+    assert_eq!(
+        tables::flows(&flows, true),
+        "\
+CLIENT         FRONTEND      BACKEND   PORT  STATE  MOVES  QUIET  PINNED
+10.9.0.3:4711  10.9.0.10:80  a        20000  Idle       2  1.5ms
+10.9.0.3:4711  10.9.0.10:80  a        20000  Idle       2  1.5ms  upgrade
+2 shown, there are more: see --limit, --policy, --backend
+"
+    );
+}
+
 #[test]
 fn nothing_is_wider_than_a_terminal() {
-    let mut wide = reply();
+    let mut wide = troubled();
     for policy in &mut wide.state.policies {
         policy.name = "n".repeat(127);
+        policy.flows_total = u64::from(u32::MAX);
+        policy.migrations_total = u64::from(u32::MAX);
+        policy.panic = true;
         policy.frontends = vec![
             "[fd00:1111:2222:3333:4444:5555:6666:7777]:65535"
                 .parse()
@@ -133,7 +159,10 @@ fn nothing_is_wider_than_a_terminal() {
         for backend in &mut policy.backends {
             backend.name = "p".repeat(127);
             backend.endpoint = policy.frontends[0];
+            backend.adoptable = false;
             backend.adoptable_reason = "a long reason ".repeat(12);
+            backend.health = "unhealthy: a long reason ".repeat(12);
+            backend.flows = u64::from(u32::MAX);
         }
     }
     wide.state.policies.push(wide.state.policies[0].clone());
@@ -148,10 +177,10 @@ fn nothing_is_wider_than_a_terminal() {
         state: "AdoptingWithRequest".to_owned(),
         migrations: u32::MAX,
         quiet: Micros(8_000_000_000),
-        pinned: None,
+        pinned: Some("connection-bound authentication".to_owned()),
     }];
     // A name of 127 characters in a sentence cannot be wrapped; in a table it is cut.
-    let text = views::status(&wide) + &views::flows(&flows, true);
+    let text = views::status(&wide) + &tables::backends(&wide.state) + &tables::flows(&flows, true);
     for line in text.lines().filter(|line| line.contains(' ')) {
         let longest_word = line.split(' ').map(|w| w.chars().count()).max();
         if longest_word < Some(WIDTH_MAX) {

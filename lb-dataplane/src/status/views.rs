@@ -1,9 +1,12 @@
-//! What people see: pure functions from answers to text of at most 80 columns.
+//! What `status` says: a pure function from the answer to text of at most 80 columns.
 
-use super::table::{Table, WIDTH_MAX, micros, span};
-use crate::control::reply::StateReply;
-use baton_api::{BackendState, FlowView, State};
-use std::fmt::Write as _;
+use super::{
+    table::{Table, span},
+    tables::{backends_in_status, policies},
+    text::{line, wrapped},
+};
+use crate::{control::reply::StateReply, diagnosis};
+use baton_api::State;
 
 /// A table this full is worth a line.
 const NEAR_LIMIT_PERCENT: u64 = 80;
@@ -21,6 +24,13 @@ pub fn status(reply: &StateReply) -> String {
         line(&mut text, "It does NOT work as it should:");
         for problem in &reply.problems {
             wrapped(&mut text, "  - ", problem);
+        }
+    }
+    let notes = diagnosis::notes(state);
+    if !notes.is_empty() {
+        line(&mut text, "Worth a look:");
+        for note in &notes {
+            wrapped(&mut text, "  - ", note);
         }
     }
     let worker = &state.worker;
@@ -53,7 +63,7 @@ pub fn status(reply: &StateReply) -> String {
         line(&mut text, "");
         text.push_str(&policies(state));
         line(&mut text, "");
-        text.push_str(&backends(state));
+        text.push_str(&backends_in_status(state));
     }
     let full = near_limits(state);
     if !full.is_empty() {
@@ -79,117 +89,6 @@ pub fn status(reply: &StateReply) -> String {
                  packet, or turn their offload off (`ethtool -K INTERFACE tso off gso off` at the other end).",
             );
         }
-    }
-    text
-}
-
-fn policies(state: &State) -> String {
-    let mut table = Table::new(&[
-        "POLICY",
-        "FRONTEND",
-        "#FLOWS",
-        "#SINCE START",
-        "#MIGRATIONS",
-        "#ROLLBACKS",
-    ]);
-    for policy in &state.policies {
-        let frontend = match policy.frontends.as_slice() {
-            [] => "-".to_owned(),
-            [one] => one.to_string(),
-            [first, more @ ..] => format!("{first} +{}", more.len()),
-        };
-        table.row([
-            policy.name.clone(),
-            frontend,
-            policy.flows.to_string(),
-            policy.flows_total.to_string(),
-            policy.migrations_total.to_string(),
-            policy.rollbacks_total.to_string(),
-        ]);
-    }
-    table.render()
-}
-
-/// All backends with their load.
-pub fn backends(state: &State) -> String {
-    let mut table = Table::new(&[
-        "BACKEND",
-        "ENDPOINT",
-        "ADOPTS",
-        "#FLOWS",
-        "#OUTST.",
-        "#1ST BYTE",
-        "#IN",
-        "#OUT",
-    ]);
-    let several = state.policies.len() > 1;
-    for policy in &state.policies {
-        for backend in &policy.backends {
-            let name = if several {
-                format!("{}:{}", policy.name, backend.name)
-            } else {
-                backend.name.clone()
-            };
-            table.row([
-                name,
-                backend.endpoint.to_string(),
-                adopts(backend),
-                backend.flows.to_string(),
-                backend.outstanding.to_string(),
-                micros(backend.first_byte.0),
-                backend.migrations_in_total.to_string(),
-                backend.migrations_out_total.to_string(),
-            ]);
-        }
-    }
-    let mut text = table.render();
-    // The table has no room for a reason; each is said once, below.
-    for policy in &state.policies {
-        for backend in policy.backends.iter().filter(|b| !b.adoptable) {
-            let why = format!(
-                "{} cannot adopt: {}",
-                backend.name, backend.adoptable_reason
-            );
-            wrapped(&mut text, "  ", &why);
-        }
-    }
-    text
-}
-
-fn adopts(backend: &BackendState) -> String {
-    let word = if backend.adoptable { "yes" } else { "no" };
-    if backend.draining {
-        format!("{word}, drains")
-    } else {
-        word.to_owned()
-    }
-}
-
-/// Client connections.
-pub fn flows(flows: &[FlowView], truncated: bool) -> String {
-    let mut table = Table::new(&[
-        "CLIENT", "FRONTEND", "BACKEND", "#PORT", "STATE", "#MOVES", "#QUIET",
-    ]);
-    for flow in flows {
-        table.row([
-            flow.client.to_string(),
-            flow.frontend.to_string(),
-            flow.backend.clone(),
-            flow.port.to_string(),
-            flow.state.clone(),
-            flow.migrations.to_string(),
-            micros(flow.quiet.0),
-        ]);
-    }
-    let mut text = table.render();
-    if truncated {
-        line(
-            &mut text,
-            &format!(
-                "{} shown, there are more: see --limit, --policy, --backend",
-                flows.len()
-            ),
-        );
     }
     text
 }
@@ -220,30 +119,4 @@ fn drops(state: &State) -> Vec<(String, u64)> {
         .collect();
     drops.sort_by_key(|(_, frames)| std::cmp::Reverse(*frames));
     drops
-}
-
-fn line(text: &mut String, content: &str) {
-    // Writing into a string cannot fail.
-    let _ = writeln!(text, "{content}");
-}
-
-/// One paragraph of at most 80 columns, its further lines under its first word.
-fn wrapped(text: &mut String, lead: &str, content: &str) {
-    let mut current = lead.to_owned();
-    let indent = " ".repeat(lead.chars().count());
-    let mut empty = true;
-    for word in content.split_whitespace() {
-        let width = current.chars().count() + usize::from(!empty) + word.chars().count();
-        if !empty && width > WIDTH_MAX {
-            line(text, &current);
-            current.clone_from(&indent);
-            empty = true;
-        }
-        if !empty {
-            current.push(' ');
-        }
-        current.push_str(word);
-        empty = false;
-    }
-    line(text, &current);
 }

@@ -2,7 +2,7 @@
 
 use crate::common::{Conn, Sent, World, conn::*, policy, settings};
 use baton_api::Protocol;
-use baton_engine::Counter;
+use baton_engine::{Counter, PinReason};
 use baton_packet::Flags;
 
 fn world(protocol: Protocol) -> World {
@@ -87,7 +87,7 @@ fn a_request_before_the_response_is_acknowledged_is_no_boundary() {
     wire.ack = c.server.wrapping_sub(5);
     w.forwarded_to_pod(&c, &wire);
     assert_eq!(w.count(Counter::MigrationsBegun), 0);
-    assert_eq!(w.count(Counter::PinnedPipelined), 1);
+    assert_eq!(w.engine.pinned(PinReason::Pipelined), 1);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn pipelined_requests_pin() {
     let mut w = world(Protocol::Http1);
     let mut c = w.idle(1);
     w.stays(&mut c, &two);
-    assert_eq!(w.count(Counter::PinnedPipelined), 1);
+    assert_eq!(w.engine.pinned(PinReason::Pipelined), 1);
     // One behind the other.
     let mut w = world(Protocol::Http1);
     let mut c = w.idle(1);
@@ -137,7 +137,11 @@ fn pipelined_requests_pin() {
     w.ack(&mut c);
     w.moves(&mut c, GET);
     w.stays(&mut c, GET);
-    assert_eq!(w.count(Counter::PinnedPipelined), 1, "during an adoption");
+    assert_eq!(
+        w.engine.pinned(PinReason::Pipelined),
+        1,
+        "during an adoption"
+    );
     w.responds(&mut c, OK);
     w.ack(&mut c);
     w.exchange(&mut c);
@@ -156,7 +160,7 @@ fn pipelined_requests_pin() {
         } else {
             w.stays(&mut c, GET);
         }
-        assert_eq!(w.count(Counter::PinnedPipelined), 1);
+        assert_eq!(w.engine.pinned(PinReason::Pipelined), 1);
         w.responds(&mut c, OK);
         w.ack(&mut c);
         w.exchange(&mut c);
@@ -186,7 +190,12 @@ fn without_a_method_token_an_http_flow_stays() {
         let mut w = world(Protocol::Http1);
         let mut c = w.idle(1);
         w.stays(&mut c, data);
-        assert_eq!(w.count(Counter::StayedNoMethod), 1, "{data:?}");
+        assert_eq!(
+            w.engine
+                .pinned(PinReason::Guard(baton_guard::Pin::Unparsable)),
+            1,
+            "{data:?}"
+        );
         assert_eq!(w.count(Counter::Boundaries), 0);
     }
 }
@@ -236,7 +245,10 @@ fn switching_protocols_and_connect_pin() {
     w.stays(&mut c, b"GET /ws HTTP/1.1\r\nupgrade: websocket\r\n\r\n");
     w.responds(&mut c, b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
     w.ack(&mut c);
-    assert_eq!(w.count(Counter::PinnedUpgrade), 1);
+    assert_eq!(
+        w.engine.pinned(PinReason::Guard(baton_guard::Pin::Upgrade)),
+        1
+    );
     w.exchange(&mut c);
     assert_eq!(w.count(Counter::MigrationsBegun), 0);
 
@@ -246,7 +258,10 @@ fn switching_protocols_and_connect_pin() {
     w.responds(&mut c, OK);
     w.ack(&mut c);
     w.exchange(&mut c);
-    assert_eq!(w.count(Counter::PinnedUpgrade), 1);
+    assert_eq!(
+        w.engine.pinned(PinReason::Guard(baton_guard::Pin::Upgrade)),
+        1
+    );
     assert_eq!(w.count(Counter::MigrationsBegun), 0);
 }
 
@@ -258,7 +273,7 @@ fn a_server_that_speaks_first_pins() {
         w.responds(&mut c, b"220 mail\r\n");
         w.ack(&mut c);
         w.assert_state(&c, "Idle");
-        assert_eq!(w.count(Counter::PinnedServerFirst), 1);
+        assert_eq!(w.engine.pinned(PinReason::ServerFirst), 1);
         w.exchange(&mut c);
         assert_eq!(w.count(Counter::MigrationsBegun), 0);
     }

@@ -1,0 +1,354 @@
+//! The thread of a load client: connections, timing and counting.
+//!
+//! Owns the sockets and the epoll loop; never knows what a request means.
+
+use crate::{
+    load::{Exchange, LoadOptions, LoadReport, Progress, Verdict},
+    stats::{Counts, Recorder},
+};
+use anyhow::{Context, Result};
+use rustix::{
+    event::{Timespec, epoll},
+    net::{AddressFamily, SocketFlags, SocketType, connect, socket_with},
+};
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Rest after an error, so that a server that is gone is not flooded with attempts.
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
+/// Longest sleep, so that a stop from outside is seen soon.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// Room for one read: several responses of this lab, far below the kernel's buffer.
+const READ_BYTES: usize = 64 * 1024;
+
+/// The other side has closed or broken the connection.
+const ENDED: epoll::EventFlags = epoll::EventFlags::RDHUP
+    .union(epoll::EventFlags::HUP)
+    .union(epoll::EventFlags::ERR);
+
+struct Connection {
+    stream: TcpStream,
+    received: Vec<u8>,
+    /// Request bytes that the kernel has not taken yet.
+    unsent: Vec<u8>,
+    outstanding: Option<Outstanding>,
+    next_at: Instant,
+}
+
+#[derive(Clone, Copy)]
+struct Outstanding {
+    number: u64,
+    since: Instant,
+    phase: usize,
+}
+
+pub(crate) struct Driver<E> {
+    options: LoadOptions,
+    exchange: E,
+    progress: Arc<Progress>,
+    poller: rustix::fd::OwnedFd,
+    connections: Vec<Option<Connection>>,
+    retry_at: Vec<Instant>,
+    recorder: Recorder,
+    errors: Counts,
+    start: Instant,
+    sent: u64,
+    done: u64,
+    scratch: Vec<u8>,
+}
+
+impl<E: Exchange> Driver<E> {
+    pub(crate) fn new(options: LoadOptions, exchange: E, progress: Arc<Progress>) -> Result<Self> {
+        let mut driver = Self {
+            poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            connections: Vec::new(),
+            retry_at: Vec::new(),
+            recorder: Recorder::new(options.window),
+            errors: Counts::new(),
+            start: Instant::now(),
+            sent: 0,
+            done: 0,
+            scratch: vec![0; READ_BYTES],
+            options,
+            exchange,
+            progress,
+        };
+        for index in 0..driver.options.connections {
+            let stream = TcpStream::connect_timeout(&driver.options.address, CONNECT_TIMEOUT)
+                .with_context(|| format!("connection {index} to {}", driver.options.address))?;
+            let mut connection = driver.adopt(index, stream)?;
+            // Paced connections start spread over one pace, so that they do not beat in step.
+            if let Some(pace) = driver.options.pace {
+                let share = index as f64 / driver.options.connections as f64;
+                connection.next_at += pace.mul_f64(share);
+            }
+            driver.connections.push(Some(connection));
+            driver.retry_at.push(driver.start);
+        }
+        driver.start = Instant::now();
+        Ok(driver)
+    }
+
+    /// Connects again without waiting: the kernel refuses bytes until the handshake is done, or says what failed.
+    fn reconnect(&self, index: usize) -> Result<Connection> {
+        let family = match self.options.address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+        match connect(&socket, &self.options.address) {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+            Err(e) => return Err(e.into()),
+        }
+        self.adopt(index, TcpStream::from(socket))
+    }
+
+    fn adopt(&self, index: usize, stream: TcpStream) -> Result<Connection> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        epoll::add(
+            &self.poller,
+            &stream,
+            epoll::EventData::new_u64(index as u64),
+            // Edge-triggered for both directions: every event is worked off until it would block.
+            epoll::EventFlags::IN
+                | epoll::EventFlags::OUT
+                | epoll::EventFlags::RDHUP
+                | epoll::EventFlags::ET,
+        )?;
+        Ok(Connection {
+            stream,
+            received: Vec::new(),
+            unsent: Vec::new(),
+            outstanding: None,
+            next_at: Instant::now(),
+        })
+    }
+
+    pub(crate) fn run(mut self) -> Result<(LoadReport, E)> {
+        let mut events = Vec::with_capacity(256);
+        loop {
+            let now = Instant::now();
+            let over = self.over(now);
+            if !over {
+                for index in 0..self.connections.len() {
+                    self.send_next(index, now);
+                }
+            }
+            let busy = self.connections.iter().flatten();
+            if over && busy.filter(|c| c.outstanding.is_some()).count() == 0
+                || self.progress.stop.load(Ordering::Relaxed)
+            {
+                break;
+            }
+            events.clear();
+            let wait = Timespec::try_from(self.wait_time(now)).context("epoll timeout")?;
+            match epoll::wait(
+                &self.poller,
+                rustix::buffer::spare_capacity(&mut events),
+                Some(&wait),
+            ) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e).context("epoll_wait"),
+            }
+            for event in &events {
+                let index = usize::try_from(event.data.u64())?;
+                self.flush(index);
+                let flags = event.flags;
+                self.receive(index, flags.intersects(ENDED));
+            }
+            self.expire(Instant::now());
+        }
+        let elapsed = self.start.elapsed();
+        let phases = self.recorder.phases();
+        let (latency, windows) = self.recorder.finish();
+        Ok((
+            LoadReport {
+                requests: latency.count,
+                errors: self.errors,
+                latency,
+                windows,
+                phases,
+                elapsed,
+            },
+            self.exchange,
+        ))
+    }
+
+    fn over(&self, now: Instant) -> bool {
+        self.options.requests.is_some_and(|n| self.sent >= n)
+            || self
+                .options
+                .duration
+                .is_some_and(|d| now.duration_since(self.start) >= d)
+    }
+
+    /// Until something may have to be done without an event: a pace, a new attempt. Timeouts and the end are
+    /// looked at after each sleep, which is short enough for them.
+    fn wait_time(&self, now: Instant) -> Duration {
+        if self.over(now) {
+            return SLEEP_MAX;
+        }
+        let mut wait = SLEEP_MAX;
+        for (connection, retry_at) in self.connections.iter().zip(&self.retry_at) {
+            let at = match connection {
+                None => *retry_at,
+                Some(c) if c.outstanding.is_none() => c.next_at,
+                Some(_) => continue,
+            };
+            wait = wait.min(at.saturating_duration_since(now));
+        }
+        wait
+    }
+
+    /// Sends the next request if none is outstanding and its time has come; makes a lost connection anew.
+    fn send_next(&mut self, index: usize, now: Instant) {
+        if self.connections[index].is_none() && now >= self.retry_at[index] {
+            match self.reconnect(index) {
+                Ok(connection) => self.connections[index] = Some(connection),
+                Err(_) => return self.give_up(index, "connect"),
+            }
+        }
+        let Some(connection) = &mut self.connections[index] else {
+            return;
+        };
+        if connection.outstanding.is_some()
+            || connection.next_at > now
+            || self.options.requests.is_some_and(|n| self.sent >= n)
+        {
+            return;
+        }
+        let number = self.sent;
+        self.sent += 1;
+        connection.unsent.clear();
+        self.exchange.request(index, number, &mut connection.unsent);
+        let since = Instant::now();
+        connection.outstanding = Some(Outstanding {
+            number,
+            since,
+            phase: self.progress.phase.load(Ordering::Relaxed),
+        });
+        if let Some(pace) = self.options.pace {
+            connection.next_at =
+                connection.next_at.max(now.checked_sub(pace).unwrap_or(now)) + pace;
+        }
+        self.flush(index);
+    }
+
+    fn flush(&mut self, index: usize) {
+        let Some(connection) = &mut self.connections[index] else {
+            return;
+        };
+        while !connection.unsent.is_empty() {
+            match connection.stream.write(&connection.unsent) {
+                Ok(n) => _ = connection.unsent.drain(..n),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return self.give_up(index, kind_of(&e)),
+            }
+        }
+    }
+
+    /// Reads what is there; on to the end of the stream if the kernel says that it has `ended`.
+    fn receive(&mut self, index: usize, ended: bool) {
+        loop {
+            let Some(connection) = &mut self.connections[index] else {
+                return;
+            };
+            match connection.stream.read(&mut self.scratch) {
+                Ok(0) => return self.give_up(index, "closed"),
+                Ok(n) => {
+                    connection.received.extend_from_slice(&self.scratch[..n]);
+                    self.check(index);
+                    // A short read emptied the socket; what comes later raises a new event.
+                    if n < READ_BYTES && !ended {
+                        return;
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return self.give_up(index, kind_of(&e)),
+            }
+        }
+    }
+
+    fn check(&mut self, index: usize) {
+        let Some(connection) = &mut self.connections[index] else {
+            return;
+        };
+        let Some(Outstanding {
+            number,
+            since,
+            phase,
+        }) = connection.outstanding
+        else {
+            return self.give_up(index, "unasked");
+        };
+        match self.exchange.response(index, number, &connection.received) {
+            Verdict::More => {}
+            Verdict::Right(bytes) => {
+                let now = Instant::now();
+                let unasked = connection.received.len() > bytes;
+                connection.received.clear();
+                connection.outstanding = None;
+                let latency = now.duration_since(since);
+                self.recorder.record(now - self.start, latency);
+                let last = self.progress.phase.load(Ordering::Relaxed);
+                self.recorder.record_phases(phase..=last, latency);
+                self.done += 1;
+                self.progress.requests.store(self.done, Ordering::Relaxed);
+                // Nothing may follow a response before the next request: a byte too many is an error of its own.
+                if unasked {
+                    return self.give_up(index, "unasked");
+                }
+                if !self.over(now) {
+                    self.send_next(index, now);
+                }
+            }
+            Verdict::Wrong(how) => self.give_up(index, how),
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        for index in 0..self.connections.len() {
+            let late = self.connections[index].as_ref().is_some_and(|c| {
+                c.outstanding
+                    .is_some_and(|o| now.duration_since(o.since) >= self.options.timeout)
+            });
+            if late {
+                self.give_up(index, "timeout");
+            }
+        }
+    }
+
+    fn give_up(&mut self, index: usize, kind: &'static str) {
+        if let Some(connection) = self.connections[index].take()
+            && let Some(outstanding) = connection.outstanding
+        {
+            self.exchange.lost(index, outstanding.number);
+        }
+        self.retry_at[index] = Instant::now() + RETRY_PAUSE;
+        self.error(kind);
+    }
+
+    fn error(&mut self, kind: &'static str) {
+        *self.errors.entry(kind.to_owned()).or_default() += 1;
+        self.progress.errors.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn kind_of(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::ConnectionReset => "reset",
+        ErrorKind::BrokenPipe => "closed",
+        ErrorKind::ConnectionRefused => "connect",
+        ErrorKind::TimedOut => "timeout",
+        _ => "io",
+    }
+}

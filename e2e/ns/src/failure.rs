@@ -1,0 +1,93 @@
+//! What the tests of failures ask a scene: is a backend back, was everything rescued, and if not, what was going on.
+
+use crate::{Scene, until};
+use anyhow::{Context, Result, ensure};
+use baton_api::{BackendState, PolicyState, State};
+
+impl Scene {
+    /// The figures of one policy.
+    ///
+    /// # Errors
+    /// If the dataplane does not answer.
+    pub fn policy(&self, index: usize) -> Result<PolicyState> {
+        let mut policies = self.state()?.policies;
+        ensure!(index < policies.len(), "there is no policy {index}");
+        Ok(policies.swap_remove(index))
+    }
+
+    /// The figures of one backend of a policy.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn backend(&self, policy: usize, name: &str) -> Result<BackendState> {
+        let found = self.policy(policy)?.backends.into_iter();
+        let mut found = found.filter(|b| b.name == name);
+        found.next().with_context(|| format!("no backend {name}"))
+    }
+
+    /// Waits until a backend takes flows again: up, adoptable, and nothing waits for its return.
+    ///
+    /// # Errors
+    /// With what is in the way at the deadline.
+    pub fn wait_back(&self, policy: usize, name: &str) -> Result<()> {
+        let back = until(&format!("{name} back"), || {
+            let backend = self.backend(policy, name)?;
+            ensure!(
+                backend.health == "up" && backend.adoptable && backend.stranded == 0,
+                "{}, {}, {} stranded",
+                backend.health,
+                backend.adoptable_reason,
+                backend.stranded
+            );
+            Ok(())
+        });
+        self.explained(back)
+    }
+
+    /// No flow of a policy ended because of a backend's death, and each rescue is in a backend's figures.
+    ///
+    /// # Errors
+    /// With the reasons of those that did.
+    pub fn nothing_lost(&self, policy: usize) -> Result<PolicyState> {
+        let figures = self.policy(policy)?;
+        let lost: u64 = figures.lost_total.values().sum();
+        let by_backend: u64 = figures.backends.iter().map(|b| b.rescued_total).sum();
+        let check = || {
+            ensure!(lost == 0, "lost: {:?}", figures.lost_total);
+            ensure!(
+                by_backend == figures.rescues_total,
+                "{by_backend} rescues by backend, {} in all",
+                figures.rescues_total
+            );
+            Ok(())
+        };
+        self.explained(check())?;
+        Ok(figures)
+    }
+
+    /// Adds the dataplane's state to an error: what it was doing when it went wrong.
+    ///
+    /// # Errors
+    /// The given one.
+    pub fn explained<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|e| match self.state() {
+            Ok(state) => e.context(words(&state)),
+            Err(other) => e.context(format!("and the dataplane does not answer: {other:#}")),
+        })
+    }
+}
+
+/// Policies as JSON, and every counter that is not 0.
+fn words(state: &State) -> String {
+    let policies = serde_json::to_string_pretty(&state.policies).unwrap_or_default();
+    let counters: Vec<_> = state
+        .counters
+        .iter()
+        .filter(|(_, value)| **value > 0)
+        .map(|(name, value)| format!("  {name} {value}"))
+        .collect();
+    format!(
+        "policies: {policies}\ncounters:\n{}\nwhat went wrong",
+        counters.join("\n")
+    )
+}

@@ -1,0 +1,125 @@
+//! Servers that close for reasons of their own: the close reaches the client in order and soon, and nothing is rescued.
+
+use anyhow::{Context, Result, ensure};
+use baton_lab::{HttpClient, NginxOptions, Options, Response};
+use baton_ns::{HTTP_PORT, Scene};
+use std::{
+    io::Read,
+    net::{Shutdown, SocketAddr},
+    time::{Duration, Instant},
+};
+
+const IDLE: Duration = Duration::from_secs(1);
+const REQUESTS: u64 = 3;
+/// A probe's round trip is some 100 us; the rest is room for a busy machine.
+const SLACK: Duration = Duration::from_millis(50);
+const ROUNDS: usize = 3;
+
+/// Has a connection to an address closed by the server; gives the time that the close took.
+type Way = fn(&Scene, SocketAddr) -> Result<Duration>;
+
+#[test]
+fn closes_of_the_server_reach_the_client_in_order() -> Result<()> {
+    let options = Options {
+        pods: 2,
+        ..Options::default()
+    };
+    let web = NginxOptions {
+        keepalive_requests: Some(REQUESTS),
+        keepalive_timeout: Some(IDLE),
+        ..NginxOptions::default()
+    };
+    let mut scene = Scene::with_nginx("closes", &options, &web)?;
+    // On one leg, as nginx counts requests and idle time by connection.
+    scene.config.policies[0].migration = baton_ns::never();
+    scene.start()?;
+    let through = scene.address(HTTP_PORT)?;
+    let direct = scene.nginx[0].address();
+    let ways: [(&str, Way); 4] = [
+        ("idle timeout", idle_timeout),
+        ("Connection: close", connection_close),
+        ("last request of a connection", last_request),
+        ("client has finished sending", half_closed),
+    ];
+    for (name, way) in ways {
+        for _ in 0..ROUNDS {
+            let alone = way(&scene, direct).with_context(|| format!("{name}, directly"))?;
+            let result = way(&scene, through).with_context(|| name.to_owned());
+            let balanced = scene.explained(result)?;
+            eprintln!("{name}: closed after {alone:?} directly, {balanced:?} through Baton");
+            ensure!(
+                balanced <= alone + SLACK,
+                "{name}: {balanced:?}, directly {alone:?}"
+            );
+        }
+    }
+    let figures = scene.nothing_lost(0)?;
+    ensure!(
+        figures.rescues_total == 0 && figures.replays_total == 0,
+        "{} rescued, {} replayed",
+        figures.rescues_total,
+        figures.replays_total
+    );
+    ensure!(
+        scene.counter("resets_sent_total{to=\"client\"}")? == 0,
+        "a client was reset"
+    );
+    Ok(())
+}
+
+fn connect(scene: &Scene, address: SocketAddr) -> Result<HttpClient> {
+    HttpClient::connect(scene.lab.client().namespace(), address)
+}
+
+fn right(response: &Response) -> Result<()> {
+    ensure!(
+        response.status == 200 && response.body == b"ok",
+        "{response:?}"
+    );
+    Ok(())
+}
+
+/// Time until the end of the stream. A reset is an error of the read, and so are bytes.
+fn end_of(client: &HttpClient) -> Result<Duration> {
+    let start = Instant::now();
+    let n = client
+        .stream()
+        .read(&mut [0; 16])
+        .context("waiting for the close")?;
+    ensure!(n == 0, "{n} bytes instead of a close");
+    Ok(start.elapsed())
+}
+
+fn idle_timeout(scene: &Scene, address: SocketAddr) -> Result<Duration> {
+    let mut client = connect(scene, address)?;
+    right(&client.get("/")?)?;
+    let after = end_of(&client)?;
+    // Not before its time either.
+    ensure!(after + SLACK >= IDLE, "closed after {after:?}");
+    Ok(after)
+}
+
+fn connection_close(scene: &Scene, address: SocketAddr) -> Result<Duration> {
+    let mut client = connect(scene, address)?;
+    right(&client.get("/")?)?;
+    right(&client.request("GET", "/", &[("Connection", "close")], &[])?)?;
+    end_of(&client)
+}
+
+fn last_request(scene: &Scene, address: SocketAddr) -> Result<Duration> {
+    let mut client = connect(scene, address)?;
+    for i in 1..=REQUESTS {
+        let response = client.get("/")?;
+        right(&response)?;
+        let closes = response.header("connection") == Some("close");
+        ensure!(closes == (i == REQUESTS), "request {i}: {response:?}");
+    }
+    end_of(&client)
+}
+
+fn half_closed(scene: &Scene, address: SocketAddr) -> Result<Duration> {
+    let mut client = connect(scene, address)?;
+    right(&client.get("/")?)?;
+    client.stream().shutdown(Shutdown::Write)?;
+    end_of(&client)
+}

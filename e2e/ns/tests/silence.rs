@@ -1,0 +1,151 @@
+//! Pods that say nothing any more: a frozen process, an interface that is gone, a node that drops everything.
+
+use crate::{more, no_error};
+use anyhow::{Result, ensure};
+use baton_api::{Micros, Migration};
+use baton_lab::{HttpEcho, Load, LoadOptions};
+use baton_ns::{Scene, nft, until};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+const CONNECTIONS: usize = 64;
+/// 64 connections with a request every 10 ms: 6,400 a second, far from saturation.
+const PACE: Duration = Duration::from_millis(10);
+const FREEZE: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Micros = Micros::from_millis(50);
+/// Enough for a p99 of 20,000 requests.
+const BEFORE: Duration = Duration::from_secs(3);
+
+#[test]
+fn a_frozen_pod_is_noticed_by_few() -> Result<()> {
+    let mut scene = scene("frozen")?;
+    let load = start(&scene)?;
+    // Connections, caches and estimates settle in a phase of their own.
+    more(&load, 2_000)?;
+    load.progress().next_phase();
+    thread::sleep(BEFORE);
+    load.progress().next_phase();
+    scene.nginx[1].process.freeze()?;
+    thread::sleep(FREEZE);
+    let figures = scene.policy(0)?;
+    scene.nginx[1].process.thaw()?;
+    load.progress().next_phase();
+    more(&load, 2_000)?;
+    let (report, _) = load.stop()?;
+    let [_, before, during, after] = report.phases[..] else {
+        anyhow::bail!("{} phases", report.phases.len());
+    };
+    eprintln!(
+        "before {before:?}\nduring {during:?}\nafter {after:?}\n{} rescued, {} replayed, pod-b {}",
+        figures.rescues_total, figures.replays_total, figures.backends[1].health
+    );
+    scene.explained(no_error(&report, None))?;
+    scene.nothing_lost(0)?;
+    ensure!(
+        figures.replays_total > 0,
+        "no request was sent again during the freeze"
+    );
+    let limit = 3 * before.p99_us;
+    let fast = || {
+        ensure!(
+            during.p99_us <= limit,
+            "p99 {} us during the freeze, {} us before",
+            during.p99_us,
+            before.p99_us
+        );
+        Ok(())
+    };
+    scene.explained(fast())?;
+    // It is used again once it answers.
+    scene.wait_back(0, "pod-b")
+}
+
+#[test]
+fn an_interface_that_is_gone() -> Result<()> {
+    let scene = scene("vanish")?;
+    let load = start(&scene)?;
+    more(&load, 2_000)?;
+    load.progress().next_phase();
+    let start = Instant::now();
+    scene.lab.pods()[1]
+        .namespace()
+        .ip(&["link", "del", "eth0"])?;
+    let detected = detection(&scene, "pod-b", start)?;
+    more(&load, 5_000)?;
+    finish(&scene, load, "interface gone", detected)
+}
+
+#[test]
+fn a_node_that_drops_everything_and_comes_back() -> Result<()> {
+    let scene = scene("silent")?;
+    let load = start(&scene)?;
+    more(&load, 2_000)?;
+    load.progress().next_phase();
+    let router = scene.lab.router().namespace();
+    nft(router, "add table ip silent")?;
+    nft(
+        router,
+        "add chain ip silent forward { type filter hook forward priority 0; }",
+    )?;
+    let start = Instant::now();
+    let address = scene.lab.pods()[1].ipv4();
+    nft(
+        router,
+        &format!("add rule ip silent forward ip daddr {address} drop"),
+    )?;
+    let detected = detection(&scene, "pod-b", start)?;
+    more(&load, 5_000)?;
+    nft(router, "delete table ip silent")?;
+    scene.wait_back(0, "pod-b")?;
+    more(&load, 2_000)?;
+    finish(&scene, load, "node silent", detected)
+}
+
+fn scene(name: &str) -> Result<Scene> {
+    let mut scene = Scene::with_pods(name, 4)?;
+    scene.config.policies[0].migration = Migration::default();
+    scene.config.policies[0].response_timeout = Some(RESPONSE_TIMEOUT);
+    scene.config.policies[0].health.ejection = Micros::from_secs(3);
+    scene.start()?;
+    Ok(scene)
+}
+
+fn start(scene: &Scene) -> Result<Load<HttpEcho>> {
+    let options = LoadOptions {
+        pace: Some(PACE),
+        ..scene.http_load(CONNECTIONS, None)?
+    };
+    HttpEcho::start(scene.lab.client().namespace(), options)
+}
+
+/// Time until the dataplane calls the backend anything but up and has no flow there.
+fn detection(scene: &Scene, backend: &str, since: Instant) -> Result<Duration> {
+    let found = until("detected", || {
+        let found = scene.backend(0, backend)?;
+        ensure!(
+            found.health != "up" && found.flows == 0,
+            "{} with {} flows",
+            found.health,
+            found.flows
+        );
+        Ok(found.health)
+    });
+    let health = scene.explained(found)?;
+    let detected = since.elapsed();
+    eprintln!("{backend} is `{health}` and empty after {detected:?}");
+    Ok(detected)
+}
+
+fn finish(scene: &Scene, load: Load<HttpEcho>, what: &str, detected: Duration) -> Result<()> {
+    let (report, _) = load.stop()?;
+    eprintln!(
+        "{what}: detected in {detected:?}; before {:?}\nafter {:?}",
+        report.phases[0], report.phases[1]
+    );
+    scene.explained(no_error(&report, None))?;
+    let figures = scene.nothing_lost(0)?;
+    ensure!(figures.rescues_total > 0, "nothing was rescued");
+    Ok(())
+}

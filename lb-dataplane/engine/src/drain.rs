@@ -1,0 +1,281 @@
+//! Draining backends: their flows leave, with their next request, or without one after a quiet time.
+//!
+//! Owns each drain's figures and deadline, and the closing of flows that the deadline meets. Moving is `adopt`'s.
+
+use crate::{
+    Engine, Output, Verdict,
+    counters::Counter,
+    engine::Instant,
+    flow::{Bits, FlowId, Leg, from_addr},
+    pins::Lost,
+    rescue::ADOPTIONS_PER_MS,
+    states::{Event, State},
+    sweep::Sweep,
+};
+use baton_api::{DrainState, Micros, OnDeadline};
+use baton_packet::{Flags, Segment};
+use std::collections::BTreeMap;
+
+/// FINs of our own to a client before it is reset instead; 200 ms between the first two (Linux `TCP_RTO_MIN`), doubling.
+const FIN_TRIES_MAX: u8 = 5;
+const FIN_WAIT_MS: u64 = 200;
+
+/// The figures of a drain.
+#[derive(Clone, Copy)]
+pub(crate) struct Drain {
+    since_ms: u64,
+    /// Flows when it began, and those that came and went since.
+    flows: u64,
+    moved_before: u64,
+    closed: u64,
+}
+
+/// Adoptions per millisecond towards one backend that were begun without a request.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Budget {
+    ms: u64,
+    used: u16,
+}
+
+impl Budget {
+    pub(crate) fn has_room(&self, now: Instant) -> bool {
+        self.ms != now.ms() || self.used < ADOPTIONS_PER_MS
+    }
+
+    pub(crate) fn spend(&mut self, now: Instant) {
+        if self.ms != now.ms() {
+            *self = Self {
+                ms: now.ms(),
+                used: 0,
+            };
+        }
+        self.used += 1;
+    }
+}
+
+impl Engine {
+    /// Drains the backends of this name, or ends that, beside what the snapshot says. How many there are of the name.
+    pub fn drain(&mut self, now: Instant, policy: Option<&str>, name: &str, on: bool) -> usize {
+        let mut found = Vec::new();
+        for p in self.policies.iter().filter(|p| p.listed) {
+            if policy.is_some_and(|wanted| wanted != p.spec.name) {
+                continue;
+            }
+            for member in p.pools.iter().flat_map(|p| &p.members) {
+                if self.backends[usize::from(member.backend)].name == name {
+                    found.push(member.backend);
+                }
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        for index in &found {
+            self.backends[usize::from(*index)].drained = on;
+        }
+        self.look_over_drains(now);
+        found.len()
+    }
+
+    /// Begins, continues and ends drains.
+    pub(crate) fn look_over_drains(&mut self, now: Instant) {
+        for index in 0..self.backends.len() {
+            let backend = &mut self.backends[index];
+            let leaves = backend.is_draining() || !backend.listed;
+            if !leaves {
+                backend.drain = None;
+                continue;
+            }
+            if backend.drain.is_none() {
+                backend.drain = Some(Drain {
+                    since_ms: now.ms(),
+                    flows: u64::from(backend.flows),
+                    moved_before: backend.moves_out + backend.rescued,
+                    closed: 0,
+                });
+            }
+            if backend.flows > 0 {
+                self.begin_sweep(index as u16, Sweep::Drain);
+            }
+        }
+    }
+
+    /// A flow of a draining backend: whether something was done.
+    pub(crate) fn drain_flow(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
+        let flow = &self.flows[id];
+        let policy = &self.policies[usize::from(flow.policy)];
+        let spec = &policy.spec.drain;
+        let (quiet_us, deadline_ms, on_deadline) =
+            (spec.quiet.0, spec.deadline.0 / 1_000, spec.on_deadline);
+        let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
+        let at_rest = matches!(flow.state, State::Idle | State::Fresh) && flow.all_acked();
+        if at_rest && quiet_ms * 1_000 >= quiet_us && self.move_idle(now, id, out) {
+            return true;
+        }
+        let flow = &self.flows[id];
+        let since_ms = self.backends[usize::from(flow.owner.backend)]
+            .drain
+            .map_or(now.ms(), |d| d.since_ms);
+        let late = now.ms() >= since_ms + deadline_ms;
+        let closable = at_rest
+            || flow.pin.is_some()
+                && flow.all_acked()
+                && matches!(flow.state, State::Response | State::Idle | State::Fresh);
+        if on_deadline != OnDeadline::Close || !late || !closable || self.closing.is_full() {
+            return false;
+        }
+        self.count_lost(id, Lost::DrainDeadline);
+        let backend = self.flows[id].owner.backend;
+        if let Some(drain) = &mut self.backends[usize::from(backend)].drain {
+            drain.closed += 1;
+        }
+        let flow = &mut self.flows[id];
+        flow.boundary = flow.client_next;
+        flow.tries = 0;
+        let _ = self.step(now, id, Event::DrainClose, out);
+        true
+    }
+
+    /// Moves a flow at rest without waiting for its next request.
+    fn move_idle(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
+        let flow = &self.flows[id];
+        if flow.pin.is_some() || !self.at_rest(id) || self.closing.is_full() {
+            return false;
+        }
+        if self.policies[usize::from(flow.policy)].spec.protocol == baton_api::Protocol::None {
+            return false;
+        }
+        let owner = flow.owner.backend;
+        let Some(leg) = self.rescue_leg(now, id, out) else {
+            return false;
+        };
+        if leg.backend == owner {
+            self.backends[usize::from(owner)]
+                .ports
+                .give_back(leg.port, now.ms());
+            return false;
+        }
+        self.flows[id].boundary = self.flows[id].client_next;
+        self.hand_over(id, leg);
+        self.counters.add(Counter::MigrationsBegun);
+        let _ = self.step(now, id, Event::MoveIdle, out);
+        true
+    }
+
+    /// The wait before our FIN is repeated.
+    pub(crate) fn parted_wait_ms(&self, id: FlowId) -> u64 {
+        FIN_WAIT_MS << self.flows[id].tries.min(FIN_TRIES_MAX)
+    }
+
+    /// The client has not closed its direction yet.
+    pub(crate) fn parted_due(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        let flow = &mut self.flows[id];
+        flow.tries += 1;
+        let event = if flow.tries < FIN_TRIES_MAX {
+            Event::Doubt
+        } else {
+            Event::Timeout
+        };
+        let _ = self.step(now, id, event, out);
+    }
+
+    /// A segment from the client of a flow that Baton closed.
+    pub(crate) fn client_of_parted(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> Verdict {
+        let flow = &mut self.flows[id];
+        let end = segment.seq.add(segment.payload_len());
+        if segment.payload_len() > 0 && end.after(flow.client_next) {
+            // It sent a request before it knew.
+            let _ = self.step(now, id, Event::ClientData, out);
+        } else if segment.flags.has(Flags::FIN) && end == flow.client_next {
+            flow.client_next = end.add(1);
+            let _ = self.step(now, id, Event::ClientFin, out);
+        }
+        Verdict::Absorbed
+    }
+
+    /// The owner leg of a flow that Baton closes goes to the closing table.
+    pub(crate) fn close_owner(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        let leg = std::mem::replace(&mut self.flows[id].owner, Leg::NONE);
+        if !leg.is_some() {
+            return;
+        }
+        self.backends[usize::from(leg.backend)].flows -= 1;
+        self.close_leg(now, id, leg, out);
+    }
+
+    /// How far the drain of a backend is.
+    pub(crate) fn drain_state(&self, index: u16, now: Instant) -> Option<DrainState> {
+        let backend = &self.backends[usize::from(index)];
+        let drain = backend.drain?;
+        let mut waiting: BTreeMap<String, u64> = BTreeMap::new();
+        let (mut deadline_ms, mut left) = (0, 0);
+        for at in 0..backend.slots() {
+            let Some(crate::backend::Use::Owner(id)) = backend.used_at(at) else {
+                continue;
+            };
+            left += 1;
+            let spec = &self.policies[usize::from(self.flows[id].policy)].spec;
+            deadline_ms = deadline_ms.max(spec.drain.deadline.0 / 1_000);
+            *waiting.entry(self.waits_for(id, now)).or_default() += 1;
+        }
+        let moved = (backend.moves_out + backend.rescued).saturating_sub(drain.moved_before);
+        let gone = moved + drain.closed + left;
+        Some(DrainState {
+            by_command: backend.drained,
+            since: Micros::from_millis(now.ms().saturating_sub(drain.since_ms)),
+            left: Micros::from_millis((drain.since_ms + deadline_ms).saturating_sub(now.ms())),
+            moved,
+            ended: drain.flows.saturating_sub(gone),
+            closed: drain.closed,
+            reset: 0,
+            waiting,
+        })
+    }
+
+    fn waits_for(&self, id: FlowId, now: Instant) -> String {
+        let flow = &self.flows[id];
+        let spec = &self.policies[usize::from(flow.policy)].spec;
+        if let Some(pin) = flow.pin {
+            return format!("pinned: {}", pin.label());
+        }
+        let quiet_us = u64::from(now.ms32().wrapping_sub(flow.last_ms)) * 1_000;
+        match flow.state {
+            State::Idle | State::Fresh if !self.at_rest(id) => "state of its own there",
+            State::Idle | State::Fresh if quiet_us < spec.drain.quiet.0 => "quiet time",
+            State::Idle | State::Fresh => "no other backend can adopt now",
+            State::Held | State::Orphan | State::Adopting | State::AdoptingIdle => "adoption",
+            State::SynSent | State::SynAcked => "handshake",
+            State::Request | State::Response => "request in progress",
+            State::ClientFin | State::ServerFin | State::Closed | State::Parted | State::Gone => {
+                "closing"
+            }
+        }
+        .into()
+    }
+
+    /// Names of the backends in force, for whoever asked for another one.
+    #[must_use]
+    pub fn backend_names(&self) -> Vec<String> {
+        let listed = self.backends.iter().filter(|b| b.listed);
+        let mut names: Vec<String> = listed
+            .map(|b| format!("{} ({}:{})", b.name, from_addr(&b.addr), b.port))
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Both bits that a hand-over begins with.
+    pub(crate) fn hand_over(&mut self, id: FlowId, leg: Leg) {
+        let flow = &mut self.flows[id];
+        flow.tries = 1;
+        (flow.asked, flow.refusals) = (0, 0);
+        flow.bits.set(Bits::STANDBY_GONE | Bits::CLIENT_FIN, false);
+        self.pending = leg;
+        self.prepare_prelude(id);
+    }
+}

@@ -1,0 +1,262 @@
+//! The question to a pod whether anybody still listens there: one SYN, answered by its kernel, for all flows of the pod.
+//!
+//! Owns the question of each backend, its repetition and what the answer means. It opens nothing: a SYN-ACK is answered
+//! with a RST, so that the pod's application never sees a connection (Linux drops the request socket, `tcp_check_req`).
+
+use crate::{
+    Engine, Output, Verdict, backend::Use, counters::Counter, engine::Instant, flow::Leg,
+    health::Down, sweep::Sweep,
+};
+use baton_packet::{Flags, Segment, SegmentSpec, SeqNumber, build_segment};
+
+/// First wait for an answer; doubles. A pod network answers in well under 1 ms.
+const WAIT_MS: u64 = 20;
+/// Questions without any answer before the pod counts as gone: 20 + 40 + 80 ms.
+const TRIES_MAX: u8 = 3;
+/// A listener counts only if it still answers this long after the flow's end. The processes of one server die one after
+/// another (nginx's workers before their master, within 1 ms of a SIGKILL to the group), and until the last one is gone the
+/// kernel answers for them all.
+const SETTLE_US: u64 = 3_000;
+/// So many ends within one question are no coincidence: the server is going down, which takes longer.
+const BURST: u32 = 3;
+/// How long a burst is watched after its last end: nginx's master listens for about 10 ms after its workers ended.
+const BURST_SETTLE_US: u64 = 50_000;
+/// Pause between two questions while a burst is watched.
+const BURST_PAUSE_MS: u64 = 5;
+/// A backend that is down is asked this often whether it is back; more often while flows wait.
+const DOWN_PAUSE_MS: u64 = 100;
+const DOWN_PAUSE_WAITING_MS: u64 = 20;
+
+/// The question to one backend.
+#[derive(Clone)]
+pub(crate) struct Question {
+    port: u16,
+    isn: SeqNumber,
+    /// Sent, and not answered yet.
+    pending: bool,
+    tries: u8,
+    /// When the unanswered one, or the next one, is due; `u64::MAX` for never.
+    due_ms: u64,
+    asked_us: u64,
+    first_asked_us: u64,
+    last_end_us: u64,
+    /// Flows that ended since the pod was last known to live.
+    ends: u32,
+}
+
+impl Default for Question {
+    fn default() -> Self {
+        Self {
+            port: 0,
+            isn: SeqNumber(0),
+            pending: false,
+            tries: 0,
+            due_ms: u64::MAX,
+            asked_us: 0,
+            first_asked_us: 0,
+            last_end_us: 0,
+            ends: 0,
+        }
+    }
+}
+
+impl Question {
+    pub(crate) fn is_on(&self, port: u16) -> bool {
+        self.port == port
+    }
+
+    /// Whether one is being asked or will be.
+    pub(crate) fn is_open(&self) -> bool {
+        self.due_ms != u64::MAX
+    }
+}
+
+impl Engine {
+    /// A flow of the backend ended and is held: does anybody listen there?
+    pub(crate) fn ask(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let question = &mut self.backends[usize::from(index)].question;
+        question.last_end_us = now.0;
+        question.ends = question.ends.saturating_add(1);
+        if !question.is_open() {
+            self.begin_question(now, index, out);
+        }
+    }
+
+    /// Nothing was heard of the backend for too long: is it there?
+    pub(crate) fn ask_for_life(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        if !self.backends[usize::from(index)].question.is_open() {
+            self.begin_question(now, index, out);
+        }
+    }
+
+    fn begin_question(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let question = &mut self.backends[usize::from(index)].question;
+        question.tries = 0;
+        question.first_asked_us = now.0;
+        self.send_question(now, index, out);
+    }
+
+    fn due(&mut self, index: u16, due_ms: u64) {
+        self.backends[usize::from(index)].question.due_ms = due_ms;
+        self.next_question_ms = self.next_question_ms.min(due_ms);
+    }
+
+    fn send_question(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let isn = SeqNumber(self.rng.u32(..));
+        let backend = &mut self.backends[usize::from(index)];
+        if backend.question.port == 0
+            && let Some(port) = backend.ports.take(now.ms())
+        {
+            backend.assign(port, Use::Question);
+            backend.question.port = port;
+        }
+        let question = &mut backend.question;
+        question.isn = isn;
+        question.pending = true;
+        question.asked_us = now.0;
+        let (port, wait_ms) = (question.port, WAIT_MS << question.tries);
+        question.tries += 1;
+        self.due(index, now.ms() + wait_ms);
+        let leg = Leg {
+            backend: index,
+            port,
+        };
+        if let Some(spec) = self.to_leg(leg).filter(|_| port != 0) {
+            let syn = SegmentSpec {
+                seq: isn,
+                flags: Flags::SYN,
+                window: u16::MAX,
+                ..spec
+            };
+            self.counters.add(Counter::QuestionsSent);
+            self.emit(out, |buffer| build_segment(buffer, &syn));
+        }
+    }
+
+    /// A segment on a backend's question port.
+    pub(crate) fn answer_to_question(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        index: u16,
+        out: &mut impl Output,
+    ) -> Verdict {
+        let question = &self.backends[usize::from(index)].question;
+        let expected = segment.flags.has(Flags::ACK) && segment.ack == question.isn.add(1);
+        if !question.pending || !expected {
+            self.counters.add(Counter::Fenced);
+            return Verdict::Absorbed;
+        }
+        if segment.flags.has(Flags::RST) {
+            self.counters.add(Counter::QuestionsRefused);
+            self.backend_is_down(now, index, Down::NoListener, out);
+        } else if segment.flags.has(Flags::SYN) {
+            self.counters.add(Counter::QuestionsAnswered);
+            self.refuse_answer(index, segment, out);
+            self.listens(now, index);
+        }
+        Verdict::Absorbed
+    }
+
+    /// The pod's half-open connection is of no use.
+    fn refuse_answer(&mut self, index: u16, segment: &Segment, out: &mut impl Output) {
+        let leg = Leg {
+            backend: index,
+            port: segment.dst_port,
+        };
+        if let Some(spec) = self.to_leg(leg) {
+            let rst = SegmentSpec {
+                seq: segment.ack,
+                flags: Flags::RST,
+                ..spec
+            };
+            self.emit(out, |buffer| build_segment(buffer, &rst));
+        }
+    }
+
+    /// Somebody listens. The ends that are held stand if they are old enough.
+    fn listens(&mut self, now: Instant, index: u16) {
+        self.backend_is_up(now, index);
+        let question = &mut self.backends[usize::from(index)].question;
+        question.pending = false;
+        question.tries = 0;
+        let settle_us = if question.ends >= BURST {
+            BURST_SETTLE_US
+        } else {
+            SETTLE_US
+        };
+        let settled_us = question.last_end_us + settle_us;
+        if question.ends == 0 || question.asked_us >= settled_us {
+            if question.ends > 0 {
+                self.begin_sweep(index, Sweep::CloseStands);
+            }
+            let question = &mut self.backends[usize::from(index)].question;
+            question.ends = 0;
+            question.due_ms = u64::MAX;
+            return;
+        }
+        let next_ms = (now.ms() + BURST_PAUSE_MS).min(settled_us.div_ceil(1_000));
+        self.due(index, next_ms.max(now.ms() + 1));
+    }
+
+    /// Repeats, gives up or asks anew what is due.
+    pub(crate) fn questions_due(&mut self, now: Instant, out: &mut impl Output) {
+        if now.ms() < self.next_question_ms {
+            return;
+        }
+        self.next_question_ms = u64::MAX;
+        for index in 0..self.backends.len() as u16 {
+            let backend = &self.backends[usize::from(index)];
+            if now.ms() >= backend.question.due_ms {
+                self.question_due(now, index, out);
+            }
+            let due_ms = self.backends[usize::from(index)].question.due_ms;
+            self.next_question_ms = self.next_question_ms.min(due_ms);
+        }
+    }
+
+    fn question_due(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let backend = &self.backends[usize::from(index)];
+        let question = &backend.question;
+        if !question.pending {
+            return self.send_question(now, index, out);
+        }
+        if question.tries < TRIES_MAX && !backend.health.is_down() {
+            return self.send_question(now, index, out);
+        }
+        let heard_since = backend.health.heard_ms() * 1_000 > question.first_asked_us;
+        if heard_since && !backend.health.is_down() {
+            // Its kernel lives and its listener is too busy to answer: that is no death.
+            self.counters.add(Counter::QuestionsUnanswered);
+            return self.listens(now, index);
+        }
+        self.counters.add(Counter::QuestionsUnanswered);
+        self.backend_is_down(now, index, Down::Silent, out);
+    }
+
+    /// A backend that is down is asked again after a while.
+    pub(crate) fn ask_again_later(&mut self, now: Instant, index: u16) {
+        let backend = &mut self.backends[usize::from(index)];
+        let question = &mut backend.question;
+        question.pending = false;
+        question.tries = 0;
+        question.ends = 0;
+        let waiting = backend.flows > 0;
+        let pause_ms = if waiting {
+            DOWN_PAUSE_WAITING_MS
+        } else {
+            DOWN_PAUSE_MS
+        };
+        self.due(index, now.ms() + pause_ms);
+    }
+
+    /// Forgets the question of a backend that left the snapshot.
+    pub(crate) fn stop_asking(&mut self, now: Instant, index: u16) {
+        let backend = &mut self.backends[usize::from(index)];
+        if backend.question.port != 0 {
+            let port = std::mem::take(&mut backend.question.port);
+            backend.release(port, now.ms());
+        }
+        backend.question = Question::default();
+    }
+}

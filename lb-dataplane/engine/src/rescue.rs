@@ -1,0 +1,336 @@
+//! Rescue: flows whose owner closed, reset or went silent, and who serves them next.
+//!
+//! Owns the judgement whether an owner's end may be the death of its pod (then the client is not told before that is
+//! known), and the tries to find a new owner. Asking the pod is `listener`'s, adopting is `adopt`'s.
+
+use crate::{
+    Engine, Output, Verdict,
+    counters::Counter,
+    engine::Instant,
+    flow::{Bits, FlowId, Leg},
+    pins::Lost,
+    policy::Policy,
+    states::{Event, State},
+};
+use baton_api::{BackendFailure, Protocol};
+use baton_packet::{Flags, Segment, SeqNumber, clear_fin};
+
+/// How long a flow waits for a backend to adopt it: a process that is started again listens within a few seconds, and a
+/// client waits longer than this (10 s to 60 s are usual).
+const RESCUE_MS: u64 = 10_000;
+/// How long the last response may stay unacknowledged once its sender is gone: by then a client that lacks bytes of it has
+/// asked the dead pod's kernel for them several times (Linux `TCP_RTO_MIN` is 200 ms).
+const UNACKED_MS: u64 = 3_000;
+/// Longest pause between two tries; the first is 1 ms, each next one twice as long.
+const PAUSE_MAX_SHIFT: u8 = 5;
+/// How often one request is executed once more. A request that ends each process that reads it must not end them all.
+const REPLAYS_MAX: u8 = 2;
+/// Flows that one backend is given per millisecond without a request of theirs, so that its accept queue (Linux `somaxconn`
+/// 4,096, nginx's own limit 511) never fills faster than a busy process empties it.
+pub(crate) const ADOPTIONS_PER_MS: u16 = 16;
+
+/// What an owner's end comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The client is told at once.
+    Passes,
+    /// The client is not told yet.
+    Held,
+}
+
+impl Engine {
+    /// The owner sent a FIN in order (`fin`) or an exact RST; `acked` is what it had of the client's bytes.
+    pub(crate) fn owner_ended(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        fin: bool,
+        acked: Option<SeqNumber>,
+        out: &mut impl Output,
+    ) -> Ended {
+        let flow = &self.flows[id];
+        let backend = flow.owner.backend;
+        let (state, pinned) = (flow.state, flow.pin.is_some());
+        if !matches!(
+            state,
+            State::Fresh | State::Idle | State::Request | State::Response
+        ) || !self.may_rescue(id)
+        {
+            return Ended::Passes;
+        }
+        if pinned || (state != State::Request && self.answered(id) && !self.at_rest(id)) {
+            // Not known whether it means to close; where it is known to go away, this is a loss.
+            if self.is_leaving(backend) {
+                self.count_lost(id, Lost::Pinned);
+            }
+            return Ended::Passes;
+        }
+        match state {
+            State::Request => self.ends_with_request(now, id, acked, out),
+            State::Response if !self.answered(id) => {
+                if !self.tracker(id).is_some_and(baton_guard::Tracker::closing) {
+                    self.count_lost(id, Lost::ResponseBegun);
+                }
+                Ended::Passes
+            }
+            _ if self.tracker(id).is_some_and(baton_guard::Tracker::closing) => Ended::Passes,
+            _ => {
+                self.flows[id].bits.set(Bits::HELD_FIN, fin);
+                let _ = self.step(now, id, Event::OwnerEnded, out);
+                if self.is_leaving(backend) {
+                    self.owner_gone(now, id, out);
+                } else {
+                    self.ask(now, backend, out);
+                }
+                Ended::Held
+            }
+        }
+    }
+
+    /// The owner ended with a request outstanding: whether the pod lives makes no difference, this request it will not answer.
+    fn ends_with_request(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        acked: Option<SeqNumber>,
+        out: &mut impl Output,
+    ) -> Ended {
+        let flow = &self.flows[id];
+        let backend = flow.owner.backend;
+        let unseen = acked == Some(flow.boundary);
+        let lost = if !flow.bits.has(Bits::KEPT_WHOLE) {
+            if self
+                .tracker(id)
+                .is_some_and(baton_guard::Tracker::response_begun)
+            {
+                Some(Lost::ResponseBegun)
+            } else {
+                Some(Lost::NotKept)
+            }
+        } else if unseen {
+            None
+        } else if !self.may_replay(id) {
+            Some(Lost::FateUnknown)
+        } else if flow.replays >= REPLAYS_MAX {
+            Some(Lost::ReplayedOften)
+        } else {
+            None
+        };
+        self.backend_fails(now, backend);
+        if let Some(lost) = lost {
+            self.count_lost(id, lost);
+            return Ended::Passes;
+        }
+        self.flows[id].bits.set(Bits::UNSEEN, unseen);
+        self.owner_gone(now, id, out);
+        Ended::Held
+    }
+
+    /// Whether the flow's policy lets its flows outlive a backend at all.
+    pub(crate) fn may_rescue(&self, id: FlowId) -> bool {
+        let policy = &self.policies[usize::from(self.flows[id].policy)];
+        let v6 = self.flows[id].bits.has(Bits::V6);
+        policy.spec.on_backend_failure != BackendFailure::Reset
+            && policy.spec.protocol != Protocol::None
+            && !self.keys.is_empty()
+            && policy.ever_adoptable(v6, &self.backends)
+    }
+
+    /// Whether policy allows to execute the outstanding request once more, and the means are there.
+    pub(crate) fn may_replay(&self, id: FlowId) -> bool {
+        let flow = &self.flows[id];
+        let spec = &self.policies[usize::from(flow.policy)].spec;
+        let allowed = match spec.on_backend_failure {
+            BackendFailure::Replay => true,
+            BackendFailure::ReplayIdempotent => self
+                .tracker(id)
+                .is_some_and(baton_guard::Tracker::idempotent),
+            BackendFailure::AdoptIdleOnly | BackendFailure::Reset => false,
+        };
+        allowed && flow.bits.has(Bits::KEPT_WHOLE)
+    }
+
+    /// Whether the request may be given to one more backend although one may have executed it.
+    pub(crate) fn may_replay_again(&self, id: FlowId) -> bool {
+        self.may_replay(id) && self.flows[id].replays < REPLAYS_MAX
+    }
+
+    /// Whether a backend is known to go away, so that nobody needs to ask.
+    pub(crate) fn is_leaving(&self, backend: u16) -> bool {
+        let backend = &self.backends[usize::from(backend)];
+        !backend.listed || backend.is_draining() || backend.health.is_down()
+    }
+
+    /// A segment from an owner whose end is held back.
+    pub(crate) fn on_ended_owner(
+        &mut self,
+        frame: &mut [u8],
+        segment: &Segment,
+        id: FlowId,
+    ) -> Verdict {
+        let flow = &self.flows[id];
+        let end = segment.seq.add(segment.payload_len());
+        let repeats = segment.payload_len() > 0 && !end.after(flow.server_next);
+        if segment.flags.has(Flags::RST) || !repeats || flow.server_acked == flow.server_next {
+            self.counters.add(Counter::Fenced);
+            return Verdict::Absorbed;
+        }
+        // The dead process's kernel repeats what the client has not acknowledged.
+        if segment.flags.has(Flags::FIN) {
+            clear_fin(frame, segment);
+        }
+        self.forward_to_client(frame, segment, id)
+    }
+
+    /// The pod lives and meant what it sent.
+    pub(crate) fn close_stands(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        let event = if self.flows[id].bits.has(Bits::HELD_FIN) {
+            Event::CloseStands
+        } else {
+            Event::ResetStands
+        };
+        let _ = self.step(now, id, event, out);
+    }
+
+    /// The owner is gone: another one is needed.
+    pub(crate) fn owner_gone(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        let flow = &mut self.flows[id];
+        flow.tries = 0;
+        let _ = self.step(now, id, Event::OwnerGone, out);
+        self.flows[id].sent_us = now.0 as u32;
+        self.counters.add(Counter::Stranded);
+        self.try_rescue(now, id, out);
+    }
+
+    /// Gives an orphan to another backend if one can have it now; otherwise tries again soon, or gives up.
+    pub(crate) fn try_rescue(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        let flow = &self.flows[id];
+        debug_assert_eq!(flow.state, State::Orphan);
+        let waited_ms = u64::from((now.0 as u32).wrapping_sub(flow.sent_us)) / 1_000;
+        let request = flow.bits.has(Bits::KEPT_WHOLE);
+        if !request && flow.client_acked != flow.client_next {
+            return self.lose(now, id, Lost::NotKept, out);
+        }
+        if flow.server_acked != flow.server_next {
+            if waited_ms >= UNACKED_MS {
+                return self.lose(now, id, Lost::ResponseUnacknowledged, out);
+            }
+            return self.try_later(now, id, out);
+        }
+        let Some(leg) = self.rescue_leg(now, id, out) else {
+            if waited_ms >= RESCUE_MS {
+                return self.lose(now, id, Lost::NoBackend, out);
+            }
+            return self.try_later(now, id, out);
+        };
+        let flow = &mut self.flows[id];
+        let former = flow.owner.backend;
+        let first = !flow.bits.has(Bits::RESCUE);
+        if !request {
+            flow.boundary = flow.client_next;
+        } else if !flow.bits.has(Bits::UNSEEN) {
+            flow.replays += 1;
+        }
+        flow.bits.set(Bits::STANDBY_GONE | Bits::RESCUE, true);
+        flow.bits.set(Bits::CLIENT_FIN | Bits::UNSEEN, false);
+        flow.tries = 1;
+        (flow.asked, flow.refusals) = (0, 0);
+        if first {
+            self.backends[usize::from(former)].rescued += 1;
+        }
+        self.pending = leg;
+        self.prepare_prelude(id);
+        let event = if request {
+            Event::RescueRequest
+        } else {
+            Event::RescueIdle
+        };
+        let _ = self.step(now, id, event, out);
+    }
+
+    fn try_later(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        let flow = &mut self.flows[id];
+        flow.tries = (flow.tries + 1).min(PAUSE_MAX_SHIFT);
+        let _ = self.step(now, id, Event::Doubt, out);
+    }
+
+    /// The pause before the next try.
+    pub(crate) fn rescue_pause_ms(&self, id: FlowId) -> u64 {
+        1 << self.flows[id].tries.min(PAUSE_MAX_SHIFT)
+    }
+
+    /// A leg to a backend that can have one more flow now.
+    pub(crate) fn rescue_leg(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> Option<Leg> {
+        if self.keys.is_empty() || out.frame().is_none() {
+            return None;
+        }
+        let flow = &self.flows[id];
+        let policy: &Policy = &self.policies[usize::from(flow.policy)];
+        let target =
+            policy.choose_rescue(flow.bits.has(Bits::V6), &self.backends, now, &mut self.rng)?;
+        let backend = &mut self.backends[usize::from(target)];
+        backend.hop.and_then(|h| self.hops.mac(h))?;
+        let port = backend.ports.take(now.ms())?;
+        backend.budget.spend(now);
+        Some(Leg {
+            backend: target,
+            port,
+        })
+    }
+
+    /// Nothing can save the flow: its client is reset, with the reason counted.
+    pub(crate) fn lose(&mut self, now: Instant, id: FlowId, why: Lost, out: &mut impl Output) {
+        self.count_lost(id, why);
+        let _ = self.step(now, id, Event::Lost, out);
+    }
+
+    pub(crate) fn count_lost(&mut self, id: FlowId, why: Lost) {
+        let policy = usize::from(self.flows[id].policy);
+        self.policies[policy].lost[why as usize] += 1;
+    }
+
+    /// An adoption that saved a flow is confirmed.
+    pub(crate) fn rescue_succeeds(&mut self, id: FlowId) {
+        let flow = &mut self.flows[id];
+        if !flow.bits.has(Bits::RESCUE) {
+            return;
+        }
+        flow.bits.set(Bits::RESCUE, false);
+        let replayed = flow.replays > 0;
+        let policy = &mut self.policies[usize::from(flow.policy)];
+        policy.rescues += 1;
+        policy.replays += u64::from(replayed);
+        self.counters.add(Counter::Rescues);
+    }
+
+    /// The owner has not begun to answer within the policy's time.
+    pub(crate) fn response_overdue(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        let backend = self.flows[id].owner.backend;
+        self.counters.add(Counter::ResponseTimeouts);
+        self.backend_fails(now, backend);
+        let pinned = self.flows[id].pin.is_some();
+        if pinned || !self.may_replay_again(id) || self.closing.is_full() {
+            return;
+        }
+        let Some(leg) = self.rescue_leg(now, id, out) else {
+            return;
+        };
+        if leg.backend == backend {
+            self.backends[usize::from(backend)]
+                .ports
+                .give_back(leg.port, now.ms());
+            return;
+        }
+        let flow = &mut self.flows[id];
+        flow.replays += 1;
+        flow.bits.set(Bits::RESCUE, true);
+        self.backends[usize::from(backend)].rescued += 1;
+        self.hand_over(id, leg);
+        let _ = self.step(now, id, Event::ResponseTimeout, out);
+    }
+}

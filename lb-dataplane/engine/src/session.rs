@@ -1,0 +1,112 @@
+//! What restores a session (`AUTH`, `SELECT`) at a new owner: bytes in front of the request, whose replies the client never
+//! sees.
+//!
+//! The adoption then starts that many bytes earlier in the sequence space of both directions; the request is held back
+//! until the replies are exactly right, so that no command ever runs in another session than its client's.
+
+use crate::{
+    Engine, Output,
+    counters::Counter,
+    flow::{Bits, FlowId},
+    pins::PinReason,
+};
+use baton_guard::{PRELUDE_MAX, Prelude, prelude_reply_matches};
+use baton_packet::{Flags, Segment, SeqNumber, build_segment};
+
+/// What replies to the restoring bytes come to.
+pub(crate) enum Restored {
+    /// Not all are there yet.
+    Partly,
+    /// All are, and right.
+    Wholly,
+    /// The new owner did not take the session.
+    Not,
+}
+
+impl Engine {
+    fn prelude(&self, id: FlowId, bytes: &mut [u8; PRELUDE_MAX]) -> Option<Prelude> {
+        self.tracker(id)?.prelude(bytes)
+    }
+
+    /// Notes whether the hand-over that begins has a session to restore.
+    pub(crate) fn prepare_prelude(&mut self, id: FlowId) {
+        let needed = self.prelude(id, &mut [0; PRELUDE_MAX]).is_some();
+        let bits = &mut self.flows[id].bits;
+        bits.set(Bits::PRELUDE_HALF, false);
+        bits.set(Bits::PRELUDE, needed);
+    }
+
+    /// Where an adoption of the flow begins in both directions.
+    pub(crate) fn adoption_start(&self, id: FlowId) -> (SeqNumber, SeqNumber) {
+        let flow = &self.flows[id];
+        let (client, server) = (flow.boundary, flow.server_next);
+        if !flow.bits.has(Bits::PRELUDE) {
+            return (client, server);
+        }
+        match self.prelude(id, &mut [0; PRELUDE_MAX]) {
+            Some(p) => (
+                client.add(u32::from(p.len).wrapping_neg()),
+                server.add(u32::from(p.reply).wrapping_neg()),
+            ),
+            None => (client, server),
+        }
+    }
+
+    /// The restoring bytes, right behind the adoption.
+    pub(crate) fn send_prelude(&mut self, id: FlowId, out: &mut impl Output) {
+        let mut bytes = [0; PRELUDE_MAX];
+        let (client, server) = self.adoption_start(id);
+        let (Some(prelude), Some(mut spec)) = (
+            self.prelude(id, &mut bytes),
+            self.to_leg(self.flows[id].owner),
+        ) else {
+            return;
+        };
+        let flow = &self.flows[id];
+        spec.seq = client;
+        spec.ack = server;
+        spec.flags = Flags::PSH | Flags::ACK;
+        spec.window = flow.client_window;
+        spec.timestamps = Self::client_stamps(flow);
+        spec.payload = &bytes[..usize::from(prelude.len)];
+        self.counters.add(Counter::SessionsRestored);
+        self.emit(out, |buffer| build_segment(buffer, &spec));
+    }
+
+    /// Judges a segment of a new owner whose session is being restored.
+    pub(crate) fn restored(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> Restored {
+        let Some(prelude) = self.prelude(id, &mut [0; PRELUDE_MAX]) else {
+            return Restored::Not;
+        };
+        let (_, start) = self.adoption_start(id);
+        let data = segment.data(frame);
+        let at = segment.seq.since(start);
+        let bits = &mut self.flows[id].bits;
+        let half = i32::from(prelude.reply / 2);
+        let first = if bits.has(Bits::PRELUDE_HALF) {
+            half
+        } else {
+            0
+        };
+        if data.is_empty() || at < first {
+            return Restored::Partly;
+        }
+        if at > first {
+            // Bytes in front of it are missing: they come again.
+            return Restored::Partly;
+        }
+        let end = at as usize + data.len();
+        if end > usize::from(prelude.reply) || !prelude_reply_matches(at as u16, data) {
+            self.pin(id, PinReason::SessionRefused);
+            return Restored::Not;
+        }
+        if end == usize::from(prelude.reply) {
+            bits.set(Bits::PRELUDE | Bits::PRELUDE_HALF, false);
+            return Restored::Wholly;
+        }
+        if end as i32 == half {
+            bits.set(Bits::PRELUDE_HALF, true);
+        }
+        Restored::Partly
+    }
+}

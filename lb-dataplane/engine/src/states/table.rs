@@ -1,0 +1,142 @@
+//! The rows of the state machine. What a row's names mean is in the parent module.
+
+use super::{Action, Event, Frame, Row, State};
+
+macro_rules! table {
+    ($($from:ident + $event:ident => $to:ident [$($action:ident),*] $frame:ident;)+) => {
+        /// Every transition.
+        pub const TABLE: &[Row] = &[$(Row {
+            from: State::$from, event: Event::$event, to: State::$to,
+            actions: &[$(Action::$action),*], frame: Frame::$frame,
+        }),+];
+    };
+}
+
+macro_rules! stays {
+    ($($state:ident: $($event:ident),+;)+) => {
+        /// Events that a state meets and that change nothing; their frames are forwarded.
+        pub const STAYS: &[(State, &[Event])] = &[$((State::$state, &[$(Event::$event),+])),+];
+    };
+}
+
+table! {
+    SynSent + SynAck => SynAcked [DropKept, ArmHandshake] Forward;
+    SynSent + SynStale => SynSent [RenewPort, ReplayKept] Absorb;
+    SynSent + SynRefused => SynSent [Redirect, ReplayKept] Absorb;
+    SynSent + SynRefusedByAll => Gone [DropKept, Release] Forward;
+    SynSent + ClientRst => Gone [DropKept, Release] Forward;
+    SynSent + Timeout => Gone [DropKept, Release] Absorb;
+
+    SynAcked + Established => Fresh [ArmIdle] Forward;
+    SynAcked + ClientRst => Gone [Release] Forward;
+    SynAcked + ServerRst => Gone [Release] Forward;
+    SynAcked + Timeout => Gone [ResetOwner, Release] Absorb;
+
+    Fresh + ClientData => Request [RequestBegins] Forward;
+    Fresh + MoveIdle => AdoptingIdle [TakeOver, SendAdoption, SendKeepalive, ArmAdoption] Absorb;
+    Fresh + ServerData => Response [] Forward;
+    Fresh + OwnerEnded => Held [ArmHeld] Absorb;
+    Fresh + OwnerGone => Orphan [ArmRescue] Absorb;
+    Fresh + DrainClose => Parted [CloseOwner, SendFin, ArmParted] Absorb;
+    Fresh + ClientFin => ClientFin [ArmHalfClosed] Forward;
+    Fresh + ServerFin => ServerFin [ArmHalfClosed] Forward;
+    Fresh + ClientRst => Gone [Release] Forward;
+    Fresh + ServerRst => Gone [Release] Forward;
+    Fresh + Timeout => Gone [ResetClient, ResetOwner, Release] Absorb;
+
+    Request + ServerData => Response [RequestAnswered, DropKept] Forward;
+    Request + ResponseTimeout => Adopting [RequestForgotten, TakeOver, SendAdoption, ReplayKept, RequestBegins, ArmAdoption] Absorb;
+    Request + OwnerGone => Orphan [RequestForgotten, ArmRescue] Absorb;
+    Request + ClientFin => ClientFin [DropKept, ArmHalfClosed] Forward;
+    Request + ServerFin => ServerFin [RequestForgotten, DropKept, ArmHalfClosed] Forward;
+    Request + ClientRst => Gone [RequestForgotten, DropKept, Release] Forward;
+    Request + ServerRst => Gone [RequestForgotten, DropKept, Release] Forward;
+    Request + Timeout => Gone [RequestForgotten, DropKept, ResetClient, ResetOwner, Release] Absorb;
+
+    Response + AllAcked => Idle [] Forward;
+    Response + ClientData => Request [RequestBegins] Forward;
+    Response + OwnerEnded => Held [ArmHeld] Absorb;
+    Response + OwnerGone => Orphan [ArmRescue] Absorb;
+    Response + DrainClose => Parted [CloseOwner, SendFin, ArmParted] Absorb;
+    Response + ClientFin => ClientFin [ArmHalfClosed] Forward;
+    Response + ServerFin => ServerFin [ArmHalfClosed] Forward;
+    Response + ClientRst => Gone [Release] Forward;
+    Response + ServerRst => Gone [Release] Forward;
+    Response + Timeout => Gone [ResetClient, ResetOwner, Release] Absorb;
+
+    Idle + ClientData => Request [RequestBegins] Forward;
+    Idle + Move => Adopting [TakeOver, SendAdoption, RequestBegins, ArmAdoption] Forward;
+    Idle + MoveIdle => AdoptingIdle [TakeOver, SendAdoption, SendKeepalive, ArmAdoption] Absorb;
+    Idle + ServerData => Response [] Forward;
+    Idle + OwnerEnded => Held [ArmHeld] Absorb;
+    Idle + OwnerGone => Orphan [ArmRescue] Absorb;
+    Idle + DrainClose => Parted [CloseOwner, SendFin, ArmParted] Absorb;
+    Idle + ClientFin => ClientFin [ArmHalfClosed] Forward;
+    Idle + ServerFin => ServerFin [ArmHalfClosed] Forward;
+    Idle + ClientRst => Gone [Release] Forward;
+    Idle + ServerRst => Gone [Release] Forward;
+    Idle + Timeout => Gone [ResetClient, ResetOwner, Release] Absorb;
+
+    Adopting + Confirmed => Request [CloseStandby, ArmIdle] Forward;
+    Adopting + ConfirmedWithout => Request [ReplayKept, CloseStandby, ArmIdle] Forward;
+    Adopting + Refused => Request [RequestForgotten, ResumeStandby, RequestBegins, ReplayKept, ArmIdle] Absorb;
+    Adopting + RefusedNext => Adopting [RequestForgotten, Redirect, RequestBegins, SendAdoption, ReplayKept, ArmAdoption] Absorb;
+    Adopting + RefusedAll => Orphan [RequestForgotten, ArmRescue] Absorb;
+    Adopting + TupleTaken => Adopting [RenewPort, SendAdoption, ReplayKept, ArmAdoption] Absorb;
+    Adopting + Doubt => Adopting [SendAdoption, ReplayKept, ArmAdoption] Absorb;
+    Adopting + FateUnknownReplay => Request [RequestForgotten, ResetOwner, ResumeStandby, RequestBegins, ReplayKept, ArmIdle] Absorb;
+    Adopting + FateUnknownNext => Orphan [RequestForgotten, ArmRescue] Absorb;
+    Adopting + FateUnknownReset => Gone [RequestForgotten, DropKept, ResetClient, ResetOwner, ResetStandby, Release] Absorb;
+    Adopting + ClientRst => Gone [RequestForgotten, DropKept, ResetStandby, Release] Forward;
+
+    AdoptingIdle + Confirmed => Idle [CloseStandby, ArmIdle] Forward;
+    AdoptingIdle + Refused => Idle [ResetOwner, ResumeStandby, ArmIdle] Absorb;
+    AdoptingIdle + RefusedAll => Orphan [ArmRescue] Absorb;
+    AdoptingIdle + TupleTaken => AdoptingIdle [RenewPort, SendAdoption, SendKeepalive, ArmAdoption] Absorb;
+    AdoptingIdle + Doubt => AdoptingIdle [SendAdoption, SendKeepalive, ArmAdoption] Absorb;
+    AdoptingIdle + ClientData => Adopting [RequestBegins] Forward;
+    AdoptingIdle + ClientFin => Adopting [] Forward;
+    AdoptingIdle + ClientRst => Gone [DropKept, ResetStandby, Release] Forward;
+
+    Held + CloseStands => ServerFin [SendFin, ReplayKept, DropKept, ArmHalfClosed] Absorb;
+    Held + ResetStands => Gone [DropKept, ResetClient, Release] Absorb;
+    Held + OwnerGone => Orphan [ArmRescue] Absorb;
+    Held + ClientData => Held [] Absorb;
+    Held + ClientRst => Gone [DropKept, Release] Forward;
+
+    Orphan + ClientData => Orphan [] Absorb;
+    Orphan + RescueRequest => Adopting [ResetOwner, Redirect, SendAdoption, ReplayKept, RequestBegins, ArmAdoption] Absorb;
+    Orphan + RescueIdle => AdoptingIdle [ResetOwner, Redirect, SendAdoption, SendKeepalive, ArmAdoption] Absorb;
+    Orphan + Doubt => Orphan [ArmRescue] Absorb;
+    Orphan + Lost => Gone [DropKept, ResetClient, ResetOwner, Release] Absorb;
+    Orphan + ClientFin => Closed [ResetOwner, DropOwner, SendFin, ArmLinger] Absorb;
+    Orphan + ClientRst => Gone [DropKept, ResetOwner, Release] Absorb;
+
+    ClientFin + ServerData => ClientFin [RequestAnswered] Forward;
+    ClientFin + ServerFin => Closed [RequestForgotten, ArmLinger] Forward;
+    ClientFin + ClientRst => Gone [RequestForgotten, Release] Forward;
+    ClientFin + ServerRst => Gone [RequestForgotten, Release] Forward;
+    ClientFin + Timeout => Gone [RequestForgotten, ResetClient, ResetOwner, Release] Absorb;
+
+    ServerFin + ClientFin => Closed [ArmLinger] Forward;
+    ServerFin + ClientRst => Gone [Release] Forward;
+    ServerFin + ServerRst => Gone [Release] Forward;
+    ServerFin + Timeout => Gone [ResetClient, ResetOwner, Release] Absorb;
+
+    Closed + ClientRst => Gone [Release] Forward;
+    Closed + ServerRst => Gone [Release] Forward;
+    Closed + Timeout => Gone [Release] Absorb;
+
+    Parted + Doubt => Parted [SendFin, ArmParted] Absorb;
+    Parted + ClientData => Gone [ResetClient, Release] Absorb;
+    Parted + ClientFin => Gone [AckClient, Release] Absorb;
+    Parted + ClientRst => Gone [Release] Absorb;
+    Parted + Timeout => Gone [ResetClient, Release] Absorb;
+}
+
+stays! {
+    SynSent: ServerRst;
+    Response: ServerData;
+    Closed: ServerData;
+    ServerFin: ServerData;
+}

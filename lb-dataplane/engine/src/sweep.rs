@@ -1,0 +1,132 @@
+//! Going through the legs of one backend, a bounded piece at a time: when its fate is known, and while it drains.
+//!
+//! Owns where it is on each backend. What happens to a flow is decided by `rescue` and `drain`.
+
+use crate::{
+    Engine, Output,
+    backend::Use,
+    engine::Instant,
+    flow::{Bits, FlowId},
+    health::Down,
+    states::{Event, State},
+};
+
+/// Ports looked at in one call: 4 bytes each, so about 4 us.
+const PORTS_PER_CALL: usize = 4_096;
+/// Flows acted on in one call, so that packets never wait long: about 100 us of segments.
+const FLOWS_PER_CALL: usize = 128;
+
+/// Why a backend's legs are gone through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sweep {
+    /// It lives: the ends that are held were meant.
+    CloseStands,
+    /// It is gone: its flows need other owners.
+    Gone,
+    /// It drains: its flows may leave, where they can.
+    Drain,
+}
+
+/// A sweep in progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) what: Sweep,
+    at: u32,
+}
+
+impl Engine {
+    /// Begins a sweep, or begins it anew. News of life or death come before a drain.
+    pub(crate) fn begin_sweep(&mut self, index: u16, what: Sweep) {
+        let slot = &mut self.backends[usize::from(index)].sweep;
+        if what == Sweep::Drain && slot.is_some() {
+            return;
+        }
+        *slot = Some(Progress { what, at: 0 });
+        self.sweeping = true;
+    }
+
+    /// Goes on with every sweep.
+    pub(crate) fn sweep(&mut self, now: Instant, out: &mut impl Output) {
+        if !self.sweeping {
+            return;
+        }
+        self.sweeping = false;
+        for index in 0..self.backends.len() as u16 {
+            if let Some(progress) = self.backends[usize::from(index)].sweep {
+                let next = self.sweep_piece(now, index, progress, out);
+                // A verdict that came in the meantime has begun anew.
+                self.backends[usize::from(index)].sweep = next;
+                self.sweeping |= next.is_some();
+            }
+        }
+    }
+
+    fn sweep_piece(
+        &mut self,
+        now: Instant,
+        index: u16,
+        progress: Progress,
+        out: &mut impl Output,
+    ) -> Option<Progress> {
+        let (mut at, mut acted) = (progress.at as usize, 0);
+        let all = self.backends[usize::from(index)].slots();
+        let end = (at + PORTS_PER_CALL).min(all);
+        while at < end && acted < FLOWS_PER_CALL {
+            let used = self.backends[usize::from(index)].used_at(at);
+            at += 1;
+            if let Some(Use::Owner(id)) = used
+                && self.swept(now, id, progress.what, out)
+            {
+                acted += 1;
+            }
+        }
+        (at < all).then_some(Progress {
+            what: progress.what,
+            at: at as u32,
+        })
+    }
+
+    /// Whether something was done.
+    fn swept(&mut self, now: Instant, id: FlowId, what: Sweep, out: &mut impl Output) -> bool {
+        match (what, self.flows[id].state) {
+            (Sweep::CloseStands, State::Held) => self.close_stands(now, id, out),
+            (Sweep::Gone, State::Held) => self.owner_gone(now, id, out),
+            (Sweep::Gone, _) => return self.owner_is_gone(now, id, out),
+            (Sweep::Drain, _) => return self.drain_flow(now, id, out),
+            _ => return false,
+        }
+        true
+    }
+
+    /// A flow whose owner went without a word.
+    fn owner_is_gone(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
+        let flow = &self.flows[id];
+        match flow.state {
+            State::SynSent => return self.syn_elsewhere(now, id, out),
+            State::Fresh | State::Idle => {}
+            State::Response if flow.all_acked() && self.answered(id) => {}
+            State::Request if self.may_replay_again(id) => {}
+            _ => return false,
+        }
+        // A process that closed its listener may still serve what it accepted; its flows leave with their next requests.
+        let health = &self.backends[usize::from(flow.owner.backend)].health;
+        let silent = health.down() == Some(Down::Silent);
+        let request = flow.state == State::Request;
+        if !silent || flow.pin.is_some() || !(request || self.at_rest(id)) || !self.may_rescue(id) {
+            return false;
+        }
+        self.flows[id].bits.set(Bits::HELD_FIN, false);
+        self.owner_gone(now, id, out);
+        true
+    }
+
+    /// A flow whose SYN nobody answered asks another backend.
+    fn syn_elsewhere(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
+        let Some(leg) = self.another_for_syn(now, id) else {
+            return false;
+        };
+        self.pending = leg;
+        let _ = self.step(now, id, Event::SynRefused, out);
+        true
+    }
+}

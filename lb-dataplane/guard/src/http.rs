@@ -1,0 +1,336 @@
+//! HTTP/1.0 and 1.1 (RFC 9112) over both directions: which requests are outstanding, and how far their answers are.
+//!
+//! Owns request lines, status lines and the list of outstanding requests. Never looks into a body.
+
+mod side;
+
+use crate::{
+    line::{Cut, End},
+    pin::Pin,
+};
+use side::{At, Side, Stage, WORD_BYTES_MAX, is_token};
+
+/// Bits of the lists below. Browsers do not pipeline and proxies send a handful.
+const PIPELINE_MAX: u32 = 32;
+/// ` HTTP/1.1`, the end of a request line.
+const VERSION_BYTES: usize = 9;
+/// `HTTP/1.1 200 `, the start of a status line.
+const STATUS_BYTES: usize = 13;
+
+#[derive(Clone)]
+pub(crate) struct Http1 {
+    client: Side,
+    server: Side,
+    /// Outstanding requests whose method is known. The oldest is bit 0 of the lists.
+    count: u32,
+    was_head: u32,
+    not_idempotent: u32,
+    wants_close: u32,
+    /// Of the response in progress, once its status line says it; else 0.
+    status: u16,
+    /// A final response began since the last rest.
+    begun: bool,
+    closing: bool,
+    /// The newest request waits for 100 before its body, and neither came yet.
+    awaiting: bool,
+}
+
+impl Http1 {
+    pub(crate) const fn new() -> Self {
+        Self {
+            client: Side::new(),
+            server: Side::new(),
+            count: 0,
+            was_head: 0,
+            not_idempotent: 0,
+            wants_close: 0,
+            status: 0,
+            begun: false,
+            closing: false,
+            awaiting: false,
+        }
+    }
+
+    pub(crate) fn at_rest(&self) -> bool {
+        self.count == 0 && self.client.idle() && self.server.idle()
+    }
+
+    pub(crate) fn response_begun(&self) -> bool {
+        self.begun || !self.server.idle()
+    }
+
+    pub(crate) fn idempotent(&self) -> bool {
+        self.count > 0 && self.not_idempotent == 0 && !self.in_method()
+    }
+
+    pub(crate) fn unanswered(&self) -> u32 {
+        self.count + u32::from(self.in_method())
+    }
+
+    pub(crate) fn closing(&self) -> bool {
+        self.closing || (self.status >= 200 && self.wants_close & 1 != 0)
+    }
+
+    fn in_method(&self) -> bool {
+        self.client.at == At::Start
+            && self.client.stage == Stage::First
+            && !self.client.word.is_empty()
+    }
+
+    pub(crate) fn client(&mut self, gap: u32, mut data: &[u8]) -> Result<(), Pin> {
+        if gap > 0 {
+            if self.client.skip(gap)? {
+                self.request_ended();
+            }
+            self.awaiting = false;
+        }
+        while !data.is_empty() {
+            match self.client.at {
+                At::Start => data = self.request_line(data)?,
+                At::Fields => {
+                    let (rest, ended) = self.client.fields(data)?;
+                    data = rest;
+                    if ended {
+                        self.request_head();
+                    }
+                }
+                _ => {
+                    self.awaiting = false;
+                    let (rest, ended) = self.client.body(data)?;
+                    data = rest;
+                    if ended {
+                        self.request_ended();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn request_line<'a>(&mut self, data: &'a [u8]) -> Result<&'a [u8], Pin> {
+        let side = &mut self.client;
+        let mut rest = data;
+        if side.stage == Stage::First {
+            let room = WORD_BYTES_MAX + 1 - side.word.len();
+            let window = &data[..data.len().min(room)];
+            // Empty lines before a request (RFC 9112 section 2.2). With no byte of the method, `idle` is false between CR and LF.
+            if side.word.is_empty() && (matches!(window[0], b'\r' | b'\n') || !side.idle()) {
+                let Cut { end, used, .. } = side.cut(data)?;
+                match end {
+                    End::BareCr => return Err(Pin::Unparsable),
+                    End::Line => *side = Side::new(),
+                    End::Open => {}
+                }
+                return Ok(&data[used..]);
+            }
+            match window.iter().position(|b| !is_token(*b)) {
+                Some(at) if window[at] == b' ' && at + side.word.len() > 0 => {
+                    side.word.push(&window[..at]);
+                    let method = side.word.get().unwrap_or_default();
+                    let (was_head, idempotent) = match method {
+                        b"GET" | b"OPTIONS" | b"PUT" | b"DELETE" | b"TRACE" => (false, true),
+                        b"HEAD" => (true, true),
+                        b"CONNECT" => return Err(Pin::Connect),
+                        b"PRI" => return Err(Pin::Http2),
+                        _ => (false, false),
+                    };
+                    if self.count == PIPELINE_MAX {
+                        return Err(Pin::PipelineTooDeep);
+                    }
+                    self.was_head |= u32::from(was_head) << self.count;
+                    self.not_idempotent |= u32::from(!idempotent) << self.count;
+                    self.count += 1;
+                    side.word.clear();
+                    side.stage = Stage::Rest;
+                    rest = &data[at + 1..];
+                }
+                None if window.len() < room => {
+                    side.word.push(window);
+                    return Ok(&data[window.len()..]);
+                }
+                _ => return Err(Pin::Unparsable),
+            }
+            if rest.is_empty() {
+                return Ok(rest);
+            }
+        }
+        let Cut { part, end, used } = side.cut(rest)?;
+        side.word.slide(part);
+        match end {
+            End::Line => {}
+            End::Open => return Ok(&rest[used..]),
+            End::BareCr => return Err(Pin::Unparsable),
+        }
+        let line = side.word.get().unwrap_or_default();
+        match &line[line.len().saturating_sub(VERSION_BYTES)..] {
+            [
+                b' ',
+                b'H',
+                b'T',
+                b'T',
+                b'P',
+                b'/',
+                b'1',
+                b'.',
+                minor @ b'0'..=b'9',
+            ] => {
+                side.head.version_1_0 = *minor == b'0';
+            }
+            _ => return Err(Pin::Unparsable),
+        }
+        side.begin_fields();
+        Ok(&rest[used..])
+    }
+
+    fn request_head(&mut self) {
+        let head = self.client.head;
+        if head.ends() {
+            // With none outstanding, the answer ended before the request's head did.
+            match self.count.checked_sub(1) {
+                Some(newest) => self.wants_close |= 1 << newest,
+                None => self.closing = true,
+            }
+        }
+        if self.client.begin_body() {
+            self.request_ended();
+        } else {
+            self.awaiting = head.expect && self.count > 0;
+        }
+    }
+
+    fn request_ended(&mut self) {
+        self.client = Side::new();
+        self.awaiting = false;
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        if self.at_rest() {
+            self.begun = false;
+        }
+    }
+
+    pub(crate) fn server(&mut self, gap: u32, mut data: &[u8]) -> Result<(), Pin> {
+        if gap > 0 && self.server.skip(gap)? {
+            self.response_ended();
+        }
+        while !data.is_empty() {
+            match self.server.at {
+                At::Start => data = self.status_line(data)?,
+                At::Fields => {
+                    let (rest, ended) = self.server.fields(data)?;
+                    data = rest;
+                    if ended {
+                        self.response_head();
+                    }
+                }
+                _ => {
+                    let (rest, ended) = self.server.body(data)?;
+                    data = rest;
+                    if ended {
+                        self.response_ended();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn status_line<'a>(&mut self, data: &'a [u8]) -> Result<&'a [u8], Pin> {
+        if self.count == 0 {
+            return Err(Pin::ServerFirst);
+        }
+        let side = &mut self.server;
+        let Cut { part, end, used } = side.cut(data)?;
+        if side.stage == Stage::First {
+            let room = STATUS_BYTES - side.word.len();
+            side.word.push(&part[..part.len().min(room)]);
+            if side.word.len() == STATUS_BYTES || end == End::Line {
+                let Some(
+                    [
+                        b'H',
+                        b'T',
+                        b'T',
+                        b'P',
+                        b'/',
+                        b'1',
+                        b'.',
+                        minor @ b'0'..=b'9',
+                        b' ',
+                        a @ b'1'..=b'9',
+                        b @ b'0'..=b'9',
+                        c @ b'0'..=b'9',
+                    ]
+                    | [
+                        b'H',
+                        b'T',
+                        b'T',
+                        b'P',
+                        b'/',
+                        b'1',
+                        b'.',
+                        minor @ b'0'..=b'9',
+                        b' ',
+                        a @ b'1'..=b'9',
+                        b @ b'0'..=b'9',
+                        c @ b'0'..=b'9',
+                        b' ',
+                    ],
+                ) = side.word.get()
+                else {
+                    return Err(Pin::Unparsable);
+                };
+                let digit = |d: &u8| u16::from(d - b'0');
+                self.status = digit(a) * 100 + digit(b) * 10 + digit(c);
+                side.head.version_1_0 = *minor == b'0';
+                side.stage = Stage::Rest;
+                if self.status == 101 {
+                    return Err(Pin::Upgrade);
+                }
+                if self.status >= 200 {
+                    self.begun = true;
+                    if self.awaiting && self.count == 1 {
+                        return Err(Pin::Expect);
+                    }
+                }
+            }
+        }
+        match end {
+            End::Line => self.server.begin_fields(),
+            End::Open => {}
+            End::BareCr => return Err(Pin::Unparsable),
+        }
+        Ok(&data[used..])
+    }
+
+    /// The length of the body: RFC 9112 section 6.3.
+    fn response_head(&mut self) {
+        let head = self.server.head;
+        if self.status < 200 {
+            // 100 asks for the body of the oldest request, so of the newest only where that is the same.
+            self.awaiting &= self.status != 100 || self.count > 1;
+            self.status = 0;
+            self.server = Side::new();
+            return;
+        }
+        self.closing |= head.ends();
+        let bodiless = self.was_head & 1 != 0 || matches!(self.status, 204 | 304);
+        if !bodiless && !head.chunked && head.length.is_none() {
+            self.server.at = At::UntilClose;
+            self.closing = true;
+        } else if bodiless || self.server.begin_body() {
+            self.response_ended();
+        }
+    }
+
+    fn response_ended(&mut self) {
+        self.closing |= self.wants_close & 1 != 0;
+        self.count -= 1;
+        self.was_head >>= 1;
+        self.not_idempotent >>= 1;
+        self.wants_close >>= 1;
+        self.status = 0;
+        self.server = Side::new();
+        self.settle();
+    }
+}

@@ -1,0 +1,474 @@
+//! One direction of an HTTP/1 connection: head lines and the framing of bodies (RFC 9112 sections 5 to 7).
+//!
+//! Owns what both directions have in common. Never knows methods, status codes or the other direction.
+
+use crate::{
+    line::{Cut, DIGITS_MAX, End, Word, cut},
+    pin::Pin,
+};
+
+/// Bytes of a head or of a trailer section. Servers take 8 to 64 KiB; whoever sends more is answered with an error or is no HTTP.
+const HEAD_BYTES_MAX: u32 = 64 << 10;
+/// Bytes of a chunk's size with its extensions.
+const CHUNK_LINE_BYTES_MAX: u32 = 4 << 10;
+/// 15 hexadecimal digits: below 2^60.
+const CHUNK_DIGITS_MAX: u8 = 15;
+/// The longest field name of interest, `proxy-authorization`.
+const NAME_BYTES_MAX: usize = 19;
+/// Methods have at most 17 bytes in IANA's registry, words of interest in field values at most 12.
+pub(crate) const WORD_BYTES_MAX: usize = 24;
+
+/// Where in a message the direction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    Start,
+    Fields,
+    Body(u64),
+    ChunkSize,
+    ChunkData(u64),
+    ChunkEnd,
+    Trailers,
+    UntilClose,
+}
+
+/// Where in a line the direction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Before its first byte, or in the first word of a start line.
+    First,
+    Name,
+    Value,
+    /// What follows is of no interest, or is the target of a request.
+    Rest,
+}
+
+/// Fields of interest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    /// No field line yet.
+    Nothing,
+    Other,
+    ContentLength,
+    TransferEncoding,
+    Connection,
+    Expect,
+    /// A list of challenges.
+    Challenge,
+    /// Credentials: the scheme is the first word.
+    Credentials,
+}
+
+/// What a head says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Head {
+    pub(crate) length: Option<u64>,
+    pub(crate) chunked: bool,
+    pub(crate) close: bool,
+    pub(crate) keep_alive: bool,
+    pub(crate) expect: bool,
+    pub(crate) version_1_0: bool,
+}
+
+impl Head {
+    /// The sender ends the connection after this message, or wants it ended (RFC 9112 section 9.3).
+    pub(crate) fn ends(&self) -> bool {
+        self.close || (self.version_1_0 && !self.keep_alive)
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Side {
+    pub(crate) at: At,
+    pub(crate) stage: Stage,
+    field: Field,
+    cr: bool,
+    /// Blanks came behind the digits.
+    closed: bool,
+    digits: u8,
+    pub(crate) word: Word<WORD_BYTES_MAX>,
+    /// Bytes that the head may still have.
+    budget: u32,
+    number: u64,
+    pub(crate) head: Head,
+}
+
+/// RFC 9110 section 5.6.2.
+pub(crate) const fn is_token(byte: u8) -> bool {
+    TOKEN[byte as usize]
+}
+
+const TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        let c = byte as u8;
+        table[byte] = c.is_ascii_alphanumeric()
+            || matches!(
+                c,
+                b'!' | b'#'
+                    | b'$'
+                    | b'%'
+                    | b'&'
+                    | b'\''
+                    | b'*'
+                    | b'+'
+                    | b'-'
+                    | b'.'
+                    | b'^'
+                    | b'_'
+                    | b'`'
+                    | b'|'
+                    | b'~'
+            );
+        byte += 1;
+    }
+    table
+};
+
+fn field_of(name: &[u8]) -> Field {
+    let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
+    match name.len() {
+        6 if is(b"expect") => Field::Expect,
+        10 if is(b"connection") => Field::Connection,
+        13 if is(b"authorization") => Field::Credentials,
+        14 if is(b"content-length") => Field::ContentLength,
+        16 if is(b"www-authenticate") => Field::Challenge,
+        17 if is(b"transfer-encoding") => Field::TransferEncoding,
+        18 if is(b"proxy-authenticate") => Field::Challenge,
+        19 if is(b"proxy-authorization") => Field::Credentials,
+        _ => Field::Other,
+    }
+}
+
+impl Side {
+    pub(crate) const fn new() -> Self {
+        Self {
+            at: At::Start,
+            stage: Stage::First,
+            field: Field::Nothing,
+            cr: false,
+            closed: false,
+            digits: 0,
+            word: Word::new(),
+            budget: HEAD_BYTES_MAX,
+            number: 0,
+            head: Head {
+                length: None,
+                chunked: false,
+                close: false,
+                keep_alive: false,
+                expect: false,
+                version_1_0: false,
+            },
+        }
+    }
+
+    /// Between two messages.
+    pub(crate) fn idle(&self) -> bool {
+        self.at == At::Start && self.stage == Stage::First && self.word.is_empty() && !self.cr
+    }
+
+    /// The next piece of a line, within the head's limit.
+    #[inline]
+    pub(crate) fn cut<'a>(&mut self, data: &'a [u8]) -> Result<Cut<'a>, Pin> {
+        let within = data.len().min(self.budget as usize);
+        if within == 0 && !data.is_empty() {
+            return Err(Pin::HeadTooLong);
+        }
+        let piece = cut(&mut self.cr, &data[..within]);
+        self.budget -= piece.used as u32;
+        Ok(piece)
+    }
+
+    /// The start line ended.
+    pub(crate) fn begin_fields(&mut self) {
+        self.at = At::Fields;
+        self.stage = Stage::First;
+        self.word.clear();
+    }
+
+    /// Field lines: what is left of the data, and whether the head ended.
+    #[inline]
+    pub(crate) fn fields<'a>(&mut self, mut data: &'a [u8]) -> Result<(&'a [u8], bool), Pin> {
+        while !data.is_empty() {
+            let Cut { part, end, used } = self.cut(data)?;
+            data = &data[used..];
+            let ended = end == End::Line;
+            if ended && part.is_empty() && self.stage == Stage::First {
+                if self.head.chunked && (self.head.length.is_some() || self.head.version_1_0) {
+                    // Which of the two counts is where request smuggling begins (RFC 9112 section 6.1).
+                    return Err(Pin::Unparsable);
+                }
+                return Ok((data, true));
+            }
+            self.field(part, ended)?;
+            if end == End::BareCr {
+                return Err(Pin::Unparsable);
+            }
+        }
+        Ok((data, false))
+    }
+
+    #[inline]
+    fn field(&mut self, mut part: &[u8], ended: bool) -> Result<(), Pin> {
+        if self.stage == Stage::First {
+            let Some(first) = part.first() else {
+                return Ok(());
+            };
+            self.stage = match first | 0x20 {
+                b'c' | b't' | b'e' | b'w' | b'a' | b'p' => Stage::Name,
+                _ if is_token(*first) => {
+                    self.field = Field::Other;
+                    Stage::Rest
+                }
+                _ => self.folded(*first)?,
+            };
+        }
+        if self.stage == Stage::Name {
+            let room = NAME_BYTES_MAX + 1 - self.word.len();
+            let window = &part[..part.len().min(room)];
+            match window.iter().position(|b| !is_token(*b)) {
+                Some(at) if window[at] == b':' => {
+                    self.field = if self.word.is_empty() {
+                        field_of(&window[..at])
+                    } else {
+                        self.word.push(&window[..at]);
+                        self.word.get().map_or(Field::Other, field_of)
+                    };
+                    self.word.clear();
+                    part = &part[at + 1..];
+                    self.stage = match self.field {
+                        Field::Other => Stage::Rest,
+                        _ => Stage::Value,
+                    };
+                }
+                // Blanks before the colon, or no name at all: servers differ.
+                Some(_) => return Err(Pin::Unparsable),
+                None if window.len() == room => {
+                    self.field = Field::Other;
+                    self.word.clear();
+                    self.stage = Stage::Rest;
+                }
+                None if ended => return Err(Pin::Unparsable),
+                None => {
+                    self.word.push(window);
+                    return Ok(());
+                }
+            }
+        }
+        if self.stage == Stage::Value {
+            match self.field {
+                Field::ContentLength => self.content_length(part, ended)?,
+                _ => self.words(part, ended)?,
+            }
+        }
+        if ended {
+            self.stage = Stage::First;
+        }
+        Ok(())
+    }
+
+    /// A line that begins with a blank goes on with the field before it (RFC 9112 section 5.2), or is no field at all.
+    fn folded(&mut self, first: u8) -> Result<Stage, Pin> {
+        match self.field {
+            _ if !matches!(first, b' ' | b'\t') => Err(Pin::Unparsable),
+            Field::Other | Field::Credentials => Ok(Stage::Rest),
+            Field::Challenge => Ok(Stage::Value),
+            _ => Err(Pin::Unparsable),
+        }
+    }
+
+    fn content_length(&mut self, part: &[u8], ended: bool) -> Result<(), Pin> {
+        for byte in part {
+            match byte {
+                b'0'..=b'9' if !self.closed && self.digits < DIGITS_MAX => {
+                    self.number = self.number * 10 + u64::from(byte - b'0');
+                    self.digits += 1;
+                }
+                b' ' | b'\t' => self.closed = self.digits > 0,
+                _ => return Err(Pin::Unparsable),
+            }
+        }
+        if ended {
+            let known = self.head.length.replace(self.number);
+            if self.digits == 0 || known.is_some_and(|length| length != self.number) {
+                return Err(Pin::Unparsable);
+            }
+            self.clear_number();
+        }
+        Ok(())
+    }
+
+    fn clear_number(&mut self) {
+        self.number = 0;
+        self.digits = 0;
+        self.closed = false;
+    }
+
+    fn words(&mut self, part: &[u8], ended: bool) -> Result<(), Pin> {
+        let mut rest = part;
+        let challenge = self.field == Field::Challenge;
+        while self.stage == Stage::Value {
+            let separates = |b: &u8| match challenge {
+                true => !is_token(*b),
+                false => matches!(b, b',' | b' ' | b'\t'),
+            };
+            let Some(at) = rest.iter().position(separates) else {
+                self.word.push(rest);
+                break;
+            };
+            self.word.push(&rest[..at]);
+            self.word_ended()?;
+            if self.field == Field::TransferEncoding && rest[at] == b',' {
+                return Err(Pin::Unparsable);
+            }
+            rest = &rest[at + 1..];
+        }
+        if ended {
+            self.word_ended()?;
+            if self.field == Field::TransferEncoding && !self.head.chunked {
+                return Err(Pin::Unparsable);
+            }
+        }
+        Ok(())
+    }
+
+    fn word_ended(&mut self) -> Result<(), Pin> {
+        if self.word.is_empty() {
+            return Ok(());
+        }
+        let word = self.word.get().unwrap_or_default();
+        let is = |other: &[u8]| word.eq_ignore_ascii_case(other);
+        match self.field {
+            // Other codings, and chunked twice, are read in different ways.
+            Field::TransferEncoding if self.head.chunked || !is(b"chunked") => {
+                return Err(Pin::Unparsable);
+            }
+            Field::TransferEncoding => self.head.chunked = true,
+            Field::Connection if is(b"close") => self.head.close = true,
+            Field::Connection if is(b"keep-alive") => self.head.keep_alive = true,
+            Field::Expect if is(b"100-continue") => self.head.expect = true,
+            Field::Challenge | Field::Credentials if is(b"ntlm") || is(b"negotiate") => {
+                return Err(Pin::BoundAuth);
+            }
+            Field::Credentials => self.stage = Stage::Rest,
+            _ => {}
+        }
+        self.word.clear();
+        Ok(())
+    }
+
+    /// Goes to the body that the head declares; true if there is none.
+    pub(crate) fn begin_body(&mut self) -> bool {
+        self.at = match self.head.length {
+            _ if self.head.chunked => At::ChunkSize,
+            Some(length) if length > 0 => At::Body(length),
+            _ => return true,
+        };
+        self.stage = Stage::First;
+        self.budget = CHUNK_LINE_BYTES_MAX;
+        false
+    }
+
+    /// Takes up to `bytes` of a body of known length in one step: how many, and whether the message ended with them.
+    fn advance(&mut self, bytes: u64) -> (u64, bool) {
+        match &mut self.at {
+            At::UntilClose => (bytes, false),
+            At::Body(left) => {
+                let taken = bytes.min(*left);
+                *left -= taken;
+                (taken, *left == 0)
+            }
+            At::ChunkData(left) => {
+                let taken = bytes.min(*left);
+                *left -= taken;
+                if *left == 0 {
+                    self.at = At::ChunkEnd;
+                }
+                (taken, false)
+            }
+            _ => (0, false),
+        }
+    }
+
+    /// Bytes that were not seen. True if the message ended with them.
+    pub(crate) fn skip(&mut self, gap: u32) -> Result<bool, Pin> {
+        let (taken, ended) = self.advance(u64::from(gap));
+        match taken == u64::from(gap) {
+            true => Ok(ended),
+            false => Err(Pin::Gap),
+        }
+    }
+
+    /// Bytes of a body: what is left of the data, and whether the message ended.
+    pub(crate) fn body<'a>(&mut self, data: &'a [u8]) -> Result<(&'a [u8], bool), Pin> {
+        if matches!(self.at, At::Body(_) | At::ChunkData(_) | At::UntilClose) {
+            let (taken, ended) = self.advance(data.len() as u64);
+            return Ok((&data[taken as usize..], ended));
+        }
+        let Cut { part, end, used } = self.cut(data)?;
+        let rest = &data[used..];
+        let ended = end == End::Line;
+        let mut message_ended = false;
+        match self.at {
+            At::ChunkSize => {
+                self.chunk_size(part)?;
+                if ended && self.digits == 0 {
+                    return Err(Pin::Unparsable);
+                }
+                if ended {
+                    (self.at, self.budget) = match self.number {
+                        0 => (At::Trailers, HEAD_BYTES_MAX),
+                        size => (At::ChunkData(size), CHUNK_LINE_BYTES_MAX),
+                    };
+                    self.clear_number();
+                    self.stage = Stage::First;
+                }
+            }
+            At::ChunkEnd if !part.is_empty() => return Err(Pin::Unparsable),
+            At::ChunkEnd if ended => {
+                self.at = At::ChunkSize;
+                self.budget = CHUNK_LINE_BYTES_MAX;
+            }
+            At::Trailers => {
+                message_ended = ended && part.is_empty() && self.stage == Stage::First;
+                let begun = !ended && (!part.is_empty() || self.stage == Stage::Rest);
+                self.stage = if begun { Stage::Rest } else { Stage::First };
+            }
+            _ => {}
+        }
+        match end {
+            End::BareCr => Err(Pin::Unparsable),
+            _ => Ok((rest, message_ended)),
+        }
+    }
+
+    /// Digits, then blanks, then extensions behind a semicolon, which nobody uses.
+    fn chunk_size(&mut self, part: &[u8]) -> Result<(), Pin> {
+        for byte in part {
+            if self.stage == Stage::Rest {
+                break;
+            }
+            let digit = match byte {
+                b'0'..=b'9' => byte - b'0',
+                b'a'..=b'f' => byte - b'a' + 10,
+                b'A'..=b'F' => byte - b'A' + 10,
+                b' ' | b'\t' if self.digits > 0 => {
+                    self.closed = true;
+                    continue;
+                }
+                b';' if self.digits > 0 => {
+                    self.stage = Stage::Rest;
+                    continue;
+                }
+                _ => return Err(Pin::Unparsable),
+            };
+            if self.closed || self.digits == CHUNK_DIGITS_MAX {
+                return Err(Pin::Unparsable);
+            }
+            self.number = self.number << 4 | u64::from(digit);
+            self.digits += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! Where requests and responses begin and end: exact guards for HTTP/1, RESP (redis) and the memcached text protocol.
+//!
+//! Owns: one connection's conversation as far as it decides whether the connection may go to another server, from the bytes of
+//! both directions in any segmentation. It never allocates, blocks, reads a clock, keeps a message or changes a byte; what it
+//! cannot follow pins the connection ([`Pin`]), for ever.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod http;
+mod line;
+mod memcached;
+mod pin;
+mod resp;
+
+pub use pin::{Pin, detect};
+pub use resp::{PRELUDE_MAX, Prelude, prelude_reply_matches};
+
+use core::fmt;
+
+/// Protocols that have an exact guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// HTTP/1.0 and HTTP/1.1 (RFC 9112).
+    Http1,
+    /// RESP2, as redis and its relatives speak it.
+    Resp,
+    /// The memcached text protocol, meta commands included.
+    Memcached,
+}
+
+/// What is known of one connection's conversation.
+#[derive(Clone)]
+pub struct Tracker {
+    pin: Option<Pin>,
+    talk: Talk,
+}
+
+#[derive(Clone)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "kept in place in a table of fixed size; no allocation"
+)]
+enum Talk {
+    Http1(http::Http1),
+    Resp(resp::Resp),
+    Memcached(memcached::Memcached),
+}
+
+// One per flow with something outstanding or a session; the engine's table of them is sized with this.
+const _: () = assert!(size_of::<Tracker>() <= 256);
+
+/// Runs the same call on whichever conversation this is.
+macro_rules! each {
+    ($talk:expr, $name:ident => $call:expr) => {
+        match $talk {
+            Talk::Http1($name) => $call,
+            Talk::Resp($name) => $call,
+            Talk::Memcached($name) => $call,
+        }
+    };
+}
+
+impl Tracker {
+    /// A connection on which nothing was said yet.
+    pub fn new(guard: Guard) -> Self {
+        let talk = match guard {
+            Guard::Http1 => Talk::Http1(http::Http1::new()),
+            Guard::Resp => Talk::Resp(resp::Resp::new()),
+            Guard::Memcached => Talk::Memcached(memcached::Memcached::new()),
+        };
+        Self { pin: None, talk }
+    }
+
+    /// New bytes of the client, in order. `gap` bytes directly before `data` were forwarded but will never be shown. A gap that
+    /// lies wholly inside a body of known length is counted and skipped; any other pins ([`Pin::Gap`]).
+    #[inline]
+    pub fn client(&mut self, gap: u32, data: &[u8]) {
+        if self.pin.is_none() {
+            let followed = each!(&mut self.talk, t => t.client(gap, data));
+            self.settle(followed);
+        }
+    }
+
+    /// The same for the server's bytes.
+    #[inline]
+    pub fn server(&mut self, gap: u32, data: &[u8]) {
+        if self.pin.is_none() {
+            let followed = each!(&mut self.talk, t => t.server(gap, data));
+            self.settle(followed);
+        }
+    }
+
+    fn settle(&mut self, followed: Result<(), Pin>) {
+        if let Err(pin) = followed {
+            self.pin = Some(pin);
+            // A pinned connection needs no secret any more.
+            if let Talk::Resp(resp) = &mut self.talk {
+                resp.forget_session();
+            }
+        }
+    }
+
+    /// Every request is complete and completely answered, no partial message in either direction, and no state is held that ties
+    /// the connection to this server for now (`MULTI` to `EXEC`, `WATCH`). A new request may go to another server.
+    pub fn at_rest(&self) -> bool {
+        self.pin.is_none() && each!(&self.talk, t => t.at_rest())
+    }
+
+    /// Why the connection can never move again.
+    pub fn pinned(&self) -> Option<Pin> {
+        self.pin
+    }
+
+    /// Whether response bytes came since the last rest that are not whole interim responses (1xx but 101): an interim response
+    /// that has begun and not ended counts while it lasts, because nothing may be spliced behind its half.
+    pub fn response_begun(&self) -> bool {
+        each!(&self.talk, t => t.response_begun())
+    }
+
+    /// Whether executing all unanswered requests once more does what executing them once does; false with none known, and while
+    /// state is held on this server.
+    pub fn idempotent(&self) -> bool {
+        self.pin.is_none() && each!(&self.talk, t => t.idempotent())
+    }
+
+    /// Requests (commands) begun and not completely answered; once pinned, what was known last.
+    pub fn unanswered(&self) -> u32 {
+        each!(&self.talk, t => t.unanswered())
+    }
+
+    /// It was said, or the protocol version says, that the connection ends after the response in progress or just finished.
+    /// What a request says counts from the moment its final response begins: before, a FIN is no answer.
+    pub fn closing(&self) -> bool {
+        each!(&self.talk, t => t.closing())
+    }
+
+    /// Nothing to remember: the same as [`Tracker::new`].
+    pub fn is_default(&self) -> bool {
+        self.at_rest() && !self.closing() && !self.has_session()
+    }
+
+    fn has_session(&self) -> bool {
+        matches!(&self.talk, Talk::Resp(resp) if resp.has_session())
+    }
+
+    /// RESP: the bytes that restore the session (`AUTH`, `SELECT`) on another server, written into `out`; `None` if the session
+    /// is the default one. The session is the one in which the oldest unanswered command was sent.
+    pub fn prelude(&self, out: &mut [u8; PRELUDE_MAX]) -> Option<Prelude> {
+        match &self.talk {
+            Talk::Resp(resp) if self.pin.is_none() => resp.prelude(out),
+            _ => None,
+        }
+    }
+}
+
+/// Never shows bytes of the conversation: they may be secrets.
+impl fmt::Debug for Tracker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let guard = match self.talk {
+            Talk::Http1(_) => Guard::Http1,
+            Talk::Resp(_) => Guard::Resp,
+            Talk::Memcached(_) => Guard::Memcached,
+        };
+        f.debug_struct("Tracker")
+            .field("guard", &guard)
+            .field("pin", &self.pin)
+            .field("at_rest", &self.at_rest())
+            .field("unanswered", &self.unanswered())
+            .field("response_begun", &self.response_begun())
+            .field("idempotent", &self.idempotent())
+            .field("closing", &self.closing())
+            .field("session", &self.has_session())
+            .finish()
+    }
+}

@@ -1,0 +1,492 @@
+//! The memcached text protocol with meta commands (memcached's doc/protocol.txt): which commands are outstanding.
+//!
+//! Owns command lines, data blocks and replies. Never keeps a key or a value. A command that is not listed here pins, because
+//! some are answered with streams.
+
+use crate::{
+    line::{Cut, End, Word, cut, decimal},
+    pin::Pin,
+};
+
+/// A `get` may have many keys of up to 250 bytes. Memcached itself takes long lines of `get` only.
+const LINE_BYTES_MAX: u32 = 64 << 10;
+/// The longest word of interest is `SERVER_ERROR`; lengths have at most 9 digits.
+const WORD_BYTES_MAX: usize = 12;
+/// Words are counted up to this. No word of interest is that far back.
+const WORDS_MAX: u8 = 254;
+/// The first byte of a request in the binary protocol.
+const BINARY: u8 = 0x80;
+
+/// What a command's line is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    /// Only reads, and nothing in its line is of interest.
+    Reads,
+    /// `mg`: reads unless a flag says otherwise.
+    MetaGet,
+    Meta,
+    /// `ms`: the length is the third word.
+    MetaSet,
+    /// The length is the fifth word.
+    Store,
+    /// Changes something, may end with `noreply` behind this many words.
+    Changes(u8),
+    Quit,
+}
+
+fn verb(word: &[u8]) -> Option<Verb> {
+    Some(match word {
+        b"get" | b"gets" | b"version" | b"mn" | b"me" => Verb::Reads,
+        b"mg" => Verb::MetaGet,
+        b"md" | b"ma" => Verb::Meta,
+        b"ms" => Verb::MetaSet,
+        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" => Verb::Store,
+        b"flush_all" | b"verbosity" => Verb::Changes(1),
+        b"delete" | b"incr" | b"decr" | b"touch" => Verb::Changes(2),
+        // Words of these are keys, and `stats reset` is none of them to repeat.
+        b"gat" | b"gats" | b"stats" => Verb::Changes(u8::MAX),
+        b"quit" => Verb::Quit,
+        _ => return None,
+    })
+}
+
+/// The kinds of lines of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// `VALUE`: a data block and more lines follow. The length is the fourth word.
+    Value,
+    /// `VA`: a data block follows and ends the reply. The length is the second word.
+    MetaValue,
+    /// More lines follow.
+    More,
+    Last,
+    /// The command was not understood, or not all of it.
+    Refused,
+    Failed,
+}
+
+fn answer(word: &[u8]) -> Option<Answer> {
+    Some(match word {
+        b"VALUE" => Answer::Value,
+        b"VA" => Answer::MetaValue,
+        b"STAT" | b"ITEM" | b"PREFIX" => Answer::More,
+        b"END" | b"STORED" | b"NOT_STORED" | b"EXISTS" | b"NOT_FOUND" | b"DELETED" | b"TOUCHED"
+        | b"OK" | b"RESET" | b"VERSION" | b"HD" | b"EN" | b"NF" | b"NS" | b"EX" | b"MN" | b"ME" => {
+            Answer::Last
+        }
+        b"ERROR" | b"CLIENT_ERROR" => Answer::Refused,
+        b"SERVER_ERROR" => Answer::Failed,
+        // What incr and decr answer has up to 20 digits: longer than a word of interest.
+        [b'0'..=b'9', ..] => Answer::Last,
+        _ => return None,
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Line,
+    Data(u32),
+    /// CR LF behind the data.
+    DataEnd,
+}
+
+/// One direction: words of lines, and data blocks.
+#[derive(Clone)]
+struct Side {
+    at: At,
+    cr: bool,
+    /// Words of this line that are complete.
+    words: u8,
+    word: Word<WORD_BYTES_MAX>,
+    budget: u32,
+    /// Of the data block that this line announces.
+    length: Option<u32>,
+}
+
+impl Side {
+    const fn new() -> Self {
+        Self {
+            at: At::Line,
+            cr: false,
+            words: 0,
+            word: Word::new(),
+            budget: LINE_BYTES_MAX,
+            length: None,
+        }
+    }
+
+    fn at_line_start(&self) -> bool {
+        self.at == At::Line && self.words == 0 && self.word.is_empty() && !self.cr
+    }
+
+    fn skip(&mut self, gap: u32) -> Result<(), Pin> {
+        match &mut self.at {
+            _ if gap == 0 => Ok(()),
+            At::Data(left) if gap <= *left => {
+                *left -= gap;
+                if *left == 0 {
+                    self.at = At::DataEnd;
+                }
+                Ok(())
+            }
+            _ => Err(Pin::Gap),
+        }
+    }
+
+    /// Takes a piece of a data block: what is left, and whether the block ended.
+    fn data<'a>(&mut self, data: &'a [u8]) -> Result<(&'a [u8], bool), Pin> {
+        if let At::Data(left) = self.at {
+            let taken = data.len().min(left as usize);
+            self.at = match left - taken as u32 {
+                0 => At::DataEnd,
+                left => At::Data(left),
+            };
+            return Ok((&data[taken..], false));
+        }
+        match (self.cr, data.first()) {
+            (false, Some(b'\r')) => self.cr = true,
+            (true, Some(b'\n')) => {
+                *self = Self::new();
+                return Ok((&data[1..], true));
+            }
+            _ => return Err(Pin::Unparsable),
+        }
+        Ok((&data[1..], false))
+    }
+
+    /// The next word of the line, as far as it goes: what is left, and how it ended. Words are separated by spaces.
+    #[inline]
+    fn next<'a>(&mut self, data: &'a [u8]) -> Result<(&'a [u8], WordEnd), Pin> {
+        if self.budget == 0 {
+            return Err(Pin::HeadTooLong);
+        }
+        let within = &data[..data.len().min(self.budget as usize)];
+        let space = |b: &u8| matches!(b, b' ' | b'\r' | b'\n');
+        if !self.cr {
+            let length = within.iter().position(space).unwrap_or(within.len());
+            if length > 0 || within[0] == b' ' {
+                self.word.push(&within[..length]);
+                let ended = within.get(length) == Some(&b' ');
+                let used = length + usize::from(ended);
+                self.budget -= used as u32;
+                let end = if ended { WordEnd::Word } else { WordEnd::Open };
+                return Ok((&data[used..], end));
+            }
+        }
+        self.rest_of_line(data)
+    }
+
+    /// Goes to the line's end without looking at its words.
+    fn rest_of_line<'a>(&mut self, data: &'a [u8]) -> Result<(&'a [u8], WordEnd), Pin> {
+        if self.budget == 0 {
+            return Err(Pin::HeadTooLong);
+        }
+        let within = &data[..data.len().min(self.budget as usize)];
+        let Cut { end, used, .. } = cut(&mut self.cr, within);
+        self.budget -= used as u32;
+        match end {
+            End::Line => Ok((&data[used..], WordEnd::Line)),
+            End::Open => Ok((&data[used..], WordEnd::Open)),
+            End::BareCr => Err(Pin::Unparsable),
+        }
+    }
+
+    /// The word that just ended is the length of a data block.
+    fn set_length(&mut self) -> Result<(), Pin> {
+        let number = self.word.get().and_then(decimal);
+        let number = number.and_then(|n| u32::try_from(n).ok());
+        self.length = Some(number.ok_or(Pin::Unparsable)?);
+        Ok(())
+    }
+
+    fn next_word(&mut self) {
+        if !self.word.is_empty() {
+            self.words = (self.words + 1).min(WORDS_MAX);
+            self.word.clear();
+        }
+    }
+
+    /// The line ended and announced a data block of this length.
+    fn begin_data(&mut self, length: u32) {
+        *self = Self::new();
+        self.at = match length {
+            0 => At::DataEnd,
+            length => At::Data(length),
+        };
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WordEnd {
+    Open,
+    Word,
+    Line,
+}
+
+#[derive(Clone)]
+pub(crate) struct Memcached {
+    client: Side,
+    server: Side,
+    verb: Verb,
+    answer: Answer,
+    /// The last word was `noreply`.
+    no_reply: bool,
+    /// A flag makes `mg` more than a read.
+    changes: bool,
+    /// Commands that will be answered whose line is complete, and whole replies, since the last rest.
+    sent: u32,
+    answered: u32,
+    /// `sent` behind the newest command that is not idempotent, and the newest with a data block.
+    tainted: u32,
+    stored: u32,
+    /// Commands without a reply were sent, the newest of them behind `sent` = this. Done when a later one is answered.
+    quiet: Option<u32>,
+    in_reply: bool,
+    begun: bool,
+    closing: bool,
+}
+
+/// `a` is behind `b`; both count on for ever.
+fn behind(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) as i32 > 0
+}
+
+impl Memcached {
+    pub(crate) const fn new() -> Self {
+        Self {
+            client: Side::new(),
+            server: Side::new(),
+            verb: Verb::Reads,
+            answer: Answer::Last,
+            no_reply: false,
+            changes: false,
+            sent: 0,
+            answered: 0,
+            tainted: 0,
+            stored: 0,
+            quiet: None,
+            in_reply: false,
+            begun: false,
+            closing: false,
+        }
+    }
+
+    pub(crate) fn at_rest(&self) -> bool {
+        self.outstanding() == 0
+            && self.quiet.is_none()
+            && self.client.at_line_start()
+            && self.server.at_line_start()
+            && !self.in_reply
+    }
+
+    pub(crate) fn response_begun(&self) -> bool {
+        self.begun
+    }
+
+    pub(crate) fn idempotent(&self) -> bool {
+        self.outstanding() > 0
+            && !behind(self.tainted, self.answered)
+            && self.quiet.is_none()
+            && !self.in_line()
+    }
+
+    /// Commands that are never answered count as one until a later command's answer shows that they are done.
+    pub(crate) fn unanswered(&self) -> u32 {
+        self.outstanding() + u32::from(self.quiet.is_some()) + u32::from(self.in_line())
+    }
+
+    pub(crate) fn closing(&self) -> bool {
+        self.closing
+    }
+
+    fn outstanding(&self) -> u32 {
+        self.sent.wrapping_sub(self.answered)
+    }
+
+    fn in_line(&self) -> bool {
+        self.client.at == At::Line && !self.client.at_line_start()
+    }
+
+    pub(crate) fn client(&mut self, gap: u32, mut data: &[u8]) -> Result<(), Pin> {
+        self.client.skip(gap)?;
+        while let Some(first) = data.first() {
+            if self.client.at != At::Line {
+                data = self.client.data(data)?.0;
+                continue;
+            }
+            if *first == BINARY && self.client.at_line_start() {
+                return Err(Pin::Binary);
+            }
+            let (rest, end) = match self.verb {
+                Verb::Reads | Verb::Quit if self.client.words > 0 => {
+                    self.client.rest_of_line(data)?
+                }
+                _ => self.client.next(data)?,
+            };
+            data = rest;
+            if end == WordEnd::Open {
+                continue;
+            }
+            self.command_word()?;
+            if end == WordEnd::Line {
+                self.command_line_ended()?;
+            }
+        }
+        self.settle();
+        Ok(())
+    }
+
+    fn command_word(&mut self) -> Result<(), Pin> {
+        let side = &mut self.client;
+        if side.word.is_empty() {
+            return Ok(());
+        }
+        let word = side.word.get().unwrap_or_default();
+        if side.words == 0 {
+            self.verb = verb(word).ok_or(Pin::Unparsable)?;
+            side.next_word();
+            return Ok(());
+        }
+        self.no_reply = match self.verb {
+            Verb::Store => side.words > 4 && word == b"noreply",
+            Verb::Changes(least) => side.words >= least && word == b"noreply",
+            _ => false,
+        };
+        match (self.verb, side.words) {
+            (Verb::Store, 4) | (Verb::MetaSet, 2) => side.set_length()?,
+            // Quiet mode: some outcomes are not answered.
+            (Verb::Meta | Verb::MetaGet | Verb::MetaSet, 2..) if word.starts_with(b"q") => {
+                return Err(Pin::Unparsable);
+            }
+            (Verb::MetaGet, 2..) => self.changes |= matches!(word, [b'N' | b'R' | b'T' | b'E', ..]),
+            _ => {}
+        }
+        side.next_word();
+        Ok(())
+    }
+
+    fn command_line_ended(&mut self) -> Result<(), Pin> {
+        let length = self.client.length;
+        let stores = matches!(self.verb, Verb::Store | Verb::MetaSet);
+        if self.client.words == 0 || stores != length.is_some() {
+            return Err(Pin::Unparsable);
+        }
+        match length {
+            Some(length) => self.client.begin_data(length),
+            None => self.client = Side::new(),
+        }
+        let reads = self.verb == Verb::Reads || (self.verb == Verb::MetaGet && !self.changes);
+        if self.verb == Verb::Quit {
+            self.closing = true;
+        } else if self.no_reply {
+            self.quiet = Some(self.sent);
+        } else {
+            self.sent = self.sent.wrapping_add(1);
+            if !reads {
+                self.tainted = self.sent;
+            }
+            if stores {
+                self.stored = self.sent;
+            }
+        }
+        self.no_reply = false;
+        self.changes = false;
+        self.verb = Verb::Reads;
+        Ok(())
+    }
+
+    pub(crate) fn server(&mut self, gap: u32, mut data: &[u8]) -> Result<(), Pin> {
+        self.server.skip(gap)?;
+        while !data.is_empty() {
+            if self.outstanding() == 0 {
+                return Err(Pin::ServerFirst);
+            }
+            self.begun = true;
+            if self.server.at != At::Line {
+                let (rest, ended) = self.server.data(data)?;
+                data = rest;
+                if ended && self.answer == Answer::MetaValue {
+                    self.replied();
+                }
+                continue;
+            }
+            self.in_reply = true;
+            let (rest, end) = match self.answer {
+                Answer::Value | Answer::MetaValue => self.server.next(data)?,
+                _ if self.server.words == 0 => self.server.next(data)?,
+                _ => self.server.rest_of_line(data)?,
+            };
+            data = rest;
+            if end == WordEnd::Open {
+                continue;
+            }
+            self.reply_word()?;
+            if end == WordEnd::Line {
+                self.reply_line_ended()?;
+            }
+        }
+        self.settle();
+        Ok(())
+    }
+
+    fn reply_word(&mut self) -> Result<(), Pin> {
+        let side = &mut self.server;
+        if side.word.is_empty() {
+            return Ok(());
+        }
+        if side.words == 0 {
+            self.answer = match side.word.get() {
+                Some(word) => answer(word).ok_or(Pin::Unparsable)?,
+                // Longer than any word: a number.
+                None => Answer::Last,
+            };
+        }
+        if matches!(
+            (self.answer, side.words),
+            (Answer::Value, 3) | (Answer::MetaValue, 1)
+        ) {
+            side.set_length()?;
+        }
+        side.next_word();
+        Ok(())
+    }
+
+    fn reply_line_ended(&mut self) -> Result<(), Pin> {
+        let (length, words) = (self.server.length, self.server.words);
+        self.server = Side::new();
+        match self.answer {
+            _ if words == 0 => Err(Pin::Unparsable),
+            Answer::Value | Answer::MetaValue => {
+                self.server.begin_data(length.ok_or(Pin::Unparsable)?);
+                Ok(())
+            }
+            Answer::More => Ok(()),
+            // It may answer a command whose noreply was not understood, or leave a data block to be read as commands.
+            Answer::Refused | Answer::Failed if self.quiet.is_some() => Err(Pin::Unparsable),
+            Answer::Refused if behind(self.stored, self.answered) => Err(Pin::Unparsable),
+            _ => {
+                self.replied();
+                Ok(())
+            }
+        }
+    }
+
+    fn replied(&mut self) {
+        self.answered = self.answered.wrapping_add(1);
+        self.in_reply = false;
+        self.answer = Answer::Last;
+        if self.quiet.is_some_and(|at| behind(self.answered, at)) {
+            self.quiet = None;
+        }
+    }
+
+    fn settle(&mut self) {
+        if self.at_rest() {
+            self.begun = false;
+            self.sent = 0;
+            self.answered = 0;
+            self.tainted = 0;
+            self.stored = 0;
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Metric families under construction: puts samples of one name together, as the text format wants them.
+//!
+//! Owns the prefix of all names. Knows no metric.
+
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use std::collections::BTreeMap;
+
+/// Of every metric's name.
+pub const PREFIX: &str = "baton_dataplane_";
+
+/// Metric families under construction, by name.
+#[derive(Default)]
+pub struct Families(BTreeMap<String, (MetricFamily, Vec<Metric>)>);
+
+impl Families {
+    /// Adds a counter's sample.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "the metric type is a float: exact up to 2^53, then rounded"
+    )]
+    pub fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
+        let mut metric = with_labels(labels);
+        let mut counter = Counter::default();
+        counter.set_value(value as f64);
+        metric.set_counter(counter);
+        self.add(name, help, MetricType::COUNTER, metric);
+    }
+
+    /// Adds a gauge's sample.
+    pub fn gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: f64) {
+        let mut metric = with_labels(labels);
+        let mut gauge = Gauge::default();
+        gauge.set_value(value);
+        metric.set_gauge(gauge);
+        self.add(name, help, MetricType::GAUGE, metric);
+    }
+
+    fn add(&mut self, name: &str, help: &str, kind: MetricType, metric: Metric) {
+        let name = format!("{PREFIX}{name}");
+        let (_, metrics) = self.0.entry(name).or_insert_with_key(|name| {
+            let mut family = MetricFamily::default();
+            family.set_name(name.clone());
+            family.set_help(help.to_owned());
+            family.set_field_type(kind);
+            (family, Vec::new())
+        });
+        metrics.push(metric);
+    }
+
+    /// All families.
+    pub fn finish(self) -> Vec<MetricFamily> {
+        self.0
+            .into_values()
+            .map(|(mut family, metrics)| {
+                family.set_metric(metrics);
+                family
+            })
+            .collect()
+    }
+}
+
+fn with_labels(labels: &[(&str, &str)]) -> Metric {
+    let labels = labels
+        .iter()
+        .map(|(name, value)| {
+            let mut pair = LabelPair::default();
+            pair.set_name((*name).to_owned());
+            pair.set_value((*value).to_owned());
+            pair
+        })
+        .collect();
+    let mut metric = Metric::default();
+    metric.set_label(labels);
+    metric
+}

@@ -1,0 +1,236 @@
+//! The worker's report as metrics: counters, tables, policies and their backends.
+//!
+//! Owns their names: `<what>_<unit>[_total]` behind the prefix. Labels are fixed words, policies and backends.
+
+use super::families::Families;
+use crate::{commands::Report, diagnosis};
+use baton_api::{BackendState, DrainState, PolicyState};
+
+/// Adds all figures of a report.
+pub fn worker(out: &mut Families, report: &Report) {
+    for (name, label, value) in &report.counters {
+        let label = label.map(|(name, value)| [(name, value)]);
+        out.counter(
+            name,
+            "A counter of the packet worker.",
+            label.as_ref().map_or(&[], |l| l.as_slice()),
+            *value,
+        );
+    }
+    let state = &report.state;
+    out.gauge(
+        "snapshot_generation",
+        "Generation of the snapshot in force.",
+        &[],
+        float(state.generation),
+    );
+    out.gauge(
+        "uptime_seconds",
+        "Seconds since start.",
+        &[],
+        float(state.uptime_seconds),
+    );
+    for (table, (used, limit)) in &state.tables {
+        let label = [("table", table.as_str())];
+        let used_help = "Entries in use in a table of fixed size.";
+        out.gauge("table_used_entries", used_help, &label, float(*used));
+        let limit_help = "Size of a table of fixed size.";
+        out.gauge("table_limit_entries", limit_help, &label, float(*limit));
+    }
+    for policy in &state.policies {
+        self::policy(out, policy);
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "gauges are floats; their figures are far below 2^53"
+)]
+fn float(value: u64) -> f64 {
+    value as f64
+}
+
+fn truth(truth: bool) -> f64 {
+    f64::from(u8::from(truth))
+}
+
+fn policy(out: &mut Families, policy: &PolicyState) {
+    let name = policy.name.as_str();
+    let label = [("policy", name)];
+    for (name, help, value) in [
+        (
+            "policy_active_flows",
+            "Client connections at this moment.",
+            float(policy.flows),
+        ),
+        (
+            "policy_panic",
+            "1 if too few backends are usable, so that all are used.",
+            truth(policy.panic),
+        ),
+    ] {
+        out.gauge(name, help, &label, value);
+    }
+    for (name, help, value) in [
+        (
+            "policy_flows_total",
+            "Client connections since start.",
+            policy.flows_total,
+        ),
+        (
+            "policy_migrations_total",
+            "Adoptions that were confirmed.",
+            policy.migrations_total,
+        ),
+        (
+            "policy_rollbacks_total",
+            "Adoptions that were taken back.",
+            policy.rollbacks_total,
+        ),
+        (
+            "policy_rescues_total",
+            "Flows that died backends left and other ones went on with.",
+            policy.rescues_total,
+        ),
+        (
+            "policy_replays_total",
+            "Requests that may have been executed and were sent again.",
+            policy.replays_total,
+        ),
+    ] {
+        out.counter(name, help, &label, value);
+    }
+    for (metric, help, counts) in [
+        (
+            "policy_lost_total",
+            "Flows that ended because of a backend's death, by reason.",
+            &policy.lost_total,
+        ),
+        (
+            "policy_pins_total",
+            "Flows that can never move any more, by reason.",
+            &policy.pins_total,
+        ),
+    ] {
+        for (reason, count) in counts {
+            let labels = [("policy", name), ("reason", reason.as_str())];
+            out.counter(metric, help, &labels, *count);
+        }
+    }
+    for backend in &policy.backends {
+        self::backend(out, name, backend);
+    }
+}
+
+fn backend(out: &mut Families, policy: &str, backend: &BackendState) {
+    let labels = [("policy", policy), ("backend", backend.name.as_str())];
+    for (name, help, value) in [
+        (
+            "backend_up",
+            "1 if the backend works, as far as checks and traffic tell.",
+            truth(diagnosis::is_up(backend)),
+        ),
+        (
+            "backend_adoptable",
+            "1 if the backend's adopter answered the last probe.",
+            truth(backend.adoptable),
+        ),
+        (
+            "backend_draining",
+            "1 if the backend takes no new flow.",
+            truth(backend.draining || backend.drain.is_some()),
+        ),
+        (
+            "backend_active_flows",
+            "Flows that the backend owns.",
+            float(backend.flows),
+        ),
+        (
+            "backend_stranded_flows",
+            "Flows that wait for another owner because this one is gone.",
+            float(backend.stranded),
+        ),
+        (
+            "backend_outstanding_requests",
+            "Requests without a response byte yet.",
+            float(backend.outstanding),
+        ),
+        (
+            "backend_first_byte_seconds",
+            "Moving peak average of the time to the first response byte.",
+            float(backend.first_byte.0) / 1e6,
+        ),
+    ] {
+        out.gauge(name, help, &labels, value);
+    }
+    for (name, help, value) in [
+        (
+            "backend_requests_total",
+            "Requests since start.",
+            backend.requests_total,
+        ),
+        (
+            "backend_migrations_in_total",
+            "Flows that came by migration.",
+            backend.migrations_in_total,
+        ),
+        (
+            "backend_migrations_out_total",
+            "Flows that left by migration.",
+            backend.migrations_out_total,
+        ),
+        (
+            "backend_rescued_total",
+            "Flows that died here and went on elsewhere.",
+            backend.rescued_total,
+        ),
+    ] {
+        out.counter(name, help, &labels, value);
+    }
+    if let Some(drain) = &backend.drain {
+        self::drain(out, labels, drain);
+    }
+}
+
+/// Gauges, there only while the backend drains: all of them start at 0 with each drain.
+fn drain(out: &mut Families, labels: [(&'static str, &str); 2], drain: &DrainState) {
+    for (name, help, value) in [
+        (
+            "drain_moved_flows",
+            "Flows that moved since the drain began.",
+            drain.moved,
+        ),
+        (
+            "drain_ended_flows",
+            "Flows that ended by themselves since the drain began.",
+            drain.ended,
+        ),
+        (
+            "drain_closed_flows",
+            "Flows that the drain's deadline closed.",
+            drain.closed,
+        ),
+        (
+            "drain_reset_flows",
+            "Flows that the drain's deadline reset.",
+            drain.reset,
+        ),
+    ] {
+        out.gauge(name, help, &labels, float(value));
+    }
+    out.gauge(
+        "drain_deadline_seconds",
+        "Until the drain's deadline; 0 when it has passed.",
+        &labels,
+        float(drain.left.0) / 1e6,
+    );
+    for (reason, flows) in &drain.waiting {
+        let [policy, backend] = labels;
+        out.gauge(
+            "drain_waiting_flows",
+            "Flows that have not left a draining backend, by what they wait for.",
+            &[policy, backend, ("reason", reason.as_str())],
+            float(*flows),
+        );
+    }
+}

@@ -1,0 +1,234 @@
+//! What is wrong with policies and backends, in words, with what to do about it: pure functions of the state.
+//!
+//! A problem means that the dataplane does not do its job, so that `status` ends with 1; a note is worth a look. A
+//! backend that drains or is ejected is no problem as long as another one is usable.
+
+use baton_api::{BackendState, PolicyState, State};
+
+/// Backends that one sentence names.
+const NAMED_MAX: usize = 4;
+
+/// Whether a backend works, as far as anybody knows. Empty: the dataplane is too old to say.
+pub fn is_up(backend: &BackendState) -> bool {
+    matches!(backend.health.as_str(), "up" | "")
+}
+
+/// One word for a backend, the reason that weighs most.
+pub fn word(backend: &BackendState) -> &str {
+    if !is_up(backend) {
+        backend.health.split(':').next().unwrap_or_default()
+    } else if backend.draining || backend.drain.is_some() {
+        "drains"
+    } else if backend.weight == 0 {
+        "weight 0"
+    } else if !backend.adoptable {
+        "no adopt"
+    } else {
+        "up"
+    }
+}
+
+/// Whether it takes new flows.
+fn is_usable(backend: &BackendState) -> bool {
+    matches!(word(backend), "up" | "no adopt")
+}
+
+/// What keeps policies from being served as they should be.
+pub fn problems(state: &State) -> Vec<String> {
+    // A policy without a frontend has left the snapshot; only its last flows are still there.
+    let listed = state.policies.iter().filter(|p| !p.frontends.is_empty());
+    listed.filter_map(problem).collect()
+}
+
+fn problem(policy: &PolicyState) -> Option<String> {
+    let (name, all) = (&policy.name, policy.backends.len());
+    if all == 0 {
+        return Some(format!(
+            "policy `{name}` has no backend, so nobody serves new connections: add one"
+        ));
+    }
+    let unusable: Vec<&BackendState> = policy.backends.iter().filter(|b| !is_usable(b)).collect();
+    let why = named(&unusable);
+    if unusable.len() == all {
+        let then = if policy.panic {
+            "all are used nevertheless (panic mode)"
+        } else {
+            "nobody serves new connections"
+        };
+        return Some(format!(
+            "policy `{name}`: none of its {all} backends is usable ({why}), so {then}: look at the pods; \
+             `lb-dataplane backends` says more"
+        ));
+    }
+    policy.panic.then(|| {
+        format!(
+            "policy `{name}` is in panic mode: too few of its {all} backends are usable ({why}), so all are used, also \
+             those that do not work: mend them, or lower `health.panicPercent`"
+        )
+    })
+}
+
+/// `a is down, b drains`.
+fn named(backends: &[&BackendState]) -> String {
+    let mut words: Vec<String> = backends
+        .iter()
+        .take(NAMED_MAX)
+        .map(|backend| match word(backend) {
+            "drains" => format!("{} drains", backend.name),
+            "weight 0" => format!("{} has weight 0", backend.name),
+            word => format!("{} is {word}", backend.name),
+        })
+        .collect();
+    if backends.len() > NAMED_MAX {
+        words.push(format!("{} more", backends.len() - NAMED_MAX));
+    }
+    words.join(", ")
+}
+
+/// What is worth a look although policies are served.
+pub fn notes(state: &State) -> Vec<String> {
+    let mut notes = Vec::new();
+    for policy in &state.policies {
+        for backend in policy.backends.iter().filter(|b| !is_up(b)) {
+            let advice = match word(backend) {
+                "unhealthy" => {
+                    "look at the pod, or at `health.active` of the policy if it does work"
+                }
+                "ejected" => "it is tried again when its time is over",
+                _ => "look at the pod and its node",
+            };
+            notes.push(format!(
+                "backend `{}` of `{}` is {}: {advice}",
+                backend.name, policy.name, backend.health
+            ));
+        }
+        let lost: u64 = policy.lost_total.values().sum();
+        if lost > 0 {
+            notes.push(format!(
+                "policy `{}` lost {lost} {} to failed backends since start ({}): `onBackendFailure` says which requests \
+                 may be sent again",
+                policy.name,
+                if lost == 1 { "flow" } else { "flows" },
+                reasons(&policy.lost_total)
+            ));
+        }
+    }
+    notes
+}
+
+/// `4 upgrade, 3 server first`: most frequent first.
+pub fn reasons(counts: &std::collections::BTreeMap<String, u64>) -> String {
+    let mut counts: Vec<(&String, u64)> = counts
+        .iter()
+        .map(|(reason, count)| (reason, *count))
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let words: Vec<String> = counts
+        .iter()
+        .map(|(reason, count)| format!("{count} {}", reason.replace('_', " ")))
+        .collect();
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::samples;
+
+    /// A state with one policy, changed.
+    fn state(change: impl FnOnce(&mut PolicyState)) -> State {
+        let mut state = samples::reply().state;
+        change(&mut state.policies[0]);
+        state
+    }
+
+    #[test]
+    fn no_usable_backend_and_panic_are_problems_and_nothing_else_is() {
+        let one_is_left: [fn(&mut PolicyState); 5] = [
+            |p| p.backends[1].health = "ejected: 5 failures in a row".into(),
+            |p| p.backends[1].health = "unhealthy: GET /: 503, expected 200".into(),
+            |p| p.backends[1].draining = true,
+            |p| p.lost_total = [("unknown_fate".into(), 3)].into(),
+            |p| p.backends[0].adoptable = false,
+        ];
+        for change in one_is_left {
+            assert_eq!(problems(&state(change)), Vec::<String>::new());
+        }
+        let text = problems(&state(|p| {
+            p.backends[0].health = "down: no answer".into();
+            p.backends[1].draining = true;
+        }))
+        .join("\n");
+        assert_eq!(
+            text,
+            "policy `web`: none of its 2 backends is usable (a is down, b drains), so nobody serves new connections: \
+             look at the pods; `lb-dataplane backends` says more"
+        );
+        let text = problems(&state(|p| {
+            p.backends[0].health = "unhealthy".into();
+            p.backends[1].weight = 0;
+            p.backends[1].draining = false;
+            p.panic = true;
+        }))
+        .join("\n");
+        assert!(
+            text.contains("(a is unhealthy, b has weight 0), so all are used nevertheless"),
+            "{text}"
+        );
+        let text = problems(&state(|p| {
+            p.backends[1].health = "down: refused".into();
+            p.panic = true;
+        }))
+        .join("\n");
+        assert!(
+            text.starts_with("policy `web` is in panic mode: too few of its 2"),
+            "{text}"
+        );
+        assert!(text.contains("(b is down)"), "{text}");
+        let text = problems(&state(|p| p.backends.clear())).join("\n");
+        assert!(text.contains("`web` has no backend"), "{text}");
+        let gone = state(|p| {
+            p.backends.clear();
+            p.frontends.clear();
+        });
+        assert!(problems(&gone).is_empty(), "it has left the snapshot");
+        let many = state(|p| {
+            p.backends = vec![p.backends[1].clone(); 6];
+            for backend in &mut p.backends {
+                backend.health = "down: gone".into();
+            }
+        });
+        assert!(
+            problems(&many)[0].contains("b is down, 2 more)"),
+            "{many:?}"
+        );
+    }
+
+    #[test]
+    fn notes_name_what_fails_and_what_was_lost() {
+        assert!(notes(&samples::reply().state).is_empty(), "all is well");
+        let noted = notes(&state(|p| {
+            p.backends[0].health = "unhealthy: GET /healthz: 503, expected 200-399".into();
+            p.backends[1].health = "ejected: for 20s, 5 failures in a row".into();
+            p.lost_total = [
+                ("unknown_fate".into(), 2),
+                ("no_backend".into(), 3),
+                ("policy".into(), 0),
+            ]
+            .into();
+        }));
+        assert_eq!(noted.len(), 3, "{noted:?}");
+        assert_eq!(
+            noted[0],
+            "backend `a` of `web` is unhealthy: GET /healthz: 503, expected 200-399: look at the pod, or at \
+             `health.active` of the policy if it does work"
+        );
+        assert!(noted[1].contains("is tried again"), "{noted:?}");
+        assert!(
+            noted[2].contains("`web` lost 5 flows")
+                && noted[2].contains("(3 no backend, 2 unknown fate)"),
+            "{noted:?}"
+        );
+    }
+}

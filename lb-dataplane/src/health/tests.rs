@@ -1,0 +1,335 @@
+//! Checks over real sockets of this machine; the worker is a queue that is looked into.
+
+use super::*;
+use crate::commands::{self, Inbox};
+use baton_api::{Micros, StatusRange};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::Notify,
+};
+
+/// Far longer than anything here takes.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A server whose answer to everything is these bytes, then it closes.
+async fn answering(answer: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request).await;
+            let _ = stream.write_all(answer).await;
+        }
+    });
+    address
+}
+
+/// A server that answers with this status, and counts.
+#[derive(Default)]
+struct Server {
+    status: AtomicU16,
+    asked: AtomicUsize,
+}
+
+async fn switchable(status: u16) -> (SocketAddr, Arc<Server>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let server = Arc::new(Server::default());
+    server.status.store(status, Ordering::Relaxed);
+    let shared = Arc::clone(&server);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request).await;
+            shared.asked.fetch_add(1, Ordering::Relaxed);
+            let status = shared.status.load(Ordering::Relaxed);
+            let answer = format!("HTTP/1.1 {status} Word\r\ncontent-length: 0\r\n\r\n");
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    (address, server)
+}
+
+fn check(path: Option<&str>) -> ActiveCheck {
+    ActiveCheck {
+        path: path.map(str::to_owned),
+        host: None,
+        expect: StatusRange::new(200, 399).into_iter().collect(),
+        port: None,
+        interval: Micros::from_millis(10),
+        jitter_percent: 10,
+        timeout: Micros::from_secs(10),
+        healthy: 2,
+        unhealthy: 3,
+    }
+}
+
+fn snapshot(backends: &[(&str, SocketAddr)], check: Option<&ActiveCheck>) -> Arc<Snapshot> {
+    let backends: Vec<_> = backends
+        .iter()
+        .map(|(name, address)| serde_json::json!({"name": name, "endpoint": address.to_string()}))
+        .collect();
+    let snapshot = serde_json::json!({"generation": 1, "policies": [{
+        "name": "web", "frontends": ["0.0.0.0:80"], "backends": backends, "health": {"active": check},
+    }]});
+    Arc::new(serde_json::from_value(snapshot).expect("a snapshot"))
+}
+
+/// The checks at work, and the worker's end of the queue.
+struct Lab {
+    snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    inbox: Inbox,
+    failures: Arc<Failures>,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let (worker, inbox) = commands::channel().expect("an eventfd");
+        let snapshots = watch::Sender::new(None);
+        let failures = Arc::new(Failures::default());
+        tokio::spawn(run(
+            worker,
+            Arc::clone(&failures),
+            snapshots.subscribe(),
+            20_000..=32_767,
+        ));
+        Self {
+            snapshots,
+            inbox,
+            failures,
+        }
+    }
+
+    fn apply(&self, snapshot: Arc<Snapshot>) {
+        self.snapshots.send_replace(Some(snapshot));
+    }
+
+    /// The next verdict that the worker is told.
+    async fn told(&mut self) -> (Endpoint, Option<bool>) {
+        let next = async {
+            loop {
+                match self.inbox.next() {
+                    Some(Command::Health {
+                        policy,
+                        backend,
+                        healthy,
+                    }) => {
+                        assert_eq!(policy, "web");
+                        return (backend, healthy);
+                    }
+                    Some(_) => panic!("another command"),
+                    None => time::sleep(Duration::from_millis(1)).await,
+                }
+            }
+        };
+        time::timeout(DEADLINE, next).await.expect("told in time")
+    }
+}
+
+async fn until(what: &str, good: impl Fn() -> bool) {
+    let wait = async {
+        while !good() {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    time::timeout(DEADLINE, wait).await.expect(what);
+}
+
+#[tokio::test]
+async fn the_worker_is_told_each_turn_and_only_these() {
+    let (address, server) = switchable(200).await;
+    let mut lab = Lab::new();
+    lab.apply(snapshot(&[("a", address)], Some(&check(Some("/healthz")))));
+    assert_eq!(lab.told().await.1, Some(true));
+    server.status.store(503, Ordering::Relaxed);
+    assert_eq!(lab.told().await.1, Some(false));
+    let mut policy = crate::status::samples::reply().state.policies.remove(0);
+    policy.backends[0].endpoint = address.to_string().parse().expect("an endpoint");
+    policy.backends[0].health = "unhealthy".into();
+    lab.failures.explain(&mut policy);
+    assert_eq!(
+        policy.backends[0].health,
+        "unhealthy: GET /healthz: 503, expected 200-399"
+    );
+    server.status.store(301, Ordering::Relaxed);
+    assert_eq!(lab.told().await.1, Some(true));
+    let before = server.asked.load(Ordering::Relaxed);
+    until("more checks", || {
+        server.asked.load(Ordering::Relaxed) > before + 5
+    })
+    .await;
+    assert!(lab.inbox.next().is_none(), "nothing turned");
+}
+
+#[tokio::test]
+async fn snapshots_start_keep_restart_and_end_checks() {
+    let (a, server_a) = switchable(503).await;
+    let (b, server_b) = switchable(200).await;
+    let end = |address: SocketAddr| Endpoint::new(address.ip(), address.port()).expect("a port");
+    let mut lab = Lab::new();
+    // One failure decides at the start; afterwards a hundred successes would be needed to turn.
+    let slow = ActiveCheck {
+        healthy: 100,
+        ..check(Some("/"))
+    };
+    lab.apply(snapshot(&[("a", a)], Some(&slow)));
+    assert_eq!(lab.told().await, (end(a), Some(false)));
+    server_a.status.store(200, Ordering::Relaxed);
+
+    // Another backend, another name: the first check goes on, and its verdict is told again, as the worker may have
+    // forgotten it. Were it restarted, the first success would turn it.
+    lab.apply(snapshot(&[("renamed", a), ("b", b)], Some(&slow)));
+    assert_eq!(lab.told().await, (end(a), Some(false)));
+    assert_eq!(lab.told().await, (end(b), Some(true)));
+    let before = server_a.asked.load(Ordering::Relaxed);
+    until("three more checks", || {
+        server_a.asked.load(Ordering::Relaxed) > before + 3
+    })
+    .await;
+    assert!(lab.inbox.next().is_none(), "the first check was restarted");
+
+    // A changed check starts afresh: its first result decides again.
+    let changed = ActiveCheck {
+        path: Some("/other".into()),
+        ..slow
+    };
+    lab.apply(snapshot(&[("renamed", a)], Some(&changed)));
+    assert_eq!(lab.told().await, (end(b), None), "no longer checked");
+    assert_eq!(lab.told().await, (end(a), Some(false)), "until it is known");
+    assert_eq!(lab.told().await, (end(a), Some(true)));
+
+    lab.apply(snapshot(&[("renamed", a)], None));
+    assert_eq!(lab.told().await, (end(a), None));
+    // Nobody asks any more: what is in flight ends, then nothing comes.
+    let counts = || [&server_a, &server_b].map(|s| s.asked.load(Ordering::Relaxed));
+    time::sleep(Duration::from_millis(100)).await;
+    let asked = counts();
+    time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(counts(), asked);
+}
+
+#[tokio::test]
+async fn more_backends_than_checks_at_one_time_wait_for_their_turn() {
+    let listener = TcpListener::bind("0.0.0.0:0").await.expect("a port");
+    let port = listener.local_addr().expect("its address").port();
+    let open = Arc::new(AtomicUsize::new(0));
+    let go = Arc::new(Notify::new());
+    let (counter, gate) = (Arc::clone(&open), Arc::clone(&go));
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            counter.fetch_add(1, Ordering::Relaxed);
+            let gate = Arc::clone(&gate);
+            tokio::spawn(async move {
+                gate.notified().await;
+                let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n").await;
+            });
+        }
+    });
+    const BACKENDS: usize = CHECKS_MAX + 40;
+    let names: Vec<String> = (0..BACKENDS).map(|i| format!("b{i}")).collect();
+    let backends: Vec<(&str, SocketAddr)> = names
+        .iter()
+        .enumerate()
+        .map(|(i, name)| {
+            let address = [127, 1, (i / 256) as u8, (i % 256) as u8];
+            (name.as_str(), SocketAddr::from((address, 80)))
+        })
+        .collect();
+    let lab = Lab::new();
+    lab.apply(snapshot(
+        &backends,
+        Some(&ActiveCheck {
+            port: Some(port),
+            interval: Micros::from_secs(3_600),
+            timeout: Micros::from_secs(3_600),
+            ..check(Some("/"))
+        }),
+    ));
+    let opened = || open.load(Ordering::Relaxed);
+    until("all turns taken", || opened() >= CHECKS_MAX).await;
+    time::sleep(SPREAD_MAX.min(Duration::from_millis(400))).await;
+    assert_eq!(opened(), CHECKS_MAX, "more than the limit at one time");
+    until("the rest", || {
+        go.notify_waiters();
+        opened() == BACKENDS
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_failure_is_told_in_words() {
+    let source = Source::new(20_000..=32_767);
+    let ask =
+        async |target: SocketAddr, check: ActiveCheck| Probe { target, check }.ask(&source).await;
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .await
+        .and_then(|listener| listener.local_addr())
+        .expect("a port");
+    let cases: [(&[u8], Outcome); 7] = [
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+            Outcome::Good,
+        ),
+        (
+            b"HTTP/1.0 302 Found\r\nlocation: /login\r\n\r\n",
+            Outcome::Good,
+        ),
+        // Longer than is read: closed in the middle, and good.
+        (concat_long(), Outcome::Good),
+        (
+            b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
+            Outcome::Bad("GET /healthz: 503, expected 200-399".into()),
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\nonly",
+            Outcome::Bad("GET /healthz: 200, but its body broke off: ".into()),
+        ),
+        (
+            b"SSH-2.0-OpenSSH\r\n",
+            Outcome::Bad("GET /healthz: 127.0.0.1:".into()),
+        ),
+        (b"", Outcome::Bad("GET /healthz: 127.0.0.1:".into())),
+    ];
+    for (answer, expected) in cases {
+        let target = answering(answer).await;
+        let outcome = ask(target, check(Some("/healthz"))).await;
+        match (&outcome, &expected) {
+            (Outcome::Bad(why), Outcome::Bad(start)) => assert!(why.starts_with(start), "{why}"),
+            _ => assert_eq!(outcome, expected, "{}", String::from_utf8_lossy(answer)),
+        }
+    }
+    assert_eq!(ask(answering(b"").await, check(None)).await, Outcome::Good);
+    let Outcome::Bad(why) = ask(closed, check(None)).await else {
+        panic!("nobody listens there");
+    };
+    let start = format!("TCP connect: {closed}: Connection refused");
+    assert!(why.starts_with(&start), "{why}");
+
+    // Accepted by the kernel, never answered.
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let target = silent.local_addr().expect("its address");
+    let short = ActiveCheck {
+        timeout: Micros::from_millis(20),
+        ..check(Some("/healthz"))
+    };
+    assert_eq!(
+        ask(target, short).await,
+        Outcome::Bad(format!("GET /healthz: no answer from {target} within 20ms"))
+    );
+
+    // This machine's own trouble is not the backend's.
+    let source = Source::new(1_024..=u16::MAX);
+    let check = check(None);
+    let outcome = Probe { target, check }.ask(&source).await;
+    assert!(matches!(outcome, Outcome::NotAsked(_)), "{outcome:?}");
+}
+
+/// A good head, and a body that goes on for ever as far as a check is concerned.
+fn concat_long() -> &'static [u8] {
+    let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n".to_vec();
+    answer.resize(64 << 10, b'x');
+    answer.leak()
+}
