@@ -7,7 +7,6 @@ use crate::{
     clock,
     commands::{Command, CounterValue, Inbox, Report},
 };
-use baton_api::Endpoint;
 use baton_engine::{Engine, Instant, Output, Verdict};
 use baton_xsk::{Disposition, Port, Steering, Tx};
 use std::{io, net::IpAddr, ops::RangeInclusive, time::Duration};

@@ -37,6 +37,8 @@ pub struct NginxOptions {
     pub keepalive_requests: Option<u64>,
     /// Close a connection that is idle for so long; `None` keeps it for an hour.
     pub keepalive_timeout: Option<Duration>,
+    /// Further lines of the `http` block, as more servers.
+    pub more: String,
 }
 
 impl Default for NginxOptions {
@@ -48,6 +50,7 @@ impl Default for NginxOptions {
             connections: 8192,
             keepalive_requests: None,
             keepalive_timeout: None,
+            more: String::new(),
         }
     }
 }
@@ -120,6 +123,7 @@ impl Pod {
             port,
             backlog,
             connections,
+            more,
             ..
         } = options;
         let requests = options.keepalive_requests.unwrap_or(KEEPALIVE_REQUESTS);
@@ -158,6 +162,7 @@ http {{
     location /files/ {{ root {dir}; }}
     location /upload/ {{ root {dir}; dav_methods PUT; }}
   }}
+  {more}
 }}
 "#
         )

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use baton_api::Protocol;
-use baton_lab::{Pod, content, policy};
+use baton_lab::{NginxOptions, Pod, content, policy, run_command};
 use baton_ns::{Scene, always, until};
 use std::{
     io::{Read, Write},
@@ -131,6 +131,84 @@ fn check(scene: &Scene, case: &Case) -> Result<()> {
         );
     }
     eprintln!("{}: {:?}", case.name, scene.policy(index)?.pins_total);
+    Ok(())
+}
+
+#[test]
+fn real_tls_and_http2_pass_and_stay() -> Result<()> {
+    const TLS_PORT: u16 = 443;
+    const HTTP2_PORT: u16 = 8_081;
+    const REQUESTS: usize = 20;
+    let mut scene = Scene::with_pods("guards-real", 3)?;
+    let folder = scene.lab.directory().to_owned();
+    let file = |name: &str| folder.join(name).display().to_string();
+    let (key, certificate) = (file("tls.key"), file("tls.pem"));
+    let make = ["req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt"];
+    let what = [
+        "ec_paramgen_curve:prime256v1",
+        "-subj",
+        "/CN=lab",
+        "-keyout",
+    ];
+    let arguments = [&make[..], &what, &[&key, "-out", &certificate]].concat();
+    run_command("openssl", &arguments)?;
+    let answer = "location / { return 200 \"body of $request_uri\\n\"; }";
+    let web = NginxOptions {
+        port: 8_000,
+        more: format!(
+            "server {{ listen 0.0.0.0:{TLS_PORT} ssl http2; ssl_certificate {certificate}; \
+             ssl_certificate_key {key}; {answer} }}\n  \
+             server {{ listen 0.0.0.0:{HTTP2_PORT} http2; {answer} }}"
+        ),
+        ..NginxOptions::default()
+    };
+    let pods = scene.lab.pods();
+    let _servers = pods
+        .iter()
+        .map(|pod| pod.nginx(&web))
+        .collect::<Result<Vec<_>>>()?;
+    for port in [TLS_PORT, HTTP2_PORT] {
+        let backends: Vec<_> = pods
+            .iter()
+            .map(|p| (p.name().to_owned(), SocketAddr::new(p.ipv4(), port)))
+            .collect();
+        let mut real = policy(&format!("real-{port}"), port, &backends);
+        real.migration = always();
+        scene.config.policies.push(real);
+    }
+    scene.start()?;
+    for (index, scheme, flags, port) in [
+        (1, "https", "--insecure", TLS_PORT),
+        (2, "http", "--http2-prior-knowledge", HTTP2_PORT),
+    ] {
+        // One connection, which curl keeps for all of them.
+        let targets: Vec<_> = (0..REQUESTS)
+            .map(|i| Ok(format!("{scheme}://{}/n{i}", scene.address(port)?)))
+            .collect::<Result<_>>()?;
+        let mut arguments = vec![
+            "--silent",
+            "--show-error",
+            "--fail",
+            "--max-time",
+            "20",
+            flags,
+        ];
+        arguments.extend(targets.iter().map(String::as_str));
+        let namespace = scene.lab.client().namespace();
+        let result = namespace.run(|| run_command("curl", &arguments))?;
+        let bodies = scene.explained(result)?;
+        let expected: String = (0..REQUESTS).map(|i| format!("body of /n{i}\n")).collect();
+        ensure!(bodies == expected, "{bodies}");
+        let figures = scene.policy(index)?;
+        let pinned: u64 = figures.pins_total.values().sum();
+        eprintln!("{scheme}: {:?}", figures.pins_total);
+        let stayed = figures.flows_total == 1 && pinned == 1 && figures.migrations_total == 0;
+        let check = || {
+            ensure!(stayed, "{figures:?}");
+            Ok(())
+        };
+        scene.explained(check())?;
+    }
     Ok(())
 }
 

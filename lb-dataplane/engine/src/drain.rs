@@ -10,9 +10,9 @@ use crate::{
     pins::Lost,
     rescue::ADOPTIONS_PER_MS,
     states::{Event, State},
-    sweep::Sweep,
+    sweep::{Sweep, Swept},
 };
-use baton_api::{DrainState, Micros, OnDeadline};
+use baton_api::{DrainState, Micros, OnDeadline, Protocol};
 use baton_packet::{Flags, Segment};
 use std::collections::BTreeMap;
 
@@ -99,8 +99,8 @@ impl Engine {
         }
     }
 
-    /// A flow of a draining backend: whether something was done.
-    pub(crate) fn drain_flow(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
+    /// A flow of a draining backend.
+    pub(crate) fn drain_flow(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> Swept {
         let flow = &self.flows[id];
         let policy = &self.policies[usize::from(flow.policy)];
         let spec = &policy.spec.drain;
@@ -108,8 +108,11 @@ impl Engine {
             (spec.quiet.0, spec.deadline.0 / 1_000, spec.on_deadline);
         let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
         let at_rest = matches!(flow.state, State::Idle | State::Fresh) && flow.all_acked();
-        if at_rest && quiet_ms * 1_000 >= quiet_us && self.move_idle(now, id, out) {
-            return true;
+        if at_rest && quiet_ms * 1_000 >= quiet_us {
+            match self.move_idle(now, id, out) {
+                Swept::Stays => {}
+                swept => return swept,
+            }
         }
         let flow = &self.flows[id];
         let since_ms = self.backends[usize::from(flow.owner.backend)]
@@ -121,7 +124,7 @@ impl Engine {
                 && flow.all_acked()
                 && matches!(flow.state, State::Response | State::Idle | State::Fresh);
         if on_deadline != OnDeadline::Close || !late || !closable || self.closing.is_full() {
-            return false;
+            return Swept::Stays;
         }
         self.count_lost(id, Lost::DrainDeadline);
         let backend = self.flows[id].owner.backend;
@@ -132,33 +135,35 @@ impl Engine {
         flow.boundary = flow.client_next;
         flow.tries = 0;
         let _ = self.step(now, id, Event::DrainClose, out);
-        true
+        Swept::Done
     }
 
     /// Moves a flow at rest without waiting for its next request.
-    fn move_idle(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
+    fn move_idle(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> Swept {
         let flow = &self.flows[id];
-        if flow.pin.is_some() || !self.at_rest(id) || self.closing.is_full() {
-            return false;
-        }
-        if self.policies[usize::from(flow.policy)].spec.protocol == baton_api::Protocol::None {
-            return false;
+        let policy = &self.policies[usize::from(flow.policy)];
+        if flow.pin.is_some()
+            || !self.at_rest(id)
+            || self.closing.is_full()
+            || policy.spec.protocol == Protocol::None
+        {
+            return Swept::Stays;
         }
         let owner = flow.owner.backend;
-        let Some(leg) = self.rescue_leg(now, id, out) else {
-            return false;
+        let Some(leg) = self.rescue_leg(now, id, Some(owner), out) else {
+            let v6 = flow.bits.has(Bits::V6);
+            let policy = &self.policies[usize::from(self.flows[id].policy)];
+            return if policy.someone_adopts(v6, owner, &self.backends, now) {
+                Swept::NoRoom
+            } else {
+                Swept::Stays
+            };
         };
-        if leg.backend == owner {
-            self.backends[usize::from(owner)]
-                .ports
-                .give_back(leg.port, now.ms());
-            return false;
-        }
         self.flows[id].boundary = self.flows[id].client_next;
         self.hand_over(id, leg);
         self.counters.add(Counter::MigrationsBegun);
         let _ = self.step(now, id, Event::MoveIdle, out);
-        true
+        Swept::Done
     }
 
     /// The wait before our FIN is repeated.

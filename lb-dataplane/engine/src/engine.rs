@@ -117,8 +117,8 @@ pub struct Engine {
     pub(crate) next_question_ms: u64,
     /// When the backends are looked over.
     pub(crate) next_round_ms: u64,
-    /// Legs of some backend are being gone through.
-    pub(crate) sweeping: bool,
+    /// When going through the legs of some backend goes on.
+    pub(crate) sweep_due_ms: Option<u64>,
     pub(crate) resolve_again_ms: u64,
     /// The leg that the current event redirects its flow to.
     pub(crate) pending: Leg,
@@ -181,7 +181,7 @@ impl Engine {
             next_probe_ms: now.ms(),
             next_question_ms: u64::MAX,
             next_round_ms: now.ms(),
-            sweeping: false,
+            sweep_due_ms: None,
             resolve_again_ms: now.ms(),
             pending: Leg::NONE,
             resets_left: RESETS_PER_SECOND,

@@ -98,6 +98,13 @@ impl Pool {
             && (self.panic || self.works(at, backends, now))
     }
 
+    /// Whether the member takes flows and can adopt.
+    #[inline]
+    fn adopts(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
+        let backend = &backends[usize::from(self.members[at].backend)];
+        self.usable(at, backends, now) && backend.probe.adoptable(now)
+    }
+
     /// Whether traffic and checks find nothing wrong with the member.
     #[inline]
     fn works(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
@@ -274,10 +281,7 @@ impl Policy {
     ) -> Option<u16> {
         let pool = &self.pools[usize::from(v6)];
         let at = pool.two_choices(backends, now, rng, |at| {
-            let backend = pool.members[at].backend;
-            pool.usable(at, backends, now)
-                && backend != except
-                && backends[usize::from(backend)].probe.adoptable(now)
+            pool.members[at].backend != except && pool.adopts(at, backends, now)
         })?;
         Some(pool.members[at].backend)
     }
@@ -286,18 +290,32 @@ impl Policy {
     pub(crate) fn choose_rescue(
         &self,
         v6: bool,
+        except: Option<u16>,
         backends: &[Backend],
         now: Instant,
         rng: &mut fastrand::Rng,
     ) -> Option<u16> {
         let pool = &self.pools[usize::from(v6)];
         let at = pool.two_choices(backends, now, rng, |at| {
-            let backend = &backends[usize::from(pool.members[at].backend)];
-            pool.usable(at, backends, now)
-                && backend.probe.adoptable(now)
-                && backend.budget.has_room(now)
+            let index = pool.members[at].backend;
+            Some(index) != except
+                && pool.adopts(at, backends, now)
+                && backends[usize::from(index)].budget.has_room(now)
         })?;
         Some(pool.members[at].backend)
+    }
+
+    /// Whether any backend but `except` adopts, however many flows it was given already.
+    pub(crate) fn someone_adopts(
+        &self,
+        v6: bool,
+        except: u16,
+        backends: &[Backend],
+        now: Instant,
+    ) -> bool {
+        let pool = &self.pools[usize::from(v6)];
+        (0..pool.members.len())
+            .any(|at| pool.members[at].backend != except && pool.adopts(at, backends, now))
     }
 
     /// Whether any of its backends could ever adopt: where nobody can, a close need not be held back.

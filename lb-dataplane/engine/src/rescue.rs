@@ -217,7 +217,7 @@ impl Engine {
             }
             return self.try_later(now, id, out);
         }
-        let Some(leg) = self.rescue_leg(now, id, out) else {
+        let Some(leg) = self.rescue_leg(now, id, None, out) else {
             if waited_ms >= RESCUE_MS {
                 return self.lose(now, id, Lost::NoBackend, out);
             }
@@ -264,6 +264,7 @@ impl Engine {
         &mut self,
         now: Instant,
         id: FlowId,
+        except: Option<u16>,
         out: &mut impl Output,
     ) -> Option<Leg> {
         if self.keys.is_empty() || out.frame().is_none() {
@@ -271,8 +272,13 @@ impl Engine {
         }
         let flow = &self.flows[id];
         let policy: &Policy = &self.policies[usize::from(flow.policy)];
-        let target =
-            policy.choose_rescue(flow.bits.has(Bits::V6), &self.backends, now, &mut self.rng)?;
+        let target = policy.choose_rescue(
+            flow.bits.has(Bits::V6),
+            except,
+            &self.backends,
+            now,
+            &mut self.rng,
+        )?;
         let backend = &mut self.backends[usize::from(target)];
         backend.hop.and_then(|h| self.hops.mac(h))?;
         let port = backend.ports.take(now.ms())?;
@@ -317,19 +323,12 @@ impl Engine {
         if pinned || !self.may_replay_again(id) || self.closing.is_full() {
             return;
         }
-        let Some(leg) = self.rescue_leg(now, id, out) else {
+        let Some(leg) = self.rescue_leg(now, id, Some(backend), out) else {
             return;
         };
-        if leg.backend == backend {
-            self.backends[usize::from(backend)]
-                .ports
-                .give_back(leg.port, now.ms());
-            return;
-        }
         let flow = &mut self.flows[id];
         flow.replays += 1;
         flow.bits.set(Bits::RESCUE, true);
-        self.backends[usize::from(backend)].rescued += 1;
         self.hand_over(id, leg);
         let _ = self.step(now, id, Event::ResponseTimeout, out);
     }

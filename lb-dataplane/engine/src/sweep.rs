@@ -27,6 +27,17 @@ pub(crate) enum Sweep {
     Drain,
 }
 
+/// What became of one flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Swept {
+    /// It stays as it is.
+    Stays,
+    /// Something was done.
+    Done,
+    /// It could go, but the backends have been given enough flows in this millisecond.
+    NoRoom,
+}
+
 /// A sweep in progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
@@ -42,21 +53,22 @@ impl Engine {
             return;
         }
         *slot = Some(Progress { what, at: 0 });
-        self.sweeping = true;
+        self.sweep_due_ms = Some(0);
     }
 
     /// Goes on with every sweep.
     pub(crate) fn sweep(&mut self, now: Instant, out: &mut impl Output) {
-        if !self.sweeping {
+        if self.sweep_due_ms.is_none_or(|due| now.ms() < due) {
             return;
         }
-        self.sweeping = false;
+        self.sweep_due_ms = None;
         for index in 0..self.backends.len() as u16 {
             if let Some(progress) = self.backends[usize::from(index)].sweep {
                 let next = self.sweep_piece(now, index, progress, out);
                 // A verdict that came in the meantime has begun anew.
+                let (next, due_ms) = next.unzip();
                 self.backends[usize::from(index)].sweep = next;
-                self.sweeping |= next.is_some();
+                self.sweep_due_ms = self.sweep_due_ms.into_iter().chain(due_ms).min();
             }
         }
     }
@@ -67,38 +79,45 @@ impl Engine {
         index: u16,
         progress: Progress,
         out: &mut impl Output,
-    ) -> Option<Progress> {
+    ) -> Option<(Progress, u64)> {
         let (mut at, mut acted) = (progress.at as usize, 0);
         let all = self.backends[usize::from(index)].slots();
         let end = (at + PORTS_PER_CALL).min(all);
         while at < end && acted < FLOWS_PER_CALL {
-            let used = self.backends[usize::from(index)].used_at(at);
-            at += 1;
-            if let Some(Use::Owner(id)) = used
-                && self.swept(now, id, progress.what, out)
-            {
-                acted += 1;
+            if let Some(Use::Owner(id)) = self.backends[usize::from(index)].used_at(at) {
+                match self.swept(now, id, progress.what, out) {
+                    Swept::Stays => {}
+                    Swept::Done => acted += 1,
+                    Swept::NoRoom => {
+                        let next = Progress {
+                            what: progress.what,
+                            at: at as u32,
+                        };
+                        return Some((next, now.ms() + 1));
+                    }
+                }
             }
+            at += 1;
         }
-        (at < all).then_some(Progress {
+        let next = Progress {
             what: progress.what,
             at: at as u32,
-        })
+        };
+        (at < all).then_some((next, 0))
     }
 
-    /// Whether something was done.
-    fn swept(&mut self, now: Instant, id: FlowId, what: Sweep, out: &mut impl Output) -> bool {
+    fn swept(&mut self, now: Instant, id: FlowId, what: Sweep, out: &mut impl Output) -> Swept {
         match (what, self.flows[id].state) {
             (Sweep::CloseStands, State::Held) => self.close_stands(now, id, out),
             (Sweep::Gone, State::Held) => self.owner_gone(now, id, out),
-            (Sweep::Gone, _) => return self.owner_is_gone(now, id, out),
+            (Sweep::Gone, _) if self.owner_is_gone(now, id, out) => {}
             (Sweep::Drain, _) => return self.drain_flow(now, id, out),
-            _ => return false,
+            _ => return Swept::Stays,
         }
-        true
+        Swept::Done
     }
 
-    /// A flow whose owner went without a word.
+    /// A flow whose owner went without a word: whether something was done.
     fn owner_is_gone(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
         let flow = &self.flows[id];
         match flow.state {
@@ -120,7 +139,7 @@ impl Engine {
         true
     }
 
-    /// A flow whose SYN nobody answered asks another backend.
+    /// A flow whose SYN nobody answered asks another backend: whether there is one.
     fn syn_elsewhere(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
         let Some(leg) = self.another_for_syn(now, id) else {
             return false;

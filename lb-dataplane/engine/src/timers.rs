@@ -62,10 +62,6 @@ impl Engine {
     /// When [`Engine::poll`] should be called next, at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.sweeping {
-            // At once, after the packets that wait.
-            return Some(Instant(0));
-        }
         let wheel = self.wheel.next_due_ms();
         let some = !self.backends.is_empty();
         let others = [
@@ -76,6 +72,7 @@ impl Engine {
         wheel
             .into_iter()
             .chain(others.into_iter().filter(|ms| some && *ms != u64::MAX))
+            .chain(self.sweep_due_ms)
             .min()
             .map(|ms| Instant(ms.saturating_mul(1_000)))
     }

@@ -220,7 +220,7 @@ fn request_lines() {
         r"ABCDEFGHIJKLMNOPQRSTUVWXYZ",
         r"GET / HTTP/1.1\rX",
         r"\rGET / HTTP/1.1\r\n\r\n",
-        "*1",
+        r"*1\r\n",
         r"GET / http/1.1\r\n",
     ] {
         http(&[&format!("> {line}"), "= pin=unparsable"]);

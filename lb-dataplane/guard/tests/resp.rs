@@ -392,6 +392,7 @@ fn what_is_no_resp_pins() {
         r"*-2\r\n",
         r"$1\r\nab",
         r"+a\rb",
+        r"+a\n",
         r":1\r\r",
         r"$2\r\nab\r\r",
         r"*1\r\nx",

@@ -5,7 +5,11 @@
 
 mod fields;
 mod keys;
+#[cfg(test)]
+mod policy_tests;
 mod reload;
+#[cfg(test)]
+mod reload_tests;
 #[cfg(test)]
 mod tests;
 mod words;

@@ -26,10 +26,13 @@ const QUIET_LIMIT: Duration = Duration::from_secs(2);
 pub struct Watcher {
     watcher: RecommendedWatcher,
     changed: Arc<Notify>,
-    folders: BTreeSet<PathBuf>,
+    folders: BTreeSet<Folder>,
     /// The files as they were before they were last read.
     seen: Sources,
 }
+
+/// A folder by its name, device and inode: one that was replaced took its watch along.
+type Folder = (PathBuf, u64, u64);
 
 /// The files that a configuration is made of, each as it was before it was read; a file that is not there, too.
 ///
@@ -58,16 +61,18 @@ impl Sources {
     }
 
     /// The folders in which a change of the files shows. Where one does not exist (yet), the nearest above it that does.
-    fn folders(&self) -> BTreeSet<PathBuf> {
+    fn folders(&self) -> BTreeSet<Folder> {
         let folder = |file: &Path| {
-            let mut above = file.ancestors().skip(1);
-            let found = above.find(|folder| *folder == Path::new("") || folder.is_dir());
-            match found {
-                Some(folder) if folder != Path::new("") => folder.to_owned(),
-                _ => PathBuf::from("."),
-            }
+            file.ancestors().skip(1).find_map(|folder| {
+                let folder = match folder {
+                    nameless if nameless == Path::new("") => Path::new("."),
+                    named => named,
+                };
+                let meta = fs::metadata(folder).ok().filter(fs::Metadata::is_dir)?;
+                Some((folder.to_owned(), meta.dev(), meta.ino()))
+            })
         };
-        self.0.keys().map(|file| folder(file)).collect()
+        self.0.keys().filter_map(|file| folder(file)).collect()
     }
 }
 
@@ -122,12 +127,12 @@ impl Watcher {
             if folders == self.folders {
                 break;
             }
-            for folder in folders.difference(&self.folders) {
-                self.watcher.watch(folder, RecursiveMode::NonRecursive)?;
-            }
-            for folder in self.folders.difference(&folders) {
+            for (folder, ..) in self.folders.difference(&folders) {
                 // A folder that is gone took its watch along.
                 let _ = self.watcher.unwatch(folder);
+            }
+            for (folder, ..) in folders.difference(&self.folders) {
+                self.watcher.watch(folder, RecursiveMode::NonRecursive)?;
             }
             self.folders = folders;
         }

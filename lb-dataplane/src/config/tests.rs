@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-const GOOD: &str = "\
+pub const GOOD: &str = "\
 interface: eth0
 address: [10.9.0.10, 'fd00::10']
 ports: 20000-59999
@@ -15,7 +15,7 @@ mode: auto
 control: 127.0.0.1:9900
 log: {format: text, level: info}
 keys: [{epoch: 1, file: adoption-1.key}]
-limits: {flows: 65536}
+limits: {flows: 65536, guardedFlows: 4096}
 rings: {frames: 8192, rx: 2048, tx: 2048, batch: 64, busyPollUs: 0}
 policies:
   - name: web
@@ -30,7 +30,7 @@ policies:
     migration: {mode: Always, cooldown: 0us}
 ";
 
-const KEY: &str = "00112233445566778899aabbccddeeff";
+pub const KEY: &str = "00112233445566778899aabbccddeeff";
 
 /// A folder with a configuration, removed on drop.
 pub struct Folder(PathBuf);
@@ -52,6 +52,10 @@ impl Folder {
 
     pub fn file(&self) -> PathBuf {
         self.0.join("dataplane.yaml")
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
     }
 
     pub fn write(&self, name: &str, text: &str, mode: u32) {
@@ -81,6 +85,7 @@ fn the_documented_configuration_is_good_and_survives_a_round_trip() {
     assert_eq!(config.address.len(), 2);
     assert_eq!(config.ports.range(), 20_000..=59_999);
     assert_eq!(config.limits.flows, 65_536);
+    assert_eq!(config.limits.guarded_flows, 4_096);
     assert_eq!(config.limits.backends, Limits::default().backends);
     assert_eq!(config.policies[0].backends[1].weight, 2);
     // JSON is YAML, so that what is written can be read by the same reader.

@@ -1,0 +1,130 @@
+//! Which changes of files are noticed, and which are none.
+
+use super::{
+    tests::{Folder, GOOD, KEY},
+    *,
+};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Far longer than the kernel takes to tell.
+const WITHIN: Duration = Duration::from_secs(10);
+/// Longer than the watcher waits for quiet, so that a change would have been told.
+const QUIET: Duration = Duration::from_millis(500);
+
+fn read(folder: &Folder) -> (Result<Loaded, ConfigError>, Sources) {
+    let mut sources = Sources::default();
+    let read = Loaded::read_noting(&folder.file(), &mut sources);
+    (read, sources)
+}
+
+fn watcher(folder: &Folder) -> Watcher {
+    let (loaded, sources) = read(folder);
+    loaded.expect("good");
+    Watcher::new(sources).expect("watched")
+}
+
+async fn noticed(watcher: &mut Watcher, what: &str) {
+    timeout(WITHIN, watcher.changed()).await.expect(what);
+}
+
+async fn nothing(watcher: &mut Watcher, what: &str) {
+    assert!(timeout(QUIET, watcher.changed()).await.is_err(), "{what}");
+}
+
+#[tokio::test]
+async fn changed_files_are_noticed_and_reading_them_is_not_a_change() {
+    let folder = Folder::new();
+    let mut watcher = watcher(&folder);
+    for name in ["dataplane.yaml", "adoption-1.key"] {
+        let text = fs::read_to_string(folder.path(name)).expect("read");
+        folder.write(name, &text, 0o600);
+        noticed(&mut watcher, name).await;
+    }
+    // Kubernetes and editors replace files by renaming.
+    folder.write("next", GOOD, 0o600);
+    fs::rename(folder.path("next"), folder.file()).expect("renamed");
+    noticed(&mut watcher, "a replaced file").await;
+    Loaded::read(&folder.file()).expect("good");
+    folder.write("dataplane.log", "a line", 0o600);
+    nothing(
+        &mut watcher,
+        "reading, or another file, was taken for a change",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_change_between_reading_and_watching_is_noticed() {
+    let folder = Folder::new();
+    let (loaded, sources) = read(&folder);
+    loaded.expect("good");
+    folder.write("dataplane.yaml", GOOD, 0o600);
+    let mut watcher = Watcher::new(sources).expect("watched");
+    noticed(&mut watcher, "before the watcher's start").await;
+    nothing(&mut watcher, "once is enough").await;
+
+    let (_, sources) = read(&folder);
+    folder.write("adoption-1.key", &KEY.replace('0', "1"), 0o600);
+    watcher.follow(sources).expect("watched");
+    noticed(&mut watcher, "before a reload was in force").await;
+}
+
+/// Names another key in the configuration, has it refused, and writes the key.
+async fn a_key_that_comes_later(name: &str) {
+    let folder = Folder::new();
+    let mut watcher = watcher(&folder);
+    let text = GOOD.replace("file: adoption-1.key", &format!("file: {name}"));
+    folder.write("dataplane.yaml", &text, 0o600);
+    noticed(&mut watcher, "the configuration").await;
+    let (refused, sources) = read(&folder);
+    let error = refused.expect_err("its key is missing");
+    assert_eq!(error.field, "keys[0].file", "{error}");
+    watcher.follow_too(sources).expect("watched");
+    nothing(&mut watcher, "the key is not there yet").await;
+
+    // What is in force is still watched.
+    folder.write("adoption-1.key", KEY, 0o600);
+    noticed(&mut watcher, "the key in force").await;
+
+    if let Some(parent) = Path::new(name).parent() {
+        fs::create_dir_all(folder.path(&parent.to_string_lossy())).expect("folders");
+    }
+    folder.write(name, KEY, 0o600);
+    noticed(&mut watcher, name).await;
+    let (loaded, sources) = read(&folder);
+    loaded.expect("good now");
+    watcher.follow(sources).expect("watched");
+
+    // And what is no longer named is not.
+    folder.write("adoption-1.key", KEY, 0o600);
+    nothing(&mut watcher, "nobody reads the old key").await;
+    folder.write(name, KEY, 0o600);
+    noticed(&mut watcher, "the new key changed").await;
+}
+
+#[tokio::test]
+async fn a_key_written_after_the_configuration_that_names_it_is_noticed() {
+    a_key_that_comes_later("adoption-2.key").await;
+}
+
+#[tokio::test]
+async fn so_is_one_in_a_folder_that_did_not_exist() {
+    a_key_that_comes_later("secrets/now/adoption.key").await;
+}
+
+#[tokio::test]
+async fn a_folder_that_is_replaced_is_watched_again() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("keys")).expect("a folder");
+    folder.write("keys/1.key", KEY, 0o600);
+    let text = GOOD.replace("file: adoption-1.key", "file: keys/1.key");
+    folder.write("dataplane.yaml", &text, 0o600);
+    let mut watcher = watcher(&folder);
+    fs::rename(folder.path("keys"), folder.path("old")).expect("renamed");
+    fs::create_dir(folder.path("keys")).expect("a folder");
+    folder.write("keys/1.key", KEY, 0o600);
+    noticed(&mut watcher, "the replaced folder").await;
+    folder.write("keys/1.key", KEY, 0o600);
+    noticed(&mut watcher, "a file of the new folder").await;
+}
