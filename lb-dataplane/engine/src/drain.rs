@@ -149,9 +149,8 @@ impl Engine {
         {
             return Swept::Stays;
         }
-        let owner = flow.owner.backend;
+        let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
         let Some(leg) = self.rescue_leg(now, id, Some(owner), out) else {
-            let v6 = flow.bits.has(Bits::V6);
             let policy = &self.policies[usize::from(self.flows[id].policy)];
             return if policy.someone_adopts(v6, owner, &self.backends, now) {
                 Swept::NoRoom

@@ -155,14 +155,19 @@ impl Http1 {
             }
         }
         let Cut { part, end, used } = side.cut(rest)?;
-        side.word.slide(part);
-        match end {
-            End::Line => {}
-            End::Open => return Ok(&rest[used..]),
+        // The version is at the end of the line: the last bytes are kept where the line is in pieces.
+        let tail = match end {
+            End::Line if part.len() >= VERSION_BYTES => part,
             End::BareCr => return Err(Pin::Unparsable),
+            _ => {
+                side.word.slide(part);
+                side.word.start()
+            }
+        };
+        if end == End::Open {
+            return Ok(&rest[used..]);
         }
-        let line = side.word.get().unwrap_or_default();
-        match &line[line.len().saturating_sub(VERSION_BYTES)..] {
+        match &tail[tail.len().saturating_sub(VERSION_BYTES)..] {
             [
                 b' ',
                 b'H',

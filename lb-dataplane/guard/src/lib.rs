@@ -36,10 +36,6 @@ pub struct Tracker {
 }
 
 #[derive(Clone)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "kept in place in a table of fixed size; no allocation"
-)]
 enum Talk {
     Http1(http::Http1),
     Resp(resp::Resp),

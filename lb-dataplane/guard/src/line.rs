@@ -106,6 +106,11 @@ impl<const N: usize> Word<N> {
         self.bytes.get(..self.len())
     }
 
+    /// What is kept, of a longer word its first bytes.
+    pub(crate) fn start(&self) -> &[u8] {
+        self.bytes.get(..self.len()).unwrap_or(&self.bytes)
+    }
+
     /// Appends, and forgets the oldest bytes beyond `N`.
     pub(crate) fn slide(&mut self, more: &[u8]) {
         let more = &more[more.len().saturating_sub(N)..];

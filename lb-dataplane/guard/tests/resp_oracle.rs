@@ -34,7 +34,7 @@ fn render(value: &Value, out: &mut Vec<u8>) {
 /// The slow parser: bytes of the first value, if it is whole and right.
 fn value_bytes(data: &[u8]) -> Option<usize> {
     let line = data.windows(2).position(|w| w == b"\r\n")?;
-    let text = std::str::from_utf8(&data[1..line]).ok();
+    let text = std::str::from_utf8(data.get(1..line)?).ok();
     let mut at = line + 2;
     match data[0] {
         b'+' | b'-' | b':' => {}

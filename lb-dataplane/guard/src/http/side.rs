@@ -6,6 +6,7 @@ use crate::{
     line::{Cut, DIGITS_MAX, End, Word, cut},
     pin::Pin,
 };
+use memchr::memchr2;
 
 /// Bytes of a head or of a trailer section. Servers take 8 to 64 KiB; whoever sends more is answered with an error or is no HTTP.
 const HEAD_BYTES_MAX: u32 = 64 << 10;
@@ -125,6 +126,18 @@ const TOKEN: [bool; 256] = {
     table
 };
 
+/// The first two letters of the names below, to pass over nearly all others.
+fn first_of_interest(byte: u8) -> bool {
+    matches!(byte | 0x20, b'a' | b'c' | b'e' | b'p' | b't' | b'w')
+}
+
+fn second_of_interest(first: u8, second: u8) -> bool {
+    matches!(
+        (first | 0x20, second | 0x20),
+        (b'a', b'u') | (b'c', b'o') | (b'e', b'x') | (b'p' | b't', b'r') | (b'w', b'w')
+    )
+}
+
 fn field_of(name: &[u8]) -> Field {
     let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
     match name.len() {
@@ -191,6 +204,10 @@ impl Side {
     #[inline]
     pub(crate) fn fields<'a>(&mut self, mut data: &'a [u8]) -> Result<(&'a [u8], bool), Pin> {
         while !data.is_empty() {
+            data = self.lines_of_no_interest(data);
+            if data.is_empty() {
+                break;
+            }
             let Cut { part, end, used } = self.cut(data)?;
             data = &data[used..];
             let ended = end == End::Line;
@@ -209,14 +226,46 @@ impl Side {
         Ok((data, false))
     }
 
+    /// Skips whole lines of no interest, exactly as [`Self::field`] does: most of a head is that.
+    #[inline]
+    fn lines_of_no_interest<'a>(&mut self, mut data: &'a [u8]) -> &'a [u8] {
+        if self.stage != Stage::First || self.cr || data.len() > self.budget as usize {
+            return data;
+        }
+        let before = data.len();
+        while let [first, second, ..] = data {
+            let known = |b: &u8| is_token(*b);
+            if !known(first)
+                || (first_of_interest(*first)
+                    && (!known(second) || second_of_interest(*first, *second)))
+            {
+                break;
+            }
+            let end = memchr2(b'\r', b'\n', data).map(|at| match &data[at..] {
+                [b'\r', b'\n', ..] => at + 2,
+                [b'\n', ..] => at + 1,
+                _ => 0,
+            });
+            match end {
+                None | Some(0) => break,
+                Some(used) => data = &data[used..],
+            }
+        }
+        if data.len() < before {
+            self.field = Field::Other;
+            self.budget -= (before - data.len()) as u32;
+        }
+        data
+    }
+
     #[inline]
     fn field(&mut self, mut part: &[u8], ended: bool) -> Result<(), Pin> {
         if self.stage == Stage::First {
             let Some(first) = part.first() else {
                 return Ok(());
             };
-            self.stage = match first | 0x20 {
-                b'c' | b't' | b'e' | b'w' | b'a' | b'p' => Stage::Name,
+            self.stage = match first {
+                _ if first_of_interest(*first) => Stage::Name,
                 _ if is_token(*first) => {
                     self.field = Field::Other;
                     Stage::Rest
@@ -227,6 +276,17 @@ impl Side {
         if self.stage == Stage::Name {
             let room = NAME_BYTES_MAX + 1 - self.word.len();
             let window = &part[..part.len().min(room)];
+            let start = match self.word.start() {
+                [] => window.first().zip(window.get(1)),
+                [first] => Some(first).zip(window.first()),
+                _ => None,
+            };
+            if start.is_some_and(|(a, b)| is_token(*b) && !second_of_interest(*a, *b)) {
+                self.field = Field::Other;
+                self.word.clear();
+                self.stage = if ended { Stage::First } else { Stage::Rest };
+                return Ok(());
+            }
             match window.iter().position(|b| !is_token(*b)) {
                 Some(at) if window[at] == b':' => {
                     self.field = if self.word.is_empty() {
