@@ -10,19 +10,26 @@ const NAMED_MAX: usize = 4;
 
 /// Whether a backend works, as far as anybody knows. Empty: the dataplane is too old to say.
 pub fn is_up(backend: &BackendState) -> bool {
-    matches!(backend.health.as_str(), "up" | "")
+    matches!(health(backend), "up" | "")
+}
+
+/// The word in front of the reason.
+fn health(backend: &BackendState) -> &str {
+    backend.health.split(':').next().unwrap_or_default()
 }
 
 /// One word for a backend, the reason that weighs most.
 pub fn word(backend: &BackendState) -> &str {
     if !is_up(backend) {
-        backend.health.split(':').next().unwrap_or_default()
+        health(backend)
     } else if backend.draining || backend.drain.is_some() {
         "drains"
     } else if backend.weight == 0 {
         "weight 0"
     } else if !backend.adoptable {
         "no adopt"
+    } else if backend.health == "up: slow start" {
+        "slow start"
     } else {
         "up"
     }
@@ -30,7 +37,7 @@ pub fn word(backend: &BackendState) -> &str {
 
 /// Whether it takes new flows.
 fn is_usable(backend: &BackendState) -> bool {
-    matches!(word(backend), "up" | "no adopt")
+    matches!(word(backend), "up" | "slow start" | "no adopt")
 }
 
 /// What keeps policies from being served as they should be.
@@ -145,7 +152,8 @@ mod tests {
 
     #[test]
     fn no_usable_backend_and_panic_are_problems_and_nothing_else_is() {
-        let one_is_left: [fn(&mut PolicyState); 5] = [
+        let one_is_left: [fn(&mut PolicyState); 6] = [
+            |p| p.backends[0].health = "up: slow start".into(),
             |p| p.backends[1].health = "ejected: 5 failures in a row".into(),
             |p| p.backends[1].health = "unhealthy: GET /: 503, expected 200".into(),
             |p| p.backends[1].draining = true,
@@ -193,6 +201,9 @@ mod tests {
             p.frontends.clear();
         });
         assert!(problems(&gone).is_empty(), "it has left the snapshot");
+        let mut slow = samples::backend("c", true, "ready");
+        slow.health = "up: slow start".into();
+        assert_eq!((word(&slow), is_up(&slow)), ("slow start", true));
         let many = state(|p| {
             p.backends = vec![p.backends[1].clone(); 6];
             for backend in &mut p.backends {

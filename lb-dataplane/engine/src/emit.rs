@@ -207,7 +207,7 @@ impl Engine {
 
     /// Closes the client's connection in the backend's name: the FIN that was held back, or our own.
     pub(crate) fn send_fin_to_client(&mut self, id: FlowId, out: &mut impl Output) {
-        self.to_client(id, Flags::FIN | Flags::ACK, out);
+        self.send_to_client(id, Flags::FIN | Flags::ACK, out);
         let flow = &mut self.flows[id];
         // Sent once more, it is the same number again.
         if !flow.bits.has(Bits::FIN_SENT) {
@@ -218,10 +218,10 @@ impl Engine {
 
     /// Acknowledges the client's FIN in the backend's name.
     pub(crate) fn ack_client(&mut self, id: FlowId, out: &mut impl Output) {
-        self.to_client(id, Flags::ACK, out);
+        self.send_to_client(id, Flags::ACK, out);
     }
 
-    fn to_client(&mut self, id: FlowId, flags: Flags, out: &mut impl Output) {
+    fn send_to_client(&mut self, id: FlowId, flags: Flags, out: &mut impl Output) {
         let flow = &self.flows[id];
         let frontend = &self.frontends[usize::from(flow.frontend)];
         let Some(dst_mac) = self.hops.mac(flow.hop) else {

@@ -25,6 +25,17 @@ pub(crate) struct Member {
     pub(crate) unhealthy: bool,
 }
 
+/// What holds a flow where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ties {
+    /// It moved a short while ago.
+    Resting,
+    /// Nothing but a good owner.
+    Rested,
+    /// Nothing: its owner drains or is gone.
+    Leaving,
+}
+
 /// The members of one address family.
 pub(crate) struct Pool {
     pub(crate) members: Vec<Member>,
@@ -225,26 +236,22 @@ impl Policy {
         chosen.map(|at| pool.members[at].backend)
     }
 
-    /// Where a flow of `owner` should go at this boundary, if anywhere. `rested` says that its cooldown is over.
+    /// Where a flow of `owner` should go at this boundary, if anywhere. `ties` says what holds it there.
     pub(crate) fn choose_move(
         &mut self,
         v6: bool,
         owner: u16,
-        rested: bool,
-        leaving: bool,
+        ties: Ties,
         backends: &[Backend],
         now: Instant,
         rng: &mut fastrand::Rng,
     ) -> Option<u16> {
         let pool = &mut self.pools[usize::from(v6)];
         let migration = self.spec.migration;
-        let good = |p: &Pool, at: usize| {
-            let member = p.members[at];
-            let backend = &backends[usize::from(member.backend)];
-            member.backend != owner && p.usable(at, backends, now) && backend.probe.adoptable(now)
-        };
+        let good =
+            |p: &Pool, at: usize| p.members[at].backend != owner && p.adopts(at, backends, now);
         match migration.mode {
-            MigrationMode::Never if !leaving => None,
+            MigrationMode::Never if ties != Ties::Leaving => None,
             MigrationMode::Always => {
                 let count = pool.members.len();
                 let at = (1..=count)
@@ -256,7 +263,8 @@ impl Policy {
             MigrationMode::Never | MigrationMode::WhenBetter => {
                 let current = &backends[usize::from(owner)];
                 let here = current.estimate.wait_us(now.0);
-                if !leaving && (!rested || here < migration.gain.0) {
+                let leaving = ties == Ties::Leaving;
+                if !leaving && (ties == Ties::Resting || here < migration.gain.0) {
                     return None;
                 }
                 let at = pool.two_choices(backends, now, rng, |at| good(pool, at))?;

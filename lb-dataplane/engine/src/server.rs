@@ -2,7 +2,7 @@
 
 use crate::{
     Engine, Output, Verdict,
-    adopt::Judged,
+    answer::Judged,
     backend::Use,
     counters::{Counter, DropReason},
     engine::Instant,

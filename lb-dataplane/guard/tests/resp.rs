@@ -241,7 +241,7 @@ fn transactions_hold_while_they_last() {
             "= pin=session",
         ]);
     }
-    let many = vec!["* MULTI"; 8].join("\n");
+    let many = ["* MULTI"; 8].join("\n");
     let many: Vec<&str> = many.lines().collect();
     resp(
         &[

@@ -113,7 +113,7 @@ where
     }
 }
 
-/// How many of the backends that are meant drain because the snapshot says so, or which there are.
+/// How often the snapshot says that the backends that are meant drain; if it has none of these, which there are.
 fn meant(snapshot: &Snapshot, asked: &DrainRequest) -> Result<usize, ErrorReply> {
     let policies: Vec<_> = snapshot
         .policies

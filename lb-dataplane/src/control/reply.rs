@@ -53,9 +53,9 @@ pub struct DrainRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainReply {
-    /// How many backends are meant: one for each policy that has one of this name.
+    /// How many backends are meant. One that serves several policies counts once.
     pub backends: usize,
-    /// How many of them drain because the snapshot says so, which no command takes back.
+    /// How often the snapshot says that they drain, which no command takes back.
     pub by_snapshot: usize,
 }
 

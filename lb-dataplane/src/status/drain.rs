@@ -121,7 +121,7 @@ fn taken(order: &DrainOrder, reply: &DrainReply) -> String {
     let name = &order.backend;
     let backends = match reply.backends {
         1 => String::new(),
-        several => format!(" in {several} policies"),
+        several => format!(" ({several} backends of this name)"),
     };
     match (order.undo, reply.by_snapshot) {
         (false, _) => format!(
@@ -132,9 +132,9 @@ fn taken(order: &DrainOrder, reply: &DrainReply) -> String {
         ),
         (true, 0) => format!("`{name}` is back in service{backends}."),
         (true, still) => format!(
-            "No command drains `{name}` any more, but it goes on draining in {still} of {} policies: the configuration \
-             says `draining: true` there.",
-            reply.backends
+            "No command drains `{name}` any more, but it goes on draining: the configuration says `draining: true` \
+             ({still} {}).",
+            if still == 1 { "time" } else { "times" }
         ),
     }
 }
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(taken(&order, &reply(1, 0)), "`pod-a` is back in service.");
         let text = taken(&order, &reply(3, 2));
         assert!(
-            text.contains("goes on draining in 2 of 3 policies"),
+            text.contains("says `draining: true` (2 times)"),
             "{text}"
         );
     }

@@ -4,7 +4,7 @@ use super::table::span;
 use crate::args::DrainOrder;
 use baton_api::{BackendState, DrainState, State};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// All backends that one order means, together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,30 +33,31 @@ impl Progress {
     /// One of them does not drain (any more), in words.
     pub fn of(state: &State, order: &DrainOrder) -> Result<Self, String> {
         let mut all = Self::default();
-        let mut found = false;
+        // One backend may serve several policies; its flows count once.
+        let mut seen = BTreeSet::new();
         for policy in &state.policies {
             if order.policy.as_ref().is_some_and(|p| *p != policy.name) {
                 continue;
             }
             for backend in policy.backends.iter().filter(|b| b.name == order.backend) {
-                found = true;
                 let Some(drain) = &backend.drain else {
                     return Err(format!(
                         "`{}` of policy `{}` does not drain any more: somebody took it back, or the dataplane was restarted",
                         backend.name, policy.name
                     ));
                 };
-                all.add(backend, drain);
+                if seen.insert(backend.endpoint) {
+                    all.add(backend, drain);
+                }
             }
         }
-        if found {
-            Ok(all)
-        } else {
-            Err(format!(
+        if seen.is_empty() {
+            return Err(format!(
                 "`{}` has left the configuration; `lb-dataplane flows --backend {}` shows what it still owns",
                 order.backend, order.backend
-            ))
+            ));
         }
+        Ok(all)
     }
 
     /// One backend's.
@@ -139,7 +140,10 @@ mod tests {
             {"name":"a","endpoint":"10.0.0.1:80","weight":1,"draining":true,"adoptable":true,"adoptableReason":"ready",
              "flows":8,"outstanding":0,"firstByte":"0us","requestsTotal":0,"migrationsInTotal":0,"migrationsOutTotal":0}]}"#;
         let text = text
-            .replace("POLICY2", &policy.replace("web", "api"))
+            .replace(
+                "POLICY2",
+                &policy.replace("web", "api").replace("10.0.0.1", "10.0.0.2"),
+            )
             .replace("POLICY", policy);
         let mut state: State = serde_json::from_str(&text).expect("a state");
         for policy in &mut state.policies {
@@ -187,6 +191,11 @@ mod tests {
             (16, 10, Some(18))
         );
         assert_eq!(both.waiting.get("pinned: upgrade"), Some(&4));
+        // The same backend in both policies.
+        let mut shared = state;
+        shared.policies[1].backends[0].endpoint = shared.policies[0].backends[0].endpoint;
+        let once = Progress::of(&shared, &order("a", None)).expect("it drains");
+        assert_eq!(once.flows, 8);
     }
 
     #[test]
