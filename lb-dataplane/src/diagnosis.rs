@@ -4,6 +4,7 @@
 //! backend that drains or is ejected is no problem as long as another one is usable.
 
 use baton_api::{BackendState, PolicyState, State};
+use std::collections::BTreeMap;
 
 /// Backends that one sentence names.
 const NAMED_MAX: usize = 4;
@@ -111,11 +112,15 @@ pub fn notes(state: &State) -> Vec<String> {
         }
         let lost: u64 = policy.lost_total.values().sum();
         if lost > 0 {
+            let connections = if lost == 1 {
+                "connection"
+            } else {
+                "connections"
+            };
+            let advice = most(&policy.lost_total).map_or("", advice);
             notes.push(format!(
-                "policy `{}` lost {lost} {} to failed backends since start ({}): `onBackendFailure` says which requests \
-                 may be sent again",
+                "policy `{}`: {lost} {connections} of clients broken since start ({}){advice}",
                 policy.name,
-                if lost == 1 { "flow" } else { "flows" },
                 reasons(&policy.lost_total)
             ));
         }
@@ -123,8 +128,24 @@ pub fn notes(state: &State) -> Vec<String> {
     notes
 }
 
+fn most(counts: &BTreeMap<String, u64>) -> Option<&str> {
+    let most = counts.iter().max_by_key(|(_, count)| **count)?;
+    Some(most.0)
+}
+
+/// What an admin can do about the most frequent reason, where something can be done.
+fn advice(reason: &str) -> &'static str {
+    match reason {
+        "fate_unknown" => ": `onBackendFailure` says which requests may be executed once more",
+        "no_backend" => ": no backend adopted in time; `lb-dataplane backends` says which can",
+        "not_kept" => ": raise `limits.keptSegments`",
+        "drain_deadline" => ": raise `drain.deadline`, or let them wait (`drain.onDeadline`)",
+        _ => "",
+    }
+}
+
 /// `4 upgrade, 3 server first`: most frequent first.
-pub fn reasons(counts: &std::collections::BTreeMap<String, u64>) -> String {
+pub fn reasons(counts: &BTreeMap<String, u64>) -> String {
     let mut counts: Vec<(&String, u64)> = counts
         .iter()
         .map(|(reason, count)| (reason, *count))
@@ -157,7 +178,7 @@ mod tests {
             |p| p.backends[1].health = "ejected: 5 failures in a row".into(),
             |p| p.backends[1].health = "unhealthy: GET /: 503, expected 200".into(),
             |p| p.backends[1].draining = true,
-            |p| p.lost_total = [("unknown_fate".into(), 3)].into(),
+            |p| p.lost_total = [("fate_unknown".into(), 3)].into(),
             |p| p.backends[0].adoptable = false,
         ];
         for change in one_is_left {
@@ -223,7 +244,7 @@ mod tests {
             p.backends[0].health = "unhealthy: GET /healthz: 503, expected 200-399".into();
             p.backends[1].health = "ejected: for 20s, 5 failures in a row".into();
             p.lost_total = [
-                ("unknown_fate".into(), 2),
+                ("fate_unknown".into(), 2),
                 ("no_backend".into(), 3),
                 ("policy".into(), 0),
             ]
@@ -237,8 +258,8 @@ mod tests {
         );
         assert!(noted[1].contains("is tried again"), "{noted:?}");
         assert!(
-            noted[2].contains("`web` lost 5 flows")
-                && noted[2].contains("(3 no backend, 2 unknown fate)"),
+            noted[2].starts_with("policy `web`: 5 connections of clients broken since start")
+                && noted[2].contains("(3 no backend, 2 fate unknown): no backend adopted in time"),
             "{noted:?}"
         );
     }

@@ -238,6 +238,14 @@ impl Engine {
         self.close_leg(now, id, old, out);
     }
 
+    /// The standby leg's pod has ended it; its end is answered in the client's name.
+    pub(crate) fn drop_standby(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        let leg = std::mem::replace(&mut self.flows[id].standby, Leg::NONE);
+        if leg.is_some() {
+            self.close_leg(now, id, leg, out);
+        }
+    }
+
     /// Closes a leg in order, or resets it where the table of closing legs is full.
     pub(crate) fn close_leg(&mut self, now: Instant, id: FlowId, leg: Leg, out: &mut impl Output) {
         if !self.begin_close(now, id, leg) {

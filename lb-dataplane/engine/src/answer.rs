@@ -88,7 +88,7 @@ impl Engine {
         let restoring = self.flows[id].bits.has(Bits::PRELUDE);
         if ended && (idle || restoring || segment.ack == boundary) {
             // The application took the connection and ended, before it had any of the request.
-            self.never_had_it(now, id, out);
+            self.never_had_it(now, id, Event::Withdrawn, out);
             return Judged::Done(Verdict::Absorbed);
         }
         if ended && self.may_replay_again(id) {
@@ -99,7 +99,7 @@ impl Engine {
         if restoring {
             match self.restored(id, frame, segment) {
                 Restored::Partly => {}
-                Restored::Not => self.never_had_it(now, id, out),
+                Restored::Not => self.never_had_it(now, id, Event::Withdrawn, out),
                 Restored::Wholly => {
                     let event = if idle {
                         Event::Confirmed
@@ -186,15 +186,19 @@ impl Engine {
         if reason == Reason::TupleInUse {
             self.stale_in_the_way(now, id, owner, in_the_way, out);
         } else {
-            self.never_had_it(now, id, out);
+            self.never_had_it(now, id, Event::Refused, out);
         }
     }
 
-    /// The new owner never had the request: the old one serves it, or a third one, or whoever can later.
-    fn never_had_it(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+    /// The new owner never had the request: the old one serves it, or a third one, or whoever can later. `event` says whether
+    /// it refused, or took the connection and has to be told.
+    fn never_had_it(&mut self, now: Instant, id: FlowId, event: Event, out: &mut impl Output) {
         let flow = &mut self.flows[id];
         if !flow.bits.has(Bits::STANDBY_GONE) {
-            let _ = self.step(now, id, Event::Refused, out);
+            if flow.bits.has(Bits::RESCUE) {
+                flow.replays = flow.replays.saturating_sub(1);
+            }
+            let _ = self.step(now, id, event, out);
             self.closed_meanwhile(now, id, out);
             return;
         }
@@ -208,7 +212,8 @@ impl Engine {
         } else {
             flow.bits.set(Bits::UNSEEN, true);
         }
-        if flow.state == State::Adopting && self.try_another(now, id, out) {
+        let refused = event == Event::Refused;
+        if refused && flow.state == State::Adopting && self.try_another(now, id, out) {
             return;
         }
         self.orphaned(now, id, Event::RefusedAll, out);
@@ -221,11 +226,10 @@ impl Engine {
             let _ = self.step(now, id, Event::FateUnknownReset, out);
             return;
         }
-        let fresh = !self.flows[id].bits.has(Bits::RESCUE);
-        let _ = self.step(now, id, event, out);
-        if fresh {
-            self.flows[id].sent_us = now.0 as u32;
+        if !self.flows[id].bits.has(Bits::RESCUE) {
+            self.flows[id].moved_ms = now.ms32();
         }
+        let _ = self.step(now, id, event, out);
     }
 
     /// The old owner is gone and the new one refused: a third one at once, if there is one.
@@ -301,7 +305,7 @@ impl Engine {
         let flow = &self.flows[id];
         if flow.state == State::AdoptingIdle || flow.bits.has(Bits::PRELUDE) {
             // No request is at stake.
-            return self.never_had_it(now, id, out);
+            return self.never_had_it(now, id, Event::Withdrawn, out);
         }
         let standby_gone = flow.bits.has(Bits::STANDBY_GONE);
         if self.may_replay_again(id) {

@@ -58,7 +58,10 @@ impl Engine {
         let owner = flow.owner;
         // Only an exact number resets (RFC 5961 section 3.2). Any other is for the backend's kernel to judge.
         let exact = segment.seq == flow.client_next;
-        let verdict = self.forward_to_leg(frame, segment, owner);
+        let verdict = match flow.state {
+            State::Orphan | State::Parted => Verdict::Absorbed,
+            _ => self.forward_to_leg(frame, segment, owner),
+        };
         if exact {
             let _ = self.step(now, id, Event::ClientRst, out);
         }
@@ -124,6 +127,7 @@ impl Engine {
             // To the dead owner's kernel, which may still have to repeat the response: acknowledgements only.
             State::Held | State::Orphan if segment.payload_len() == 0 && acks_more => {}
             State::Held | State::Orphan => treat = Frame::Absorb,
+            State::Adopting | State::AdoptingIdle => treat = self.unless_prelude(id, treat),
             _ => {}
         }
         let verdict = match treat {
@@ -181,6 +185,10 @@ impl Engine {
                 self.lose(now, id, Lost::HalfClosed, out);
                 Frame::Absorb
             }
+            State::Orphan if self.flows[id].client_acked.add(1) != self.flows[id].client_next => {
+                self.lose(now, id, Lost::NotKept, out);
+                Frame::Absorb
+            }
             State::Gone => Frame::Absorb,
             _ => self.step(now, id, Event::ClientFin, out),
         }
@@ -234,8 +242,7 @@ impl Engine {
                 if may_move {
                     self.counters.add(Counter::Boundaries);
                     if self.prepare_move(now, id, out) {
-                        let treat = self.step(now, id, Event::Move, out);
-                        return self.unless_prelude(id, treat);
+                        return self.step(now, id, Event::Move, out);
                     }
                 }
                 self.step(now, id, Event::ClientData, out)
@@ -255,12 +262,11 @@ impl Engine {
             }
             State::Adopting => {
                 self.keep_more(id, frame, segment);
-                self.unless_prelude(id, Frame::Forward)
+                Frame::Forward
             }
             State::AdoptingIdle => {
                 self.begin_request(id, frame, segment);
-                let treat = self.step(now, id, Event::ClientData, out);
-                self.unless_prelude(id, treat)
+                self.step(now, id, Event::ClientData, out)
             }
             State::Held | State::Orphan => {
                 if self.flows[id].bits.has(Bits::KEPT_WHOLE) {

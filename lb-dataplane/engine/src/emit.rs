@@ -159,8 +159,10 @@ impl Engine {
         spec.flags = Flags::RST | Flags::ACK;
         spec.ack = flow.server_next;
         spec.timestamps = Self::client_stamps(flow);
-        let unconfirmed =
-            flow.standby.is_some() || matches!(flow.state, State::Adopting | State::AdoptingIdle);
+        // A leg that is not the owner any more knows nothing from the boundary on.
+        let unconfirmed = leg != flow.owner
+            || flow.standby.is_some()
+            || matches!(flow.state, State::Adopting | State::AdoptingIdle);
         let numbers = [flow.boundary, flow.client_next];
         for seq in &numbers[usize::from(!unconfirmed)..] {
             spec.seq = *seq;

@@ -307,6 +307,7 @@ impl Engine {
             Action::AckClient => self.ack_client(id, out),
             Action::TakeOver => self.take_over(id),
             Action::CloseStandby => self.close_standby(now, id, out),
+            Action::DropStandby => self.drop_standby(now, id, out),
             Action::CloseOwner => self.close_owner(now, id, out),
             Action::DropOwner => self.drop_owner(id, now.ms() + QUARANTINE_MS),
             Action::ResumeStandby => self.resume_standby(now, id),

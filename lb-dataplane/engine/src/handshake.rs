@@ -40,7 +40,10 @@ impl Engine {
             let flow = &self.flows[id];
             let same = flow.client_next == segment.seq.add(1)
                 && matches!(flow.state, State::SynSent | State::SynAcked);
-            let over = matches!(flow.state, State::Closed | State::SynSent | State::SynAcked);
+            let over = matches!(
+                flow.state,
+                State::Closed | State::Parted | State::SynSent | State::SynAcked
+            );
             if same || !over {
                 // A retransmission, or for the backend's kernel to challenge (RFC 5961 section 4).
                 let owner = flow.owner;

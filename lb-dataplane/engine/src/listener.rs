@@ -42,6 +42,9 @@ pub(crate) struct Question {
     last_end_us: u64,
     /// Flows that ended since the pod was last known to live.
     ends: u32,
+    /// When the last answered one was asked, and how old an end has to be then to stand.
+    answered_us: u64,
+    settle_us: u64,
 }
 
 impl Default for Question {
@@ -56,11 +59,19 @@ impl Default for Question {
             first_asked_us: 0,
             last_end_us: 0,
             ends: 0,
+            answered_us: 0,
+            settle_us: SETTLE_US,
         }
     }
 }
 
 impl Question {
+    /// Whether a listener answered long enough after a flow's end (us, wrapping) for the end to stand.
+    pub(crate) fn settles(&self, ended_us: u32) -> bool {
+        let age_us = (self.answered_us as u32).wrapping_sub(ended_us) as i32;
+        i64::from(age_us) >= self.settle_us as i64
+    }
+
     pub(crate) fn is_on(&self, port: u16) -> bool {
         self.port == port
     }
@@ -110,18 +121,24 @@ impl Engine {
             backend.assign(port, Use::Question);
             backend.question.port = port;
         }
+        let port = backend.question.port;
+        if port == 0 || out.frame().is_none() {
+            // Not asked, so silence means nothing.
+            return self.due(index, now.ms() + 1);
+        }
         let question = &mut backend.question;
         question.isn = isn;
         question.pending = true;
         question.asked_us = now.0;
-        let (port, wait_ms) = (question.port, WAIT_MS << question.tries);
+        let wait_ms = WAIT_MS << question.tries;
         question.tries += 1;
         self.due(index, now.ms() + wait_ms);
         let leg = Leg {
             backend: index,
             port,
         };
-        if let Some(spec) = self.to_leg(leg).filter(|_| port != 0) {
+        // A next hop without a link-layer address is as silent as a pod.
+        if let Some(spec) = self.to_leg(leg) {
             let syn = SegmentSpec {
                 seq: isn,
                 flags: Flags::SYN,
@@ -185,11 +202,14 @@ impl Engine {
         } else {
             SETTLE_US
         };
+        question.settle_us = settle_us;
+        question.answered_us = question.asked_us;
         let settled_us = question.last_end_us + settle_us;
-        if question.ends == 0 || question.asked_us >= settled_us {
-            if question.ends > 0 {
-                self.begin_sweep(index, Sweep::CloseStands);
-            }
+        let settled = question.ends == 0 || question.asked_us >= settled_us;
+        if question.ends > 0 {
+            self.begin_sweep(index, Sweep::CloseStands);
+        }
+        if settled {
             let question = &mut self.backends[usize::from(index)].question;
             question.ends = 0;
             question.due_ms = u64::MAX;

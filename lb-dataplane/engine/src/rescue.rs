@@ -75,7 +75,9 @@ impl Engine {
             }
             _ if self.tracker(id).is_some_and(baton_guard::Tracker::closing) => Ended::Passes,
             _ => {
-                self.flows[id].bits.set(Bits::HELD_FIN, fin);
+                let flow = &mut self.flows[id];
+                flow.bits.set(Bits::HELD_FIN, fin);
+                flow.sent_us = now.0 as u32;
                 let _ = self.step(now, id, Event::OwnerEnded, out);
                 if self.is_leaving(backend) {
                     self.owner_gone(now, id, out);
@@ -197,7 +199,7 @@ impl Engine {
         let flow = &mut self.flows[id];
         flow.tries = 0;
         let _ = self.step(now, id, Event::OwnerGone, out);
-        self.flows[id].sent_us = now.0 as u32;
+        self.flows[id].moved_ms = now.ms32();
         self.counters.add(Counter::Stranded);
         self.try_rescue(now, id, out);
     }
@@ -206,7 +208,8 @@ impl Engine {
     pub(crate) fn try_rescue(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
         debug_assert_eq!(flow.state, State::Orphan);
-        let waited_ms = u64::from((now.0 as u32).wrapping_sub(flow.sent_us)) / 1_000;
+        // An orphan's last move was its owner's end.
+        let waited_ms = u64::from(now.ms32().wrapping_sub(flow.moved_ms));
         let request = flow.bits.has(Bits::KEPT_WHOLE);
         if !request && flow.client_acked != flow.client_next {
             return self.lose(now, id, Lost::NotKept, out);
@@ -315,10 +318,18 @@ impl Engine {
     }
 
     /// The owner has not begun to answer within the policy's time.
-    pub(crate) fn response_overdue(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+    pub(crate) fn response_overdue(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        first: bool,
+        out: &mut impl Output,
+    ) {
         let backend = self.flows[id].owner.backend;
-        self.counters.add(Counter::ResponseTimeouts);
-        self.backend_fails(now, backend);
+        if first {
+            self.counters.add(Counter::ResponseTimeouts);
+            self.backend_fails(now, backend);
+        }
         let pinned = self.flows[id].pin.is_some();
         if pinned || !self.may_replay_again(id) || self.closing.is_full() {
             return;

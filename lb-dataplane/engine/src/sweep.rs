@@ -108,7 +108,14 @@ impl Engine {
 
     fn swept(&mut self, now: Instant, id: FlowId, what: Sweep, out: &mut impl Output) -> Swept {
         match (what, self.flows[id].state) {
-            (Sweep::CloseStands, State::Held) => self.close_stands(now, id, out),
+            (Sweep::CloseStands, State::Held) => {
+                let flow = &self.flows[id];
+                let question = &self.backends[usize::from(flow.owner.backend)].question;
+                if !question.settles(flow.sent_us) {
+                    return Swept::Stays;
+                }
+                self.close_stands(now, id, out);
+            }
             (Sweep::Gone, State::Held) => self.owner_gone(now, id, out),
             (Sweep::Gone, _) if self.owner_is_gone(now, id, out) => {}
             (Sweep::Drain, _) => return self.drain_flow(now, id, out),

@@ -127,12 +127,21 @@ impl Engine {
             }
         };
         if flow.state == State::Request && self.answer_due_ms(now, id) == 0 {
-            self.response_overdue(now, id, out);
-            if self.flows[id].state == State::Request {
-                // Nobody can take it, or policy forbids it: it goes on waiting.
-                self.wheel.arm(id, now.ms() + OVERDUE_AGAIN_MS);
+            let limit_us = self.policies[usize::from(flow.policy)]
+                .spec
+                .response_timeout;
+            let waits_us = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
+            let over_us = waits_us.saturating_sub(limit_us.unwrap_or_default().0);
+            self.response_overdue(now, id, over_us < OVERDUE_AGAIN_MS * 1_000, out);
+            if self.flows[id].state != State::Request {
+                return;
             }
-            return;
+            // Nobody can take it, or policy forbids it: it goes on waiting.
+            let quiet_ms = u64::from(now.ms32().wrapping_sub(self.flows[id].last_ms));
+            if quiet_ms < limit_ms {
+                self.wheel.arm(id, now.ms() + OVERDUE_AGAIN_MS);
+                return;
+            }
         }
         let flow = &self.flows[id];
         // Packets do not touch the timer; it looks here whether they came.

@@ -2,6 +2,7 @@
 //!
 //! Owns request lines, status lines and the list of outstanding requests. Never looks into a body.
 
+mod body;
 mod side;
 
 use crate::{

@@ -1,7 +1,8 @@
 //! The memcached text protocol with meta commands (memcached's doc/protocol.txt): which commands are outstanding.
 //!
 //! Owns command lines, data blocks and replies. Never keeps a key or a value. A command that is not listed here pins, because
-//! some are answered with streams.
+//! some are answered with streams. A server that wants authentication in the text protocol (memcached -Y) takes it as a `set`,
+//! which cannot be told from any other: such a connection must not be given this guard.
 
 use crate::{
     line::{Cut, End, Word, cut, decimal},

@@ -187,16 +187,13 @@ mod tests {
         };
         let text = taken(&order, &reply(2, 0));
         assert!(
-            text.starts_with("`pod-a` drains in 2 policies: no new"),
+            text.starts_with("`pod-a` drains (2 backends of this name): no new"),
             "{text}"
         );
         assert!(text.contains("lb-dataplane drain pod-a --undo\n"), "{text}");
         order.undo = true;
         assert_eq!(taken(&order, &reply(1, 0)), "`pod-a` is back in service.");
         let text = taken(&order, &reply(3, 2));
-        assert!(
-            text.contains("says `draining: true` (2 times)"),
-            "{text}"
-        );
+        assert!(text.contains("says `draining: true` (2 times)"), "{text}");
     }
 }

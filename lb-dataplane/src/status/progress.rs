@@ -87,7 +87,7 @@ impl Progress {
             .waiting
             .iter()
             .filter(|(_, flows)| **flows > 0)
-            .map(|(reason, flows)| format!("{flows} {reason}"))
+            .map(|(reason, flows)| format!("{flows} {}", reason.replace('_', " ")))
             .collect();
         let noun = if self.flows == 1 { "flow" } else { "flows" };
         if waiting.is_empty() {

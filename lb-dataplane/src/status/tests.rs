@@ -52,7 +52,7 @@ fn troubled() -> StateReply {
     let policy = &mut reply.state.policies[0];
     policy.rescues_total = 12;
     policy.replays_total = 3;
-    policy.lost_total = [("unknown_fate".to_owned(), 2)].into();
+    policy.lost_total = [("fate_unknown".to_owned(), 2)].into();
     policy.pins_total = [("server_first".to_owned(), 1), ("upgrade".to_owned(), 4)].into();
     policy.backends[0].health = "unhealthy: GET /healthz: 503, expected 200-399".into();
     policy.backends[0].rescued_total = 12;
@@ -83,15 +83,15 @@ It works.
 Worth a look:
   - backend `a` of `web` is unhealthy: GET /healthz: 503, expected 200-399: look
     at the pod, or at `health.active` of the policy if it does work
-  - policy `web` lost 2 flows to failed backends since start (2 unknown fate):
-    `onBackendFailure` says which requests may be sent again
+  - policy `web`: 2 connections of clients broken since start (2 fate unknown):
+    `onBackendFailure` says which requests may be executed once more
 
 version 0.1.0, up 2h 3m, native mode on eth0, generation 5
 address 10.9.0.10, leg ports 20000-32767, key epochs 1 2
 
 POLICY  FRONTEND      FLOWS  SINCE START  MOVES  ROLLBACKS  RESCUES  LOST
 web     10.9.0.10:80     64           70   1999          3       12     2
-  web: 3 requests sent again; lost 2 unknown fate; pinned 4 upgrade, 1 server
+  web: 3 requests sent again; lost 2 fate unknown; pinned 4 upgrade, 1 server
   first
 
 BACKEND  ENDPOINT     STATE      FLOWS  OUTST.  1ST BYTE    IN  OUT

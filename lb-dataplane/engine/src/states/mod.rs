@@ -94,6 +94,8 @@ names! {
         ConfirmedWithout,
         /// An authenticated refusal: the new owner never had the flow, the old one lives.
         Refused,
+        /// The new owner had nothing of the request and will not get it; it may have a socket. The old one lives.
+        Withdrawn,
         /// Refused while the old owner is gone, and another backend is left to try.
         RefusedNext,
         /// Refused while the old owner is gone, and no other backend can adopt at present.
@@ -158,6 +160,8 @@ names! {
         TakeOver,
         /// Move the standby leg to the closing table: its application shall see a clean end of stream.
         CloseStandby,
+        /// Close the standby leg, whose pod has ended it already.
+        DropStandby,
         /// Move the owner leg to the closing table; the flow has none any more.
         CloseOwner,
         /// Free the owner leg's port; the flow has no leg any more.

@@ -80,18 +80,21 @@ table! {
     Adopting + Confirmed => Request [CloseStandby, ArmIdle] Forward;
     Adopting + ConfirmedWithout => Request [ReplayKept, CloseStandby, ArmIdle] Forward;
     Adopting + Refused => Request [RequestForgotten, ResumeStandby, RequestBegins, ReplayKept, ArmIdle] Absorb;
+    Adopting + Withdrawn => Request [RequestForgotten, ResetOwner, ResumeStandby, RequestBegins, ReplayKept, ArmIdle] Absorb;
     Adopting + RefusedNext => Adopting [RequestForgotten, Redirect, RequestBegins, SendAdoption, ReplayKept, ArmAdoption] Absorb;
-    Adopting + RefusedAll => Orphan [RequestForgotten, ArmRescue] Absorb;
+    Adopting + RefusedAll => Orphan [RequestForgotten, DropStandby, ArmRescue] Absorb;
     Adopting + TupleTaken => Adopting [RenewPort, SendAdoption, ReplayKept, ArmAdoption] Absorb;
     Adopting + Doubt => Adopting [SendAdoption, ReplayKept, ArmAdoption] Absorb;
     Adopting + FateUnknownReplay => Request [RequestForgotten, ResetOwner, ResumeStandby, RequestBegins, ReplayKept, ArmIdle] Absorb;
-    Adopting + FateUnknownNext => Orphan [RequestForgotten, ArmRescue] Absorb;
+    Adopting + FateUnknownNext => Orphan [RequestForgotten, DropStandby, ArmRescue] Absorb;
     Adopting + FateUnknownReset => Gone [RequestForgotten, DropKept, ResetClient, ResetOwner, ResetStandby, Release] Absorb;
     Adopting + ClientRst => Gone [RequestForgotten, DropKept, ResetStandby, Release] Forward;
 
     AdoptingIdle + Confirmed => Idle [CloseStandby, ArmIdle] Forward;
-    AdoptingIdle + Refused => Idle [ResetOwner, ResumeStandby, ArmIdle] Absorb;
-    AdoptingIdle + RefusedAll => Orphan [ArmRescue] Absorb;
+    AdoptingIdle + Refused => Idle [ResumeStandby, ArmIdle] Absorb;
+    AdoptingIdle + Withdrawn => Idle [ResetOwner, ResumeStandby, ArmIdle] Absorb;
+    AdoptingIdle + RefusedAll => Orphan [DropStandby, ArmRescue] Absorb;
+    AdoptingIdle + FateUnknownReset => Gone [DropKept, ResetClient, ResetOwner, ResetStandby, Release] Absorb;
     AdoptingIdle + TupleTaken => AdoptingIdle [RenewPort, SendAdoption, SendKeepalive, ArmAdoption] Absorb;
     AdoptingIdle + Doubt => AdoptingIdle [SendAdoption, SendKeepalive, ArmAdoption] Absorb;
     AdoptingIdle + ClientData => Adopting [RequestBegins] Forward;
@@ -136,7 +139,9 @@ table! {
 
 stays! {
     SynSent: ServerRst;
+    SynAcked: ServerData, ServerFin, ClientFin;
     Response: ServerData;
-    Closed: ServerData;
-    ServerFin: ServerData;
+    ClientFin: ClientFin;
+    ServerFin: ServerData, ServerFin;
+    Closed: ServerData, ServerFin, ClientFin;
 }

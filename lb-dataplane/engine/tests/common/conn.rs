@@ -309,7 +309,22 @@ impl World {
         message
     }
 
-    /// The pod's FIN, passed to the client.
+    /// The pod closes and lives: its FIN is held until its kernel says that somebody listens, then the client gets
+    /// one of Baton's making with the same number.
+    pub fn pod_closes(&mut self, c: &mut Conn) -> Sent {
+        let wire = self.pod_wire(c, FIN_ACK, &[]);
+        assert!(self.inject(&wire.build()).is_empty(), "held");
+        self.assert_state(c, "Held");
+        let sent = one(self.run_ms(5));
+        assert_eq!(sent.to, Dest::Client);
+        assert!(sent.is(FIN_ACK));
+        assert_eq!(sent.segment.seq.0, c.server);
+        c.server = c.server.wrapping_add(1);
+        self.assert_state(c, "ServerFin");
+        sent
+    }
+
+    /// The pod's FIN, passed to the client at once.
     pub fn pod_fin(&mut self, c: &mut Conn) {
         let wire = self.pod_wire(c, FIN_ACK, &[]);
         self.forwarded_to_client(c, &wire);
@@ -336,15 +351,24 @@ impl World {
         assert_eq!(self.state(c).as_deref(), Some(state));
     }
 
-    /// Asserts that a request of the connection still goes through to its pod and back.
+    /// Asserts that a request of the connection still goes through to a pod and back.
     pub fn assert_serves(&mut self, c: &mut Conn) {
-        self.stays(c, b"x");
-        self.responds(c, b"y");
+        let before = c.seq;
+        let sent = self.data(c, GET);
+        let request = sent.last().expect("the request");
+        assert_eq!((request.data(), request.segment.seq.0), (GET, before));
+        take_leg(c, request);
+        self.responds(c, OK);
     }
 }
 
 pub const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 pub const POST: &[u8] = b"POST / HTTP/1.1\r\ncontent-length: 1\r\n\r\nx";
+/// The head of a POST whose body of `bytes` bytes follows.
+pub fn post_head(bytes: usize) -> Vec<u8> {
+    format!("POST / HTTP/1.1\r\ncontent-length: {bytes}\r\n\r\n").into_bytes()
+}
+
 pub const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
 pub fn one(mut sent: Vec<Sent>) -> Sent {

@@ -3,9 +3,12 @@
 #![allow(dead_code, reason = "each test binary uses a part of the harness")]
 
 pub mod conn;
+pub mod pods;
 pub mod wire;
 
 pub use conn::Conn;
+
+pub use pods::{End, Listener};
 
 use baton_api::{
     Algorithm, Backend, BackendFailure, Endpoint, Limits, Micros, Migration, MigrationMode, Policy,
@@ -164,6 +167,15 @@ impl Sent {
         parse_adoption(&self.frame, &self.segment)?.verify(&key())
     }
 
+    /// A SYN without options is Baton's own: no client sends one here.
+    pub fn is_question(&self) -> bool {
+        self.is(Flags::SYN) && self.segment.options(&self.frame).is_empty()
+    }
+
+    pub fn is_adoption(&self) -> bool {
+        self.message().is_some_and(|m| m.kind == MessageKind::Adopt)
+    }
+
     fn is_probe(&self) -> bool {
         self.message().is_some_and(|m| m.kind == MessageKind::Probe)
     }
@@ -204,6 +216,10 @@ pub struct World {
     pub snapshot: Snapshot,
     /// Pods whose adopter answers probes, with this reason. Others stay silent.
     pub adopters: Vec<Option<Reason>>,
+    /// What the pods' kernels say to a question whether anybody listens.
+    pub listeners: Vec<Listener>,
+    /// Pods that were asked, in order.
+    pub asked: Vec<usize>,
     /// Whether frames are checked against the world's addresses (off for random input).
     pub strict: bool,
     pub verdict: Verdict,
@@ -238,6 +254,8 @@ impl World {
                 policies: vec![policy],
             },
             adopters: vec![Some(Reason::Ready); 32],
+            listeners: vec![Listener::Listens; 32],
+            asked: Vec::new(),
             strict: true,
             verdict: Verdict::Absorbed,
         };
@@ -299,21 +317,34 @@ impl World {
         self.engine.tables()[name]
     }
 
-    /// Gives a frame to the engine; what leaves because of it, the engine's own frames first.
+    /// Gives a frame to the engine; what leaves because of it, the engine's own frames first. Questions to listeners
+    /// are answered by the pods' kernels.
     pub fn inject(&mut self, frame: &[u8]) -> Vec<Sent> {
         let mut buffer = frame.to_vec();
         let len = buffer.len();
         buffer.resize(FRAME_BYTES.max(len), 0x5a);
         self.verdict = self.engine.frame(self.now, &mut buffer, len, &mut self.out);
-        let mut frames = self.out.take();
-        if let Verdict::Transmit(len) = self.verdict {
-            frames.push(buffer[..len].to_vec());
-        }
+        let own: Vec<Sent> = self.out.take().iter().map(|f| self.check(f)).collect();
+        let passed = match self.verdict {
+            Verdict::Transmit(len) => Some(self.check(&buffer[..len])),
+            _ => None,
+        };
         self.engine.check_invariants();
-        frames.iter().map(|f| self.check(f)).collect()
+        let mut sent = Vec::new();
+        for frame in own {
+            if frame.is_question() {
+                let verdict = self.verdict;
+                self.kernel_answers(&frame);
+                self.verdict = verdict;
+            } else {
+                sent.push(frame);
+            }
+        }
+        sent.extend(passed);
+        sent
     }
 
-    /// Lets the engine do what is due now. Probes are answered by the pods' adopters.
+    /// Lets the engine do what is due now. Probes are answered by the pods' adopters, questions by their kernels.
     pub fn poll(&mut self) -> Vec<Sent> {
         let mut left = Vec::new();
         self.engine.poll(self.now, &mut self.out);
@@ -322,6 +353,10 @@ impl World {
         }
         let frames = self.out.take();
         for sent in frames.iter().map(|f| self.check(f)).collect::<Vec<_>>() {
+            if sent.is_question() {
+                self.kernel_answers(&sent);
+                continue;
+            }
             let adopter = match sent.to {
                 Dest::Pod(index) if sent.is_probe() => self.adopters[index],
                 _ => None,
@@ -338,7 +373,7 @@ impl World {
         left
     }
 
-    /// Lets time pass, polling at every deadline; what left in that time, but for probes.
+    /// Lets time pass, polling at every deadline; what left in that time, but for probes and questions.
     pub fn run_us(&mut self, us: u64) -> Vec<Sent> {
         let end = Instant(self.now.0 + us);
         let mut sent = Vec::new();

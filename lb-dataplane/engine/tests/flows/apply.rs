@@ -75,17 +75,36 @@ fn a_retired_pod_keeps_its_flows_until_they_move() {
     let mut w = World::new(2);
     let mut c = w.idle(1);
     let old = c.pod;
+    let mut quiet = (2..)
+        .map(|n| w.idle(n))
+        .find(|q| q.pod == old)
+        .expect("a second flow of the pod");
+    let mut busy = quiet.clone();
+    while busy.pod != old || busy.client == quiet.client {
+        busy = w.open(busy.client.port() - 30_000 + 1);
+    }
+    w.stays(&mut busy, POST);
     w.change(|s| {
         s.policies[0]
             .backends
             .retain(|b| b.endpoint != endpoint(pod(false, old)));
         s.policies[0].migration.mode = MigrationMode::WhenBetter;
     });
-    w.run_ms(2_000);
     // Its next request leaves it, although it is the faster one for all we know.
     w.moves(&mut c, GET);
     assert_ne!(c.pod, old);
     w.responds(&mut c, OK);
+    w.ack(&mut c);
+    // Without a request it leaves after the quiet time.
+    let sent = w.run_ms(2_000);
+    w.rescued(&mut quiet, &sent);
+    assert_ne!(quiet.pod, old);
+    // What is outstanding is answered where it is.
+    w.responds(&mut busy, OK);
+    w.ack(&mut busy);
+    w.moves(&mut busy, GET);
+    w.responds(&mut busy, OK);
+    w.ack(&mut busy);
     let state = w.engine.state(w.now);
     assert!(
         state.policies[0]

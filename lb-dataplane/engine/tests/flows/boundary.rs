@@ -86,8 +86,9 @@ fn a_request_before_the_response_is_acknowledged_is_no_boundary() {
     let mut wire = w.client_wire(&c, PSH_ACK, GET);
     wire.ack = c.server.wrapping_sub(5);
     w.forwarded_to_pod(&c, &wire);
+    c.seq = c.seq.wrapping_add(GET.len() as u32);
     assert_eq!(w.count(Counter::MigrationsBegun), 0);
-    assert_eq!(w.engine.pinned(PinReason::Pipelined), 1);
+    still_moves(&mut w, &mut c);
 }
 
 #[test]
@@ -121,31 +122,32 @@ fn the_pods_late_ack_brings_the_flow_to_rest() {
     w.moves(&mut c, GET);
 }
 
+/// The last of several answers came: only now the flow moves again.
+fn after_the_last_answer(w: &mut World, c: &mut Conn, answers: usize) {
+    let begun = w.count(Counter::MigrationsBegun);
+    for left in (0..answers).rev() {
+        w.responds(c, OK);
+        w.ack(c);
+        w.assert_state(c, if left > 0 { "Response" } else { "Idle" });
+    }
+    assert_eq!(w.count(Counter::MigrationsBegun), begun);
+    w.moves(c, GET);
+    assert_eq!(PinReason::all().map(|p| w.engine.pinned(p)).sum::<u64>(), 0);
+}
+
 #[test]
-fn pipelined_requests_pin() {
-    let two = [GET, GET].concat();
-    // In one segment.
+fn pipelined_requests_are_followed_until_the_last_is_answered() {
+    // In one segment, which moves as a whole.
     let mut w = world(Protocol::Http1);
     let mut c = w.idle(1);
-    w.stays(&mut c, &two);
-    assert_eq!(w.engine.pinned(PinReason::Pipelined), 1);
-    // One behind the other.
+    w.moves(&mut c, &[GET, GET].concat());
+    after_the_last_answer(&mut w, &mut c, 2);
+    // One behind the other, during an adoption.
     let mut w = world(Protocol::Http1);
     let mut c = w.idle(1);
-    w.moves(&mut c, GET);
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
     w.moves(&mut c, GET);
     w.stays(&mut c, GET);
-    assert_eq!(
-        w.engine.pinned(PinReason::Pipelined),
-        1,
-        "during an adoption"
-    );
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
-    w.exchange(&mut c);
-    assert_eq!(w.count(Counter::MigrationsBegun), 2, "and never again");
+    after_the_last_answer(&mut w, &mut c, 2);
     // While the first is outstanding, and while its response is on its way.
     for responded in [false, true] {
         let mut w = world(Protocol::Http1);
@@ -160,32 +162,60 @@ fn pipelined_requests_pin() {
         } else {
             w.stays(&mut c, GET);
         }
-        assert_eq!(w.engine.pinned(PinReason::Pipelined), 1);
-        w.responds(&mut c, OK);
-        w.ack(&mut c);
-        w.exchange(&mut c);
-        assert_eq!(w.count(Counter::MigrationsBegun), 0);
+        after_the_last_answer(&mut w, &mut c, if responded { 1 } else { 2 });
     }
+    // Both answers in one segment, in halves that end anywhere.
+    let mut w = world(Protocol::Http1);
+    let mut c = w.idle(1);
+    w.moves(&mut c, &[GET, GET, &GET[..7]].concat());
+    let answers = [OK, OK].concat();
+    for part in [&answers[..OK.len() + 3], &answers[OK.len() + 3..]] {
+        w.responds(&mut c, part);
+        w.ack(&mut c);
+        w.assert_state(&c, "Response");
+    }
+    w.stays(&mut c, &GET[7..]);
+    after_the_last_answer(&mut w, &mut c, 1);
+}
+
+#[test]
+fn the_bare_rule_cannot_follow_a_pipeline() {
+    let mut w = world(Protocol::RequestResponse);
+    let mut c = w.idle(1);
+    w.moves(&mut c, b"one");
+    w.responds(&mut c, b"answer");
+    let mut wire = w.client_wire(&c, PSH_ACK, b"two");
+    wire.ack = wire.ack.wrapping_sub(1);
+    w.forwarded_to_pod(&c, &wire);
+    c.seq = c.seq.wrapping_add(3);
+    assert_eq!(w.engine.pinned(PinReason::Pipelined), 1);
+    w.responds(&mut c, b"answer");
+    w.ack(&mut c);
+    w.exchange(&mut c);
+    assert_eq!(w.count(Counter::MigrationsBegun), 1, "and never again");
 }
 
 #[test]
 fn a_body_in_several_segments_does_not_pin() {
     let mut w = world(Protocol::Http1);
     let mut c = w.idle(1);
-    w.moves(&mut c, POST);
-    w.stays(&mut c, b"rest of the body");
+    let parts = [&b"rest of the body"[..], b"and its end"];
+    w.moves(&mut c, &post_head(parts.concat().len()));
+    w.stays(&mut c, parts[0]);
     let ack = w.pod_wire(&c, Flags::ACK, &[]);
     w.forwarded_to_client(&c, &ack);
-    w.stays(&mut c, b"and its end");
+    w.stays(&mut c, parts[1]);
     still_moves(&mut w, &mut c);
 }
 
 #[test]
-fn without_a_method_token_an_http_flow_stays() {
+fn data_that_is_not_http_pins() {
     for data in [
         &b"\x16\x03\x01\x02\x00\x01\x00"[..],
-        b"get / HTTP/1.1\r\n\r\n",
-        b"PRI",
+        b" GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/2.0\r\n\r\n",
+        b"GET / HTTP/1.1\rX",
+        b"<html>",
     ] {
         let mut w = world(Protocol::Http1);
         let mut c = w.idle(1);
@@ -197,6 +227,20 @@ fn without_a_method_token_an_http_flow_stays() {
             "{data:?}"
         );
         assert_eq!(w.count(Counter::Boundaries), 0);
+    }
+}
+
+#[test]
+fn any_token_is_a_method() {
+    for data in [
+        &b"get / HTTP/1.1\r\n\r\n"[..],
+        b"X-1 * HTTP/1.0\r\n\r\n",
+        b"PR",
+    ] {
+        let mut w = world(Protocol::Http1);
+        let mut c = w.idle(1);
+        w.moves(&mut c, data);
+        w.assert_state(&c, "Adopting");
     }
 }
 
@@ -218,7 +262,10 @@ fn request_response_needs_no_method_and_none_never_moves() {
 fn an_interim_response_does_not_end_a_request() {
     let mut w = world(Protocol::Http1);
     let mut c = w.open(1);
-    w.stays(&mut c, b"POST / HTTP/1.1\r\nexpect: 100-continue\r\n\r\n");
+    w.stays(
+        &mut c,
+        b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 8\r\n\r\n",
+    );
     w.responds(&mut c, b"HTTP/1.1 100 Continue\r\n\r\n");
     w.ack(&mut c);
     w.assert_state(&c, "Request");
@@ -259,7 +306,7 @@ fn switching_protocols_and_connect_pin() {
     w.ack(&mut c);
     w.exchange(&mut c);
     assert_eq!(
-        w.engine.pinned(PinReason::Guard(baton_guard::Pin::Upgrade)),
+        w.engine.pinned(PinReason::Guard(baton_guard::Pin::Connect)),
         1
     );
     assert_eq!(w.count(Counter::MigrationsBegun), 0);

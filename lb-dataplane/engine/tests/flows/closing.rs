@@ -16,8 +16,7 @@ fn both_sides_close_and_the_port_is_freed() {
             w.responds(&mut c, b"last words");
             w.pod_fin(&mut c);
         } else {
-            w.pod_fin(&mut c);
-            w.assert_state(&c, "ServerFin");
+            w.pod_closes(&mut c);
             w.stays(&mut c, GET);
             w.client_fin(&mut c);
         }
@@ -37,7 +36,7 @@ fn both_sides_close_and_the_port_is_freed() {
 fn a_half_closed_flow_is_pinned() {
     let mut w = World::new(2);
     let mut c = w.idle(1);
-    w.pod_fin(&mut c);
+    w.pod_closes(&mut c);
     w.ack(&mut c);
     w.stays(&mut c, GET);
     w.stays(&mut c, GET);
@@ -110,15 +109,23 @@ fn only_an_exact_reset_ends_a_flow() {
                 wire.seq = wire.seq.wrapping_add(off);
                 if from_client {
                     w.forwarded_to_pod(&c, &wire);
-                } else {
+                } else if off != 0 {
                     w.forwarded_to_client(&c, &wire);
+                } else {
+                    // Held until the pod's kernel says that somebody listens.
+                    assert!(w.inject(&wire.build()).is_empty());
+                    w.assert_state(&c, "Held");
+                    let rst = one(w.run_ms(5));
+                    assert_eq!((rst.to, rst.is(RST_ACK)), (Dest::Client, true));
+                    assert_eq!(rst.segment.seq.0, c.server, "exact");
                 }
             };
             inject(&mut w, off);
             w.assert_state(&c, "Idle");
             inject(&mut w, 0);
             assert_eq!(w.state(&c), None);
-            assert_eq!(w.count(Counter::ResetsToClients), 0, "it was theirs");
+            let ours = u64::from(!from_client);
+            assert_eq!(w.count(Counter::ResetsToClients), ours);
         }
     }
 }
@@ -215,7 +222,7 @@ fn a_half_closed_flow_times_out() {
         if client {
             w.client_fin(&mut c);
         } else {
-            w.pod_fin(&mut c);
+            w.pod_closes(&mut c);
         }
         assert!(w.run_ms(4_900).is_empty());
         let sent = w.run_ms(200);

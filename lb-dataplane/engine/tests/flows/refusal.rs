@@ -88,13 +88,14 @@ fn a_request_of_several_segments_is_replayed_whole_and_in_order() {
     let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
     let mut c = w.idle(1);
     let old = c.clone();
-    let adoption = w.moves(&mut c, POST);
+    let head = post_head(11);
+    let adoption = w.moves(&mut c, &head);
     for part in [&b"one"[..], b"two", b"three"] {
         w.stays(&mut c, part);
     }
     let sent = w.inject(&answer(&adoption, Reason::AcceptQueueFull, 0));
     let bytes: Vec<u8> = sent.iter().flat_map(|s| s.data().to_vec()).collect();
-    assert_eq!(bytes, [POST, b"onetwothree"].concat());
+    assert_eq!(bytes, [&head[..], b"onetwothree"].concat());
     let mut next = old.seq;
     for s in &sent {
         assert_eq!(
@@ -315,13 +316,14 @@ fn a_lost_adoption_is_sent_again_with_the_request_and_confirmed_once() {
     let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
     let mut c = w.idle(1);
     let present = c.clone();
-    w.moves(&mut c, POST);
+    let head = post_head(4);
+    w.moves(&mut c, &head);
     w.stays(&mut c, b"more");
     let sent = bare_rst(&mut w, &c);
     assert_eq!(sent.len(), 3, "adoption and both segments");
     w.expect_adoption(&sent[0], &present);
     assert_eq!(sent[0].segment.src_port, c.leg.port(), "the same leg");
-    assert_eq!((sent[1].data(), sent[2].data()), (POST, &b"more"[..]));
+    assert_eq!((sent[1].data(), sent[2].data()), (&head[..], &b"more"[..]));
     assert_eq!(w.count(Counter::AdoptionRetries), 1);
     w.responds(&mut c, OK);
     w.ack(&mut c);
@@ -335,7 +337,7 @@ fn a_lost_adoption_is_sent_again_with_the_request_and_confirmed_once() {
 fn resets_of_many_segments_behind_one_lost_adoption_do_not_use_up_the_tries() {
     let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
     let mut c = w.idle(1);
-    w.moves(&mut c, POST);
+    w.moves(&mut c, &post_head(1_000));
     for _ in 0..7 {
         w.stays(&mut c, b"part of a large upload");
     }

@@ -1,6 +1,6 @@
-//! One direction of an HTTP/1 connection: head lines and the framing of bodies (RFC 9112 sections 5 to 7).
+//! One direction of an HTTP/1 connection: its state, and the field lines of a head (RFC 9112 section 5).
 //!
-//! Owns what both directions have in common. Never knows methods, status codes or the other direction.
+//! Owns what both directions have in common. Never knows methods, status codes or the other direction; bodies are in `body`.
 
 use crate::{
     line::{Cut, DIGITS_MAX, End, Word, cut},
@@ -9,11 +9,7 @@ use crate::{
 use memchr::memchr2;
 
 /// Bytes of a head or of a trailer section. Servers take 8 to 64 KiB; whoever sends more is answered with an error or is no HTTP.
-const HEAD_BYTES_MAX: u32 = 64 << 10;
-/// Bytes of a chunk's size with its extensions.
-const CHUNK_LINE_BYTES_MAX: u32 = 4 << 10;
-/// 15 hexadecimal digits: below 2^60.
-const CHUNK_DIGITS_MAX: u8 = 15;
+pub(super) const HEAD_BYTES_MAX: u32 = 64 << 10;
 /// The longest field name of interest, `proxy-authorization`.
 const NAME_BYTES_MAX: usize = 19;
 /// Methods have at most 17 bytes in IANA's registry, words of interest in field values at most 12.
@@ -82,14 +78,14 @@ pub(crate) struct Side {
     pub(crate) at: At,
     pub(crate) stage: Stage,
     field: Field,
-    cr: bool,
+    pub(super) cr: bool,
     /// Blanks came behind the digits.
-    closed: bool,
-    digits: u8,
+    pub(super) closed: bool,
+    pub(super) digits: u8,
     pub(crate) word: Word<WORD_BYTES_MAX>,
     /// Bytes that the head may still have.
-    budget: u32,
-    number: u64,
+    pub(super) budget: u32,
+    pub(super) number: u64,
     pub(crate) head: Head,
 }
 
@@ -359,7 +355,7 @@ impl Side {
         Ok(())
     }
 
-    fn clear_number(&mut self) {
+    pub(super) fn clear_number(&mut self) {
         self.number = 0;
         self.digits = 0;
         self.closed = false;
@@ -415,120 +411,6 @@ impl Side {
             _ => {}
         }
         self.word.clear();
-        Ok(())
-    }
-
-    /// Goes to the body that the head declares; true if there is none.
-    pub(crate) fn begin_body(&mut self) -> bool {
-        self.at = match self.head.length {
-            _ if self.head.chunked => At::ChunkSize,
-            Some(length) if length > 0 => At::Body(length),
-            _ => return true,
-        };
-        self.stage = Stage::First;
-        self.budget = CHUNK_LINE_BYTES_MAX;
-        false
-    }
-
-    /// Takes up to `bytes` of a body of known length in one step: how many, and whether the message ended with them.
-    fn advance(&mut self, bytes: u64) -> (u64, bool) {
-        match &mut self.at {
-            At::UntilClose => (bytes, false),
-            At::Body(left) => {
-                let taken = bytes.min(*left);
-                *left -= taken;
-                (taken, *left == 0)
-            }
-            At::ChunkData(left) => {
-                let taken = bytes.min(*left);
-                *left -= taken;
-                if *left == 0 {
-                    self.at = At::ChunkEnd;
-                }
-                (taken, false)
-            }
-            _ => (0, false),
-        }
-    }
-
-    /// Bytes that were not seen. True if the message ended with them.
-    pub(crate) fn skip(&mut self, gap: u32) -> Result<bool, Pin> {
-        let (taken, ended) = self.advance(u64::from(gap));
-        match taken == u64::from(gap) {
-            true => Ok(ended),
-            false => Err(Pin::Gap),
-        }
-    }
-
-    /// Bytes of a body: what is left of the data, and whether the message ended.
-    pub(crate) fn body<'a>(&mut self, data: &'a [u8]) -> Result<(&'a [u8], bool), Pin> {
-        if matches!(self.at, At::Body(_) | At::ChunkData(_) | At::UntilClose) {
-            let (taken, ended) = self.advance(data.len() as u64);
-            return Ok((&data[taken as usize..], ended));
-        }
-        let Cut { part, end, used } = self.cut(data)?;
-        let rest = &data[used..];
-        let ended = end == End::Line;
-        let mut message_ended = false;
-        match self.at {
-            At::ChunkSize => {
-                self.chunk_size(part)?;
-                if ended && self.digits == 0 {
-                    return Err(Pin::Unparsable);
-                }
-                if ended {
-                    (self.at, self.budget) = match self.number {
-                        0 => (At::Trailers, HEAD_BYTES_MAX),
-                        size => (At::ChunkData(size), CHUNK_LINE_BYTES_MAX),
-                    };
-                    self.clear_number();
-                    self.stage = Stage::First;
-                }
-            }
-            At::ChunkEnd if !part.is_empty() => return Err(Pin::Unparsable),
-            At::ChunkEnd if ended => {
-                self.at = At::ChunkSize;
-                self.budget = CHUNK_LINE_BYTES_MAX;
-            }
-            At::Trailers => {
-                message_ended = ended && part.is_empty() && self.stage == Stage::First;
-                let begun = !ended && (!part.is_empty() || self.stage == Stage::Rest);
-                self.stage = if begun { Stage::Rest } else { Stage::First };
-            }
-            _ => {}
-        }
-        match end {
-            End::BareCr => Err(Pin::Unparsable),
-            _ => Ok((rest, message_ended)),
-        }
-    }
-
-    /// Digits, then blanks, then extensions behind a semicolon, which nobody uses.
-    fn chunk_size(&mut self, part: &[u8]) -> Result<(), Pin> {
-        for byte in part {
-            if self.stage == Stage::Rest {
-                break;
-            }
-            let digit = match byte {
-                b'0'..=b'9' => byte - b'0',
-                b'a'..=b'f' => byte - b'a' + 10,
-                b'A'..=b'F' => byte - b'A' + 10,
-                b' ' | b'\t' if self.digits > 0 => {
-                    self.closed = true;
-                    continue;
-                }
-                b';' if self.digits > 0 => {
-                    self.stage = Stage::Rest;
-                    continue;
-                }
-                _ => return Err(Pin::Unparsable),
-            };
-            if self.closed || self.digits == CHUNK_DIGITS_MAX {
-                return Err(Pin::Unparsable);
-            }
-            self.number = self.number << 4 | u64::from(digit);
-            self.digits += 1;
-        }
         Ok(())
     }
 }

@@ -1,0 +1,172 @@
+//! Pods as their kernels: what they say to questions, and what is seen when their processes die, freeze or come back.
+
+use super::{Conn, Dest, OUR_MAC, Sent, World, conn::*, pod_mac, wire::Wire};
+use baton_packet::{Flags, Reason};
+use std::net::SocketAddr;
+
+/// What a pod's kernel says to a SYN from a port of Baton's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listener {
+    /// SYN-ACK.
+    Listens,
+    /// RST: nobody listens.
+    Refuses,
+    /// Nothing: its queue is full, or it is not there.
+    Silent,
+}
+
+/// How a process ends its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It had read everything.
+    Fin,
+    /// Unread bytes were left (Linux `tcp_close`), so the kernel resets.
+    Rst,
+}
+
+impl End {
+    pub const BOTH: [End; 2] = [End::Fin, End::Rst];
+
+    pub fn flags(self) -> Flags {
+        match self {
+            End::Fin => FIN_ACK,
+            End::Rst => RST_ACK,
+        }
+    }
+}
+
+impl World {
+    /// The answer to a question, as a frame.
+    pub fn question_wire(&self, question: &Sent, listens: bool) -> Wire {
+        let s = &question.segment;
+        let Dest::Pod(index) = question.to else {
+            panic!("a question to a client: {question:?}")
+        };
+        Wire {
+            src_mac: pod_mac(index),
+            dst_mac: OUR_MAC,
+            from: SocketAddr::new(s.dst, s.dst_port),
+            to: SocketAddr::new(s.src, s.src_port),
+            seq: if listens { 0x5151_0000 } else { 0 },
+            ack: s.seq.0.wrapping_add(1),
+            flags: if listens {
+                Flags::SYN | Flags::ACK
+            } else {
+                RST_ACK
+            },
+            window: if listens { 64_240 } else { 0 },
+            options: if listens {
+                vec![2, 4, 5, 0xb4]
+            } else {
+                Vec::new()
+            },
+            data: Vec::new(),
+            ttl: 64,
+        }
+    }
+
+    /// Answers a question as the pod's kernel does. Baton opens nothing: it resets what was half open.
+    pub fn kernel_answers(&mut self, question: &Sent) {
+        let Dest::Pod(index) = question.to else {
+            panic!("a question to a client: {question:?}")
+        };
+        self.asked.push(index);
+        let listens = match self.listeners[index] {
+            Listener::Silent => return,
+            listener => listener == Listener::Listens,
+        };
+        let answer = self.question_wire(question, listens);
+        let sent = self.inject(&answer.build());
+        if !listens {
+            assert!(sent.is_empty(), "{sent:?}");
+        } else if self.out.free > 0 {
+            let rst = one(sent);
+            assert!(rst.is(Flags::RST), "{rst:?}");
+            assert_eq!(rst.segment.seq.0, answer.ack, "exact");
+        }
+    }
+
+    /// The pod's process is gone: its kernel refuses, its adopter finds no listener.
+    pub fn stops(&mut self, index: usize) {
+        self.listeners[index] = Listener::Refuses;
+        self.adopters[index] = Some(Reason::NoListener);
+    }
+
+    /// The pod is not there any more, or nothing gets through.
+    pub fn vanishes(&mut self, index: usize) {
+        self.listeners[index] = Listener::Silent;
+        self.adopters[index] = None;
+    }
+
+    /// The pod's process listens again.
+    pub fn starts(&mut self, index: usize) {
+        self.listeners[index] = Listener::Listens;
+        self.adopters[index] = Some(Reason::Ready);
+    }
+
+    /// The owner ends one connection; whatever leaves.
+    pub fn ends(&mut self, c: &Conn, how: End) -> Vec<Sent> {
+        self.inject(&self.pod_wire(c, how.flags(), &[]).build())
+    }
+
+    /// `kill -9` of a pod's process: the ends of all its connections, then nobody listens. Whatever leaves, and what
+    /// the next 5 ms bring: question, verdict and sweep.
+    pub fn dies(&mut self, index: usize, how: End, flows: &[Conn]) -> Vec<Sent> {
+        self.stops(index);
+        let mut sent = Vec::new();
+        for c in flows.iter().filter(|c| c.pod == index) {
+            sent.extend(self.ends(c, how));
+        }
+        sent.extend(self.run_ms(5));
+        sent
+    }
+
+    /// The adoption of the connection among frames that left: its pod and leg are the connection's from here on.
+    /// Returns what else went to that leg.
+    pub fn adopted(&mut self, c: &mut Conn, sent: &[Sent]) -> Vec<Sent> {
+        self.adopted_from(c, sent, c.seq)
+    }
+
+    /// The same where the adoption starts at `boundary`, in front of kept bytes.
+    pub fn adopted_from(&mut self, c: &mut Conn, sent: &[Sent], boundary: u32) -> Vec<Sent> {
+        let mine = |s: &&Sent| {
+            s.is_adoption() && s.segment.seq.0 == boundary && s.segment.ack.0 == c.server
+        };
+        let adoption = sent.iter().find(mine);
+        let adoption = adoption.unwrap_or_else(|| panic!("no adoption of {c:?} in {sent:?}"));
+        let old = (c.pod, c.leg);
+        take_leg(c, adoption);
+        assert_ne!(old, (c.pod, c.leg));
+        let behind = |s: &&Sent| {
+            !s.is_adoption() && s.to == adoption.to && s.segment.src_port == c.leg.port()
+        };
+        sent.iter().filter(behind).cloned().collect()
+    }
+
+    /// The new owner answers the keepalive behind an adoption without a request: nothing of it reaches the client.
+    pub fn confirms(&mut self, c: &Conn) {
+        let ack = self.pod_wire(c, Flags::ACK, &[]);
+        let sent = self.inject(&ack.build());
+        assert!(sent.iter().all(|s| s.to != Dest::Client), "{sent:?}");
+        self.assert_state(c, "Idle");
+    }
+
+    /// A flow at rest whose owner died is adopted elsewhere: adoption, keepalive, its answer.
+    pub fn rescued(&mut self, c: &mut Conn, sent: &[Sent]) {
+        let behind = self.adopted(c, sent);
+        let keepalive = one(behind);
+        assert_eq!(
+            keepalive.segment.seq.0,
+            c.seq.wrapping_sub(1),
+            "a byte that it has"
+        );
+        assert_eq!(keepalive.segment.payload_len(), 1);
+        self.assert_state(c, "AdoptingIdle");
+        self.confirms(c);
+    }
+
+    /// What reached clients among frames that left.
+    pub fn to_client(sent: &[Sent]) -> Vec<&Sent> {
+        sent.iter().filter(|s| s.to == Dest::Client).collect()
+    }
+}
