@@ -3,11 +3,14 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Command, Output},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        atomic::{AtomicU32, Ordering},
+        mpsc,
+    },
     thread,
 };
 
@@ -178,24 +181,40 @@ fn run_refuses_ports_that_somebody_listens_on() {
 }
 
 /// Answers one request with this body.
-fn answering(status: &str, body: &'static str) -> std::net::SocketAddr {
+fn answering(status: &'static str, body: &'static str) -> SocketAddr {
+    serving(vec![(status, body.to_owned())]).0
+}
+
+/// Answers requests one after the other with these, each on a connection of its own; what was asked comes out.
+fn serving(answers: Vec<(&'static str, String)>) -> (SocketAddr, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address");
-    let head = format!(
-        "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
-        body.len()
-    );
+    let (asked, heard) = mpsc::channel();
     thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("a request");
-        let mut request = Vec::new();
-        let mut byte = [0];
-        while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).expect("read") == 1 {
-            request.push(byte[0]);
+        for (status, body) in answers {
+            let (mut stream, _) = listener.accept().expect("a request");
+            let mut request = Vec::new();
+            let mut byte = [0];
+            while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).expect("read") == 1 {
+                request.push(byte[0]);
+            }
+            let head = String::from_utf8_lossy(&request).into_owned();
+            let length = head
+                .split_once("content-length: ")
+                .and_then(|(_, rest)| rest.split("\r\n").next()?.parse().ok());
+            let mut content = vec![0; length.unwrap_or(0)];
+            stream.read_exact(&mut content).expect("a body");
+            // Nobody may want to know.
+            let _ = asked.send(head + &String::from_utf8_lossy(&content));
+            let head = format!(
+                "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                body.len()
+            );
+            stream.write_all(head.as_bytes()).expect("written");
+            stream.write_all(body.as_bytes()).expect("written");
         }
-        stream.write_all(head.as_bytes()).expect("written");
-        stream.write_all(body.as_bytes()).expect("written");
     });
-    address
+    (address, heard)
 }
 
 const STATE: &str = r#"{"version":"0.1.0","generation":1,"uptimeSeconds":5,
@@ -239,6 +258,145 @@ address 10.0.0.1, leg ports 20000-32767, key epochs 1
     assert!(text.contains("the packet worker has stopped"), "{text}");
 }
 
+/// The state with a backend that drains, with this many flows of which so many moved; without a drain if there is none.
+fn draining(flows: u64, drain: Option<u64>) -> String {
+    let drain = drain.map_or("null".to_owned(), |moved| {
+        format!(
+            r#"{{"byCommand":true,"since":"1s","left":"{}s","moved":{moved},"ended":1,"closed":0,"reset":0,
+            "waiting":{{"pinned: upgrade":{flows}}}}}"#,
+            100 - moved
+        )
+    });
+    let policy = format!(
+        r#"[{{"name":"web","frontends":["10.0.0.1:80"],"algorithm":"LeastOutstanding","protocol":"HTTP1","flows":{flows},
+        "flowsTotal":9,"migrationsTotal":0,"rollbacksTotal":0,"backends":[{{"name":"pod-a","endpoint":"10.0.1.1:80",
+        "weight":1,"draining":true,"adoptable":true,"adoptableReason":"ready","flows":{flows},"outstanding":0,
+        "firstByte":"0us","requestsTotal":0,"migrationsInTotal":0,"migrationsOutTotal":0,"drain":{drain}}}]}}]"#
+    );
+    STATE.replace("\"policies\":[]", &format!("\"policies\":{policy}"))
+}
+
+const TAKEN: &str = r#"{"backends":1,"bySnapshot":0}"#;
+
+#[test]
+fn a_drain_is_ordered_as_json_and_told_what_comes_next() {
+    let folder = Folder::with(GOOD);
+    let (control, asked) = serving(vec![("200 OK", TAKEN.into())]);
+    let (code, text, _) =
+        told(&folder.run(&format!("drain pod-a --policy web --control {control}")));
+    assert_eq!(code, Some(0));
+    assert!(
+        text.starts_with("`pod-a` drains: no new connections"),
+        "{text}"
+    );
+    let request = asked.recv().expect("asked");
+    assert!(
+        request.starts_with("POST /v1/drain HTTP/1.1\r\n"),
+        "{request}"
+    );
+    assert!(
+        request.contains("content-type: application/json\r\n"),
+        "{request}"
+    );
+    assert!(
+        request.ends_with(r#"{"backend":"pod-a","policy":"web","undo":false}"#),
+        "{request}"
+    );
+    let (control, asked) = serving(vec![("200 OK", TAKEN.into())]);
+    let (code, text, _) =
+        told(&folder.run(&format!("drain pod-a --undo -o json --control {control}")));
+    assert_eq!(code, Some(0));
+    assert_eq!(text, "{\n  \"backends\": 1,\n  \"bySnapshot\": 0\n}\n");
+    let request = asked.recv().expect("asked");
+    assert!(request.ends_with("\"undo\":true}"), "{request}");
+}
+
+#[test]
+fn a_drain_that_waits_shows_each_change_and_ends_when_nothing_is_left() {
+    let folder = Folder::with(GOOD);
+    let answers = |states: &[(u64, Option<u64>)]| {
+        let mut answers = vec![("200 OK", TAKEN.to_owned())];
+        answers.extend(
+            states
+                .iter()
+                .map(|(flows, drain)| ("200 OK", draining(*flows, *drain))),
+        );
+        serving(answers).0
+    };
+    let control = answers(&[(3, Some(5)), (3, Some(5)), (1, Some(7)), (0, Some(8))]);
+    let (code, text, progress) =
+        told(&folder.run(&format!("drain pod-a --wait --control {control}")));
+    assert_eq!(code, Some(0), "{progress}");
+    assert!(text.starts_with("`pod-a` is empty after 0."), "{text}");
+    assert!(
+        text.ends_with("can be stopped: 8 moved, 1 ended, 0 closed, 0 reset.\n"),
+        "{text}"
+    );
+    assert_eq!(
+        progress,
+        "\
+pod-a: 3 flows left (3 pinned: upgrade); 5 moved, 1 ended, 0 closed, 0 reset; deadline in 1m 35s
+pod-a: 1 flow left (1 pinned: upgrade); 7 moved, 1 ended, 0 closed, 0 reset; deadline in 1m 33s
+"
+    );
+
+    let control = answers(&[(2, Some(1)), (2, Some(1)), (2, Some(1))]);
+    let line = format!("drain pod-a --wait --timeout 250ms -o json --control {control}");
+    let (code, text, complaint) = told(&folder.run(&line));
+    assert_eq!(code, Some(1), "{complaint}");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&json["empty"], &json["flows"]), (&false.into(), &2.into()));
+    assert_eq!(json["waiting"]["pinned: upgrade"], 2);
+    assert!(
+        complaint.contains("lb-dataplane: `pod-a` is not empty after 0."),
+        "{complaint}"
+    );
+
+    // Somebody else takes it back, or the dataplane restarts.
+    let control = answers(&[(2, Some(1)), (2, None)]);
+    let (code, _, complaint) =
+        told(&folder.run(&format!("drain pod-a --wait --control {control}")));
+    assert_eq!(code, Some(1));
+    assert!(complaint.contains("does not drain any more"), "{complaint}");
+    let mut gone = vec![("200 OK", TAKEN.to_owned())];
+    gone.push((
+        "503 Service Unavailable",
+        r#"{"error":"the packet worker has stopped"}"#.into(),
+    ));
+    let (control, _) = serving(gone);
+    let (code, _, complaint) =
+        told(&folder.run(&format!("drain pod-a --wait --control {control}")));
+    assert_eq!(code, Some(2));
+    assert!(complaint.contains("has stopped"), "{complaint}");
+}
+
+#[test]
+fn a_drain_that_is_refused_ends_with_1_and_one_that_cannot_be_ordered_with_2() {
+    let folder = Folder::with(GOOD);
+    let words = "no backend is named `x`: expected one of a, b";
+    for (status, ends) in [
+        ("404 Not Found", 1),
+        ("403 Forbidden", 1),
+        ("503 Service Unavailable", 2),
+    ] {
+        let body = format!(r#"{{"error":"{words}","field":"backend","expected":"one of a, b"}}"#);
+        let (control, _) = serving(vec![(status, body)]);
+        let (code, text, complaint) =
+            told(&folder.run(&format!("drain x --wait --control {control}")));
+        assert_eq!((code, text.as_str()), (Some(ends), ""), "{status}");
+        assert_eq!(
+            complaint,
+            format!("lb-dataplane: the dataplane at {control} refuses /v1/drain: {words}\n")
+        );
+    }
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .and_then(|l| l.local_addr())
+        .expect("a port");
+    let (code, _, complaint) = told(&folder.run(&format!("drain x --control {closed}")));
+    assert_eq!(code, Some(2));
+    assert!(complaint.contains("no dataplane answers at"), "{complaint}");
+}
+
 #[test]
 fn version_and_help() {
     let folder = Folder::with(GOOD);
@@ -250,7 +408,27 @@ fn version_and_help() {
     );
     let (code, text, _) = told(&folder.run("--help"));
     assert_eq!(code, Some(0));
-    for word in ["run", "check", "status", "backends", "flows", "Exit codes"] {
+    for word in [
+        "run",
+        "check",
+        "status",
+        "backends",
+        "flows",
+        "drain",
+        "Exit codes",
+    ] {
         assert!(text.contains(word), "{word}: {text}");
+    }
+    let (code, text, _) = told(&folder.run("drain --help"));
+    assert_eq!(code, Some(0));
+    for words in [
+        "does NOT survive a restart",
+        "--undo",
+        "--wait",
+        "[default: 60s]",
+        "drain pod-a --undo",
+        "can be stopped",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
     }
 }

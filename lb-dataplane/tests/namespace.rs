@@ -4,11 +4,28 @@ mod common;
 
 use common::{Lab, ip};
 use std::{
+    fs,
     io::{Read, Write},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
     process::Command,
     thread,
 };
+
+/// A backend that sends everything back; ends with the test's process.
+fn echo(lab: &Lab, port: u16) {
+    let listener = lab.within("b", || {
+        TcpListener::bind(("10.77.0.3", port)).expect("a port")
+    });
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut out = stream.try_clone().expect("a descriptor");
+                let _ = std::io::copy(&mut &stream, &mut out);
+            });
+        }
+    });
+}
 
 /// Sends bytes that cannot be mistaken for others and wants them back.
 fn exchange(stream: &mut TcpStream, bytes: usize) {
@@ -31,7 +48,7 @@ const POLICY: &str = "  - name: echo
 #[test]
 fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
     let lab = Lab::new();
-    lab.echo(8080);
+    echo(&lab, 8080);
     lab.configure(POLICY);
     let dataplane = lab.start();
     lab.wait("ready", "/readyz", |status, _| status == 200);
@@ -74,6 +91,22 @@ fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
     lab.wait("the third generation", "/v1/state", |_, text| {
         text.contains("\"generation\":3") && text.contains("\"problems\":[]")
     });
+
+    // A key that is written after the configuration that names it: refused, then noticed by itself.
+    let text = fs::read_to_string(lab.file()).expect("the configuration");
+    let text = text.replace("epoch: 1, file: adoption.key", "epoch: 2, file: later.key");
+    fs::write(lab.file(), text).expect("written");
+    lab.wait("the missing key", "/v1/state", |_, text| {
+        text.contains("later.key cannot be read")
+    });
+    exchange(&mut stream, 1_000);
+    let key = lab.folder.join("later.key");
+    fs::write(&key, "ffeeddccbbaa99887766554433221100").expect("a key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("its mode");
+    lab.wait("the new key", "/v1/state", |_, text| {
+        text.contains("\"keyEpochs\":[2]") && text.contains("\"problems\":[]")
+    });
+    exchange(&mut stream, 1_000);
 
     // Link down shows, and comes back by itself.
     ip(&format!("-n {}-r link set v2 down", lab.name));

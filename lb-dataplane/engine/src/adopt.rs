@@ -226,6 +226,7 @@ impl Engine {
         flow.moved_ms = now.ms32();
         flow.bits.set(Bits::MOVED, true);
         let (old, new) = (flow.standby, flow.owner);
+        let rescued = flow.bits.has(Bits::RESCUE);
         self.rescue_succeeds(id);
         self.counters.add(Counter::MigrationsConfirmed);
         self.policies[usize::from(self.flows[id].policy)].moves_total += 1;
@@ -233,7 +234,8 @@ impl Engine {
         if !old.is_some() {
             return;
         }
-        self.backends[usize::from(old.backend)].moves_out += 1;
+        // A rescued flow is counted as such.
+        self.backends[usize::from(old.backend)].moves_out += u64::from(!rescued);
         self.flows[id].standby = Leg::NONE;
         self.close_leg(now, id, old, out);
     }

@@ -340,6 +340,7 @@ impl Engine {
         let flow = &mut self.flows[id];
         flow.replays += 1;
         flow.bits.set(Bits::RESCUE, true);
+        self.backends[usize::from(backend)].rescued += 1;
         self.hand_over(id, leg);
         let _ = self.step(now, id, Event::ResponseTimeout, out);
     }

@@ -88,7 +88,12 @@ impl Engine {
             Action::ArmHeld => HELD_MS,
             Action::ArmRescue => self.rescue_pause_ms(id),
             Action::ArmParted => self.parted_wait_ms(id),
-            _ => self.answer_due_ms(now, id).min(timeouts.idle.0 / 1_000),
+            _ => {
+                // Silence so far counts: moves of its own making keep no flow alive.
+                let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
+                let idle_ms = (timeouts.idle.0 / 1_000).saturating_sub(quiet_ms);
+                self.answer_due_ms(now, id).min(idle_ms).max(1)
+            }
         };
         self.wheel.arm(id, now.ms() + wait_ms);
     }

@@ -349,7 +349,7 @@ impl Memcached {
             return Ok(());
         }
         self.no_reply = match self.verb {
-            Verb::Store => side.words > 4 && word == b"noreply",
+            Verb::Store => word == b"noreply",
             Verb::Changes(least) => side.words >= least && word == b"noreply",
             _ => false,
         };

@@ -225,6 +225,7 @@ fn transactions_hold_while_they_last() {
     ]);
     resp(&["* WATCH k", OK, "* MULTI", OK, "* DISCARD", OK, "= at_rest"]);
     resp(&["* WATCH", ERROR, "= at_rest"]);
+    resp(&["* WATCH k", r"< *1\r\n+OK\r\n", "= at_rest"]);
     resp(&[
         "* MULTI",
         OK,

@@ -5,7 +5,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::{
     fs::{self, File},
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     os::{fd::AsFd, unix::fs::PermissionsExt},
     path::PathBuf,
     process::{Child, Command, Stdio},
@@ -170,21 +170,6 @@ impl Lab {
             text(output.stdout),
             text(output.stderr),
         )
-    }
-
-    /// A backend that sends everything back; ends with the test's process.
-    pub fn echo(&self, port: u16) {
-        let listener = self.within("b", || {
-            TcpListener::bind(("10.77.0.3", port)).expect("a port")
-        });
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                thread::spawn(move || {
-                    let mut out = stream.try_clone().expect("a descriptor");
-                    let _ = std::io::copy(&mut &stream, &mut out);
-                });
-            }
-        });
     }
 
     pub fn client(&self) -> TcpStream {

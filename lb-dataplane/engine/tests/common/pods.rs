@@ -121,6 +121,18 @@ impl World {
         sent
     }
 
+    /// Lets time pass until an adoption leaves, `ms` at most; what left.
+    pub fn until_adoption(&mut self, ms: u64) -> Vec<Sent> {
+        let mut sent = Vec::new();
+        for _ in 0..ms {
+            sent.extend(self.run_ms(1));
+            if sent.iter().any(Sent::is_adoption) {
+                break;
+            }
+        }
+        sent
+    }
+
     /// The adoption of the connection among frames that left: its pod and leg are the connection's from here on.
     /// Returns what else went to that leg.
     pub fn adopted(&mut self, c: &mut Conn, sent: &[Sent]) -> Vec<Sent> {

@@ -96,7 +96,7 @@ fn a_retired_pod_keeps_its_flows_until_they_move() {
     w.responds(&mut c, OK);
     w.ack(&mut c);
     // Without a request it leaves after the quiet time.
-    let sent = w.run_ms(2_000);
+    let sent = w.until_adoption(200);
     w.rescued(&mut quiet, &sent);
     assert_ne!(quiet.pod, old);
     // What is outstanding is answered where it is.
