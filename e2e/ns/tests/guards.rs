@@ -177,34 +177,40 @@ fn real_tls_and_http2_pass_and_stay() -> Result<()> {
         scene.config.policies.push(real);
     }
     scene.start()?;
-    for (index, scheme, flags, port) in [
-        (1, "https", "--insecure", TLS_PORT),
-        (2, "http", "--http2-prior-knowledge", HTTP2_PORT),
+    // Over TLS, curl makes all requests on one connection. In the clear it cannot (curl 7.88: "Error in the HTTP2 framing
+    // layer" at the second, without Baton too), so each has its own.
+    for (index, scheme, flag, port, connections, each) in [
+        (1, "https", "--insecure", TLS_PORT, 1, REQUESTS),
+        (2, "http", "--http2-prior-knowledge", HTTP2_PORT, 5, 1),
     ] {
-        // One connection, which curl keeps for all of them.
-        let targets: Vec<_> = (0..REQUESTS)
-            .map(|i| Ok(format!("{scheme}://{}/n{i}", scene.address(port)?)))
-            .collect::<Result<_>>()?;
-        let mut arguments = vec![
-            "--silent",
-            "--show-error",
-            "--fail",
-            "--max-time",
-            "20",
-            flags,
-        ];
-        arguments.extend(targets.iter().map(String::as_str));
         let namespace = scene.lab.client().namespace();
-        let result = namespace.run(|| run_command("curl", &arguments))?;
-        let bodies = scene.explained(result)?;
-        let expected: String = (0..REQUESTS).map(|i| format!("body of /n{i}\n")).collect();
-        ensure!(bodies == expected, "{bodies}");
+        for connection in 0..connections {
+            let targets: Vec<_> = (0..each)
+                .map(|i| {
+                    let address = scene.address(port)?;
+                    Ok(format!("{scheme}://{address}/n{connection}-{i}"))
+                })
+                .collect::<Result<_>>()?;
+            let mut arguments = vec!["--silent", "--show-error", "--fail", "--max-time", "20"];
+            arguments.push(flag);
+            arguments.extend(targets.iter().map(String::as_str));
+            let result = namespace.run(|| run_command("curl", &arguments))?;
+            let bodies = scene.explained(result)?;
+            let expected: String = (0..each)
+                .map(|i| format!("body of /n{connection}-{i}\n"))
+                .collect();
+            ensure!(bodies == expected, "{bodies}");
+        }
         let figures = scene.policy(index)?;
         let pinned: u64 = figures.pins_total.values().sum();
         eprintln!("{scheme}: {:?}", figures.pins_total);
-        let stayed = figures.flows_total == 1 && pinned == 1 && figures.migrations_total == 0;
         let check = || {
-            ensure!(stayed, "{figures:?}");
+            ensure!(
+                figures.flows_total == connections as u64
+                    && pinned == connections as u64
+                    && figures.migrations_total == 0,
+                "{figures:?}"
+            );
             Ok(())
         };
         scene.explained(check())?;

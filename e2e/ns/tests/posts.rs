@@ -84,9 +84,13 @@ fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<(
         ensure!(tally.answered == report.requests, "{tally:?}");
         // Requests that were on their way when the load was stopped.
         ensure!(tally.strange <= CONNECTIONS as u64, "{tally:?}");
-        // The client learned of each unknown fate by a reset, and of nothing else.
+        // The client learned of each unknown fate by the end of its connection, as the server's kernel ended it: FIN where
+        // the request had been read, RST where it had not. It saw nothing else.
         ensure!(
-            report.errors.keys().all(|kind| kind == "reset"),
+            report
+                .errors
+                .keys()
+                .all(|kind| kind == "reset" || kind == "closed"),
             "{:?}",
             report.errors
         );

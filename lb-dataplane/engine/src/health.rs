@@ -172,7 +172,8 @@ impl Engine {
         if backend.health.down.take().is_none() {
             return;
         }
-        backend.health.failures = 0;
+        // Another process than the one that failed.
+        (backend.health.failures, backend.health.ejected_until_ms) = (0, 0);
         let slow_ms = backend.slow_start_ms;
         backend.health.starts_slowly(now, slow_ms);
         backend.probe.hurry();

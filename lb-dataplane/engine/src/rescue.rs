@@ -119,6 +119,8 @@ impl Engine {
             None
         };
         self.backend_fails(now, backend);
+        // One pod's trouble, or its end? Who is chosen next wants to know.
+        self.ask_for_life(now, backend, out);
         if let Some(lost) = lost {
             self.count_lost(id, lost);
             return Ended::Passes;
@@ -220,7 +222,9 @@ impl Engine {
             }
             return self.try_later(now, id, out);
         }
-        let Some(leg) = self.rescue_leg(now, id, None, out) else {
+        // At first not where it just ended; a restarted process may have it later.
+        let except = (flow.tries == 0).then_some(flow.owner.backend);
+        let Some(leg) = self.rescue_leg(now, id, except, out) else {
             if waited_ms >= RESCUE_MS {
                 return self.lose(now, id, Lost::NoBackend, out);
             }

@@ -312,7 +312,12 @@ impl Memcached {
         self.client.skip(gap)?;
         while let Some(first) = data.first() {
             if self.client.at != At::Line {
-                data = self.client.data(data)?.0;
+                let (rest, ended) = self.client.data(data)?;
+                data = rest;
+                if ended {
+                    // It may have been answered before; then what follows begins at rest.
+                    self.settle();
+                }
                 continue;
             }
             if *first == BINARY && self.client.at_line_start() {

@@ -90,6 +90,23 @@ fn commands_and_replies_are_counted() {
     ]);
 }
 
+/// A data block may be refused while it is on its way; what follows in the same piece begins at rest.
+#[test]
+fn answers_before_the_data() {
+    let early = [
+        r"> set k 0 0 2\r\n",
+        r"< SERVER_ERROR too large\r\n",
+        "= held begun unanswered=0",
+    ];
+    memcached(
+        &[
+            &early[..],
+            &[r"> ab\r\nget k\r\n", "= not_begun unanswered=1 idempotent"],
+        ]
+        .concat(),
+    );
+}
+
 #[test]
 fn meta_commands() {
     memcached(&[

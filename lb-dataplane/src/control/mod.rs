@@ -8,6 +8,8 @@ mod drain;
 mod drain_tests;
 mod families;
 mod figures;
+#[cfg(test)]
+mod figures_tests;
 pub mod metrics;
 pub mod reply;
 mod routes;

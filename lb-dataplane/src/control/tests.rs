@@ -1,17 +1,15 @@
 //! The control API over a real socket, against a worker that is a plain thread with made-up figures.
 
 use super::{
-    reply::{ErrorReply, SnapshotReply, StateReply},
+    figures_tests::figures,
+    reply::{ErrorReply, SnapshotReply},
     *,
 };
 use crate::{
     commands::{self, Command},
     config::Config,
 };
-use baton_api::{
-    Algorithm, BackendState, DrainState, FlowView, LIMIT_POLICIES, Micros, PolicyState, Protocol,
-    State,
-};
+use baton_api::{FlowView, LIMIT_POLICIES, Micros};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1 as client};
 use std::{path::Path, sync::atomic::AtomicBool, thread};
@@ -21,76 +19,14 @@ use tokio::net::TcpStream;
 const FLOWS: u32 = 1_500;
 
 pub(super) struct Lab {
-    control: Arc<Control>,
+    pub(super) control: Arc<Control>,
     address: SocketAddr,
     /// The fake worker stops turning while this is true.
     stuck: Arc<AtomicBool>,
 }
 
-fn endpoint(text: &str) -> baton_api::Endpoint {
+pub(super) fn endpoint(text: &str) -> baton_api::Endpoint {
     text.parse().expect("an endpoint")
-}
-
-fn figures(generation: u64) -> Report {
-    let backend = |name: &str, adoptable| BackendState {
-        name: name.to_owned(),
-        endpoint: endpoint("10.0.0.2:80"),
-        weight: 1,
-        draining: false,
-        adoptable,
-        adoptable_reason: "ready".to_owned(),
-        flows: 3,
-        outstanding: 2,
-        first_byte: Micros(1_500),
-        requests_total: 9,
-        migrations_in_total: 1,
-        migrations_out_total: 0,
-        health: "up".into(),
-        stranded: 0,
-        rescued_total: 0,
-        drain: None,
-    };
-    let drained = BackendState {
-        health: "ejected: 5 failures in a row".to_owned(),
-        stranded: 1,
-        rescued_total: 7,
-        drain: Some(DrainState {
-            left: Micros(2_500_000),
-            moved: 4,
-            waiting: [("pinned: upgrade".to_owned(), 3)].into(),
-            ..DrainState::default()
-        }),
-        ..backend("b", false)
-    };
-    let state = State {
-        generation,
-        policies: vec![PolicyState {
-            name: "web".to_owned(),
-            frontends: vec![endpoint("10.0.0.1:80")],
-            algorithm: Algorithm::Maglev,
-            protocol: Protocol::Http1,
-            flows: 6,
-            flows_total: 8,
-            migrations_total: 2,
-            rollbacks_total: 1,
-            rescues_total: 7,
-            replays_total: 3,
-            lost_total: [("fate_unknown".to_owned(), 1)].into(),
-            pins_total: [("upgrade".to_owned(), 5)].into(),
-            panic: false,
-            backends: vec![backend("a", true), drained],
-        }],
-        tables: [("flows".to_owned(), (6, 64))].into(),
-        ..State::default()
-    };
-    Report {
-        state,
-        counters: vec![
-            ("requests_total", None, 18),
-            ("drops_total", Some(("reason", "no_flow")), 4),
-            ("drops_total", Some(("reason", "malformed")), 5),
-        ],
-    }
 }
 
 fn flow(i: u32) -> FlowView {
@@ -373,79 +309,6 @@ async fn bad_snapshots_are_refused_with_field_and_expectation() {
     let (status, error) = lab.refused(&" ".repeat((16 << 20) + 1)).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     assert!(error.expected.is_some_and(|e| e.contains("16777216")));
-}
-
-#[tokio::test]
-async fn state_and_metrics_tell_the_workers_figures() {
-    let lab = lab().await;
-    lab.put(&snapshot(7, 1)).await;
-    lab.control
-        .metrics
-        .reloads
-        .with_label_values(&["refused"])
-        .inc();
-    let (status, text) = lab.get("/v1/state").await;
-    assert_eq!(status, StatusCode::OK);
-    let reply: StateReply = serde_json::from_str(&text).expect("a state");
-    assert_eq!(reply.state.generation, 7);
-    assert_eq!(reply.state.version, env!("CARGO_PKG_VERSION"));
-    assert_eq!(reply.state.worker.key_epochs, [3]);
-    assert_eq!(
-        reply
-            .state
-            .counters
-            .get("config_reloads_total{result=\"refused\"}"),
-        Some(&1)
-    );
-    assert_eq!(reply.problems.len(), 1, "only the gateway: {reply:?}");
-    // The operator's type reads it too.
-    let state: State = serde_json::from_str(&text).expect("a state");
-    assert_eq!(state, reply.state);
-
-    let (status, text) = lab.get("/metrics").await;
-    assert_eq!(status, StatusCode::OK);
-    for line in [
-        "# TYPE baton_dataplane_drops_total counter",
-        "baton_dataplane_drops_total{reason=\"no_flow\"} 4",
-        "baton_dataplane_drops_total{reason=\"malformed\"} 5",
-        "baton_dataplane_requests_total 18",
-        "baton_dataplane_snapshot_generation 7",
-        "baton_dataplane_config_reloads_total{result=\"refused\"} 1",
-        "baton_dataplane_config_reloads_total{result=\"applied\"} 0",
-        "baton_dataplane_policy_migrations_total{policy=\"web\"} 2",
-        "baton_dataplane_policy_active_flows{policy=\"web\"} 6",
-        "baton_dataplane_backend_adoptable{policy=\"web\",backend=\"b\"} 0",
-        "baton_dataplane_backend_first_byte_seconds{policy=\"web\",backend=\"a\"} 0.0015",
-        "baton_dataplane_backend_up{policy=\"web\",backend=\"a\"} 1",
-        "baton_dataplane_backend_up{policy=\"web\",backend=\"b\"} 0",
-        "baton_dataplane_backend_stranded_flows{policy=\"web\",backend=\"b\"} 1",
-        "# TYPE baton_dataplane_backend_rescued_total counter",
-        "baton_dataplane_backend_rescued_total{policy=\"web\",backend=\"b\"} 7",
-        "baton_dataplane_policy_rescues_total{policy=\"web\"} 7",
-        "baton_dataplane_policy_replays_total{policy=\"web\"} 3",
-        "baton_dataplane_policy_lost_total{policy=\"web\",reason=\"fate_unknown\"} 1",
-        "baton_dataplane_policy_pins_total{policy=\"web\",reason=\"upgrade\"} 5",
-        "baton_dataplane_policy_panic{policy=\"web\"} 0",
-        "# TYPE baton_dataplane_drain_moved_flows gauge",
-        "baton_dataplane_drain_moved_flows{policy=\"web\",backend=\"b\"} 4",
-        "baton_dataplane_drain_deadline_seconds{policy=\"web\",backend=\"b\"} 2.5",
-        "baton_dataplane_drain_waiting_flows{policy=\"web\",backend=\"b\",reason=\"pinned: upgrade\"} 3",
-        "baton_dataplane_table_limit_entries{table=\"flows\"} 64",
-        "baton_dataplane_worker_info{interface=\"eth0\",mode=\"native\"} 1",
-        concat!(
-            "baton_dataplane_build_info{version=\"",
-            env!("CARGO_PKG_VERSION"),
-            "\"} 1"
-        ),
-    ] {
-        assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
-    }
-    // One TYPE line per name: a family told twice is refused by Prometheus.
-    let mut names: Vec<&str> = text.lines().filter(|l| l.starts_with("# TYPE")).collect();
-    let all = names.len();
-    names.sort_unstable();
-    names.dedup();
-    assert_eq!(names.len(), all);
 }
 
 #[tokio::test]
