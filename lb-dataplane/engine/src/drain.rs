@@ -119,11 +119,7 @@ impl Engine {
             .drain
             .map_or(now.ms(), |d| d.since_ms);
         let late = now.ms() >= since_ms + deadline_ms;
-        let closable = at_rest
-            || flow.pin.is_some()
-                && flow.all_acked()
-                && matches!(flow.state, State::Response | State::Idle | State::Fresh);
-        if on_deadline != OnDeadline::Close || !late || !closable || self.closing.is_full() {
+        if on_deadline != OnDeadline::Close || !late || !at_rest || self.closing.is_full() {
             return Swept::Stays;
         }
         self.count_lost(id, Lost::DrainDeadline);

@@ -263,8 +263,9 @@ impl Engine {
         }
         let probe = &mut self.backends[usize::from(index)].probe;
         probe.finding = finding;
-        if nobody {
+        if !ready {
             probe.due_ms = now.ms() + PROBE_OTHER_MS;
+            self.next_probe_ms = self.next_probe_ms.min(now.ms() + PROBE_OTHER_MS);
         }
         Verdict::Absorbed
     }

@@ -130,7 +130,6 @@ impl Engine {
         match flow.state {
             State::SynSent => return self.syn_elsewhere(now, id, out),
             State::Fresh | State::Idle => {}
-            State::Response if flow.all_acked() && self.answered(id) => {}
             State::Request if self.may_replay_again(id) => {}
             _ => return false,
         }

@@ -70,7 +70,14 @@ impl Scene {
         match state {
             "Fresh" | "SynSent" | "SynAcked" => {}
             "Request" | "Response" => {
-                w.stays(&mut c, if event.starts_with("Server") { POST } else { GET });
+                w.stays(
+                    &mut c,
+                    if event.starts_with("Server") {
+                        POST
+                    } else {
+                        GET
+                    },
+                );
             }
             _ if policy_for(state, event).protocol == Protocol::Resp => {
                 w.stays(&mut c, SELECT);
@@ -89,7 +96,11 @@ impl Scene {
                 w.synack(&mut c);
             }
             "Response" => {
-                let begun = if event.starts_with("Server") { 5 } else { OK.len() };
+                let begun = if event.starts_with("Server") {
+                    5
+                } else {
+                    OK.len()
+                };
                 w.responds(&mut c, &OK[..begun]);
             }
             "Adopting" => adoption = Some(w.moves(&mut c, GET)),
@@ -103,7 +114,11 @@ impl Scene {
                 if event == "OwnerGone" {
                     nobody_adopts(&mut w);
                 }
-                let how = if event == "ResetStands" { End::Rst } else { End::Fin };
+                let how = if event == "ResetStands" {
+                    End::Rst
+                } else {
+                    End::Fin
+                };
                 assert!(w.ends(&c, how).is_empty());
             }
             "Orphan" => {

@@ -56,8 +56,6 @@ table! {
     Response + AllAcked => Idle [] Forward;
     Response + ClientData => Request [RequestBegins] Forward;
     Response + OwnerEnded => Held [ArmHeld] Absorb;
-    Response + OwnerGone => Orphan [ArmRescue] Absorb;
-    Response + DrainClose => Parted [CloseOwner, SendFin, ArmParted] Absorb;
     Response + ClientFin => ClientFin [ArmHalfClosed] Forward;
     Response + ServerFin => ServerFin [ArmHalfClosed] Forward;
     Response + ClientRst => Gone [Release] Forward;
@@ -138,7 +136,6 @@ table! {
 }
 
 stays! {
-    SynSent: ServerRst;
     SynAcked: ServerData, ServerFin, ClientFin;
     Response: ServerData;
     ClientFin: ClientFin;

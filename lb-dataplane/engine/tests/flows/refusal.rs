@@ -150,7 +150,10 @@ fn with_nobody_left(closed_by: Flags) -> (World, Conn, Conn) {
     let again = w.inject(&answer(&adoption, Reason::NoListener, 0));
     assert_eq!(w.adopted_from(&mut c, &again, present.seq).len(), 1);
     assert_eq!(c.pod, present.pod);
-    assert!(w.inject(&answer(&again[0], Reason::NoListener, 0)).is_empty());
+    assert!(
+        w.inject(&answer(&again[0], Reason::NoListener, 0))
+            .is_empty()
+    );
     w.assert_state(&c, "Orphan");
     assert_eq!(w.taken("Adopting", "RefusedAll"), 1);
     (w, c, present)

@@ -1,0 +1,145 @@
+//! State and metrics of a made-up worker, line by line.
+
+use super::{
+    reply::StateReply,
+    tests::{endpoint, lab, snapshot},
+};
+use crate::commands::Report;
+use baton_api::{Algorithm, BackendState, DrainState, Micros, PolicyState, Protocol, State};
+use hyper::StatusCode;
+
+/// What the fake worker reports.
+pub(super) fn figures(generation: u64) -> Report {
+    let backend = |name: &str, adoptable| BackendState {
+        name: name.to_owned(),
+        endpoint: endpoint("10.0.0.2:80"),
+        weight: 1,
+        draining: false,
+        adoptable,
+        adoptable_reason: "ready".to_owned(),
+        flows: 3,
+        outstanding: 2,
+        first_byte: Micros(1_500),
+        requests_total: 9,
+        migrations_in_total: 1,
+        migrations_out_total: 0,
+        health: "up".into(),
+        stranded: 0,
+        rescued_total: 0,
+        drain: None,
+    };
+    let drained = BackendState {
+        health: "ejected: 5 failures in a row".to_owned(),
+        stranded: 1,
+        rescued_total: 7,
+        drain: Some(DrainState {
+            left: Micros(2_500_000),
+            moved: 4,
+            waiting: [("pinned: upgrade".to_owned(), 3)].into(),
+            ..DrainState::default()
+        }),
+        ..backend("b", false)
+    };
+    let state = State {
+        generation,
+        policies: vec![PolicyState {
+            name: "web".to_owned(),
+            frontends: vec![endpoint("10.0.0.1:80")],
+            algorithm: Algorithm::Maglev,
+            protocol: Protocol::Http1,
+            flows: 6,
+            flows_total: 8,
+            migrations_total: 2,
+            rollbacks_total: 1,
+            rescues_total: 7,
+            replays_total: 3,
+            lost_total: [("fate_unknown".to_owned(), 1)].into(),
+            pins_total: [("upgrade".to_owned(), 5)].into(),
+            panic: false,
+            backends: vec![backend("a", true), drained],
+        }],
+        tables: [("flows".to_owned(), (6, 64))].into(),
+        ..State::default()
+    };
+    Report {
+        state,
+        counters: vec![
+            ("requests_total", None, 18),
+            ("drops_total", Some(("reason", "no_flow")), 4),
+            ("drops_total", Some(("reason", "malformed")), 5),
+        ],
+    }
+}
+
+#[tokio::test]
+async fn state_and_metrics_tell_the_workers_figures() {
+    let lab = lab().await;
+    lab.put(&snapshot(7, 1)).await;
+    lab.control
+        .metrics
+        .reloads
+        .with_label_values(&["refused"])
+        .inc();
+    let (status, text) = lab.get("/v1/state").await;
+    assert_eq!(status, StatusCode::OK);
+    let reply: StateReply = serde_json::from_str(&text).expect("a state");
+    assert_eq!(reply.state.generation, 7);
+    assert_eq!(reply.state.version, env!("CARGO_PKG_VERSION"));
+    assert_eq!(reply.state.worker.key_epochs, [3]);
+    assert_eq!(
+        reply
+            .state
+            .counters
+            .get("config_reloads_total{result=\"refused\"}"),
+        Some(&1)
+    );
+    assert_eq!(reply.problems.len(), 1, "only the gateway: {reply:?}");
+    // The operator's type reads it too.
+    let state: State = serde_json::from_str(&text).expect("a state");
+    assert_eq!(state, reply.state);
+
+    let (status, text) = lab.get("/metrics").await;
+    assert_eq!(status, StatusCode::OK);
+    for line in [
+        "# TYPE baton_dataplane_drops_total counter",
+        "baton_dataplane_drops_total{reason=\"no_flow\"} 4",
+        "baton_dataplane_drops_total{reason=\"malformed\"} 5",
+        "baton_dataplane_requests_total 18",
+        "baton_dataplane_snapshot_generation 7",
+        "baton_dataplane_config_reloads_total{result=\"refused\"} 1",
+        "baton_dataplane_config_reloads_total{result=\"applied\"} 0",
+        "baton_dataplane_policy_migrations_total{policy=\"web\"} 2",
+        "baton_dataplane_policy_active_flows{policy=\"web\"} 6",
+        "baton_dataplane_backend_adoptable{policy=\"web\",backend=\"b\"} 0",
+        "baton_dataplane_backend_first_byte_seconds{policy=\"web\",backend=\"a\"} 0.0015",
+        "baton_dataplane_backend_up{policy=\"web\",backend=\"a\"} 1",
+        "baton_dataplane_backend_up{policy=\"web\",backend=\"b\"} 0",
+        "baton_dataplane_backend_stranded_flows{policy=\"web\",backend=\"b\"} 1",
+        "# TYPE baton_dataplane_backend_rescued_total counter",
+        "baton_dataplane_backend_rescued_total{policy=\"web\",backend=\"b\"} 7",
+        "baton_dataplane_policy_rescues_total{policy=\"web\"} 7",
+        "baton_dataplane_policy_replays_total{policy=\"web\"} 3",
+        "baton_dataplane_policy_lost_total{policy=\"web\",reason=\"fate_unknown\"} 1",
+        "baton_dataplane_policy_pins_total{policy=\"web\",reason=\"upgrade\"} 5",
+        "baton_dataplane_policy_panic{policy=\"web\"} 0",
+        "# TYPE baton_dataplane_drain_moved_flows gauge",
+        "baton_dataplane_drain_moved_flows{policy=\"web\",backend=\"b\"} 4",
+        "baton_dataplane_drain_deadline_seconds{policy=\"web\",backend=\"b\"} 2.5",
+        "baton_dataplane_drain_waiting_flows{policy=\"web\",backend=\"b\",reason=\"pinned: upgrade\"} 3",
+        "baton_dataplane_table_limit_entries{table=\"flows\"} 64",
+        "baton_dataplane_worker_info{interface=\"eth0\",mode=\"native\"} 1",
+        concat!(
+            "baton_dataplane_build_info{version=\"",
+            env!("CARGO_PKG_VERSION"),
+            "\"} 1"
+        ),
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+    }
+    // One TYPE line per name: a family told twice is refused by Prometheus.
+    let mut names: Vec<&str> = text.lines().filter(|l| l.starts_with("# TYPE")).collect();
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all);
+}
