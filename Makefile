@@ -7,7 +7,7 @@ MINUTES ?= 10
 ITERATIONS ?= 2000000
 # Tests build once, with all checks on (see [profile.ci] in Cargo.toml).
 CI := --profile ci
-PURE := -p baton-packet -p baton-api -p baton-engine
+PURE := -p baton-packet -p baton-api -p baton-guard -p baton-engine
 ROOT := -p baton-xsk -p baton-adopter -p host-shim -p lb-dataplane -p baton-lab -p baton-demo
 
 .DEFAULT_GOAL := help
@@ -69,8 +69,8 @@ bench-compare: build ## Baton and HAProxy in the same layout and run; report in 
 bench-migration: build ## What a migrated request costs; report in target/bench
 	target/release/baton-demo migration-cost
 
-fuzz: ## Longer fuzzing of the packet crate (ITERATIONS inputs for each target)
-	BOLERO_RANDOM_ITERATIONS=$(ITERATIONS) $(CARGO) test $(CI) -p baton-packet --test fuzz
+fuzz: ## Longer fuzzing of packets and protocol guards (ITERATIONS inputs for each target)
+	BOLERO_RANDOM_ITERATIONS=$(ITERATIONS) $(CARGO) test $(CI) -p baton-packet -p baton-guard --test fuzz
 
 clean: ## Remove what was built
 	$(CARGO) clean

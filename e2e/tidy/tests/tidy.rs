@@ -12,9 +12,9 @@ const PURE: &[(&str, &[&str])] = &[
         "baton-engine",
         &[
             "baton-api",
+            "baton-guard",
             "baton-packet",
             "fastrand",
-            "memchr",
             "siphasher",
             "thiserror",
         ],
@@ -26,7 +26,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("baton-packet", &[]),
     ("baton-api", &[]),
     ("baton-guard", &[]),
-    ("baton-engine", &["baton-api", "baton-packet"]),
+    (
+        "baton-engine",
+        &["baton-api", "baton-guard", "baton-packet"],
+    ),
     ("baton-xsk", &[]),
     (
         "lb-dataplane",
