@@ -128,14 +128,17 @@ enum RawCommand {
     },
     /// Take a backend out of service without breaking connections
     ///
-    /// From now on BACKEND gets no new connection. Each of its connections moves to another backend with its next
-    /// request, or after a quiet time (`drain.quiet` of the policy) if it is at rest. What cannot move (a request in
-    /// progress, an upgraded or otherwise pinned connection) stays until it can or ends; `drain.deadline` and
-    /// `drain.onDeadline` of the policy say whether it is closed at some point.
+    /// From now on BACKEND gets no new connection. Each of its connections moves to
+    /// another backend with its next request, or after a quiet time (`drain.quiet` of
+    /// the policy) if it is at rest. What cannot move (a request in progress, an
+    /// upgraded or otherwise pinned connection) stays until it can or ends;
+    /// `drain.deadline` and `drain.onDeadline` of the policy say whether it is closed
+    /// at some point.
     ///
-    /// The drain holds until `--undo`, also across changes of the configuration. It does NOT survive a restart of the
-    /// dataplane: for a lasting one, set `draining: true` for the backend in the configuration.
-    #[command(after_help = DRAIN_HELP)]
+    /// The drain holds until `--undo`, also across changes of the configuration. It
+    /// does NOT survive a restart of the dataplane: for a lasting one, set
+    /// `draining: true` for the backend in the configuration.
+    #[command(verbatim_doc_comment, after_help = DRAIN_HELP)]
     Drain {
         #[command(flatten)]
         ask: Ask,

@@ -422,7 +422,7 @@ fn version_and_help() {
     let (code, text, _) = told(&folder.run("drain --help"));
     assert_eq!(code, Some(0));
     for words in [
-        "does NOT survive a restart",
+        "It\ndoes NOT survive a restart",
         "--undo",
         "--wait",
         "[default: 60s]",

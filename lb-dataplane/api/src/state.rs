@@ -107,7 +107,7 @@ pub struct BackendState {
     pub migrations_in_total: u64,
     /// Flows that left by migration.
     pub migrations_out_total: u64,
-    /// `up`, or why it takes no flows: `down: ...`, `ejected: ...`, `unhealthy: ...`.
+    /// `up` (`up: slow start`), or why it takes no flows: `down: ...`, `ejected: ...`, `unhealthy: ...`.
     #[serde(default)]
     pub health: String,
     /// Flows whose request or rest waits for another owner because this one is gone.

@@ -37,6 +37,8 @@ use tracing::{debug, info, warn};
 const CHECKS_MAX: usize = 256;
 /// Results that wait to be judged; a full queue makes the checks wait, not pile up.
 const RESULTS_MAX: usize = 64;
+/// A worker that did not listen is told again after this long that a backend is no longer checked.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// First checks are spread by chance over this long for each that starts with them, ...
 const SPREAD_EACH: Duration = Duration::from_millis(1);
 /// ... but over no more than this.
@@ -85,6 +87,8 @@ struct Checks {
     failures: Arc<Failures>,
     shared: Arc<Shared>,
     checked: HashMap<Arc<Key>, Checked>,
+    /// Backends that are no longer checked, which the worker has not taken note of.
+    untold: HashSet<Arc<Key>>,
     tasks: u64,
 }
 
@@ -105,10 +109,18 @@ pub async fn run(
             results,
         }),
         checked: HashMap::new(),
+        untold: HashSet::new(),
         tasks: 0,
     };
+    let mut again = time::interval(TELL_AGAIN);
+    again.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            _ = again.tick(), if !checks.untold.is_empty() => {
+                for key in std::mem::take(&mut checks.untold) {
+                    checks.tell(&key, None).await;
+                }
+            }
             changed = snapshots.changed() => {
                 if changed.is_err() {
                     // The process is ending.
@@ -191,6 +203,7 @@ impl Checks {
             spread,
         );
         let told = self.checked.get(&key).and_then(|checked| checked.told);
+        self.untold.remove(&key);
         let checked = Checked {
             name,
             probe,
@@ -243,7 +256,7 @@ impl Checks {
         }
     }
 
-    /// Tells the worker. If it does not listen, the next result or snapshot does it again.
+    /// Tells the worker. If it does not listen, the next result, snapshot or `TELL_AGAIN` does it again.
     async fn tell(&mut self, key: &Arc<Key>, healthy: Option<bool>) {
         let command = Command::Health {
             policy: key.0.clone(),
@@ -256,7 +269,12 @@ impl Checks {
                     checked.told = healthy;
                 }
             }
-            Err(error) => debug!(%error, "the worker does not learn a backend's health"),
+            Err(error) => {
+                debug!(%error, "the worker does not learn a backend's health");
+                if healthy.is_none() {
+                    self.untold.insert(Arc::clone(key));
+                }
+            }
         }
     }
 }

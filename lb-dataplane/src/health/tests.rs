@@ -80,6 +80,7 @@ fn snapshot(backends: &[(&str, SocketAddr)], check: Option<&ActiveCheck>) -> Arc
 
 /// The checks at work, and the worker's end of the queue.
 struct Lab {
+    worker: WorkerHandle,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     inbox: Inbox,
     failures: Arc<Failures>,
@@ -91,12 +92,13 @@ impl Lab {
         let snapshots = watch::Sender::new(None);
         let failures = Arc::new(Failures::default());
         tokio::spawn(run(
-            worker,
+            worker.clone(),
             Arc::clone(&failures),
             snapshots.subscribe(),
             20_000..=32_767,
         ));
         Self {
+            worker,
             snapshots,
             inbox,
             failures,
@@ -209,6 +211,27 @@ async fn snapshots_start_keep_restart_and_end_checks() {
     let asked = counts();
     time::sleep(Duration::from_millis(100)).await;
     assert_eq!(counts(), asked);
+}
+
+#[tokio::test]
+async fn a_worker_that_was_stuck_learns_that_a_check_is_no_more() {
+    let (address, _) = switchable(503).await;
+    let mut lab = Lab::new();
+    lab.apply(snapshot(&[("a", address)], Some(&check(Some("/")))));
+    assert_eq!(lab.told().await.1, Some(false));
+    // Fills its queue, until it counts as stuck.
+    while let Ok(Ok(())) = time::timeout(
+        Duration::from_millis(50),
+        lab.worker.tell(Command::Routes(Vec::new())),
+    )
+    .await
+    {}
+    lab.apply(snapshot(&[("a", address)], None));
+    time::sleep(commands::ANSWER_LIMIT + Duration::from_millis(300)).await;
+    while let Some(command) = lab.inbox.next() {
+        assert!(matches!(command, Command::Routes(_)));
+    }
+    assert_eq!(lab.told().await.1, None);
 }
 
 #[tokio::test]

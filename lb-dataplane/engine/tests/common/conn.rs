@@ -269,6 +269,13 @@ impl World {
         self.ack(c);
     }
 
+    /// A request that stays or moves, its response, and the client's acknowledgement.
+    pub fn exchange_anywhere(&mut self, c: &mut Conn) {
+        self.assert_serves(c);
+        self.ack(c);
+        self.assert_state(c, "Idle");
+    }
+
     /// An established connection at rest: one exchange is over.
     pub fn idle(&mut self, n: u16) -> Conn {
         self.idle_as(Conn::new(n))

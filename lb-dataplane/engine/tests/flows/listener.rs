@@ -1,0 +1,275 @@
+//! Whether an end was meant: one question to the pod's kernel for all its flows, and what the answer, or none, comes to.
+
+use crate::common::{Conn, Dest, End, Listener, World, conn::*, policy, settings};
+use baton_api::Protocol;
+use baton_engine::{Counter, Lost};
+use baton_packet::Flags;
+
+fn many(pods: usize) -> World {
+    let mut s = settings();
+    s.limits.flows = 256;
+    World::with(s, policy(pods))
+}
+
+#[test]
+fn a_close_of_a_pod_that_lives_reaches_the_client_unharmed_and_soon() {
+    for v6 in [false, true] {
+        let mut w = World::new(2);
+        let mut c = w.idle_as(Conn::of(1, v6));
+        let before = w.now.0;
+        // Asserts the FIN, its number and that it was held.
+        let fin = w.pod_closes(&mut c);
+        assert!(w.now.0 - before <= 5_000);
+        assert_eq!(fin.segment.ack.0, c.seq);
+        assert!(fin.stamps().is_some());
+        // The client closes too; the pod, which repeats its FIN, hears of it.
+        w.ack(&mut c);
+        w.client_fin(&mut c);
+        w.assert_state(&c, "Closed");
+        assert_eq!(w.count(Counter::Stranded), 0);
+        assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
+    }
+}
+
+#[test]
+fn a_reset_of_a_pod_that_lives_reaches_the_client() {
+    let mut w = World::new(2);
+    let c = w.idle(1);
+    assert!(w.ends(&c, End::Rst).is_empty());
+    let rst = one(w.run_ms(5));
+    assert_eq!((rst.to, rst.segment.seq.0), (Dest::Client, c.server));
+    assert!(rst.is(RST_ACK));
+    assert_eq!(w.state(&c), None);
+}
+
+#[test]
+fn connection_close_passes_at_once() {
+    let close = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    for together in [false, true] {
+        let mut w = World::new(2);
+        let mut c = w.open(1);
+        w.stays(&mut c, GET);
+        if together {
+            let wire = w.pod_wire(&c, FIN_ACK | Flags::PSH, close);
+            w.forwarded_to_client(&c, &wire);
+        } else {
+            w.responds(&mut c, close);
+            w.ack(&mut c);
+            w.pod_fin(&mut c);
+        }
+        w.assert_state(&c, "ServerFin");
+        assert!(w.asked.is_empty());
+    }
+    // The client asked for it.
+    let mut w = World::new(2);
+    let mut c = w.open(1);
+    w.stays(&mut c, b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n");
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.pod_fin(&mut c);
+    assert!(w.asked.is_empty());
+}
+
+#[test]
+fn a_listener_counts_only_if_it_answers_three_milliseconds_after_the_end() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    // The workers died, their master lives for 2 ms more.
+    assert!(w.ends(&c, End::Fin).is_empty());
+    assert_eq!(w.count(Counter::QuestionsAnswered), 1);
+    w.assert_state(&c, "Held");
+    assert!(w.run_us(1_500).is_empty());
+    w.stops(c.pod);
+    let sent = w.run_ms(5);
+    w.rescued(&mut c, &sent);
+    assert_eq!(w.count(Counter::QuestionsRefused), 1);
+}
+
+#[test]
+fn a_burst_of_ends_is_watched_for_fifty_milliseconds() {
+    let mut w = many(2);
+    let mut flows: Vec<Conn> = (0..8).map(|n| w.idle(n)).collect();
+    let pod = flows[0].pod;
+    flows.retain(|c| c.pod == pod);
+    assert!(flows.len() >= 3);
+    for c in &flows {
+        assert!(w.ends(c, End::Fin).is_empty());
+    }
+    assert!(w.run_ms(30).is_empty(), "the answers so far mean nothing");
+    w.stops(pod);
+    let sent = w.run_ms(10);
+    assert!(World::to_client(&sent).is_empty());
+    for c in &mut flows {
+        w.rescued(c, &sent);
+    }
+    // The same with a server that goes on listening: all closes stand.
+    let mut w = many(2);
+    let mut flows: Vec<Conn> = (0..8).map(|n| w.idle(n)).collect();
+    let pod = flows[0].pod;
+    flows.retain(|c| c.pod == pod);
+    for c in &flows {
+        w.ends(c, End::Fin);
+    }
+    let sent = w.run_ms(60);
+    assert_eq!(World::to_client(&sent).len(), flows.len());
+    assert!(sent.iter().all(|s| s.is(FIN_ACK)));
+}
+
+#[test]
+fn one_question_serves_all_flows_of_a_pod() {
+    let mut w = many(2);
+    let flows: Vec<Conn> = (0..60).map(|n| w.idle(n)).collect();
+    let dead = flows[0].pod;
+    let of_it = flows.iter().filter(|c| c.pod == dead).count() as u64;
+    assert!(of_it > 20);
+    w.listeners[dead] = Listener::Refuses;
+    let mut sent = Vec::new();
+    for c in flows.iter().filter(|c| c.pod == dead) {
+        sent.extend(w.ends(c, End::Fin));
+    }
+    assert_eq!(w.asked, [dead]);
+    sent.extend(w.run_ms(10));
+    assert_eq!(sent.iter().filter(|s| s.is_adoption()).count() as u64, of_it);
+    assert_eq!(w.count(Counter::Stranded), of_it);
+    assert_eq!(w.count(Counter::BackendsWithoutListener), 1);
+}
+
+#[test]
+fn closes_that_come_all_the_time_stand_all_the_same() {
+    // A busy server whose idle timeouts and request limits end connections every few milliseconds.
+    for every_ms in [2, 10, 40] {
+        let mut w = many(2);
+        let mut ended = Vec::new();
+        let mut fins = 0;
+        for n in 0..100 {
+            let c = w.idle(n);
+            if c.pod != 0 {
+                w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
+                continue;
+            }
+            let sent = w.ends(&c, End::Fin);
+            fins += World::to_client(&sent).len();
+            ended.push((w.now.ms(), c));
+            let sent = w.run_ms(every_ms);
+            assert!(sent.iter().all(|s| !s.is_adoption()), "{sent:?}");
+            fins += World::to_client(&sent).len();
+            for (at, c) in &ended {
+                let held = w.state(c).as_deref() == Some("Held");
+                assert!(!held || w.now.ms() - at <= 120, "held for {} ms", w.now.ms() - at);
+            }
+        }
+        fins += World::to_client(&w.run_ms(120)).len();
+        assert_eq!(fins, ended.len(), "every {every_ms} ms");
+        assert_eq!(w.count(Counter::Stranded), 0);
+    }
+}
+
+#[test]
+fn silence_is_asked_three_times_and_is_a_death() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.vanishes(c.pod);
+    assert!(w.ends(&c, End::Fin).is_empty());
+    let sent = w.run_ms(19);
+    assert!(sent.is_empty());
+    assert_eq!(w.asked.len(), 1);
+    w.run_ms(2);
+    assert_eq!(w.asked.len(), 2, "after 20 ms");
+    w.run_ms(40);
+    assert_eq!(w.asked.len(), 3, "after 60 ms");
+    w.assert_state(&c, "Held");
+    let sent = w.run_ms(85);
+    w.rescued(&mut c, &sent);
+    assert_eq!(w.count(Counter::QuestionsUnanswered), 1);
+    assert_eq!(w.count(Counter::BackendsSilent), 1);
+}
+
+#[test]
+fn a_listener_that_is_too_busy_to_answer_is_no_death() {
+    let mut w = many(2);
+    let c = w.idle(1);
+    let mut other = (2..)
+        .map(|n| w.idle(n))
+        .find(|o| o.pod == c.pod)
+        .expect("a second flow of the pod");
+    w.listeners[c.pod] = Listener::Silent;
+    w.ends(&c, End::Fin);
+    let mut fins = Vec::new();
+    for _ in 0..200 {
+        fins.extend(w.run_ms(1));
+        // Its kernel speaks on other connections.
+        let ack = w.pod_wire(&other, Flags::ACK, &[]);
+        w.forwarded_to_client(&other, &ack);
+    }
+    assert_eq!(World::to_client(&fins).len(), 1, "{fins:?}");
+    assert!(fins.iter().all(|s| s.is(FIN_ACK)));
+    assert_eq!(w.count(Counter::BackendsSilent), 0);
+    w.exchange_anywhere(&mut other);
+}
+
+#[test]
+fn without_a_free_port_a_pod_cannot_be_asked_and_is_not_taken_for_dead() {
+    let mut s = settings();
+    s.ports = 40_000..=40_063;
+    s.limits.flows = 256;
+    let mut w = World::with(s, policy(1));
+    let mut flows = Vec::new();
+    for n in 0..63 {
+        let mut c = Conn::new(n);
+        let Some(sent) = w.inject(&w.syn_wire(&c).build()).pop() else {
+            break;
+        };
+        take_leg(&mut c, &sent);
+        w.synack(&mut c);
+        w.ack(&mut c);
+        w.exchange(&mut c);
+        flows.push(c);
+    }
+    assert!(w.ends(&flows[0], End::Fin).is_empty());
+    w.run_ms(1_500);
+    assert_eq!(w.count(Counter::BackendsSilent), 0);
+    assert_eq!(w.state(&flows[1]).as_deref(), Some("Idle"));
+}
+
+#[test]
+fn questions_come_from_a_port_of_their_own_and_open_nothing() {
+    let mut w = World::new(2);
+    let c = w.idle(1);
+    w.listeners[c.pod] = Listener::Silent;
+    w.engine.check_invariants();
+    let mut buffer = w.pod_wire(&c, FIN_ACK, &[]).build();
+    let len = buffer.len();
+    let _ = w.engine.frame(w.now, &mut buffer, len, &mut w.out);
+    let question = one(w.out.take().iter().map(|f| w.check(f)).collect());
+    assert!(question.is_question());
+    assert_eq!(question.to, Dest::Pod(c.pod));
+    assert_ne!(question.segment.src_port, c.leg.port());
+    // Answers with other numbers are fenced.
+    for listens in [true, false] {
+        let mut wrong = w.question_wire(&question, listens);
+        wrong.ack = wrong.ack.wrapping_add(1);
+        assert!(w.inject(&wrong.build()).is_empty());
+    }
+    assert_eq!(w.count(Counter::Fenced), 2);
+    w.assert_state(&c, "Held");
+    let answer = w.question_wire(&question, true);
+    let rst = one(w.inject(&answer.build()));
+    assert!(rst.is(Flags::RST));
+    assert_eq!(w.table("flows").0, 1);
+    // The same answer once more is late.
+    assert!(w.inject(&answer.build()).is_empty());
+}
+
+#[test]
+fn a_server_that_closes_half_way_is_asked_in_every_protocol_with_boundaries() {
+    for protocol in [Protocol::RequestResponse, Protocol::Http1] {
+        let mut p = policy(2);
+        p.protocol = protocol;
+        let mut w = World::with(settings(), p);
+        let mut c = w.idle(1);
+        w.pod_closes(&mut c);
+        let mut c = w.idle(2);
+        let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
+        w.rescued(&mut c, &sent);
+    }
+}
