@@ -137,8 +137,6 @@ pub struct DrainState {
     pub ended: u64,
     /// Flows that the deadline closed in order.
     pub closed: u64,
-    /// Flows that the deadline reset.
-    pub reset: u64,
     /// Flows that are still there, by what they wait for: `request in progress`, `quiet time`, `pinned: ...`,
     /// `no other backend can adopt`.
     pub waiting: BTreeMap<String, u64>,

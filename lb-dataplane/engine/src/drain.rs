@@ -232,7 +232,6 @@ impl Engine {
             moved,
             ended: drain.flows.saturating_sub(gone),
             closed: drain.closed,
-            reset: 0,
             waiting,
         })
     }

@@ -210,11 +210,6 @@ fn drain(out: &mut Families, labels: [(&'static str, &str); 2], drain: &DrainSta
             "Flows that the drain's deadline closed.",
             drain.closed,
         ),
-        (
-            "drain_reset_flows",
-            "Flows that the drain's deadline reset.",
-            drain.reset,
-        ),
     ] {
         out.gauge(name, help, &labels, float(value));
     }

@@ -18,8 +18,6 @@ pub struct Progress {
     pub ended: u64,
     /// By the deadline, in order.
     pub closed: u64,
-    /// By the deadline.
-    pub reset: u64,
     /// What the flows that are left wait for.
     pub waiting: BTreeMap<String, u64>,
     /// Until the last deadline, in seconds; none if it has passed.
@@ -72,7 +70,6 @@ impl Progress {
         self.moved += drain.moved;
         self.ended += drain.ended;
         self.closed += drain.closed;
-        self.reset += drain.reset;
         for (reason, flows) in &drain.waiting {
             *self.waiting.entry(reason.clone()).or_default() += flows;
         }
@@ -97,11 +94,11 @@ impl Progress {
         }
     }
 
-    /// What became of the others: `230 moved, 4 ended, 0 closed, 0 reset`.
+    /// What became of the others: `230 moved, 4 ended, 0 closed`.
     pub fn gone(&self) -> String {
         format!(
-            "{} moved, {} ended, {} closed, {} reset",
-            self.moved, self.ended, self.closed, self.reset
+            "{} moved, {} ended, {} closed",
+            self.moved, self.ended, self.closed
         )
     }
 
@@ -182,7 +179,7 @@ mod tests {
         let one = Progress::of(&state, &order("a", Some("web"))).expect("it drains");
         assert_eq!(
             one.line(),
-            "8 flows left (2 pinned: upgrade, 6 request in progress); 5 moved, 1 ended, 0 closed, 0 reset; deadline in 18s"
+            "8 flows left (2 pinned: upgrade, 6 request in progress); 5 moved, 1 ended, 0 closed; deadline in 18s"
         );
         assert_eq!(Progress::of_one(&state.policies[0].backends[0]), Some(one));
         let both = Progress::of(&state, &order("a", None)).expect("they drain");
@@ -222,9 +219,6 @@ mod tests {
             ..Progress::default()
         };
         assert!(!done.is_like(&now));
-        assert_eq!(
-            done.line(),
-            "0 flows left; 9 moved, 0 ended, 0 closed, 0 reset"
-        );
+        assert_eq!(done.line(), "0 flows left; 9 moved, 0 ended, 0 closed");
     }
 }

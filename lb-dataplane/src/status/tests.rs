@@ -99,7 +99,7 @@ a        10.9.0.1:80  unhealthy     32       4     1.2ms  1000  999
 b        10.9.0.1:80  drains        32       4     1.2ms  1000  999
   a: 12 flows died here and went on elsewhere, 1 wait for another owner
   b drains by command: 32 flows left (3 pinned: upgrade, 29 request in
-  progress); 230 moved, 0 ended, 0 closed, 0 reset; deadline in 17s
+  progress); 230 moved, 0 ended, 0 closed; deadline in 17s
 "
         )
     );

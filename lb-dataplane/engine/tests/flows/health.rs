@@ -6,7 +6,9 @@ use baton_engine::Counter;
 use baton_packet::Flags;
 
 fn health(w: &World, pod: usize) -> String {
-    w.engine.state(w.now).policies[0].backends[pod].health.clone()
+    w.engine.state(w.now).policies[0].backends[pod]
+        .health
+        .clone()
 }
 
 fn big(p: Policy) -> World {
@@ -75,7 +77,10 @@ fn a_pod_whose_kernel_refuses_a_connection_is_down_and_its_flows_may_stay() {
     w.starts(dead);
     w.run_ms(210);
     assert_eq!(health(&w, dead), "up");
-    assert_eq!(w.count(Counter::BackendsBack), w.count(Counter::BackendsWithoutListener));
+    assert_eq!(
+        w.count(Counter::BackendsBack),
+        w.count(Counter::BackendsWithoutListener)
+    );
 }
 
 #[test]
@@ -275,7 +280,8 @@ fn an_active_check_decides_and_takes_its_word_back() {
         assert_eq!(health(&w, 1), "up");
     }
     // Somebody that nobody knows.
-    w.engine.set_health(w.now, "web", endpoint(pod(false, 9)), Some(false));
+    w.engine
+        .set_health(w.now, "web", endpoint(pod(false, 9)), Some(false));
 }
 
 #[test]
@@ -310,7 +316,11 @@ fn a_pod_that_came_up_takes_a_growing_share() {
     let late = p.backends.remove(3);
     p.backends.truncate(3);
     let mut w = big(p);
-    assert_eq!(health(&w, 0), "up", "those of the start take their share at once");
+    assert_eq!(
+        health(&w, 0),
+        "up",
+        "those of the start take their share at once"
+    );
     w.change(|s| s.policies[0].backends.push(late));
     assert_eq!(health(&w, 3), "up: slow start");
     let early = spread(&mut w, 0, 200, 4);
@@ -318,7 +328,10 @@ fn a_pod_that_came_up_takes_a_growing_share() {
     let half = spread(&mut w, 200, 200, 4);
     w.run_ms(5_100);
     let whole = spread(&mut w, 400, 200, 4);
-    assert!(early[3] < half[3] && half[3] < whole[3], "{early:?} {half:?} {whole:?}");
+    assert!(
+        early[3] < half[3] && half[3] < whole[3],
+        "{early:?} {half:?} {whole:?}"
+    );
     assert!(early[3] < 15, "{early:?}");
     assert!((45..=55).contains(&whole[3]), "{whole:?}");
     // One that was down begins anew.

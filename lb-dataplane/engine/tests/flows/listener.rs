@@ -129,7 +129,10 @@ fn one_question_serves_all_flows_of_a_pod() {
     }
     assert_eq!(w.asked, [dead]);
     sent.extend(w.run_ms(10));
-    assert_eq!(sent.iter().filter(|s| s.is_adoption()).count() as u64, of_it);
+    assert_eq!(
+        sent.iter().filter(|s| s.is_adoption()).count() as u64,
+        of_it
+    );
     assert_eq!(w.count(Counter::Stranded), of_it);
     assert_eq!(w.count(Counter::BackendsWithoutListener), 1);
 }
@@ -155,7 +158,11 @@ fn closes_that_come_all_the_time_stand_all_the_same() {
             fins += World::to_client(&sent).len();
             for (at, c) in &ended {
                 let held = w.state(c).as_deref() == Some("Held");
-                assert!(!held || w.now.ms() - at <= 120, "held for {} ms", w.now.ms() - at);
+                assert!(
+                    !held || w.now.ms() - at <= 120,
+                    "held for {} ms",
+                    w.now.ms() - at
+                );
             }
         }
         fins += World::to_client(&w.run_ms(120)).len();

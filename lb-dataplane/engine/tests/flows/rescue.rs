@@ -106,7 +106,13 @@ fn flows_are_spread_over_the_survivors() {
         per_pod[c.pod] += 1;
     }
     assert_eq!(per_pod[dead], 0);
-    assert!(per_pod.iter().filter(|n| **n > 0).all(|n| (32..=48).contains(n)), "{per_pod:?}");
+    assert!(
+        per_pod
+            .iter()
+            .filter(|n| **n > 0)
+            .all(|n| (32..=48).contains(n)),
+        "{per_pod:?}"
+    );
 }
 
 #[test]
@@ -133,7 +139,9 @@ fn no_more_than_sixteen_flows_a_millisecond_go_to_one_survivor() {
         assert!(adoptions <= 2 * 16, "{adoptions} in a millisecond");
         for s in sent {
             if s.is_adoption() {
-                let c = flows.iter_mut().find(|c| c.seq == s.segment.seq.0 && c.server == s.segment.ack.0);
+                let c = flows
+                    .iter_mut()
+                    .find(|c| c.seq == s.segment.seq.0 && c.server == s.segment.ack.0);
                 let c = c.expect("its flow");
                 take_leg(c, &s);
                 let c = c.clone();
@@ -169,7 +177,11 @@ fn a_request_that_comes_while_the_end_is_held_goes_to_the_new_owner() {
     w.responds(&mut c, OK);
     w.ack(&mut c);
     w.assert_state(&c, "Idle");
-    assert_eq!(w.engine.state(w.now).policies[0].replays_total, 0, "it is no replay");
+    assert_eq!(
+        w.engine.state(w.now).policies[0].replays_total,
+        0,
+        "it is no replay"
+    );
 }
 
 #[test]
@@ -251,7 +263,10 @@ fn a_client_that_closes_or_resets_while_nobody_has_its_flow_is_answered() {
     wire.seq = wire.seq.wrapping_add(10);
     let sent = w.inject(&wire.build());
     let sent = [sent, w.run_ms(50)].concat();
-    assert!(World::to_client(&sent).iter().all(|s| !s.is(FIN_ACK)), "{sent:?}");
+    assert!(
+        World::to_client(&sent).iter().all(|s| !s.is(FIN_ACK)),
+        "{sent:?}"
+    );
 
     // RST.
     for with_request in [false, true] {
@@ -345,7 +360,9 @@ fn a_pod_that_comes_back_takes_its_own_flows_again() {
 #[test]
 fn where_nothing_is_to_be_rescued_an_end_passes_at_once() {
     let cases: [(&str, &dyn Fn(&mut Policy)); 3] = [
-        ("policy Reset", &|p| p.on_backend_failure = BackendFailure::Reset),
+        ("policy Reset", &|p| {
+            p.on_backend_failure = BackendFailure::Reset
+        }),
         ("protocol None", &|p| p.protocol = Protocol::None),
         ("nobody ever adopted", &|_| {}),
     ];
@@ -405,7 +422,10 @@ fn an_unacknowledged_response_waits_and_the_dead_pods_kernel_repeats_it() {
     c.server = c.server.wrapping_add(OK.len() as u32);
     // The acknowledgement goes to that kernel, and the flow to another pod.
     let sent = w.inject(&w.client_wire(&c, Flags::ACK, &[]).build());
-    assert!(sent.iter().any(|s| s.to == Dest::Pod(dead) && s.segment.ack.0 == c.server));
+    assert!(
+        sent.iter()
+            .any(|s| s.to == Dest::Pod(dead) && s.segment.ack.0 == c.server)
+    );
     w.rescued(&mut c, &sent);
     w.exchange_anywhere(&mut c);
 }
@@ -434,7 +454,10 @@ fn a_dead_pods_late_segments_are_fenced() {
     for flags in [FIN_ACK, RST_ACK, Flags::ACK] {
         assert!(w.inject(&w.pod_wire(&old, flags, &[]).build()).is_empty());
     }
-    assert!(w.inject(&w.pod_wire(&old, PSH_ACK, b"new data").build()).is_empty());
+    assert!(
+        w.inject(&w.pod_wire(&old, PSH_ACK, b"new data").build())
+            .is_empty()
+    );
     w.assert_state(&c, "Held");
     w.stops(c.pod);
     let sent = w.until_adoption(100);
