@@ -1,1 +1,381 @@
-//! To be written.
+//! The outstanding request when its owner dies or does not answer: sent again, or the client told, as policy says; never
+//! twice without leave, never spliced into a response that has begun.
+
+use crate::common::{Conn, Dest, End, Sent, World, answer, conn::*, policy, settings};
+use baton_api::{BackendFailure, Micros, MigrationMode, Protocol};
+use baton_engine::{Counter, Lost};
+use baton_packet::{Flags, Reason};
+
+fn world(pods: usize, failure: BackendFailure) -> World {
+    let mut p = policy(pods);
+    p.on_backend_failure = failure;
+    p.migration.mode = MigrationMode::Never;
+    World::with(settings(), p)
+}
+
+fn lost(w: &World) -> u64 {
+    Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum()
+}
+
+/// How much of the request the owner's end acknowledges.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Had {
+    All,
+    Nothing,
+}
+
+/// The owner's end with a request outstanding; what leaves.
+fn owner_ends(w: &mut World, c: &Conn, boundary: u32, how: End, had: Had) -> Vec<Sent> {
+    w.stops(c.pod);
+    let mut wire = w.pod_wire(c, how.flags(), &[]);
+    if had == Had::Nothing {
+        wire.ack = boundary;
+    }
+    let sent = w.inject(&wire.build());
+    [sent, w.run_ms(5)].concat()
+}
+
+#[test]
+fn what_becomes_of_the_request_of_a_dead_owner() {
+    use BackendFailure::{AdoptIdleOnly, Replay, ReplayIdempotent, Reset};
+    // Policy, request, what the owner had of it: sent again?
+    let put = b"PUT /a HTTP/1.1\r\ncontent-length: 1\r\n\r\nx";
+    let cases: [(BackendFailure, &[u8], Had, bool); 12] = [
+        (ReplayIdempotent, GET, Had::All, true),
+        (ReplayIdempotent, put, Had::All, true),
+        (ReplayIdempotent, b"HEAD / HTTP/1.1\r\n\r\n", Had::All, true),
+        (ReplayIdempotent, b"DELETE / HTTP/1.1\r\n\r\n", Had::All, true),
+        (ReplayIdempotent, b"OPTIONS * HTTP/1.1\r\n\r\n", Had::All, true),
+        (ReplayIdempotent, POST, Had::All, false),
+        (ReplayIdempotent, POST, Had::Nothing, true),
+        (Replay, POST, Had::All, true),
+        (AdoptIdleOnly, GET, Had::All, false),
+        (AdoptIdleOnly, POST, Had::Nothing, true),
+        (Reset, GET, Had::All, false),
+        (Reset, GET, Had::Nothing, false),
+    ];
+    for (failure, request, had, again) in cases {
+        for how in End::BOTH {
+            let what = format!("{failure:?} {how:?} {had:?} {}", String::from_utf8_lossy(request));
+            let mut w = world(2, failure);
+            let mut c = w.idle(1);
+            let boundary = c.seq;
+            w.stays(&mut c, request);
+            let sent = owner_ends(&mut w, &c, boundary, how, had);
+            if again {
+                assert!(World::to_client(&sent).is_empty(), "{what}: {sent:?}");
+                let behind = w.adopted_from(&mut c, &sent, boundary);
+                assert_eq!(one(behind).data(), request, "{what}");
+                w.responds(&mut c, OK);
+                w.ack(&mut c);
+                w.assert_state(&c, "Idle");
+                let state = &w.engine.state(w.now).policies[0];
+                assert_eq!(state.rescues_total, 1, "{what}");
+                assert_eq!(state.replays_total, u64::from(had == Had::All), "{what}");
+                assert_eq!(lost(&w), 0, "{what}");
+            } else {
+                let told = one(World::to_client(&sent).into_iter().cloned().collect());
+                assert_eq!(told.segment.flags, how.flags(), "{what}: the pod's own");
+                let fates = u64::from(failure != Reset);
+                assert_eq!(w.engine.lost(Lost::FateUnknown), fates, "{what}");
+                assert_eq!(lost(&w), fates, "{what}");
+            }
+            assert_eq!(w.table("kept_segments").0, 0, "{what}");
+            assert_eq!(w.count(Counter::UnexpectedEvents), 0);
+        }
+    }
+}
+
+#[test]
+fn the_bare_rule_knows_no_idempotent_request() {
+    for (failure, again) in [
+        (BackendFailure::ReplayIdempotent, false),
+        (BackendFailure::Replay, true),
+    ] {
+        let mut p = policy(2);
+        p.protocol = Protocol::RequestResponse;
+        p.on_backend_failure = failure;
+        p.migration.mode = MigrationMode::Never;
+        let mut w = World::with(settings(), p);
+        let mut c = w.idle(1);
+        let boundary = c.seq;
+        w.stays(&mut c, GET);
+        let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
+        assert_eq!(World::to_client(&sent).is_empty(), again);
+    }
+}
+
+#[test]
+fn a_request_of_several_segments_is_sent_again_whole() {
+    let mut w = world(2, BackendFailure::Replay);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    let head = post_head(9);
+    for part in [&head[..], b"one", b"two", b"six"] {
+        w.stays(&mut c, part);
+    }
+    let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
+    let behind = w.adopted_from(&mut c, &sent, boundary);
+    let bytes: Vec<u8> = behind.iter().flat_map(|s| s.data().to_vec()).collect();
+    assert_eq!(bytes, [&head[..], b"onetwosix"].concat());
+    // The rest of an upload that is not complete follows by itself.
+    w.responds(&mut c, OK);
+}
+
+#[test]
+fn a_request_too_large_to_keep_is_lost() {
+    let mut w = world(2, BackendFailure::Replay);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    w.stays(&mut c, &post_head(1_000));
+    for _ in 0..9 {
+        w.stays(&mut c, b"part");
+    }
+    assert_eq!(w.table("kept_segments").0, 0, "of no use any more");
+    let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
+    assert_eq!(World::to_client(&sent).len(), 1);
+    assert_eq!(w.engine.lost(Lost::NotKept), 1);
+}
+
+#[test]
+fn one_request_is_sent_again_twice_at_most() {
+    let mut w = world(5, BackendFailure::ReplayIdempotent);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    w.stays(&mut c, GET);
+    for round in 0..2 {
+        let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
+        w.adopted_from(&mut c, &sent, boundary);
+        if round == 0 {
+            // Each process takes the connection and the request, and dies of it.
+            let ack = w.pod_wire(&c, Flags::ACK, &[]);
+            w.forwarded_to_client(&c, &ack);
+        }
+    }
+    let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
+    assert_eq!(World::to_client(&sent).len(), 1, "{sent:?}");
+    assert_eq!(w.engine.lost(Lost::ReplayedOften), 1);
+    assert_eq!(w.state(&c), None);
+    // The next request begins anew.
+    let mut c = w.idle(2);
+    let boundary = c.seq;
+    w.stays(&mut c, GET);
+    let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
+    w.adopted_from(&mut c, &sent, boundary);
+    w.responds(&mut c, OK);
+}
+
+#[test]
+fn refusals_cost_no_replay() {
+    let mut w = world(6, BackendFailure::ReplayIdempotent);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    w.stays(&mut c, GET);
+    let mut sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
+    for _ in 0..4 {
+        let adoption = sent.iter().find(|s| s.is_adoption()).cloned();
+        w.adopted_from(&mut c, &sent, boundary);
+        sent = w.inject(&answer(&adoption.expect("one"), Reason::AcceptQueueFull, 0));
+    }
+    w.adopted_from(&mut c, &sent, boundary);
+    w.responds(&mut c, OK);
+    assert_eq!(lost(&w), 0);
+}
+
+#[test]
+fn a_response_that_has_begun_is_never_spliced() {
+    for (failure, how) in [
+        (BackendFailure::Replay, End::Fin),
+        (BackendFailure::Replay, End::Rst),
+        (BackendFailure::ReplayIdempotent, End::Rst),
+    ] {
+        let mut w = world(2, failure);
+        let mut c = w.idle(1);
+        w.stays(&mut c, GET);
+        w.responds(&mut c, b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf");
+        w.ack(&mut c);
+        let sent = w.dies(c.pod, how, &[c.clone()]);
+        let told = one(World::to_client(&sent).into_iter().cloned().collect());
+        assert_eq!(told.segment.flags, how.flags());
+        assert_eq!(w.engine.lost(Lost::ResponseBegun), 1);
+        assert!(sent.iter().all(|s| !s.is_adoption()));
+    }
+}
+
+#[test]
+fn a_response_that_ends_with_the_connection_is_no_loss() {
+    let mut w = world(2, BackendFailure::Replay);
+    let mut c = w.idle(1);
+    w.stays(&mut c, GET);
+    w.responds(&mut c, b"HTTP/1.0 200 OK\r\n\r\nall of it, until the end");
+    w.pod_fin(&mut c);
+    w.assert_state(&c, "ServerFin");
+    assert_eq!(lost(&w), 0);
+}
+
+#[test]
+fn an_interim_response_does_not_keep_a_request_from_going_again() {
+    let mut w = world(2, BackendFailure::Replay);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    w.stays(&mut c, GET);
+    w.responds(&mut c, b"HTTP/1.1 103 Early Hints\r\n\r\n");
+    w.ack(&mut c);
+    w.assert_state(&c, "Request");
+    let sent = owner_ends(&mut w, &c, boundary, End::Fin, Had::All);
+    let behind = w.adopted_from(&mut c, &sent, boundary);
+    assert_eq!(one(behind).data(), GET);
+    w.responds(&mut c, OK);
+}
+
+#[test]
+fn pipelined_requests_of_a_dead_owner_are_lost() {
+    // Only what begins at a boundary is kept whole; the second one's answer is still missing.
+    let mut w = world(2, BackendFailure::Replay);
+    let mut c = w.idle(1);
+    w.stays(&mut c, &[GET, GET].concat());
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
+    assert_eq!(World::to_client(&sent).len(), 1);
+    assert_eq!(w.engine.lost(Lost::ResponseBegun), 1);
+}
+
+fn with_timeout(pods: usize, failure: BackendFailure) -> World {
+    let mut p = policy(pods);
+    p.on_backend_failure = failure;
+    p.migration.mode = MigrationMode::Never;
+    p.response_timeout = Some(Micros::from_millis(300));
+    p.timeouts.idle = Micros::from_secs(10);
+    World::with(settings(), p)
+}
+
+#[test]
+fn an_overdue_get_goes_elsewhere_and_the_frozen_pods_late_answer_is_fenced() {
+    for late_before_the_new_one in [true, false] {
+        let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
+        let mut c = w.idle(1);
+        let boundary = c.seq;
+        w.stays(&mut c, GET);
+        // Its kernel acknowledges; its application is stopped.
+        let ack = w.pod_wire(&c, Flags::ACK, &[]);
+        w.forwarded_to_client(&c, &ack);
+        let frozen = c.clone();
+        assert!(w.run_ms(299).is_empty());
+        let sent = w.until_adoption(3);
+        let behind = w.adopted_from(&mut c, &sent, boundary);
+        assert_eq!(one(behind).data(), GET);
+        if late_before_the_new_one {
+            assert!(w.inject(&w.pod_wire(&frozen, PSH_ACK, OK).build()).is_empty());
+            w.responds(&mut c, OK);
+        } else {
+            w.responds(&mut c, OK);
+            let sent = w.inject(&w.pod_wire(&frozen, PSH_ACK, OK).build());
+            assert!(World::to_client(&sent).is_empty());
+        }
+        assert_eq!(w.count(Counter::FencedData), 1);
+        assert_eq!(w.count(Counter::ResponseTimeouts), 1);
+        let state = &w.engine.state(w.now).policies[0];
+        assert_eq!((state.rescues_total, state.replays_total), (1, 1));
+        w.ack(&mut c);
+        w.assert_state(&c, "Idle");
+    }
+}
+
+#[test]
+fn an_overdue_post_waits_for_its_own_pod() {
+    let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
+    let mut c = w.idle(1);
+    w.stays(&mut c, POST);
+    let ack = w.pod_wire(&c, Flags::ACK, &[]);
+    w.forwarded_to_client(&c, &ack);
+    assert!(w.run_ms(5_000).is_empty());
+    w.assert_state(&c, "Request");
+    assert_eq!(w.count(Counter::ResponseTimeouts), 1, "one request, one failure");
+    assert_eq!(w.count(Counter::Ejections), 0);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.exchange_anywhere(&mut c);
+}
+
+#[test]
+fn an_overdue_request_that_stays_ends_with_the_idle_timeout() {
+    let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
+    let mut c = w.idle(1);
+    w.stays(&mut c, POST);
+    let sent = w.run_ms(10_300);
+    assert_eq!(w.state(&c), None);
+    assert_eq!(World::to_client(&sent).len(), 1);
+    assert_eq!(w.count(Counter::TimeoutsIdle), 1);
+}
+
+#[test]
+fn a_slow_request_under_the_limit_stays() {
+    let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
+    let mut c = w.idle(1);
+    for _ in 0..5 {
+        w.stays(&mut c, GET);
+        assert!(w.run_ms(290).is_empty());
+        w.responds(&mut c, OK);
+        w.ack(&mut c);
+    }
+    assert_eq!(w.count(Counter::ResponseTimeouts), 0);
+}
+
+#[test]
+fn an_overdue_request_that_is_refused_elsewhere_tries_again() {
+    let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    w.stays(&mut c, GET);
+    let frozen = c.clone();
+    for round in 0..4 {
+        let sent = w.until_adoption(1_500);
+        let adoption = sent.iter().find(|s| s.is_adoption()).cloned();
+        let adoption = adoption.unwrap_or_else(|| panic!("no adoption in round {round}"));
+        assert_eq!(adoption.segment.seq.0, boundary);
+        let back = w.inject(&answer(&adoption, Reason::AcceptQueueFull, 0));
+        assert_eq!(one(back).to, Dest::Pod(frozen.pod));
+        w.assert_state(&c, "Request");
+    }
+    let sent = w.until_adoption(1_500);
+    w.adopted_from(&mut c, &sent, boundary);
+    w.responds(&mut c, OK);
+}
+
+#[test]
+fn a_frozen_pods_drain_figures_count_a_moved_request_once() {
+    let mut w = with_timeout(2, BackendFailure::ReplayIdempotent);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    w.stays(&mut c, GET);
+    let frozen = c.pod;
+    w.engine.drain(w.now, None, &format!("pod-{frozen}"), true);
+    let sent = w.until_adoption(310);
+    w.adopted_from(&mut c, &sent, boundary);
+    w.responds(&mut c, OK);
+    let state = w.engine.state(w.now);
+    let drain = state.policies[0].backends[frozen].drain.clone().expect("a drain");
+    assert_eq!((drain.moved, drain.ended, drain.closed), (1, 0, 0));
+}
+
+#[test]
+fn the_owner_ends_while_its_overdue_request_is_being_moved() {
+    for how in End::BOTH {
+        let mut w = with_timeout(3, BackendFailure::ReplayIdempotent);
+        let mut c = w.idle(1);
+        let boundary = c.seq;
+        w.stays(&mut c, GET);
+        let frozen = c.clone();
+        let sent = w.until_adoption(310);
+        let adoption = sent.iter().find(|s| s.is_adoption()).cloned().expect("one");
+        w.adopted_from(&mut c, &sent, boundary);
+        assert!(w.ends(&frozen, how).is_empty());
+        let sent = w.inject(&answer(&adoption, Reason::AcceptQueueFull, 0));
+        let behind = w.adopted_from(&mut c, &sent, boundary);
+        assert_eq!(one(behind).data(), GET, "a third one");
+        w.responds(&mut c, OK);
+        w.ack(&mut c);
+        w.assert_state(&c, "Idle");
+    }
+}
