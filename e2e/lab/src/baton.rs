@@ -328,12 +328,16 @@ impl Dataplane {
     }
 
     /// Writes another configuration, which the running dataplane picks up by itself. Returns once its
-    /// generation has grown.
+    /// generation has grown; at once if the file says so already.
     ///
     /// # Errors
     /// If it does not take it within the deadline.
     pub fn reconfigure(&mut self, config: &DataplaneConfig) -> Result<()> {
         let before = self.state()?.generation;
+        let now = fs::read_to_string(&self.config)?;
+        if now == config_text(config)? {
+            return Ok(());
+        }
         write_config(&self.config, config)?;
         let (namespace, control) = (self.process.namespace().clone(), self.control);
         self.process
@@ -447,9 +451,13 @@ fn run_spec(program: &Path, config: &Path) -> Spec {
 
 /// Writes a configuration as a whole or not at all: the running program watches the file. JSON is YAML.
 fn write_config(path: &Path, config: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(config)?;
+    let text = config_text(config)?;
     let new = path.with_extension("new");
-    fs::write(&new, text + "\n")
+    fs::write(&new, text)
         .and_then(|()| fs::rename(&new, path))
         .with_context(|| path.display().to_string())
+}
+
+fn config_text(config: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string_pretty(config)? + "\n")
 }

@@ -11,7 +11,9 @@ use crate::{
     policy::Ties,
     states::{Frame, State},
 };
-use baton_packet::{Adoption, Flags, MessageKind, Segment, build_adoption, build_segment};
+use baton_packet::{
+    Adoption, Decoded, Flags, MessageKind, Segment, build_adoption, build_segment, timestamps,
+};
 
 /// First wait for any sign of the new owner; it doubles with each try. A pod network answers in well under
 /// 1 ms, a delayed ACK (Linux `TCP_DELACK_MIN`) in 40.
@@ -122,7 +124,7 @@ impl Engine {
         };
         (spec.seq, spec.ack) = self.adoption_start(id);
         spec.window = flow.client_window;
-        spec.timestamps = Some((flow.client_ts, flow.server_ts));
+        spec.timestamps = Some((self.first_client_ts(id), flow.server_ts));
         let key = key.clone();
         let restores = flow.bits.has(Bits::PRELUDE);
         if flow.tries > 1 {
@@ -135,6 +137,18 @@ impl Engine {
         if restores {
             self.send_prelude(id, out);
         }
+    }
+
+    /// The client's timestamp that a new owner begins with: not newer than that of the first segment it will be sent, or its
+    /// kernel would take that for an old duplicate (PAWS, RFC 7323 section 5; Linux `tcp_paws_check`).
+    pub(crate) fn first_client_ts(&self, id: FlowId) -> u32 {
+        let flow = &self.flows[id];
+        let first = self.kept.iter(flow.kept).next();
+        let stamps = first.and_then(|frame| match baton_packet::decode(frame) {
+            Ok(Decoded::Tcp(segment)) => timestamps(segment.options(frame)),
+            _ => None,
+        });
+        stamps.map_or(flow.client_ts, |(value, _)| value)
     }
 
     /// A segment that an established socket answers at once, whatever its application does: one byte that it has already

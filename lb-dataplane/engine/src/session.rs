@@ -67,7 +67,8 @@ impl Engine {
         spec.ack = server;
         spec.flags = Flags::PSH | Flags::ACK;
         spec.window = flow.client_window;
-        spec.timestamps = Self::client_stamps(flow);
+        spec.timestamps =
+            Self::client_stamps(flow).map(|(_, echo)| (self.first_client_ts(id), echo));
         spec.payload = &bytes[..usize::from(prelude.len)];
         self.counters.add(Counter::SessionsRestored);
         self.emit(out, |buffer| build_segment(buffer, &spec));

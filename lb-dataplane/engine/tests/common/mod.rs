@@ -222,6 +222,8 @@ pub struct World {
     pub asked: Vec<usize>,
     /// Whether frames are checked against the world's addresses (off for random input).
     pub strict: bool,
+    /// Whether all tables are gone through after every frame (off where there are thousands of flows).
+    pub careful: bool,
     pub verdict: Verdict,
 }
 
@@ -257,6 +259,7 @@ impl World {
             listeners: vec![Listener::Listens; 32],
             asked: Vec::new(),
             strict: true,
+            careful: true,
             verdict: Verdict::Absorbed,
         };
         let route = |prefix: &str, prefix_len, via| Route {
@@ -329,7 +332,9 @@ impl World {
             Verdict::Transmit(len) => Some(self.check(&buffer[..len])),
             _ => None,
         };
-        self.engine.check_invariants();
+        if self.careful {
+            self.engine.check_invariants();
+        }
         let mut sent = Vec::new();
         for frame in own {
             if frame.is_question() {
@@ -348,7 +353,7 @@ impl World {
     pub fn poll(&mut self) -> Vec<Sent> {
         let mut left = Vec::new();
         self.engine.poll(self.now, &mut self.out);
-        if self.strict {
+        if self.strict && self.careful {
             self.engine.check_invariants();
         }
         let frames = self.out.take();

@@ -1,1 +1,430 @@
-//! To be written.
+//! Draining backends: by snapshot and by command, moved by request and without, and what the deadline does.
+
+use crate::common::{Conn, Dest, End, Sent, World, answer, conn::*, policy, settings};
+use baton_api::{DrainState, Micros, MigrationMode, OnDeadline, Policy, Protocol};
+use baton_engine::{Counter, Lost};
+use baton_packet::{Flags, Reason};
+use std::collections::BTreeMap;
+
+fn never(pods: usize) -> Policy {
+    let mut p = policy(pods);
+    p.migration.mode = MigrationMode::Never;
+    p
+}
+
+/// Flows of one pod, at rest.
+fn flows_of_one(w: &mut World, count: usize) -> Vec<Conn> {
+    let mut flows: Vec<Conn> = Vec::new();
+    for n in 0.. {
+        let c = w.idle(n);
+        if flows.first().is_none_or(|first| first.pod == c.pod) {
+            flows.push(c);
+        }
+        if flows.len() == count {
+            break;
+        }
+    }
+    flows
+}
+
+fn drain(w: &mut World, pod: usize) {
+    assert_eq!(w.engine.drain(w.now, None, &format!("pod-{pod}"), true), 1);
+}
+
+fn state(w: &World, pod: usize) -> DrainState {
+    let state = w.engine.state(w.now);
+    state.policies[0].backends[pod]
+        .drain
+        .clone()
+        .expect("it drains")
+}
+
+fn waiting(w: &World, pod: usize) -> BTreeMap<String, u64> {
+    state(w, pod).waiting
+}
+
+#[test]
+fn a_drained_pod_gets_no_new_flow_and_its_flows_leave_with_their_next_request() {
+    for by_command in [true, false] {
+        let mut w = World::with(settings(), never(3));
+        let mut flows = flows_of_one(&mut w, 4);
+        let pod = flows[0].pod;
+        if by_command {
+            drain(&mut w, pod);
+        } else {
+            w.change(|s| s.policies[0].backends[pod].draining = true);
+        }
+        assert_eq!(state(&w, pod).by_command, by_command);
+        for c in &mut flows {
+            w.moves(c, POST);
+            w.responds(c, OK);
+            w.ack(c);
+        }
+        for n in 100..120 {
+            assert_ne!(w.open(n).pod, pod);
+        }
+        let after = state(&w, pod);
+        assert_eq!((after.moved, after.ended, after.closed), (4, 0, 0));
+        assert!(after.waiting.is_empty());
+    }
+}
+
+#[test]
+fn flows_at_rest_leave_after_the_quiet_time() {
+    let mut w = World::with(settings(), never(3));
+    let mut flows = flows_of_one(&mut w, 5);
+    let pod = flows[0].pod;
+    let mut fresh = w.open(900);
+    while fresh.pod != pod {
+        fresh = w.open(fresh.client.port() - 30_000 + 1);
+    }
+    drain(&mut w, pod);
+    assert!(w.run_ms(90).is_empty(), "not yet");
+    assert_eq!(waiting(&w, pod), [("quiet time".to_owned(), 6)].into());
+    let sent = w.until_adoption(70);
+    for c in &mut flows {
+        w.rescued(c, &sent);
+        assert_ne!(c.pod, pod);
+    }
+    w.rescued(&mut fresh, &sent);
+    assert_eq!(state(&w, pod).moved, 6);
+    // The old legs are closed in order.
+    let fins = w.run_ms(20).iter().filter(|s| s.is(FIN_ACK)).count();
+    assert_eq!(fins, 6);
+    for c in flows.iter_mut().chain([&mut fresh]) {
+        w.stays(c, GET);
+        w.responds(c, OK);
+    }
+    assert_eq!(w.count(Counter::Rescues), 0, "a move, not a rescue");
+    assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
+}
+
+#[test]
+fn what_flows_wait_for_is_shown() {
+    let mut p = never(2);
+    p.drain.quiet = Micros::from_secs(1);
+    let mut w = World::with(settings(), p);
+    let mut flows = flows_of_one(&mut w, 2);
+    let pod = flows[0].pod;
+    let on_pod = |w: &mut World, n: u16| loop {
+        let c = w.open(n);
+        if c.pod == pod {
+            break c;
+        }
+        w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
+        // The other pod gets one more flow instead.
+        w.open(n + 1_000);
+    };
+    let mut pinned = on_pod(&mut w, 600);
+    w.responds(&mut pinned, b"220 mail\r\n");
+    w.ack(&mut pinned);
+    let mut half = Conn::new(601);
+    while half.pod != pod {
+        half = Conn::new(half.client.port() - 30_000 + 1);
+        w.syn(&mut half);
+    }
+    let mut gone = on_pod(&mut w, 700);
+    w.client_fin(&mut gone);
+    w.stays(&mut flows[0], POST);
+    drain(&mut w, pod);
+    let expected = [
+        ("request in progress", 1),
+        ("quiet time", 1),
+        ("pinned: server_first", 1),
+        ("handshake", 1),
+        ("closing", 1),
+    ];
+    let seen = waiting(&w, pod);
+    for (what, count) in expected {
+        assert_eq!(seen.get(what), Some(&count), "{what}: {seen:?}");
+    }
+    w.adopters.fill(Some(Reason::AcceptQueueFull));
+    w.run_ms(1_200);
+    let seen = waiting(&w, pod);
+    assert_eq!(
+        seen.get("no other backend can adopt now"),
+        Some(&1),
+        "{seen:?}"
+    );
+    // The figures of one that ends by itself.
+    let before = state(&w, pod).ended;
+    w.inject(&w.client_wire(&flows[1], Flags::RST, &[]).build());
+    assert_eq!(state(&w, pod).ended, before + 1);
+}
+
+#[test]
+fn a_drain_that_is_taken_back_ends() {
+    let mut w = World::with(settings(), never(2));
+    let mut flows = flows_of_one(&mut w, 2);
+    let pod = flows[0].pod;
+    drain(&mut w, pod);
+    assert_eq!(
+        w.engine
+            .drain(w.now, Some("web"), &format!("pod-{pod}"), false),
+        1
+    );
+    assert!(w.run_ms(500).is_empty());
+    for c in &mut flows {
+        w.exchange(c);
+    }
+    assert!(
+        w.engine.state(w.now).policies[0].backends[pod]
+            .drain
+            .is_none()
+    );
+    assert_eq!(w.engine.drain(w.now, None, "pod-99", true), 0);
+    assert_eq!(w.engine.drain(w.now, Some("other"), "pod-0", true), 0);
+    assert!(
+        w.engine
+            .backend_names()
+            .contains(&"pod-0 (10.0.1.20:8080)".to_owned())
+    );
+}
+
+#[test]
+fn a_refused_move_of_a_flow_at_rest_is_tried_again() {
+    for how in ["refused", "silence", "taken and closed"] {
+        let mut w = World::with(settings(), never(2));
+        let mut c = w.idle(1);
+        let (pod, old) = (c.pod, c.clone());
+        drain(&mut w, pod);
+        let sent = w.until_adoption(160);
+        w.adopted(&mut c, &sent);
+        match how {
+            "refused" => {
+                let sent = w.inject(&answer(&sent[0], Reason::AcceptQueueFull, 0));
+                assert!(World::to_client(&sent).is_empty());
+            }
+            "silence" => {
+                w.run_ms(2_900);
+            }
+            _ => {
+                let sent = w.inject(&w.pod_wire(&c, FIN_ACK, &[]).build());
+                assert!(World::to_client(&sent).is_empty());
+                assert!(
+                    sent.iter()
+                        .any(|s| s.is(RST_ACK) && s.to == Dest::Pod(c.pod))
+                );
+            }
+        }
+        assert_eq!(w.count(Counter::Rollbacks), 1, "{how}");
+        assert_eq!(w.state(&c).as_deref(), Some("Idle"));
+        c = old;
+        let sent = w.until_adoption(1_500);
+        w.rescued(&mut c, &sent);
+        w.exchange_anywhere(&mut c);
+    }
+}
+
+#[test]
+fn a_request_during_the_move_of_a_flow_at_rest_survives_its_refusal() {
+    let mut w = World::with(settings(), never(2));
+    let mut c = w.idle(1);
+    let old = c.clone();
+    drain(&mut w, c.pod);
+    let sent = w.until_adoption(160);
+    w.adopted(&mut c, &sent);
+    w.stays(&mut c, POST);
+    let back = w.inject(&answer(&sent[0], Reason::AcceptQueueFull, 0));
+    let request = one(back);
+    assert_eq!((request.to, request.data()), (Dest::Pod(old.pod), POST));
+    (c.pod, c.leg) = (old.pod, old.leg);
+    w.responds(&mut c, OK);
+}
+
+fn with_deadline(on_deadline: OnDeadline) -> Policy {
+    let mut p = never(2);
+    p.drain.quiet = Micros::from_secs(3_600);
+    p.drain.deadline = Micros::from_secs(2);
+    p.drain.on_deadline = on_deadline;
+    p
+}
+
+/// A flow that the deadline closed; what left then.
+fn parted() -> (World, Conn, Vec<Sent>) {
+    let mut w = World::with(settings(), with_deadline(OnDeadline::Close));
+    let mut c = w.idle(1);
+    drain(&mut w, c.pod);
+    assert!(w.run_ms(1_990).is_empty());
+    assert_eq!(state(&w, c.pod).closed, 0);
+    let sent = w.run_ms(60);
+    c.server = c.server.wrapping_add(1);
+    w.assert_state(&c, "Parted");
+    (w, c, sent)
+}
+
+#[test]
+fn at_the_deadline_flows_at_rest_are_closed_in_order() {
+    let (mut w, mut c, sent) = parted();
+    let fin = one(World::to_client(&sent).into_iter().cloned().collect());
+    assert!(fin.is(FIN_ACK));
+    assert_eq!(
+        (fin.segment.seq.0, fin.segment.ack.0),
+        (c.server.wrapping_sub(1), c.seq)
+    );
+    assert_eq!(w.engine.lost(Lost::DrainDeadline), 1);
+    let after = state(&w, c.pod);
+    assert_eq!((after.moved, after.closed), (0, 1));
+    assert_eq!(after.left, Micros(0));
+    // The pod's application sees the end of the stream.
+    let sent = [sent, w.run_ms(10)].concat();
+    let to_pod: Vec<_> = sent.iter().filter(|s| s.to == Dest::Pod(c.pod)).collect();
+    assert!(
+        to_pod
+            .iter()
+            .all(|s| s.is(FIN_ACK) && s.segment.seq.0 == c.seq)
+    );
+    assert_eq!(to_pod.len(), 1);
+    // The client closes too.
+    w.inject(&w.client_wire(&c, Flags::ACK, &[]).build());
+    let last = one(w.inject(&w.client_wire(&c, FIN_ACK, &[]).build()));
+    c.seq = c.seq.wrapping_add(1);
+    assert_eq!((last.to, last.is(Flags::ACK)), (Dest::Client, true));
+    assert_eq!((last.segment.seq.0, last.segment.ack.0), (c.server, c.seq));
+    assert_eq!(w.state(&c), None);
+    w.run_ms(60_000);
+    assert_eq!(w.table("closing_legs").0, 0);
+}
+
+#[test]
+fn a_client_that_sends_behind_the_deadlines_fin_is_reset() {
+    let (mut w, mut c, _) = parted();
+    let sent = w.data(&mut c, GET);
+    let rst = one(World::to_client(&sent).into_iter().cloned().collect());
+    assert!(rst.is(RST_ACK));
+    assert_eq!(rst.segment.seq.0, c.server);
+    assert_eq!(w.state(&c), None);
+}
+
+#[test]
+fn the_deadlines_fin_is_repeated_and_in_the_end_the_client_is_reset() {
+    let (mut w, c, _) = parted();
+    let sent = w.run_ms(20_000);
+    let clients: Vec<_> = World::to_client(&sent);
+    let fins = clients.iter().filter(|s| s.is(FIN_ACK));
+    assert!(
+        fins.clone()
+            .all(|s| s.segment.seq.0 == c.server.wrapping_sub(1))
+    );
+    assert_eq!(fins.count(), 4);
+    assert!(clients.last().expect("frames").is(RST_ACK));
+    assert_eq!(w.state(&c), None);
+}
+
+#[test]
+fn a_client_whose_connection_the_deadline_closed_may_use_its_port_again() {
+    let (mut w, mut c, _) = parted();
+    w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
+    assert_eq!(w.state(&c), None);
+    let (mut w2, old, _) = parted();
+    c = Conn::new(1);
+    c.seq = old.seq.wrapping_add(100_000);
+    let mut c = w2.open_as(c);
+    w2.exchange(&mut c);
+}
+
+#[test]
+fn a_request_that_is_outstanding_at_the_deadline_is_answered_first() {
+    let mut w = World::with(settings(), with_deadline(OnDeadline::Close));
+    let mut c = w.idle(1);
+    w.stays(&mut c, POST);
+    drain(&mut w, c.pod);
+    assert!(w.run_ms(4_000).is_empty());
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    let sent = w.run_ms(60);
+    assert!(World::to_client(&sent).iter().any(|s| s.is(FIN_ACK)));
+    w.assert_state(&c, "Parted");
+}
+
+#[test]
+fn pinned_flows_meet_the_deadline_or_wait_as_policy_says() {
+    for on_deadline in [OnDeadline::Close, OnDeadline::Wait] {
+        for protocol in [Protocol::Http1, Protocol::None] {
+            let mut p = with_deadline(on_deadline);
+            p.protocol = protocol;
+            p.drain.quiet = Micros::from_millis(100);
+            let mut w = World::with(settings(), p);
+            let mut c = w.open(1);
+            w.responds(&mut c, b"220 mail\r\n");
+            w.ack(&mut c);
+            drain(&mut w, c.pod);
+            assert!(w.run_ms(1_900).is_empty());
+            let sent = w.run_ms(10_000);
+            if on_deadline == OnDeadline::Close {
+                assert!(World::to_client(&sent)[0].is(FIN_ACK));
+                assert_eq!(w.engine.lost(Lost::DrainDeadline), 1);
+            } else {
+                assert!(sent.is_empty(), "{sent:?}");
+                w.assert_state(&c, "Idle");
+                w.exchange(&mut c);
+            }
+        }
+    }
+}
+
+#[test]
+fn thousands_of_idle_flows_leave_within_a_second_and_no_faster_than_survivors_accept() {
+    const FLOWS: usize = 2_000;
+    let mut s = settings();
+    s.limits.flows = 4_096;
+    s.limits.closing_legs = 4_096;
+    s.ports = 40_000..=43_999;
+    let mut p = never(4);
+    for b in &mut p.backends[1..4] {
+        b.weight = 0;
+    }
+    let mut w = World::unprobed(s, p);
+    (w.strict, w.careful) = (false, false);
+    w.poll();
+    let mut flows: Vec<Conn> = (0..FLOWS as u16).map(|n| w.idle(n)).collect();
+    assert!(flows.iter().all(|c| c.pod == 0));
+    w.change(|s| {
+        for b in &mut s.policies[0].backends[1..4] {
+            b.weight = 1;
+        }
+    });
+    w.run_ms(100);
+    drain(&mut w, 0);
+    let by_numbers: BTreeMap<(u32, u32), usize> = flows
+        .iter()
+        .enumerate()
+        .map(|(i, c)| ((c.seq, c.server), i))
+        .collect();
+    let (mut ms, mut moved) = (0, 0);
+    while moved < FLOWS {
+        ms += 1;
+        assert!(ms < 900, "only {moved} moved in {ms} ms");
+        let sent = w.run_ms(1);
+        let mut per_pod = [0; 4];
+        for s in sent.iter().filter(|s| s.is_adoption()) {
+            let i = by_numbers[&(s.segment.seq.0, s.segment.ack.0)];
+            take_leg(&mut flows[i], s);
+            per_pod[flows[i].pod] += 1;
+            let ack = w.pod_wire(&flows[i], Flags::ACK, &[]).build();
+            w.inject(&ack);
+            moved += 1;
+        }
+        // A window of a millisecond may meet two of the budget's.
+        assert!(
+            per_pod.iter().all(|n| *n <= 32),
+            "{per_pod:?} in a millisecond"
+        );
+    }
+    assert_eq!(state(&w, 0).moved, FLOWS as u64);
+    assert_eq!(w.count(Counter::MigrationsConfirmed), FLOWS as u64);
+    assert_eq!(w.count(Counter::AdoptionRetries), 0);
+    w.engine.check_invariants();
+}
+
+#[test]
+fn a_pod_that_dies_while_it_drains_needs_no_question() {
+    for how in End::BOTH {
+        let mut w = World::with(settings(), never(2));
+        let mut c = w.idle(1);
+        drain(&mut w, c.pod);
+        let sent = w.ends(&c, how);
+        assert!(w.asked.is_empty());
+        w.rescued(&mut c, &sent);
+    }
+}

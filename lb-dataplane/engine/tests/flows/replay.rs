@@ -44,8 +44,18 @@ fn what_becomes_of_the_request_of_a_dead_owner() {
         (ReplayIdempotent, GET, Had::All, true),
         (ReplayIdempotent, put, Had::All, true),
         (ReplayIdempotent, b"HEAD / HTTP/1.1\r\n\r\n", Had::All, true),
-        (ReplayIdempotent, b"DELETE / HTTP/1.1\r\n\r\n", Had::All, true),
-        (ReplayIdempotent, b"OPTIONS * HTTP/1.1\r\n\r\n", Had::All, true),
+        (
+            ReplayIdempotent,
+            b"DELETE / HTTP/1.1\r\n\r\n",
+            Had::All,
+            true,
+        ),
+        (
+            ReplayIdempotent,
+            b"OPTIONS * HTTP/1.1\r\n\r\n",
+            Had::All,
+            true,
+        ),
         (ReplayIdempotent, POST, Had::All, false),
         (ReplayIdempotent, POST, Had::Nothing, true),
         (Replay, POST, Had::All, true),
@@ -56,7 +66,10 @@ fn what_becomes_of_the_request_of_a_dead_owner() {
     ];
     for (failure, request, had, again) in cases {
         for how in End::BOTH {
-            let what = format!("{failure:?} {how:?} {had:?} {}", String::from_utf8_lossy(request));
+            let what = format!(
+                "{failure:?} {how:?} {had:?} {}",
+                String::from_utf8_lossy(request)
+            );
             let mut w = world(2, failure);
             let mut c = w.idle(1);
             let boundary = c.seq;
@@ -266,7 +279,10 @@ fn an_overdue_get_goes_elsewhere_and_the_frozen_pods_late_answer_is_fenced() {
         let behind = w.adopted_from(&mut c, &sent, boundary);
         assert_eq!(one(behind).data(), GET);
         if late_before_the_new_one {
-            assert!(w.inject(&w.pod_wire(&frozen, PSH_ACK, OK).build()).is_empty());
+            assert!(
+                w.inject(&w.pod_wire(&frozen, PSH_ACK, OK).build())
+                    .is_empty()
+            );
             w.responds(&mut c, OK);
         } else {
             w.responds(&mut c, OK);
@@ -291,7 +307,11 @@ fn an_overdue_post_waits_for_its_own_pod() {
     w.forwarded_to_client(&c, &ack);
     assert!(w.run_ms(5_000).is_empty());
     w.assert_state(&c, "Request");
-    assert_eq!(w.count(Counter::ResponseTimeouts), 1, "one request, one failure");
+    assert_eq!(
+        w.count(Counter::ResponseTimeouts),
+        1,
+        "one request, one failure"
+    );
     assert_eq!(w.count(Counter::Ejections), 0);
     w.responds(&mut c, OK);
     w.ack(&mut c);
@@ -355,7 +375,10 @@ fn a_frozen_pods_drain_figures_count_a_moved_request_once() {
     w.adopted_from(&mut c, &sent, boundary);
     w.responds(&mut c, OK);
     let state = w.engine.state(w.now);
-    let drain = state.policies[0].backends[frozen].drain.clone().expect("a drain");
+    let drain = state.policies[0].backends[frozen]
+        .drain
+        .clone()
+        .expect("a drain");
     assert_eq!((drain.moved, drain.ended, drain.closed), (1, 0, 0));
 }
 
