@@ -182,77 +182,54 @@ impl Engine {
         }
     }
 
-    /// Resets the client's connection in the backend's name.
-    pub(crate) fn reset_client(&mut self, id: FlowId, out: &mut impl Output) {
+    /// A segment towards the client in the backend's name, with the flow's present numbers.
+    fn client_spec(&self, id: FlowId, flags: Flags) -> Option<SegmentSpec<'static>> {
         let flow = &self.flows[id];
         let frontend = &self.frontends[usize::from(flow.frontend)];
-        let Some(dst_mac) = self.hops.mac(flow.hop) else {
-            return;
-        };
-        let spec = SegmentSpec {
+        let stamps = flow.bits.has(Bits::TIMESTAMPS) && !flags.has(Flags::RST);
+        Some(SegmentSpec {
             src_mac: self.settings.mac,
-            dst_mac,
+            dst_mac: self.hops.mac(flow.hop)?,
             src: from_addr(&frontend.addr),
             dst: from_addr(&flow.client),
             src_port: frontend.port,
             dst_port: flow.client_port,
             seq: flow.server_next,
             ack: flow.client_next,
-            flags: Flags::RST | Flags::ACK,
-            window: 0,
-            timestamps: None,
+            flags,
+            window: if flags.has(Flags::RST) { 0 } else { u16::MAX },
+            timestamps: stamps.then_some((flow.server_ts, flow.client_ts)),
             payload: &[],
-        };
-        self.counters.add(Counter::ResetsToClients);
-        self.emit(out, |buffer| build_segment(buffer, &spec));
+        })
+    }
+
+    /// Resets the client's connection in the backend's name.
+    pub(crate) fn reset_client(&mut self, id: FlowId, out: &mut impl Output) {
+        if let Some(spec) = self.client_spec(id, Flags::RST | Flags::ACK) {
+            self.counters.add(Counter::ResetsToClients);
+            self.emit(out, |buffer| build_segment(buffer, &spec));
+        }
     }
 
     /// Closes the client's connection in the backend's name: the FIN that was held back, or our own.
     pub(crate) fn send_fin_to_client(&mut self, id: FlowId, out: &mut impl Output) {
-        self.send_to_client(id, Flags::FIN | Flags::ACK, out);
         let flow = &mut self.flows[id];
-        // Sent once more, it is the same number again.
         if !flow.bits.has(Bits::FIN_SENT) {
             flow.bits.set(Bits::FIN_SENT, true);
             flow.server_next = flow.server_next.add(1);
+        }
+        if let Some(mut spec) = self.client_spec(id, Flags::FIN | Flags::ACK) {
+            // Sent once more, it is the same number again.
+            spec.seq = spec.seq.add(u32::MAX);
+            self.emit(out, |buffer| build_segment(buffer, &spec));
         }
     }
 
     /// Acknowledges the client's FIN in the backend's name.
     pub(crate) fn ack_client(&mut self, id: FlowId, out: &mut impl Output) {
-        self.send_to_client(id, Flags::ACK, out);
-    }
-
-    fn send_to_client(&mut self, id: FlowId, flags: Flags, out: &mut impl Output) {
-        let flow = &self.flows[id];
-        let frontend = &self.frontends[usize::from(flow.frontend)];
-        let Some(dst_mac) = self.hops.mac(flow.hop) else {
-            return;
-        };
-        let again = flags.has(Flags::FIN) && flow.bits.has(Bits::FIN_SENT);
-        let stamps = flow
-            .bits
-            .has(Bits::TIMESTAMPS)
-            .then_some((flow.server_ts, flow.client_ts));
-        let spec = SegmentSpec {
-            src_mac: self.settings.mac,
-            dst_mac,
-            src: from_addr(&frontend.addr),
-            dst: from_addr(&flow.client),
-            src_port: frontend.port,
-            dst_port: flow.client_port,
-            seq: if again {
-                flow.server_next.add(u32::MAX)
-            } else {
-                flow.server_next
-            },
-            ack: flow.client_next,
-            flags,
-            window: u16::MAX,
-            timestamps: stamps,
-            payload: &[],
-        };
-        self.emit(out, |buffer| build_segment(buffer, &spec));
+        if let Some(spec) = self.client_spec(id, Flags::ACK) {
+            self.emit(out, |buffer| build_segment(buffer, &spec));
+        }
     }
 
     /// Answers a segment that belongs to nothing with a reset (RFC 9293 section 3.10.7.1), out the way it came.

@@ -102,7 +102,7 @@ fn flows_at_rest_leave_after_the_quiet_time() {
 #[test]
 fn what_flows_wait_for_is_shown() {
     let mut p = never(2);
-    p.drain.quiet = Micros::from_secs(1);
+    p.drain.quiet = Micros::from_secs(3);
     let mut w = World::with(settings(), p);
     let mut flows = flows_of_one(&mut w, 2);
     let pod = flows[0].pod;
@@ -139,7 +139,7 @@ fn what_flows_wait_for_is_shown() {
         assert_eq!(seen.get(what), Some(&count), "{what}: {seen:?}");
     }
     w.adopters.fill(Some(Reason::AcceptQueueFull));
-    w.run_ms(1_200);
+    w.run_ms(3_100);
     let seen = waiting(&w, pod);
     assert_eq!(
         seen.get("no other backend can adopt now"),

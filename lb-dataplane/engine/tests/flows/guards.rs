@@ -1,1 +1,329 @@
-//! To be written.
+//! What protocol guards find, seen in what flows may do: pins by reason, framing, and the limits of their tables.
+
+use crate::common::{Conn, End, World, conn::*, policy, settings};
+use baton_api::{MigrationMode, Protocol};
+use baton_engine::{Counter, Lost, PinReason};
+use baton_guard::Pin;
+use baton_packet::Flags;
+
+fn world(protocol: Protocol) -> World {
+    let mut p = policy(2);
+    p.protocol = protocol;
+    World::with(settings(), p)
+}
+
+fn pins(w: &World) -> u64 {
+    PinReason::all().map(|p| w.engine.pinned(p)).sum()
+}
+
+/// A request that stays, and what comes back.
+fn talk(w: &mut World, c: &mut Conn, request: &[u8], response: &[u8]) {
+    w.stays(c, request);
+    w.responds(c, response);
+    w.ack(c);
+}
+
+#[test]
+fn other_protocols_are_recognised_by_their_first_bytes() {
+    for (data, pin) in [
+        (
+            &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
+            Pin::Tls,
+        ),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Pin::Http2),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", Pin::Ssh),
+    ] {
+        for protocol in [
+            Protocol::Http1,
+            Protocol::Resp,
+            Protocol::Memcached,
+            Protocol::RequestResponse,
+        ] {
+            let mut w = world(protocol);
+            let mut c = w.open(1);
+            talk(&mut w, &mut c, data, b"\x16\x03\x03answer");
+            talk(&mut w, &mut c, data, b"\x16\x03\x03answer");
+            assert_eq!(w.engine.pinned(PinReason::Guard(pin)), 1, "{protocol:?}");
+            assert_eq!(w.count(Counter::MigrationsBegun), 0);
+            assert_eq!(pins(&w), 1, "counted once");
+            let by_reason = &w.engine.state(w.now).policies[0].pins_total;
+            assert_eq!(by_reason.get(pin.label()), Some(&1));
+        }
+        // Where nothing ever moves, nothing is looked at.
+        let mut w = world(Protocol::None);
+        let mut c = w.open(1);
+        w.stays(&mut c, data);
+        assert_eq!(pins(&w), 0);
+    }
+}
+
+#[test]
+fn a_server_that_speaks_first_pins_in_every_protocol() {
+    for protocol in [
+        Protocol::Http1,
+        Protocol::Resp,
+        Protocol::Memcached,
+        Protocol::RequestResponse,
+    ] {
+        let mut w = world(protocol);
+        let mut c = w.open(1);
+        w.responds(&mut c, b"220 mail\r\n");
+        assert_eq!(pins(&w), 1);
+        let by_reason = &w.engine.state(w.now).policies[0].pins_total;
+        assert_eq!(by_reason.get("server_first"), Some(&1));
+    }
+}
+
+#[test]
+fn http_messages_end_where_their_framing_says() {
+    let cases: [(&[u8], &[&[u8]]); 7] = [
+        (
+            GET,
+            &[
+                b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n01234",
+                b"56789",
+            ],
+        ),
+        (
+            GET,
+            &[
+                b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n01",
+                b"234\r\n0\r\n",
+                b"\r\n",
+            ],
+        ),
+        (
+            b"HEAD / HTTP/1.1\r\n\r\n",
+            &[b"HTTP/1.1 200 OK\r\nconte", b"nt-length: 9999\r\n\r\n"],
+        ),
+        (
+            GET,
+            &[
+                b"HTTP/1.1 304 Not Modified\r\ncontent-length: 9999\r",
+                b"\n\r\n",
+            ],
+        ),
+        (GET, &[b"HTTP/1.1 204 No Content\r\n", b"\r\n"]),
+        (
+            GET,
+            &[
+                b"HTTP/1.1 103 Early Hints\r\n\r\n",
+                b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+            ],
+        ),
+        (
+            POST,
+            &[b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n", b"x"],
+        ),
+    ];
+    for (request, parts) in cases {
+        let mut w = world(Protocol::Http1);
+        let mut c = w.open(1);
+        w.stays(&mut c, request);
+        for (i, part) in parts.iter().enumerate() {
+            w.responds(&mut c, part);
+            w.ack(&mut c);
+            let rests = w.state(&c).as_deref() == Some("Idle");
+            assert_eq!(
+                rests,
+                i + 1 == parts.len(),
+                "{:?}",
+                String::from_utf8_lossy(part)
+            );
+        }
+        assert_eq!(w.table("guarded_flows").0, 0, "nothing to remember");
+        w.moves(&mut c, GET);
+    }
+}
+
+#[test]
+fn a_chunked_upload_moves_as_a_whole() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.idle(1);
+    w.moves(
+        &mut c,
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nab",
+    );
+    w.stays(&mut c, b"c\r\n0\r\n\r\n");
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.moves(&mut c, GET);
+}
+
+#[test]
+fn connection_bound_authentication_and_upgrades_pin() {
+    let negotiate =
+        b"HTTP/1.1 401 Unauthorized\r\nwww-authenticate: Negotiate\r\ncontent-length: 0\r\n\r\n";
+    let asks = b"GET / HTTP/1.1\r\nauthorization: NTLM TlRMTVNTUAABAAAA\r\n\r\n";
+    let upgrade = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n";
+    for (request, response, pin) in [
+        (GET, &negotiate[..], Pin::BoundAuth),
+        (asks, OK, Pin::BoundAuth),
+        (GET, upgrade, Pin::Upgrade),
+        (b"CONNECT a:443 HTTP/1.1\r\n\r\n", OK, Pin::Connect),
+    ] {
+        let mut w = world(Protocol::Http1);
+        let mut c = w.open(1);
+        talk(&mut w, &mut c, request, response);
+        talk(&mut w, &mut c, GET, OK);
+        assert_eq!(w.engine.pinned(PinReason::Guard(pin)), 1, "{pin:?}");
+        assert_eq!(w.count(Counter::MigrationsBegun), 0);
+        assert_eq!(
+            w.table("guarded_flows").0,
+            0,
+            "a pinned flow is not followed"
+        );
+        assert_eq!(w.table("kept_segments").0, 0);
+    }
+}
+
+#[test]
+fn unseen_bytes_inside_a_body_are_counted_and_others_pin() {
+    // A lost segment of a body: what comes behind it is seen first.
+    let mut w = world(Protocol::Http1);
+    let mut c = w.idle(1);
+    w.moves(&mut c, b"GET / HTTP/1.1\r\n\r\n");
+    w.responds(
+        &mut c,
+        b"HTTP/1.1 200 OK\r\ncontent-length: 30\r\n\r\n0123456789",
+    );
+    let mut late = w.pod_wire(&c, PSH_ACK, b"0123456789");
+    late.seq = late.seq.wrapping_add(10);
+    w.forwarded_to_client(&c, &late);
+    w.responds(&mut c, b"0123456789");
+    c.server = c.server.wrapping_add(10);
+    w.ack(&mut c);
+    w.assert_state(&c, "Idle");
+    assert_eq!(pins(&w), 0);
+    w.moves(&mut c, GET);
+    // A hole in a head.
+    let mut head = w.pod_wire(&c, PSH_ACK, b"th: 0\r\n\r\n");
+    head.seq = head.seq.wrapping_add(20);
+    w.forwarded_to_client(&c, &head);
+    assert_eq!(w.engine.pinned(PinReason::Guard(Pin::Gap)), 1);
+}
+
+#[test]
+fn bytes_that_were_seen_before_are_not_shown_twice() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.idle(1);
+    w.moves(&mut c, &post_head(6));
+    w.stays(&mut c, b"abc");
+    // Repeated together with new ones.
+    let mut again = w.client_wire(&c, PSH_ACK, b"abcdef");
+    again.seq = again.seq.wrapping_sub(3);
+    w.forwarded_to_pod(&c, &again);
+    c.seq = c.seq.wrapping_add(3);
+    w.responds(&mut c, OK);
+    let mut again = w.pod_wire(&c, PSH_ACK, OK);
+    again.seq = again.seq.wrapping_sub(OK.len() as u32);
+    w.forwarded_to_client(&c, &again);
+    w.ack(&mut c);
+    w.assert_state(&c, "Idle");
+    assert_eq!(pins(&w), 0);
+    w.moves(&mut c, GET);
+}
+
+#[test]
+fn memcached_is_followed() {
+    let mut w = world(Protocol::Memcached);
+    let mut c = w.open(1);
+    talk(
+        &mut w,
+        &mut c,
+        b"get a\r\n",
+        b"VALUE a 0 3\r\nEND\r\nEND\r\n",
+    );
+    w.moves(&mut c, b"set a 0 0 5\r\nhe");
+    w.stays(&mut c, b"llo\r\n");
+    w.responds(&mut c, b"STORED\r\n");
+    w.ack(&mut c);
+    w.moves(&mut c, b"set a 0 0 1 noreply\r\nx\r\nget a\r\n");
+    w.responds(&mut c, b"VALUE a 0 1\r\nx\r\n");
+    w.ack(&mut c);
+    w.assert_state(&c, "Response");
+    w.responds(&mut c, b"END\r\n");
+    w.ack(&mut c);
+    w.moves(&mut c, b"version\r\n");
+    assert_eq!(pins(&w), 0);
+    w.data(&mut c, b"\x80\x00\x00\x00");
+    assert_eq!(pins(&w), 1);
+}
+
+#[test]
+fn without_a_free_tracker_a_flow_is_pinned_and_served() {
+    let mut s = settings();
+    s.limits.guarded_flows = 16;
+    let mut p = policy(2);
+    p.migration.mode = MigrationMode::Always;
+    let mut w = World::with(s, p);
+    let mut flows: Vec<Conn> = (0..17).map(|n| w.open(n)).collect();
+    for c in &mut flows {
+        w.stays(c, GET);
+    }
+    assert_eq!(w.table("guarded_flows"), (16, 16));
+    assert_eq!(w.engine.pinned(PinReason::GuardsFull), 1);
+    for c in &mut flows {
+        w.responds(c, OK);
+        w.ack(c);
+    }
+    assert_eq!(w.table("guarded_flows").0, 0);
+    let (last, others) = flows.split_last_mut().expect("flows");
+    for c in others {
+        w.moves(c, GET);
+        w.responds(c, OK);
+        w.ack(c);
+    }
+    talk(&mut w, last, GET, OK);
+    assert_eq!(w.engine.pinned(PinReason::GuardsFull), 1);
+}
+
+#[test]
+fn with_no_buffer_left_a_request_is_served_and_dies_with_its_pod() {
+    let mut s = settings();
+    s.limits.kept_segments = 1;
+    let mut w = World::with(s, policy(2));
+    let mut first = w.idle(1);
+    let mut second = w.idle(2);
+    while second.pod != first.pod {
+        second = w.idle(second.client.port() - 30_000 + 1);
+    }
+    w.out.free = 0;
+    w.stays(&mut first, GET);
+    w.stays(&mut second, GET);
+    w.out.free = usize::MAX;
+    assert_eq!(w.table("kept_segments"), (1, 1));
+    assert!(w.count(Counter::KeptFull) >= 1);
+    let boundary = first.seq.wrapping_sub(GET.len() as u32);
+    let flows = [first.clone(), second];
+    let sent = w.dies(first.pod, End::Rst, &flows);
+    let behind = w.adopted_from(&mut first, &sent, boundary);
+    assert_eq!(one(behind).data(), GET);
+    assert_eq!(World::to_client(&sent).len(), 1);
+    assert_eq!(w.engine.lost(Lost::NotKept), 1);
+    w.responds(&mut first, OK);
+}
+
+#[test]
+fn a_pin_during_an_adoption_does_not_lose_the_request() {
+    let mut w = world(Protocol::Http1);
+    let mut c = w.idle(1);
+    let old = c.clone();
+    let adoption = w.moves(&mut c, GET);
+    // Behind the request comes what no guard can follow.
+    w.stays(&mut c, b"\0\0\0");
+    assert_eq!(pins(&w), 1);
+    let sent = w.inject(&crate::common::answer(
+        &adoption,
+        baton_packet::Reason::NoListener,
+        0,
+    ));
+    let bytes: Vec<u8> = sent.iter().flat_map(|s| s.data().to_vec()).collect();
+    assert_eq!(bytes, [GET, b"\0\0\0"].concat());
+    (c.pod, c.leg) = (old.pod, old.leg);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    talk(&mut w, &mut c, GET, OK);
+    assert_eq!(w.count(Counter::MigrationsBegun), 1);
+    let _ = Flags::ACK;
+}
