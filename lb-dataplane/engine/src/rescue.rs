@@ -224,10 +224,10 @@ impl Engine {
         }
         // At first not where it just ended; a restarted process may have it later.
         let except = (flow.tries == 0).then_some(flow.owner.backend);
+        if waited_ms >= RESCUE_MS {
+            return self.lose(now, id, Lost::NoBackend, out);
+        }
         let Some(leg) = self.rescue_leg(now, id, except, out) else {
-            if waited_ms >= RESCUE_MS {
-                return self.lose(now, id, Lost::NoBackend, out);
-            }
             return self.try_later(now, id, out);
         };
         let flow = &mut self.flows[id];

@@ -78,11 +78,52 @@ struct Lives {
     now: Instant,
     out: Ring,
     frames: u64,
+    /// Pods whose process is gone.
+    dead: Option<usize>,
 }
 
 impl Lives {
-    /// One frame in; what left. Only the engine's own work is counted.
+    fn new(settings: baton_engine::Settings, policy: baton_api::Policy) -> Self {
+        let w = World::with(settings, policy);
+        Self {
+            engine: w.engine,
+            now: w.now,
+            out: Ring {
+                buffers: vec![[0; 2_048]; 4_096],
+                lens: vec![0; 4_096],
+                at: 0,
+            },
+            frames: 0,
+            dead: None,
+        }
+    }
+
+    /// One frame in; what left, but for questions, which are answered.
     fn give(&mut self, frame: &[u8]) -> Vec<Sent> {
+        let sent = self.give_raw(frame);
+        self.answered(sent)
+    }
+
+    /// Answers probes and questions among frames; the others.
+    fn answered(&mut self, sent: Vec<Sent>) -> Vec<Sent> {
+        let mut others = Vec::new();
+        for s in sent {
+            let alive = !self.dead.is_some_and(|pod| s.to == Dest::Pod(pod));
+            if s.is_question() {
+                let frame = question_answer(&s, alive);
+                self.give_raw(&frame);
+            } else if s.message().is_some_and(|m| m.kind == MessageKind::Probe) {
+                let reason = if alive { Reason::Ready } else { Reason::NoListener };
+                self.give_raw(&answer(&s, reason, 0));
+            } else {
+                others.push(s);
+            }
+        }
+        others
+    }
+
+    /// Only the engine's own work is counted.
+    fn give_raw(&mut self, frame: &[u8]) -> Vec<Sent> {
         let mut buffer = [0u8; 2_048];
         buffer[..frame.len()].copy_from_slice(frame);
         self.out.at = 0;
@@ -105,8 +146,9 @@ impl Lives {
             .collect()
     }
 
-    /// Lets time pass; probes are answered.
-    fn wait_ms(&mut self, ms: u64) {
+    /// Lets time pass; probes and questions are answered. What else left.
+    fn wait_ms(&mut self, ms: u64) -> Vec<Sent> {
+        let mut left = Vec::new();
         let end = Instant(self.now.0 + ms * 1_000);
         loop {
             self.out.at = 0;
@@ -115,13 +157,10 @@ impl Lives {
             self.now = next.map_or(end, |at| at.max(self.now));
             self.engine.poll(self.now, &mut self.out);
             ON.store(false, Ordering::Relaxed);
-            for sent in self.sent() {
-                if sent.message().is_some_and(|m| m.kind == MessageKind::Probe) {
-                    self.give(&answer(&sent, Reason::Ready, 0));
-                }
-            }
+            let sent = self.sent();
+            left.extend(self.answered(sent));
             if next.is_none() {
-                break;
+                return left;
             }
         }
     }
@@ -221,17 +260,7 @@ fn a_hundred_thousand_packets_take_no_memory_and_give_none_back() {
     s.limits.kept_segments = 16;
     let mut p = policy(3);
     p.timeouts.idle = baton_api::Micros::from_secs(5);
-    let w = World::with(s, p);
-    let mut lives = Lives {
-        engine: w.engine,
-        now: w.now,
-        out: Ring {
-            buffers: vec![[0; 2_048]; 4_096],
-            lens: vec![0; 4_096],
-            at: 0,
-        },
-        frames: 0,
-    };
+    let mut lives = Lives::new(s, p);
     let mut n = 0;
     while lives.frames < PACKETS {
         lives.life(n);
@@ -256,6 +285,7 @@ fn a_hundred_thousand_packets_take_no_memory_and_give_none_back() {
         let times = engine.counter(kind);
         assert!(times > 20, "{kind:?} only {times} times");
     }
+    let troubled = troubles();
     assert_eq!(
         (
             TAKEN.load(Ordering::Relaxed),
@@ -263,13 +293,139 @@ fn a_hundred_thousand_packets_take_no_memory_and_give_none_back() {
         ),
         (0, 0),
         "allocations and frees in {} packets",
-        lives.frames
+        lives.frames + troubled
     );
     // The allocator does count: this test can fail.
     ON.store(true, Ordering::Relaxed);
     drop(std::hint::black_box(vec![1u8; 32]));
     ON.store(false, Ordering::Relaxed);
     assert!(TAKEN.load(Ordering::Relaxed) > 0 && GIVEN_BACK.load(Ordering::Relaxed) > 0);
+}
+
+/// Pods die and drain under flows with sessions and outstanding commands, over and over. Returns how many frames.
+fn troubles() -> u64 {
+    const PACKETS: u64 = 30_000;
+    let mut s = settings();
+    s.limits.flows = 64;
+    let mut p = policy(3);
+    p.protocol = baton_api::Protocol::Resp;
+    p.on_backend_failure = baton_api::BackendFailure::Replay;
+    p.migration.mode = baton_api::MigrationMode::Never;
+    p.response_timeout = Some(baton_api::Micros::from_millis(400));
+    let mut lives = Lives::new(s, p);
+    let mut n = 0;
+    while lives.frames < PACKETS {
+        lives.trouble(n);
+        n = (n + 1) % 600;
+    }
+    let engine = &lives.engine;
+    engine.check_invariants();
+    for kind in [
+        Counter::Rescues,
+        Counter::Stranded,
+        Counter::SessionsRestored,
+        Counter::MigrationsConfirmed,
+        Counter::QuestionsRefused,
+        Counter::QuestionsAnswered,
+        Counter::BackendsBack,
+        Counter::ResponseTimeouts,
+    ] {
+        let times = engine.counter(kind);
+        assert!(times > 20, "{kind:?} only {times} times");
+    }
+    let pins: u64 = baton_engine::PinReason::all().map(|p| engine.pinned(p)).sum();
+    assert!(pins > 20, "{pins} pins");
+    lives.frames
+}
+
+const SELECT: &[u8] = b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n";
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+const PLUS_OK: &[u8] = b"+OK\r\n";
+
+impl Lives {
+    /// A flow whose pod dies, drains or freezes, at rest or with a command outstanding, with a session or without.
+    fn trouble(&mut self, n: u16) {
+        let mut c = Conn::of(n, n % 4 == 3);
+        c.seq = self.frames as u32;
+        let sent = self.client(&mut c, Flags::SYN, &[]);
+        let Some(syn) = sent.last() else {
+            self.wait_ms(500);
+            return;
+        };
+        take_leg(&mut c, syn);
+        self.pod(&mut c, Flags::SYN | Flags::ACK, &[]);
+        self.client(&mut c, Flags::ACK, &[]);
+        for _ in 0..4 {
+            let session = n.is_multiple_of(2);
+            self.client(&mut c, PSH_ACK, if session { SELECT } else { PING });
+            self.pod(&mut c, PSH_ACK, if session { PLUS_OK } else { b"+PONG\r\n" });
+            self.client(&mut c, Flags::ACK, &[]);
+        }
+        let outstanding = n % 3 == 1;
+        if outstanding {
+            self.client(&mut c, PSH_ACK, PING);
+        }
+        let pod = c.pod;
+        let mut sent = Vec::new();
+        match n % 5 {
+            0 | 1 => {
+                self.dead = Some(pod);
+                let end = if n.is_multiple_of(2) { FIN_ACK } else { RST_ACK };
+                sent.extend(self.give(&pod_frame(&c, end, &[])));
+                sent.extend(self.wait_ms(6));
+            }
+            2 => {
+                self.engine.drain(self.now, None, &name(&c), true);
+                sent.extend(self.wait_ms(160));
+            }
+            3 if outstanding => sent.extend(self.wait_ms(420)),
+            3 => {
+                // A close that was meant.
+                self.give(&pod_frame(&c, FIN_ACK, &[]));
+                sent.extend(self.wait_ms(6));
+            }
+            _ => {
+                self.client(&mut c, PSH_ACK, b"\0not RESP\r\n");
+            }
+        }
+        let adopted = sent.iter().rfind(|s| s.is_adoption()).cloned();
+        if let Some(adoption) = adopted {
+            take_leg(&mut c, &adoption);
+            // The replies to what restores the session, then the answer to the command.
+            let replies = c.server.wrapping_sub(adoption.segment.ack.0);
+            let mut first = c.clone();
+            first.server = adoption.segment.ack.0;
+            let bytes = PLUS_OK.repeat(replies as usize / 5);
+            self.give(&pod_frame(&first, PSH_ACK, &bytes));
+            if outstanding {
+                self.pod(&mut c, PSH_ACK, b"+PONG\r\n");
+                self.client(&mut c, Flags::ACK, &[]);
+            }
+        }
+        self.dead = None;
+        self.engine.drain(self.now, None, &name(&Conn { pod, ..c.clone() }), false);
+        self.client(&mut c, Flags::RST, &[]);
+        self.wait_ms(if n.is_multiple_of(7) { 1_300 } else { 130 });
+    }
+}
+
+fn name(c: &Conn) -> String {
+    format!("pod-{}{}", c.pod, if c.v6() { "-v6" } else { "" })
+}
+
+fn question_answer(question: &Sent, listens: bool) -> Vec<u8> {
+    let s = &question.segment;
+    let Dest::Pod(index) = question.to else {
+        panic!("a question to a client: {question:?}")
+    };
+    let (from, to) = (
+        SocketAddr::new(s.dst, s.dst_port),
+        SocketAddr::new(s.src, s.src_port),
+    );
+    let numbers = (0x5151, s.seq.0.wrapping_add(1));
+    let mut wire = wire((pod_mac(index), OUR_MAC), from, to, numbers);
+    wire.flags = if listens { Flags::SYN | Flags::ACK } else { RST_ACK };
+    wire.build()
 }
 
 fn wire(macs: (Mac, Mac), from: SocketAddr, to: SocketAddr, numbers: (u32, u32)) -> Wire {

@@ -8,6 +8,7 @@ pub mod wire;
 
 pub use conn::Conn;
 
+#[allow(unused_imports, reason = "each test binary uses a part of the harness")]
 pub use pods::{End, Listener};
 
 use baton_api::{
@@ -167,9 +168,10 @@ impl Sent {
         parse_adoption(&self.frame, &self.segment)?.verify(&key())
     }
 
-    /// A SYN without options is Baton's own: no client sends one here.
+    /// A SYN without options and with the largest window is Baton's own: no client sends one here.
     pub fn is_question(&self) -> bool {
-        self.is(Flags::SYN) && self.segment.options(&self.frame).is_empty()
+        let bare = self.segment.options(&self.frame).is_empty();
+        self.is(Flags::SYN) && bare && self.segment.window == u16::MAX
     }
 
     pub fn is_adoption(&self) -> bool {

@@ -3,10 +3,14 @@
 //! Whatever comes: no panic, all tables account for everything (checked after every single input by the
 //! harness), and what leaves decodes with right checksums.
 
-use crate::common::{Conn, Sent, World, answer, conn::*, policy, settings};
-use baton_api::{BackendFailure, Micros, Protocol};
+use crate::common::{
+    Conn, Dest, End, Listener, Sent, World, answer, conn::*, endpoint, pod, policy, settings,
+};
+use baton_api::{BackendFailure, Drain, Micros, MigrationMode, OnDeadline, Policy, Protocol};
+use baton_engine::Counter;
 use baton_packet::{Flags, Reason};
 use proptest::prelude::*;
+use std::net::SocketAddr;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -24,8 +28,19 @@ enum Op {
     /// What a well-behaved pair would do next, so that deep states are reached.
     Handshake(usize),
     Exchange(usize),
-    /// Changes of the snapshot: how many pods.
-    Apply(usize),
+    /// A RESP command and its reply, with which sessions begin.
+    Session(usize, bool),
+    /// The new owner answers what came with an adoption: keepalive, request or, from this many bytes before, prelude.
+    Confirm(usize, u32),
+    /// Changes of the snapshot: how many pods, and which of them drains.
+    Apply(usize, Option<usize>),
+    /// The process of a pod ends all connections that the harness knows there; the kernel then says this.
+    Dies(usize, End, Listener),
+    /// What a pod's kernel and adopter say from now on.
+    Kernel(usize, Listener, u8),
+    /// By command.
+    Drain(usize, bool),
+    Health(usize, Option<bool>),
     Frames(bool),
 }
 
@@ -40,7 +55,21 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
         1 => Just(POST.to_vec()),
         2 => Just(OK.to_vec()),
         1 => Just(b"HTTP/1.1 101 Switching\r\n\r\n".to_vec()),
+        1 => Just(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 4\r\n\r\nhalf".to_vec()),
+        1 => Just(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf".to_vec()),
+        1 => Just(b"*1\r\n$4\r\nPING\r\n".to_vec()),
+        1 => Just(b"+OK\r\n".to_vec()),
+        1 => Just(b"+OK\r\n+OK\r\n".to_vec()),
+        1 => Just(b"-ERR\r\n".to_vec()),
         1 => proptest::collection::vec(any::<u8>(), 0..64),
+    ]
+}
+
+fn listeners() -> impl Strategy<Value = Listener> {
+    prop_oneof![
+        Just(Listener::Listens),
+        Just(Listener::Refuses),
+        Just(Listener::Silent)
     ]
 }
 
@@ -58,6 +87,7 @@ fn flags() -> impl Strategy<Value = u8> {
 }
 
 const FLOWS: usize = 6;
+const PODS: usize = 3;
 
 fn op() -> impl Strategy<Value = Op> {
     let client = (0..FLOWS, flags(), numbers(), numbers(), payload())
@@ -85,9 +115,61 @@ fn op() -> impl Strategy<Value = Op> {
         2 => prop_oneof![0..3u64, 0..60u64, 0..3_000u64, 0..15_000u64].prop_map(Op::Wait),
         4 => (0..FLOWS).prop_map(Op::Handshake),
         6 => (0..FLOWS).prop_map(Op::Exchange),
-        1 => (0..4usize).prop_map(Op::Apply),
+        3 => (0..FLOWS, any::<bool>()).prop_map(|(f, auth)| Op::Session(f, auth)),
+        5 => (0..FLOWS, prop_oneof![3 => Just(0u32), 1 => Just(5), 1 => Just(10)])
+            .prop_map(|(f, before)| Op::Confirm(f, before)),
+        1 => (0..4usize, proptest::option::of(0..3usize)).prop_map(|(n, d)| Op::Apply(n, d)),
+        3 => (0..PODS, prop_oneof![Just(End::Fin), Just(End::Rst)], listeners())
+            .prop_map(|(i, how, l)| Op::Dies(i, how, l)),
+        2 => (0..PODS, listeners(), 0..9u8).prop_map(|(i, l, r)| Op::Kernel(i, l, r)),
+        1 => (0..PODS, any::<bool>()).prop_map(|(i, on)| Op::Drain(i, on)),
+        1 => (0..PODS, any::<Option<bool>>()).prop_map(|(i, ok)| Op::Health(i, ok)),
         1 => any::<bool>().prop_map(Op::Frames),
     ]
+}
+
+/// A policy that random input meets.
+fn policies() -> impl Strategy<Value = Policy> {
+    let protocols = prop_oneof![
+        3 => Just(Protocol::Http1),
+        3 => Just(Protocol::Resp),
+        1 => Just(Protocol::Memcached),
+        2 => Just(Protocol::RequestResponse),
+        1 => Just(Protocol::None),
+    ];
+    let failures = prop_oneof![
+        2 => Just(BackendFailure::ReplayIdempotent),
+        2 => Just(BackendFailure::Replay),
+        1 => Just(BackendFailure::AdoptIdleOnly),
+        1 => Just(BackendFailure::Reset),
+    ];
+    let modes = prop_oneof![
+        Just(MigrationMode::Always),
+        Just(MigrationMode::Never),
+        Just(MigrationMode::WhenBetter)
+    ];
+    let drains = (0..2_000u64, 0..4_000u64, any::<bool>());
+    let limit = proptest::option::of(20..1_000u64);
+    let failures_max = 0..4u32;
+    (protocols, failures, modes, drains, limit, failures_max).prop_map(
+        |(protocol, failure, mode, (quiet, deadline, close), limit, failures)| {
+            let mut p = policy(3);
+            p.protocol = protocol;
+            p.on_backend_failure = failure;
+            p.migration.mode = mode;
+            p.response_timeout = limit.map(Micros::from_millis);
+            p.health.failures = failures;
+            p.drain = Drain {
+                quiet: Micros::from_millis(quiet),
+                deadline: Micros::from_millis(deadline),
+                on_deadline: if close { OnDeadline::Close } else { OnDeadline::Wait },
+            };
+            p.timeouts.idle = Micros::from_secs(10);
+            p.timeouts.handshake = Micros::from_secs(3);
+            p.timeouts.half_closed = Micros::from_secs(8);
+            p
+        },
+    )
 }
 
 struct Chaos {
@@ -99,19 +181,14 @@ struct Chaos {
 }
 
 impl Chaos {
-    fn new(protocol: Protocol, failure: BackendFailure) -> Self {
+    fn new(p: Policy) -> Self {
         let mut s = settings();
         s.limits.flows = 16;
         s.limits.closing_legs = 16;
         s.limits.kept_segments = 6;
         s.limits.backends = 10;
+        s.limits.guarded_flows = 16;
         s.ports = 40_000..=40_063;
-        let mut p = policy(3);
-        p.protocol = protocol;
-        p.on_backend_failure = failure;
-        p.timeouts.idle = Micros::from_secs(10);
-        p.timeouts.handshake = Micros::from_secs(3);
-        p.timeouts.half_closed = Micros::from_secs(8);
         let mut w = World::with(s, p);
         w.strict = false;
         let conns = (0..FLOWS)
@@ -164,23 +241,39 @@ impl Chaos {
         }
     }
 
-    /// Gives a frame in and learns from what leaves where the flow is now.
-    fn give(&mut self, f: usize, frame: &[u8]) {
+    /// Gives a frame in and learns from what leaves where the flows are now.
+    fn give(&mut self, frame: &[u8]) {
         let sent = self.w.inject(frame);
-        self.learn(f, sent);
+        self.learn(sent);
     }
 
-    fn learn(&mut self, f: usize, sent: Vec<Sent>) {
+    fn learn(&mut self, sent: Vec<Sent>) {
+        let (views, _) = self.w.engine.flows(self.w.now, 0, usize::MAX);
+        for (f, c) in self.conns.iter_mut().enumerate() {
+            let view = views
+                .iter()
+                .find(|v| v.client == c.client && v.frontend == endpoint(c.frontend));
+            let Some(view) = view.filter(|v| v.port != 0) else {
+                continue;
+            };
+            let name = view.backend.trim_start_matches("pod-").trim_end_matches("-v6");
+            let Ok(index) = name.parse::<usize>() else {
+                continue;
+            };
+            let leg = SocketAddr::new(crate::common::ours(c.v6()), view.port);
+            if (c.pod, c.leg) != (index, leg) {
+                self.older[f].push((c.pod, c.leg));
+                (c.pod, c.leg) = (index, leg);
+            }
+        }
         for s in sent {
-            if let crate::common::Dest::Pod(_) = s.to {
-                let c = &mut self.conns[f];
-                if c.v6() == s.segment.is_v6() && !s.segment.flags.has(Flags::RST) {
-                    self.older[f].push((c.pod, c.leg));
-                    take_leg(c, &s);
-                }
-                if s.message().is_some() {
-                    self.adoptions[f].push(s);
-                }
+            let Dest::Pod(index) = s.to else { continue };
+            let leg = SocketAddr::new(s.segment.src, s.segment.src_port);
+            let owner = self.conns.iter().position(|c| (c.pod, c.leg) == (index, leg));
+            if let Some(f) = owner
+                && s.is_adoption()
+            {
+                self.adoptions[f].push(s);
             }
         }
     }
@@ -189,7 +282,7 @@ impl Chaos {
         match op {
             Op::Client(f, flags, seq, ack, data) => {
                 if let Some(frame) = self.frame(op) {
-                    self.give(*f, &frame);
+                    self.give(&frame);
                     if *seq == 0 && *ack == 0 {
                         let fin = u32::from(Flags(*flags).has(Flags::FIN));
                         let c = &mut self.conns[*f];
@@ -199,7 +292,7 @@ impl Chaos {
             }
             Op::Pod(f, flags, seq, ack, data, old) => {
                 if let Some(frame) = self.frame(op) {
-                    self.give(*f, &frame);
+                    self.give(&frame);
                     if *seq == 0 && *ack == 0 && !*old {
                         let fin = u32::from(Flags(*flags).has(Flags::FIN));
                         let c = &mut self.conns[*f];
@@ -207,9 +300,9 @@ impl Chaos {
                     }
                 }
             }
-            Op::Answer(f, _) => {
+            Op::Answer(..) => {
                 if let Some(frame) = self.frame(op) {
-                    self.give(*f, &frame);
+                    self.give(&frame);
                 }
             }
             Op::Mutated(op, changes) => {
@@ -220,20 +313,19 @@ impl Chaos {
                         }
                     }
                     mend(&mut frame);
-                    self.w.inject(&frame);
+                    self.give(&frame);
                 }
             }
-            Op::Bytes(bytes) => {
-                self.w.inject(bytes);
-            }
+            Op::Bytes(bytes) => self.give(bytes),
             Op::Wait(ms) => {
-                self.w.run_ms(*ms);
+                let sent = self.w.run_ms(*ms);
+                self.learn(sent);
             }
             Op::Handshake(f) => {
                 let frame = self.w.syn_wire(&self.conns[*f]).build();
-                self.give(*f, &frame);
+                self.give(&frame);
                 let frame = self.w.synack_wire(&self.conns[*f]).build();
-                self.give(*f, &frame);
+                self.give(&frame);
                 let c = &mut self.conns[*f];
                 c.seq = c.seq.wrapping_add(1);
                 c.server = c.server.wrapping_add(1);
@@ -244,13 +336,59 @@ impl Chaos {
                 self.run(&Op::Pod(*f, PSH_ACK.0, 0, 0, OK.to_vec(), false));
                 self.run(&Op::Client(*f, Flags::ACK.0, 0, 0, Vec::new()));
             }
-            Op::Apply(pods) => {
-                let mut changed = policy(*pods);
-                let now = &self.w.snapshot.policies[0];
-                changed.protocol = now.protocol;
-                changed.on_backend_failure = now.on_backend_failure;
-                changed.timeouts = now.timeouts;
+            Op::Session(f, auth) => {
+                let command: &[u8] = if *auth {
+                    b"*2\r\n$4\r\nAUTH\r\n$2\r\npw\r\n"
+                } else {
+                    b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n"
+                };
+                self.run(&Op::Client(*f, PSH_ACK.0, 0, 0, command.to_vec()));
+                self.run(&Op::Pod(*f, PSH_ACK.0, 0, 0, b"+OK\r\n".to_vec(), false));
+                self.run(&Op::Client(*f, Flags::ACK.0, 0, 0, Vec::new()));
+            }
+            Op::Confirm(f, before) => {
+                let c = &self.conns[*f];
+                if c.pod == usize::MAX {
+                    return;
+                }
+                let mut wire = self.w.pod_wire(c, Flags::ACK, &[]);
+                wire.seq = wire.seq.wrapping_sub(*before);
+                wire.data = b"+OK\r\n".repeat(*before as usize / 5);
+                self.give(&wire.build());
+            }
+            Op::Dies(index, how, listener) => {
+                let flows: Vec<Conn> = self.conns.iter().filter(|c| c.pod == *index).cloned().collect();
+                for c in flows {
+                    let frame = self.w.pod_wire(&c, how.flags(), &[]).build();
+                    self.give(&frame);
+                }
+                self.w.listeners[*index] = *listener;
+                self.w.adopters[*index] = match listener {
+                    Listener::Listens => Some(Reason::Ready),
+                    Listener::Refuses => Some(Reason::NoListener),
+                    Listener::Silent => None,
+                };
+            }
+            Op::Kernel(index, listener, reason) => {
+                self.w.listeners[*index] = *listener;
+                self.w.adopters[*index] = Reason::from_code(u16::from(*reason));
+            }
+            Op::Drain(index, on) => {
+                let name = format!("pod-{index}");
+                self.w.engine.drain(self.w.now, None, &name, *on);
+            }
+            Op::Health(index, healthy) => {
+                let at = endpoint(pod(false, *index));
+                self.w.engine.set_health(self.w.now, "web", at, *healthy);
+            }
+            Op::Apply(pods, drained) => {
                 let before = self.w.snapshot.clone();
+                let now = &before.policies[0];
+                let mut changed = now.clone();
+                changed.backends = policy(*pods).backends;
+                for b in &mut changed.backends {
+                    b.draining = drained.is_some_and(|d| b.name == format!("pod-{d}"));
+                }
                 self.w.snapshot.policies[0] = changed;
                 self.w.snapshot.generation += 1;
                 // Pods that still close may leave no room.
@@ -283,40 +421,26 @@ fn mend(frame: &mut [u8]) {
     }
 }
 
-fn protocols() -> impl Strategy<Value = Protocol> {
-    prop_oneof![
-        Just(Protocol::Http1),
-        Just(Protocol::RequestResponse),
-        Just(Protocol::None)
-    ]
-}
-
-fn failures() -> impl Strategy<Value = BackendFailure> {
-    prop_oneof![
-        Just(BackendFailure::ReplayIdempotent),
-        Just(BackendFailure::Replay),
-        Just(BackendFailure::Reset)
-    ]
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    // 256 cases, or PROPTEST_CASES.
+    #![proptest_config(ProptestConfig::default())]
 
     #[test]
     fn any_input_keeps_the_books_straight(
-        protocol in protocols(),
-        failure in failures(),
+        policy in policies(),
         ops in proptest::collection::vec(op(), 1..120),
     ) {
-        let mut chaos = Chaos::new(protocol, failure);
+        let mut chaos = Chaos::new(policy);
         for op in &ops {
             chaos.run(op);
         }
+        prop_assert_eq!(chaos.w.count(Counter::UnexpectedEvents), 0);
         // In the end everything is forgotten.
         chaos.w.out.free = usize::MAX;
         chaos.w.run_ms(90_000);
         prop_assert_eq!(chaos.w.table("flows").0, 0);
         prop_assert_eq!(chaos.w.table("closing_legs").0, 0);
         prop_assert_eq!(chaos.w.table("kept_segments").0, 0);
+        prop_assert_eq!(chaos.w.table("guarded_flows").0, 0);
     }
 }
