@@ -93,6 +93,14 @@ impl<'a> Head<'a> {
     }
 }
 
+impl Head<'_> {
+    /// Whether the server closes the connection behind this response.
+    pub(crate) fn closes(&self) -> bool {
+        headers(self.text)
+            .any(|(n, v)| n.eq_ignore_ascii_case("connection") && v.eq_ignore_ascii_case("close"))
+    }
+}
+
 fn headers(head: &str) -> impl Iterator<Item = (&str, &str)> {
     head.split("\r\n")
         .skip(1)

@@ -91,6 +91,10 @@ impl Exchange for HttpEcho {
                 *last = Some(pod.to_owned());
             }
         }
-        Verdict::Right(total)
+        if head.closes() {
+            Verdict::Last(total)
+        } else {
+            Verdict::Right(total)
+        }
     }
 }

@@ -26,6 +26,8 @@ pub enum Verdict {
     More,
     /// Complete and right; so many bytes belong to it.
     Right(usize),
+    /// Complete and right, and the server announced that it closes the connection behind it.
+    Last(usize),
     /// Wrong, and how; the connection is given up and made anew.
     Wrong(&'static str),
 }
@@ -84,6 +86,8 @@ pub struct LoadReport {
     pub requests: u64,
     /// Errors by kind: `connect`, `closed`, `reset`, `io`, `timeout`, and what the exchange calls wrong.
     pub errors: Counts,
+    /// Connections that ended as the server had announced with a right response; made anew.
+    pub announced: u64,
     /// Of the right responses.
     pub latency: Latency,
     /// The same over time.

@@ -56,6 +56,7 @@ pub(crate) struct Driver<E> {
     retry_at: Vec<Instant>,
     recorder: Recorder,
     errors: Counts,
+    announced: u64,
     start: Instant,
     sent: u64,
     done: u64,
@@ -70,6 +71,7 @@ impl<E: Exchange> Driver<E> {
             retry_at: Vec::new(),
             recorder: Recorder::new(options.window),
             errors: Counts::new(),
+            announced: 0,
             start: Instant::now(),
             sent: 0,
             done: 0,
@@ -172,6 +174,7 @@ impl<E: Exchange> Driver<E> {
             LoadReport {
                 requests: latency.count,
                 errors: self.errors,
+                announced: self.announced,
                 latency,
                 windows,
                 phases,
@@ -290,24 +293,30 @@ impl<E: Exchange> Driver<E> {
         else {
             return self.give_up(index, "unasked");
         };
-        match self.exchange.response(index, number, &connection.received) {
+        let verdict = self.exchange.response(index, number, &connection.received);
+        let last = matches!(verdict, Verdict::Last(_));
+        match verdict {
             Verdict::More => {}
-            Verdict::Right(bytes) => {
+            Verdict::Right(bytes) | Verdict::Last(bytes) => {
                 let now = Instant::now();
                 let unasked = connection.received.len() > bytes;
                 connection.received.clear();
                 connection.outstanding = None;
                 let latency = now.duration_since(since);
                 self.recorder.record(now - self.start, latency);
-                let last = self.progress.phase.load(Ordering::Relaxed);
-                self.recorder.record_phases(phase..=last, latency);
+                let present = self.progress.phase.load(Ordering::Relaxed);
+                self.recorder.record_phases(phase..=present, latency);
                 self.done += 1;
                 self.progress.requests.store(self.done, Ordering::Relaxed);
                 // Nothing may follow a response before the next request: a byte too many is an error of its own.
                 if unasked {
                     return self.give_up(index, "unasked");
                 }
-                if !self.over(now) {
+                if last {
+                    self.announced += 1;
+                    self.connections[index] = None;
+                    self.retry_at[index] = now;
+                } else if !self.over(now) {
                     self.send_next(index, now);
                 }
             }

@@ -1,17 +1,22 @@
-//! What a packet costs: forwarding in a table of 50,000 flows, and one whole migration.
+//! What a packet costs: forwarding in a table of 50,000 flows, exchanges that a protocol guard follows, one whole migration,
+//! and the rescue of 10,000 flows.
 //!
 //! Every forwarding figure includes copying the frame into a fresh buffer; `copy` measures that alone.
 
 mod support;
 
+use baton_api::{Limits, MigrationMode, Protocol};
 use baton_engine::{Counter, Verdict};
 use baton_packet::Flags;
-use criterion::{Criterion, criterion_group, criterion_main};
-use std::{hint::black_box, time::Duration};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use std::{collections::HashMap, hint::black_box, time::Duration};
 use support::{
-    FLOWS, Kind, Loaded,
-    common::{Conn, World, conn::*},
+    FLOWS, Kind, Loaded, Recorder,
+    common::{Conn, End, Listener, World, conn::*, policy, settings},
 };
+
+/// Flows of the pod that dies.
+const RESCUED: usize = 10_000;
 
 fn forwarding(c: &mut Criterion) {
     for v6 in [false, true] {
@@ -90,11 +95,120 @@ fn one_migration(w: &mut World, c: &mut Conn, out: &mut support::Recorder) -> Du
     took
 }
 
+/// Request, response, acknowledgement on a flow that stays: what its guard costs, per exchange of 3 frames.
+fn exchanges(c: &mut Criterion) {
+    let ping: (&[u8], &[u8]) = (b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n");
+    let mut group = c.benchmark_group("exchange");
+    for (name, protocol, (request, response)) in [
+        ("none", Protocol::None, (GET, OK)),
+        ("bare_rule", Protocol::RequestResponse, (GET, OK)),
+        ("http1", Protocol::Http1, (GET, OK)),
+        ("resp", Protocol::Resp, ping),
+    ] {
+        let mut p = policy(2);
+        p.protocol = protocol;
+        p.migration.mode = MigrationMode::Never;
+        let mut w = World::with(settings(), p);
+        w.strict = false;
+        let mut conn = w.open(1);
+        let mut out = Recorder::default();
+        group.bench_function(name, |b| {
+            b.iter_custom(|times| {
+                let mut took = Duration::ZERO;
+                for _ in 0..times {
+                    let frame = w.client_wire(&conn, PSH_ACK, request).build();
+                    took += out.give(&mut w, &frame);
+                    conn.seq = conn.seq.wrapping_add(request.len() as u32);
+                    let frame = w.pod_wire(&conn, PSH_ACK, response).build();
+                    took += out.give(&mut w, &frame);
+                    conn.server = conn.server.wrapping_add(response.len() as u32);
+                    let frame = w.client_wire(&conn, Flags::ACK, &[]).build();
+                    took += out.give(&mut w, &frame);
+                }
+                took
+            });
+        });
+        w.assert_state(&conn, "Idle");
+    }
+    group.finish();
+}
+
+/// A pod with 10,000 idle flows has died: verdict, sweep, adoptions at the survivors' rate, confirmations.
+fn rescue(c: &mut Criterion) {
+    let mut group = c.benchmark_group("rescue");
+    group.throughput(Throughput::Elements(RESCUED as u64));
+    group.sample_size(10);
+    group.bench_function("sweep_of_10000_flows", |b| {
+        b.iter_custom(|times| (0..times).map(|_| one_rescue()).sum());
+    });
+    group.finish();
+}
+
+/// A world with idle flows of pod 0, whose ends are held.
+fn stricken() -> (World, Vec<Conn>) {
+    let mut s = settings();
+    s.limits = Limits {
+        flows: 16_384,
+        ..Limits::default()
+    };
+    s.ports = 20_000..=40_000;
+    let mut p = policy(4);
+    for b in &mut p.backends[1..4] {
+        b.weight = 0;
+    }
+    let mut w = World::unprobed(s, p);
+    (w.strict, w.careful) = (false, false);
+    w.poll();
+    let flows: Vec<Conn> = (0..RESCUED as u16).map(|n| w.idle(n)).collect();
+    w.change(|s| {
+        for b in &mut s.policies[0].backends[1..4] {
+            b.weight = 1;
+        }
+    });
+    w.run_ms(10);
+    w.listeners[0] = Listener::Silent;
+    for c in &flows {
+        w.ends(c, End::Fin);
+    }
+    (w, flows)
+}
+
+/// Time inside the engine only.
+fn one_rescue() -> Duration {
+    let (mut w, mut flows) = stricken();
+    let of: HashMap<(u32, u32), usize> = flows
+        .iter()
+        .enumerate()
+        .map(|(i, c)| ((c.seq, c.server), i))
+        .collect();
+    let mut out = Recorder::default();
+    let (mut took, mut rounds) = (Duration::ZERO, 0);
+    while w.count(Counter::Rescues) < RESCUED as u64 {
+        rounds += 1;
+        assert!(rounds < 5_000, "only {} rescued", w.count(Counter::Rescues));
+        w.now.0 += 1_000;
+        took += out.poll(&mut w);
+        for frame in std::mem::take(&mut out.sent) {
+            let sent = w.check(&frame);
+            if sent.is_question() {
+                let refusal = w.question_wire(&sent, false).build();
+                took += out.give(&mut w, &refusal);
+            } else if sent.is_adoption() {
+                let conn = &mut flows[of[&(sent.segment.seq.0, sent.segment.ack.0)]];
+                take_leg(conn, &sent);
+                let ack = w.pod_wire(conn, Flags::ACK, &[]).build();
+                took += out.give(&mut w, &ack);
+            }
+        }
+    }
+    took
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default()
         .measurement_time(Duration::from_secs(2))
         .warm_up_time(Duration::from_millis(500));
-    targets = forwarding, migration
+    targets = forwarding, exchanges, migration, rescue
 }
 criterion_main!(benches);

@@ -221,11 +221,6 @@ impl Engine {
 
     /// Nobody has the flow: it waits for whoever can adopt it.
     fn orphaned(&mut self, now: Instant, id: FlowId, event: Event, out: &mut impl Output) {
-        if self.flows[id].bits.has(Bits::CLIENT_FIN) {
-            self.count_lost(id, Lost::HalfClosed);
-            let _ = self.step(now, id, Event::FateUnknownReset, out);
-            return;
-        }
         if !self.flows[id].bits.has(Bits::RESCUE) {
             self.flows[id].moved_ms = now.ms32();
         }

@@ -182,7 +182,11 @@ impl Engine {
                 Frame::Absorb
             }
             State::Orphan if self.flows[id].bits.has(Bits::KEPT_WHOLE) => {
-                self.lose(now, id, Lost::HalfClosed, out);
+                // Its request is still to be answered; the FIN goes with it.
+                self.flows[id].bits.set(Bits::CLIENT_FIN, true);
+                if segment.payload_len() == 0 && !self.keep(id, frame, segment) {
+                    self.lose(now, id, Lost::NotKept, out);
+                }
                 Frame::Absorb
             }
             State::Orphan if self.flows[id].client_acked.add(1) != self.flows[id].client_next => {
@@ -274,6 +278,11 @@ impl Engine {
                 } else if boundary {
                     self.begin_request(id, frame, segment);
                     self.flows[id].bits.set(Bits::UNSEEN, true);
+                    if state == State::Held {
+                        // Whether the pod lives or not, this request it will not answer.
+                        self.becomes_orphan(now, id, out);
+                        return Frame::Absorb;
+                    }
                 }
                 self.step(now, id, Event::ClientData, out)
             }

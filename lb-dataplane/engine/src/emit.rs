@@ -195,7 +195,12 @@ impl Engine {
             src_port: frontend.port,
             dst_port: flow.client_port,
             seq: flow.server_next,
-            ack: flow.client_next,
+            // Where the owner's own end is passed on, no more than the owner had.
+            ack: if flow.state == State::ServerFin {
+                flow.client_acked
+            } else {
+                flow.client_next
+            },
             flags,
             window: if flags.has(Flags::RST) { 0 } else { u16::MAX },
             timestamps: stamps.then_some((flow.server_ts, flow.client_ts)),

@@ -21,6 +21,8 @@ const SETTLE_US: u64 = 3_000;
 const BURST: u32 = 3;
 /// How long a burst is watched after its last end: nginx's master listens for about 10 ms after its workers ended.
 const BURST_SETTLE_US: u64 = 50_000;
+/// A burst that took this share of a pod's flows took its process. (A few flows may have come behind it.)
+const ALL_PERCENT: u64 = 90;
 /// Pause between two questions while a burst is watched.
 const BURST_PAUSE_MS: u64 = 5;
 /// A backend that is down is asked this often whether it is back; more often while flows wait.
@@ -45,6 +47,10 @@ pub(crate) struct Question {
     /// When the last answered one was asked, and how old an end has to be then to stand.
     answered_us: u64,
     settle_us: u64,
+    /// Ends of any kind that came close together, the last of them, and the backend's flows before the first.
+    burst: u32,
+    burst_us: u64,
+    flows_before: u32,
 }
 
 impl Default for Question {
@@ -61,11 +67,28 @@ impl Default for Question {
             ends: 0,
             answered_us: 0,
             settle_us: SETTLE_US,
+            burst: 0,
+            burst_us: 0,
+            flows_before: 0,
         }
     }
 }
 
 impl Question {
+    /// A flow ended, whatever becomes of it.
+    fn note_end(&mut self, now: Instant, flows: u32) {
+        if now.0 > self.burst_us + BURST_SETTLE_US {
+            (self.burst, self.flows_before) = (0, flows);
+        }
+        self.burst += 1;
+        self.burst_us = now.0;
+    }
+
+    /// Whether nearly all flows of the backend ended together: its process died, even if another one listens by now.
+    fn all_ended(&self) -> bool {
+        let enough = u64::from(self.flows_before) * ALL_PERCENT;
+        self.burst >= BURST && u64::from(self.burst) * 100 >= enough
+    }
     /// Whether a listener answered long enough after a flow's end (us, wrapping) for the end to stand.
     pub(crate) fn settles(&self, ended_us: u32) -> bool {
         let age_us = (self.answered_us as u32).wrapping_sub(ended_us) as i32;
@@ -83,6 +106,13 @@ impl Question {
 }
 
 impl Engine {
+    /// A flow of the backend was ended by it.
+    pub(crate) fn note_end(&mut self, now: Instant, index: u16) {
+        let backend = &mut self.backends[usize::from(index)];
+        let flows = backend.flows;
+        backend.question.note_end(now, flows);
+    }
+
     /// A flow of the backend ended and is held: does anybody listen there?
     pub(crate) fn ask(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         let question = &mut self.backends[usize::from(index)].question;
@@ -197,6 +227,14 @@ impl Engine {
         let question = &mut self.backends[usize::from(index)].question;
         question.pending = false;
         question.tries = 0;
+        if question.ends > 0 && question.all_ended() {
+            self.counters.add(Counter::BackendsRestarted);
+            let question = &mut self.backends[usize::from(index)].question;
+            question.ends = 0;
+            self.begin_sweep(index, Sweep::Restarted);
+            // Ends that come a little later belong to it too.
+            return self.due(index, now.ms() + BURST_PAUSE_MS);
+        }
         let settle_us = if question.ends >= BURST {
             BURST_SETTLE_US
         } else {

@@ -83,8 +83,6 @@ pub enum Lost {
     NoBackend,
     /// The flow is pinned.
     Pinned,
-    /// The client had closed its direction with a request outstanding.
-    HalfClosed,
     /// The drain's deadline.
     DrainDeadline,
 }
@@ -99,7 +97,6 @@ impl Lost {
         Lost::ReplayedOften,
         Lost::NoBackend,
         Lost::Pinned,
-        Lost::HalfClosed,
         Lost::DrainDeadline,
     ];
 
@@ -114,7 +111,6 @@ impl Lost {
             Lost::ReplayedOften => "replayed_often",
             Lost::NoBackend => "no_backend",
             Lost::Pinned => "pinned",
-            Lost::HalfClosed => "half_closed",
             Lost::DrainDeadline => "drain_deadline",
         }
     }

@@ -51,6 +51,7 @@ impl Engine {
         let flow = &self.flows[id];
         let backend = flow.owner.backend;
         let (state, pinned) = (flow.state, flow.pin.is_some());
+        self.note_end(now, backend);
         if !matches!(
             state,
             State::Fresh | State::Idle | State::Request | State::Response
@@ -198,12 +199,15 @@ impl Engine {
 
     /// The owner is gone: another one is needed.
     pub(crate) fn owner_gone(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
-        let flow = &mut self.flows[id];
-        flow.tries = 0;
+        self.becomes_orphan(now, id, out);
+        self.try_rescue(now, id, out);
+    }
+
+    pub(crate) fn becomes_orphan(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        self.flows[id].tries = 0;
         let _ = self.step(now, id, Event::OwnerGone, out);
         self.flows[id].moved_ms = now.ms32();
         self.counters.add(Counter::Stranded);
-        self.try_rescue(now, id, out);
     }
 
     /// Gives an orphan to another backend if one can have it now; otherwise tries again soon, or gives up.
@@ -239,7 +243,7 @@ impl Engine {
             flow.replays += 1;
         }
         flow.bits.set(Bits::STANDBY_GONE | Bits::RESCUE, true);
-        flow.bits.set(Bits::CLIENT_FIN | Bits::UNSEEN, false);
+        flow.bits.set(Bits::UNSEEN, false);
         flow.tries = 1;
         (flow.asked, flow.refusals) = (0, 0);
         if first {

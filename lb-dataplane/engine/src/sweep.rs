@@ -23,6 +23,8 @@ pub(crate) enum Sweep {
     CloseStands,
     /// It is gone: its flows need other owners.
     Gone,
+    /// Its process is another one now: the flows whose end is held need other owners.
+    Restarted,
     /// It drains: its flows may leave, where they can.
     Drain,
 }
@@ -116,7 +118,7 @@ impl Engine {
                 }
                 self.close_stands(now, id, out);
             }
-            (Sweep::Gone, State::Held) => self.owner_gone(now, id, out),
+            (Sweep::Gone | Sweep::Restarted, State::Held) => self.owner_gone(now, id, out),
             (Sweep::Gone, _) if self.owner_is_gone(now, id, out) => {}
             (Sweep::Drain, _) => return self.drain_flow(now, id, out),
             _ => return Swept::Stays,

@@ -113,7 +113,11 @@ impl Lives {
                 let frame = question_answer(&s, alive);
                 self.give_raw(&frame);
             } else if s.message().is_some_and(|m| m.kind == MessageKind::Probe) {
-                let reason = if alive { Reason::Ready } else { Reason::NoListener };
+                let reason = if alive {
+                    Reason::Ready
+                } else {
+                    Reason::NoListener
+                };
                 self.give_raw(&answer(&s, reason, 0));
             } else {
                 others.push(s);
@@ -333,7 +337,9 @@ fn troubles() -> u64 {
         let times = engine.counter(kind);
         assert!(times > 20, "{kind:?} only {times} times");
     }
-    let pins: u64 = baton_engine::PinReason::all().map(|p| engine.pinned(p)).sum();
+    let pins: u64 = baton_engine::PinReason::all()
+        .map(|p| engine.pinned(p))
+        .sum();
     assert!(pins > 20, "{pins} pins");
     lives.frames
 }
@@ -358,7 +364,11 @@ impl Lives {
         for _ in 0..4 {
             let session = n.is_multiple_of(2);
             self.client(&mut c, PSH_ACK, if session { SELECT } else { PING });
-            self.pod(&mut c, PSH_ACK, if session { PLUS_OK } else { b"+PONG\r\n" });
+            self.pod(
+                &mut c,
+                PSH_ACK,
+                if session { PLUS_OK } else { b"+PONG\r\n" },
+            );
             self.client(&mut c, Flags::ACK, &[]);
         }
         let outstanding = n % 3 == 1;
@@ -370,7 +380,11 @@ impl Lives {
         match n % 5 {
             0 | 1 => {
                 self.dead = Some(pod);
-                let end = if n.is_multiple_of(2) { FIN_ACK } else { RST_ACK };
+                let end = if n.is_multiple_of(2) {
+                    FIN_ACK
+                } else {
+                    RST_ACK
+                };
                 sent.extend(self.give(&pod_frame(&c, end, &[])));
                 sent.extend(self.wait_ms(6));
             }
@@ -403,7 +417,8 @@ impl Lives {
             }
         }
         self.dead = None;
-        self.engine.drain(self.now, None, &name(&Conn { pod, ..c.clone() }), false);
+        self.engine
+            .drain(self.now, None, &name(&Conn { pod, ..c.clone() }), false);
         self.client(&mut c, Flags::RST, &[]);
         self.wait_ms(if n.is_multiple_of(7) { 1_300 } else { 130 });
     }
@@ -424,7 +439,11 @@ fn question_answer(question: &Sent, listens: bool) -> Vec<u8> {
     );
     let numbers = (0x5151, s.seq.0.wrapping_add(1));
     let mut wire = wire((pod_mac(index), OUR_MAC), from, to, numbers);
-    wire.flags = if listens { Flags::SYN | Flags::ACK } else { RST_ACK };
+    wire.flags = if listens {
+        Flags::SYN | Flags::ACK
+    } else {
+        RST_ACK
+    };
     wire.build()
 }
 

@@ -85,18 +85,25 @@ fn a_listener_counts_only_if_it_answers_three_milliseconds_after_the_end() {
     assert_eq!(w.count(Counter::QuestionsRefused), 1);
 }
 
+/// Flows of one pod, at rest: some that will end, and as many that stay.
+fn of_one_pod(w: &mut World, ending: usize) -> (Vec<Conn>, Vec<Conn>) {
+    let mut flows: Vec<Conn> = (0..4 * ending as u16 + 8).map(|n| w.idle(n)).collect();
+    let pod = flows[0].pod;
+    flows.retain(|c| c.pod == pod);
+    let staying = flows.split_off(ending);
+    assert!(staying.len() >= ending);
+    (flows, staying)
+}
+
 #[test]
 fn a_burst_of_ends_is_watched_for_fifty_milliseconds() {
     let mut w = many(2);
-    let mut flows: Vec<Conn> = (0..8).map(|n| w.idle(n)).collect();
-    let pod = flows[0].pod;
-    flows.retain(|c| c.pod == pod);
-    assert!(flows.len() >= 3);
+    let (mut flows, staying) = of_one_pod(&mut w, 6);
     for c in &flows {
         assert!(w.ends(c, End::Fin).is_empty());
     }
     assert!(w.run_ms(30).is_empty(), "the answers so far mean nothing");
-    w.stops(pod);
+    w.stops(staying[0].pod);
     let sent = w.run_ms(10);
     assert!(World::to_client(&sent).is_empty());
     for c in &mut flows {
@@ -104,15 +111,36 @@ fn a_burst_of_ends_is_watched_for_fifty_milliseconds() {
     }
     // The same with a server that goes on listening: all closes stand.
     let mut w = many(2);
-    let mut flows: Vec<Conn> = (0..8).map(|n| w.idle(n)).collect();
-    let pod = flows[0].pod;
-    flows.retain(|c| c.pod == pod);
+    let (flows, staying) = of_one_pod(&mut w, 6);
     for c in &flows {
         w.ends(c, End::Fin);
     }
     let sent = w.run_ms(60);
     assert_eq!(World::to_client(&sent).len(), flows.len());
     assert!(sent.iter().all(|s| s.is(FIN_ACK)));
+    assert!(staying.iter().all(|c| w.state(c).as_deref() == Some("Idle")));
+}
+
+#[test]
+fn where_all_flows_of_a_pod_end_together_its_process_died_although_another_one_listens() {
+    for how in End::BOTH {
+        let mut w = many(2);
+        let mut flows: Vec<Conn> = (0..16).map(|n| w.idle(n)).collect();
+        let pod = flows[0].pod;
+        flows.retain(|c| c.pod == pod);
+        let mut sent = Vec::new();
+        for c in &flows {
+            sent.extend(w.ends(c, how));
+        }
+        // A supervisor started the next process at once: nobody ever saw the listener gone.
+        sent.extend(w.until_adoption(60));
+        sent.extend(w.run_ms(3));
+        assert!(World::to_client(&sent).is_empty(), "{sent:?}");
+        for c in &mut flows {
+            w.rescued(c, &sent);
+        }
+        assert_eq!(w.count(Counter::BackendsRestarted), 1);
+    }
 }
 
 #[test]
@@ -139,34 +167,28 @@ fn one_question_serves_all_flows_of_a_pod() {
 
 #[test]
 fn closes_that_come_all_the_time_stand_all_the_same() {
-    // A busy server whose idle timeouts and request limits end connections every few milliseconds.
-    for every_ms in [2, 10, 40] {
+    // A busy server whose idle timeouts and request limits end connections every few milliseconds: some of them, or in
+    // the end all.
+    for (every_ms, all) in [(2, false), (10, false), (40, false), (20, true), (40, true)] {
         let mut w = many(2);
-        let mut ended = Vec::new();
-        let mut fins = 0;
-        for n in 0..100 {
-            let c = w.idle(n);
-            if c.pod != 0 {
-                w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
-                continue;
-            }
-            let sent = w.ends(&c, End::Fin);
+        let (mut flows, staying) = of_one_pod(&mut w, 20);
+        if all {
+            flows.extend(staying);
+        }
+        let (mut fins, mut ended) = (0, Vec::new());
+        for c in &flows {
+            let sent = w.ends(c, End::Fin);
             fins += World::to_client(&sent).len();
             ended.push((w.now.ms(), c));
             let sent = w.run_ms(every_ms);
-            assert!(sent.iter().all(|s| !s.is_adoption()), "{sent:?}");
             fins += World::to_client(&sent).len();
             for (at, c) in &ended {
                 let held = w.state(c).as_deref() == Some("Held");
-                assert!(
-                    !held || w.now.ms() - at <= 120,
-                    "held for {} ms",
-                    w.now.ms() - at
-                );
+                assert!(!held || w.now.ms() - at <= 120, "held for {} ms", w.now.ms() - at);
             }
         }
         fins += World::to_client(&w.run_ms(120)).len();
-        assert_eq!(fins, ended.len(), "every {every_ms} ms");
+        assert_eq!(fins, flows.len(), "every {every_ms} ms, all: {all}");
         assert_eq!(w.count(Counter::Stranded), 0);
     }
 }

@@ -28,6 +28,10 @@ enum Op {
     /// What a well-behaved pair would do next, so that deep states are reached.
     Handshake(usize),
     Exchange(usize),
+    /// Its request alone.
+    Request(usize),
+    /// What the adopter says to the last adoption of the flow, if it is an answer that is often given.
+    Refusal(usize),
     /// A RESP command and its reply, with which sessions begin.
     Session(usize, bool),
     /// The new owner answers what came with an adoption: keepalive, request or, from this many bytes before, prelude.
@@ -113,8 +117,10 @@ fn op() -> impl Strategy<Value = Op> {
         2 => mutated,
         1 => proptest::collection::vec(any::<u8>(), 0..120).prop_map(Op::Bytes),
         2 => prop_oneof![0..3u64, 0..60u64, 0..3_000u64, 0..15_000u64].prop_map(Op::Wait),
-        4 => (0..FLOWS).prop_map(Op::Handshake),
-        6 => (0..FLOWS).prop_map(Op::Exchange),
+        8 => (0..FLOWS).prop_map(Op::Handshake),
+        10 => (0..FLOWS).prop_map(Op::Exchange),
+        8 => (0..FLOWS).prop_map(Op::Request),
+        2 => (0..FLOWS).prop_map(Op::Refusal),
         3 => (0..FLOWS, any::<bool>()).prop_map(|(f, auth)| Op::Session(f, auth)),
         5 => (0..FLOWS, prop_oneof![3 => Just(0u32), 1 => Just(5), 1 => Just(10)])
             .prop_map(|(f, before)| Op::Confirm(f, before)),
@@ -162,7 +168,11 @@ fn policies() -> impl Strategy<Value = Policy> {
             p.drain = Drain {
                 quiet: Micros::from_millis(quiet),
                 deadline: Micros::from_millis(deadline),
-                on_deadline: if close { OnDeadline::Close } else { OnDeadline::Wait },
+                on_deadline: if close {
+                    OnDeadline::Close
+                } else {
+                    OnDeadline::Wait
+                },
             };
             p.timeouts.idle = Micros::from_secs(10);
             p.timeouts.handshake = Micros::from_secs(3);
@@ -256,7 +266,10 @@ impl Chaos {
             let Some(view) = view.filter(|v| v.port != 0) else {
                 continue;
             };
-            let name = view.backend.trim_start_matches("pod-").trim_end_matches("-v6");
+            let name = view
+                .backend
+                .trim_start_matches("pod-")
+                .trim_end_matches("-v6");
             let Ok(index) = name.parse::<usize>() else {
                 continue;
             };
@@ -269,12 +282,24 @@ impl Chaos {
         for s in sent {
             let Dest::Pod(index) = s.to else { continue };
             let leg = SocketAddr::new(s.segment.src, s.segment.src_port);
-            let owner = self.conns.iter().position(|c| (c.pod, c.leg) == (index, leg));
+            let owner = self
+                .conns
+                .iter()
+                .position(|c| (c.pod, c.leg) == (index, leg));
             if let Some(f) = owner
                 && s.is_adoption()
             {
                 self.adoptions[f].push(s);
             }
+        }
+    }
+
+    /// A request and its response in the policy's protocol.
+    fn talk(&self) -> (&'static [u8], &'static [u8]) {
+        match self.w.snapshot.policies[0].protocol {
+            Protocol::Resp => (b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"),
+            Protocol::Memcached => (b"get a\r\n", b"END\r\n"),
+            _ => (GET, OK),
         }
     }
 
@@ -322,6 +347,10 @@ impl Chaos {
                 self.learn(sent);
             }
             Op::Handshake(f) => {
+                if self.w.state(&self.conns[*f]).is_some() {
+                    // It is there: it goes on with its conversation.
+                    return self.run(&Op::Exchange(*f));
+                }
                 let frame = self.w.syn_wire(&self.conns[*f]).build();
                 self.give(&frame);
                 let frame = self.w.synack_wire(&self.conns[*f]).build();
@@ -332,9 +361,20 @@ impl Chaos {
                 self.run(&Op::Client(*f, Flags::ACK.0, 0, 0, Vec::new()));
             }
             Op::Exchange(f) => {
-                self.run(&Op::Client(*f, PSH_ACK.0, 0, 0, GET.to_vec()));
-                self.run(&Op::Pod(*f, PSH_ACK.0, 0, 0, OK.to_vec(), false));
+                self.run(&Op::Request(*f));
+                let reply = self.talk().1.to_vec();
+                self.run(&Op::Pod(*f, PSH_ACK.0, 0, 0, reply, false));
                 self.run(&Op::Client(*f, Flags::ACK.0, 0, 0, Vec::new()));
+            }
+            Op::Request(f) => {
+                let request = self.talk().0.to_vec();
+                self.run(&Op::Client(*f, PSH_ACK.0, 0, 0, request));
+            }
+            Op::Refusal(f) => {
+                if let Some(adoption) = self.adoptions[*f].last() {
+                    let frame = answer(adoption, Reason::AcceptQueueFull, 0);
+                    self.give(&frame);
+                }
             }
             Op::Session(f, auth) => {
                 let command: &[u8] = if *auth {
@@ -357,7 +397,12 @@ impl Chaos {
                 self.give(&wire.build());
             }
             Op::Dies(index, how, listener) => {
-                let flows: Vec<Conn> = self.conns.iter().filter(|c| c.pod == *index).cloned().collect();
+                let flows: Vec<Conn> = self
+                    .conns
+                    .iter()
+                    .filter(|c| c.pod == *index)
+                    .cloned()
+                    .collect();
                 for c in flows {
                     let frame = self.w.pod_wire(&c, how.flags(), &[]).build();
                     self.give(&frame);
