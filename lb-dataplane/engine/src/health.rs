@@ -57,6 +57,11 @@ impl Health {
         self.failures = 0;
     }
 
+    /// What its process failed at does not count any more: another one is there, or will be.
+    pub(crate) fn is_another_process(&mut self) {
+        (self.failures, self.ejected_until_ms) = (0, 0);
+    }
+
     pub(crate) fn is_down(&self) -> bool {
         self.down.is_some()
     }
@@ -172,8 +177,7 @@ impl Engine {
         if backend.health.down.take().is_none() {
             return;
         }
-        // Another process than the one that failed.
-        (backend.health.failures, backend.health.ejected_until_ms) = (0, 0);
+        backend.health.is_another_process();
         let slow_ms = backend.slow_start_ms;
         backend.health.starts_slowly(now, slow_ms);
         backend.probe.hurry();

@@ -111,6 +111,10 @@ impl Engine {
         let backend = &mut self.backends[usize::from(index)];
         let flows = backend.flows;
         backend.question.note_end(now, flows);
+        if backend.question.all_ended() {
+            backend.health.is_another_process();
+            self.judge_pools(now);
+        }
     }
 
     /// A flow of the backend ended and is held: does anybody listen there?

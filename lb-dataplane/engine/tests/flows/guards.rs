@@ -4,7 +4,6 @@ use crate::common::{Conn, End, World, conn::*, policy, settings};
 use baton_api::{MigrationMode, Protocol};
 use baton_engine::{Counter, Lost, PinReason};
 use baton_guard::Pin;
-use baton_packet::Flags;
 
 fn world(protocol: Protocol) -> World {
     let mut p = policy(2);
@@ -325,5 +324,4 @@ fn a_pin_during_an_adoption_does_not_lose_the_request() {
     w.ack(&mut c);
     talk(&mut w, &mut c, GET, OK);
     assert_eq!(w.count(Counter::MigrationsBegun), 1);
-    let _ = Flags::ACK;
 }

@@ -118,7 +118,11 @@ fn a_burst_of_ends_is_watched_for_fifty_milliseconds() {
     let sent = w.run_ms(60);
     assert_eq!(World::to_client(&sent).len(), flows.len());
     assert!(sent.iter().all(|s| s.is(FIN_ACK)));
-    assert!(staying.iter().all(|c| w.state(c).as_deref() == Some("Idle")));
+    assert!(
+        staying
+            .iter()
+            .all(|c| w.state(c).as_deref() == Some("Idle"))
+    );
 }
 
 #[test]
@@ -184,7 +188,11 @@ fn closes_that_come_all_the_time_stand_all_the_same() {
             fins += World::to_client(&sent).len();
             for (at, c) in &ended {
                 let held = w.state(c).as_deref() == Some("Held");
-                assert!(!held || w.now.ms() - at <= 120, "held for {} ms", w.now.ms() - at);
+                assert!(
+                    !held || w.now.ms() - at <= 120,
+                    "held for {} ms",
+                    w.now.ms() - at
+                );
             }
         }
         fins += World::to_client(&w.run_ms(120)).len();

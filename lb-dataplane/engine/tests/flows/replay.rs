@@ -402,3 +402,58 @@ fn the_owner_ends_while_its_overdue_request_is_being_moved() {
         w.assert_state(&c, "Idle");
     }
 }
+
+/// The old pod ended during the adoption, and the new one refuses: the flow and its POST, which nobody had, wait.
+fn with_nobody_left(closed_by: Flags) -> (World, Conn, Conn) {
+    let mut w = World::with(settings(), policy(2));
+    let mut c = w.idle(1);
+    let present = c.clone();
+    let adoption = w.moves(&mut c, POST);
+    w.inject(&w.pod_wire(&present, closed_by, &[]).build());
+    w.stops(present.pod);
+    w.stops(c.pod);
+    // Its own pod may adopt it again, for all that is known; it does not either.
+    let again = w.inject(&answer(&adoption, Reason::NoListener, 0));
+    assert_eq!(w.adopted_from(&mut c, &again, present.seq).len(), 1);
+    assert_eq!(c.pod, present.pod);
+    assert!(
+        w.inject(&answer(&again[0], Reason::NoListener, 0))
+            .is_empty()
+    );
+    w.assert_state(&c, "Orphan");
+    assert_eq!(w.taken("Adopting", "RefusedAll"), 1);
+    (w, c, present)
+}
+
+#[test]
+fn a_refusal_with_nobody_left_waits_and_then_resets_the_client() {
+    for closed_by in [FIN_ACK, RST_ACK] {
+        let (mut w, c, _) = with_nobody_left(closed_by);
+        let sent = w.run_ms(9_900);
+        assert!(sent.iter().all(|s| s.to != Dest::Client), "{sent:?}");
+        w.assert_state(&c, "Orphan");
+        let sent = w.run_ms(200);
+        let rst = one(sent.into_iter().filter(|s| s.to == Dest::Client).collect());
+        assert!(rst.is(RST_ACK));
+        assert_eq!(rst.segment.seq.0, c.server, "exact");
+        assert_eq!(w.state(&c), None);
+        assert_eq!(w.engine.lost(Lost::NoBackend), 1);
+    }
+}
+
+#[test]
+fn a_refusal_with_nobody_left_waits_for_whoever_comes() {
+    for closed_by in [FIN_ACK, RST_ACK] {
+        let (mut w, mut c, present) = with_nobody_left(closed_by);
+        w.run_ms(2_000);
+        w.starts(present.pod);
+        let sent = w.until_adoption(200);
+        let behind = w.adopted_from(&mut c, &sent, present.seq);
+        assert_eq!(one(behind).data(), POST, "nobody ever had it");
+        w.responds(&mut c, OK);
+        w.ack(&mut c);
+        w.assert_state(&c, "Idle");
+        w.run_ms(100_000);
+        assert_eq!(w.table("closing_legs").0, 0);
+    }
+}

@@ -157,25 +157,29 @@ fn no_more_than_sixteen_flows_a_millisecond_go_to_one_survivor() {
 
 #[test]
 fn a_request_that_comes_while_the_end_is_held_goes_to_the_new_owner() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
-    let boundary = c.seq;
-    w.stops(c.pod);
-    assert!(w.ends(&c, End::Fin).is_empty());
-    w.assert_state(&c, "Held");
-    // A POST: nobody has seen it, so it may go anywhere, whether the pod lives or not.
-    let sent = w.data(&mut c, POST);
-    let behind = w.adopted_from(&mut c, &sent, boundary);
-    assert_eq!(one(behind).data(), POST);
-    w.assert_state(&c, "Adopting");
-    w.responds(&mut c, OK);
-    w.ack(&mut c);
-    w.assert_state(&c, "Idle");
-    assert_eq!(
-        w.engine.state(w.now).policies[0].replays_total,
-        0,
-        "it is no replay"
-    );
+    for lives in [false, true] {
+        let mut w = World::new(2);
+        let mut c = w.idle(1);
+        let boundary = c.seq;
+        if !lives {
+            w.stops(c.pod);
+        }
+        assert!(w.ends(&c, End::Fin).is_empty());
+        w.assert_state(&c, "Held");
+        // A POST: nobody has seen it, so it may go anywhere, whether the pod lives or not.
+        let sent = w.data(&mut c, POST);
+        let behind = w.adopted_from(&mut c, &sent, boundary);
+        assert_eq!(one(behind).data(), POST);
+        w.assert_state(&c, "Adopting");
+        w.responds(&mut c, OK);
+        w.ack(&mut c);
+        w.assert_state(&c, "Idle");
+        assert_eq!(
+            w.engine.state(w.now).policies[0].replays_total,
+            0,
+            "it is no replay"
+        );
+    }
 }
 
 #[test]
@@ -246,14 +250,24 @@ fn a_client_that_closes_or_resets_while_nobody_has_its_flow_is_answered() {
     let (mut w, mut c) = orphan();
     let (dead, boundary) = (c.pod, c.seq);
     assert!(w.data(&mut c, GET).is_empty());
-    assert!(w.inject(&w.client_wire(&c, FIN_ACK, &[]).build()).is_empty());
+    assert!(
+        w.inject(&w.client_wire(&c, FIN_ACK, &[]).build())
+            .is_empty()
+    );
     c.seq = c.seq.wrapping_add(1);
     w.assert_state(&c, "Orphan");
     let sent = somebody_comes(&mut w, dead);
     let behind = w.adopted_from(&mut c, &sent, boundary);
     let bytes: Vec<u8> = behind.iter().flat_map(|s| s.data().to_vec()).collect();
     assert_eq!(bytes, GET);
-    assert!(behind.last().expect("the request").segment.flags.has(Flags::FIN));
+    assert!(
+        behind
+            .last()
+            .expect("the request")
+            .segment
+            .flags
+            .has(Flags::FIN)
+    );
     w.responds(&mut c, OK);
     w.assert_state(&c, "ClientFin");
     w.pod_fin(&mut c);
@@ -359,14 +373,16 @@ fn a_pod_that_comes_back_takes_its_own_flows_again() {
     assert!(down > 0);
 }
 
+type Change = fn(&mut Policy);
+
 #[test]
 fn where_nothing_is_to_be_rescued_an_end_passes_at_once() {
-    let cases: [(&str, &dyn Fn(&mut Policy)); 3] = [
-        ("policy Reset", &|p| {
-            p.on_backend_failure = BackendFailure::Reset
+    let cases: [(&str, Change); 3] = [
+        ("policy Reset", |p| {
+            p.on_backend_failure = BackendFailure::Reset;
         }),
-        ("protocol None", &|p| p.protocol = Protocol::None),
-        ("nobody ever adopted", &|_| {}),
+        ("protocol None", |p| p.protocol = Protocol::None),
+        ("nobody ever adopted", |_| {}),
     ];
     for (what, change) in cases {
         for how in End::BOTH {

@@ -57,7 +57,7 @@ fn restores(
 ) -> Restoring {
     let at = sent
         .iter()
-        .position(|s| s.is_adoption())
+        .position(Sent::is_adoption)
         .expect("an adoption");
     let prelude = commands.concat();
     let client = boundary.wrapping_sub(prelude.len() as u32);
