@@ -223,11 +223,9 @@ impl Engine {
         let ahead = segment.seq.since(flow.client_next);
         let (gap, seen) = (ahead.max(0) as u32, ahead.min(0).unsigned_abs() as usize);
         // The sequence-number half of the boundary rule, and that the owner holds no state of the conversation.
-        let boundary = ahead == 0
-            && segment.ack == flow.server_next
-            && flow.all_acked()
-            && !segment.flags.has(Flags::FIN)
-            && self.at_rest(id);
+        let boundary =
+            ahead == 0 && segment.ack == flow.server_next && flow.all_acked() && self.at_rest(id);
+        let whole = !segment.flags.has(Flags::FIN);
         let data = segment.data(frame);
         if state == State::Fresh
             && ahead == 0
@@ -238,7 +236,7 @@ impl Engine {
         }
         self.follow(id, From::Client, gap, data.get(seen..).unwrap_or_default());
         match state {
-            State::Idle | State::Fresh if boundary => {
+            State::Idle | State::Fresh if boundary && whole => {
                 self.begin_request(id, frame, segment);
                 let may_move = state == State::Idle
                     && protocol != Protocol::None

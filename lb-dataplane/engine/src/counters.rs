@@ -137,7 +137,7 @@ counters! {
     QuestionsUnanswered = "listener_questions_total", "result": "silence"; #[doc = "Those that nobody answered, after all repetitions."]
     BackendsWithoutListener = "backends_down_total", "reason": "no_listener"; #[doc = "Backends found to listen no more."]
     BackendsSilent = "backends_down_total", "reason": "silent"; #[doc = "Backends found to answer nothing at all."]
-    BackendsRestarted = "backends_restarted_total"; #[doc = "Backends whose flows ended all together although somebody listens: another process."]
+    BackendsRestarted = "backends_restarted_total"; #[doc = "Backends whose flows ended all together: whoever listens there is another process."]
     BackendsBack = "backends_back_total"; #[doc = "Backends that were down and listen again."]
     Ejections = "ejections_total", "result": "ejected"; #[doc = "Backends ejected for failures in a row."]
     EjectionsCapped = "ejections_total", "result": "capped"; #[doc = "Ejections that the policy's cap prevented."]

@@ -203,6 +203,11 @@ impl Flow {
         seq.since(self.server_acked) <= 0xffff << (self.scales & 15)
     }
 
+    /// The flow came to its owner without a request and has had none since.
+    pub(crate) fn adopted_idle(&self) -> bool {
+        self.migrations > 0 && self.boundary == self.client_next
+    }
+
     /// Everything that either side sent is acknowledged by the other.
     #[inline]
     pub(crate) fn all_acked(&self) -> bool {

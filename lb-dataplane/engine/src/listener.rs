@@ -47,7 +47,7 @@ pub(crate) struct Question {
     /// When the last answered one was asked, and how old an end has to be then to stand.
     answered_us: u64,
     settle_us: u64,
-    /// Ends of any kind that came close together, the last of them, and the backend's flows before the first.
+    /// Ends of any kind that came close together, the first of them, and the backend's flows before it.
     burst: u32,
     burst_us: u64,
     flows_before: u32,
@@ -79,9 +79,9 @@ impl Question {
     fn note_end(&mut self, now: Instant, flows: u32) {
         if now.0 > self.burst_us + BURST_SETTLE_US {
             (self.burst, self.flows_before) = (0, flows);
+            self.burst_us = now.0;
         }
         self.burst += 1;
-        self.burst_us = now.0;
     }
 
     /// Whether nearly all flows of the backend ended together: its process died, even if another one listens by now.
@@ -110,10 +110,14 @@ impl Engine {
     pub(crate) fn note_end(&mut self, now: Instant, index: u16) {
         let backend = &mut self.backends[usize::from(index)];
         let flows = backend.flows;
+        let known = backend.question.all_ended();
         backend.question.note_end(now, flows);
         if backend.question.all_ended() {
             backend.health.is_another_process();
-            self.judge_pools(now);
+            if !known {
+                self.counters.add(Counter::BackendsRestarted);
+                self.judge_pools(now);
+            }
         }
     }
 
@@ -231,14 +235,11 @@ impl Engine {
         let question = &mut self.backends[usize::from(index)].question;
         question.pending = false;
         question.tries = 0;
-        if question.ends > 0 && question.all_ended() {
-            self.counters.add(Counter::BackendsRestarted);
-            let question = &mut self.backends[usize::from(index)].question;
-            question.ends = 0;
-            self.begin_sweep(index, Sweep::Restarted);
-            // Ends that come a little later belong to it too.
-            return self.due(index, now.ms() + BURST_PAUSE_MS);
-        }
+        let what = if question.all_ended() {
+            Sweep::Restarted
+        } else {
+            Sweep::CloseStands
+        };
         let settle_us = if question.ends >= BURST {
             BURST_SETTLE_US
         } else {
@@ -249,7 +250,7 @@ impl Engine {
         let settled_us = question.last_end_us + settle_us;
         let settled = question.ends == 0 || question.asked_us >= settled_us;
         if question.ends > 0 {
-            self.begin_sweep(index, Sweep::CloseStands);
+            self.begin_sweep(index, what);
         }
         if settled {
             let question = &mut self.backends[usize::from(index)].question;

@@ -110,7 +110,12 @@ impl Engine {
 
     fn swept(&mut self, now: Instant, id: FlowId, what: Sweep, out: &mut impl Output) -> Swept {
         match (what, self.flows[id].state) {
-            (Sweep::CloseStands, State::Held) => {
+            (Sweep::Gone, State::Held) => self.owner_gone(now, id, out),
+            // Connections that idle together may time out together. Each is saved once, then its close is believed.
+            (Sweep::Restarted, State::Held) if !self.flows[id].adopted_idle() => {
+                self.owner_gone(now, id, out);
+            }
+            (Sweep::CloseStands | Sweep::Restarted, State::Held) => {
                 let flow = &self.flows[id];
                 let question = &self.backends[usize::from(flow.owner.backend)].question;
                 if !question.settles(flow.sent_us) {
@@ -118,7 +123,6 @@ impl Engine {
                 }
                 self.close_stands(now, id, out);
             }
-            (Sweep::Gone | Sweep::Restarted, State::Held) => self.owner_gone(now, id, out),
             (Sweep::Gone, _) if self.owner_is_gone(now, id, out) => {}
             (Sweep::Drain, _) => return self.drain_flow(now, id, out),
             _ => return Swept::Stays,

@@ -310,3 +310,38 @@ fn a_server_that_closes_half_way_is_asked_in_every_protocol_with_boundaries() {
         w.rescued(&mut c, &sent);
     }
 }
+
+/// All connections of a pod that idle together and end together, three at least, cannot be told from a process that died
+/// and was started again at once. They are saved, and believed if it happens to them again before any request.
+#[test]
+fn ends_of_all_flows_together_are_a_restart_once() {
+    let mut w = World::new(2);
+    let all: Vec<Conn> = (0..8).map(|n| w.idle(n)).collect();
+    let first = all[0].pod;
+    let (mut moved, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|c| c.pod == first);
+    assert!(moved.len() >= 3, "{} on one pod", moved.len());
+    for c in &moved {
+        assert!(World::to_client(&w.ends(c, End::Fin)).is_empty(), "held");
+    }
+    let sent = w.run_ms(10);
+    for c in &mut moved {
+        w.rescued(c, &sent);
+    }
+    assert_eq!(w.count(Counter::BackendsRestarted), 1);
+    // Now all flows of the other pod, those that it has just been given among them.
+    w.run_ms(60);
+    for c in moved.iter().chain(&others) {
+        assert!(World::to_client(&w.ends(c, End::Fin)).is_empty(), "held");
+    }
+    let sent = w.run_ms(60);
+    assert_eq!(w.count(Counter::BackendsRestarted), 2);
+    assert_eq!(World::to_client(&sent).len(), moved.len(), "{sent:?}");
+    for c in &moved {
+        w.assert_state(c, "ServerFin");
+    }
+    let adopted = |c: &Conn| {
+        sent.iter()
+            .any(|s| s.is_adoption() && s.segment.seq.0 == c.seq)
+    };
+    assert!(others.iter().all(adopted));
+}
