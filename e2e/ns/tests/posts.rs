@@ -38,7 +38,7 @@ fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<(
     counting.protocol = Protocol::Http1;
     counting.on_backend_failure = BackendFailure::ReplayIdempotent;
     counting.migration = always();
-    // As in the rescue tests: a pod that dies again and again is used again as soon as it listens.
+    // A pod that fails so often is rightly ejected for ever longer; here it shall go on dying.
     counting.health.failures = 0;
     scene.config.policies.push(counting);
     scene.start()?;

@@ -105,8 +105,6 @@ fn scene(name: &str, pods: usize, migration: Migration) -> Result<Scene> {
         },
     )?;
     scene.config.policies[0].migration = migration;
-    // A pod that dies again and again is what these tests are about: it shall be used again as soon as it listens.
-    scene.config.policies[0].health.failures = 0;
     scene.start()?;
     Ok(scene)
 }
