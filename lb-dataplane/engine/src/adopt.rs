@@ -192,7 +192,8 @@ impl Engine {
             self.counters.add(Counter::FencedData);
         }
         if segment.flags.has(Flags::RST) {
-            let standby = std::mem::replace(&mut flow.standby, Leg::NONE);
+            let standby = flow.standby;
+            flow.standby.port = Leg::NONE.port;
             flow.bits.set(Bits::STANDBY_GONE, true);
             self.backends[usize::from(standby.backend)]
                 .release(standby.port, now.ms() + QUARANTINE_MS);
@@ -245,19 +246,20 @@ impl Engine {
         self.counters.add(Counter::MigrationsConfirmed);
         self.policies[usize::from(self.flows[id].policy)].moves_total += 1;
         self.backends[usize::from(new.backend)].moves_in += 1;
+        self.flows[id].standby = Leg::NONE;
         if !old.is_some() {
             return;
         }
         // A rescued flow is counted as such.
         self.backends[usize::from(old.backend)].moves_out += u64::from(!rescued);
-        self.flows[id].standby = Leg::NONE;
         self.close_leg(now, id, old, out);
     }
 
     /// The standby leg's pod has ended it; its end is answered in the client's name.
     pub(crate) fn drop_standby(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
-        let leg = std::mem::replace(&mut self.flows[id].standby, Leg::NONE);
+        let leg = self.flows[id].standby;
         if leg.is_some() {
+            self.flows[id].standby.port = Leg::NONE.port;
             self.close_leg(now, id, leg, out);
         }
     }

@@ -278,13 +278,15 @@ impl Engine {
 
     /// Silence or a bare RST.
     pub(crate) fn doubt(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
-        if self.flows[id].refusals > 0 {
-            // Some adoptions were refused, another one met silence.
+        let backend = self.flows[id].owner.backend;
+        let overdue = self.answer_due_ms(now, id) == 0 && self.may_replay_again(id);
+        if self.flows[id].refusals > 0 || overdue {
+            // Some adoptions were refused, another one met silence; or policy does not want to wait any longer.
             self.fate_unknown(now, id, out);
         } else if self.one_more_try(id) {
+            self.ask_for_life(now, backend, out);
             let _ = self.step(now, id, Event::Doubt, out);
         } else {
-            let backend = self.flows[id].owner.backend;
             self.not_adoptable(now, backend, |probe| probe.silent(now));
             self.fate_unknown(now, id, out);
         }
@@ -296,7 +298,7 @@ impl Engine {
         flow.tries <= ADOPTION_TRIES_MAX
     }
 
-    fn fate_unknown(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+    pub(crate) fn fate_unknown(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
         if flow.state == State::AdoptingIdle || flow.bits.has(Bits::PRELUDE) {
             // No request is at stake.

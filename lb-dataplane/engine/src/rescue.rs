@@ -235,8 +235,6 @@ impl Engine {
             return self.try_later(now, id, out);
         };
         let flow = &mut self.flows[id];
-        let former = flow.owner.backend;
-        let first = !flow.bits.has(Bits::RESCUE);
         if !request {
             flow.boundary = flow.client_next;
         } else if !flow.bits.has(Bits::UNSEEN) {
@@ -246,8 +244,12 @@ impl Engine {
         flow.bits.set(Bits::UNSEEN, false);
         flow.tries = 1;
         (flow.asked, flow.refusals) = (0, 0);
-        if first {
-            self.backends[usize::from(former)].rescued += 1;
+        if flow.standby.backend == Leg::NONE.backend {
+            // No leg any more, but whose flow it was counts when it is saved.
+            flow.standby = Leg {
+                backend: flow.owner.backend,
+                ..Leg::NONE
+            };
         }
         self.pending = leg;
         self.prepare_prelude(id);
@@ -318,6 +320,10 @@ impl Engine {
             return;
         }
         flow.bits.set(Bits::RESCUE, false);
+        // Without a port where it is gone: whose flow it was.
+        if let Some(former) = self.backends.get_mut(usize::from(flow.standby.backend)) {
+            former.rescued += 1;
+        }
         let replayed = flow.replays > 0;
         let policy = &mut self.policies[usize::from(flow.policy)];
         policy.rescues += 1;
@@ -348,7 +354,6 @@ impl Engine {
         let flow = &mut self.flows[id];
         flow.replays += 1;
         flow.bits.set(Bits::RESCUE, true);
-        self.backends[usize::from(backend)].rescued += 1;
         self.hand_over(id, leg);
         let _ = self.step(now, id, Event::ResponseTimeout, out);
     }

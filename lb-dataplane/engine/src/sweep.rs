@@ -137,6 +137,10 @@ impl Engine {
             State::SynSent => return self.syn_elsewhere(now, id, out),
             State::Fresh | State::Idle => {}
             State::Request if self.may_replay_again(id) => {}
+            State::AdoptingIdle => return self.adopter_is_gone(now, id, out),
+            State::Adopting if self.may_replay_again(id) => {
+                return self.adopter_is_gone(now, id, out);
+            }
             _ => return false,
         }
         // A process that closed its listener may still serve what it accepted; its flows leave with their next requests.
@@ -149,6 +153,16 @@ impl Engine {
         self.flows[id].bits.set(Bits::HELD_FIN, false);
         self.owner_gone(now, id, out);
         true
+    }
+
+    /// A flow that was given to a backend of which nothing is heard.
+    fn adopter_is_gone(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
+        let backend = self.flows[id].owner.backend;
+        let silent = self.backends[usize::from(backend)].health.down() == Some(Down::Silent);
+        if silent {
+            self.fate_unknown(now, id, out);
+        }
+        silent
     }
 
     /// A flow whose SYN nobody answered asks another backend: whether there is one.

@@ -82,7 +82,10 @@ impl Engine {
         let timeouts = &self.policies[usize::from(flow.policy)].spec.timeouts;
         let wait_ms = match timer {
             Action::ArmHandshake => timeouts.handshake.0 / 1_000,
-            Action::ArmAdoption => crate::adopt::ADOPTION_WAIT_MS << (flow.tries.clamp(1, 16) - 1),
+            Action::ArmAdoption => {
+                let wait_ms = crate::adopt::ADOPTION_WAIT_MS << (flow.tries.clamp(1, 16) - 1);
+                wait_ms.min(self.answer_due_ms(now, id).max(1))
+            }
             Action::ArmHalfClosed => timeouts.half_closed.0 / 1_000,
             Action::ArmLinger => LINGER_MS,
             Action::ArmHeld => HELD_MS,
@@ -99,11 +102,14 @@ impl Engine {
     }
 
     /// Until the outstanding request is overdue by its policy.
-    fn answer_due_ms(&self, now: Instant, id: FlowId) -> u64 {
+    pub(crate) fn answer_due_ms(&self, now: Instant, id: FlowId) -> u64 {
         let flow = &self.flows[id];
         let spec = &self.policies[usize::from(flow.policy)].spec;
         match spec.response_timeout {
-            Some(limit) if flow.state == State::Request && flow.bits.has(Bits::OUTSTANDING) => {
+            Some(limit)
+                if matches!(flow.state, State::Request | State::Adopting)
+                    && flow.bits.has(Bits::OUTSTANDING) =>
+            {
                 let waits_us = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
                 limit.0.saturating_sub(waits_us).div_ceil(1_000)
             }
