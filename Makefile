@@ -12,7 +12,7 @@ ROOT := -p baton-xsk -p baton-adopter -p host-shim -p lb-dataplane -p baton-lab 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo soak test test-pure test-root test-ns lint deny generate \
-        bench-engine bench-compare bench-migration bench-xsk fuzz clean
+        bench-engine bench-compare bench-migration bench-rescue fuzz clean
 
 help: ## Show this menu
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,10 @@ bench-compare: build ## Baton and HAProxy in the same layout and run; report in 
 
 bench-migration: build ## What a migrated request costs; report in target/bench
 	target/release/baton-demo migration-cost
+
+bench-rescue: setup ## What killed, frozen and draining pods cost their clients: the figures behind those namespace tests
+	$(CARGO) build $(CI) --workspace --bins
+	$(CARGO) test $(CI) -p baton-ns --test ns -- --test-threads=1 --nocapture rescue posts drain:: silence closes
 
 fuzz: ## Longer fuzzing of packets and protocol guards (ITERATIONS inputs for each target)
 	BOLERO_RANDOM_ITERATIONS=$(ITERATIONS) $(CARGO) test $(CI) -p baton-packet -p baton-guard --test fuzz
