@@ -59,7 +59,8 @@ generate: ## Write the generated files anew (docs/generated, docs/adoption-vecto
 
 bench-engine: ## Nanoseconds and instructions per packet (criterion, callgrind)
 	@tools/setup.sh bench
-	$(CARGO) bench -p baton-packet -- --quick --noplot
+	$(CARGO) bench -p baton-packet --bench packet -- --quick --noplot
+	$(CARGO) bench -p baton-guard --bench guard -- --quick --noplot
 	$(CARGO) bench -p baton-engine --bench engine -- --quick --noplot
 	@tools/instructions.sh
 
