@@ -42,16 +42,19 @@ fn closes_of_the_server_reach_the_client_in_order() -> Result<()> {
         ("client has finished sending", half_closed),
     ];
     for (name, way) in ways {
+        // The fastest of some rounds each: what the machine does beside takes time, too.
+        let (mut alone, mut balanced) = (Duration::MAX, Duration::MAX);
         for _ in 0..ROUNDS {
-            let alone = way(&scene, direct).with_context(|| format!("{name}, directly"))?;
+            let result = way(&scene, direct).with_context(|| format!("{name}, directly"))?;
+            alone = alone.min(result);
             let result = way(&scene, through).with_context(|| name.to_owned());
-            let balanced = scene.explained(result)?;
-            eprintln!("{name}: closed after {alone:?} directly, {balanced:?} through Baton");
-            ensure!(
-                balanced <= alone + SLACK,
-                "{name}: {balanced:?}, directly {alone:?}"
-            );
+            balanced = balanced.min(scene.explained(result)?);
         }
+        eprintln!("{name}: closed after {alone:?} directly, {balanced:?} through Baton");
+        ensure!(
+            balanced <= alone + SLACK,
+            "{name}: {balanced:?}, directly {alone:?}"
+        );
     }
     let figures = scene.nothing_lost(0)?;
     ensure!(
