@@ -143,7 +143,7 @@ pub struct Migration {
 /// Whether and when flows move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MigrationMode {
-    /// Flows stay.
+    /// Flows stay, but for those of a backend that drains or died.
     Never,
     /// At a boundary, when another backend is notably better.
     #[default]

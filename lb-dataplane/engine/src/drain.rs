@@ -268,7 +268,7 @@ impl Engine {
         names
     }
 
-    /// Both bits that a hand-over begins with.
+    /// What every hand-over from a living owner begins with.
     pub(crate) fn hand_over(&mut self, id: FlowId, leg: Leg) {
         let flow = &mut self.flows[id];
         flow.tries = 1;

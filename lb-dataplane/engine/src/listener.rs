@@ -89,6 +89,7 @@ impl Question {
         let enough = u64::from(self.flows_before) * ALL_PERCENT;
         self.burst >= BURST && u64::from(self.burst) * 100 >= enough
     }
+
     /// Whether a listener answered long enough after a flow's end (us, wrapping) for the end to stand.
     pub(crate) fn settles(&self, ended_us: u32) -> bool {
         let age_us = (self.answered_us as u32).wrapping_sub(ended_us) as i32;

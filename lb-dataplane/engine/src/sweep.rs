@@ -67,7 +67,6 @@ impl Engine {
         for index in 0..self.backends.len() as u16 {
             if let Some(progress) = self.backends[usize::from(index)].sweep {
                 let next = self.sweep_piece(now, index, progress, out);
-                // A verdict that came in the meantime has begun anew.
                 let (next, due_ms) = next.unzip();
                 self.backends[usize::from(index)].sweep = next;
                 self.sweep_due_ms = self.sweep_due_ms.into_iter().chain(due_ms).min();
