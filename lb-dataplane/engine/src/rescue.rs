@@ -67,7 +67,10 @@ impl Engine {
             return Ended::Passes;
         }
         match state {
-            State::Request => self.ends_with_request(now, id, acked, out),
+            State::Request => {
+                self.flows[id].bits.set(Bits::HELD_FIN, fin);
+                self.ends_with_request(now, id, acked, out)
+            }
             State::Response if !self.answered(id) => {
                 if !self.tracker(id).is_some_and(baton_guard::Tracker::closing) {
                     self.count_lost(id, Lost::ResponseBegun);
@@ -203,7 +206,23 @@ impl Engine {
         self.try_rescue(now, id, out);
     }
 
+    /// The same for one that went without a word.
+    pub(crate) fn owner_silent(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        self.strand(now, id, Counter::OwnersSilent, out);
+        self.try_rescue(now, id, out);
+    }
+
     pub(crate) fn becomes_orphan(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        let how = if self.flows[id].bits.has(Bits::HELD_FIN) {
+            Counter::OwnersClosed
+        } else {
+            Counter::OwnersReset
+        };
+        self.strand(now, id, how, out);
+    }
+
+    fn strand(&mut self, now: Instant, id: FlowId, how: Counter, out: &mut impl Output) {
+        self.counters.add(how);
         self.flows[id].tries = 0;
         let _ = self.step(now, id, Event::OwnerGone, out);
         self.flows[id].moved_ms = now.ms32();

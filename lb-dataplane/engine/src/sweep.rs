@@ -6,7 +6,7 @@ use crate::{
     Engine, Output,
     backend::Use,
     engine::Instant,
-    flow::{Bits, FlowId},
+    flow::FlowId,
     health::Down,
     states::{Event, State},
 };
@@ -149,8 +149,7 @@ impl Engine {
         if !silent || flow.pin.is_some() || !(request || self.at_rest(id)) || !self.may_rescue(id) {
             return false;
         }
-        self.flows[id].bits.set(Bits::HELD_FIN, false);
-        self.owner_gone(now, id, out);
+        self.owner_silent(now, id, out);
         true
     }
 

@@ -37,6 +37,9 @@ fn a_flow_at_rest_outlives_its_pod_and_the_client_sees_nothing() {
             w.exchange_anywhere(&mut c);
             assert_eq!(w.count(Counter::Rescues), 1);
             assert_eq!(w.count(Counter::Stranded), 1);
+            let closed = u64::from(matches!(how, End::Fin));
+            assert_eq!(w.count(Counter::OwnersClosed), closed);
+            assert_eq!(w.count(Counter::OwnersReset), 1 - closed);
             assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
             let state = w.engine.state(w.now);
             assert_eq!(state.policies[0].rescues_total, 1);
