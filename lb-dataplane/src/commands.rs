@@ -43,6 +43,8 @@ pub enum Command {
     Routes(Vec<Route>),
     /// A neighbour has this link-layer address, or none.
     Neighbour(IpAddr, Option<Mac>),
+    /// Whether the dataplane's interface is up.
+    Link(bool),
     /// What the active check of a backend found; none: it is no longer checked. A backend that is not served (any more)
     /// is not meant.
     Health {

@@ -203,6 +203,7 @@ impl Worker {
             Command::Keys(keys) => self.engine.set_keys(&keys),
             Command::Routes(routes) => self.engine.set_routes(&routes),
             Command::Neighbour(address, mac) => self.engine.set_neighbour(address, mac),
+            Command::Link(up) => self.engine.set_link(now, up),
             Command::Health {
                 policy,
                 backend,

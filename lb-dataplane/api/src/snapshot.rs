@@ -1,6 +1,6 @@
 //! What a dataplane shall do: policies, their frontends and backends.
 
-use crate::{BackendFailure, Drain, Health, Micros};
+use crate::{BackendFailure, Drain, Health, Micros, validate::shortened};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -228,10 +228,10 @@ pub struct SnapshotError {
 }
 
 impl Endpoint {
-    /// The address and port, if the port is not 0.
+    /// The address and port, if the port is not 0. An IPv4 address in IPv6 clothes (RFC 4291 section 2.5.5.2) is that IPv4 address.
     #[must_use]
     pub fn new(address: IpAddr, port: u16) -> Option<Self> {
-        (port != 0).then(|| Self(SocketAddr::new(address, port)))
+        (port != 0).then(|| Self(SocketAddr::new(address.to_canonical(), port)))
     }
 
     /// The address.
@@ -257,14 +257,19 @@ impl FromStr for Endpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        text.parse::<SocketAddr>()
-            .ok()
-            .and_then(|a| Self::new(a.ip(), a.port()))
-            .ok_or_else(|| {
-                format!(
-                    "`{text}` is not an address and port: expected as 10.0.0.1:80 or [fd00::1]:80"
-                )
-            })
+        let parsed = text.parse::<SocketAddr>().ok();
+        let endpoint = parsed.and_then(|a| Self::new(a.ip(), a.port()));
+        match (parsed, endpoint) {
+            (Some(written), Some(meant)) if written.ip() != meant.address() => Err(format!(
+                "`{}` is an IPv4 address written as IPv6: expected {meant}",
+                shortened(text)
+            )),
+            (_, Some(endpoint)) => Ok(endpoint),
+            _ => Err(format!(
+                "`{}` is not an address and port: expected as 10.0.0.1:80 or [fd00::1]:80",
+                shortened(text)
+            )),
+        }
     }
 }
 

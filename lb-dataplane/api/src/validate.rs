@@ -237,7 +237,7 @@ fn host(at: &str, host: &str) -> Checked {
 }
 
 /// A wrong text in an error: no control characters, no pages of it.
-fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     const MAX: usize = 60;
     let mut shown: String = text.escape_debug().take(MAX).collect();
     if text.escape_debug().nth(MAX).is_some() {
@@ -292,7 +292,8 @@ fn name(at: &str, name: &str) -> Checked {
         return refuse(
             format!("{at}.name"),
             format!(
-                "`{name}` is not a name: expected 1 to {LIMIT_NAME_BYTES} letters, digits, `-`, `.`, `_` or `/`"
+                "`{}` is not a name: expected 1 to {LIMIT_NAME_BYTES} letters, digits, `-`, `.`, `_` or `/`",
+                shortened(name)
             ),
         );
     }

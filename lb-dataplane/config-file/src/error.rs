@@ -87,10 +87,20 @@ impl fmt::Display for ConfigError {
             }
         }
         if !self.field.is_empty() {
-            write!(f, ": {}", self.field)?;
+            write!(f, ": {}", one_line(&self.field))?;
         }
-        write!(f, ": {}", self.problem)
+        write!(f, ": {}", one_line(&self.problem))
     }
+}
+
+/// Texts of the file may hold line ends and terminal escapes; a refusal is one plain line.
+fn one_line(text: &str) -> String {
+    let plain = |c: char| {
+        let escaped = c.is_control().then(|| c.escape_debug());
+        let same = (!c.is_control()).then_some(c);
+        escaped.into_iter().flatten().chain(same)
+    };
+    text.chars().flat_map(plain).collect()
 }
 
 impl std::error::Error for ConfigError {}

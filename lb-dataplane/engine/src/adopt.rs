@@ -7,12 +7,14 @@ use crate::{
     backend::{QUARANTINE_MS, QUARANTINE_STALE_MS, Use},
     counters::Counter,
     engine::Instant,
-    flow::{Bits, FlowId, Leg},
+    flow::{Bits, Flow, FlowId, Leg},
+    mutants::Mutant,
     policy::Ties,
     states::{Frame, State},
 };
 use baton_packet::{
-    Adoption, Decoded, Flags, MessageKind, Segment, build_adoption, build_segment, timestamps,
+    Adoption, Decoded, Flags, MessageKind, Segment, SeqNumber, build_adoption, build_segment,
+    timestamps,
 };
 
 /// First wait for any sign of the new owner; it doubles with each try. A pod network answers in well under
@@ -20,6 +22,14 @@ use baton_packet::{
 pub(crate) const ADOPTION_WAIT_MS: u64 = 45;
 /// Tries, the first included: 45 + 90 + 180 + 360 + 720 + 1,440 ms, under the 3 s that people wait.
 pub(crate) const ADOPTION_TRIES_MAX: u8 = 6;
+
+/// How far a challenge's ACK number is behind: more than a window without scaling.
+const CHALLENGE_BEHIND: u32 = 1 << 17;
+
+/// What a challenge acknowledges: older than what a client that was heard of lately may still ask for.
+pub(crate) fn challenge_ack(flow: &Flow) -> SeqNumber {
+    flow.server_next.add(CHALLENGE_BEHIND.wrapping_neg())
+}
 
 impl Engine {
     /// Decides whether the flow moves with this request, of which a copy is kept, and makes everything ready for it: target
@@ -169,6 +179,21 @@ impl Engine {
         self.emit(out, |buffer| build_segment(buffer, &spec));
     }
 
+    /// A keepalive with an ACK number that no segment of the client's has at this time: a kernel without a socket answers it
+    /// with a RST of that number, and a socket with an ACK, or not at all (RFC 5961 section 5).
+    pub(crate) fn challenge_owner(&mut self, id: FlowId, out: &mut impl Output) {
+        let flow = &self.flows[id];
+        let Some(mut spec) = self.to_leg(flow.owner) else {
+            return;
+        };
+        spec.seq = flow.client_acked.add(u32::MAX);
+        spec.ack = challenge_ack(flow);
+        spec.window = flow.client_window;
+        spec.timestamps = Self::client_stamps(flow);
+        spec.payload = &[0];
+        self.emit(out, |buffer| build_segment(buffer, &spec));
+    }
+
     /// Acknowledges to the owner what the client never sees.
     pub(crate) fn ack_owner(&mut self, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
@@ -183,7 +208,16 @@ impl Engine {
     }
 
     /// A segment from the old owner while the new one is unconfirmed: fenced.
-    pub(crate) fn on_standby(&mut self, now: Instant, segment: &Segment, id: FlowId) -> Verdict {
+    pub(crate) fn on_standby(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        segment: &Segment,
+        id: FlowId,
+    ) -> Verdict {
+        if self.mutated(Mutant::SkipFencing) {
+            return self.forward_to_client(frame, segment, id);
+        }
         self.counters.add(Counter::Fenced);
         let flow = &mut self.flows[id];
         debug_assert!(matches!(flow.state, State::Adopting | State::AdoptingIdle));
@@ -216,8 +250,8 @@ impl Engine {
         self.flows[id].bits.set(Bits::MOVED, true);
     }
 
-    /// Another port towards the same backend; the old one rests. Without a free one, the old one stays and
-    /// the next try may find one.
+    /// Another port towards the same backend; the old one rests. There is a free one: the caller has
+    /// looked.
     pub(crate) fn renew_port(&mut self, now: Instant, id: FlowId) {
         let leg = self.flows[id].owner;
         let Some(port) = self.backends[usize::from(leg.backend)].ports.take(now.ms()) else {
@@ -252,7 +286,18 @@ impl Engine {
         }
         // A rescued flow is counted as such.
         self.backends[usize::from(old.backend)].moves_out += u64::from(!rescued);
-        self.close_leg(now, id, old, out);
+        if self.mutated(Mutant::LeaveOldLeg) {
+            self.backends[usize::from(old.backend)].release(old.port, now.ms() + QUARANTINE_MS);
+            return;
+        }
+        // An owner that was overdue has the request, or some of it.
+        let flow = &self.flows[id];
+        let reached = if rescued {
+            flow.client_next
+        } else {
+            flow.boundary
+        };
+        self.close_leg(now, id, old, reached, out);
     }
 
     /// The standby leg's pod has ended it; its end is answered in the client's name.
@@ -260,13 +305,20 @@ impl Engine {
         let leg = self.flows[id].standby;
         if leg.is_some() {
             self.flows[id].standby.port = Leg::NONE.port;
-            self.close_leg(now, id, leg, out);
+            self.close_leg(now, id, leg, self.flows[id].client_next, out);
         }
     }
 
     /// Closes a leg in order, or resets it where the table of closing legs is full.
-    pub(crate) fn close_leg(&mut self, now: Instant, id: FlowId, leg: Leg, out: &mut impl Output) {
-        if !self.begin_close(now, id, leg) {
+    pub(crate) fn close_leg(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        leg: Leg,
+        reached: SeqNumber,
+        out: &mut impl Output,
+    ) {
+        if !self.begin_close(now, id, leg, reached) {
             self.reset_leg(id, leg, out);
             self.counters.add(Counter::LegsReset);
             self.backends[usize::from(leg.backend)].release(leg.port, now.ms() + QUARANTINE_MS);

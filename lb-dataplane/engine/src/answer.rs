@@ -9,6 +9,7 @@ use crate::{
     counters::Counter,
     engine::Instant,
     flow::{Bits, FlowId, Leg},
+    mutants::Mutant,
     pins::{Lost, PinReason},
     session::Restored,
     states::{Event, State},
@@ -21,6 +22,15 @@ const WINDOW_MAX: i32 = 1 << 30;
 /// Each segment of a request that meets a listener draws a bare RST of its own. After the first one, further
 /// ones wait this long for the answer to the second adoption, which a pod network brings in well under 1 ms.
 const RST_PAUSE_MS: u64 = 2;
+
+/// What says that another socket is on the new leg's tuple.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    /// The adopter: it created nothing.
+    Refusal,
+    /// Numbers that do not fit.
+    None,
+}
 
 /// What a segment from an unconfirmed owner comes to.
 pub(crate) enum Judged {
@@ -56,7 +66,7 @@ impl Engine {
                 return Judged::Done(Verdict::Absorbed);
             };
             if segment.seq != next || segment.ack != boundary {
-                self.counters.add(Counter::ForgedAnswers);
+                self.counters.add(Counter::LateAnswers);
                 return Judged::Done(Verdict::Absorbed);
             }
             self.refused(now, id, reason, SeqNumber(server_ts), out);
@@ -69,7 +79,12 @@ impl Engine {
         // One byte before the expected one are zero-window and keepalive probes.
         let expected =
             (-1..=WINDOW_MAX).contains(&segment.seq.since(next)) && !flags.has(Flags::SYN);
-        if flags.has(Flags::RST) && !flags.has(Flags::ACK) {
+        let bare = flags.has(Flags::RST) && !flags.has(Flags::ACK);
+        if bare && self.mutated(Mutant::CommitOnReset) {
+            let _ = self.step(now, id, Event::Confirmed, out);
+            return Judged::Done(Verdict::Absorbed);
+        }
+        if bare {
             // Either the adoption was lost on the way and the request met a listener, or the socket is gone, or
             // there is no adopter. Asking again tells the first two apart: the adopter remembers.
             if segment.seq == next {
@@ -78,17 +93,24 @@ impl Engine {
             return Judged::Done(Verdict::Absorbed);
         }
         if !acked || !expected {
-            if !flags.has(Flags::RST) {
+            if self.mutated(Mutant::CommitOnStale) {
+                let _ = self.step(now, id, Event::Confirmed, out);
+            } else if !flags.has(Flags::RST) {
                 // Not this connection's numbers: somebody else's socket is on the tuple.
-                self.stale_in_the_way(now, id, owner, segment.ack, out);
+                self.stale_in_the_way(now, id, owner, segment.ack, Proof::None, out);
             }
             return Judged::Done(Verdict::Absorbed);
         }
         let ended = flags.any(Flags::RST | Flags::FIN) && segment.payload_len() == 0;
         let restoring = self.flows[id].bits.has(Bits::PRELUDE);
         if ended && (idle || restoring || segment.ack == boundary) {
-            // The application took the connection and ended, before it had any of the request.
-            self.never_had_it(now, id, Event::Withdrawn, out);
+            // The application took the connection and ended, before it had any of the request. That says nothing about a socket
+            // that an earlier one of several adoptions may have made in a process that is gone.
+            if self.flows[id].asked > 1 {
+                self.fate_unknown(now, id, out);
+            } else {
+                self.never_had_it(now, id, Event::Withdrawn, out);
+            }
             return Judged::Done(Verdict::Absorbed);
         }
         if ended && self.may_replay_again(id) {
@@ -178,13 +200,14 @@ impl Engine {
         }
         let flow = &mut self.flows[id];
         flow.refusals = flow.refusals.saturating_add(1);
-        if flow.refusals < flow.asked {
+        let open = flow.refusals < flow.asked;
+        if open && !self.mutated(Mutant::FirstRefusalDecides) {
             // Another adoption is on its way and may still be taken: until that one is refused too, handing
             // the request on could execute it twice.
             return;
         }
         if reason == Reason::TupleInUse {
-            self.stale_in_the_way(now, id, owner, in_the_way, out);
+            self.stale_in_the_way(now, id, owner, in_the_way, Proof::Refusal, out);
         } else {
             self.never_had_it(now, id, Event::Refused, out);
         }
@@ -266,11 +289,17 @@ impl Engine {
         id: FlowId,
         leg: Leg,
         expects: SeqNumber,
+        proof: Proof,
         out: &mut impl Output,
     ) {
         self.reset_stale(leg, expects, out);
-        if self.one_more_try(id) {
+        let another = self.backends[usize::from(leg.backend)]
+            .ports
+            .has_one(now.ms());
+        if self.one_more_try(id) && another {
             let _ = self.step(now, id, Event::TupleTaken, out);
+        } else if proof == Proof::Refusal {
+            self.never_had_it(now, id, Event::Refused, out);
         } else {
             self.fate_unknown(now, id, out);
         }
@@ -303,6 +332,9 @@ impl Engine {
         if flow.state == State::AdoptingIdle || flow.bits.has(Bits::PRELUDE) {
             // No request is at stake.
             return self.never_had_it(now, id, Event::Withdrawn, out);
+        }
+        if self.mutated(Mutant::RollBackTaken) {
+            return self.never_had_it(now, id, Event::Refused, out);
         }
         let standby_gone = flow.bits.has(Bits::STANDBY_GONE);
         if self.may_replay_again(id) {

@@ -6,6 +6,7 @@ use crate::{
     engine::Instant,
     flow::{Bits, FlowId, to_addr},
     guards::From,
+    mutants::Mutant,
     pins::{Lost, PinReason},
     states::{Event, Frame, State},
 };
@@ -112,7 +113,23 @@ impl Engine {
         }
         let end = segment.seq.add(segment.seq_len());
         let mut treat = Frame::Forward;
-        if end.after(self.flows[id].client_next) {
+        let flow = &self.flows[id];
+        let new = segment.seq_len() > 0 && end.after(flow.client_next);
+        let comes_again = match flow.state {
+            // A close before the connection is known to be open would be forgotten.
+            State::SynAcked => segment.flags.has(Flags::FIN),
+            // What is behind a gap, or begins no request, cannot be kept; the client sends it again.
+            State::Held | State::Orphan => {
+                segment.seq.after(flow.client_next)
+                    || (segment.payload_len() > 0 && !self.may_keep(segment, id))
+            }
+            _ => false,
+        };
+        if new && comes_again {
+            return Verdict::Absorbed;
+        }
+        // A segment without bytes may be ahead of lost ones (RFC 9293 section 3.8.1: it carries SND.NXT). It fills no gap.
+        if new {
             if segment.payload_len() > 0 {
                 treat = self.client_data(now, frame, segment, id, out);
             }
@@ -143,10 +160,18 @@ impl Engine {
         verdict
     }
 
+    /// Whether the bytes begin a request, or go on with one that is kept.
+    fn may_keep(&self, segment: &Segment, id: FlowId) -> bool {
+        let flow = &self.flows[id];
+        let acked = segment.ack == flow.server_next && flow.all_acked();
+        flow.bits.has(Bits::KEPT_WHOLE) || (acked && self.at_rest(id))
+    }
+
     /// The flow is idle once everything is answered and acknowledged.
     #[inline]
     pub(crate) fn comes_to_rest(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
-        if self.flows[id].all_acked() && self.answered(id) {
+        let acked = self.flows[id].all_acked() || self.mutated(Mutant::MoveUnacked);
+        if acked && self.answered(id) {
             let _ = self.step(now, id, Event::AllAcked, out);
             self.settle_guard(id);
         }
@@ -223,8 +248,9 @@ impl Engine {
         let ahead = segment.seq.since(flow.client_next);
         let (gap, seen) = (ahead.max(0) as u32, ahead.min(0).unsigned_abs() as usize);
         // The sequence-number half of the boundary rule, and that the owner holds no state of the conversation.
+        let acked = segment.ack == flow.server_next && flow.all_acked();
         let boundary =
-            ahead == 0 && segment.ack == flow.server_next && flow.all_acked() && self.at_rest(id);
+            ahead == 0 && (acked || self.mutated(Mutant::MoveUnacked)) && self.at_rest(id);
         let whole = !segment.flags.has(Flags::FIN);
         let data = segment.data(frame);
         if state == State::Fresh

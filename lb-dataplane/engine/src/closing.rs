@@ -27,8 +27,11 @@ const CLOSE_WAIT_MS: u64 = 60_000;
 #[derive(Clone)]
 pub(crate) struct ClosingLeg {
     leg: Leg,
-    /// Sequence number of our FIN.
+    /// Sequence number of our FIN: behind the last byte that the pod has, as far as is known.
     fin: SeqNumber,
+    /// Between these two is what the pod may have: it was sent some bytes of which nothing was heard.
+    from: SeqNumber,
+    reached: SeqNumber,
     /// Next byte of the pod's.
     ack: SeqNumber,
     window: u16,
@@ -54,6 +57,8 @@ impl Closing {
             .map(|i| ClosingLeg {
                 leg: Leg::NONE,
                 fin: SeqNumber(0),
+                from: SeqNumber(0),
+                reached: SeqNumber(0),
                 ack: SeqNumber(0),
                 window: 0,
                 stamps: None,
@@ -111,12 +116,20 @@ impl Engine {
         self.flows.limit() + id
     }
 
-    /// Puts a flow's former leg into the table; `false` if it is full.
-    pub(crate) fn begin_close(&mut self, now: Instant, id: FlowId, leg: Leg) -> bool {
+    /// Puts a flow's former leg, which was sent nothing behind `reached`, into the table; `false` if it is full.
+    pub(crate) fn begin_close(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        leg: Leg,
+        reached: SeqNumber,
+    ) -> bool {
         let flow = &self.flows[id];
         let entry = ClosingLeg {
             leg,
-            fin: flow.boundary,
+            fin: reached,
+            from: flow.boundary,
+            reached,
             ack: flow.server_next,
             window: flow.client_window,
             stamps: flow
@@ -179,10 +192,17 @@ impl Engine {
             return self.send_fin(now, id, out);
         }
         if let Some(mut spec) = self.closing_spec(id) {
-            spec.seq = self.closing.legs[id as usize].fin.add(1);
+            let entry = &self.closing.legs[id as usize];
+            // Only the exact number resets (RFC 5961 section 3.2). Whether the FIN arrived is not known before it is acknowledged.
+            let fin = entry.fin;
+            let numbers = [fin, fin.add(1)];
             spec.flags = Flags::RST | Flags::ACK;
+            spec.window = 0;
             self.counters.add(Counter::ResetsToBackends);
-            self.emit(out, |buffer| build_segment(buffer, &spec));
+            for seq in &numbers[usize::from(entry.fin_acked)..] {
+                spec.seq = *seq;
+                self.emit(out, |buffer| build_segment(buffer, &spec));
+            }
         }
         self.end_close(now, id, Counter::LegsReset);
     }
@@ -212,6 +232,15 @@ impl Engine {
             self.wheel
                 .arm(self.flows.limit() + id, now.ms() + CLOSE_WAIT_MS);
         }
+        // Its kernel says which byte it wants next: the FIN was in front of that, or behind a gap.
+        let elsewhere = entry.tries > 0
+            && !entry.fin_acked
+            && segment.ack != entry.fin
+            && segment.ack.at_or_after(entry.from)
+            && segment.ack.at_or_before(entry.reached);
+        if elsewhere {
+            entry.fin = segment.ack;
+        }
         if segment.payload_len() > 0 {
             self.counters.add(Counter::FencedData);
         }
@@ -222,8 +251,8 @@ impl Engine {
             entry.ack = end;
             entry.pod_fin |= closes;
         }
-        if closes && entry.tries == 0 {
-            // The application closed before our FIN left: answer with it, which also acknowledges.
+        if (closes && entry.tries == 0) || (elsewhere && entry.tries < FIN_TRIES_MAX) {
+            // The application closed before our FIN left, or the FIN has to go again: it also acknowledges.
             self.send_fin(now, id, out);
             return Verdict::Absorbed;
         }

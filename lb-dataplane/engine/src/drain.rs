@@ -148,7 +148,7 @@ impl Engine {
         let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
         let Some(leg) = self.rescue_leg(now, id, Some(owner), out) else {
             let policy = &self.policies[usize::from(self.flows[id].policy)];
-            return if policy.someone_adopts(v6, owner, &self.backends, now) {
+            return if policy.someone_adopts(v6, Some(owner), &self.backends, now) {
                 Swept::NoRoom
             } else {
                 Swept::Stays
@@ -205,7 +205,7 @@ impl Engine {
             return;
         }
         self.backends[usize::from(leg.backend)].flows -= 1;
-        self.close_leg(now, id, leg, out);
+        self.close_leg(now, id, leg, self.flows[id].client_next, out);
     }
 
     /// How far the drain of a backend is.

@@ -164,7 +164,8 @@ impl Engine {
             || flow.standby.is_some()
             || matches!(flow.state, State::Adopting | State::AdoptingIdle);
         let numbers = [flow.boundary, flow.client_next];
-        for seq in &numbers[usize::from(!unconfirmed)..] {
+        let one = !unconfirmed || numbers[0] == numbers[1];
+        for seq in &numbers[usize::from(one)..] {
             spec.seq = *seq;
             self.emit(out, |buffer| build_segment(buffer, &spec));
         }

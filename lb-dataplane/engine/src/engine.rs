@@ -11,6 +11,7 @@ use crate::{
     guards::Guards,
     kept::Kept,
     lookup::Lookup,
+    mutants::Mutant,
     policy::Policy,
     routes::{Hops, Route, Routes},
     states::{Action, Event, Frame, Meaning, State, meaning},
@@ -122,6 +123,10 @@ pub struct Engine {
     pub(crate) resolve_again_ms: u64,
     /// The leg that the current event redirects its flow to.
     pub(crate) pending: Leg,
+    /// The dataplane's own interface is down: silence says nothing about anybody.
+    pub(crate) link_down: bool,
+    #[cfg(feature = "mutants")]
+    pub(crate) mutant: Option<crate::mutants::Mutant>,
     resets_left: u32,
     resets_second: u64,
 }
@@ -184,6 +189,9 @@ impl Engine {
             sweep_due_ms: None,
             resolve_again_ms: now.ms(),
             pending: Leg::NONE,
+            link_down: false,
+            #[cfg(feature = "mutants")]
+            mutant: None,
             resets_left: RESETS_PER_SECOND,
             resets_second: 0,
             settings,
@@ -192,7 +200,16 @@ impl Engine {
 
     /// Sets the adoption keys with their epochs; the first signs, all verify.
     pub fn set_keys(&mut self, keys: &[(u8, AdoptionKey)]) {
-        self.keys = keys.to_vec();
+        let old = std::mem::replace(&mut self.keys, keys.to_vec());
+        if old.first() != self.keys.first() {
+            // `Ready` was said to another key: who does not know this one would drop adoptions.
+            for backend in &mut self.backends {
+                backend.probe.forget();
+            }
+        }
+        if self.mutated(Mutant::KeepOldKeys) {
+            self.keys.extend(old);
+        }
         self.next_probe_ms = 0;
     }
 
@@ -205,6 +222,18 @@ impl Engine {
     /// Tells what the kernel knows of a neighbour.
     pub fn set_neighbour(&mut self, address: IpAddr, mac: Option<Mac>) {
         self.hops.set(address, mac);
+    }
+
+    /// Tells whether the dataplane's own interface is up. While it is down no timer runs: nothing that is not heard means
+    /// anything.
+    pub fn set_link(&mut self, now: Instant, up: bool) {
+        self.link_down = !up;
+        if up {
+            for backend in &mut self.backends {
+                backend.health.heard(now);
+                backend.question.start_again();
+            }
+        }
     }
 
     /// An address whose link-layer address is needed; call until `None`, then ask the kernel for each.
@@ -391,12 +420,16 @@ impl Engine {
     fn release(&mut self, now: Instant, id: FlowId) {
         self.wheel.cancel(id);
         let free_at = now.ms() + QUARANTINE_MS;
-        self.drop_owner(id, free_at);
+        if !self.mutated(Mutant::LeakPort) {
+            self.drop_owner(id, free_at);
+        }
         let standby = self.flows[id].standby;
         if standby.is_some() {
             self.backends[usize::from(standby.backend)].release(standby.port, free_at);
         }
-        self.drop_kept(id);
+        if !self.mutated(Mutant::LeakKept) {
+            self.drop_kept(id);
+        }
         self.drop_guard(id);
         self.policies[usize::from(self.flows[id].policy)].flows -= 1;
         self.counters.add(Counter::FlowsClosed);

@@ -6,6 +6,7 @@
 use crate::{
     Engine,
     flow::{FlowId, NONE},
+    mutants::Mutant,
     pins::PinReason,
 };
 use baton_api::Protocol;
@@ -92,21 +93,11 @@ impl Engine {
     /// Shows new bytes to the guard. `gap` bytes in front of them were not seen.
     #[inline]
     pub(crate) fn follow(&mut self, id: FlowId, from: From, gap: u32, data: &[u8]) {
-        let flow = &self.flows[id];
-        if flow.pin.is_some() {
+        if self.flows[id].guard == NONE && !self.begin_to_follow(id) {
             return;
         }
-        let Some(guard) = guard_of(self.protocol(id)) else {
-            return;
-        };
-        let flow = &mut self.flows[id];
-        if flow.guard == NONE {
-            match self.guards.take(guard) {
-                Some(slot) => flow.guard = slot,
-                None => return self.pin(id, PinReason::GuardsFull),
-            }
-        }
-        let Some(tracker) = self.guards.slots.get_mut(flow.guard as usize) else {
+        let slot = self.flows[id].guard;
+        let Some(tracker) = self.guards.slots.get_mut(slot as usize) else {
             return;
         };
         match from {
@@ -118,16 +109,31 @@ impl Engine {
         }
     }
 
+    /// Gives the flow a tracker, if its protocol has a guard and nothing is against it.
+    fn begin_to_follow(&mut self, id: FlowId) -> bool {
+        if self.flows[id].pin.is_some() {
+            return false;
+        }
+        let Some(guard) = guard_of(self.protocol(id)) else {
+            return false;
+        };
+        match self.guards.take(guard) {
+            Some(slot) => self.flows[id].guard = slot,
+            None => self.pin(id, PinReason::GuardsFull),
+        }
+        self.flows[id].guard != NONE
+    }
+
     /// Whether all requests are answered, as far as the protocol tells; the bare rule tells nothing.
     #[inline]
     pub(crate) fn answered(&self, id: FlowId) -> bool {
-        self.tracker(id).is_none_or(|t| t.unanswered() == 0)
+        self.tracker(id).is_none_or(|t| t.unanswered() == 0) || self.mutated(Mutant::MovePipelined)
     }
 
     /// Whether no state ties the flow to its owner between two requests.
     #[inline]
     pub(crate) fn at_rest(&self, id: FlowId) -> bool {
-        self.tracker(id).is_none_or(Tracker::at_rest)
+        self.tracker(id).is_none_or(Tracker::at_rest) || self.mutated(Mutant::MovePipelined)
     }
 
     /// The tracker that has nothing to remember goes back.

@@ -44,10 +44,17 @@ impl Engine {
                 flow.state,
                 State::Closed | State::Parted | State::SynSent | State::SynAcked
             );
-            if same || !over {
-                // A retransmission, or for the backend's kernel to challenge (RFC 5961 section 4).
+            if same {
                 let owner = flow.owner;
                 return self.forward_to_leg(frame, segment, owner);
+            }
+            if !over {
+                // Challenged here (RFC 5961 section 4): a backend that knows the flow no more would open another connection
+                // inside of it. A client that means it answers with an exact RST, and sends its SYN again.
+                if self.may_reset(now) {
+                    self.ack_client(id, out);
+                }
+                return Verdict::Absorbed;
             }
             // The client reuses its port for a new connection.
             let _ = self.step(now, id, Event::ClientRst, out);

@@ -32,6 +32,7 @@ mod kept;
 mod listener;
 mod lookup;
 mod maglev;
+mod mutants;
 mod pins;
 mod policy;
 mod ports;
@@ -50,6 +51,8 @@ mod wrr;
 pub use apply::ApplyError;
 pub use counters::{Counter, DropReason};
 pub use engine::{Engine, Instant, Output, Settings, SettingsError, Verdict};
+#[cfg(feature = "mutants")]
+pub use mutants::Mutant;
 pub use pins::{Lost, PinReason};
 pub use routes::Route;
 

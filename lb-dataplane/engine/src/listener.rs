@@ -96,6 +96,12 @@ impl Question {
         i64::from(age_us) >= self.settle_us as i64
     }
 
+    /// What was asked so far may never have left.
+    pub(crate) fn start_again(&mut self) {
+        self.tries = 0;
+        self.pending = false;
+    }
+
     pub(crate) fn is_on(&self, port: u16) -> bool {
         self.port == port
     }
@@ -152,7 +158,7 @@ impl Engine {
     }
 
     fn send_question(&mut self, now: Instant, index: u16, out: &mut impl Output) {
-        let isn = SeqNumber(self.rng.u32(..));
+        let fresh = SeqNumber(self.rng.u32(..));
         let backend = &mut self.backends[usize::from(index)];
         if backend.question.port == 0
             && let Some(port) = backend.ports.take(now.ms())
@@ -166,7 +172,12 @@ impl Engine {
             return self.due(index, now.ms() + 1);
         }
         let question = &mut backend.question;
-        question.isn = isn;
+        if question.tries == 0 {
+            question.isn = fresh;
+        }
+        // A repetition keeps its number: the pod may have the first one, and answers the same SYN again (Linux
+        // `tcp_check_req`), but another one on its tuple with a challenge ACK at best.
+        let isn = question.isn;
         question.pending = true;
         question.asked_us = now.0;
         let wait_ms = WAIT_MS << question.tries;
@@ -201,6 +212,7 @@ impl Engine {
         let expected = segment.flags.has(Flags::ACK) && segment.ack == question.isn.add(1);
         if !question.pending || !expected {
             self.counters.add(Counter::Fenced);
+            self.clear_question_port(now, index, segment, out);
             return Verdict::Absorbed;
         }
         if segment.flags.has(Flags::RST) {
@@ -212,6 +224,25 @@ impl Engine {
             self.listens(now, index);
         }
         Verdict::Absorbed
+    }
+
+    /// Something is left of an earlier question, because our reset was lost or its answer came late: it must not stand in
+    /// the way of this one.
+    fn clear_question_port(
+        &mut self,
+        now: Instant,
+        index: u16,
+        segment: &Segment,
+        out: &mut impl Output,
+    ) {
+        if segment.flags.has(Flags::RST) || !segment.flags.has(Flags::ACK) {
+            return;
+        }
+        self.refuse_answer(index, segment, out);
+        let question = &self.backends[usize::from(index)].question;
+        if question.pending && question.tries < TRIES_MAX {
+            self.send_question(now, index, out);
+        }
     }
 
     /// The pod's half-open connection is of no use.

@@ -83,6 +83,8 @@ pub enum Lost {
     NoBackend,
     /// The flow is pinned.
     Pinned,
+    /// The client had closed its direction behind its request, and the backend ended without an answer.
+    HalfClosed,
     /// The drain's deadline.
     DrainDeadline,
 }
@@ -97,6 +99,7 @@ impl Lost {
         Lost::ReplayedOften,
         Lost::NoBackend,
         Lost::Pinned,
+        Lost::HalfClosed,
         Lost::DrainDeadline,
     ];
 
@@ -111,6 +114,7 @@ impl Lost {
             Lost::ReplayedOften => "replayed_often",
             Lost::NoBackend => "no_backend",
             Lost::Pinned => "pinned",
+            Lost::HalfClosed => "half_closed",
             Lost::DrainDeadline => "drain_deadline",
         }
     }

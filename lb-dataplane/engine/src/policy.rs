@@ -317,13 +317,13 @@ impl Policy {
     pub(crate) fn someone_adopts(
         &self,
         v6: bool,
-        except: u16,
+        except: Option<u16>,
         backends: &[Backend],
         now: Instant,
     ) -> bool {
         let pool = &self.pools[usize::from(v6)];
         (0..pool.members.len())
-            .any(|at| pool.members[at].backend != except && pool.adopts(at, backends, now))
+            .any(|at| Some(pool.members[at].backend) != except && pool.adopts(at, backends, now))
     }
 
     /// Whether any of its backends could ever adopt: where nobody can, a close need not be held back.

@@ -86,6 +86,14 @@ impl Ports {
         Some(self.first + offset)
     }
 
+    /// Whether [`Ports::take`] would find one.
+    pub(crate) fn has_one(&self, now_ms: u64) -> bool {
+        [self.head_ms(0), self.head_ms(1)]
+            .iter()
+            .flatten()
+            .any(|at_ms| *at_ms <= now_ms)
+    }
+
     /// Gives back a port that [`Ports::take`] returned, to be used from `free_at_ms` on. A port that
     /// is not out is refused: with debug assertions a panic, otherwise no effect.
     ///
@@ -113,6 +121,25 @@ impl Ports {
         self.next[usize::from(offset)] = NONE;
         self.free_at_ms[usize::from(offset)] = free_at_ms.max(ends_ms[which]);
         self.free += 1;
+    }
+
+    /// The port that was given back last becomes the next one, without its rest.
+    #[cfg(feature = "mutants")]
+    pub(crate) fn hurry(&mut self) {
+        for queue in &mut self.queues {
+            let (head, last) = (queue.head, queue.tail);
+            if head == NONE || head == last || self.free_at_ms[usize::from(last)] == 0 {
+                continue;
+            }
+            let mut before = head;
+            while self.next[usize::from(before)] != last {
+                before = self.next[usize::from(before)];
+            }
+            self.next[usize::from(before)] = NONE;
+            self.next[usize::from(last)] = head;
+            self.free_at_ms[usize::from(last)] = 0;
+            (queue.head, queue.tail) = (last, before);
+        }
     }
 
     /// How many ports are not out, those in quarantine included.

@@ -237,6 +237,10 @@ impl Engine {
                         (Finding::Refused(reason), Counter::ProbesRefused)
                     }
                 }
+                Some(MessageKind::Answer(_)) => {
+                    self.counters.add(Counter::LateAnswers);
+                    return Verdict::Absorbed;
+                }
                 _ => {
                     self.counters.add(Counter::ForgedAnswers);
                     return Verdict::Absorbed;

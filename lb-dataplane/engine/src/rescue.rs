@@ -8,6 +8,7 @@ use crate::{
     counters::Counter,
     engine::Instant,
     flow::{Bits, FlowId, Leg},
+    mutants::Mutant,
     pins::Lost,
     policy::Policy,
     states::{Event, State},
@@ -51,12 +52,21 @@ impl Engine {
         let flow = &self.flows[id];
         let backend = flow.owner.backend;
         let (state, pinned) = (flow.state, flow.pin.is_some());
-        self.note_end(now, backend);
         if !matches!(
             state,
             State::Fresh | State::Idle | State::Request | State::Response
-        ) || !self.may_rescue(id)
-        {
+        ) {
+            if state == State::ClientFin && flow.bits.has(Bits::OUTSTANDING) {
+                // The client closed its direction behind its request, and a half-closed flow does not move.
+                self.count_lost(id, Lost::HalfClosed);
+            }
+            return Ended::Passes;
+        }
+        self.note_end(now, backend);
+        if !self.may_rescue(id) || self.mutated(Mutant::BelieveEveryEnd) {
+            if state == State::Request && self.policy_rescues(id) {
+                self.count_lost(id, Lost::NoBackend);
+            }
             return Ended::Passes;
         }
         if pinned || (state != State::Request && self.answered(id) && !self.at_rest(id)) {
@@ -67,12 +77,22 @@ impl Engine {
             return Ended::Passes;
         }
         match state {
+            // A command to close (`quit`) that has no other answer.
+            State::Request
+                if self.answered(id)
+                    && self.tracker(id).is_some_and(baton_guard::Tracker::closing) =>
+            {
+                Ended::Passes
+            }
             State::Request => {
                 self.flows[id].bits.set(Bits::HELD_FIN, fin);
                 self.ends_with_request(now, id, acked, out)
             }
             State::Response if !self.answered(id) => {
-                if !self.tracker(id).is_some_and(baton_guard::Tracker::closing) {
+                if !self
+                    .tracker(id)
+                    .is_some_and(baton_guard::Tracker::until_close)
+                {
                     self.count_lost(id, Lost::ResponseBegun);
                 }
                 Ended::Passes
@@ -103,7 +123,7 @@ impl Engine {
     ) -> Ended {
         let flow = &self.flows[id];
         let backend = flow.owner.backend;
-        let unseen = acked == Some(flow.boundary);
+        let unseen = acked == Some(flow.boundary) || self.mutated(Mutant::BelieveUnseen);
         let lost = if !flow.bits.has(Bits::KEPT_WHOLE) {
             if self
                 .tracker(id)
@@ -117,7 +137,7 @@ impl Engine {
             None
         } else if !self.may_replay(id) {
             Some(Lost::FateUnknown)
-        } else if flow.replays >= REPLAYS_MAX {
+        } else if !self.may_replay_again(id) {
             Some(Lost::ReplayedOften)
         } else {
             None
@@ -134,12 +154,17 @@ impl Engine {
         Ended::Held
     }
 
-    /// Whether the flow's policy lets its flows outlive a backend at all.
+    /// Whether the flow's policy wants its flows to outlive a backend.
+    fn policy_rescues(&self, id: FlowId) -> bool {
+        let spec = &self.policies[usize::from(self.flows[id].policy)].spec;
+        spec.on_backend_failure != BackendFailure::Reset && spec.protocol != Protocol::None
+    }
+
+    /// Whether it does, and some backend could adopt them.
     pub(crate) fn may_rescue(&self, id: FlowId) -> bool {
         let policy = &self.policies[usize::from(self.flows[id].policy)];
         let v6 = self.flows[id].bits.has(Bits::V6);
-        policy.spec.on_backend_failure != BackendFailure::Reset
-            && policy.spec.protocol != Protocol::None
+        self.policy_rescues(id)
             && !self.keys.is_empty()
             && policy.ever_adoptable(v6, &self.backends)
     }
@@ -155,12 +180,13 @@ impl Engine {
                 .is_some_and(baton_guard::Tracker::idempotent),
             BackendFailure::AdoptIdleOnly | BackendFailure::Reset => false,
         };
-        allowed && flow.bits.has(Bits::KEPT_WHOLE)
+        (allowed || self.mutated(Mutant::ReplayAlways)) && flow.bits.has(Bits::KEPT_WHOLE)
     }
 
     /// Whether the request may be given to one more backend although one may have executed it.
     pub(crate) fn may_replay_again(&self, id: FlowId) -> bool {
-        self.may_replay(id) && self.flows[id].replays < REPLAYS_MAX
+        let often = self.flows[id].replays >= REPLAYS_MAX;
+        self.may_replay(id) && (!often || self.mutated(Mutant::ReplayUnbounded))
     }
 
     /// Whether a backend is known to go away, so that nobody needs to ask.
@@ -237,6 +263,11 @@ impl Engine {
         let waited_ms = u64::from(now.ms32().wrapping_sub(flow.moved_ms));
         let request = flow.bits.has(Bits::KEPT_WHOLE);
         if !request && flow.client_acked != flow.client_next {
+            if flow.bits.has(Bits::CLIENT_FIN) && flow.client_acked.add(1) == flow.client_next {
+                // Nothing but the client's close is unanswered.
+                let _ = self.step(now, id, Event::ClientFin, out);
+                return;
+            }
             return self.lose(now, id, Lost::NotKept, out);
         }
         if flow.server_acked != flow.server_next {
@@ -304,13 +335,14 @@ impl Engine {
         }
         let flow = &self.flows[id];
         let policy: &Policy = &self.policies[usize::from(flow.policy)];
-        let target = policy.choose_rescue(
-            flow.bits.has(Bits::V6),
-            except,
-            &self.backends,
-            now,
-            &mut self.rng,
-        )?;
+        let v6 = flow.bits.has(Bits::V6);
+        let chosen = policy.choose_rescue(v6, except, &self.backends, now, &mut self.rng);
+        let Some(target) = chosen else {
+            if policy.someone_adopts(v6, except, &self.backends, now) {
+                self.counters.add(Counter::AdoptionsDelayed);
+            }
+            return None;
+        };
         let backend = &mut self.backends[usize::from(target)];
         backend.hop.and_then(|h| self.hops.mac(h))?;
         let port = backend.ports.take(now.ms())?;

@@ -2,18 +2,31 @@
 
 use crate::{
     Engine, Output, Verdict,
+    adopt::challenge_ack,
     answer::Judged,
     backend::Use,
     counters::{Counter, DropReason},
     engine::Instant,
     flow::{Bits, FlowId},
     guards::From,
+    mutants::Mutant,
     pins::PinReason,
     rescue::Ended,
     states::{Event, Frame, State},
 };
 use baton_api::Protocol;
 use baton_packet::{Flags, Segment, clear_fin, parse_adoption, timestamps};
+
+/// What a RST without ACK is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bare {
+    /// Another kind of segment, or another kind of leg.
+    Not,
+    /// Perhaps drawn by something that was sent before the leg had a socket: the pod is asked.
+    Echo,
+    /// The answer to that: there is no socket.
+    Proof,
+}
 
 impl Engine {
     pub(crate) fn on_backend(
@@ -28,7 +41,7 @@ impl Engine {
         slot.health.heard(now);
         match slot.used_by(segment.dst_port) {
             Some(Use::Owner(id)) => self.on_owner(now, frame, segment, id, out),
-            Some(Use::Standby(id)) => self.on_standby(now, segment, id),
+            Some(Use::Standby(id)) => self.on_standby(now, frame, segment, id),
             Some(Use::Closing(id)) => self.on_closing(now, frame, segment, id, out),
             Some(Use::Probe) => self.answer_to_probe(now, frame, segment, backend, out),
             Some(Use::Question) => self.answer_to_question(now, segment, backend, out),
@@ -85,7 +98,8 @@ impl Engine {
         let mut treat = Frame::Forward;
         let ahead = segment.seq.since(flow.server_next);
         let end = segment.seq.add(segment.payload_len());
-        if end.after(flow.server_next) {
+        // A segment without bytes may be ahead of lost ones, or behind a FIN that is still to come. It is no response.
+        if segment.payload_len() > 0 && end.after(flow.server_next) {
             treat = self.server_data(now, frame, segment, id, ahead, out);
             self.flows[id].server_next = end;
             if ahead <= 0 && self.flows[id].state == State::Response {
@@ -114,8 +128,8 @@ impl Engine {
         out: &mut impl Output,
     ) -> Frame {
         let acked = segment.flags.has(Flags::ACK).then_some(segment.ack);
-        let ended = if ahead > 0 {
-            // Bytes in front of it are missing: they come again, and the FIN with them.
+        let ended = if ahead > 0 || self.flows[id].state == State::SynAcked {
+            // Bytes in front of it are missing, or the connection is not known to be open: it comes again.
             Ended::Held
         } else {
             self.owner_ended(now, id, true, acked, out)
@@ -134,6 +148,25 @@ impl Engine {
         }
     }
 
+    /// What a RST without ACK means on a leg that was adopted. Linux sends one for each segment that meets no socket
+    /// (`tcp_v4_send_reset`), with the segment's ACK as its number; a socket that ends sends RST and ACK
+    /// (`tcp_send_active_reset`). A request that overtakes its adoption draws one, and that one may come after the
+    /// adoption was confirmed.
+    fn judge_bare_reset(&self, segment: &Segment, id: FlowId) -> Bare {
+        let flow = &self.flows[id];
+        let open = matches!(
+            flow.state,
+            State::Request | State::Response | State::Idle | State::ClientFin
+        );
+        if segment.flags.has(Flags::ACK) || flow.migrations == 0 || !open {
+            Bare::Not
+        } else if segment.seq == challenge_ack(flow) {
+            Bare::Proof
+        } else {
+            Bare::Echo
+        }
+    }
+
     fn owner_resets(
         &mut self,
         now: Instant,
@@ -147,7 +180,20 @@ impl Engine {
             self.counters.add(Counter::Fenced);
             return Verdict::Absorbed;
         }
-        let exact = segment.seq == self.flows[id].server_next;
+        let exact = match self.judge_bare_reset(segment, id) {
+            Bare::Echo => {
+                self.counters.add(Counter::ResetsDoubted);
+                self.challenge_owner(id, out);
+                return Verdict::Absorbed;
+            }
+            Bare::Proof => true,
+            // A dead socket's kernel answers with the number that the client was at: that one is exact for the client.
+            Bare::Not => {
+                let flow = &self.flows[id];
+                segment.seq.at_or_after(flow.server_acked)
+                    && segment.seq.at_or_before(flow.server_next)
+            }
+        };
         let acked = segment.flags.has(Flags::ACK).then_some(segment.ack);
         if exact && matches!(self.owner_ended(now, id, false, acked, out), Ended::Held) {
             return Verdict::Absorbed;
@@ -179,11 +225,14 @@ impl Engine {
         }
         let (gap, seen) = (ahead.max(0) as u32, ahead.min(0).unsigned_abs() as usize);
         let new = segment.data(frame).get(seen..).unwrap_or_default();
-        self.follow(id, From::Server, gap, new);
+        if !matches!(state, State::ServerFin | State::Closed) {
+            self.follow(id, From::Server, gap, new);
+        }
+        let splice = self.mutated(Mutant::SpliceResponse);
         let interim = state == State::Request
             && self
                 .tracker(id)
-                .is_some_and(|t| t.unanswered() > 0 && !t.response_begun());
+                .is_some_and(|t| t.unanswered() > 0 && (!t.response_begun() || splice));
         if interim {
             return Frame::Forward;
         }

@@ -5,6 +5,7 @@ use crate::{
     counters::Counter,
     engine::Instant,
     flow::{Bits, FlowId},
+    mutants::Mutant,
     routes::LIMIT_HOPS,
     states::{Action, Event, State},
 };
@@ -24,6 +25,11 @@ const RESOLVE_AGAIN_MS: u64 = 1_000;
 impl Engine {
     /// Does what is due: deferred closes, retries, time-outs, probes.
     pub fn poll(&mut self, now: Instant, out: &mut impl Output) {
+        if self.link_down {
+            return;
+        }
+        #[cfg(feature = "mutants")]
+        self.hurry_ports();
         for _ in 0..DUE_PER_CALL_MAX {
             let Some(id) = self.wheel.pop_due(now.ms()) else {
                 break;
@@ -62,6 +68,9 @@ impl Engine {
     /// When [`Engine::poll`] should be called next, at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
+        if self.link_down {
+            return None;
+        }
         let wheel = self.wheel.next_due_ms();
         let some = !self.backends.is_empty();
         let others = [
@@ -78,6 +87,9 @@ impl Engine {
     }
 
     pub(crate) fn arm(&mut self, now: Instant, id: FlowId, timer: Action) {
+        if timer == Action::ArmAdoption && self.mutated(Mutant::ForgetTimer) {
+            return self.wheel.cancel(id);
+        }
         let flow = &self.flows[id];
         let timeouts = &self.policies[usize::from(flow.policy)].spec.timeouts;
         let wait_ms = match timer {

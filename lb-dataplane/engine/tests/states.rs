@@ -193,12 +193,6 @@ impl Scene {
                 wire.ack = wire.ack.wrapping_sub(1);
                 w.forwarded_to_pod(c, &wire);
             }
-            "Held" => {
-                // No request begins with it, so it cannot be kept: it comes again.
-                let mut wire = w.client_wire(c, PSH_ACK, GET);
-                wire.seq = wire.seq.wrapping_add(10);
-                assert!(w.inject(&wire.build()).is_empty());
-            }
             "Orphan" => assert!(w.data(c, GET).is_empty(), "kept"),
             "Parted" => {
                 w.data(c, GET);

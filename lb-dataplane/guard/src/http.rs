@@ -72,6 +72,10 @@ impl Http1 {
         self.closing || (self.status >= 200 && self.wants_close & 1 != 0)
     }
 
+    pub(crate) fn until_close(&self) -> bool {
+        self.server.at == At::UntilClose
+    }
+
     fn in_method(&self) -> bool {
         self.client.at == At::Start
             && self.client.stage == Stage::First

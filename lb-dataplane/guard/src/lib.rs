@@ -130,6 +130,11 @@ impl Tracker {
         each!(&self.talk, t => t.closing())
     }
 
+    /// Whether the response in progress has no end but that of the connection.
+    pub fn until_close(&self) -> bool {
+        matches!(&self.talk, Talk::Http1(http) if http.until_close())
+    }
+
     /// Nothing to remember: the same as [`Tracker::new`].
     pub fn is_default(&self) -> bool {
         self.at_rest() && !self.closing() && !self.has_session()

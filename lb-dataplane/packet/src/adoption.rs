@@ -24,7 +24,7 @@ const FLAG_ECN: u8 = 8;
 const ATTRIBUTE_FLAGS: u8 = 0x0f;
 
 /// The secret of one key epoch. Never printed.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct AdoptionKey([u8; 16]);
 
 /// Why a text is not a key. Never repeats any of the text.

@@ -8,6 +8,7 @@ use crate::{
     Segment,
     bytes::{array, array_mut},
 };
+use multiversion::multiversion;
 
 /// What the checksum field of a TCP segment holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +28,36 @@ const PROTOCOL_TCP: u16 = 6;
 /// Next header value of ICMPv6 in the pseudo-header.
 pub(crate) const PROTOCOL_ICMPV6: u16 = 58;
 
-/// The sum of `bytes` as 16-bit words, an odd last byte padded with 0. Below 2^35, so that many can be added.
-///
+/// Segments from this length on are summed by the CPU's widest lanes: finding out at run time which those are costs a call.
+const WIDE_FROM: usize = 256;
+
+/// The sum of `bytes` as 16-bit words, an odd last byte padded with 0. Below 2^48, so that many can be added.
+#[inline]
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
+    if bytes.len() >= WIDE_FROM {
+        sum_wide(bytes)
+    } else {
+        sum_short(bytes)
+    }
+}
+
+/// Words of 32 bits in lanes of 64, as the compiler vectorises it: with AVX2 a load that widens and an add for 16 bytes. It
+/// takes about half the time of [`sum_short`] for 1,448 bytes (`make bench-engine`, `sum/1460`).
+#[multiversion(targets("x86_64+avx2"))]
+fn sum_wide(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    let total: u64 = words
+        .iter()
+        .map(|word| u64::from(u32::from_ne_bytes(*word)))
+        .sum();
+    total + sum_tail(rest)
+}
+
 /// Words of 64 bits with their carries in a second register: an add and an add-with-carry for 8 bytes, four chains side by
 /// side. (Counting carries in 64-bit lanes invites the compiler to vectorise it, which takes three times as long where the CPU
 /// has no unsigned comparison, as with SSE2.)
 #[inline]
-pub(crate) fn sum(bytes: &[u8]) -> u64 {
+fn sum_short(bytes: &[u8]) -> u64 {
     let mut totals = [0u128; 4];
     let (blocks, rest) = bytes.as_chunks::<32>();
     for block in blocks {
@@ -252,6 +276,8 @@ mod tests {
         #[test]
         fn sum_agrees_with_the_reference(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {
             prop_assert_eq!(u16::from_be(fold(sum(&bytes))), reference(&bytes));
+            // Each way by itself, whatever the length.
+            prop_assert_eq!(fold(sum_wide(&bytes)), fold(sum_short(&bytes)));
         }
 
         #[test]

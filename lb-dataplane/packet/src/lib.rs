@@ -25,6 +25,10 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+// Only to ask at run time which vector instructions the CPU has (`checksum`).
+#[cfg(not(test))]
+extern crate std;
+
 mod adoption;
 mod builder;
 mod bytes;

@@ -222,24 +222,24 @@ impl Neighbours {
                 }
             }
             RouteNetlinkMessage::NewLink(link) if link.header.index == self.ifindex => {
-                self.link(link, true);
+                self.link(link, true).await?;
             }
             RouteNetlinkMessage::DelLink(link) if link.header.index == self.ifindex => {
-                self.link(link, false);
+                self.link(link, false).await?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn link(&self, link: &LinkMessage, exists: bool) {
+    async fn link(&self, link: &LinkMessage, exists: bool) -> Result<(), NetlinkError> {
         let up = exists
             && link
                 .header
                 .flags
                 .contains(LinkFlags::Up | LinkFlags::LowerUp);
         if self.health.link_up.swap(up, Ordering::Relaxed) == up {
-            return;
+            return Ok(());
         }
         self.health.link_changes.fetch_add(1, Ordering::Relaxed);
         if up {
@@ -249,6 +249,8 @@ impl Neighbours {
         } else {
             warn!("the interface is gone");
         }
+        self.worker.tell(Command::Link(up)).await?;
+        Ok(())
     }
 
     async fn perform(&mut self, actions: Vec<Action>) -> Result<(), NetlinkError> {

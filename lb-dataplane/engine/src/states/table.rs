@@ -102,7 +102,6 @@ table! {
     Held + CloseStands => ServerFin [SendFin, ReplayKept, DropKept, ArmHalfClosed] Absorb;
     Held + ResetStands => Gone [DropKept, ResetClient, Release] Absorb;
     Held + OwnerGone => Orphan [ArmRescue] Absorb;
-    Held + ClientData => Held [] Absorb;
     Held + ClientRst => Gone [DropKept, Release] Forward;
 
     Orphan + ClientData => Orphan [] Absorb;
@@ -110,7 +109,7 @@ table! {
     Orphan + RescueIdle => AdoptingIdle [ResetOwner, Redirect, SendAdoption, SendKeepalive, ArmAdoption] Absorb;
     Orphan + Doubt => Orphan [ArmRescue] Absorb;
     Orphan + Lost => Gone [DropKept, ResetClient, ResetOwner, Release] Absorb;
-    Orphan + ClientFin => Closed [ResetOwner, DropOwner, SendFin, ArmLinger] Absorb;
+    Orphan + ClientFin => Closed [DropKept, ResetOwner, DropOwner, SendFin, ArmLinger] Absorb;
     Orphan + ClientRst => Gone [DropKept, ResetOwner, Release] Absorb;
 
     ClientFin + ServerData => ClientFin [RequestAnswered] Forward;
@@ -136,7 +135,7 @@ table! {
 }
 
 stays! {
-    SynAcked: ServerData, ServerFin, ClientFin;
+    SynAcked: ServerData;
     Response: ServerData;
     ClientFin: ClientFin;
     ServerFin: ServerData, ServerFin;

@@ -414,6 +414,7 @@ fn thousands_of_idle_flows_leave_within_a_second_and_no_faster_than_survivors_ac
     assert_eq!(state(&w, 0).moved, FLOWS as u64);
     assert_eq!(w.count(Counter::MigrationsConfirmed), FLOWS as u64);
     assert_eq!(w.count(Counter::AdoptionRetries), 0);
+    assert!(w.count(Counter::AdoptionsDelayed) > 0);
     w.engine.check_invariants();
 }
 

@@ -245,14 +245,29 @@ fn a_client_reuses_its_port_for_a_new_connection() {
 }
 
 #[test]
-fn a_syn_on_a_live_connection_is_for_the_pod_to_challenge() {
-    let mut w = World::new(2);
-    let mut c = w.idle(1);
-    let mut syn = w.syn_wire(&c);
-    syn.seq = 5;
-    w.forwarded_to_pod(&c, &syn);
-    w.assert_state(&c, "Idle");
-    w.assert_serves_after_move(&mut c);
+fn a_syn_on_a_live_connection_is_challenged() {
+    for meant in [false, true] {
+        let mut w = World::new(2);
+        let mut c = w.idle(1);
+        let mut syn = w.syn_wire(&c);
+        syn.seq = 5;
+        let challenge = one(w.inject(&syn.build()));
+        assert_eq!(challenge.to, Dest::Client);
+        assert!(challenge.is(Flags::ACK));
+        assert_eq!(challenge.segment.seq.0, c.server);
+        w.assert_state(&c, "Idle");
+        if !meant {
+            w.assert_serves_after_move(&mut c);
+            continue;
+        }
+        // The client knows nothing of the old connection.
+        let mut rst = w.client_wire(&c, Flags::RST, &[]);
+        rst.seq = challenge.segment.ack.0;
+        w.forwarded_to_pod(&c, &rst);
+        assert_eq!(w.state(&c), None);
+        let c = w.open_as(Conn::new(1));
+        w.assert_state(&c, "Fresh");
+    }
 }
 
 impl World {

@@ -235,13 +235,15 @@ fn an_answer_in_between_forgives() {
     let mut w = big(ejecting(3, 34));
     for n in 0..5 {
         fail(&mut w, 20 * n, 0, 1);
-        let mut c = w.open(500 + 20 * n);
-        let mut next = 501 + 20 * n;
+        let mut c = w.open(500 + 1_000 * n);
+        let mut next = 501 + 1_000 * n;
         while c.pod != 0 {
             c = w.open(next);
             next += 1;
         }
         w.exchange(&mut c);
+        // No more flows than the others, or it is not chosen again.
+        w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
     }
     assert_eq!(w.count(Counter::Ejections), 0);
 }

@@ -8,6 +8,7 @@ mod boundary;
 mod choice;
 mod closing;
 mod drain;
+mod found;
 mod guards;
 mod handshake;
 mod health;

@@ -156,6 +156,7 @@ fn no_more_than_sixteen_flows_a_millisecond_go_to_one_survivor() {
     let adoptions = all.iter().filter(|s| s.is_adoption()).count();
     assert_eq!(adoptions, 100, "each once, with retries and no losses");
     assert_eq!(w.count(Counter::Rescues), 100);
+    assert!(w.count(Counter::AdoptionsDelayed) > 0, "and is counted");
 }
 
 #[test]

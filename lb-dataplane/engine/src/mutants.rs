@@ -1,0 +1,94 @@
+//! Deliberate faults of the state machine, which the simulator must find (feature `mutants`, off in every product).
+//!
+//! Owns their names. Without the feature nothing asks for them at run time: each question is the constant `false`.
+
+use crate::Engine;
+
+macro_rules! mutants {
+    ($($(#[doc = $doc:literal])+ $variant:ident,)+) => {
+        /// One deliberate fault.
+        #[cfg_attr(not(feature = "mutants"), expect(dead_code, reason = "some are asked for with the feature alone"))]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Mutant { $($(#[doc = $doc])+ $variant),+ }
+        impl Mutant {
+            /// All of them.
+            #[cfg(feature = "mutants")]
+            pub const ALL: &'static [Mutant] = &[$(Mutant::$variant),+];
+        }
+    };
+}
+
+mutants! {
+    /// What the old owner sends while the new one is unconfirmed goes to the client.
+    SkipFencing,
+    /// A bare RST confirms an adoption.
+    CommitOnReset,
+    /// A socket with other numbers on the tuple confirms an adoption.
+    CommitOnStale,
+    /// A request of unknown fate goes back to the old owner as if the new one had refused it.
+    RollBackTaken,
+    /// One refusal decides although another adoption is on its way.
+    FirstRefusalDecides,
+    /// A port is used again as soon as it is free.
+    ReusePort,
+    /// The first bytes of a response do not count: its request is kept, and may be given to another backend.
+    SpliceResponse,
+    /// Keys that were rotated out stay valid.
+    KeepOldKeys,
+    /// Every request may be executed twice, whatever policy says.
+    ReplayAlways,
+    /// No limit to how often one request is executed once more.
+    ReplayUnbounded,
+    /// A request counts as never seen by a backend that ended.
+    BelieveUnseen,
+    /// A backend's end reaches the client without the question whether anybody listens.
+    BelieveEveryEnd,
+    /// Kept segments of a closed flow are never given back.
+    LeakKept,
+    /// The owner leg's port of a closed flow is never given back.
+    LeakPort,
+    /// A flow moves although the client lacks bytes of the last response.
+    MoveUnacked,
+    /// A flow moves although requests are unanswered.
+    MovePipelined,
+    /// The old owner's leg is forgotten, not closed.
+    LeaveOldLeg,
+    /// Nothing looks after an adoption that is not answered.
+    ForgetTimer,
+}
+
+impl Engine {
+    /// Makes the engine commit one fault from now on.
+    #[cfg(feature = "mutants")]
+    pub fn set_mutant(&mut self, mutant: Option<Mutant>) {
+        self.mutant = mutant;
+    }
+
+    /// Before each tick: the port given back last is the next one used, without rest.
+    #[cfg(feature = "mutants")]
+    pub(crate) fn hurry_ports(&mut self) {
+        if self.mutated(Mutant::ReusePort) {
+            for backend in &mut self.backends {
+                backend.ports.hurry();
+            }
+        }
+    }
+
+    /// Whether the fault is to be committed.
+    #[cfg(feature = "mutants")]
+    #[inline]
+    pub(crate) fn mutated(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    /// Never.
+    #[cfg(not(feature = "mutants"))]
+    #[inline]
+    #[expect(
+        clippy::unused_self,
+        reason = "the same call with and without the feature"
+    )]
+    pub(crate) const fn mutated(&self, _: Mutant) -> bool {
+        false
+    }
+}

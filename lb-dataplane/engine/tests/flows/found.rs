@@ -1,0 +1,370 @@
+//! What simulation, vectors, the hand-over model and faulty paths found: one test each, so that it stays found.
+
+use crate::common::{
+    Conn, Dest, End, Listener, Sent, World, answer_with, conn::*, key, policy, settings,
+};
+use baton_api::{BackendFailure, Micros, MigrationMode, Protocol};
+use baton_engine::{Counter, Lost, PinReason};
+use baton_packet::{AdoptionKey, Flags, Reason};
+
+/// A world in which no flow moves but to be saved.
+fn never(pods: usize) -> World {
+    let mut p = policy(pods);
+    p.migration.mode = MigrationMode::Never;
+    World::with(settings(), p)
+}
+
+fn pins(w: &World) -> u64 {
+    PinReason::all().map(|p| w.engine.pinned(p)).sum()
+}
+
+/// The question that the engine sends now, unanswered; `None` if it sends none.
+fn question(w: &mut World) -> Option<Sent> {
+    w.engine.poll(w.now, &mut w.out);
+    let sent: Vec<Sent> = w.out.take().iter().map(|f| w.check(f)).collect();
+    sent.into_iter().find(Sent::is_question)
+}
+
+/// A flow whose owner's end is held, and the question about it, which nobody answered yet.
+fn asked(w: &mut World) -> (Conn, Sent) {
+    let c = w.idle(1);
+    let mut buffer = w.pod_wire(&c, FIN_ACK, &[]).build();
+    let len = buffer.len();
+    let _ = w.engine.frame(w.now, &mut buffer, len, &mut w.out);
+    let question = one(w.out.take().iter().map(|f| w.check(f)).collect());
+    assert!(question.is_question());
+    (c, question)
+}
+
+/// Linux has a request socket since the first SYN: it answers that very SYN again, and no other one.
+#[test]
+fn a_repeated_question_has_the_number_of_the_first() {
+    let mut w = World::new(2);
+    let (_, first) = asked(&mut w);
+    w.now.0 += 21_000;
+    let again = question(&mut w).expect("a repetition");
+    assert_eq!(again.segment.seq, first.segment.seq);
+    assert_eq!(again.segment.src_port, first.segment.src_port);
+}
+
+#[test]
+fn what_is_left_of_an_earlier_question_is_reset_and_the_question_asked_again() {
+    let mut w = World::new(2);
+    let (c, first) = asked(&mut w);
+    // The reset of the answer got lost: the pod's kernel still has the half-open connection of an older number.
+    let mut challenge = w.question_wire(&first, true);
+    challenge.flags = Flags::ACK;
+    challenge.options.clear();
+    challenge.ack = 77;
+    let mut buffer = challenge.build();
+    let len = buffer.len();
+    let _ = w.engine.frame(w.now, &mut buffer, len, &mut w.out);
+    let sent: Vec<Sent> = w.out.take().iter().map(|f| w.check(f)).collect();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert!(sent[0].is(Flags::RST));
+    assert_eq!(sent[0].segment.seq.0, 77, "exact");
+    assert!(sent[1].is_question());
+    assert_eq!(sent[1].segment.seq, first.segment.seq);
+    w.kernel_answers(&sent[1]);
+    let fin = one(w.run_ms(60));
+    assert!(fin.is(FIN_ACK));
+    assert_eq!(w.count(Counter::BackendsSilent), 0);
+    w.assert_state(&c, "ServerFin");
+}
+
+#[test]
+fn a_pure_ack_ahead_of_a_lost_request_does_not_hide_the_request() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    // The request is lost; the client answers a repeated response with its numbers behind the request.
+    let mut ack = w.client_wire(&c, Flags::ACK, &[]);
+    ack.seq = ack.seq.wrapping_add(GET.len() as u32);
+    w.forwarded_to_pod(&c, &ack);
+    w.moves(&mut c, GET);
+    w.responds(&mut c, OK);
+    assert_eq!(pins(&w), 0);
+}
+
+#[test]
+fn clients_that_close_together_are_no_restart() {
+    let mut w = World::new(2);
+    let mut flows: Vec<Conn> = (0..8).map(|n| w.idle(n)).collect();
+    for c in &mut flows {
+        w.client_fin(c);
+        w.pod_fin(c);
+        w.assert_state(c, "Closed");
+    }
+    assert_eq!(w.count(Counter::BackendsRestarted), 0);
+}
+
+#[test]
+fn ready_said_to_another_key_means_nothing_after_a_rotation() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let newer = AdoptionKey::from_bytes([9; 16]);
+    w.engine.set_keys(&[(4, newer.clone()), (3, key())]);
+    // No pod answers probes of the new key yet.
+    w.adopters = vec![None; 32];
+    w.exchange(&mut c);
+    // The same key once more changes nothing.
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.engine.set_keys(&[(3, key()), (2, newer)]);
+    w.moves(&mut c, GET);
+}
+
+#[test]
+fn the_leg_of_an_overdue_owner_is_closed_behind_the_request_that_it_has() {
+    for has_it in [true, false] {
+        let mut p = policy(2);
+        p.response_timeout = Some(Micros::from_millis(300));
+        p.migration.mode = MigrationMode::Never;
+        let mut w = World::with(settings(), p);
+        let mut c = w.idle(1);
+        let boundary = c.seq;
+        w.stays(&mut c, GET);
+        let frozen = c.clone();
+        let sent = w.until_adoption(305);
+        w.adopted_from(&mut c, &sent, boundary);
+        w.responds(&mut c, OK);
+        let fin = one(w.run_ms(11));
+        assert_eq!((fin.to, fin.is(FIN_ACK)), (Dest::Pod(frozen.pod), true));
+        assert_eq!(fin.segment.seq.0, frozen.seq);
+        let mut ack = w.pod_wire(&frozen, Flags::ACK, &[]);
+        if has_it {
+            ack.ack = ack.ack.wrapping_add(1);
+            assert!(w.inject(&ack.build()).is_empty());
+        } else {
+            // The request was lost on the way: its kernel wants the first byte of it.
+            ack.ack = boundary;
+            let again = one(w.inject(&ack.build()));
+            assert_eq!((again.segment.seq.0, again.is(FIN_ACK)), (boundary, true));
+            ack.ack = boundary.wrapping_add(1);
+            assert!(w.inject(&ack.build()).is_empty());
+        }
+        let mut theirs = w.pod_wire(&frozen, FIN_ACK, &[]);
+        theirs.ack = ack.ack;
+        one(w.inject(&theirs.build()));
+        assert_eq!(w.count(Counter::LegsClosed), 1);
+    }
+}
+
+#[test]
+fn a_server_fin_during_the_handshake_waits_until_the_connection_is_open() {
+    let mut w = World::new(2);
+    let mut c = Conn::new(1);
+    w.syn(&mut c);
+    w.synack(&mut c);
+    let fin = w.pod_wire(&c, FIN_ACK, &[]);
+    assert!(w.inject(&fin.build()).is_empty());
+    w.ack(&mut c);
+    w.assert_state(&c, "Fresh");
+    w.pod_closes(&mut c);
+}
+
+#[test]
+fn what_is_behind_a_gap_while_an_end_is_held_comes_again() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.stops(c.pod);
+    w.listeners[c.pod] = Listener::Silent;
+    assert!(w.ends(&c, End::Fin).is_empty());
+    let mut second = w.client_wire(&c, PSH_ACK, &GET[5..]);
+    second.seq = second.seq.wrapping_add(5);
+    assert!(w.inject(&second.build()).is_empty());
+    assert_eq!(pins(&w), 0);
+    let boundary = c.seq;
+    let sent = w.data(&mut c, GET);
+    assert_eq!(one(w.adopted_from(&mut c, &sent, boundary)).data(), GET);
+    w.responds(&mut c, OK);
+    assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
+}
+
+/// A POST overtakes its adoption and draws a RST; the adoption is taken and confirmed, and then the RST comes.
+#[test]
+fn a_reset_from_before_the_adoption_does_not_end_the_new_owner() {
+    for late in [0, 1] {
+        let mut w = World::new(2);
+        let mut c = w.idle(1);
+        let echo = c.clone();
+        w.moves(&mut c, POST);
+        let ack = w.pod_wire(&c, Flags::ACK, &[]);
+        w.forwarded_to_client(&c, &ack);
+        w.assert_state(&c, "Request");
+        if late == 1 {
+            w.responds(&mut c, OK);
+        }
+        let mut rst = w.pod_wire(&c, Flags::RST, &[]);
+        rst.seq = echo.server;
+        let asks = one(w.inject(&rst.build()));
+        assert_eq!(asks.to, Dest::Pod(c.pod));
+        let number = c.server.wrapping_sub(1 << 17);
+        assert_eq!(asks.segment.ack.0, number);
+        assert_eq!(w.count(Counter::ResetsDoubted), 1);
+        // It lives.
+        let ack = w.pod_wire(&c, Flags::ACK, &[]);
+        w.forwarded_to_client(&c, &ack);
+        if late == 0 {
+            w.responds(&mut c, OK);
+        }
+        assert_eq!(w.count(Counter::Stranded), 0);
+        // And when it is gone, only the answer to such a question says so.
+        w.ack(&mut c);
+        let mut rst = w.pod_wire(&c, Flags::RST, &[]);
+        one(w.inject(&rst.build()));
+        w.assert_state(&c, "Idle");
+        rst.seq = rst.seq.wrapping_sub(1 << 17);
+        w.stops(c.pod);
+        assert!(w.inject(&rst.build()).is_empty());
+        let sent = w.run_ms(5);
+        w.rescued(&mut c, &sent);
+    }
+}
+
+#[test]
+fn an_end_behind_the_clients_fin_is_counted() {
+    for how in End::BOTH {
+        let mut p = policy(2);
+        p.migration.mode = MigrationMode::Never;
+        let mut w = World::with(settings(), p);
+        let mut c = w.idle(1);
+        w.stays(&mut c, GET);
+        let ack = w.pod_wire(&c, Flags::ACK, &[]);
+        w.forwarded_to_client(&c, &ack);
+        w.client_fin(&mut c);
+        w.assert_state(&c, "ClientFin");
+        let wire = w.pod_wire(&c, how.flags(), &[]);
+        w.forwarded_to_client(&c, &wire);
+        assert_eq!(w.engine.lost(Lost::HalfClosed), 1);
+    }
+}
+
+#[test]
+fn an_end_that_nobody_could_take_up_is_counted() {
+    let mut p = policy(2);
+    p.on_backend_failure = BackendFailure::Replay;
+    let mut w = World::unprobed(settings(), p);
+    w.adopters = vec![None; 32];
+    let mut c = w.open(1);
+    w.stays(&mut c, GET);
+    let wire = w.pod_wire(&c, RST_ACK, &[]);
+    w.forwarded_to_client(&c, &wire);
+    assert_eq!(w.engine.lost(Lost::NoBackend), 1);
+}
+
+#[test]
+fn an_honest_answer_that_comes_late_is_no_forgery() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let adoption = w.moves(&mut c, GET);
+    let mut older = adoption.clone();
+    older.segment.seq = older.segment.seq.add(u32::MAX);
+    let answer = answer_with(&older, Reason::NoListener, 0, crate::common::EPOCH, &key());
+    assert!(w.inject(&answer).is_empty());
+    assert_eq!(w.count(Counter::ForgedAnswers), 0);
+    assert_eq!(w.count(Counter::LateAnswers), 1);
+}
+
+#[test]
+fn while_our_own_link_is_down_nobody_is_blamed() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.moves(&mut c, POST);
+    let idle = w.idle(2);
+    w.vanishes(0);
+    w.vanishes(1);
+    w.engine.set_link(w.now, false);
+    assert!(w.run_ms(20_000).is_empty());
+    w.starts(0);
+    w.starts(1);
+    w.engine.set_link(w.now, true);
+    w.run_ms(5);
+    w.assert_state(&c, "Adopting");
+    w.responds(&mut c, OK);
+    w.assert_state(&idle, "Idle");
+    assert_eq!(w.count(Counter::BackendsSilent), 0);
+    assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
+}
+
+#[test]
+fn a_pure_ack_behind_a_lost_fin_is_no_response_and_does_not_hide_the_fin() {
+    let mut w = never(2);
+    let mut c = w.idle(1);
+    w.stays(&mut c, GET);
+    // Its response and FIN are lost; its kernel answers the repeated request with what it sends next.
+    let mut ack = w.pod_wire(&c, Flags::ACK, &[]);
+    ack.seq = ack.seq.wrapping_add(OK.len() as u32 + 1);
+    w.forwarded_to_client(&c, &ack);
+    w.assert_state(&c, "Request");
+    w.stops(c.pod);
+    let both = w.pod_wire(&c, FIN_ACK, OK);
+    let passed = one(w.inject(&both.build()));
+    assert!(!passed.segment.flags.has(Flags::FIN), "held");
+    assert_eq!(passed.data(), OK);
+}
+
+#[test]
+fn a_body_cut_short_is_lost_although_the_close_was_announced() {
+    let head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 9\r\n\r\nhalf";
+    let open_end = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nhalf";
+    for (response, lost) in [(&head[..], 1), (open_end, 0)] {
+        let mut w = never(2);
+        let mut c = w.idle(1);
+        w.stays(&mut c, GET);
+        w.responds(&mut c, response);
+        w.ack(&mut c);
+        w.pod_fin(&mut c);
+        assert_eq!(w.engine.lost(Lost::ResponseBegun), lost);
+    }
+}
+
+#[test]
+fn a_reset_with_the_clients_number_is_an_end_although_more_was_seen() {
+    let mut w = never(2);
+    let mut c = w.idle(1);
+    let before = c.server;
+    w.stays(&mut c, GET);
+    // The response gets lost on the way to the client, whose next segment meets a dead pod.
+    w.responds(&mut c, OK);
+    w.stops(c.pod);
+    let mut rst = w.pod_wire(&c, Flags::RST, &[]);
+    rst.seq = before;
+    assert!(w.inject(&rst.build()).is_empty(), "not for the client");
+    assert!(World::to_client(&w.run_ms(100)).is_empty());
+    let sent = w.run_ms(3_100);
+    assert!(one(World::to_client(&sent).into_iter().cloned().collect()).is(RST_ACK));
+    assert_eq!(w.engine.lost(Lost::ResponseUnacknowledged), 1);
+}
+
+#[test]
+fn a_client_that_closes_while_nobody_has_its_idle_flow_loses_nothing() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
+    w.adopted(&mut c, &sent);
+    w.assert_state(&c, "AdoptingIdle");
+    let fin = w.client_wire(&c, FIN_ACK, &[]);
+    w.forwarded_to_pod(&c, &fin);
+    w.adopters = vec![Some(Reason::NoListener); 32];
+    // The new owner's application ended before it had anything.
+    let rst = w.pod_wire(&c, RST_ACK, &[]);
+    let mut sent = w.inject(&rst.build());
+    sent.extend(w.run_ms(5));
+    let told = World::to_client(&sent);
+    assert!(told.iter().all(|s| s.is(FIN_ACK)), "{sent:?}");
+    assert_eq!(told.len(), 1);
+    assert_eq!(w.engine.lost(Lost::NotKept), 0);
+}
+
+#[test]
+fn a_command_that_is_answered_by_a_close_is_no_loss() {
+    let mut p = policy(2);
+    p.protocol = Protocol::Memcached;
+    p.migration.mode = MigrationMode::Never;
+    let mut w = World::with(settings(), p);
+    let mut c = w.open(1);
+    w.stays(&mut c, b"quit\r\n");
+    w.pod_fin(&mut c);
+    assert!(w.asked.is_empty());
+    assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
+}
