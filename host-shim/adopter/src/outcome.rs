@@ -5,7 +5,7 @@
 pub enum Outcome {
     /// The listener got a new connection.
     Adopted,
-    /// An adoption that was made before: its socket answers.
+    /// A copy of an adoption that was taken: its socket answers.
     Repeated,
     /// A probe that was answered Ready.
     ProbeReady,
@@ -17,10 +17,12 @@ pub enum Outcome {
     KernelRefused,
     /// Answered: another socket is on that 4-tuple.
     TupleInUse,
-    /// Answered: adopted before, and that socket is gone.
+    /// Answered: a copy of an adoption that was taken, and that socket is gone.
     AlreadyAdopted,
     /// Answered: `net.ipv4.tcp_syncookies` is 0.
     SyncookiesOff,
+    /// Dropped: the TCP checksum is wrong.
+    BadChecksum,
     /// Dropped: the tag does not match.
     BadTag,
     /// Dropped: no key of that epoch.
@@ -29,13 +31,14 @@ pub enum Outcome {
     BadLayout,
     /// Dropped: an Answer that came to a pod.
     StrayAnswer,
-    /// Dropped: the Answer could not be written for want of memory.
+    /// Dropped: no memory for the Answer or for remembering it, or a copy of the same adoption was being decided on
+    /// another CPU.
     AnswerLost,
 }
 
 impl Outcome {
     /// Every outcome, in the order of the BPF program's table.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Adopted,
         Self::Repeated,
         Self::ProbeReady,
@@ -45,6 +48,7 @@ impl Outcome {
         Self::TupleInUse,
         Self::AlreadyAdopted,
         Self::SyncookiesOff,
+        Self::BadChecksum,
         Self::BadTag,
         Self::UnknownEpoch,
         Self::BadLayout,
@@ -65,6 +69,7 @@ impl Outcome {
             Self::TupleInUse => "tuple_in_use",
             Self::AlreadyAdopted => "already_adopted",
             Self::SyncookiesOff => "syncookies_off",
+            Self::BadChecksum => "bad_checksum",
             Self::BadTag => "bad_tag",
             Self::UnknownEpoch => "unknown_epoch",
             Self::BadLayout => "bad_layout",
@@ -141,6 +146,6 @@ mod tests {
         };
         let counters = Counters::sum(&[cpu(1), cpu(10)]);
         assert_eq!(counters.of(Outcome::Adopted), 0);
-        assert_eq!(counters.of(Outcome::AnswerLost), 11 * 13);
+        assert_eq!(counters.of(Outcome::AnswerLost), 11 * 14);
     }
 }

@@ -2,91 +2,16 @@
 
 mod common;
 
-use baton_adopter::{Adopter, Attachment, Outcome};
+use baton_adopter::Outcome;
 use common::{
-    INTERFACE, Lab, ends,
-    segment::{
-        ACK, ANSWER, Checksum, FIN_ACK, Message, PSH_ACK, RST, RST_ACK, SYN, Segment, timestamps,
+    INTERFACE, Lab,
+    answer::{
+        ACCEPT_QUEUE_FULL, ACKED, ALREADY_ADOPTED, KERNEL_REFUSED, KEY, NO_LISTENER, PORT, READY,
+        SEQ, SYNCOOKIES_OFF, TUPLE_IN_USE, adopter, ask, data,
     },
+    ends,
+    segment::{ACK, Checksum, FIN_ACK, Message, PSH_ACK, RST, SYN, Segment},
 };
-use std::net::SocketAddr;
-
-const KEY: [u8; 16] = *b"fedcba9876543210";
-const SEQ: u32 = 1_000;
-const ACKED: u32 = 2_000;
-const PORT: u16 = 40_000;
-
-const NO_LISTENER: u16 = 1;
-const ACCEPT_QUEUE_FULL: u16 = 2;
-const KERNEL_REFUSED: u16 = 3;
-const TUPLE_IN_USE: u16 = 4;
-const ALREADY_ADOPTED: u16 = 5;
-const READY: u16 = 6;
-const SYNCOOKIES_OFF: u16 = 7;
-
-fn adopter(lab: &Lab) -> (Adopter, Attachment) {
-    let adopter = Adopter::load(None).expect("the kernel takes the adopter");
-    adopter.set_key(1, &KEY).expect("set a key");
-    let attachment = adopter.attach(&lab.netns(), INTERFACE).expect("attach");
-    (adopter, attachment)
-}
-
-/// Receives the Answer to what was sent, checks all that is the same for every reason, and returns reason and field.
-fn answer_to(lab: &Lab, sent: &Segment) -> (u16, u32) {
-    let received = lab.receive(sent.from).expect("an answer");
-    let (message, tag) = Message::parse(&received.segment)
-        .unwrap_or_else(|| panic!("no adoption message: {received:?}"));
-    let (asked, _) = Message::parse(sent).expect("a message was sent");
-    let Segment {
-        from,
-        to,
-        seq,
-        ack,
-        flags,
-        window,
-        payload,
-        ..
-    } = &received.segment;
-    assert_eq!((*from, *to), (sent.to, sent.from));
-    assert_eq!((*seq, *ack), (sent.ack, sent.seq));
-    assert_eq!((*flags, *window), (RST_ACK, 0));
-    assert!(payload.is_empty());
-    assert_eq!(received.ttl, 64);
-    assert_eq!(received.checksum, Checksum::Full);
-    assert_eq!(message.exid, ANSWER);
-    assert_eq!((message.scales, message.flags), (0, asked.flags & 0xf0));
-    assert_eq!((message.tsval, message.tsecr), (asked.tsval, asked.tsecr));
-    assert_eq!(tag, message.tag(*from, *to, *seq, *ack, *window, &KEY));
-    (message.mss, message.server_timestamp)
-}
-
-fn ask(lab: &Lab, message: Message, from: SocketAddr, to: SocketAddr) -> (u16, u32) {
-    let segment = message.segment(from, to, SEQ, ACKED, &KEY);
-    lab.send(&segment);
-    answer_to(lab, &segment)
-}
-
-/// An ordinary segment on the adopted connection.
-fn data(
-    from: SocketAddr,
-    to: SocketAddr,
-    seq: u32,
-    ack: u32,
-    flags: u8,
-    payload: &[u8],
-) -> Segment {
-    let message = Message::adopt();
-    Segment {
-        from,
-        to,
-        seq,
-        ack,
-        flags,
-        window: 500,
-        options: timestamps(message.tsval + 1, message.tsecr),
-        payload: payload.to_vec(),
-    }
-}
 
 #[test]
 fn no_listener() {
@@ -159,8 +84,9 @@ fn accept_queue_full() {
             ask(&lab, Message::probe(), ours, pod),
             (ACCEPT_QUEUE_FULL, 0)
         );
-        // With room again, the very same adoption succeeds: the refused one left no trace.
+        // With room again, the connection is adopted over another port, as the dataplane tries it.
         let _first = listener.accept().expect("accept");
+        let (_, ours) = ends(v6, 8080, PORT + 3);
         lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
         let _second = listener.accept().expect("accept");
         let (_third, peer) = listener.accept().expect("accept");
@@ -188,6 +114,7 @@ fn kernel_refused() {
         mss: 536,
         ..Message::adopt()
     };
+    let (_, ours) = ends(false, 8080, PORT + 1);
     lab.send(&enough.segment(ours, pod, SEQ, ACKED, &KEY));
     assert_eq!(listener.accept().expect("accept").1, ours);
 }
@@ -210,7 +137,7 @@ fn tuple_in_use_by_a_connection() {
         );
         // The number is good for what it is told for: a reset with it frees the tuple.
         lab.send(&data(ours, pod, SEQ - 490, ACKED, RST, b""));
-        lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
+        lab.send(&Message::adopt().segment(ours, pod, SEQ + 1, ACKED, &KEY));
         let (_connection, peer) = listener.accept().expect("accept");
         assert_eq!(peer, ours);
     }

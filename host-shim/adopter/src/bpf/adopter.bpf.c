@@ -32,6 +32,10 @@
 #define TCP_WORDS_MIN 10
 #define HEAD_BYTES (OPTION_AT + OPTION_LENGTH)
 
+/* What an adoption's identity and the tagged bytes begin with. */
+#define ADOPTION_TAGGED_BYTES __builtin_offsetof(struct adoption, zero)
+_Static_assert(ADOPTION_TAGGED_BYTES == __builtin_offsetof(struct tagged, exid), "the same fields");
+
 static __always_inline void count(__u64 netns, __u32 outcome)
 {
 	__u32 zero = 0;
@@ -161,55 +165,66 @@ static __always_inline __u32 assign(struct __sk_buff *skb, struct tcp_sock *list
 											     : READY_TO_ADOPT;
 }
 
-/* READY_TO_ADOPT: pass it on, `*outcome` says why; else the reason of the Answer. */
+/* What a copy of an adoption that was decided before comes to: what the first one came to, whoever listens now. */
+static __always_inline __u32 again(__u32 fate, struct bpf_sock *sk, __u32 *outcome, __be32 *in_the_way)
+{
+	int in_use = sk && sk->state != BPF_TCP_LISTEN;
+
+	if (fate == READY_TO_ADOPT) {
+		/* Its socket answers. Without one, whether anybody listens or not, the application may have had all. */
+		*outcome = REPEATED;
+		return in_use ? READY_TO_ADOPT : ALREADY_ADOPTED;
+	}
+	if (fate == TUPLE_IN_USE && in_use)
+		*in_the_way = rcv_nxt_of(sk);
+	return fate;
+}
+
+/*
+ * The first copy of an adoption decides for all. The decision is remembered before it is acted upon, and what cannot be
+ * remembered is not done: neither a socket nor an Answer may be at odds with what a later copy is told.
+ */
+static __always_inline __u32 decide(struct __sk_buff *skb, const struct tagged *t, const struct net *net,
+				    const struct adoption *this, struct bpf_sock *sk, __be32 *in_the_way)
+{
+	struct tcp_sock *listener = NULL;
+	__u32 fate = KERNEL_REFUSED;
+
+	if (!sk) {
+		fate = NO_LISTENER;
+	} else if (sk->state != BPF_TCP_LISTEN) {
+		*in_the_way = rcv_nxt_of(sk);
+		fate = TUPLE_IN_USE;
+	} else {
+		listener = bpf_skc_to_tcp_sock(sk);
+		if (listener)
+			fate = obstacle(listener, net);
+	}
+	/* Fails if another CPU decides a copy at this moment, and for want of memory. */
+	if (bpf_map_update_elem(&recent, this, &fate, BPF_NOEXIST))
+		return UNDECIDED;
+	if (fate != READY_TO_ADOPT || !listener)
+		return fate;
+	fate = assign(skb, listener, t);
+	if (fate != READY_TO_ADOPT && bpf_map_update_elem(&recent, this, &fate, BPF_ANY))
+		return UNDECIDED;
+	return fate;
+}
+
+/* READY_TO_ADOPT: pass it on, `*outcome` says why; UNDECIDED: drop it; else the reason of the Answer. */
 static __always_inline __u32 adopt(struct __sk_buff *skb, const struct tagged *t, const struct net *net,
 				   __u64 netns, __u32 tcp_at, __u32 *outcome, __be32 *in_the_way)
 {
-	struct adoption this = { .seq = t->seq, .ack = t->ack }, *before;
-	struct bpf_sock *sk = find(skb, t, t->source, tcp_at);
-	struct flow flow = {
-		.source = t->source,
-		.dest = t->dest,
-		.netns = netns,
-	};
-	struct tcp_sock *listener;
-	__u32 reason;
-	int known;
+	struct adoption this = { .netns = netns };
+	struct bpf_sock *sk;
+	__u32 reason, *fate;
 
-	if (!sk)
-		return NO_LISTENER;
-	__builtin_memcpy(flow.saddr, t->saddr, 32);
-	before = bpf_map_lookup_elem(&recent, &flow);
-	known = before && before->seq == this.seq && before->ack == this.ack;
-
-	if (sk->state != BPF_TCP_LISTEN) {
-		reason = READY_TO_ADOPT;
-		*outcome = REPEATED;
-		if (!known) {
-			*in_the_way = rcv_nxt_of(sk);
-			reason = TUPLE_IN_USE;
-		}
+	__builtin_memcpy(&this, t, ADOPTION_TAGGED_BYTES);
+	fate = bpf_map_lookup_elem(&recent, &this);
+	sk = find(skb, t, t->source, tcp_at);
+	reason = fate ? again(*fate, sk, outcome, in_the_way) : decide(skb, t, net, &this, sk, in_the_way);
+	if (sk)
 		bpf_sk_release(sk);
-		return reason;
-	}
-
-	*outcome = ADOPTED;
-	reason = KERNEL_REFUSED;
-	listener = bpf_skc_to_tcp_sock(sk);
-	if (known) {
-		reason = ALREADY_ADOPTED;
-	} else if (listener) {
-		reason = obstacle(listener, net);
-		/* Remembered first: an adoption that could not be remembered could later be made a second time. */
-		if (reason == READY_TO_ADOPT && bpf_map_update_elem(&recent, &flow, &this, BPF_ANY))
-			reason = KERNEL_REFUSED;
-		if (reason == READY_TO_ADOPT) {
-			reason = assign(skb, listener, t);
-			if (reason != READY_TO_ADOPT)
-				bpf_map_delete_elem(&recent, &flow);
-		}
-	}
-	bpf_sk_release(sk);
 	return reason;
 }
 
@@ -234,6 +249,21 @@ static __always_inline int addresses(struct __sk_buff *skb, __u32 tcp_at, struct
 	return length == bpf_htons(MESSAGE_BYTES);
 }
 
+/*
+ * Whether the stack will take the segment's checksum for right, which it looks at only later: what it then drops must not
+ * have been remembered or answered. Where it trusts the sender on the same machine or the device, so must this.
+ * The mapped prefixes of IPv4 addresses are 0xffff, which is nothing in this arithmetic.
+ */
+static __always_inline int sum_is_right(struct sk_buff *kernel_skb, const struct message *m, const struct tagged *t)
+{
+	__u32 summed = BPF_CORE_READ_BITFIELD(kernel_skb, ip_summed), sum;
+
+	if (summed == CHECKSUM_PARTIAL || summed == CHECKSUM_UNNECESSARY)
+		return 1;
+	sum = sum_words(t->saddr, 32, bpf_htons(IPPROTO_TCP) + bpf_htons(MESSAGE_BYTES));
+	return fold(sum_words(m, MESSAGE_BYTES, sum)) == 0xffff;
+}
+
 /* A segment with the option: everything from here on is rare, and never inlined into the fast path. */
 static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 {
@@ -252,6 +282,10 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		return PASS_ON;
 	if (bpf_skb_load_bytes(skb, tcp_at, &m, sizeof(m)) || !addresses(skb, tcp_at, &t)) {
 		count(netns, BAD_LAYOUT);
+		return TC_ACT_SHOT;
+	}
+	if (!sum_is_right(kernel_skb, &m, &t)) {
+		count(netns, BAD_CHECKSUM);
 		return TC_ACT_SHOT;
 	}
 	if (m.exid == bpf_htons(EXID_ANSWER)) {
@@ -296,8 +330,11 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		count(netns, outcome);
 		return PASS_ON;
 	}
-	make_answer(&m, &t, reason, in_the_way, slot->key);
-	action = send_answer(skb, kernel_skb, tcp_at, &m, &t);
+	action = -1;
+	if (reason != UNDECIDED) {
+		make_answer(&m, &t, reason, in_the_way, slot->key);
+		action = send_answer(skb, kernel_skb, tcp_at, &m, &t);
+	}
 	if (action < 0) {
 		count(netns, ANSWER_LOST);
 		return TC_ACT_SHOT;

@@ -54,7 +54,9 @@ struct tcp_request_sock {
 
 #pragma clang attribute pop
 
-/* include/linux/skbuff.h: the checksum field holds the pseudo-header's sum and the device completes it. */
+/* include/linux/skbuff.h: a device, or GRO, has verified the checksum. */
+#define CHECKSUM_UNNECESSARY 1
+/* The checksum field holds the pseudo-header's sum and the device completes it. */
 #define CHECKSUM_PARTIAL 3
 
 /* include/net/tcp.h, Linux 6.9. Its size is part of the call, so it is not relocated. */

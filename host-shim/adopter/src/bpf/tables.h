@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The adopter's maps. Owns their layout, which src/tables.rs mirrors; user space pins and reuses them by name, so that
+ * The adopter's maps. Owns their layout; user space pins and reuses them by name, so that
  * a new program goes on with the keys, counters and adoptions of the one before.
  */
 #ifndef BATON_TABLES_H
@@ -21,6 +21,7 @@ enum outcome {
 	ANSWERED_TUPLE_IN_USE,
 	ANSWERED_ALREADY_ADOPTED,
 	ANSWERED_SYNCOOKIES_OFF,
+	BAD_CHECKSUM,
 	BAD_TAG,
 	UNKNOWN_EPOCH,
 	BAD_LAYOUT,
@@ -41,19 +42,19 @@ struct counts {
 	__u64 of[OUTCOMES];
 };
 
-/* One connection in one network namespace; IPv4 addresses are mapped. */
-struct flow {
+/*
+ * One adoption, however many copies of it arrive: a connection in one network namespace (IPv4 addresses are mapped),
+ * and the place in its streams. Begins as `struct tagged` does.
+ */
+struct adoption {
 	__u8 saddr[16];
 	__u8 daddr[16];
 	__be16 source;
 	__be16 dest;
-	__u32 zero;
-	__u64 netns;
-};
-
-struct adoption {
 	__be32 seq;
 	__be32 ack;
+	__u32 zero;
+	__u64 netns;
 };
 
 struct {
@@ -79,12 +80,18 @@ struct {
 	__type(value, struct counts);
 } netns_counters SEC(".maps");
 
-/* 65,536 adoptions are two seconds of the highest rate measured on one node: longer than any repetition is useful. */
+/*
+ * What became of an adoption: READY_TO_ADOPT if it was taken, else the reason why not. Written once, by the copy that is
+ * decided first (BPF_NOEXIST), so that no two copies can have different fates. Probes are not in it.
+ * An entry lives until 65,536 later adoptions, taken or refused, push it out: two seconds of the highest rate measured
+ * on one node. The dataplane repeats an adoption for 1.4 s (ADOPTION_TRIES_MAX). A copy that is later still is decided
+ * anew, and TUPLE_IN_USE if its socket lives.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
-	__type(key, struct flow);
-	__type(value, struct adoption);
+	__type(key, struct adoption);
+	__type(value, __u32);
 } recent SEC(".maps");
 
 #endif

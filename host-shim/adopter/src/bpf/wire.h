@@ -26,7 +26,7 @@
 
 /* Reasons of an Answer. */
 enum reason {
-	READY_TO_ADOPT = 0,	/* never sent: go on */
+	READY_TO_ADOPT = 0,	/* never sent: go on; in `recent`: taken */
 	NO_LISTENER = 1,
 	ACCEPT_QUEUE_FULL = 2,
 	KERNEL_REFUSED = 3,
@@ -34,6 +34,7 @@ enum reason {
 	ALREADY_ADOPTED = 5,
 	READY = 6,
 	SYNCOOKIES_OFF = 7,
+	UNDECIDED = 8,		/* never sent: say nothing, the next copy is told */
 };
 
 /* The whole TCP header of a message: 52 bytes. Timestamps are not aligned, hence packed. */

@@ -3,8 +3,10 @@
 //! The neighbour is a bare packet socket: its namespace has no address, so that no kernel answers in its place.
 #![allow(dead_code, reason = "each test binary uses another part")]
 
+pub mod answer;
 pub mod packet_socket;
 pub mod segment;
+pub mod verified;
 
 use baton_adopter::{Netns, OpenNetns};
 use packet_socket::PacketSocket;
