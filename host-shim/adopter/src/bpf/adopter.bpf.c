@@ -31,6 +31,11 @@
 /* Header words that a segment with the option has at least: 20 fixed bytes and 20 of the option. */
 #define TCP_WORDS_MIN 10
 #define HEAD_BYTES (OPTION_AT + OPTION_LENGTH)
+/*
+ * A socket can be found a little after its adoption was decided: the kernel makes it further up the stack, and a copy on
+ * another CPU may look meanwhile. So long nothing can be said about it.
+ */
+#define SETTLING_NS 1000000
 
 /* What an adoption's identity and the tagged bytes begin with. */
 #define ADOPTION_TAGGED_BYTES __builtin_offsetof(struct adoption, zero)
@@ -166,18 +171,20 @@ static __always_inline __u32 assign(struct __sk_buff *skb, struct tcp_sock *list
 }
 
 /* What a copy of an adoption that was decided before comes to: what the first one came to, whoever listens now. */
-static __always_inline __u32 again(__u32 fate, struct bpf_sock *sk, __u32 *outcome, __be32 *in_the_way)
+static __always_inline __u32 again(const struct fate *fate, struct bpf_sock *sk, __u32 *outcome, __be32 *in_the_way)
 {
 	int in_use = sk && sk->state != BPF_TCP_LISTEN;
 
-	if (fate == READY_TO_ADOPT) {
+	if (fate->of == READY_TO_ADOPT) {
 		/* Its socket answers. Without one, whether anybody listens or not, the application may have had all. */
 		*outcome = REPEATED;
-		return in_use ? READY_TO_ADOPT : ALREADY_ADOPTED;
+		if (in_use)
+			return READY_TO_ADOPT;
+		return bpf_ktime_get_ns() - fate->decided_ns < SETTLING_NS ? UNDECIDED : ALREADY_ADOPTED;
 	}
-	if (fate == TUPLE_IN_USE && in_use)
+	if (fate->of == TUPLE_IN_USE && in_use)
 		*in_the_way = rcv_nxt_of(sk);
-	return fate;
+	return fate->of;
 }
 
 /*
@@ -188,27 +195,27 @@ static __always_inline __u32 decide(struct __sk_buff *skb, const struct tagged *
 				    const struct adoption *this, struct bpf_sock *sk, __be32 *in_the_way)
 {
 	struct tcp_sock *listener = NULL;
-	__u32 fate = KERNEL_REFUSED;
+	struct fate fate = { .of = KERNEL_REFUSED, .decided_ns = bpf_ktime_get_ns() };
 
 	if (!sk) {
-		fate = NO_LISTENER;
+		fate.of = NO_LISTENER;
 	} else if (sk->state != BPF_TCP_LISTEN) {
 		*in_the_way = rcv_nxt_of(sk);
-		fate = TUPLE_IN_USE;
+		fate.of = TUPLE_IN_USE;
 	} else {
 		listener = bpf_skc_to_tcp_sock(sk);
 		if (listener)
-			fate = obstacle(listener, net);
+			fate.of = obstacle(listener, net);
 	}
 	/* Fails if another CPU decides a copy at this moment, and for want of memory. */
 	if (bpf_map_update_elem(&recent, this, &fate, BPF_NOEXIST))
 		return UNDECIDED;
-	if (fate != READY_TO_ADOPT || !listener)
-		return fate;
-	fate = assign(skb, listener, t);
-	if (fate != READY_TO_ADOPT && bpf_map_update_elem(&recent, this, &fate, BPF_ANY))
+	if (fate.of != READY_TO_ADOPT || !listener)
+		return fate.of;
+	fate.of = assign(skb, listener, t);
+	if (fate.of != READY_TO_ADOPT && bpf_map_update_elem(&recent, this, &fate, BPF_ANY))
 		return UNDECIDED;
-	return fate;
+	return fate.of;
 }
 
 /* READY_TO_ADOPT: pass it on, `*outcome` says why; UNDECIDED: drop it; else the reason of the Answer. */
@@ -217,12 +224,13 @@ static __always_inline __u32 adopt(struct __sk_buff *skb, const struct tagged *t
 {
 	struct adoption this = { .netns = netns };
 	struct bpf_sock *sk;
-	__u32 reason, *fate;
+	struct fate *fate;
+	__u32 reason;
 
 	__builtin_memcpy(&this, t, ADOPTION_TAGGED_BYTES);
 	fate = bpf_map_lookup_elem(&recent, &this);
 	sk = find(skb, t, t->source, tcp_at);
-	reason = fate ? again(*fate, sk, outcome, in_the_way) : decide(skb, t, net, &this, sk, in_the_way);
+	reason = fate ? again(fate, sk, outcome, in_the_way) : decide(skb, t, net, &this, sk, in_the_way);
 	if (sk)
 		bpf_sk_release(sk);
 	return reason;

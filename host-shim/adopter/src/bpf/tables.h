@@ -87,11 +87,18 @@ struct {
  * on one node. The dataplane repeats an adoption for 1.4 s (ADOPTION_TRIES_MAX). A copy that is later still is decided
  * anew, and TUPLE_IN_USE if its socket lives.
  */
+struct fate {
+	__u32 of;
+	__u32 zero;
+	/* When it was decided, for ALREADY_ADOPTED (see SETTLING_NS). */
+	__u64 decided_ns;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
 	__type(key, struct adoption);
-	__type(value, __u32);
+	__type(value, struct fate);
 } recent SEC(".maps");
 
 #endif
