@@ -19,7 +19,7 @@ const ETHERNET_BYTES: usize = 14;
 const SOURCE_PORT_AT: usize = 34;
 /// First byte of the adoption option there: 14 + 20 + 20.
 const OPTION_AT: usize = 54;
-const OUTCOMES: [&str; 14] = [
+const OUTCOMES: [&str; 15] = [
     "adopted",
     "repeated",
     "probe_ready",
@@ -29,6 +29,7 @@ const OUTCOMES: [&str; 14] = [
     "tuple_in_use",
     "already_adopted",
     "syncookies_off",
+    "bad_checksum",
     "bad_tag",
     "unknown_epoch",
     "bad_layout",

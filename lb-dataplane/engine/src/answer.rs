@@ -135,6 +135,11 @@ impl Engine {
             }
             return Judged::Done(Verdict::Absorbed);
         }
+        if segment.payload_len() == 0 && !ended && segment.ack.before(self.flows[id].client_acked) {
+            // The client was told by an earlier owner that more has arrived, so it will not repeat that: the kept copies go
+            // again with the next try.
+            return Judged::Done(Verdict::Absorbed);
+        }
         let without = segment.ack == boundary && self.flows[id].client_next != boundary;
         let event = if without && !ended && !idle {
             Event::ConfirmedWithout

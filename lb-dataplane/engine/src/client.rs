@@ -123,6 +123,8 @@ impl Engine {
                 segment.seq.after(flow.client_next)
                     || (segment.payload_len() > 0 && !self.may_keep(segment, id))
             }
+            // Nor may it begin the request that a hand-over carries.
+            State::AdoptingIdle => segment.seq.after(flow.client_next),
             _ => false,
         };
         if new && comes_again {
@@ -284,11 +286,10 @@ impl Engine {
                 self.counters.add(Counter::Requests);
                 self.step(now, id, Event::ClientData, out)
             }
-            State::Request => {
-                self.keep_more(id, frame, segment);
-                Frame::Forward
-            }
-            State::Adopting => {
+            State::Request | State::Adopting => {
+                if ahead > 0 {
+                    self.keep_no_more(id);
+                }
                 self.keep_more(id, frame, segment);
                 Frame::Forward
             }
@@ -336,8 +337,14 @@ impl Engine {
         if !self.flows[id].bits.has(Bits::KEPT_WHOLE) || self.keep(id, frame, segment) {
             return;
         }
+        self.keep_no_more(id);
+    }
+
+    /// Some of the request is missing among the kept copies. What they hold may still complete a hand-over, as nobody has
+    /// acknowledged it yet; for another one they are of no use.
+    fn keep_no_more(&mut self, id: FlowId) {
+        self.flows[id].bits.set(Bits::KEPT_WHOLE, false);
         if self.flows[id].state == State::Request {
-            // Of no use any more: the buffers go to others.
             self.drop_kept(id);
         }
     }

@@ -368,3 +368,71 @@ fn a_command_that_is_answered_by_a_close_is_no_loss() {
     assert!(w.asked.is_empty());
     assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
 }
+
+#[test]
+fn a_request_with_a_hole_is_not_given_to_another_backend() {
+    let mut w = never(2);
+    let mut c = w.idle(1);
+    let head = post_head(30);
+    let boundary = c.seq;
+    w.stays(&mut c, &head);
+    // Ten bytes are lost or late, the next ten come, then the missing ones.
+    let mut behind = w.client_wire(&c, PSH_ACK, &[b'b'; 10]);
+    behind.seq = behind.seq.wrapping_add(10);
+    w.forwarded_to_pod(&c, &behind);
+    let missing = w.client_wire(&c, PSH_ACK, &[b'a'; 10]);
+    w.forwarded_to_pod(&c, &missing);
+    c.seq = c.seq.wrapping_add(20);
+    w.engine.check_invariants();
+    let mut ended = w.pod_wire(&c, FIN_ACK, &[]);
+    ended.ack = boundary;
+    let sent = w.inject(&ended.build());
+    assert!(!sent.iter().any(Sent::is_adoption), "{sent:?}");
+    assert_eq!(w.engine.lost(Lost::NotKept), 1);
+}
+
+/// The old owner acknowledged the request to the client, which will not repeat it: Baton has to.
+#[test]
+fn copies_that_get_lost_behind_an_overdue_owner_go_again() {
+    let mut p = policy(2);
+    p.response_timeout = Some(Micros::from_millis(300));
+    p.migration.mode = MigrationMode::Never;
+    let mut w = World::with(settings(), p);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    w.stays(&mut c, GET);
+    let ack = w.pod_wire(&c, Flags::ACK, &[]);
+    w.forwarded_to_client(&c, &ack);
+    let sent = w.until_adoption(305);
+    w.adopted_from(&mut c, &sent, boundary);
+    // The adoption arrived, the copy did not.
+    let mut without = w.pod_wire(&c, Flags::ACK, &[]);
+    without.ack = boundary;
+    assert!(w.inject(&without.build()).is_empty(), "not for the client");
+    w.assert_state(&c, "Adopting");
+    let again = w.until_adoption(50);
+    assert!(again.iter().any(|s| s.data() == GET), "{again:?}");
+    w.responds(&mut c, OK);
+    w.assert_state(&c, "Response");
+}
+
+#[test]
+fn a_segment_behind_a_gap_does_not_begin_the_request_of_an_idle_hand_over() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
+    w.adopted(&mut c, &sent);
+    w.assert_state(&c, "AdoptingIdle");
+    let mut second = w.client_wire(&c, PSH_ACK, GET);
+    second.seq = second.seq.wrapping_add(GET.len() as u32);
+    assert!(w.inject(&second.build()).is_empty());
+    w.assert_state(&c, "AdoptingIdle");
+    let again = w.until_adoption(60);
+    let adoption = again
+        .iter()
+        .find(|s| s.is_adoption())
+        .expect("a repetition");
+    assert_eq!(adoption.segment.seq.0, boundary);
+    w.confirms(&c);
+}
