@@ -57,8 +57,10 @@ impl Engine {
     ) -> Verdict {
         let flow = &self.flows[id];
         let owner = flow.owner;
-        // Only an exact number resets (RFC 5961 section 3.2). Any other is for the backend's kernel to judge.
-        let exact = segment.seq == flow.client_next;
+        // Only an exact number resets (RFC 5961 section 3.2), and which one that is the backend's kernel knows; it lies between
+        // what it acknowledged and what it was sent. Any other is for it to judge.
+        let exact = segment.seq.at_or_after(flow.client_acked)
+            && segment.seq.at_or_before(flow.client_next);
         let verdict = match flow.state {
             State::Orphan | State::Parted => Verdict::Absorbed,
             _ => self.forward_to_leg(frame, segment, owner),

@@ -238,6 +238,14 @@ impl Engine {
         }
     }
 
+    /// Acknowledges to the client what it knows to be acknowledged.
+    pub(crate) fn challenge_client(&mut self, id: FlowId, out: &mut impl Output) {
+        if let Some(mut spec) = self.client_spec(id, Flags::ACK) {
+            spec.ack = self.flows[id].client_acked;
+            self.emit(out, |buffer| build_segment(buffer, &spec));
+        }
+    }
+
     /// Answers a segment that belongs to nothing with a reset (RFC 9293 section 3.10.7.1), out the way it came.
     pub(crate) fn reset_unknown(
         &mut self,

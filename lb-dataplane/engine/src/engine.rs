@@ -91,6 +91,10 @@ pub enum Verdict {
 /// Resets per second for segments that belong to nothing, so that a flood is not answered with a flood.
 const RESETS_PER_SECOND: u32 = 20_000;
 
+/// So long after our link came up, next hops may be unknown still: Linux asks for an address three times, a second apart
+/// (`mcast_solicit`, `retrans_time_ms`).
+const LINK_SETTLE_MS: u64 = 3_000;
+
 /// The packet engine of one worker.
 pub struct Engine {
     pub(crate) settings: Settings,
@@ -125,6 +129,8 @@ pub struct Engine {
     pub(crate) pending: Leg,
     /// The dataplane's own interface is down: silence says nothing about anybody.
     pub(crate) link_down: bool,
+    /// From when on silence means something again after it was down.
+    pub(crate) link_settled_ms: u64,
     #[cfg(feature = "mutants")]
     pub(crate) mutant: Option<crate::mutants::Mutant>,
     resets_left: u32,
@@ -190,6 +196,7 @@ impl Engine {
             resolve_again_ms: now.ms(),
             pending: Leg::NONE,
             link_down: false,
+            link_settled_ms: 0,
             #[cfg(feature = "mutants")]
             mutant: None,
             resets_left: RESETS_PER_SECOND,
@@ -229,6 +236,7 @@ impl Engine {
     pub fn set_link(&mut self, now: Instant, up: bool) {
         self.link_down = !up;
         if up {
+            self.link_settled_ms = now.ms() + LINK_SETTLE_MS;
             for backend in &mut self.backends {
                 backend.health.heard(now);
                 backend.question.start_again();

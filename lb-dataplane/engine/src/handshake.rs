@@ -52,7 +52,7 @@ impl Engine {
                 // Challenged here (RFC 5961 section 4): a backend that knows the flow no more would open another connection
                 // inside of it. A client that means it answers with an exact RST, and sends its SYN again.
                 if self.may_reset(now) {
-                    self.ack_client(id, out);
+                    self.challenge_client(id, out);
                 }
                 return Verdict::Absorbed;
             }

@@ -326,6 +326,10 @@ impl Engine {
             return self.listens(now, index);
         }
         self.counters.add(Counter::QuestionsUnanswered);
+        if now.ms() < self.link_settled_ms {
+            self.backends[usize::from(index)].question.start_again();
+            return self.send_question(now, index, out);
+        }
         self.backend_is_down(now, index, Down::Silent, out);
     }
 

@@ -20,9 +20,9 @@ use baton_packet::{Flags, Segment, clear_fin, parse_adoption, timestamps};
 /// What a RST without ACK is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bare {
-    /// Another kind of segment, or another kind of leg.
+    /// Another kind of segment, or of a flow that is closing.
     Not,
-    /// Perhaps drawn by something that was sent before the leg had a socket: the pod is asked.
+    /// Perhaps drawn by something older: the pod is asked.
     Echo,
     /// The answer to that: there is no socket.
     Proof,
@@ -148,17 +148,17 @@ impl Engine {
         }
     }
 
-    /// What a RST without ACK means on a leg that was adopted. Linux sends one for each segment that meets no socket
-    /// (`tcp_v4_send_reset`), with the segment's ACK as its number; a socket that ends sends RST and ACK
-    /// (`tcp_send_active_reset`). A request that overtakes its adoption draws one, and that one may come after the
-    /// adoption was confirmed.
+    /// What a RST without ACK means. Linux sends one for each segment that meets no socket (`tcp_v4_send_reset`), with the
+    /// segment's ACK as its number; a socket that ends sends RST and ACK (`tcp_send_active_reset`). A request that overtakes
+    /// its adoption draws one too, which may come after the adoption was confirmed; and its number is exact for a client
+    /// that lacks bytes which the engine has seen. So none is believed before the pod has been asked.
     fn judge_bare_reset(&self, segment: &Segment, id: FlowId) -> Bare {
         let flow = &self.flows[id];
         let open = matches!(
             flow.state,
-            State::Request | State::Response | State::Idle | State::ClientFin
+            State::Fresh | State::Request | State::Response | State::Idle | State::ClientFin
         );
-        if segment.flags.has(Flags::ACK) || flow.migrations == 0 || !open {
+        if segment.flags.has(Flags::ACK) || !open {
             Bare::Not
         } else if segment.seq == challenge_ack(flow) {
             Bare::Proof
@@ -187,7 +187,7 @@ impl Engine {
                 return Verdict::Absorbed;
             }
             Bare::Proof => true,
-            // A dead socket's kernel answers with the number that the client was at: that one is exact for the client.
+            // Any of these numbers may be exact for the client.
             Bare::Not => {
                 let flow = &self.flows[id];
                 segment.seq.at_or_after(flow.server_acked)

@@ -104,7 +104,7 @@ fn only_an_exact_reset_ends_a_flow() {
                 let mut wire = if from_client {
                     w.client_wire(&c, Flags::RST, &[])
                 } else {
-                    w.pod_wire(&c, Flags::RST, &[])
+                    w.pod_wire(&c, RST_ACK, &[])
                 };
                 wire.seq = wire.seq.wrapping_add(off);
                 if from_client {

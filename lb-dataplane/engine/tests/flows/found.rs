@@ -329,7 +329,10 @@ fn a_reset_with_the_clients_number_is_an_end_although_more_was_seen() {
     w.stops(c.pod);
     let mut rst = w.pod_wire(&c, Flags::RST, &[]);
     rst.seq = before;
-    assert!(w.inject(&rst.build()).is_empty(), "not for the client");
+    let asks = one(w.inject(&rst.build()));
+    assert_eq!(asks.to, Dest::Pod(c.pod), "not for the client");
+    rst.seq = asks.segment.ack.0;
+    assert!(w.inject(&rst.build()).is_empty());
     assert!(World::to_client(&w.run_ms(100)).is_empty());
     let sent = w.run_ms(3_100);
     assert!(one(World::to_client(&sent).into_iter().cloned().collect()).is(RST_ACK));
@@ -435,4 +438,35 @@ fn a_segment_behind_a_gap_does_not_begin_the_request_of_an_idle_hand_over() {
         .expect("a repetition");
     assert_eq!(adoption.segment.seq.0, boundary);
     w.confirms(&c);
+}
+
+#[test]
+fn a_challenge_acknowledges_nothing_that_no_pod_has() {
+    let mut w = never(2);
+    let mut c = w.idle(1);
+    let before = c.seq;
+    w.stays(&mut c, GET);
+    let mut syn = w.syn_wire(&c);
+    syn.seq = 5;
+    let challenge = one(w.inject(&syn.build()));
+    assert_eq!(challenge.segment.ack.0, before);
+    // The client's answer to it ends the flow all the same.
+    let mut rst = w.client_wire(&c, Flags::RST, &[]);
+    rst.seq = before;
+    w.forwarded_to_pod(&c, &rst);
+    assert_eq!(w.state(&c), None);
+}
+
+#[test]
+fn right_after_our_own_link_came_up_silence_means_nothing_yet() {
+    let mut w = World::new(2);
+    let c = w.idle(1);
+    w.vanishes(c.pod);
+    w.engine.set_link(w.now, false);
+    w.engine.set_link(w.now, true);
+    assert!(w.ends(&c, End::Fin).is_empty());
+    w.run_ms(900);
+    assert_eq!(w.count(Counter::BackendsSilent), 0);
+    w.run_ms(3_000);
+    assert!(w.count(Counter::BackendsSilent) > 0);
 }
