@@ -7,6 +7,7 @@ use crate::{
     counters::Counter,
     engine::Instant,
     flow::{Bits, FlowId, Leg, from_addr},
+    guards::guard_of,
     pins::Lost,
     rescue::ADOPTIONS_PER_MS,
     states::{Event, State},
@@ -50,6 +51,18 @@ impl Budget {
             };
         }
         self.used += 1;
+    }
+}
+
+/// Where no guard knows whether a response is complete, its last segment may be lost: its sender repeats it within this time
+/// (Linux `TCP_RTO_MIN` is 200 ms, twice that for the second try, and the same again in between).
+const QUIET_UNGUARDED_US: u64 = 1_000_000;
+
+/// How long a flow at rest stays with a draining backend without a request of its own.
+fn quiet_us(spec: &baton_api::Policy) -> u64 {
+    match guard_of(spec.protocol) {
+        Some(_) => spec.drain.quiet.0,
+        None => spec.drain.quiet.0.max(QUIET_UNGUARDED_US),
     }
 }
 
@@ -104,8 +117,8 @@ impl Engine {
         let flow = &self.flows[id];
         let policy = &self.policies[usize::from(flow.policy)];
         let spec = &policy.spec.drain;
-        let (quiet_us, deadline_ms, on_deadline) =
-            (spec.quiet.0, spec.deadline.0 / 1_000, spec.on_deadline);
+        let quiet_us = quiet_us(&policy.spec);
+        let (deadline_ms, on_deadline) = (spec.deadline.0 / 1_000, spec.on_deadline);
         let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
         let at_rest = matches!(flow.state, State::Idle | State::Fresh) && flow.all_acked();
         if at_rest && quiet_ms * 1_000 >= quiet_us {
@@ -242,10 +255,10 @@ impl Engine {
         if let Some(pin) = flow.pin {
             return format!("pinned: {}", pin.label());
         }
-        let quiet_us = u64::from(now.ms32().wrapping_sub(flow.last_ms)) * 1_000;
+        let quiet_for_us = u64::from(now.ms32().wrapping_sub(flow.last_ms)) * 1_000;
         match flow.state {
             State::Idle | State::Fresh if !self.at_rest(id) => "state of its own there",
-            State::Idle | State::Fresh if quiet_us < spec.drain.quiet.0 => "quiet time",
+            State::Idle | State::Fresh if quiet_for_us < quiet_us(spec) => "quiet time",
             State::Idle | State::Fresh => "no other backend can adopt now",
             State::Held | State::Orphan | State::Adopting | State::AdoptingIdle => "adoption",
             State::SynSent | State::SynAcked => "handshake",

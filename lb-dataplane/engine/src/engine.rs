@@ -329,6 +329,10 @@ impl Engine {
             self.flows[id].state = row.to;
         }
         for action in row.actions {
+            let last = row.to == State::Gone && *action == Action::DropKept;
+            if last && self.mutated(Mutant::LeakKept) {
+                continue;
+            }
             self.act(now, id, *action, out);
         }
         row.frame

@@ -13,6 +13,8 @@ use baton_packet::{Flags, Segment, SegmentSpec, SeqNumber, build_segment};
 const WAIT_MS: u64 = 20;
 /// Questions without any answer before the pod counts as gone: 20 + 40 + 80 ms.
 const TRIES_MAX: u8 = 3;
+/// Questions to a pod of which something else is heard: 20 + 40 + 80 + 160 + 320 ms.
+const TRIES_HEARD_MAX: u8 = 5;
 /// A listener counts only if it still answers this long after the flow's end. The processes of one server die one after
 /// another (nginx's workers before their master, within 1 ms of a SIGKILL to the group), and until the last one is gone the
 /// kernel answers for them all.
@@ -321,6 +323,10 @@ impl Engine {
         }
         let heard_since = backend.health.heard_ms() * 1_000 > question.first_asked_us;
         if heard_since && !backend.health.is_down() {
+            if question.tries < TRIES_HEARD_MAX {
+                // What was heard may be older than its end: ask on.
+                return self.send_question(now, index, out);
+            }
             // Its kernel lives and its listener is too busy to answer: that is no death.
             self.counters.add(Counter::QuestionsUnanswered);
             return self.listens(now, index);

@@ -56,7 +56,10 @@ impl Engine {
             state,
             State::Fresh | State::Idle | State::Request | State::Response
         ) {
-            if state == State::ClientFin && flow.bits.has(Bits::OUTSTANDING) {
+            let cut = self
+                .tracker(id)
+                .is_some_and(|t| t.unanswered() > 0 && !t.until_close());
+            if state == State::ClientFin && (cut || flow.bits.has(Bits::OUTSTANDING)) {
                 // The client closed its direction behind its request, and a half-closed flow does not move.
                 self.count_lost(id, Lost::HalfClosed);
             }

@@ -470,3 +470,37 @@ fn right_after_our_own_link_came_up_silence_means_nothing_yet() {
     w.run_ms(3_000);
     assert!(w.count(Counter::BackendsSilent) > 0);
 }
+
+#[test]
+fn without_a_guard_a_flow_rests_longer_before_it_leaves() {
+    for (protocol, waits) in [(Protocol::RequestResponse, true), (Protocol::Http1, false)] {
+        let mut p = policy(2);
+        p.protocol = protocol;
+        p.drain.quiet = Micros::from_millis(60);
+        let mut w = World::with(settings(), p);
+        let c = w.idle(1);
+        let pod = c.pod;
+        w.change(|s| s.policies[0].backends[pod].draining = true);
+        let early = w.run_ms(900);
+        assert_eq!(early.iter().any(Sent::is_adoption), !waits);
+        let late = w.run_ms(300);
+        assert_eq!(late.iter().any(Sent::is_adoption), waits);
+    }
+}
+
+/// Three questions are lost; a frame that the dead pod's kernel sent before is no sign of a listener.
+#[test]
+fn something_heard_is_no_listener() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.listeners[c.pod] = Listener::Silent;
+    assert!(w.ends(&c, End::Fin).is_empty());
+    w.run_ms(50);
+    let late = w.pod_wire(&c, FIN_ACK, &[]);
+    assert!(w.inject(&late.build()).is_empty());
+    assert!(w.run_ms(150).is_empty(), "not closed");
+    w.assert_state(&c, "Held");
+    w.stops(c.pod);
+    let sent = w.until_adoption(200);
+    w.rescued(&mut c, &sent);
+}

@@ -232,7 +232,7 @@ fn a_listener_that_is_too_busy_to_answer_is_no_death() {
     w.listeners[c.pod] = Listener::Silent;
     w.ends(&c, End::Fin);
     let mut fins = Vec::new();
-    for _ in 0..200 {
+    for _ in 0..700 {
         fins.extend(w.run_ms(1));
         // Its kernel speaks on other connections.
         let ack = w.pod_wire(&other, Flags::ACK, &[]);
