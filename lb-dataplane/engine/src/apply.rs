@@ -59,6 +59,7 @@ impl Engine {
     /// # Errors
     /// The snapshot is not used at all then.
     pub fn apply(&mut self, now: Instant, snapshot: &Snapshot) -> Result<(), ApplyError> {
+        let now = self.engine_time(now);
         snapshot.validate()?;
         if snapshot.generation < self.generation {
             return Err(ApplyError::Stale {

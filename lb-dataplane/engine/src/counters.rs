@@ -115,7 +115,7 @@ counters! {
     FateReplayed = "fates_unknown_total", "outcome": "replayed"; #[doc = "Requests of unknown fate that policy allowed to replay."]
     FateReset = "fates_unknown_total", "outcome": "reset"; #[doc = "Requests of unknown fate that ended in a reset."]
     StaleSockets = "stale_sockets_total"; #[doc = "Stale sockets met on a new leg's tuple."]
-    LateAnswers = "late_answers_total"; #[doc = "Adoption answers with a right tag that nobody waits for any more."]
+    LateAnswers = "late_answers_total"; #[doc = "Adoption answers with a right tag that belong to an earlier adoption or probe than the open one."]
     ResetsDoubted = "resets_doubted_total"; #[doc = "RSTs without ACK from owners: answered by a question, as they may be older than the connection there."]
     Fenced = "fenced_segments_total"; #[doc = "Segments from a leg that is not the owner, absorbed."]
     FencedData = "fenced_data_segments_total"; #[doc = "Those among them that carried new data."]

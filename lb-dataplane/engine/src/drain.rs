@@ -69,6 +69,7 @@ fn quiet_us(spec: &baton_api::Policy) -> u64 {
 impl Engine {
     /// Drains the backends of this name, or ends that, beside what the snapshot says. How many there are of the name.
     pub fn drain(&mut self, now: Instant, policy: Option<&str>, name: &str, on: bool) -> usize {
+        let now = self.engine_time(now);
         let mut found = Vec::new();
         for p in self.policies.iter().filter(|p| p.listed) {
             if policy.is_some_and(|wanted| wanted != p.spec.name) {

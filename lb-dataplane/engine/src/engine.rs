@@ -128,7 +128,9 @@ pub struct Engine {
     /// The leg that the current event redirects its flow to.
     pub(crate) pending: Leg,
     /// The dataplane's own interface is down: silence says nothing about anybody.
-    pub(crate) link_down: bool,
+    pub(crate) link_down: Option<Instant>,
+    /// Time that it was down in all, in us: so much the engine's own clock is behind.
+    pub(crate) stood_still_us: u64,
     /// From when on silence means something again after it was down.
     pub(crate) link_settled_ms: u64,
     #[cfg(feature = "mutants")]
@@ -195,7 +197,8 @@ impl Engine {
             sweep_due_ms: None,
             resolve_again_ms: now.ms(),
             pending: Leg::NONE,
-            link_down: false,
+            link_down: None,
+            stood_still_us: 0,
             link_settled_ms: 0,
             #[cfg(feature = "mutants")]
             mutant: None,
@@ -231,17 +234,25 @@ impl Engine {
         self.hops.set(address, mac);
     }
 
-    /// Tells whether the dataplane's own interface is up. While it is down no timer runs: nothing that is not heard means
-    /// anything.
+    /// Tells whether the dataplane's own interface is up. While it is down the engine's clock stands still: nothing that is not
+    /// heard means anything, and no time-out comes nearer.
     pub fn set_link(&mut self, now: Instant, up: bool) {
-        self.link_down = !up;
-        if up {
-            self.link_settled_ms = now.ms() + LINK_SETTLE_MS;
+        if !up {
+            self.link_down = Some(self.engine_time(now));
+        } else if let Some(since) = self.link_down.take() {
+            self.stood_still_us = now.0 - since.0;
+            self.link_settled_ms = since.ms() + LINK_SETTLE_MS;
             for backend in &mut self.backends {
-                backend.health.heard(now);
-                backend.question.start_again();
+                backend.question.start_again(since);
             }
         }
+    }
+
+    /// The engine's own clock.
+    #[inline]
+    pub(crate) fn engine_time(&self, now: Instant) -> Instant {
+        self.link_down
+            .unwrap_or(Instant(now.0 - self.stood_still_us))
     }
 
     /// An address whose link-layer address is needed; call until `None`, then ask the kernel for each.
@@ -257,6 +268,7 @@ impl Engine {
         len: usize,
         out: &mut impl Output,
     ) -> Verdict {
+        let now = self.engine_time(now);
         let len = len.min(buffer.len());
         let verdict = match baton_packet::decode(&buffer[..len]) {
             Ok(Decoded::Tcp(segment)) => self.segment(now, &mut buffer[..len], &segment, out),

@@ -194,6 +194,7 @@ impl Engine {
         backend: Endpoint,
         healthy: Option<bool>,
     ) {
+        let now = self.engine_time(now);
         let addr = crate::flow::to_addr(backend.address());
         let Some(index) = self.backend_ids.find(&addr, backend.port()) else {
             return;

@@ -99,7 +99,8 @@ impl Question {
     }
 
     /// What was asked so far may never have left.
-    pub(crate) fn start_again(&mut self) {
+    pub(crate) fn start_again(&mut self, now: Instant) {
+        self.first_asked_us = now.0;
         self.tries = 0;
         self.pending = false;
     }
@@ -333,7 +334,7 @@ impl Engine {
         }
         self.counters.add(Counter::QuestionsUnanswered);
         if now.ms() < self.link_settled_ms {
-            self.backends[usize::from(index)].question.start_again();
+            self.backends[usize::from(index)].question.start_again(now);
             return self.send_question(now, index, out);
         }
         self.backend_is_down(now, index, Down::Silent, out);

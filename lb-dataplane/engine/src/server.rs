@@ -180,7 +180,8 @@ impl Engine {
             self.counters.add(Counter::Fenced);
             return Verdict::Absorbed;
         }
-        let exact = match self.judge_bare_reset(segment, id) {
+        let bare = self.judge_bare_reset(segment, id);
+        let exact = match bare {
             Bare::Echo => {
                 self.counters.add(Counter::ResetsDoubted);
                 self.challenge_owner(id, out);
@@ -198,7 +199,13 @@ impl Engine {
         if exact && matches!(self.owner_ended(now, id, false, acked, out), Ended::Held) {
             return Verdict::Absorbed;
         }
-        let verdict = self.forward_to_client(frame, segment, id);
+        let verdict = if bare == Bare::Proof {
+            // Its number means something between the pod and us only.
+            self.reset_client(id, out);
+            Verdict::Absorbed
+        } else {
+            self.forward_to_client(frame, segment, id)
+        };
         if exact {
             let _ = self.step(now, id, Event::ServerRst, out);
         }

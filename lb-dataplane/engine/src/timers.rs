@@ -25,9 +25,10 @@ const RESOLVE_AGAIN_MS: u64 = 1_000;
 impl Engine {
     /// Does what is due: deferred closes, retries, time-outs, probes.
     pub fn poll(&mut self, now: Instant, out: &mut impl Output) {
-        if self.link_down {
+        if self.link_down.is_some() {
             return;
         }
+        let now = self.engine_time(now);
         #[cfg(feature = "mutants")]
         self.hurry_ports();
         for _ in 0..DUE_PER_CALL_MAX {
@@ -68,7 +69,7 @@ impl Engine {
     /// When [`Engine::poll`] should be called next, at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.link_down {
+        if self.link_down.is_some() {
             return None;
         }
         let wheel = self.wheel.next_due_ms();
@@ -83,7 +84,7 @@ impl Engine {
             .chain(others.into_iter().filter(|ms| some && *ms != u64::MAX))
             .chain(self.sweep_due_ms)
             .min()
-            .map(|ms| Instant(ms.saturating_mul(1_000)))
+            .map(|ms| Instant(ms.saturating_mul(1_000).saturating_add(self.stood_still_us)))
     }
 
     pub(crate) fn arm(&mut self, now: Instant, id: FlowId, timer: Action) {

@@ -161,6 +161,7 @@ impl Engine {
     /// The figures of policies and backends; the caller fills in what it knows better.
     #[must_use]
     pub fn state(&self, now: Instant) -> baton_api::State {
+        let now = self.engine_time(now);
         let mut counters: BTreeMap<String, u64> = BTreeMap::new();
         for (name, label, value) in self.counters() {
             let key = match label {
@@ -235,6 +236,7 @@ impl Engine {
     /// Up to `max` flows from slot `cursor` on, and where to go on.
     #[must_use]
     pub fn flows(&self, now: Instant, cursor: u32, max: usize) -> (Vec<FlowView>, Option<u32>) {
+        let now = self.engine_time(now);
         // A bounded piece of the table, however few flows live in it.
         const SLOTS_PER_CALL: usize = 4_096;
         let mut views = Vec::new();

@@ -336,7 +336,7 @@ impl Scene {
                 w.inject(&wire.build());
             }
             (_, "ServerRst") => {
-                w.inject(&w.pod_wire(c, Flags::RST, &[]).build());
+                w.inject(&w.pod_wire(c, RST_ACK, &[]).build());
             }
             (_, "Timeout") => {
                 w.run_ms(11_000);

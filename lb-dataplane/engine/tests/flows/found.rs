@@ -504,3 +504,39 @@ fn something_heard_is_no_listener() {
     let sent = w.until_adoption(200);
     w.rescued(&mut c, &sent);
 }
+
+#[test]
+fn a_client_whose_dead_pod_was_asked_is_reset_with_its_own_number() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.moves(&mut c, POST);
+    let ack = w.pod_wire(&c, Flags::ACK, &[]);
+    w.forwarded_to_client(&c, &ack);
+    w.stops(c.pod);
+    let mut rst = w.pod_wire(&c, Flags::RST, &[]);
+    let asks = one(w.inject(&rst.build()));
+    rst.seq = asks.segment.ack.0;
+    let told = one(w.inject(&rst.build()));
+    assert_eq!((told.to, told.is(RST_ACK)), (Dest::Client, true));
+    assert_eq!(told.segment.seq.0, c.server, "exact");
+    assert_eq!(w.engine.lost(Lost::FateUnknown), 1);
+    assert_eq!(w.state(&c), None);
+}
+
+/// What waited when our link went down waits on when it is back.
+#[test]
+fn no_time_passes_while_our_own_link_is_down() {
+    let mut w = World::new(2);
+    let c = w.idle(1);
+    w.adopters = vec![Some(Reason::AcceptQueueFull); 32];
+    w.run_ms(1_100);
+    w.dies(c.pod, End::Fin, &[c.clone()]);
+    w.assert_state(&c, "Orphan");
+    w.engine.set_link(w.now, false);
+    w.run_ms(20_000);
+    w.engine.set_link(w.now, true);
+    w.run_ms(5_000);
+    w.assert_state(&c, "Orphan");
+    w.run_ms(6_000);
+    assert_eq!(w.engine.lost(Lost::NoBackend), 1);
+}
