@@ -15,6 +15,8 @@ mod report;
 mod rounds;
 mod run;
 mod soak;
+mod soak_path;
+mod soak_report;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -32,7 +34,8 @@ struct Arguments {
 enum Command {
     /// wrk with one slow pod, migration off and on; redis with a migration per command; pods killed under load
     Demo(DemoArguments),
-    /// Pods are killed, frozen, drained and reconfigured at random under load, and every answer is checked
+    /// Pods are killed, frozen, drained and reconfigured at random under load, or packets lost and reordered on the way,
+    /// and every answer is checked
     Soak(SoakArguments),
     /// HAProxy and Baton in the same layout, in turns: latency at 1 connection, requests/s at 32
     Compare(RoundArguments),
@@ -75,9 +78,31 @@ struct SoakArguments {
     /// How long
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
+    /// Instead: so many migrations of healthy pods' connections over a path that loses and reorders packets
+    #[arg(long, conflicts_with = "minutes", value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000))]
+    migrations: Option<u64>,
+    /// Of 1,000 packets so many are lost, on each veth of a pod or client, in each direction
+    #[arg(long, requires = "migrations", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=250))]
+    loss: u32,
+    /// Of 1,000 packets so many are held back for up to 3 ms, while later ones pass
+    #[arg(long, requires = "migrations", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=250))]
+    reorder: u32,
+    /// Of 1,000 packets so many come twice
+    #[arg(long, requires = "migrations", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=250))]
+    duplicate: u32,
+    /// Of 1,000 packets so many have one bit flipped
+    #[arg(long, requires = "migrations", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=250))]
+    corrupt: u32,
+    /// Persistent connections to nginx, and as many to redis: enough that those which wait for a lost packet's repetition
+    /// (200 ms to some seconds) leave no gap, and not so many that all queue for the CPU
+    #[arg(long, requires = "migrations", default_value_t = 192, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    connections: u16,
     /// What happens when follows from this number; a random one if not given
     #[arg(long)]
     seed: Option<u64>,
+    /// Where report.json goes
+    #[arg(long, requires = "migrations", default_value = "target/soak")]
+    out: PathBuf,
 }
 
 /// Arguments of the comparisons.
@@ -118,7 +143,10 @@ fn dispatch(arguments: &Arguments) -> Result<bool> {
         }
         Command::Soak(soak) => {
             preflight::check(&["redis-server"])?;
-            soak::soak(soak)
+            match soak.migrations {
+                Some(migrations) => soak_path::soak(soak, migrations),
+                None => soak::soak(soak),
+            }
         }
         Command::Compare(rounds) => {
             preflight::check(&["haproxy"])?;

@@ -5,7 +5,7 @@
 //! [`HttpEcho`] and [`RedisCheck`] are clients of our own that check every byte, and [`Lab::dataplane`] and
 //! [`Lab::shim`] start Baton. Everything is removed on drop, on a signal, and after a crash at the next start.
 //!
-//! Blocking, no async; unsafe code only in `timestamps` and `cpu_clock`. Needs root, iproute2 and the Debian packages of `make setup`.
+//! Blocking, no async; unsafe code only in `timestamps`, `cpu_clock` and `fault_sys`. Needs root, iproute2 and the Debian packages of `make setup`.
 
 mod baton;
 mod cgroup;
@@ -13,6 +13,10 @@ mod command;
 mod control;
 mod counter;
 mod cpu_clock;
+mod fault_hold;
+mod fault_program;
+mod fault_sys;
+mod faults;
 mod haproxy;
 mod http;
 mod http_load;
@@ -20,6 +24,9 @@ mod idle;
 mod lab;
 mod load;
 mod load_driver;
+mod memcached;
+mod memcached_client;
+mod memcached_load;
 mod netns;
 mod nginx;
 mod phase_server;
@@ -34,6 +41,7 @@ mod redis_load;
 mod redis_stateful;
 mod signals;
 mod stats;
+mod synflood;
 mod tap;
 mod timestamps;
 mod wrk;
@@ -44,12 +52,16 @@ pub use baton::{
 };
 pub use command::run as run_command;
 pub use counter::{Counter, PostCount, Tally};
+pub use faults::{FaultCounts, FaultRates, Faults, Side, Way};
 pub use haproxy::{Haproxy, Listen};
 pub use http::{HttpClient, Response};
 pub use http_load::HttpEcho;
 pub use idle::{IdleConnections, IdleRound, allow_files};
 pub use lab::{Lab, Options, PODS_MAX, Pod};
 pub use load::{Exchange, Load, LoadOptions, LoadReport, Progress, Verdict};
+pub use memcached::{MEMCACHED_PORT, Memcached};
+pub use memcached_client::MemcachedClient;
+pub use memcached_load::MemcachedCheck;
 pub use netns::Namespace;
 pub use nginx::{DOWNLOAD_BYTES, Nginx, NginxOptions, content, echo_body};
 pub use phase_server::PhaseServer;
@@ -63,5 +75,6 @@ pub use redis_load::{RedisCheck, RedisRead};
 pub use redis_stateful::RedisStateful;
 pub use signals::interrupted;
 pub use stats::{Counts, Latency, Recorder, Window};
+pub use synflood::SynFlood;
 pub use tap::{Tap, TapStamps};
 pub use wrk::{Wrk, WrkOptions, WrkReport};

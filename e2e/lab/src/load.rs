@@ -64,7 +64,8 @@ pub struct LoadOptions {
 }
 
 impl LoadOptions {
-    /// 16 connections without pace or end; set one of `requests` and `duration`.
+    /// 16 connections without pace or end; set one of `requests` and `duration`, or end it by [`Progress::enough`] or
+    /// [`Load::stop`].
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         Self {
@@ -120,10 +121,16 @@ pub struct Progress {
     /// Errors so far.
     pub errors: AtomicU64,
     pub(crate) stop: AtomicBool,
+    pub(crate) enough: AtomicBool,
     pub(crate) phase: AtomicUsize,
 }
 
 impl Progress {
+    /// Lets the load end once every outstanding request is answered: none begins any more.
+    pub fn enough(&self) {
+        self.enough.store(true, Ordering::Relaxed);
+    }
+
     /// Begins the next phase, whose latencies the report gives apart from those of the others.
     pub fn next_phase(&self) {
         self.phase.fetch_add(1, Ordering::Relaxed);

@@ -185,7 +185,8 @@ impl<E: Exchange> Driver<E> {
     }
 
     fn over(&self, now: Instant) -> bool {
-        self.options.requests.is_some_and(|n| self.sent >= n)
+        self.progress.enough.load(Ordering::Relaxed)
+            || self.options.requests.is_some_and(|n| self.sent >= n)
             || self
                 .options
                 .duration

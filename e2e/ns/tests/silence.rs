@@ -3,8 +3,8 @@
 use crate::{more, no_error};
 use anyhow::{Result, ensure};
 use baton_api::{Micros, Migration};
-use baton_lab::{HttpEcho, Load, LoadOptions};
-use baton_ns::{Scene, nft, until};
+use baton_lab::{HttpClient, HttpEcho, Load, LoadOptions};
+use baton_ns::{HTTP_PORT, Scene, nft, until};
 use std::{
     thread,
     time::{Duration, Instant},
@@ -101,6 +101,42 @@ fn a_node_that_drops_everything_and_comes_back() -> Result<()> {
     scene.wait_back(0, "pod-b")?;
     more(&load, 2_000)?;
     finish(&scene, load, "node silent", detected)
+}
+
+/// Without a load there are no failures and nothing is overdue: that the pod is gone shows only by its adopter's silence.
+#[test]
+fn idle_connections_leave_a_pod_that_is_gone() -> Result<()> {
+    let scene = scene("vanishidle")?;
+    let address = scene.address(HTTP_PORT)?;
+    let mut clients = (0..CONNECTIONS)
+        .map(|_| HttpClient::connect(scene.lab.client().namespace(), address))
+        .collect::<Result<Vec<_>>>()?;
+    let mut all_work = || -> Result<()> {
+        for client in &mut clients {
+            ensure!(client.get("/")?.body == b"ok", "wrong body");
+        }
+        Ok(())
+    };
+    all_work()?;
+    let there = scene.backend(0, "pod-b")?.flows;
+    ensure!(there > 0, "nobody is at pod-b");
+    let pod = scene.lab.pods()[1].namespace();
+    pod.ip(&["link", "del", "eth0"])?;
+    detection(&scene, "pod-b", Instant::now())?;
+    let gone = until("counted", || {
+        let silent = scene.counter("owners_lost_total{how=\"silent\"}")?;
+        ensure!(
+            silent == there,
+            "{silent} owners silent, {there} flows there"
+        );
+        let rescued = scene.backend(0, "pod-b")?.rescued_total;
+        ensure!(rescued == there, "{rescued} rescued of {there}");
+        Ok(())
+    });
+    scene.explained(gone)?;
+    let all = all_work();
+    scene.explained(all)?;
+    scene.nothing_lost(0).map(drop)
 }
 
 fn scene(name: &str) -> Result<Scene> {

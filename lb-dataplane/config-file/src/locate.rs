@@ -44,7 +44,9 @@ impl Document {
     /// Reads a text; what is not YAML has no places.
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        Self(serde_saphyr::from_str(text).ok())
+        // What a `!!binary` value stands for is nothing to a place.
+        let options = serde_saphyr::options! { ignore_binary_tag_for_string: true };
+        Self(serde_saphyr::from_str_with_options(text, options).ok())
     }
 
     /// The place of a field: of its name, or of the item of a list. The nearest field above it if it is not

@@ -10,7 +10,7 @@ use crate::{
     engine::Instant,
     flow::{Bits, FlowId, Leg, NONE},
 };
-use baton_packet::{Flags, Segment, SegmentSpec, SeqNumber, build_segment};
+use baton_packet::{Flags, Segment, SegmentSpec, SeqNumber, build_segment, parse_adoption};
 
 /// Closes wait for the next multiple of this, so that they do not compete with the response for the CPU, and
 /// so that several of one pod come together and wake its application once.
@@ -218,7 +218,12 @@ impl Engine {
     ) -> Verdict {
         self.counters.add(Counter::Fenced);
         if segment.flags.has(Flags::RST) {
-            self.end_close(now, id, Counter::LegsReset);
+            // A pod without the socket answers each of our FINs with an exact one. Others may be late answers to adoptions, or
+            // nobody's.
+            let exact = segment.seq == self.closing.legs[id as usize].ack;
+            if exact && parse_adoption(frame, segment).is_none() {
+                self.end_close(now, id, Counter::LegsReset);
+            }
             return Verdict::Absorbed;
         }
         let entry = &mut self.closing.legs[id as usize];

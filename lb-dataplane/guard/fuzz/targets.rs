@@ -8,6 +8,8 @@
 //! Inputs are programs, because random bytes do not get past the first line: see [`turns_of`].
 #![allow(missing_docs)]
 
+#[path = "../../packet/fuzz/corpus.rs"]
+mod corpus;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -129,34 +131,28 @@ fn turns_of(input: &[u8]) -> (Guard, Vec<Turn>) {
     ([Guard::Http1, Guard::Resp, Guard::Memcached][which], turns)
 }
 
-/// Whatever is said, promises hold after each piece, and pieces tell what the whole tells.
-#[test]
-fn conversations() {
-    check!()
-        .with_iterations(30_000)
-        .with_max_len(80)
-        .for_each(|input: &[u8]| {
-            let _ = detect(input);
-            let (guard, turns) = turns_of(input);
-            let (mut whole, mut pieces) = (Checked::new(guard), Checked::new(guard));
-            let sizes: Vec<usize> = input
-                .iter()
-                .map(|b| usize::from(b % 8))
-                .chain([1])
-                .collect();
-            for turn in &turns {
-                whole.tell_in(turn, &[usize::MAX]);
-                pieces.tell_in(turn, &sizes);
-                assert_eq!(
-                    seen(&whole.tracker).settled(),
-                    seen(&pieces.tracker).settled(),
-                    "{turns:?}"
-                );
-            }
-            if whole.tracker.is_default() {
-                like_new(&whole.tracker, guard, &turns);
-            }
-        });
+/// Promises hold after each piece, and pieces tell what the whole tells.
+fn check_conversation(input: &[u8]) {
+    let _ = detect(input);
+    let (guard, turns) = turns_of(input);
+    let (mut whole, mut pieces) = (Checked::new(guard), Checked::new(guard));
+    let sizes: Vec<usize> = input
+        .iter()
+        .map(|b| usize::from(b % 8))
+        .chain([1])
+        .collect();
+    for turn in &turns {
+        whole.tell_in(turn, &[usize::MAX]);
+        pieces.tell_in(turn, &sizes);
+        assert_eq!(
+            seen(&whole.tracker).settled(),
+            seen(&pieces.tracker).settled(),
+            "{turns:?}"
+        );
+    }
+    if whole.tracker.is_default() {
+        like_new(&whole.tracker, guard, &turns);
+    }
 }
 
 /// A default tracker goes on as a new one does: the engine may forget it.
@@ -175,33 +171,52 @@ fn like_new(tracker: &Tracker, guard: Guard, turns: &[Turn]) {
 }
 
 /// A rendered session, told to another tracker and accepted there, is the same session.
+fn check_prelude(input: &[u8]) {
+    let input = [&[1], input].concat();
+    let (guard, turns) = turns_of(&input);
+    let mut first = Checked::new(guard);
+    for turn in &turns {
+        first.tell_in(turn, &[usize::MAX]);
+        let mut out = [0; PRELUDE_MAX];
+        let Some(prelude) = first.tracker.prelude(&mut out) else {
+            continue;
+        };
+        let mut other = Checked::new(guard);
+        other.tell(true, 0, &out[..usize::from(prelude.len)]);
+        assert_eq!(other.tracker.unanswered(), u32::from(prelude.reply) / 5);
+        other.tell(
+            false,
+            0,
+            b"+OK\r\n".repeat(usize::from(prelude.reply) / 5).as_slice(),
+        );
+        assert!(other.tracker.at_rest());
+        assert_eq!(seen(&other.tracker).prelude, seen(&first.tracker).prelude);
+    }
+}
+
+/// What is said in HTTP/1, RESP and memcached, and what only looks like it.
+#[test]
+fn conversations() {
+    check!()
+        .with_iterations(100_000)
+        .with_max_len(80)
+        .for_each(check_conversation);
+}
+
+/// What restores a session.
 #[test]
 fn preludes() {
     check!()
-        .with_iterations(30_000)
+        .with_iterations(100_000)
         .with_max_len(80)
-        .for_each(|input: &[u8]| {
-            let input = [&[1], input].concat();
-            let (guard, turns) = turns_of(&input);
-            let mut first = Checked::new(guard);
-            for turn in &turns {
-                first.tell_in(turn, &[usize::MAX]);
-                let mut out = [0; PRELUDE_MAX];
-                let Some(prelude) = first.tracker.prelude(&mut out) else {
-                    continue;
-                };
-                let mut other = Checked::new(guard);
-                other.tell(true, 0, &out[..usize::from(prelude.len)]);
-                assert_eq!(other.tracker.unanswered(), u32::from(prelude.reply) / 5);
-                other.tell(
-                    false,
-                    0,
-                    b"+OK\r\n".repeat(usize::from(prelude.reply) / 5).as_slice(),
-                );
-                assert!(other.tracker.at_rest());
-                assert_eq!(seen(&other.tracker).prelude, seen(&first.tracker).prelude);
-            }
-        });
+        .for_each(check_prelude);
+}
+
+/// Each target has its corpus, and every input of it holds.
+#[test]
+fn corpora() {
+    corpus::replay("conversations", check_conversation);
+    corpus::replay("preludes", check_prelude);
 }
 
 /// The parts are right: what each guard's fuzzing starts from gets deep.

@@ -1,5 +1,5 @@
-//! Fuzz targets. On stable Rust they are ordinary tests: each runs over the committed corpus
-//! (`fuzz/__fuzz__/<target>/corpus`) and over random inputs.
+//! Fuzz targets: parsing of frames, views used on other frames, the adoption option. On stable Rust they are ordinary
+//! tests: each runs over the committed corpus (`fuzz/__fuzz__/<target>/corpus`) and over random inputs.
 //!
 //! - Longer: `BOLERO_RANDOM_ITERATIONS=100000000 cargo test -p baton-packet --test fuzz` (about 100,000 a second; with
 //!   `BOLERO_RANDOM_TEST_TIME_MS=600000` as well it ends after ten minutes).
@@ -14,6 +14,8 @@
     reason = "a test that cannot go on shall panic"
 )]
 
+mod adoption;
+mod corpus;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -252,11 +254,50 @@ fn check_frame(frame: &[u8]) {
     }
 }
 
+/// Views of a frame, used on others.
+fn check_other_frames(input: &[u8]) {
+    let cut = input.len() / 2;
+    let (a, b) = (frame_of(&input[..cut]), input[cut..].to_vec());
+    for mut other in [b, Vec::new(), a[..a.len() / 2].to_vec()] {
+        match decode(&a) {
+            Ok(Decoded::Tcp(seg)) => {
+                let (_, _) = (seg.options(&other), seg.data(&other));
+                let _ = tcp_checksum_state(&other, &seg);
+                let _ = settle_tcp_checksum(&mut other, &seg);
+                complete_tcp_checksum(&mut other, &seg);
+                let _ = strip_options(&mut other, &seg, STRIPPED_FROM_CLIENTS);
+                let _ = parse_adoption(&other, &seg);
+                let to = Rewrite {
+                    src: seg.dst,
+                    dst: seg.src,
+                    src_port: 1,
+                    dst_port: 2,
+                    src_mac: Mac([1; 6]),
+                    dst_mac: Mac([2; 6]),
+                };
+                let _ = rewrite_tcp(&mut other, &seg, &to);
+            }
+            Ok(Decoded::Icmp(icmp)) => {
+                let inner = NewTuple {
+                    src: icmp.inner_dst,
+                    dst: icmp.inner_src,
+                    src_port: 1,
+                    dst_port: 2,
+                };
+                let outer = (icmp.outer_dst, icmp.outer_src);
+                let macs = (Mac([1; 6]), Mac([2; 6]));
+                let _ = rewrite_icmp(&mut other, &icmp, outer, inner, macs);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Whatever a frame is, views are in range, and what is done to it keeps its promises.
 #[test]
 fn frames() {
     check!()
-        .with_iterations(20_000)
+        .with_iterations(200_000)
         .with_max_len(160)
         .for_each(|input: &[u8]| check_frame(&frame_of(input)));
 }
@@ -265,45 +306,26 @@ fn frames() {
 #[test]
 fn views_of_other_frames() {
     check!()
-        .with_iterations(20_000)
+        .with_iterations(200_000)
         .with_max_len(160)
-        .for_each(|input: &[u8]| {
-            let cut = input.len() / 2;
-            let (a, b) = (frame_of(&input[..cut]), input[cut..].to_vec());
-            for mut other in [b, Vec::new(), a[..a.len() / 2].to_vec()] {
-                match decode(&a) {
-                    Ok(Decoded::Tcp(seg)) => {
-                        let (_, _) = (seg.options(&other), seg.data(&other));
-                        let _ = tcp_checksum_state(&other, &seg);
-                        let _ = settle_tcp_checksum(&mut other, &seg);
-                        complete_tcp_checksum(&mut other, &seg);
-                        let _ = strip_options(&mut other, &seg, STRIPPED_FROM_CLIENTS);
-                        let _ = parse_adoption(&other, &seg);
-                        let to = Rewrite {
-                            src: seg.dst,
-                            dst: seg.src,
-                            src_port: 1,
-                            dst_port: 2,
-                            src_mac: Mac([1; 6]),
-                            dst_mac: Mac([2; 6]),
-                        };
-                        let _ = rewrite_tcp(&mut other, &seg, &to);
-                    }
-                    Ok(Decoded::Icmp(icmp)) => {
-                        let inner = NewTuple {
-                            src: icmp.inner_dst,
-                            dst: icmp.inner_src,
-                            src_port: 1,
-                            dst_port: 2,
-                        };
-                        let outer = (icmp.outer_dst, icmp.outer_src);
-                        let macs = (Mac([1; 6]), Mac([2; 6]));
-                        let _ = rewrite_icmp(&mut other, &icmp, outer, inner, macs);
-                    }
-                    _ => {}
-                }
-            }
-        });
+        .for_each(check_other_frames);
+}
+
+/// What a holder of the key says in an adoption option is believed as it was said; nothing else is.
+#[test]
+fn adoption_option() {
+    check!()
+        .with_iterations(200_000)
+        .with_max_len(80)
+        .for_each(adoption::check);
+}
+
+/// Each target has its corpus, and every input of it holds.
+#[test]
+fn corpora() {
+    corpus::replay("frames", |input| check_frame(&frame_of(input)));
+    corpus::replay("views_of_other_frames", check_other_frames);
+    corpus::replay("adoption_option", adoption::check);
 }
 
 /// Every right frame to start from is understood, so the fuzzing starts behind the first checks.

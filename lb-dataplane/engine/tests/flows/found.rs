@@ -540,3 +540,35 @@ fn no_time_passes_while_our_own_link_is_down() {
     w.run_ms(6_000);
     assert_eq!(w.engine.lost(Lost::NoBackend), 1);
 }
+
+#[test]
+fn only_an_exact_reset_ends_a_closing_leg() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let old = c.clone();
+    let adoption = w.moves(&mut c, GET);
+    w.responds(&mut c, OK);
+    let fin = one(w.run_ms(11));
+    assert_eq!((fin.to, fin.is(FIN_ACK)), (Dest::Pod(old.pod), true));
+    // A guess, and an adopter's answer that belongs to an earlier hand-over on this port.
+    let mut guess = w.pod_wire(&old, Flags::RST, &[]);
+    guess.seq = guess.seq.wrapping_add(100);
+    assert!(w.inject(&guess.build()).is_empty());
+    let mut earlier = adoption;
+    earlier.segment.dst = crate::common::pod(false, old.pod).ip();
+    earlier.segment.src_port = old.leg.port();
+    let answer = answer_with(
+        &earlier,
+        Reason::NoListener,
+        0,
+        crate::common::EPOCH,
+        &key(),
+    );
+    assert!(w.inject(&answer).is_empty());
+    assert_eq!(w.count(Counter::LegsReset), 0);
+    let again = one(w.run_ms(250));
+    assert!(again.is(FIN_ACK), "it is told until it answers");
+    let rst = w.pod_wire(&old, Flags::RST, &[]);
+    assert!(w.inject(&rst.build()).is_empty());
+    assert_eq!(w.count(Counter::LegsReset), 1);
+}

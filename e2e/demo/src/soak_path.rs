@@ -1,0 +1,225 @@
+//! The soak over a faulty path: so many migrations while packets are lost and reordered, and nobody may notice.
+//!
+//! Real nginx and redis; every answer is checked, and how often each INCR was executed is counted in the servers. Many
+//! connections, because one that lost a packet waits for the kernel's retransmission timer (200 ms and more) while the
+//! others go on. Owns the order of things; the verdict is `soak_report`'s, what happens to pods is `soak`'s.
+
+use crate::{
+    SoakArguments,
+    progress::Progress,
+    report::grouped,
+    soak_report::{Before, Outcome, SoakReport},
+};
+use anyhow::{Context, Result, ensure};
+use baton_api::{Migration, MigrationMode, Policy, Protocol};
+use baton_lab::{
+    FaultRates, Faults, HttpEcho, Lab, Load, LoadOptions, Nginx, NginxOptions, Options, REDIS_PORT,
+    Redis, RedisCheck, Side, Way, allow_files, policy,
+};
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::atomic::Ordering,
+    thread,
+    time::{Duration, Instant},
+};
+
+const HTTP_PORT: u16 = 80;
+const PODS: usize = 4;
+const LOOK: Duration = Duration::from_millis(250);
+/// All connections are open, and no further migration for this long: something is stuck.
+const STUCK: Duration = Duration::from_secs(60);
+/// A socket that was adopted has measured no round trip, so its kernel may repeat a lost response after 3, 9, 21, 45 and
+/// 93 s only. Behind the fifth loss in a row something else is wrong.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Time series are not looked at here.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Files of this process beside the connections.
+const FILES: u64 = 1_024;
+
+/// Runs it. `true` if nobody noticed.
+pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
+    let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
+    let rates = FaultRates {
+        lost: arguments.loss,
+        held: arguments.reorder,
+        doubled: arguments.duplicate,
+        corrupted: arguments.corrupt,
+    };
+    eprintln!(
+        "Soak of {} migrations, seed {seed}; of 1,000 packets at each veth in each direction {} are lost, {} held back, \
+         {} doubled, {} corrupted",
+        grouped(wanted),
+        rates.lost,
+        rates.held,
+        rates.doubled,
+        rates.corrupted
+    );
+    let connections = usize::from(arguments.connections);
+    allow_files(FILES + 2 * u64::from(arguments.connections))?;
+    let options = Options {
+        pods: PODS,
+        ..Options::default()
+    };
+    let lab = Lab::new("soakpath", &options)?;
+    let (mut nginx, mut servers) = (Vec::new(), Vec::new());
+    for pod in lab.pods() {
+        nginx.push((pod.name().to_owned(), pod.nginx(&NginxOptions::default())?));
+        servers.push((pod.name().to_owned(), pod.redis()?));
+    }
+    let shim = lab.shim(&lab.shim_config()?)?;
+    let config = lab.dataplane_config(policies(&nginx, &servers))?;
+    lab.reserve_ports(&config)?;
+    let dataplane = lab.dataplane(&config)?;
+    crate::run::wait_adoptable(&dataplane)?;
+
+    let load = |port| LoadOptions {
+        connections,
+        timeout: TIMEOUT,
+        window: WINDOW,
+        ..LoadOptions::new(dataplane.address(port))
+    };
+    let client = lab.client().namespace();
+    let addresses: Vec<_> = servers.iter().map(|(_, r)| r.address()).collect();
+    let web = HttpEcho::start(client, load(HTTP_PORT))?;
+    let redis = RedisCheck::start(client, &addresses, load(REDIS_PORT))?;
+    let faults = lab.faults(seed)?;
+    // A load makes all its connections before its first request.
+    let both = [web.progress(), redis.progress()];
+    while both.iter().any(|p| p.requests.load(Ordering::Relaxed) == 0) {
+        ensure!(
+            !web.is_finished() && !redis.is_finished(),
+            "the connections cannot be made"
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+    for side in [Side::Pods, Side::Clients] {
+        faults.set_both(side, rates)?;
+    }
+    let start = Instant::now();
+    let moved = || -> Result<u64> {
+        let state = dataplane.state()?;
+        let moved = state.counters.get("migrations_total").copied();
+        moved.context("no counter migrations_total")
+    };
+    // What was done before there were faults does not count.
+    let before = Before {
+        migrations: moved()?,
+        requests: both[0].requests.load(Ordering::Relaxed),
+        commands: both[1].requests.load(Ordering::Relaxed),
+    };
+    let wanted_in_all = wanted + before.migrations;
+    watch(&web, &redis, &faults, wanted_in_all, moved)?;
+    for p in both {
+        p.enough();
+    }
+    while !(web.is_finished() && redis.is_finished()) {
+        thread::sleep(LOOK);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    faults.calm()?;
+    let (web, _) = web.join()?;
+    let redis = RedisCheck::finish(redis)?;
+    let mut by_path = BTreeMap::new();
+    for side in [Side::Pods, Side::Clients] {
+        for way in [Way::From, Way::To] {
+            let name = format!("{way:?} {side:?}").to_lowercase();
+            by_path.insert(name, faults.counts(side, way)?);
+        }
+    }
+    let outcome = Outcome {
+        seed,
+        wanted,
+        before,
+        connections: 2 * u64::from(arguments.connections),
+        rates,
+        seconds,
+        web: &web,
+        redis: &redis,
+        faults: by_path,
+        faults_unasked: faults.unasked()?,
+    };
+    let report = SoakReport::new(outcome, &dataplane.state()?);
+    fs::create_dir_all(&arguments.out)
+        .with_context(|| format!("making {}", arguments.out.display()))?;
+    let path = arguments.out.join("report.json");
+    fs::write(&path, serde_json::to_string_pretty(&report)? + "\n")
+        .with_context(|| path.display().to_string())?;
+    println!("{}\nReport: {}", report.text(), path.display());
+    let failures = report.failures();
+    for failure in &failures {
+        eprintln!("baton-demo: {failure}");
+    }
+    drop(faults);
+    dataplane.stop()?;
+    shim.stop()?;
+    lab.remove()?;
+    Ok(failures.is_empty())
+}
+
+/// Every request moves its connection, but a connection's first.
+fn policies(nginx: &[(String, Nginx)], servers: &[(String, Redis)]) -> Vec<Policy> {
+    let web: Vec<_> = nginx
+        .iter()
+        .map(|(n, s)| (n.clone(), s.address()))
+        .collect();
+    let redis: Vec<_> = servers
+        .iter()
+        .map(|(n, s)| (n.clone(), s.address()))
+        .collect();
+    let policies = [
+        policy("web", HTTP_PORT, &web),
+        Policy {
+            protocol: Protocol::Resp,
+            ..policy("redis", REDIS_PORT, &redis)
+        },
+    ];
+    let migration = Migration {
+        mode: MigrationMode::Always,
+        cooldown: Default::default(),
+        ..Migration::default()
+    };
+    policies.map(|p| Policy { migration, ..p }).to_vec()
+}
+
+/// Shows how far it is until there were enough migrations.
+fn watch(
+    web: &Load<HttpEcho>,
+    redis: &Load<RedisCheck>,
+    faults: &Faults,
+    wanted: u64,
+    moved: impl Fn() -> Result<u64>,
+) -> Result<()> {
+    let mut progress = Progress::start("soak", None);
+    let (mut last, mut since) = (0, Instant::now());
+    loop {
+        let now = moved()?;
+        if now >= wanted {
+            break;
+        }
+        ensure!(
+            !web.is_finished() && !redis.is_finished(),
+            "a load has ended by itself"
+        );
+        if now > last {
+            (last, since) = (now, Instant::now());
+        }
+        ensure!(
+            since.elapsed() < STUCK,
+            "no migration for {STUCK:?}: {now} of {wanted}"
+        );
+        let errors = [web.progress(), redis.progress()].map(|p| p.errors.load(Ordering::Relaxed));
+        let done = faults.total()?;
+        progress.tick(&format!(
+            "{} of {} migrations, {} errors; packets {} lost, {} held back",
+            grouped(now),
+            grouped(wanted),
+            grouped(errors.iter().sum()),
+            grouped(done.lost),
+            grouped(done.held),
+        ));
+        thread::sleep(LOOK);
+    }
+    progress.finish();
+    Ok(())
+}

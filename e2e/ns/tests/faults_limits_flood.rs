@@ -1,0 +1,134 @@
+//! 200,000 SYNs from as many addresses, while real clients work. How a flood's flows end by their timer is in `flood`.
+
+use crate::{more, no_error};
+use anyhow::{Context, Result, ensure};
+use baton_api::{Limits, State};
+use baton_lab::{HttpEcho, Load, Pod, SynFlood};
+use baton_ns::{HTTP_PORT, Scene, until};
+use std::{fs, ops::Range};
+
+const SYNS: u32 = 200_000;
+/// Between two pieces it is looked at whether all are accounted for and the real clients get on.
+const PIECE: u32 = 5_000;
+const CONNECTIONS: u64 = 16;
+/// The flood fills the table before its first half is over, and its flows outlast the test (63 s without a handshake).
+const FLOWS: u32 = 32_768;
+/// Tables and rings are there from the start; what grows are pages of them that are touched for the first time: 32,768
+/// flows of 128 bytes, their timers and keys, 16,384 kept segments of 2 KiB.
+const TOUCHED_KIB_MAX: u64 = 64 << 10;
+/// Once all is touched, memory stays: what is left is the control thread's.
+const GROWTH_KIB_MAX: u64 = 2 << 10;
+
+#[test]
+fn two_hundred_thousand_syns_harm_no_one_who_is_connected() -> Result<()> {
+    let mut scene = Scene::with_pods("synflood", 3)?;
+    scene.config.limits = Some(Limits {
+        flows: FLOWS,
+        ..Limits::default()
+    });
+    scene.start()?;
+    let options = scene.http_load(CONNECTIONS as usize, None)?;
+    let load = HttpEcho::start(scene.lab.client().namespace(), options)?;
+    more(&load, 2_000)?;
+    let (fates_before, overrun_before) = (fates(&scene.state()?), overruns(&scene)?);
+    let memory_before = memory_kib(&scene)?;
+    let address = scene.address(HTTP_PORT)?;
+    let flood = SynFlood::open(scene.lab.client().namespace(), address)?;
+    // The table is full after the first half; the second shall cost no memory.
+    pour(&scene, &load, &flood, 0..SYNS / 2)?;
+    let memory_half = memory_kib(&scene)?;
+    pour(&scene, &load, &flood, SYNS / 2..SYNS)?;
+    let memory = memory_kib(&scene)?;
+
+    // Every SYN opened a flow or was dropped for a counted reason: by the dataplane, or by a full queue on its way.
+    let state = scene.state()?;
+    assert_eq!(
+        state.tables["flows"],
+        (u64::from(FLOWS), u64::from(FLOWS)),
+        "the table did not fill"
+    );
+    let [opened, full, no_port] = [0, 1, 2].map(|i| fates(&state)[i] - fates_before[i]);
+    let overrun = overruns(&scene)? - overrun_before;
+    let seen = opened + full + no_port;
+    eprintln!(
+        "{opened} opened, {full} found the table full, {no_port} no port, {overrun} frames overran a queue; \
+         {memory_before} KiB before, {memory_half} at half, {memory} after"
+    );
+    let explained = seen <= u64::from(SYNS) && seen + overrun >= u64::from(SYNS);
+    ensure!(explained, "these are not {SYNS}");
+    assert_eq!(opened, u64::from(FLOWS) - CONNECTIONS);
+    ensure!(
+        memory_half <= memory_before + TOUCHED_KIB_MAX && memory <= memory_half + GROWTH_KIB_MAX,
+        "memory grew"
+    );
+    let moved = scene.counter("migrations_total")?;
+    more(&load, 2_000)?;
+    ensure!(scene.counter("migrations_total")? > moved, "nothing moves");
+    let (report, _) = load.stop()?;
+    scene.explained(no_error(&report, None))?;
+    scene.nothing_lost(0)?;
+    assert_eq!(scene.counter("resets_sent_total{to=\"client\"}")?, 0);
+    Ok(())
+}
+
+fn pour(scene: &Scene, load: &Load<HttpEcho>, flood: &SynFlood, numbers: Range<u32>) -> Result<()> {
+    let seen = || -> Result<u64> { Ok(fates(&scene.state()?).iter().sum()) };
+    let (from, overrun) = (seen()?, overruns(scene)?);
+    for (piece, first) in (1..).zip(numbers.step_by(PIECE as usize)) {
+        flood.send(first..first + PIECE)?;
+        let wanted = piece * u64::from(PIECE);
+        let all = until("a piece of the flood accounted for", || {
+            let mut now = seen()? - from;
+            if now < wanted {
+                now += overruns(scene)? - overrun;
+            }
+            ensure!(now >= wanted, "{now} of {wanted}");
+            Ok(())
+        });
+        scene.explained(all)?;
+        // The real clients get on meanwhile.
+        more(load, 100)?;
+    }
+    Ok(())
+}
+
+/// What became of SYNs: a flow, no room for one, no port for one.
+fn fates(state: &State) -> [u64; 3] {
+    [
+        "flows_opened_total",
+        "drops_total{reason=\"flow_table_full\"}",
+        "drops_total{reason=\"no_port\"}",
+    ]
+    .map(|name| state.counters[name])
+}
+
+/// Frames that found a queue full on their way: at the node's end of the client's link, at either end of the dataplane's, or
+/// in its ring. The real clients' are among them, and the last two may count the same frame.
+fn overruns(scene: &Scene) -> Result<u64> {
+    let dropped = |place: &Pod, link: &str, way: &str| -> Result<u64> {
+        let shown = ["-j", "-s", "link", "show", link];
+        let links = place.namespace().ip(&shown)?;
+        let links: serde_json::Value = serde_json::from_str(&links)?;
+        let count = links[0]["stats64"][way]["dropped"].as_u64();
+        count.with_context(|| format!("no drops in {links}"))
+    };
+    let (node, own) = (scene.lab.router(), scene.lab.dataplane_pod());
+    let on_links = dropped(node, "client", "rx")?
+        + dropped(node, "dataplane", "tx")?
+        + dropped(own, "eth0", "rx")?;
+    let state = scene.state()?;
+    let io = state
+        .counters
+        .iter()
+        .filter(|(name, _)| name.starts_with("io_drops_total"));
+    Ok(on_links + io.map(|(_, count)| count).sum::<u64>())
+}
+
+/// Resident memory of the dataplane.
+fn memory_kib(scene: &Scene) -> Result<u64> {
+    let pid = scene.dataplane()?.process.pid();
+    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let value = text.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    let value = value.and_then(|v| v.split_whitespace().next());
+    value.context("VmRSS")?.parse().context("VmRSS")
+}

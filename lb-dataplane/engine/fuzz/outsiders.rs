@@ -1,0 +1,121 @@
+//! What others put into the traffic, and what is changed on the way: ICMP errors, segments from anybody to anybody, frames that come
+//! back, wrong numbers, changed bytes. Follows no flow; asserts nothing.
+
+use crate::{
+    common::{OUR_MAC, ROUTER_MAC, ours, pod, wire},
+    driver::Driver,
+    program::{PODS, Program},
+};
+use baton_packet::{Decoded, decode};
+use std::net::SocketAddr;
+use wire::{Wire, checksum, packet, pseudo};
+
+/// An ICMP error of the router's about something that left.
+pub fn icmp(driver: &mut Driver, program: &mut Program<'_>) {
+    let (which, kind) = (program.byte(), program.byte());
+    let left = &driver.world.left;
+    if left.is_empty() {
+        return;
+    }
+    let quoted = left[usize::from(which) % left.len()].clone();
+    let v6 = quoted[12..14] == [0x86, 0xdd];
+    let [to, from] = [ours(v6), crate::common::router(v6)];
+    let quote = quoted
+        .len()
+        .min(14 + if kind & 0x80 != 0 { 28 } else { 100 });
+    // Type and code by family: needs fragmentation or packet too big, time exceeded, unreachable, and one that is no error.
+    let types: [[u8; 2]; 4] = if v6 {
+        [[2, 0], [3, 0], [1, 4], [128, 0]]
+    } else {
+        [[3, 4], [11, 0], [3, 3], [8, 0]]
+    };
+    let mut message = types[usize::from(kind & 3)].to_vec();
+    message.extend([0, 0, 0, 0, 5, 0x14]);
+    message.extend(&quoted[14..quote]);
+    let protocol = if v6 { 58 } else { 1 };
+    let sum = if v6 {
+        checksum(&[&pseudo(from, to, protocol, message.len()), &message])
+    } else {
+        checksum(&[&message])
+    };
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let frame = packet((ROUTER_MAC, OUR_MAC), (from, to), protocol, 64, &message);
+    driver.give(&frame);
+}
+
+/// Somebody in between: any of the known addresses and ports on either side, numbers near a flow's.
+pub fn attacker(driver: &mut Driver, f: usize, program: &mut Program<'_>) {
+    let (ends, flags) = (program.byte(), program.flags());
+    let (seq, ack) = (program.offset(), program.offset());
+    let data = program.said_by_client();
+    let c = &driver.conns[f];
+    let v6 = c.v6();
+    let known = [
+        c.client,
+        c.frontend,
+        c.leg,
+        pod(v6, c.pod % PODS),
+        SocketAddr::new(ours(v6), 40_000 + u16::from(ends)),
+        SocketAddr::new(c.client.ip(), c.frontend.port()),
+        SocketAddr::new(pod(v6, 0).ip(), c.client.port()),
+        SocketAddr::new(c.frontend.ip(), c.client.port()),
+    ];
+    let [from, to] = [ends & 7, ends >> 3 & 7].map(|i| known[usize::from(i)]);
+    if from.is_ipv6() != to.is_ipv6() {
+        return;
+    }
+    let mut wire = driver.world.w.client_wire(c, flags, data);
+    (wire.from, wire.to) = (from, to);
+    if ends & 0x40 != 0 {
+        // The server's numbers.
+        (wire.seq, wire.ack) = (wire.ack, wire.seq);
+    }
+    wire.ttl = if ends & 0x80 != 0 { 1 } else { 64 };
+    wrong(&mut wire, seq, ack);
+    driver.give(&wire.build());
+}
+
+/// Something that left comes back: as it is, or turned round.
+pub fn again(driver: &mut Driver, which: u8) {
+    let left = &driver.world.left;
+    if left.is_empty() {
+        return;
+    }
+    let mut frame = left[usize::from(which & 0x7f) % left.len()].clone();
+    if which & 0x80 != 0
+        && let Ok(Decoded::Tcp(s)) = decode(&frame)
+    {
+        let l4 = usize::from(s.l4);
+        let (addresses, half) = if s.is_v6() { (22, 16) } else { (26, 4) };
+        frame[addresses..addresses + 2 * half].rotate_left(half);
+        frame[l4..l4 + 4].rotate_left(2);
+    }
+    driver.give(&frame);
+}
+
+/// Numbers that are off by this much.
+pub fn wrong(wire: &mut Wire, seq: i32, ack: i32) {
+    wire.seq = wire.seq.wrapping_add_signed(seq);
+    wire.ack = wire.ack.wrapping_add_signed(ack);
+}
+
+/// Makes the checksums of a changed frame right (or partial) where it decodes, so that the change is looked at.
+pub fn mend(frame: &mut [u8], partial: bool) {
+    if frame.len() > 34 && frame[12..14] == [8, 0] && frame[14] == 0x45 {
+        frame[24..26].fill(0);
+        let sum = checksum(&[&frame[14..34]]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+    let Ok(Decoded::Tcp(s)) = decode(frame) else {
+        return;
+    };
+    let (at, end) = (usize::from(s.l4), usize::from(s.end));
+    frame[at + 16..at + 18].fill(0);
+    let header = pseudo(s.src, s.dst, 6, end - at);
+    let sum = if partial {
+        !checksum(&[&header])
+    } else {
+        checksum(&[&header, &frame[at..end]])
+    };
+    frame[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
+}

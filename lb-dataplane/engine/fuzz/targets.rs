@@ -1,0 +1,72 @@
+//! Fuzz targets: the engine under any sequence of frames, times and changes, and any snapshot put in force. On stable Rust they are
+//! ordinary tests: each runs over the committed corpus (`fuzz/__fuzz__/<target>/corpus`) and over random inputs.
+//!
+//! Longer: `BOLERO_RANDOM_ITERATIONS=1000000 cargo test -p baton-engine --test fuzz`.
+//! Again: a failure prints `BOLERO_RANDOM_SEED=...`; set it and run the target.
+//! With coverage feedback, where cargo-bolero is installed: `cargo bolero test -p baton-engine sequences -s NONE`.
+#![allow(missing_docs)]
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+#[path = "../../packet/fuzz/corpus.rs"]
+mod corpus;
+mod driver;
+mod outsiders;
+mod program;
+mod snapshots;
+#[path = "../../api/fuzz/texts.rs"]
+mod texts;
+mod watch;
+
+use bolero::check;
+use driver::Driver;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Whatever comes in whichever order, the books stay straight, nothing is allocated, and in the end everything is forgotten.
+#[test]
+fn sequences() {
+    check!()
+        .with_iterations(8_000)
+        .with_max_len(400)
+        .for_each(|input: &[u8]| Driver::run(input).world.ends());
+}
+
+/// Snapshots as text over flows that live.
+#[test]
+fn applied_snapshots() {
+    check!()
+        .with_iterations(8_000)
+        .with_max_len(97)
+        .for_each(snapshots::check);
+}
+
+/// Each target has its corpus, and every input of it holds.
+#[test]
+fn corpora() {
+    corpus::replay("sequences", |input| Driver::run(input).world.ends());
+    corpus::replay("applied_snapshots", snapshots::check);
+}
+
+/// The corpus gets deep: together its inputs take every row of the declared table, so that the fuzzing starts behind each.
+#[test]
+fn the_corpus_takes_every_transition() {
+    let mut taken: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for (_, input) in corpus::inputs("sequences") {
+        let mut driver = Driver::run(&input);
+        driver.world.ends();
+        for (state, event, times) in driver.world.w.engine.transitions() {
+            *taken.entry((state, event)).or_default() += times;
+        }
+    }
+    let never: BTreeSet<_> = taken.iter().filter(|(_, n)| **n == 0).collect();
+    assert_eq!(never, BTreeSet::new(), "never taken");
+}
+
+/// What the counting rests on: an allocation is seen.
+#[test]
+#[should_panic(expected = "allocations")]
+fn an_allocation_is_seen() {
+    drop(watch::taking_nothing(|| {
+        std::hint::black_box(vec![1u8; 32])
+    }));
+}

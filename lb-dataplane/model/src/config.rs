@@ -1,0 +1,173 @@
+//! What one exploration assumes: pods, policy, network, faults and their number, and which safeguards are on.
+//!
+//! Owns the knobs. Every number here bounds the state space; what the bounds leave out is said at the head of the crate.
+
+use crate::wire::Network;
+
+/// Most pods that a configuration can have.
+pub const PODS_MAX: usize = 3;
+/// Most requests that the client sends.
+pub const REQUESTS_MAX: usize = 2;
+/// Most units of all responses together.
+pub const UNITS_MAX: usize = 4;
+/// How often the engine executes one request once more (`REPLAYS_MAX` in `engine/src/rescue.rs`; a test compares them).
+pub const REPLAYS_MAX: u8 = 2;
+
+/// What keeps the protocol safe. [`Safeguards::ALL`] is the product; tests take one away and expect a counterexample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Safeguards {
+    /// What the standby leg sends is not forwarded.
+    pub fencing: bool,
+    /// A bare RST confirms nothing.
+    pub bare_rst_is_no_answer: bool,
+    /// `AlreadyAdopted` means an unknown fate, not a refusal.
+    pub already_adopted_is_no_refusal: bool,
+    /// An end that acknowledges the request is no withdrawal.
+    pub taken_data_is_no_withdrawal: bool,
+    /// A request is executed once more at most [`REPLAYS_MAX`] times.
+    pub replays_are_counted: bool,
+    /// A flow rolls back only when each adoption in flight was refused.
+    pub each_refusal_is_awaited: bool,
+    /// The adopter remembers what it refused: a later copy of the same adoption is refused too.
+    pub refusals_are_final: bool,
+    /// The adopter says `AlreadyAdopted` also where nothing listens any more.
+    pub memory_outlives_listener: bool,
+    /// A bare RST from an owner that adopted the flow is believed only once a challenge with a number of its own drew one.
+    pub late_rst_is_told_apart: bool,
+    /// So is one from an owner that accepted the flow itself: its number may be exact to the client and not to the dataplane.
+    pub every_rst_is_told_apart: bool,
+    /// An owner's end behind the client's own FIN is counted as a loss if a request is unanswered.
+    pub half_closed_is_counted: bool,
+    /// The FIN of a client whose idle flow lost its new owner too is answered, as it is while the flow has no owner.
+    pub kept_fin_is_answered: bool,
+    /// The adopter remembers what it adopted.
+    pub adoptions_are_remembered: bool,
+    /// A request whose response has begun is not sent again.
+    pub begun_response_stays: bool,
+}
+
+impl Safeguards {
+    /// All of them on.
+    pub const ALL: Self = Self {
+        fencing: true,
+        bare_rst_is_no_answer: true,
+        already_adopted_is_no_refusal: true,
+        taken_data_is_no_withdrawal: true,
+        replays_are_counted: true,
+        each_refusal_is_awaited: true,
+        refusals_are_final: true,
+        memory_outlives_listener: true,
+        late_rst_is_told_apart: true,
+        every_rst_is_told_apart: true,
+        half_closed_is_counted: true,
+        kept_fin_is_answered: true,
+        adoptions_are_remembered: true,
+        begun_response_stays: true,
+    };
+    /// Those that engine and adopter have.
+    pub const SHIPPED: Self = Self::ALL;
+}
+
+/// How many faults of each kind may happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Faults {
+    /// Packets lost (counted network).
+    pub losses: u8,
+    /// Packets doubled (counted network).
+    pub doubles: u8,
+    /// Timers that end while packets are on their way (counted network; elsewhere they end at any time).
+    pub early: u8,
+    /// Processes killed, with their listeners and connections.
+    pub crashes: u8,
+    /// Killed processes that are started again.
+    pub restarts: u8,
+    /// Connections closed by their application for reasons of its own.
+    pub closes: u8,
+    /// Accept queues that fill up.
+    pub full: u8,
+    /// Pods that lose the key of the present epoch.
+    pub keyless: u8,
+    /// Pods of which nothing is heard any more although they may live.
+    pub silences: u8,
+    /// Tuples on which a stale socket of an earlier dataplane sits.
+    pub stale: u8,
+    /// The client resets.
+    pub client_resets: u8,
+    /// The client closes its direction.
+    pub client_closes: u8,
+    /// The client sends a request again.
+    pub client_repeats: u8,
+}
+
+/// One exploration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// For the report.
+    pub name: &'static str,
+    /// Pods; the flow begins at pod 0.
+    pub pods: u8,
+    /// Requests that the client sends, one after the other.
+    pub requests: u8,
+    /// Units of one response.
+    pub parts: u8,
+    /// Whether the flow is new (`Fresh`) or between two requests (`Idle`).
+    pub fresh: bool,
+    /// Policy allows to execute a request once more.
+    pub replay: bool,
+    /// Policy has a response timeout.
+    pub response_timeout: bool,
+    /// Pod 0 drains.
+    pub drain: bool,
+    /// Accept queues are full at first.
+    pub full_at_first: bool,
+    /// Hand-overs by choice (at a boundary, of an idle flow).
+    pub moves: u8,
+    /// Adoption tries (six in the engine).
+    pub tries_max: u8,
+    /// Legs in all; rescue finds nobody once they are used up.
+    pub legs_max: u8,
+    /// What the network may do.
+    pub network: Network,
+    /// What may go wrong, and how often.
+    pub faults: Faults,
+    /// Which safeguards are on.
+    pub safeguards: Safeguards,
+}
+
+impl Config {
+    /// Two pods, one request of one unit, one hand-over, no faults.
+    #[must_use]
+    pub const fn new(name: &'static str, network: Network) -> Self {
+        Self {
+            name,
+            pods: 2,
+            requests: 1,
+            parts: 1,
+            fresh: false,
+            replay: false,
+            response_timeout: false,
+            drain: false,
+            full_at_first: false,
+            moves: 1,
+            tries_max: 3,
+            legs_max: 4,
+            network,
+            faults: Faults {
+                losses: 0,
+                doubles: 0,
+                early: 0,
+                crashes: 0,
+                restarts: 0,
+                closes: 0,
+                full: 0,
+                keyless: 0,
+                silences: 0,
+                stale: 0,
+                client_resets: 0,
+                client_closes: 0,
+                client_repeats: 0,
+            },
+            safeguards: Safeguards::SHIPPED,
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What must hold in every state, and what a served client is.
+//!
+//! Owns the properties. The notes that they look at are written where things happen (`World::ghost`).
+
+use crate::{
+    config::{Config, REPLAYS_MAX},
+    explore::HandOver,
+    world::{Broken, Ended, Why, World},
+};
+use stateright::Property;
+
+/// All of them.
+#[must_use]
+pub fn properties() -> Vec<Property<HandOver>> {
+    fn unless(world: &World, broken: &[Broken]) -> bool {
+        !world.ghost.broken.is_some_and(|b| broken.contains(&b))
+    }
+    vec![
+        Property::always("single owner", |_, w: &World| {
+            unless(w, &[Broken::TwoOwners])
+        }),
+        Property::always("right bytes", |_, w: &World| {
+            unless(w, &[Broken::WrongBytes])
+        }),
+        Property::always("no splice behind a begun response", |m, w: &World| {
+            let parts = usize::from(m.config.parts);
+            w.client.from.chunks(parts).all(|response| {
+                let mut legs = response.iter().flatten();
+                let first = legs.next();
+                legs.all(|l| Some(l) == first)
+            })
+        }),
+        Property::always(
+            "at most once, or as often as policy says",
+            |m, w: &World| {
+                let most = if m.config.replay { 1 + REPLAYS_MAX } else { 1 };
+                w.ghost.executed.iter().all(|n| *n <= most)
+            },
+        ),
+        Property::always("what is called unseen was not executed", |_, w: &World| {
+            let asked = usize::from(w.client.sent.max(1) - 1);
+            !(w.flow.unseen && w.flow.kept) || w.flow.replays > 0 || w.ghost.executed[asked] == 0
+        }),
+        Property::always("a confirmed adoption was made", |_, w: &World| {
+            unless(w, &[Broken::ConfirmedNothing])
+        }),
+        Property::always(
+            "a refused or withdrawn adoption leaves the old pod as owner",
+            |_, w: &World| unless(w, &[Broken::NotGivenBack]),
+        ),
+        Property::always("each event is one of the table", |_, w: &World| {
+            unless(w, &[Broken::Unexpected])
+        }),
+        Property::always("a counted reason holds", |_, w: &World| {
+            unless(w, &[Broken::FalseReason])
+        }),
+        Property::always(
+            "the client sees an end only for a counted reason",
+            |m, w: &World| explained(&m.config, w),
+        ),
+    ]
+}
+
+/// The client's connection goes on, or ended as it should, or for a reason that was counted.
+#[must_use]
+pub fn explained(config: &Config, world: &World) -> bool {
+    let client = &world.client;
+    match client.ended {
+        None | Some(Ended::ByClient) => true,
+        Some(Ended::Reset | Ended::Closed) => {
+            let answered = client.got() == client.sent * config.parts;
+            (client.fin && answered) || world.ghost.why.is_some_and(|w| w != Why::Uncounted)
+        }
+    }
+}
+
+/// The client has had an answer to each request that it means to send, or its connection ended and that is explained.
+#[must_use]
+pub fn served(config: &Config, world: &World) -> bool {
+    let client = &world.client;
+    let all = client.sent == config.requests || client.fin;
+    let answered = client.got() == client.sent * config.parts;
+    (all && answered) || (client.ended.is_some() && explained(config, world))
+}

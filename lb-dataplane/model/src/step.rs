@@ -1,0 +1,332 @@
+//! The dataplane's transitions: the declared table is looked up, and its actions are carried out.
+//!
+//! Owns [`Run`] and the only place where the flow's state changes. It decides nothing: events are raised by the classifiers.
+
+use crate::{
+    config::Config,
+    coverage::Coverage,
+    pod::Decided,
+    wire::{Leg, Network, Packet, Way, Wire},
+    world::{At, Broken, Ended, Why, World},
+};
+use baton_engine::{
+    Lost,
+    states::{Action, Event, Frame, Meaning, State, meaning},
+};
+
+/// One transition of the model while it is being computed.
+pub struct Run<'a> {
+    /// What is assumed.
+    pub config: &'a Config,
+    /// Rows seen so far.
+    pub coverage: &'a Coverage,
+    /// The state that becomes the next one.
+    pub world: World,
+    /// Which pod the choice of backend falls on; `None` where none can be had right now.
+    pub pick: Option<u8>,
+    /// A choice of backend was made, or tried.
+    pub picked: bool,
+    /// A stale socket sits on the tuple of the leg that is opened next.
+    pub stale: bool,
+    /// The leg that the present event gives the flow to.
+    pub pending: Option<Leg>,
+}
+
+impl<'a> Run<'a> {
+    /// Begins a transition.
+    #[must_use]
+    pub fn new(config: &'a Config, coverage: &'a Coverage, world: World) -> Self {
+        Self {
+            config,
+            coverage,
+            world,
+            pick: None,
+            picked: false,
+            stale: false,
+            pending: None,
+        }
+    }
+
+    /// Notes that a property does not hold.
+    pub fn broken(&mut self, how: Broken) {
+        self.world.ghost.broken.get_or_insert(how);
+    }
+
+    /// The flow's state.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.world.flow.state.0
+    }
+
+    /// Moves the flow by the declared table (the engine's `step`).
+    pub fn step(&mut self, event: Event) -> Frame {
+        let row = match meaning(self.state(), event) {
+            Meaning::Row(number, row) => {
+                self.coverage.saw(number);
+                row
+            }
+            Meaning::Stays => return Frame::Forward,
+            Meaning::Never => {
+                self.broken(Broken::Unexpected);
+                return Frame::Forward;
+            }
+        };
+        self.check_event(event);
+        let standby = self.world.flow.standby;
+        if row.to != State::Gone {
+            self.world.flow.state = At(row.to);
+        }
+        for action in row.actions {
+            self.act(*action);
+        }
+        if matches!(event, Event::Refused | Event::Withdrawn)
+            && (self.world.flow.owner != standby || standby.is_none())
+        {
+            self.broken(Broken::NotGivenBack);
+        }
+        row.frame
+    }
+
+    /// What must be true of an event whenever it is raised.
+    fn check_event(&mut self, event: Event) {
+        let world = &self.world;
+        let Some(owner) = world.flow.owner else {
+            return;
+        };
+        let pod = &world.pods[usize::from(owner.pod)];
+        let taken = |d: &Decided| d.port == owner.port && d.refused.is_none();
+        match event {
+            Event::Confirmed | Event::ConfirmedWithout
+                if self.config.safeguards.adoptions_are_remembered
+                    && !pod.recent.iter().any(taken) =>
+            {
+                self.broken(Broken::ConfirmedNothing);
+            }
+            Event::Refused | Event::Withdrawn
+                if self.state() == State::Adopting
+                    && pod
+                        .socket(owner.port)
+                        .is_some_and(|s| s.read > world.flow.boundary) =>
+            {
+                self.broken(Broken::NotGivenBack);
+            }
+            _ => {}
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        let flow = &mut self.world.flow;
+        match action {
+            Action::DropKept => {
+                flow.kept = false;
+                flow.kept_fin = false;
+                flow.unseen = false;
+            }
+            Action::ReplayKept => self.replay_kept(),
+            Action::SendAdoption => {
+                let (seq, ack) = (flow.boundary, flow.server_next);
+                flow.asked += 1;
+                self.to_owner(Wire::Adopt { seq, ack });
+            }
+            Action::SendKeepalive => {
+                let (seq, ack) = (flow.boundary.wrapping_sub(1), flow.server_next);
+                self.to_owner(Wire::Keepalive { seq, ack });
+            }
+            Action::SendFin => {
+                if !flow.fin_sent {
+                    flow.fin_sent = true;
+                    flow.server_next += 1;
+                }
+                let seq = flow.server_next - 1;
+                self.fin_to_client(seq);
+            }
+            Action::TakeOver => {
+                flow.standby = flow.owner;
+                flow.owner = self.pending.take();
+            }
+            Action::CloseStandby => {
+                flow.migrated = true;
+                flow.rescue = false;
+                let old = flow.standby.take();
+                self.close_leg(old);
+            }
+            Action::DropStandby => {
+                let old = flow.standby.take();
+                self.close_leg(old);
+            }
+            Action::CloseOwner => {
+                let old = flow.owner.take();
+                self.close_leg(old);
+            }
+            Action::DropOwner => flow.owner = None,
+            Action::ResumeStandby => {
+                flow.owner = flow.standby.take();
+                flow.rescue = false;
+            }
+            Action::RenewPort => {
+                let owner = flow.owner;
+                if let Some(owner) = owner
+                    && self.world.legs > 0
+                {
+                    let leg = self.world.open(owner.pod, false);
+                    let flow = &mut self.world.flow;
+                    flow.owner = Some(leg);
+                    (flow.asked, flow.refusals) = (0, 0);
+                }
+            }
+            Action::Redirect => {
+                flow.owner = self.pending.take();
+                (flow.asked, flow.refusals) = (0, 0);
+            }
+            Action::ResetOwner => self.reset_leg(self.world.flow.owner),
+            Action::ResetStandby => self.reset_leg(self.world.flow.standby),
+            Action::ResetClient => {
+                let seq = flow.server_next;
+                self.rst_to_client(seq);
+            }
+            Action::RequestBegins => flow.outstanding = true,
+            Action::RequestAnswered | Action::RequestForgotten => flow.outstanding = false,
+            Action::Release => {
+                flow.owner = None;
+                flow.standby = None;
+                flow.kept = false;
+                flow.kept_fin = false;
+                flow.unseen = false;
+                flow.state = At(State::Gone);
+            }
+            // Nothing is sent to pods or decided by it; timers end whenever the network's rules let them.
+            Action::AckClient
+            | Action::ArmHandshake
+            | Action::ArmAdoption
+            | Action::ArmIdle
+            | Action::ArmHeld
+            | Action::ArmRescue
+            | Action::ArmHalfClosed
+            | Action::ArmLinger
+            | Action::ArmParted => {}
+        }
+    }
+
+    fn replay_kept(&mut self) {
+        let flow = &self.world.flow;
+        let (seq, ack, next) = (flow.boundary, flow.server_next, flow.client_next);
+        let (kept, fin) = (flow.kept, flow.kept_fin);
+        if kept {
+            self.to_owner(Wire::Data { seq, ack });
+        }
+        if fin {
+            // A FIN that is being kept just now is forwarded after it was counted.
+            self.to_owner(Wire::Fin { seq: next - 1, ack });
+        }
+    }
+
+    /// Sends on a leg.
+    pub fn send(&mut self, leg: Leg, wire: Wire) {
+        if self.config.network == Network::Forever && matches!(wire, Wire::Ack { .. }) {
+            // It only ends repetitions, and where packets arrive any number of times nobody needs to repeat any.
+            return;
+        }
+        let way = Way::ToPod;
+        self.world
+            .net
+            .send(self.config.network, Packet { way, leg, wire });
+    }
+
+    /// Sends to the owner, if there is one.
+    pub fn to_owner(&mut self, wire: Wire) {
+        if let Some(owner) = self.world.flow.owner {
+            self.send(owner, wire);
+        }
+    }
+
+    /// The leg's end is told in the client's name, and what it answers is absorbed.
+    fn close_leg(&mut self, leg: Option<Leg>) {
+        let Some(leg) = leg else { return };
+        let (seq, ack) = (self.world.flow.boundary, self.world.flow.server_next);
+        self.send(leg, Wire::Fin { seq, ack });
+        self.world.flow.closing.push(leg);
+        self.world.flow.closing.sort_unstable();
+    }
+
+    fn reset_leg(&mut self, leg: Option<Leg>) {
+        let Some(leg) = leg else { return };
+        let flow = &self.world.flow;
+        let unconfirmed = flow.owner != Some(leg)
+            || flow.standby.is_some()
+            || matches!(self.state(), State::Adopting | State::AdoptingIdle);
+        let (boundary, next, ack) = (flow.boundary, flow.client_next, flow.server_next);
+        if unconfirmed {
+            let seq = boundary;
+            self.send(leg, Wire::RstAck { seq, ack });
+        }
+        self.send(leg, Wire::RstAck { seq: next, ack });
+    }
+
+    /// A response's unit reaches the client.
+    pub fn unit_to_client(&mut self, leg: Leg, seq: u8) {
+        if self.world.client.ended.is_some() {
+            return;
+        }
+        let request = seq / self.config.parts;
+        let Some(unit) = self.world.client.from.get_mut(usize::from(seq)) else {
+            return self.broken(Broken::WrongBytes);
+        };
+        let before = unit.replace(leg);
+        if before.is_some_and(|b| b != leg) {
+            self.broken(Broken::TwoOwners);
+        }
+        if request >= self.world.client.sent {
+            self.broken(Broken::WrongBytes);
+        }
+        self.client_at_end();
+    }
+
+    /// A FIN reaches the client.
+    pub fn fin_to_client(&mut self, seq: u8) {
+        if self.world.client.ended.is_none() {
+            self.world.client.fin_at = Some(seq);
+            self.client_at_end();
+        }
+    }
+
+    fn client_at_end(&mut self) {
+        let client = &mut self.world.client;
+        if client.fin_at == Some(client.got()) {
+            client.ended = Some(Ended::Closed);
+        }
+    }
+
+    /// A reset reaches the client; only an exact number ends its connection.
+    pub fn rst_to_client(&mut self, seq: u8) {
+        let client = &mut self.world.client;
+        if client.ended.is_none() && client.got() == seq {
+            client.ended = Some(Ended::Reset);
+        }
+    }
+
+    /// Counts why a flow is lost, and checks that it is so.
+    pub fn count_lost(&mut self, why: Lost) {
+        let (flow, replay) = (&self.world.flow, self.config.replay);
+        let holds = match why {
+            Lost::FateUnknown => !replay,
+            Lost::ReplayedOften => replay && flow.replays >= crate::config::REPLAYS_MAX,
+            Lost::ResponseBegun => {
+                flow.requests > 0 && flow.server_next > (flow.requests - 1) * self.config.parts
+            }
+            Lost::ResponseUnacknowledged => flow.server_acked != flow.server_next,
+            Lost::NoBackend => true,
+            Lost::Pinned => flow.pinned,
+            Lost::HalfClosed => self.world.client.fin && !self.answered(),
+            Lost::NotKept | Lost::DrainDeadline => false,
+        };
+        if !holds {
+            self.broken(Broken::FalseReason);
+        }
+        self.why(Why::Lost(why as u8));
+    }
+
+    /// Notes why the client will see an end; the first reason counts.
+    pub fn why(&mut self, why: Why) {
+        self.world.ghost.why.get_or_insert(why);
+    }
+}

@@ -1,0 +1,183 @@
+//! The checks bite: with one safeguard taken away, the exploration finds what that one prevents.
+
+use baton_model::{
+    check::{explore, explore_until_any},
+    config::{Config, Faults, REPLAYS_MAX, Safeguards},
+    wire::Network,
+};
+
+const NONE: Faults = Config::new("", Network::Forever).faults;
+
+fn config(faults: Faults) -> Config {
+    Config {
+        faults,
+        tries_max: 2,
+        legs_max: 3,
+        safeguards: Safeguards::ALL,
+        ..Config::new("a safeguard less", Network::Forever)
+    }
+}
+
+/// The configuration holds with all safeguards, and without the one that `without` takes away `property` does not.
+fn bites(config: Config, without: impl FnOnce(&mut Safeguards), property: &str) {
+    let whole = explore(config.clone());
+    assert!(
+        whole.counterexamples.is_empty(),
+        "with all safeguards: {:?}",
+        whole.counterexamples
+    );
+    bites_alone(config, without, property);
+}
+
+fn bites_alone(mut config: Config, without: impl FnOnce(&mut Safeguards), property: &str) {
+    without(&mut config.safeguards);
+    let report = explore(config);
+    let found = report.counterexamples.iter().find(|c| c.0 == property);
+    let all: Vec<_> = report.counterexamples.iter().map(|c| c.0).collect();
+    let (_, way) = found.unwrap_or_else(|| panic!("not found, but {all:?}"));
+    println!("{property}, {} states:\n{way}", report.states);
+}
+
+const ONCE: &str = "at most once, or as often as policy says";
+
+#[test]
+fn without_fencing_two_pods_speak_to_the_client() {
+    let config = Config {
+        replay: true,
+        response_timeout: true,
+        legs_max: 2,
+        ..config(NONE)
+    };
+    bites(config, |s| s.fencing = false, "single owner");
+}
+
+#[test]
+fn a_bare_rst_that_confirms_confirms_nothing() {
+    let property = "a confirmed adoption was made";
+    bites(config(NONE), |s| s.bare_rst_is_no_answer = false, property);
+}
+
+#[test]
+fn already_adopted_taken_for_a_refusal_executes_twice() {
+    let faults = Faults { closes: 1, ..NONE };
+    let without = |s: &mut Safeguards| s.already_adopted_is_no_refusal = false;
+    bites(config(faults), without, ONCE);
+}
+
+#[test]
+fn a_roll_back_after_data_was_taken_executes_twice() {
+    let faults = Faults { closes: 1, ..NONE };
+    let without = |s: &mut Safeguards| s.taken_data_is_no_withdrawal = false;
+    bites(config(faults), without, ONCE);
+}
+
+#[test]
+fn replays_without_limit_execute_too_often() {
+    let config = Config {
+        replay: true,
+        response_timeout: true,
+        legs_max: 2 + REPLAYS_MAX,
+        tries_max: 1,
+        ..config(NONE)
+    };
+    bites(config, |s| s.replays_are_counted = false, ONCE);
+}
+
+#[test]
+fn a_late_first_adoption_after_a_refusal_executes_twice() {
+    let faults = Faults { full: 1, ..NONE };
+    bites(config(faults), |s| s.refusals_are_final = false, ONCE);
+}
+
+#[test]
+fn a_memory_that_ends_with_the_listener_executes_twice() {
+    let faults = Faults { crashes: 1, ..NONE };
+    bites(config(faults), |s| s.memory_outlives_listener = false, ONCE);
+}
+
+#[test]
+fn adoptions_that_are_forgotten_execute_twice() {
+    let faults = Faults { closes: 1, ..NONE };
+    bites(config(faults), |s| s.adoptions_are_remembered = false, ONCE);
+}
+
+#[test]
+fn a_begun_response_that_is_replayed_is_spliced() {
+    let config = Config {
+        parts: 2,
+        replay: true,
+        legs_max: 2,
+        ..config(Faults { crashes: 1, ..NONE })
+    };
+    let property = "no splice behind a begun response";
+    bites(config, |s| s.begun_response_stays = false, property);
+}
+
+#[test]
+fn a_late_bare_rst_that_is_believed_ends_a_living_connection() {
+    let property = "the client sees an end only for a counted reason";
+    bites(config(NONE), |s| s.late_rst_is_told_apart = false, property);
+}
+
+#[test]
+fn a_bare_rst_that_only_the_client_takes_for_exact_is_counted() {
+    let config = config(Faults { crashes: 1, ..NONE });
+    let property = "the client sees an end only for a counted reason";
+    bites(config, |s| s.every_rst_is_told_apart = false, property);
+}
+
+#[test]
+fn an_end_behind_the_clients_own_is_counted() {
+    let faults = Faults {
+        client_closes: 1,
+        closes: 1,
+        ..NONE
+    };
+    let config = Config {
+        legs_max: 2,
+        ..config(faults)
+    };
+    let property = "the client sees an end only for a counted reason";
+    bites(config, |s| s.half_closed_is_counted = false, property);
+}
+
+#[test]
+fn a_kept_fin_is_answered() {
+    let faults = Faults {
+        client_closes: 1,
+        crashes: 1,
+        closes: 1,
+        ..NONE
+    };
+    let config = Config {
+        requests: 0,
+        ..config(faults)
+    };
+    let without = |s: &mut Safeguards| s.kept_fin_is_answered = false;
+    bites(config, without, "a counted reason holds");
+}
+
+/// Final refusals make it needless to await each of them; the engine does both.
+#[test]
+fn with_final_refusals_awaiting_each_is_not_needed() {
+    let mut config = config(Faults {
+        full: 1,
+        crashes: 1,
+        ..NONE
+    });
+    config.safeguards.each_refusal_is_awaited = false;
+    let report = explore_until_any(config);
+    assert!(
+        report.counterexamples.is_empty(),
+        "{:?}",
+        report.counterexamples
+    );
+}
+
+/// The one number that the model shares with the engine and cannot take from it.
+#[test]
+fn replays_max_is_the_engines() {
+    let source = include_str!("../../engine/src/rescue.rs");
+    let line = format!("const REPLAYS_MAX: u8 = {REPLAYS_MAX};");
+    assert!(source.contains(&line), "rescue.rs does not say {line:?}");
+}

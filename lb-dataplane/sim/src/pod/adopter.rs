@@ -1,0 +1,207 @@
+//! The adopter at a pod's ingress, as `docs/adoption-wire.md` and `host-shim/adopter/src/bpf/adopter.bpf.c` have it.
+//!
+//! Owns its keys, its memory of recent adoptions and the judgement of one message. It makes no socket; the kernel model does.
+
+use crate::tcp::wire::Seg;
+use baton_packet::{
+    ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, Flags, Mac, MessageKind, Reason, Segment,
+    SegmentSpec, SeqNumber, build_adoption, parse_adoption,
+};
+use std::{collections::BTreeMap, net::SocketAddr};
+
+/// The BPF map holds 65,536; a world makes some hundreds.
+const RECENT_MAX: usize = 4_096;
+/// `bpf_sk_assign_tcp_reqsk` takes no MSS below these.
+const MSS_MIN_V4: u16 = 536;
+const MSS_MIN_V6: u16 = 1_220;
+
+/// What sits on the tuple of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing at all.
+    Nothing,
+    /// A listener: its accept queue is full or not.
+    Listener {
+        /// No room for one more.
+        full: bool,
+    },
+    /// Another socket, with its next expected byte.
+    Socket(SeqNumber),
+}
+
+/// What becomes of a frame at the ingress.
+#[derive(Debug)]
+pub enum Judgement {
+    /// No message: the stack sees it.
+    NotMine,
+    /// A message that is dropped and counted.
+    Dropped,
+    /// Answered with this frame.
+    Answered(Reason, Vec<u8>),
+    /// An adoption repeated while its socket lives: the stack sees it.
+    Repeated,
+    /// The kernel is to make a socket of it.
+    Adopt(Adoption),
+}
+
+/// One pod's adopter.
+pub struct Adopter {
+    /// Whether it is attached at all.
+    pub attached: bool,
+    /// Live keys by epoch.
+    pub keys: Vec<(u8, AdoptionKey)>,
+    /// `net.ipv4.tcp_syncookies` is not 0.
+    pub syncookies: bool,
+    /// The listener is an MPTCP one.
+    pub mptcp: bool,
+    /// Adoptions that were decided, with the refusal or `None`.
+    recent: BTreeMap<(SocketAddr, u32, u32), Option<Reason>>,
+}
+
+impl Default for Adopter {
+    fn default() -> Self {
+        Self {
+            attached: true,
+            keys: Vec::new(),
+            syncookies: true,
+            mptcp: false,
+            recent: BTreeMap::new(),
+        }
+    }
+}
+
+impl Adopter {
+    /// Forgets what was adopted, as with a new network namespace.
+    pub fn forget(&mut self) {
+        self.recent.clear();
+    }
+
+    /// Judges a frame. `find` looks for a socket on the tuple, `listener` for the listener alone.
+    pub fn judge(
+        &mut self,
+        frame: &[u8],
+        segment: &Segment,
+        seg: &Seg<'_>,
+        macs: (Mac, Mac),
+        on_tuple: Found,
+        listener: Found,
+    ) -> Judgement {
+        let head = seg.options.first_chunk::<4>();
+        let is_message = matches!(head, Some([253, 20, 0xba, 0x70..=0x73]));
+        if !self.attached || !is_message || seg.options.len() < 20 || seg.options[3] == 0x73 {
+            return Judgement::NotMine;
+        }
+        let whole = usize::from(segment.payload) == usize::from(segment.l4) + ADOPTION_HEADER_BYTES;
+        let Some(raw) = parse_adoption(frame, segment).filter(|_| whole) else {
+            return Judgement::Dropped;
+        };
+        let live = self
+            .keys
+            .iter()
+            .find(|(epoch, _)| epoch & 15 == raw.epoch());
+        let Some((epoch, key)) = live.cloned() else {
+            return Judgement::Dropped;
+        };
+        let Some(message) = raw.verify(&key) else {
+            return Judgement::Dropped;
+        };
+        let (reason, in_the_way) = match message.kind {
+            MessageKind::Answer(_) => return Judgement::Dropped,
+            MessageKind::Probe => (self.obstacle(listener, None).unwrap_or(Reason::Ready), 0),
+            MessageKind::Adopt => match self.adopt(seg, &message, on_tuple) {
+                Ok(judgement) => return judgement,
+                Err(refusal) => refusal,
+            },
+        };
+        let answer = answer(seg, macs, reason, in_the_way, epoch, &key);
+        Judgement::Answered(reason, answer)
+    }
+
+    fn obstacle(&self, found: Found, adoption: Option<(&Adoption, bool)>) -> Option<Reason> {
+        match found {
+            Found::Nothing | Found::Socket(_) => return Some(Reason::NoListener),
+            Found::Listener { .. } if !self.syncookies => return Some(Reason::SyncookiesOff),
+            Found::Listener { full: true } => return Some(Reason::AcceptQueueFull),
+            Found::Listener { full: false } if self.mptcp => return Some(Reason::KernelRefused),
+            Found::Listener { full: false } => {}
+        }
+        let small =
+            adoption.is_some_and(|(a, v6)| a.mss < if v6 { MSS_MIN_V6 } else { MSS_MIN_V4 });
+        small.then_some(Reason::KernelRefused)
+    }
+
+    /// All copies of an adoption have one fate, as long as it is remembered.
+    fn adopt(
+        &mut self,
+        seg: &Seg<'_>,
+        message: &Adoption,
+        found: Found,
+    ) -> Result<Judgement, (Reason, u32)> {
+        let in_the_way = match found {
+            Found::Socket(rcv_nxt) => rcv_nxt.0,
+            _ => 0,
+        };
+        let this = (seg.src, seg.seq.0, seg.ack.0);
+        if let Some(fate) = self.recent.get(&this) {
+            return match (fate, found) {
+                (None, Found::Socket(_)) => Ok(Judgement::Repeated),
+                (None, _) => Err((Reason::AlreadyAdopted, 0)),
+                (Some(Reason::TupleInUse), _) => Err((Reason::TupleInUse, in_the_way)),
+                (Some(reason), _) => Err((*reason, 0)),
+            };
+        }
+        let refusal = match found {
+            Found::Nothing => Some(Reason::NoListener),
+            Found::Socket(_) => Some(Reason::TupleInUse),
+            Found::Listener { .. } => self.obstacle(found, Some((message, seg.src.is_ipv6()))),
+        };
+        if self.recent.len() >= RECENT_MAX {
+            self.recent.pop_first();
+        }
+        self.recent.insert(this, refusal);
+        match refusal {
+            Some(reason) => Err((reason, in_the_way)),
+            None => Ok(Judgement::Adopt(*message)),
+        }
+    }
+}
+
+/// The answer to a message: ends swapped, numbers swapped, timestamps as they came.
+pub(crate) fn answer(
+    seg: &Seg<'_>,
+    (own, via): (Mac, Mac),
+    reason: Reason,
+    in_the_way: u32,
+    epoch: u8,
+    key: &AdoptionKey,
+) -> Vec<u8> {
+    let spec = SegmentSpec {
+        src_mac: own,
+        dst_mac: via,
+        src: seg.dst.ip(),
+        dst: seg.src.ip(),
+        src_port: seg.dst.port(),
+        dst_port: seg.src.port(),
+        seq: seg.ack,
+        ack: seg.seq,
+        flags: Flags::RST | Flags::ACK,
+        window: 0,
+        timestamps: seg.stamps,
+        payload: &[],
+    };
+    let message = Adoption {
+        kind: MessageKind::Answer(reason),
+        mss: 0,
+        server_wscale: 0,
+        client_wscale: 0,
+        wscale_ok: false,
+        sack_ok: false,
+        timestamps_ok: false,
+        ecn_ok: false,
+        epoch,
+        server_ts: in_the_way,
+    };
+    let mut buffer = [0; 128];
+    let len = build_adoption(&mut buffer, &spec, &message, key).unwrap_or(0);
+    buffer[..len].to_vec()
+}

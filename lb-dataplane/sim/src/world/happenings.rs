@@ -1,0 +1,353 @@
+//! What happens to a world from outside: deaths, freezes, new snapshots, new keys, attacks.
+//!
+//! Owns how each [`Happening`] is done. When is drawn in `swarm`.
+
+use super::{Event, World};
+use crate::{
+    address::{self, key},
+    pod::adopter::answer,
+    swarm::{Happening, backend, vary},
+    tcp::wire::{Ends, Out as Segment, Seg, build, receive},
+    trace::Party,
+};
+use baton_engine::{Counter, Instant};
+use baton_packet::{Adoption, Flags, MessageKind, Reason, SegmentSpec, SeqNumber, build_adoption};
+use std::net::SocketAddr;
+
+/// An epoch whose key nobody has.
+const FORGED_EPOCH: u8 = 99;
+
+impl World {
+    pub(super) fn happening(&mut self, what: Happening) {
+        self.note(|| format!("*** {what:?}"));
+        let now = self.now;
+        let mut out = Vec::new();
+        match what {
+            Happening::Crash(i) => {
+                if self.pods[i].process.is_alive() {
+                    self.restarts.push((i, now, u64::MAX));
+                }
+                self.pods[i].crash(now, &mut out);
+                self.pod_sends(i, out);
+            }
+            Happening::Restart(i, anew) => self.restart(i, anew),
+            Happening::Freeze(i, on) => self.pods[i].process.freeze(on),
+            Happening::Listen(i, on) => self.listen(i, on),
+            Happening::Adopter(i, on) => self.pods[i].kernel.adopter.attached = on,
+            Happening::Syncookies(i, on) => self.pods[i].kernel.adopter.syncookies = on,
+            Happening::Listed(i, on) => {
+                self.listed[i] = on;
+                self.apply();
+            }
+            Happening::Draining(i, on) => {
+                self.draining[i] = on;
+                self.apply();
+            }
+            Happening::Command(i, on) => {
+                self.engine
+                    .drain(Instant(now), None, &address::pod_name(i), on);
+                self.touched = true;
+            }
+            Happening::Weight(i, weight) => {
+                self.weights[i] = weight;
+                self.apply();
+            }
+            Happening::Policy(seed) => {
+                let mut rng = fastrand::Rng::with_seed(seed);
+                vary(&mut self.scenario.policy, &mut rng);
+                self.apply();
+            }
+            Happening::PodKeys(i, epoch) => self.set_pod_keys(i, epoch),
+            Happening::OurKeys(epoch) => self.set_our_keys(epoch),
+            Happening::Neighbour(i, known) => {
+                self.neighbours[i] = known;
+                let at = address::pod(self.scenario.v6, i).ip();
+                self.engine
+                    .set_neighbour(at, known.then(|| address::pod_mac(i)));
+                self.touched = true;
+            }
+            Happening::Checked(i, healthy) => {
+                if let Some(at) = address::endpoint(address::pod(self.scenario.v6, i)) {
+                    self.engine.set_health(Instant(now), "web", at, healthy);
+                }
+                self.touched = true;
+            }
+            Happening::Frames(free) => self.out.free = free,
+            Happening::Attack(seed) => self.attack(seed),
+        }
+    }
+
+    pub(super) fn restart(&mut self, i: usize, anew: bool) {
+        if !self.pods[i].process.is_alive() {
+            self.listens_again(i);
+        }
+        self.pods[i].restart(self.now, anew);
+        self.step_pod(i);
+    }
+
+    fn listens_again(&mut self, i: usize) {
+        let deaths = self.restarts.iter_mut();
+        for (_, _, started) in deaths.filter(|(pod, _, started)| *pod == i && *started == u64::MAX)
+        {
+            *started = self.now;
+        }
+    }
+
+    pub(super) fn listen(&mut self, i: usize, on: bool) {
+        if !self.pods[i].process.is_alive() {
+            return;
+        }
+        let mut out = Vec::new();
+        if on == self.pods[i].kernel.is_listening() {
+            return;
+        }
+        if on {
+            self.pods[i].kernel.listen();
+            self.listens_again(i);
+        } else {
+            // What was not accepted yet dies with the listener.
+            self.restarts.push((i, self.now, u64::MAX));
+            self.pods[i].kernel.close_listener(self.now, &mut out);
+        }
+        self.pod_sends(i, out);
+    }
+
+    /// Puts the present state of all backends in force.
+    pub(super) fn apply(&mut self) {
+        let mut policy = self.scenario.policy.clone();
+        let backends = (0..self.pods.len()).filter(|i| self.listed[*i]);
+        policy.backends = backends
+            .filter_map(|i| {
+                let mut backend = backend(self.scenario.v6, i)?;
+                backend.draining = self.draining[i];
+                backend.weight = self.weights[i];
+                Some(backend)
+            })
+            .collect();
+        self.truth
+            .rule(self.now, policy.on_backend_failure, policy.protocol);
+        self.snapshot.policies = vec![policy];
+        self.snapshot.generation += 1;
+        if let Err(error) = self.engine.apply(Instant(self.now), &self.snapshot) {
+            self.violated(format!("a snapshot is refused: {error}"));
+        }
+        while let Some(address) = self.engine.next_unresolved() {
+            self.queue.push(self.now + 50, Event::Neighbour(address));
+        }
+        self.touched = true;
+    }
+
+    /// The dataplane signs with this epoch and still verifies the one before.
+    pub(super) fn set_our_keys(&mut self, epoch: u8) {
+        let before = std::mem::replace(&mut self.epoch, epoch);
+        self.retired.extend(self.epochs);
+        self.epochs = [epoch, before];
+        self.retired.retain(|e| *e != epoch && *e != before);
+        let keys = [(epoch, key(epoch)), (before, key(before))];
+        let count = if epoch == before { 1 } else { 2 };
+        self.engine.set_keys(&keys[..count]);
+        self.touched = true;
+    }
+
+    /// A pod has this epoch's key and one more.
+    pub(super) fn set_pod_keys(&mut self, pod: usize, epoch: u8) {
+        let keys = &mut self.pods[pod].kernel.adopter.keys;
+        keys.retain(|(e, _)| *e != epoch);
+        keys.truncate(1);
+        keys.insert(0, (epoch, key(epoch)));
+    }
+
+    fn attack(&mut self, seed: u64) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let pod = rng.usize(..self.pods.len());
+        let v6 = self.scenario.v6;
+        let ours = address::ours(v6);
+        let at = self.now + 1;
+        match rng.u32(..7) {
+            0 => {
+                // An adoption by somebody without the key.
+                let from = SocketAddr::new(ours, address::LEG_PORTS_FROM + rng.u16(..64));
+                let epoch = if rng.bool() { self.epoch } else { FORGED_EPOCH };
+                let frame = forged(
+                    MessageKind::Adopt,
+                    from,
+                    address::pod(v6, pod),
+                    epoch,
+                    &mut rng,
+                );
+                self.queue.push(at, Event::ToPod(pod, frame));
+            }
+            1 => {
+                // A true one once more, perhaps much later.
+                if !self.captured.is_empty() {
+                    let (pod, frame) = self.captured[rng.usize(..self.captured.len())].clone();
+                    self.queue.push(at, Event::ToPod(pod, frame));
+                }
+            }
+            2 => {
+                // A refusal by somebody without the key, for an adoption that was sent.
+                if let Some((pod, adoption)) = self.captured.last().cloned()
+                    && let Some((_, seg)) = receive(&adoption)
+                {
+                    let kind = MessageKind::Answer(Reason::ALL[rng.usize(..Reason::ALL.len())]);
+                    let mut frame = forged(kind, seg.dst, seg.src, self.epoch, &mut rng);
+                    renumber(&mut frame, seg.ack, seg.seq);
+                    self.queue.push(at, Event::ToEngine(Party::Pod(pod), frame));
+                }
+            }
+            3 => {
+                // A client speaks to the adopter.
+                let client = rng.usize(..self.clients.len());
+                let from = SocketAddr::new(address::client(v6, client), rng.u16(1..1_000));
+                let frame = forged(
+                    MessageKind::Adopt,
+                    from,
+                    self.scenario.frontend,
+                    1,
+                    &mut rng,
+                );
+                self.queue
+                    .push(at, Event::ToEngine(Party::Client(client), frame));
+            }
+            // Somebody who has a key, or had one, sees the next adoption.
+            5 | 6 => self.ambush = Some(rng.u64(..)),
+            _ => {
+                // A guessed reset in a pod's name.
+                let ends = Ends {
+                    mac: address::pod_mac(pod),
+                    via: address::OUR_MAC,
+                    local: address::pod(v6, pod),
+                    remote: SocketAddr::new(ours, address::LEG_PORTS_FROM + rng.u16(..64)),
+                };
+                let segment = Segment {
+                    seq: SeqNumber(rng.u32(..)),
+                    ack: None,
+                    flags: Flags::RST,
+                    window: 0,
+                    offer: None,
+                    stamps: None,
+                    data: &[],
+                };
+                let frame = build(&ends, &segment);
+                self.queue.push(at, Event::ToEngine(Party::Pod(pod), frame));
+            }
+        }
+    }
+}
+
+/// What the adopters' answers count as.
+const REFUSALS: [Counter; 6] = [
+    Counter::RefusedNoListener,
+    Counter::RefusedQueueFull,
+    Counter::RefusedKernel,
+    Counter::RefusedTupleInUse,
+    Counter::RefusedAlreadyAdopted,
+    Counter::RefusedSyncookies,
+];
+
+impl World {
+    /// An adoption leaves: whoever waits for it answers before its pod can, with a key that was rotated out, or with none.
+    pub(super) fn spring_ambush(&mut self, pod: usize, seg: &Seg<'_>) {
+        let Some(seed) = self.ambush.take() else {
+            return;
+        };
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let reason = Reason::ALL[rng.usize(..Reason::ALL.len())];
+        let (epoch, key) = match self.retired.last() {
+            Some(epoch) => (*epoch, key(*epoch)),
+            None => (self.epoch, key(FORGED_EPOCH)),
+        };
+        let macs = (address::pod_mac(pod), address::OUR_MAC);
+        let frame = answer(seg, macs, reason, rng.u32(..), epoch, &key);
+        self.queue
+            .push(self.now + 1, Event::ToEngine(Party::Pod(pod), frame));
+    }
+
+    /// Whether a frame is an adopter's answer, signed with the key of an epoch that the dataplane has no more.
+    pub(super) fn has_retired_key(&self, frame: &[u8]) -> bool {
+        let Some((_, seg)) = receive(frame) else {
+            return false;
+        };
+        let is_answer = seg.options.starts_with(&[253, 20, 0xba, 0x72]);
+        let epoch = seg.options.get(7).map(|flags| flags >> 4);
+        is_answer && epoch.is_some_and(|e| self.epochs.iter().all(|live| live & 15 != e))
+    }
+
+    /// Answers that were taken for an adopter's.
+    pub(super) fn refusals(&self) -> u64 {
+        REFUSALS.iter().map(|c| self.engine.counter(*c)).sum()
+    }
+
+    /// Sockets that a dataplane of former times left behind in the pods: open, of no process' interest.
+    pub(super) fn predecessor(&mut self) {
+        for (pod, port, seq) in self.scenario.stale.clone() {
+            let peer = SocketAddr::new(address::ours(self.scenario.v6), port);
+            self.pods[pod]
+                .kernel
+                .leave_behind(self.now, peer, SeqNumber(seq));
+        }
+    }
+}
+
+/// A message signed with a key that is none.
+fn forged(
+    kind: MessageKind,
+    from: SocketAddr,
+    to: SocketAddr,
+    epoch: u8,
+    rng: &mut fastrand::Rng,
+) -> Vec<u8> {
+    let spec = SegmentSpec {
+        src_mac: address::ROUTER_MAC,
+        dst_mac: address::OUR_MAC,
+        src: from.ip(),
+        dst: to.ip(),
+        src_port: from.port(),
+        dst_port: to.port(),
+        seq: SeqNumber(rng.u32(..)),
+        ack: SeqNumber(rng.u32(..)),
+        flags: Flags::ACK,
+        window: 1_000,
+        timestamps: Some((rng.u32(..), rng.u32(..))),
+        payload: &[],
+    };
+    let message = Adoption {
+        kind,
+        mss: 1_400,
+        server_wscale: 7,
+        client_wscale: 7,
+        wscale_ok: true,
+        sack_ok: true,
+        timestamps_ok: true,
+        ecn_ok: false,
+        epoch,
+        server_ts: rng.u32(..),
+    };
+    let mut buffer = [0; 128];
+    let len = build_adoption(&mut buffer, &spec, &message, &key(FORGED_EPOCH)).unwrap_or(0);
+    buffer[..len].to_vec()
+}
+
+/// Other numbers in a forged message, with a right checksum again.
+fn renumber(frame: &mut [u8], seq: SeqNumber, ack: SeqNumber) {
+    let Some(l4) = receive(frame).map(|(segment, _)| usize::from(segment.l4)) else {
+        return;
+    };
+    let words = |bytes: &[u8]| -> u32 {
+        bytes
+            .chunks(2)
+            .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
+            .sum()
+    };
+    let old = words(&frame[l4 + 4..l4 + 12]);
+    frame[l4 + 4..l4 + 8].copy_from_slice(&seq.0.to_be_bytes());
+    frame[l4 + 8..l4 + 12].copy_from_slice(&ack.0.to_be_bytes());
+    let new = words(&frame[l4 + 4..l4 + 12]);
+    let field = u16::from_be_bytes([frame[l4 + 16], frame[l4 + 17]]);
+    // RFC 1624: HC' = ~(~HC + ~m + m'), with four words changed.
+    let mut sum = u32::from(!field) + (4 * 0xffff - old) + new;
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    frame[l4 + 16..l4 + 18].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+}

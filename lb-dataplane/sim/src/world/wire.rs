@@ -1,0 +1,533 @@
+//! Frames between the parties: over the links, into the engine, out of it, with every one that leaves compared to the truth.
+//!
+//! Owns the calls of the engine for frames and timers. What a frame does in a client or pod is theirs.
+
+use super::{Counts, Event, FRAME_BYTES, World};
+use crate::{
+    address,
+    client::{End, Note},
+    clock::Time,
+    pod::{Cause, PodNote},
+    tcp::wire::{Seg, receive},
+    trace::{Base, Party},
+    truth::{Explanation, OwnerEnd, is_near},
+};
+use baton_engine::{DropReason, Instant, Verdict, states::State};
+use baton_packet::{Flags, SeqNumber, ether_dst, ether_src};
+use std::net::SocketAddr;
+
+/// Adoptions that an attacker remembers.
+const CAPTURED_MAX: usize = 32;
+/// Ports from which only attackers send.
+pub(super) const ATTACKER_PORTS_TO: u16 = 1_024;
+/// How soon after an owner's end arrived a process that is started again is taken for the old one: the engine watches for
+/// 50 ms (`engine/src/listener.rs`), and its questions and their answers may get lost.
+const RESTART_UNSEEN: Time = 150_000;
+
+/// What the engine was called with.
+#[derive(Clone, Copy)]
+struct Call {
+    origin: Party,
+    /// The port of ours or of the client that the frame names.
+    port: u16,
+    /// Counted ends that no client's end was matched with yet.
+    counted: u64,
+    /// Sessions were restored in this call: bytes of the engine's own precede the client's.
+    restores: bool,
+}
+
+impl World {
+    pub(super) fn happens(&mut self, event: Event) {
+        match event {
+            Event::ToEngine(from, frame) => self.give_engine(from, frame),
+            Event::ToClient(i, frame) => {
+                self.clients[i].stack.frame(self.now, &frame);
+                self.step_client(i);
+            }
+            Event::ToPod(i, frame) => {
+                let mut out = Vec::new();
+                self.pods[i].frame(self.now, &frame, &mut out);
+                self.pod_sends(i, out);
+            }
+            Event::Happens(what) => self.happening(what),
+            Event::Neighbour(address) => {
+                let pod = address::pod_at(address, self.pods.len());
+                let mac = match pod {
+                    Some(pod) if self.neighbours[pod] => Some(address::pod_mac(pod)),
+                    Some(_) => None,
+                    None => Some(address::ROUTER_MAC),
+                };
+                if mac.is_some() {
+                    self.engine.set_neighbour(address, mac);
+                    self.touched = true;
+                }
+            }
+        }
+    }
+
+    pub(super) fn step_client(&mut self, i: usize) {
+        let mut out = Vec::new();
+        self.clients[i].step(self.now, &mut out);
+        self.client_notes(i);
+        for frame in out {
+            self.carry(Party::Client(i), Party::Baton, frame);
+        }
+    }
+
+    pub(super) fn step_pod(&mut self, i: usize) {
+        let mut out = Vec::new();
+        self.pods[i].step(self.now, &mut out);
+        self.pod_sends(i, out);
+    }
+
+    pub(super) fn pod_sends(&mut self, i: usize, frames: Vec<Vec<u8>>) {
+        for note in std::mem::take(&mut self.pods[i].kernel.notes) {
+            let checked = match note {
+                PodNote::Executed {
+                    request, execution, ..
+                } => {
+                    self.note(|| format!("pod {i} executes {} as {execution:#x}", request.tag));
+                    self.truth.executed(self.now, i, &request, execution)
+                }
+                PodNote::Adopted { peer, seq, ack } => {
+                    self.note(|| format!("pod {i} adopts :{}", peer.port()));
+                    self.truth.adopted(i, peer.port(), seq, ack)
+                }
+                PodNote::Wrong(what) => Err(format!("stream: {what}")),
+            };
+            self.expect(checked);
+        }
+        for frame in frames {
+            self.carry(Party::Pod(i), Party::Baton, frame);
+        }
+    }
+
+    fn client_notes(&mut self, i: usize) {
+        for note in std::mem::take(&mut self.clients[i].notes) {
+            match note {
+                Note::Connects { conn, port, isn } => {
+                    self.stats.connections += 1;
+                    self.note(|| format!("client {i} opens connection {conn} from :{port}"));
+                    self.truth.connects(i, conn, port, isn);
+                }
+                Note::Open(conn) => {
+                    if let Some(conn) = self.truth.conns.get_mut(&conn) {
+                        conn.open = true;
+                    }
+                }
+                Note::Begins(request) => {
+                    self.stats.requests += 1;
+                    self.note(|| format!("client {i} asks {request:?}"));
+                    self.truth.begins(self.now, request);
+                }
+                Note::Wrote(conn, bytes) => self.truth.wrote(conn, &bytes),
+                Note::Closes(conn) => {
+                    self.note(|| format!("client {i} closes connection {conn}"));
+                    if let Some(conn) = self.truth.conns.get_mut(&conn) {
+                        conn.client_closed = true;
+                    }
+                }
+                Note::Answered(request, execution) => {
+                    self.stats.answered += 1;
+                    self.note(|| format!("client {i} has the answer to {}", request.tag));
+                    let checked = self.truth.answered(&request, execution);
+                    self.expect(checked);
+                }
+                Note::Ended(conn, end, open) => self.client_ended(i, conn, end, open.len()),
+                Note::Wrong(what) => self.violated(format!("stream: client {i}: {what}")),
+            }
+        }
+    }
+
+    fn client_ended(&mut self, i: usize, id: u32, end: End, open: usize) {
+        self.note(|| format!("client {i}: connection {id} ended: {end:?}, {open} open requests"));
+        let Some(conn) = self.truth.conns.get_mut(&id) else {
+            return;
+        };
+        conn.done = true;
+        match end {
+            End::Aborted => {
+                conn.client_aborted = true;
+                self.truth.ends(id, Explanation::Client);
+            }
+            End::Done => {}
+            // What reached the client had left the engine, where it was judged.
+            _ if conn.over.is_some() => {}
+            End::TimedOut => {
+                self.violated(format!("service: connection {id} of client {i} timed out"));
+            }
+            _ => self.violated(format!(
+                "ends: connection {id} of client {i}: {end:?} by a segment that was no end to the engine"
+            )),
+        }
+    }
+
+    /// Sends a frame over the link between two parties.
+    pub(super) fn carry(&mut self, from: Party, to: Party, frame: Vec<u8>) {
+        let base = self.trace.is_some().then(|| self.base(&frame));
+        let shown = base.map(|_| frame.clone());
+        let queue = &mut self.queue;
+        let (link, event): (_, &dyn Fn(Vec<u8>) -> Event) = match (from, to) {
+            (Party::Client(i), _) => (&mut self.client_links[i][0], &move |f| {
+                Event::ToEngine(from, f)
+            }),
+            (Party::Pod(i), _) => (&mut self.pod_links[i][0], &move |f| {
+                Event::ToEngine(from, f)
+            }),
+            (_, Party::Client(i)) => (&mut self.client_links[i][1], &move |f| {
+                Event::ToClient(i, f)
+            }),
+            (_, Party::Pod(i)) => (&mut self.pod_links[i][1], &move |f| Event::ToPod(i, f)),
+            _ => return,
+        };
+        let fate = link.send(self.now, frame, &mut |at, f| queue.push(at, event(f)));
+        self.count_fate(fate);
+        if let (Some(trace), Some(base), Some(frame)) = (&mut self.trace, base, shown) {
+            trace.sent(self.now, (from, to), base, &frame, fate);
+        }
+    }
+
+    fn base(&self, frame: &[u8]) -> Base {
+        let Some((_, seg)) = receive(frame) else {
+            return Base::default();
+        };
+        let id = [(seg.src, seg.dst), (seg.dst, seg.src)]
+            .into_iter()
+            .find_map(|(a, b)| match self.party_at(a)? {
+                Party::Client(i) => self.truth.of_client(i, a.port()),
+                Party::Pod(i) => self.truth.of_leg(i, b.port()),
+                Party::Baton => None,
+            });
+        let Some((id, conn)) = id.and_then(|id| Some((id, self.truth.conns.get(&id)?))) else {
+            return Base::default();
+        };
+        Base {
+            conn: Some(id),
+            client: conn.isn.0,
+            server: conn.isn.1.unwrap_or_default(),
+        }
+    }
+
+    fn give_engine(&mut self, from: Party, mut frame: Vec<u8>) {
+        let len = frame.len();
+        debug_assert!(len <= FRAME_BYTES);
+        let port = self.looks_at(from, &frame);
+        self.stats.frames += 1;
+        let dropped = |w: &Self, reason: DropReason| w.engine.dropped(reason);
+        let before = self.trace.is_some().then(|| self.states());
+        let retired = self.has_retired_key(&frame).then(|| self.refusals());
+        let drops: u64 = DropReason::ALL.iter().map(|r| dropped(self, *r)).sum();
+        let verdict = self
+            .engine
+            .frame(Instant(self.now), &mut frame, len, &mut self.out);
+        let drops = DropReason::ALL
+            .iter()
+            .map(|r| dropped(self, *r))
+            .sum::<u64>()
+            - drops;
+        let transmit = match verdict {
+            Verdict::Transmit(len) => {
+                frame.truncate(len);
+                Some(frame)
+            }
+            _ => None,
+        };
+        if drops != u64::from(matches!(verdict, Verdict::Drop(_))) {
+            self.violated(format!(
+                "frames: {verdict:?}, and {drops} counted as dropped"
+            ));
+        }
+        if let Some(before) = before {
+            self.note_states(&before, &format!("{verdict:?}"));
+        }
+        if retired.is_some_and(|before| before != self.refusals()) {
+            self.violated("keys: an answer signed with a key that was rotated out is believed");
+        }
+        self.engine_ran(from, port, transmit);
+    }
+
+    /// What the truth learns from a frame before the engine sees it; the port of ours or of the client that it names.
+    fn looks_at(&mut self, from: Party, frame: &[u8]) -> u16 {
+        let Some((_, seg)) = receive(frame) else {
+            return 0;
+        };
+        match from {
+            Party::Pod(pod) => {
+                let leg = seg.dst.port();
+                // An adopter's refusal looks like a reset, and is none.
+                let message = seg.options.starts_with(&[253, 20]);
+                if seg.flags.any(Flags::FIN | Flags::RST) && !message {
+                    self.owner_ends(pod, leg, seg.seq);
+                }
+                if seg.flags.has(Flags::ACK) && !message {
+                    self.truth.pod_acks(pod, leg, seg.ack);
+                }
+                leg
+            }
+            Party::Client(i) => {
+                if seg.flags.has(Flags::ACK) {
+                    self.truth.client_acks(i, seg.src.port(), seg.seq, seg.ack);
+                }
+                seg.src.port()
+            }
+            Party::Baton => 0,
+        }
+    }
+
+    pub(super) fn poll_engine(&mut self) {
+        self.poll_at = None;
+        let before = self.trace.is_some().then(|| self.states());
+        self.engine.poll(Instant(self.now), &mut self.out);
+        if let Some(before) = before {
+            self.note_states(&before, "timer");
+        }
+        self.engine_ran(Party::Baton, 0, None);
+    }
+
+    /// Everything that left the engine in one call.
+    fn engine_ran(&mut self, origin: Party, port: u16, transmit: Option<Vec<u8>>) {
+        self.touched = true;
+        let before = std::mem::replace(&mut self.counts, Counts::of(&self.engine));
+        let mut call = Call {
+            origin,
+            port,
+            counted: self.counts.ends - before.ends,
+            restores: self.counts.sessions != before.sessions,
+        };
+        for frame in std::mem::take(&mut self.out.sent) {
+            self.leaves(frame, true, &mut call);
+        }
+        if let Some(frame) = transmit {
+            self.leaves(frame, false, &mut call);
+        }
+        while let Some(address) = self.engine.next_unresolved() {
+            self.queue.push(self.now + 50, Event::Neighbour(address));
+        }
+        // Told to nobody yet, for lack of a frame.
+        self.untold += call.counted;
+    }
+
+    /// A frame leaves the engine: made by it, or the one that came in.
+    fn leaves(&mut self, frame: Vec<u8>, own: bool, call: &mut Call) {
+        let Some((_, seg)) = receive(&frame) else {
+            return self.violated("frames: the engine sends a frame that no kernel takes");
+        };
+        let Some(to) = self.party_at(seg.dst) else {
+            return self.violated(format!(
+                "frames: the engine sends to {}, who is nobody",
+                seg.dst
+            ));
+        };
+        let (own_mac, next) = (ether_src(&frame), ether_dst(&frame));
+        let right = match to {
+            Party::Pod(i) => address::pod_mac(i),
+            _ => address::ROUTER_MAC,
+        };
+        if own_mac != address::OUR_MAC || next != right {
+            self.violated(format!(
+                "frames: to {to} with link-layer addresses {own_mac} and {next}"
+            ));
+        }
+        match to {
+            Party::Client(i) => self.leaves_to_client(i, &seg, own, call),
+            Party::Pod(i) => self.leaves_to_pod(i, &seg, &frame, own, call),
+            Party::Baton => {}
+        }
+        self.carry(Party::Baton, to, frame);
+    }
+
+    fn leaves_to_pod(&mut self, pod: usize, seg: &Seg<'_>, frame: &[u8], own: bool, call: &Call) {
+        let port = seg.src.port();
+        let message = match seg.options.first_chunk::<4>() {
+            Some([253, 20, 0xba, kind]) => Some(*kind),
+            _ => None,
+        };
+        if message == Some(0x71) {
+            return;
+        }
+        if !own {
+            if let Party::Client(i) = call.origin
+                && let Some(conn) = self.truth.of_numbers(i, call.port, Some(seg.seq), None)
+            {
+                self.truth.leg_is(pod, port, conn);
+            }
+        } else if (message.is_some() || (seg.flags.has(Flags::SYN) && !seg.options.is_empty()))
+            && let Some((conn, _)) = self.flow_on(pod, port, Some(seg.seq), None)
+        {
+            self.truth.leg_is(pod, port, conn);
+        }
+        if let Some(conn) = self.truth.of_leg(pod, port) {
+            let start = match message {
+                Some(_) => Some((seg.seq.0, seg.ack.0)),
+                None => seg.flags.has(Flags::SYN).then_some((seg.seq.0, 0)),
+            };
+            let reset = seg.flags.has(Flags::RST);
+            let checked = self.legs.sent(self.now, (pod, port), conn, start, reset);
+            self.expect(checked);
+        }
+        if message.is_some() {
+            self.spring_ambush(pod, seg);
+            if self.captured.len() < CAPTURED_MAX {
+                self.captured.push((pod, frame.to_vec()));
+            }
+            let checked = self
+                .truth
+                .adoption_leaves(pod, port, seg.seq, seg.ack, !call.restores);
+            return self.expect(checked);
+        }
+        // One byte that the other side has: the engine's, or smoltcp's. No client writes such a byte.
+        let keepalive = seg.data == [0];
+        let restores = own && call.restores;
+        if seg.data.is_empty() || keepalive || restores {
+            return;
+        }
+        if let Some(conn) = self.truth.of_leg(pod, port) {
+            let checked = self.truth.to_pod(conn, (pod, port), seg.seq, seg.data);
+            self.expect(checked);
+        }
+    }
+
+    fn leaves_to_client(&mut self, client: usize, seg: &Seg<'_>, own: bool, call: &mut Call) {
+        let port = seg.dst.port();
+        if port < ATTACKER_PORTS_TO {
+            return;
+        }
+        let acked = seg.flags.has(Flags::ACK).then_some(seg.ack);
+        let Some(id) = self.truth.of_numbers(client, port, acked, Some(seg.seq)) else {
+            return self.violated(format!(
+                "frames: to client {client}, port {port}, which has no connection"
+            ));
+        };
+        if seg.src != self.scenario.frontend {
+            self.violated(format!("frames: to client {client} from {}", seg.src));
+        }
+        if seg.flags.has(Flags::SYN)
+            && let Some(conn) = self.truth.conns.get_mut(&id)
+            && conn
+                .server_next()
+                .is_none_or(|next| Some(next) == conn.isn.1.map(|isn| isn.add(1)))
+        {
+            conn.isn.1 = Some(seg.seq);
+        }
+        if !seg.data.is_empty() {
+            match call.origin {
+                Party::Pod(pod) if !own => {
+                    let before = self.truth.conns.get(&id).and_then(|c| c.speaker);
+                    let checked = self
+                        .truth
+                        .to_client(id, (pod, call.port), seg.seq, seg.data);
+                    self.expect(checked);
+                    let after = self.truth.conns.get(&id).and_then(|c| c.speaker);
+                    if let Some(after) = after.filter(|_| before != after) {
+                        self.legs.moved(before, after);
+                    }
+                }
+                _ => self.violated(format!(
+                    "single owner: data of the engine's own towards connection {id}"
+                )),
+            }
+        }
+        if own && seg.flags.has(Flags::ACK) && !seg.flags.has(Flags::RST) {
+            let checked = self.truth.acknowledges(id, seg.ack);
+            self.expect(checked);
+        }
+        if seg.flags.any(Flags::FIN | Flags::RST) {
+            self.judge_end(id, seg, own, call);
+        }
+    }
+
+    /// A FIN or RST leaves towards a client: it needs an explanation, once for each connection.
+    fn judge_end(&mut self, id: u32, seg: &Seg<'_>, own: bool, call: &mut Call) {
+        let now = self.now;
+        let Some(conn) = self.truth.conns.get(&id) else {
+            return;
+        };
+        if conn.over.is_some() {
+            return;
+        }
+        let rst = seg.flags.has(Flags::RST);
+        let exact = conn
+            .server_next()
+            .is_none_or(|next| (0..=1).contains(&seg.seq.since(next)));
+        if rst && conn.open && !exact {
+            // A guess, or the answer to an old segment. Should the client take it all the same, it says so.
+            return;
+        }
+        let unanswered = conn.unanswered();
+        let owner_end = conn.owner_end;
+        let crashed = owner_end.is_some_and(|e| e.cause == Some(Cause::Crash));
+        let why = if call.counted > 0 {
+            call.counted -= 1;
+            Some(Explanation::Counted)
+        } else if own && rst && self.untold > 0 && self.flow_of(id).is_none() {
+            self.untold -= 1;
+            Some(Explanation::Counted)
+        } else if conn.client_aborted || (conn.client_closed && (unanswered == 0 || !crashed)) {
+            Some(Explanation::Client)
+        } else if !conn.open {
+            Some(Explanation::Handshake)
+        } else {
+            match owner_end {
+                Some(OwnerEnd {
+                    cause: Some(Cause::Meant),
+                    ..
+                }) => Some(Explanation::Meant),
+                Some(end) if end.state.starts_with("Syn") => Some(Explanation::Handshake),
+                Some(_) if self.truth.ends_pass(now) => Some(Explanation::Policy),
+                Some(end) if end.pinned => Some(Explanation::Pinned),
+                Some(end) if self.restarted_soon(&end) => Some(Explanation::Restarted),
+                _ => None,
+            }
+        };
+        match why {
+            Some(why) => {
+                self.note(|| format!("connection {id} ends: {}", why.name()));
+                self.truth.ends(id, why);
+            }
+            None => {
+                let what = if rst { "a reset" } else { "a close" };
+                let by = if own { "the engine's own" } else { "forwarded" };
+                self.violated(format!(
+                    "ends: connection {id} gets {what} ({by}) without a counted reason; {unanswered} unanswered \
+                     requests, owner's end {owner_end:?}, policy {:?} {:?}",
+                    self.scenario.policy.protocol, self.scenario.policy.on_backend_failure
+                ));
+            }
+        }
+    }
+
+    /// Whether another process listened before the end of the old one's connection could be judged.
+    fn restarted_soon(&self, end: &OwnerEnd) -> bool {
+        let before = end.at + RESTART_UNSEEN;
+        let mut deaths = self.restarts.iter();
+        deaths.any(|(pod, died, started)| *pod == end.pod && *died <= end.at && *started < before)
+    }
+
+    /// A FIN or RST of a pod comes in: whose owner's it is.
+    fn owner_ends(&mut self, pod: usize, port: u16, seq: SeqNumber) {
+        let Some((id, view)) = self.flow_on(pod, port, None, Some(seq)) else {
+            return;
+        };
+        let peer = SocketAddr::new(address::ours(self.scenario.v6), port);
+        let cause = self.pods[pod].kernel.cause(&peer);
+        let at = self.now;
+        let Some(conn) = self.truth.conns.get_mut(&id) else {
+            return;
+        };
+        let guessed = conn.server_next().is_some_and(|next| !is_near(seq, next));
+        let same = |e: OwnerEnd| (e.pod, e.port, e.cause) == (pod, port, cause);
+        let again = conn.owner_end.is_some_and(same);
+        if guessed || again {
+            return;
+        }
+        let state = State::ALL.iter().find(|s| s.name() == view.state);
+        conn.owner_end = Some(OwnerEnd {
+            pod,
+            port,
+            at,
+            cause,
+            pinned: view.pinned.is_some(),
+            state: state.map_or("", |s| s.name()),
+        });
+    }
+}
