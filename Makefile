@@ -5,14 +5,15 @@ CARGO ?= cargo
 SECONDS ?= 12
 MINUTES ?= 10
 ITERATIONS ?= 2000000
+MIGRATIONS ?= 1000000
 # Tests build once, with all checks on (see [profile.ci] in Cargo.toml).
 CI := --profile ci
-PURE := -p baton-packet -p baton-api -p baton-guard -p baton-engine
+PURE := -p baton-packet -p baton-api -p baton-guard -p baton-engine -p baton-model -p baton-sim
 ROOT := -p baton-xsk -p baton-adopter -p host-shim -p lb-dataplane -p baton-lab -p baton-demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo soak test test-pure test-root test-ns lint deny generate \
-        bench-engine bench-compare bench-migration bench-rescue fuzz clean
+.PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-ns lint deny \
+        generate bench-engine bench-compare bench-migration bench-rescue fuzz clean
 
 help: ## Show this menu
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,12 +27,22 @@ build: setup ## Build the binaries in target/release
 demo: build ## The main job: live connections move between real servers, also off killed ones; report in target/demo
 	target/release/baton-demo demo --seconds $(SECONDS)
 
-soak: build ## Pods killed, frozen, drained and reconfigured at random under load for MINUTES; every answer checked
+soak: soak-path ## soak-path, then pods killed, frozen, drained at random for MINUTES; every answer checked
 	target/release/baton-demo soak --minutes $(MINUTES)
+
+soak-path: build ## MIGRATIONS under loss and reordering, every byte checked; report in target/soak
+	target/release/baton-demo soak --migrations $(MIGRATIONS)
+
+sim: ## Deterministic simulation: 10,000 seeds; `cargo xtask sim --help` replays and explores
+	$(CARGO) xtask sim
+
+mutants: ## Deliberate faults of the engine, each of which the simulation must find
+	$(CARGO) test $(CI) -p baton-sim --features mutants --test mutants -- --nocapture
 
 test: setup lint ## Everything that is tested: pure, property, vectors, namespaces with real servers (root)
 	$(CARGO) build $(CI) --workspace --bins
 	$(CARGO) test $(CI) --workspace --exclude baton-ns
+	$(MAKE) sim mutants
 	$(CARGO) test $(CI) -p baton-ns -- --test-threads=1
 
 test-pure: ## Only what needs no root: unit, property and vector tests of the pure crates
@@ -55,6 +66,7 @@ deny: ## Licences, sources and duplicate crates (installs cargo-deny)
 
 generate: ## Write the generated files anew (docs/generated, docs/adoption-vectors.json)
 	BATON_GENERATE=1 $(CARGO) test -p baton-engine --test states
+	BATON_GENERATE=1 $(CARGO) test -p baton-engine --test vectors every_drop
 	-BATON_UPDATE_VECTORS=1 $(CARGO) test -p baton-packet --test vectors
 
 bench-engine: ## Nanoseconds and instructions per packet (criterion, callgrind)
@@ -74,8 +86,9 @@ bench-rescue: setup ## What killed, frozen and draining pods cost their clients:
 	$(CARGO) build $(CI) --workspace --bins
 	$(CARGO) test $(CI) -p baton-ns --test ns -- --test-threads=1 --nocapture rescue posts drain:: silence closes
 
-fuzz: ## Longer fuzzing of packets and protocol guards (ITERATIONS inputs for each target)
-	BOLERO_RANDOM_ITERATIONS=$(ITERATIONS) $(CARGO) test $(CI) -p baton-packet -p baton-guard --test fuzz
+fuzz: ## Longer fuzzing: ITERATIONS inputs for each target, three minutes each at most
+	BOLERO_RANDOM_ITERATIONS=$(ITERATIONS) BOLERO_RANDOM_TEST_TIME_MS=180000 $(CARGO) test $(CI) --no-fail-fast \
+	    -p baton-packet -p baton-guard -p baton-api -p baton-config -p baton-engine --test fuzz
 
 clean: ## Remove what was built
 	$(CARGO) clean

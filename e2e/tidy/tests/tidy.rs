@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs};
 
 /// Crates that know no I/O, no clock, no randomness of their own, and what each may depend on.
 const PURE: &[(&str, &[&str])] = &[
-    ("baton-packet", &["siphasher", "thiserror"]),
+    ("baton-packet", &["multiversion", "siphasher", "thiserror"]),
     ("baton-api", &["serde", "thiserror"]),
     ("baton-guard", &["memchr"]),
     (
@@ -19,6 +19,17 @@ const PURE: &[(&str, &[&str])] = &[
             "thiserror",
         ],
     ),
+    (
+        "baton-sim",
+        &[
+            "baton-api",
+            "baton-engine",
+            "baton-packet",
+            "fastrand",
+            "smoltcp",
+        ],
+    ),
+    ("baton-model", &["baton-engine", "stateright"]),
 ];
 
 /// Which packages of ours each package may use (tests aside).
@@ -30,6 +41,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "baton-engine",
         &["baton-api", "baton-guard", "baton-packet"],
     ),
+    ("baton-sim", &["baton-api", "baton-engine", "baton-packet"]),
+    ("baton-model", &["baton-engine"]),
+    ("xtask", &["baton-sim", "baton-engine"]),
     ("baton-xsk", &[]),
     (
         "lb-dataplane",

@@ -3,7 +3,6 @@
 //!
 //! Longer: `BOLERO_RANDOM_ITERATIONS=1000000 cargo test -p baton-engine --test fuzz`.
 //! Again: a failure prints `BOLERO_RANDOM_SEED=...`; set it and run the target.
-//! With coverage feedback, where cargo-bolero is installed: `cargo bolero test -p baton-engine sequences -s NONE`.
 #![allow(missing_docs)]
 
 #[path = "../tests/common/mod.rs"]

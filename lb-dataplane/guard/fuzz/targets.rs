@@ -3,7 +3,6 @@
 //!
 //! - Longer: `BOLERO_RANDOM_ITERATIONS=10000000 cargo test -p baton-guard --test fuzz`.
 //! - Again: a failure prints `BOLERO_RANDOM_SEED=...`; set it and run the target.
-//! - With coverage feedback, where cargo-bolero is installed: `cargo bolero test -p baton-guard --test fuzz conversations -s NONE`.
 //!
 //! Inputs are programs, because random bytes do not get past the first line: see [`turns_of`].
 #![allow(missing_docs)]

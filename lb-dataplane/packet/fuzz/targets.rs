@@ -4,8 +4,6 @@
 //! - Longer: `BOLERO_RANDOM_ITERATIONS=100000000 cargo test -p baton-packet --test fuzz` (about 100,000 a second; with
 //!   `BOLERO_RANDOM_TEST_TIME_MS=600000` as well it ends after ten minutes).
 //! - Again: a failure prints `BOLERO_RANDOM_SEED=...`; set it and run the target.
-//! - With coverage feedback, where cargo-bolero is installed:
-//!   `cargo bolero test -p baton-packet --test fuzz frames -s NONE`; what it finds worth keeping lands in the same corpus.
 //!
 //! Inputs of `frames` are programs, because random bytes do not get past the first checksum: see [`frame_of`].
 #![allow(

@@ -530,7 +530,7 @@ fn no_time_passes_while_our_own_link_is_down() {
     let c = w.idle(1);
     w.adopters = vec![Some(Reason::AcceptQueueFull); 32];
     w.run_ms(1_100);
-    w.dies(c.pod, End::Fin, &[c.clone()]);
+    w.dies(c.pod, End::Fin, std::slice::from_ref(&c));
     w.assert_state(&c, "Orphan");
     w.engine.set_link(w.now, false);
     w.run_ms(20_000);
