@@ -2,6 +2,8 @@
 //! and an adoption that was remembered for it would later be taken for one that the application had.
 
 mod common;
+#[path = "common/verified.rs"]
+mod verified;
 
 use baton_adopter::{Adopter, Attachment, Outcome};
 use common::{
@@ -9,7 +11,6 @@ use common::{
     answer::{ACKED, KEY, NO_LISTENER, PORT, SEQ, adopter, ask},
     ends,
     segment::{Message, Segment},
-    verified,
 };
 use std::{
     net::{SocketAddr, TcpListener},

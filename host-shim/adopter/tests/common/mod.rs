@@ -6,7 +6,6 @@
 pub mod answer;
 pub mod packet_socket;
 pub mod segment;
-pub mod verified;
 
 use baton_adopter::{Netns, OpenNetns};
 use packet_socket::PacketSocket;
