@@ -100,6 +100,7 @@ fn cases() -> [Case; 6] {
             )
         },
         Case {
+            pin: "monitor",
             goes_on: false,
             ..case(
                 "a watcher, whose server speaks when it likes",

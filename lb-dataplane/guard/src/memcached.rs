@@ -349,6 +349,9 @@ impl Memcached {
         }
         let word = side.word.get().unwrap_or_default();
         if side.words == 0 {
+            if word == b"watch" {
+                return Err(Pin::Monitor);
+            }
             self.verb = verb(word).ok_or(Pin::Unparsable)?;
             side.next_word();
             return Ok(());

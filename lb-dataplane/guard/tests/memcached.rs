@@ -201,12 +201,16 @@ fn errors() {
 }
 
 #[test]
+fn a_connection_that_watches_is_pinned_as_a_monitor() {
+    memcached(&["> watch ", "= pin=monitor"]);
+}
+
+#[test]
 fn what_cannot_be_followed_pins() {
     for wrong in [
         r"\r\n",
         r" \r\n",
         "GET k",
-        "watch ",
         r"lru_crawler metadump all\r\n",
         "flush_all_of_it ",
         r"set k 0 0\r\n",
