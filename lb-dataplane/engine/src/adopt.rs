@@ -120,6 +120,7 @@ impl Engine {
         else {
             return;
         };
+        let stamps_anew = self.mutated(Mutant::StampsAnew);
         let message = Adoption {
             kind: MessageKind::Adopt,
             mss: flow.mss,
@@ -130,7 +131,11 @@ impl Engine {
             timestamps_ok: flow.bits.has(Bits::TIMESTAMPS),
             ecn_ok: flow.bits.has(Bits::ECN),
             epoch: *epoch,
-            server_ts: flow.server_ts_at(now.ms32()),
+            server_ts: if stamps_anew {
+                0
+            } else {
+                flow.server_ts_at(now.ms32())
+            },
         };
         (spec.seq, spec.ack) = self.adoption_start(id);
         spec.window = flow.client_window;

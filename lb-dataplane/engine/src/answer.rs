@@ -206,7 +206,7 @@ impl Engine {
         let flow = &mut self.flows[id];
         flow.refusals = flow.refusals.saturating_add(1);
         let open = flow.refusals < flow.asked;
-        if open && !self.mutated(Mutant::FirstRefusalDecides) {
+        if open {
             // Another adoption is on its way and may still be taken: until that one is refused too, handing
             // the request on could execute it twice.
             return;

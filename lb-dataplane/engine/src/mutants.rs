@@ -27,8 +27,8 @@ mutants! {
     CommitOnStale,
     /// A request of unknown fate goes back to the old owner as if the new one had refused it.
     RollBackTaken,
-    /// One refusal decides although another adoption is on its way.
-    FirstRefusalDecides,
+    /// A new owner's timestamps do not go on from the old one's.
+    StampsAnew,
     /// A port is used again as soon as it is free.
     ReusePort,
     /// The first bytes of a response do not count: its request is kept, and may be given to another backend.

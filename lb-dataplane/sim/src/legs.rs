@@ -18,7 +18,8 @@ struct Use {
     /// Sequence and ACK number of the SYN or adoption that began it.
     start: (u32, u32),
     last: Time,
-    reset: bool,
+    /// Reset by us, or closed by the pod.
+    over: bool,
 }
 
 /// All legs that ever were.
@@ -41,14 +42,11 @@ impl Legs {
         start: Option<(u32, u32)>,
         reset: bool,
     ) -> Result<(), String> {
-        let before = self.uses.get_mut(&leg);
         if reset {
-            if let Some(it) = before {
-                it.reset = true;
-            }
-            self.left.remove(&leg);
+            self.ends(leg);
             return Ok(());
         }
+        let before = self.uses.get_mut(&leg);
         let Some(start) = start else {
             if let Some(it) = before.filter(|it| it.conn == conn) {
                 it.last = now;
@@ -63,7 +61,7 @@ impl Legs {
             conn,
             start,
             last: now,
-            reset: false,
+            over: false,
         };
         self.uses.insert(leg, it);
         if again {
@@ -81,16 +79,25 @@ impl Legs {
         }
     }
 
+    /// The leg's pod closed it, or it was reset: what its port does later is another story, as that of an adoption which
+    /// somebody repeats to a pod that has forgotten it.
+    pub fn ends(&mut self, leg: Leg) {
+        if let Some(it) = self.uses.get_mut(&leg) {
+            it.over = true;
+        }
+        self.left.remove(&leg);
+    }
+
     /// A response comes over `new`, where the one before came over `old`.
     pub fn moved(&mut self, old: Option<Leg>, new: Leg) {
         self.left.remove(&new);
-        let open = |leg: &Leg| self.uses.get(leg).is_none_or(|it| !it.reset);
+        let open = |leg: &Leg| self.uses.get(leg).is_none_or(|it| !it.over);
         if let Some(old) = old.filter(|old| *old != new && open(old)) {
             self.left.insert(old);
         }
     }
 
-    /// Legs whose flows are with another pod, as far as they were not reset or used again since. Their sockets have to
+    /// Legs whose flows are with another pod, as far as they were not ended or used again since. Their sockets have to
     /// have seen the end.
     pub fn left(&self) -> impl Iterator<Item = Leg> + '_ {
         self.left.iter().copied()
@@ -118,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_left_leg_stays_so_until_it_is_reset_or_used_again() {
+    fn a_left_leg_stays_so_until_it_ends_or_is_used_again() {
         let mut legs = Legs::default();
         let (a, b) = ((0, 40_000), (1, 40_001));
         legs.moved(None, a);

@@ -45,8 +45,10 @@ thread_local! {
 pub struct SmolSpec {
     /// Seeds smoltcp's own random numbers, the initial sequence numbers among them.
     pub seed: u64,
-    /// Pause between keepalives.
-    pub keep_alive: Option<Time>,
+    /// Pause between keepalives. None of its hosts is without: smoltcp 0.14 stops its retransmission timer when a window
+    /// that closed in front of bytes in flight opens again, as a new owner's smaller one does, and only the duplicate
+    /// acknowledgements that keepalives draw make it go on.
+    pub keep_alive: Time,
     /// Whether small segments wait for acknowledgements (RFC 896).
     pub nagle: bool,
 }
@@ -181,8 +183,20 @@ impl SmolStack {
         }
     }
 
+    /// Nobody asks whether the peer lives where both sides have closed: smoltcp has no timer for sockets without an
+    /// application, and its keepalives would keep the connection for ever.
+    fn leave_closed_ones(&mut self) {
+        for (handle, _) in self.current.iter().chain(&self.former) {
+            let socket = self.sockets.get_mut::<Socket<'_>>(*handle);
+            if matches!(socket.state(), State::Closing | State::LastAck) {
+                socket.set_keep_alive(None);
+            }
+        }
+    }
+
     /// Lets smoltcp take what came and send what is due.
     fn run(&mut self, now: Time) {
+        self.leave_closed_ones();
         STAMP.set(stamp_clock(now));
         let _ = self
             .interface
@@ -210,7 +224,7 @@ impl SmolStack {
         let mut socket = Socket::new(room(self.config.buffer as usize), room(SEND_BYTES));
         let delay = self.config.delayed_ack_us;
         socket.set_ack_delay((delay > 0).then(|| Duration::from_micros(delay)));
-        socket.set_keep_alive(self.spec.keep_alive.map(Duration::from_micros));
+        socket.set_keep_alive(Some(Duration::from_micros(self.spec.keep_alive)));
         socket.set_nagle_enabled(self.spec.nagle);
         socket.set_tsval_generator(self.config.stamps.then_some(|| STAMP.get()));
         socket

@@ -260,7 +260,7 @@ fn smol(seed: u64, clients: &mut [(ClientSpec, Config)]) -> Vec<Option<SmolSpec>
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x5301_7c90);
     let share = [0, 0, 0, 50, 100][rng.usize(..5)];
     let draw = |(spec, _): &mut (ClientSpec, Config)| {
-        let keep_alive = [None, None, Some(7 * MS), Some(90 * MS)][rng.usize(..4)];
+        let keep_alive = [7 * MS, 90 * MS, 900 * MS][rng.usize(..3)];
         let drawn = SmolSpec {
             seed: rng.u64(..),
             keep_alive,

@@ -100,6 +100,8 @@ pub struct Conn {
     pub client_aborted: bool,
     /// How it ended, once a client was told.
     pub over: Option<Explanation>,
+    /// What explains a reset that left towards the client, at another number than that of its next byte.
+    pub inexact: Option<Explanation>,
     /// The last end of an owner.
     pub owner_end: Option<OwnerEnd>,
     /// Its client has nothing more to do with it.
@@ -237,6 +239,7 @@ impl Truth {
             client_closed: false,
             client_aborted: false,
             over: None,
+            inexact: None,
             owner_end: None,
             done: false,
         };

@@ -11,8 +11,8 @@ fn all_smol(seed: u64, traced: bool) -> Outcome {
         client.reuse_port = false;
         scenario.smol[n].get_or_insert(SmolSpec {
             seed: seed << 8 | n as u64,
-            keep_alive: (n % 2 == 0).then_some(20_000),
-            nagle: n % 3 == 0,
+            keep_alive: [4_000, 60_000, 700_000][n % 3],
+            nagle: n % 2 == 0,
         });
     }
     World::of(scenario, seed, traced).outcome(seed)

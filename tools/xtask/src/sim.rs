@@ -107,7 +107,7 @@ fn one(seed: u64, args: &SimArgs) -> ExitCode {
             ExitCode::SUCCESS
         }
         Some(_) => {
-            println!("{}", told(&outcome));
+            println!("{}", told(&outcome, args));
             ExitCode::FAILURE
         }
     }
@@ -122,17 +122,30 @@ fn world(seed: u64, traced: bool, args: &SimArgs) -> Outcome {
     baton_sim::run(seed, traced)
 }
 
-fn told(outcome: &Outcome) -> String {
+/// What runs worlds like these again.
+fn command(args: &SimArgs) -> String {
+    #[cfg(feature = "mutants")]
+    if let Some(mutant) = args.mutant {
+        return format!(
+            "cargo run --profile ci -p xtask --features mutants -- sim --mutant {mutant:?}"
+        );
+    }
+    let _ = args;
+    "cargo xtask sim".into()
+}
+
+fn told(outcome: &Outcome, args: &SimArgs) -> String {
     let Some(violation) = &outcome.violation else {
         return String::new();
     };
     format!(
-        "seed {}: step {}, {}.{:03} ms: {}\n  replay: cargo xtask sim --seed {} --trace",
+        "seed {}: step {}, {}.{:03} ms: {}\n  replay: {} --seed {} --trace",
         outcome.seed,
         violation.step,
         violation.at_us / 1_000,
         violation.at_us % 1_000,
         violation.what,
+        command(args),
         outcome.seed
     )
 }
@@ -199,7 +212,7 @@ fn many(args: &SimArgs) -> ExitCode {
         seconds * 1e3 * threads as f64 / stats.seeds.max(1) as f64
     );
     for outcome in failed.iter().take(SHOWN_MAX) {
-        println!("{}", told(outcome));
+        println!("{}", told(outcome, args));
     }
     if failed.len() > SHOWN_MAX {
         let others: Vec<String> = failed[SHOWN_MAX..]
@@ -245,7 +258,7 @@ fn work(shared: &Shared, args: &SimArgs) {
         sum.add(&outcome.stats);
         shared.done.fetch_add(1, Ordering::Relaxed);
         if outcome.violation.is_some() {
-            eprintln!("{}", told(&outcome));
+            eprintln!("{}", told(&outcome, args));
             failed.push(outcome);
             if shared.first {
                 shared.next.store(shared.end, Ordering::Relaxed);

@@ -153,6 +153,14 @@ impl World {
             End::Done => {}
             // What reached the client had left the engine, where it was judged.
             _ if conn.over.is_some() => {}
+            // It was at the number of a reset that other bytes had overtaken, or takes any within its window.
+            End::Reset if conn.inexact.is_some() => {
+                let why = conn.inexact.unwrap_or(Explanation::Counted);
+                if why == Explanation::Counted {
+                    self.untold = self.untold.saturating_sub(1);
+                }
+                self.truth.ends(id, why);
+            }
             End::TimedOut => {
                 self.violated(format!("service: connection {id} of client {i} timed out"));
             }
@@ -258,6 +266,9 @@ impl World {
                 let message = seg.options.starts_with(&[253, 20]);
                 if seg.flags.any(Flags::FIN | Flags::RST) && !message {
                     self.owner_ends(pod, leg, seg.seq);
+                }
+                if seg.flags.has(Flags::FIN) {
+                    self.legs.ends((pod, leg));
                 }
                 if seg.flags.has(Flags::ACK) && !message {
                     self.truth.pod_acks(pod, leg, seg.ack);
@@ -450,7 +461,19 @@ impl World {
             .server_next()
             .is_none_or(|next| (0..=1).contains(&seg.seq.since(next)));
         if rst && conn.open && !exact {
-            // A guess, or the answer to an old segment. Should the client take it all the same, it says so.
+            // A guess, the answer to an old segment, or ahead of lost ones. Should the client take it all the same, it says so.
+            let counted =
+                call.counted > 0 || (own && self.untold > 0 && self.flow_of(id).is_none());
+            let meant = conn
+                .owner_end
+                .is_some_and(|e| e.cause == Some(Cause::Meant));
+            if let Some(conn) = self.truth.conns.get_mut(&id) {
+                conn.inexact = match (counted, meant) {
+                    (true, _) => Some(Explanation::Counted),
+                    (false, true) => Some(Explanation::Meant),
+                    _ => conn.inexact,
+                };
+            }
             return;
         }
         let unanswered = conn.unanswered();
