@@ -10,11 +10,11 @@ use crate::{
     flow::{Bits, Flow, FlowId, Leg},
     mutants::Mutant,
     policy::Ties,
-    states::{Frame, State},
+    states::{Event, Frame, State},
 };
 use baton_packet::{
     Adoption, Decoded, Flags, MessageKind, Segment, SeqNumber, build_adoption, build_segment,
-    timestamps,
+    parse_adoption, timestamps,
 };
 
 /// First wait for any sign of the new owner; it doubles with each try. A pod network answers in well under
@@ -219,6 +219,7 @@ impl Engine {
         frame: &mut [u8],
         segment: &Segment,
         id: FlowId,
+        out: &mut impl Output,
     ) -> Verdict {
         if self.mutated(Mutant::SkipFencing) {
             return self.forward_to_client(frame, segment, id);
@@ -228,9 +229,19 @@ impl Engine {
         debug_assert!(matches!(flow.state, State::Adopting | State::AdoptingIdle));
         let new = segment.seq.add(segment.seq_len()).after(flow.server_next);
         if segment.payload_len() > 0 && new {
+            if flow.state == State::AdoptingIdle && !flow.bits.has(Bits::STANDBY_GONE) {
+                // It had more to say, and no request is at stake: the move is taken back.
+                let _ = self.step(now, id, Event::Withdrawn, out);
+                return self.on_owner(now, frame, segment, id, out);
+            }
             self.counters.add(Counter::FencedData);
         }
-        if segment.flags.has(Flags::RST) {
+        // In its name anybody can send a RST; one with another number, or an adopter's late answer, says nothing.
+        let rst = segment.flags.has(Flags::RST);
+        if rst && (segment.seq != flow.server_next || parse_adoption(frame, segment).is_some()) {
+            return Verdict::Absorbed;
+        }
+        if rst {
             let standby = flow.standby;
             flow.standby.port = Leg::NONE.port;
             flow.bits.set(Bits::STANDBY_GONE, true);

@@ -19,6 +19,8 @@ pub(crate) const CLOSE_BATCH_MS: u64 = 10;
 const FIN_WAIT_MS: u64 = 200;
 /// FINs sent before the leg is reset.
 const FIN_TRIES_MAX: u8 = 6;
+/// FINs that may fail for want of a frame or a next hop: with 200 ms between them, 60 s.
+const HELD_UP_MAX: u16 = 300;
 /// An application that has not closed its side this long after the pod acknowledged our FIN is reset:
 /// Linux `tcp_fin_timeout`.
 const CLOSE_WAIT_MS: u64 = 60_000;
@@ -36,8 +38,9 @@ pub(crate) struct ClosingLeg {
     ack: SeqNumber,
     window: u16,
     stamps: Option<(u32, u32)>,
-    /// FINs sent.
+    /// FINs sent, and those that could not be sent.
     tries: u8,
+    held_up: u16,
     fin_acked: bool,
     /// The pod's FIN was seen.
     pod_fin: bool,
@@ -63,6 +66,7 @@ impl Closing {
                 window: 0,
                 stamps: None,
                 tries: 0,
+                held_up: 0,
                 fin_acked: false,
                 pod_fin: false,
                 next_free: if i + 1 < limit { i + 1 } else { NONE },
@@ -137,6 +141,7 @@ impl Engine {
                 .has(Bits::TIMESTAMPS)
                 .then_some((flow.client_ts, flow.server_ts)),
             tries: 0,
+            held_up: 0,
             fin_acked: false,
             pod_fin: false,
             next_free: NONE,
@@ -160,15 +165,20 @@ impl Engine {
     }
 
     fn send_fin(&mut self, now: Instant, id: u32, out: &mut impl Output) {
-        if let Some(mut spec) = self.closing_spec(id) {
-            let entry = &mut self.closing.legs[id as usize];
-            spec.seq = entry.fin;
-            spec.flags = Flags::FIN | Flags::ACK;
-            self.emit(out, |buffer| build_segment(buffer, &spec));
-        }
+        let spec = self.closing_spec(id).map(|spec| SegmentSpec {
+            seq: self.closing.legs[id as usize].fin,
+            flags: Flags::FIN | Flags::ACK,
+            ..spec
+        });
+        let left = spec.is_some_and(|spec| self.emit(out, |buffer| build_segment(buffer, &spec)));
         let entry = &mut self.closing.legs[id as usize];
         let wait = FIN_WAIT_MS << entry.tries.min(FIN_TRIES_MAX);
-        entry.tries += 1;
+        // One that had no frame or no next hop is no try, for as long as an application may take to close.
+        if left || entry.held_up >= HELD_UP_MAX {
+            entry.tries += 1;
+        } else {
+            entry.held_up += 1;
+        }
         self.wheel.arm(self.closing_timer(id), now.ms() + wait);
     }
 

@@ -41,7 +41,7 @@ impl Engine {
         slot.health.heard(now);
         match slot.used_by(segment.dst_port) {
             Some(Use::Owner(id)) => self.on_owner(now, frame, segment, id, out),
-            Some(Use::Standby(id)) => self.on_standby(now, frame, segment, id),
+            Some(Use::Standby(id)) => self.on_standby(now, frame, segment, id, out),
             Some(Use::Closing(id)) => self.on_closing(now, frame, segment, id, out),
             Some(Use::Probe) => self.answer_to_probe(now, frame, segment, backend, out),
             Some(Use::Question) => self.answer_to_question(now, segment, backend, out),
@@ -53,7 +53,7 @@ impl Engine {
     }
 
     #[inline]
-    fn on_owner(
+    pub(crate) fn on_owner(
         &mut self,
         now: Instant,
         frame: &mut [u8],

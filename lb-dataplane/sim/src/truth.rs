@@ -166,6 +166,9 @@ pub struct Truth {
     pub executed: u64,
     /// Executions of a request that had been executed before.
     pub replayed: u64,
+    /// Pods that were replaced at their address, with the time: what the one before adopted, nobody knows any more. The one
+    /// way to a second execution that the protocol does not prevent (README, limits).
+    pub replaced: Vec<(usize, Time)>,
     /// Ends that clients saw, by explanation.
     pub ends: BTreeMap<Explanation, u64>,
 }
@@ -187,6 +190,7 @@ impl Truth {
             adoptions: BTreeSet::new(),
             executed: 0,
             replayed: 0,
+            replaced: Vec::new(),
             ends: BTreeMap::new(),
         }
     }
@@ -565,7 +569,9 @@ impl Truth {
         if times > EXECUTIONS_MAX {
             return Err(format!("{earlier}: more often than ever"));
         }
-        if !self.any_rule(begun_at, now, allows) {
+        let mut replaced = self.replaced.iter();
+        let forgotten = replaced.any(|(p, at)| *p == pod && pod == first.pod && *at > first.at);
+        if !forgotten && !self.any_rule(begun_at, now, allows) {
             return Err(format!("{earlier}, and policy does not allow it"));
         }
         Ok(())

@@ -572,3 +572,63 @@ fn only_an_exact_reset_ends_a_closing_leg() {
     assert!(w.inject(&rst.build()).is_empty());
     assert_eq!(w.count(Counter::LegsReset), 1);
 }
+
+#[test]
+fn only_an_exact_reset_takes_the_old_owner_away_during_a_hand_over() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let old = c.clone();
+    let adoption = w.moves(&mut c, GET);
+    let mut guess = w.pod_wire(&old, RST_ACK, &[]);
+    guess.seq = guess.seq.wrapping_add(9);
+    assert!(w.inject(&guess.build()).is_empty());
+    // It is still there to take the request back.
+    let sent = w.inject(&answer_with(
+        &adoption,
+        Reason::AcceptQueueFull,
+        0,
+        crate::common::EPOCH,
+        &key(),
+    ));
+    assert!(
+        sent.iter()
+            .any(|s| s.to == Dest::Pod(old.pod) && s.data() == GET)
+    );
+}
+
+#[test]
+fn an_owner_that_had_more_to_say_gets_its_idle_flow_back() {
+    let mut p = policy(2);
+    p.protocol = Protocol::RequestResponse;
+    let mut w = World::with(settings(), p);
+    let mut c = w.idle(1);
+    let old = c.clone();
+    w.change(|s| s.policies[0].backends[old.pod].draining = true);
+    let sent = w.until_adoption(1_200);
+    w.adopted(&mut c, &sent);
+    w.assert_state(&c, "AdoptingIdle");
+    let tail = w.pod_wire(&old, PSH_ACK, b"tail");
+    let sent = w.inject(&tail.build());
+    let told = World::to_client(&sent);
+    assert_eq!(told.len(), 1, "{sent:?}");
+    assert_eq!(told[0].data(), b"tail");
+    assert_eq!(w.count(Counter::Rollbacks), 1);
+}
+
+#[test]
+fn a_fin_that_could_not_be_sent_is_no_try() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let old = c.clone();
+    w.moves(&mut c, GET);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.out.free = 0;
+    w.run_ms(20_000);
+    w.out.free = usize::MAX;
+    let sent = w.run_ms(15_000);
+    assert!(
+        sent.iter()
+            .any(|s| s.to == Dest::Pod(old.pod) && s.is(FIN_ACK))
+    );
+}

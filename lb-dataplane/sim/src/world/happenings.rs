@@ -80,6 +80,9 @@ impl World {
     pub(super) fn restart(&mut self, i: usize, anew: bool) {
         if !self.pods[i].process.is_alive() {
             self.listens_again(i);
+            if anew {
+                self.truth.replaced.push((i, self.now));
+            }
         }
         self.pods[i].restart(self.now, anew);
         self.step_pod(i);

@@ -540,6 +540,10 @@ impl World {
         let guessed = conn.server_next().is_some_and(|next| !is_near(seq, next));
         let same = |e: OwnerEnd| (e.pod, e.port, e.cause) == (pod, port, cause);
         let again = conn.owner_end.is_some_and(same);
+        if again && let Some(end) = &mut conn.owner_end {
+            // A kernel repeats a FIN that nobody acknowledged, perhaps when another process listens already.
+            end.at = at;
+        }
         if guessed || again {
             return;
         }
