@@ -61,6 +61,7 @@ impl World {
             Happening::OurKeys(epoch) => self.set_our_keys(epoch),
             Happening::Neighbour(i, known) => {
                 self.neighbours[i] = known;
+                self.unreachable[i] |= !known;
                 let at = address::pod(self.scenario.v6, i).ip();
                 self.engine
                     .set_neighbour(at, known.then(|| address::pod_mac(i)));

@@ -123,6 +123,8 @@ pub struct World {
     pub(crate) rng: fastrand::Rng,
     pub(crate) poll_at: Option<Time>,
     pub(crate) neighbours: Vec<bool>,
+    /// Pods that were out of reach at some time: what could not be sent to them then, a reset above all, is not repeated.
+    pub(crate) unreachable: Vec<bool>,
     pub(crate) captured: Vec<(usize, Vec<u8>)>,
     /// Deaths: which pod, when, and when its process started again.
     pub(crate) restarts: Vec<(usize, Time, Time)>,
@@ -278,6 +280,7 @@ impl World {
             rng,
             poll_at: None,
             neighbours: vec![true; count],
+            unreachable: vec![false; count],
             captured: Vec::new(),
             restarts: Vec::new(),
             untold: 0,

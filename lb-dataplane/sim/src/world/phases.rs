@@ -125,9 +125,12 @@ impl World {
             let heard = |c: &Conn| !bare && c.owner_end.is_some_and(at_death);
             self.truth.had_leg(*pod, id) && !conn.is_some_and(heard)
         });
-        died || self
-            .flow_of(id)
-            .is_some_and(|flow| self.owner_is_gone(&flow))
+        let had_leg = |pod: usize| self.truth.had_leg(pod, id);
+        let silent = bare && (0..self.pods.len()).any(|pod| self.unreachable[pod] && had_leg(pod));
+        died || silent
+            || self
+                .flow_of(id)
+                .is_some_and(|flow| self.owner_is_gone(&flow))
     }
 
     /// Whether the socket of a flow's owner was there once and is there no more.
@@ -167,7 +170,8 @@ impl World {
     fn left_legs_are_closed(&mut self) {
         for (pod, port) in self.legs.left().collect::<Vec<_>>() {
             let peer = SocketAddr::new(address::ours(self.scenario.v6), port);
-            if self.pods[pod].kernel.state(&peer) == Some(State::Established) {
+            let told = !self.unreachable[pod];
+            if told && self.pods[pod].kernel.state(&peer) == Some(State::Established) {
                 self.violated(format!(
                     "old legs: pod {pod} never hears that its connection with port {port} is over"
                 ));
