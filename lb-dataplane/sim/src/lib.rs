@@ -13,6 +13,7 @@
 pub mod address;
 pub mod client;
 pub mod clock;
+pub mod fault;
 pub mod legs;
 pub mod link;
 pub mod pod;

@@ -2,7 +2,7 @@
 //!
 //! Owns sums and their text. It never decides whether a run was right.
 
-use crate::{link::Fate, swarm::Fault};
+use crate::{fault::Fault, link::Fate};
 use baton_engine::states::TABLE;
 use std::{collections::BTreeMap, fmt::Write};
 

@@ -9,6 +9,7 @@ mod choice;
 mod closing;
 mod drain;
 mod found;
+mod found_silence;
 mod guards;
 mod handshake;
 mod health;

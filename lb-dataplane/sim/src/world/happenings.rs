@@ -5,8 +5,9 @@
 use super::{Event, World};
 use crate::{
     address::{self, key},
+    fault::Happening,
     pod::adopter::answer,
-    swarm::{Happening, backend, vary},
+    swarm::{backend, vary},
     tcp::wire::{Ends, Out as Segment, Seg, build, receive},
     trace::Party,
 };

@@ -4,6 +4,7 @@
 //! looking at the engine, by `checks`.
 
 mod checks;
+mod ends;
 mod happenings;
 mod phases;
 mod wire;
@@ -12,13 +13,14 @@ use crate::{
     address,
     client::Client,
     clock::{Queue, Time},
+    fault::{Fault, Happening},
     legs::Legs,
     link::{Fate, Link},
     pod::Pod,
     smol::SmolStack,
     stack::{ModelStack, Stack},
     stats::Stats,
-    swarm::{Fault, Happening, START, Scenario},
+    swarm::{START, Scenario},
     talk::Language,
     trace::{Party, Trace},
     truth::Truth,

@@ -49,9 +49,9 @@ impl World {
             self.set_pod_keys(i, epoch);
             (self.listed[i], self.draining[i], self.weights[i]) = (true, false, 1);
             self.neighbours[i] = true;
-            self.happening(crate::swarm::Happening::Neighbour(i, true));
-            self.happening(crate::swarm::Happening::Command(i, false));
-            self.happening(crate::swarm::Happening::Checked(i, None));
+            self.happening(crate::fault::Happening::Neighbour(i, true));
+            self.happening(crate::fault::Happening::Command(i, false));
+            self.happening(crate::fault::Happening::Checked(i, None));
         }
         self.apply();
         for client in &mut self.clients {

@@ -1,0 +1,164 @@
+//! Ends of connections, as they come from pods and reach clients: each is explained.
+//!
+//! Owns the judgement of one end. What is known of the connection is in `truth`.
+
+use super::{World, wire::Call};
+use crate::{
+    address,
+    client::End,
+    clock::Time,
+    pod::Cause,
+    tcp::wire::Seg,
+    truth::{Explanation, OwnerEnd, is_near},
+};
+use baton_engine::states::State;
+use baton_packet::{Flags, SeqNumber};
+use std::net::SocketAddr;
+
+/// How soon after an owner's end arrived a process that is started again is taken for the old one: the engine watches for
+/// 50 ms (`engine/src/listener.rs`), and its questions and their answers may get lost.
+const RESTART_UNSEEN: Time = 150_000;
+
+impl World {
+    pub(super) fn client_ended(&mut self, i: usize, id: u32, end: End, open: usize) {
+        self.note(|| format!("client {i}: connection {id} ended: {end:?}, {open} open requests"));
+        let Some(conn) = self.truth.conns.get_mut(&id) else {
+            return;
+        };
+        conn.done = true;
+        match end {
+            End::Aborted => {
+                conn.client_aborted = true;
+                self.truth.ends(id, Explanation::Client);
+            }
+            End::Done => {}
+            // What reached the client had left the engine, where it was judged.
+            _ if conn.over.is_some() => {}
+            // It was at the number of a reset that other bytes had overtaken, or takes any within its window.
+            End::Reset if conn.inexact.is_some() => {
+                let why = conn.inexact.unwrap_or(Explanation::Counted);
+                if why == Explanation::Counted {
+                    self.untold = self.untold.saturating_sub(1);
+                }
+                self.truth.ends(id, why);
+            }
+            End::TimedOut => {
+                self.violated(format!("service: connection {id} of client {i} timed out"));
+            }
+            _ => self.violated(format!(
+                "ends: connection {id} of client {i}: {end:?} by a segment that was no end to the engine"
+            )),
+        }
+    }
+
+    /// A FIN or RST leaves towards a client: it needs an explanation, once for each connection.
+    pub(super) fn judge_end(&mut self, id: u32, seg: &Seg<'_>, own: bool, call: &mut Call) {
+        let now = self.now;
+        let Some(conn) = self.truth.conns.get(&id) else {
+            return;
+        };
+        if conn.over.is_some() {
+            return;
+        }
+        let rst = seg.flags.has(Flags::RST);
+        let exact = conn
+            .server_next()
+            .is_none_or(|next| (0..=1).contains(&seg.seq.since(next)));
+        if rst && conn.open && !exact {
+            // A guess, the answer to an old segment, or ahead of lost ones. Should the client take it all the same, it says so.
+            let counted =
+                call.counted > 0 || (own && self.untold > 0 && self.flow_of(id).is_none());
+            let meant = conn
+                .owner_end
+                .is_some_and(|e| e.cause == Some(Cause::Meant));
+            if let Some(conn) = self.truth.conns.get_mut(&id) {
+                conn.inexact = match (counted, meant) {
+                    (true, _) => Some(Explanation::Counted),
+                    (false, true) => Some(Explanation::Meant),
+                    _ => conn.inexact,
+                };
+            }
+            return;
+        }
+        let unanswered = conn.unanswered();
+        let owner_end = conn.owner_end;
+        let crashed = owner_end.is_some_and(|e| e.cause == Some(Cause::Crash));
+        let why = if call.counted > 0 {
+            call.counted -= 1;
+            Some(Explanation::Counted)
+        } else if own && rst && self.untold > 0 && self.flow_of(id).is_none() {
+            self.untold -= 1;
+            Some(Explanation::Counted)
+        } else if conn.client_aborted || (conn.client_closed && (unanswered == 0 || !crashed)) {
+            Some(Explanation::Client)
+        } else if !conn.open {
+            Some(Explanation::Handshake)
+        } else {
+            match owner_end {
+                Some(OwnerEnd {
+                    cause: Some(Cause::Meant),
+                    ..
+                }) => Some(Explanation::Meant),
+                Some(end) if end.state.starts_with("Syn") => Some(Explanation::Handshake),
+                Some(_) if self.truth.ends_pass(now) => Some(Explanation::Policy),
+                Some(end) if end.pinned => Some(Explanation::Pinned),
+                Some(end) if self.restarted_soon(&end) => Some(Explanation::Restarted),
+                _ => None,
+            }
+        };
+        match why {
+            Some(why) => {
+                self.note(|| format!("connection {id} ends: {}", why.name()));
+                self.truth.ends(id, why);
+            }
+            None => {
+                let what = if rst { "a reset" } else { "a close" };
+                let by = if own { "the engine's own" } else { "forwarded" };
+                self.violated(format!(
+                    "ends: connection {id} gets {what} ({by}) without a counted reason; {unanswered} unanswered \
+                     requests, owner's end {owner_end:?}, policy {:?} {:?}",
+                    self.scenario.policy.protocol, self.scenario.policy.on_backend_failure
+                ));
+            }
+        }
+    }
+
+    /// Whether another process listened before the end of the old one's connection could be judged.
+    pub(super) fn restarted_soon(&self, end: &OwnerEnd) -> bool {
+        let before = end.at + RESTART_UNSEEN;
+        let mut deaths = self.restarts.iter();
+        deaths.any(|(pod, died, started)| *pod == end.pod && *died <= end.at && *started < before)
+    }
+
+    /// A FIN or RST of a pod comes in: whose owner's it is.
+    pub(super) fn owner_ends(&mut self, pod: usize, port: u16, seq: SeqNumber) {
+        let Some((id, view)) = self.flow_on(pod, port, None, Some(seq)) else {
+            return;
+        };
+        let peer = SocketAddr::new(address::ours(self.scenario.v6), port);
+        let cause = self.pods[pod].kernel.cause(&peer);
+        let at = self.now;
+        let Some(conn) = self.truth.conns.get_mut(&id) else {
+            return;
+        };
+        let guessed = conn.server_next().is_some_and(|next| !is_near(seq, next));
+        let same = |e: OwnerEnd| (e.pod, e.port, e.cause) == (pod, port, cause);
+        let again = conn.owner_end.is_some_and(same);
+        if again && let Some(end) = &mut conn.owner_end {
+            // A kernel repeats a FIN that nobody acknowledged, perhaps when another process listens already.
+            end.at = at;
+        }
+        if guessed || again {
+            return;
+        }
+        let state = State::ALL.iter().find(|s| s.name() == view.state);
+        conn.owner_end = Some(OwnerEnd {
+            pod,
+            port,
+            at,
+            cause,
+            pinned: view.pinned.is_some(),
+            state: state.map_or("", |s| s.name()),
+        });
+    }
+}
