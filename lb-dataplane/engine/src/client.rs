@@ -126,7 +126,7 @@ impl Engine {
                     || (segment.payload_len() > 0 && !self.may_keep(segment, id))
             }
             // Nor may it begin the request that a hand-over carries.
-            State::AdoptingIdle => segment.seq.after(flow.client_next),
+            State::AdoptingIdle => segment.seq != flow.client_next,
             _ => false,
         };
         if new && comes_again {
@@ -167,8 +167,8 @@ impl Engine {
     /// Whether the bytes begin a request, or go on with one that is kept.
     fn may_keep(&self, segment: &Segment, id: FlowId) -> bool {
         let flow = &self.flows[id];
-        let acked = segment.ack == flow.server_next && flow.all_acked();
-        flow.bits.has(Bits::KEPT_WHOLE) || (acked && self.at_rest(id))
+        let in_order = segment.seq == flow.client_next && segment.ack == flow.server_next;
+        flow.bits.has(Bits::KEPT_WHOLE) || (in_order && flow.all_acked() && self.at_rest(id))
     }
 
     /// The flow is idle once everything is answered and acknowledged.

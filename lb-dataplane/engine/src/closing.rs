@@ -19,8 +19,8 @@ pub(crate) const CLOSE_BATCH_MS: u64 = 10;
 const FIN_WAIT_MS: u64 = 200;
 /// FINs sent before the leg is reset.
 const FIN_TRIES_MAX: u8 = 6;
-/// FINs that may fail for want of a frame or a next hop: with 200 ms between them, 60 s.
-const HELD_UP_MAX: u16 = 300;
+/// FINs that may fail for want of a frame or a next hop: with 200 ms between them, 15 s.
+const HELD_UP_MAX: u16 = 75;
 /// An application that has not closed its side this long after the pod acknowledged our FIN is reset:
 /// Linux `tcp_fin_timeout`.
 const CLOSE_WAIT_MS: u64 = 60_000;
@@ -172,13 +172,15 @@ impl Engine {
         });
         let left = spec.is_some_and(|spec| self.emit(out, |buffer| build_segment(buffer, &spec)));
         let entry = &mut self.closing.legs[id as usize];
-        let wait = FIN_WAIT_MS << entry.tries.min(FIN_TRIES_MAX);
-        // One that had no frame or no next hop is no try, for as long as an application may take to close.
-        if left || entry.held_up >= HELD_UP_MAX {
+        // One that had no frame or no next hop is no try, for a while.
+        let wait = if left || entry.held_up >= HELD_UP_MAX {
+            let wait = FIN_WAIT_MS << entry.tries.min(FIN_TRIES_MAX);
             entry.tries += 1;
+            wait
         } else {
             entry.held_up += 1;
-        }
+            FIN_WAIT_MS
+        };
         self.wheel.arm(self.closing_timer(id), now.ms() + wait);
     }
 

@@ -278,6 +278,18 @@ fn a_request_with_a_hole_is_not_given_to_another_backend() {
     assert_eq!(w.engine.lost(Lost::NotKept), 1);
 }
 
+#[test]
+fn a_segment_that_overlaps_what_is_acknowledged_begins_no_request_while_an_end_is_held() {
+    let mut w = World::new(2);
+    let c = w.idle(1);
+    w.listeners[c.pod] = Listener::Silent;
+    assert!(w.ends(&c, End::Fin).is_empty());
+    let mut overlaps = w.client_wire(&c, PSH_ACK, GET);
+    overlaps.seq = overlaps.seq.wrapping_sub(1);
+    assert!(w.inject(&overlaps.build()).is_empty());
+    w.assert_state(&c, "Held");
+}
+
 /// The old owner acknowledged the request to the client, which will not repeat it: Baton has to.
 #[test]
 fn copies_that_get_lost_behind_an_overdue_owner_go_again() {
@@ -442,7 +454,7 @@ fn a_fin_that_could_not_be_sent_is_no_try() {
     w.responds(&mut c, OK);
     w.ack(&mut c);
     w.out.free = 0;
-    w.run_ms(20_000);
+    w.run_ms(14_000);
     w.out.free = usize::MAX;
     let sent = w.run_ms(15_000);
     assert!(
