@@ -114,6 +114,10 @@ impl Health {
 impl Engine {
     /// A backend refused, did not acknowledge or did not answer in time.
     pub(crate) fn backend_fails(&mut self, now: Instant, index: u16) {
+        if now.ms() < self.link_settled_ms {
+            // What was sent while our own link was down comes again now.
+            return;
+        }
         let backend = &mut self.backends[usize::from(index)];
         let Some(spec) = &backend.spec else { return };
         backend.health.failures = backend.health.failures.saturating_add(1);

@@ -187,3 +187,27 @@ fn no_time_passes_while_our_own_link_is_down() {
     w.run_ms(6_000);
     assert_eq!(w.engine.lost(Lost::NoBackend), 1);
 }
+
+#[test]
+fn what_clients_repeat_after_our_own_link_came_up_ejects_nobody() {
+    let mut p = policy(2);
+    p.health.failures = 2;
+    let mut w = World::with(settings(), p);
+    let mut c = w.idle(1);
+    w.engine.set_link(w.now, false);
+    w.engine.set_link(w.now, true);
+    w.moves(&mut c, POST);
+    w.responds(&mut c, b"H");
+    let mut c = w.open(2);
+    let again = w.client_wire(&c, PSH_ACK, GET);
+    w.stays(&mut c, GET);
+    for _ in 0..4 {
+        w.forwarded_to_pod(&c, &again);
+    }
+    assert_eq!(w.count(Counter::Ejections), 0);
+    w.run_ms(3_001);
+    for _ in 0..4 {
+        w.forwarded_to_pod(&c, &again);
+    }
+    assert!(w.count(Counter::Ejections) + w.count(Counter::EjectionsCapped) > 0);
+}
