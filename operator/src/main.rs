@@ -1,0 +1,3 @@
+//! Skeleton.
+#![forbid(unsafe_code)]
+fn main() {}
