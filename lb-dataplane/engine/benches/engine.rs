@@ -112,7 +112,9 @@ fn exchanges(c: &mut Criterion) {
         w.strict = false;
         let mut conn = w.open(1);
         let mut out = Recorder::default();
+        let mut state = "Fresh";
         group.bench_function(name, |b| {
+            state = "Idle";
             b.iter_custom(|times| {
                 let mut took = Duration::ZERO;
                 for _ in 0..times {
@@ -128,7 +130,8 @@ fn exchanges(c: &mut Criterion) {
                 took
             });
         });
-        w.assert_state(&conn, "Idle");
+        // A filter may have left this one out.
+        w.assert_state(&conn, state);
     }
     group.finish();
 }

@@ -347,8 +347,17 @@ pub(crate) fn to_addr(address: IpAddr) -> Addr {
 /// And back; a mapped address is IPv4.
 #[inline]
 pub(crate) fn from_addr(address: &Addr) -> IpAddr {
-    IpAddr::from(*address).to_canonical()
+    // As `to_canonical` does, but by whole words: it runs twice for each packet.
+    let [high @ .., e, f, g, h, a, b, c, d] = *address;
+    if u64::from_ne_bytes(high) == 0 && [e, f, g, h] == MAPPED {
+        IpAddr::from([a, b, c, d])
+    } else {
+        IpAddr::from(*address)
+    }
 }
+
+/// What stands between 64 zero bits and the IPv4 address in a mapped one (RFC 4291 section 2.5.5.2).
+const MAPPED: [u8; 4] = [0, 0, 0xff, 0xff];
 
 #[cfg(test)]
 mod tests {
@@ -357,6 +366,13 @@ mod tests {
     use std::collections::HashMap;
 
     proptest! {
+        #[test]
+        fn an_address_comes_back_as_its_canonical_form(bits in any::<u128>(), mapped in any::<bool>()) {
+            let bits = if mapped { 0xffff << 32 | (bits & 0xffff_ffff) } else { bits };
+            let address = std::net::Ipv6Addr::from_bits(bits);
+            prop_assert_eq!(from_addr(&address.octets()), IpAddr::from(address).to_canonical());
+        }
+
         #[test]
         fn agrees_with_a_map(ops in proptest::collection::vec((any::<bool>(), 0u8..4, 0u16..40, 0u16..2), 1..400)) {
             let mut table = FlowTable::new(32, (1, 2));

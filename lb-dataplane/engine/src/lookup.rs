@@ -5,14 +5,14 @@
 
 use crate::flow::Addr;
 
-/// A fixed map with linear probing at a load of at most one half.
+/// A fixed map with linear probing at a load of at most one quarter, so that most look-ups end at the first slot.
 pub(crate) struct Lookup {
     slots: Box<[Option<(Addr, u16, u16)>]>,
 }
 
 impl Lookup {
     pub(crate) fn build(entries: impl ExactSizeIterator<Item = (Addr, u16, u16)>) -> Self {
-        let size = (entries.len() * 2).next_power_of_two().max(16);
+        let size = (entries.len() * 4).next_power_of_two().max(16);
         let mut lookup = Self {
             slots: vec![None; size].into_boxed_slice(),
         };
