@@ -1,0 +1,130 @@
+//! Who may have a connection, and how often a request is executed.
+//!
+//! Owns the checkers of adoptions and executions, and their records. Never looks at what streams contain.
+
+use super::{Checked, Execution, Rule, Truth};
+use crate::{clock::Time, talk::Request};
+use baton_api::{BackendFailure, Protocol};
+use baton_packet::SeqNumber;
+
+/// How often one request may be executed where policy allows more than once: `REPLAYS_MAX` more (`engine/src/rescue.rs`).
+const EXECUTIONS_MAX: usize = 3;
+
+impl Truth {
+    /// An adoption leaves.
+    ///
+    /// # Errors
+    /// It does not begin at a request and at the next byte of the response stream.
+    pub fn adoption_leaves(
+        &mut self,
+        pod: usize,
+        port: u16,
+        seq: SeqNumber,
+        ack: SeqNumber,
+        exact: bool,
+    ) -> Checked {
+        self.adoptions.insert((pod, port, seq.0, ack.0));
+        self.starts.insert((pod, port), seq);
+        let Some(id) = self.of_leg(pod, port) else {
+            return Err(format!(
+                "adoption: for no connection, to pod {pod} from port {port}"
+            ));
+        };
+        let Some(conn) = self.conns.get(&id).filter(|_| exact) else {
+            return Ok(());
+        };
+        if !conn.is_boundary(seq) {
+            return Err(format!(
+                "adoption: connection {id} moves in the middle of a request"
+            ));
+        }
+        if conn.server_next() != Some(ack) {
+            return Err(format!(
+                "adoption: connection {id} moves at {ack:?} of the response stream, which is at {:?}",
+                conn.server_next()
+            ));
+        }
+        Ok(())
+    }
+
+    /// A pod made a socket.
+    ///
+    /// # Errors
+    /// No adoption asked for it.
+    pub fn adopted(&self, pod: usize, port: u16, seq: SeqNumber, ack: SeqNumber) -> Checked {
+        if self.adoptions.contains(&(pod, port, seq.0, ack.0)) {
+            return Ok(());
+        }
+        Err(format!(
+            "adoption: pod {pod} made a socket towards port {port} that Baton never asked for"
+        ))
+    }
+
+    /// A pod executed a request.
+    ///
+    /// # Errors
+    /// Not as a client asked it, or once too often.
+    pub fn executed(&mut self, now: Time, pod: usize, request: &Request, number: u32) -> Checked {
+        let tag = request.tag;
+        let conn = self.conns.get(&tag.conn);
+        let known = conn.and_then(|c| c.requests.get(usize::from(tag.number)));
+        let Some((asked, begun_at, _)) = known.filter(|(asked, _, _)| asked == request) else {
+            return Err(format!(
+                "execution: pod {pod} executes {tag}, which nobody asked for"
+            ));
+        };
+        let (asked, begun_at) = (*asked, *begun_at);
+        self.executed += 1;
+        let before = self.executions.get(&tag).and_then(|e| e.first().copied());
+        let this = Execution {
+            number,
+            pod,
+            at: now,
+        };
+        self.executions.entry(tag).or_default().push(this);
+        let Some(first) = before else {
+            return Ok(());
+        };
+        self.replayed += 1;
+        let times = self.executions[&tag].len();
+        let earlier = format!(
+            "execution: {tag} is executed {times} times, first at {} us by pod {}, now by pod {pod}",
+            first.at, first.pod
+        );
+        let allows = |rule: &Rule| match rule.failure {
+            BackendFailure::Replay => true,
+            BackendFailure::ReplayIdempotent => {
+                asked.is_idempotent()
+                    && !matches!(rule.protocol, Protocol::RequestResponse | Protocol::None)
+            }
+            BackendFailure::AdoptIdleOnly | BackendFailure::Reset => false,
+        };
+        if times > EXECUTIONS_MAX {
+            return Err(format!("{earlier}: more often than ever"));
+        }
+        let mut replaced = self.replaced.iter();
+        let forgotten = replaced.any(|(p, at)| *p == pod && pod == first.pod && *at > first.at);
+        if !forgotten && !self.any_rule(begun_at, now, allows) {
+            return Err(format!("{earlier}, and policy does not allow it"));
+        }
+        Ok(())
+    }
+
+    /// A client has a whole response.
+    ///
+    /// # Errors
+    /// From an execution that never was.
+    pub fn answered(&self, request: &Request, execution: Option<u32>) -> Checked {
+        let Some(number) = execution else {
+            return Ok(());
+        };
+        let all = self.executions.get(&request.tag);
+        if all.is_some_and(|all| all.iter().any(|e| e.number == number)) {
+            return Ok(());
+        }
+        Err(format!(
+            "execution: {} is answered by execution {number}, which never was",
+            request.tag
+        ))
+    }
+}

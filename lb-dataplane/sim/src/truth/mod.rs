@@ -1,0 +1,327 @@
+//! What really happened, and the checkers that compare it with what must hold (ARCHITECTURE.md, what always holds).
+//!
+//! Owns the record of every connection, request and execution, kept from outside of the engine: what clients wrote, what
+//! left the engine in both directions, what pods executed. It never changes anything in the world.
+
+mod execution;
+mod stream;
+
+use crate::{
+    clock::{SECOND, Time},
+    pod::Cause,
+    talk::{Language, Request, ResponseReader, Tag},
+};
+use baton_api::{BackendFailure, Protocol};
+use baton_packet::SeqNumber;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Why an end that a client saw is no mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Explanation {
+    /// The client closed or reset it itself.
+    Client,
+    /// The pod's application meant it.
+    Meant,
+    /// The engine counted a reason.
+    Counted,
+    /// Policy lets ends of backends reach clients.
+    Policy,
+    /// The flow was pinned, so that nobody else could have it.
+    Pinned,
+    /// The pod's process was started again so soon that the dead one could not be told from it.
+    Restarted,
+    /// The connection never was complete.
+    Handshake,
+}
+
+impl Explanation {
+    /// The name in the summary.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Explanation::Client => "client's own",
+            Explanation::Meant => "meant by the pod",
+            Explanation::Counted => "counted",
+            Explanation::Policy => "policy",
+            Explanation::Pinned => "pinned",
+            Explanation::Restarted => "restarted at once",
+            Explanation::Handshake => "in the handshake",
+        }
+    }
+}
+
+/// The owner's FIN or RST as it came in.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnerEnd {
+    /// Which pod.
+    pub pod: usize,
+    /// Over which of our ports.
+    pub port: u16,
+    /// When it came first.
+    pub at: Time,
+    /// What the pod knows about it.
+    pub cause: Option<Cause>,
+    /// Whether the flow was pinned then.
+    pub pinned: bool,
+    /// The flow's state then.
+    pub state: &'static str,
+}
+
+/// One client connection.
+pub struct Conn {
+    /// Which client's.
+    pub client: usize,
+    /// Initial sequence numbers: the client's, and the server's once the SYN-ACK has passed.
+    pub isn: (SeqNumber, Option<SeqNumber>),
+    /// Requests begun, with the time, and where each starts in the client's stream.
+    pub requests: Vec<(Request, Time, usize)>,
+    /// What the client wrote.
+    written: Vec<u8>,
+    /// What left towards the client, and which of it is known.
+    sent: Vec<u8>,
+    known: Vec<bool>,
+    whole: usize,
+    /// Bytes that the client has acknowledged, as far as the engine has seen.
+    acked: usize,
+    /// The highest byte of the client's that any pod has acknowledged.
+    taken: SeqNumber,
+    reader: ResponseReader,
+    answered: usize,
+    /// The leg that the latest new bytes of the response stream came over.
+    pub speaker: Option<(usize, u16)>,
+    /// Its client saw it open.
+    pub open: bool,
+    /// The client closed its side or reset it.
+    pub client_closed: bool,
+    /// The client reset it.
+    pub client_aborted: bool,
+    /// How it ended, once a client was told.
+    pub over: Option<Explanation>,
+    /// What explains a reset that left towards the client, at another number than that of its next byte.
+    pub inexact: Option<Explanation>,
+    /// The last end of an owner.
+    pub owner_end: Option<OwnerEnd>,
+    /// Its client has nothing more to do with it.
+    pub done: bool,
+}
+
+impl Conn {
+    /// Requests that were begun and whose response has not left completely.
+    #[must_use]
+    pub fn unanswered(&self) -> usize {
+        self.requests.len() - self.answered
+    }
+
+    /// The sequence number of the next new byte towards the client.
+    #[must_use]
+    pub fn server_next(&self) -> Option<SeqNumber> {
+        Some(self.isn.1?.add(1 + self.sent.len() as u32))
+    }
+
+    fn response_begun(&self, number: usize) -> bool {
+        self.answered > number || (self.answered == number && self.reader.is_within())
+    }
+
+    /// Whether a sequence number of the client's is the first of a request, or behind all.
+    fn is_boundary(&self, seq: SeqNumber) -> bool {
+        let at = seq.since(self.isn.0.add(1));
+        let starts = |start: usize| i64::try_from(start).is_ok_and(|s| s == i64::from(at));
+        starts(self.written.len()) || self.requests.iter().any(|(_, _, start)| starts(*start))
+    }
+}
+
+/// Policy as far as the checkers need it.
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    from: Time,
+    failure: BackendFailure,
+    protocol: Protocol,
+}
+
+/// An execution.
+#[derive(Clone, Copy, Debug)]
+struct Execution {
+    number: u32,
+    pod: usize,
+    at: Time,
+}
+
+/// Everything that is known.
+pub struct Truth {
+    language: Language,
+    /// Every connection by its number.
+    pub conns: BTreeMap<u32, Conn>,
+    /// Connections of a client's port, the latest first: a port may be used again.
+    by_port: BTreeMap<(usize, u16), Vec<u32>>,
+    legs: BTreeMap<(usize, u16), u32>,
+    /// The first byte that a leg's socket takes.
+    starts: BTreeMap<(usize, u16), SeqNumber>,
+    executions: BTreeMap<Tag, Vec<Execution>>,
+    rules: Vec<Rule>,
+    adoptions: BTreeSet<(usize, u16, u32, u32)>,
+    /// Executions in all.
+    pub executed: u64,
+    /// Executions of a request that had been executed before.
+    pub replayed: u64,
+    /// Pods that were replaced at their address, with the time: what the one before adopted, nobody knows any more. The one
+    /// way to a second execution that the protocol does not prevent (README, limits).
+    pub replaced: Vec<(usize, Time)>,
+    /// Ends that clients saw, by explanation.
+    pub ends: BTreeMap<Explanation, u64>,
+}
+
+type Checked = Result<(), String>;
+
+impl Truth {
+    /// Nothing has happened.
+    #[must_use]
+    pub fn new(language: Language) -> Self {
+        Self {
+            language,
+            conns: BTreeMap::new(),
+            by_port: BTreeMap::new(),
+            legs: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            executions: BTreeMap::new(),
+            rules: Vec::new(),
+            adoptions: BTreeSet::new(),
+            executed: 0,
+            replayed: 0,
+            replaced: Vec::new(),
+            ends: BTreeMap::new(),
+        }
+    }
+
+    /// A snapshot is in force.
+    pub fn rule(&mut self, from: Time, failure: BackendFailure, protocol: Protocol) {
+        self.rules.push(Rule {
+            from,
+            failure,
+            protocol,
+        });
+    }
+
+    /// Whether any policy in force between two times satisfies `is`.
+    fn any_rule(&self, from: Time, to: Time, is: impl Fn(&Rule) -> bool) -> bool {
+        let ends = self.rules.iter().skip(1).map(|r| r.from).chain([Time::MAX]);
+        let in_force = self.rules.iter().zip(ends);
+        in_force
+            .filter(|(rule, end)| rule.from <= to && *end > from)
+            .any(|(rule, _)| is(rule))
+    }
+
+    /// Whether a policy of the last moments passes every end of a backend on.
+    #[must_use]
+    pub fn ends_pass(&self, now: Time) -> bool {
+        let passes = |r: &Rule| r.failure == BackendFailure::Reset || r.protocol == Protocol::None;
+        self.any_rule(now.saturating_sub(SECOND), now, passes)
+    }
+
+    /// A client opens a connection.
+    pub fn connects(&mut self, client: usize, conn: u32, port: u16, isn: u32) {
+        self.by_port
+            .entry((client, port))
+            .or_default()
+            .insert(0, conn);
+        let new = Conn {
+            client,
+            isn: (SeqNumber(isn), None),
+            requests: Vec::new(),
+            written: Vec::new(),
+            sent: Vec::new(),
+            known: Vec::new(),
+            whole: 0,
+            acked: 0,
+            taken: SeqNumber(isn).add(1),
+            reader: ResponseReader::new(self.language),
+            answered: 0,
+            speaker: None,
+            open: false,
+            client_closed: false,
+            client_aborted: false,
+            over: None,
+            inexact: None,
+            owner_end: None,
+            done: false,
+        };
+        self.conns.insert(conn, new);
+    }
+
+    /// A request begins at the present end of the client's stream.
+    pub fn begins(&mut self, now: Time, request: Request) {
+        if let Some(conn) = self.conns.get_mut(&request.tag.conn) {
+            let start = conn.written.len();
+            conn.requests.push((request, now, start));
+        }
+    }
+
+    /// A client handed bytes to its stack.
+    pub fn wrote(&mut self, conn: u32, bytes: &[u8]) {
+        if let Some(conn) = self.conns.get_mut(&conn) {
+            conn.written.extend_from_slice(bytes);
+        }
+    }
+
+    /// The latest connection of a client's port.
+    #[must_use]
+    pub fn of_client(&self, client: usize, port: u16) -> Option<u32> {
+        self.by_port.get(&(client, port))?.first().copied()
+    }
+
+    /// The one of a client's port that these numbers are of: one of the client's direction, one of the server's. The latest
+    /// one if they are of none.
+    #[must_use]
+    pub fn of_numbers(
+        &self,
+        client: usize,
+        port: u16,
+        of_client: Option<SeqNumber>,
+        of_server: Option<SeqNumber>,
+    ) -> Option<u32> {
+        let all = self.by_port.get(&(client, port))?;
+        let fits = |id: &&u32| {
+            self.conns.get(id).is_some_and(|conn| {
+                of_client.is_some_and(|seq| is_near(seq, conn.isn.0))
+                    || of_server
+                        .zip(conn.isn.1)
+                        .is_some_and(|(seq, isn)| is_near(seq, isn))
+            })
+        };
+        all.iter().find(fits).or(all.first()).copied()
+    }
+
+    /// The connection of a leg.
+    #[must_use]
+    pub fn of_leg(&self, pod: usize, port: u16) -> Option<u32> {
+        self.legs.get(&(pod, port)).copied()
+    }
+
+    /// Whether a pod has a leg of a connection, or had one that no other connection has by now.
+    #[must_use]
+    pub fn had_leg(&self, pod: usize, conn: u32) -> bool {
+        self.legs.iter().any(|((p, _), c)| (*p, *c) == (pod, conn))
+    }
+
+    /// A leg is this connection's from now on.
+    pub fn leg_is(&mut self, pod: usize, port: u16, conn: u32) {
+        if self.legs.insert((pod, port), conn) != Some(conn) {
+            self.starts.remove(&(pod, port));
+        }
+    }
+
+    /// A connection's client is told that it ends.
+    pub fn ends(&mut self, id: u32, why: Explanation) {
+        if let Some(conn) = self.conns.get_mut(&id)
+            && conn.over.is_none()
+        {
+            conn.over = Some(why);
+            *self.ends.entry(why).or_default() += 1;
+        }
+    }
+}
+
+/// Whether a number is one that a kernel may have sent, rather than another connection's or a guess.
+#[must_use]
+pub fn is_near(seq: SeqNumber, isn: SeqNumber) -> bool {
+    (-(1 << 24)..=(1 << 24)).contains(&seq.since(isn))
+}
