@@ -86,13 +86,13 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
     let faults = lab.faults(seed)?;
     // A load makes all its connections before its first request.
     let both = [web.progress(), redis.progress()];
-    while both.iter().any(|p| p.requests.load(Ordering::Relaxed) == 0) {
+    wait("both loads have made their connections", || {
         ensure!(
             !web.is_finished() && !redis.is_finished(),
             "the connections cannot be made"
         );
-        thread::sleep(Duration::from_millis(1));
-    }
+        Ok(both.iter().all(|p| p.requests.load(Ordering::Relaxed) > 0))
+    })?;
     for side in [Side::Pods, Side::Clients] {
         faults.set_both(side, rates)?;
     }
@@ -113,9 +113,9 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
     for p in both {
         p.enough();
     }
-    while !(web.is_finished() && redis.is_finished()) {
-        thread::sleep(LOOK);
-    }
+    wait("both loads have ended", || {
+        Ok(web.is_finished() && redis.is_finished())
+    })?;
     let seconds = start.elapsed().as_secs_f64();
     faults.calm()?;
     let (web, _) = web.join()?;
@@ -180,6 +180,16 @@ fn policies(nginx: &[(String, Nginx)], servers: &[(String, Redis)]) -> Vec<Polic
         ..Migration::default()
     };
     policies.map(|p| Policy { migration, ..p }).to_vec()
+}
+
+/// Looks until it is so. A load gives up on a request after [`TIMEOUT`]; what takes longer will not come.
+fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let since = Instant::now();
+    while !is_so()? {
+        ensure!(since.elapsed() < TIMEOUT + STUCK, "waited in vain: {what}");
+        thread::sleep(LOOK);
+    }
+    Ok(())
 }
 
 /// Shows how far it is until there were enough migrations.

@@ -43,8 +43,7 @@ impl Scene {
     }
 
     fn count(&self, outcome: Outcome) -> u64 {
-        let counters = self.adopter.counters_of(&self.lab.netns());
-        counters.expect("counters").of(outcome)
+        self.lab.count(&self.adopter, outcome)
     }
 
     fn adoption(&self) -> Segment {

@@ -14,10 +14,6 @@ use common::{
     segment::{Message, PSH_ACK, RST},
 };
 
-fn count(adopter: &Adopter, outcome: Outcome) -> u64 {
-    adopter.counters().expect("counters").of(outcome)
-}
-
 /// The pod's process is killed while it has the request, and its reset is lost: the pod must not say that it never had it.
 #[test]
 fn an_adoption_whose_socket_and_listener_are_gone_is_already_adopted() {
@@ -43,8 +39,8 @@ fn an_adoption_whose_socket_and_listener_are_gone_is_already_adopted() {
         let _listener = lab.listen(pod);
         assert_eq!(ask(&lab, Message::adopt(), ours, pod), (ALREADY_ADOPTED, 0));
         assert_eq!(lab.sockets(8080), 0);
-        assert_eq!(count(&adopter, Outcome::AlreadyAdopted), 3);
-        assert_eq!(count(&adopter, Outcome::NoListener), 0);
+        assert_eq!(lab.count(&adopter, Outcome::AlreadyAdopted), 3);
+        assert_eq!(lab.count(&adopter, Outcome::NoListener), 0);
     }
 }
 
@@ -77,8 +73,8 @@ fn a_refusal_of_a_full_accept_queue_is_final() {
         };
         assert_eq!(ask(&lab, later, ours, pod), refused);
     }
-    assert_eq!(count(&adopter, Outcome::AcceptQueueFull), 8);
-    assert_eq!(count(&adopter, Outcome::Adopted), 4);
+    assert_eq!(lab.count(&adopter, Outcome::AcceptQueueFull), 8);
+    assert_eq!(lab.count(&adopter, Outcome::Adopted), 4);
 }
 
 #[test]
@@ -92,8 +88,8 @@ fn a_refusal_for_want_of_a_listener_is_final() {
         assert_eq!(ask(&lab, Message::adopt(), ours, pod), (NO_LISTENER, 0));
         assert_eq!(lab.sockets(8080), 0);
     }
-    assert_eq!(count(&adopter, Outcome::NoListener), 4);
-    assert_eq!(count(&adopter, Outcome::Adopted), 0);
+    assert_eq!(lab.count(&adopter, Outcome::NoListener), 4);
+    assert_eq!(lab.count(&adopter, Outcome::Adopted), 0);
 }
 
 #[test]
@@ -117,7 +113,7 @@ fn a_refusal_of_the_kernel_or_its_settings_is_final() {
     assert_eq!(refused, (SYNCOOKIES_OFF, 0));
     lab.sysctl("net.ipv4.tcp_syncookies=1");
     assert_eq!(ask(&lab, Message::adopt(), other, pod), refused);
-    assert_eq!(count(&adopter, Outcome::Adopted), 0);
+    assert_eq!(lab.count(&adopter, Outcome::Adopted), 0);
     assert_eq!(lab.sockets(8080), 0);
 }
 
@@ -146,8 +142,8 @@ fn a_refusal_of_a_tuple_in_use_is_final() {
         lab.send(&first);
         assert_eq!(answer_to(&lab, &first), (ALREADY_ADOPTED, 0));
     }
-    assert_eq!(count(&adopter, Outcome::TupleInUse), 6);
-    assert_eq!(count(&adopter, Outcome::Adopted), 2);
+    assert_eq!(lab.count(&adopter, Outcome::TupleInUse), 6);
+    assert_eq!(lab.count(&adopter, Outcome::Adopted), 2);
 }
 
 #[test]
@@ -165,15 +161,15 @@ fn an_adoption_with_other_numbers_is_another_one() {
             taken.push(listener.accept().expect("accept"));
             // The refused one stays so, also now that a socket is on its tuple; and the taken one stays taken.
             assert_eq!(ask(&lab, Message::adopt(), ours, pod), (NO_LISTENER, 0));
-            let before = count(&adopter, Outcome::Repeated);
+            let before = lab.count(&adopter, Outcome::Repeated);
             lab.send(&adoption);
             common::wait_for("the repetition is counted", || {
-                count(&adopter, Outcome::Repeated) == before + 1
+                lab.count(&adopter, Outcome::Repeated) == before + 1
             });
             lab.send(&data(ours, pod, seq, ack, RST, b""));
             common::wait_for("the reset ends the socket", || lab.sockets(8080) == 0);
         }
-        assert_eq!(count(&adopter, Outcome::Adopted), 2);
+        assert_eq!(lab.count(&adopter, Outcome::Adopted), 2);
     }
 }
 
@@ -190,7 +186,7 @@ fn refused_probes_are_not_remembered() {
         lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
         assert_eq!(listener.accept().expect("accept").1, ours);
     }
-    assert_eq!(count(&adopter, Outcome::Adopted), 2);
+    assert_eq!(lab.count(&adopter, Outcome::Adopted), 2);
 }
 
 #[test]

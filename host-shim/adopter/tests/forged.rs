@@ -46,10 +46,7 @@ impl Forgery {
     }
 
     fn count(&self, outcome: Outcome) -> u64 {
-        self.adopter
-            .counters_of(&self.lab.netns())
-            .expect("counters")
-            .of(outcome)
+        self.lab.count(&self.adopter, outcome)
     }
 
     /// Sends it and sees that it is counted once as `outcome`, that no socket came to be and that nothing came back.

@@ -7,7 +7,7 @@ pub mod answer;
 pub mod packet_socket;
 pub mod segment;
 
-use baton_adopter::{Netns, OpenNetns};
+use baton_adopter::{Adopter, Netns, OpenNetns, Outcome};
 use packet_socket::PacketSocket;
 use segment::{Received, Segment};
 use std::{
@@ -99,6 +99,12 @@ fn remove_what_dead_tests_left() {
 }
 
 impl Lab {
+    /// How often the adopter counted an outcome in the pod.
+    pub fn count(&self, adopter: &Adopter, outcome: Outcome) -> u64 {
+        let counters = adopter.counters_of(&self.netns());
+        counters.expect("counters").of(outcome)
+    }
+
     pub fn new() -> Self {
         let name = unique();
         let (pod, peer) = (format!("{name}-pod"), format!("{name}-peer"));
