@@ -145,6 +145,30 @@ fn a_session_goes_in_front_of_the_request_and_its_replies_are_absorbed() {
     }
 }
 
+/// The acknowledgement of the replies was lost, so the new pod says them again. They lie below all that the client has
+/// acknowledged: its kernel throws them away and answers with the ACK that the pod waits for (RFC 9293 section 3.10.7.4).
+#[test]
+fn replies_that_come_again_lie_below_what_the_client_has() {
+    let mut w = world(MigrationMode::Always);
+    let mut c = with_session(&mut w, 1, &[AUTH]);
+    let boundary = c.seq;
+    let sent = w.data(&mut c, INCR);
+    let r = restores(&w, &mut c, boundary, &sent, &[AUTH]);
+    restored(&c, &reply(&mut w, &c, &r, boundary, 0, PLUS_OK), INCR);
+    let mut again = w.pod_wire(&c, PSH_ACK, PLUS_OK);
+    (again.seq, again.ack) = (r.server, boundary);
+    let sent = w.forwarded_to_client(&c, &again);
+    let end = sent.segment.seq.0.wrapping_add(PLUS_OK.len() as u32);
+    assert_eq!(end, c.server, "nothing of it is new to the client");
+    let answer = w.client_wire(&c, Flags::ACK, &[]);
+    let sent = w.forwarded_to_pod(&c, &answer);
+    assert_eq!(sent.segment.ack.0, end, "which tells the pod");
+    w.assert_state(&c, "Request");
+    w.responds(&mut c, b":1\r\n");
+    w.ack(&mut c);
+    w.assert_state(&c, "Idle");
+}
+
 #[test]
 fn a_plain_flow_needs_no_prelude() {
     let mut w = world(MigrationMode::Always);
