@@ -191,7 +191,7 @@ impl Soak {
             }
             Event::Migration => {
                 let mode = self.rng.choice([
-                    MigrationMode::Never,
+                    MigrationMode::DrainOnly,
                     MigrationMode::WhenBetter,
                     MigrationMode::Always,
                 ]);
@@ -207,6 +207,7 @@ impl Soak {
                     Algorithm::LeastOutstanding,
                     Algorithm::WeightedRoundRobin,
                     Algorithm::Maglev,
+                    Algorithm::Random,
                 ]);
                 self.each_policy(|p| p.algorithm = algorithm.unwrap_or_default())?;
             }

@@ -90,6 +90,8 @@ fn check_promises(snapshot: &Snapshot) {
             assert!(!backend.endpoint.address().is_unspecified());
         }
         assert!(policy.migration.ratio_percent >= 100);
+        assert!(policy.migration.per_flow <= 65_535);
+        assert!(policy.affinity.is_none_or(|a| a.client_ip.timeout.0 > 0));
         assert!(policy.timeouts.idle >= Micros::from_millis(100));
         if let Some(check) = &policy.health.active {
             assert!(check.timeout <= check.interval && !check.expect.is_empty());

@@ -2,8 +2,8 @@
 //!
 //! Used by the fuzzing of the snapshot types and of what the engine makes of them. Judges nothing.
 
-/// Right snapshots to start from: every field, few fields, none.
-pub const STARTS: [&str; 3] = [
+/// Right snapshots to start from: every field, few fields, none, and what came later. The corpus names them by number.
+pub const STARTS: [&str; 4] = [
     r#"{"generation":7,"policies":[
 {"name":"web","frontends":["10.0.0.9:80","[fd00::9]:80"],
 "backends":[{"name":"a","endpoint":"10.0.1.20:8080"},{"name":"b","endpoint":"10.0.1.21:8080","weight":2,"draining":true},
@@ -21,6 +21,10 @@ pub const STARTS: [&str; 3] = [
 {"name":"db","frontends":["[::]:81"],"backends":[],"algorithm":"WeightedRoundRobin","onBackendFailure":"Reset"},
 {"name":"mc","frontends":["10.0.0.9:82"],"backends":[{"name":"a","endpoint":"10.0.1.20:8080"}],"protocol":"Memcached"}]}"#,
     r#"{"generation":0,"policies":[]}"#,
+    r#"{"generation":9,"policies":[
+{"name":"ns/web/http","frontends":["10.0.0.9:80"],"backends":[{"name":"a","endpoint":"10.0.1.20:8080"}],
+"algorithm":"Random","affinity":{"clientIP":{"timeout":"3h"}},
+"migration":{"mode":"DrainOnly","perSecond":100,"perFlow":9,"perBackendPerSecond":50}}]}"#,
 ];
 
 /// What is put in the place of a value, of a name or between them.
@@ -92,8 +96,8 @@ pub const TOKENS: &[&str] = &[
     "\"\\ud83d\\ude00\"",
     "\"\\u0000\"",
     "\"../x\"",
-    "\"0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456\"",
-    "\"01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567\"",
+    "\"01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012\"",
+    "\"012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123\"",
     "\"LeastOutstanding\"",
     "\"WeightedRoundRobin\"",
     "\"Maglev\"",
@@ -143,6 +147,12 @@ pub const TOKENS: &[&str] = &[
     "\"",
     "\\",
     " ",
+    "\"Random\"",
+    "\"DrainOnly\"",
+    "\"affinity\"",
+    "\"25h\"",
+    "{\"clientIP\":{}}",
+    "{\"clientIP\":{\"timeout\":\"999ms\"}}",
 ];
 
 /// Where values, names and signs of a text begin and end.

@@ -14,8 +14,9 @@ mod validate;
 pub use duration::{DurationError, Micros};
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline};
 pub use snapshot::{
-    Algorithm, Backend, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES, LIMIT_POLICIES,
-    Limits, Migration, MigrationMode, Policy, Protocol, Snapshot, SnapshotError, Timeouts,
+    Affinity, Algorithm, Backend, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES,
+    LIMIT_POLICIES, Limits, Migration, MigrationMode, Policy, Protocol, Snapshot, SnapshotError,
+    Timeouts,
 };
 pub use state::{BackendState, DrainState, FlowView, PolicyState, State, WorkerState};
 pub use status::{StatusRange, StatusRangeError};

@@ -12,8 +12,8 @@ use std::{
 pub const LIMIT_POLICIES: usize = 1024;
 /// Backends in one policy: a Maglev table of 65,537 slots keeps shares even (within 1 %) up to here.
 pub const LIMIT_BACKENDS_PER_POLICY: usize = 256;
-/// Bytes of a policy's or backend's name (Kubernetes `namespace/name` fits: 63 + 1 + 63).
-pub const LIMIT_NAME_BYTES: usize = 127;
+/// Bytes of a policy's or backend's name (Kubernetes `namespace/policy/listener` fits: 63 + 1 + 63 + 1 + 15).
+pub const LIMIT_NAME_BYTES: usize = 143;
 
 /// One immutable description of everything a dataplane serves. A larger generation replaces a smaller one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,9 @@ pub struct Policy {
     /// How new flows are spread, and how the better backend is found at a boundary.
     #[serde(default)]
     pub algorithm: Algorithm,
+    /// What keeps flows together at one backend, before the algorithm is asked.
+    #[serde(default)]
+    pub affinity: Option<Affinity>,
     /// How request boundaries are recognised.
     #[serde(default)]
     pub protocol: Protocol,
@@ -104,6 +107,36 @@ pub enum Algorithm {
     WeightedRoundRobin,
     /// Consistent hashing of the client's address and port (Maglev, NSDI '16).
     Maglev,
+    /// By chance, in proportion to the weights, whatever the backends have to do.
+    Random,
+}
+
+/// What keeps flows together. It works on top of any algorithm, which is asked where it says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Affinity {
+    /// All flows of one client address have the same backend. The field is written `clientIP`, as in a Service.
+    #[serde(rename = "clientIP")]
+    pub client_ip: ClientIp,
+}
+
+/// Flows of one client address stay together, whatever their ports and frontends are. They do not move because another
+/// backend is better, but with their backend's drain, death or ejection, as `migration.mode` allows (`Always` is refused); then
+/// they all go to the same other one. The address is remembered by each dataplane for itself and is lost with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ClientIp {
+    /// How long after its last flow ended a client still gets the same backend.
+    pub timeout: Micros,
+}
+
+impl Default for ClientIp {
+    fn default() -> Self {
+        Self {
+            // As a Service's sessionAffinityConfig.clientIP.timeoutSeconds.
+            timeout: Micros::from_secs(3 * 3_600),
+        }
+    }
 }
 
 /// How a request boundary is recognised.
@@ -136,15 +169,24 @@ pub struct Migration {
     pub gain: Micros,
     /// A flow rests this long after a move.
     pub cooldown: Micros,
-    /// Moves per second and policy; 0 is no limit.
+    /// Moves per second and policy, with requests; 0 is no limit.
     pub per_second: u32,
+    /// Moves of one flow in its life; 0 is no limit. A flow that has made them stays also when its backend drains. Moves
+    /// because of a backend's death are not limited, but count.
+    pub per_flow: u32,
+    /// Moves per second onto one backend from this policy, with requests; 0 is no limit. What leaves a draining backend
+    /// without a request, or a dead one, has a pace of its own.
+    pub per_backend_per_second: u32,
 }
 
 /// Whether and when flows move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MigrationMode {
-    /// Flows stay, but for those of a backend that drains or died.
+    /// Flows stay. Those of a draining backend too: until they end, or to the drain's deadline. Those of a dead one go on
+    /// as `onBackendFailure` says.
     Never,
+    /// Flows stay, but for those of a backend that drains or died.
+    DrainOnly,
     /// At a boundary, when another backend is notably better.
     #[default]
     WhenBetter,
@@ -160,6 +202,8 @@ impl Default for Migration {
             gain: Micros(500),
             cooldown: Micros::from_millis(5),
             per_second: 0,
+            per_flow: 0,
+            per_backend_per_second: 0,
         }
     }
 }
@@ -203,6 +247,9 @@ pub struct Limits {
     /// Conversations that a protocol guard follows at one time, 256 bytes each: flows with a request outstanding, or with
     /// state to remember.
     pub guarded_flows: u32,
+    /// Client addresses with affinity that are remembered at one time, 56 bytes each: those with flows and those whose
+    /// timeout still runs. When all are used, the one that was used the longest time ago is forgotten.
+    pub affinities: u32,
 }
 
 impl Default for Limits {
@@ -213,6 +260,7 @@ impl Default for Limits {
             closing_legs: 65_536,
             kept_segments: 16_384,
             guarded_flows: 65_536,
+            affinities: 65_536,
         }
     }
 }

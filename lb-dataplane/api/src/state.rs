@@ -138,7 +138,7 @@ pub struct DrainState {
     /// Flows that the deadline closed in order.
     pub closed: u64,
     /// Flows that are still there, by what they wait for: `request in progress`, `quiet time`, `pinned: ...`,
-    /// `no other backend can adopt`.
+    /// `no other backend can adopt now`, `its end: ...`.
     pub waiting: BTreeMap<String, u64>,
 }
 

@@ -3,16 +3,21 @@
 //! Owns every refusal of a value, with its path and what was expected. Never changes a value.
 
 use crate::{
-    ActiveCheck, Algorithm, Backend, Drain, Endpoint, Health, LIMIT_BACKENDS_PER_POLICY,
-    LIMIT_NAME_BYTES, LIMIT_POLICIES, Limits, Micros, Policy, Snapshot, SnapshotError,
+    ActiveCheck, Affinity, Algorithm, Backend, Drain, Endpoint, Health, LIMIT_BACKENDS_PER_POLICY,
+    LIMIT_NAME_BYTES, LIMIT_POLICIES, Limits, Micros, MigrationMode, Policy, Snapshot,
+    SnapshotError,
 };
 use std::{collections::HashMap, fmt::Display};
 
 /// Bytes of a check's path or host: far below what servers take in a request line (8 KiB is usual).
 const LIMIT_TEXT_BYTES: usize = 1_024;
 
+/// Moves of one flow that are counted: sixteen bits of a flow's entry.
+const MOVES_COUNTED: u32 = 65_535;
+
 const ZERO: Micros = Micros(0);
 const MILLISECOND: Micros = Micros::from_millis(1);
+const SECOND: Micros = Micros::from_secs(1);
 /// Below it, checks and ejections would follow chance rather than the backend.
 const SHORTEST: Micros = Micros::from_millis(100);
 const HOUR: Micros = Micros::from_secs(3_600);
@@ -57,6 +62,7 @@ impl Limits {
             ("closingLegs", self.closing_legs, 16, 1 << 24),
             ("keptSegments", self.kept_segments, 1, 1 << 20),
             ("guardedFlows", self.guarded_flows, 1, 1 << 24),
+            ("affinities", self.affinities, 1, 1 << 24),
         ] {
             range("limits", field, value, min, max)?;
         }
@@ -115,6 +121,31 @@ fn policy(at: &str, policy: &Policy) -> Checked {
                 "{} is below 100, which would move flows to slower backends",
                 policy.migration.ratio_percent
             ),
+        );
+    }
+    let at_migration = format!("{at}.migration");
+    range(
+        &at_migration,
+        "perFlow",
+        policy.migration.per_flow,
+        0,
+        MOVES_COUNTED,
+    )?;
+    if let Some(Affinity { client_ip }) = policy.affinity {
+        // The range that a Service's timeoutSeconds has.
+        range(
+            &format!("{at}.affinity.clientIP"),
+            "timeout",
+            client_ip.timeout,
+            SECOND,
+            DAY,
+        )?;
+    }
+    if policy.affinity.is_some() && policy.migration.mode == MigrationMode::Always {
+        return refuse(
+            format!("{at_migration}.mode"),
+            "Always is not possible with affinity, which keeps a client's flows together: expected another mode, or \
+             no affinity",
         );
     }
     if let Some(timeout) = policy.response_timeout {

@@ -1,6 +1,6 @@
 //! What a snapshot and the limits may say: each refusal with its path and words.
 
-use baton_api::{Limits, Micros, Snapshot, SnapshotError};
+use baton_api::{Algorithm, Limits, Micros, MigrationMode, Snapshot, SnapshotError};
 
 const GOOD: &str = r#"{
   "generation": 3,
@@ -37,12 +37,12 @@ fn a_snapshot_with_defaults_is_good_and_survives_a_round_trip() {
 #[test]
 fn each_refusal_names_its_path_and_what_was_expected() {
     for (from, to, path, words) in [
-        ("\"web\"", "\"\"", "policies[0].name", "expected 1 to 127"),
+        ("\"web\"", "\"\"", "policies[0].name", "expected 1 to 143"),
         (
             "\"web\"",
             "\"w b\"",
             "policies[0].name",
-            "expected 1 to 127",
+            "expected 1 to 143",
         ),
         (
             "\"db\"",
@@ -110,6 +110,30 @@ fn each_refusal_names_its_path_and_what_was_expected() {
             "policies[1].migration.ratioPercent",
             "below 100",
         ),
+        (
+            "\"timeouts\": {\"idle\": \"1h\"}",
+            "\"migration\": {\"perFlow\": 65536}",
+            "policies[1].migration.perFlow",
+            "expected 0 to 65535",
+        ),
+        (
+            "\"timeouts\": {\"idle\": \"1h\"}",
+            "\"affinity\": {\"clientIP\": {\"timeout\": \"999ms\"}}",
+            "policies[1].affinity.clientIP.timeout",
+            "expected 1s to 24h",
+        ),
+        (
+            "\"timeouts\": {\"idle\": \"1h\"}",
+            "\"affinity\": {\"clientIP\": {}}, \"migration\": {\"mode\": \"Always\"}",
+            "policies[1].migration.mode",
+            "not possible with affinity",
+        ),
+        (
+            "\"timeouts\": {\"idle\": \"1h\"}",
+            "\"affinity\": {\"clientIP\": {\"timeout\": \"86401s\"}}",
+            "policies[1].affinity.clientIP.timeout",
+            "expected 1s to 24h",
+        ),
     ] {
         let text = GOOD.replacen(from, to, 1);
         assert_ne!(text, GOOD, "{from}");
@@ -117,6 +141,46 @@ fn each_refusal_names_its_path_and_what_was_expected() {
         assert_eq!(error.path, path, "{error}");
         assert!(error.problem.contains(words), "{error}");
     }
+}
+
+#[test]
+fn names_of_listeners_fit() {
+    let name = [("n", 63), ("p", 63), ("l", 15)]
+        .map(|(c, bytes)| c.repeat(bytes))
+        .join("/");
+    let snapshot = parse(&GOOD.replacen("web", &name, 1));
+    assert_eq!(snapshot.validate(), Ok(()));
+    let error = refusal(&GOOD.replacen("web", &format!("{name}x"), 1));
+    assert_eq!(error.path, "policies[0].name");
+}
+
+#[test]
+fn affinity_and_the_limits_of_moves_are_written_as_documented() {
+    let text = GOOD.replacen(
+        "\"protocol\"",
+        r#""algorithm": "Random", "affinity": {"clientIP": {"timeout": "90s"}},
+        "migration": {"mode": "DrainOnly", "perSecond": 3, "perFlow": 2, "perBackendPerSecond": 1}, "protocol""#,
+        1,
+    );
+    let snapshot = parse(&text);
+    assert_eq!(snapshot.validate(), Ok(()));
+    let [web, db] = &snapshot.policies[..] else {
+        panic!("two policies");
+    };
+    assert_eq!((web.affinity, web.migration.per_flow), (None, 0));
+    assert_eq!(web.migration.per_backend_per_second, 0);
+    assert_eq!(db.algorithm, Algorithm::Random);
+    let timeout = db.affinity.map(|a| a.client_ip.timeout);
+    assert_eq!(timeout, Some(Micros::from_secs(90)));
+    assert_eq!(db.migration.mode, MigrationMode::DrainOnly);
+    assert_eq!(db.migration.per_flow, 2);
+    assert_eq!(db.migration.per_backend_per_second, 1);
+    let written = serde_json::to_string(&snapshot).expect("written");
+    assert!(written.contains(r#""affinity":{"clientIP":{"timeout":"90s"}}"#));
+    assert_eq!(parse(&written), snapshot);
+    let default = parse(&text.replacen(r#"{"timeout": "90s"}"#, "{}", 1));
+    let timeout = default.policies[1].affinity.map(|a| a.client_ip.timeout);
+    assert_eq!(timeout, Some(Micros::from_secs(3 * 3_600)));
 }
 
 #[test]
@@ -128,6 +192,19 @@ fn unknown_fields_and_port_0_cannot_be_parsed() {
         ("10.0.1.2:80", "10.0.1.2"),
         ("\"1h\"", "3600"),
         ("\"RequestResponse\"", "\"REDIS\""),
+        ("\"RequestResponse\"", "\"RESP\", \"affinity\": {}"),
+        (
+            "\"RequestResponse\"",
+            "\"RESP\", \"affinity\": {\"clientIp\": {}}",
+        ),
+        (
+            "\"RequestResponse\"",
+            "\"RESP\", \"affinity\": {\"clientIP\": {\"timout\": \"1h\"}}",
+        ),
+        (
+            "\"RequestResponse\"",
+            "\"RESP\", \"migration\": {\"perPod\": 1}",
+        ),
     ] {
         let text = GOOD.replacen(from, to, 1);
         assert_ne!(text, GOOD, "{from}");
@@ -139,13 +216,15 @@ fn unknown_fields_and_port_0_cannot_be_parsed() {
 fn limits_have_ranges() {
     assert_eq!(Limits::default().validate(), Ok(()));
     type Change = fn(&mut Limits);
-    let cases: [(&str, Change); 6] = [
+    let cases: [(&str, Change); 8] = [
         ("limits.flows", |l| l.flows = 15),
         ("limits.backends", |l| l.backends = 0),
         ("limits.closingLegs", |l| l.closing_legs = (1 << 24) + 1),
         ("limits.keptSegments", |l| l.kept_segments = 0),
         ("limits.guardedFlows", |l| l.guarded_flows = 0),
         ("limits.guardedFlows", |l| l.guarded_flows = (1 << 24) + 1),
+        ("limits.affinities", |l| l.affinities = 0),
+        ("limits.affinities", |l| l.affinities = (1 << 24) + 1),
     ];
     for (path, change) in cases {
         let mut limits = Limits::default();

@@ -5,7 +5,8 @@
 
 use crate::common::{conn::*, policy};
 use baton_api::{
-    Algorithm, BackendFailure, Drain, Micros, MigrationMode, OnDeadline, Policy, Protocol,
+    Affinity, Algorithm, BackendFailure, ClientIp, Drain, Micros, MigrationMode, OnDeadline,
+    Policy, Protocol,
 };
 use baton_packet::Flags;
 
@@ -82,15 +83,33 @@ impl<'a> Program<'a> {
         ][usize::from(kinds >> 4 & 3)];
         p.migration.mode = [
             MigrationMode::Always,
-            MigrationMode::Never,
+            MigrationMode::DrainOnly,
             MigrationMode::WhenBetter,
         ][usize::from(modes % 3)];
         // The tables of Maglev take a thousand times longer to build than all the rest.
         p.algorithm = match modes >> 2 & 31 {
             31 => Algorithm::Maglev,
+            30 => Algorithm::Random,
             n if n & 1 != 0 => Algorithm::WeightedRoundRobin,
             _ => Algorithm::LeastOutstanding,
         };
+        // What came later, where the committed inputs rarely are.
+        match modes >> 2 & 31 {
+            25 => p.migration.per_backend_per_second = 1,
+            26 => p.migration.mode = MigrationMode::Never,
+            27 => p.migration.per_flow = 1,
+            28..=30 => {
+                if p.migration.mode == MigrationMode::Always {
+                    p.migration.mode = MigrationMode::WhenBetter;
+                }
+                p.affinity = Some(Affinity {
+                    client_ip: ClientIp {
+                        timeout: Micros::from_secs(1),
+                    },
+                });
+            }
+            _ => {}
+        }
         p.migration.per_second = if modes & 0x80 != 0 { 2 } else { 0 };
         p.migration.cooldown = Micros(if kinds & 0x80 != 0 { 5_000 } else { 0 });
         p.migration.gain = Micros(0);

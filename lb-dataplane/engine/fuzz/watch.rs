@@ -122,6 +122,7 @@ impl Watched {
         s.limits.backends = 10;
         s.limits.kept_segments = [1, 3, 6, 32][usize::from(sizes & 3)];
         s.limits.guarded_flows = [1, 3, 16, 16][usize::from(sizes >> 2 & 3)];
+        s.limits.affinities = 2;
         s.ports = 40_000..=40_063;
         s.seed = u64::from(sizes >> 4);
         s
@@ -279,7 +280,13 @@ impl Watched {
     pub fn ends(&mut self) {
         // A pod that does not close its side of an old leg has 60 s; orphans wait for 10 s, the client's half of a flow for 3 s.
         const LONGEST_S: u32 = 90;
-        const TABLES: [&str; 4] = ["flows", "closing_legs", "kept_segments", "guarded_flows"];
+        const TABLES: [&str; 5] = [
+            "flows",
+            "closing_legs",
+            "kept_segments",
+            "guarded_flows",
+            "affinities",
+        ];
         self.set_free(usize::MAX);
         for _ in 0..LONGEST_S {
             if TABLES.iter().all(|table| self.w.table(table).0 == 0) {

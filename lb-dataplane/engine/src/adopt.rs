@@ -38,28 +38,21 @@ impl Engine {
         if self.keys.is_empty() {
             return false;
         }
+        let ties = self.ties(now, id);
         let flow = &self.flows[id];
-        let owner = flow.owner.backend;
-        let leaving = self.is_leaving(owner);
+        let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
         let policy = &mut self.policies[usize::from(flow.policy)];
-        let cooldown_ms = policy.spec.migration.cooldown.0 / 1_000;
-        let resting = flow.bits.has(Bits::MOVED)
-            && u64::from(now.ms32().wrapping_sub(flow.moved_ms)) < cooldown_ms;
-        let ties = match (leaving, resting) {
-            (true, _) => Ties::Leaving,
-            (false, true) => Ties::Resting,
-            (false, false) => Ties::Rested,
-        };
-        let Some(target) = policy.choose_move(
-            flow.bits.has(Bits::V6),
-            owner,
-            ties,
-            &self.backends,
-            now,
-            &mut self.rng,
-        ) else {
+        let Some(chosen) = policy.choose_move(v6, owner, ties, &self.backends, now, &mut self.rng)
+        else {
             return false;
         };
+        if ties != Ties::Gone && policy.moved_enough(flow.migrations) {
+            self.counters.add(Counter::StayedFlow);
+            return false;
+        }
+        let target = self.held_elsewhere(now, id, Some(owner)).unwrap_or(chosen);
+        let flow = &self.flows[id];
+        let policy = &mut self.policies[usize::from(flow.policy)];
         if self.closing.is_full() {
             self.counters.add(Counter::StayedClosingFull);
             return false;
@@ -76,8 +69,8 @@ impl Engine {
             self.counters.add(Counter::StayedKeptFull);
             return false;
         }
-        if !policy.may_move(now) {
-            self.counters.add(Counter::StayedRate);
+        if let Err(limit) = policy.may_move(v6, target, now) {
+            self.counters.add(limit);
             return false;
         }
         let Some(port) = backend.ports.take(now.ms()) else {
@@ -88,9 +81,35 @@ impl Engine {
             backend: target,
             port,
         };
+        self.client_goes(id, target);
         self.hand_over(id, leg);
         self.counters.add(Counter::MigrationsBegun);
         true
+    }
+
+    /// What holds a flow at its owner.
+    fn ties(&self, now: Instant, id: FlowId) -> Ties {
+        let flow = &self.flows[id];
+        let owner = &self.backends[usize::from(flow.owner.backend)];
+        if owner.health.is_down() {
+            return Ties::Gone;
+        }
+        if self.is_leaving(flow.owner.backend) {
+            return Ties::Leaving;
+        }
+        let policy = &self.policies[usize::from(flow.policy)];
+        if policy.spec.affinity.is_some() {
+            let panic = policy.pools[usize::from(flow.bits.has(Bits::V6))].panic;
+            return if panic || owner.health.is_usable(now) {
+                Ties::Together
+            } else {
+                Ties::Ejected
+            };
+        }
+        let cooldown_ms = policy.spec.migration.cooldown.0 / 1_000;
+        let rests = flow.bits.has(Bits::MOVED)
+            && u64::from(now.ms32().wrapping_sub(flow.moved_ms)) < cooldown_ms;
+        if rests { Ties::Resting } else { Ties::Rested }
     }
 
     /// The owner becomes the standby leg, the pending leg the owner.

@@ -267,8 +267,10 @@ impl Engine {
         if flow.tries > ADOPTION_TRIES_MAX || !flow.bits.has(Bits::KEPT_WHOLE) {
             return false;
         }
-        let target =
-            self.policies[policy].choose_adoptable(v6, owner, &self.backends, now, &mut self.rng);
+        let held = self.held_elsewhere(now, id, Some(owner));
+        let target = held.or_else(|| {
+            self.policies[policy].choose_adoptable(v6, owner, &self.backends, now, &mut self.rng)
+        });
         let leg = target.and_then(|b| {
             Some(Leg {
                 backend: b,
@@ -276,6 +278,7 @@ impl Engine {
             })
         });
         let Some(leg) = leg else { return false };
+        self.client_goes(id, leg.backend);
         let flow = &mut self.flows[id];
         if flow.bits.has(Bits::UNSEEN) {
             flow.bits.set(Bits::UNSEEN, false);

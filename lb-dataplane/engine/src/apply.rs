@@ -9,7 +9,7 @@ use crate::{
     engine::{FrontendSlot, Instant},
     flow::{Addr, from_addr, to_addr},
     lookup::Lookup,
-    policy::{Member, Policy, Pool},
+    policy::{Member, Pace, Policy, Pool},
 };
 use baton_api::{Endpoint, Snapshot, SnapshotError};
 use siphasher::sip::SipHasher13;
@@ -68,6 +68,7 @@ impl Engine {
             });
         }
         self.check(snapshot)?;
+        self.settle_affinities(snapshot);
         self.place_backends(now, snapshot);
         self.place_policies(snapshot);
         self.refresh_hops();
@@ -301,6 +302,7 @@ impl Engine {
                     weight: backend.weight,
                     draining: backend.draining,
                     unhealthy: false,
+                    pace: Pace::default(),
                 });
             }
             Pool::new(members, &identities, spec.algorithm)

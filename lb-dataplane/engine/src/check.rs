@@ -37,6 +37,7 @@ impl Engine {
             let flows = live().filter(|(_, f)| usize::from(f.policy) == index);
             assert_eq!(flows.count(), policy.flows as usize, "flows of a policy");
         }
+        self.check_affinities();
         let mut closing = 0;
         for index in 0..self.backends.len() {
             closing += self.check_backend(index as u16);

@@ -13,7 +13,7 @@ use crate::{
     states::{Event, State},
     sweep::{Sweep, Swept},
 };
-use baton_api::{DrainState, Micros, OnDeadline, Protocol};
+use baton_api::{DrainState, Micros, MigrationMode, OnDeadline, Protocol};
 use baton_packet::{Flags, Segment};
 use std::collections::BTreeMap;
 
@@ -153,6 +153,8 @@ impl Engine {
         let flow = &self.flows[id];
         let policy = &self.policies[usize::from(flow.policy)];
         if flow.pin.is_some()
+            || policy.spec.migration.mode == MigrationMode::Never
+            || policy.moved_enough(flow.migrations)
             || !self.at_rest(id)
             || self.closing.is_full()
             || policy.spec.protocol == Protocol::None
@@ -252,13 +254,20 @@ impl Engine {
 
     fn waits_for(&self, id: FlowId, now: Instant) -> String {
         let flow = &self.flows[id];
-        let spec = &self.policies[usize::from(flow.policy)].spec;
+        let policy = &self.policies[usize::from(flow.policy)];
+        let spec = &policy.spec;
         if let Some(pin) = flow.pin {
             return format!("pinned: {}", pin.label());
         }
         let quiet_for_us = u64::from(now.ms32().wrapping_sub(flow.last_ms)) * 1_000;
         match flow.state {
             State::Idle | State::Fresh if !self.at_rest(id) => "state of its own there",
+            State::Idle | State::Fresh if spec.migration.mode == MigrationMode::Never => {
+                "its end: migration.mode is Never"
+            }
+            State::Idle | State::Fresh if policy.moved_enough(flow.migrations) => {
+                "its end: migration.perFlow moves made"
+            }
             State::Idle | State::Fresh if quiet_for_us < quiet_us(spec) => "quiet time",
             State::Idle | State::Fresh => "no other backend can adopt now",
             State::Held | State::Orphan | State::Adopting | State::AdoptingIdle => "adoption",

@@ -4,6 +4,7 @@
 //! a flow's state nowhere but in [`Engine::step`].
 
 use crate::{
+    affinity::Affinities,
     backend::{Backend, QUARANTINE_MS, Use},
     closing::Closing,
     counters::{Counter, Counters, DropReason},
@@ -110,7 +111,8 @@ pub struct Engine {
     pub(crate) closing: Closing,
     pub(crate) kept: Kept,
     pub(crate) guards: Guards,
-    /// Timers of flows (ids below the flow limit) and of closing legs (ids from it on).
+    pub(crate) affinities: Affinities,
+    /// Timers of flows (ids below the flow limit), then of closing legs, then of clients with affinity.
     pub(crate) wheel: Wheel,
     pub(crate) routes: Routes,
     pub(crate) hops: Hops,
@@ -185,7 +187,8 @@ impl Engine {
             closing: Closing::new(limits.closing_legs),
             kept: Kept::new(limits.kept_segments as usize),
             guards: Guards::new(limits.guarded_flows),
-            wheel: Wheel::new((limits.flows + limits.closing_legs) as usize),
+            affinities: Affinities::new(limits.affinities, keys),
+            wheel: Wheel::new((limits.flows + limits.closing_legs + limits.affinities) as usize),
             routes: Routes::default(),
             hops: Hops::new(),
             keys: Vec::new(),
@@ -455,6 +458,7 @@ impl Engine {
             self.drop_kept(id);
         }
         self.drop_guard(id);
+        self.client_closes(now, id);
         self.policies[usize::from(self.flows[id].policy)].flows -= 1;
         self.counters.add(Counter::FlowsClosed);
         self.flows.remove(id);

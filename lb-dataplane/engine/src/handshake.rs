@@ -84,14 +84,7 @@ impl Engine {
         hasher.write_u16(segment.src_port);
         let hash = hasher.finish();
         let v6 = segment.is_v6();
-        let Some(backend) = self.policies[usize::from(policy)].choose(
-            v6,
-            hash,
-            &self.backends,
-            now,
-            &mut self.rng,
-            None,
-        ) else {
+        let Some(backend) = self.choose_new(now, (policy, &client), (v6, hash), None) else {
             return Verdict::Drop(DropReason::NoBackend);
         };
         let Some(port) = self.backends[usize::from(backend)].ports.take(now.ms()) else {
@@ -139,6 +132,7 @@ impl Engine {
         if !adoptable_mss {
             self.pin(id, PinReason::SmallMss);
         }
+        self.client_opens(policy, &client, backend);
         let policy = &mut self.policies[usize::from(policy)];
         policy.flows += 1;
         policy.flows_total += 1;
@@ -246,18 +240,14 @@ impl Engine {
             return None;
         }
         let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
+        let (policy, client) = (flow.policy, flow.client);
         let hash = self.rng.u64(..);
-        let target = self.policies[usize::from(self.flows[id].policy)].choose(
-            v6,
-            hash,
-            &self.backends,
-            now,
-            &mut self.rng,
-            Some(owner),
-        )?;
+        let target = self.choose_new(now, (policy, &client), (v6, hash), Some(owner))?;
+        let port = self.backends[usize::from(target)].ports.take(now.ms())?;
+        self.client_goes(id, target);
         Some(Leg {
             backend: target,
-            port: self.backends[usize::from(target)].ports.take(now.ms())?,
+            port,
         })
     }
 

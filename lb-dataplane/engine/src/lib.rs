@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod adopt;
+mod affinity;
 mod answer;
 mod apply;
 mod backend;

@@ -1,16 +1,17 @@
 //! Policies in force: which backends, how they are chosen, when a flow moves.
 //!
-//! Owns choice and rate limits. It never touches flows or packets. Work per choice is constant, but for
-//! `WeightedRoundRobin` on a new flow (at most 256 steps) and `Always` (the same).
+//! Owns choice and rate limits. It never touches flows or packets. Work per choice is constant, but for `WeightedRoundRobin`
+//! and `Random` on a new flow (at most 512 steps), `Always`, and finding a backend that another one said (at most 256).
 
 use crate::{
     backend::Backend,
+    counters::Counter,
     engine::Instant,
     maglev::Maglev,
     pins::{Lost, PinReason},
     wrr::Wrr,
 };
-use baton_api::{Algorithm, MigrationMode};
+use baton_api::{Algorithm, BackendFailure, MigrationMode};
 
 /// Expected waits below this are all alike: wake-ups on a busy machine take as long.
 const ALIKE_US: u64 = 512;
@@ -23,6 +24,28 @@ pub(crate) struct Member {
     pub(crate) draining: bool,
     /// The policy's active check says no.
     pub(crate) unhealthy: bool,
+    /// Moves onto it.
+    pub(crate) pace: Pace,
+}
+
+/// What was done within the present second.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Pace {
+    /// Seconds of the clock, wrapping.
+    second: u32,
+    count: u32,
+}
+
+impl Pace {
+    /// Whether once more is within the limit; 0 is none.
+    fn has_room(self, limit: u32, second: u32) -> bool {
+        limit == 0 || self.second != second || self.count < limit
+    }
+
+    fn spend(&mut self, second: u32) {
+        let before = if self.second == second { self.count } else { 0 };
+        (self.second, self.count) = (second, before.saturating_add(1));
+    }
 }
 
 /// What holds a flow where it is.
@@ -32,8 +55,21 @@ pub(crate) enum Ties {
     Resting,
     /// Nothing but a good owner.
     Rested,
-    /// Nothing: its owner drains or is gone.
+    /// The other flows of its client.
+    Together,
+    /// The same, but its owner is ejected.
+    Ejected,
+    /// Nothing: its owner drains, or left the snapshot.
     Leaving,
+    /// Nothing: its owner is known to be dead.
+    Gone,
+}
+
+impl Ties {
+    /// Whether the flow goes wherever it can, better or not.
+    fn are_cut(self) -> bool {
+        matches!(self, Ties::Ejected | Ties::Leaving | Ties::Gone)
+    }
 }
 
 /// The members of one address family.
@@ -53,8 +89,8 @@ pub(crate) struct Policy {
     pub(crate) listed: bool,
     /// IPv4 and IPv6.
     pub(crate) pools: [Pool; 2],
-    tokens: u32,
-    tokens_second: u64,
+    /// Moves.
+    pace: Pace,
     pub(crate) flows: u32,
     pub(crate) flows_total: u64,
     pub(crate) moves_total: u64,
@@ -141,6 +177,38 @@ impl Pool {
         (wait_us.max(ALIKE_US * 256).ilog2(), flows, wait_us)
     }
 
+    /// The place of a backend.
+    fn place_of(&self, backend: u16) -> Option<usize> {
+        self.members.iter().position(|m| m.backend == backend)
+    }
+
+    /// A random member that `good` admits, by its weight at this time.
+    fn by_chance(
+        &self,
+        backends: &[Backend],
+        now: Instant,
+        rng: &mut fastrand::Rng,
+        good: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let weights = || {
+            let good = (0..self.members.len()).filter(|at| good(*at));
+            good.map(|at| {
+                let member = self.members[at];
+                let share = backends[usize::from(member.backend)].health.share(now);
+                (at, u64::from(member.weight) * share)
+            })
+        };
+        let sum: u64 = weights().map(|(_, weight)| weight).sum();
+        let mut left = (sum > 0).then(|| rng.u64(..sum))?;
+        for (at, weight) in weights() {
+            if left < weight {
+                return Some(at);
+            }
+            left -= weight;
+        }
+        None
+    }
+
     /// The better of two random members that `good` admits (power of two choices); falls back to a scan
     /// when the draws hit none.
     fn two_choices(
@@ -175,8 +243,7 @@ impl Policy {
             spec,
             listed: true,
             pools,
-            tokens: 0,
-            tokens_second: 0,
+            pace: Pace::default(),
             flows: 0,
             flows_total: 0,
             moves_total: 0,
@@ -224,6 +291,7 @@ impl Policy {
                 pool.wrr = wrr;
                 chosen.or_else(|| pool.two_choices(backends, now, rng, |at| admits(pool, at)))
             }
+            Algorithm::Random => pool.by_chance(backends, now, rng, |at| admits(pool, at)),
         };
         // Better a pod that looks bad, or drains, than none; but weight 0 means none, whatever happens.
         let any = |draining: bool| {
@@ -250,8 +318,11 @@ impl Policy {
         let migration = self.spec.migration;
         let good =
             |p: &Pool, at: usize| p.members[at].backend != owner && p.adopts(at, backends, now);
+        let rescues = self.spec.on_backend_failure != BackendFailure::Reset;
         match migration.mode {
-            MigrationMode::Never if ties != Ties::Leaving => None,
+            _ if ties == Ties::Together => None,
+            MigrationMode::Never if ties != Ties::Gone || !rescues => None,
+            MigrationMode::DrainOnly if !matches!(ties, Ties::Leaving | Ties::Gone) => None,
             MigrationMode::Always => {
                 let count = pool.members.len();
                 let at = (1..=count)
@@ -260,10 +331,10 @@ impl Policy {
                 pool.rotor = at;
                 Some(pool.members[at].backend)
             }
-            MigrationMode::Never | MigrationMode::WhenBetter => {
+            MigrationMode::Never | MigrationMode::DrainOnly | MigrationMode::WhenBetter => {
                 let current = &backends[usize::from(owner)];
                 let here = current.estimate.wait_us(now.0);
-                let leaving = ties == Ties::Leaving;
+                let leaving = ties.are_cut();
                 if !leaving && (ties == Ties::Resting || here < migration.gain.0) {
                     return None;
                 }
@@ -334,25 +405,61 @@ impl Policy {
             .any(|m| backends[usize::from(m.backend)].probe.ever_ready())
     }
 
-    /// Takes one move from this second's budget.
-    pub(crate) fn may_move(&mut self, now: Instant) -> bool {
-        let per_second = self.spec.migration.per_second;
-        if per_second == 0 {
-            return true;
-        }
-        let second = now.0 / 1_000_000;
-        if second != self.tokens_second {
-            self.tokens_second = second;
-            self.tokens = per_second;
-        }
-        let may = self.tokens > 0;
-        self.tokens = self.tokens.saturating_sub(1);
-        may
+    /// Whether a backend takes new flows.
+    pub(crate) fn takes(&self, v6: bool, backend: u16, backends: &[Backend], now: Instant) -> bool {
+        let pool = &self.pools[usize::from(v6)];
+        let at = pool.place_of(backend);
+        at.is_some_and(|at| pool.usable(at, backends, now))
     }
 
-    /// The flow counts of its predecessor under the same name go on.
+    /// Whether a backend adopts, however many flows it was given already.
+    pub(crate) fn adopts(
+        &self,
+        v6: bool,
+        backend: u16,
+        backends: &[Backend],
+        now: Instant,
+    ) -> bool {
+        let pool = &self.pools[usize::from(v6)];
+        let at = pool.place_of(backend);
+        at.is_some_and(|at| pool.adopts(at, backends, now))
+    }
+
+    /// Whether a flow that moved so often stays where it is from now on.
+    pub(crate) fn moved_enough(&self, migrations: u16) -> bool {
+        let limit = self.spec.migration.per_flow;
+        limit != 0 && u32::from(migrations) >= limit
+    }
+
+    /// Counts a move onto `target` for this second, or says which limit is against it.
+    pub(crate) fn may_move(&mut self, v6: bool, target: u16, now: Instant) -> Result<(), Counter> {
+        let baton_api::Migration {
+            per_second,
+            per_backend_per_second,
+            ..
+        } = self.spec.migration;
+        let second = (now.0 / 1_000_000) as u32;
+        if !self.pace.has_room(per_second, second) {
+            return Err(Counter::StayedRate);
+        }
+        if per_backend_per_second != 0 {
+            let pool = &mut self.pools[usize::from(v6)];
+            let at = pool.place_of(target);
+            let member = at.and_then(|at| pool.members.get_mut(at));
+            if let Some(member) = member {
+                if !member.pace.has_room(per_backend_per_second, second) {
+                    return Err(Counter::StayedBackend);
+                }
+                member.pace.spend(second);
+            }
+        }
+        self.pace.spend(second);
+        Ok(())
+    }
+
+    /// The counts of its predecessor under the same name go on.
     pub(crate) fn inherit(&mut self, old: &Policy) {
-        self.flows = old.flows;
+        (self.pace, self.flows) = (old.pace, old.flows);
         self.flows_total = old.flows_total;
         self.moves_total = old.moves_total;
         self.rollbacks_total = old.rollbacks_total;
@@ -360,7 +467,9 @@ impl Policy {
         (self.lost, self.pins) = (old.lost, old.pins);
         let known = || old.pools.iter().flat_map(|p| &p.members);
         for member in self.pools.iter_mut().flat_map(|p| &mut p.members) {
-            member.unhealthy = known().any(|m| m.backend == member.backend && m.unhealthy);
+            if let Some(known) = known().find(|m| m.backend == member.backend) {
+                (member.unhealthy, member.pace) = (known.unhealthy, known.pace);
+            }
         }
     }
 }

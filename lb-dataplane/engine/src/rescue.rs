@@ -339,7 +339,12 @@ impl Engine {
         let flow = &self.flows[id];
         let policy: &Policy = &self.policies[usize::from(flow.policy)];
         let v6 = flow.bits.has(Bits::V6);
-        let chosen = policy.choose_rescue(v6, except, &self.backends, now, &mut self.rng);
+        let chosen = match self.held_elsewhere(now, id, except) {
+            Some(held) => {
+                Some(held).filter(|b| self.backends[usize::from(*b)].budget.has_room(now))
+            }
+            None => policy.choose_rescue(v6, except, &self.backends, now, &mut self.rng),
+        };
         let Some(target) = chosen else {
             if policy.someone_adopts(v6, except, &self.backends, now) {
                 self.counters.add(Counter::AdoptionsDelayed);
@@ -350,6 +355,7 @@ impl Engine {
         backend.hop.and_then(|h| self.hops.mac(h))?;
         let port = backend.ports.take(now.ms())?;
         backend.budget.spend(now);
+        self.client_goes(id, target);
         Some(Leg {
             backend: target,
             port,

@@ -35,9 +35,13 @@ impl Engine {
             let Some(id) = self.wheel.pop_due(now.ms()) else {
                 break;
             };
-            match id.checked_sub(self.flows.limit()) {
-                Some(closing) => self.closing_due(now, closing, out),
-                None => self.flow_due(now, id, out),
+            let Some(id) = id.checked_sub(self.flows.limit()) else {
+                self.flow_due(now, id, out);
+                continue;
+            };
+            match id.checked_sub(self.closing.limit()) {
+                Some(client) => self.affinity_due(client),
+                None => self.closing_due(now, id, out),
             }
         }
         self.questions_due(now, out);

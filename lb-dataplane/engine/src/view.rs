@@ -147,6 +147,11 @@ impl Engine {
                 u64::from(self.guards.limit()),
             ),
             (
+                "affinities",
+                u64::from(self.affinities.used()),
+                u64::from(self.affinities.limit()),
+            ),
+            (
                 "next_hops",
                 self.hops.len() as u64,
                 crate::routes::LIMIT_HOPS as u64,

@@ -314,7 +314,7 @@ fn troubles() -> u64 {
     let mut p = policy(3);
     p.protocol = baton_api::Protocol::Resp;
     p.on_backend_failure = baton_api::BackendFailure::Replay;
-    p.migration.mode = baton_api::MigrationMode::Never;
+    p.migration.mode = baton_api::MigrationMode::DrainOnly;
     p.response_timeout = Some(baton_api::Micros::from_millis(400));
     let mut lives = Lives::new(s, p);
     let mut n = 0;

@@ -14,8 +14,8 @@ use crate::{
     tcp::Config,
 };
 use baton_api::{
-    Algorithm, Backend, BackendFailure, Drain, Health, Limits, Micros, Migration, MigrationMode,
-    OnDeadline, Policy, Protocol, Timeouts,
+    Affinity, Algorithm, Backend, BackendFailure, ClientIp, Drain, Health, Limits, Micros,
+    Migration, MigrationMode, OnDeadline, Policy, Protocol, Timeouts,
 };
 use std::net::SocketAddr;
 
@@ -200,6 +200,7 @@ fn policy(d: &mut Draw, v6: bool, pods: usize) -> Policy {
             .collect(),
         backends: (0..pods).filter_map(|i| backend(v6, i)).collect(),
         algorithm,
+        affinity: None,
         protocol,
         migration: Migration::default(),
         on_backend_failure: BackendFailure::default(),
@@ -236,6 +237,7 @@ pub fn vary(policy: &mut Policy, rng: &mut fastrand::Rng) {
         } else {
             0
         },
+        ..Migration::default()
     };
     policy.on_backend_failure = match rng.u32(..100) {
         0..55 => BackendFailure::ReplayIdempotent,
@@ -268,6 +270,33 @@ pub fn vary(policy: &mut Policy, rng: &mut fastrand::Rng) {
         Algorithm::Maglev => Micros(0),
         _ => Micros::from_millis([0, 0, 500][rng.usize(..3)]),
     };
+    vary_later(policy, rng);
+}
+
+/// What policies learned to say later. A draw of its own, so that all else is as it was.
+fn vary_later(policy: &mut Policy, rng: &fastrand::Rng) {
+    let mut rng = fastrand::Rng::with_seed(rng.clone().u64(..) ^ 0xaff1_2177);
+    let migration = &mut policy.migration;
+    if migration.mode == MigrationMode::Never && rng.bool() {
+        migration.mode = MigrationMode::DrainOnly;
+    }
+    let mut seldom = |limit: u32| match rng.u32(..8) {
+        0 => rng.u32(1..limit),
+        _ => 0,
+    };
+    (migration.per_flow, migration.per_backend_per_second) = (seldom(5), seldom(30));
+    let together = rng.u32(..8) == 0;
+    if together && migration.mode == MigrationMode::Always {
+        migration.mode = MigrationMode::WhenBetter;
+    }
+    policy.affinity = together.then(|| Affinity {
+        client_ip: ClientIp {
+            timeout: Micros::from_millis(rng.u64(1_000..3_000)),
+        },
+    });
+    if policy.algorithm != Algorithm::Maglev && rng.u32(..4) == 0 {
+        policy.algorithm = Algorithm::Random;
+    }
 }
 
 fn limits(d: &mut Draw) -> Limits {
@@ -278,6 +307,7 @@ fn limits(d: &mut Draw) -> Limits {
             closing_legs: 16,
             kept_segments: d.rng.u32(1..12),
             guarded_flows: d.rng.u32(1..10),
+            affinities: d.rng.u32(1..3),
         };
     }
     Limits {
@@ -286,6 +316,7 @@ fn limits(d: &mut Draw) -> Limits {
         closing_legs: 48,
         kept_segments: 64,
         guarded_flows: 32,
+        affinities: 32,
     }
 }
 

@@ -85,6 +85,7 @@ pub fn policy(pods: usize) -> Policy {
             .chain((0..pods).map(|i| backend(true, i)))
             .collect(),
         algorithm: Algorithm::LeastOutstanding,
+        affinity: None,
         protocol: Protocol::Http1,
         migration: Migration {
             mode: MigrationMode::Always,
@@ -108,6 +109,7 @@ pub fn settings() -> Settings {
             closing_legs: 32,
             kept_segments: 32,
             guarded_flows: 64,
+            affinities: 64,
         },
         addresses: vec![ours(false), ours(true)],
         ports: 40_000..=40_127,

@@ -1,6 +1,6 @@
 //! Which pod gets a flow, and when a flow moves because another pod is better.
 
-use crate::common::{Conn, World, conn::*, policy, settings};
+use crate::common::{Conn, End, Sent, World, conn::*, policy, settings};
 use baton_api::{Algorithm, Micros, MigrationMode, Policy};
 use baton_engine::Counter;
 use baton_packet::Reason;
@@ -93,15 +93,17 @@ fn a_small_gain_moves_nothing() {
 }
 
 #[test]
-fn never_means_never() {
-    let mut p = when_better(2);
-    p.migration.mode = MigrationMode::Never;
-    let mut w = World::with(settings(), p);
-    let mut c = w.open(1);
-    for _ in 0..3 {
-        slow_exchange(&mut w, &mut c, 80);
+fn without_a_reason_flows_stay_with_never_and_drain_only() {
+    for mode in [MigrationMode::Never, MigrationMode::DrainOnly] {
+        let mut p = when_better(2);
+        p.migration.mode = mode;
+        let mut w = World::with(settings(), p);
+        let mut c = w.open(1);
+        for _ in 0..3 {
+            slow_exchange(&mut w, &mut c, 80);
+        }
+        assert_eq!(w.count(Counter::MigrationsBegun), 0);
     }
-    assert_eq!(w.count(Counter::MigrationsBegun), 0);
 }
 
 #[test]
@@ -175,6 +177,94 @@ fn moves_per_second_are_limited() {
     w.moves(&mut flows[3], GET);
 }
 
+/// Two pods' flows at rest, so many of each.
+fn flows_of_two(w: &mut World, count: usize) -> [Vec<Conn>; 2] {
+    let mut found = [Vec::new(), Vec::new()];
+    for n in 0.. {
+        let c = w.idle(n);
+        found[c.pod].push(c);
+        if found.iter().all(|f| f.len() >= count) {
+            break;
+        }
+    }
+    found
+}
+
+#[test]
+fn moves_per_second_onto_one_pod_are_limited() {
+    let mut p = policy(2);
+    p.migration.per_backend_per_second = 2;
+    let mut w = World::with(settings(), p);
+    let [mut here, mut there] = flows_of_two(&mut w, 4);
+    here.truncate(4);
+    there.truncate(3);
+    let second = 1_000_000;
+    w.run_us(second - w.now.0 % second);
+    let stayed = w.count(Counter::StayedBackend);
+    for c in here[..2].iter_mut().chain(&mut there[..2]) {
+        w.moves(c, GET);
+        w.responds(c, OK);
+        w.ack(c);
+    }
+    // A new snapshot does not give more.
+    w.change(|s| s.policies[0].migration.gain = Micros(1));
+    for c in here[2..].iter_mut().chain(&mut there[2..]) {
+        w.exchange(c);
+    }
+    assert_eq!(w.count(Counter::StayedBackend), stayed + 3);
+    assert_eq!(w.count(Counter::StayedRate), 0);
+    w.run_us(second);
+    for c in &mut here[2..] {
+        w.moves(c, GET);
+    }
+}
+
+#[test]
+fn what_a_pod_refuses_by_its_rate_is_not_taken_from_the_policys() {
+    let mut p = policy(2);
+    p.migration.per_second = 2;
+    p.migration.per_backend_per_second = 1;
+    let mut w = World::with(settings(), p);
+    let [mut here, mut there] = flows_of_two(&mut w, 2);
+    w.run_us(1_000_000 - w.now.0 % 1_000_000);
+    w.moves(&mut here[0], GET);
+    w.exchange(&mut here[1]);
+    assert_eq!(w.count(Counter::StayedBackend), 1);
+    w.moves(&mut there[0], GET);
+    w.exchange(&mut there[1]);
+    assert_eq!(w.count(Counter::StayedRate), 1);
+}
+
+#[test]
+fn moves_of_one_flow_are_limited() {
+    let mut p = policy(3);
+    p.migration.per_flow = 2;
+    let mut w = World::with(settings(), p);
+    let mut c = w.idle(1);
+    for _ in 0..2 {
+        w.moves(&mut c, GET);
+        w.responds(&mut c, OK);
+        w.ack(&mut c);
+    }
+    w.exchange(&mut c);
+    assert_eq!(w.count(Counter::StayedFlow), 1);
+    // A drain does not move it either, at rest or not, and says so.
+    w.engine.drain(w.now, None, &format!("pod-{}", c.pod), true);
+    assert!(!w.run_ms(500).iter().any(Sent::is_adoption));
+    w.exchange(&mut c);
+    assert_eq!(w.count(Counter::StayedFlow), 2);
+    let state = w.engine.state(w.now);
+    let drain = state.policies[0].backends[c.pod].drain.clone();
+    let waiting = drain.expect("it drains").waiting;
+    let why = "its end: migration.perFlow moves made".to_owned();
+    assert_eq!(waiting, [(why, 1)].into());
+    // Its pod's death does.
+    let sent = w.dies(c.pod, End::Fin, &[c.clone()]);
+    w.rescued(&mut c, &sent);
+    w.exchange(&mut c);
+    assert_eq!(w.count(Counter::Rescues), 1);
+}
+
 #[test]
 fn the_rate_is_not_spent_on_moves_that_cannot_happen() {
     let mut p = policy(2);
@@ -221,6 +311,47 @@ fn weighted_round_robin_gives_exact_shares() {
         flows[w.open(n).pod] += 1;
     }
     assert_eq!(flows, [50, 10, 0]);
+}
+
+#[test]
+fn random_gives_shares_by_weight_and_leaves_out_who_is_not_usable() {
+    let mut p = policy(4);
+    p.algorithm = Algorithm::Random;
+    for (i, b) in p.backends.iter_mut().enumerate() {
+        (b.weight, b.draining) = ([3, 1, 0, 5][i % 4], i % 4 == 3);
+    }
+    let mut s = big();
+    s.ports = 40_000..=44_000;
+    let mut w = World::unprobed(s, p);
+    (w.strict, w.careful) = (false, false);
+    w.poll();
+    let mut flows = [0; 4];
+    for n in 0..2_000 {
+        flows[w.open(n).pod] += 1;
+    }
+    assert_eq!((flows[2], flows[3]), (0, 0));
+    // 1,500 and 500 are expected, with a deviation of 19: five of them.
+    assert!((1_400..=1_600).contains(&flows[0]), "{flows:?}");
+}
+
+#[test]
+fn random_gives_a_pod_in_slow_start_a_part_of_its_share() {
+    let mut p = policy(2);
+    p.algorithm = Algorithm::Random;
+    p.slow_start = Micros::from_secs(10);
+    let late = p.backends.remove(1);
+    let mut s = big();
+    s.ports = 40_000..=44_000;
+    let mut w = World::unprobed(s, p);
+    (w.strict, w.careful) = (false, false);
+    w.poll();
+    w.change(|s| s.policies[0].backends.push(late));
+    let mut flows = [0; 2];
+    for n in 0..1_000 {
+        flows[w.open(n).pod] += 1;
+    }
+    // A tenth of its weight: 92 of 1,000, with a deviation of 9.
+    assert!((45..=140).contains(&flows[1]), "{flows:?}");
 }
 
 #[test]

@@ -6,14 +6,14 @@ use baton_engine::{Counter, Lost};
 use baton_packet::{Flags, Reason};
 use std::collections::BTreeMap;
 
-fn never(pods: usize) -> Policy {
+fn drain_only(pods: usize) -> Policy {
     let mut p = policy(pods);
-    p.migration.mode = MigrationMode::Never;
+    p.migration.mode = MigrationMode::DrainOnly;
     p
 }
 
 /// Flows of one pod, at rest.
-fn flows_of_one(w: &mut World, count: usize) -> Vec<Conn> {
+pub fn flows_of_one(w: &mut World, count: usize) -> Vec<Conn> {
     let mut flows: Vec<Conn> = Vec::new();
     for n in 0.. {
         let c = w.idle(n);
@@ -27,7 +27,7 @@ fn flows_of_one(w: &mut World, count: usize) -> Vec<Conn> {
     flows
 }
 
-fn drain(w: &mut World, pod: usize) {
+pub fn drain(w: &mut World, pod: usize) {
     assert_eq!(w.engine.drain(w.now, None, &format!("pod-{pod}"), true), 1);
 }
 
@@ -39,14 +39,14 @@ fn state(w: &World, pod: usize) -> DrainState {
         .expect("it drains")
 }
 
-fn waiting(w: &World, pod: usize) -> BTreeMap<String, u64> {
+pub fn waiting(w: &World, pod: usize) -> BTreeMap<String, u64> {
     state(w, pod).waiting
 }
 
 #[test]
 fn a_drained_pod_gets_no_new_flow_and_its_flows_leave_with_their_next_request() {
     for by_command in [true, false] {
-        let mut w = World::with(settings(), never(3));
+        let mut w = World::with(settings(), drain_only(3));
         let mut flows = flows_of_one(&mut w, 4);
         let pod = flows[0].pod;
         if by_command {
@@ -71,7 +71,7 @@ fn a_drained_pod_gets_no_new_flow_and_its_flows_leave_with_their_next_request() 
 
 #[test]
 fn flows_at_rest_leave_after_the_quiet_time() {
-    let mut w = World::with(settings(), never(3));
+    let mut w = World::with(settings(), drain_only(3));
     let mut flows = flows_of_one(&mut w, 5);
     let pod = flows[0].pod;
     let mut fresh = w.open(900);
@@ -101,7 +101,7 @@ fn flows_at_rest_leave_after_the_quiet_time() {
 
 #[test]
 fn what_flows_wait_for_is_shown() {
-    let mut p = never(2);
+    let mut p = drain_only(2);
     p.drain.quiet = Micros::from_secs(3);
     let mut w = World::with(settings(), p);
     let mut flows = flows_of_one(&mut w, 2);
@@ -154,7 +154,7 @@ fn what_flows_wait_for_is_shown() {
 
 #[test]
 fn a_drain_that_is_taken_back_ends() {
-    let mut w = World::with(settings(), never(2));
+    let mut w = World::with(settings(), drain_only(2));
     let mut flows = flows_of_one(&mut w, 2);
     let pod = flows[0].pod;
     drain(&mut w, pod);
@@ -184,7 +184,7 @@ fn a_drain_that_is_taken_back_ends() {
 #[test]
 fn a_refused_move_of_a_flow_at_rest_is_tried_again() {
     for how in ["refused", "silence", "taken and closed"] {
-        let mut w = World::with(settings(), never(2));
+        let mut w = World::with(settings(), drain_only(2));
         let mut c = w.idle(1);
         let (pod, old) = (c.pod, c.clone());
         drain(&mut w, pod);
@@ -218,7 +218,7 @@ fn a_refused_move_of_a_flow_at_rest_is_tried_again() {
 
 #[test]
 fn a_request_during_the_move_of_a_flow_at_rest_survives_its_refusal() {
-    let mut w = World::with(settings(), never(2));
+    let mut w = World::with(settings(), drain_only(2));
     let mut c = w.idle(1);
     let old = c.clone();
     drain(&mut w, c.pod);
@@ -233,7 +233,7 @@ fn a_request_during_the_move_of_a_flow_at_rest_survives_its_refusal() {
 }
 
 fn with_deadline(on_deadline: OnDeadline) -> Policy {
-    let mut p = never(2);
+    let mut p = drain_only(2);
     p.drain.quiet = Micros::from_secs(3_600);
     p.drain.deadline = Micros::from_secs(2);
     p.drain.on_deadline = on_deadline;
@@ -370,7 +370,7 @@ fn thousands_of_idle_flows_leave_within_a_second_and_no_faster_than_survivors_ac
     s.limits.flows = 4_096;
     s.limits.closing_legs = 4_096;
     s.ports = 40_000..=43_999;
-    let mut p = never(4);
+    let mut p = drain_only(4);
     for b in &mut p.backends[1..4] {
         b.weight = 0;
     }
@@ -421,7 +421,7 @@ fn thousands_of_idle_flows_leave_within_a_second_and_no_faster_than_survivors_ac
 #[test]
 fn a_pod_that_dies_while_it_drains_needs_no_question() {
     for how in End::BOTH {
-        let mut w = World::with(settings(), never(2));
+        let mut w = World::with(settings(), drain_only(2));
         let mut c = w.idle(1);
         drain(&mut w, c.pod);
         let sent = w.ends(&c, how);

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod affinity;
 mod apply;
 mod boundary;
 mod choice;
@@ -17,6 +18,7 @@ mod icmp;
 mod limits;
 mod listener;
 mod migration;
+mod never;
 mod probes;
 mod random;
 mod refusal;

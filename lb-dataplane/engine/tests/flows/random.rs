@@ -6,7 +6,9 @@
 use crate::common::{
     Conn, Dest, End, Listener, Sent, World, answer, conn::*, endpoint, pod, policy, settings,
 };
-use baton_api::{BackendFailure, Drain, Micros, MigrationMode, OnDeadline, Policy, Protocol};
+use baton_api::{
+    Affinity, BackendFailure, ClientIp, Drain, Micros, MigrationMode, OnDeadline, Policy, Protocol,
+};
 use baton_engine::Counter;
 use baton_packet::{Flags, Reason};
 use proptest::prelude::*;
@@ -152,34 +154,55 @@ fn policies() -> impl Strategy<Value = Policy> {
     let modes = prop_oneof![
         Just(MigrationMode::Always),
         Just(MigrationMode::Never),
+        Just(MigrationMode::DrainOnly),
         Just(MigrationMode::WhenBetter)
     ];
     let drains = (0..2_000u64, 0..4_000u64, any::<bool>());
     let limit = proptest::option::of(20..1_000u64);
     let failures_max = 0..4u32;
-    (protocols, failures, modes, drains, limit, failures_max).prop_map(
-        |(protocol, failure, mode, (quiet, deadline, close), limit, failures)| {
-            let mut p = policy(3);
-            p.protocol = protocol;
-            p.on_backend_failure = failure;
-            p.migration.mode = mode;
-            p.response_timeout = limit.map(Micros::from_millis);
-            p.health.failures = failures;
-            p.drain = Drain {
-                quiet: Micros::from_millis(quiet),
-                deadline: Micros::from_millis(deadline),
-                on_deadline: if close {
-                    OnDeadline::Close
-                } else {
-                    OnDeadline::Wait
-                },
-            };
-            p.timeouts.idle = Micros::from_secs(10);
-            p.timeouts.handshake = Micros::from_secs(3);
-            p.timeouts.half_closed = Micros::from_secs(8);
-            p
-        },
+    let moves = (0..3u32, 0..3u32, any::<bool>());
+    (
+        protocols,
+        failures,
+        modes,
+        drains,
+        limit,
+        failures_max,
+        moves,
     )
+        .prop_map(
+            |(protocol, failure, mode, (quiet, deadline, close), limit, failures, moves)| {
+                let mut p = policy(3);
+                p.protocol = protocol;
+                p.on_backend_failure = failure;
+                p.migration.mode = mode;
+                let (per_flow, per_backend, affinity) = moves;
+                // One of a few in a row of moves is enough to meet the limit.
+                p.migration.per_flow = per_flow * 2;
+                p.migration.per_backend_per_second = per_backend * 2;
+                let affinity = affinity && mode != MigrationMode::Always;
+                p.affinity = affinity.then_some(Affinity {
+                    client_ip: ClientIp {
+                        timeout: Micros::from_secs(1),
+                    },
+                });
+                p.response_timeout = limit.map(Micros::from_millis);
+                p.health.failures = failures;
+                p.drain = Drain {
+                    quiet: Micros::from_millis(quiet),
+                    deadline: Micros::from_millis(deadline),
+                    on_deadline: if close {
+                        OnDeadline::Close
+                    } else {
+                        OnDeadline::Wait
+                    },
+                };
+                p.timeouts.idle = Micros::from_secs(10);
+                p.timeouts.handshake = Micros::from_secs(3);
+                p.timeouts.half_closed = Micros::from_secs(8);
+                p
+            },
+        )
 }
 
 struct Chaos {
@@ -198,6 +221,8 @@ impl Chaos {
         s.limits.kept_segments = 6;
         s.limits.backends = 10;
         s.limits.guarded_flows = 16;
+        // Fewer than families, so that clients are forgotten.
+        s.limits.affinities = 1;
         s.ports = 40_000..=40_063;
         let mut w = World::with(s, p);
         w.strict = false;
@@ -487,5 +512,6 @@ proptest! {
         prop_assert_eq!(chaos.w.table("closing_legs").0, 0);
         prop_assert_eq!(chaos.w.table("kept_segments").0, 0);
         prop_assert_eq!(chaos.w.table("guarded_flows").0, 0);
+        prop_assert_eq!(chaos.w.table("affinities").0, 0);
     }
 }

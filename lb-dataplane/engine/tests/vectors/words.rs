@@ -6,7 +6,9 @@ use super::{names::Names, options::key_bytes};
 use crate::common::{
     Conn, Listener, World, conn::*, endpoint, pod, pod_mac, policy, router, settings,
 };
-use baton_api::{BackendFailure, Micros, MigrationMode, OnDeadline, Policy, Protocol};
+use baton_api::{
+    Affinity, BackendFailure, ClientIp, Micros, MigrationMode, OnDeadline, Policy, Protocol,
+};
 use baton_engine::{DropReason, Route, Settings, Verdict};
 use baton_packet::{AdoptionKey, Flags, Reason};
 
@@ -66,6 +68,7 @@ pub fn world<'a>(
             ["closing-legs", n] => s.limits.closing_legs = n.parse().map_err(|_| wrong(words))?,
             ["kept-segments", n] => s.limits.kept_segments = n.parse().map_err(|_| wrong(words))?,
             ["guarded-flows", n] => s.limits.guarded_flows = n.parse().map_err(|_| wrong(words))?,
+            ["affinities", n] => s.limits.affinities = n.parse().map_err(|_| wrong(words))?,
             ["ports", n] => {
                 let last = 40_000 + n.parse::<u16>().map_err(|_| wrong(words))? - 1;
                 s.ports = 40_000..=last;
@@ -102,6 +105,7 @@ fn set_policy(p: &mut Policy, words: &str) -> Result<(), String> {
         ["migration", name] => {
             p.migration.mode = match name {
                 "Never" => MigrationMode::Never,
+                "DrainOnly" => MigrationMode::DrainOnly,
                 "WhenBetter" => MigrationMode::WhenBetter,
                 "Always" => MigrationMode::Always,
                 _ => return Err(wrong(words)),
@@ -109,6 +113,18 @@ fn set_policy(p: &mut Policy, words: &str) -> Result<(), String> {
         }
         ["moves-per-second", n] => {
             p.migration.per_second = n.parse().map_err(|_| wrong(words))?;
+        }
+        ["moves-per-flow", n] => {
+            p.migration.per_flow = n.parse().map_err(|_| wrong(words))?;
+        }
+        ["moves-per-pod-per-second", n] => {
+            p.migration.per_backend_per_second = n.parse().map_err(|_| wrong(words))?;
+        }
+        ["affinity", time] => {
+            let timeout = duration(time)?;
+            p.affinity = Some(Affinity {
+                client_ip: ClientIp { timeout },
+            });
         }
         ["failures", n] => p.health.failures = n.parse().map_err(|_| wrong(words))?,
         ["response-timeout", time] => p.response_timeout = Some(duration(time)?),

@@ -145,9 +145,15 @@ impl World {
 
     fn is_empty(&self) -> bool {
         let tables = self.engine.tables();
-        ["flows", "closing_legs", "kept_segments", "guarded_flows"]
-            .iter()
-            .all(|name| tables.get(*name).is_some_and(|(used, _)| *used == 0))
+        [
+            "flows",
+            "closing_legs",
+            "kept_segments",
+            "guarded_flows",
+            "affinities",
+        ]
+        .iter()
+        .all(|name| tables.get(*name).is_some_and(|(used, _)| *used == 0))
     }
 
     pub(super) fn empty_phase(&mut self) {

@@ -1,0 +1,381 @@
+//! Client-IP affinity: which backend a client's flows have, and how long that is remembered.
+//!
+//! Owns the table of clients (one slab, one array of hash chains, reserved at start). It never decides whether a flow moves,
+//! and never who is usable: that is `policy`'s.
+
+use crate::{
+    Engine,
+    counters::Counter,
+    engine::Instant,
+    flow::{Addr, FlowId, NONE, to_addr},
+};
+use baton_api::Snapshot;
+use siphasher::sip::SipHasher13;
+use std::{
+    collections::{HashMap, HashSet},
+    hash::Hasher,
+};
+
+/// No backend: the last one left the policy, and the next choice decides.
+const NOWHERE: u16 = u16::MAX;
+
+/// Bytes of a client's entry, its timer (16) and its hash chain (4) together, as `baton_api::Limits` says.
+const CLIENT_BYTES_MAX: usize = 56;
+
+const _: () = assert!(size_of::<Entry>() + 16 + 4 <= CLIENT_BYTES_MAX);
+
+/// One client of one policy.
+#[derive(Clone)]
+struct Entry {
+    client: Addr,
+    policy: u16,
+    backend: u16,
+    /// Its flows that are open. Fewer where the table was full in between; never more.
+    flows: u32,
+    /// Hash chain, or the free list.
+    next: u32,
+    /// Neighbours in the order of use.
+    older: u32,
+    newer: u32,
+}
+
+/// Clients in the order in which they were last used.
+#[derive(Clone, Copy)]
+struct Order {
+    oldest: u32,
+    newest: u32,
+}
+
+/// All clients with affinity: those with flows, and those whose time still runs.
+pub(crate) struct Affinities {
+    entries: Box<[Entry]>,
+    chains: Box<[u32]>,
+    free: u32,
+    used: u32,
+    /// Clients without flows, and those with some. A client that has flows is in use: the others are forgotten first.
+    orders: [Order; 2],
+    keys: (u64, u64),
+}
+
+impl Affinities {
+    pub(crate) fn new(limit: u32, keys: (u64, u64)) -> Self {
+        let entries = (0..limit)
+            .map(|i| Entry {
+                client: [0; 16],
+                policy: 0,
+                backend: NOWHERE,
+                flows: 0,
+                next: if i + 1 < limit { i + 1 } else { NONE },
+                older: NONE,
+                newer: NONE,
+            })
+            .collect();
+        let order = Order {
+            oldest: NONE,
+            newest: NONE,
+        };
+        Self {
+            entries,
+            chains: vec![NONE; (limit as usize).next_power_of_two()].into_boxed_slice(),
+            free: if limit == 0 { NONE } else { 0 },
+            used: 0,
+            orders: [order; 2],
+            keys,
+        }
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    fn chain(&self, policy: u16, client: &Addr) -> usize {
+        let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
+        hasher.write(client);
+        hasher.write_u16(policy);
+        hasher.finish() as usize & (self.chains.len() - 1)
+    }
+
+    fn find(&self, policy: u16, client: &Addr) -> Option<u32> {
+        let mut id = self.chains[self.chain(policy, client)];
+        while id != NONE {
+            let entry = &self.entries[id as usize];
+            if entry.policy == policy && entry.client == *client {
+                return Some(id);
+            }
+            id = entry.next;
+        }
+        None
+    }
+
+    fn at(&mut self, id: u32) -> &mut Entry {
+        &mut self.entries[id as usize]
+    }
+
+    /// The order that an entry belongs to.
+    fn order_of(&self, id: u32) -> usize {
+        usize::from(self.entries[id as usize].flows > 0)
+    }
+
+    fn leave_order(&mut self, id: u32) {
+        let order = self.order_of(id);
+        let Entry { older, newer, .. } = self.entries[id as usize];
+        match older {
+            NONE => self.orders[order].oldest = newer,
+            older => self.at(older).newer = newer,
+        }
+        match newer {
+            NONE => self.orders[order].newest = older,
+            newer => self.at(newer).older = older,
+        }
+    }
+
+    fn join_order(&mut self, id: u32) {
+        let order = self.order_of(id);
+        let newest = std::mem::replace(&mut self.orders[order].newest, id);
+        let entry = self.at(id);
+        (entry.older, entry.newer) = (newest, NONE);
+        match newest {
+            NONE => self.orders[order].oldest = id,
+            newest => self.at(newest).newer = id,
+        }
+    }
+
+    /// The client was used just now, and has so many flows.
+    fn use_with(&mut self, id: u32, flows: u32) {
+        self.leave_order(id);
+        self.at(id).flows = flows;
+        self.join_order(id);
+    }
+
+    /// Who is forgotten when there is no room.
+    fn least_used(&self) -> u32 {
+        match self.orders[0].oldest {
+            NONE => self.orders[1].oldest,
+            idle => idle,
+        }
+    }
+
+    /// Adds a client with one flow. There is room.
+    fn insert(&mut self, policy: u16, client: &Addr, backend: u16) {
+        let id = self.free;
+        let chain = self.chain(policy, client);
+        let next = std::mem::replace(&mut self.chains[chain], id);
+        let entry = self.at(id);
+        let free = entry.next;
+        *entry = Entry {
+            client: *client,
+            policy,
+            backend,
+            flows: 1,
+            next,
+            older: NONE,
+            newer: NONE,
+        };
+        self.free = free;
+        self.used += 1;
+        self.join_order(id);
+    }
+
+    fn remove(&mut self, id: u32) {
+        self.leave_order(id);
+        let Entry {
+            client,
+            policy,
+            next,
+            ..
+        } = self.entries[id as usize];
+        let chain = self.chain(policy, &client);
+        let mut at = self.chains[chain];
+        if at == id {
+            self.chains[chain] = next;
+        } else {
+            while self.entries[at as usize].next != id {
+                at = self.entries[at as usize].next;
+            }
+            self.at(at).next = next;
+        }
+        let free = std::mem::replace(&mut self.free, id);
+        self.at(id).next = free;
+        self.used -= 1;
+    }
+
+    /// Those in use, the least used first; those without flows before the others.
+    fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.orders.iter().flat_map(|order| {
+            let first = (order.oldest != NONE).then_some(order.oldest);
+            std::iter::successors(first, |id| {
+                let newer = self.entries[*id as usize].newer;
+                (newer != NONE).then_some(newer)
+            })
+        })
+    }
+}
+
+impl Engine {
+    fn affinity_timer(&self, id: u32) -> u32 {
+        self.flows.limit() + self.closing.limit() + id
+    }
+
+    /// The backend that the client's flows have, where its policy wants them together.
+    fn held(&self, policy: u16, client: &Addr) -> Option<u16> {
+        self.policies[usize::from(policy)].spec.affinity?;
+        let id = self.affinities.find(policy, client)?;
+        Some(self.affinities.entries[id as usize].backend)
+    }
+
+    /// The backend for a new flow: its client's, if that takes new flows, or the algorithm's. `except` was tried already.
+    pub(crate) fn choose_new(
+        &mut self,
+        now: Instant,
+        (policy, client): (u16, &Addr),
+        (v6, hash): (bool, u64),
+        except: Option<u16>,
+    ) -> Option<u16> {
+        let held = self.held(policy, client).filter(|b| Some(*b) != except);
+        let policy = &mut self.policies[usize::from(policy)];
+        held.filter(|b| policy.takes(v6, *b, &self.backends, now))
+            .or_else(|| policy.choose(v6, hash, &self.backends, now, &mut self.rng, except))
+    }
+
+    /// The backend that the client's flows have, if one of them can be moved there from elsewhere.
+    pub(crate) fn held_elsewhere(
+        &self,
+        now: Instant,
+        id: FlowId,
+        except: Option<u16>,
+    ) -> Option<u16> {
+        let flow = &self.flows[id];
+        let held = self.held(flow.policy, &flow.client)?;
+        let policy = &self.policies[usize::from(flow.policy)];
+        let v6 = flow.bits.has(crate::flow::Bits::V6);
+        (Some(held) != except && policy.adopts(v6, held, &self.backends, now)).then_some(held)
+    }
+
+    /// A flow of the client was opened towards `backend`.
+    pub(crate) fn client_opens(&mut self, policy: u16, client: &Addr, backend: u16) {
+        if self.policies[usize::from(policy)].spec.affinity.is_none() {
+            return;
+        }
+        let Some(id) = self.affinities.find(policy, client) else {
+            return self.remember(policy, client, backend);
+        };
+        self.wheel.cancel(self.affinity_timer(id));
+        let entry = self.affinities.at(id);
+        entry.backend = backend;
+        let flows = entry.flows + 1;
+        self.affinities.use_with(id, flows);
+    }
+
+    /// A flow is given to `backend`: its client's others follow when they have to move, and new ones begin there.
+    pub(crate) fn client_goes(&mut self, id: FlowId, backend: u16) {
+        let (policy, client) = (self.flows[id].policy, self.flows[id].client);
+        if self.policies[usize::from(policy)].spec.affinity.is_none() {
+            return;
+        }
+        match self.affinities.find(policy, &client) {
+            Some(entry) => self.affinities.at(entry).backend = backend,
+            None => self.remember(policy, &client, backend),
+        }
+    }
+
+    /// A flow of the client ended. With its last one its time begins to run.
+    pub(crate) fn client_closes(&mut self, now: Instant, id: FlowId) {
+        let flow = &self.flows[id];
+        let Some(affinity) = self.policies[usize::from(flow.policy)].spec.affinity else {
+            return;
+        };
+        let Some(id) = self.affinities.find(flow.policy, &flow.client) else {
+            return;
+        };
+        let flows = self.affinities.at(id).flows.saturating_sub(1);
+        self.affinities.use_with(id, flows);
+        if flows == 0 {
+            let wait_ms = affinity.client_ip.timeout.0.div_ceil(1_000);
+            let timer = self.affinity_timer(id);
+            self.wheel.arm(timer, now.ms() + wait_ms);
+        }
+    }
+
+    /// The client had no flow for the policy's time.
+    pub(crate) fn affinity_due(&mut self, id: u32) {
+        self.affinities.remove(id);
+    }
+
+    fn remember(&mut self, policy: u16, client: &Addr, backend: u16) {
+        if self.affinities.free == NONE {
+            let oldest = self.affinities.least_used();
+            self.forget(oldest);
+            self.counters.add(Counter::AffinitiesReplaced);
+        }
+        self.affinities.insert(policy, client, backend);
+    }
+
+    fn forget(&mut self, id: u32) {
+        self.wheel.cancel(self.affinity_timer(id));
+        self.affinities.remove(id);
+    }
+
+    /// Before `snapshot` comes into force: forgets the clients of policies that go or have affinity no more, and backends that
+    /// leave, because their slots may go to others.
+    pub(crate) fn settle_affinities(&mut self, snapshot: &Snapshot) {
+        if self.affinities.used == 0 {
+            return;
+        }
+        let wanted = snapshot.policies.iter().filter(|p| p.affinity.is_some());
+        let by_name: HashMap<&str, &baton_api::Policy> =
+            wanted.map(|p| (p.name.as_str(), p)).collect();
+        let (mut stay, mut backends) = (HashSet::new(), HashSet::new());
+        for (slot, policy) in self.policies.iter().enumerate() {
+            let Some(spec) = by_name.get(policy.spec.name.as_str()) else {
+                continue;
+            };
+            stay.insert(slot as u16);
+            for end in spec.backends.iter().map(|b| b.endpoint) {
+                if let Some(index) = self.backend_ids.find(&to_addr(end.address()), end.port()) {
+                    backends.insert((slot as u16, index));
+                }
+            }
+        }
+        for id in self.affinities.ids().collect::<Vec<_>>() {
+            let entry = self.affinities.at(id);
+            let known = backends.contains(&(entry.policy, entry.backend));
+            if !stay.contains(&entry.policy) || (!known && entry.flows == 0) {
+                self.forget(id);
+            } else if !known {
+                entry.backend = NOWHERE;
+            }
+        }
+    }
+
+    /// Part of `check_invariants`.
+    pub(crate) fn check_affinities(&self) {
+        let table = &self.affinities;
+        let mut seen = 0;
+        for id in table.ids() {
+            seen += 1;
+            let entry = &table.entries[id as usize];
+            assert_eq!(table.find(entry.policy, &entry.client), Some(id));
+            let policy = &self.policies[usize::from(entry.policy)];
+            assert!(policy.spec.affinity.is_some(), "a client of no policy");
+            let open = self.flows.slots().iter().filter(|f| {
+                f.state != crate::states::State::Gone
+                    && (f.policy, f.client) == (entry.policy, entry.client)
+            });
+            assert!(entry.flows as usize <= open.count(), "flows of a client");
+            let timed = self.wheel.is_armed(self.affinity_timer(id));
+            assert_eq!(timed, entry.flows == 0, "timer of a client");
+            let known = self.backends.len() > usize::from(entry.backend);
+            assert!(known || entry.backend == NOWHERE);
+        }
+        assert_eq!(seen, table.used, "clients in use");
+        let armed = (0..table.limit()).filter(|id| self.wheel.is_armed(self.affinity_timer(*id)));
+        let without = table
+            .ids()
+            .filter(|id| table.entries[*id as usize].flows == 0);
+        assert_eq!(armed.count(), without.count(), "timers of clients");
+    }
+}
