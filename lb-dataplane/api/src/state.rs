@@ -97,6 +97,9 @@ pub struct BackendState {
     pub adoptable_reason: String,
     /// Flows that it owns.
     pub flows: u64,
+    /// Of these, the ones that can never move.
+    #[serde(default)]
+    pub pinned: u64,
     /// Requests sent without a response byte yet.
     pub outstanding: u64,
     /// Moving peak average of the time to the first response byte.

@@ -116,9 +116,8 @@ impl Engine {
     pub(crate) fn take_over(&mut self, id: FlowId) {
         let leg = std::mem::replace(&mut self.pending, Leg::NONE);
         let old = self.flows[id].owner;
-        let old_backend = &mut self.backends[usize::from(old.backend)];
-        old_backend.assign(old.port, Use::Standby(id));
-        old_backend.flows -= 1;
+        self.backends[usize::from(old.backend)].assign(old.port, Use::Standby(id));
+        self.leaves(id, old.backend);
         self.own_leg(id, leg);
         self.flows[id].standby = old;
     }

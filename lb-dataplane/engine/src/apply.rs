@@ -299,6 +299,7 @@ impl Engine {
                 identities.push(hasher.finish());
                 members.push(Member {
                     backend: id,
+                    identity: hasher.finish(),
                     weight: backend.weight,
                     draining: backend.draining,
                     unhealthy: false,

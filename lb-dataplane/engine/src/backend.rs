@@ -100,6 +100,8 @@ pub(crate) struct Backend {
     pub(crate) probe: Probe,
     /// Flows that it owns.
     pub(crate) flows: u32,
+    /// Of these, the ones that never move.
+    pub(crate) pinned: u32,
     pub(crate) requests: u64,
     pub(crate) moves_in: u64,
     pub(crate) moves_out: u64,
@@ -140,6 +142,7 @@ impl Backend {
             estimate: Estimate::default(),
             probe: Probe::default(),
             flows: 0,
+            pinned: 0,
             requests: 0,
             moves_in: 0,
             moves_out: 0,

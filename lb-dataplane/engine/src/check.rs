@@ -119,6 +119,13 @@ impl Engine {
         }
         assert_eq!(used, backend.legs_used, "legs of {}", backend.name);
         assert_eq!(owned, backend.flows, "flows of {}", backend.name);
+        let pinned = self
+            .flows
+            .slots()
+            .iter()
+            .filter(|f| f.owner.is_some() && f.owner.backend == index && f.pin.is_some());
+        let pinned = pinned.count();
+        assert_eq!(pinned, backend.pinned as usize, "pins of {}", backend.name);
         let all = self.settings.ports.clone().filter(|p| *p != 0).count();
         assert_eq!(backend.ports.free() + used as usize, all, "ports");
         let waiting = self.flows.slots().iter().filter(|f| {

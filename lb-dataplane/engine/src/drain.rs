@@ -220,7 +220,7 @@ impl Engine {
         if !leg.is_some() {
             return;
         }
-        self.backends[usize::from(leg.backend)].flows -= 1;
+        self.leaves(id, leg.backend);
         self.close_leg(now, id, leg, self.flows[id].client_next, out);
     }
 

@@ -430,16 +430,23 @@ impl Engine {
         let backend = &mut self.backends[usize::from(leg.backend)];
         backend.assign(leg.port, Use::Owner(id));
         backend.flows += 1;
+        backend.pinned += u32::from(self.flows[id].pin.is_some());
         self.flows[id].owner = leg;
+    }
+
+    /// The flow is not the backend's any more.
+    pub(crate) fn leaves(&mut self, id: FlowId, backend: u16) {
+        let backend = &mut self.backends[usize::from(backend)];
+        backend.flows -= 1;
+        backend.pinned -= u32::from(self.flows[id].pin.is_some());
     }
 
     /// Takes the owner leg off the flow; its port is free from `free_at_ms` on.
     pub(crate) fn drop_owner(&mut self, id: FlowId, free_at_ms: u64) {
         let leg = self.flows[id].owner;
         if leg.is_some() {
-            let backend = &mut self.backends[usize::from(leg.backend)];
-            backend.flows -= 1;
-            backend.release(leg.port, free_at_ms);
+            self.leaves(id, leg.backend);
+            self.backends[usize::from(leg.backend)].release(leg.port, free_at_ms);
             self.flows[id].owner = Leg::NONE;
         }
     }

@@ -158,6 +158,9 @@ impl Engine {
             return;
         }
         flow.pin = Some(why);
+        if flow.owner.is_some() {
+            self.backends[usize::from(flow.owner.backend)].pinned += 1;
+        }
         let policy = &mut self.policies[usize::from(flow.policy)];
         policy.pins[why.number()] += 1;
         self.drop_guard(id);

@@ -20,6 +20,8 @@ const ALIKE_US: u64 = 512;
 #[derive(Clone, Copy)]
 pub(crate) struct Member {
     pub(crate) backend: u16,
+    /// Of its address and port: slots are used again for other backends.
+    pub(crate) identity: u64,
     pub(crate) weight: u16,
     pub(crate) draining: bool,
     /// The policy's active check says no.
@@ -467,7 +469,7 @@ impl Policy {
         (self.lost, self.pins) = (old.lost, old.pins);
         let known = || old.pools.iter().flat_map(|p| &p.members);
         for member in self.pools.iter_mut().flat_map(|p| &mut p.members) {
-            if let Some(known) = known().find(|m| m.backend == member.backend) {
+            if let Some(known) = known().find(|m| m.identity == member.identity) {
                 (member.unhealthy, member.pace) = (known.unhealthy, known.pace);
             }
         }

@@ -203,6 +203,7 @@ impl Engine {
                 adoptable: b.probe.adoptable(now),
                 adoptable_reason: b.probe.words(now).to_owned(),
                 flows: u64::from(b.flows),
+                pinned: u64::from(b.pinned),
                 outstanding: u64::from(b.estimate.outstanding()),
                 first_byte: Micros(b.estimate.average_us(now.0)),
                 requests_total: b.requests,

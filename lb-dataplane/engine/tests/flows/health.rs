@@ -281,6 +281,26 @@ fn an_active_check_decides_and_takes_its_word_back() {
         .set_health(w.now, "web", endpoint(pod(false, 9)), Some(false));
 }
 
+/// A pod that takes the place of another in the tables has not failed that one's checks.
+#[test]
+fn a_new_pod_does_not_inherit_the_verdict_about_an_old_one() {
+    let mut w = World::new(2);
+    let old = endpoint(pod(false, 1));
+    w.engine.set_health(w.now, "web", old, Some(false));
+    assert_eq!(health(&w, 1), "unhealthy: its active check fails");
+    w.change(|s| {
+        let backend = &mut s.policies[0].backends[1];
+        backend.name = "new".into();
+        backend.endpoint = endpoint(pod(false, 7));
+    });
+    assert_eq!(health(&w, 1), "up");
+    // The same one keeps its own.
+    w.engine
+        .set_health(w.now, "web", endpoint(pod(false, 7)), Some(false));
+    w.change(|s| s.policies[0].backends.reverse());
+    assert_eq!(health(&w, 0), "unhealthy: its active check fails");
+}
+
 #[test]
 fn with_too_few_usable_backends_all_are_used() {
     let mut p = policy(4);
