@@ -2,6 +2,9 @@
 //!
 //! The only place after start that allocates. A slot that left the snapshot stays until the last flow that
 //! refers to it is gone, and is then used again.
+//!
+//! Packets wait meanwhile, so a policy that is as it was is left as it is: one changed policy among hundreds costs what
+//! looking at the others costs (`make bench-engine`, `apply`).
 
 use crate::{
     Engine,
@@ -10,10 +13,15 @@ use crate::{
     flow::{Addr, from_addr, to_addr},
     lookup::Lookup,
     policy::{Member, Pace, Policy, Pool},
+    states::State,
 };
 use baton_api::{Endpoint, Snapshot, SnapshotError};
 use siphasher::sip::SipHasher13;
-use std::{collections::HashMap, hash::Hasher, net::IpAddr};
+use std::{
+    collections::{HashMap, HashSet},
+    hash::Hasher,
+    net::IpAddr,
+};
 
 /// Why a snapshot was not applied. Nothing has changed then.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -53,6 +61,19 @@ pub enum ApplyError {
     },
 }
 
+/// Backends that a snapshot has placed so far, and where the search for free slots goes on.
+#[derive(Default)]
+struct NewSlots {
+    placed: HashMap<(Addr, u16), usize>,
+    free: usize,
+}
+
+/// Slots of frontends without flows, once they are known, the lowest last.
+#[derive(Default)]
+struct FrontendSlots {
+    free: Option<Vec<u16>>,
+}
+
 impl Engine {
     /// Puts `snapshot` in force. Flows stay where they are.
     ///
@@ -60,7 +81,7 @@ impl Engine {
     /// The snapshot is not used at all then.
     pub fn apply(&mut self, now: Instant, snapshot: &Snapshot) -> Result<(), ApplyError> {
         let now = self.engine_time(now);
-        snapshot.validate()?;
+        snapshot.validate_but(|policy| self.has(policy))?;
         if snapshot.generation < self.generation {
             return Err(ApplyError::Stale {
                 offered: snapshot.generation,
@@ -91,7 +112,7 @@ impl Engine {
     }
 
     fn check(&self, snapshot: &Snapshot) -> Result<(), ApplyError> {
-        let mut backends = std::collections::HashSet::new();
+        let mut backends = HashSet::new();
         let mut ends: HashMap<(IpAddr, u16), Endpoint> = HashMap::new();
         for (p, policy) in snapshot.policies.iter().enumerate() {
             for (i, frontend) in policy.frontends.iter().enumerate() {
@@ -154,14 +175,17 @@ impl Engine {
             }
         }
         let first = self.generation == 0;
+        let mut new = NewSlots::default();
         let all = snapshot.policies.iter();
         for (policy, backend) in all.flat_map(|p| p.backends.iter().map(move |b| (p, b))) {
             let known = self.backends.len();
-            let index = self.backend_slot(backend);
+            let index = self.backend_slot(backend, &mut new);
             let slot = &mut self.backends[index];
             slot.listed = true;
             slot.draining |= backend.draining;
-            slot.name.clone_from(&backend.name);
+            if slot.name != backend.name {
+                slot.name.clone_from(&backend.name);
+            }
             slot.spec.get_or_insert_with(|| policy.health.clone());
             slot.slow_start_ms = slot.slow_start_ms.max(policy.slow_start.0 / 1_000);
             if !first && index >= known {
@@ -179,47 +203,73 @@ impl Engine {
     }
 
     /// The slot of a backend: its own, or one that nobody refers to any more, or a new one.
-    fn backend_slot(&mut self, backend: &baton_api::Backend) -> usize {
+    fn backend_slot(&mut self, backend: &baton_api::Backend, new: &mut NewSlots) -> usize {
         let (addr, port) = (to_addr(backend.endpoint.address()), backend.endpoint.port());
-        if let Some(index) = self
-            .backends
-            .iter()
-            .position(|b| b.addr == addr && b.port == port)
+        // The look-up is from before this snapshot: a slot may be another backend's by now.
+        let old = self.backend_ids.find(&addr, port).map(usize::from);
+        if let Some(index) = old
+            && (self.backends[index].addr, self.backends[index].port) == (addr, port)
         {
             return index;
+        }
+        if let Some(index) = new.placed.get(&(addr, port)) {
+            return *index;
         }
         let v6 = backend.endpoint.address().is_ipv6();
         let name = backend.name.clone();
         let fresh = Backend::new(name, addr, port, v6, &self.settings.ports, &mut self.rng);
-        match self
+        // None in front of it comes free while a snapshot is placed.
+        while self
             .backends
-            .iter()
-            .position(|b| !b.listed && b.legs_used == 0)
+            .get(new.free)
+            .is_some_and(|b| b.listed || b.legs_used > 0)
         {
-            Some(index) => {
-                self.backends[index] = fresh;
-                index
-            }
-            None => {
-                self.backends.push(fresh);
-                self.backends.len() - 1
-            }
+            new.free += 1;
         }
+        let index = new.free;
+        if index < self.backends.len() {
+            self.backends[index] = fresh;
+        } else {
+            self.backends.push(fresh);
+        }
+        new.placed.insert((addr, port), index);
+        index
+    }
+
+    /// Whether a policy is in force just so.
+    fn has(&self, spec: &baton_api::Policy) -> bool {
+        let index = self.policy_ids.get(&spec.name);
+        index.is_some_and(|index| {
+            let policy = &self.policies[usize::from(*index)];
+            policy.listed && policy.spec == *spec
+        })
     }
 
     fn place_policies(&mut self, snapshot: &Snapshot) {
+        // What stays as it is keeps its slots: its backends are named still, so theirs are the same too.
+        let same: Vec<bool> = snapshot.policies.iter().map(|p| self.has(p)).collect();
         for policy in &mut self.policies {
             policy.listed = false;
         }
         for frontend in &mut self.frontends {
             frontend.listed = false;
         }
+        // All that stay are marked first, so that no new policy takes a slot that is still named.
         for spec in &snapshot.policies {
-            let policy = Policy::new(spec.clone(), self.pools(spec));
-            let index = self.policy_slot(policy);
+            if let Some(index) = self.policy_ids.get(&spec.name) {
+                self.policies[usize::from(*index)].listed = true;
+            }
+        }
+        let mut frontends = FrontendSlots::default();
+        for (spec, same) in snapshot.policies.iter().zip(same) {
+            let index = if same {
+                self.policy_ids[&spec.name]
+            } else {
+                self.policy_slot(spec)
+            };
             for endpoint in &spec.frontends {
                 for address in self.expand(*endpoint) {
-                    self.frontend_slot(to_addr(address), endpoint.port(), index);
+                    self.frontend_slot(to_addr(address), endpoint.port(), index, &mut frontends);
                 }
             }
         }
@@ -236,53 +286,65 @@ impl Engine {
         self.frontend_ids = Lookup::build(entries.into_iter());
     }
 
-    fn policy_slot(&mut self, mut policy: Policy) -> u16 {
-        let name = &policy.spec.name;
-        if let Some(index) = self.policies.iter().position(|p| p.spec.name == *name) {
-            policy.inherit(&self.policies[index]);
+    /// Puts a new or changed policy into its slot, or into one that nobody refers to any more, or into a new one.
+    fn policy_slot(&mut self, spec: &baton_api::Policy) -> u16 {
+        if let Some(index) = self.policy_ids.get(&spec.name).copied() {
+            let at = usize::from(index);
+            let old = std::mem::take(&mut self.policies[at].pools);
+            let mut policy = Policy::new(spec.clone(), self.pools(spec, &old));
+            policy.inherit(&self.policies[at], &old);
+            self.policies[at] = policy;
+            return index;
+        }
+        let policy = Policy::new(spec.clone(), self.pools(spec, &[]));
+        let free = self.policies.iter().position(|p| !p.listed && p.flows == 0);
+        let index = free.unwrap_or(self.policies.len());
+        if index < self.policies.len() {
+            self.policy_ids.remove(&self.policies[index].spec.name);
             self.policies[index] = policy;
-            return index as u16;
+        } else {
+            self.policies.push(policy);
         }
-        match self.policies.iter().position(|p| !p.listed && p.flows == 0) {
-            Some(index) => {
-                self.policies[index] = policy;
-                index as u16
-            }
-            None => {
-                self.policies.push(policy);
-                (self.policies.len() - 1) as u16
-            }
-        }
+        self.policy_ids.insert(spec.name.clone(), index as u16);
+        index as u16
     }
 
-    fn frontend_slot(&mut self, addr: Addr, port: u16, policy: u16) {
+    fn frontend_slot(&mut self, addr: Addr, port: u16, policy: u16, slots: &mut FrontendSlots) {
         let slot = FrontendSlot {
             addr,
             port,
             policy,
             listed: true,
         };
-        let same = |f: &FrontendSlot| f.addr == addr && f.port == port;
-        if let Some(index) = self.frontends.iter().position(same) {
+        let old = self.frontend_ids.find(&addr, port).map(usize::from);
+        if let Some(index) = old
+            && (self.frontends[index].addr, self.frontends[index].port) == (addr, port)
+        {
             self.frontends[index] = slot;
             return;
         }
-        let free =
-            (0..self.frontends.len()).find(|i| {
-                !self.frontends[*i].listed
-                    && !self.flows.slots().iter().any(|f| {
-                        f.state != crate::states::State::Gone && usize::from(f.frontend) == *i
-                    })
-            });
-        match free {
-            Some(index) => self.frontends[index] = slot,
-            None => self.frontends.push(slot),
+        // Which are in use is asked once, and only if there is a new one.
+        let free = slots.free.get_or_insert_with(|| {
+            let live = self.flows.slots().iter();
+            let live = live.filter(|f| f.state != State::Gone);
+            let in_use: HashSet<u16> = live.map(|f| f.frontend).collect();
+            let all = 0..self.frontends.len() as u16;
+            all.rev().filter(|i| !in_use.contains(i)).collect()
+        });
+        while let Some(index) = free.pop() {
+            let old = &mut self.frontends[usize::from(index)];
+            if !old.listed {
+                *old = slot;
+                return;
+            }
         }
+        self.frontends.push(slot);
     }
 
-    fn pools(&self, spec: &baton_api::Policy) -> [Pool; 2] {
+    /// The members of a policy; `old` are the ones that it had.
+    fn pools(&self, spec: &baton_api::Policy, old: &[Pool]) -> [Pool; 2] {
         [false, true].map(|v6| {
-            let (mut members, mut identities) = (Vec::new(), Vec::new());
+            let mut members = Vec::new();
             for backend in spec
                 .backends
                 .iter()
@@ -296,7 +358,6 @@ impl Engine {
                 let mut hasher = SipHasher13::new();
                 hasher.write(&addr);
                 hasher.write_u16(backend.endpoint.port());
-                identities.push(hasher.finish());
                 members.push(Member {
                     backend: id,
                     identity: hasher.finish(),
@@ -306,7 +367,7 @@ impl Engine {
                     pace: Pace::default(),
                 });
             }
-            Pool::new(members, &identities, spec.algorithm)
+            Pool::new(members, spec.algorithm, old.get(usize::from(v6)))
         })
     }
 

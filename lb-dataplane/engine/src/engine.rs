@@ -19,7 +19,7 @@ use crate::{
     wheel::Wheel,
 };
 use baton_packet::{AdoptionKey, ChecksumState, Decoded, Mac, Segment};
-use std::{net::IpAddr, ops::RangeInclusive};
+use std::{collections::HashMap, net::IpAddr, ops::RangeInclusive};
 
 /// Microseconds on a monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,6 +105,8 @@ pub struct Engine {
     pub(crate) flows: FlowTable,
     pub(crate) frontends: Vec<FrontendSlot>,
     pub(crate) frontend_ids: Lookup,
+    /// Slots of policies by name.
+    pub(crate) policy_ids: HashMap<String, u16>,
     pub(crate) policies: Vec<Policy>,
     pub(crate) backends: Vec<Backend>,
     pub(crate) backend_ids: Lookup,
@@ -181,6 +183,7 @@ impl Engine {
             flows: FlowTable::new(limits.flows, keys),
             frontends: Vec::new(),
             frontend_ids: Lookup::build([].into_iter()),
+            policy_ids: HashMap::new(),
             policies: Vec::new(),
             backends: Vec::new(),
             backend_ids: Lookup::build([].into_iter()),

@@ -12,6 +12,7 @@ use crate::{
     wrr::Wrr,
 };
 use baton_api::{Algorithm, BackendFailure, MigrationMode};
+use std::sync::Arc;
 
 /// Expected waits below this are all alike: wake-ups on a busy machine take as long.
 const ALIKE_US: u64 = 512;
@@ -28,6 +29,13 @@ pub(crate) struct Member {
     pub(crate) unhealthy: bool,
     /// Moves onto it.
     pub(crate) pace: Pace,
+}
+
+impl Member {
+    /// Its weight for new flows.
+    fn share(&self) -> u16 {
+        if self.draining { 0 } else { self.weight }
+    }
 }
 
 /// What was done within the present second.
@@ -77,7 +85,7 @@ impl Ties {
 /// The members of one address family.
 pub(crate) struct Pool {
     pub(crate) members: Vec<Member>,
-    maglev: Option<Maglev>,
+    maglev: Option<Arc<Maglev>>,
     wrr: Wrr,
     rotor: usize,
     /// Too few are usable to leave the others out.
@@ -116,17 +124,18 @@ impl Default for Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(members: Vec<Member>, identities: &[u64], algorithm: Algorithm) -> Self {
-        let weight = |m: &Member| if m.draining { 0 } else { m.weight };
+    /// `old` is what the policy had: its table is used again where nothing of it changes, as building one takes milliseconds.
+    pub(crate) fn new(members: Vec<Member>, algorithm: Algorithm, old: Option<&Pool>) -> Self {
         let maglev = (algorithm == Algorithm::Maglev && !members.is_empty()).then(|| {
-            let table: Vec<_> = identities
-                .iter()
-                .zip(&members)
-                .map(|(id, m)| (*id, weight(m)))
-                .collect();
-            Maglev::build(&table)
+            let rows = |members: &[Member]| -> Vec<(u64, u16)> {
+                members.iter().map(|m| (m.identity, m.share())).collect()
+            };
+            let table = rows(&members);
+            let same = old.filter(|old| rows(&old.members) == table);
+            let known = same.and_then(|old| old.maglev.clone());
+            known.unwrap_or_else(|| Arc::new(Maglev::build(&table)))
         });
-        let weights: Vec<u16> = members.iter().map(weight).collect();
+        let weights: Vec<u16> = members.iter().map(Member::share).collect();
         Self {
             members,
             maglev,
@@ -460,14 +469,14 @@ impl Policy {
     }
 
     /// The counts of its predecessor under the same name go on.
-    pub(crate) fn inherit(&mut self, old: &Policy) {
+    pub(crate) fn inherit(&mut self, old: &Policy, pools: &[Pool]) {
         (self.pace, self.flows) = (old.pace, old.flows);
         self.flows_total = old.flows_total;
         self.moves_total = old.moves_total;
         self.rollbacks_total = old.rollbacks_total;
         (self.rescues, self.replays) = (old.rescues, old.replays);
         (self.lost, self.pins) = (old.lost, old.pins);
-        let known = || old.pools.iter().flat_map(|p| &p.members);
+        let known = || pools.iter().flat_map(|p| &p.members);
         for member in self.pools.iter_mut().flat_map(|p| &mut p.members) {
             if let Some(known) = known().find(|m| m.identity == member.identity) {
                 (member.unhealthy, member.pace) = (known.unhealthy, known.pace);

@@ -1,8 +1,9 @@
 //! Snapshots put in force while flows live.
 
 use crate::common::{Conn, Dest, World, conn::*, endpoint, frontend, pod, policy, settings};
-use baton_api::{Algorithm, MigrationMode};
-use baton_engine::{ApplyError, Counter, DropReason, Verdict};
+use baton_api::{Algorithm, Micros, MigrationMode, Policy, PolicyState, Snapshot};
+use baton_engine::{ApplyError, Counter, DropReason, Engine, Instant, Verdict};
+use proptest::prelude::*;
 
 #[test]
 fn a_changed_policy_touches_no_flow() {
@@ -248,4 +249,105 @@ fn two_policies_are_told_apart_by_their_frontends() {
     let (flows, _) = w.engine.flows(w.now, 0, 10);
     assert_eq!(flows.len(), 2);
     assert_ne!(flows[0].policy, flows[1].policy);
+}
+
+const ALGORITHMS: [Algorithm; 4] = [
+    Algorithm::LeastOutstanding,
+    Algorithm::WeightedRoundRobin,
+    Algorithm::Maglev,
+    Algorithm::Random,
+];
+
+/// A policy named by `number` with some of eight pods, which policies share.
+fn some_policy(number: usize, pods: u8, odd: u8, algorithm: usize, address: u8) -> Policy {
+    let mut p = policy(8);
+    p.name = format!("p{number}");
+    p.frontends = vec![endpoint(
+        format!("10.9.{address}.1:{}", 80 + number)
+            .parse()
+            .expect("an address"),
+    )];
+    p.backends.retain(|b| {
+        let index = b.endpoint.address();
+        (0..8).any(|i| pods >> i & 1 == 1 && (pod(false, i).ip() == index))
+    });
+    for (i, backend) in p.backends.iter_mut().enumerate() {
+        backend.weight = u16::from(odd >> (i % 8) & 1) + 1;
+        backend.draining = odd & pods == 1 << i;
+    }
+    p.algorithm = ALGORITHMS[algorithm];
+    p
+}
+
+/// What a state says that does not depend on what was before.
+fn plain(mut policies: Vec<PolicyState>) -> Vec<PolicyState> {
+    policies.sort_by(|a, b| a.name.cmp(&b.name));
+    for backend in policies.iter_mut().flat_map(|p| &mut p.backends) {
+        // Since when a drain goes on depends on the past; whether there is one does not.
+        if let Some(drain) = &mut backend.drain {
+            drain.since = Micros(0);
+            drain.left = Micros(0);
+        }
+    }
+    policies
+}
+
+proptest! {
+    /// Slots are used again and policies that stay are left alone; nobody may notice.
+    #[test]
+    fn snapshots_in_a_row_come_to_the_same_as_the_last_one_alone(
+        all in proptest::collection::vec(
+            proptest::collection::btree_map(0usize..5, (any::<u8>(), any::<u8>(), 0usize..4, 0u8..2), 0..5),
+            1..8,
+        ),
+    ) {
+        let now = Instant(50_000_000);
+        let snapshots: Vec<Snapshot> = all
+            .into_iter()
+            .zip(1..)
+            .map(|(policies, generation)| Snapshot {
+                generation,
+                policies: policies
+                    .into_iter()
+                    .map(|(n, (pods, odd, algorithm, address))| some_policy(n, pods, odd, algorithm, address))
+                    .collect(),
+            })
+            .collect();
+        let last = snapshots.last().expect("at least one");
+        let mut row = Engine::new(settings(), now).expect("settings");
+        for snapshot in &snapshots {
+            row.apply(now, snapshot).expect("a good snapshot");
+            row.check_invariants();
+        }
+        let mut alone = Engine::new(settings(), now).expect("settings");
+        alone.apply(now, last).expect("a good snapshot");
+        let listed = |engine: &Engine| {
+            let names: Vec<_> = last.policies.iter().map(|p| p.name.clone()).collect();
+            let mut policies = engine.state(now).policies;
+            policies.retain(|p| names.contains(&p.name));
+            plain(policies)
+        };
+        prop_assert_eq!(listed(&row), listed(&alone));
+        let steering = |engine: &Engine| {
+            let mut all = engine.steering();
+            all.sort_unstable();
+            all
+        };
+        prop_assert_eq!(steering(&row), steering(&alone));
+    }
+}
+
+/// Round robin goes on where it was when another policy changes.
+#[test]
+fn a_policy_that_is_as_it_was_is_left_alone() {
+    let mut p = policy(3);
+    p.algorithm = Algorithm::WeightedRoundRobin;
+    let mut w = World::with(settings(), p);
+    let first = w.open(0).pod;
+    w.change(|s| s.policies.push(some_policy(3, 0b111, 0, 0, 1)));
+    let second = w.open(1).pod;
+    w.change(|s| s.policies[1].algorithm = Algorithm::Random);
+    let mut all = vec![first, second, w.open(2).pod];
+    all.sort_unstable();
+    assert_eq!(all, [0, 1, 2]);
 }
