@@ -8,11 +8,12 @@ ITERATIONS ?= 2000000
 MIGRATIONS ?= 1000000
 # Tests build once, with all checks on (see [profile.ci] in Cargo.toml).
 CI := --profile ci
-PURE := -p baton-packet -p baton-api -p baton-guard -p baton-engine -p baton-model -p baton-sim
+PURE := -p baton-packet -p baton-api -p baton-guard -p baton-engine -p baton-model -p baton-sim \
+        -p baton-index -p baton-crds -p baton-push -p baton-tls -p baton-operator
 ROOT := -p baton-xsk -p baton-adopter -p host-shim -p lb-dataplane -p baton-lab -p baton-demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-ns lint deny \
+.PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-ns lint deny \
         generate bench-engine bench-compare bench-migration bench-rescue fuzz clean
 
 help: ## Show this menu
@@ -22,7 +23,7 @@ setup: ## Install what build, demo and tests need (Debian packages, Rust)
 	@tools/setup.sh
 
 build: setup ## Build the binaries in target/release
-	$(CARGO) build --release -p lb-dataplane -p host-shim -p baton-demo
+	$(CARGO) build --release -p lb-dataplane -p host-shim -p baton-operator -p baton-demo
 
 demo: build ## The main job: live connections move between real servers, also off killed ones; report in target/demo
 	target/release/baton-demo demo --seconds $(SECONDS)
@@ -52,6 +53,10 @@ test-root: setup ## Tests of the crates that need root and namespaces, without t
 	$(CARGO) build $(CI) --workspace --bins
 	$(CARGO) test $(CI) $(ROOT)
 
+test-api: setup ## The custom resources and the operator against a real kube-apiserver (built once, with Go)
+	$(CARGO) build $(CI) -p baton-operator -p lb-dataplane
+	$(CARGO) test $(CI) -p baton-operator-tests
+
 test-ns: setup ## Namespace tests with real nginx and redis
 	$(CARGO) build $(CI) --workspace --bins
 	$(CARGO) test $(CI) -p baton-ns -- --test-threads=1
@@ -64,9 +69,10 @@ deny: ## Licences, sources and duplicate crates (installs cargo-deny)
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
 	cargo-deny check bans licenses sources
 
-generate: ## Write the generated files anew (docs/generated, docs/adoption-vectors.json)
+generate: ## Write the generated files anew (docs/generated, crds/generated, docs/adoption-vectors.json)
 	BATON_GENERATE=1 $(CARGO) test -p baton-engine --test states
 	BATON_GENERATE=1 $(CARGO) test -p baton-engine --test vectors every_drop
+	BATON_GENERATE=1 $(CARGO) test -p baton-crds --test generated
 	-BATON_UPDATE_VECTORS=1 $(CARGO) test -p baton-packet --test vectors
 
 bench-engine: ## Nanoseconds and instructions per packet (criterion, callgrind)

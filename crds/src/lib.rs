@@ -1,2 +1,40 @@
-//! Skeleton.
+//! The custom resource types of Baton: what an admin writes, what the operator answers, what is refused and why.
+//!
+//! Owns the fields, their bounds and rules, the generated YAML and the check of a manifest without a server. Knows
+//! nothing of watching, of the cluster's other objects and of dataplanes.
 #![forbid(unsafe_code)]
+
+mod behaviour;
+mod check;
+mod condition;
+mod dataplane;
+mod generate;
+mod policy;
+mod rules;
+mod status;
+mod text;
+
+pub use behaviour::{
+    ActiveCheck, BackendFailure, Drain, Health, Migration, MigrationMode, OnDeadline, Timeouts,
+};
+pub use check::{Checker, FILE_BYTES_MAX, LIST_DEPTH_MAX, PROBLEMS_MAX, Problem, Report, check};
+pub use condition::{Condition, ConditionStatus, ConditionType};
+pub use dataplane::{
+    BatonDataplane, BatonDataplaneSpec, BatonDataplaneStatus, DataplaneInstance, DataplaneLimits,
+    LegPorts, PodSelector,
+};
+pub use generate::{DefinitionFile, GenerateError, definitions, files};
+pub use policy::{
+    Affinity, Algorithm, ClientIp, DataplaneSelector, Listener, LoadBalancerPolicy,
+    LoadBalancerPolicySpec, PodDeletionCost, Protocol, TargetKind, TargetRef, Transport, Weights,
+};
+pub use status::{
+    BackendFigures, Count, DrainFigures, Drained, Draining, LoadBalancerPolicyStatus, PinnedFlows,
+    STATUS_BACKENDS_MAX, STATUS_CLASSES_MAX, STATUS_DRAINS_MAX, STATUS_PINNED_MAX,
+};
+pub use text::{Duration, ServicePort, StatusCodes};
+
+/// The API group of the kinds.
+pub const GROUP: &str = "baton.dev";
+/// Their only version.
+pub const VERSION: &str = "v1alpha1";

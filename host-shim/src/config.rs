@@ -2,11 +2,12 @@
 
 use baton_adopter::{DEFAULT_PIN_DIR, EPOCHS, Netns};
 use baton_config::{
-    ConfigError, Document, Place,
+    ConfigError, ControlTls, Document, FolderError, KEYS_EXPECTED, KeyFile, KeysField, Place,
     key::{DIGITS, Key, KeyError},
     logging::LogFormat,
     reader_words,
 };
+use baton_tls::{Material, Name};
 use serde::Deserialize;
 use std::{
     collections::HashMap,
@@ -29,7 +30,14 @@ const OTHERS: u32 = 0o077;
 pub struct Config {
     pub keys: Vec<EpochKey>,
     pub pods: Vec<Pod>,
+    /// Where the HTTP side listens without TLS.
     pub control: Option<SocketAddr>,
+    /// Where it listens with mutual TLS, and what its files hold.
+    pub control_tls: Option<(SocketAddr, Material)>,
+    /// Where only health and metrics are answered.
+    pub probes: Option<SocketAddr>,
+    /// The files beside the configuration that were read; a change of one of them is a change of the configuration.
+    pub files: Vec<PathBuf>,
     pub log: Log,
     pub pin: PathBuf,
 }
@@ -38,7 +46,6 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochKey {
     pub epoch: u8,
-    pub file: PathBuf,
     pub key: Key,
 }
 
@@ -73,20 +80,16 @@ pub enum LogLevel {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawConfig {
-    keys: Vec<RawKey>,
+    keys: KeysField,
     #[serde(default)]
     pods: Vec<RawPod>,
     control: Option<String>,
+    #[serde(rename = "controlTls")]
+    control_tls: Option<ControlTls>,
+    probes: Option<String>,
     #[serde(default)]
     log: Log,
     pin: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawKey {
-    epoch: u8,
-    file: PathBuf,
 }
 
 #[derive(Deserialize)]
@@ -109,7 +112,13 @@ enum RawNetns {
 fn expected(field: &str) -> Option<&'static str> {
     let last = field.rsplit('.').next().unwrap_or(field);
     Some(match last.split('[').next().unwrap_or(last) {
-        "keys" => "a list of one or two {epoch: NUMBER, file: PATH}",
+        "keys" => KEYS_EXPECTED,
+        "directory" => "the path of a directory with files epoch-N and current",
+        "controlTls" => {
+            "{listen: ADDRESS:PORT, certificate: FILE, key: FILE, clientAuthority: FILE}"
+        }
+        "certificate" | "clientAuthority" => "the path of a file with certificates (PEM)",
+        "key" => "the path of a file with a private key (PEM) that only its owner can read",
         "epoch" => "a whole number from 0 to 255",
         "file" => "the path of a file with 32 hexadecimal digits that only its owner can read",
         "pods" => {
@@ -120,7 +129,7 @@ fn expected(field: &str) -> Option<&'static str> {
         "path" | "pin" => "an absolute path",
         "name" => "a name of letters, digits, `-`, `.`, `_` (and `/` for pods)",
         "interface" => "the name of an interface in the pod, such as eth0",
-        "control" => "an address and a port, such as 127.0.0.1:9901",
+        "control" | "listen" | "probes" => "an address and a port, such as 127.0.0.1:9901",
         "log" => "{format: text or json, level: error, warn, info, debug or trace}",
         "format" => "text or json",
         "level" => "error, warn, info, debug or trace",
@@ -148,7 +157,7 @@ impl Config {
                 ..ConfigError::new(file, problem).with_place(place)
             }
         };
-        raw.check(refuse)
+        raw.check(file.parent().unwrap_or(Path::new("")), refuse)
     }
 }
 
@@ -158,7 +167,7 @@ fn malformed(file: &Path, document: &Document, e: &serde_saphyr::Error) -> Confi
     let problem = reader_words(e);
     let field = place.and_then(|p| document.field_at(p));
     // A name that the parser already lists alternatives for needs no second list.
-    let listed = problem.contains("expected one of");
+    let listed = problem.contains("expected one of") || problem.contains(KEYS_EXPECTED);
     let right = field.as_deref().filter(|_| !listed).and_then(expected);
     ConfigError {
         field: field.unwrap_or_default(),
@@ -189,42 +198,31 @@ fn key_problem(file: &Path, error: &KeyError) -> String {
 }
 
 impl RawConfig {
-    fn check(self, refuse: impl Fn(String, String) -> ConfigError) -> Result<Config, ConfigError> {
-        if self.keys.is_empty() || self.keys.len() > KEYS_MAX {
-            return Err(refuse(
-                "keys".into(),
-                format!("{} keys are given", self.keys.len()),
-            ));
-        }
-        let mut keys: Vec<EpochKey> = Vec::new();
-        for (at, raw) in self.keys.into_iter().enumerate() {
-            if let Some(other) = keys
-                .iter()
-                .position(|k| k.epoch % EPOCHS == raw.epoch % EPOCHS)
-            {
-                return Err(refuse(
-                    format!("keys[{at}].epoch"),
-                    format!(
-                        "{} is the same epoch as keys[{other}] (they count modulo {EPOCHS})",
-                        raw.epoch
-                    ),
-                ));
-            }
-            let key = Key::read(&raw.file, OTHERS)
-                .map_err(|e| refuse(format!("keys[{at}].file"), key_problem(&raw.file, &e)))?;
-            keys.push(EpochKey {
-                epoch: raw.epoch,
-                file: raw.file,
-                key,
+    /// `folder` is where the configuration lies.
+    fn check(
+        self,
+        folder: &Path,
+        refuse: impl Fn(String, String) -> ConfigError,
+    ) -> Result<Config, ConfigError> {
+        let (keys, mut files) = read_keys(&self.keys, folder, &refuse)?;
+        let address = |field: &str, text: Option<String>| {
+            let parsed = text.map(|text| {
+                let wrong = |_| refuse(field.into(), format!("`{text}` is no such address"));
+                text.parse().map_err(wrong)
             });
-        }
-        let control = self
-            .control
-            .map(|text| {
-                text.parse()
-                    .map_err(|_| refuse("control".into(), format!("`{text}` is no such address")))
-            })
-            .transpose()?;
+            parsed.transpose()
+        };
+        let control = address("control", self.control)?;
+        let probes = address("probes", self.probes)?;
+        let control_tls = match self.control_tls {
+            None => None,
+            Some(tls) => {
+                files.extend(tls.files(folder).each().map(Path::to_owned));
+                let material = tls.read(folder, Name::Shim);
+                let material = material.map_err(|(field, problem)| refuse(field, problem))?;
+                Some((tls.listen, material))
+            }
+        };
         let pin = self.pin.unwrap_or_else(|| DEFAULT_PIN_DIR.into());
         if !pin.is_absolute() {
             return Err(refuse(
@@ -236,10 +234,58 @@ impl RawConfig {
             keys,
             pods: check_pods(self.pods, refuse)?,
             control,
+            control_tls,
+            probes,
+            files,
             log: self.log,
             pin,
         })
     }
+}
+
+/// The keys, the one to sign with first, and the files that were read.
+fn read_keys(
+    field: &KeysField,
+    folder: &Path,
+    refuse: impl Fn(String, String) -> ConfigError,
+) -> Result<(Vec<EpochKey>, Vec<PathBuf>), ConfigError> {
+    let list = match field {
+        KeysField::Files(list) => list,
+        KeysField::Folder(keys) => {
+            let files = keys.watched(folder);
+            let read = keys.read(folder, OTHERS).map_err(|error| {
+                let words = match &error {
+                    FolderError::Key { file, source } => key_problem(file, source),
+                    other => other.to_string(),
+                };
+                refuse("keys.directory".into(), words)
+            })?;
+            let keys = read.into_iter().map(|k| EpochKey {
+                epoch: k.epoch,
+                key: k.key,
+            });
+            return Ok((keys.collect(), files));
+        }
+    };
+    if list.is_empty() || list.len() > KEYS_MAX {
+        return Err(refuse(
+            "keys".into(),
+            format!("{} keys are given", list.len()),
+        ));
+    }
+    let mut keys: Vec<EpochKey> = Vec::new();
+    for (at, KeyFile { epoch, file }) in list.iter().enumerate() {
+        if let Some(other) = keys.iter().position(|k| k.epoch % EPOCHS == epoch % EPOCHS) {
+            return Err(refuse(
+                format!("keys[{at}].epoch"),
+                format!("{epoch} is the same epoch as keys[{other}] (they count modulo {EPOCHS})"),
+            ));
+        }
+        let key = Key::read(file, OTHERS)
+            .map_err(|e| refuse(format!("keys[{at}].file"), key_problem(file, &e)))?;
+        keys.push(EpochKey { epoch: *epoch, key });
+    }
+    Ok((keys, list.iter().map(|key| key.file.clone()).collect()))
 }
 
 fn check_pods(

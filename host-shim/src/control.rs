@@ -1,6 +1,7 @@
-//! The HTTP side: health, readiness, metrics and state, all read-only. Owns paths and status codes.
+//! The HTTP side: health, readiness, metrics and state, all read-only. Owns paths, status codes and who gets in where.
 
 use crate::{metrics, shim::Shim};
+use baton_tls::Server;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -15,7 +16,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    sync::Semaphore,
+};
 use tracing::{debug, warn};
 
 /// A scraper, a probe and a person; more wait their turn.
@@ -23,15 +28,47 @@ const CONNECTIONS_MAX: usize = 32;
 /// A client that sends nothing gives its place back.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A connection ends after this, so that nobody holds a place for long by not taking an answer, and no client stays for
+/// long that a new authority would not let in.
+const AGE_LIMIT: Duration = Duration::from_secs(300);
+
+/// Who comes in how.
+#[derive(Clone)]
+pub enum Door {
+    /// Anybody who reaches it, for everything.
+    Plain,
+    /// Only the operator, for everything. Who has no certificate holds a place for 5 s at most.
+    Tls(Arc<Server>),
+    /// Anybody, for health and metrics.
+    Probes,
+}
+
+impl Door {
+    fn paths(&self) -> &'static [&'static str] {
+        match self {
+            Self::Plain | Self::Tls(_) => &["/healthz", "/readyz", "/metrics", "/v1/state"],
+            Self::Probes => &["/healthz", "/readyz", "/metrics"],
+        }
+    }
+}
+
+/// What is behind the doors.
+pub struct Control {
+    /// The daemon's work.
+    pub shim: Arc<Mutex<Shim>>,
+    /// TLS towards the operator, if it is configured.
+    pub tls: Option<Arc<Server>>,
+}
+
 /// Serves until the task is dropped.
-pub async fn serve(listener: TcpListener, shim: Arc<Mutex<Shim>>) {
+pub async fn serve(listener: TcpListener, control: Arc<Control>, door: Door) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
             return;
         };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, as a rule; the next connection may find some.
                 warn!(%error, "control: accept failed");
@@ -39,30 +76,44 @@ pub async fn serve(listener: TcpListener, shim: Arc<Mutex<Shim>>) {
                 continue;
             }
         };
-        let shim = Arc::clone(&shim);
+        let (control, door) = (Arc::clone(&control), door.clone());
         tokio::spawn(async move {
-            let service = service_fn(|request| {
-                let response = answer(&request, &shim);
-                async move { Ok::<_, Infallible>(response) }
-            });
-            let served = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
-            if let Err(error) = served {
-                debug!(%error, "control: connection ended");
+            match &door {
+                Door::Plain | Door::Probes => http(stream, &control, door.paths()).await,
+                Door::Tls(server) => match server.accept(stream).await {
+                    Ok(stream) => http(stream, &control, door.paths()).await,
+                    // Counted in the metrics, by reason; anybody can cause it.
+                    Err(refusal) => debug!(%peer, %refusal, "control: a TLS handshake failed"),
+                },
             }
             drop(place);
         });
     }
 }
 
-fn answer(request: &Request<Incoming>, shim: &Mutex<Shim>) -> Response<Full<Bytes>> {
+/// Answers the requests of one connection.
+async fn http<S>(stream: S, control: &Control, paths: &'static [&'static str])
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let service = service_fn(|request| {
+        let response = answer(&request, control, paths);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Ok(Err(error)) = tokio::time::timeout(AGE_LIMIT, served).await {
+        debug!(%error, "control: connection ended");
+    }
+}
+
+fn answer(request: &Request<Incoming>, control: &Control, paths: &[&str]) -> Response<Full<Bytes>> {
     const TEXT: &str = "text/plain; charset=utf-8";
     let path = request.uri().path();
-    if !["/healthz", "/readyz", "/metrics", "/v1/state"].contains(&path) {
-        let known = "known: /healthz /readyz /metrics /v1/state\n";
+    if !paths.contains(&path) {
+        let known = format!("known: {}\n", paths.join(" "));
         return respond(StatusCode::NOT_FOUND, TEXT, known.into());
     }
     if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -71,7 +122,7 @@ fn answer(request: &Request<Incoming>, shim: &Mutex<Shim>) -> Response<Full<Byte
     if path == "/healthz" {
         return respond(StatusCode::OK, TEXT, "ok\n".into());
     }
-    let shim = shim.lock().unwrap_or_else(PoisonError::into_inner);
+    let shim = control.shim.lock().unwrap_or_else(PoisonError::into_inner);
     if path == "/readyz" {
         let (attached, all) = shim.attached();
         let text = format!("{attached} of {all} pods have the adopter\n");
@@ -96,7 +147,7 @@ fn answer(request: &Request<Incoming>, shim: &Mutex<Shim>) -> Response<Full<Byte
     };
     drop(shim);
     if path == "/metrics" {
-        return match metrics::text(&state) {
+        return match metrics::text(&state, control.tls.as_deref()) {
             Ok(text) => respond(StatusCode::OK, prometheus::TEXT_FORMAT, text.into()),
             Err(error) => respond(
                 StatusCode::INTERNAL_SERVER_ERROR,

@@ -1,12 +1,13 @@
 //! The state as Prometheus metrics. Names carry units and `_total`; labels come from fixed strings.
 
 use crate::shim::State;
+use baton_tls::{Reason, Server};
 use prometheus::{
     Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 /// The text format of Prometheus. The figures live in the kernel and in the shim, so a registry is filled per scrape.
-pub fn text(state: &State) -> prometheus::Result<Vec<u8>> {
+pub fn text(state: &State, tls: Option<&Server>) -> prometheus::Result<Vec<u8>> {
     let registry = Registry::new();
     let info = IntGaugeVec::new(
         Opts::new(
@@ -65,6 +66,22 @@ pub fn text(state: &State) -> prometheus::Result<Vec<u8>> {
     )?;
     registry.register(Box::new(failures.clone()))?;
     failures.inc_by(state.attach_failures);
+
+    if let Some(counts) = tls.map(Server::counts) {
+        let handshakes = IntCounterVec::new(
+            Opts::new(
+                "baton_shim_control_tls_handshakes_total",
+                "TLS handshakes with the control API's clients, by result.",
+            ),
+            &["result"],
+        )?;
+        registry.register(Box::new(handshakes.clone()))?;
+        let count = |result, value| handshakes.with_label_values(&[result]).inc_by(value);
+        count("accepted", counts.accepted());
+        for reason in Reason::ALL {
+            count(reason.label(), counts.refused(reason));
+        }
+    }
 
     for (name, help, value) in [
         (

@@ -1,7 +1,13 @@
 //! The daemon's loop: signals, changed files, pods that come and go. Decides when, never what.
 
-use crate::{config::Config, control, logging, shim::Shim};
+use crate::{
+    config::Config,
+    control::{self, Control, Door},
+    logging,
+    shim::Shim,
+};
 use anyhow::Context;
+use baton_tls::{Name, Server};
 use notify::{RecursiveMode, Watcher};
 use std::{
     path::{Path, PathBuf},
@@ -12,6 +18,7 @@ use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::mpsc,
+    task::JoinSet,
     time::{MissedTickBehavior, interval, sleep},
 };
 use tracing::{error, info, warn};
@@ -37,12 +44,14 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
     let mut hangup = signal(SignalKind::hangup()).context("SIGHUP")?;
-    let listener = match config.control {
-        Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
-            format!("control: cannot listen on {address}; is another host-shim running?")
-        })?),
+    let tls = match &config.control_tls {
+        Some((_, material)) => Some(Arc::new(
+            Server::new(Name::Shim, Name::Operator, material.clone())
+                .context("controlTls cannot be used")?,
+        )),
         None => None,
     };
+    let doors = open(&config, tls.as_ref()).await?;
     let shim = Arc::new(Mutex::new(Shim::start(&config)?));
     let (attached, all) = lock(&shim).attached();
     info!(
@@ -51,13 +60,25 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
         pods = all,
         "running"
     );
-    let control = listener.map(|l| tokio::spawn(control::serve(l, Arc::clone(&shim))));
+    let control = Arc::new(Control {
+        shim: Arc::clone(&shim),
+        tls,
+    });
+    let mut serving = JoinSet::new();
+    for (listener, door) in doors {
+        serving.spawn(control::serve(listener, Arc::clone(&control), door));
+    }
 
     let (changed, mut changes) = mpsc::channel::<()>(1);
     let mut watch = Watch::new(changed);
     if watch.follow(file, &config) {
         // What changed between the first reading and the watch.
-        reload(file, &mut config, &shim, "a file changed during the start");
+        reload(
+            file,
+            &mut config,
+            &control,
+            "a file changed during the start",
+        );
     }
     let mut attend = interval(ATTEND_EVERY);
     attend.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -76,16 +97,13 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
                 "a file changed"
             }
         };
-        reload(file, &mut config, &shim, because);
+        reload(file, &mut config, &control, because);
         if watch.follow(file, &config) {
-            reload(file, &mut config, &shim, because);
+            reload(file, &mut config, &control, because);
         }
     }
 
-    if let Some(control) = control {
-        control.abort();
-        let _ = control.await;
-    }
+    serving.shutdown().await;
     if keep_on_exit {
         info!("leaving the adopter in place for the next host-shim");
         return Ok(());
@@ -100,8 +118,29 @@ fn lock(shim: &Mutex<Shim>) -> std::sync::MutexGuard<'_, Shim> {
     shim.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn reload(file: &Path, config: &mut Config, shim: &Mutex<Shim>, because: &str) {
-    let mut shim = lock(shim);
+/// Binds all places of the configuration.
+async fn open(
+    config: &Config,
+    tls: Option<&Arc<Server>>,
+) -> anyhow::Result<Vec<(TcpListener, Door)>> {
+    let tls = config.control_tls.as_ref().map(|(at, _)| *at).zip(tls);
+    let wanted = [
+        config.control.map(|at| ("control", at, Door::Plain)),
+        tls.map(|(at, server)| ("controlTls.listen", at, Door::Tls(Arc::clone(server)))),
+        config.probes.map(|at| ("probes", at, Door::Probes)),
+    ];
+    let mut doors = Vec::new();
+    for (field, address, door) in wanted.into_iter().flatten() {
+        let listener = TcpListener::bind(address).await.with_context(|| {
+            format!("{field}: cannot listen on {address}; is another host-shim running?")
+        })?;
+        doors.push((listener, door));
+    }
+    Ok(doors)
+}
+
+fn reload(file: &Path, config: &mut Config, control: &Control, because: &str) {
+    let mut shim = lock(&control.shim);
     let next = match Config::read(file) {
         Ok(next) => next,
         Err(refusal) => {
@@ -115,6 +154,12 @@ fn reload(file: &Path, config: &mut Config, shim: &Mutex<Shim>, because: &str) {
     }
     for (field, fixed) in [
         ("control", next.control != config.control),
+        (
+            "controlTls.listen",
+            next.control_tls.as_ref().map(|(at, _)| at)
+                != config.control_tls.as_ref().map(|(at, _)| at),
+        ),
+        ("probes", next.probes != config.probes),
         ("log", next.log != config.log),
         ("pin", next.pin != config.pin),
     ] {
@@ -123,6 +168,13 @@ fn reload(file: &Path, config: &mut Config, shim: &Mutex<Shim>, because: &str) {
                 field,
                 "a change of this field takes effect at the next start"
             );
+        }
+    }
+    if let (Some(server), Some((_, material))) = (&control.tls, &next.control_tls) {
+        match server.replace(material.clone()) {
+            Ok(true) => info!("the certificate of the control API is exchanged"),
+            Ok(false) => {}
+            Err(problem) => error!(%problem, "the certificate of the control API stays"),
         }
     }
     match shim.apply(&next) {
@@ -167,7 +219,7 @@ impl Watch {
         let Some(watcher) = &mut self.watcher else {
             return false;
         };
-        let files = std::iter::once(file).chain(config.keys.iter().map(|k| k.file.as_path()));
+        let files = std::iter::once(file).chain(config.files.iter().map(PathBuf::as_path));
         let mut wanted: Vec<PathBuf> = files
             .map(|f| match f.parent() {
                 Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),

@@ -16,6 +16,8 @@ pub struct Shim {
     pods: Vec<PodState>,
     started: Instant,
     swept: bool,
+    /// Epochs of the configured keys, the one to sign with first.
+    epochs: Vec<u8>,
     pub reloads: Reloads,
     attach_failures: u64,
 }
@@ -34,8 +36,10 @@ pub struct State {
     pub version: &'static str,
     pub kernel: String,
     pub uptime_seconds: u64,
-    /// Modulo 16, as on the wire.
+    /// Those that are live in the kernel, which keeps them modulo 16; with the configured number where there is one.
     pub key_epochs: Vec<u8>,
+    /// The configured one that dataplanes sign with. Pods answer with the key of the question.
+    pub signing_epoch: Option<u8>,
     pub config_reloads: u64,
     pub config_refusals: u64,
     pub attach_failures: u64,
@@ -83,6 +87,7 @@ impl Shim {
             pods: Vec::new(),
             started: Instant::now(),
             swept: false,
+            epochs: Vec::new(),
             reloads: Reloads::default(),
             attach_failures: 0,
         };
@@ -102,7 +107,8 @@ impl Shim {
                 info!(epoch, "key epoch retired");
             }
         }
-        info!(epochs = ?config.keys.iter().map(|k| k.epoch).collect::<Vec<_>>(), "key epochs live");
+        self.epochs = config.keys.iter().map(|k| k.epoch).collect();
+        info!(epochs = ?self.epochs, "key epochs live");
         let keep = |pod: &Pod| config.pods.iter().any(|p| p == pod);
         let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pods)
             .into_iter()
@@ -247,7 +253,8 @@ impl Shim {
             version: env!("CARGO_PKG_VERSION"),
             kernel: baton_adopter::kernel::release(),
             uptime_seconds: self.started.elapsed().as_secs(),
-            key_epochs: self.adopter.live_epochs()?,
+            key_epochs: named(&self.adopter.live_epochs()?, &self.epochs),
+            signing_epoch: self.epochs.first().copied(),
             config_reloads: self.reloads.good,
             config_refusals: self.reloads.refused,
             attach_failures: self.attach_failures,
@@ -265,6 +272,14 @@ impl Shim {
             .count();
         (attached, self.pods.len())
     }
+}
+
+/// Live epochs, which are modulo 16, with the numbers that the configuration has for them.
+fn named(live: &[u8], configured: &[u8]) -> Vec<u8> {
+    let name = |live: &u8| configured.iter().find(|c| *c % EPOCHS == *live).copied();
+    live.iter()
+        .map(|live| name(live).unwrap_or(*live))
+        .collect()
 }
 
 /// Whether a pod has an adopter on an interface that is gone, or that its name leads to no more.

@@ -1,6 +1,9 @@
 //! The userspace packet path of Baton: `run` serves traffic, the other commands check and ask.
 
 mod args;
+#[cfg(test)]
+#[path = "../tls/tests/support/mod.rs"]
+mod certificates;
 mod clock;
 mod commands;
 mod config;

@@ -7,8 +7,9 @@ use crate::{
     commands::{Command, WorkerHandle},
     config::{Change, ConfigError, Loaded, Sources, Watcher, compare},
     control::{
-        self, Control, Facts,
+        Control, Facts,
         metrics::Metrics,
+        serve::{self, Door, Gates},
         snapshot::{Refusal, Snapshots},
     },
     health, logging, neighbour, preflight,
@@ -18,6 +19,7 @@ use anyhow::{Context as _, bail};
 use baton_config::logging::Level;
 use baton_engine::{Engine, Settings};
 use baton_packet::Mac;
+use baton_tls::{Name, Server};
 use baton_xsk::{Port, Steering};
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -67,7 +69,20 @@ async fn serve(file: &Path, loaded: Loaded, sources: Sources, level: Level) -> a
     config
         .check_snapshot(&config.snapshot(1), &addresses)
         .map_err(|error| ConfigError::at(file, error.path, error.problem))?;
-    let listener = control::bind(config.control).await?;
+    let listener = serve::bind("control", config.control).await?;
+    let tls = match (&config.control_tls, loaded.tls.clone()) {
+        (Some(tls), Some(material)) => {
+            let server = Server::new(Name::Dataplane, Name::Operator, material)
+                .context("`controlTls` cannot be used")?;
+            let listener = serve::bind("controlTls.listen", tls.listen).await?;
+            Some((listener, Arc::new(server)))
+        }
+        _ => None,
+    };
+    let probes = match config.probes {
+        Some(address) => Some(serve::bind("probes", address).await?),
+        None => None,
+    };
     let port = open_port(&loaded, &addresses)?;
     let mode = port.mode();
     let engine = engine(&loaded, &addresses, &port)?;
@@ -77,11 +92,18 @@ async fn serve(file: &Path, loaded: Loaded, sources: Sources, level: Level) -> a
     let network = Arc::new(neighbour::Health::default());
     let control = Arc::new(Control {
         snapshots: Snapshots::new(worker.clone(), config.clone(), addresses.clone()),
-        metrics: Metrics::new(config, mode.label(), Arc::clone(&network))?,
+        metrics: Metrics::new(
+            config,
+            mode.label(),
+            Arc::clone(&network),
+            tls.as_ref().map(|(_, server)| Arc::clone(server)),
+        )?,
         health: Arc::clone(&network),
         failures: Arc::default(),
         facts: Facts::new(&config.interface, loaded.key_epochs()),
         worker: worker.clone(),
+        tls: tls.as_ref().map(|(_, server)| Arc::clone(server)),
+        gates: Gates::default(),
     });
     let packets = Worker::new(
         engine,
@@ -100,20 +122,36 @@ async fn serve(file: &Path, loaded: Loaded, sources: Sources, level: Level) -> a
         config.ports.range(),
     );
     let mut checks = tokio::spawn(checks);
-    if !config.policies.is_empty() {
+    if let Some(policies) = &config.policies {
         control
             .snapshots
-            .take_file(config.policies.clone())
+            .take_file(policies.clone())
             .await
             .map_err(|refusal| explain(file, refusal))?;
     }
-    tokio::spawn(control::serve(listener, Arc::clone(&control)));
+    let offer = |listener, door| tokio::spawn(serve::serve(listener, Arc::clone(&control), door));
+    offer(listener, Door::Plain);
+    if let Some((listener, server)) = tls {
+        offer(listener, Door::Tls(server));
+    }
+    if let Some(listener) = probes {
+        offer(listener, Door::Probes);
+    }
+    if !config.control.ip().is_loopback() {
+        warn!(
+            control = %config.control,
+            "whoever reaches this address may change what is served: set `control` to a loopback address and use `controlTls` and `probes`"
+        );
+    }
     info!(
         interface = config.interface,
         mode = mode.label(),
         addresses = ?addresses,
         ports = %config.ports,
         control = %config.control,
+        control_tls = config.control_tls.as_ref().map(|tls| tls.listen.to_string()),
+        probes = config.probes.map(|at| at.to_string()),
+        policies = if config.policies.is_some() { "from the file" } else { "pushed" },
         "serving"
     );
 
@@ -303,21 +341,41 @@ impl Reloader<'_> {
         Ok(())
     }
 
+    /// New connections of the operator see the new certificate; open ones stay.
+    fn use_tls(&self, new: &mut Loaded) -> anyhow::Result<()> {
+        let (Some(server), Some(material)) = (&self.control.tls, &new.tls) else {
+            // Whether there is TLS at all changes with a restart only.
+            new.tls.clone_from(&self.current.tls);
+            return Ok(());
+        };
+        if server.replace(material.clone())? {
+            info!("the certificate of the control API is exchanged");
+        }
+        Ok(())
+    }
+
     async fn apply(&mut self, mut new: Loaded, change: &Change) -> anyhow::Result<()> {
         if change.keys {
             self.use_keys(&new).await?;
         }
-        // New keys make a new generation too where the file is the source, so that whoever changed it sees
-        // that it is in force.
-        if change.policies || change.keys && !new.config.policies.is_empty() {
-            let policies = new.config.policies.clone();
-            if let Err(refusal) = self.control.snapshots.take_file(policies).await {
-                if change.keys {
-                    self.use_keys(&self.current).await?;
+        let snapshots = &self.control.snapshots;
+        match &new.config.policies {
+            // What is in force stays until the operator pushes.
+            None => snapshots.leave_to_pushes().await,
+            // New keys make a new generation too where the file is the source, so that whoever changed it sees
+            // that it is in force.
+            Some(policies) if change.policies || change.keys => {
+                let policies = policies.clone();
+                if let Err(refusal) = snapshots.take_file(policies).await {
+                    if change.keys {
+                        self.use_keys(&self.current).await?;
+                    }
+                    return Err(explain(self.file, refusal));
                 }
-                return Err(explain(self.file, refusal));
             }
+            Some(_) => {}
         }
+        self.use_tls(&mut new)?;
         if change.log_level {
             self.level.set(new.config.log.filter()?)?;
         }

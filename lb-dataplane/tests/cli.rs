@@ -88,7 +88,7 @@ fn check_refuses_with_file_line_field_and_what_was_expected() {
         (
             "name: web",
             "name: 'w w'",
-            "dataplane.yaml:5: policies[0].name: `w w` is not a name: expected 1 to 127 letters, digits, `-`, `.`, `_` or `/`",
+            "dataplane.yaml:5: policies[0].name: `w w` is not a name: expected 1 to 143 letters, digits, `-`, `.`, `_` or `/`",
         ),
         (
             "interface:",

@@ -1,3 +1,61 @@
-//! Skeleton.
+//! The controller of Baton: `run` programs dataplanes from objects of Kubernetes, the other commands check and print.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod args;
+mod check;
+mod connect;
+mod core;
+#[cfg(test)]
+mod fake_api;
+mod fleet;
+mod health;
+mod http;
+mod kind;
+mod latest;
+mod leader;
+mod lease;
+mod ledger;
+mod manifest;
+mod metrics;
+mod objects;
+mod outbox;
+mod peers;
+mod push_metrics;
+mod run;
+mod secrets;
+mod shutdown;
+mod source;
+mod state_dir;
+mod status;
+mod translate;
+mod words;
+mod writer;
+
+use args::Command;
+use std::process::ExitCode;
+
+/// Wrong usage, as clap has it.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let complain = |error: &anyhow::Error, code: u8| {
+        eprintln!("baton-operator: {error:#}");
+        ExitCode::from(code)
+    };
+    let done = match args::parse() {
+        Err(error) => return complain(&error, USAGE),
+        Ok(Command::Run(run)) => run::run(*run).map(|()| ExitCode::SUCCESS),
+        Ok(Command::Check(files)) => check::run(&files),
+        Ok(Command::Crds) => print_crds().map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| complain(&error, 1))
+}
+
+fn print_crds() -> anyhow::Result<()> {
+    use std::io::Write as _;
+    let mut out = std::io::stdout().lock();
+    for file in baton_crds::files()? {
+        out.write_all(file.yaml.as_bytes())?;
+    }
+    Ok(())
+}

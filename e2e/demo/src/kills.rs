@@ -4,7 +4,7 @@
 //! reset or closed under the client is an error, and so is every answer that is not right to the last byte. The client
 //! connects again and goes on.
 
-use crate::{kill_report::KillSide, progress::Progress, report::grouped};
+use crate::{kill_report::KillSide, progress::Progress, report::grouped, run::WEB};
 use anyhow::Result;
 use baton_api::PolicyState;
 use baton_lab::{Dataplane, Haproxy, HttpEcho, Lab, Listen, LoadOptions, Nginx};
@@ -22,7 +22,6 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// Load before the first kill and after the last.
 const CALM: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(50);
-const POLICY: &str = "web";
 
 /// Kills behind the running dataplane.
 pub fn behind_baton(
@@ -138,6 +137,6 @@ fn run(
 /// Rescues and replays of the demo's policy so far.
 fn figures(dataplane: &Dataplane) -> Result<(u64, u64)> {
     let state = dataplane.state()?;
-    let web = state.policies.iter().find(|p| p.name == POLICY);
+    let web = state.policies.iter().find(|p| p.name == WEB);
     Ok(web.map_or((0, 0), |p: &PolicyState| (p.rescues_total, p.replays_total)))
 }

@@ -49,9 +49,9 @@ struct DemoArguments {
     /// Length of each of the two runs
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Number of pods
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=26))]
-    pods: u16,
+    /// What is served: a directory of manifests, from which the operator programs the dataplane
+    #[arg(long, default_value = "e2e/demo/manifests")]
+    manifests: PathBuf,
     /// CPU limit of the first pod, in percent of one CPU
     #[arg(long, default_value_t = 5.0)]
     throttle: f64,

@@ -1,6 +1,8 @@
 //! The demo: two runs of wrk, migration off and on, with one pod throttled; redis-benchmark with a migration per
 //! command; then pods that are killed under load.
 //!
+//! Its only input is a directory of ordinary manifests, which the operator reads and the dataplane is programmed with.
+//!
 //! Beside wrk runs a client of our own on 16 paced connections from another client namespace. It checks every
 //! byte, which wrk does not, and gives the latency over time for the plot.
 
@@ -12,18 +14,21 @@ use crate::{
     report::{RedisSide, Report, Settings, Side, grouped, wrapped},
 };
 use anyhow::{Context, Result, ensure};
-use baton_api::{Algorithm, Migration, MigrationMode, Policy, Protocol, State};
+use baton_api::State;
 use baton_lab::{
-    Counts, Dataplane, HttpEcho, Lab, LoadOptions, Nginx, NginxOptions, Options, REDIS_PORT,
-    RedisBenchOptions, WrkOptions, policy,
+    Counts, Dataplane, HttpEcho, Lab, LoadOptions, NginxOptions, Operator, Options, REDIS_PORT,
+    RedisBenchOptions, WrkOptions,
 };
 use std::{
-    fs,
-    net::SocketAddr,
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
+/// Pods of the manifests.
+const PODS: u16 = 4;
+/// What the dataplane calls the manifests' policies: namespace, name, listener.
+pub const WEB: &str = "shop/web/http";
+const REDIS: &str = "shop/redis/redis";
 /// wrk's persistent connections.
 const CONNECTIONS: u32 = 64;
 /// The checking client's connections: enough that some start on the throttled pod (each does with chance 1 in 4).
@@ -46,39 +51,35 @@ const ADOPTABLE_DEADLINE: Duration = Duration::from_secs(10);
 /// Runs the demo. `true` if it showed what it is for.
 pub fn demo(arguments: &DemoArguments) -> Result<bool> {
     eprintln!(
-        "Setting up {} pods with nginx and redis around a router, clients and a dataplane …",
-        arguments.pods
+        "Setting up {PODS} pods with nginx and redis around a router, clients and a dataplane …"
     );
     let options = Options {
-        pods: usize::from(arguments.pods),
+        pods: usize::from(PODS),
         second_client: true,
         ..Options::default()
     };
     let lab = Lab::new("demo", &options)?;
-    let (mut nginx, mut redis) = (Vec::new(), Vec::new());
+    let mut nginx = Vec::new();
+    let mut redis = Vec::new();
     for pod in lab.pods() {
         nginx.push((pod.name().to_owned(), pod.nginx(&NginxOptions::default())?));
-        redis.push((pod.name().to_owned(), pod.redis()?));
+        redis.push(pod.redis()?);
     }
-    let shim = lab.shim(&lab.shim_config()?)?;
+    let operator = lab.operator(&arguments.manifests)?;
+    let shim = lab.shim(&lab.operated_shim(&operator)?)?;
     let slow = &lab.pods()[0];
     slow.throttle(arguments.throttle)?;
 
-    let web = |mode| web_policy(&nginx, mode);
+    let config = lab.operated_dataplane(&operator)?;
+    lab.reserve_ports(&config)?;
     let off = {
-        let config = lab.dataplane_config(vec![web(MigrationMode::Never)])?;
-        lab.reserve_ports(&config)?;
         let dataplane = lab.dataplane(&config)?;
+        wait_adoptable(&dataplane)?;
         let side = http_run(&lab, &dataplane, arguments, "migration off")?;
         dataplane.stop()?;
         side
     };
-    let redis_servers: Vec<_> = redis
-        .iter()
-        .map(|(name, server)| (name.clone(), server.address()))
-        .collect();
-    let policies = vec![web(MigrationMode::WhenBetter), redis_policy(&redis_servers)];
-    let config = lab.dataplane_config(policies)?;
+    operator.edit("web.yaml", "    mode: Never\n", "    mode: WhenBetter\n")?;
     let dataplane = lab.dataplane(&config)?;
     wait_adoptable(&dataplane)?;
     let on = http_run(&lab, &dataplane, arguments, "migration on")?;
@@ -96,7 +97,7 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
     let report = Report {
         settings: Settings {
             seconds: arguments.seconds,
-            pods: arguments.pods,
+            pods: PODS,
             connections: CONNECTIONS,
             throttled_pod: slow.name().to_owned(),
             throttle_percent: arguments.throttle,
@@ -130,41 +131,12 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
     if arguments.keep {
         slow.throttle(arguments.throttle)?;
         lab.reserve_ports(&config)?;
-        hold(&lab, &lab.dataplane(&config)?);
+        hold(&lab, &operator, &lab.dataplane(&config)?);
     }
     shim.stop()?;
+    operator.stop()?;
     lab.remove()?;
     Ok(failures.is_empty())
-}
-
-fn web_policy(nginx: &[(String, Nginx)], mode: MigrationMode) -> Policy {
-    let servers: Vec<_> = nginx
-        .iter()
-        .map(|(name, server)| (name.clone(), server.address()))
-        .collect();
-    Policy {
-        // Both runs start alike: the same number of connections on each pod, the slow one included. Where a
-        // connection moves later is chosen by expected wait in any case.
-        algorithm: Algorithm::WeightedRoundRobin,
-        migration: Migration {
-            mode,
-            ..Migration::default()
-        },
-        ..policy("web", HTTP_PORT, &servers)
-    }
-}
-
-fn redis_policy(servers: &[(String, SocketAddr)]) -> Policy {
-    Policy {
-        protocol: Protocol::RequestResponse,
-        migration: Migration {
-            mode: MigrationMode::Always,
-            // Always means always: a command must not have to wait for the next move.
-            cooldown: Default::default(),
-            ..Migration::default()
-        },
-        ..policy("redis", REDIS_PORT, servers)
-    }
 }
 
 /// Waits until every backend's adopter has answered.
@@ -243,7 +215,7 @@ fn http_run(
         let requests: u64 = state
             .policies
             .iter()
-            .filter(|p| p.name == "web")
+            .filter(|p| p.name == WEB)
             .flat_map(|p| &p.backends)
             .map(|b| b.requests_total)
             .sum();
@@ -251,7 +223,7 @@ fn http_run(
         progress.tick(&format!(
             "{} requests, {} moved, connections {}",
             grouped(requests),
-            grouped(moves(&state, "web").0),
+            grouped(moves(&state, WEB).0),
             spread.join("/"),
         ));
         let _ = wrk.process.wait(SAMPLE_INTERVAL);
@@ -262,7 +234,7 @@ fn http_run(
     for pod in lab.pods() {
         per_pod.entry(pod.name().to_owned()).or_default();
     }
-    let (migrations, rollbacks) = moves(&dataplane.state()?, "web");
+    let (migrations, rollbacks) = moves(&dataplane.state()?, WEB);
     Ok(Side::new(&wrk, checked, per_pod, migrations, rollbacks))
 }
 
@@ -277,12 +249,12 @@ fn redis_run(lab: &Lab, dataplane: &Dataplane, arguments: &DemoArguments) -> Res
         // A thousand commands a second is far below what any machine that runs this does.
         deadline: Duration::from_secs(60 + arguments.redis_commands / 1_000),
     };
-    let before = moves(&dataplane.state()?, "redis");
+    let before = moves(&dataplane.state()?, REDIS);
     let mut bench = lab.client().redis_benchmark(&options)?;
     let mut progress = Progress::start("redis-benchmark", None);
     let start = Instant::now();
     while bench.process.try_wait()?.is_none() && start.elapsed() < options.deadline {
-        let moved = moves(&dataplane.state()?, "redis").0 - before.0;
+        let moved = moves(&dataplane.state()?, REDIS).0 - before.0;
         progress.tick(&format!(
             "{} commands moved their connection",
             grouped(moved)
@@ -291,7 +263,7 @@ fn redis_run(lab: &Lab, dataplane: &Dataplane, arguments: &DemoArguments) -> Res
     }
     progress.finish();
     let report = bench.join()?;
-    let after = moves(&dataplane.state()?, "redis");
+    let after = moves(&dataplane.state()?, REDIS);
     Ok(RedisSide {
         commands: report.commands,
         errors: report.errors,
@@ -302,7 +274,7 @@ fn redis_run(lab: &Lab, dataplane: &Dataplane, arguments: &DemoArguments) -> Res
 }
 
 /// Says how to look around, and waits for Ctrl-C, which removes everything.
-fn hold(lab: &Lab, dataplane: &Dataplane) {
+fn hold(lab: &Lab, operator: &Operator, dataplane: &Dataplane) {
     let enter = |name: &str| format!("ip netns exec {name} bash");
     println!(
         "\nThe lab stays up until Ctrl-C (files in {}).",
@@ -323,8 +295,8 @@ fn hold(lab: &Lab, dataplane: &Dataplane) {
         dataplane.address(HTTP_PORT)
     );
     println!(
-        "  configuration, reloaded when it changes: {}",
-        dataplane.config_path().display()
+        "  manifests, which count when they change: {}",
+        operator.manifests().display()
     );
     loop {
         thread::park();

@@ -39,6 +39,7 @@ pub struct Key {
 
 /// Configuration of `lb-dataplane`.
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct DataplaneConfig {
     /// Interface in its namespace.
     pub interface: String,
@@ -48,15 +49,52 @@ pub struct DataplaneConfig {
     pub mode: String,
     /// Control address.
     pub control: String,
+    /// Where the operator reaches it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control_tls: Option<ControlTls>,
     /// Log format and level.
     pub log: Log,
     /// Keys, newest last.
-    pub keys: Vec<Key>,
+    pub keys: Keys,
     /// Table sizes, where they differ from the defaults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// What it serves.
+    /// What it serves; with none, the operator says what.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<Policy>,
+}
+
+/// A control API with mutual TLS.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ControlTls {
+    /// Address and port.
+    pub listen: SocketAddr,
+    /// Certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Who signs the operator's certificate.
+    pub client_authority: PathBuf,
+}
+
+/// Adoption keys: named one by one, or a folder that the operator writes.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Keys {
+    /// By epoch.
+    Files(Vec<Key>),
+    /// `epoch-N` and `current`.
+    Folder {
+        /// The folder.
+        directory: PathBuf,
+    },
+}
+
+impl From<Vec<Key>> for Keys {
+    fn from(keys: Vec<Key>) -> Self {
+        Self::Files(keys)
+    }
 }
 
 /// How `lb-dataplane` logs.
@@ -70,13 +108,17 @@ pub struct Log {
 
 /// Configuration of `host-shim`.
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ShimConfig {
     /// Keys, newest last.
-    pub keys: Vec<Key>,
+    pub keys: Keys,
     /// Pods to install the adopter in.
     pub pods: Vec<ShimPod>,
     /// Control address.
     pub control: String,
+    /// Where the operator reaches it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control_tls: Option<ControlTls>,
     /// Directory on a bpf file system, for what must outlive a restart.
     pub pin: PathBuf,
 }
@@ -164,6 +206,7 @@ pub fn policy(name: &str, port: u16, backends: &[(String, SocketAddr)]) -> Polic
             })
             .collect(),
         algorithm: Default::default(),
+        affinity: None,
         protocol: Default::default(),
         migration: Migration::default(),
         on_backend_failure: Default::default(),
@@ -207,11 +250,12 @@ impl Lab {
             ports: "20000-59999".into(),
             mode: "auto".into(),
             control: DATAPLANE_CONTROL.into(),
+            control_tls: None,
             log: Log {
                 format: "text".into(),
                 level: "info".into(),
             },
-            keys: vec![self.key(1)?],
+            keys: vec![self.key(1)?].into(),
             limits: None,
             policies,
         })
@@ -258,7 +302,7 @@ impl Lab {
     /// If the bpf file system cannot be mounted.
     pub fn shim_config(&self) -> Result<ShimConfig> {
         Ok(ShimConfig {
-            keys: vec![self.key(1)?],
+            keys: vec![self.key(1)?].into(),
             pods: self
                 .pods()
                 .iter()
@@ -271,6 +315,7 @@ impl Lab {
                 })
                 .collect(),
             control: SHIM_CONTROL.into(),
+            control_tls: None,
             pin: self.bpf_directory()?,
         })
     }

@@ -337,6 +337,12 @@ impl Lab {
         &self.clients
     }
 
+    /// The node's address, as the dataplane's pod sees it.
+    #[must_use]
+    pub fn node_address(&self) -> IpAddr {
+        Ipv4Addr::new(10, 77, DATAPLANE_SUBNET, 1).into()
+    }
+
     /// The place of the dataplane, or of what stands in for it.
     #[must_use]
     pub fn dataplane_pod(&self) -> &Pod {

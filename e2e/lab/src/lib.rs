@@ -29,6 +29,7 @@ mod memcached_client;
 mod memcached_load;
 mod netns;
 mod nginx;
+mod operator;
 mod phase_server;
 mod phases;
 mod process;
@@ -47,8 +48,8 @@ mod timestamps;
 mod wrk;
 
 pub use baton::{
-    DATAPLANE_CONTROL, Dataplane, DataplaneConfig, Key, Log, SHIM_CONTROL, Shim, ShimConfig,
-    ShimNetns, ShimPod, policy, program,
+    ControlTls, DATAPLANE_CONTROL, Dataplane, DataplaneConfig, Key, Keys, Log, SHIM_CONTROL, Shim,
+    ShimConfig, ShimNetns, ShimPod, policy, program,
 };
 pub use command::run as run_command;
 pub use counter::{Counter, PostCount, Tally};
@@ -64,6 +65,7 @@ pub use memcached_client::MemcachedClient;
 pub use memcached_load::MemcachedCheck;
 pub use netns::Namespace;
 pub use nginx::{DOWNLOAD_BYTES, Nginx, NginxOptions, content, echo_body};
+pub use operator::Operator;
 pub use phase_server::PhaseServer;
 pub use phases::{Accepted, ClientStamps, PhaseClient, ServerStamps, target as phase_target};
 pub use process::{LISTEN_DEADLINE, Process, Spec};

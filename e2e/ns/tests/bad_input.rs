@@ -4,7 +4,7 @@
 
 use crate::http_without_error;
 use anyhow::{Context, Result, ensure};
-use baton_lab::{Process, Spec, program};
+use baton_lab::{Key, Process, Spec, program};
 use baton_ns::{FrameSocket, HTTP_PORT, RawIp, Scene, segment_of, tcp_packet, until, write_whole};
 use baton_packet::{Flags, complete_tcp_checksum};
 use std::{
@@ -57,7 +57,13 @@ fn what_keeps_the_dataplane_from_starting_is_said() -> Result<()> {
         &[&run],
         &["policies[0].frontends[0]", "20007"],
     )?;
-    let no_key = with(|c| c.keys[0].file = "no-such-key".into());
+    let no_key = with(|c| {
+        c.keys = vec![Key {
+            epoch: 1,
+            file: "no-such-key".into(),
+        }]
+        .into();
+    });
     refused(&scene, &no_key, &[&run], &["keys[0].file", "no-such-key"])?;
     Ok(())
 }

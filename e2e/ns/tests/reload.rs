@@ -3,7 +3,7 @@
 use crate::{more, no_error};
 use anyhow::{Context, Result, ensure};
 use baton_api::{MigrationMode, Snapshot};
-use baton_lab::{HttpEcho, Load};
+use baton_lab::{HttpEcho, Key, Load};
 use baton_ns::{Scene, always, never, until, write_whole};
 use rustix::process::Signal;
 use std::{
@@ -57,8 +57,19 @@ fn policies_change_under_load() -> Result<()> {
         generation: before.0.generation + 10,
         policies,
     };
-    let status = put_snapshot(&scene, &serde_json::to_string(&newer)?)?;
-    assert_eq!(status, 200);
+    let body = serde_json::to_string(&newer)?;
+    let held = put_snapshot(&scene, &body)?;
+    assert_eq!(held, 403, "as long as the file says what is served");
+    let mut file = serde_json::to_value(&scene.config)?;
+    file.as_object_mut()
+        .context("an object")?
+        .remove("policies");
+    write_whole(scene.dataplane()?.config_path(), &file.to_string())?;
+    until("pushed, as the file says nothing any more", || {
+        let status = put_snapshot(&scene, &body)?;
+        ensure!(status == 200, "{status}");
+        Ok(())
+    })?;
     assert_eq!(scene.state()?.generation, newer.generation);
     moves_as_configured(&scene, &load, MigrationMode::Always)?;
     let older = Snapshot {
@@ -80,8 +91,12 @@ fn sighup_reads_the_file_again() -> Result<()> {
     let folder = scene.lab.directory().join("elsewhere");
     fs::create_dir(&folder)?;
     let key = folder.join("key");
-    fs::copy(&scene.config.keys[0].file, &key)?;
-    scene.config.keys[0].file = key;
+    fs::copy(&scene.lab.key(1)?.file, &key)?;
+    scene.config.keys = vec![Key {
+        epoch: 1,
+        file: key,
+    }]
+    .into();
     scene.start()?;
     let load = HttpEcho::start(scene.lab.client().namespace(), scene.http_load(8, None)?)?;
     more(&load, 1_000)?;

@@ -107,7 +107,7 @@ fn keeping_shim(scene: &Scene) -> Result<Process> {
 }
 
 fn shim_keys(scene: &mut Scene, keys: &[&Key]) -> Result<()> {
-    scene.shim_config.keys = keys.iter().map(|k| (*k).clone()).collect();
+    scene.shim_config.keys = keys.iter().map(|k| (*k).clone()).collect::<Vec<_>>().into();
     let text = serde_json::to_string(&scene.shim_config)?;
     write_whole(scene.shim.as_ref().context("shim")?.config_path(), &text)?;
     until("the shim's keys changed", || {
@@ -118,7 +118,7 @@ fn shim_keys(scene: &mut Scene, keys: &[&Key]) -> Result<()> {
 }
 
 fn dataplane_keys(scene: &mut Scene, keys: &[&Key]) -> Result<()> {
-    scene.config.keys = keys.iter().map(|k| (*k).clone()).collect();
+    scene.config.keys = keys.iter().map(|k| (*k).clone()).collect::<Vec<_>>().into();
     let text = serde_json::to_string(&scene.config)?;
     write_whole(scene.dataplane()?.config_path(), &text)?;
     let epochs: Vec<u8> = keys.iter().map(|k| k.epoch).collect();

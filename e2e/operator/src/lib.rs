@@ -1,2 +1,17 @@
-//! Skeleton.
+//! What the tests of the operator share: a real API server with Baton's definitions and the operator's RBAC installed.
+//!
+//! Owns how manifests get there and what the server says to them. The server itself is `baton-apiserver`; what the
+//! operator does with the objects is tested in `tests/`.
 #![forbid(unsafe_code)]
+
+pub mod apply;
+pub mod cluster;
+pub mod dataplane;
+pub mod manifests;
+pub mod operator;
+pub mod scene;
+
+/// Where the operator lives, as its manifests in `operator/rbac` say.
+pub const OPERATOR_NAMESPACE: &str = "baton-system";
+/// The operator's ServiceAccount there.
+pub const OPERATOR: &str = "baton-operator";

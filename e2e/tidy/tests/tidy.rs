@@ -30,6 +30,7 @@ const PURE: &[(&str, &[&str])] = &[
         ],
     ),
     ("baton-model", &["baton-engine", "stateright"]),
+    ("baton-index", &["baton-api", "serde", "thiserror"]),
 ];
 
 /// Which packages of ours each package may use (tests aside).
@@ -53,11 +54,32 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "baton-packet",
             "baton-xsk",
             "baton-config",
+            "baton-tls",
         ],
     ),
     ("baton-adopter", &[]),
-    ("host-shim", &["baton-adopter", "baton-config"]),
-    ("baton-config", &[]),
+    ("host-shim", &["baton-adopter", "baton-config", "baton-tls"]),
+    ("baton-config", &["baton-tls"]),
+    ("baton-tls", &[]),
+    ("baton-crds", &["baton-api", "baton-config"]),
+    ("baton-index", &["baton-api"]),
+    ("baton-push", &["baton-api", "baton-tls"]),
+    (
+        "baton-operator",
+        &[
+            "baton-api",
+            "baton-config",
+            "baton-crds",
+            "baton-index",
+            "baton-push",
+            "baton-tls",
+        ],
+    ),
+    ("baton-apiserver", &[]),
+    (
+        "baton-operator-tests",
+        &["baton-apiserver", "baton-api", "baton-crds", "baton-tls"],
+    ),
     ("baton-lab", &["baton-api"]),
     ("baton-demo", &["baton-lab", "baton-api"]),
     ("baton-ns", &["baton-lab", "baton-api", "baton-packet"]),

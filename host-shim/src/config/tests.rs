@@ -125,6 +125,33 @@ fn refusals_name_line_field_and_what_was_expected() {
             "shim.yaml:3:6: keys[1].epoch: ",
             "modulo 16",
         ),
+        (
+            "keys: {directory: DIR/none}\n".into(),
+            "shim.yaml:1:8: keys.directory: the key directory ",
+            "none cannot be read",
+        ),
+        (
+            "keys: {folder: x}\n".into(),
+            "shim.yaml:1:",
+            "unknown field `folder`",
+        ),
+        (
+            with("probes: x\n"),
+            "shim.yaml:2:1: probes: ",
+            "127.0.0.1:9901",
+        ),
+        (
+            with("controlTls: {listen: '1.2.3.4:1', certificate: a, key: b}\n"),
+            "shim.yaml:2:",
+            "missing field `clientAuthority`",
+        ),
+        (
+            with(
+                "controlTls: {listen: '1.2.3.4:1', certificate: none, key: b, clientAuthority: c}\n",
+            ),
+            "shim.yaml:2:35: controlTls.certificate: the certificate none cannot be read",
+            "expected the path of a file with certificates",
+        ),
         ("keys: [\n".into(), "shim.yaml:1:", "unclosed bracket"),
         (String::new(), "shim.yaml:1:1: ", "end of input"),
         (
@@ -198,4 +225,28 @@ fn refusals_name_line_field_and_what_was_expected() {
         assert!(message.starts_with(begin), "{text}\n{message}");
         assert!(message.contains(contains), "{text}\n{message}");
     }
+}
+
+#[test]
+fn a_folder_of_keys_gives_the_one_to_sign_with_first() {
+    let keys = Keys::new("folder");
+    fs::create_dir(keys.0.join("epochs")).expect("a directory");
+    keys.write("epochs/epoch-7", &"07".repeat(16), 0o600);
+    keys.write("epochs/epoch-18", &"12".repeat(16), 0o400);
+    keys.write("epochs/current", "18\n", 0o644);
+    let config = || keys.parse("keys: {directory: DIR/epochs}\n");
+    let good = config().expect("good");
+    let epochs: Vec<u8> = good.keys.iter().map(|k| k.epoch).collect();
+    assert_eq!(epochs, [18, 7]);
+    assert_eq!(good.keys[0].key, Key([0x12; 16]));
+    for file in ["epochs/epoch-7", "epochs/epoch-18", "epochs/current"] {
+        assert!(good.files.contains(&keys.0.join(file)), "{file}");
+    }
+    keys.write("epochs/epoch-18", &"12".repeat(16), 0o644);
+    let refusal = config().expect_err("open to others").to_string();
+    assert!(
+        refusal.starts_with("shim.yaml:1:8: keys.directory: "),
+        "{refusal}"
+    );
+    assert!(refusal.contains("epoch-18 has mode 0644"), "{refusal}");
 }

@@ -46,7 +46,7 @@ impl Files {
 
     /// Replaces a file in one step, as editors and Kubernetes do.
     pub fn write(&self, name: &str, text: &str, mode: u32) {
-        let fresh = self.dir.join(format!(".{name}.new"));
+        let fresh = self.dir.join(".fresh");
         fs::write(&fresh, text).expect("write");
         fs::set_permissions(&fresh, fs::Permissions::from_mode(mode)).expect("permissions");
         fs::rename(fresh, self.dir.join(name)).expect("rename");
@@ -133,20 +133,7 @@ impl Daemon {
     }
 
     pub fn request(&self, method: &str, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.control).expect("connect");
-        stream
-            .set_read_timeout(Some(Duration::from_secs(5)))
-            .expect("a timeout");
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        )
-        .expect("write");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("read");
-        let status = text.split(' ').nth(1).and_then(|s| s.parse().ok());
-        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        (status.expect("a status"), body.to_owned())
+        request(self.control, method, path)
     }
 
     pub fn state(&self) -> serde_json::Value {
@@ -154,6 +141,24 @@ impl Daemon {
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).expect("JSON")
     }
+}
+
+/// Status and body of a request without a body.
+pub fn request(address: SocketAddr, method: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("connect");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .expect("a timeout");
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )
+    .expect("write");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("read");
+    let status = text.split(' ').nth(1).and_then(|s| s.parse().ok());
+    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    (status.expect("a status"), body.to_owned())
 }
 
 impl Drop for Daemon {

@@ -1,13 +1,17 @@
 //! What the binaries share in reading their configurations: where a field stands in YAML text, how a refusal
-//! reads, key files, and logging.
+//! reads, key files, logging, and the fields that both have (`keys`, `controlTls`).
 //!
-//! Knows no field of any configuration and what is valid for none: that is each binary's own.
+//! Knows no other field of any configuration and what is valid for none: that is each binary's own.
 
 pub mod key;
 pub mod logging;
 
+mod control_tls;
 mod error;
+mod keys;
 mod locate;
 
+pub use control_tls::ControlTls;
 pub use error::{ConfigError, reader_words};
+pub use keys::{FolderError, FolderKey, KEYS_EXPECTED, KeyFile, KeyFolder, KeysField};
 pub use locate::{Document, Place};

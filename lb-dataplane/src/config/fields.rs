@@ -1,9 +1,12 @@
 //! The smaller fields of the configuration, each with its default, its range and the reason for both.
 
 use baton_api::SnapshotError;
-use baton_config::logging::{self, EnvFilter, LogFormat};
+use baton_config::{
+    KeysField,
+    logging::{self, EnvFilter, LogFormat},
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::{fmt, ops::RangeInclusive, path::PathBuf, str::FromStr};
+use std::{fmt, ops::RangeInclusive, str::FromStr};
 
 /// Ports of the legs, both ends included. Text form: `20000-59999`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,22 +150,16 @@ impl Log {
     }
 }
 
-/// One adoption key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Key {
-    /// Which key a message is signed with, modulo 16 on the wire.
-    pub epoch: u8,
-    /// 32 hexadecimal digits; relative to the configuration file.
-    pub file: PathBuf,
-}
-
-pub(super) fn check_keys(keys: &[Key]) -> Result<(), SnapshotError> {
+pub(super) fn check_keys(keys: &KeysField) -> Result<(), SnapshotError> {
     let refuse = |path: &str, problem: &str| {
         Err(SnapshotError {
             path: path.to_owned(),
             problem: problem.to_owned(),
         })
+    };
+    // What a folder holds shows when it is read.
+    let KeysField::Files(keys) = keys else {
+        return Ok(());
     };
     if keys.is_empty() || keys.len() > 2 {
         return refuse(
@@ -170,7 +167,7 @@ pub(super) fn check_keys(keys: &[Key]) -> Result<(), SnapshotError> {
             "expected one key, or two while they are being changed",
         );
     }
-    if let [first, second] = keys
+    if let [first, second] = &keys[..]
         && first.epoch % 16 == second.epoch % 16
     {
         return refuse(

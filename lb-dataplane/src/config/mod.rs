@@ -5,6 +5,9 @@
 
 mod fields;
 mod keys;
+mod listeners;
+#[cfg(test)]
+mod listeners_tests;
 #[cfg(test)]
 mod policy_tests;
 mod reload;
@@ -15,15 +18,16 @@ mod tests;
 mod words;
 
 pub use baton_config::ConfigError;
-pub use fields::{Key, Log, Mode, Ports, Rings};
+pub use fields::{Log, Mode, Ports, Rings};
 pub use keys::LoadedKey;
 pub use reload::{Change, Sources, Watcher, compare};
 
 use crate::args::CONTROL_DEFAULT;
 use baton_api::{Limits, Policy, Snapshot, SnapshotError};
-use baton_config::{Document, reader_words};
+use baton_config::{ControlTls, Document, KeysField, reader_words};
 use baton_packet::AdoptionKey;
-use serde::{Deserialize, Serialize};
+use baton_tls::{Material, Name};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::{
     fs,
     net::{IpAddr, SocketAddr},
@@ -48,23 +52,34 @@ pub struct Config {
     /// How frames come and go.
     #[serde(default)]
     pub mode: Mode,
-    /// Where the control API listens.
+    /// Where the control API listens without TLS: for the commands, on the loopback address.
     #[serde(default = "control_default")]
     pub control: SocketAddr,
+    /// Where the operator reaches it, with mutual TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_tls: Option<ControlTls>,
+    /// Where kubelet and Prometheus reach `/healthz`, `/readyz` and `/metrics`, and nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probes: Option<SocketAddr>,
     /// What is logged and how.
     #[serde(default)]
     pub log: Log,
-    /// The adoption keys, the one to sign with first.
-    pub keys: Vec<Key>,
+    /// The adoption keys.
+    pub keys: KeysField,
     /// Table sizes.
     #[serde(default)]
     pub limits: Limits,
     /// Packet rings.
     #[serde(default)]
     pub rings: Rings,
-    /// What is served, unless the operator pushes it.
-    #[serde(default)]
-    pub policies: Vec<Policy>,
+    /// What is served. Without this field it is pushed by the operator; with it, even if it is an empty list, the
+    /// file is the only source and pushes are refused.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub policies: Option<Vec<Policy>>,
     /// The folder of the file: where relative names start.
     #[serde(skip)]
     folder: PathBuf,
@@ -77,6 +92,13 @@ pub struct Loaded {
     pub config: Config,
     /// The keys, the one to sign with first.
     pub keys: Vec<LoadedKey>,
+    /// What the files of `controlTls` hold.
+    pub tls: Option<Material>,
+}
+
+/// A field that is there, whatever it holds: nothing behind its name is not the same as no such name.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Policy>>, D::Error> {
+    Vec::deserialize(deserializer).map(Some)
 }
 
 fn control_default() -> SocketAddr {
@@ -127,11 +149,12 @@ impl Loaded {
         let text = fs::read_to_string(file)
             .map_err(|e| ConfigError::unreadable(file, format!("cannot be read: {e}")))?;
         let config = Config::parse(file, &text)?;
-        for key in 0..config.keys.len() {
-            sources.note(&config.key_path(key));
+        for source in keys::sources(&config) {
+            sources.note(&source);
         }
         let keys = keys::read(&config, file, &text)?;
-        Ok(Self { config, keys })
+        let tls = config.read_tls(file, &text, sources)?;
+        Ok(Self { config, keys, tls })
     }
 }
 
@@ -214,19 +237,7 @@ impl Config {
                 );
             }
         }
-        if self.control.port() == 0 {
-            return refuse("control", "expected a port from 1 to 65535".into());
-        }
-        if !self.control.ip().is_loopback() && self.ports.contains(self.control.port()) {
-            return refuse(
-                "control",
-                format!(
-                    "port {} is one of the legs' ports {}: choose another",
-                    self.control.port(),
-                    self.ports
-                ),
-            );
-        }
+        self.check_listeners()?;
         self.log.check()?;
         fields::check_keys(&self.keys)?;
         self.limits.validate()?;
@@ -258,14 +269,8 @@ impl Config {
                         self.ports
                     ));
                 }
-                let control = self.control.ip();
-                if frontend.port() == self.control.port()
-                    && (frontend.address() == control || ours && control.is_unspecified())
-                {
-                    return refuse(format!(
-                        "{frontend} is where the control API listens (`control: {}`)",
-                        self.control
-                    ));
+                if let Some(listener) = self.listener_at(*frontend, own) {
+                    return refuse(format!("{frontend} is where {listener}"));
                 }
             }
         }
@@ -277,8 +282,27 @@ impl Config {
     pub fn snapshot(&self, generation: u64) -> Snapshot {
         Snapshot {
             generation,
-            policies: self.policies.clone(),
+            policies: self.policies.clone().unwrap_or_default(),
         }
+    }
+
+    /// Reads what `controlTls` names, and notes in `sources` which files these are.
+    fn read_tls(
+        &self,
+        file: &Path,
+        text: &str,
+        sources: &mut Sources,
+    ) -> Result<Option<Material>, ConfigError> {
+        let Some(tls) = &self.control_tls else {
+            return Ok(None);
+        };
+        for source in tls.files(&self.folder).each() {
+            sources.note(source);
+        }
+        let material = tls.read(&self.folder, Name::Dataplane);
+        material
+            .map(Some)
+            .map_err(|(field, problem)| ConfigError::in_text(file, text, field, problem))
     }
 
     /// Takes over from `running` what cannot change while running, so that the next comparison is against
@@ -289,11 +313,12 @@ impl Config {
         self.keys = new.keys;
         self.policies = new.policies;
         self.folder = new.folder;
-    }
-
-    /// Where the key with this index lies.
-    #[must_use]
-    pub fn key_path(&self, index: usize) -> PathBuf {
-        self.folder.join(&self.keys[index].file)
+        if let (Some(mine), Some(new)) = (&mut self.control_tls, new.control_tls) {
+            // Other files are read, but the place to listen at stays.
+            *mine = ControlTls {
+                listen: mine.listen,
+                ..new
+            };
+        }
     }
 }

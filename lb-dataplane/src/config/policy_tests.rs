@@ -36,7 +36,8 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
 #[test]
 fn every_field_is_read_and_survives_a_round_trip() {
     let config = parse(&full()).expect("good");
-    let policy = &config.policies[0];
+    let snapshot = config.snapshot(1);
+    let policy = &snapshot.policies[0];
     assert_eq!(policy.on_backend_failure, BackendFailure::Replay);
     assert_eq!(policy.response_timeout, Some(Micros::from_secs(2)));
     assert_eq!(policy.drain.quiet, Micros::from_millis(50));
@@ -57,8 +58,9 @@ fn every_field_is_read_and_survives_a_round_trip() {
     let written = serde_json::to_string_pretty(&config).expect("written");
     assert_eq!(parse(&written).expect("read again"), config);
     let plain = parse(GOOD).expect("good");
-    assert_eq!(plain.policies[0].health.active, None);
+    assert_eq!(plain.snapshot(1).policies[0].health.active, None);
     let tcp = parse(&format!("{GOOD}    health: {{active: {{}}}}\n")).expect("good");
+    let tcp = tcp.snapshot(1);
     let check = tcp.policies[0].health.active.as_ref().expect("a check");
     assert_eq!((check.path.as_ref(), check.unhealthy), (None, 3));
 }

@@ -182,6 +182,8 @@ pub struct Change {
     pub policies: bool,
     /// The keys do: their epochs, order or values.
     pub keys: bool,
+    /// The certificate of the control API does, its key, or whom it believes.
+    pub tls: bool,
     /// The log level does.
     pub log_level: bool,
     /// Fields that differ but hold only after a restart.
@@ -206,6 +208,15 @@ pub fn compare(old: &Loaded, new: &Loaded) -> Change {
         ("ports", a.ports != b.ports),
         ("mode", a.mode != b.mode),
         ("control", a.control != b.control),
+        (
+            "controlTls",
+            a.control_tls.is_some() != b.control_tls.is_some(),
+        ),
+        (
+            "controlTls.listen",
+            matches!((&a.control_tls, &b.control_tls), (Some(a), Some(b)) if a.listen != b.listen),
+        ),
+        ("probes", a.probes != b.probes),
         ("log.format", a.log.format != b.log.format),
         ("limits", a.limits != b.limits),
         ("rings", a.rings != b.rings),
@@ -213,6 +224,7 @@ pub fn compare(old: &Loaded, new: &Loaded) -> Change {
     Change {
         policies: a.policies != b.policies,
         keys: old.keys != new.keys,
+        tls: matches!((&old.tls, &new.tls), (Some(old), Some(new)) if old != new),
         log_level: a.log.level != b.log.level,
         restart: restart
             .into_iter()

@@ -128,3 +128,38 @@ async fn a_folder_that_is_replaced_is_watched_again() {
     folder.write("keys/1.key", KEY, 0o600);
     noticed(&mut watcher, "a file of the new folder").await;
 }
+
+#[tokio::test]
+async fn an_exchanged_secret_of_keys_is_noticed_and_so_is_a_file_more() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path(name);
+    for name in ["keys", "keys/..1", "keys/..2"] {
+        fs::create_dir(at(name)).expect("a folder");
+    }
+    for version in ["..1", "..2"] {
+        folder.write(&format!("keys/{version}/epoch-1"), KEY, 0o600);
+        folder.write(&format!("keys/{version}/current"), "1", 0o600);
+    }
+    let link = |to: &str, name: &str| {
+        std::os::unix::fs::symlink(to, at(&format!("keys/{name}"))).expect("a link");
+    };
+    link("..1", "..data");
+    link("..data/epoch-1", "epoch-1");
+    link("..data/current", "current");
+    let text = GOOD.replace("[{epoch: 1, file: adoption-1.key}]", "{directory: keys}");
+    folder.write("dataplane.yaml", &text, 0o600);
+    let mut watcher = watcher(&folder);
+    link("..2", "..next");
+    fs::rename(at("keys/..next"), at("keys/..data")).expect("exchanged");
+    noticed(&mut watcher, "the exchanged link").await;
+
+    // As in a plain folder: the files that were there stay as they are.
+    folder.write("keys/epoch-2", KEY, 0o600);
+    noticed(&mut watcher, "a key more").await;
+    // What was read again names it, so its change is one too.
+    let mut sources = Sources::default();
+    Loaded::read_noting(&folder.file(), &mut sources).expect("good");
+    watcher.follow(sources).expect("watched");
+    folder.write("keys/epoch-2", &KEY.replace('0', "1"), 0o600);
+    noticed(&mut watcher, "the key more changed").await;
+}

@@ -18,6 +18,7 @@ pub(super) fn figures(generation: u64) -> Report {
         adoptable,
         adoptable_reason: "ready".to_owned(),
         flows: 3,
+        pinned: 0,
         outstanding: 2,
         first_byte: Micros(1_500),
         requests_total: 9,

@@ -7,6 +7,7 @@ use super::{
     figures::worker,
 };
 use crate::{commands::Report, config::Config, neighbour::Health};
+use baton_tls::{Reason, Server};
 use prometheus::{
     Encoder, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
     core::{Collector, Desc},
@@ -44,7 +45,12 @@ impl Metrics {
     ///
     /// # Errors
     /// Two metrics have the same name: a bug.
-    pub fn new(config: &Config, mode: &str, health: Arc<Health>) -> prometheus::Result<Self> {
+    pub fn new(
+        config: &Config,
+        mode: &str,
+        health: Arc<Health>,
+        tls: Option<Arc<Server>>,
+    ) -> prometheus::Result<Self> {
         let registry = Registry::new();
         let opts = |name: &str, help: &str| Opts::new(format!("{PREFIX}{name}"), help);
         let reloads = IntCounterVec::new(
@@ -93,6 +99,7 @@ impl Metrics {
             )?,
             scrape: Arc::clone(&report),
             health,
+            tls,
         }))?;
         Ok(Self {
             registry,
@@ -122,6 +129,7 @@ struct WorkerCollector {
     up: Desc,
     scrape: Arc<Mutex<Scrape>>,
     health: Arc<Health>,
+    tls: Option<Arc<Server>>,
 }
 
 impl Collector for WorkerCollector {
@@ -161,6 +169,17 @@ impl Collector for WorkerCollector {
             &[],
             count(&self.health.resolutions),
         );
+        if let Some(counts) = self.tls.as_ref().map(|server| server.counts()) {
+            let refused = Reason::ALL.map(|reason| (reason.label(), counts.refused(reason)));
+            for (result, value) in [("accepted", counts.accepted())].into_iter().chain(refused) {
+                out.counter(
+                    "control_tls_handshakes_total",
+                    "TLS handshakes with the control API's clients, by result.",
+                    &[("result", result)],
+                    value,
+                );
+            }
+        }
         if let Some(report) = &scrape.report {
             worker(&mut out, report);
         }

@@ -1,6 +1,6 @@
 //! The control API: health, metrics, state, flows and snapshots over HTTP.
 //!
-//! Owns the listener and its limits. Never touches a packet: all it knows of the worker comes through
+//! Owns what it knows and may do; `serve` has the listeners and their limits. Never touches a packet: all it knows of the worker comes through
 //! [`WorkerHandle`], and a slow or stuck asker holds up nobody but itself.
 
 mod drain;
@@ -13,6 +13,9 @@ mod figures_tests;
 pub mod metrics;
 pub mod reply;
 mod routes;
+pub mod serve;
+#[cfg(test)]
+mod serve_tests;
 pub mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -23,25 +26,14 @@ use crate::{
     health::Failures,
     neighbour::Health,
 };
-use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use baton_tls::Server;
 use metrics::Metrics;
+use serve::Gates;
 use snapshot::Snapshots;
 use std::{
-    convert::Infallible,
-    net::SocketAddr,
     sync::{Arc, Mutex, atomic::Ordering},
     time::{Duration, Instant},
 };
-use tokio::{io::AsyncWriteExt, net::TcpListener, sync::Semaphore, time};
-use tracing::{debug, warn};
-
-/// Connections at one time: an operator, a scraper, probes of the kubelet and a few people.
-const CONNECTIONS_MAX: usize = 64;
-/// From the first byte of a request to its answer, and between two requests of one connection.
-const REQUEST_LIMIT: Duration = Duration::from_secs(10);
-/// After a failed accept (no more file descriptors) nothing better can be done than to wait.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the control API knows and may do.
 pub struct Control {
@@ -57,6 +49,10 @@ pub struct Control {
     pub failures: Arc<Failures>,
     /// What the worker does not know of itself.
     pub facts: Facts,
+    /// TLS towards the operator, if it is configured.
+    pub tls: Option<Arc<Server>>,
+    /// What all requests share.
+    pub gates: Gates,
 }
 
 /// What only the binary knows.
@@ -65,7 +61,7 @@ pub struct Facts {
     pub interface: String,
     /// Start of the process.
     pub started: Instant,
-    /// Epochs of the keys in use.
+    /// Epochs of the keys in use, the one that signs first.
     pub key_epochs: Mutex<Vec<u8>>,
     /// Why the configuration file on disk is not in force, or what of it is not.
     pub config_problems: Mutex<Vec<String>>,
@@ -98,7 +94,7 @@ impl Control {
         }
         if !self.snapshots.is_applied() {
             problems.push(
-                "no snapshot is in force: put `policies` into the configuration or wait for the operator"
+                "no snapshot is in force: the configuration has no `policies`, so the operator's first push is waited for"
                     .to_owned(),
             );
         }
@@ -115,6 +111,11 @@ impl Control {
             );
         }
         problems
+    }
+
+    /// Which key epoch signs.
+    fn signing_epoch(&self) -> Option<u8> {
+        self.facts.key_epochs.lock().ok()?.first().copied()
     }
 
     /// The worker's report with what only the binary knows.
@@ -147,77 +148,5 @@ impl Control {
             problems.extend(more.iter().cloned());
         }
         problems
-    }
-}
-
-/// Binds the control address.
-///
-/// # Errors
-/// It is in use, or not an address of this machine.
-pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    use anyhow::Context as _;
-    TcpListener::bind(address).await.with_context(|| {
-        format!("`control: {address}`: cannot listen there (is another dataplane running?)")
-    })
-}
-
-/// Serves until the process ends.
-pub async fn serve(listener: TcpListener, control: Arc<Control>) -> Infallible {
-    let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let (mut stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                warn!(%error, "cannot accept a control connection");
-                time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let Ok(permit) = Arc::clone(&free).try_acquire_owned() else {
-            control.metrics.connections_refused.inc();
-            tokio::spawn(async move {
-                let refusal = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-                // A peer that does not even take this is none to care about.
-                let _ = time::timeout(REQUEST_LIMIT, stream.write_all(refusal)).await;
-            });
-            continue;
-        };
-        let control = Arc::clone(&control);
-        tokio::spawn(async move {
-            let service = service_fn(move |request| {
-                let control = Arc::clone(&control);
-                async move {
-                    let reply = match time::timeout(REQUEST_LIMIT, routes::route(&control, request))
-                        .await
-                    {
-                        Ok(reply) => reply,
-                        Err(_) => routes::too_slow(),
-                    };
-                    control
-                        .metrics
-                        .requests
-                        .with_label_values(&[class(reply.status().as_u16())])
-                        .inc();
-                    Ok::<_, Infallible>(reply)
-                }
-            });
-            let served = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(REQUEST_LIMIT)
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
-            if let Err(error) = served {
-                debug!(%peer, %error, "a control connection ended");
-            }
-            drop(permit);
-        });
-    }
-}
-
-fn class(status: u16) -> &'static str {
-    match status {
-        200..=299 => "2xx",
-        400..=499 => "4xx",
-        _ => "5xx",
     }
 }

@@ -18,6 +18,13 @@ pub struct StateReply {
     /// The figures.
     #[serde(flatten)]
     pub state: State,
+    /// Which of the key epochs signs.
+    #[serde(
+        default,
+        rename = "signingEpoch",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub signing_epoch: Option<u8>,
     /// Why it is not ready or not as it should be; empty if all is well.
     #[serde(default)]
     pub problems: Vec<String>,

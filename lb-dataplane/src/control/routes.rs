@@ -20,46 +20,84 @@ const FLOWS_DEFAULT: usize = 1_000;
 /// Flows in one answer at most.
 const FLOWS_MAX: usize = 100_000;
 
+/// What may be asked at the place where somebody asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everything.
+    All,
+    /// Only what kubelet and Prometheus need.
+    Probes,
+}
+
+/// What there is, with the methods that are possible.
+const PATHS: [(&str, &[Method]); 7] = [
+    ("/healthz", &[Method::GET]),
+    ("/readyz", &[Method::GET]),
+    ("/metrics", &[Method::GET]),
+    ("/v1/state", &[Method::GET]),
+    ("/v1/flows", &[Method::GET]),
+    ("/v1/snapshot", &[Method::GET, Method::PUT]),
+    ("/v1/drain", &[Method::POST]),
+];
+/// How many of these, from the first on, [`Access::Probes`] has.
+const PROBES: usize = 3;
+
+impl Access {
+    fn paths(self) -> &'static [(&'static str, &'static [Method])] {
+        match self {
+            Self::All => &PATHS,
+            Self::Probes => &PATHS[..PROBES],
+        }
+    }
+}
+
 /// Answers one request.
-pub async fn route<B>(control: &Control, request: Request<B>) -> Reply
+pub async fn route<B>(control: &Control, access: Access, request: Request<B>) -> Reply
 where
     B: Body,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let path = request.uri().path().to_owned();
-    let allowed = match path.as_str() {
-        "/healthz" | "/readyz" | "/metrics" | "/v1/state" | "/v1/flows" => Method::GET,
-        "/v1/snapshot" => Method::PUT,
-        "/v1/drain" => Method::POST,
-        _ => {
-            let paths = "/healthz, /readyz, /metrics, /v1/state, /v1/flows, PUT /v1/snapshot, POST /v1/drain";
-            return json(
-                StatusCode::NOT_FOUND,
-                &ErrorReply {
-                    error: format!("there is nothing at {path}"),
-                    field: None,
-                    expected: Some(paths.to_owned()),
-                },
-            );
-        }
+    let methods = |methods: &[Method]| {
+        let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
+        names.join(" or ")
     };
-    if *request.method() != allowed {
+    let Some((_, allowed)) = access.paths().iter().find(|(known, _)| *known == path) else {
+        let known = access.paths().iter();
+        let known: Vec<String> = known
+            .map(|(path, allowed)| match *allowed {
+                [Method::GET] => (*path).to_owned(),
+                other => format!("{} {path}", methods(other)),
+            })
+            .collect();
+        return json(
+            StatusCode::NOT_FOUND,
+            &ErrorReply {
+                error: format!("there is nothing at {path}"),
+                field: None,
+                expected: Some(known.join(", ")),
+            },
+        );
+    };
+    if !allowed.contains(request.method()) {
         return json(
             StatusCode::METHOD_NOT_ALLOWED,
             &ErrorReply {
                 error: format!("{} is not possible at {path}", request.method()),
                 field: None,
-                expected: Some(allowed.to_string()),
+                expected: Some(methods(allowed)),
             },
         );
     }
     match path.as_str() {
         "/healthz" => health(control),
         "/readyz" => ready(control),
+        "/metrics" if access == Access::Probes => control.gates.recent(metrics(control)).await,
         "/metrics" => metrics(control).await,
         "/v1/state" => state(control).await,
         "/v1/flows" => flows(control, request.uri().query().unwrap_or_default()).await,
         "/v1/drain" => drain::post(control, request).await,
+        _ if *request.method() == Method::GET => get_snapshot(control),
         _ => put_snapshot(control, request).await,
     }
 }
@@ -117,6 +155,7 @@ async fn state(control: &Control) -> Reply {
                 StatusCode::OK,
                 &StateReply {
                     state: report.state,
+                    signing_epoch: control.signing_epoch(),
                     problems,
                 },
             )
@@ -227,6 +266,16 @@ async fn flows(control: &Control, query: &str) -> Reply {
     reply
 }
 
+fn get_snapshot(control: &Control) -> Reply {
+    match control.snapshots.current() {
+        Some(snapshot) => json(StatusCode::OK, &*snapshot),
+        None => json(
+            StatusCode::NOT_FOUND,
+            &ErrorReply::new("no snapshot is in force yet"),
+        ),
+    }
+}
+
 async fn put_snapshot<B>(control: &Control, request: Request<B>) -> Reply
 where
     B: Body,
@@ -236,6 +285,10 @@ where
     if let Some(refusal) = refuse_browsers(request.headers(), false) {
         return refusal;
     }
+    // Waits for its place no longer than any request may take.
+    let Ok(_place) = control.gates.bodies.acquire().await else {
+        return too_slow();
+    };
     let body = match Limited::new(request.into_body(), SNAPSHOT_LIMIT_BYTES)
         .collect()
         .await
@@ -282,6 +335,15 @@ where
                 },
             )
         }
+        // Not 409: no other generation helps.
+        Err(Refusal::FileOwned) => json(
+            StatusCode::FORBIDDEN,
+            &ErrorReply {
+                error: Refusal::FileOwned.to_string(),
+                field: Some("policies".to_owned()),
+                expected: Some("a configuration file without `policies`".to_owned()),
+            },
+        ),
         Err(Refusal::Invalid(error)) => json(
             StatusCode::UNPROCESSABLE_ENTITY,
             &ErrorReply::field(&error.path, &error.problem),

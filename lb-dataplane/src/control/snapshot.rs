@@ -7,7 +7,7 @@ use crate::{
     config::Config,
 };
 use baton_api::{Policy, Snapshot, SnapshotError};
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Instant};
 use tokio::sync::{Mutex, watch};
 use tracing::info;
 
@@ -22,6 +22,11 @@ pub enum Refusal {
         /// In force.
         current: u64,
     },
+    /// The configuration file has policies, so nobody else's are taken. An admin has to decide.
+    #[error(
+        "the configuration file holds `policies` and is their only source: remove that field there to have them pushed"
+    )]
+    FileOwned,
     /// A field is wrong. The sender has to change it.
     #[error(transparent)]
     Invalid(#[from] SnapshotError),
@@ -39,13 +44,22 @@ pub enum Taken {
     Unchanged,
 }
 
+/// Who says what is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// The configuration file.
+    File,
+    /// Whoever pushes.
+    Pushes,
+}
+
 /// The snapshot in force and the rules for the next one.
 pub struct Snapshots {
     worker: WorkerHandle,
     config: Config,
     own: Vec<IpAddr>,
-    /// Held while one is applied, so that two cannot overtake each other.
-    turn: Mutex<()>,
+    /// Held while one is applied, so that two cannot overtake each other. Holds who may say what is served.
+    turn: Mutex<Source>,
     current: watch::Sender<Option<Arc<Snapshot>>>,
 }
 
@@ -57,7 +71,7 @@ impl Snapshots {
             worker,
             config,
             own,
-            turn: Mutex::new(()),
+            turn: Mutex::new(Source::Pushes),
             current: watch::Sender::new(None),
         }
     }
@@ -87,7 +101,10 @@ impl Snapshots {
     /// # Errors
     /// See [`Refusal`].
     pub async fn offer(&self, snapshot: Snapshot) -> Result<Taken, Refusal> {
-        let _turn = self.turn.lock().await;
+        let turn = self.turn.lock().await;
+        if *turn == Source::File {
+            return Err(Refusal::FileOwned);
+        }
         if let Some(in_force) = self.current() {
             if *in_force == snapshot {
                 return Ok(Taken::Unchanged);
@@ -102,22 +119,30 @@ impl Snapshots {
         self.apply(snapshot).await
     }
 
-    /// Takes the file's policies as the next generation.
+    /// Takes the file's policies as the next generation. From now on only the file says what is served.
     ///
     /// # Errors
-    /// See [`Refusal`].
+    /// See [`Refusal`]. Whoever said it before goes on to.
     pub async fn take_file(&self, policies: Vec<Policy>) -> Result<Taken, Refusal> {
-        let _turn = self.turn.lock().await;
+        let mut turn = self.turn.lock().await;
         let snapshot = Snapshot {
             generation: self.generation() + 1,
             policies,
         };
-        self.apply(snapshot).await
+        let taken = self.apply(snapshot).await?;
+        *turn = Source::File;
+        Ok(taken)
+    }
+
+    /// The file says nothing any more. What is in force stays until something is pushed.
+    pub async fn leave_to_pushes(&self) {
+        *self.turn.lock().await = Source::Pushes;
     }
 
     async fn apply(&self, snapshot: Snapshot) -> Result<Taken, Refusal> {
         self.config.check_snapshot(&snapshot, &self.own)?;
         let snapshot = Arc::new(snapshot);
+        let asked = Instant::now();
         if let Err(text) = self.worker.apply(Arc::clone(&snapshot)).await? {
             // The engine names the field in front where it knows one.
             let (path, problem) = match text.split_once(": ") {
@@ -133,6 +158,7 @@ impl Snapshots {
         info!(
             generation = snapshot.generation,
             policies = snapshot.policies.len(),
+            took_ms = asked.elapsed().as_millis(),
             "snapshot in force"
         );
         self.current.send_replace(Some(snapshot));

@@ -3,6 +3,7 @@
 use super::{
     figures_tests::figures,
     reply::{ErrorReply, SnapshotReply},
+    serve::{CONNECTIONS_MAX, Door, bind, serve},
     *,
 };
 use crate::{
@@ -12,8 +13,9 @@ use crate::{
 use baton_api::{FlowView, LIMIT_POLICIES, Micros};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1 as client};
-use std::{path::Path, sync::atomic::AtomicBool, thread};
-use tokio::net::TcpStream;
+use hyper_util::rt::TokioIo;
+use std::{net::SocketAddr, path::Path, sync::atomic::AtomicBool, thread};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 /// Flows of the fake worker.
 const FLOWS: u32 = 1_500;
@@ -102,17 +104,19 @@ pub(super) async fn lab() -> Lab {
     let own = vec!["10.0.0.1".parse().expect("an address")];
     let control = Arc::new(Control {
         snapshots: Snapshots::new(worker.clone(), config.clone(), own),
-        metrics: Metrics::new(&config, "native", Arc::clone(&health)).expect("metrics"),
+        metrics: Metrics::new(&config, "native", Arc::clone(&health), None).expect("metrics"),
         health,
         failures: Arc::default(),
         facts: Facts::new("eth0", vec![3]),
         worker,
+        tls: None,
+        gates: Gates::default(),
     });
-    let listener = bind("127.0.0.1:0".parse().expect("an address"))
+    let listener = bind("control", "127.0.0.1:0".parse().expect("an address"))
         .await
         .expect("a port");
     let address = listener.local_addr().expect("its address");
-    tokio::spawn(serve(listener, Arc::clone(&control)));
+    tokio::spawn(serve(listener, Arc::clone(&control), Door::Plain));
     let lab = Lab {
         control,
         address,
@@ -280,7 +284,7 @@ async fn bad_snapshots_are_refused_with_field_and_expectation() {
         (
             snapshot(1, 1).replace("\"name\":\"b0\"", "\"name\":\"\""),
             "policies[0].backends[0].name",
-            Some("1 to 127 letters, digits, `-`, `.`, `_` or `/`"),
+            Some("1 to 143 letters, digits, `-`, `.`, `_` or `/`"),
         ),
         (
             snapshot(1, 1).replace("0.0.0.0:80", "10.0.0.1:20000"),
@@ -348,7 +352,7 @@ async fn wrong_paths_and_methods_are_told_the_right_ones() {
     let (status, body) = lab.ask(Method::POST, "/v1/snapshot", "").await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
     let error: ErrorReply = serde_json::from_slice(&body).expect("an error");
-    assert_eq!(error.expected.as_deref(), Some("PUT"));
+    assert_eq!(error.expected.as_deref(), Some("GET or PUT"));
 }
 
 #[tokio::test]

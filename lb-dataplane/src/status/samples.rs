@@ -13,6 +13,7 @@ pub fn backend(name: &str, adoptable: bool, reason: &str) -> BackendState {
         adoptable,
         adoptable_reason: reason.to_owned(),
         flows: 32,
+        pinned: 0,
         outstanding: 4,
         first_byte: Micros(1_250),
         requests_total: 10,
@@ -28,6 +29,7 @@ pub fn backend(name: &str, adoptable: bool, reason: &str) -> BackendState {
 /// Two backends, of which the second drains and cannot adopt.
 pub fn reply() -> StateReply {
     StateReply {
+        signing_epoch: Some(1),
         state: State {
             version: "0.1.0".to_owned(),
             generation: 5,

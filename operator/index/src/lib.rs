@@ -1,2 +1,68 @@
-//! Skeleton.
+//! What the cluster says, folded into what dataplanes shall do and what is to be said about it.
+//!
+//! Pure: no I/O, no clock, no randomness, no Kubernetes client. Plain values come in as [`Change`]s; [`Index::fold`] gives
+//! back snapshot policies, conditions, figures, deletion costs and Events, only for what changed. The snapshot policies
+//! are a function of the objects that exist now, never of the order in which they came, so an operator that starts anew
+//! arrives at the same bytes.
+//!
+//! ```text
+//! let mut index = Index::new();
+//! index.apply(Change::Service(key, Some(service)));   // marks what it touches
+//! let update = index.fold(now);                       // computes only that
+//! for (class, change) in &update.classes { /* push index.snapshot(class) to change.dataplanes */ }
+//! ```
+//!
+//! # What becomes of an endpoint
+//!
+//! | in the slices | in the snapshot |
+//! |---|---|
+//! | ready | its weight |
+//! | not ready | weight 0: no new flow, its flows stay, and it is asked whether it can adopt |
+//! | terminating (or its Pod has a deletionTimestamp), serving | its weight, `draining`: the dataplane takes it for new flows only if nothing else is left |
+//! | terminating, not serving | weight 0, `draining` |
+//! | on a cordoned node, while others are ready elsewhere | as if it were terminating |
+//!
+//! An endpoint that was never ready is treated as one that is not ready any more: whether it ever was is history, and the
+//! snapshot must not depend on history. A Pod that is unknown is taken to be there.
 #![forbid(unsafe_code)]
+
+mod apply;
+mod backends;
+mod claims;
+mod class;
+mod cost;
+mod fold;
+#[cfg(test)]
+mod fold_tests;
+mod index;
+mod input;
+mod intern;
+mod judge;
+mod messages;
+mod output;
+mod reports;
+mod standing;
+mod state;
+mod sums;
+mod translate;
+mod world;
+
+pub use index::Index;
+pub use input::*;
+pub use intern::Interner;
+pub use output::*;
+
+/// Events of one fold: a person reads a few, and an API server takes a few dozen a second from one client.
+pub const LIMIT_EVENTS: usize = 100;
+/// Backends in one verdict: with about 200 bytes each a status stays below 20 KiB.
+pub const LIMIT_BACKENDS_SHOWN: usize = 64;
+/// Dataplanes in one verdict of a class.
+pub const LIMIT_INSTANCES_SHOWN: usize = 64;
+/// Names in one message: enough to begin with, and short enough to be read.
+pub const LIMIT_NAMES_SHOWN: usize = 3;
+/// Characters of one message: what fits on a screen.
+pub const LIMIT_MESSAGE_CHARS: usize = 1_000;
+/// Listener names of one policy whose totals are remembered: several times what a policy can have at one time.
+pub const LIMIT_LISTENERS_REMEMBERED: usize = 64;
+/// What ReplicaSets look at when they scale in (Kubernetes 1.22): Pods with a lower number go first.
+pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";

@@ -1,0 +1,170 @@
+//! `BatonDataplane`: a class of dataplanes, which all get the same snapshot.
+//!
+//! Cluster-scoped: dataplane pods are the cluster's infrastructure, policies of many namespaces share them.
+
+use crate::{Condition, Count, condition::CONDITIONS_MAX, rules::forbidden, text::label_map_some};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// Dataplanes in one status. The rest is in the metrics.
+pub const STATUS_INSTANCES_MAX: usize = 64;
+
+/// Which pods form a class of dataplanes.
+#[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "baton.dev",
+    version = "v1alpha1",
+    kind = "BatonDataplane",
+    plural = "batondataplanes",
+    shortname = "bdp",
+    category = "networking",
+    status = "BatonDataplaneStatus",
+    derive = "PartialEq",
+    doc = "A class of dataplanes: pods that all serve the same policies.",
+    printcolumn = r#"{"name": "Default", "type": "boolean", "jsonPath": ".spec.default", "description": "Whether policies without a selector use it"}"#,
+    printcolumn = r#"{"name": "Dataplanes", "type": "string", "jsonPath": ".status.dataplanes.summary", "description": "Pods that serve the newest snapshot, of all"}"#,
+    printcolumn = r#"{"name": "Policies", "type": "integer", "jsonPath": ".status.policies", "description": "Listeners that it serves"}"#,
+    printcolumn = r#"{"name": "Generation", "type": "integer", "jsonPath": ".status.generation", "priority": 1, "description": "The newest snapshot"}"#,
+    printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status", "description": "Whether the class makes sense"}"#,
+    printcolumn = r#"{"name": "Programmed", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Programmed\")].status", "description": "Whether all its dataplanes serve the newest snapshot"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = json!([forbidden(
+    "self.controlPort < self.ports.first || self.controlPort > self.ports.last",
+    ".controlPort",
+    "is one of the legs' ports: expected a port outside of spec.ports",
+)])))]
+pub struct BatonDataplaneSpec {
+    /// The namespace of the dataplane pods.
+    #[schemars(length(min = 1, max = 63), regex(pattern = crate::text::NAME))]
+    pub namespace: String,
+    /// Which pods of that namespace.
+    pub selector: PodSelector,
+    /// The port of their control API.
+    #[serde(default = "control_port")]
+    #[schemars(range(min = 1, max = 65_535))]
+    pub control_port: i32,
+    /// The ports that they use towards backends, as their configuration says. No listener on their own address may have
+    /// one of them.
+    #[serde(default)]
+    pub ports: LegPorts,
+    /// How much they take.
+    #[serde(default)]
+    pub limits: DataplaneLimits,
+    /// Whether policies without `dataplaneSelector` use this class.
+    #[serde(default)]
+    pub default: bool,
+}
+
+fn control_port() -> i32 {
+    9_900
+}
+
+/// Chooses pods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSelector {
+    /// Labels that a pod has to have, at least one.
+    #[schemars(schema_with = "label_map_some")]
+    pub match_labels: BTreeMap<String, String>,
+}
+
+/// A range of ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = json!([forbidden(
+    "self.last - self.first >= 63",
+    ".last",
+    "leaves too few ports: expected at least 64 from spec.ports.first on, so that each can rest after its use",
+)])))]
+pub struct LegPorts {
+    /// The first of them.
+    #[schemars(range(min = 1_024, max = 65_535))]
+    pub first: i32,
+    /// The last of them.
+    #[schemars(range(min = 1_024, max = 65_535))]
+    pub last: i32,
+}
+
+impl Default for LegPorts {
+    fn default() -> Self {
+        // The dataplane's own default.
+        Self {
+            first: 20_000,
+            last: 32_767,
+        }
+    }
+}
+
+/// How much the dataplanes of a class take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DataplaneLimits {
+    /// Listeners of policies. The oldest policies keep their place; a younger one that finds none is not accepted.
+    #[schemars(range(min = 1, max = 1_024))]
+    pub policies: i32,
+}
+
+impl Default for DataplaneLimits {
+    fn default() -> Self {
+        Self { policies: 1_024 }
+    }
+}
+
+/// What became of the class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BatonDataplaneStatus {
+    /// The `metadata.generation` that all of this is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Accepted`, `Programmed`, `Degraded`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = CONDITIONS_MAX),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]),
+    )]
+    pub conditions: Vec<Condition>,
+    /// Dataplanes that are ready and serve the newest snapshot, of all pods of the class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dataplanes: Option<Count>,
+    /// The newest snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// Listeners in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policies: Option<i32>,
+    /// The dataplanes, those that need attention first; at most 64.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = STATUS_INSTANCES_MAX),
+        extend("x-kubernetes-list-type" = "atomic"),
+    )]
+    pub instances: Vec<DataplaneInstance>,
+}
+
+/// One dataplane.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DataplaneInstance {
+    /// Its pod.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// The node that it runs on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub node: Option<String>,
+    /// Whether it serves the newest snapshot.
+    pub in_sync: bool,
+    /// The snapshot that it serves, if it could be asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// Why it is not in sync, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1_024))]
+    pub message: Option<String>,
+}

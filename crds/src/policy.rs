@@ -1,0 +1,305 @@
+//! `LoadBalancerPolicy`: how the connections of a Service are balanced, moved and kept.
+//!
+//! Owns what the policy is about: the Service, the listeners, the choice of a backend. How flows behave is in
+//! `behaviour`, what the operator answers in `status`.
+
+use crate::{
+    BackendFailure, Drain, Duration, Health, LoadBalancerPolicyStatus, Migration, ServicePort,
+    Timeouts,
+    rules::{forbidden, invalid, up_to, within},
+    text::label_map,
+};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// What an admin wants of a Service's connections.
+#[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "baton.dev",
+    version = "v1alpha1",
+    kind = "LoadBalancerPolicy",
+    plural = "loadbalancerpolicies",
+    shortname = "lbp",
+    category = "networking",
+    namespaced,
+    status = "LoadBalancerPolicyStatus",
+    derive = "PartialEq",
+    doc = "How the connections of a Service are spread over its pods, and when they move from one pod to another.",
+    printcolumn = r#"{"name": "Service", "type": "string", "jsonPath": ".spec.targetRef.name", "description": "The Service whose pods serve"}"#,
+    printcolumn = r#"{"name": "Algorithm", "type": "string", "jsonPath": ".spec.algorithm", "description": "How a pod is chosen"}"#,
+    printcolumn = r#"{"name": "Backends", "type": "string", "jsonPath": ".status.backends.summary", "description": "Pods that are ready, of all"}"#,
+    printcolumn = r#"{"name": "Flows", "type": "integer", "jsonPath": ".status.flows", "description": "Connections at this moment"}"#,
+    printcolumn = r#"{"name": "Migrations", "type": "integer", "jsonPath": ".status.migrations", "description": "Moves from one pod to another"}"#,
+    printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status", "description": "Whether the policy makes sense"}"#,
+    printcolumn = r#"{"name": "Programmed", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Programmed\")].status", "description": "Whether all dataplanes serve it"}"#,
+    printcolumn = r#"{"name": "Protocol", "type": "string", "jsonPath": ".spec.protocol", "priority": 1, "description": "How requests are recognised"}"#,
+    printcolumn = r#"{"name": "Rescued", "type": "integer", "jsonPath": ".status.rescued", "priority": 1, "description": "Connections that outlived their pod"}"#,
+    printcolumn = r#"{"name": "Lost", "type": "integer", "jsonPath": ".status.lost", "priority": 1, "description": "Connections that did not"}"#,
+    printcolumn = r#"{"name": "Adoptable", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Adoptable\")].status", "priority": 1, "description": "Whether connections can move"}"#,
+    printcolumn = r#"{"name": "Degraded", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Degraded\")].status", "priority": 1, "description": "Whether something needs attention"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = json!([
+    forbidden(
+        "self.algorithm != 'Maglev' || duration(self.slowStart) == duration('0s')",
+        ".slowStart",
+        "is not possible with algorithm Maglev, whose table gives each backend its whole share at once so that clients keep theirs: expected 0s, or another algorithm",
+    ),
+    forbidden(
+        "self.protocol != 'None' || self.migration.mode != 'Always'",
+        ".migration.mode",
+        "is not possible with protocol None, which knows no request to move at: expected another mode, or the protocol that the pods speak",
+    ),
+    forbidden(
+        "!has(self.affinity) || self.migration.mode != 'Always'",
+        ".migration.mode",
+        "is not possible with affinity, which keeps a client's flows together: expected another mode, or no affinity",
+    ),
+])))]
+pub struct LoadBalancerPolicySpec {
+    /// The Service whose pods serve. It may be changed; flows then leave the old Service's pods as from a drain.
+    pub target_ref: TargetRef,
+    /// Where clients connect to.
+    #[schemars(
+        length(min = 1, max = 16),
+        extend(
+            "x-kubernetes-list-type" = "map",
+            "x-kubernetes-list-map-keys" = ["name"],
+            "x-kubernetes-validations" = json!([invalid(
+                "self.all(one, self.exists_one(other, other.port == one.port))",
+                "two listeners have the same port: expected each port once",
+            )]),
+        ),
+    )]
+    pub listeners: Vec<Listener>,
+    /// How a pod is chosen. `LeastOutstanding`: the lower expected wait of two random candidates. `Maglev`: consistent
+    /// hashing of the client's address and port. `WeightedRoundRobin`: one after the other. `Random`: by chance.
+    #[serde(default)]
+    pub algorithm: Algorithm,
+    /// What keeps a client's flows together at one pod, on top of the algorithm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
+    /// How the begin of a request, where a flow can move, is recognised. `HTTP1`: HTTP/1.0 and HTTP/1.1. `RESP`: Redis.
+    /// `Memcached`: its text protocol. `RequestResponse`: any protocol of one request, then one response. `None`: never,
+    /// as for protocols where the server speaks first, and for TLS, HTTP/2 or gRPC in the pod.
+    #[serde(default)]
+    pub protocol: Protocol,
+    /// When flows move.
+    #[serde(default)]
+    pub migration: Migration,
+    /// How flows leave a pod that terminates.
+    #[serde(default)]
+    pub drain: Drain,
+    /// What happens to the flows of a pod that died, and to a request that it may or may not have executed.
+    /// `ReplayIdempotent`: flows go on elsewhere; requests that the protocol calls idempotent are executed once more, the
+    /// client of any other is reset. `Replay`: any request is executed once more: you assert that this does no harm.
+    /// `AdoptIdleOnly`: flows at rest go on elsewhere, the client of any other is reset. `Reset`: nothing goes on.
+    #[serde(default)]
+    pub on_backend_failure: BackendFailure,
+    /// A pod that has not begun to answer a request after this long is given up on: the request goes to another one if
+    /// `onBackendFailure` allows to execute it once more. Without it, only pods that close, reset or fall silent are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-validations" = within("1ms", "1h")))]
+    pub response_timeout: Option<Duration>,
+    /// How pods that do not work are found and avoided.
+    #[serde(default)]
+    pub health: Health,
+    /// A pod that came up takes a share of the flows that grows to the whole within this time; 0s is at once.
+    #[serde(default = "at_once")]
+    #[schemars(extend("x-kubernetes-validations" = up_to("1h")))]
+    pub slow_start: Duration,
+    /// Where each pod's share of the flows is read from; without it all pods have the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<Weights>,
+    /// Silence after which flows are forgotten.
+    #[serde(default)]
+    pub timeouts: Timeouts,
+    /// Which dataplanes serve: the classes (`BatonDataplane`) with all these labels. Without it, the default classes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataplane_selector: Option<DataplaneSelector>,
+    /// Whether pods are marked with `controller.kubernetes.io/pod-deletion-cost`, so that a scale-in takes first those
+    /// whose connections cost least to move.
+    #[serde(default)]
+    pub pod_deletion_cost: PodDeletionCost,
+}
+
+fn at_once() -> Duration {
+    "0s".into()
+}
+
+/// The object that a policy is about, in its own namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TargetRef {
+    /// Its kind: only `Service`.
+    #[serde(default)]
+    pub kind: TargetKind,
+    /// Its name.
+    #[schemars(length(min = 1, max = 63), regex(pattern = crate::text::NAME))]
+    pub name: String,
+}
+
+/// What a policy can be about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TargetKind {
+    /// A Service with its EndpointSlices.
+    #[default]
+    Service,
+}
+
+/// A port that clients connect to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Listener {
+    /// Its name, unique in the policy. It is part of the name that dataplanes and metrics use: `NAMESPACE/POLICY/LISTENER`.
+    #[schemars(length(min = 1, max = 15), regex(pattern = crate::text::NAME))]
+    pub name: String,
+    /// The port, unique in the policy.
+    #[schemars(range(min = 1, max = 65_535))]
+    pub port: i32,
+    /// Its transport: only `TCP`.
+    #[serde(default)]
+    pub protocol: Transport,
+    /// The Service's port, by number or by name, whose pods serve. The number of `port` if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_port: Option<ServicePort>,
+    /// Addresses that clients connect to and that are routed to the dataplanes. Without any, the dataplanes' own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 16),
+        extend("items" = address(), "x-kubernetes-list-type" = "set"),
+    )]
+    pub addresses: Vec<String>,
+}
+
+/// An IPv4 or IPv6 address in the one form that each has, so that equal ones are seen to be equal.
+fn address() -> serde_json::Value {
+    json!({
+        "type": "string",
+        "minLength": 2,
+        "maxLength": 45,
+        "x-kubernetes-validations": [invalid(
+            "isIP(self) && ip.isCanonical(self)",
+            "is not an address in its usual form: expected as 192.0.2.1 or 2001:db8::1",
+        )],
+    })
+}
+
+/// The transport of a listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Transport {
+    /// The Transmission Control Protocol.
+    #[default]
+    #[serde(rename = "TCP")]
+    Tcp,
+}
+
+/// How a pod is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Algorithm {
+    /// The lower expected wait of two random candidates (power of two choices).
+    #[default]
+    LeastOutstanding,
+    /// Consistent hashing of the client's address and port.
+    Maglev,
+    /// Smooth weighted round robin.
+    WeightedRoundRobin,
+    /// By chance, in proportion to the weights.
+    Random,
+}
+
+/// How the begin of a request is recognised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Protocol {
+    /// HTTP/1.0 and HTTP/1.1.
+    #[default]
+    #[serde(rename = "HTTP1")]
+    Http1,
+    /// The Redis protocol.
+    #[serde(rename = "RESP")]
+    Resp,
+    /// The text protocol of memcached.
+    Memcached,
+    /// Request, then response, then request.
+    RequestResponse,
+    /// Never: flows stay where they are.
+    None,
+}
+
+/// What keeps flows together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Affinity {
+    /// All flows of one client address have the same pod. They move only with its drain, death or ejection, and then all
+    /// to the same other one: `WhenBetter` is as `DrainOnly`.
+    #[serde(rename = "clientIP")]
+    pub client_ip: ClientIp,
+}
+
+/// Affinity of a client's address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientIp {
+    /// How long after its last flow ended a client still gets the same pod.
+    #[schemars(extend("x-kubernetes-validations" = within("1s", "24h")))]
+    pub timeout: Duration,
+}
+
+impl Default for ClientIp {
+    fn default() -> Self {
+        Self {
+            // As a Service's sessionAffinityConfig.clientIP.timeoutSeconds.
+            timeout: "3h".into(),
+        }
+    }
+}
+
+/// Where the pods' shares of the flows are read from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = json!([invalid(
+    "has(self.label) != has(self.annotation)",
+    "needs one source: expected either `label` or `annotation`",
+)])))]
+pub struct Weights {
+    /// The pod label that holds the share: a whole number from 0, which takes no new flow, to 65535.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::text::qualified_name")]
+    pub label: Option<String>,
+    /// The pod annotation that holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::text::qualified_name")]
+    pub annotation: Option<String>,
+    /// The share of a pod that has no such label or annotation, or a useless one.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0, max = 65_535))]
+    pub default: i32,
+}
+
+fn one() -> i32 {
+    1
+}
+
+/// Chooses classes of dataplanes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DataplaneSelector {
+    /// Labels that a `BatonDataplane` has to have. Without any, the default classes are chosen.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "label_map")]
+    pub match_labels: BTreeMap<String, String>,
+}
+
+/// Whether pods are marked with what their deletion costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PodDeletionCost {
+    /// They are.
+    Enabled,
+    /// They are not.
+    #[default]
+    Disabled,
+}

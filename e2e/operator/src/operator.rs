@@ -1,0 +1,138 @@
+//! The operator's process: the real binary, with a kubeconfig of its ServiceAccount. Dropping it kills it.
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    env,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+};
+
+/// How long a Lease lasts here: short, so that tests of another leader need not wait long.
+pub const LEASE_SECONDS: u32 = 2;
+
+/// A running operator.
+#[derive(Debug)]
+pub struct Operator {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Operator {
+    /// Starts one with a name of its own in the election.
+    ///
+    /// # Errors
+    /// If there is no binary, or it does not start.
+    pub fn start(kubeconfig: &Path, folder: &Path, identity: &str) -> Result<Self> {
+        let log = folder.join(format!("{identity}.log"));
+        let output = File::create(&log).with_context(|| log.display().to_string())?;
+        let lease = LEASE_SECONDS.to_string();
+        // It ends with the thread that started it, which is the test's, also if that is killed.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL"])
+            .arg(binary("baton-operator")?)
+            .args(["run", "--identity", identity, "--lease-seconds", &lease])
+            .args([
+                "--namespace",
+                crate::OPERATOR_NAMESPACE,
+                "--listen",
+                "127.0.0.1:0",
+                "--kubeconfig",
+            ])
+            .arg(kubeconfig)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .context("starting the operator through setpriv (util-linux)")?;
+        Ok(Self { child, log })
+    }
+
+    /// Kills it, as a node's death would.
+    ///
+    /// # Errors
+    /// If it has ended by itself, with its log.
+    pub fn kill(mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the operator ended by itself ({status}):\n{}", self.log());
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Ends it with SIGTERM and waits for it.
+    ///
+    /// # Errors
+    /// If it cannot be signalled.
+    pub fn terminate(mut self) -> Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        Ok(self.child.wait()?)
+    }
+
+    /// Sends a signal, as SIGSTOP.
+    ///
+    /// # Errors
+    /// If it has ended, with its log.
+    pub fn signal(&mut self, signal: Signal) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the operator has ended ({status}):\n{}", self.log());
+        }
+        kill_process(Pid::from_child(&self.child), signal).context("signalling the operator")
+    }
+
+    /// Resident memory in bytes: now, and at most so far.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn memory_bytes(&self) -> Result<(u64, u64)> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let read = |field: &str| -> Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(field));
+            let kib = line
+                .and_then(|l| l.trim().strip_suffix(" kB"))
+                .with_context(|| field.to_owned())?;
+            Ok(kib.parse::<u64>()? * 1024)
+        };
+        Ok((read("VmRSS:")?, read("VmHWM:")?))
+    }
+
+    /// What it has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let log = fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        // Who reads a failed test wants to know what the operator thought of it.
+        if std::thread::panicking() {
+            eprintln!("{}:\n{}", self.log.display(), self.log());
+        }
+        // Both fail only if it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A program of this workspace, built beside the tests or in `BATON_BIN_DIR`.
+fn binary(name: &str) -> Result<PathBuf> {
+    let own = env::current_exe().context("finding the running executable")?;
+    let places: Vec<PathBuf> = match env::var_os("BATON_BIN_DIR") {
+        Some(directory) => vec![directory.into()],
+        // target/PROFILE for programs, target/PROFILE/deps for tests.
+        None => own
+            .ancestors()
+            .skip(1)
+            .take(2)
+            .map(Path::to_path_buf)
+            .collect(),
+    };
+    let found = places.iter().map(|p| p.join(name)).find(|p| p.is_file());
+    found.with_context(|| {
+        format!("{name} is not built: cargo build --profile ci -p {name} (looked in {places:?})")
+    })
+}

@@ -1,0 +1,123 @@
+//! The operator's way into the daemon: mutual TLS, keys in a folder, and what stays reachable without a certificate.
+
+mod daemon;
+#[path = "../../lb-dataplane/tls/tests/support/mod.rs"]
+mod support;
+
+use baton_tls::{Client, Name, Refusal};
+use common::wait_for;
+use daemon::{Daemon, Files, KEY_HEX, common, free_address};
+use std::net::SocketAddr;
+use support::Authority;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+fn operator(authority: &Authority) -> Client {
+    let material = authority.material(&authority.pair(Name::Operator));
+    Client::new(Name::Operator, material).expect("a client")
+}
+
+/// One GET over TLS: the whole answer, or why there was none.
+fn get(client: &Client, address: SocketAddr, path: &str) -> Result<String, Refusal> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        let stream = TcpStream::connect(address).await.expect("connected");
+        let mut stream = client.connect(Name::Shim, stream).await?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let told = |error: std::io::Error| Refusal::find(&error).expect("a refusal");
+        stream.write_all(request.as_bytes()).await.map_err(told)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.map_err(told)?;
+        Ok(answer)
+    })
+}
+
+fn write(files: &Files, authority: &Authority) {
+    let pair = authority.pair(Name::Shim);
+    files.write("tls.crt", &pair.certificate, 0o644);
+    files.write("tls.key", &pair.key, 0o600);
+    files.write("ca.crt", &authority.pem, 0o644);
+}
+
+#[test]
+fn the_operator_reads_the_state_and_both_secrets_are_exchanged() {
+    let (files, authority) = (Files::new(), Authority::new());
+    let (control, tls, probes) = (free_address(), free_address(), free_address());
+    write(&files, &authority);
+    std::fs::create_dir(files.path("keys")).expect("a directory");
+    files.write("keys/epoch-18", KEY_HEX, 0o600);
+    files.write("keys/current", "18", 0o644);
+    // Relative names begin where the configuration is.
+    files.config(&format!(
+        "keys: {{directory: keys}}\ncontrol: {control}\nprobes: {probes}\npin: PINS\n\
+         controlTls: {{listen: '{tls}', certificate: tls.crt, key: tls.key, clientAuthority: ca.crt}}\n"
+    ));
+    let daemon = Daemon::start(&files, control, &[]);
+    let client = operator(&authority);
+    let answer = get(&client, tls, "/v1/state").expect("taken");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    for part in [
+        r#""keyEpochs":[18]"#,
+        r#""signingEpoch":18"#,
+        r#""pods":[]"#,
+        r#""version":""#,
+    ] {
+        assert!(answer.contains(part), "{part} is not in {answer}");
+    }
+    let refusal = get(&operator(&Authority::new()), tls, "/v1/state").expect_err("a stranger");
+    assert_eq!(
+        refusal.reason.label(),
+        "unknown_authority",
+        "it does not know the shim either"
+    );
+
+    // Without a certificate: health and metrics only.
+    let at = |path: &str| daemon::request(probes, "GET", path);
+    assert_eq!(at("/healthz").0, 200);
+    assert_eq!(at("/v1/state").0, 404);
+    let (status, metrics) = at("/metrics");
+    assert_eq!(status, 200);
+    for line in [
+        "baton_shim_control_tls_handshakes_total{result=\"accepted\"} 1",
+        "baton_shim_control_tls_handshakes_total{result=\"refused_by_peer\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+
+    // One more key, then the other one signs.
+    files.write("keys/epoch-19", &"ab".repeat(16), 0o600);
+    wait_for("two epochs are live", || {
+        daemon.state()["keyEpochs"] == serde_json::json!([18, 19])
+    });
+    assert_eq!(daemon.state()["signingEpoch"], 18);
+    files.write("keys/current", "19", 0o644);
+    wait_for("the other signs", || daemon.state()["signingEpoch"] == 19);
+    std::fs::remove_file(files.path("keys/epoch-18")).expect("removed");
+    wait_for("the old key is gone", || {
+        daemon.state()["keyEpochs"] == serde_json::json!([19])
+    });
+
+    // Another authority: half of the files is refused, all of them are taken.
+    let refused = || daemon.state()["configRefusals"].as_u64().expect("a number");
+    let (next, before) = (Authority::new(), refused());
+    let pair = next.pair(Name::Shim);
+    files.write("tls.crt", &pair.certificate, 0o644);
+    wait_for("the half is refused", || refused() > before);
+    assert!(
+        daemon
+            .log()
+            .contains("the key does not belong to the certificate")
+    );
+    get(&client, tls, "/healthz").expect("the last good one stays");
+    files.write("tls.key", &pair.key, 0o600);
+    files.write("ca.crt", &next.pem, 0o644);
+    let new = operator(&next);
+    wait_for("the new authority", || get(&new, tls, "/healthz").is_ok());
+    get(&client, tls, "/healthz").expect_err("the old one is over");
+    daemon.signal("TERM");
+    assert!(daemon.wait().success());
+}

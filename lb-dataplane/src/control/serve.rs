@@ -1,0 +1,243 @@
+//! The listeners of the control API: plain for commands on this machine, TLS for the operator, and one for probes.
+//!
+//! Owns who gets in and how much of this process anybody can hold: connections, their time, bodies. Knows no path.
+
+use super::{
+    Control,
+    reply::Reply,
+    routes::{self, Access},
+};
+use baton_tls::{Reason, Refusal, Server};
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    pin::pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    net::TcpListener,
+    sync::{self, Semaphore},
+    time::{self, Instant},
+};
+use tracing::{debug, warn};
+
+/// Connections at one time of each listener but the probes': an operator, a scraper and a few people. With TLS, who has
+/// no certificate holds one for [`baton_tls::HANDSHAKE_LIMIT`] at most.
+pub(super) const CONNECTIONS_MAX: usize = 64;
+/// Connections of kubelet's probes and some scrapers.
+const PROBES_MAX: usize = 16;
+/// From the first byte of a request to its answer, and between two requests of one connection.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// A connection ends after this, so that whoever does not take its answers holds no memory for long, and so that no
+/// client stays for long that a new authority would not let in.
+pub(super) const AGE_LIMIT: Duration = Duration::from_secs(300);
+/// The same at the probes' listener, where anybody may come.
+const PROBES_AGE_LIMIT: Duration = Duration::from_secs(30);
+/// Bytes of a request's head, and of what is read ahead of a body. Ours have some hundred.
+const BUFFER_MAX_BYTES: usize = 64 << 10;
+/// Snapshots that are received at one time: 16 MiB each, and one operator pushes one.
+const BODIES_MAX: usize = 2;
+/// How old the metrics are at most that the probes' listener gives: a flood of scrapes must not hold up the worker.
+const METRICS_AGE_LIMIT: Duration = Duration::from_secs(1);
+/// After a failed accept (no more file descriptors) nothing better can be done than to wait.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Refused handshakes make at most one line in the log per this time: anybody can cause them.
+const REFUSAL_PAUSE: Duration = Duration::from_secs(10);
+
+/// What all requests share.
+pub struct Gates {
+    /// Places for snapshots that are received.
+    pub bodies: Semaphore,
+    metrics: sync::Mutex<Option<(Instant, Reply)>>,
+}
+
+impl Default for Gates {
+    fn default() -> Self {
+        Self {
+            bodies: Semaphore::new(BODIES_MAX),
+            metrics: sync::Mutex::new(None),
+        }
+    }
+}
+
+impl Gates {
+    /// The last answer if it is fresh, or a new one. The text is shared by all who get it.
+    pub async fn recent(&self, answer: impl Future<Output = Reply>) -> Reply {
+        let mut last = self.metrics.lock().await;
+        match &*last {
+            Some((at, reply)) if at.elapsed() < METRICS_AGE_LIMIT => reply.clone(),
+            _ => {
+                let reply = answer.await;
+                *last = Some((Instant::now(), reply.clone()));
+                reply
+            }
+        }
+    }
+}
+
+/// Who comes in how.
+#[derive(Clone)]
+pub enum Door {
+    /// Anybody who reaches it, for everything.
+    Plain,
+    /// Only the operator.
+    Tls(Arc<Server>),
+    /// Anybody, for health and metrics.
+    Probes,
+}
+
+impl Door {
+    fn connections_max(&self) -> usize {
+        match self {
+            Self::Plain | Self::Tls(_) => CONNECTIONS_MAX,
+            Self::Probes => PROBES_MAX,
+        }
+    }
+}
+
+/// Binds an address; `field` is where the configuration has it.
+///
+/// # Errors
+/// It is in use, or not an address of this machine.
+pub async fn bind(field: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    use anyhow::Context as _;
+    TcpListener::bind(address).await.with_context(|| {
+        format!("`{field}: {address}`: cannot listen there (is another dataplane running?)")
+    })
+}
+
+/// Serves until the process ends.
+pub async fn serve(listener: TcpListener, control: Arc<Control>, door: Door) -> Infallible {
+    let free = Arc::new(Semaphore::new(door.connections_max()));
+    let refusals = Arc::new(Refusals::default());
+    loop {
+        let (mut stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                warn!(%error, "cannot accept a control connection");
+                time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(permit) = Arc::clone(&free).try_acquire_owned() else {
+            control.metrics.connections_refused.inc();
+            // Without a handshake nothing can be said to a peer that wants TLS.
+            if !matches!(door, Door::Tls(_)) {
+                tokio::spawn(async move {
+                    let refusal = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+                    // A peer that does not even take this is none to care about.
+                    let _ = time::timeout(REQUEST_LIMIT, stream.write_all(refusal)).await;
+                });
+            }
+            continue;
+        };
+        let (control, door) = (Arc::clone(&control), door.clone());
+        let refusals = Arc::clone(&refusals);
+        tokio::spawn(async move {
+            match door {
+                Door::Plain => http(stream, peer, &control, Access::All, AGE_LIMIT).await,
+                Door::Probes => {
+                    http(stream, peer, &control, Access::Probes, PROBES_AGE_LIMIT).await;
+                }
+                Door::Tls(server) => match server.accept(stream).await {
+                    Ok(stream) => http(stream, peer, &control, Access::All, AGE_LIMIT).await,
+                    Err(refusal) => refusals.note(peer, &refusal),
+                },
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// Answers the requests of one connection.
+pub(super) async fn http<S>(
+    stream: S,
+    peer: SocketAddr,
+    control: &Arc<Control>,
+    access: Access,
+    age_limit: Duration,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let service = service_fn(|request| async move {
+        let answer = routes::route(control, access, request);
+        let reply = match time::timeout(REQUEST_LIMIT, answer).await {
+            Ok(reply) => reply,
+            Err(_) => routes::too_slow(),
+        };
+        control
+            .metrics
+            .requests
+            .with_label_values(&[class(reply.status().as_u16())])
+            .inc();
+        Ok::<_, Infallible>(reply)
+    });
+    let mut served = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(REQUEST_LIMIT)
+            .max_buf_size(BUFFER_MAX_BYTES)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let ended = match time::timeout(age_limit, served.as_mut()).await {
+        Ok(ended) => ended,
+        Err(_) => {
+            // The request in progress is answered, if the peer takes the answer.
+            served.as_mut().graceful_shutdown();
+            time::timeout(REQUEST_LIMIT, served).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        debug!(%peer, %error, "a control connection ended");
+    }
+}
+
+/// What the log says of refused handshakes.
+#[derive(Default)]
+struct Refusals {
+    told: Mutex<Option<Instant>>,
+    untold: AtomicU64,
+}
+
+impl Refusals {
+    fn note(&self, peer: SocketAddr, refusal: &Refusal) {
+        // Whoever looks for open ports makes these.
+        let noise = matches!(
+            refusal.reason,
+            Reason::Closed | Reason::Timeout | Reason::Protocol
+        );
+        if noise || !self.may_tell() {
+            self.untold.fetch_add(u64::from(!noise), Ordering::Relaxed);
+            debug!(%peer, %refusal, "a TLS handshake failed");
+            return;
+        }
+        let others = self.untold.swap(0, Ordering::Relaxed);
+        warn!(%peer, %refusal, others, "somebody was refused at `controlTls.listen`");
+    }
+
+    fn may_tell(&self) -> bool {
+        let Ok(mut told) = self.told.lock() else {
+            return false;
+        };
+        let quiet = told.is_none_or(|at| at.elapsed() >= REFUSAL_PAUSE);
+        if quiet {
+            *told = Some(Instant::now());
+        }
+        quiet
+    }
+}
+
+fn class(status: u16) -> &'static str {
+    match status {
+        200..=299 => "2xx",
+        400..=499 => "4xx",
+        _ => "5xx",
+    }
+}

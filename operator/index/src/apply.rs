@@ -1,0 +1,401 @@
+//! Taking changes in: each is stored, and what it touches is marked.
+//!
+//! Owns the knowledge of what depends on what. Computes nothing that a fold gives back.
+
+use crate::{
+    Change, Class, Figures, Index, Key, LIMIT_LISTENERS_REMEMBERED, Node, Pod, Policy, Report,
+    Shim, Text,
+    class::ClassRecord,
+    index::PolicyRecord,
+    reports::DataplaneRecord,
+    standing::{Standing, snapshot_name},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+impl Index {
+    /// Takes a change in. Costs a look-up or a few; the work is done by the next [`Index::fold`].
+    pub fn apply(&mut self, change: Change) {
+        match change {
+            Change::Policy(key, Some(policy)) => self.policy(&key, policy),
+            Change::Policy(key, None) => self.no_policy(&key),
+            Change::Service(key, service) => {
+                if self.world.service(&key, service) {
+                    self.mark_service(&key);
+                }
+            }
+            Change::Slice(key, slice) => {
+                for service in self.world.slice(&key, slice) {
+                    self.mark_service(&service);
+                }
+            }
+            Change::Pod(key, pod) => self.pod(&key, pod.as_ref()),
+            Change::Node(name, node) => self.node(&name, node.as_deref().copied()),
+            Change::Class(name, Some(class)) => self.a_class(&name, class),
+            Change::Class(name, None) => self.no_class(&name),
+            Change::Shim(node, shim) => self.shim(&node, shim),
+            Change::Report(pod, report) => self.report(&pod, report),
+            Change::Figures(pod, figures) => self.figures(&pod, figures.as_deref()),
+        }
+    }
+
+    fn policy(&mut self, key: &Key, policy: Arc<Policy>) {
+        if let Some(record) = self.policies.get(key) {
+            if record.policy == policy {
+                return;
+            }
+            // Another object of the same name: nothing of the old one is its.
+            if record.policy.uid != policy.uid {
+                self.no_policy(key);
+            }
+        }
+        let targets = |policy: &Policy| {
+            let usable = policy.template.is_ok();
+            usable.then(|| Key::new(key.namespace.clone(), policy.service.clone()))
+        };
+        let after = targets(&policy);
+        let record = self.policies.entry(key.clone());
+        let record = record.or_insert_with(|| PolicyRecord::new(Arc::clone(&policy)));
+        let before = targets(&record.policy);
+        record.policy = policy;
+        if before != after
+            && let Some(service) = before
+        {
+            self.world.target(&service, &key.name, false);
+        }
+        if let Some(service) = after {
+            self.world.target(&service, &key.name, true);
+        }
+        self.remember_names(key);
+        self.dirty.examine.insert(key.clone());
+    }
+
+    /// Totals of a listener's snapshot policy belong to its policy from now on, also when the listener goes.
+    fn remember_names(&mut self, key: &Key) {
+        let Some(record) = self.policies.get_mut(key) else {
+            return;
+        };
+        let listeners = record.policy.listeners.iter();
+        let now: BTreeSet<Text> = listeners.map(|l| snapshot_name(key, l).into()).collect();
+        let mut forgotten = Vec::new();
+        if record.names.union(&now).count() > LIMIT_LISTENERS_REMEMBERED {
+            forgotten.extend(record.names.difference(&now).cloned());
+            record.names.retain(|name| now.contains(name));
+        }
+        for name in now {
+            if record.names.insert(name.clone()) {
+                self.names.insert(name.clone(), key.clone());
+                for counted in self
+                    .dataplanes
+                    .values()
+                    .filter_map(|d| d.figures.get(&name))
+                {
+                    record.sums.add(&name, None, &counted.figures);
+                }
+            }
+        }
+        for name in forgotten {
+            self.forget_name(&name);
+        }
+    }
+
+    fn forget_name(&mut self, name: &Text) {
+        self.names.remove(name);
+        for dataplane in self.dataplanes.values_mut() {
+            dataplane.forget(name);
+        }
+    }
+
+    fn no_policy(&mut self, key: &Key) {
+        let Some(record) = self.policies.remove(key) else {
+            return;
+        };
+        self.claims.set(key, None);
+        let service = Key::new(key.namespace.clone(), record.policy.service.clone());
+        self.world.target(&service, &key.name, false);
+        for class in &record.staged {
+            if let Some(class) = self.classes.get_mut(class) {
+                class.stage(key, None, Vec::new());
+            }
+        }
+        for name in &record.names {
+            self.forget_name(name);
+        }
+        self.costs.set(key, &record.costs, &BTreeMap::new());
+        for set in [
+            &mut self.dirty.examine,
+            &mut self.dirty.translate,
+            &mut self.dirty.judge,
+        ] {
+            set.remove(key);
+        }
+    }
+
+    fn mark_service(&mut self, service: &Key) {
+        let Some(record) = self.world.services.get(service) else {
+            return;
+        };
+        let policies = record.policies.iter();
+        let keys = policies.map(|name| Key::new(service.namespace.clone(), name.clone()));
+        self.dirty.translate.extend(keys);
+    }
+
+    fn judge_service(&mut self, service: &Key) {
+        let Some(record) = self.world.services.get(service) else {
+            return;
+        };
+        let policies = record.policies.iter();
+        let keys = policies.map(|name| Key::new(service.namespace.clone(), name.clone()));
+        self.dirty.judge.extend(keys);
+    }
+
+    fn pod(&mut self, key: &Key, pod: Option<&Arc<Pod>>) {
+        let Some(before) = self.world.pod(key, pod.cloned()) else {
+            return;
+        };
+        let as_backend =
+            |pod: &Arc<Pod>| (pod.deleting, pod.labels.clone(), pod.annotations.clone());
+        if before.as_ref().map(as_backend) != pod.map(as_backend) {
+            for service in self.world.services_of_pod(key) {
+                self.mark_service(&service);
+            }
+        }
+        if before.is_none() {
+            self.costs.renewed(key);
+        }
+        self.join(key);
+        if let Some(class) = self.class_of.get(key).cloned() {
+            let as_dataplane = |pod: &Arc<Pod>| (pod.ready, pod.deleting, pod.node.clone());
+            if before.as_ref().map(as_dataplane) != pod.map(as_dataplane) {
+                self.judge_class(&class);
+            }
+        }
+        if pod.is_none() {
+            self.forget_dataplane(key);
+        }
+    }
+
+    /// Puts a Pod into the class that it belongs to.
+    fn join(&mut self, key: &Key) {
+        let pod = self.world.live_pod(key);
+        let fits = |class: &&Arc<Class>, pod: &Pod| {
+            class.namespace == key.namespace
+                && !class.selector.is_empty()
+                && pod.labels.include(&class.selector)
+        };
+        let all = self
+            .classes
+            .iter()
+            .map(|(name, record)| (name, &record.spec));
+        let class = pod.and_then(|pod| {
+            let fitting = all.filter(|(_, class)| fits(class, pod));
+            fitting.min_by_key(|(name, class)| (class.created, &class.uid, *name))
+        });
+        let class = class.map(|(name, _)| name.clone());
+        let address = pod.and_then(|pod| pod.address);
+        let before = match &class {
+            Some(name) => self.class_of.insert(key.clone(), name.clone()),
+            None => self.class_of.remove(key),
+        };
+        let mut touched = BTreeSet::new();
+        if before != class
+            && let Some(name) = before
+            && let Some(record) = self.classes.get_mut(&name)
+        {
+            record.members.remove(key);
+            touched.insert(name);
+        }
+        if let Some(name) = class
+            && let Some(record) = self.classes.get_mut(&name)
+        {
+            let was = match address {
+                Some(address) => record.members.insert(key.clone(), address),
+                None => record.members.remove(key),
+            };
+            if was != address {
+                touched.insert(name);
+            }
+        }
+        for name in touched {
+            if let Some(record) = self.classes.get_mut(&name) {
+                record.members_changed = true;
+            }
+            self.judge_class(&name);
+            // What an explicit address is depends on whose it is.
+            self.examine_class(&name, |policy| {
+                policy.listeners.iter().any(|l| !l.addresses.is_empty())
+            });
+        }
+    }
+
+    fn judge_class(&mut self, class: &Text) {
+        if let Some(record) = self.classes.get(class) {
+            self.dirty.judge.extend(record.policies().cloned());
+        }
+        self.dirty.classes.insert(class.clone());
+    }
+
+    /// Has the policies of a class looked at again that are of that kind.
+    fn examine_class(&mut self, class: &Text, kind: impl Fn(&Policy) -> bool) {
+        let spec = self.classes.get(class).map(|record| &record.spec);
+        for (key, record) in &self.policies {
+            let policy = &record.policy;
+            let was = match &record.standing {
+                Some(Standing::Fit { classes, .. }) => classes.contains(class),
+                // What made it unfit may be this class.
+                Some(Standing::Unfit { .. }) | None => true,
+            };
+            let is = spec.is_some_and(|spec| match policy.classes.is_empty() {
+                true => spec.default,
+                false => spec.labels.include(&policy.classes),
+            });
+            if (was || is) && kind(policy) {
+                self.dirty.examine.insert(key.clone());
+            }
+        }
+    }
+
+    fn node(&mut self, name: &Text, node: Option<Node>) {
+        let Some(before) = self.world.node(name, node) else {
+            return;
+        };
+        let cordoned = |node: Option<Node>| node.is_some_and(|n| n.cordoned);
+        for service in self.world.services_of_node(name) {
+            if cordoned(before) == cordoned(node) {
+                self.judge_service(&service);
+            } else {
+                self.mark_service(&service);
+            }
+        }
+    }
+
+    fn shim(&mut self, node: &Text, shim: Option<Arc<Shim>>) {
+        let (news, first_or_last) = self.world.shim(node, shim);
+        if first_or_last {
+            self.dirty.judge.extend(self.policies.keys().cloned());
+        } else if news {
+            for service in self.world.services_of_node(node) {
+                self.judge_service(&service);
+            }
+        }
+    }
+
+    fn a_class(&mut self, name: &Text, class: Arc<Class>) {
+        let Some(record) = self.classes.get_mut(name) else {
+            let namespace = class.namespace.clone();
+            self.classes.insert(name.clone(), ClassRecord::new(class));
+            self.dirty.classes.insert(name.clone());
+            self.join_namespaces([namespace]);
+            self.examine_class(name, |_| true);
+            return;
+        };
+        let before = Arc::clone(&record.spec);
+        if before == class {
+            return;
+        }
+        record.respecify(Arc::clone(&class));
+        self.dirty.classes.insert(name.clone());
+        let members = |c: &Class| {
+            let age = (c.created, c.uid.clone());
+            (c.namespace.clone(), c.selector.clone(), age)
+        };
+        if members(&before) != members(&class) {
+            self.join_namespaces([before.namespace.clone(), class.namespace.clone()]);
+        }
+        let policies = |c: &Class| (c.default, c.labels.clone(), c.leg_ports);
+        if policies(&before) != policies(&class) {
+            self.examine_class(name, |_| true);
+        }
+        self.judge_class(name);
+    }
+
+    fn no_class(&mut self, name: &Text) {
+        // First those that it had, while they can be found.
+        self.examine_class(name, |_| true);
+        let Some(record) = self.classes.remove(name) else {
+            return;
+        };
+        // Nobody was told of it if it was never folded.
+        if record.revision > 0 {
+            self.dirty.gone.insert(name.clone());
+        }
+        self.dirty.classes.remove(name);
+        self.join_namespaces([record.spec.namespace.clone()]);
+    }
+
+    fn join_namespaces(&mut self, namespaces: impl IntoIterator<Item = Text>) {
+        let namespaces: BTreeSet<Text> = namespaces.into_iter().collect();
+        for namespace in namespaces {
+            let pods: Vec<Key> = self
+                .world
+                .pods_in(&namespace)
+                .map(|(key, _)| key.clone())
+                .collect();
+            for pod in pods {
+                self.join(&pod);
+            }
+        }
+    }
+
+    fn report(&mut self, pod: &Key, report: Option<Arc<Report>>) {
+        let record = self.dataplanes.entry(pod.clone()).or_default();
+        if record.report == report {
+            self.forget_dataplane(pod);
+            return;
+        }
+        let said = |record: &DataplaneRecord| {
+            let refused = record
+                .refusal()
+                .map(|(revision, words)| (revision, words.clone()));
+            (
+                record.acknowledged(),
+                refused,
+                record.unreachable().cloned(),
+            )
+        };
+        let before = said(record);
+        record.report = report;
+        let after = said(record);
+        if let Some(name) = self.class_of.get(pod)
+            && let Some(class) = self.classes.get(name)
+        {
+            self.dirty.classes.insert(name.clone());
+            let judge = &mut self.dirty.judge;
+            if before.2 != after.2 {
+                judge.extend(class.policies().cloned());
+            } else {
+                let (low, high) = (before.0.min(after.0), before.0.max(after.0));
+                let high = if before.1 == after.1 { high } else { u64::MAX };
+                judge.extend(class.changed_between(low, high).cloned());
+            }
+        }
+        self.forget_dataplane(pod);
+    }
+
+    fn figures(&mut self, pod: &Key, figures: Option<&Figures>) {
+        let record = self.dataplanes.entry(pod.clone()).or_default();
+        let (names, policies) = (&self.names, &mut self.policies);
+        let changed = record.count(
+            figures,
+            |name| names.contains_key(name),
+            |name, old, new| {
+                if let Some(policy) = names.get(name).and_then(|key| policies.get_mut(key)) {
+                    policy.sums.add(name, old, new);
+                }
+            },
+        );
+        let keys = changed.iter().filter_map(|name| self.names.get(name));
+        self.dirty.judge.extend(keys.cloned());
+        self.forget_dataplane(pod);
+    }
+
+    /// Lets go of a dataplane that is not there and says nothing.
+    fn forget_dataplane(&mut self, pod: &Key) {
+        let silent = |d: &DataplaneRecord| d.report.is_none() && d.at.is_none();
+        if self.world.live_pod(pod).is_none() && self.dataplanes.get(pod).is_some_and(silent) {
+            self.dataplanes.remove(pod);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The endpoints of a Service's slices as the backends of one listener.
+//!
+//! Owns what each endpoint is for the policy (see the table at the head of the crate), its weight and its name. The same
+//! objects give the same backends in the same order, whatever order they are given in.
+
+use crate::{
+    BackendState, Key, LIMIT_NAMES_SHOWN, Policy, ServicePort, Text, WeightSource,
+    world::{ServiceRecord, World},
+};
+use baton_api::{Backend, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+/// What is known of a backend besides what the snapshot says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Detail {
+    pub name: Text,
+    pub pod: Option<Text>,
+    pub node: Option<Text>,
+    pub state: BackendState,
+}
+
+/// The backends of one listener.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Backends {
+    /// In order of names, at most [`LIMIT_BACKENDS_PER_POLICY`].
+    pub backends: Vec<Backend>,
+    /// Of each of them.
+    pub details: Vec<Detail>,
+    /// Those that had no room.
+    pub left_out: usize,
+    /// Addresses that can be no pod's.
+    pub bad_addresses: BTreeSet<IpAddr>,
+    /// Pods whose weight is no weight, with what it says; not more than are shown.
+    pub bad_weights: BTreeMap<Text, Text>,
+}
+
+struct Candidate {
+    endpoint: Endpoint,
+    pod: Option<Text>,
+    node: Option<Text>,
+    ready: bool,
+    serving: bool,
+    terminating: bool,
+}
+
+/// The backends behind one port of a Service.
+pub(crate) fn backends(
+    namespace: &Text,
+    policy: &Policy,
+    service: &ServiceRecord,
+    port: &ServicePort,
+    world: &World,
+) -> Backends {
+    let mut out = Backends::default();
+    let mut candidates = merge(namespace, service, port, world, &mut out);
+    if policy.drain_cordoned {
+        drain_cordoned(&mut candidates, world);
+    }
+    let mut named: Vec<(String, Candidate)> = name(candidates);
+    named.sort_by(|(a, _), (b, _)| a.cmp(b));
+    // By name and not by what they are fit for: a readiness flap must not take another one's place.
+    out.left_out = named.len().saturating_sub(LIMIT_BACKENDS_PER_POLICY);
+    named.truncate(LIMIT_BACKENDS_PER_POLICY);
+    out.details.reserve_exact(named.len());
+    out.backends.reserve_exact(named.len());
+    for (name, candidate) in named {
+        let serves = if candidate.terminating {
+            candidate.serving
+        } else {
+            candidate.ready
+        };
+        let pod = candidate.pod.as_ref();
+        let weight = weight(namespace, policy, pod, world, &mut out.bad_weights);
+        let state = match (candidate.terminating, candidate.ready) {
+            (true, _) => BackendState::Draining,
+            (false, true) => BackendState::Ready,
+            (false, false) => BackendState::NotReady,
+        };
+        out.details.push(Detail {
+            name: pod
+                .filter(|pod| ***pod == *name)
+                .cloned()
+                .unwrap_or_else(|| name.as_str().into()),
+            pod: candidate.pod,
+            node: candidate.node,
+            state,
+        });
+        out.backends.push(Backend {
+            name,
+            endpoint: candidate.endpoint,
+            weight: if serves { weight } else { 0 },
+            draining: candidate.terminating,
+        });
+    }
+    out
+}
+
+/// One candidate per address and port.
+fn merge(
+    namespace: &Text,
+    service: &ServiceRecord,
+    port: &ServicePort,
+    world: &World,
+    out: &mut Backends,
+) -> Vec<Candidate> {
+    // An endpoint that moves from one slice to another is in both for a while.
+    let mut merged: BTreeMap<(Endpoint, Option<&Text>), Candidate> = BTreeMap::new();
+    for slice in service.slices.values() {
+        for slice_port in slice.ports.iter().filter(|p| p.name == port.name) {
+            for found in &slice.endpoints {
+                let address = found.address;
+                let Some(endpoint) = Endpoint::new(address, slice_port.port) else {
+                    continue;
+                };
+                if address.to_canonical().is_unspecified() || address.to_canonical().is_multicast()
+                {
+                    out.bad_addresses.insert(address);
+                    continue;
+                }
+                let pod = found.pod.as_ref();
+                let deleting = pod
+                    .and_then(|pod| world.live_pod(&Key::new(namespace.clone(), pod.clone())))
+                    .is_some_and(|pod| pod.deleting);
+                let candidate = merged.entry((endpoint, pod)).or_insert_with(|| Candidate {
+                    endpoint,
+                    pod: found.pod.clone(),
+                    node: found.node.clone(),
+                    ready: false,
+                    serving: false,
+                    terminating: false,
+                });
+                candidate.ready |= found.conditions.ready;
+                candidate.serving |= found.conditions.serving;
+                candidate.terminating |= found.conditions.terminating || deleting;
+                if found.node < candidate.node {
+                    candidate.node.clone_from(&found.node);
+                }
+            }
+        }
+    }
+    // An address that went from one Pod to another may be in two slices too: the one that stays has it.
+    let mut chosen: BTreeMap<Endpoint, Candidate> = BTreeMap::new();
+    let rank = |c: &Candidate| (c.pod.is_none(), c.terminating);
+    for ((endpoint, _), candidate) in merged {
+        match chosen.get(&endpoint) {
+            Some(other) if rank(other) <= rank(&candidate) => {}
+            _ => {
+                chosen.insert(endpoint, candidate);
+            }
+        }
+    }
+    chosen.into_values().collect()
+}
+
+/// Endpoints on cordoned nodes drain, if others are ready elsewhere.
+fn drain_cordoned(candidates: &mut [Candidate], world: &World) {
+    let cordoned = |c: &Candidate| {
+        let node = c.node.as_ref().and_then(|name| world.nodes.get(name));
+        node.and_then(|record| record.node)
+            .is_some_and(|node| node.cordoned)
+    };
+    if !candidates
+        .iter()
+        .any(|c| c.ready && !c.terminating && !cordoned(c))
+    {
+        return;
+    }
+    for candidate in candidates
+        .iter_mut()
+        .filter(|c| !c.terminating && cordoned(c))
+    {
+        candidate.terminating = true;
+        // It is not going away, so its readiness says whether it serves.
+        candidate.serving = candidate.ready;
+    }
+}
+
+fn weight(
+    namespace: &Text,
+    policy: &Policy,
+    pod: Option<&Text>,
+    world: &World,
+    bad: &mut BTreeMap<Text, Text>,
+) -> u16 {
+    let Some(weights) = &policy.weights else {
+        return 1;
+    };
+    let Some(name) = pod else {
+        return weights.default;
+    };
+    let Some(pod) = world.live_pod(&Key::new(namespace.clone(), name.clone())) else {
+        return weights.default;
+    };
+    let text = match &weights.source {
+        WeightSource::Label(key) => pod.labels.get(key),
+        WeightSource::Annotation(key) => pod.annotations.get(key),
+    };
+    let Some(text) = text else {
+        return weights.default;
+    };
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
+    match text.parse() {
+        Ok(weight) if digits => weight,
+        _ => {
+            if bad.len() < LIMIT_NAMES_SHOWN {
+                bad.insert(name.clone(), text.clone());
+            }
+            weights.default
+        }
+    }
+}
+
+/// Gives each a name of its own: its Pod's, `POD/ipv6` for the IPv6 address of a Pod that has both, the address where
+/// there is no Pod. What would be a name twice gets the address behind it, then the port too.
+fn name(mut candidates: Vec<Candidate>) -> Vec<(String, Candidate)> {
+    let v4: BTreeSet<Text> = candidates
+        .iter()
+        .filter(|c| c.endpoint.address().is_ipv4())
+        .filter_map(|c| c.pod.clone())
+        .collect();
+    candidates.sort_by(|a, b| (&a.pod, a.endpoint).cmp(&(&b.pod, b.endpoint)));
+    let mut taken = BTreeSet::new();
+    let mut named = Vec::with_capacity(candidates.len());
+    for candidate in candidates {
+        let (address, port) = (candidate.endpoint.address(), candidate.endpoint.port());
+        // A name has no colons. Addresses have no hyphens, so this is as unique as they are.
+        let address_text = address.to_string().replace(':', "-");
+        let base = match &candidate.pod {
+            Some(pod) if address.is_ipv6() && v4.contains(pod) => format!("{pod}/ipv6"),
+            Some(pod) => pod.to_string(),
+            None => address_text.clone(),
+        };
+        let base = if is_name(&base) {
+            base
+        } else {
+            address_text.clone()
+        };
+        let choices = [
+            format!("{base}/{address_text}"),
+            format!("{base}/{address_text}.{port}"),
+            // No Pod's name holds a slash, so this is nobody else's.
+            format!("ip/{address_text}.{port}"),
+        ];
+        let free = |name: &String| is_name(name) && !taken.contains(name);
+        let name = std::iter::once(base).chain(choices).find(free);
+        if let Some(name) = name {
+            taken.insert(name.clone());
+            named.push((name, candidate));
+        }
+    }
+    named
+}
+
+/// Whether the snapshot takes it as a name.
+pub(crate) fn is_name(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || "-._/".contains(c);
+    (1..=LIMIT_NAME_BYTES).contains(&name.len()) && name.chars().all(good)
+}

@@ -1,0 +1,393 @@
+//! Making anew what changes touched: policies by themselves, their claims, what they come to, the classes' snapshots,
+//! and what is said of it all.
+//!
+//! Owns the order of these steps. Each policy is made by itself, and a panic in one of them is its own affair.
+
+use crate::{
+    ClassUpdate, ClassVerdict, Condition, ConditionKind, Event, Index, Instance, Key, LIMIT_EVENTS,
+    LIMIT_INSTANCES_SHOWN, Reason, Status, Text, Update, Verdict,
+    claims::Outcome,
+    judge::{behind, conditions, internal_error, judge, no_dataplane, ready_members, same},
+    messages::{bounded, few},
+    standing::{Standing, examine},
+    translate::{Translation, View},
+};
+use std::{
+    any::Any,
+    collections::{BTreeMap, BTreeSet},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+/// Runs what looks at one policy only. What it reads is not changed by it, so nothing is left half-done by a panic.
+fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| words(&*payload))
+}
+
+fn words(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without words").to_owned()
+}
+
+impl Index {
+    /// Computes what the changes since the last fold touched. `now` is in seconds since 1970; it dates conditions and Events
+    /// and decides nothing.
+    ///
+    /// Fold once with all that exists before anything is pushed: a half-known world gives half a snapshot.
+    /// A panic in the translation of one policy is caught: the policy keeps its last snapshot policies and says
+    /// `InternalError`; the others go on.
+    pub fn fold(&mut self, now: i64) -> Update {
+        let mut update = Update::default();
+        self.examine_dirty();
+        for key in self.claims.settle() {
+            self.dirty.translate.insert(key);
+        }
+        self.translate_dirty(&mut update);
+        self.commit_classes(&mut update);
+        self.judge_dirty(now, &mut update);
+        self.judge_classes(&mut update);
+        let world = &self.world;
+        update.costs = self
+            .costs
+            .settle(|pod| world.live_pod(pod).is_some_and(|pod| !pod.deleting));
+        update
+    }
+
+    fn examine_dirty(&mut self) {
+        for key in std::mem::take(&mut self.dirty.examine) {
+            let Some(record) = self.policies.get(&key) else {
+                continue;
+            };
+            let judged = guarded(|| examine(&key, &record.policy, &self.classes));
+            let age = record.age(&key);
+            let Some(record) = self.policies.get_mut(&key) else {
+                continue;
+            };
+            match judged {
+                Ok(standing) => {
+                    let claims = match &standing {
+                        Standing::Fit { claims, .. } => Some((age, Arc::clone(claims))),
+                        Standing::Unfit { .. } => None,
+                    };
+                    self.claims.set(&key, claims);
+                    record.standing = Some(standing);
+                    record.failure = None;
+                }
+                Err(what) => record.failure = Some(what),
+            }
+            self.dirty.translate.insert(key);
+        }
+    }
+
+    fn translate_dirty(&mut self, update: &mut Update) {
+        for key in std::mem::take(&mut self.dirty.translate) {
+            let Some(record) = self.policies.get(&key) else {
+                continue;
+            };
+            let held = self.claims.outcome(&key) == Some(&Outcome::Held);
+            let classes = match &record.standing {
+                Some(Standing::Fit { classes, .. }) if held => classes.clone(),
+                _ => BTreeSet::new(),
+            };
+            let made = (!classes.is_empty()).then(|| {
+                update.translated += 1;
+                let view = View {
+                    key: &key,
+                    policy: &record.policy,
+                    world: &self.world,
+                };
+                guarded(|| (self.translator)(&view))
+            });
+            self.place(&key, classes, made);
+            self.dirty.judge.insert(key);
+        }
+    }
+
+    /// Tells the classes what a policy came to.
+    fn place(
+        &mut self,
+        key: &Key,
+        classes: BTreeSet<Text>,
+        made: Option<Result<Translation, String>>,
+    ) {
+        let Some(record) = self.policies.get_mut(key) else {
+            return;
+        };
+        match made {
+            None => record.translation = None,
+            Some(Ok(mut new)) => {
+                share(record.translation.as_ref(), &mut new);
+                record.translation = Some(new);
+                record.failure = None;
+            }
+            // The last good one stays.
+            Some(Err(what)) => record.failure = Some(what),
+        }
+        for name in record.staged.difference(&classes) {
+            if let Some(class) = self.classes.get_mut(name) {
+                class.stage(key, None, Vec::new());
+            }
+        }
+        let listeners = record.translation.iter().flat_map(|t| &t.listeners);
+        let wanted: Vec<_> = listeners
+            .map(|l| (l.name.clone(), Arc::clone(&l.policy)))
+            .collect();
+        let age = record.age(key);
+        for name in &classes {
+            if let Some(class) = self.classes.get_mut(name) {
+                class.stage(key, Some(age.clone()), wanted.clone());
+            }
+        }
+        record.staged = classes;
+    }
+
+    fn commit_classes(&mut self, update: &mut Update) {
+        for name in std::mem::take(&mut self.dirty.gone) {
+            if !self.classes.contains_key(&name) {
+                let gone = ClassUpdate {
+                    gone: true,
+                    ..ClassUpdate::default()
+                };
+                self.class_verdicts.remove(&name);
+                update.classes.insert(name, gone);
+            }
+        }
+        for (name, class) in self
+            .classes
+            .iter_mut()
+            .filter(|(_, class)| class.is_dirty())
+        {
+            let (changes, touched) = class.commit(self.revision + 1);
+            self.revision = self.revision.max(class.revision);
+            self.dirty.judge.extend(touched);
+            self.dirty.classes.insert(name.clone());
+            if let Some(changes) = changes {
+                update.classes.insert(name.clone(), changes);
+            }
+        }
+    }
+
+    fn judge_dirty(&mut self, now: i64, update: &mut Update) {
+        for key in std::mem::take(&mut self.dirty.judge) {
+            if !self.policies.contains_key(&key) {
+                continue;
+            }
+            update.judged += 1;
+            let judged = guarded(|| judge(self, &key, now));
+            let Some(record) = self.policies.get_mut(&key) else {
+                continue;
+            };
+            let (mut verdict, costs) = match judged {
+                Ok(Some(judged)) => judged,
+                Ok(None) => continue,
+                Err(what) => {
+                    let before = record.verdict.as_deref();
+                    let verdict = bare(&key, record.policy.as_ref(), before, &what, now);
+                    (verdict, record.costs.clone())
+                }
+            };
+            if costs != record.costs {
+                self.costs.set(&key, &record.costs, &costs);
+                record.costs = costs;
+            }
+            // What is remembered of backends that are no more goes with them.
+            if let Some(translation) = &record.translation {
+                prune(&mut record.sums, translation);
+            }
+            if same(record.verdict.as_ref(), &mut verdict) {
+                continue;
+            }
+            tell(record.verdict.as_deref(), &verdict, now, update);
+            record.verdict = Some(Arc::new(verdict.clone()));
+            update.verdicts.push(verdict);
+        }
+    }
+
+    fn judge_classes(&mut self, update: &mut Update) {
+        for name in std::mem::take(&mut self.dirty.classes) {
+            let Some(verdict) = self.judge_class_now(&name) else {
+                continue;
+            };
+            if self.class_verdicts.get(&name) != Some(&verdict) {
+                self.class_verdicts.insert(name, verdict.clone());
+                update.class_verdicts.push(verdict);
+            }
+        }
+    }
+
+    fn judge_class_now(&self, name: &Text) -> Option<ClassVerdict> {
+        let class = self.classes.get(name)?;
+        let ready = ready_members(self, class);
+        let mut instances: Vec<Instance> = class
+            .members
+            .keys()
+            .map(|pod| {
+                let problem =
+                    behind(self, pod, class.revision).map(|(_, message)| bounded(message));
+                Instance {
+                    pod: pod.clone(),
+                    node: self.world.live_pod(pod).and_then(|pod| pod.node.clone()),
+                    synchronised: problem.is_none(),
+                    problem,
+                }
+            })
+            .collect();
+        let synchronised = instances
+            .iter()
+            .filter(|i| i.synchronised && ready.contains(&&i.pod))
+            .count();
+        let mut problems = Vec::new();
+        if ready.is_empty() {
+            problems.push(no_dataplane(name, class));
+        }
+        if class.over_limit() > 0 {
+            problems.push(format!(
+                "{} of policies have no room: raise spec.limits.policies (at most {}), or `limits.backends` of the \
+                 dataplanes and of this class, or add another class",
+                crate::messages::count(class.over_limit(), "listener"),
+                baton_api::LIMIT_POLICIES
+            ));
+        }
+        let bad = instances.iter().filter_map(|i| i.problem.as_ref());
+        let bad = few(bad, "; ");
+        if !bad.is_empty() {
+            problems.push(bad);
+        }
+        let dataplanes = instances.len();
+        instances.sort_by_key(|instance| instance.synchronised);
+        instances.truncate(LIMIT_INSTANCES_SHOWN);
+        Some(ClassVerdict {
+            class: name.clone(),
+            observed_generation: class.spec.generation,
+            dataplanes,
+            ready: ready.len(),
+            synchronised,
+            policies: class.snapshot().len(),
+            over_limit: class.over_limit(),
+            problem: (!problems.is_empty()).then(|| bounded(problems.join("; "))),
+            instances,
+        })
+    }
+}
+
+/// Listeners that came to what they were stay the same object: who holds it can tell by that, and it is kept once.
+fn share(before: Option<&Translation>, now: &mut Translation) {
+    for new in &mut now.listeners {
+        let old = before.and_then(|t| t.listeners.iter().find(|old| old.name == new.name));
+        if let Some(old) = old.filter(|old| old.policy == new.policy) {
+            new.policy = Arc::clone(&old.policy);
+        }
+    }
+}
+
+fn prune(sums: &mut crate::reports::Sums, translation: &Translation) {
+    let known: usize = translation.listeners.iter().map(|l| l.details.len()).sum();
+    if sums.backends.len() <= known {
+        return;
+    }
+    let listeners = translation.listeners.iter();
+    let known: BTreeSet<(&Text, &Text)> = listeners
+        .flat_map(|l| l.details.iter().map(|d| (&l.name, &d.name)))
+        .collect();
+    sums.backends
+        .retain(|(policy, backend), _| known.contains(&(policy, backend)));
+}
+
+/// A verdict on a policy that could not be judged.
+fn bare(
+    key: &Key,
+    policy: &crate::Policy,
+    before: Option<&Verdict>,
+    what: &str,
+    now: i64,
+) -> Verdict {
+    let unknown = || {
+        (
+            Status::Unknown,
+            Reason::InternalError,
+            "see Accepted".to_owned(),
+        )
+    };
+    let all = [internal_error(what), unknown(), unknown(), unknown()];
+    let mut verdict = before.cloned().unwrap_or_else(|| Verdict {
+        policy: key.clone(),
+        uid: policy.uid.clone(),
+        observed_generation: policy.generation,
+        conditions: conditions(all.clone(), None, now),
+        classes: Vec::new(),
+        programmed: 0,
+        dataplanes: 0,
+        ready: 0,
+        total: 0,
+        flows: 0,
+        totals: crate::Totals::default(),
+        pinned: BTreeMap::new(),
+        drained: crate::Drained::default(),
+        drains: Vec::new(),
+        backends: Vec::new(),
+        backends_not_shown: 0,
+        figures_at: None,
+    });
+    verdict.observed_generation = policy.generation;
+    verdict.conditions = conditions(all, before, now);
+    verdict
+}
+
+/// Events for what changed between two verdicts.
+fn tell(before: Option<&Verdict>, now: &Verdict, at: i64, update: &mut Update) {
+    let mut event = |warning: bool, reason: Reason, message: String| {
+        if update.events.len() >= LIMIT_EVENTS {
+            update.events_dropped += 1;
+            return;
+        }
+        update.events.push(Event {
+            policy: now.policy.clone(),
+            uid: now.uid.clone(),
+            at,
+            warning,
+            reason,
+            message,
+        });
+    };
+    for is in &now.conditions {
+        let was = before.map(|verdict| verdict.condition(is.kind));
+        if was.is_some_and(|was| was.status == is.status && was.reason == is.reason) {
+            continue;
+        }
+        let bad = is_bad(is);
+        // What went well from the start is no news; neither is what follows from another condition.
+        if bad || was.is_some_and(is_bad) && is.status != Status::Unknown {
+            event(bad, is.reason, is.message.clone());
+        }
+    }
+    for was in before.iter().flat_map(|verdict| &verdict.drains) {
+        let goes_on = now
+            .drains
+            .iter()
+            .any(|is| is.backend == was.backend && is.listener == was.listener);
+        // A list at its bound may have lost it to others.
+        if !goes_on && now.drains.len() < crate::LIMIT_BACKENDS_SHOWN {
+            let left: u64 = was.waiting.values().sum();
+            let message = format!(
+                "the drain of {} (listener {}) is over: {} flows moved, {} ended by themselves, {} were closed by the deadline, \
+                 {left} were still there when it was last seen",
+                was.backend, was.listener, was.drained.moved, was.drained.ended, was.drained.closed
+            );
+            event(false, Reason::Drained, message);
+        }
+    }
+}
+
+fn is_bad(condition: &Condition) -> bool {
+    let follows = matches!(
+        condition.reason,
+        Reason::NotAccepted | Reason::Pending | Reason::ProtocolNone
+    );
+    match condition.kind {
+        ConditionKind::Accepted | ConditionKind::Programmed | ConditionKind::Adoptable => {
+            condition.status == Status::False && !follows
+        }
+        ConditionKind::Degraded => condition.status == Status::True,
+    }
+}

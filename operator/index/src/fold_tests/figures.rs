@@ -1,0 +1,196 @@
+//! What dataplanes and host-shims say: totals, drains, what can adopt, deletion costs.
+
+use super::*;
+use crate::standing::snapshot_name;
+use std::collections::BTreeMap;
+
+fn figures(uptime: u64, flows: u64, backends: Vec<BackendFigures>) -> Change {
+    let name = snapshot_name(&key("p"), &policy(1, "s", 80).listeners[0]);
+    let policies = vec![PolicyFigures {
+        name: name.into(),
+        flows: 3,
+        totals: Totals {
+            flows,
+            ..Totals::default()
+        },
+        pinned: [("TLS".into(), flows)].into(),
+        backends,
+        ..PolicyFigures::default()
+    }];
+    let value = Figures {
+        at: 50,
+        uptime,
+        policies,
+    };
+    Change::Figures(key("pod-200"), Some(Arc::new(value)))
+}
+
+fn backend(name: &str, flows: u64, why: Option<&str>) -> BackendFigures {
+    BackendFigures {
+        name: name.into(),
+        flows,
+        probed: true,
+        unadoptable: why.map(Into::into),
+        ..BackendFigures::default()
+    }
+}
+
+#[test]
+fn totals_never_go_down_and_count_once() {
+    let mut index = index();
+    let mut shown = 0;
+    for (uptime, flows, sum) in [
+        (10, 7, 7),
+        (12, 9, 9),
+        // The same again.
+        (12, 9, 9),
+        // Another process, seen because it counts less.
+        (14, 2, 11),
+        // Another one, seen because it is younger, though it counts more.
+        (1, 5, 16),
+        (3, 6, 17),
+    ] {
+        index.apply(figures(uptime, flows, Vec::new()));
+        let _ = index.fold(2);
+        let verdict = verdict(&index, "p");
+        assert_eq!(verdict.totals.flows, sum);
+        assert_eq!(verdict.pinned, BTreeMap::from([("TLS".into(), sum)]));
+        assert!(sum >= shown);
+        shown = sum;
+    }
+    assert_eq!(verdict(&index, "p").flows, 3);
+    // Not asked any more: nothing at this moment, the totals stay.
+    index.apply(Change::Figures(key("pod-200"), None));
+    let _ = index.fold(3);
+    let after = verdict(&index, "p");
+    assert_eq!((after.flows, after.totals.flows), (0, 17));
+}
+
+#[test]
+fn what_was_counted_before_the_policy_was_known_counts() {
+    let mut index = Index::new();
+    index.apply(figures(10, 7, Vec::new()));
+    let _ = index.fold(0);
+    add(&mut index, "p", policy(1, "s", 80));
+    let _ = index.fold(1);
+    assert_eq!(verdict(&index, "p").totals.flows, 7);
+}
+
+#[test]
+fn adoptable_names_the_pod_the_node_and_the_shim() {
+    let mut index = index();
+    let adoptable = ConditionKind::Adoptable;
+    expect(&index, "p", adoptable, Reason::NotProbed, "2 of 2 backends");
+    index.apply(figures(
+        1,
+        0,
+        vec![backend("pod-1", 2, None), backend("pod-2", 0, None)],
+    ));
+    let _ = index.fold(2);
+    expect(&index, "p", adoptable, Reason::Adoptable, "all backends");
+    let why = Some("no adopter (is host-shim running there?)");
+    index.apply(figures(
+        2,
+        0,
+        vec![backend("pod-1", 2, None), backend("pod-2", 0, why)],
+    ));
+    let _ = index.fold(3);
+    expect(
+        &index,
+        "p",
+        adoptable,
+        Reason::BackendsNotAdoptable,
+        "1 of 2 backends: pod-2: no adopter",
+    );
+    let shim = Shim {
+        unreachable: None,
+        unattached: [(key("pod-2"), "kernel 5.10".into())].into(),
+    };
+    index.apply(Change::Shim("node".into(), Some(Arc::new(shim))));
+    let _ = index.fold(4);
+    expect(
+        &index,
+        "p",
+        adoptable,
+        Reason::BackendsNotAdoptable,
+        "node node could not attach the adopter: kernel 5.10",
+    );
+    index.apply(Change::Shim(
+        "other".into(),
+        Some(Arc::new(Shim::default())),
+    ));
+    index.apply(Change::Shim("node".into(), None));
+    let _ = index.fold(5);
+    expect(
+        &index,
+        "p",
+        adoptable,
+        Reason::BackendsNotAdoptable,
+        "no host-shim runs on node node",
+    );
+}
+
+#[test]
+fn drains_are_summed_and_told_when_they_are_over() {
+    let mut index = index();
+    let drain = |moved, left, since| {
+        let mut one = backend("pod-1", left, None);
+        one.drain = Some(DrainFigures {
+            moved,
+            ended: 0,
+            closed: 0,
+            waiting: [("quiet time".into(), left)].into(),
+            since,
+            until: since + 25,
+        });
+        figures(5, 0, vec![one])
+    };
+    index.apply(drain(2, 3, 40));
+    let _ = index.fold(2);
+    // A second later by the rounding of both clocks: the same drain.
+    index.apply(drain(4, 1, 41));
+    let _ = index.fold(3);
+    let during = verdict(&index, "p");
+    assert_eq!((during.drained.moved, during.drains.len()), (4, 1));
+    assert_eq!((during.drains[0].since, during.drains[0].until), (40, 65));
+    index.apply(figures(6, 0, vec![backend("pod-1", 0, None)]));
+    let update = index.fold(4);
+    let event = update
+        .events
+        .iter()
+        .find(|e| e.reason == Reason::Drained)
+        .expect("it is told");
+    assert!(event.message.contains("4 flows moved"), "{event:?}");
+    // Another drain of it counts from the start.
+    index.apply(drain(1, 0, 90));
+    let _ = index.fold(5);
+    assert_eq!(verdict(&index, "p").drained.moved, 5);
+}
+
+#[test]
+fn costs_are_written_where_the_policy_asks_and_taken_off_when_not() {
+    let mut index = index();
+    let loaded = || vec![backend("pod-1", 20, None), backend("pod-2", 0, None)];
+    index.apply(figures(1, 0, loaded()));
+    assert!(index.fold(2).costs.is_empty());
+    let mut asking = policy(1, "s", 80);
+    asking.deletion_cost = true;
+    add(&mut index, "p", asking);
+    let costs = index.fold(3).costs;
+    assert_eq!(
+        costs,
+        [(key("pod-1"), Some(20)), (key("pod-2"), Some(0))].into()
+    );
+    // Within a tenth: nothing.
+    index.apply(figures(
+        1,
+        0,
+        vec![backend("pod-1", 21, None), backend("pod-2", 0, None)],
+    ));
+    assert!(index.fold(4).costs.is_empty());
+    add(&mut index, "p", policy(1, "s", 80));
+    assert_eq!(
+        index.fold(5).costs,
+        [(key("pod-1"), None), (key("pod-2"), None)].into()
+    );
+}

@@ -1,0 +1,157 @@
+//! Folds of small, named situations. This file owns the situation; what is shown is in the files below it.
+
+use crate::*;
+use std::{net::IpAddr, sync::Arc};
+
+mod figures;
+mod situations;
+
+fn key(name: &str) -> Key {
+    Key::new("ns", name)
+}
+
+fn address(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+fn policy(created: i64, service: &str, port: u16) -> Policy {
+    let template = r#"{"name": "", "frontends": [], "backends": []}"#;
+    Policy {
+        uid: format!("uid-{created}").into(),
+        created,
+        generation: 1,
+        service: service.into(),
+        listeners: vec![Listener {
+            name: "http".into(),
+            port,
+            service_port: PortRef::Name("http".into()),
+            addresses: Vec::new(),
+        }],
+        template: Ok(Arc::new(
+            serde_json::from_str(template).expect("a template"),
+        )),
+        weights: None,
+        classes: Labels::default(),
+        deletion_cost: false,
+        drain_cordoned: true,
+    }
+}
+
+fn pod(last: u8, labels: Labels) -> Change {
+    let value = Pod {
+        labels,
+        annotations: Labels::default(),
+        deleting: false,
+        ready: true,
+        node: Some("node".into()),
+        address: Some(address(last)),
+    };
+    Change::Pod(key(&format!("pod-{last}")), Some(Arc::new(value)))
+}
+
+fn slice(service: &str, pods: &[(u8, Conditions)]) -> Change {
+    let endpoints = pods.iter().map(|(last, conditions)| SliceEndpoint {
+        address: address(*last),
+        conditions: *conditions,
+        pod: Some(format!("pod-{last}").into()),
+        node: Some("node".into()),
+    });
+    let value = Slice {
+        service: service.into(),
+        ports: vec![ServicePort {
+            name: "http".into(),
+            port: 8_080,
+        }],
+        endpoints: endpoints.collect(),
+    };
+    Change::Slice(key(&format!("{service}-1")), Some(Arc::new(value)))
+}
+
+fn service(name: &str) -> Change {
+    let value = Service {
+        ports: vec![ServicePort {
+            name: "http".into(),
+            port: 80,
+        }],
+        families: vec![Family::V4],
+        external_name: false,
+    };
+    Change::Service(key(name), Some(Arc::new(value)))
+}
+
+fn add(index: &mut Index, name: &str, policy: Policy) {
+    index.apply(Change::Policy(key(name), Some(Arc::new(policy))));
+}
+
+const READY: Conditions = Conditions {
+    ready: true,
+    serving: true,
+    terminating: false,
+};
+const UNREADY: Conditions = Conditions {
+    ready: false,
+    serving: false,
+    terminating: false,
+};
+const LEAVING: Conditions = Conditions {
+    ready: false,
+    serving: true,
+    terminating: true,
+};
+
+/// One class with one dataplane (pod-200), Services `s` and `t` with two ready pods each, policy `p` on `s`.
+fn index() -> Index {
+    let mut index = Index::new();
+    let class = Class {
+        uid: "class".into(),
+        created: 0,
+        generation: 1,
+        labels: Labels::default(),
+        default: true,
+        namespace: "ns".into(),
+        selector: Labels::from_iter([("app", "dataplane")]),
+        control_port: 9_900,
+        leg_ports: Some((20_000, 32_767)),
+        limit_policies: 2,
+        limit_backends: None,
+    };
+    index.apply(Change::Class("class".into(), Some(Arc::new(class))));
+    index.apply(pod(200, Labels::from_iter([("app", "dataplane")])));
+    for (name, pods) in [("s", [1, 2]), ("t", [3, 4])] {
+        index.apply(service(name));
+        index.apply(slice(name, &pods.map(|pod| (pod, READY))));
+        for last in pods {
+            index.apply(pod(last, Labels::default()));
+        }
+    }
+    add(&mut index, "p", policy(1, "s", 80));
+    let _ = index.fold(1);
+    index
+}
+
+fn verdict(index: &Index, name: &str) -> Verdict {
+    let key = key(name);
+    let found = index.verdicts().find(|verdict| verdict.policy == key);
+    (**found.expect("it was judged")).clone()
+}
+
+fn expect(index: &Index, name: &str, kind: ConditionKind, reason: Reason, part: &str) {
+    let verdict = verdict(index, name);
+    let condition = verdict.condition(kind);
+    assert_eq!(condition.reason, reason, "{condition:?}");
+    assert!(condition.message.contains(part), "{condition:?}");
+}
+
+fn report(index: &mut Index, report: Report) {
+    index.apply(Change::Report(key("pod-200"), Some(Arc::new(report))));
+}
+
+fn backends(index: &Index) -> Vec<(String, u16, bool)> {
+    let policies = index
+        .snapshot("class")
+        .filter(|policy| policy.name == "ns/p/http");
+    policies
+        .flat_map(|p| &p.backends)
+        .map(|b| (b.name.clone(), b.weight, b.draining))
+        .collect()
+}

@@ -1,0 +1,346 @@
+//! What is said of policies, to whom, and what stays when something fails.
+
+use super::*;
+use crate::translate::{View, translate};
+
+const POISON: &str = "poison";
+
+#[test]
+fn a_panic_in_one_policy_is_its_own_affair() {
+    let mut index = index();
+    add(&mut index, "poison", policy(2, "t", 81));
+    let _ = index.fold(2);
+    let before: Vec<_> = index.snapshot("class").cloned().collect();
+    assert_eq!(before.len(), 2);
+    index.translator = |view: &View<'_>| {
+        assert!(*view.key.name != *POISON, "poisoned");
+        translate(view)
+    };
+    // Both change; the poisoned one keeps what it had.
+    index.apply(slice("s", &[(1, READY), (2, UNREADY)]));
+    index.apply(slice("t", &[(3, READY), (4, UNREADY)]));
+    let update = index.fold(3);
+    assert_eq!(update.translated, 2);
+    let changed: Vec<_> = update.classes["class"]
+        .changed
+        .iter()
+        .map(|p| p.name.as_str())
+        .collect();
+    assert_eq!(changed, ["ns/p/http"]);
+    assert_eq!(
+        index.snapshot("class").find(|p| p.name == "ns/poison/http"),
+        Some(&before[1])
+    );
+    expect(
+        &index,
+        "poison",
+        ConditionKind::Accepted,
+        Reason::InternalError,
+        "poisoned",
+    );
+    expect(&index, "p", ConditionKind::Accepted, Reason::Accepted, "");
+    assert!(
+        update
+            .events
+            .iter()
+            .any(|e| e.warning && e.reason == Reason::InternalError)
+    );
+    // It recovers with the next change that succeeds.
+    index.translator = translate;
+    index.apply(slice("t", &[(3, UNREADY), (4, READY)]));
+    let _ = index.fold(4);
+    expect(
+        &index,
+        "poison",
+        ConditionKind::Accepted,
+        Reason::Accepted,
+        "",
+    );
+    assert_ne!(
+        index.snapshot("class").find(|p| p.name == "ns/poison/http"),
+        Some(&before[1])
+    );
+}
+
+#[test]
+fn the_older_policy_wins_and_the_loser_is_taken_at_once_when_it_goes() {
+    let mut index = index();
+    add(&mut index, "q", policy(2, "s", 81));
+    add(&mut index, "r", policy(3, "t", 80));
+    let update = index.fold(2);
+    expect(
+        &index,
+        "q",
+        ConditionKind::Accepted,
+        Reason::Conflict,
+        "ns/p",
+    );
+    expect(
+        &index,
+        "r",
+        ConditionKind::Accepted,
+        Reason::Conflict,
+        "port 80 of the dataplane's own address in class class",
+    );
+    assert_eq!(
+        update
+            .events
+            .iter()
+            .filter(|e| e.warning && e.reason == Reason::Conflict)
+            .count(),
+        2
+    );
+    index.apply(Change::Policy(key("p"), None));
+    let update = index.fold(3);
+    assert_eq!(update.classes["class"].changed.len(), 2);
+    assert_eq!(update.classes["class"].removed.len(), 1);
+    expect(&index, "q", ConditionKind::Accepted, Reason::Accepted, "");
+    expect(&index, "r", ConditionKind::Accepted, Reason::Accepted, "");
+}
+
+#[test]
+fn programmed_says_what_each_dataplane_does() {
+    let mut index = index();
+    let revision = index.class("class").expect("it exists").revision;
+    let programmed = ConditionKind::Programmed;
+    expect(
+        &index,
+        "p",
+        programmed,
+        Reason::Pending,
+        "ns/pod-200 has not acknowledged",
+    );
+    let unreachable = Report {
+        unreachable: Some("timed out".into()),
+        ..Report::default()
+    };
+    report(&mut index, unreachable);
+    let _ = index.fold(2);
+    expect(
+        &index,
+        "p",
+        programmed,
+        Reason::DataplaneUnreachable,
+        "timed out",
+    );
+    expect(
+        &index,
+        "p",
+        ConditionKind::Degraded,
+        Reason::DataplaneUnreachable,
+        "timed out",
+    );
+    report(
+        &mut index,
+        Report {
+            refused: Some((revision, "too many backends".into())),
+            ..Report::default()
+        },
+    );
+    let _ = index.fold(3);
+    expect(
+        &index,
+        "p",
+        programmed,
+        Reason::SnapshotRefused,
+        "too many backends",
+    );
+    report(
+        &mut index,
+        Report {
+            acknowledged: Some(revision),
+            ..Report::default()
+        },
+    );
+    let _ = index.fold(4);
+    expect(
+        &index,
+        "p",
+        programmed,
+        Reason::Programmed,
+        "all ready dataplanes",
+    );
+    assert_eq!(
+        (
+            verdict(&index, "p").programmed,
+            verdict(&index, "p").dataplanes
+        ),
+        (1, 1)
+    );
+    // The next change is not acknowledged yet; the refusal of an older revision is no news.
+    index.apply(slice("s", &[(1, READY)]));
+    let _ = index.fold(5);
+    expect(&index, "p", programmed, Reason::Pending, "ns/pod-200");
+    assert_eq!(verdict(&index, "p").condition(programmed).since, 5);
+    index.apply(Change::Pod(key("pod-200"), None));
+    let _ = index.fold(6);
+    expect(
+        &index,
+        "p",
+        programmed,
+        Reason::NoDataplane,
+        "app=dataplane",
+    );
+}
+
+#[test]
+fn a_full_class_keeps_the_oldest() {
+    let mut index = index();
+    for (created, name) in [(2, "q"), (3, "r")] {
+        index.apply(service(name));
+        add(
+            &mut index,
+            name,
+            policy(created, name, 80 + u16::try_from(created).expect("small")),
+        );
+    }
+    let _ = index.fold(2);
+    assert_eq!(index.snapshot("class").len(), 2);
+    expect(&index, "r", ConditionKind::Accepted, Reason::Accepted, "");
+    expect(
+        &index,
+        "r",
+        ConditionKind::Programmed,
+        Reason::PolicyLimit,
+        "spec.limits.policies",
+    );
+    index.apply(Change::Policy(key("q"), None));
+    let update = index.fold(3);
+    assert_eq!(update.classes["class"].changed.len(), 1);
+    expect(&index, "r", ConditionKind::Programmed, Reason::Pending, "");
+}
+
+#[test]
+fn endpoints_become_what_the_table_says() {
+    let mut index = index();
+    index.apply(slice(
+        "s",
+        &[(1, READY), (2, UNREADY), (3, LEAVING), (4, READY)],
+    ));
+    let Change::Pod(name, Some(four)) = pod(4, Labels::default()) else {
+        panic!("a pod");
+    };
+    index.apply(Change::Pod(
+        name,
+        Some(Arc::new(Pod {
+            deleting: true,
+            ..(*four).clone()
+        })),
+    ));
+    let _ = index.fold(2);
+    let expected = [
+        ("pod-1", 1, false),
+        ("pod-2", 0, false),
+        ("pod-3", 1, true),
+        ("pod-4", 1, true),
+    ];
+    assert_eq!(
+        backends(&index),
+        expected.map(|(name, w, d)| (name.to_owned(), w, d))
+    );
+    let verdict = verdict(&index, "p");
+    assert_eq!((verdict.ready, verdict.total), (1, 4));
+    // A cordoned node drains only if there is another place.
+    index.apply(Change::Node(
+        "node".into(),
+        Some(Arc::new(Node {
+            cordoned: true,
+            ready: true,
+        })),
+    ));
+    let _ = index.fold(3);
+    assert!(backends(&index).contains(&("pod-1".to_owned(), 1, false)));
+}
+
+#[test]
+fn too_many_endpoints_leave_the_first_ones_by_name() {
+    let mut index = index();
+    let endpoints = (0..300u32).map(|n| SliceEndpoint {
+        address: IpAddr::from(std::net::Ipv4Addr::from(0x0a01_0000 + n)),
+        conditions: if n % 2 == 0 { READY } else { UNREADY },
+        pod: Some(format!("many-{n:03}").into()),
+        node: None,
+    });
+    let value = Slice {
+        service: "s".into(),
+        ports: vec![ServicePort {
+            name: "http".into(),
+            port: 8_080,
+        }],
+        endpoints: endpoints.collect(),
+    };
+    index.apply(Change::Slice(key("s-1"), Some(Arc::new(value))));
+    let _ = index.fold(2);
+    let names: Vec<_> = backends(&index)
+        .into_iter()
+        .map(|(name, _, _)| name)
+        .collect();
+    assert_eq!(
+        names,
+        (0..256).map(|n| format!("many-{n:03}")).collect::<Vec<_>>()
+    );
+    expect(
+        &index,
+        "p",
+        ConditionKind::Degraded,
+        Reason::BackendLimit,
+        "44 endpoints are not used",
+    );
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let mut index = index();
+    let accepted = ConditionKind::Accepted;
+    add(&mut index, "q", policy(2, "nothing", 81));
+    let mut wrong = policy(3, "t", 82);
+    wrong.listeners[0].service_port = PortRef::Number(443);
+    add(&mut index, "r", wrong);
+    add(&mut index, "u", policy(4, "u", 25_000));
+    let mut elsewhere = policy(5, "v", 84);
+    elsewhere.classes = Labels::from_iter([("tier", "edge")]);
+    add(&mut index, "v", elsewhere);
+    index.apply(slice("s", &[]));
+    let _ = index.fold(2);
+    expect(
+        &index,
+        "q",
+        accepted,
+        Reason::ServiceNotFound,
+        "ns/nothing does not exist: create it",
+    );
+    expect(
+        &index,
+        "r",
+        accepted,
+        Reason::PortNotFound,
+        "no port 443 (listener http); it has http (80)",
+    );
+    expect(
+        &index,
+        "u",
+        accepted,
+        Reason::PortInLegRange,
+        "20000 to 32767",
+    );
+    expect(&index, "v", accepted, Reason::NoDataplaneClass, "tier=edge");
+    expect(
+        &index,
+        "p",
+        ConditionKind::Degraded,
+        Reason::NoEndpoints,
+        "selector",
+    );
+}
+
+#[test]
+fn events_are_bounded() {
+    let mut index = index();
+    let many = LIMIT_EVENTS + 10;
+    for n in 0..many {
+        add(&mut index, &format!("bad-{n}"), policy(10, "missing", 81));
+    }
+    let update = index.fold(2);
+    assert_eq!(update.events.len(), LIMIT_EVENTS);
+    assert_eq!(update.events_dropped, 10);
+}

@@ -1,0 +1,194 @@
+//! The index itself: all that is known, what was made of it, and what is to be made anew.
+//!
+//! Owns the records. `apply` takes changes in, `fold` makes what they touched anew.
+
+use crate::{
+    ClassUpdate, ClassVerdict, Key, Policy, Text, Verdict,
+    claims::{Age, Claims},
+    class::ClassRecord,
+    cost::Costs,
+    reports::{DataplaneRecord, Sums},
+    standing::Standing,
+    translate::{Translation, View, translate},
+    world::World,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// All that is known, and what was made of it.
+#[derive(Debug)]
+pub struct Index {
+    pub(crate) world: World,
+    pub(crate) policies: BTreeMap<Key, PolicyRecord>,
+    pub(crate) classes: BTreeMap<Text, ClassRecord>,
+    /// The class of each dataplane pod.
+    pub(crate) class_of: BTreeMap<Key, Text>,
+    pub(crate) dataplanes: BTreeMap<Key, DataplaneRecord>,
+    pub(crate) claims: Claims,
+    /// The policy of each snapshot policy's name, those that once were included.
+    pub(crate) names: BTreeMap<Text, Key>,
+    pub(crate) costs: Costs,
+    pub(crate) dirty: Dirty,
+    pub(crate) class_verdicts: BTreeMap<Text, ClassVerdict>,
+    /// The newest revision of any class.
+    pub(crate) revision: u64,
+    /// Tests put one here that fails.
+    pub(crate) translator: fn(&View<'_>) -> Translation,
+}
+
+/// A policy, and what was made of it.
+#[derive(Debug)]
+pub(crate) struct PolicyRecord {
+    pub policy: Arc<Policy>,
+    pub standing: Option<Standing>,
+    /// Nothing while it is not accepted.
+    pub translation: Option<Translation>,
+    /// What the last attempt died of.
+    pub failure: Option<String>,
+    /// Classes that were told of it.
+    pub staged: BTreeSet<Text>,
+    /// Names that are remembered for it.
+    pub names: BTreeSet<Text>,
+    pub sums: Sums,
+    pub verdict: Option<Arc<Verdict>>,
+    /// Costs of its Pods, by name.
+    pub costs: BTreeMap<Text, u64>,
+}
+
+/// What is to be made anew.
+#[derive(Debug, Default)]
+pub(crate) struct Dirty {
+    /// Policies by themselves.
+    pub examine: BTreeSet<Key>,
+    /// What they come to.
+    pub translate: BTreeSet<Key>,
+    /// What is said of them.
+    pub judge: BTreeSet<Key>,
+    /// What is said of classes.
+    pub classes: BTreeSet<Text>,
+    /// Classes that went.
+    pub gone: BTreeSet<Text>,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self {
+            world: World::default(),
+            policies: BTreeMap::new(),
+            classes: BTreeMap::new(),
+            class_of: BTreeMap::new(),
+            dataplanes: BTreeMap::new(),
+            claims: Claims::default(),
+            names: BTreeMap::new(),
+            costs: Costs::default(),
+            dirty: Dirty::default(),
+            class_verdicts: BTreeMap::new(),
+            revision: 0,
+            translator: translate,
+        }
+    }
+}
+
+impl PolicyRecord {
+    pub fn new(policy: Arc<Policy>) -> Self {
+        Self {
+            policy,
+            standing: None,
+            translation: None,
+            failure: None,
+            staged: BTreeSet::new(),
+            names: BTreeSet::new(),
+            sums: Sums::default(),
+            verdict: None,
+            costs: BTreeMap::new(),
+        }
+    }
+
+    pub fn age(&self, key: &Key) -> Age {
+        Age {
+            created: self.policy.created,
+            uid: self.policy.uid.clone(),
+            key: key.clone(),
+        }
+    }
+}
+
+impl Index {
+    /// Knows nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether a fold would have anything to do.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        let dirty = &self.dirty;
+        let policies = [&dirty.examine, &dirty.translate, &dirty.judge];
+        policies.iter().any(|set| !set.is_empty())
+            || !dirty.classes.is_empty()
+            || !dirty.gone.is_empty()
+            || self.claims.is_open()
+            || self.costs.is_dirty()
+            || self.classes.values().any(ClassRecord::is_dirty)
+    }
+
+    /// The snapshot policies of a class as of the last fold, by name.
+    pub fn snapshot(&self, class: &str) -> impl ExactSizeIterator<Item = &Arc<baton_api::Policy>> {
+        const NONE: &BTreeMap<Text, Arc<baton_api::Policy>> = &BTreeMap::new();
+        let snapshot = self.classes.get(class).map(ClassRecord::snapshot);
+        snapshot.unwrap_or(NONE).values()
+    }
+
+    /// All of a class as of the last fold, as an update that changes everything: for a pusher that starts anew.
+    #[must_use]
+    pub fn class(&self, class: &str) -> Option<ClassUpdate> {
+        let record = self.classes.get(class)?;
+        Some(ClassUpdate {
+            revision: record.revision,
+            fresh: true,
+            changed: record.snapshot().values().cloned().collect(),
+            removed: Vec::new(),
+            dataplanes: Some(record.dataplanes()),
+            gone: false,
+        })
+    }
+
+    /// The classes, by name.
+    pub fn classes(&self) -> impl Iterator<Item = &Text> {
+        self.classes.keys()
+    }
+
+    /// All verdicts as of the last fold, by policy: for a writer that starts anew (a new leader).
+    pub fn verdicts(&self) -> impl Iterator<Item = &Arc<Verdict>> {
+        self.policies
+            .values()
+            .filter_map(|record| record.verdict.as_ref())
+    }
+
+    /// All verdicts of classes as of the last fold, likewise.
+    pub fn class_verdicts(&self) -> impl Iterator<Item = &ClassVerdict> {
+        self.class_verdicts.values()
+    }
+
+    /// All deletion costs that were given out and not taken back, likewise.
+    pub fn costs(&self) -> impl Iterator<Item = (&Key, i32)> {
+        self.costs.written()
+    }
+
+    /// Whether nothing at all is remembered: with no object left, that has to be so.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.world.is_empty()
+            && self.policies.is_empty()
+            && self.classes.is_empty()
+            && self.class_of.is_empty()
+            && self.dataplanes.is_empty()
+            && self.claims.is_empty()
+            && self.names.is_empty()
+            && self.costs.is_empty()
+            && self.class_verdicts.is_empty()
+    }
+}

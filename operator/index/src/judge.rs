@@ -1,0 +1,464 @@
+//! What is said of a policy.
+//!
+//! Owns its conditions, with reasons and messages that say what to change, and the bounds of what is shown.
+
+use crate::{
+    BackendState, Condition, ConditionKind, Index, Key, LIMIT_BACKENDS_SHOWN, Reason, Status, Text,
+    Verdict,
+    claims::{Claim, Outcome, Place},
+    class::{ClassRecord, Room},
+    index::PolicyRecord,
+    messages::{bounded, count, few},
+    reports::DataplaneRecord,
+    standing::Standing,
+    sums::{Measured, Present, is_wanted, obstacle, present},
+    translate::Translation,
+};
+use baton_api::{LIMIT_BACKENDS_PER_POLICY, Protocol};
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
+
+/// Status, reason and message of a condition.
+pub(crate) type Said = (Status, Reason, String);
+
+fn said(status: Status, reason: Reason, message: impl Into<String>) -> Said {
+    (status, reason, message.into())
+}
+
+/// What is said of a policy, and the costs of its Pods.
+pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<(Verdict, BTreeMap<Text, u64>)> {
+    let record = index.policies.get(key)?;
+    let mut present = present(index, key, record);
+    let accepted = accepted(index, key, record);
+    let rejected = accepted.0 != Status::True;
+    let (programmed, dataplanes, have) = programmed(index, key, record, rejected);
+    let adoptable = adoptable(index, key, record, &present, rejected);
+    let degraded = degraded(index, record, &present, rejected);
+    let all = [accepted, programmed, adoptable, degraded];
+    let translation = record.translation.as_ref();
+    present.drains.sort_by_key(|drain| {
+        let left: u64 = drain.waiting.values().sum();
+        (Reverse(left), drain.listener.clone(), drain.backend.clone())
+    });
+    present.drains.truncate(LIMIT_BACKENDS_SHOWN);
+    let mut backends: Vec<_> = present.backends.into_iter().map(|b| b.verdict).collect();
+    // Where nothing else decides they are in order of listeners and names already.
+    backends.sort_by_key(|backend| Reverse(backend.flows));
+    let backends_not_shown = backends.len().saturating_sub(LIMIT_BACKENDS_SHOWN);
+    backends.truncate(LIMIT_BACKENDS_SHOWN);
+    let verdict = Verdict {
+        policy: key.clone(),
+        uid: record.policy.uid.clone(),
+        observed_generation: record.policy.generation,
+        conditions: conditions(all, record.verdict.as_deref(), now),
+        classes: record.staged.iter().cloned().collect(),
+        programmed: have,
+        dataplanes,
+        ready: translation.map_or(0, |t| t.ready),
+        total: translation.map_or(0, |t| t.total),
+        flows: present.flows,
+        totals: record.sums.totals,
+        pinned: record.sums.pinned.clone(),
+        drained: record.sums.drained,
+        drains: present.drains,
+        backends,
+        backends_not_shown,
+        figures_at: present.at,
+    };
+    Some((verdict, present.costs))
+}
+
+/// With the time since when each is as it is.
+pub(crate) fn conditions(all: [Said; 4], before: Option<&Verdict>, now: i64) -> [Condition; 4] {
+    let mut kinds = ConditionKind::ALL.into_iter();
+    all.map(|(status, reason, message)| {
+        // As many kinds as conditions.
+        let kind = kinds.next().unwrap_or(ConditionKind::Degraded);
+        let was = before.map(|verdict| verdict.condition(kind));
+        let since = was
+            .filter(|was| was.status == status)
+            .map_or(now, |was| was.since);
+        Condition {
+            kind,
+            status,
+            reason,
+            message: bounded(message),
+            since,
+        }
+    })
+}
+
+/// What is said of a policy that cannot be judged.
+pub(crate) fn internal_error(what: &str) -> Said {
+    let message = format!(
+        "the operator failed at this policy, which is a bug of it ({what}): report it with the operator's log; what the \
+         dataplanes have of the policy stays as it is"
+    );
+    said(Status::False, Reason::InternalError, message)
+}
+
+fn accepted(index: &Index, key: &Key, record: &PolicyRecord) -> Said {
+    let no = |reason, message: String| said(Status::False, reason, message);
+    if let Some(what) = &record.failure {
+        return internal_error(what);
+    }
+    if let Some(Standing::Unfit { reason, message }) = &record.standing {
+        return no(*reason, message.clone());
+    }
+    if let Some(Outcome::Lost { claim, winner }) = index.claims.outcome(key) {
+        return no(Reason::Conflict, conflict(claim, winner, record));
+    }
+    let Some(translation) = &record.translation else {
+        return said(
+            Status::Unknown,
+            Reason::Pending,
+            "it has not been looked at yet",
+        );
+    };
+    let service = format!("{}/{}", key.namespace, record.policy.service);
+    if let Some(bug) = &translation.bug {
+        return internal_error(bug);
+    }
+    if translation.service_missing {
+        let message =
+            format!("Service {service} does not exist: create it, or correct spec.targetRef.name");
+        return no(Reason::ServiceNotFound, message);
+    }
+    if translation.external_name {
+        let message = format!(
+            "Service {service} is of type ExternalName, which has no pods: expected a Service with a selector in \
+             spec.targetRef.name"
+        );
+        return no(Reason::Invalid, message);
+    }
+    if translation.listeners.is_empty() {
+        return no(Reason::PortNotFound, without_port(&service, translation));
+    }
+    said(
+        Status::True,
+        Reason::Accepted,
+        "it can be used as it is written",
+    )
+}
+
+fn conflict(claim: &Claim, winner: &Key, record: &PolicyRecord) -> String {
+    match claim {
+        Claim::Service(service) => format!(
+            "the older policy {winner} is for Service {service} already: delete one of the two, or correct \
+             spec.targetRef.name"
+        ),
+        Claim::Frontend { class, place, port } => {
+            let place = match place {
+                Place::Own(_) => "the dataplane's own address".to_owned(),
+                Place::Address(address) => address.to_string(),
+            };
+            let listeners = record.policy.listeners.iter().filter(|l| l.port == *port);
+            let listeners = few(listeners.map(|l| &l.name), ", ");
+            format!(
+                "the older policy {winner} has port {port} of {place} in class {class} already: give listener {listeners} \
+                 another port or address, select another class, or delete one of the two"
+            )
+        }
+    }
+}
+
+fn without_port(service: &str, translation: &Translation) -> String {
+    let wanted = translation.without_port.iter();
+    let wanted = few(
+        wanted.map(|(listener, port)| format!("{port} (listener {listener})")),
+        ", ",
+    );
+    let ports = translation
+        .ports
+        .iter()
+        .map(|port| match port.name.is_empty() {
+            true => port.port.to_string(),
+            false => format!("{} ({})", port.name, port.port),
+        });
+    let ports = few(ports, ", ");
+    let has = if ports.is_empty() {
+        "none for TCP".to_owned()
+    } else {
+        ports
+    };
+    format!(
+        "Service {service} has no port {wanted}; it has {has}: correct spec.listeners[].servicePort, or add the port to the \
+         Service"
+    )
+}
+
+/// The condition, how many dataplanes should have the policy, and how many do.
+fn programmed(
+    index: &Index,
+    key: &Key,
+    record: &PolicyRecord,
+    rejected: bool,
+) -> (Said, usize, usize) {
+    if rejected && record.failure.is_none() {
+        let it = said(Status::False, Reason::NotAccepted, "it is not accepted");
+        return (it, 0, 0);
+    }
+    let (mut should, mut have) = (0, 0);
+    let mut problems: Vec<(Reason, String)> = Vec::new();
+    for name in &record.staged {
+        let Some(class) = index.classes.get(name) else {
+            continue;
+        };
+        let Some(placed) = class.placed(key) else {
+            continue;
+        };
+        match placed.room {
+            Room::Enough => {}
+            Room::NoPolicy => problems.push((
+                Reason::PolicyLimit,
+                format!(
+                    "class {name} takes {} listeners, and older policies have them: raise spec.limits.policies of \
+                     BatonDataplane {name} (at most {}), select another class, or delete policies",
+                    class.spec.limit_policies,
+                    baton_api::LIMIT_POLICIES
+                ),
+            )),
+            Room::NoBackend => problems.push((
+                Reason::ClassBackendLimit,
+                format!(
+                    "dataplanes of class {name} have room for {} backends, and older policies need it: raise `limits.backends` \
+                     of the dataplanes and of BatonDataplane {name}, or select another class",
+                    class.spec.limit_backends.unwrap_or_default()
+                ),
+            )),
+        }
+        let ready = ready_members(index, class);
+        if ready.is_empty() {
+            problems.push((Reason::NoDataplane, no_dataplane(name, class)));
+        }
+        for pod in ready {
+            should += 1;
+            match behind(index, pod, placed.revision) {
+                None => have += usize::from(placed.room == Room::Enough),
+                Some(_) if placed.room != Room::Enough => {}
+                Some(problem) => problems.push(problem),
+            }
+        }
+    }
+    // The gravest first; within one kind they are in order of names.
+    problems.sort_by_key(|(reason, _)| *reason);
+    let Some((reason, _)) = problems.first().cloned() else {
+        let it = said(
+            Status::True,
+            Reason::Programmed,
+            "all ready dataplanes have it as it is now",
+        );
+        return (it, should, have);
+    };
+    let message = few(problems.iter().map(|(_, message)| message), "; ");
+    (said(Status::False, reason, message), should, have)
+}
+
+/// The dataplanes of a class that take connections.
+pub(crate) fn ready_members<'a>(index: &'a Index, class: &'a ClassRecord) -> Vec<&'a Key> {
+    let ready = |pod: &&Key| {
+        let pod = index.world.live_pod(pod);
+        pod.is_some_and(|pod| pod.ready && !pod.deleting)
+    };
+    class.members.keys().filter(ready).collect()
+}
+
+pub(crate) fn no_dataplane(name: &Text, class: &ClassRecord) -> String {
+    let spec = &class.spec;
+    if class.members.is_empty() {
+        return format!(
+            "class {name} has no dataplane: no pod with an address in namespace {} has the labels {}: start one, or correct \
+             spec.selector of BatonDataplane {name}",
+            spec.namespace, spec.selector
+        );
+    }
+    let pods = few(class.members.keys(), ", ");
+    format!("class {name} has no ready dataplane: see why {pods} is not ready")
+}
+
+/// Why a dataplane does not have a revision.
+pub(crate) fn behind(index: &Index, pod: &Key, revision: u64) -> Option<(Reason, String)> {
+    let record = index.dataplanes.get(pod);
+    let has = record.map_or(0, DataplaneRecord::acknowledged);
+    // A class begins with revision 1 or more, so 0 is nobody's.
+    if has >= revision && has > 0 {
+        return None;
+    }
+    if let Some((refused, words)) = record.and_then(|r| r.refusal())
+        && refused >= revision
+    {
+        let message = format!(
+            "dataplane {pod} refuses the snapshot: {words}: change what it names, or the limits in its configuration"
+        );
+        return Some((Reason::SnapshotRefused, message));
+    }
+    if let Some(why) = record.and_then(|r| r.unreachable()) {
+        let message = format!("dataplane {pod} cannot be reached: {why}");
+        return Some((Reason::DataplaneUnreachable, message));
+    }
+    let message = format!("dataplane {pod} has not acknowledged it yet");
+    Some((Reason::Pending, message))
+}
+
+fn adoptable(
+    index: &Index,
+    key: &Key,
+    record: &PolicyRecord,
+    present: &Present,
+    rejected: bool,
+) -> Said {
+    if rejected {
+        return said(Status::Unknown, Reason::NotAccepted, "it is not accepted");
+    }
+    let protocol = record
+        .policy
+        .template
+        .as_ref()
+        .map(|template| template.protocol);
+    if protocol == Ok(Protocol::None) {
+        let message = "spec.protocol is None, with which no flow ever moves: name the protocol if it is one of the others";
+        return said(Status::False, Reason::ProtocolNone, message);
+    }
+    let wanted: Vec<&Measured> = present.backends.iter().filter(|b| is_wanted(b)).collect();
+    if wanted.is_empty() {
+        return said(
+            Status::Unknown,
+            Reason::NoEndpoints,
+            "there is no backend to move flows to",
+        );
+    }
+    let mut open = 0;
+    let mut bad = Vec::new();
+    for one in &wanted {
+        let why = one.verdict.unadoptable.as_ref();
+        if one.probed && why.is_none() {
+            continue;
+        }
+        match (why, obstacle(index, &key.namespace, &one.detail)) {
+            (Some(why), Some(more)) => bad.push(format!("{}: {why}; {more}", one.detail.name)),
+            (Some(why), None) => bad.push(format!("{}: {why}", one.detail.name)),
+            (None, Some(more)) => bad.push(format!("{}: {more}", one.detail.name)),
+            (None, None) => open += 1,
+        }
+    }
+    if !bad.is_empty() {
+        let message = format!(
+            "flows cannot move to {} of {}: {}",
+            bad.len(),
+            count(wanted.len(), "backend"),
+            few(&bad, ", ")
+        );
+        return said(Status::False, Reason::BackendsNotAdoptable, message);
+    }
+    if open > 0 {
+        let message = format!(
+            "no dataplane has said yet whether flows can move to {open} of {}",
+            count(wanted.len(), "backend")
+        );
+        return said(Status::Unknown, Reason::NotProbed, message);
+    }
+    said(
+        Status::True,
+        Reason::Adoptable,
+        "flows can move to all backends",
+    )
+}
+
+fn degraded(index: &Index, record: &PolicyRecord, present: &Present, rejected: bool) -> Said {
+    let Some(translation) = record.translation.as_ref().filter(|_| !rejected) else {
+        return said(Status::Unknown, Reason::NotAccepted, "it is not accepted");
+    };
+    let service = &record.policy.service;
+    let mut issues: Vec<(Reason, String)> = Vec::new();
+    if !translation.without_port.is_empty() {
+        issues.push((Reason::PortNotFound, without_port(service, translation)));
+    }
+    if translation.total == 0 {
+        let message = format!(
+            "Service {service} has no endpoints: see whether its selector matches pods that run"
+        );
+        issues.push((Reason::NoEndpoints, message));
+    } else if translation.ready == 0 {
+        let draining = |b: &&Measured| b.verdict.state == BackendState::Draining;
+        let message = format!(
+            "none of {} is ready ({} terminating): see why the pods are not ready",
+            count(translation.total, "pod"),
+            present.backends.iter().filter(draining).count()
+        );
+        issues.push((Reason::NoReadyEndpoints, message));
+    }
+    if translation.left_out > 0 {
+        let message = format!(
+            "{} are not used: a listener takes {LIMIT_BACKENDS_PER_POLICY}, the first ones by name; split the Service",
+            count(translation.left_out, "endpoint")
+        );
+        issues.push((Reason::BackendLimit, message));
+    }
+    if !translation.bad_addresses.is_empty() {
+        let addresses = few(&translation.bad_addresses, ", ");
+        let message =
+            format!("its EndpointSlices have addresses that can be no pod's: {addresses}");
+        issues.push((Reason::BackendsUnusable, message));
+    }
+    let unusable = present.backends.iter().filter(|b| is_wanted(b));
+    let unusable: Vec<_> = unusable
+        .filter_map(|b| {
+            Some(format!(
+                "{}: {}",
+                b.detail.name,
+                b.verdict.unusable.as_ref()?
+            ))
+        })
+        .collect();
+    if !unusable.is_empty() {
+        let message = format!("dataplanes do not use {}", few(&unusable, ", "));
+        issues.push((Reason::BackendsUnusable, message));
+    }
+    if !present.panic.is_empty() {
+        let message = format!(
+            "too few backends of listener {} are usable, so all are used (health.panicPercent)",
+            few(&present.panic, ", ")
+        );
+        issues.push((Reason::BackendsUnusable, message));
+    }
+    if !translation.bad_weights.is_empty() {
+        let weights = translation.bad_weights.iter();
+        let weights = few(
+            weights.map(|(pod, value)| format!("{pod} has `{value}`")),
+            ", ",
+        );
+        let message = format!(
+            "{weights} as its weight, so spec.weights.default counts: expected a whole number from 0 to 65535"
+        );
+        issues.push((Reason::WeightUnreadable, message));
+    }
+    let classes = record
+        .staged
+        .iter()
+        .filter_map(|name| index.classes.get(name));
+    let ready = classes.flat_map(|class| ready_members(index, class));
+    let silent = ready.filter_map(|pod| {
+        let why = index.dataplanes.get(pod)?.unreachable()?;
+        Some(format!("{pod}: {why}"))
+    });
+    let silent = few(silent, ", ");
+    if !silent.is_empty() {
+        let message =
+            format!("dataplanes cannot be reached and go on with what they have: {silent}");
+        issues.push((Reason::DataplaneUnreachable, message));
+    }
+    let Some((reason, _)) = issues.first().cloned() else {
+        return said(Status::False, Reason::AsExpected, "it works as it should");
+    };
+    let messages: Vec<String> = issues.into_iter().map(|(_, message)| message).collect();
+    said(Status::True, reason, messages.join("; "))
+}
+
+/// Whether two verdicts say the same; of when the figures are does not matter.
+pub(crate) fn same(before: Option<&Arc<Verdict>>, now: &mut Verdict) -> bool {
+    let Some(before) = before else { return false };
+    let at = now.figures_at;
+    now.figures_at = before.figures_at;
+    let same = **before == *now;
+    now.figures_at = at;
+    same
+}

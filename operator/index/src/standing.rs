@@ -1,0 +1,222 @@
+//! Whether a policy can be used as it is written, which classes serve it, and what it claims.
+//!
+//! Owns every refusal that needs only the policy and the classes. Whether somebody older claims the same is decided
+//! elsewhere.
+
+use crate::{Family, Listener};
+use crate::{
+    Key, Policy, Reason, Text,
+    backends::is_name,
+    claims::{Claim, Place},
+    class::ClassRecord,
+};
+use baton_api::{Endpoint, LIMIT_NAME_BYTES, Snapshot};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
+
+/// What a policy is by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It can be used.
+    Fit {
+        classes: BTreeSet<Text>,
+        /// In order.
+        claims: Arc<[Claim]>,
+    },
+    /// It cannot, and what to change.
+    Unfit { reason: Reason, message: String },
+}
+
+type Judged<T> = Result<T, (Reason, String)>;
+
+fn invalid<T>(message: String) -> Judged<T> {
+    Err((Reason::Invalid, message))
+}
+
+/// Looks at a policy.
+pub(crate) fn examine(
+    key: &Key,
+    policy: &Policy,
+    classes: &BTreeMap<Text, ClassRecord>,
+) -> Standing {
+    let judged = shape(key, policy).and_then(|()| {
+        let names = choose(policy, classes)?;
+        let claims = claims(key, policy, &names, classes)?;
+        Ok(Standing::Fit {
+            classes: names,
+            claims: claims.into_iter().collect(),
+        })
+    });
+    judged.unwrap_or_else(|(reason, message)| Standing::Unfit { reason, message })
+}
+
+/// The name of a listener's snapshot policy.
+pub(crate) fn snapshot_name(key: &Key, listener: &Listener) -> String {
+    format!("{}/{}/{}", key.namespace, key.name, listener.name)
+}
+
+/// Where a listener is, for a Service of these families.
+pub(crate) fn frontends(listener: &Listener, families: &[Family]) -> Vec<Endpoint> {
+    let unspecified = |family: &Family| match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let addresses: Vec<IpAddr> = match (listener.addresses.is_empty(), families.is_empty()) {
+        (false, _) => listener.addresses.clone(),
+        (true, true) => vec![unspecified(&Family::V4)],
+        (true, false) => families.iter().map(unspecified).collect(),
+    };
+    let made = addresses.into_iter();
+    let made: BTreeSet<Endpoint> = made
+        .filter_map(|a| Endpoint::new(a, listener.port))
+        .collect();
+    made.into_iter().collect()
+}
+
+/// What can be said without anything else.
+fn shape(key: &Key, policy: &Policy) -> Judged<()> {
+    let template = match &policy.template {
+        Ok(template) => template,
+        Err(refusal) => return invalid(format!("{}: {}", refusal.field, refusal.problem)),
+    };
+    if policy.listeners.is_empty() {
+        return invalid("spec.listeners: is empty: expected at least one listener".into());
+    }
+    let mut seen = BTreeMap::new();
+    for (i, listener) in policy.listeners.iter().enumerate() {
+        let at = format!("spec.listeners[{i}]");
+        let name = snapshot_name(key, listener);
+        if listener.name.is_empty() || listener.name.contains('/') || !is_name(&name) {
+            return invalid(format!(
+                "{at}.name: `{name}` is not possible as a name: expected at most {LIMIT_NAME_BYTES} letters, digits, `-`, \
+                 `.` or `_` in NAMESPACE/NAME/LISTENER, so shorten metadata.name or the listener's name"
+            ));
+        }
+        if listener.port == 0 {
+            return invalid(format!("{at}.port: 0 is no port: expected 1 to 65535"));
+        }
+        if let Some(first) = seen.insert(&listener.name, i) {
+            return invalid(format!(
+                "{at}.name: `{}` is already the name of spec.listeners[{first}]: rename one of them",
+                listener.name
+            ));
+        }
+        for address in &listener.addresses {
+            if address.to_canonical().is_multicast() {
+                return invalid(format!(
+                    "{at}.addresses: {address} is a multicast address, to which no client can connect"
+                ));
+            }
+        }
+        // The dataplane would refuse the whole snapshot for one wrong value, so each policy is asked for alone.
+        let mut alone = (**template).clone();
+        alone.name = name;
+        alone.frontends = frontends(listener, &[Family::V4]);
+        alone.backends = Vec::new();
+        let alone = Snapshot {
+            generation: 0,
+            policies: vec![alone],
+        };
+        if let Err(error) = alone.validate() {
+            let path = error
+                .path
+                .strip_prefix("policies[0].")
+                .unwrap_or(&error.path);
+            return invalid(format!("spec.{path}: {}", error.problem));
+        }
+    }
+    Ok(())
+}
+
+/// The classes that a policy's selector picks.
+fn choose(policy: &Policy, classes: &BTreeMap<Text, ClassRecord>) -> Judged<BTreeSet<Text>> {
+    let fits = |class: &ClassRecord| match policy.classes.is_empty() {
+        true => class.spec.default,
+        false => class.spec.labels.include(&policy.classes),
+    };
+    let chosen = classes.iter().filter(|(_, class)| fits(class));
+    let names: BTreeSet<Text> = chosen.map(|(name, _)| name.clone()).collect();
+    if !names.is_empty() {
+        return Ok(names);
+    }
+    let message = if policy.classes.is_empty() {
+        "no BatonDataplane has `spec.default: true`: set it on the one that shall serve policies without a \
+         dataplaneSelector, or write one into this policy"
+            .to_owned()
+    } else {
+        format!(
+            "no BatonDataplane has the labels {}: correct spec.dataplaneSelector.matchLabels, or label one",
+            policy.classes
+        )
+    };
+    Err((Reason::NoDataplaneClass, message))
+}
+
+/// What it claims. Ports of the dataplane's own address are claimed for the families that the Service has or may get.
+fn claims(
+    key: &Key,
+    policy: &Policy,
+    names: &BTreeSet<Text>,
+    classes: &BTreeMap<Text, ClassRecord>,
+) -> Judged<BTreeSet<Claim>> {
+    let service = Key::new(key.namespace.clone(), policy.service.clone());
+    let mut claims = BTreeSet::from([Claim::Service(service)]);
+    for (name, class) in names
+        .iter()
+        .filter_map(|name| Some((name, classes.get(name)?)))
+    {
+        for (i, listener) in policy.listeners.iter().enumerate() {
+            for place in places(listener, class) {
+                let own = matches!(place, Place::Own(_));
+                let port = listener.port;
+                if let Some((first, last)) = class.spec.leg_ports
+                    && own
+                    && (first..=last).contains(&port)
+                {
+                    return Err((
+                        Reason::PortInLegRange,
+                        format!(
+                            "spec.listeners[{i}].port: {port} is one of the ports {first} to {last} that dataplanes of class \
+                             {name} use towards pods: expected another port, or another range in spec.ports of \
+                             BatonDataplane {name}"
+                        ),
+                    ));
+                }
+                let class = name.clone();
+                if !claims.insert(Claim::Frontend { class, place, port }) {
+                    return invalid(format!(
+                        "spec.listeners[{i}].port: {port} is used by another listener of this policy on the same address: \
+                         give it another port"
+                    ));
+                }
+            }
+        }
+    }
+    Ok(claims)
+}
+
+/// Where a listener is in a class. An explicit address that is a dataplane's own one is both, because the dataplane
+/// refuses a snapshot in which it meets the unspecified one.
+fn places(listener: &Listener, class: &ClassRecord) -> BTreeSet<Place> {
+    if listener.addresses.is_empty() {
+        return [Place::Own(Family::V4), Place::Own(Family::V6)].into();
+    }
+    let mut places = BTreeSet::new();
+    for address in listener.addresses.iter().map(IpAddr::to_canonical) {
+        let family = if address.is_ipv4() {
+            Family::V4
+        } else {
+            Family::V6
+        };
+        if address.is_unspecified() || class.owns(address) {
+            places.insert(Place::Own(family));
+        }
+        if !address.is_unspecified() {
+            places.insert(Place::Address(address));
+        }
+    }
+    places
+}

@@ -1,0 +1,175 @@
+//! One policy's figures over all dataplanes of its classes.
+//!
+//! Owns the adding up of what is true at this moment; totals are kept elsewhere.
+
+use crate::{
+    BackendFigures, BackendState, BackendVerdict, Drain, Drained, Index, Key, Text,
+    backends::Detail,
+    cost::{COST_MAX, cost},
+    index::PolicyRecord,
+    reports::DataplaneRecord,
+    standing::snapshot_name,
+    translate::Listening,
+};
+use std::collections::BTreeMap;
+
+/// The figures of a policy at this moment.
+#[derive(Debug, Default)]
+pub(crate) struct Present {
+    pub flows: u64,
+    pub at: Option<i64>,
+    /// Listeners for which a dataplane says that it uses all backends, because too few are usable.
+    pub panic: Vec<Text>,
+    pub backends: Vec<Measured>,
+    pub drains: Vec<Drain>,
+    /// Costs of the Pods, if the policy asks for them.
+    pub costs: BTreeMap<Text, u64>,
+}
+
+/// One backend.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub verdict: BackendVerdict,
+    pub detail: Detail,
+    /// A dataplane has asked whether flows can move to it.
+    pub probed: bool,
+}
+
+/// Adds up.
+pub(crate) fn present(index: &Index, key: &Key, record: &PolicyRecord) -> Present {
+    let mut out = Present::default();
+    let classes = record
+        .staged
+        .iter()
+        .filter_map(|name| index.classes.get(name));
+    let dataplanes: Vec<&DataplaneRecord> = classes
+        .flat_map(|class| class.members.keys())
+        .filter_map(|pod| index.dataplanes.get(pod))
+        .collect();
+    let listeners = record.policy.listeners.iter();
+    for name in listeners.filter_map(|l| record.names.get(&*snapshot_name(key, l))) {
+        let said = dataplanes
+            .iter()
+            .filter_map(|d| d.figures.get(name).filter(|c| c.present));
+        out.flows += said.map(|counted| counted.figures.flows).sum::<u64>();
+    }
+    out.at = dataplanes.iter().filter_map(|d| d.at).max();
+    let listeners = record.translation.iter().flat_map(|t| &t.listeners);
+    for listening in listeners {
+        listener(record, listening, &dataplanes, &mut out);
+    }
+    out
+}
+
+fn listener(
+    record: &PolicyRecord,
+    listening: &Listening,
+    dataplanes: &[&DataplaneRecord],
+    out: &mut Present,
+) {
+    let said = dataplanes
+        .iter()
+        .filter_map(|d| d.figures.get(&listening.name));
+    let said: Vec<_> = said
+        .filter(|counted| counted.present)
+        .map(|c| &c.figures)
+        .collect();
+    if said.iter().any(|figures| figures.panic) {
+        out.panic.push(listening.listener.clone());
+    }
+    let by_name: Vec<BTreeMap<&str, &BackendFigures>> = said
+        .iter()
+        .map(|figures| figures.backends.iter().map(|b| (&*b.name, b)).collect())
+        .collect();
+    for (backend, detail) in listening.policy.backends.iter().zip(&listening.details) {
+        let figures: Vec<&BackendFigures> = by_name
+            .iter()
+            .filter_map(|said| said.get(&*detail.name).copied())
+            .collect();
+        let totals = record
+            .sums
+            .backends
+            .get(&(listening.name.clone(), detail.name.clone()));
+        let unadoptable = figures
+            .iter()
+            .filter(|f| f.probed)
+            .find_map(|f| f.unadoptable.clone());
+        out.backends.push(Measured {
+            verdict: BackendVerdict {
+                listener: listening.listener.clone(),
+                name: detail.name.clone(),
+                endpoint: backend.endpoint,
+                state: detail.state,
+                weight: backend.weight,
+                flows: figures.iter().map(|f| f.flows).sum(),
+                outstanding: figures.iter().map(|f| f.outstanding).sum(),
+                totals: totals.copied().unwrap_or_default(),
+                unadoptable,
+                unusable: figures.iter().find_map(|f| f.unusable.clone()),
+            },
+            detail: detail.clone(),
+            probed: figures.iter().any(|f| f.probed),
+        });
+        out.drains.extend(drain(listening, detail, &figures));
+        if record.policy.deletion_cost
+            && let Some(pod) = &detail.pod
+        {
+            let sum = figures.iter().map(|f| cost(f)).fold(0, u64::saturating_add);
+            let share = out.costs.entry(pod.clone()).or_default();
+            *share = share.saturating_add(sum).min(COST_MAX);
+        }
+    }
+}
+
+fn drain(listening: &Listening, detail: &Detail, figures: &[&BackendFigures]) -> Option<Drain> {
+    // A drain by command shows too, on a backend that the snapshot has as ready.
+    let drains: Vec<_> = figures.iter().filter_map(|f| f.drain.as_ref()).collect();
+    let since = drains.iter().map(|d| d.since).min()?;
+    let until = drains.iter().map(|d| d.until).max()?;
+    let mut waiting: BTreeMap<Text, u64> = BTreeMap::new();
+    for (why, count) in drains.iter().flat_map(|d| &d.waiting) {
+        *waiting.entry(why.clone()).or_default() += count;
+    }
+    Some(Drain {
+        listener: listening.listener.clone(),
+        backend: detail.name.clone(),
+        drained: Drained {
+            moved: drains.iter().map(|d| d.moved).sum(),
+            ended: drains.iter().map(|d| d.ended).sum(),
+            closed: drains.iter().map(|d| d.closed).sum(),
+        },
+        waiting,
+        since,
+        until,
+    })
+}
+
+/// What stands in the way of a backend's adopter, as far as its node and host-shim tell.
+pub(crate) fn obstacle(index: &Index, namespace: &Text, detail: &Detail) -> Option<String> {
+    let name = detail.node.as_ref()?;
+    let record = index.world.nodes.get(name);
+    if record.and_then(|r| r.node).is_some_and(|node| !node.ready) {
+        return Some(format!("node {name} is not ready"));
+    }
+    let Some(shim) = record.and_then(|r| r.shim.as_ref()) else {
+        // With no host-shim known at all, nobody asks them.
+        let known = index.world.shims > 0;
+        return known
+            .then(|| format!("no host-shim runs on node {name}: let its DaemonSet run there"));
+    };
+    if let Some(why) = &shim.unreachable {
+        return Some(format!(
+            "the host-shim of node {name} cannot be reached: {why}"
+        ));
+    }
+    let pod = Key::new(namespace.clone(), detail.pod.clone()?);
+    let why = shim.unattached.get(&pod)?;
+    Some(format!(
+        "the host-shim of node {name} could not attach the adopter: {why}"
+    ))
+}
+
+/// Whether flows should be able to move to it.
+pub(crate) fn is_wanted(measured: &Measured) -> bool {
+    measured.verdict.state != BackendState::Draining
+}

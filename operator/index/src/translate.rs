@@ -1,0 +1,140 @@
+//! One policy as the snapshot policies of its listeners.
+//!
+//! Owns the conversion of an accepted policy and its Service, as they are now. Knows nothing of classes and of what was
+//! before.
+
+use crate::{BackendState, Listener, Text};
+use crate::{
+    Key, Policy, PortRef, ServicePort,
+    backends::{Backends, backends},
+    standing::{frontends, snapshot_name},
+    world::World,
+};
+use baton_api::Snapshot;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+/// What a translation reads.
+pub(crate) struct View<'a> {
+    pub key: &'a Key,
+    pub policy: &'a Policy,
+    pub world: &'a World,
+}
+
+/// What a policy came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Translation {
+    /// The listeners that have their port, in the policy's order.
+    pub listeners: Vec<Listening>,
+    /// Those that have not, with what they want.
+    pub without_port: Vec<(Text, String)>,
+    /// The ports that there are.
+    pub ports: Vec<ServicePort>,
+    /// There is no Service.
+    pub service_missing: bool,
+    /// The Service is a name for something outside of the cluster.
+    pub external_name: bool,
+    /// Pods that take new flows, and all of them.
+    pub ready: usize,
+    pub total: usize,
+    /// Of all listeners.
+    pub left_out: usize,
+    pub bad_addresses: BTreeSet<IpAddr>,
+    pub bad_weights: BTreeMap<Text, Text>,
+    /// The translation came to something that no dataplane takes, which is a bug.
+    pub bug: Option<String>,
+}
+
+/// One listener.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Listening {
+    pub listener: Text,
+    pub name: Text,
+    pub policy: Arc<baton_api::Policy>,
+    /// Of each of its backends.
+    pub details: Vec<crate::backends::Detail>,
+}
+
+/// Translates.
+pub(crate) fn translate(view: &View<'_>) -> Translation {
+    let mut out = Translation::default();
+    let service_key = Key::new(view.key.namespace.clone(), view.policy.service.clone());
+    let record = view.world.services.get(&service_key);
+    let Some((record, service)) = record.and_then(|r| Some((r, r.service.as_ref()?))) else {
+        out.service_missing = true;
+        return out;
+    };
+    out.external_name = service.external_name;
+    if out.external_name {
+        return out;
+    }
+    let mut families = service.families.clone();
+    families.sort_unstable();
+    families.dedup();
+    out.ports.clone_from(&service.ports);
+    let (mut ready, mut all) = (BTreeSet::new(), BTreeSet::new());
+    for listener in &view.policy.listeners {
+        let wanted = |port: &&ServicePort| match &listener.service_port {
+            PortRef::Name(name) => port.name == *name,
+            PortRef::Number(number) => port.port == *number,
+        };
+        let Some(port) = service.ports.iter().find(wanted) else {
+            let wanted = match &listener.service_port {
+                PortRef::Name(name) => format!("`{name}`"),
+                PortRef::Number(number) => number.to_string(),
+            };
+            out.without_port.push((listener.name.clone(), wanted));
+            continue;
+        };
+        let backends = backends(&view.key.namespace, view.policy, record, port, view.world);
+        for detail in &backends.details {
+            let pod = detail.pod.as_ref().unwrap_or(&detail.name);
+            if detail.state == BackendState::Ready {
+                ready.insert(pod.clone());
+            }
+            all.insert(pod.clone());
+        }
+        listen(view, listener, &families, backends, &mut out);
+    }
+    (out.ready, out.total) = (ready.len(), all.len());
+    out
+}
+
+fn listen(
+    view: &View<'_>,
+    listener: &Listener,
+    families: &[crate::Family],
+    backends: Backends,
+    out: &mut Translation,
+) {
+    let Ok(template) = &view.policy.template else {
+        return;
+    };
+    let name = snapshot_name(view.key, listener);
+    out.left_out += backends.left_out;
+    out.bad_addresses.extend(backends.bad_addresses);
+    out.bad_weights.extend(backends.bad_weights);
+    let mut policy = (**template).clone();
+    policy.name = name;
+    policy.frontends = frontends(listener, families);
+    policy.backends = backends.backends;
+    let alone = Snapshot {
+        generation: 0,
+        policies: vec![policy],
+    };
+    if let Err(error) = alone.validate() {
+        out.bug = Some(error.to_string());
+        return;
+    }
+    for policy in alone.policies {
+        out.listeners.push(Listening {
+            listener: listener.name.clone(),
+            name: policy.name.as_str().into(),
+            policy: Arc::new(policy),
+            details: backends.details.clone(),
+        });
+    }
+}

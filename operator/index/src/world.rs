@@ -1,0 +1,250 @@
+//! Services, Pods and Nodes as they are, and who refers to whom.
+//!
+//! Owns the look-up from an object to the Services whose endpoints name it, so that a change costs what it touches.
+//! Decides nothing.
+
+use crate::{Key, Node, Pod, Service, Shim, Slice, Text};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// A Service, or what refers to one that does not exist.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceRecord {
+    pub service: Option<Arc<Service>>,
+    /// Its slices, by name.
+    pub slices: BTreeMap<Text, Arc<Slice>>,
+    /// Names of the policies that target it.
+    pub policies: BTreeSet<Text>,
+}
+
+/// A Pod, or what refers to one that is not known.
+#[derive(Debug, Default)]
+pub(crate) struct PodRecord {
+    pub pod: Option<Arc<Pod>>,
+    /// Services whose slices name it, and how often. Mostly one, so a list is smallest.
+    services: Vec<(Text, u32)>,
+}
+
+/// A Node, or what refers to one that is not known.
+#[derive(Debug, Default)]
+pub(crate) struct NodeRecord {
+    pub node: Option<Node>,
+    pub shim: Option<Arc<Shim>>,
+    /// Services with endpoints there, and how many.
+    services: BTreeMap<Key, u32>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    pub services: BTreeMap<Key, ServiceRecord>,
+    pub pods: BTreeMap<Key, PodRecord>,
+    pub nodes: BTreeMap<Text, NodeRecord>,
+    /// The Service of each slice.
+    slices: BTreeMap<Key, Text>,
+    /// Nodes whose host-shim is known: with none at all, its absence on one says nothing.
+    pub shims: usize,
+}
+
+impl World {
+    /// A Service came, changed or went. Whether that is news.
+    pub fn service(&mut self, key: &Key, service: Option<Arc<Service>>) -> bool {
+        let Some(record) = self.services.get_mut(key) else {
+            return match service {
+                Some(service) => {
+                    self.services.entry(key.clone()).or_default().service = Some(service);
+                    true
+                }
+                None => false,
+            };
+        };
+        let news = record.service != service;
+        record.service = service;
+        self.forget_service(key);
+        news
+    }
+
+    /// A policy targets a Service, or does no more.
+    pub fn target(&mut self, service: &Key, policy: &Text, on: bool) {
+        if on {
+            let record = self.services.entry(service.clone()).or_default();
+            record.policies.insert(policy.clone());
+        } else if let Some(record) = self.services.get_mut(service) {
+            record.policies.remove(policy);
+            self.forget_service(service);
+        }
+    }
+
+    fn forget_service(&mut self, key: &Key) {
+        let unused =
+            |r: &ServiceRecord| r.service.is_none() && r.slices.is_empty() && r.policies.is_empty();
+        if self.services.get(key).is_some_and(unused) {
+            self.services.remove(key);
+        }
+    }
+
+    /// A slice came, changed or went. The Services that are touched.
+    pub fn slice(&mut self, key: &Key, slice: Option<Arc<Slice>>) -> Vec<Key> {
+        let mut touched = Vec::new();
+        let service_of = |name: &Text| Key::new(key.namespace.clone(), name.clone());
+        let before = self.slices.get(key).map(service_of);
+        if let Some(service) = &before
+            && let Some(record) = self.services.get_mut(service)
+        {
+            let old = record.slices.get(&key.name).cloned();
+            if old.is_some() && old == slice {
+                return touched;
+            }
+            record.slices.remove(&key.name);
+            touched.push(service.clone());
+            if let Some(old) = old {
+                self.refer(service, &old, false);
+            }
+        }
+        match slice {
+            Some(slice) => {
+                let service = service_of(&slice.service);
+                self.slices.insert(key.clone(), slice.service.clone());
+                self.refer(&service, &slice, true);
+                let record = self.services.entry(service.clone()).or_default();
+                record.slices.insert(key.name.clone(), slice);
+                if !touched.contains(&service) {
+                    touched.push(service);
+                }
+            }
+            None => {
+                self.slices.remove(key);
+            }
+        }
+        if let Some(service) = before {
+            self.forget_service(&service);
+        }
+        touched
+    }
+
+    fn refer(&mut self, service: &Key, slice: &Slice, on: bool) {
+        for endpoint in &slice.endpoints {
+            if let Some(pod) = &endpoint.pod {
+                let key = Key::new(service.namespace.clone(), pod.clone());
+                if on {
+                    let record = self.pods.entry(key).or_default();
+                    match record.services.iter_mut().find(|(s, _)| *s == service.name) {
+                        Some((_, count)) => *count += 1,
+                        None => {
+                            record.services.reserve_exact(1);
+                            record.services.push((service.name.clone(), 1));
+                        }
+                    }
+                } else if let Some(record) = self.pods.get_mut(&key) {
+                    for (name, count) in &mut record.services {
+                        *count -= u32::from(*name == service.name);
+                    }
+                    record.services.retain(|(_, count)| *count > 0);
+                    if record.pod.is_none() && record.services.is_empty() {
+                        self.pods.remove(&key);
+                    }
+                }
+            }
+            if let Some(node) = &endpoint.node {
+                if on {
+                    let record = self.nodes.entry(node.clone()).or_default();
+                    *record.services.entry(service.clone()).or_default() += 1;
+                } else if let Some(record) = self.nodes.get_mut(node) {
+                    if let Some(count) = record.services.get_mut(service) {
+                        *count -= 1;
+                        if *count == 0 {
+                            record.services.remove(service);
+                        }
+                    }
+                    self.forget_node(node);
+                }
+            }
+        }
+    }
+
+    /// A Pod came, changed or went. What it was, if it is not the same.
+    pub fn pod(&mut self, key: &Key, pod: Option<Arc<Pod>>) -> Option<Option<Arc<Pod>>> {
+        let Some(record) = self.pods.get_mut(key) else {
+            let pod = pod?;
+            self.pods.entry(key.clone()).or_default().pod = Some(pod);
+            return Some(None);
+        };
+        if record.pod == pod {
+            return None;
+        }
+        let before = std::mem::replace(&mut record.pod, pod);
+        if record.pod.is_none() && record.services.is_empty() {
+            self.pods.remove(key);
+        }
+        Some(before)
+    }
+
+    /// The Services whose endpoints name a Pod.
+    pub fn services_of_pod(&self, key: &Key) -> Vec<Key> {
+        let services = self.pods.get(key).map(|record| record.services.iter());
+        let names = services.into_iter().flatten();
+        names
+            .map(|(name, _)| Key::new(key.namespace.clone(), name.clone()))
+            .collect()
+    }
+
+    /// The Services with endpoints on a Node.
+    pub fn services_of_node(&self, node: &str) -> Vec<Key> {
+        let services = self.nodes.get(node).map(|record| record.services.keys());
+        services.into_iter().flatten().cloned().collect()
+    }
+
+    /// A Node came, changed or went. What it was, if it is not the same.
+    pub fn node(&mut self, name: &Text, node: Option<Node>) -> Option<Option<Node>> {
+        let record = self.nodes.entry(name.clone()).or_default();
+        let before = std::mem::replace(&mut record.node, node);
+        self.forget_node(name);
+        (before != node).then_some(before)
+    }
+
+    /// A host-shim came, changed or went. Whether that is news, and whether it is the first or was the last one.
+    pub fn shim(&mut self, node: &Text, shim: Option<Arc<Shim>>) -> (bool, bool) {
+        let record = self.nodes.entry(node.clone()).or_default();
+        let news = record.shim != shim;
+        let some = self.shims > 0;
+        self.shims -= usize::from(record.shim.is_some());
+        self.shims += usize::from(shim.is_some());
+        record.shim = shim;
+        self.forget_node(node);
+        (news, some != (self.shims > 0))
+    }
+
+    fn forget_node(&mut self, name: &str) {
+        let unused = |r: &NodeRecord| r.node.is_none() && r.shim.is_none() && r.services.is_empty();
+        if self.nodes.get(name).is_some_and(unused) {
+            self.nodes.remove(name);
+        }
+    }
+
+    /// The Pods of a namespace that exist.
+    pub fn pods_in(&self, namespace: &Text) -> impl Iterator<Item = (&Key, &Arc<Pod>)> {
+        let first = Key::new(namespace.clone(), "");
+        let of = move |key: &Key| key.namespace == first.namespace;
+        let start = Key::new(namespace.clone(), "");
+        self.pods
+            .range(start..)
+            .take_while(move |(key, _)| of(key))
+            .filter_map(|(key, record)| Some((key, record.pod.as_ref()?)))
+    }
+
+    /// A Pod that exists.
+    pub fn live_pod(&self, key: &Key) -> Option<&Arc<Pod>> {
+        self.pods.get(key)?.pod.as_ref()
+    }
+
+    /// Whether nothing at all is kept.
+    pub fn is_empty(&self) -> bool {
+        self.services.is_empty()
+            && self.pods.is_empty()
+            && self.nodes.is_empty()
+            && self.slices.is_empty()
+            && self.shims == 0
+    }
+}

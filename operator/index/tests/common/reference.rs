@@ -1,0 +1,381 @@
+//! What the snapshots and who is accepted must be, computed from all objects in the plainest way: no state, no shortcuts.
+//! Written apart from the index on purpose; only its inputs' types are shared.
+
+use super::universe::Objects;
+use baton_api::{Backend, Endpoint, LIMIT_NAME_BYTES, LIMIT_POLICIES, Snapshot};
+use baton_index::{
+    Family, Key, Labels, Listener, Pod, Policy, PortRef, Slice, SliceEndpoint, Text, WeightSource,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+/// Everything that the index should come to, as far as it is history-free and easy to say.
+#[derive(Debug, Default, PartialEq)]
+pub struct Expected {
+    pub snapshots: BTreeMap<Text, Vec<baton_api::Policy>>,
+    pub members: BTreeMap<Text, Vec<(Key, IpAddr)>>,
+    /// The reason of `Accepted`.
+    pub accepted: BTreeMap<Key, &'static str>,
+}
+
+fn includes(all: &Labels, wanted: &Labels) -> bool {
+    wanted
+        .iter()
+        .all(|(k, v)| all.iter().any(|pair| pair == (k, v)))
+}
+
+fn good_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= LIMIT_NAME_BYTES
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-._/".contains(&b))
+}
+
+pub fn expect(objects: &Objects) -> Expected {
+    let mut out = Expected::default();
+    for (name, class) in &objects.classes {
+        out.snapshots.insert(name.clone(), Vec::new());
+        let mine = objects.pods.iter().filter(|(key, pod)| {
+            let fits = |c: &baton_index::Class| {
+                c.namespace == key.namespace
+                    && !c.selector.is_empty()
+                    && includes(&pod.labels, &c.selector)
+            };
+            let mut candidates: Vec<_> = objects.classes.iter().filter(|(_, c)| fits(c)).collect();
+            candidates.sort_by_key(|(name, c)| (c.created, c.uid.clone(), (*name).clone()));
+            fits(class) && candidates[0].0 == name
+        });
+        let mine = mine.filter_map(|(key, pod)| Some((key.clone(), pod.address?)));
+        out.members.insert(name.clone(), mine.collect());
+    }
+    let mut order: Vec<(&Key, &Arc<Policy>)> = objects.policies.iter().collect();
+    order.sort_by_key(|(key, p)| (p.created, p.uid.clone(), (*key).clone()));
+    let mut taken: BTreeSet<String> = BTreeSet::new();
+    let mut used: BTreeMap<Text, (usize, usize, bool)> = BTreeMap::new();
+    for (key, policy) in order {
+        let reason = match fit(objects, &out.members, key, policy) {
+            Err(reason) => reason,
+            Ok((classes, claims)) => {
+                if claims.iter().any(|claim| taken.contains(claim)) {
+                    "Conflict"
+                } else {
+                    taken.extend(claims);
+                    let (reason, policies) = serve(objects, key, policy);
+                    for class in classes {
+                        let limits = &objects.classes[&class];
+                        let used = used.entry(class.clone()).or_default();
+                        used.0 += policies.len();
+                        used.1 += policies.iter().map(|p| p.backends.len()).sum::<usize>();
+                        used.2 |= used.0 > limits.limit_policies.min(LIMIT_POLICIES)
+                            || limits.limit_backends.is_some_and(|limit| used.1 > limit);
+                        if !used.2 {
+                            out.snapshots
+                                .entry(class)
+                                .or_default()
+                                .extend(policies.clone());
+                        }
+                    }
+                    reason
+                }
+            }
+        };
+        out.accepted.insert(key.clone(), reason);
+    }
+    for policies in out.snapshots.values_mut() {
+        policies.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    out
+}
+
+type Fit = (Vec<Text>, BTreeSet<String>);
+
+fn fit(
+    objects: &Objects,
+    members: &BTreeMap<Text, Vec<(Key, IpAddr)>>,
+    key: &Key,
+    policy: &Policy,
+) -> Result<Fit, &'static str> {
+    let template = policy.template.as_ref().map_err(|_| "Invalid")?;
+    if policy.listeners.is_empty() {
+        return Err("Invalid");
+    }
+    for (i, listener) in policy.listeners.iter().enumerate() {
+        let full = format!("{key}/{}", listener.name);
+        if !good_name(&full)
+            || listener.name.is_empty()
+            || listener.port == 0
+            || policy.listeners[..i]
+                .iter()
+                .any(|other| other.name == listener.name)
+            || listener
+                .addresses
+                .iter()
+                .any(|a| a.to_canonical().is_multicast())
+            || template.migration.ratio_percent < 100
+        {
+            return Err("Invalid");
+        }
+    }
+    let classes: Vec<Text> = objects
+        .classes
+        .iter()
+        .filter(|(_, c)| {
+            if policy.classes.is_empty() {
+                c.default
+            } else {
+                includes(&c.labels, &policy.classes)
+            }
+        })
+        .map(|(name, _)| name.clone())
+        .collect();
+    if classes.is_empty() {
+        return Err("NoDataplaneClass");
+    }
+    let mut claims = BTreeSet::from([format!("service {}/{}", key.namespace, policy.service)]);
+    for class in &classes {
+        for listener in &policy.listeners {
+            let own: Vec<IpAddr> = members[class]
+                .iter()
+                .map(|(_, a)| a.to_canonical())
+                .collect();
+            let mut places = BTreeSet::new();
+            for address in &listener.addresses {
+                let address = address.to_canonical();
+                if address.is_unspecified() || own.contains(&address) {
+                    places.insert(if address.is_ipv4() {
+                        "own4".to_owned()
+                    } else {
+                        "own6".to_owned()
+                    });
+                }
+                if !address.is_unspecified() {
+                    places.insert(address.to_string());
+                }
+            }
+            if listener.addresses.is_empty() {
+                places.extend(["own4".to_owned(), "own6".to_owned()]);
+            }
+            // In the order in which the index looks: own addresses first.
+            let mut places: Vec<_> = places.into_iter().collect();
+            places.sort_by_key(|place| !place.starts_with("own"));
+            for place in places {
+                let range = objects.classes[class].leg_ports;
+                if place.starts_with("own")
+                    && range.is_some_and(|(a, b)| a <= listener.port && listener.port <= b)
+                {
+                    return Err("PortInLegRange");
+                }
+                if !claims.insert(format!("{class} {place} {}", listener.port)) {
+                    return Err("Invalid");
+                }
+            }
+        }
+    }
+    Ok((classes, claims))
+}
+
+fn serve(objects: &Objects, key: &Key, policy: &Policy) -> (&'static str, Vec<baton_api::Policy>) {
+    let Some(service) = objects
+        .services
+        .get(&Key::new(key.namespace.clone(), policy.service.clone()))
+    else {
+        return ("ServiceNotFound", Vec::new());
+    };
+    if service.external_name {
+        return ("Invalid", Vec::new());
+    }
+    let mut made = Vec::new();
+    for listener in &policy.listeners {
+        let port = service
+            .ports
+            .iter()
+            .find(|port| match &listener.service_port {
+                PortRef::Name(name) => port.name == *name,
+                PortRef::Number(number) => port.port == *number,
+            });
+        let Some(port) = port else { continue };
+        let mut snapshot = (**policy.template.as_ref().expect("checked")).clone();
+        snapshot.name = format!("{key}/{}", listener.name);
+        snapshot.frontends = frontends(listener, &service.families);
+        snapshot.backends = backends(objects, key, policy, &port.name);
+        made.push(snapshot);
+    }
+    if made.is_empty() {
+        ("PortNotFound", made)
+    } else {
+        ("Accepted", made)
+    }
+}
+
+fn frontends(listener: &Listener, families: &[Family]) -> Vec<Endpoint> {
+    let texts: Vec<IpAddr> = if !listener.addresses.is_empty() {
+        listener.addresses.clone()
+    } else if families.is_empty() {
+        vec!["0.0.0.0".parse().expect("v4")]
+    } else {
+        let text = |f: &Family| if *f == Family::V4 { "0.0.0.0" } else { "::" };
+        families
+            .iter()
+            .map(|f| text(f).parse().expect("an address"))
+            .collect()
+    };
+    let mut all: Vec<Endpoint> = texts
+        .into_iter()
+        .map(|a| Endpoint::new(a, listener.port).expect("a port"))
+        .collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+struct One {
+    endpoint: Endpoint,
+    pod: Option<Text>,
+    ready: bool,
+    serving: bool,
+    leaves: bool,
+    cordoned: bool,
+}
+
+fn backends(objects: &Objects, key: &Key, policy: &Policy, port: &str) -> Vec<Backend> {
+    let mine =
+        |(k, s): &(&Key, &Arc<Slice>)| k.namespace == key.namespace && s.service == policy.service;
+    let mut found: Vec<(Endpoint, &SliceEndpoint)> = Vec::new();
+    for (_, slice) in objects.slices.iter().filter(mine) {
+        for slice_port in slice.ports.iter().filter(|p| &*p.name == port) {
+            for endpoint in &slice.endpoints {
+                let address = endpoint.address.to_canonical();
+                if !address.is_unspecified() && !address.is_multicast() {
+                    found.push((
+                        Endpoint::new(address, slice_port.port).expect("a port"),
+                        endpoint,
+                    ));
+                }
+            }
+        }
+    }
+    let pod_of = |name: &Text| {
+        objects
+            .pods
+            .get(&Key::new(key.namespace.clone(), name.clone()))
+    };
+    let deleting = |name: &Option<Text>| {
+        name.as_ref()
+            .and_then(pod_of)
+            .is_some_and(|pod| pod.deleting)
+    };
+    let ends: BTreeSet<Endpoint> = found.iter().map(|(e, _)| *e).collect();
+    let mut all: Vec<One> = Vec::new();
+    for end in ends {
+        // Each Pod that is said to have it.
+        let pods: BTreeSet<Option<Text>> = found
+            .iter()
+            .filter(|(e, _)| *e == end)
+            .map(|(_, f)| f.pod.clone())
+            .collect();
+        let candidates = pods.into_iter().map(|pod| {
+            let said: Vec<_> = found
+                .iter()
+                .filter(|(e, f)| *e == end && f.pod == pod)
+                .map(|(_, f)| *f)
+                .collect();
+            let node = said.iter().map(|f| f.node.clone()).min().flatten();
+            One {
+                endpoint: end,
+                ready: said.iter().any(|f| f.conditions.ready),
+                serving: said.iter().any(|f| f.conditions.serving),
+                leaves: said.iter().any(|f| f.conditions.terminating) || deleting(&pod),
+                cordoned: node
+                    .and_then(|n| objects.nodes.get(&n))
+                    .is_some_and(|n| n.cordoned),
+                pod,
+            }
+        });
+        all.extend(candidates.min_by_key(|c| (c.pod.is_none(), c.leaves, c.pod.clone())));
+    }
+    let elsewhere = all.iter().any(|c| c.ready && !c.leaves && !c.cordoned);
+    let names = names(&all);
+    let mut backends: Vec<Backend> = all
+        .iter()
+        .zip(names)
+        .map(|(one, name)| {
+            let evicted = policy.drain_cordoned && elsewhere && one.cordoned && !one.leaves;
+            let serves = if one.leaves { one.serving } else { one.ready };
+            let weight = weight(policy, one.pod.as_ref().and_then(pod_of));
+            Backend {
+                name,
+                endpoint: one.endpoint,
+                weight: if serves { weight } else { 0 },
+                draining: one.leaves || evicted,
+            }
+        })
+        .collect();
+    backends.sort_by(|a, b| a.name.cmp(&b.name));
+    backends.truncate(256);
+    backends
+}
+
+fn weight(policy: &Policy, pod: Option<&Arc<Pod>>) -> u16 {
+    let Some(weights) = &policy.weights else {
+        return 1;
+    };
+    let text = pod.and_then(|pod| match &weights.source {
+        WeightSource::Label(key) => pod.labels.get(key).cloned(),
+        WeightSource::Annotation(key) => pod.annotations.get(key).cloned(),
+    });
+    match text {
+        Some(text) if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) => {
+            text.parse().unwrap_or(weights.default)
+        }
+        _ => weights.default,
+    }
+}
+
+/// In order of Pods, then endpoints: the Pod's name, or the address; the second one of a name gets more behind it.
+fn names(all: &[One]) -> Vec<String> {
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    order.sort_by_key(|i| (all[*i].pod.clone(), all[*i].endpoint));
+    let mut names = vec![String::new(); all.len()];
+    for i in order {
+        let one = &all[i];
+        let address = one.endpoint.address().to_string().replace(':', "-");
+        let both = all
+            .iter()
+            .any(|o| o.pod == one.pod && o.endpoint.address().is_ipv4());
+        let base = match &one.pod {
+            Some(pod) if one.endpoint.address().is_ipv6() && both => format!("{pod}/ipv6"),
+            Some(pod) => pod.to_string(),
+            None => address.clone(),
+        };
+        let base = if good_name(&base) {
+            base
+        } else {
+            address.clone()
+        };
+        let port = one.endpoint.port();
+        let tries = [
+            base.clone(),
+            format!("{base}/{address}"),
+            format!("{base}/{address}.{port}"),
+            format!("ip/{address}.{port}"),
+        ];
+        let free = tries
+            .into_iter()
+            .find(|name| good_name(name) && !names.contains(name));
+        names[i] = free.expect("the last one is free");
+    }
+    names
+}
+
+/// Whether a dataplane takes a snapshot of these.
+pub fn validate(policies: &[baton_api::Policy]) -> Result<(), String> {
+    let snapshot = Snapshot {
+        generation: 1,
+        policies: policies.to_vec(),
+    };
+    snapshot.validate().map_err(|error| error.to_string())
+}

@@ -1,0 +1,439 @@
+//! HTTP/1.1 to one control API, over one connection that is kept.
+//!
+//! Owns the connection, time limits and sizes, and what each status code means. Decides nothing.
+
+use super::{
+    Connect, Refusal, Rendered, Settings, ShimState,
+    compare::Comparison,
+    outgoing::Outgoing,
+    session::{Answer, Request as Ask},
+};
+use baton_api::State;
+use baton_tls::Name;
+use http_body_util::{BodyExt, Limited};
+use hyper::{
+    Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    client::conn::http1,
+    header::{CONTENT_TYPE, HOST},
+};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use std::{error::Error, net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{
+    task::AbortHandle,
+    time::{Instant, timeout},
+};
+
+/// Bytes of a state: 50,000 backends take about 25 MB.
+const STATE_LIMIT_BYTES: usize = 64 << 20;
+/// Bytes of a snapshot that is read back: four times what a dataplane takes.
+const SNAPSHOT_LIMIT_BYTES: u64 = 64 << 20;
+/// Bytes of an error.
+const ERROR_LIMIT_BYTES: usize = 64 << 10;
+/// Characters of an error that go into a report.
+const ERROR_SHOWN_CHARS: usize = 400;
+/// A connection that is older is made anew, so that a certificate that was replaced is not shown for ever.
+const CONNECTION_AGE_MAX: Duration = Duration::from_secs(3_600);
+
+/// What came of a request, beside the answer.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// Nothing.
+    Nothing,
+    /// A dataplane's state.
+    Dataplane(Arc<State>, Vec<String>),
+    /// A shim's state.
+    Shim(Arc<ShimState>),
+}
+
+/// A request's end.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) answer: Answer,
+    pub(super) found: Found,
+    /// From the request to the whole answer.
+    pub(super) took: Duration,
+    /// Of the body that came, or of the one that was sent.
+    pub(super) bytes: usize,
+}
+
+/// One control API.
+pub(super) struct Client {
+    connect: Arc<dyn Connect>,
+    settings: Arc<Settings>,
+    address: SocketAddr,
+    server: Name,
+    link: Option<Link>,
+}
+
+struct Link {
+    sender: http1::SendRequest<Outgoing>,
+    /// Drives the connection; ends with the link.
+    driver: AbortHandle,
+    since: Instant,
+    used: bool,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// Why there is no answer that makes sense.
+enum Failure {
+    /// The connection ended before any of the answer came. On one that was used before, that is how a server closes what idles.
+    Gone(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl Client {
+    /// Connects with the first request.
+    pub(super) fn new(
+        connect: Arc<dyn Connect>,
+        settings: Arc<Settings>,
+        address: SocketAddr,
+        server: Name,
+    ) -> Self {
+        Self {
+            connect,
+            settings,
+            address,
+            server,
+            link: None,
+        }
+    }
+
+    /// Asks. `content` is the newest of the class: what is read is compared with it, and a push takes it.
+    pub(super) async fn ask(&mut self, ask: Ask, content: Option<&Arc<Rendered>>) -> Done {
+        let began = Instant::now();
+        let limit = self.settings.connect_timeout + self.settings.request_timeout;
+        // The limit of the connection is in it; a request may then take the rest.
+        let result = match timeout(limit, self.ask_twice(ask, content)).await {
+            Ok(result) => result,
+            Err(_) => Err(format!("no answer within {limit:?}")),
+        };
+        let took = began.elapsed();
+        match result {
+            Ok((mut answer, found, bytes)) => {
+                if let Answer::State { took: told, .. } = &mut answer {
+                    *told = took;
+                }
+                Done {
+                    answer,
+                    found,
+                    took,
+                    bytes,
+                }
+            }
+            Err(problem) => {
+                self.link = None;
+                Done {
+                    answer: Answer::Failed(problem),
+                    found: Found::Nothing,
+                    took,
+                    bytes: 0,
+                }
+            }
+        }
+    }
+
+    /// A server may close a kept connection in the moment in which it is used. All requests may be repeated, so it is asked once more.
+    async fn ask_twice(
+        &mut self,
+        ask: Ask,
+        content: Option<&Arc<Rendered>>,
+    ) -> Result<(Answer, Found, usize), String> {
+        let kept = self.link.as_ref().is_some_and(|link| link.used);
+        match self.ask_once(ask, content).await {
+            Err(Failure::Gone(_)) if kept => {
+                self.link = None;
+                self.ask_once(ask, content).await
+            }
+            result => result,
+        }
+        .map_err(|failure| match failure {
+            Failure::Gone(problem) | Failure::Other(problem) => problem,
+        })
+    }
+
+    async fn ask_once(
+        &mut self,
+        ask: Ask,
+        content: Option<&Arc<Rendered>>,
+    ) -> Result<(Answer, Found, usize), Failure> {
+        let server = self.server;
+        let link = self.link().await.map_err(Failure::Other)?;
+        link.used = true;
+        let (method, path, body) = match ask {
+            Ask::Read => ("GET", "/v1/snapshot", Outgoing::empty()),
+            Ask::Poll => ("GET", "/v1/state", Outgoing::empty()),
+            Ask::Put { generation, .. } => {
+                let content = content.ok_or_else(|| Failure::Other("no content".to_owned()))?;
+                ("PUT", "/v1/snapshot", Outgoing::new(content, generation))
+            }
+        };
+        let sent = body.left_bytes();
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, server.as_str());
+        if method == "PUT" {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request
+            .body(body)
+            .map_err(|error| Failure::Other(chain(&error)))?;
+        let response = link
+            .sender
+            .send_request(request)
+            .await
+            .map_err(|error| Failure::Gone(chain(&error)))?;
+        match ask {
+            Ask::Read => read(response, content).await,
+            Ask::Poll => polled(response, server).await,
+            Ask::Put { .. } => put(response, content)
+                .await
+                .map(|answer| (answer, Found::Nothing, usize::try_from(sent).unwrap_or(0))),
+        }
+        .map_err(Failure::Other)
+    }
+
+    /// The kept connection, or a new one.
+    async fn link(&mut self) -> Result<&mut Link, String> {
+        let usable = match &mut self.link {
+            Some(link) => {
+                link.since.elapsed() < CONNECTION_AGE_MAX && link.sender.ready().await.is_ok()
+            }
+            None => false,
+        };
+        if !usable {
+            self.link = None;
+            let limit = self.settings.connect_timeout;
+            let opened = timeout(limit, self.connect.connect(self.address, self.server)).await;
+            let stream = match opened {
+                Ok(Ok(stream)) => stream,
+                Ok(Err(error)) => {
+                    return Err(format!(
+                        "cannot connect to {}: {}",
+                        self.address,
+                        chain(&error)
+                    ));
+                }
+                Err(_) => {
+                    return Err(format!(
+                        "no connection to {} within {limit:?}",
+                        self.address
+                    ));
+                }
+            };
+            let (sender, connection) = http1::handshake(TokioIo::new(stream))
+                .await
+                .map_err(|error| chain(&error))?;
+            // How it ends shows with the requests.
+            let driver = tokio::spawn(async move { drop(connection.await) }).abort_handle();
+            self.link = Some(Link {
+                sender,
+                driver,
+                since: Instant::now(),
+                used: false,
+            });
+        }
+        self.link.as_mut().ok_or_else(|| "no connection".to_owned())
+    }
+}
+
+/// `GET /v1/snapshot`.
+async fn read(
+    response: Response<Incoming>,
+    content: Option<&Arc<Rendered>>,
+) -> Result<(Answer, Found, usize), String> {
+    if response.status() == StatusCode::NOT_FOUND {
+        // A dataplane that has had no snapshot yet. Anybody else answers a push that way too, which is a failure.
+        let length = whole(response.into_body(), ERROR_LIMIT_BYTES).await?.len();
+        let (generation, version) = (0, None);
+        let answer = Answer::Holds {
+            generation,
+            version,
+        };
+        return Ok((answer, Found::Nothing, length));
+    }
+    if response.status() != StatusCode::OK {
+        return Err(unexpected(response).await);
+    }
+    let mut comparison = Comparison::new(content);
+    let mut body = response.into_body();
+    let mut length: u64 = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| chain(&error))?;
+        let Some(data) = frame.data_ref() else {
+            continue;
+        };
+        length += data.len() as u64;
+        if length > SNAPSHOT_LIMIT_BYTES {
+            return Err(format!(
+                "the snapshot in force has more than {SNAPSHOT_LIMIT_BYTES} bytes"
+            ));
+        }
+        comparison.feed(data).map_err(|error| error.to_string())?;
+    }
+    let (generation, same) = comparison.finish().map_err(|error| error.to_string())?;
+    let version = content.filter(|_| same).map(|content| content.version());
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    Ok((
+        Answer::Holds {
+            generation,
+            version,
+        },
+        Found::Nothing,
+        length,
+    ))
+}
+
+/// `GET /v1/state`.
+async fn polled(
+    response: Response<Incoming>,
+    server: Name,
+) -> Result<(Answer, Found, usize), String> {
+    /// Read in a pass of its own: flattened into one type with the state, serde would keep the whole in between.
+    #[derive(Deserialize)]
+    struct Words {
+        #[serde(default)]
+        problems: Vec<String>,
+    }
+    if response.status() != StatusCode::OK {
+        return Err(unexpected(response).await);
+    }
+    let body = whole(response.into_body(), STATE_LIMIT_BYTES).await?;
+    let wrong =
+        |error: serde_json::Error| format!("the answer to GET /v1/state is no state: {error}");
+    let (generation, uptime_seconds, found) = if server == Name::Shim {
+        let state: ShimState = serde_json::from_slice(&body).map_err(wrong)?;
+        (0, state.uptime_seconds, Found::Shim(Arc::new(state)))
+    } else {
+        let state: State = serde_json::from_slice(&body).map_err(wrong)?;
+        let Words { problems } = serde_json::from_slice(&body).map_err(wrong)?;
+        let (generation, uptime) = (state.generation, state.uptime_seconds);
+        (
+            generation,
+            uptime,
+            Found::Dataplane(Arc::new(state), problems),
+        )
+    };
+    let answer = Answer::State {
+        generation,
+        uptime_seconds,
+        took: Duration::ZERO,
+    };
+    Ok((answer, found, body.len()))
+}
+
+/// `PUT /v1/snapshot`.
+async fn put(
+    response: Response<Incoming>,
+    content: Option<&Arc<Rendered>>,
+) -> Result<Answer, String> {
+    match response.status() {
+        StatusCode::OK => {
+            // Read to the end so that the connection can be used again.
+            whole(response.into_body(), ERROR_LIMIT_BYTES).await?;
+            Ok(Answer::Accepted)
+        }
+        StatusCode::CONFLICT => {
+            whole(response.into_body(), ERROR_LIMIT_BYTES).await?;
+            Ok(Answer::Conflict)
+        }
+        StatusCode::UNPROCESSABLE_ENTITY | StatusCode::PAYLOAD_TOO_LARGE => {
+            Ok(Answer::Refused(refusal(response, content).await))
+        }
+        _ => Err(unexpected(response).await),
+    }
+}
+
+/// An error of the control API.
+#[derive(Default, Deserialize)]
+struct ErrorReply {
+    error: String,
+    field: Option<String>,
+    expected: Option<String>,
+}
+
+async fn refusal(response: Response<Incoming>, content: Option<&Arc<Rendered>>) -> Refusal {
+    let status = response.status();
+    let body = whole(response.into_body(), ERROR_LIMIT_BYTES).await;
+    let reply: Option<ErrorReply> = body
+        .as_ref()
+        .ok()
+        .and_then(|body| serde_json::from_slice(body).ok());
+    let Some(reply) = reply else {
+        return Refusal {
+            problem: status.to_string(),
+            ..Refusal::default()
+        };
+    };
+    let policy = reply
+        .field
+        .as_deref()
+        .and_then(policy_index)
+        .zip(content)
+        .and_then(|(index, content)| content.policy_name(index))
+        .map(str::to_owned);
+    Refusal {
+        policy,
+        field: reply.field.map(|field| shortened(&field)),
+        problem: shortened(&reply.error),
+        expected: reply.expected.map(|expected| shortened(&expected)),
+    }
+}
+
+/// `policies[3].backends[1].name` is about policy 3.
+fn policy_index(field: &str) -> Option<usize> {
+    let (index, _) = field.strip_prefix("policies[")?.split_once(']')?;
+    index.parse().ok()
+}
+
+/// What an answer says that is none of those expected.
+async fn unexpected(response: Response<Incoming>) -> String {
+    let status = response.status();
+    let text = match whole(response.into_body(), ERROR_LIMIT_BYTES).await {
+        Ok(body) => match serde_json::from_slice::<ErrorReply>(&body) {
+            Ok(reply) => reply.error,
+            Err(_) => String::from_utf8_lossy(&body).into_owned(),
+        },
+        Err(problem) => problem,
+    };
+    format!("{status}: {}", shortened(text.trim()))
+}
+
+async fn whole(body: Incoming, limit_bytes: usize) -> Result<Bytes, String> {
+    match Limited::new(body, limit_bytes).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) => Err(format!("the answer could not be read: {}", chain(&*error))),
+    }
+}
+
+/// What a peer says goes into logs and conditions: no control characters, no pages of it.
+fn shortened(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let mut shown: String = text.chars().take(ERROR_SHOWN_CHARS).map(plain).collect();
+    if text.chars().nth(ERROR_SHOWN_CHARS).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// An error with its causes, but for those that the text in front has already.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,406 @@
+//! A pusher against made-up dataplanes over real sockets.
+
+use crate::common::{Fake, Operator, policies, quick, targets, until};
+use baton_push::push::{Outcome, Plain, Target, TargetKind, Version};
+use std::{sync::Arc, time::Duration};
+
+const BASE: u64 = 1 << 32;
+
+fn operator(epoch: u32) -> Operator {
+    Operator::new(epoch, quick(), Arc::new(Plain))
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|n| (*n).to_owned()).collect()
+}
+
+#[tokio::test]
+async fn content_is_pushed_once_and_an_operator_that_starts_again_pushes_nothing() {
+    let fake = Fake::start().await;
+    let mut first = operator(1);
+    first
+        .pusher
+        .set_targets(&targets(&[("a", &fake)]))
+        .expect("few");
+    // Nothing is pushed before anything is published, but the state is looked at.
+    first
+        .report("a state", |r| {
+            matches!(r.result, Outcome::State { .. }).then_some(())
+        })
+        .await;
+    assert_eq!(fake.puts(), []);
+    let version = first
+        .pusher
+        .publish("c", &policies(&["x", "y"]))
+        .expect("written");
+    assert_eq!(first.acknowledged("a", version).await, (BASE + 1, true));
+    assert_eq!(fake.puts(), [(BASE + 1, names(&["x", "y"]))]);
+    assert_eq!(first.figures().dataplanes_in_sync, 1);
+    assert_eq!(first.figures().pushes_accepted, 1);
+    drop(first);
+
+    let mut second = operator(2);
+    let version = second
+        .pusher
+        .publish("c", &policies(&["x", "y"]))
+        .expect("written");
+    second
+        .pusher
+        .set_targets(&targets(&[("a", &fake)]))
+        .expect("few");
+    assert_eq!(second.acknowledged("a", version).await, (BASE + 1, false));
+    assert_eq!(fake.puts().len(), 1);
+    let version = second
+        .pusher
+        .publish("c", &policies(&["y"]))
+        .expect("written");
+    assert_eq!(
+        second.acknowledged("a", version).await,
+        (2 * BASE + 1, true)
+    );
+}
+
+#[tokio::test]
+async fn what_came_while_a_slow_dataplane_was_busy_is_pushed_as_one() {
+    let fake = Fake::start().await;
+    fake.gate.forget_permits(1_000_000);
+    let mut op = operator(1);
+    op.pusher.publish("c", &policies(&["p0"])).expect("written");
+    op.pusher
+        .set_targets(&targets(&[("a", &fake)]))
+        .expect("few");
+    until("the push is under way", || {
+        fake.inner.lock().expect("inner").reads == 1
+    })
+    .await;
+    let mut version = Version(0);
+    for i in 1..=50 {
+        version = op
+            .pusher
+            .publish("c", &policies(&[&format!("p{i}")]))
+            .expect("written");
+        tokio::task::yield_now().await;
+    }
+    fake.gate.add_permits(100);
+    op.acknowledged("a", version).await;
+    let puts = fake.puts();
+    assert!(puts.len() <= 2, "{puts:?}");
+    assert_eq!(puts.last().expect("one").1, ["p50"]);
+}
+
+#[tokio::test]
+async fn a_dataplane_that_hangs_delays_no_other() {
+    let (hangs, works) = (Fake::start().await, Fake::start().await);
+    hangs.gate.forget_permits(1_000_000);
+    let mut op = operator(1);
+    op.pusher
+        .set_targets(&targets(&[("a", &hangs), ("b", &works)]))
+        .expect("few");
+    for i in 0..20 {
+        let version = op
+            .pusher
+            .publish("c", &policies(&[&format!("p{i}")]))
+            .expect("written");
+        op.acknowledged("b", version).await;
+    }
+    assert_eq!(hangs.puts(), []);
+    assert_eq!(op.figures().dataplanes_in_sync, 1);
+}
+
+#[tokio::test]
+async fn reports_that_nobody_reads_delay_nobody() {
+    let fake = Fake::start().await;
+    let mut op = operator(1);
+    op.pusher
+        .set_targets(&targets(&[("a", &fake)]))
+        .expect("few");
+    // Far more than the channel holds.
+    for i in 0..600 {
+        op.pusher
+            .publish("c", &policies(&[&format!("p{i}")]))
+            .expect("written");
+        let n = i + 1;
+        until("the push", || op.figures().pushes_accepted >= n).await;
+    }
+    assert_eq!(fake.puts().last().expect("one").1, ["p599"]);
+    // Whoever reads at last gets the newest.
+    op.acknowledged("a", Version(600)).await;
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_policy_and_is_not_hammered() {
+    let fake = Fake::start().await;
+    fake.inner.lock().expect("inner").refuses = Some("bad".to_owned());
+    let mut op = operator(1);
+    op.pusher
+        .set_targets(&targets(&[("a", &fake)]))
+        .expect("few");
+    let version = op
+        .pusher
+        .publish("c", &policies(&["a", "bad", "z"]))
+        .expect("written");
+    let refusal = op
+        .report("a refusal", |report| match &report.result {
+            Outcome::Refused {
+                version: v,
+                refusal,
+            } if *v == version => Some(refusal.clone()),
+            _ => None,
+        })
+        .await;
+    assert_eq!(refusal.policy.as_deref(), Some("bad"));
+    assert_eq!(refusal.field.as_deref(), Some("policies[1].frontends[0]"));
+    assert_eq!(
+        refusal.problem,
+        "port 80 is one of the legs' ports: expected another"
+    );
+    // Ten looks later it was still offered once.
+    for _ in 0..10 {
+        op.report("a state", |r| match r.result {
+            Outcome::State { in_sync, .. } => {
+                assert!(!in_sync);
+                Some(())
+            }
+            _ => None,
+        })
+        .await;
+    }
+    assert_eq!(fake.puts().len(), 1);
+    let version = op
+        .pusher
+        .publish("c", &policies(&["a", "z"]))
+        .expect("written");
+    op.acknowledged("a", version).await;
+    assert_eq!(op.figures().pushes_refused, 1);
+}
+
+#[tokio::test]
+async fn a_dataplane_that_started_again_is_brought_up_to_date_by_itself() {
+    let fake = Fake::start().await;
+    let mut op = operator(1);
+    op.pusher
+        .set_targets(&targets(&[("a", &fake)]))
+        .expect("few");
+    let version = op.pusher.publish("c", &policies(&["x"])).expect("written");
+    op.acknowledged("a", version).await;
+    fake.restart();
+    assert_eq!(op.acknowledged("a", version).await, (BASE + 2, true));
+    // Also if nobody notices that the connection ended: the state tells.
+    fake.inner.lock().expect("inner").snapshot = None;
+    assert_eq!(op.acknowledged("a", version).await, (BASE + 3, true));
+    assert!(op.figures().restarts >= 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_idles_and_is_closed_is_no_failure() {
+    let fake = Fake::start().await;
+    fake.inner.lock().expect("inner").closes = true;
+    let mut op = operator(1);
+    op.pusher
+        .set_targets(&targets(&[("a", &fake)]))
+        .expect("few");
+    for i in 0..30 {
+        let version = op
+            .pusher
+            .publish("c", &policies(&[&format!("p{i}")]))
+            .expect("written");
+        op.acknowledged("a", version).await;
+        op.report("a state", |r| {
+            matches!(r.result, Outcome::State { .. }).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(op.figures().failures, 0);
+    let connections = fake.inner.lock().expect("inner").connections;
+    assert!(connections > 30, "{connections} connections");
+}
+
+#[tokio::test]
+async fn one_connection_serves_all_requests() {
+    let fake = Fake::start().await;
+    let mut op = operator(1);
+    op.pusher
+        .set_targets(&targets(&[("a", &fake)]))
+        .expect("few");
+    for i in 0..30 {
+        let version = op
+            .pusher
+            .publish("c", &policies(&[&format!("p{i}")]))
+            .expect("written");
+        op.acknowledged("a", version).await;
+    }
+    assert_eq!(fake.inner.lock().expect("inner").connections, 1);
+}
+
+#[tokio::test]
+async fn who_is_unreachable_is_told_and_found_again() {
+    let fake = Fake::start().await;
+    fake.set_down(true);
+    let mut settings = quick();
+    // So long that only a changed set of targets ends the wait.
+    settings.backoff_max = Duration::from_secs(3_600);
+    settings.backoff_min = Duration::from_millis(40);
+    let mut op = Operator::new(1, settings, Arc::new(Plain));
+    let version = op.pusher.publish("c", &policies(&["x"])).expect("written");
+    op.pusher
+        .set_targets(&targets(&[("a", &fake)]))
+        .expect("few");
+    let problem = op
+        .report("unreachable", |report| match &report.result {
+            Outcome::Unreachable {
+                problem, failures, ..
+            } if *failures >= 5 => Some(problem.clone()),
+            _ => None,
+        })
+        .await;
+    assert!(!problem.is_empty());
+    fake.set_down(false);
+    let other = Fake::start().await;
+    op.pusher
+        .set_targets(&targets(&[("a", &fake), ("b", &other)]))
+        .expect("few");
+    op.acknowledged("a", version).await;
+    // Who is no target any more is left alone.
+    op.pusher
+        .set_targets(&targets(&[("b", &other)]))
+        .expect("few");
+    let version = op.pusher.publish("c", &policies(&["y"])).expect("written");
+    op.acknowledged("b", version).await;
+    until("a's task ends", || op.figures().dataplanes == 1).await;
+    assert_eq!(fake.puts().len(), 1);
+}
+
+#[tokio::test]
+async fn a_retired_class_is_only_looked_at() {
+    let fake = Fake::start().await;
+    let mut op = operator(1);
+    op.pusher
+        .set_targets(&targets(&[("a", &fake)]))
+        .expect("few");
+    let version = op.pusher.publish("c", &policies(&["x"])).expect("written");
+    op.acknowledged("a", version).await;
+    op.pusher.retire("c");
+    until("out of sync", || op.figures().dataplanes_in_sync == 0).await;
+    let before = op.figures().polls;
+    until("looks", || op.figures().polls > before + 3).await;
+    assert_eq!(fake.generation(), BASE + 1);
+    let version = op.pusher.publish("c", &policies(&["x"])).expect("written");
+    assert_eq!(version, Version(1));
+    op.acknowledged("a", version).await;
+    assert_eq!(fake.puts().len(), 1);
+}
+
+#[tokio::test]
+async fn a_shim_is_looked_at() {
+    let fake = Fake::start().await;
+    fake.inner.lock().expect("inner").key_epochs = vec![3, 4];
+    let mut op = operator(1);
+    op.pusher.publish("c", &policies(&["x"])).expect("written");
+    let target = Target {
+        address: fake.address,
+        kind: TargetKind::Shim,
+    };
+    op.pusher
+        .set_targets(&[("node".to_owned(), target)].into())
+        .expect("few");
+    for _ in 0..3 {
+        let epochs = op
+            .report("a shim", |report| match &report.result {
+                Outcome::Shim(state) => Some(state.key_epochs.clone()),
+                _ => None,
+            })
+            .await;
+        assert_eq!(epochs, [3, 4]);
+    }
+    assert_eq!(fake.inner.lock().expect("inner").reads, 0);
+    assert_eq!((op.figures().shims, op.figures().dataplanes), (1, 0));
+}
+
+#[tokio::test]
+async fn a_push_under_way_ends_before_the_pusher_does() {
+    let fake = Fake::start().await;
+    fake.gate.forget_permits(1_000_000);
+    let mut op = operator(1);
+    op.pusher.publish("c", &policies(&["x"])).expect("written");
+    op.pusher
+        .set_targets(&targets(&[("a", &fake)]))
+        .expect("few");
+    until("the push is under way", || {
+        fake.inner.lock().expect("inner").reads == 1
+    })
+    .await;
+    // Waits at the gate: only then is it known to be there.
+    let gate = Arc::clone(&fake.gate);
+    let metrics = Arc::clone(&op.metrics);
+    let stopped = tokio::spawn(op.pusher.shutdown(crate::common::DEADLINE));
+    tokio::task::yield_now().await;
+    gate.add_permits(1);
+    stopped.await.expect("ended");
+    assert_eq!(metrics.figures().dataplanes, 0);
+    let pushed = metrics.figures().pushes_accepted;
+    assert_eq!(fake.puts().len() as u64, pushed);
+}
+
+#[tokio::test]
+async fn the_largest_content_goes_out_whole_and_is_recognised() {
+    let names: Vec<String> = (0..5_000)
+        .map(|i| format!("ns/policy-{i:04}/http"))
+        .collect();
+    let mut all = (*policies(&names.iter().map(String::as_str).collect::<Vec<_>>())).clone();
+    for policy in all.values_mut() {
+        let policy = Arc::make_mut(policy);
+        let backend = policy.backends[0].clone();
+        policy.backends = (0..10_u16)
+            .map(|i| baton_api::Backend {
+                name: format!("deployment-7d4b9c6f5-{i:05}"),
+                endpoint: format!("10.0.{i}.1:8080").parse().expect("an endpoint"),
+                ..backend.clone()
+            })
+            .collect();
+    }
+    let all = Arc::new(all);
+    let fake = Fake::start().await;
+    let mut op = operator(1);
+    let begin = std::time::Instant::now();
+    let version = op.pusher.publish("c", &all).expect("written");
+    println!(
+        "5,000 policies with 50,000 backends are written within {:?}",
+        begin.elapsed()
+    );
+    op.pusher
+        .set_targets(&targets(&[("a", &fake)]))
+        .expect("few");
+    op.acknowledged("a", version).await;
+    let figures = op.figures();
+    println!(
+        "pushed {} bytes within {} us",
+        figures.pushed_bytes, figures.push_micros
+    );
+    let mut one = (*all).clone();
+    one.insert(
+        "ns/policy-0001/http".to_owned(),
+        Arc::clone(&policies(&["ns/policy-0001/http"])["ns/policy-0001/http"]),
+    );
+    let begin = std::time::Instant::now();
+    let version = op.pusher.publish("c", &Arc::new(one)).expect("written");
+    println!("one changed policy is written within {:?}", begin.elapsed());
+    op.acknowledged("a", version).await;
+    assert_eq!(fake.puts().len(), 2);
+    let mut second = operator(2);
+    second.pusher.publish("c", &all).expect("written");
+    let mut changed = (*all).clone();
+    changed.insert(
+        "ns/policy-0001/http".to_owned(),
+        Arc::clone(&policies(&["ns/policy-0001/http"])["ns/policy-0001/http"]),
+    );
+    let version = second
+        .pusher
+        .publish("c", &Arc::new(changed))
+        .expect("written");
+    second
+        .pusher
+        .set_targets(&targets(&[("a", &fake)]))
+        .expect("few");
+    assert_eq!(second.acknowledged("a", version).await, (BASE + 2, false));
+    assert_eq!(fake.puts().len(), 2);
+}

@@ -1,0 +1,441 @@
+//! Rotation of adoption keys with made-up dataplanes and shims that take the stored keys late, start again and fall silent.
+
+use baton_push::{
+    Files, UnixSeconds,
+    keys::{
+        Ages, KeyError, KeySet, Peer, PeerKind, RotationSettings, Rotator, Step, Warning,
+        table::{Action, State},
+    },
+};
+use std::time::Duration;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const START: UnixSeconds = UnixSeconds(1_800_000_000);
+
+/// Not random, but different each time.
+fn counter() -> impl FnMut(&mut [u8; 16]) {
+    let mut count = 0_u128;
+    move |bytes| {
+        count += 1;
+        *bytes = count.to_be_bytes();
+    }
+}
+
+fn files(entries: &[(&str, &str)]) -> Files {
+    entries.iter().map(|(n, t)| (*n, t.as_bytes())).collect()
+}
+
+const K: &str = "000102030405060708090a0b0c0d0e0f\n";
+
+#[test]
+fn stored_keys_round_trip_and_are_never_shown() {
+    let stored = files(&[
+        ("epoch-7", K),
+        ("epoch-8", &K.replace('0', "F")),
+        ("current", "7\n"),
+    ]);
+    let keys = KeySet::from_files(&stored).expect("good").expect("there");
+    assert_eq!((keys.current(), keys.epochs()), (7, vec![7, 8]));
+    let again = KeySet::from_files(&keys.to_files())
+        .expect("good")
+        .expect("there");
+    assert_eq!(again, keys);
+    assert_eq!(keys.to_files().get("epoch-7"), Some(K.as_bytes()));
+    let text = format!("{keys:?}");
+    assert!(
+        !text.contains("0001") && text.contains("AdoptionKey(..)"),
+        "{text}"
+    );
+    assert_eq!(KeySet::from_files(&Files::new()), Ok(None));
+}
+
+#[test]
+fn what_is_no_key_set_is_refused_with_what_to_change_and_without_a_digit() {
+    let bad = K.replace("0f", "0g");
+    for (entries, words) in [
+        (vec![("epoch-7", K)], "`current` is missing"),
+        (vec![("epoch-7", K), ("current", "8")], "expected one of 7"),
+        (vec![("epoch-7", K), ("current", "x")], "expected one of 7"),
+        (vec![("epoch-7", K), ("current", "07")], "expected one of 7"),
+        (vec![("current", "7")], "there is no key"),
+        (
+            vec![("epoch-7", &*bad), ("current", "7")],
+            "`epoch-7` is not a key",
+        ),
+        (
+            vec![("epoch-7", "00"), ("current", "7")],
+            "`epoch-7` is not a key",
+        ),
+        (
+            vec![("epoch-256", K), ("current", "7")],
+            "`epoch-256` is not known",
+        ),
+        (vec![("epoch-+7", K), ("current", "7")], "is not known"),
+        (
+            vec![("epoch-7", K), ("notes", K), ("current", "7")],
+            "`notes` is not known",
+        ),
+        (
+            vec![("epoch-3", K), ("epoch-19", K), ("current", "3")],
+            "alike on the wire",
+        ),
+    ] {
+        let error: KeyError = KeySet::from_files(&files(&entries)).expect_err(words);
+        let text = format!("{error} {error:?}");
+        assert!(text.contains(words), "{text}");
+        assert!(!text.contains("0102"), "{text}");
+    }
+    let many: Vec<String> = (0..9).map(|i| format!("epoch-{i}")).collect();
+    let mut entries: Vec<_> = many.iter().map(|name| (name.as_str(), K)).collect();
+    entries.push(("current", "0"));
+    let error = KeySet::from_files(&files(&entries)).expect_err("too many");
+    assert_eq!(error, KeyError::TooMany { found: 9 });
+}
+
+#[test]
+fn ages_round_trip_and_lost_ones_postpone() {
+    let ages = Ages {
+        made: [(3, START)].into(),
+        current_since: Some(START),
+        served: Some("now".to_owned()),
+    };
+    assert_eq!(Ages::from_text(&ages.to_text()).expect("good"), ages);
+    assert!(Ages::from_text("{").is_err());
+    let keys = KeySet::from_files(&files(&[("epoch-3", K), ("current", "3")]));
+    let keys = keys.expect("good").expect("there");
+    let mut rotator = Rotator::new(RotationSettings::default());
+    let step = rotator.step(
+        START,
+        Some(&keys),
+        &Ages::default(),
+        Some(&[]),
+        None,
+        &mut counter(),
+    );
+    let (kept, ages) = step.change.expect("ages");
+    assert_eq!((step.action, kept), (None, keys));
+    assert_eq!(ages.made, [(3, START)].into());
+}
+
+/// A dataplane or shim: what it took last, which may be old.
+#[derive(Clone)]
+struct Node {
+    kind: PeerKind,
+    has: Option<KeySet>,
+    silent_since: Option<UnixSeconds>,
+    /// As the operator saw it last.
+    reported: Peer,
+}
+
+type Random = Box<dyn FnMut(&mut [u8; 16])>;
+
+struct World {
+    now: UnixSeconds,
+    rotator: Rotator,
+    settings: RotationSettings,
+    stored: Option<KeySet>,
+    ages: Ages,
+    nodes: Vec<Node>,
+    rng: Random,
+    warnings: Vec<Warning>,
+    actions: Vec<Action>,
+}
+
+impl World {
+    fn new(kinds: &[PeerKind], stored: Option<KeySet>) -> Self {
+        let settings = RotationSettings::default();
+        let node = |(i, kind): (usize, &PeerKind)| Node {
+            kind: *kind,
+            has: stored.clone(),
+            silent_since: None,
+            reported: Peer {
+                name: format!("n{i}"),
+                kind: *kind,
+                live: Vec::new(),
+                signs_with: None,
+                unreachable_since: Some(START),
+            },
+        };
+        let nodes = kinds.iter().enumerate().map(node).collect();
+        let mut world = Self {
+            now: START,
+            rotator: Rotator::new(settings.clone()),
+            settings,
+            nodes,
+            stored,
+            ages: Ages::default(),
+            rng: Box::new(counter()),
+            warnings: Vec::new(),
+            actions: Vec::new(),
+        };
+        (0..world.nodes.len()).for_each(|i| world.report(i));
+        world
+    }
+
+    /// The node tells what it has.
+    fn report(&mut self, i: usize) {
+        let node = &mut self.nodes[i];
+        node.reported.unreachable_since = node.silent_since;
+        if node.silent_since.is_some() {
+            return;
+        }
+        let (live, signs) = match &node.has {
+            None => (Vec::new(), None),
+            Some(keys) => (keys.epochs(), Some(keys.current())),
+        };
+        node.reported.live = match node.kind {
+            PeerKind::Dataplane => live,
+            PeerKind::Shim => live.iter().map(|epoch| epoch % 16).collect(),
+        };
+        node.reported.signs_with = signs.filter(|_| node.kind == PeerKind::Dataplane);
+    }
+
+    fn step(&mut self, request: Option<&str>) -> Step {
+        let peers: Vec<Peer> = self.nodes.iter().map(|n| n.reported.clone()).collect();
+        let step = self.rotator.step(
+            self.now,
+            self.stored.as_ref(),
+            &self.ages,
+            Some(&peers),
+            request,
+            &mut self.rng,
+        );
+        if let Some((keys, ages)) = &step.change {
+            self.assert_nothing_is_lost(keys);
+            self.stored = Some(keys.clone());
+            self.ages = ages.clone();
+        }
+        self.actions.extend(step.action);
+        self.warnings.extend(step.warnings.iter().cloned());
+        step
+    }
+
+    /// Whoever is not silent for too long signs with a stored key, and nobody shall sign with what another one lacks.
+    fn assert_nothing_is_lost(&self, keys: &KeySet) {
+        let counts = |node: &&Node| {
+            let limit = self.settings.unreachable_limit;
+            node.silent_since
+                .is_none_or(|since| self.now.since(since) < limit)
+        };
+        for node in self.nodes.iter().filter(counts) {
+            let Some(has) = &node.has else { continue };
+            assert!(
+                keys.has(has.current()) || node.kind == PeerKind::Shim,
+                "epoch {} is removed, with which {} signs",
+                has.current(),
+                node.reported.name
+            );
+            assert!(
+                has.has(keys.current()),
+                "{} lacks epoch {}, with which all shall sign",
+                node.reported.name,
+                keys.current()
+            );
+        }
+    }
+}
+
+fn key_set(current: u8) -> KeySet {
+    let entry = format!("epoch-{current}");
+    KeySet::from_files(&files(&[(&entry, K), ("current", &current.to_string())]))
+        .expect("good")
+        .expect("there")
+}
+
+const FLEET: [PeerKind; 4] = [
+    PeerKind::Dataplane,
+    PeerKind::Dataplane,
+    PeerKind::Shim,
+    PeerKind::Shim,
+];
+
+#[test]
+fn keys_are_exchanged_step_by_step_and_the_epochs_wrap() {
+    let mut world = World::new(&FLEET, Some(key_set(254)));
+    for round in 0..4 {
+        let request = format!("request {round}");
+        let from = world.stored.clone().expect("there").current();
+        let to = from.wrapping_add(1);
+        // Twenty minutes in steps of ten seconds; nodes take what is stored a minute later, one after the other.
+        for second in 0..120 {
+            let _ = world.step(Some(&request));
+            world.now = world.now.plus(Duration::from_secs(10));
+            if second % 6 == 0 {
+                let i = second / 6 % FLEET.len();
+                world.nodes[i].has = world.stored.clone();
+                world.report(i);
+            }
+        }
+        let stored = world.stored.clone().expect("there");
+        assert_eq!(
+            (stored.current(), stored.epochs()),
+            (to, vec![to]),
+            "round {round}"
+        );
+    }
+    let one = [Action::AddNext, Action::SignWithNext, Action::RemoveOld];
+    assert_eq!(world.actions, one.repeat(4));
+    assert_eq!(world.warnings, []);
+}
+
+#[test]
+fn without_a_request_a_key_lives_for_its_period() {
+    let mut world = World::new(&[], Some(key_set(3)));
+    let period = world.settings.period;
+    let _ = world.step(None);
+    let step = world.step(None);
+    assert_eq!((step.action, step.look_again), (None, HOUR));
+    world.now = START.plus(period - Duration::from_secs(1));
+    let step = world.step(None);
+    assert_eq!(
+        (step.action, step.look_again),
+        (None, Duration::from_secs(1))
+    );
+    world.now = START.plus(period);
+    assert_eq!(world.step(None).action, Some(Action::AddNext));
+    // With nobody there it is only spread that is waited for.
+    assert_eq!(world.step(None).look_again, world.settings.spread);
+}
+
+#[test]
+fn a_request_is_served_once_and_the_first_key_needs_nobody() {
+    let mut rotator = Rotator::new(RotationSettings::default());
+    let mut rng = counter();
+    let step = rotator.step(START, None, &Ages::default(), None, Some("r"), &mut rng);
+    assert_eq!(
+        (step.state, step.action),
+        (State::NoKey, Some(Action::MakeFirst))
+    );
+    let (keys, ages) = step.change.expect("made");
+    let step = rotator.step(START, Some(&keys), &ages, None, Some("r"), &mut rng);
+    assert_eq!((step.action, step.change), (None, None));
+    let step = rotator.step(START, Some(&keys), &ages, None, Some("s"), &mut rng);
+    let (keys, ages) = step.change.expect("added");
+    assert_eq!(ages.served.as_deref(), Some("s"));
+    // Beyond that, all have to be known.
+    let later = START.plus(24 * HOUR);
+    let step = rotator.step(later, Some(&keys), &ages, None, Some("t"), &mut rng);
+    assert_eq!(step.change, None);
+    assert!(step.waiting_for[0].contains("not all"), "{step:?}");
+}
+
+#[test]
+fn a_new_first_key_is_of_an_epoch_that_nobody_has() {
+    let mut world = World::new(&FLEET, Some(key_set(1)));
+    world.stored = None;
+    let _ = world
+        .rotator
+        .step(START, None, &Ages::default(), None, None, &mut world.rng);
+    let peers: Vec<Peer> = world.nodes.iter().map(|n| n.reported.clone()).collect();
+    let step = world.rotator.step(
+        START,
+        None,
+        &Ages::default(),
+        Some(&peers),
+        None,
+        &mut world.rng,
+    );
+    assert_eq!(step.change.expect("made").0.current(), 2);
+}
+
+#[test]
+fn who_answers_and_lacks_the_key_blocks_for_ever_and_is_named() {
+    let mut world = World::new(&FLEET, Some(key_set(5)));
+    let _ = world.step(Some("r"));
+    let _ = world.step(Some("r"));
+    for i in [0, 1, 2] {
+        world.nodes[i].has = world.stored.clone();
+        world.report(i);
+    }
+    let step = world.step(Some("r"));
+    assert_eq!(
+        step.waiting_for,
+        ["n3 has no key of epoch 6 yet (it has [5])"]
+    );
+    assert_eq!(step.warnings, []);
+    world.now = world.now.plus(100 * HOUR);
+    let step = world.step(Some("r"));
+    assert_eq!(step.action, None);
+    assert!(
+        step.warnings[0].to_string().contains("n3 has no key"),
+        "{step:?}"
+    );
+}
+
+#[test]
+fn who_is_silent_blocks_up_to_the_limit_and_is_named_then() {
+    let mut world = World::new(&FLEET, Some(key_set(5)));
+    for _ in 0..2 {
+        let _ = world.step(Some("r"));
+    }
+    world.nodes[1].silent_since = Some(world.now);
+    for i in 0..4 {
+        if i != 1 {
+            world.nodes[i].has = world.stored.clone();
+        }
+        world.report(i);
+    }
+    world.now = world.now.plus(HOUR - Duration::from_secs(1));
+    let step = world.step(Some("r"));
+    assert_eq!(step.action, None);
+    assert!(step.waiting_for[0].contains("does not answer"), "{step:?}");
+    world.now = world.now.plus(Duration::from_secs(1));
+    let step = world.step(Some("r"));
+    assert_eq!(step.action, Some(Action::SignWithNext));
+    let named = Warning::PassedOver {
+        action: Action::SignWithNext,
+        names: vec!["n1".to_owned()],
+    };
+    assert_eq!(step.warnings, [named]);
+    // One that comes back with the old key and answers holds up the removal.
+    world.nodes[1].silent_since = None;
+    for i in [0, 2, 3] {
+        world.nodes[i].has = world.stored.clone();
+    }
+    (0..4).for_each(|i| world.report(i));
+    world.now = world.now.plus(HOUR / 2);
+    let step = world.step(Some("r"));
+    assert_eq!(step.action, None);
+    assert_eq!(step.waiting_for, ["n1 signs with epoch 5 still"]);
+}
+
+#[test]
+fn nothing_is_lost_in_any_order_of_what_nodes_do() {
+    let mut rotations = 0;
+    for seed in 0..300 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut world = World::new(&FLEET, Some(key_set(rng.u8(..))));
+        for turn in 0..600 {
+            world.now = world.now.plus(Duration::from_secs(rng.u64(0..90)));
+            let i = rng.usize(..world.nodes.len());
+            match rng.u8(..12) {
+                0..4 => {
+                    // Takes what is stored: a shim or dataplane reads its directory.
+                    world.nodes[i].has = world.stored.clone();
+                }
+                4..9 => world.report(i),
+                9 if rng.u8(..4) == 0 => {
+                    let silent = world.nodes[i].silent_since;
+                    world.nodes[i].silent_since = silent.is_none().then_some(world.now);
+                    // Who comes back after long has started again and reads what is stored.
+                    world.nodes[i].has = world.stored.clone();
+                    world.report(i);
+                }
+                10 => world.rotator = Rotator::new(world.settings.clone()),
+                _ => {}
+            }
+            let request = format!("{}", turn / 100);
+            let _ = world.step(Some(&request));
+        }
+        rotations += world
+            .actions
+            .iter()
+            .filter(|a| **a == Action::RemoveOld)
+            .count();
+    }
+    println!("{rotations} rotations in 300 runs");
+    assert!(
+        rotations > 300,
+        "{rotations} rotations are too few to show anything"
+    );
+}

@@ -1,0 +1,154 @@
+//! `/healthz`, `/readyz` and `/metrics`.
+//!
+//! Owns the listener and its limits. Changes nothing, so that it may listen on any address; there are no secrets here.
+
+use crate::{health::Health, metrics::Metrics};
+use anyhow::Context as _;
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    header::{ALLOW, CONTENT_TYPE, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{net::TcpListener, sync::Semaphore, time::sleep};
+use tracing::{debug, warn};
+
+/// Connections at one time: a scraper or two, the kubelet's probes, a person.
+const CONNECTIONS_MAX: usize = 32;
+/// To send a request's head; idle connections are closed after it.
+const HEAD_LIMIT: Duration = Duration::from_secs(10);
+/// After a failed accept (no more file descriptors) nothing better can be done than to wait.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Listens.
+///
+/// # Errors
+/// The address is in use, or is none of this machine.
+pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}: another `--listen` may help"))
+}
+
+/// Serves until the process ends.
+pub async fn serve(listener: TcpListener, metrics: Metrics, health: Arc<Health>) -> Infallible {
+    let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // The permit comes first: what cannot be served waits in the kernel's queue, which is bounded too.
+        let Ok(permit) = Arc::clone(&free).acquire_owned().await else {
+            // Nothing closes the semaphore.
+            return std::future::pending().await;
+        };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!(%error, "cannot accept a connection");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let (metrics, health) = (metrics.clone(), Arc::clone(&health));
+        tokio::spawn(async move {
+            let service = service_fn(move |request: Request<Incoming>| {
+                let reply = route(request.method(), request.uri().path(), &metrics, &health);
+                async move { Ok::<_, Infallible>(reply) }
+            });
+            let served = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_LIMIT)
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+            if let Err(error) = served {
+                debug!(%error, "a connection ended");
+            }
+            drop(permit);
+        });
+    }
+}
+
+fn route(method: &Method, path: &str, metrics: &Metrics, health: &Health) -> Response<Full<Bytes>> {
+    if method != Method::GET && method != Method::HEAD {
+        let mut refusal = reply(StatusCode::METHOD_NOT_ALLOWED, "expected GET\n".to_owned());
+        let allow = HeaderValue::from_static("GET, HEAD");
+        refusal.headers_mut().insert(ALLOW, allow);
+        return refusal;
+    }
+    match path {
+        "/healthz" => verdict(&health.stuck()),
+        "/readyz" => verdict(&health.unready()),
+        "/metrics" => reply(StatusCode::OK, metrics.text()),
+        _ => reply(
+            StatusCode::NOT_FOUND,
+            "expected /healthz, /readyz or /metrics\n".to_owned(),
+        ),
+    }
+}
+
+fn verdict(problems: &[String]) -> Response<Full<Bytes>> {
+    if problems.is_empty() {
+        return reply(StatusCode::OK, "ok\n".to_owned());
+    }
+    reply(
+        StatusCode::SERVICE_UNAVAILABLE,
+        format!("{}\n", problems.join("\n")),
+    )
+}
+
+fn reply(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+    let mut reply = Response::new(Full::new(Bytes::from(text)));
+    *reply.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    reply.headers_mut().insert(CONTENT_TYPE, kind);
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+
+    async fn ask(method: Method, path: &str, health: &Health) -> (StatusCode, String) {
+        let metrics = Metrics::new().expect("figures");
+        let reply = route(&method, path, &metrics, health);
+        let status = reply.status();
+        let body = reply.into_body().collect().await.expect("in memory");
+        (
+            status,
+            String::from_utf8_lossy(&body.to_bytes()).into_owned(),
+        )
+    }
+
+    #[tokio::test]
+    async fn probes_say_what_is_missing_and_figures_are_there() {
+        let health = Health::new(&["Service", "Pod"]);
+        let (status, text) = ask(Method::GET, "/readyz", &health).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(text.contains("Pod, Service"), "{text}");
+        health.synced("Service");
+        health.synced("Pod");
+        let (status, text) = ask(Method::GET, "/readyz", &health).await;
+        assert_eq!((status, text.as_str()), (StatusCode::OK, "ok\n"));
+        assert_eq!(
+            ask(Method::GET, "/healthz", &health).await.0,
+            StatusCode::OK
+        );
+        let (status, text) = ask(Method::GET, "/metrics", &health).await;
+        assert_eq!(status, StatusCode::OK);
+        assert!(text.contains("baton_operator_build_info"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn anything_else_is_refused() {
+        let health = Health::new(&[]);
+        assert_eq!(
+            ask(Method::GET, "/", &health).await.0,
+            StatusCode::NOT_FOUND
+        );
+        let (status, _) = ask(Method::POST, "/metrics", &health).await;
+        assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    }
+}

@@ -1,0 +1,238 @@
+//! What statuses the objects have in the API server, as far as it matters for writing the next one.
+//!
+//! Owns a digest of each status and the times of its conditions: some 300 bytes of what may be 20 KB. The source notes
+//! what it reads, the writer what it wrote.
+
+use crate::kind::Kind;
+use baton_crds::{BatonDataplaneStatus, Condition, ConditionStatus, LoadBalancerPolicyStatus};
+use baton_index::{Key, Refusal};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde::Serialize;
+use serde_json::Value;
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// What is known of each object's status.
+#[derive(Debug, Default)]
+pub struct Ledger(Mutex<HashMap<(Kind, Key), Entry>>);
+
+/// One object's.
+#[derive(Clone, Debug, Default)]
+pub struct Entry {
+    /// `metadata.uid`; empty where there is none.
+    pub uid: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// Of the whole status but for the time of its figures.
+    pub digest: u64,
+    /// Of the conditions only, with their generation.
+    pub conditions_digest: u64,
+    /// Since when each condition is as it is.
+    pub since: Vec<Since>,
+    /// Why the object as it is now cannot be used, where the index does not know.
+    pub refusal: Option<Refusal>,
+}
+
+/// Since when a condition has its status.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Since {
+    kind: String,
+    status: ConditionStatus,
+    time: Time,
+}
+
+impl Ledger {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(Kind, Key), Entry>> {
+        // Entries are replaced whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes an object as it was read.
+    pub fn note(&self, kind: Kind, key: &Key, meta: &ObjectMeta, status: &Value) {
+        // A status that cannot be read is as good as none: the next one replaces it.
+        let read = match kind {
+            Kind::Class => serde_json::from_value::<BatonDataplaneStatus>(status.clone())
+                .ok()
+                .map(|status| (class_digest(&status), status.conditions)),
+            _ => serde_json::from_value::<LoadBalancerPolicyStatus>(status.clone())
+                .ok()
+                .map(|status| (policy_digest(&status), status.conditions)),
+        };
+        let (digest, conditions) = read.unwrap_or_default();
+        let mut entries = self.lock();
+        let entry = entries.entry((kind, key.clone())).or_default();
+        entry.uid = meta.uid.clone().unwrap_or_default();
+        entry.generation = meta.generation.unwrap_or_default();
+        entry.set(digest, &conditions);
+    }
+
+    /// Notes a status that was written.
+    pub fn written(&self, kind: Kind, key: &Key, digest: u64, conditions: &[Condition]) {
+        // Not for an object that has gone meanwhile.
+        if let Some(entry) = self.lock().get_mut(&(kind, key.clone())) {
+            entry.set(digest, conditions);
+        }
+    }
+
+    /// Notes that an object cannot be used.
+    pub fn refuse(&self, kind: Kind, key: &Key, refusal: Refusal) {
+        let mut entries = self.lock();
+        entries.entry((kind, key.clone())).or_default().refusal = Some(refusal);
+    }
+
+    /// Notes that it can.
+    pub fn accept(&self, kind: Kind, key: &Key) {
+        if let Some(entry) = self.lock().get_mut(&(kind, key.clone())) {
+            entry.refusal = None;
+        }
+    }
+
+    /// The object is no more.
+    pub fn forget(&self, kind: Kind, key: &Key) {
+        self.lock().remove(&(kind, key.clone()));
+    }
+
+    /// What is known of an object; nothing if there is none.
+    pub fn get(&self, kind: Kind, key: &Key) -> Option<Entry> {
+        self.lock().get(&(kind, key.clone())).cloned()
+    }
+
+    /// How many objects of a kind cannot be used.
+    pub fn refused(&self, kind: Kind) -> usize {
+        let entries = self.lock();
+        let of_kind = entries.iter().filter(|((k, _), _)| *k == kind);
+        of_kind.filter(|(_, entry)| entry.refusal.is_some()).count()
+    }
+}
+
+impl Entry {
+    fn set(&mut self, digest: u64, conditions: &[Condition]) {
+        self.digest = digest;
+        self.conditions_digest = conditions_digest(conditions);
+        self.since = conditions
+            .iter()
+            .map(|condition| Since {
+                kind: condition.type_.clone(),
+                status: condition.status,
+                time: condition.last_transition_time.clone(),
+            })
+            .collect();
+    }
+
+    /// When the condition `kind` became `status`: as long ago as is known, or now.
+    pub fn transition(&self, kind: &str, status: ConditionStatus, now: Timestamp) -> Time {
+        let since = self.since.iter().find(|since| since.kind == kind);
+        match since.filter(|since| since.status == status) {
+            Some(since) => since.time.clone(),
+            None => Time(now),
+        }
+    }
+}
+
+/// Of a policy's status, but for the time of its figures, which alone is no news.
+pub fn policy_digest(status: &LoadBalancerPolicyStatus) -> u64 {
+    let mut status = status.clone();
+    status.figures_time = None;
+    digest(&status)
+}
+
+/// Of a class's status.
+pub fn class_digest(status: &BatonDataplaneStatus) -> u64 {
+    digest(status)
+}
+
+/// Of conditions.
+pub fn conditions_digest(conditions: &[Condition]) -> u64 {
+    digest(&conditions)
+}
+
+fn digest(value: &impl Serialize) -> u64 {
+    let text = serde_json::to_vec(value).unwrap_or_default();
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn meta(generation: i64) -> ObjectMeta {
+        ObjectMeta {
+            uid: Some("u".to_owned()),
+            generation: Some(generation),
+            ..ObjectMeta::default()
+        }
+    }
+
+    fn status(flows: i64, time: &str) -> Value {
+        json!({"flows": flows, "figuresTime": time, "conditions": [{
+            "type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "observedGeneration": 1,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]})
+    }
+
+    #[test]
+    fn a_status_is_known_by_its_digest_and_the_time_of_figures_is_no_news() {
+        let ledger = Ledger::default();
+        let key = Key::new("shop", "web");
+        assert!(ledger.get(Kind::Policy, &key).is_none());
+        let mut digests = Vec::new();
+        for (flows, time) in [
+            (1, "2026-01-01T00:00:00Z"),
+            (1, "2026-02-01T00:00:00Z"),
+            (2, "2026-01-01T00:00:00Z"),
+        ] {
+            ledger.note(Kind::Policy, &key, &meta(1), &status(flows, time));
+            digests.push(ledger.get(Kind::Policy, &key).expect("noted").digest);
+        }
+        assert_eq!(digests[0], digests[1]);
+        assert_ne!(digests[0], digests[2]);
+        ledger.forget(Kind::Policy, &key);
+        ledger.written(Kind::Policy, &key, 7, &[]);
+        assert!(ledger.get(Kind::Policy, &key).is_none(), "gone stays gone");
+    }
+
+    #[test]
+    fn a_transition_is_as_old_as_the_status_and_new_when_it_changes() {
+        let ledger = Ledger::default();
+        let key = Key::new("shop", "web");
+        ledger.note(
+            Kind::Policy,
+            &key,
+            &meta(1),
+            &status(1, "2026-01-01T00:00:00Z"),
+        );
+        let entry = ledger.get(Kind::Policy, &key).expect("noted");
+        let now: Timestamp = "2026-06-01T00:00:00Z".parse().expect("a time");
+        let then: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        let transition = |kind, status| entry.transition(kind, status, now).0;
+        assert_eq!(transition("Accepted", ConditionStatus::True), then);
+        assert_eq!(transition("Accepted", ConditionStatus::False), now);
+        assert_eq!(transition("Programmed", ConditionStatus::True), now);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_as_good_as_no_status_and_refusals_are_counted() {
+        let ledger = Ledger::default();
+        let key = Key::new("", "edge");
+        ledger.note(Kind::Class, &key, &meta(1), &json!({"conditions": "many"}));
+        assert_eq!(ledger.get(Kind::Class, &key).expect("noted").digest, 0);
+        let refusal = Refusal {
+            field: "spec".into(),
+            problem: "bad".into(),
+        };
+        ledger.refuse(Kind::Class, &key, refusal);
+        assert_eq!(
+            (ledger.refused(Kind::Class), ledger.refused(Kind::Policy)),
+            (1, 0)
+        );
+        ledger.accept(Kind::Class, &key);
+        assert_eq!(ledger.refused(Kind::Class), 0);
+    }
+}

@@ -1,0 +1,120 @@
+//! What is to be written: statuses, Events, deletion costs. Filled by the core, emptied by the writers.
+//!
+//! Owns what is urgent. Each object waits once with the latest, so nothing here grows with time.
+
+use crate::{
+    kind::Kind,
+    latest::Latest,
+    ledger::{Ledger, conditions_digest, policy_digest},
+    metrics::Metrics,
+    status,
+};
+use baton_index::{ClassVerdict, Event, Key, Text, Verdict};
+use jiff::Timestamp;
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::mpsc::{Receiver, Sender, channel, error::TrySendError},
+    time::Instant,
+};
+use tracing::warn;
+
+/// Figures alone change all the time: 5,000 policies with traffic would be 2,500 writes a second. Changes of conditions do not
+/// wait.
+const FIGURES_EVERY: Duration = Duration::from_secs(15);
+/// Events that wait. What does not fit is counted; conditions say the same.
+const LIMIT_EVENTS: usize = 1_000;
+
+/// What is to be written.
+pub struct Outbox {
+    /// Of policies.
+    pub policies: Latest<Key, Arc<Verdict>>,
+    /// Of classes.
+    pub classes: Latest<Text, ClassVerdict>,
+    /// `pod-deletion-cost` of Pods.
+    pub costs: Latest<Key, Option<i32>>,
+    events: Sender<Event>,
+    ledger: Arc<Ledger>,
+    metrics: Metrics,
+}
+
+impl Outbox {
+    /// Empty, and where its Events come out.
+    pub fn new(ledger: Arc<Ledger>, metrics: Metrics) -> (Self, Receiver<Event>) {
+        let (events, receiver) = channel(LIMIT_EVENTS);
+        let outbox = Self {
+            policies: Latest::default(),
+            classes: Latest::default(),
+            costs: Latest::default(),
+            events,
+            ledger,
+            metrics,
+        };
+        (outbox, receiver)
+    }
+
+    /// A policy's status is to be this, if it is not.
+    pub fn verdict(&self, verdict: &Arc<Verdict>) {
+        let key = verdict.policy.clone();
+        let Some(before) = self.ledger.get(Kind::Policy, &key) else {
+            // It has gone.
+            return;
+        };
+        let wanted = status::policy(verdict, &before, Timestamp::now());
+        if policy_digest(&wanted) == before.digest {
+            self.policies.remove(&key);
+        } else if conditions_digest(&wanted.conditions) == before.conditions_digest {
+            let due = Instant::now() + FIGURES_EVERY;
+            self.policies.later(key, Arc::clone(verdict), due);
+        } else {
+            self.policies.urgent(key, Arc::clone(verdict));
+        }
+        self.waiting("status", self.policies.len());
+    }
+
+    /// A class's status is to be this, if it is not.
+    pub fn class_verdict(&self, verdict: ClassVerdict) {
+        self.classes.urgent(verdict.class.clone(), verdict);
+        self.waiting("class-status", self.classes.len());
+    }
+
+    /// A Pod's deletion cost is to be this.
+    pub fn cost(&self, pod: Key, cost: Option<i32>) {
+        self.costs.urgent(pod, cost);
+        self.waiting("deletion-cost", self.costs.len());
+    }
+
+    /// Something that people want to know.
+    pub fn event(&self, event: Event) {
+        match self.events.try_send(event) {
+            Ok(()) => {}
+            Err(TrySendError::Full(event)) => {
+                self.metrics
+                    .writes
+                    .with_label_values(&["event", "dropped"])
+                    .inc();
+                warn!(policy = %event.policy, reason = event.reason.as_str(), "too many Events at once: this one is not written");
+            }
+            // The writers have ended.
+            Err(TrySendError::Closed(_)) => {}
+        }
+    }
+
+    /// Nothing is to be written any more, by this process.
+    pub fn clear(&self) {
+        self.policies.clear();
+        self.classes.clear();
+        self.costs.clear();
+        for what in ["status", "class-status", "deletion-cost"] {
+            self.waiting(what, 0);
+        }
+    }
+
+    /// Shows how many wait.
+    pub fn waiting(&self, what: &str, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.metrics
+            .writes_waiting
+            .with_label_values(&[what])
+            .set(count);
+    }
+}

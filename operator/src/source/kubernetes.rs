@@ -1,0 +1,322 @@
+//! The Kubernetes source: lists and watches each kind and translates what comes, object by object.
+//!
+//! Owns the watches. Keeps no object: after the translation only its key remains here, to find out after a new list
+//! what has gone meanwhile. An object that cannot be used stops no watch.
+
+use super::{Ended, Sink, Told, report};
+use crate::{
+    kind::Kind,
+    objects::{Node, Pod},
+    translate,
+};
+use baton_index::Key;
+use futures_util::{Stream, StreamExt};
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use kube::{
+    Api, Client, Resource,
+    runtime::{
+        WatchStreamExt,
+        utils::Backoff,
+        watcher::{self, Config, Event, watcher},
+    },
+};
+use serde::de::DeserializeOwned;
+use std::{collections::HashSet, fmt::Debug, pin::pin, time::Duration};
+use tokio::task::JoinSet;
+use tracing::{debug, info, warn};
+
+/// Objects in one page of a list: some 5 MB of Pods at a time.
+const PAGE: u32 = 500;
+/// First wait after a failure, doubled with each further one.
+const RETRY_MIN: Duration = Duration::from_millis(200);
+/// Longest wait. A handful of watches at this pace does not hurt an API server that comes up again.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Follows all kinds until the core ends.
+pub async fn run(client: Client, sink: Sink) {
+    let mut watches = JoinSet::new();
+    let (all, s) = (client.clone(), sink.clone());
+    watches.spawn(follow(Api::all(all), Kind::Policy, s, report::policy));
+    let (all, s) = (client.clone(), sink.clone());
+    watches.spawn(follow(Api::all(all), Kind::Class, s, report::class));
+    let (all, s) = (client.clone(), sink.clone());
+    watches.spawn(follow(Api::all(all), Kind::Service, s, service));
+    let (all, s) = (client.clone(), sink.clone());
+    watches.spawn(follow(Api::all(all), Kind::Slice, s, slice));
+    let (all, s) = (client.clone(), sink.clone());
+    watches.spawn(follow(Api::all(all), Kind::Pod, s, pod));
+    watches.spawn(follow(Api::all(client), Kind::Node, sink, node));
+    while let Some(ended) = watches.join_next().await {
+        // A watch ends when nobody listens, or by a bug, which ends the process.
+        if let Err(error) = ended
+            && error.is_panic()
+        {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    }
+}
+
+/// What is told of an object.
+type Translate<K> = fn(&Sink, &Key, &K) -> Told;
+
+fn service(sink: &Sink, key: &Key, object: &Service) -> Told {
+    sink.caught(Kind::Service, key, |t| t.service(object))
+        .into()
+}
+
+fn slice(sink: &Sink, key: &Key, object: &EndpointSlice) -> Told {
+    sink.caught(Kind::Slice, key, |t| t.slice(object)).into()
+}
+
+fn pod(sink: &Sink, key: &Key, object: &Pod) -> Told {
+    sink.caught(Kind::Pod, key, |t| t.pod(object)).into()
+}
+
+fn node(sink: &Sink, key: &Key, object: &Node) -> Told {
+    sink.caught(Kind::Node, key, |t| t.node(object)).into()
+}
+
+async fn follow<K>(api: Api<K>, kind: Kind, sink: Sink, translate: Translate<K>)
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let mut follower = Follower {
+        kind,
+        sink,
+        translate,
+        known: HashSet::new(),
+        listed: None,
+        synced: false,
+    };
+    loop {
+        let config = Config::default().page_size(PAGE);
+        let events = watcher(api.clone(), config).backoff(Retry::default());
+        match follower.follow(events).await {
+            // The watch could not begin where the list ended: list again.
+            Ok(()) => debug!(kind = kind.as_str(), "the watch begins anew"),
+            Err(Ended) => return,
+        }
+    }
+}
+
+/// One kind's keys and where its list stands.
+struct Follower<K> {
+    kind: Kind,
+    sink: Sink,
+    translate: Translate<K>,
+    known: HashSet<Key>,
+    /// Those of the list that is being read.
+    listed: Option<HashSet<Key>>,
+    synced: bool,
+}
+
+impl<K: Resource> Follower<K> {
+    /// Until the stream ends or has to begin anew.
+    async fn follow(
+        &mut self,
+        events: impl Stream<Item = watcher::Result<Event<K>>>,
+    ) -> Result<(), Ended> {
+        let mut events = pin!(events);
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => self.event(event).await?,
+                Err(error) => {
+                    let kind = self.kind.as_str();
+                    self.sink
+                        .metrics
+                        .watch_errors
+                        .with_label_values(&[kind])
+                        .inc();
+                    warn!(kind, %error, "watching failed; what is known stays, and it is tried again");
+                    if is_expired(&error) {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn event(&mut self, event: Event<K>) -> Result<(), Ended> {
+        match event {
+            Event::Init => {
+                let kind = self.kind.as_str();
+                self.sink
+                    .metrics
+                    .watch_lists
+                    .with_label_values(&[kind])
+                    .inc();
+                self.listed = Some(HashSet::new());
+            }
+            Event::InitApply(object) => {
+                let key = self.applied(&object).await?;
+                if let Some(listed) = &mut self.listed {
+                    listed.insert(key);
+                }
+            }
+            Event::InitDone => {
+                if let Some(listed) = self.listed.take() {
+                    let gone: Vec<Key> = self.known.difference(&listed).cloned().collect();
+                    for key in gone {
+                        self.gone(key).await?;
+                    }
+                }
+                if !self.synced {
+                    self.synced = true;
+                    let kind = self.kind.as_str();
+                    info!(kind, objects = self.known.len(), "all are known");
+                    self.sink.synced(self.kind).await?;
+                }
+            }
+            Event::Apply(object) => {
+                self.applied(&object).await?;
+            }
+            Event::Delete(object) => {
+                let key = self.sink.translator.key(object.meta());
+                self.gone(key).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn applied(&mut self, object: &K) -> Result<Key, Ended> {
+        let key = self.sink.translator.key(object.meta());
+        let told = (self.translate)(&self.sink, &key, object);
+        self.known.insert(key.clone());
+        self.sink.tell(self.kind, &key, told).await?;
+        Ok(key)
+    }
+
+    async fn gone(&mut self, key: Key) -> Result<(), Ended> {
+        self.known.remove(&key);
+        report::gone(&self.sink, self.kind, &key);
+        let change = translate::gone(self.kind, key);
+        self.sink.change(self.kind, change).await
+    }
+}
+
+/// The watcher would ask again and again for a version that the API server does not have any more.
+fn is_expired(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+}
+
+/// Waits between failures. The watcher resets it with the first event.
+#[derive(Debug, Default)]
+struct Retry {
+    failures: u32,
+}
+
+impl Iterator for Retry {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let longest = RETRY_MIN
+            .saturating_mul(1 << self.failures.min(16))
+            .min(RETRY_MAX);
+        self.failures = self.failures.saturating_add(1);
+        // At least half of it, so that watches that failed together do not come back together.
+        Some(longest.mul_f64(0.5 + 0.5 * fastrand::f64()))
+    }
+}
+
+impl Backoff for Retry {
+    fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::{Message, tests::sink};
+    use baton_index::Change;
+    use futures_util::stream;
+    use serde_json::json;
+    use tokio::sync::mpsc;
+
+    fn pod_named(name: &str) -> Pod {
+        let value = json!({"metadata": {"namespace": "shop", "name": name}, "status": {"podIP": "10.0.0.1"}});
+        serde_json::from_value(value).expect("a Pod")
+    }
+
+    fn follower(sink: Sink) -> Follower<Pod> {
+        Follower {
+            kind: Kind::Pod,
+            sink,
+            translate: pod,
+            known: HashSet::new(),
+            listed: None,
+            synced: false,
+        }
+    }
+
+    /// What was told, in words: `+name` came, `-name` went, `.` all are known.
+    fn told(received: &mut mpsc::Receiver<Message>) -> Vec<String> {
+        let mut words = Vec::new();
+        while let Ok(message) = received.try_recv() {
+            words.push(match message {
+                Message::Change(Change::Pod(key, Some(_))) => format!("+{}", key.name),
+                Message::Change(Change::Pod(key, None)) => format!("-{}", key.name),
+                Message::Synced(Kind::Pod) => ".".to_owned(),
+                other => panic!("{other:?}"),
+            });
+        }
+        words
+    }
+
+    #[tokio::test]
+    async fn a_second_list_tells_what_has_gone_meanwhile() {
+        let (sink, mut received) = sink();
+        let mut follower = follower(sink);
+        let events = [
+            Event::Init,
+            Event::InitApply(pod_named("a")),
+            Event::InitApply(pod_named("b")),
+            Event::InitDone,
+            Event::Apply(pod_named("c")),
+            Event::Delete(pod_named("a")),
+            // The watch expired. Nothing is gone before the list is complete.
+            Event::Init,
+            Event::InitApply(pod_named("c")),
+        ];
+        let events = stream::iter(events.map(Ok));
+        follower.follow(events).await.expect("somebody listens");
+        assert_eq!(told(&mut received), ["+a", "+b", ".", "+c", "-a", "+c"]);
+        let events = stream::iter([Ok(Event::InitDone), Ok(Event::Apply(pod_named("d")))]);
+        follower.follow(events).await.expect("somebody listens");
+        assert_eq!(told(&mut received), ["-b", "+d"]);
+    }
+
+    #[tokio::test]
+    async fn failures_are_counted_and_an_expired_start_begins_anew() {
+        let (sink, _received) = sink();
+        let errors = sink.metrics.watch_errors.clone();
+        let mut follower = follower(sink);
+        let expired = kube::core::Status::failure("too old", "Expired").with_code(410);
+        let events = stream::iter([
+            Err(watcher::Error::NoResourceVersion),
+            Err(watcher::Error::WatchStartFailed(kube::Error::Api(
+                expired.boxed(),
+            ))),
+            Ok(Event::Apply(pod_named("never read"))),
+        ]);
+        follower.follow(events).await.expect("somebody listens");
+        assert!(follower.known.is_empty());
+        assert_eq!(errors.with_label_values(&["Pod"]).get(), 2);
+    }
+
+    #[test]
+    fn waits_grow_to_a_limit_and_begin_again_after_a_success() {
+        let mut retry = Retry::default();
+        for expected in [200, 400, 800, 1_600, 3_200, 5_000, 5_000] {
+            let wait = retry.next().expect("always");
+            let expected = Duration::from_millis(expected);
+            assert!(
+                wait >= expected / 2 && wait <= expected,
+                "{wait:?} of {expected:?}"
+            );
+        }
+        retry.reset();
+        assert!(retry.next().expect("always") <= RETRY_MIN);
+    }
+}

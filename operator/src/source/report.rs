@@ -1,0 +1,75 @@
+//! Policies and classes on their way to the core: what cannot be used is told, and what was said about them is noted.
+//!
+//! Owns what becomes of objects that cannot be translated. Used by both sources.
+
+use super::{Sink, Told};
+use crate::{
+    kind::Kind,
+    objects::{RawClass, RawPolicy},
+};
+use baton_index::{Change, Key, Refusal};
+use std::sync::Arc;
+use tracing::warn;
+
+/// A policy. One that cannot be used is told as such, so that its status says why.
+pub fn policy(sink: &Sink, key: &Key, object: &RawPolicy) -> Told {
+    sink.ledger
+        .note(Kind::Policy, key, &object.metadata, &object.status);
+    let change = sink
+        .caught(Kind::Policy, key, |t| t.policy(&object.metadata, &object.spec))
+        .unwrap_or_else(|panicked| {
+            // No field is wrong: the empty one stands for the operator itself.
+            let refusal = Refusal {
+                field: "".into(),
+                problem: format!(
+                    "the operator failed at this policy, which is a bug of it ({}): please report it with the policy; \
+                     a change of the policy may get around it",
+                    panicked.0
+                )
+                .into(),
+            };
+            let refused = sink.translator.refused(&object.metadata, key, refusal);
+            Change::Policy(key.clone(), Some(Arc::new(refused)))
+        });
+    Told::Change(change)
+}
+
+/// A class. One that cannot be used stays what it was: its dataplanes have live connections.
+pub fn class(sink: &Sink, key: &Key, object: &RawClass) -> Told {
+    sink.ledger
+        .note(Kind::Class, key, &object.metadata, &object.status);
+    let translated = sink.caught(Kind::Class, key, |t| {
+        t.class(&object.metadata, &object.spec)
+    });
+    let refusal = match translated {
+        Ok(Ok(change)) => {
+            sink.ledger.accept(Kind::Class, key);
+            return Told::Change(change);
+        }
+        Ok(Err(refusal)) => refusal,
+        Err(panicked) => Refusal {
+            field: "".into(),
+            problem: format!("the operator failed at it, which is a bug: {}", panicked.0).into(),
+        },
+    };
+    warn!(
+        class = %key.name,
+        field = %refusal.field,
+        problem = %refusal.problem,
+        "this BatonDataplane cannot be used; what it was before stays in force"
+    );
+    sink.ledger.refuse(Kind::Class, key, refusal);
+    let refused = i64::try_from(sink.ledger.refused(Kind::Class)).unwrap_or(i64::MAX);
+    sink.metrics
+        .refused
+        .with_label_values(&[Kind::Class.as_str()])
+        .set(refused);
+    Told::Refused
+}
+
+/// An object is no more.
+pub fn gone(sink: &Sink, kind: Kind, key: &Key) {
+    if matches!(kind, Kind::Policy | Kind::Class) {
+        sink.ledger.forget(kind, key);
+    }
+}

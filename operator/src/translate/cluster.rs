@@ -1,0 +1,339 @@
+//! Services, EndpointSlices, Pods and Nodes. Absent fields have the meaning that the API gives them.
+
+use super::Translator;
+use crate::objects::{Condition, Node, Pod};
+use baton_index::{
+    Change, Conditions, Family, Node as IndexNode, Pod as IndexPod, Service as IndexService,
+    ServicePort, Slice, SliceEndpoint,
+};
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+/// Set by the endpoint slice controller and whoever writes slices by hand.
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+
+impl Translator {
+    /// A Service.
+    pub fn service(&self, object: &Service) -> Change {
+        let key = self.key(&object.metadata);
+        let spec = object.spec.as_ref();
+        let ports = spec.and_then(|s| s.ports.as_deref()).unwrap_or_default();
+        let ports = ports
+            .iter()
+            .filter(|port| is_tcp(port.protocol.as_deref()))
+            .filter_map(|port| self.port(port.name.as_deref(), port.port))
+            .collect();
+        let families = spec.and_then(|s| s.ip_families.as_deref());
+        let service = IndexService {
+            ports,
+            families: families
+                .unwrap_or_default()
+                .iter()
+                .filter_map(|family| match family.as_str() {
+                    "IPv4" => Some(Family::V4),
+                    "IPv6" => Some(Family::V6),
+                    _ => None,
+                })
+                .collect(),
+            external_name: spec.is_some_and(|s| s.type_.as_deref() == Some("ExternalName")),
+        };
+        Change::Service(key, Some(Arc::new(service)))
+    }
+
+    /// An EndpointSlice. One of names, or of no Service, is as good as none.
+    pub fn slice(&self, object: &EndpointSlice) -> Change {
+        let key = self.key(&object.metadata);
+        let labels = object.metadata.labels.as_ref();
+        let service = labels.and_then(|labels| labels.get(SERVICE_LABEL));
+        let (Some(service), "IPv4" | "IPv6") = (service, object.address_type.as_str()) else {
+            return Change::Slice(key, None);
+        };
+        let ports = object.ports.as_deref().unwrap_or_default();
+        let ports = ports
+            .iter()
+            .filter(|port| is_tcp(port.protocol.as_deref()))
+            .filter_map(|port| self.port(port.name.as_deref(), port.port?))
+            .collect();
+        let endpoints = object.endpoints.iter().filter_map(|endpoint| {
+            let conditions = endpoint.conditions.as_ref();
+            let target = endpoint.target_ref.as_ref();
+            let pod = target.filter(|target| target.kind.as_deref() == Some("Pod"));
+            Some(SliceEndpoint {
+                address: endpoint.addresses.first()?.parse().ok()?,
+                conditions: Conditions::new(
+                    conditions.and_then(|c| c.ready),
+                    conditions.and_then(|c| c.serving),
+                    conditions.and_then(|c| c.terminating),
+                ),
+                pod: pod
+                    .and_then(|pod| pod.name.as_deref())
+                    .map(|name| self.text(name)),
+                node: endpoint.node_name.as_deref().map(|name| self.text(name)),
+            })
+        });
+        let slice = Slice {
+            service: self.text(service),
+            ports,
+            endpoints: endpoints.collect(),
+        };
+        Change::Slice(key, Some(Arc::new(slice)))
+    }
+
+    /// A Pod.
+    pub fn pod(&self, object: &Pod) -> Change {
+        let key = self.key(&object.metadata);
+        let status = &object.status;
+        // What has ended has no address any more, and another Pod may have it by now.
+        let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        let address: Option<IpAddr> = status.pod_ip.as_deref().and_then(|ip| ip.parse().ok());
+        let address = address.filter(|_| !ended);
+        let (labels, annotations) = {
+            let mut interner = self.interner();
+            let labels = interner.labels(pairs(object.metadata.labels.as_ref()));
+            let annotations = pairs(object.metadata.annotations.as_ref());
+            (labels, interner.annotations(annotations))
+        };
+        let pod = IndexPod {
+            labels,
+            annotations,
+            deleting: object.metadata.deletion_timestamp.is_some(),
+            // A manifest written by hand has no conditions: an address is enough there.
+            ready: !ended && is_ready(&status.conditions).unwrap_or(address.is_some()),
+            node: object.spec.node_name.as_deref().map(|name| self.text(name)),
+            address,
+        };
+        Change::Pod(key, Some(Arc::new(pod)))
+    }
+
+    /// A Node.
+    pub fn node(&self, object: &Node) -> Change {
+        let node = IndexNode {
+            cordoned: object.spec.unschedulable,
+            ready: is_ready(&object.status.conditions).unwrap_or(true),
+        };
+        Change::Node(self.key(&object.metadata).name, Some(Arc::new(node)))
+    }
+
+    fn port(&self, name: Option<&str>, port: i32) -> Option<ServicePort> {
+        let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
+        let name = self.text(name.unwrap_or_default());
+        Some(ServicePort { name, port })
+    }
+}
+
+pub(super) fn pairs(map: Option<&BTreeMap<String, String>>) -> impl Iterator<Item = (&str, &str)> {
+    map.into_iter()
+        .flatten()
+        .map(|(key, value)| (key.as_str(), value.as_str()))
+}
+
+fn is_tcp(protocol: Option<&str>) -> bool {
+    matches!(protocol, None | Some("TCP"))
+}
+
+fn is_ready(conditions: &[Condition]) -> Option<bool> {
+    let ready = conditions.iter().find(|c| c.kind == "Ready")?;
+    Some(ready.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use baton_index::{Key, Text};
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    fn object<T: DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).expect("an object")
+    }
+
+    fn service(spec: &Value) -> IndexService {
+        let object =
+            object(json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": spec}));
+        match Translator::new().service(&object) {
+            Change::Service(key, Some(service)) => {
+                assert_eq!(key, Key::new("shop", "web"));
+                (*service).clone()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn port(name: &str, port: u16) -> ServicePort {
+        let name = name.into();
+        ServicePort { name, port }
+    }
+
+    #[test]
+    fn a_services_tcp_ports_and_families_are_kept() {
+        let got = service(&json!({
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP"}, {"port": 81}, {"name": "dns", "port": 53, "protocol": "UDP"}],
+            "ipFamilies": ["IPv6", "IPv4"],
+        }));
+        assert_eq!(got.ports, [port("http", 80), port("", 81)]);
+        assert_eq!(got.families, [Family::V6, Family::V4]);
+        assert!(!got.external_name);
+        assert!(service(&json!({"type": "ExternalName", "externalName": "x.org"})).external_name);
+    }
+
+    fn slice(value: Value) -> Option<Slice> {
+        match Translator::new().slice(&object(value)) {
+            Change::Slice(key, slice) => {
+                assert_eq!(key, Key::new("shop", "web-x"));
+                slice.map(|slice| (*slice).clone())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_slice_keeps_addresses_conditions_pods_and_nodes() {
+        let got = slice(json!({
+            "metadata": {"namespace": "shop", "name": "web-x", "labels": {SERVICE_LABEL: "web"}},
+            "addressType": "IPv4",
+            "ports": [{"name": "http", "port": 8080}, {"name": "none"}, {"name": "udp", "port": 1, "protocol": "UDP"}],
+            "endpoints": [
+                {"addresses": ["10.0.0.1", "10.0.0.9"], "nodeName": "n1",
+                 "targetRef": {"kind": "Pod", "name": "web-1", "namespace": "shop"}},
+                {"addresses": ["10.0.0.2"], "conditions": {"ready": false, "serving": true, "terminating": true}},
+                {"addresses": ["10.0.0.3"], "targetRef": {"kind": "VirtualMachine", "name": "vm"}},
+                {"addresses": ["nonsense"]}, {"addresses": []},
+            ],
+        }))
+        .expect("a slice");
+        assert_eq!(&*got.service, "web");
+        assert_eq!(got.ports, [port("http", 8080)]);
+        let found: Vec<_> = got
+            .endpoints
+            .iter()
+            .map(|e| {
+                (
+                    e.address.to_string(),
+                    e.conditions,
+                    e.pod.as_deref(),
+                    e.node.as_deref(),
+                )
+            })
+            .collect();
+        let (absent, leaving) = (
+            Conditions::new(None, None, None),
+            Conditions::new(Some(false), Some(true), Some(true)),
+        );
+        assert_eq!(
+            found,
+            [
+                ("10.0.0.1".to_owned(), absent, Some("web-1"), Some("n1")),
+                ("10.0.0.2".to_owned(), leaving, None, None),
+                ("10.0.0.3".to_owned(), absent, None, None),
+            ]
+        );
+    }
+
+    #[test]
+    fn slices_of_names_or_without_a_service_are_none() {
+        for (labels, kind) in [
+            (json!({SERVICE_LABEL: "web"}), "FQDN"),
+            (json!({"app": "web"}), "IPv4"),
+            (Value::Null, "IPv4"),
+        ] {
+            let got = slice(json!({
+                "metadata": {"namespace": "shop", "name": "web-x", "labels": labels},
+                "addressType": kind, "endpoints": [{"addresses": ["10.0.0.1"]}],
+            }));
+            assert_eq!(got, None);
+        }
+    }
+
+    fn pod(meta: &Value, status: &Value) -> IndexPod {
+        let object =
+            object(json!({"metadata": meta, "spec": {"nodeName": "n1"}, "status": status}));
+        match Translator::new().pod(&object) {
+            Change::Pod(_, Some(pod)) => (*pod).clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_pod_keeps_what_the_index_asks_for() {
+        let meta = json!({
+            "namespace": "shop", "name": "web-1", "labels": {"app": "web"},
+            "annotations": {"baton.dev/weight": "5", "notes": "x".repeat(100)},
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+        });
+        let ready =
+            json!({"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]});
+        let got = pod(&meta, &ready);
+        assert!(got.deleting && got.ready);
+        assert_eq!(
+            got.labels.get("app").map(Text::to_string).as_deref(),
+            Some("web")
+        );
+        assert_eq!(
+            got.annotations.iter().collect::<Vec<_>>(),
+            [("baton.dev/weight", "5")]
+        );
+        assert_eq!(got.node.as_deref(), Some("n1"));
+        assert_eq!(got.address, "10.0.0.1".parse().ok());
+    }
+
+    #[test]
+    fn a_pod_is_ready_by_its_condition_and_has_no_address_when_it_has_ended() {
+        let meta = json!({"namespace": "shop", "name": "web-1"});
+        let ready = |status| json!([{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": status}]);
+        for (status, is_ready, has_address) in [
+            (json!({"podIP": "10.0.0.1"}), true, true),
+            (
+                json!({"podIP": "fd00::1", "conditions": ready("False")}),
+                false,
+                true,
+            ),
+            (
+                json!({"podIP": "10.0.0.1", "phase": "Running", "conditions": ready("True")}),
+                true,
+                true,
+            ),
+            (
+                json!({"podIP": "10.0.0.1", "phase": "Failed"}),
+                false,
+                false,
+            ),
+            (
+                json!({"podIP": "10.0.0.1", "phase": "Succeeded", "conditions": ready("True")}),
+                false,
+                false,
+            ),
+            (json!({}), false, false),
+        ] {
+            let got = pod(&meta, &status);
+            assert_eq!(
+                (got.ready, got.address.is_some()),
+                (is_ready, has_address),
+                "{status}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_node_is_cordoned_by_its_spec_and_ready_by_its_condition() {
+        for (value, cordoned, ready) in [
+            (json!({"metadata": {"name": "n1"}}), false, true),
+            (
+                json!({"metadata": {"name": "n1"}, "spec": {"unschedulable": true}}),
+                true,
+                true,
+            ),
+            (
+                json!({"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}),
+                false,
+                false,
+            ),
+        ] {
+            match Translator::new().node(&object(value)) {
+                Change::Node(name, Some(node)) => {
+                    assert_eq!((&*name, node.cordoned, node.ready), ("n1", cordoned, ready));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

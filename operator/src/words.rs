@@ -1,0 +1,51 @@
+//! Reports of shims and refusals of dataplanes, as the index takes them. Pure.
+
+use crate::fleet::UNREACHABLE_AFTER;
+use baton_index::{Change, Key, Shim, Text};
+use baton_push::push::Outcome;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// What a report of a shim means to the index; nothing if it is no news to it.
+pub fn shim(node: Text, result: Outcome) -> Option<Change> {
+    let shim = match result {
+        Outcome::Shim(state) => {
+            let unattached = state
+                .pods
+                .iter()
+                .filter(|pod| !pod.attached)
+                .filter_map(|pod| {
+                    let (namespace, name) = pod.name.split_once('/')?;
+                    let why = pod.reason.as_deref().unwrap_or("the shim gives no reason");
+                    Some((Key::new(namespace, name), why.into()))
+                });
+            Shim {
+                unreachable: None,
+                unattached: unattached.collect(),
+            }
+        }
+        Outcome::Unreachable {
+            problem, failures, ..
+        } if failures >= UNREACHABLE_AFTER => Shim {
+            unreachable: Some(problem.as_str().into()),
+            unattached: BTreeMap::new(),
+        },
+        _ => return None,
+    };
+    Some(Change::Shim(node, Some(Arc::new(shim))))
+}
+
+/// A dataplane's refusal in one line.
+pub fn refusal(refusal: &baton_push::push::Refusal) -> String {
+    let mut words = String::new();
+    if let Some(policy) = &refusal.policy {
+        words.push_str(&format!("{policy}: "));
+    }
+    if let Some(field) = &refusal.field {
+        words.push_str(&format!("{field}: "));
+    }
+    words.push_str(&refusal.problem);
+    if let Some(expected) = &refusal.expected {
+        words.push_str(&format!(": expected {expected}"));
+    }
+    words
+}

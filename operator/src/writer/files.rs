@@ -1,0 +1,172 @@
+//! Statuses as files of the state directory, and as lines of the log.
+//!
+//! Owns `status/` there. What the Kubernetes writer says by Events is a line of the log here; there are no Pods to annotate.
+
+use crate::{
+    kind::Kind,
+    ledger::{Ledger, class_digest, conditions_digest, policy_digest},
+    metrics::Metrics,
+    outbox::Outbox,
+    shutdown::Shutdown,
+    state_dir::StateDir,
+    status,
+};
+use baton_crds::{Condition, ConditionStatus};
+use baton_index::{ClassVerdict, Event, Key, Verdict};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, sync::Arc};
+use tokio::sync::mpsc::Receiver;
+use tracing::{info, warn};
+
+/// The directory in the state directory.
+const DIRECTORY: &str = "status";
+
+/// Writes.
+pub struct Files {
+    /// Where.
+    pub state: Arc<StateDir>,
+    /// What is to be written.
+    pub outbox: Arc<Outbox>,
+    /// What is to be logged.
+    pub events: Receiver<Event>,
+    /// What was written.
+    pub ledger: Arc<Ledger>,
+    /// Figures.
+    pub metrics: Metrics,
+}
+
+impl Files {
+    /// Writes until the process shall end.
+    pub async fn run(mut self, mut shutdown: Shutdown) {
+        self.sweep(&BTreeSet::new());
+        loop {
+            tokio::select! {
+                () = shutdown.wait() => return,
+                (key, verdict) = self.outbox.policies.next() => self.policy(&key, &verdict),
+                (_, verdict) = self.outbox.classes.next() => self.class(&verdict),
+                (pod, cost) = self.outbox.costs.next() => {
+                    info!(%pod, cost, "what this Pod's deletion would cost; no Pod is annotated without an API server");
+                }
+                event = self.events.recv() => {
+                    let Some(event) = event else { return };
+                    log(&event);
+                }
+            }
+        }
+    }
+
+    fn policy(&self, key: &Key, verdict: &Verdict) {
+        let Some(before) = self.ledger.get(Kind::Policy, key) else {
+            self.remove(&name(Kind::Policy, key));
+            return;
+        };
+        let status = status::policy(verdict, &before, Timestamp::now());
+        let digest = policy_digest(&status);
+        if digest == before.digest {
+            return;
+        }
+        if conditions_digest(&status.conditions) != before.conditions_digest {
+            tell(Kind::Policy, key, &status.conditions);
+        }
+        if self.write(Kind::Policy, key, &json!(status)) {
+            self.ledger
+                .written(Kind::Policy, key, digest, &status.conditions);
+        }
+    }
+
+    fn class(&self, verdict: &ClassVerdict) {
+        let key = Key::new("", Arc::clone(&verdict.class));
+        let Some(before) = self.ledger.get(Kind::Class, &key) else {
+            self.remove(&name(Kind::Class, &key));
+            return;
+        };
+        let status = status::class(verdict, before.refusal.as_ref(), &before, Timestamp::now());
+        let digest = class_digest(&status);
+        if digest == before.digest {
+            return;
+        }
+        if conditions_digest(&status.conditions) != before.conditions_digest {
+            tell(Kind::Class, &key, &status.conditions);
+        }
+        if self.write(Kind::Class, &key, &json!(status)) {
+            self.ledger
+                .written(Kind::Class, &key, digest, &status.conditions);
+        }
+    }
+
+    fn write(&self, kind: Kind, key: &Key, status: &Value) -> bool {
+        let mut metadata = json!({"name": &*key.name});
+        if kind.is_namespaced() {
+            metadata["namespace"] = json!(&*key.namespace);
+        }
+        let object = json!({
+            "apiVersion": kind.api_version(), "kind": kind.as_str(), "metadata": metadata, "status": status,
+        });
+        let written = serde_saphyr::to_string(&object)
+            .map_err(anyhow::Error::from)
+            .and_then(|text| {
+                self.state
+                    .write(format!("{DIRECTORY}/{}", name(kind, key)), text.as_bytes())
+            });
+        let result = if written.is_ok() { "written" } else { "failed" };
+        self.metrics
+            .writes
+            .with_label_values(&["status", result])
+            .inc();
+        if let Err(error) = &written {
+            warn!("a status cannot be written: {error:#}");
+        }
+        written.is_ok()
+    }
+
+    fn remove(&self, name: &str) {
+        if let Err(error) = self.state.remove(format!("{DIRECTORY}/{name}")) {
+            warn!("an old status cannot be removed: {error:#}");
+        }
+    }
+
+    /// Statuses of objects that are no more.
+    fn sweep(&self, keep: &BTreeSet<String>) {
+        let names = self.state.names(DIRECTORY).unwrap_or_default();
+        for name in names.iter().filter(|name| !keep.contains(*name)) {
+            self.remove(name);
+        }
+    }
+}
+
+/// Names of objects have no `_`, so it keeps apart.
+fn name(kind: Kind, key: &Key) -> String {
+    let kind = kind.as_str().to_lowercase();
+    if key.namespace.is_empty() {
+        format!("{kind}_{}.yaml", key.name)
+    } else {
+        format!("{kind}_{}_{}.yaml", key.namespace, key.name)
+    }
+}
+
+fn tell(kind: Kind, key: &Key, conditions: &[Condition]) {
+    let words: Vec<String> = conditions
+        .iter()
+        .map(|c| match c.status {
+            ConditionStatus::True => format!("{}: yes ({})", c.type_, c.reason),
+            ConditionStatus::False => format!("{}: no ({})", c.type_, c.reason),
+            ConditionStatus::Unknown => format!("{}: unknown ({})", c.type_, c.reason),
+        })
+        .collect();
+    let name = if key.namespace.is_empty() {
+        key.name.to_string()
+    } else {
+        key.to_string()
+    };
+    info!("{} {name}: {}", kind.as_str(), words.join(", "));
+}
+
+fn log(event: &Event) {
+    let reason = event.reason.as_str();
+    if event.warning {
+        warn!(policy = %event.policy, reason, "{}", event.message);
+    } else {
+        info!(policy = %event.policy, reason, "{}", event.message);
+    }
+}

@@ -1,0 +1,263 @@
+//! Statuses and deletion costs in the API server, by server-side apply.
+//!
+//! Owns how much is written at a time. Each concern has a field manager of its own and applies only its fields. Writes only
+//! while this process leads: what is under way when the Lease is lost is dropped.
+
+use crate::{
+    kind::Kind,
+    latest::Latest,
+    leader::Leadership,
+    ledger::{Ledger, class_digest, policy_digest},
+    metrics::Metrics,
+    objects::{Pod, RawClass, RawPolicy},
+    outbox::Outbox,
+    status,
+};
+use baton_index::{ClassVerdict, DELETION_COST_ANNOTATION, Key, Text, Verdict};
+use jiff::Timestamp;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use std::{hash::Hash, sync::Arc, time::Duration};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval, timeout},
+};
+use tracing::{debug, warn};
+
+/// Of statuses.
+const STATUS_MANAGER: &str = "baton-operator-status";
+/// Of `pod-deletion-cost`.
+const COST_MANAGER: &str = "baton-operator-cost";
+/// Writes of one concern under way at one time.
+const CONCURRENT: usize = 16;
+/// Between the beginnings of two writes of one concern: 200 a second, so that a burst of 1,000 policies is answered within
+/// some seconds and other clients of the API server hardly notice.
+const PACE: Duration = Duration::from_millis(5);
+/// One request.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// What failed is tried again after this long, if nothing newer came.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Writes.
+#[derive(Clone)]
+pub struct Writer {
+    /// To the API server.
+    pub client: Client,
+    /// What is to be written.
+    pub outbox: Arc<Outbox>,
+    /// What was written.
+    pub ledger: Arc<Ledger>,
+    /// Figures.
+    pub metrics: Metrics,
+}
+
+/// What became of a write.
+enum Written {
+    /// It is there.
+    Done,
+    /// The object is not there any more, or has nothing to be changed.
+    Moot,
+    /// Again later.
+    Failed,
+}
+
+impl Writer {
+    /// Writes until dropped.
+    pub async fn run(self, mut leadership: watch::Receiver<Leadership>) {
+        loop {
+            let leading = |leadership: &Leadership| leadership.epoch().is_some();
+            if leadership.wait_for(leading).await.is_err() {
+                return;
+            }
+            tokio::select! {
+                () = self.all() => {}
+                _ = leadership.wait_for(|l| !leading(l)) => {}
+            }
+        }
+    }
+
+    async fn all(&self) {
+        let policies = pump(&self.outbox.policies, |key: Key, verdict: Arc<Verdict>| {
+            let this = self.clone();
+            async move {
+                let written = this.policy(&key, &verdict).await;
+                if matches!(written, Written::Failed) {
+                    this.outbox
+                        .policies
+                        .again(key, verdict, Instant::now() + RETRY);
+                }
+                this.outbox.waiting("status", this.outbox.policies.len());
+            }
+        });
+        let classes = pump(&self.outbox.classes, |key: Text, verdict: ClassVerdict| {
+            let this = self.clone();
+            async move {
+                let written = this.class(&verdict).await;
+                if matches!(written, Written::Failed) {
+                    this.outbox
+                        .classes
+                        .again(key, verdict, Instant::now() + RETRY);
+                }
+                this.outbox
+                    .waiting("class-status", this.outbox.classes.len());
+            }
+        });
+        let costs = pump(&self.outbox.costs, |pod: Key, cost: Option<i32>| {
+            let this = self.clone();
+            async move {
+                let written = this.cost(&pod, cost).await;
+                if matches!(written, Written::Failed) {
+                    this.outbox.costs.again(pod, cost, Instant::now() + RETRY);
+                }
+                this.outbox
+                    .waiting("deletion-cost", this.outbox.costs.len());
+            }
+        });
+        tokio::join!(policies, classes, costs);
+    }
+
+    async fn policy(&self, key: &Key, verdict: &Verdict) -> Written {
+        let Some(before) = self.ledger.get(Kind::Policy, key) else {
+            return Written::Moot;
+        };
+        let status = status::policy(verdict, &before, Timestamp::now());
+        let digest = policy_digest(&status);
+        if digest == before.digest {
+            return Written::Moot;
+        }
+        let api: Api<RawPolicy> = Api::namespaced(self.client.clone(), &key.namespace);
+        let object = object(Kind::Policy, key, &verdict.uid, &json!(status));
+        let patch = Patch::Apply(object);
+        let params = PatchParams::apply(STATUS_MANAGER).force();
+        let request = api.patch_status(&key.name, &params, &patch);
+        let written = self.outcome("status", key, request).await;
+        if matches!(written, Written::Done) {
+            self.ledger
+                .written(Kind::Policy, key, digest, &status.conditions);
+        }
+        written
+    }
+
+    async fn class(&self, verdict: &ClassVerdict) -> Written {
+        let key = Key::new("", Arc::clone(&verdict.class));
+        let Some(before) = self.ledger.get(Kind::Class, &key) else {
+            return Written::Moot;
+        };
+        let status = status::class(verdict, before.refusal.as_ref(), &before, Timestamp::now());
+        let digest = class_digest(&status);
+        if digest == before.digest {
+            return Written::Moot;
+        }
+        let api: Api<RawClass> = Api::all(self.client.clone());
+        let object = object(Kind::Class, &key, &before.uid, &json!(status));
+        let patch = Patch::Apply(object);
+        let params = PatchParams::apply(STATUS_MANAGER).force();
+        let request = api.patch_status(&key.name, &params, &patch);
+        let written = self.outcome("class-status", &key, request).await;
+        if matches!(written, Written::Done) {
+            self.ledger
+                .written(Kind::Class, &key, digest, &status.conditions);
+        }
+        written
+    }
+
+    async fn cost(&self, pod: &Key, cost: Option<i32>) -> Written {
+        let annotations = cost.map(|cost| json!({DELETION_COST_ANNOTATION: cost.to_string()}));
+        let mut metadata = json!({"name": &*pod.name, "namespace": &*pod.namespace});
+        if let Some(annotations) = annotations {
+            metadata["annotations"] = annotations;
+        }
+        let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata});
+        let patch = Patch::Apply(object);
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        // Not by force: an annotation that somebody else set stays theirs.
+        let params = PatchParams::apply(COST_MANAGER);
+        let request = api.patch(&pod.name, &params, &patch);
+        self.outcome("deletion-cost", pod, request).await
+    }
+
+    async fn outcome<T>(
+        &self,
+        what: &str,
+        key: &Key,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Written {
+        let (word, written) = match timeout(REQUEST_LIMIT, request).await {
+            Ok(Ok(_)) => ("written", Written::Done),
+            Ok(Err(kube::Error::Api(status))) => {
+                // 404: gone. 409: another object of that name by now, or a field that is somebody else's. 403 with `create`:
+                // a Pod that is gone, which an apply would make again.
+                let is_gone = status.code == 404
+                    || status.code == 409
+                    || (status.code == 403 && status.message.contains("cannot create"));
+                if is_gone {
+                    debug!(what, object = %key, reason = status.message, "not written");
+                    ("moot", Written::Moot)
+                } else if status.code == 422 || status.code == 400 {
+                    warn!(what, object = %key, reason = status.message, "refused: it is not written; please report it");
+                    ("refused", Written::Moot)
+                } else {
+                    warn!(what, object = %key, reason = status.message, "cannot be written; it is tried again");
+                    ("failed", Written::Failed)
+                }
+            }
+            Ok(Err(error)) => {
+                warn!(what, object = %key, %error, "cannot be written; it is tried again");
+                ("failed", Written::Failed)
+            }
+            Err(_) => {
+                warn!(what, object = %key, "no answer from the API server in time; it is tried again");
+                ("failed", Written::Failed)
+            }
+        };
+        self.metrics.writes.with_label_values(&[what, word]).inc();
+        written
+    }
+}
+
+/// The uid makes sure that another object that has the name by now does not get this one's status.
+fn object(kind: Kind, key: &Key, uid: &str, status: &Value) -> Value {
+    let mut metadata = json!({"name": &*key.name});
+    if !key.namespace.is_empty() {
+        metadata["namespace"] = json!(&*key.namespace);
+    }
+    if !uid.is_empty() {
+        metadata["uid"] = json!(uid);
+    }
+    json!({"apiVersion": kind.api_version(), "kind": kind.as_str(), "metadata": metadata, "status": status})
+}
+
+/// Hands what waits to `write`, so many at a time and no faster than the pace. Ends only by being dropped, and with it what
+/// is under way.
+async fn pump<K, V, F>(queue: &Latest<K, V>, write: impl Fn(K, V) -> F)
+where
+    K: Clone + Ord + Hash,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let free = Arc::new(Semaphore::new(CONCURRENT));
+    let mut under_way = JoinSet::new();
+    let mut pace = interval(PACE);
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let Ok(permit) = Arc::clone(&free).acquire_owned().await else {
+            // Nothing closes the semaphore.
+            return;
+        };
+        while under_way.try_join_next().is_some() {}
+        pace.tick().await;
+        let (key, value) = queue.next().await;
+        let work = write(key, value);
+        under_way.spawn(async move {
+            work.await;
+            drop(permit);
+        });
+    }
+}
+
+#[cfg(test)]
+#[path = "kubernetes_tests.rs"]
+mod tests;

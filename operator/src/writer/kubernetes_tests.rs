@@ -1,0 +1,196 @@
+//! Writing against an API server in memory: once, again after a failure, never for another object, never as a standby.
+
+use super::{CONCURRENT, Writer};
+use crate::{
+    fake_api::FakeApi, kind::Kind, leader::Leadership, ledger::Ledger, metrics::Metrics,
+    outbox::Outbox,
+};
+use baton_index::{Change, Index, Key, Policy, Refusal, Verdict};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::watch, time::sleep};
+
+const PATH: &str = "/apis/baton.dev/v1alpha1/namespaces/shop/loadbalancerpolicies/web";
+
+struct Scene {
+    api: FakeApi,
+    outbox: Arc<Outbox>,
+    ledger: Arc<Ledger>,
+    metrics: Metrics,
+    leadership: watch::Sender<Leadership>,
+}
+
+fn scene() -> Scene {
+    let api = FakeApi::default();
+    let metrics = Metrics::new().expect("figures");
+    let ledger = Arc::new(Ledger::default());
+    let (outbox, _) = Outbox::new(Arc::clone(&ledger), metrics.clone());
+    let outbox = Arc::new(outbox);
+    let (leadership, led) = watch::channel(Leadership::Leading { epoch: 1 });
+    let writer = Writer {
+        client: api.client(),
+        outbox: Arc::clone(&outbox),
+        ledger: Arc::clone(&ledger),
+        metrics: metrics.clone(),
+    };
+    tokio::spawn(writer.run(led));
+    Scene {
+        api,
+        outbox,
+        ledger,
+        metrics,
+        leadership,
+    }
+}
+
+impl Scene {
+    /// An object as the source reads it.
+    fn object(&self, uid: &str) {
+        let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": uid}});
+        self.api.put(PATH, object);
+        self.noted(uid);
+    }
+
+    fn noted(&self, uid: &str) {
+        let meta = ObjectMeta {
+            uid: Some(uid.to_owned()),
+            ..ObjectMeta::default()
+        };
+        self.ledger.note(Kind::Policy, &key(), &meta, &Value::Null);
+    }
+
+    fn status(&self) -> Value {
+        self.api
+            .get(PATH)
+            .map(|o| o["status"].clone())
+            .unwrap_or_default()
+    }
+
+    fn writes(&self, result: &str) -> u64 {
+        self.metrics
+            .writes
+            .with_label_values(&["status", result])
+            .get()
+    }
+}
+
+fn key() -> Key {
+    Key::new("shop", "web")
+}
+
+/// What an index says of a policy that cannot be used.
+fn verdict(problem: &str) -> Arc<Verdict> {
+    let policy = Policy {
+        uid: "u".into(),
+        created: 0,
+        generation: 1,
+        service: "web".into(),
+        listeners: Vec::new(),
+        template: Err(Refusal {
+            field: "spec.x".into(),
+            problem: problem.into(),
+        }),
+        weights: None,
+        classes: baton_index::Labels::default(),
+        deletion_cost: false,
+        drain_cordoned: false,
+    };
+    let mut index = Index::new();
+    index.apply(Change::Policy(key(), Some(Arc::new(policy))));
+    let _ = index.fold(100);
+    let verdict = index.verdicts().next().expect("one");
+    Arc::clone(verdict)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_is_written_once_and_its_transition_time_stays() {
+    let scene = scene();
+    scene.object("u");
+    scene.outbox.verdict(&verdict("one"));
+    sleep(Duration::from_secs(1)).await;
+    let first = scene.status()["conditions"][0].clone();
+    assert_eq!(first["type"], "Accepted");
+    assert_eq!(first["status"], "False");
+    assert!(
+        first["message"].as_str().expect("words").contains("one"),
+        "{first}"
+    );
+    assert_eq!(scene.writes("written"), 1);
+    scene.outbox.verdict(&verdict("one"));
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(scene.writes("written"), 1, "nothing has changed");
+    scene.outbox.verdict(&verdict("two"));
+    sleep(Duration::from_secs(1)).await;
+    let second = scene.status()["conditions"][0].clone();
+    assert!(
+        second["message"].as_str().expect("words").contains("two"),
+        "{second}"
+    );
+    assert_eq!(second["lastTransitionTime"], first["lastTransitionTime"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_write_is_tried_again_and_a_newer_one_takes_its_place() {
+    let scene = scene();
+    scene.object("u");
+    scene.api.fail(Some(500));
+    scene.outbox.verdict(&verdict("one"));
+    sleep(Duration::from_secs(5)).await;
+    assert!(scene.writes("failed") >= 2);
+    scene.outbox.verdict(&verdict("two"));
+    scene.api.fail(None);
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(scene.writes("written"), 1);
+    assert!(scene.status().to_string().contains("two"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_object_of_the_same_name_does_not_get_it() {
+    let scene = scene();
+    scene.object("new");
+    scene.outbox.verdict(&verdict("one"));
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(scene.status(), Value::Null);
+    assert_eq!((scene.writes("written"), scene.writes("moot")), (0, 1));
+    scene.ledger.forget(Kind::Policy, &key());
+    scene.outbox.verdict(&verdict("one"));
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(scene.writes("moot"), 1, "it is not even asked for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_writes_nothing_and_what_is_under_way_is_dropped() {
+    let scene = scene();
+    scene.object("u");
+    scene.leadership.send_replace(Leadership::Standby);
+    sleep(Duration::from_secs(1)).await;
+    scene.outbox.verdict(&verdict("one"));
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(scene.status(), Value::Null);
+    // A write that hangs when the term ends does not arrive afterwards.
+    scene.api.silent(true);
+    scene
+        .leadership
+        .send_replace(Leadership::Leading { epoch: 2 });
+    sleep(Duration::from_secs(1)).await;
+    scene.leadership.send_replace(Leadership::Standby);
+    sleep(Duration::from_secs(1)).await;
+    scene.api.silent(false);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(scene.status(), Value::Null);
+    assert_eq!(scene.writes("written"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_many_writes_are_under_way_at_one_time() {
+    let scene = scene();
+    scene.api.silent(true);
+    for i in 0..4 * i32::try_from(CONCURRENT).expect("small") {
+        scene
+            .outbox
+            .cost(Key::new("shop", format!("pod-{i}")), Some(i));
+    }
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(scene.outbox.costs.len(), 3 * CONCURRENT);
+}
