@@ -176,11 +176,11 @@ impl Operator {
     }
 
     fn key_folder(&self) -> PathBuf {
-        self.state.join("keys")
+        self.state.join("baton-adoption-keys")
     }
 
     fn tls_folder(&self, role: &str) -> PathBuf {
-        self.state.join("tls").join(role)
+        self.state.join(format!("baton-{role}-tls"))
     }
 
     fn keys(&self) -> Keys {
