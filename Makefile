@@ -11,6 +11,8 @@ CI := --profile ci
 PURE := -p baton-packet -p baton-api -p baton-guard -p baton-engine -p baton-model -p baton-sim \
         -p baton-index -p baton-crds -p baton-push -p baton-tls -p baton-operator
 ROOT := -p baton-xsk -p baton-adopter -p host-shim -p lb-dataplane -p baton-lab -p baton-demo
+# With the features of the whole workspace, so that nothing is built twice.
+NS := $(CARGO) test $(CI) --workspace --test ns
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-ns lint deny \
@@ -44,7 +46,7 @@ test: setup lint ## Everything that is tested: pure, property, vectors, namespac
 	$(CARGO) build $(CI) --workspace --bins
 	$(CARGO) test $(CI) --workspace --exclude baton-ns
 	$(MAKE) sim mutants
-	$(CARGO) test $(CI) -p baton-ns -- --test-threads=1
+	$(NS) -- --test-threads=1
 
 test-pure: ## Only what needs no root: unit, property and vector tests of the pure crates
 	$(CARGO) test $(CI) $(PURE) -p baton-tidy
@@ -59,7 +61,7 @@ test-api: setup ## The custom resources and the operator against a real kube-api
 
 test-ns: setup ## Namespace tests with real nginx and redis
 	$(CARGO) build $(CI) --workspace --bins
-	$(CARGO) test $(CI) -p baton-ns -- --test-threads=1
+	$(NS) -- --test-threads=1
 
 lint: ## Formatting and clippy, warnings refused
 	$(CARGO) fmt --all --check
@@ -90,7 +92,7 @@ bench-migration: build ## What a migrated request costs; report in target/bench
 
 bench-rescue: setup ## What killed, frozen and draining pods cost their clients: the figures behind those namespace tests
 	$(CARGO) build $(CI) --workspace --bins
-	$(CARGO) test $(CI) -p baton-ns --test ns -- --test-threads=1 --nocapture rescue posts drain:: silence closes
+	$(NS) -- --test-threads=1 --nocapture rescue posts drain:: silence closes
 
 fuzz: ## Longer fuzzing: ITERATIONS inputs for each target, three minutes each at most
 	BOLERO_RANDOM_ITERATIONS=$(ITERATIONS) BOLERO_RANDOM_TEST_TIME_MS=180000 $(CARGO) test $(CI) --no-fail-fast \

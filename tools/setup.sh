@@ -49,6 +49,24 @@ if ! new_enough; then
   fi
   new_enough || die "cargo 1.$rust_minor or newer is needed: install Rust from https://rustup.rs"
 fi
+# The API server of the tests is built from Go modules (e2e/kubernetes). Debian's Go is too old for it, but fetches a newer one.
+go_version=1.26.8 go_minor=26 cache=${XDG_CACHE_HOME:-$HOME/.cache}/baton
+go_new_enough() { [ "$("$1" env GOVERSION 2>/dev/null | sed -nE 's/^go1\.([0-9]+).*/\1/p')" -ge $go_minor ] 2>/dev/null; }
+if ! go_new_enough go && ! go_new_enough "$cache/go/bin/go"; then
+  if ! command -v go >/dev/null; then
+    [ "$(id -u)" = 0 ] || die "run as root once: Go is missing"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends golang-go >/dev/null
+  fi
+  say "fetching Go $go_version (70 MB)"
+  folder=$(cd / && go mod download -json "golang.org/toolchain@v0.0.1-go$go_version.linux-$(go env GOARCH)" | sed -nE 's/^\t"Dir": "(.*)",?$/\1/p')
+  [ -d "$folder" ] || die "Go $go_version could not be fetched: install Go 1.$go_minor or newer"
+  rm -rf "$cache/go"
+  mkdir -p "$cache"
+  cp -r "$folder" "$cache/go"
+  chmod -R u+w "$cache/go"
+  chmod -R a+x "$cache/go/bin" "$cache/go/pkg/tool"
+fi
+
 for tool in clippy fmt; do
   cargo $tool --version >/dev/null 2>&1 || rustup component add clippy rustfmt >/dev/null 2>&1 ||
     die "cargo $tool is missing: install Rust's clippy and rustfmt"

@@ -1,12 +1,13 @@
 //! A queue in which each key waits once, with its latest value.
 //!
 //! Owns the order: what is urgent goes first, the rest when it is due. It cannot grow beyond the number of keys, however often
-//! they are offered.
+//! they are offered. A key that was handed out has no other turn until that one has ended: of two writes at a time the older
+//! one may arrive last.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     hash::Hash,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::{
     sync::Notify,
@@ -15,7 +16,12 @@ use tokio::{
 
 /// The queue.
 #[derive(Debug)]
-pub struct Latest<K, V> {
+pub struct Latest<K: Clone + Ord + Hash, V> {
+    inner: Arc<Inner<K, V>>,
+}
+
+#[derive(Debug)]
+struct Inner<K, V> {
     waiting: Mutex<Waiting<K, V>>,
     changed: Notify,
 }
@@ -23,8 +29,36 @@ pub struct Latest<K, V> {
 #[derive(Debug)]
 struct Waiting<K, V> {
     values: HashMap<K, Item<V>>,
+    /// Without those whose turn it is.
     order: BTreeSet<(Rank, K)>,
+    turns: HashSet<K>,
     count: u64,
+}
+
+/// A key's turn; the next one may begin when it is dropped.
+#[derive(Debug)]
+pub struct Turn<K: Clone + Ord + Hash, V> {
+    key: K,
+    inner: Arc<Inner<K, V>>,
+}
+
+impl<K: Clone + Ord + Hash, V> Drop for Turn<K, V> {
+    fn drop(&mut self) {
+        let mut waiting = self.inner.lock();
+        waiting.turns.remove(&self.key);
+        if let Some(rank) = waiting.values.get(&self.key).map(|item| item.rank) {
+            waiting.order.insert((rank, self.key.clone()));
+            drop(waiting);
+            self.inner.changed.notify_one();
+        }
+    }
+}
+
+impl<K, V> Inner<K, V> {
+    fn lock(&self) -> MutexGuard<'_, Waiting<K, V>> {
+        // No code of others runs while it is held, but for `Ord` and `Hash` of keys.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Debug)]
@@ -42,21 +76,29 @@ enum Rank {
 
 impl<K: Clone + Ord + Hash, V> Default for Latest<K, V> {
     fn default() -> Self {
+        let waiting = Waiting {
+            values: HashMap::new(),
+            order: BTreeSet::new(),
+            turns: HashSet::new(),
+            count: 0,
+        };
         Self {
-            waiting: Mutex::new(Waiting {
-                values: HashMap::new(),
-                order: BTreeSet::new(),
-                count: 0,
+            inner: Arc::new(Inner {
+                waiting: Mutex::new(waiting),
+                changed: Notify::new(),
             }),
-            changed: Notify::new(),
         }
     }
 }
 
 impl<K: Clone + Ord + Hash, V> Latest<K, V> {
     fn lock(&self) -> MutexGuard<'_, Waiting<K, V>> {
-        // No code of others runs while it is held, but for `Ord` and `Hash` of keys.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
+    }
+
+    /// Whether it is the key's turn now.
+    pub fn is_under_way(&self, key: &K) -> bool {
+        self.lock().turns.contains(key)
     }
 
     /// A value whose turn is at once, in the place of what waits for the key.
@@ -82,10 +124,12 @@ impl<K: Clone + Ord + Hash, V> Latest<K, V> {
             }
             None => wanted,
         };
-        waiting.order.insert((rank, key.clone()));
+        if !waiting.turns.contains(&key) {
+            waiting.order.insert((rank, key.clone()));
+        }
         waiting.values.insert(key, Item { value, rank });
         drop(waiting);
-        self.changed.notify_one();
+        self.inner.changed.notify_one();
     }
 
     /// The same for a value that could not be handled, if nothing newer waits for the key.
@@ -97,21 +141,21 @@ impl<K: Clone + Ord + Hash, V> Latest<K, V> {
     }
 
     /// Waits for the next whose turn it is, and takes it out.
-    pub async fn next(&self) -> (K, V) {
+    pub async fn next(&self) -> (K, V, Turn<K, V>) {
         loop {
             let first = self.first();
             match first {
                 Ok(taken) => return taken,
-                Err(None) => self.changed.notified().await,
+                Err(None) => self.inner.changed.notified().await,
                 Err(Some(due)) => tokio::select! {
                     () = sleep_until(due) => {}
-                    () = self.changed.notified() => {}
+                    () = self.inner.changed.notified() => {}
                 },
             }
         }
     }
 
-    fn first(&self) -> Result<(K, V), Option<Instant>> {
+    fn first(&self) -> Result<(K, V, Turn<K, V>), Option<Instant>> {
         let mut waiting = self.lock();
         let Some((rank, key)) = waiting.order.first().cloned() else {
             return Err(None);
@@ -122,10 +166,15 @@ impl<K: Clone + Ord + Hash, V> Latest<K, V> {
             return Err(Some(due));
         }
         waiting.order.remove(&(rank, key.clone()));
-        match waiting.values.remove(&key) {
-            Some(item) => Ok((key, item.value)),
-            None => Err(None),
-        }
+        let Some(item) = waiting.values.remove(&key) else {
+            return Err(None);
+        };
+        waiting.turns.insert(key.clone());
+        let turn = Turn {
+            key: key.clone(),
+            inner: Arc::clone(&self.inner),
+        };
+        Ok((key, item.value, turn))
     }
 
     /// Takes a key out.
@@ -152,7 +201,13 @@ impl<K: Clone + Ord + Hash, V> Latest<K, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use std::{fmt::Debug, time::Duration};
+
+    /// A turn that ends at once.
+    async fn taken<K: Clone + Ord + Hash + Debug, V>(queue: &Latest<K, V>) -> (K, V) {
+        let (key, value, _turn) = queue.next().await;
+        (key, value)
+    }
 
     #[tokio::test(start_paused = true)]
     async fn each_key_waits_once_with_its_latest_value_and_the_urgent_go_first() {
@@ -168,9 +223,9 @@ mod tests {
         queue.later("d", 2, soon);
         assert_eq!(queue.len(), 4);
         for expected in [("c", 2), ("d", 2), ("b", 1)] {
-            assert_eq!(queue.next().await, expected);
+            assert_eq!(taken(&queue).await, expected);
         }
-        assert_eq!(queue.next().await, ("a", 1));
+        assert_eq!(taken(&queue).await, ("a", 1));
         assert!(Instant::now() >= soon);
         assert_eq!(queue.len(), 0);
     }
@@ -181,17 +236,17 @@ mod tests {
         let later = Instant::now() + Duration::from_secs(60);
         queue.later("a", 1, later);
         queue.urgent("a", 2);
-        assert_eq!(queue.next().await, ("a", 2));
+        assert_eq!(taken(&queue).await, ("a", 2));
         assert!(Instant::now() < later);
         queue.urgent("a", 3);
         queue.again("a", 2, later);
         queue.again("b", 1, later);
-        assert_eq!(queue.next().await, ("a", 3));
-        assert_eq!(queue.next().await, ("b", 1));
+        assert_eq!(taken(&queue).await, ("a", 3));
+        assert_eq!(taken(&queue).await, ("b", 1));
         queue.urgent("a", 4);
         queue.urgent("b", 4);
         queue.remove(&"a");
-        assert_eq!(queue.next().await, ("b", 4));
+        assert_eq!(taken(&queue).await, ("b", 4));
         queue.urgent("a", 5);
         queue.clear();
         assert_eq!(queue.len(), 0);
@@ -201,9 +256,30 @@ mod tests {
     async fn whoever_waits_is_woken() {
         let queue = std::sync::Arc::new(Latest::default());
         let other = std::sync::Arc::clone(&queue);
-        let waiting = tokio::spawn(async move { other.next().await });
+        let waiting = tokio::spawn(async move { taken(&other).await });
         tokio::task::yield_now().await;
         queue.urgent(1, "x");
         assert_eq!(waiting.await.expect("ends"), (1, "x"));
+    }
+
+    /// Of two writes of one object at a time, the older one may be the last to arrive.
+    #[tokio::test(start_paused = true)]
+    async fn a_key_has_one_turn_at_a_time() {
+        let queue = Latest::default();
+        queue.urgent("a", 1);
+        let (_, first, turn) = queue.next().await;
+        assert_eq!(first, 1);
+        assert!(queue.is_under_way(&"a"));
+        queue.urgent("a", 2);
+        queue.urgent("b", 1);
+        assert_eq!(taken(&queue).await, ("b", 1));
+        let pause = Duration::from_secs(60);
+        assert!(tokio::time::timeout(pause, queue.next()).await.is_err());
+        // What failed gives way to what came meanwhile.
+        queue.again("a", 1, Instant::now());
+        drop(turn);
+        assert_eq!(taken(&queue).await, ("a", 2));
+        assert!(!queue.is_under_way(&"a"));
+        assert_eq!(queue.len(), 0);
     }
 }

@@ -60,7 +60,10 @@ impl Outbox {
             return;
         };
         let wanted = status::policy(verdict, &before, Timestamp::now());
-        if policy_digest(&wanted) == before.digest {
+        if self.policies.is_under_way(&key) {
+            // What is there is about to change; the writer compares again.
+            self.policies.urgent(key, Arc::clone(verdict));
+        } else if policy_digest(&wanted) == before.digest {
             self.policies.remove(&key);
         } else if conditions_digest(&wanted.conditions) == before.conditions_digest {
             let due = Instant::now() + FIGURES_EVERY;

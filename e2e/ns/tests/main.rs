@@ -19,6 +19,7 @@ mod ipv6;
 mod memcached;
 mod migration;
 mod modes;
+mod operator;
 mod posts;
 mod refusal;
 mod reload;

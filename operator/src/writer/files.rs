@@ -43,9 +43,9 @@ impl Files {
         loop {
             tokio::select! {
                 () = shutdown.wait() => return,
-                (key, verdict) = self.outbox.policies.next() => self.policy(&key, &verdict),
-                (_, verdict) = self.outbox.classes.next() => self.class(&verdict),
-                (pod, cost) = self.outbox.costs.next() => {
+                (key, verdict, _turn) = self.outbox.policies.next() => self.policy(&key, &verdict),
+                (_, verdict, _turn) = self.outbox.classes.next() => self.class(&verdict),
+                (pod, cost, _turn) = self.outbox.costs.next() => {
                     info!(%pod, cost, "what this Pod's deletion would cost; no Pod is annotated without an API server");
                 }
                 event = self.events.recv() => {

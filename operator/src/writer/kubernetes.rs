@@ -235,7 +235,8 @@ fn object(kind: Kind, key: &Key, uid: &str, status: &Value) -> Value {
 /// is under way.
 async fn pump<K, V, F>(queue: &Latest<K, V>, write: impl Fn(K, V) -> F)
 where
-    K: Clone + Ord + Hash,
+    K: Clone + Ord + Hash + Send + 'static,
+    V: Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
     let free = Arc::new(Semaphore::new(CONCURRENT));
@@ -249,11 +250,11 @@ where
         };
         while under_way.try_join_next().is_some() {}
         pace.tick().await;
-        let (key, value) = queue.next().await;
+        let (key, value, turn) = queue.next().await;
         let work = write(key, value);
         under_way.spawn(async move {
             work.await;
-            drop(permit);
+            drop((turn, permit));
         });
     }
 }
