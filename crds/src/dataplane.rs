@@ -107,11 +107,19 @@ pub struct DataplaneLimits {
     /// Listeners of policies. The oldest policies keep their place; a younger one that finds none is not accepted.
     #[schemars(range(min = 1, max = 1_024))]
     pub policies: i32,
+    /// Distinct backends (address and port) of all policies, as `limits.backends` of their configuration says. A dataplane refuses
+    /// a snapshot with more as a whole, so a younger policy that finds no room is not accepted.
+    #[schemars(range(min = 1, max = 4_096))]
+    pub backends: i32,
 }
 
 impl Default for DataplaneLimits {
     fn default() -> Self {
-        Self { policies: 1_024 }
+        // The dataplane's own defaults.
+        Self {
+            policies: 1_024,
+            backends: 256,
+        }
     }
 }
 

@@ -99,6 +99,7 @@ impl Scene {
                 "controlPort": address.port(),
                 // Of the ports that are left the control port must not be one: it is chosen by the kernel.
                 "ports": { "first": 1024, "last": 1151 },
+                "limits": { "backends": 4096 },
                 "default": true,
             },
         }))

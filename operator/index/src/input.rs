@@ -110,7 +110,7 @@ pub enum PortRef {
 /// Why an object cannot be used: the field and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// As `spec.drain.deadline`.
+    /// As `spec.drain.deadline`; empty if the operator itself failed at the object.
     pub field: Text,
     /// What is wrong, what was expected.
     pub problem: Text,

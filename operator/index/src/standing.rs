@@ -80,6 +80,10 @@ pub(crate) fn frontends(listener: &Listener, families: &[Family]) -> Vec<Endpoin
 fn shape(key: &Key, policy: &Policy) -> Judged<()> {
     let template = match &policy.template {
         Ok(template) => template,
+        // A field is what an admin can change; without one, the operator failed.
+        Err(refusal) if refusal.field.is_empty() => {
+            return Err((Reason::InternalError, refusal.problem.to_string()));
+        }
         Err(refusal) => return invalid(format!("{}: {}", refusal.field, refusal.problem)),
     };
     if policy.listeners.is_empty() {

@@ -26,10 +26,12 @@ impl Translator {
             let problem = "selects nothing: expected at least one label";
             return Err(refuse("spec.selector.matchLabels", problem));
         }
-        let policies = usize::try_from(spec.limits.policies).map_err(|_| {
-            let problem = format!("{} is out of range", spec.limits.policies);
-            refuse("spec.limits.policies", problem)
-        })?;
+        let limit = |field: &str, value: i32| {
+            let out = |_| refuse(field, format!("{value} is out of range"));
+            usize::try_from(value).map_err(out)
+        };
+        let policies = limit("spec.limits.policies", spec.limits.policies)?;
+        let backends = limit("spec.limits.backends", spec.limits.backends)?;
         let mut interner = self.interner();
         let labels = interner.labels(pairs(meta.labels.as_ref()));
         let selector = interner.labels(pairs(Some(&spec.selector.match_labels)));
@@ -45,8 +47,7 @@ impl Translator {
             control_port: port("spec.controlPort", spec.control_port)?,
             leg_ports: Some((first, last)),
             limit_policies: policies,
-            // The CRD does not say: dataplanes tell by a refusal.
-            limit_backends: None,
+            limit_backends: Some(backends),
         };
         Ok(Change::Class(key.name, Some(Arc::new(class))))
     }
@@ -76,7 +77,7 @@ mod tests {
     fn every_field_is_converted() {
         let class = translate(&json!({
             "namespace": "baton", "selector": {"matchLabels": {"app": "lb"}}, "controlPort": 9_901,
-            "ports": {"first": 30_000, "last": 31_000}, "limits": {"policies": 7}, "default": true,
+            "ports": {"first": 30_000, "last": 31_000}, "limits": {"policies": 7, "backends": 70}, "default": true,
         }))
         .expect("good");
         assert_eq!(
@@ -93,6 +94,7 @@ mod tests {
             (9_901, Some((30_000, 31_000)))
         );
         assert_eq!((class.limit_policies, class.default), (7, true));
+        assert_eq!(class.limit_backends, Some(70));
     }
 
     #[test]
@@ -125,6 +127,7 @@ mod tests {
                 "is below",
             ),
             ("limits", json!({"policies": -1}), "out of range"),
+            ("limits", json!({"backends": -1}), "out of range"),
         ] {
             let mut spec = good.clone();
             spec[field] = value;

@@ -300,8 +300,24 @@ fn what_is_missing_is_named() {
     let mut elsewhere = policy(5, "v", 84);
     elsewhere.classes = Labels::from_iter([("tier", "edge")]);
     add(&mut index, "v", elsewhere);
+    for (name, field, problem) in [("w", "spec.drain", "is wrong"), ("x", "", "it panicked")] {
+        let mut refused = policy(6, "w", 85);
+        refused.template = Err(Refusal {
+            field: field.into(),
+            problem: problem.into(),
+        });
+        add(&mut index, name, refused);
+    }
     index.apply(slice("s", &[]));
     let _ = index.fold(2);
+    expect(
+        &index,
+        "w",
+        accepted,
+        Reason::Invalid,
+        "spec.drain: is wrong",
+    );
+    expect(&index, "x", accepted, Reason::InternalError, "it panicked");
     expect(
         &index,
         "q",
