@@ -33,6 +33,8 @@ pub struct Run {
     pub shim_selector: Labels,
     /// Port of their control API.
     pub shim_port: u16,
+    /// How long a new adoption key rests before it is signed with, and an old one before it is removed.
+    pub key_rest: Duration,
     /// How to log.
     pub log: Log,
 }
@@ -137,6 +139,10 @@ struct RawRun {
     /// Port of the host-shims' control API
     #[arg(long, value_name = "PORT", default_value_t = 9901, value_parser = clap::value_parser!(u16).range(1..))]
     shim_port: u16,
+    /// How long a new adoption key rests before it is signed with, and an old one before it is removed, in seconds: as
+    /// long may a Pod that is being created have the Secret as it was
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u16).range(1..=3_600))]
+    key_rest_seconds: u16,
     /// What is worth a line of the log: off, error, warn, info, debug, trace, or levels per module
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
@@ -190,6 +196,7 @@ fn run(raw: RawRun) -> anyhow::Result<Run> {
         listen: raw.listen,
         shim_selector: labels(&raw.shim_selector)?,
         shim_port: raw.shim_port,
+        key_rest: Duration::from_secs(raw.key_rest_seconds.into()),
         log: Log {
             format: match raw.log_format {
                 RawFormat::Text => LogFormat::Text,

@@ -80,6 +80,7 @@ struct Parts {
     events: Receiver<Event>,
     connector: Arc<Connector>,
     peers: Arc<Peers>,
+    key_rest: Duration,
     sink: Sink,
     core: Core,
     leadership: watch::Sender<Leadership>,
@@ -114,7 +115,7 @@ async fn serve(run: Run) -> anyhow::Result<()> {
                 overtaken_wait: Duration::ZERO,
                 ..Settings::default()
             };
-            let parts = parts(settings, shims)?;
+            let parts = parts(settings, shims, run.key_rest)?;
             tokio::spawn(http::serve(
                 listener,
                 parts.metrics.clone(),
@@ -129,7 +130,7 @@ async fn serve(run: Run) -> anyhow::Result<()> {
                 overtaken_wait: kubernetes.lease + LEASE_ROOM,
                 ..Settings::default()
             };
-            let parts = parts(settings, shims)?;
+            let parts = parts(settings, shims, run.key_rest)?;
             tokio::spawn(http::serve(
                 listener,
                 parts.metrics.clone(),
@@ -146,7 +147,7 @@ async fn serve(run: Run) -> anyhow::Result<()> {
     }
 }
 
-fn parts(settings: Settings, shims: ShimPods) -> anyhow::Result<Parts> {
+fn parts(settings: Settings, shims: ShimPods, key_rest: Duration) -> anyhow::Result<Parts> {
     let metrics = Metrics::new().context("figures cannot be registered")?;
     let health = Arc::new(Health::new(&Kind::ALL.map(Kind::as_str)));
     let ledger = Arc::new(Ledger::default());
@@ -186,6 +187,7 @@ fn parts(settings: Settings, shims: ShimPods) -> anyhow::Result<Parts> {
         events,
         connector,
         peers,
+        key_rest,
         sink,
         core,
         leadership,
@@ -198,6 +200,7 @@ impl Parts {
             store,
             connector: Arc::clone(&self.connector),
             peers: Arc::clone(&self.peers),
+            key_rest: self.key_rest,
             leadership: self.leadership.subscribe(),
             metrics: self.metrics.clone(),
         }

@@ -71,6 +71,9 @@ impl Lab {
                 state.display().to_string(),
                 "--listen".to_owned(),
                 OPERATOR_LISTEN.to_owned(),
+                // Nobody mounts Secrets here.
+                "--key-rest-seconds".to_owned(),
+                "1".to_owned(),
             ],
         );
         let mut operator = Operator {

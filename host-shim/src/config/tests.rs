@@ -84,7 +84,7 @@ fn refusals_name_line_field_and_what_was_expected() {
     // Text, then what the message must begin with and what it must contain.
     let cases = [
         ("keys: []\n".into(), "shim.yaml:1:1: keys: ", "one or two"),
-        ("keys: 5\n".into(), "shim.yaml:1:7: keys: ", "one or two"),
+        ("keys: 5\n".into(), "shim.yaml:1:1: keys: ", "one or two"),
         (
             "keys:\n  - {epoch: x, file: y}\n".into(),
             "shim.yaml:2:13: keys[0].epoch: ",

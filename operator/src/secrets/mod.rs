@@ -46,6 +46,8 @@ pub struct Keeper {
     pub connector: Arc<Connector>,
     /// What dataplanes and shims say of their keys.
     pub peers: Arc<Peers>,
+    /// How long adoption keys rest before they are signed with and before they are removed.
+    pub key_rest: Duration,
     /// Whether this process leads.
     pub leadership: watch::Receiver<Leadership>,
     /// Figures.
@@ -55,7 +57,11 @@ pub struct Keeper {
 impl Keeper {
     /// Keeps them until dropped.
     pub async fn run(mut self) {
-        let mut rotator = Rotator::new(RotationSettings::default());
+        let mut rotator = Rotator::new(RotationSettings {
+            spread: self.key_rest,
+            grace: self.key_rest,
+            ..RotationSettings::default()
+        });
         let mut told = Vec::new();
         loop {
             let leads = self.leadership.borrow_and_update().epoch().is_some();
@@ -79,7 +85,7 @@ impl Keeper {
 
     /// Looks once. Says how long to rest.
     async fn turn(&self, leads: bool, rotator: &mut Rotator, told: &mut Vec<String>) -> Duration {
-        let mut pause = LOOK_MAX;
+        let mut pause = LOOK_MAX.min(self.key_rest);
         let certificates = if leads {
             self.certificates().await
         } else {
