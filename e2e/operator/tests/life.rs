@@ -5,7 +5,7 @@ use baton_operator_tests::scene::{Scene, policy, served_policy, service, slice};
 use futures_util::{StreamExt, stream};
 use rustix::process::Signal;
 use serde_json::Value;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[tokio::test]
 async fn a_policy_is_refused_explained_and_served_as_its_service_comes() -> Result<()> {
@@ -30,7 +30,8 @@ async fn a_policy_is_refused_explained_and_served_as_its_service_comes() -> Resu
     };
     scene.served(two).await?;
 
-    // A later policy for the same port loses and says to whom; it takes over when the first goes.
+    // A later policy for the same port loses and says to whom; it takes over when the first goes. Ages are whole seconds.
+    next_second().await;
     let late = policy(&namespace, "late", "web", 8_080);
     scene.apply(&late).await?;
     let lost = scene.condition(&late, "Accepted", "False").await?;
@@ -223,4 +224,16 @@ async fn a_burst_of_policies_is_served() -> Result<()> {
         most / 1_000_000
     );
     Ok(())
+}
+
+/// Waits until objects that are made are younger than those that there are.
+async fn next_second() {
+    let second = || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.expect("a clock behind 1970").as_secs()
+    };
+    let now = second();
+    while second() == now {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
