@@ -57,7 +57,7 @@ test-root: setup ## Tests of the crates that need root and namespaces, without t
 
 test-api: setup ## The custom resources and the operator against a real kube-apiserver (built once, with Go)
 	$(CARGO) build $(CI) -p baton-operator -p lb-dataplane
-	$(CARGO) test $(CI) -p baton-operator-tests
+	$(CARGO) test $(CI) -p baton-operator-tests -- --nocapture
 
 test-ns: setup ## Namespace tests with real nginx and redis
 	$(CARGO) build $(CI) --workspace --bins
