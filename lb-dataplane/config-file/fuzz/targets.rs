@@ -18,7 +18,7 @@ use std::path::Path;
 /// A configuration of the kinds of fields that the binaries have.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[allow(dead_code, reason = "what is read is not used further")]
+#[expect(dead_code, reason = "what is read is not used further")]
 struct Config {
     interface: String,
     keys: Vec<Key>,
@@ -30,7 +30,7 @@ struct Config {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code, reason = "what is read is not used further")]
+#[expect(dead_code, reason = "what is read is not used further")]
 struct Key {
     epoch: u8,
     file: std::path::PathBuf,

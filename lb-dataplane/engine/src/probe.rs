@@ -274,13 +274,17 @@ impl Engine {
         Verdict::Absorbed
     }
 
-    /// Forgets the probe port of a backend that left the snapshot.
+    /// Forgets the probe port and the finding of a backend that left the snapshot, but not that it ever adopted: its flows
+    /// may outlive it.
     pub(crate) fn stop_probing(&mut self, now: Instant, index: u16) {
         let backend = &mut self.backends[usize::from(index)];
         if backend.probe.port != 0 {
             let port = std::mem::take(&mut backend.probe.port);
             backend.release(port, now.ms());
         }
-        backend.probe = Probe::default();
+        backend.probe = Probe {
+            ever_ready: backend.probe.ever_ready,
+            ..Probe::default()
+        };
     }
 }

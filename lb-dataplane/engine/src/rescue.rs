@@ -67,7 +67,7 @@ impl Engine {
         }
         self.note_end(now, backend);
         if !self.may_rescue(id) || self.mutated(Mutant::BelieveEveryEnd) {
-            if state == State::Request && self.policy_rescues(id) {
+            if self.policy_rescues(id) && (state == State::Request || self.is_leaving(backend)) {
                 self.count_lost(id, Lost::NoBackend);
             }
             return Ended::Passes;
@@ -163,13 +163,17 @@ impl Engine {
         spec.on_backend_failure != BackendFailure::Reset && spec.protocol != Protocol::None
     }
 
-    /// Whether it does, and some backend could adopt them.
+    /// Whether it does, and some backend could adopt them: one of those that are named, or the successor of one that
+    /// could (where a pod is replaced only after its end, none is named for a while).
     pub(crate) fn may_rescue(&self, id: FlowId) -> bool {
-        let policy = &self.policies[usize::from(self.flows[id].policy)];
-        let v6 = self.flows[id].bits.has(Bits::V6);
+        let flow = &self.flows[id];
+        let policy = &self.policies[usize::from(flow.policy)];
+        let owner = &self.backends[usize::from(flow.owner.backend)];
         self.policy_rescues(id)
             && !self.keys.is_empty()
-            && policy.ever_adoptable(v6, &self.backends)
+            && policy.listed
+            && (policy.ever_adoptable(flow.bits.has(Bits::V6), &self.backends)
+                || owner.probe.ever_ready())
     }
 
     /// Whether policy allows to execute the outstanding request once more, and the means are there.

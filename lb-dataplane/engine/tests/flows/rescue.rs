@@ -1,7 +1,9 @@
 //! Flows outlive their owner: held ends, adoption by a pure ACK, requests that come meanwhile, waiting, giving up.
 
-use crate::common::{Conn, Dest, End, Listener, Sent, World, answer, conn::*, policy, settings};
-use baton_api::{BackendFailure, Policy, Protocol};
+use crate::common::{
+    Conn, Dest, End, Listener, Sent, World, answer, conn::*, endpoint, pod, policy, settings,
+};
+use baton_api::{BackendFailure, Policy, Protocol, Snapshot};
 use baton_engine::{Counter, Lost, PinReason};
 use baton_packet::{Flags, Reason};
 
@@ -331,6 +333,53 @@ fn what_nobody_adopts_in_ten_seconds_is_lost_and_counted() {
     assert_eq!(w.engine.lost(Lost::NoBackend), 1);
     let lost = &w.engine.state(w.now).policies[0].lost_total;
     assert_eq!(lost.get("no_backend"), Some(&1));
+}
+
+/// Where a pod is replaced only after its end (strategy `Recreate`, one replica), no backend is named for a while.
+#[test]
+fn flows_wait_for_the_successor_of_the_only_pod() {
+    for with_request in [false, true] {
+        let mut w = World::with(settings(), policy(1));
+        let mut c = w.idle(1);
+        let successor = |s: &mut Snapshot| {
+            let mut b = policy(1).backends.remove(0);
+            (b.name, b.endpoint) = ("pod-1".into(), endpoint(pod(false, 1)));
+            s.policies[0].backends = vec![b];
+        };
+        let boundary = c.seq;
+        if with_request {
+            w.stays(&mut c, GET);
+        }
+        w.change(|s| s.policies[0].backends.clear());
+        let sent = w.dies(0, End::Fin, &[c.clone()]);
+        assert!(World::to_client(&sent).is_empty(), "{sent:?}");
+        w.assert_state(&c, "Orphan");
+        assert!(World::to_client(&w.run_ms(3_000)).is_empty());
+        w.change(successor);
+        w.starts(1);
+        let sent = w.until_adoption(500);
+        if with_request {
+            w.adopted_from(&mut c, &sent, boundary);
+            w.responds(&mut c, OK);
+            w.ack(&mut c);
+        } else {
+            w.rescued(&mut c, &sent);
+        }
+        assert_eq!(c.pod, 1);
+        w.exchange(&mut c);
+        assert_eq!(w.engine.lost(Lost::NoBackend), 0);
+    }
+}
+
+/// Nobody will ever be named any more: the client is told at once, and why.
+#[test]
+fn the_end_of_a_pod_whose_policy_was_removed_passes_and_is_counted() {
+    let mut w = World::new(2);
+    let c = w.idle(1);
+    w.change(|s| s.policies.clear());
+    let sent = w.ends(&c, End::Fin);
+    assert_eq!(World::to_client(&sent).len(), 1);
+    assert_eq!(w.engine.lost(Lost::NoBackend), 1);
 }
 
 #[test]
