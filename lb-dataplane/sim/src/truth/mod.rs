@@ -61,6 +61,8 @@ pub struct OwnerEnd {
     pub at: Time,
     /// What the pod knows about it.
     pub cause: Option<Cause>,
+    /// Whether it came ahead of bytes that were still under way: the engine waits for its repetition.
+    pub early: bool,
     /// Whether the flow was pinned then.
     pub pinned: bool,
     /// The flow's state then.
@@ -154,6 +156,8 @@ pub struct Truth {
     /// Connections of a client's port, the latest first: a port may be used again.
     by_port: BTreeMap<(usize, u16), Vec<u32>>,
     legs: BTreeMap<(usize, u16), u32>,
+    /// Pods and the connections that they had a leg of at any time.
+    had: BTreeSet<(usize, u32)>,
     /// The first byte that a leg's socket takes.
     starts: BTreeMap<(usize, u16), SeqNumber>,
     executions: BTreeMap<Tag, Vec<Execution>>,
@@ -181,6 +185,7 @@ impl Truth {
             conns: BTreeMap::new(),
             by_port: BTreeMap::new(),
             legs: BTreeMap::new(),
+            had: BTreeSet::new(),
             starts: BTreeMap::new(),
             executions: BTreeMap::new(),
             rules: Vec::new(),
@@ -299,11 +304,12 @@ impl Truth {
     /// Whether a pod has a leg of a connection, or had one that no other connection has by now.
     #[must_use]
     pub fn had_leg(&self, pod: usize, conn: u32) -> bool {
-        self.legs.iter().any(|((p, _), c)| (*p, *c) == (pod, conn))
+        self.had.contains(&(pod, conn))
     }
 
     /// A leg is this connection's from now on.
     pub fn leg_is(&mut self, pod: usize, port: u16, conn: u32) {
+        self.had.insert((pod, conn));
         if self.legs.insert((pod, port), conn) != Some(conn) {
             self.starts.remove(&(pod, port));
         }

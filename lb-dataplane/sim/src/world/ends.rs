@@ -11,6 +11,7 @@ use crate::{
     tcp::wire::Seg,
     truth::{Explanation, OwnerEnd, is_near},
 };
+use baton_api::Protocol;
 use baton_engine::states::State;
 use baton_packet::{Flags, SeqNumber};
 use std::net::SocketAddr;
@@ -83,13 +84,17 @@ impl World {
         let unanswered = conn.unanswered();
         let owner_end = conn.owner_end;
         let crashed = owner_end.is_some_and(|e| e.cause == Some(Cause::Crash));
+        // To the bare rule a response that is cut short is a whole one (a limit that the README names).
+        let bare = self.scenario.policy.protocol == Protocol::RequestResponse;
         let why = if call.counted > 0 {
             call.counted -= 1;
             Some(Explanation::Counted)
         } else if own && rst && self.untold > 0 && self.flow_of(id).is_none() {
             self.untold -= 1;
             Some(Explanation::Counted)
-        } else if conn.client_aborted || (conn.client_closed && (unanswered == 0 || !crashed)) {
+        } else if conn.client_aborted
+            || (conn.client_closed && (unanswered == 0 || !crashed || bare))
+        {
             Some(Explanation::Client)
         } else if !conn.open {
             Some(Explanation::Handshake)
@@ -141,12 +146,16 @@ impl World {
         let Some(conn) = self.truth.conns.get_mut(&id) else {
             return;
         };
+        let early = conn.server_next().is_some_and(|next| seq.after(next));
         let guessed = conn.server_next().is_some_and(|next| !is_near(seq, next));
         let same = |e: OwnerEnd| (e.pod, e.port, e.cause) == (pod, port, cause);
         let again = conn.owner_end.is_some_and(same);
         if again && let Some(end) = &mut conn.owner_end {
-            // A kernel repeats a FIN that nobody acknowledged, perhaps when another process listens already.
+            // A kernel repeats a FIN that nobody acknowledged, perhaps when another process listens already; and one whose
+            // reset was not believed has been asked for another. What was sent meanwhile may have pinned the flow.
             end.at = at;
+            end.pinned |= view.pinned.is_some();
+            end.early &= early;
         }
         if guessed || again {
             return;
@@ -157,6 +166,7 @@ impl World {
             port,
             at,
             cause,
+            early,
             pinned: view.pinned.is_some(),
             state: state.map_or("", |s| s.name()),
         });

@@ -121,12 +121,15 @@ impl World {
         let bare = self.scenario.policy.protocol == Protocol::RequestResponse;
         let conn = self.truth.conns.get(&id);
         let died = self.restarts.iter().any(|(pod, died, _)| {
-            let at_death = |e: OwnerEnd| e.pod == *pod && e.at >= *died;
+            let at_death = |e: OwnerEnd| e.pod == *pod && e.at >= *died && !e.early;
             let heard = |c: &Conn| !bare && c.owner_end.is_some_and(at_death);
             self.truth.had_leg(*pod, id) && !conn.is_some_and(heard)
         });
         let had_leg = |pod: usize| self.truth.had_leg(pod, id);
-        let silent = bare && (0..self.pods.len()).any(|pod| self.unreachable[pod] && had_leg(pod));
+        let specs = &self.scenario.pod_links;
+        let cut = |pod: usize| specs[pod].iter().any(|s| !s.partitions.is_empty());
+        let silent = bare
+            && (0..self.pods.len()).any(|pod| (self.unreachable[pod] || cut(pod)) && had_leg(pod));
         died || silent
             || self
                 .flow_of(id)
