@@ -22,6 +22,8 @@ const KEYS_MAX: usize = 2;
 const INTERFACE_BYTES_MAX: usize = 15;
 /// Pods of one node: the size of the adopter's table of namespaces.
 const PODS_MAX: usize = 4096;
+/// Where the chart puts the node's name (downward API).
+const NODE_VARIABLE: &str = "NODE_NAME";
 /// Any permission of a key file for group or others.
 const OTHERS: u32 = 0o077;
 
@@ -40,6 +42,19 @@ pub struct Config {
     pub files: Vec<PathBuf>,
     pub log: Log,
     pub pin: PathBuf,
+    /// Which pods of the node shall have the adopter is asked from the API server.
+    pub discovery: Option<Discovery>,
+}
+
+/// How pods are discovered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discovery {
+    /// This node's name.
+    pub node: String,
+    /// How to reach the API server; without it as the Pod's ServiceAccount.
+    pub kubeconfig: Option<PathBuf>,
+    /// Where the node's processes are seen.
+    pub proc: PathBuf,
 }
 
 /// One live key.
@@ -90,6 +105,15 @@ struct RawConfig {
     #[serde(default)]
     log: Log,
     pin: Option<PathBuf>,
+    discovery: Option<RawDiscovery>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawDiscovery {
+    node: Option<String>,
+    kubeconfig: Option<PathBuf>,
+    proc: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -126,7 +150,12 @@ fn expected(field: &str) -> Option<&'static str> {
         }
         "netns" => "exactly one of {name: NAME}, {path: PATH} or {pid: NUMBER}",
         "pid" => "the number of a process",
-        "path" | "pin" => "an absolute path",
+        "path" | "pin" | "proc" => "an absolute path",
+        "discovery" => "{node: NAME, kubeconfig: FILE}, both of which can be left out in a Pod",
+        "node" => {
+            "the name of this node, or the environment variable NODE_NAME (the chart sets it)"
+        }
+        "kubeconfig" => "the path of a kubeconfig file",
         "name" => "a name of letters, digits, `-`, `.`, `_` (and `/` for pods)",
         "interface" => "the name of an interface in the pod, such as eth0",
         "control" | "listen" | "probes" => "an address and a port, such as 127.0.0.1:9901",
@@ -230,6 +259,10 @@ impl RawConfig {
                 format!("`{}` is not absolute", pin.display()),
             ));
         }
+        let discovery = match self.discovery {
+            Some(raw) => Some(raw.check(&refuse)?),
+            None => None,
+        };
         Ok(Config {
             keys,
             pods: check_pods(self.pods, refuse)?,
@@ -239,8 +272,45 @@ impl RawConfig {
             files,
             log: self.log,
             pin,
+            discovery,
         })
     }
+}
+
+impl RawDiscovery {
+    fn check(
+        self,
+        refuse: impl Fn(String, String) -> ConfigError,
+    ) -> Result<Discovery, ConfigError> {
+        let node = self.node.or_else(|| std::env::var(NODE_VARIABLE).ok());
+        let node = node.filter(|name| is_name(name, "")).ok_or_else(|| {
+            refuse(
+                "discovery.node".into(),
+                "it is not known which node this is".into(),
+            )
+        })?;
+        let proc = self.proc.unwrap_or_else(|| "/proc".into());
+        if !proc.is_absolute() {
+            let problem = format!("`{}` is not absolute", proc.display());
+            return Err(refuse("discovery.proc".into(), problem));
+        }
+        Ok(Discovery {
+            node,
+            kubeconfig: self.kubeconfig,
+            proc,
+        })
+    }
+}
+
+/// Whether a text is a name of Kubernetes or of `ip netns`, but for what else may be in it.
+fn is_name(name: &str, more: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 253
+        && name != "."
+        && name != ".."
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-._".contains(c) || more.contains(c))
 }
 
 /// The keys, the one to sign with first, and the files that were read.
@@ -274,7 +344,9 @@ fn read_keys(
         ));
     }
     let mut keys: Vec<EpochKey> = Vec::new();
-    for (at, KeyFile { epoch, file }) in list.iter().enumerate() {
+    // As those of the other fields, relative paths begin at the configuration's folder.
+    let paths: Vec<PathBuf> = list.iter().map(|key| folder.join(&key.file)).collect();
+    for (at, (KeyFile { epoch, .. }, file)) in list.iter().zip(&paths).enumerate() {
         if let Some(other) = keys.iter().position(|k| k.epoch % EPOCHS == epoch % EPOCHS) {
             return Err(refuse(
                 format!("keys[{at}].epoch"),
@@ -285,7 +357,7 @@ fn read_keys(
             .map_err(|e| refuse(format!("keys[{at}].file"), key_problem(file, &e)))?;
         keys.push(EpochKey { epoch: *epoch, key });
     }
-    Ok((keys, list.iter().map(|key| key.file.clone()).collect()))
+    Ok((keys, paths))
 }
 
 fn check_pods(
@@ -301,15 +373,6 @@ fn check_pods(
             ),
         ));
     }
-    let is_name = |name: &str, more: &str| {
-        !name.is_empty()
-            && name.len() <= 253
-            && name != "."
-            && name != ".."
-            && name
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "-._".contains(c) || more.contains(c))
-    };
     let mut names = HashMap::new();
     let mut places = HashMap::new();
     let mut pods = Vec::new();

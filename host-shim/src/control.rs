@@ -126,14 +126,14 @@ fn answer(request: &Request<Incoming>, control: &Control, paths: &[&str]) -> Res
     if path == "/readyz" {
         let (attached, all) = shim.attached();
         let text = format!("{attached} of {all} pods have the adopter\n");
-        // One broken pod must not take the node's shim out of service; none at all means that something is wrong here.
-        let ready = attached > 0 || all == 0;
-        let status = if ready {
-            StatusCode::OK
-        } else {
-            StatusCode::SERVICE_UNAVAILABLE
+        return match shim.unready() {
+            None => respond(StatusCode::OK, TEXT, text.into()),
+            Some(why) => respond(
+                StatusCode::SERVICE_UNAVAILABLE,
+                TEXT,
+                format!("{why}\n").into(),
+            ),
         };
-        return respond(status, TEXT, text.into());
     }
     let state = match shim.state() {
         Ok(state) => state,

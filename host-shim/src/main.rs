@@ -1,14 +1,16 @@
-//! The per-node daemon of Baton: keeps the adopter on the interfaces of the configured pods.
+//! The per-node daemon of Baton: keeps the adopter on the interfaces of the configured and discovered pods.
 //! Owns the command line only.
 
 mod config;
 mod control;
+mod discovery;
 mod logging;
 mod metrics;
 mod pods;
 mod preflight;
 mod run;
 mod shim;
+mod view;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::{path::PathBuf, process::ExitCode};
@@ -23,7 +25,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Keep the adopter on the interfaces of the configured pods until told to stop.
+    /// Keep the adopter on the interfaces of the configured and discovered pods until told to stop.
     Run(RunArgs),
     /// Say what this kernel and these network namespaces can do, what is missing and what to change.
     Preflight(PreflightArgs),

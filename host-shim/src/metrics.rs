@@ -1,6 +1,6 @@
 //! The state as Prometheus metrics. Names carry units and `_total`; labels come from fixed strings.
 
-use crate::shim::State;
+use crate::view::State;
 use baton_tls::{Reason, Server};
 use prometheus::{
     Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
@@ -35,7 +35,7 @@ pub fn text(state: &State, tls: Option<&Server>) -> prometheus::Result<Vec<u8>> 
     let pods = IntGaugeVec::new(
         Opts::new(
             "baton_shim_pods",
-            "Configured pods, by whether they have the adopter.",
+            "Pods of policies on this node, by whether they have the adopter.",
         ),
         &["state"],
     )?;

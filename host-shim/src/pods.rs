@@ -1,6 +1,10 @@
-//! One configured pod: whether it has the adopter, since when, why not, and when to try again. No I/O of its own.
+//! One pod, configured or discovered: where its adopter goes, whether it has it, why not, and when to try again. No I/O of
+//! its own.
 
-use crate::config::Pod;
+use crate::{
+    config::Pod,
+    discovery::{Place, Unfit, WantedPod},
+};
 use baton_adopter::{Attachment, Error};
 use std::time::{Duration, Instant};
 
@@ -8,23 +12,36 @@ use std::time::{Duration, Instant};
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 /// A pod that fails for long costs one attempt in this time.
 const RETRY_MOST: Duration = Duration::from_secs(15);
+/// For so long after the API server said something new of a discovered pod, its processes are looked for at each turn: the
+/// runtime needs a second or two between the first of them and the last.
+const EAGER_FOR: Duration = Duration::from_secs(10);
 
-/// A configured pod and its adopter.
+/// A pod and its adopter.
 #[derive(Debug)]
 pub struct PodState {
-    pub pod: Pod,
+    pub origin: Origin,
+    /// Where the adopter is, or where it was last tried.
+    pub place: Option<Place>,
     pub adopter: AdopterState,
+}
+
+/// Who said that the pod shall have it.
+#[derive(Debug)]
+pub enum Origin {
+    /// The configuration, with namespace and interface.
+    Configured(Pod),
+    /// The cluster.
+    Discovered {
+        wanted: WantedPod,
+        eager_until: Instant,
+    },
 }
 
 /// Whether the pod has the adopter.
 #[derive(Debug)]
 pub enum AdopterState {
     /// It can adopt.
-    Attached {
-        attachment: Attachment,
-        /// [`Netns::identity`](baton_adopter::Netns::identity) when it was attached.
-        identity: (u64, u64),
-    },
+    Attached(Attachment),
     /// It cannot, and another attempt is due.
     Failed {
         reason: String,
@@ -38,50 +55,109 @@ pub enum AdopterState {
 }
 
 impl PodState {
-    pub fn new(pod: Pod) -> Self {
+    pub fn configured(pod: Pod) -> Self {
+        Self::new(Origin::Configured(pod))
+    }
+
+    pub fn discovered(wanted: WantedPod, now: Instant) -> Self {
+        Self::new(Origin::Discovered {
+            wanted,
+            eager_until: now + EAGER_FOR,
+        })
+    }
+
+    fn new(origin: Origin) -> Self {
         Self {
-            pod,
+            origin,
+            place: None,
             adopter: AdopterState::New,
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        match &self.origin {
+            Origin::Configured(pod) => &pod.name,
+            Origin::Discovered { wanted, .. } => &wanted.name,
         }
     }
 
     pub fn attachment(&self) -> Option<&Attachment> {
         match &self.adopter {
-            AdopterState::Attached { attachment, .. } => Some(attachment),
+            AdopterState::Attached(attachment) => Some(attachment),
             _ => None,
         }
+    }
+
+    /// What the cluster says of it now. Something new is worth an attempt at once.
+    pub fn update(&mut self, news: WantedPod, now: Instant) {
+        if let Origin::Discovered {
+            wanted,
+            eager_until,
+        } = &mut self.origin
+            && *wanted != news
+        {
+            *wanted = news;
+            *eager_until = now + EAGER_FOR;
+            if let AdopterState::Failed { retry_at, .. } = &mut self.adopter {
+                *retry_at = now;
+            }
+        }
+    }
+
+    /// Whether it is looked for at each turn.
+    pub fn is_eager(&self, now: Instant) -> bool {
+        let Origin::Discovered {
+            wanted,
+            eager_until,
+        } = &self.origin
+        else {
+            return false;
+        };
+        wanted.obstacle.is_none() && now < *eager_until && self.attachment().is_none()
     }
 
     /// Whether an attempt is due.
     pub fn is_due(&self, now: Instant) -> bool {
         match &self.adopter {
-            AdopterState::Attached { .. } => false,
+            AdopterState::Attached(_) => false,
             AdopterState::Failed { retry_at, .. } => *retry_at <= now,
             AdopterState::New => true,
         }
     }
 
     /// Notes a failure. Returns whether it is a new one, worth a line in the log.
-    pub fn failed(&mut self, error: &Error, now: Instant) -> bool {
-        let text = error.to_string();
+    pub fn failed(&mut self, unfit: Unfit, now: Instant) -> bool {
         let (attempts, new) = match &self.adopter {
             AdopterState::Failed {
                 attempts, reason, ..
-            } => (attempts + 1, *reason != text),
+            } => (attempts.saturating_add(1), *reason != unfit.reason),
             _ => (1, true),
         };
-        self.adopter = AdopterState::Failed {
-            reason: text,
-            absent: matches!(
-                error,
-                Error::NetnsMissing { .. }
-                    | Error::InterfaceMissing { .. }
-                    | Error::NotEthernet { .. }
-            ),
-            attempts,
-            retry_at: now + backoff(attempts),
+        let retry_at = if self.is_eager(now) {
+            now
+        } else {
+            now + backoff(attempts)
         };
-        new
+        // What is only not there yet is no news: pods start.
+        let news = new && !(unfit.absent && matches!(self.origin, Origin::Discovered { .. }));
+        self.adopter = AdopterState::Failed {
+            reason: unfit.reason,
+            absent: unfit.absent,
+            attempts,
+            retry_at,
+        };
+        news
+    }
+}
+
+/// What a failure to attach means.
+pub fn unfit(error: &Error) -> Unfit {
+    Unfit {
+        reason: error.to_string(),
+        absent: matches!(
+            error,
+            Error::NetnsMissing { .. } | Error::InterfaceMissing { .. } | Error::NotEthernet { .. }
+        ),
     }
 }
 
@@ -100,6 +176,26 @@ fn backoff(attempts: u32) -> Duration {
 mod tests {
     use super::*;
     use baton_adopter::Netns;
+    use std::sync::Arc;
+
+    fn missing(what: &str) -> Unfit {
+        unfit(&Error::InterfaceMissing {
+            netns: "x".into(),
+            interface: what.into(),
+            present: "none".into(),
+        })
+    }
+
+    fn wanted(running: bool) -> WantedPod {
+        WantedPod {
+            name: "shop/web-0".into(),
+            pod: Arc::new(crate::discovery::NodePod {
+                running,
+                ..Default::default()
+            }),
+            obstacle: None,
+        }
+    }
 
     #[test]
     fn attempts_back_off_up_to_a_limit() {
@@ -112,22 +208,44 @@ mod tests {
 
     #[test]
     fn the_same_failure_is_new_only_once() {
-        let mut pod = PodState::new(Pod {
+        let mut pod = PodState::configured(Pod {
             name: "a".into(),
             netns: Netns::Pid(1),
             interface: "eth0".into(),
         });
         let now = Instant::now();
         assert!(pod.is_due(now));
-        let missing = |what: &str| Error::InterfaceMissing {
-            netns: "x".into(),
-            interface: what.into(),
-            present: "none".into(),
-        };
-        assert!(pod.failed(&missing("eth0"), now));
-        assert!(!pod.failed(&missing("eth0"), now));
-        assert!(pod.failed(&missing("eth1"), now));
+        assert!(pod.failed(missing("eth0"), now));
+        assert!(!pod.failed(missing("eth0"), now));
+        assert!(pod.failed(missing("eth1"), now));
         assert!(!pod.is_due(now));
         assert!(pod.is_due(now + RETRY_MOST));
+    }
+
+    #[test]
+    fn a_discovered_pod_is_tried_at_each_turn_for_a_while_after_news() {
+        let now = Instant::now();
+        let mut pod = PodState::discovered(wanted(false), now);
+        let absent = || Unfit {
+            reason: "not started".into(),
+            absent: true,
+        };
+        assert!(!pod.failed(absent(), now), "pods start: no line in the log");
+        assert!(pod.is_eager(now) && pod.is_due(now));
+        let later = now + EAGER_FOR;
+        assert!(!pod.is_eager(later));
+        pod.failed(absent(), later);
+        assert!(!pod.is_due(later));
+        pod.update(wanted(false), later);
+        assert!(!pod.is_due(later), "that was known");
+        pod.update(wanted(true), later);
+        assert!(pod.is_due(later) && pod.is_eager(later));
+        // An obstacle is not looked for again and again.
+        let hindered = WantedPod {
+            obstacle: Some("hostNetwork"),
+            ..wanted(true)
+        };
+        pod.update(hindered, later);
+        assert!(!pod.is_eager(later));
     }
 }

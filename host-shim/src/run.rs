@@ -3,6 +3,7 @@
 use crate::{
     config::Config,
     control::{self, Control, Door},
+    discovery::{WantedPod, watch},
     logging,
     shim::Shim,
 };
@@ -25,6 +26,8 @@ use tracing::{error, info, warn};
 
 /// How soon a pod that was made anew under the same name gets its adopter, and the least time between two attempts.
 const ATTEND_EVERY: Duration = Duration::from_millis(250);
+/// While a discovered pod starts: its adopter is there within this and what attaching takes (a millisecond).
+const ATTEND_EAGERLY: Duration = Duration::from_millis(20);
 /// An editor or a kubelet changes several files in a row; they are read when it is quiet.
 const SETTLE: Duration = Duration::from_millis(100);
 
@@ -82,13 +85,35 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
     }
     let mut attend = interval(ATTEND_EVERY);
     attend.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut watches = JoinSet::new();
+    let mut wanted = match &config.discovery {
+        Some(discovery) => {
+            let client = watch::client(discovery.kubeconfig.as_deref()).await?;
+            Some(watch::follow(&client, &discovery.node, &mut watches))
+        }
+        None => None,
+    };
     loop {
+        let eager = lock(&shim).is_eager(Instant::now());
         let because = tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             _ = attend.tick() => {
                 lock(&shim).attend(Instant::now());
                 continue;
+            }
+            _ = sleep(ATTEND_EAGERLY), if eager => {
+                lock(&shim).attend(Instant::now());
+                continue;
+            }
+            pods = news(wanted.as_mut()) => {
+                lock(&shim).want(pods, Instant::now());
+                continue;
+            }
+            Some(ended) = watches.join_next() => {
+                // A watch goes on for ever; what ended it is a bug, which shall not go unseen.
+                ended.context("discovery ended by a bug: please report it with the log")?;
+                anyhow::bail!("discovery ended, which it should not: please report it with the log");
             }
             _ = hangup.recv() => "SIGHUP",
             Some(()) = changes.recv() => {
@@ -112,6 +137,18 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
     lock(&shim)
         .stop()
         .context("not everything could be removed")
+}
+
+/// The next list of pods that shall have the adopter; never, where nobody is asked.
+async fn news(wanted: Option<&mut watch::Wanted>) -> Vec<WantedPod> {
+    if let Some(wanted) = wanted {
+        while wanted.changed().await.is_ok() {
+            if let Some(pods) = wanted.borrow_and_update().clone() {
+                return pods;
+            }
+        }
+    }
+    std::future::pending().await
 }
 
 fn lock(shim: &Mutex<Shim>) -> std::sync::MutexGuard<'_, Shim> {
@@ -162,6 +199,7 @@ fn reload(file: &Path, config: &mut Config, control: &Control, because: &str) {
         ("probes", next.probes != config.probes),
         ("log", next.log != config.log),
         ("pin", next.pin != config.pin),
+        ("discovery", next.discovery != config.discovery),
     ] {
         if fixed {
             warn!(

@@ -1,18 +1,23 @@
-//! The daemon's work without its loop: makes what is attached equal what is configured, and says what is.
+//! The daemon's work without its loop: makes what is attached equal what is configured and discovered, and says what is.
 
 use crate::{
-    config::{Config, Pod},
-    pods::{AdopterState, PodState},
+    config::Config,
+    discovery::{Place, Processes, Unfit, WantedPod, place},
+    pods::{AdopterState, Origin, PodState, unfit},
+    view::{PodView, State, by_name, named},
 };
-use baton_adopter::{Adopter, AttachmentId, Counters, EPOCHS, Error, Hook, Outcome};
-use serde::Serialize;
-use std::{collections::BTreeMap, collections::HashSet, time::Instant};
-use tracing::{info, warn};
+use baton_adopter::{Adopter, AttachmentId, EPOCHS, Error, Hook};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Instant,
+};
+use tracing::{error, info, warn};
 
-/// The loaded adopter and the pods of the last good configuration.
+/// The loaded adopter and the pods of the last good configuration and of the cluster.
 #[derive(Debug)]
 pub struct Shim {
-    adopter: Adopter,
+    /// Or why this node has none.
+    adopter: Result<Adopter, String>,
     pods: Vec<PodState>,
     started: Instant,
     swept: bool,
@@ -20,6 +25,15 @@ pub struct Shim {
     epochs: Vec<u8>,
     pub reloads: Reloads,
     attach_failures: u64,
+    discovery: Option<Discovery>,
+}
+
+/// What is needed to find pods.
+#[derive(Debug)]
+struct Discovery {
+    processes: Processes,
+    /// The API server has said once which pods there are.
+    listed: bool,
 }
 
 /// How often the configuration was read again.
@@ -29,57 +43,44 @@ pub struct Reloads {
     pub refused: u64,
 }
 
-/// What `/v1/state` shows.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct State {
-    pub version: &'static str,
-    pub kernel: String,
-    pub uptime_seconds: u64,
-    /// Those that are live in the kernel, which keeps them modulo 16; with the configured number where there is one.
-    pub key_epochs: Vec<u8>,
-    /// The configured one that dataplanes sign with. Pods answer with the key of the question.
-    pub signing_epoch: Option<u8>,
-    pub config_reloads: u64,
-    pub config_refusals: u64,
-    pub attach_failures: u64,
-    /// By outcome, all pods since the maps were made.
-    pub adoption_segments: BTreeMap<&'static str, u64>,
-    pub pods: Vec<PodView>,
-}
-
-/// One pod in [`State`].
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PodView {
-    pub name: String,
-    pub netns: String,
-    pub interface: String,
-    pub attached: bool,
-    /// `tcx` or `clsact`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hook: Option<&'static str>,
-    /// Why not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub attempts: Option<u32>,
-    /// By outcome, since it was attached.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub adoption_segments: Option<BTreeMap<&'static str, u64>>,
-}
-
 impl Shim {
-    /// Loads the adopter, or takes over the one that a predecessor left.
-    pub fn start(config: &Config) -> Result<Self, Error> {
-        let adopter = Adopter::load(Some(&config.pin))?;
-        if !adopter.reused_maps().is_empty() {
-            info!(maps = ?adopter.reused_maps(), "took over the maps of a predecessor");
+    /// Loads the adopter, or takes over the one that a predecessor left. Where pods are discovered, a kernel that cannot
+    /// have it is no reason to end: the policies shall say why these pods cannot adopt.
+    pub fn start(config: &Config) -> anyhow::Result<Self> {
+        let adopter = match Adopter::load(Some(&config.pin)) {
+            Ok(adopter) => Ok(adopter),
+            Err(problem @ Error::Load { .. }) if config.discovery.is_some() => {
+                error!(%problem, "no pod of this node can adopt");
+                Err(problem.to_string())
+            }
+            Err(problem) => return Err(problem.into()),
+        };
+        if let Ok(adopter) = &adopter {
+            if !adopter.reused_maps().is_empty() {
+                info!(maps = ?adopter.reused_maps(), "took over the maps of a predecessor");
+            }
+            if !adopter.replaced_maps().is_empty() {
+                warn!(
+                    maps = ?adopter.replaced_maps(),
+                    "a predecessor's maps have another layout; they begin empty"
+                );
+            }
         }
-        if !adopter.replaced_maps().is_empty() {
+        let discovery = match &config.discovery {
+            Some(discovery) => Some(Discovery {
+                processes: Processes::new(&discovery.proc).map_err(|error| {
+                    anyhow::anyhow!(
+                        "discovery: no processes can be seen in {}: {error}",
+                        discovery.proc.display()
+                    )
+                })?,
+                listed: false,
+            }),
+            None => None,
+        };
+        if discovery.as_ref().is_some_and(|d| !d.processes.sees_node()) {
             warn!(
-                maps = ?adopter.replaced_maps(),
-                "a predecessor's maps have another layout; they begin empty"
+                "the node's first process cannot be looked at: in a Pod, run with hostPID: true and CAP_SYS_PTRACE"
             );
         }
         let mut shim = Self {
@@ -90,6 +91,7 @@ impl Shim {
             epochs: Vec::new(),
             reloads: Reloads::default(),
             attach_failures: 0,
+            discovery,
         };
         shim.apply(config)?;
         Ok(shim)
@@ -98,89 +100,180 @@ impl Shim {
     /// Makes a configuration the current one. Keys first: an adopter without keys drops what it could adopt.
     pub fn apply(&mut self, config: &Config) -> Result<(), Error> {
         let wanted: HashSet<u8> = config.keys.iter().map(|k| k.epoch % EPOCHS).collect();
-        for key in &config.keys {
-            self.adopter.set_key(key.epoch, &key.key.0)?;
-        }
-        for epoch in self.adopter.live_epochs()? {
-            if !wanted.contains(&epoch) {
-                self.adopter.retire_key(epoch)?;
-                info!(epoch, "key epoch retired");
+        if let Ok(adopter) = &self.adopter {
+            for key in &config.keys {
+                adopter.set_key(key.epoch, &key.key.0)?;
+            }
+            for epoch in adopter.live_epochs()? {
+                if !wanted.contains(&epoch) {
+                    adopter.retire_key(epoch)?;
+                    info!(epoch, "key epoch retired");
+                }
             }
         }
         self.epochs = config.keys.iter().map(|k| k.epoch).collect();
         info!(epochs = ?self.epochs, "key epochs live");
-        let keep = |pod: &Pod| config.pods.iter().any(|p| p == pod);
-        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pods)
-            .into_iter()
-            .partition(|state| keep(&state.pod));
-        self.pods = kept;
-        // A renamed pod keeps its interface: its adopter is not taken off in between.
-        let moved: HashSet<_> = config
-            .pods
-            .iter()
-            .map(|p| (p.netns.clone(), p.interface.clone()))
-            .collect();
-        for state in gone {
-            if let AdopterState::Attached { attachment, .. } = state.adopter
-                && !moved.contains(&(state.pod.netns.clone(), state.pod.interface.clone()))
-            {
-                info!(pod = state.pod.name, "detaching: no longer configured");
-                if let Err(error) = self.adopter.detach(attachment) {
-                    warn!(pod = state.pod.name, %error, "not detached");
-                }
-            }
-        }
+        let gone = self.take(|state| match &state.origin {
+            Origin::Configured(pod) => !config.pods.contains(pod),
+            Origin::Discovered { .. } => false,
+        });
         for pod in &config.pods {
-            if !self.pods.iter().any(|state| state.pod == *pod) {
-                self.pods.push(PodState::new(pod.clone()));
+            let known =
+                |state: &PodState| matches!(&state.origin, Origin::Configured(p) if p == pod);
+            if !self.pods.iter().any(known) {
+                self.pods.push(PodState::configured(pod.clone()));
             }
         }
         self.swept = false;
         self.attend(Instant::now());
+        self.release(gone);
         Ok(())
+    }
+
+    /// Takes the pods that the cluster says shall have the adopter.
+    pub fn want(&mut self, wanted: Vec<WantedPod>, now: Instant) {
+        if let Some(discovery) = &mut self.discovery
+            && !discovery.listed
+        {
+            discovery.listed = true;
+            self.swept = false;
+        }
+        // A pod that was made anew under its name is another one.
+        let identity = |w: &WantedPod| (w.name.clone(), w.pod.uids.clone());
+        let mut news: BTreeMap<_, _> = wanted.into_iter().map(|w| (identity(&w), w)).collect();
+        let gone = self.take(|state| match &state.origin {
+            Origin::Configured(_) => false,
+            Origin::Discovered { wanted, .. } => !news.contains_key(&identity(wanted)),
+        });
+        for state in &mut self.pods {
+            if let Origin::Discovered { wanted, .. } = &state.origin
+                && let Some(update) = news.remove(&identity(wanted))
+            {
+                state.update(update, now);
+            }
+        }
+        let more = news.into_values().map(|w| PodState::discovered(w, now));
+        self.pods.extend(more);
+        self.attend(now);
+        self.release(gone);
+    }
+
+    /// Whether some pod is worth a look right away.
+    pub fn is_eager(&self, now: Instant) -> bool {
+        self.adopter.is_ok() && self.pods.iter().any(|state| state.is_eager(now))
+    }
+
+    fn take(&mut self, gone: impl Fn(&PodState) -> bool) -> Vec<PodState> {
+        self.pods.extract_if(.., |state| gone(state)).collect()
+    }
+
+    /// Takes the adopter off pods that shall not have it any more. A renamed pod keeps it: nothing is taken off in between.
+    fn release(&self, gone: Vec<PodState>) {
+        let Ok(adopter) = &self.adopter else {
+            return;
+        };
+        for state in gone {
+            let name = state.name().to_owned();
+            let AdopterState::Attached(attachment) = state.adopter else {
+                continue;
+            };
+            let id = attachment.id();
+            let kept = |other: &PodState| {
+                other.attachment().is_some_and(|a| a.id() == id) || other.place == state.place
+            };
+            if self.pods.iter().any(kept) {
+                continue;
+            }
+            info!(pod = name, "detaching: not wanted any more");
+            if let Err(error) = adopter.detach(attachment) {
+                warn!(pod = name, %error, "not detached");
+            }
+        }
     }
 
     /// Attaches what is due, and notices interfaces and namespaces that went away or were made anew.
     pub fn attend(&mut self, now: Instant) {
+        let adopter = match &self.adopter {
+            Ok(adopter) => adopter,
+            Err(why) => {
+                for state in self.pods.iter_mut().filter(|s| s.is_due(now)) {
+                    let reason = format!("no pod of its node can adopt: {why}");
+                    state.failed(
+                        Unfit {
+                            reason,
+                            absent: false,
+                        },
+                        now,
+                    );
+                }
+                return;
+            }
+        };
+        let mut looked = false;
         for state in &mut self.pods {
-            let lost = is_lost(state);
-            if lost {
+            if is_lost(state, self.discovery.as_mut()) {
                 warn!(
-                    pod = state.pod.name,
+                    pod = state.name(),
                     "its namespace or interface is gone or was made anew"
                 );
-                if let AdopterState::Attached { attachment, .. } =
-                    std::mem::replace(&mut state.adopter, AdopterState::New)
-                    && let Err(error) = self.adopter.detach(attachment)
+                let before = std::mem::replace(&mut state.adopter, AdopterState::New);
+                if let AdopterState::Attached(attachment) = before
+                    && let Err(error) = adopter.detach(attachment)
                 {
-                    warn!(pod = state.pod.name, %error, "not detached");
+                    warn!(pod = state.name(), %error, "not detached");
                 }
             }
             if !state.is_due(now) {
                 continue;
             }
-            // Asked first: if the name leads elsewhere in between, the next look finds out.
-            let identity = state.pod.netns.identity().unwrap_or_default();
-            match self.adopter.attach(&state.pod.netns, &state.pod.interface) {
-                Ok(attachment) => {
-                    info!(
-                        pod = state.pod.name,
-                        interface = state.pod.interface,
-                        hook = attachment.id().hook.name(),
-                        taken_over = attachment.taken_over(),
-                        "attached"
-                    );
-                    state.adopter = AdopterState::Attached {
-                        attachment,
-                        identity,
-                    };
+            let found = match (&state.origin, &mut self.discovery) {
+                (Origin::Configured(pod), _) => Ok(Place {
+                    netns: pod.netns.clone(),
+                    // Asked first: if the name leads elsewhere in between, the next look finds out.
+                    identity: pod.netns.identity().unwrap_or_default(),
+                    interface: pod.interface.clone(),
+                }),
+                (Origin::Discovered { wanted, .. }, Some(discovery)) => {
+                    if !std::mem::replace(&mut looked, true)
+                        && let Err(error) = discovery.processes.look(now)
+                    {
+                        warn!(%error, "the node's processes cannot be listed");
+                    }
+                    place::find(&mut discovery.processes, wanted)
                 }
-                Err(error) => {
-                    self.attach_failures += 1;
-                    if state.failed(&error, now) {
-                        warn!(pod = state.pod.name, %error, "not attached; will be tried again");
+                (Origin::Discovered { .. }, None) => continue,
+            };
+            let unfit = match found {
+                Ok(place) => {
+                    let attached = adopter.attach(&place.netns, &place.interface);
+                    let interface = place.interface.clone();
+                    state.place = Some(place);
+                    match attached {
+                        Ok(attachment) => {
+                            info!(
+                                pod = state.name(),
+                                interface,
+                                hook = attachment.id().hook.name(),
+                                taken_over = attachment.taken_over(),
+                                "attached"
+                            );
+                            state.adopter = AdopterState::Attached(attachment);
+                            continue;
+                        }
+                        Err(error) => {
+                            self.attach_failures += 1;
+                            unfit(&error)
+                        }
                     }
                 }
+                Err(unfit) => unfit,
+            };
+            let reason = unfit.reason.clone();
+            if state.failed(unfit, now) {
+                warn!(
+                    pod = state.name(),
+                    reason, "not attached; will be tried again"
+                );
             }
         }
         if !self.swept {
@@ -189,11 +282,15 @@ impl Shim {
     }
 
     /// Removes what a predecessor left and nobody wants. Waits while a pod's adopter may be among it: one that failed
-    /// for another reason than that there is nothing to be on.
+    /// for another reason than that there is nothing to be on, or one of which nothing is known yet.
     fn sweep(&self) -> bool {
+        let Ok(adopter) = &self.adopter else {
+            return true;
+        };
         let unsure =
             |state: &PodState| matches!(&state.adopter, AdopterState::Failed { absent: false, .. });
-        if self.pods.iter().any(unsure) {
+        let unlisted = self.discovery.as_ref().is_some_and(|d| !d.listed);
+        if unlisted || self.pods.iter().any(unsure) {
             return false;
         }
         let wanted: HashSet<AttachmentId> = self
@@ -201,11 +298,11 @@ impl Shim {
             .iter()
             .filter_map(|state| Some(state.attachment()?.id()))
             .collect();
-        match self.adopter.pinned() {
+        match adopter.pinned() {
             Ok(pinned) => {
                 for id in pinned.into_iter().filter(|id| !wanted.contains(id)) {
                     info!(attachment = %id, "removing what a predecessor left");
-                    if let Err(error) = self.adopter.detach_id(id) {
+                    if let Err(error) = adopter.detach_id(id) {
                         warn!(attachment = %id, %error, "not removed");
                     }
                 }
@@ -221,44 +318,40 @@ impl Shim {
     /// Takes the adopter off all pods and leaves nothing.
     pub fn stop(&mut self) -> Result<(), Error> {
         self.pods.clear();
-        self.adopter.unpin_all()
+        match &mut self.adopter {
+            Ok(adopter) => adopter.unpin_all(),
+            Err(_) => Ok(()),
+        }
     }
 
     /// The current state.
     pub fn state(&self) -> Result<State, Error> {
+        let adopter = self.adopter.as_ref().ok();
         let mut pods = Vec::new();
         for state in &self.pods {
-            let attachment = state.attachment();
-            let segments = attachment
-                .map(|a| self.adopter.counters_of_cookie(a.id().netns))
-                .transpose()?;
-            let (reason, attempts) = match &state.adopter {
-                AdopterState::Failed {
-                    reason, attempts, ..
-                } => (Some(reason.clone()), Some(*attempts)),
-                _ => (None, None),
+            let cookie = state.attachment().map(|a| a.id().netns);
+            let counters = match adopter.zip(cookie) {
+                Some((adopter, cookie)) => Some(adopter.counters_of_cookie(cookie)?),
+                None => None,
             };
-            pods.push(PodView {
-                name: state.pod.name.clone(),
-                netns: state.pod.netns.path().display().to_string(),
-                interface: state.pod.interface.clone(),
-                attached: attachment.is_some(),
-                hook: attachment.map(|a| a.id().hook.name()),
-                reason,
-                attempts,
-                adoption_segments: segments.map(|c| by_name(&c)),
-            });
+            pods.push(PodView::new(state, counters.as_ref()));
         }
+        let (live, segments) = match adopter {
+            Some(adopter) => (adopter.live_epochs()?, by_name(&adopter.counters()?)),
+            None => Default::default(),
+        };
         Ok(State {
             version: env!("CARGO_PKG_VERSION"),
             kernel: baton_adopter::kernel::release(),
             uptime_seconds: self.started.elapsed().as_secs(),
-            key_epochs: named(&self.adopter.live_epochs()?, &self.epochs),
+            unable: self.adopter.as_ref().err().cloned(),
+            key_epochs: named(&live, &self.epochs),
             signing_epoch: self.epochs.first().copied(),
             config_reloads: self.reloads.good,
             config_refusals: self.reloads.refused,
             attach_failures: self.attach_failures,
-            adoption_segments: by_name(&self.adopter.counters()?),
+            discovered: self.discovery.as_ref().map(|d| d.listed),
+            adoption_segments: segments,
             pods,
         })
     }
@@ -272,40 +365,64 @@ impl Shim {
             .count();
         (attached, self.pods.len())
     }
-}
 
-/// Live epochs, which are modulo 16, with the numbers that the configuration has for them.
-fn named(live: &[u8], configured: &[u8]) -> Vec<u8> {
-    let name = |live: &u8| configured.iter().find(|c| *c % EPOCHS == *live).copied();
-    live.iter()
-        .map(|live| name(live).unwrap_or(*live))
-        .collect()
+    /// Why this shim is not ready: nothing is known of the node's pods yet, none can adopt, or something is wrong here.
+    /// One broken pod must not take the node's shim out of service.
+    pub fn unready(&self) -> Option<String> {
+        if let Err(why) = &self.adopter {
+            return Some(why.clone());
+        }
+        if self.discovery.as_ref().is_some_and(|d| !d.listed) {
+            return Some("the API server has not told yet which pods there are".into());
+        }
+        // Pods that are only starting, or cannot have it for good, say nothing about the shim.
+        let wrong = |s: &PodState| match (&s.adopter, &s.origin) {
+            (AdopterState::Failed { absent, .. }, Origin::Discovered { wanted, .. }) => {
+                !absent && wanted.obstacle.is_none()
+            }
+            (AdopterState::Failed { .. }, Origin::Configured(_)) => true,
+            _ => false,
+        };
+        let (attached, all) = self.attached();
+        (attached == 0 && self.pods.iter().any(wrong))
+            .then(|| format!("{attached} of {all} pods have the adopter"))
+    }
 }
 
 /// Whether a pod has an adopter on an interface that is gone, or that its name leads to no more.
-fn is_lost(state: &PodState) -> bool {
-    let AdopterState::Attached {
-        attachment,
-        identity,
-    } = &state.adopter
-    else {
+fn is_lost(state: &mut PodState, discovery: Option<&mut Discovery>) -> bool {
+    let AdopterState::Attached(attachment) = &state.adopter else {
         return false;
     };
-    let pod = &state.pod;
-    if !attachment.alive() || !pod.netns.identity().is_ok_and(|now| now == *identity) {
+    if !attachment.alive() {
         return true;
+    }
+    let Some(place) = &mut state.place else {
+        return false;
+    };
+    let moved = !place
+        .netns
+        .identity()
+        .is_ok_and(|now| now == place.identity);
+    match (&state.origin, discovery) {
+        // That process ended. The namespace is another one's as well, or the pod is going: the link says so.
+        (Origin::Discovered { wanted, .. }, Some(discovery)) if moved => {
+            return match discovery.processes.member(&wanted.pod.uids) {
+                Some(other) if other.netns == place.identity => {
+                    place.netns = baton_adopter::Netns::Pid(other.pid);
+                    false
+                }
+                Some(_) => true,
+                None => false,
+            };
+        }
+        _ if moved => return true,
+        _ => {}
     }
     // A link knows when its interface goes; a filter does not, and must be looked for, which takes two threads.
     attachment.id().hook == Hook::Clsact
-        && !pod.netns.open().is_ok_and(|open| {
-            open.ifindex(&pod.interface)
+        && !place.netns.open().is_ok_and(|open| {
+            open.ifindex(&place.interface)
                 .is_ok_and(|index| index == attachment.id().ifindex)
         })
-}
-
-fn by_name(counters: &Counters) -> BTreeMap<&'static str, u64> {
-    counters
-        .iter()
-        .map(|(outcome, count): (Outcome, u64)| (outcome.name(), count))
-        .collect()
 }

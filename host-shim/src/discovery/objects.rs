@@ -1,0 +1,159 @@
+//! Objects of the API server as far as they matter here. Owns which fields are read at all: a Pod is some 10 KB of text, of
+//! which some 300 bytes are kept.
+
+use super::wanted::{Key, Labels, NodePod};
+use baton_crds::LoadBalancerPolicy;
+use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use serde::{Deserialize, Serialize};
+
+/// Annotation of a static Pod: what its control groups are named after.
+const STATIC_HASH: &str = "kubernetes.io/config.hash";
+
+/// A `LoadBalancerPolicy`, whatever else it holds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, kube::Resource)]
+#[resource(inherit = LoadBalancerPolicy)]
+pub struct Policy {
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PolicySpec,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PolicySpec {
+    target_ref: TargetRef,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct TargetRef {
+    name: String,
+}
+
+/// A Service.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, kube::Resource)]
+#[resource(inherit = v1::Service)]
+pub struct Service {
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: ServiceSpec,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ServiceSpec {
+    selector: Labels,
+}
+
+/// A Pod.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, kube::Resource)]
+#[resource(inherit = v1::Pod)]
+pub struct Pod {
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PodSpec,
+    #[serde(default)]
+    status: PodStatus,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodSpec {
+    host_network: bool,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct PodStatus {
+    phase: String,
+    #[serde(rename = "podIPs")]
+    pod_ips: Vec<PodIp>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct PodIp {
+    ip: String,
+}
+
+/// Namespace and name.
+pub fn key(metadata: &ObjectMeta) -> Key {
+    Key {
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+impl Policy {
+    /// The Service that it is about.
+    pub fn service(&self) -> String {
+        self.spec.target_ref.name.clone()
+    }
+}
+
+impl Service {
+    /// What it selects.
+    pub fn selector(&self) -> Labels {
+        self.spec.selector.clone()
+    }
+}
+
+impl Pod {
+    /// What matters of it.
+    pub fn fold(&self) -> NodePod {
+        let meta = &self.metadata;
+        let hash = meta.annotations.as_ref().and_then(|a| a.get(STATIC_HASH));
+        let ips = self.status.pod_ips.iter();
+        NodePod {
+            uids: meta.uid.iter().chain(hash).cloned().collect(),
+            labels: meta.labels.clone().unwrap_or_default(),
+            addresses: ips.filter_map(|ip| ip.ip.parse().ok()).collect(),
+            host_network: self.spec.host_network,
+            running: self.status.phase == "Running",
+            ended: matches!(self.status.phase.as_str(), "Succeeded" | "Failed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{from_value, json};
+
+    #[test]
+    fn what_matters_is_read() {
+        let pod: Pod = from_value(json!({
+            "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "labels": {"app": "web"},
+                         "annotations": {"kubernetes.io/config.hash": "h", "x": "y"}},
+            "spec": {"hostNetwork": true, "containers": [{"name": "c"}]},
+            "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]},
+        }))
+        .expect("a Pod");
+        let folded = pod.fold();
+        assert_eq!(folded.uids, ["u", "h"]);
+        assert_eq!(folded.addresses.len(), 2);
+        assert!(folded.host_network && folded.running && !folded.ended);
+        assert_eq!(key(&pod.metadata).name, "web-0");
+        let policy: Policy = from_value(json!({
+            "metadata": {"name": "p", "namespace": "shop"},
+            "spec": {"targetRef": {"kind": "Service", "name": "web"}, "from": "another version"},
+        }))
+        .expect("a policy");
+        assert_eq!(policy.service(), "web");
+        let service: Service =
+            from_value(json!({"metadata": {}, "spec": {"clusterIP": "None"}})).expect("a Service");
+        assert!(service.selector().is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_ended_says_so() {
+        for (phase, ended) in [("Pending", false), ("Succeeded", true), ("Failed", true)] {
+            let pod: Pod =
+                from_value(json!({"metadata": {}, "status": {"phase": phase}})).expect("a Pod");
+            assert_eq!(pod.fold().ended, ended, "{phase}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Where a Pod's adopter goes: the network namespace of one of its processes, and the interface that has its address.
+//!
+//! Owns what makes a place unfit and how that reads. Attaches nothing.
+
+use super::{Processes, WantedPod};
+use baton_adopter::{Netns, OpenNetns};
+use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
+use std::net::IpAddr;
+
+/// A namespace and an interface in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The namespace, by one of the Pod's processes.
+    pub netns: Netns,
+    /// Device and inode of the namespace.
+    pub identity: (u64, u64),
+    /// The Pod's end of its link to the node.
+    pub interface: String,
+}
+
+/// Why there is no place.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// For people, with what to change.
+    pub reason: String,
+    /// There is nothing yet that an adopter could be on.
+    pub absent: bool,
+}
+
+impl Unfit {
+    fn new(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            absent: false,
+        }
+    }
+}
+
+/// Looks for the place of a Pod among processes that were read just now.
+///
+/// # Errors
+/// There is none, or it is no good.
+pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfit> {
+    if let Some(obstacle) = wanted.obstacle {
+        return Err(Unfit::new(obstacle));
+    }
+    let Some(member) = processes.member(&wanted.pod.uids) else {
+        let reason = if wanted.pod.running {
+            "none of its processes is found in /proc: host-shim must run with hostPID: true on the Pod's node"
+        } else {
+            "it has no process yet: it is not started"
+        };
+        return Err(Unfit {
+            reason: reason.into(),
+            absent: !wanted.pod.running,
+        });
+    };
+    if wanted.pod.addresses.is_empty() && !processes.sees_node() {
+        // Without its address a namespace might be the node's, which a starting process is still in.
+        return Err(Unfit {
+            reason: "it has no address yet".into(),
+            absent: true,
+        });
+    }
+    if let Some(runtime) = member.sandbox {
+        return Err(Unfit::new(format!(
+            "it runs under {runtime}, whose TCP stack is its own: connections cannot be moved to it; use a runtimeClass of \
+             runc or crun"
+        )));
+    }
+    let netns = Netns::Pid(member.pid);
+    let open = netns
+        .open()
+        .map_err(|error| Unfit::new(error.to_string()))?;
+    if netns.identity().ok() != Some(member.netns) {
+        return Err(Unfit::new("its process ended just now"));
+    }
+    if syncookies_off(&open) {
+        return Err(Unfit::new(
+            "net.ipv4.tcp_syncookies is 0 in it, with which the kernel ignores adoptions: set it to 1, the default, or \
+             remove it from the Pod's securityContext.sysctls",
+        ));
+    }
+    Ok(Place {
+        interface: interface(&open, &wanted.pod.addresses)?,
+        netns,
+        identity: member.netns,
+    })
+}
+
+fn syncookies_off(open: &OpenNetns) -> bool {
+    let read = || std::fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies");
+    matches!(open.within(read), Ok(Ok(value)) if value.trim() == "0")
+}
+
+/// The interface that has one of the Pod's addresses; before these are known, the only one that has any.
+fn interface(open: &OpenNetns, addresses: &[IpAddr]) -> Result<String, Unfit> {
+    let there = match open.within(addresses_in_this_netns) {
+        Ok(Ok(there)) => there,
+        Ok(Err(error)) => return Err(Unfit::new(format!("its addresses cannot be read: {error}"))),
+        Err(error) => return Err(Unfit::new(error.to_string())),
+    };
+    choose(&there, addresses)
+}
+
+fn choose(there: &[(String, IpAddr)], addresses: &[IpAddr]) -> Result<String, Unfit> {
+    if addresses.is_empty() {
+        let first = there.first().map(|(name, _)| name);
+        return match first {
+            Some(first) if there.iter().all(|(name, _)| name == first) => Ok(first.clone()),
+            _ => Err(Unfit {
+                reason: "it has no address yet".into(),
+                absent: true,
+            }),
+        };
+    }
+    let found = there.iter().find(|(_, ip)| addresses.contains(ip));
+    found.map(|(name, _)| name.clone()).ok_or_else(|| {
+        let all: Vec<String> = there
+            .iter()
+            .map(|(name, ip)| format!("{name} {ip}"))
+            .collect();
+        let all = if all.is_empty() {
+            "none".to_owned()
+        } else {
+            all.join(", ")
+        };
+        let wanted: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        Unfit::new(format!(
+            "no interface in it has the Pod's address {}; there are: {all}",
+            wanted.join(" or ")
+        ))
+    })
+}
+
+/// Interfaces and their addresses that others can reach.
+fn addresses_in_this_netns() -> nix::Result<Vec<(String, IpAddr)>> {
+    let all = getifaddrs()?;
+    let usable = all.filter(|i| !i.flags.contains(InterfaceFlags::IFF_LOOPBACK));
+    let with_address = usable.filter_map(|i| {
+        let address = i.address?;
+        let ip = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+            (Some(v4), _) => IpAddr::V4(v4.ip()),
+            (_, Some(v6)) if !v6.ip().is_unicast_link_local() => IpAddr::V6(v6.ip()),
+            _ => return None,
+        };
+        Some((i.interface_name, ip))
+    });
+    Ok(with_address.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn there(pairs: &[(&str, &str)]) -> Vec<(String, IpAddr)> {
+        let parsed =
+            |(name, ip): &(&str, &str)| ((*name).to_owned(), ip.parse().expect("an address"));
+        pairs.iter().map(parsed).collect()
+    }
+
+    #[test]
+    fn the_interface_with_the_pods_address_is_taken() {
+        let two = there(&[
+            ("eth0", "10.0.0.5"),
+            ("net1", "192.168.0.5"),
+            ("net1", "fd00::5"),
+        ]);
+        let choose = |addresses: &[&str]| {
+            let parsed: Vec<IpAddr> = addresses.iter().map(|a| a.parse().expect("one")).collect();
+            super::choose(&two, &parsed)
+        };
+        assert_eq!(choose(&["192.168.0.5"]).as_deref(), Ok("net1"));
+        assert_eq!(choose(&["10.0.0.5", "fd00::9"]).as_deref(), Ok("eth0"));
+        let none = choose(&["10.0.0.6"]).expect_err("none");
+        assert!(
+            none.reason
+                .contains("10.0.0.6; there are: eth0 10.0.0.5, net1"),
+            "{none:?}"
+        );
+        assert!(!none.absent);
+        assert!(
+            choose(&[]).expect_err("two").absent,
+            "which of the two is not known yet"
+        );
+    }
+
+    #[test]
+    fn before_the_address_is_known_the_only_interface_is_taken() {
+        let one = there(&[("eth0", "10.0.0.5"), ("eth0", "fd00::5")]);
+        assert_eq!(choose(&one, &[]).as_deref(), Ok("eth0"));
+        assert!(choose(&[], &[]).expect_err("none").absent);
+    }
+}

@@ -1,0 +1,183 @@
+//! Follows policies, Services and the Pods of this node, and tells which Pods shall have the adopter.
+//!
+//! Owns the watches and nothing else; what goes wrong with them costs nothing that is attached. Reads three kinds and
+//! writes none.
+
+use super::{
+    objects::{self, Policy, Service},
+    wanted::{Change, Key, WantedPod, World},
+};
+use anyhow::Context;
+use futures_util::StreamExt;
+use kube::{
+    Api, Client, Resource,
+    config::{Config, KubeConfigOptions, Kubeconfig},
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event, watcher},
+    },
+};
+use serde::de::DeserializeOwned;
+use std::{collections::HashSet, fmt::Debug, path::Path, pin::pin, time::Duration};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+use tracing::{debug, info, warn};
+
+/// Objects in one page of a list.
+const PAGE: u32 = 500;
+/// Changes that may wait for the fold, which takes microseconds for each; more make the watches wait.
+const WAITING_MAX: usize = 1024;
+/// An API server that does not answer is asked again, not waited for.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// What the watches are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Policies,
+    Services,
+    Pods,
+}
+
+/// What the watches tell the fold.
+enum Told {
+    Change(Change),
+    /// All objects of that kind are known.
+    Listed(Kind),
+}
+
+/// The Pods that shall have the adopter; `None` before all three kinds were listed once.
+pub type Wanted = watch::Receiver<Option<Vec<WantedPod>>>;
+
+/// A client of the API server: that of the Pod's ServiceAccount, or of a file.
+///
+/// # Errors
+/// The file, or the ServiceAccount's, cannot be used.
+pub async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
+    let mut config = match kubeconfig {
+        Some(file) => {
+            let read = Kubeconfig::read_from(file);
+            let read = read.with_context(|| format!("discovery.kubeconfig {}", file.display()))?;
+            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+                .await
+                .with_context(|| format!("discovery.kubeconfig {}", file.display()))?
+        }
+        None => Config::infer().await.context(
+            "discovery: no API server is known: run in a Pod with a ServiceAccount, or give discovery.kubeconfig",
+        )?,
+    };
+    config.connect_timeout = Some(CONNECT);
+    Client::try_from(config).context("discovery: no client of the API server can be made")
+}
+
+/// Starts following; all ends when the set is dropped.
+pub fn follow(client: &Client, node: &str, tasks: &mut JoinSet<()>) -> Wanted {
+    let (tell, told) = mpsc::channel(WAITING_MAX);
+    let all = watcher::Config::default().page_size(PAGE);
+    let here = all.clone().fields(&format!("spec.nodeName={node}"));
+    let (api, t) = (Api::<Policy>::all(client.clone()), tell.clone());
+    let policy = |key, o: Option<&Policy>| Change::Policy(key, o.map(Policy::service));
+    tasks.spawn(watch(api, all.clone(), Kind::Policies, t, policy));
+    let (api, t) = (Api::<Service>::all(client.clone()), tell.clone());
+    let service = |key, o: Option<&Service>| Change::Service(key, o.map(Service::selector));
+    tasks.spawn(watch(api, all, Kind::Services, t, service));
+    let api = Api::<objects::Pod>::all(client.clone());
+    let pod = |key, o: Option<&objects::Pod>| Change::Pod(key, o.map(objects::Pod::fold));
+    tasks.spawn(watch(api, here, Kind::Pods, tell, pod));
+    let (publish, wanted) = watch::channel(None);
+    tasks.spawn(fold(told, publish));
+    wanted
+}
+
+/// Folds what is told, and publishes the outcome whenever nothing more waits.
+async fn fold(mut told: mpsc::Receiver<Told>, publish: watch::Sender<Option<Vec<WantedPod>>>) {
+    let mut world = World::default();
+    let mut listed = HashSet::new();
+    while let Some(first) = told.recv().await {
+        let mut news = false;
+        let mut next = Some(first);
+        while let Some(told_now) = next {
+            news |= match told_now {
+                Told::Change(change) => world.apply(change),
+                Told::Listed(kind) => listed.insert(kind),
+            };
+            next = told.try_recv().ok();
+        }
+        if news && listed.len() == 3 {
+            publish.send_if_modified(|current| {
+                let wanted = Some(world.wanted());
+                let changed = *current != wanted;
+                *current = wanted;
+                changed
+            });
+        }
+    }
+}
+
+/// Follows one kind for ever. Objects that went while the watch was down are told when a new list is complete.
+async fn watch<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    kind: Kind,
+    tell: mpsc::Sender<Told>,
+    change: fn(Key, Option<&K>) -> Change,
+) where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let mut known: HashSet<Key> = HashSet::new();
+    let mut listing: Option<HashSet<Key>> = None;
+    loop {
+        let mut events = pin!(watcher(api.clone(), config.clone()).default_backoff());
+        while let Some(event) = events.next().await {
+            let mut changes = Vec::new();
+            let mut complete = false;
+            match event {
+                Ok(Event::Init) => listing = Some(HashSet::new()),
+                Ok(Event::InitApply(object)) | Ok(Event::Apply(object)) => {
+                    let key = objects::key(object.meta());
+                    known.insert(key.clone());
+                    if let Some(listing) = &mut listing {
+                        listing.insert(key.clone());
+                    }
+                    changes.push(change(key, Some(&object)));
+                }
+                Ok(Event::InitDone) => {
+                    if let Some(listing) = listing.take() {
+                        let gone = known.extract_if(|key| !listing.contains(key));
+                        changes.extend(gone.map(|key| change(key, None)));
+                    }
+                    complete = true;
+                }
+                Ok(Event::Delete(object)) => {
+                    let key = objects::key(object.meta());
+                    known.remove(&key);
+                    changes.push(change(key, None));
+                }
+                Err(error) => {
+                    warn!(?kind, %error, "discovery: watching failed; what is attached stays, and it is tried again");
+                    if is_expired(&error) {
+                        debug!(?kind, "discovery: the watch begins anew");
+                        break;
+                    }
+                }
+            }
+            for change in changes {
+                if tell.send(Told::Change(change)).await.is_err() {
+                    return;
+                }
+            }
+            if complete {
+                info!(?kind, objects = known.len(), "discovery: all are known");
+                if tell.send(Told::Listed(kind)).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// The watcher would ask again and again for a version that the API server does not have any more.
+fn is_expired(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+}

@@ -1,0 +1,94 @@
+//! What `/v1/state` shows. Owns names and shape only.
+
+use crate::pods::{AdopterState, PodState};
+use baton_adopter::{Counters, EPOCHS, Outcome};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What `/v1/state` shows.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct State {
+    pub version: &'static str,
+    pub kernel: String,
+    pub uptime_seconds: u64,
+    /// Why no pod of this node can adopt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unable: Option<String>,
+    /// Those that are live in the kernel, which keeps them modulo 16; with the configured number where there is one.
+    pub key_epochs: Vec<u8>,
+    /// The configured one that dataplanes sign with. Pods answer with the key of the question.
+    pub signing_epoch: Option<u8>,
+    pub config_reloads: u64,
+    pub config_refusals: u64,
+    pub attach_failures: u64,
+    /// Whether the API server has told which pods shall have the adopter; nothing if nobody asks it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discovered: Option<bool>,
+    /// By outcome, all pods since the maps were made.
+    pub adoption_segments: BTreeMap<&'static str, u64>,
+    pub pods: Vec<PodView>,
+}
+
+/// One pod in [`State`].
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodView {
+    pub name: String,
+    /// Nothing before it is found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    pub attached: bool,
+    /// `tcx` or `clsact`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hook: Option<&'static str>,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+    /// By outcome, since it was attached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adoption_segments: Option<BTreeMap<&'static str, u64>>,
+}
+
+impl PodView {
+    /// With what it counted, if it has the adopter.
+    pub fn new(state: &PodState, counters: Option<&Counters>) -> Self {
+        let (reason, attempts) = match &state.adopter {
+            AdopterState::Failed {
+                reason, attempts, ..
+            } => (Some(reason.clone()), Some(*attempts)),
+            _ => (None, None),
+        };
+        let place = state.place.as_ref();
+        Self {
+            name: state.name().to_owned(),
+            netns: place.map(|p| p.netns.path().display().to_string()),
+            interface: place.map(|p| p.interface.clone()),
+            attached: state.attachment().is_some(),
+            hook: state.attachment().map(|a| a.id().hook.name()),
+            reason,
+            attempts,
+            adoption_segments: counters.map(by_name),
+        }
+    }
+}
+
+/// Live epochs, which are modulo 16, with the numbers that the configuration has for them.
+pub fn named(live: &[u8], configured: &[u8]) -> Vec<u8> {
+    let name = |live: &u8| configured.iter().find(|c| *c % EPOCHS == *live).copied();
+    live.iter()
+        .map(|live| name(live).unwrap_or(*live))
+        .collect()
+}
+
+/// Counters by the names of their outcomes.
+pub fn by_name(counters: &Counters) -> BTreeMap<&'static str, u64> {
+    counters
+        .iter()
+        .map(|(outcome, count): (Outcome, u64)| (outcome.name(), count))
+        .collect()
+}
