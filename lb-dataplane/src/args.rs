@@ -11,7 +11,12 @@ pub const CONTROL_DEFAULT: &str = "127.0.0.1:9900";
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command {
     /// Serve traffic until told to stop.
-    Run(PathBuf),
+    Run {
+        /// The configuration.
+        config: PathBuf,
+        /// How long connections go on after SIGTERM.
+        grace: Duration,
+    },
     /// Say whether a configuration is good.
     Check(PathBuf),
     /// Ask a running dataplane.
@@ -96,10 +101,18 @@ struct Raw {
 enum RawCommand {
     /// Serve traffic until SIGTERM or SIGINT
     ///
-    /// Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and, if the memory lock limit is small, CAP_IPC_LOCK.
+    /// Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF; for AF_XDP also CAP_PERFMON and, if the memory lock limit is small,
+    /// CAP_IPC_LOCK.
     /// The file is read again when it changes or on SIGHUP: policies, keys and the log level change
     /// without touching a connection; a bad file is refused and the last good one stays.
-    Run(File),
+    Run {
+        #[command(flatten)]
+        file: File,
+        /// After SIGTERM go on with the connections that there are for so long, but be ready for no new ones; a second
+        /// signal ends at once
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+        grace_seconds: u32,
+    },
     /// Say whether a configuration file is good, and if not, in which line and field
     Check(File),
     /// Is it working, and if not, why
@@ -222,7 +235,13 @@ pub fn parse() -> Command {
 impl From<RawCommand> for Command {
     fn from(raw: RawCommand) -> Self {
         match raw {
-            RawCommand::Run(file) => Self::Run(file.config),
+            RawCommand::Run {
+                file,
+                grace_seconds,
+            } => Self::Run {
+                config: file.config,
+                grace: Duration::from_secs(grace_seconds.into()),
+            },
             RawCommand::Check(file) => Self::Check(file.config),
             RawCommand::Status(ask) => Self::Ask(ask.about(Topic::Status)),
             RawCommand::Backends { ask, policy } => {
@@ -274,7 +293,10 @@ mod tests {
     fn arguments_become_commands() {
         assert_eq!(
             parse("lb-dataplane run --config a.yaml").expect("run"),
-            Command::Run("a.yaml".into())
+            Command::Run {
+                config: "a.yaml".into(),
+                grace: Duration::ZERO
+            }
         );
         assert_eq!(
             parse("lb-dataplane flows --policy p --limit 5 -o json --control [::1]:7")

@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod control;
 mod diagnosis;
+mod ending;
 mod health;
 mod logging;
 mod neighbour;
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
         ExitCode::from(code)
     };
     match args::parse() {
-        Command::Run(file) => match run::run(&file) {
+        Command::Run { config, grace } => match run::run(&config, grace) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => complain(&error, 1),
         },

@@ -12,6 +12,7 @@ use crate::{
         serve::{self, Door, Gates},
         snapshot::{Refusal, Snapshots},
     },
+    ending::Ending,
     health, logging, neighbour, preflight,
     worker::{Worker, WorkerFailure},
 };
@@ -39,11 +40,11 @@ use tracing::{error, info, warn};
 /// How long the worker has to end its loop: it looks at least every 500 ms.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT, and `grace` longer while there are connections.
 ///
 /// # Errors
 /// What kept it from starting or going on, in words for an admin.
-pub fn run(file: &Path) -> anyhow::Result<()> {
+pub fn run(file: &Path, grace: Duration) -> anyhow::Result<()> {
     let mut sources = Sources::default();
     let loaded = Loaded::read_noting(file, &mut sources)?;
     let level = logging::start(&loaded.config.log)?;
@@ -51,10 +52,16 @@ pub fn run(file: &Path) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the asynchronous runtime")?
-        .block_on(serve(file, loaded, sources, level))
+        .block_on(serve(file, loaded, sources, level, grace))
 }
 
-async fn serve(file: &Path, loaded: Loaded, sources: Sources, level: Level) -> anyhow::Result<()> {
+async fn serve(
+    file: &Path,
+    loaded: Loaded,
+    sources: Sources,
+    level: Level,
+    grace: Duration,
+) -> anyhow::Result<()> {
     // Before anything is attached: a signal during the start must end in order too.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -163,10 +170,18 @@ async fn serve(file: &Path, loaded: Loaded, sources: Sources, level: Level) -> a
         control,
         worker: worker.clone(),
     };
+    let mut ending: Option<Ending> = None;
     loop {
+        let control = Arc::clone(&reloader.control);
         tokio::select! {
-            _ = terminate.recv() => break,
+            _ = terminate.recv() => {
+                if grace.is_zero() || ending.is_some() {
+                    break;
+                }
+                ending = Some(Ending::begin(&control, grace));
+            }
             _ = interrupt.recv() => break,
+            () = over(ending, &control) => break,
             _ = hangup.recv() => reloader.reload().await,
             () = reloader.changed() => reloader.reload().await,
             end = &mut ended => return failed(end),
@@ -191,6 +206,14 @@ async fn serve(file: &Path, loaded: Loaded, sources: Sources, level: Level) -> a
         warn!("the packet worker did not end in time");
     }
     Ok(())
+}
+
+/// The end of an end that is under way; never, if none is.
+async fn over(ending: Option<Ending>, control: &Control) {
+    match ending {
+        Some(ending) => ending.over(control).await,
+        None => std::future::pending().await,
+    }
 }
 
 fn open_port(loaded: &Loaded, addresses: &[IpAddr]) -> anyhow::Result<Port> {

@@ -46,6 +46,45 @@ const POLICY: &str = "  - name: echo
 ";
 
 #[test]
+fn asked_to_end_it_is_not_ready_and_serves_what_it_has_until_that_ends() {
+    let lab = Lab::new();
+    echo(&lab, 8080);
+    lab.configure(POLICY);
+    let dataplane = lab.start_with(&["--grace-seconds", "600"]);
+    lab.wait("ready", "/readyz", |status, _| status == 200);
+    let mut stream = lab.client();
+    exchange(&mut stream, 1_000);
+    dataplane.signal("TERM");
+    lab.wait("not ready", "/readyz", |status, text| {
+        status == 503 && text.contains("asked to end")
+    });
+    // Who has not heard of that yet is served too.
+    exchange(&mut lab.client(), 1_000);
+    exchange(&mut stream, 1_000_000);
+    drop(stream);
+    assert_eq!(dataplane.ended(), Some(0));
+}
+
+#[test]
+fn a_second_signal_and_the_end_of_the_grace_period_end_it_with_connections() {
+    for (grace, again) in [("600", true), ("1", false)] {
+        let lab = Lab::new();
+        echo(&lab, 8080);
+        lab.configure(POLICY);
+        let dataplane = lab.start_with(&["--grace-seconds", grace]);
+        lab.wait("ready", "/readyz", |status, _| status == 200);
+        let mut stream = lab.client();
+        exchange(&mut stream, 1_000);
+        dataplane.signal("TERM");
+        if again {
+            lab.wait("not ready", "/readyz", |status, _| status == 503);
+            dataplane.signal("TERM");
+        }
+        assert_eq!(dataplane.ended(), Some(0));
+    }
+}
+
+#[test]
 fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
     let lab = Lab::new();
     echo(&lab, 8080);

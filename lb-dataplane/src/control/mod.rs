@@ -31,7 +31,10 @@ use metrics::Metrics;
 use serve::Gates;
 use snapshot::Snapshots;
 use std::{
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -65,6 +68,8 @@ pub struct Facts {
     pub key_epochs: Mutex<Vec<u8>>,
     /// Why the configuration file on disk is not in force, or what of it is not.
     pub config_problems: Mutex<Vec<String>>,
+    /// The process is asked to end and serves what is left.
+    pub ending: AtomicBool,
 }
 
 impl Facts {
@@ -75,6 +80,7 @@ impl Facts {
             started: Instant::now(),
             key_epochs: Mutex::new(key_epochs),
             config_problems: Mutex::new(Vec::new()),
+            ending: AtomicBool::new(false),
         }
     }
 }
@@ -89,6 +95,11 @@ impl Control {
     /// Why traffic should not be sent here yet; empty if it may.
     fn unready(&self) -> Vec<String> {
         let mut problems = Vec::new();
+        if self.facts.ending.load(Ordering::Relaxed) {
+            problems.push(
+                "it was asked to end and serves only the connections that are left".to_owned(),
+            );
+        }
         if !self.is_beating() {
             problems.push("the packet worker does not turn: it is stuck or has ended".to_owned());
         }
@@ -116,6 +127,12 @@ impl Control {
     /// Which key epoch signs.
     fn signing_epoch(&self) -> Option<u8> {
         self.facts.key_epochs.lock().ok()?.first().copied()
+    }
+
+    /// Client connections at this moment; nothing if the worker does not answer.
+    pub async fn flows(&self) -> Option<u64> {
+        let report = self.worker.report().await.ok()?;
+        Some(report.state.policies.iter().map(|p| p.flows).sum())
     }
 
     /// The worker's report with what only the binary knows.

@@ -102,12 +102,17 @@ impl Lab {
     }
 
     pub fn start(&self) -> Dataplane {
+        self.start_with(&[])
+    }
+
+    pub fn start_with(&self, arguments: &[&str]) -> Dataplane {
         let log = File::create(self.folder.join("log")).expect("a log");
         let child = self.within("d", || {
             Command::new(env!("CARGO_BIN_EXE_lb-dataplane"))
                 .arg("run")
                 .arg("--config")
                 .arg(self.file())
+                .args(arguments)
                 .stderr(log)
                 .stdout(Stdio::null())
                 .spawn()
@@ -221,8 +226,12 @@ impl Dataplane {
         assert!(status.success());
     }
 
-    pub fn end(mut self) -> Option<i32> {
+    pub fn end(self) -> Option<i32> {
         self.signal("TERM");
+        self.ended()
+    }
+
+    pub fn ended(mut self) -> Option<i32> {
         let deadline = Instant::now() + DEADLINE;
         loop {
             if let Some(status) = self.0.try_wait().expect("its status") {

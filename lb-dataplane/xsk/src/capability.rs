@@ -11,6 +11,8 @@ pub enum Missing {
     CapNetAdmin,
     /// Loading programs and making maps.
     CapBpf,
+    /// Loading programs that compute with packet pointers, as those of AF_XDP do.
+    CapPerfmon,
     /// Locking more memory than RLIMIT_MEMLOCK allows; the limit in bytes.
     Memlock(u64),
 }
@@ -23,6 +25,9 @@ impl fmt::Display for Missing {
                 f.write_str("CAP_NET_ADMIN (to attach the steering program to the interface)")
             }
             Self::CapBpf => f.write_str("CAP_BPF (to load the steering program)"),
+            Self::CapPerfmon => {
+                f.write_str("CAP_PERFMON (without it the kernel refuses the XDP program)")
+            }
             Self::Memlock(limit) => write!(
                 f,
                 "locked memory (RLIMIT_MEMLOCK is {limit} bytes and there is no CAP_IPC_LOCK)"
@@ -52,7 +57,8 @@ const MEMLOCK_WANTED_BYTES: u64 = 16 << 20;
 
 /// What is missing for packet I/O in the calling thread; empty if nothing.
 ///
-/// `Memlock` matters for AF_XDP only, and only with rings near the default sizes; the others for every mode.
+/// `CapPerfmon` and `Memlock` matter for AF_XDP only, the latter only with rings near the default sizes; the others for
+/// every mode.
 #[must_use]
 pub fn probe_capabilities() -> Vec<Missing> {
     use rustix::thread::CapabilitySet as Set;
@@ -71,6 +77,9 @@ pub fn probe_capabilities() -> Vec<Missing> {
     if !effective.intersects(Set::BPF | Set::SYS_ADMIN) {
         missing.push(Missing::CapBpf);
     }
+    if !effective.intersects(Set::PERFMON | Set::SYS_ADMIN) {
+        missing.push(Missing::CapPerfmon);
+    }
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     if let Some(limit) = limit
         && limit < MEMLOCK_WANTED_BYTES
@@ -81,9 +90,14 @@ pub fn probe_capabilities() -> Vec<Missing> {
     missing
 }
 
+/// Whether the verifier takes programs that add to packet pointers (Linux 5.8: `bpf_allow_ptr_leaks`).
+pub(crate) fn may_compute_with_packets() -> bool {
+    !probe_capabilities().contains(&Missing::CapPerfmon)
+}
+
 /// What is missing for every mode.
 pub(crate) fn missing_for_any_mode() -> Option<MissingList> {
     let mut missing = probe_capabilities();
-    missing.retain(|m| !matches!(m, Missing::Memlock(_)));
+    missing.retain(|m| !matches!(m, Missing::CapPerfmon | Missing::Memlock(_)));
     (!missing.is_empty()).then_some(MissingList(missing))
 }

@@ -3,7 +3,7 @@
 //! Owns the choice of the mode and nothing else; [`crate::xdp`] and [`crate::packet`] do the work. Knows no flows.
 
 use crate::{
-    capability,
+    capability::{self, Missing, MissingList},
     config::{Config, ETHERNET_BYTES, Mode, Steering},
     error::OpenError,
     frames::FrameAccount,
@@ -114,6 +114,10 @@ impl Port {
             }
             let opened = match mode {
                 Mode::Packet => PacketPort::open(config, steering, &interface).map(Inner::Packet),
+                // Said in our words: the verifier's are a page about registers.
+                Mode::Native | Mode::Generic if !capability::may_compute_with_packets() => {
+                    Err(OpenError::Missing(MissingList(vec![Missing::CapPerfmon])))
+                }
                 Mode::Native | Mode::Generic => {
                     XdpPort::open(config, steering, &interface, *mode).map(Inner::Xdp)
                 }

@@ -343,10 +343,15 @@ fn errors_say_what_to_change() {
 fn a_missing_capability_is_named() {
     use rustix::thread::{CapabilitySet as Set, capabilities, set_capabilities};
     let lab = Lab::new();
-    for (dropped, name) in [
-        (Set::NET_RAW, "CAP_NET_RAW"),
-        (Set::NET_ADMIN, "CAP_NET_ADMIN"),
-        (Set::BPF | Set::SYS_ADMIN, "CAP_BPF"),
+    for (dropped, name, mode) in [
+        (Set::NET_RAW, "CAP_NET_RAW", ModeChoice::Auto),
+        (Set::NET_ADMIN, "CAP_NET_ADMIN", ModeChoice::Auto),
+        (Set::BPF | Set::SYS_ADMIN, "CAP_BPF", ModeChoice::Auto),
+        (
+            Set::PERFMON | Set::SYS_ADMIN,
+            "CAP_PERFMON",
+            ModeChoice::Native,
+        ),
     ] {
         // Capabilities belong to the thread, which ends here.
         let message = lab.in_port(|| {
@@ -354,7 +359,7 @@ fn a_missing_capability_is_named() {
             sets.effective.remove(dropped);
             set_capabilities(None, sets).expect("giving up is allowed");
             assert_eq!(baton_xsk::probe_capabilities().len(), 1);
-            let result = Port::open(&config(ModeChoice::Auto), &steering());
+            let result = Port::open(&config(mode), &steering());
             result.err().expect("an error").to_string()
         });
         assert!(message.contains(name), "{message}");
