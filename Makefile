@@ -10,16 +10,20 @@ MIGRATIONS ?= 1000000
 CI := --profile ci
 PURE := -p baton-packet -p baton-api -p baton-guard -p baton-engine -p baton-model -p baton-sim \
         -p baton-index -p baton-crds -p baton-push -p baton-tls -p baton-operator
+# The platform that images are for: this machine's.
+TRIPLE = $(shell rustc -vV | sed -n 's/^host: //p')
+TRIPLE_VARIABLE = $(shell echo $(TRIPLE) | tr a-z- A-Z_)
 ROOT := -p baton-xsk -p baton-adopter -p host-shim -p lb-dataplane -p baton-lab -p baton-demo
 # With the features of the whole workspace, so that nothing is built twice.
 NS := $(CARGO) test $(CI) --workspace --test ns
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-ns lint deny \
-        generate bench-engine bench-compare bench-migration bench-rescue fuzz clean
+.PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-ns e2e-cluster \
+        images lint deny \
+        generate bench-engine bench-compare bench-migration bench-rescue bench-operator fuzz clean
 
 help: ## Show this menu
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install what build, demo and tests need (Debian packages, Rust)
 	@tools/setup.sh
@@ -59,6 +63,9 @@ test-api: setup ## The custom resources and the operator against a real kube-api
 	$(CARGO) build $(CI) -p baton-operator -p lb-dataplane
 	$(CARGO) test $(CI) -p baton-operator-tests -- --nocapture
 
+e2e-cluster: setup ## The real cluster that e2e tests run in: one node, two nodes, removal (root; slow the first time)
+	$(CARGO) test $(CI) -p baton-cluster --test cluster -- --nocapture --test-threads=1
+
 test-ns: setup ## Namespace tests with real nginx and redis
 	$(CARGO) build $(CI) --workspace --bins
 	$(NS) -- --test-threads=1
@@ -66,6 +73,12 @@ test-ns: setup ## Namespace tests with real nginx and redis
 lint: ## Formatting and clippy, warnings refused
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(CI) --workspace --all-targets -- -D warnings
+
+images: setup ## Container images with static programs as OCI archives in target/images, no Docker, no registry
+	CARGO_TARGET_$(TRIPLE_VARIABLE)_RUSTFLAGS="-C target-feature=+crt-static" \
+	    $(CARGO) build --release --target $(TRIPLE) -p lb-dataplane -p host-shim -p baton-operator
+	$(CARGO) run --release -p baton-images -- --programs target/$(TRIPLE)/release \
+	    --revision "$$(git rev-parse HEAD 2>/dev/null)"
 
 deny: ## Licences, sources and duplicate crates (installs cargo-deny)
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
@@ -93,6 +106,11 @@ bench-migration: build ## What a migrated request costs; report in target/bench
 bench-rescue: setup ## What killed, frozen and draining pods cost their clients: the figures behind those namespace tests
 	$(CARGO) build $(CI) --workspace --bins
 	$(NS) -- --test-threads=1 --nocapture rescue posts drain:: silence closes
+
+bench-operator: setup ## The operator with 5,000 policies and 50,000 endpoints: memory, start, delay, from manifests and a kube-apiserver
+	$(CARGO) build --release -p baton-operator
+	BATON_BIN_DIR=$(CURDIR)/target/release BATON_SCALE_POLICIES=5000 \
+	    $(CARGO) test $(CI) -p baton-operator-tests --test scale -- --test-threads=1 --nocapture
 
 fuzz: ## Longer fuzzing: ITERATIONS inputs for each target, three minutes each at most
 	BOLERO_RANDOM_ITERATIONS=$(ITERATIONS) BOLERO_RANDOM_TEST_TIME_MS=180000 $(CARGO) test $(CI) --no-fail-fast \

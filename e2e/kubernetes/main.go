@@ -1,6 +1,7 @@
 // Command kubernetes is the Kubernetes control plane that Baton's tests run against: kube-apiserver, etcd,
 // kube-controller-manager and kubectl in one binary, so that one build gives all. The first argument says which of them
-// this process is.
+// this process is. With the build tag `node` the binary is also what makes a cluster of it: kube-scheduler, kubelet and
+// kube-proxy.
 //
 // It owns nothing of Baton, and nothing of Baton is in it: the servers are Kubernetes' and etcd's own code with their own
 // flags. What it adds is that each of them ends when its standard input closes, and may remove a folder then: a test
@@ -50,7 +51,9 @@ func main() {
 	case "etcd-compact":
 		command = newCompactCommand()
 	default:
-		usage()
+		if command = nodeCommand(os.Args[0]); command == nil {
+			usage()
+		}
 	}
 	if os.Getenv(endWithStdin) != "" {
 		go func() {
@@ -65,6 +68,6 @@ func main() {
 }
 
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: kubernetes kube-apiserver|etcd|etcd-compact|kube-controller-manager|kubectl [arguments]")
+	fmt.Fprintln(os.Stderr, "usage: kubernetes kube-apiserver|etcd|etcd-compact|kube-controller-manager|kubectl"+nodeNames+" [arguments]")
 	os.Exit(2)
 }

@@ -175,10 +175,12 @@ impl ApiServer {
             ..Default::default()
         };
         let accounts: Api<ServiceAccount> = Api::namespaced(client, &name);
-        accounts
-            .create(&PostParams::default(), &account)
-            .await
-            .context("making the default ServiceAccount")?;
+        match accounts.create(&PostParams::default(), &account).await {
+            Ok(_) => {}
+            // The controllers run and were faster.
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(e) => return Err(e).context("making the default ServiceAccount"),
+        }
         Ok(Namespace { name })
     }
 }

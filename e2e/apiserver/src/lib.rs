@@ -1,6 +1,6 @@
-//! A real Kubernetes API server for tests: kube-apiserver and etcd, built once from the Go module `e2e/kubernetes`.
+//! A real Kubernetes API server for tests: kube-apiserver and etcd, of the binary that `e2e/kubernetes` builds once.
 //!
-//! Owns: building and caching that binary, the servers' processes, certificates and data, clients that speak as one
+//! Owns: the servers' processes, certificates and data, clients that speak as one
 //! ServiceAccount each, and removing all of it. Never touches a cluster that it did not start, and knows nothing of
 //! Baton's own resources.
 //!
@@ -15,11 +15,11 @@ mod access;
 mod certificates;
 mod folder;
 mod process;
-mod program;
 mod server;
 
 pub use access::{Identity, Namespace};
-pub use program::program;
+pub use baton_kubernetes::program;
+pub use process::memory_bytes;
 pub use server::ApiServer;
 
 use std::{
@@ -54,7 +54,7 @@ pub fn own() -> Option<ApiServer> {
 }
 
 fn start_or_say() -> Option<ApiServer> {
-    if !program::can_be_had() {
+    if !baton_kubernetes::can_be_had() {
         let what = "NOT TESTED against a real API server: this machine has no Go 1.26 or newer (`make setup` installs it)";
         assert!(
             !std::env::var("CI").is_ok_and(|ci| ci == "true"),

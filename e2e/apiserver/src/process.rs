@@ -100,6 +100,8 @@ impl Process {
                         self.tail()
                     )));
                 }
+                // A pause between two looks, whose end is the condition or the deadline: a server has no way to tell that it
+                // listens.
                 Err(_) => thread::sleep(LOOK_INTERVAL),
             }
         }
@@ -149,4 +151,19 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Memory of a process in bytes, as a field of `/proc/PID/status` says: `VmRSS` now, `VmHWM` at most so far.
+///
+/// # Errors
+/// If it has ended, or there is no such field.
+pub fn memory_bytes(pid: u32, field: &str) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).with_context(|| path.clone())?;
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let kib = value
+        .and_then(|value| value.trim().strip_suffix(" kB"))
+        .with_context(|| format!("{path} has no {field}"))?;
+    Ok(kib.parse::<u64>()? * 1024)
 }

@@ -8,15 +8,14 @@ use crate::{
     access::{self, Identity},
     certificates::Certificates,
     folder::Folder,
-    process::Process,
-    program::program,
+    process::{self, Process},
 };
 use anyhow::{Context, Result, bail};
+use baton_kubernetes::program;
 use rustix::net::{
     AddressFamily, SocketAddrV4, SocketType, bind, getsockname, socket_with, sockopt,
 };
 use std::{
-    fs,
     net::Ipv4Addr,
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::{Path, PathBuf},
@@ -205,7 +204,8 @@ impl ApiServer {
             .as_ref()
             .context("kube-apiserver is stopped")?
             .id();
-        Ok((resident_bytes(api)?, resident_bytes(self.etcd.id())?))
+        let resident = |id| process::memory_bytes(id, "VmRSS");
+        Ok((resident(api)?, resident(self.etcd.id())?))
     }
 
     /// Writes a kubeconfig for `identity` that only this user can read. It lives as long as the server.
@@ -304,14 +304,4 @@ fn reserve_port() -> Result<(OwnedFd, u16)> {
     bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).context("taking a port")?;
     let address: SocketAddrV4 = getsockname(&socket)?.try_into().context("the port taken")?;
     Ok((socket, address.port()))
-}
-
-fn resident_bytes(id: u32) -> Result<u64> {
-    let path = format!("/proc/{id}/status");
-    let status = fs::read_to_string(&path).with_context(|| path.clone())?;
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-    let kib = line
-        .and_then(|l| l.trim().strip_suffix(" kB"))
-        .with_context(|| format!("{path} has no VmRSS"))?;
-    Ok(kib.parse::<u64>()? * 1024)
 }

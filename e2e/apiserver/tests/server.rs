@@ -10,7 +10,7 @@ use kube::{
 };
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
@@ -19,6 +19,8 @@ use std::{
 
 /// For what takes a second on an idle machine.
 const DEADLINE: Duration = Duration::from_secs(60);
+/// Time between two looks at what nothing tells.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 fn config_map(name: &str) -> ConfigMap {
     let metadata = ObjectMeta {
@@ -146,8 +148,8 @@ fn a_killed_test_process_leaves_no_server_and_no_folder() -> Result<()> {
     if std::env::var_os(KILLED).is_some() {
         let server = own().expect("the parent has found Go");
         println!("folder {}", server.folder().display());
-        // Until the parent kills this process.
-        thread::sleep(DEADLINE);
+        // Until the parent kills this process; if the parent itself goes, standard input ends.
+        io::stdin().read_to_end(&mut Vec::new())?;
         return Ok(());
     }
     if shared().is_none() {
@@ -160,6 +162,7 @@ fn a_killed_test_process_leaves_no_server_and_no_folder() -> Result<()> {
             "--nocapture",
         ])
         .env(KILLED, "1")
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -180,7 +183,8 @@ fn a_killed_test_process_leaves_no_server_and_no_folder() -> Result<()> {
             "left behind: {left:?}, folder: {}",
             folder.exists()
         );
-        thread::sleep(Duration::from_millis(20));
+        // The servers are nobody's children by now: nothing tells when they have ended and their folder is gone.
+        thread::sleep(LOOK_INTERVAL);
     }
     Ok(())
 }

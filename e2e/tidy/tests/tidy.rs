@@ -58,7 +58,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("baton-adopter", &[]),
-    ("host-shim", &["baton-adopter", "baton-config", "baton-tls"]),
+    (
+        "host-shim",
+        &["baton-adopter", "baton-config", "baton-crds", "baton-tls"],
+    ),
     ("baton-config", &["baton-tls"]),
     ("baton-tls", &[]),
     ("baton-crds", &["baton-api", "baton-config"]),
@@ -75,7 +78,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "baton-tls",
         ],
     ),
-    ("baton-apiserver", &[]),
+    ("baton-kubernetes", &[]),
+    ("baton-apiserver", &["baton-kubernetes"]),
+    ("baton-images", &[]),
+    ("baton-cluster", &["baton-images", "baton-kubernetes"]),
     (
         "baton-operator-tests",
         &["baton-apiserver", "baton-api", "baton-crds", "baton-tls"],

@@ -1,9 +1,11 @@
-//! The binary of Kubernetes' control plane: built from `e2e/kubernetes` by Go once, kept in the user's cache.
+//! The binary of Kubernetes: built from `e2e/kubernetes` by Go once, kept in the user's cache. It comes in two variants:
+//! the control plane alone, and with what a node runs, which takes longer to build and serves for both.
 //!
-//! Owns the cache's folder and its lock. The name of a cached binary holds a hash of all that it is built from, so a
+//! Owns the cache's folder, its lock, and finding a Go that is new enough. Starts no server. The name of a cached binary holds a hash of all that it is built from, so a
 //! change of the pinned version builds anew and going back finds the old one.
 
-use crate::say;
+#![forbid(unsafe_code)]
+
 use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -11,30 +13,78 @@ use std::{
     env,
     fs::{self, File},
     hash::Hasher,
+    io::{self, Write},
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
 };
 
-/// The Go module in this repository.
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../kubernetes");
+/// The Go module, in this crate's folder.
+const SOURCE: &str = env!("CARGO_MANIFEST_DIR");
 /// The minor version of Go that go.mod asks for. An older Go that may fetch a newer one (GOTOOLCHAIN=auto) does so when it
 /// is called in that folder, and says the newer one's version.
 const GO_MINOR_MIN: u32 = 26;
-/// Cached binaries beyond this many are removed, oldest first: each is some 150 MB, and two branches may differ.
-const CACHED_MAX: usize = 3;
+/// Cached binaries beyond this many are removed, oldest first: each is some 150 MB, and two branches of two variants each
+/// may differ.
+const CACHED_MAX: usize = 4;
 
-/// Whether the binary is there or can be built.
-pub(crate) fn can_be_had() -> bool {
-    cached().is_ok_and(|path| path.is_file()) || go().is_some()
+/// What the binary can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Variant {
+    /// kube-apiserver, etcd, kube-controller-manager, kubectl.
+    ControlPlane,
+    /// These, and kube-scheduler, kubelet, kube-proxy.
+    Node,
 }
 
-/// The path of the binary; builds it if it is not cached, which takes minutes and is said on standard error.
+impl Variant {
+    /// The part of the cached file's name before the hash.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::ControlPlane => "kubernetes-",
+            Self::Node => "kubernetes-node-",
+        }
+    }
+
+    /// Arguments of `go build` that choose it.
+    fn tags(self) -> &'static [&'static str] {
+        match self {
+            Self::ControlPlane => &[],
+            Self::Node => &["-tags", "node"],
+        }
+    }
+}
+
+/// Whether the binary is there or can be built.
+#[must_use]
+pub fn can_be_had() -> bool {
+    let there = |variant| cached(variant).is_ok_and(|path| path.is_file());
+    there(Variant::ControlPlane) || there(Variant::Node) || go().is_some()
+}
+
+/// The path of a binary that is the control plane; builds it if it is not cached, which takes minutes and is said on
+/// standard error.
 ///
 /// # Errors
 /// If there is no Go or the build fails, with what Go said.
 pub fn program() -> Result<PathBuf> {
-    let target = cached()?;
+    let node = cached(Variant::Node)?;
+    if node.is_file() {
+        return Ok(node);
+    }
+    have(Variant::ControlPlane)
+}
+
+/// The path of a binary that is the control plane and all that a node runs; builds it as [`program`] does.
+///
+/// # Errors
+/// As [`program`].
+pub fn node_program() -> Result<PathBuf> {
+    have(Variant::Node)
+}
+
+fn have(variant: Variant) -> Result<PathBuf> {
+    let target = cached(variant)?;
     if target.is_file() {
         return Ok(target);
     }
@@ -45,20 +95,23 @@ pub fn program() -> Result<PathBuf> {
     let lock = File::create(&lock_path).with_context(|| lock_path.display().to_string())?;
     flock(&lock, FlockOperation::LockExclusive).context("locking the cache")?;
     if !target.is_file() {
-        build(&target)?;
+        build(variant, &target)?;
         remove_old(folder)?;
     }
     Ok(target)
 }
 
 /// Where the binary for this source is or will be.
-fn cached() -> Result<PathBuf> {
-    let name = format!("kubernetes-{:032x}", source_hash(Path::new(SOURCE))?);
-    Ok(cache()?.join(name))
+fn cached(variant: Variant) -> Result<PathBuf> {
+    let hash = source_hash(Path::new(SOURCE))?;
+    Ok(cache()?.join(format!("{}{hash:032x}", variant.prefix())))
 }
 
-/// Where `make setup` and this crate keep what is large.
-fn cache() -> Result<PathBuf> {
+/// Where `make setup` and the crates for tests keep what is large.
+///
+/// # Errors
+/// If the environment names no home.
+pub fn cache() -> Result<PathBuf> {
     let cache = match (env::var_os("XDG_CACHE_HOME"), env::var_os("HOME")) {
         (Some(cache), _) if Path::new(&cache).is_absolute() => PathBuf::from(cache),
         (_, Some(home)) => Path::new(&home).join(".cache"),
@@ -89,13 +142,19 @@ fn source_hash(source: &Path) -> Result<u128> {
     Ok(hasher.finish128().into())
 }
 
-fn build(target: &Path) -> Result<()> {
+fn build(variant: Variant, target: &Path) -> Result<()> {
     let go = go().with_context(|| {
-        format!("Go 1.{GO_MINOR_MIN} or newer is needed to build the API server: `make setup` installs it")
+        format!(
+            "Go 1.{GO_MINOR_MIN} or newer is needed to build Kubernetes: `make setup` installs it"
+        )
     })?;
     let version = kubernetes_version(&fs::read_to_string(Path::new(SOURCE).join("go.mod"))?)?;
+    let what = match variant {
+        Variant::ControlPlane => "kube-apiserver, etcd and kubectl",
+        Variant::Node => "all of a cluster, from etcd to kubelet,",
+    };
     say(&format!(
-        "building kube-apiserver, etcd and kubectl for Kubernetes v{version}, once: 5 to 10 minutes on two cores; kept as {}",
+        "building {what} for Kubernetes v{version}, once: 5 to 10 minutes on two cores; kept as {}",
         target.display()
     ));
     let start = Instant::now();
@@ -104,6 +163,7 @@ fn build(target: &Path) -> Result<()> {
         .args(["-n", "5"])
         .arg(go)
         .args(["build", "-trimpath", "-ldflags", &linker_flags(&version)])
+        .args(variant.tags())
         .arg("-o")
         .arg(&unfinished)
         .arg(".")
@@ -144,7 +204,8 @@ fn kubernetes_version(go_mod: &str) -> Result<String> {
 }
 
 /// A Go that is new enough: the machine's, or the one that `make setup` keeps.
-fn go() -> Option<PathBuf> {
+#[must_use]
+pub fn go() -> Option<PathBuf> {
     let kept = cache().ok().map(|cache| cache.join("go/bin/go"));
     let candidates = [Some(PathBuf::from("go")), kept];
     candidates.into_iter().flatten().find(|go| {
@@ -170,7 +231,7 @@ fn remove_old(folder: &Path) -> Result<()> {
             entry
                 .file_name()
                 .as_encoded_bytes()
-                .starts_with(b"kubernetes-")
+                .starts_with(Variant::ControlPlane.prefix().as_bytes())
         })
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
         .collect();
@@ -179,6 +240,12 @@ fn remove_old(folder: &Path) -> Result<()> {
         fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
     }
     Ok(())
+}
+
+/// Says something to who runs the tests, past the capture of the test harness.
+fn say(what: &str) {
+    // Nobody reads a closed standard error; that must not fail a test.
+    let _ = writeln!(io::stderr(), "baton-kubernetes: {what}");
 }
 
 #[cfg(test)]

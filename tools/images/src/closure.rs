@@ -1,0 +1,112 @@
+//! A program of this machine with all that it loads at its start, for images made from Debian's files.
+//!
+//! Owns finding the shared objects (by asking the dynamic loader, through `ldd`) and removing debug information. A
+//! static program has no such needs and goes in alone. Never guesses at what a program opens later, such as modules.
+
+use crate::layer::Layer;
+use anyhow::{Context, Result, bail, ensure};
+use std::{fs, path::Path, process::Command};
+
+/// Adds the program at `source` as `target`, and the shared objects that it needs at the paths where it looks for them.
+///
+/// # Errors
+/// If it is not there, or one of its shared objects is not.
+pub fn add_program(layer: &mut Layer, source: &Path, target: &str) -> Result<()> {
+    let content = fs::read(source).with_context(|| format!("reading {}", source.display()))?;
+    layer.file(target, content, 0o755)?;
+    for object in shared_objects(source)? {
+        let content = fs::read(&object).with_context(|| format!("reading {object}"))?;
+        layer.file(&object, content, 0o755)?;
+    }
+    Ok(())
+}
+
+/// The program without debug information and symbols.
+///
+/// # Errors
+/// If `strip` is not installed or fails.
+pub fn strip(source: &Path, target: &Path) -> Result<()> {
+    let output = Command::new("strip")
+        .arg("--strip-all")
+        // Nothing of the time and place of stripping gets in.
+        .arg("--enable-deterministic-archives")
+        .arg("-o")
+        .args([target, source])
+        .output()
+        .context("starting `strip`: is binutils installed? (`make setup`)")?;
+    ensure!(
+        output.status.success(),
+        "`strip {}` failed: {}",
+        source.display(),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}
+
+fn shared_objects(program: &Path) -> Result<Vec<String>> {
+    let output = Command::new("ldd")
+        .arg(program)
+        .env("LC_ALL", "C")
+        .env_remove("LD_LIBRARY_PATH")
+        .env_remove("LD_PRELOAD")
+        .output()
+        .context("starting `ldd`")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    if error.contains("not a dynamic executable") || said.contains("statically linked") {
+        return Ok(Vec::new());
+    }
+    ensure!(
+        output.status.success(),
+        "`ldd {}` failed: {}",
+        program.display(),
+        error.trim()
+    );
+    parse(&said).with_context(|| format!("shared objects of {}", program.display()))
+}
+
+/// The paths that `ldd` names. The kernel's vdso has none.
+fn parse(said: &str) -> Result<Vec<String>> {
+    let mut paths = Vec::new();
+    for line in said.lines().map(str::trim) {
+        if line.contains("=> not found") {
+            bail!("not found on this machine: {line}");
+        }
+        let path = line.split("=> ").last().unwrap_or_default();
+        let path = path.split(" (").next().unwrap_or_default();
+        if path.starts_with('/') {
+            paths.push(path.to_owned());
+        }
+    }
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ldd_says_is_understood() {
+        let said = "\tlinux-vdso.so.1 (0x00007ffd)\n\
+            \tlibz.so.1 => /lib/x86_64-linux-gnu/libz.so.1 (0x00007f17)\n\
+            \t/lib64/ld-linux-x86-64.so.2 (0x00007f17)\n";
+        assert_eq!(
+            parse(said).unwrap(),
+            [
+                "/lib/x86_64-linux-gnu/libz.so.1",
+                "/lib64/ld-linux-x86-64.so.2"
+            ]
+        );
+        assert!(parse("\tlibz.so.1 => not found\n").is_err());
+    }
+
+    #[test]
+    fn a_program_of_this_machine_brings_its_loader() {
+        let objects = shared_objects(Path::new("/usr/bin/env")).unwrap();
+        assert!(objects.iter().any(|o| o.contains("libc.so")), "{objects:?}");
+        assert!(
+            objects.iter().any(|o| o.contains("ld-linux")),
+            "{objects:?}"
+        );
+    }
+}
