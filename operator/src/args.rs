@@ -1,5 +1,6 @@
 //! The command line: raw arguments become a [`Command`] once; the rest of the program sees only that.
 
+use crate::telemetry::Endpoint;
 use anyhow::{Context as _, bail};
 use baton_config::logging::{EnvFilter, LogFormat, filter};
 use baton_index::Labels;
@@ -8,6 +9,8 @@ use std::{env, fs, net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Where Kubernetes tells a Pod its namespace.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+/// The variable by which all that speaks OpenTelemetry is told where to send it.
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 /// The namespace where nothing says one.
 const NAMESPACE_DEFAULT: &str = "baton-system";
 
@@ -35,6 +38,8 @@ pub struct Run {
     pub shim_port: u16,
     /// How long a new adoption key rests before it is signed with, and an old one before it is removed.
     pub key_rest: Duration,
+    /// Where spans go.
+    pub spans: Option<Endpoint>,
     /// How to log.
     pub log: Log,
 }
@@ -93,7 +98,7 @@ enum RawCommand {
     ///
     /// Reads objects from the API server that the usual places name (KUBECONFIG, the Pod's ServiceAccount), or from a
     /// directory of manifests. If it ends, dataplanes go on with what they have.
-    Run(RawRun),
+    Run(Box<RawRun>),
     /// Say whether manifests are good, and if not, in which line and field
     Check {
         /// A file of manifests, YAML or JSON
@@ -143,6 +148,10 @@ struct RawRun {
     /// long may a Pod that is being created have the Secret as it was
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u16).range(1..=3_600))]
     key_rest_seconds: u16,
+    /// Export spans to the OpenTelemetry collector at this address, as http://127.0.0.1:4318 (OTLP over HTTP)
+    /// [default: OTEL_EXPORTER_OTLP_ENDPOINT, or none]
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<String>,
     /// What is worth a line of the log: off, error, warn, info, debug, trace, or levels per module
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
@@ -169,7 +178,7 @@ pub fn parse() -> anyhow::Result<Command> {
 
 fn command(raw: Raw) -> anyhow::Result<Command> {
     Ok(match raw.command {
-        RawCommand::Run(raw) => Command::Run(Box::new(run(raw)?)),
+        RawCommand::Run(raw) => Command::Run(Box::new(run(*raw)?)),
         RawCommand::Check { files } => Command::Check(files),
         RawCommand::Crds => Command::Crds,
     })
@@ -191,8 +200,11 @@ fn run(raw: RawRun) -> anyhow::Result<Run> {
             raw.log_level
         )
     })?;
+    let spans = raw.otlp_endpoint.or_else(|| said(ENDPOINT));
+    let spans = spans.map(|text| Endpoint::new(&text)).transpose();
     Ok(Run {
         source,
+        spans: spans.with_context(|| format!("--otlp-endpoint or {ENDPOINT}"))?,
         listen: raw.listen,
         shim_selector: labels(&raw.shim_selector)?,
         shim_port: raw.shim_port,
@@ -306,6 +318,25 @@ mod tests {
         assert_eq!(kubernetes.lease, Duration::from_secs(3));
         let got = parsed(&["run"]).expect("good");
         assert!(matches!(got, Command::Run(_)));
+    }
+
+    #[cfg(feature = "otel")]
+    #[test]
+    fn spans_go_to_a_collector_in_the_clear_and_passwords_are_not_shown() {
+        let endpoint = |url: &str| parsed(&["run", "--otlp-endpoint", url]);
+        let Command::Run(run) = endpoint("http://127.0.0.1:4318/").expect("good") else {
+            panic!("it runs")
+        };
+        assert_eq!(run.spans, Endpoint::new("http://127.0.0.1:4318").ok());
+        for (url, part) in [
+            ("https://collector:4318", "https"),
+            ("http://me:secret@collector:4318", "holds a user"),
+            ("collector:4318", "scheme"),
+            ("http://", "--otlp-endpoint"),
+        ] {
+            let error = format!("{:#}", endpoint(url).expect_err(url));
+            assert!(error.contains(part) && !error.contains("secret"), "{error}");
+        }
     }
 
     #[test]

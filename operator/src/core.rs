@@ -5,7 +5,7 @@
 //! everything but publish, so that it can take over at once.
 
 use crate::{
-    fleet::Fleet,
+    fleet::{Fleet, News},
     health::Health,
     kind::Kind,
     leader::Leadership,
@@ -15,14 +15,14 @@ use crate::{
     source::{LIMIT_QUEUE, Message},
 };
 use baton_index::{Change, ClassVerdict, ConditionKind, Index, Status, Text, Update};
-use baton_push::push::Report;
+use baton_push::SPANS;
 use jiff::Timestamp;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, interval, timeout_at},
 };
-use tracing::info;
+use tracing::{field::Empty, info, trace_span};
 
 /// Changes that come within this time of each other are folded together: a rolling update touches a Pod, its slice and its
 /// Service within a millisecond or two. Small beside the 100 ms that an endpoint's way to the dataplane may take.
@@ -53,6 +53,12 @@ pub struct Core {
     pub metrics: Metrics,
     /// Kinds of which not all is known yet.
     pub unsynced: BTreeSet<Kind>,
+    /// Changes since the last fold.
+    pub taken: usize,
+}
+
+fn number(value: usize) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 impl Core {
@@ -74,7 +80,7 @@ impl Core {
                     let Some(message) = message else { break };
                     self.batch(message).await;
                 }
-                report = self.fleet.report() => self.reports(report).await,
+                news = self.fleet.news() => self.reports(news).await,
                 _ = beat.tick() => self.count(),
             }
         }
@@ -105,6 +111,7 @@ impl Core {
         match message {
             Message::Change(change) => self.change(change),
             Message::Refused(class) => self.refused(class),
+            Message::Partial(partial) => self.change(Change::Partial(partial)),
             Message::Synced(kind) => {
                 if self.unsynced.remove(&kind) && self.unsynced.is_empty() {
                     info!("all kinds are known");
@@ -135,20 +142,22 @@ impl Core {
     }
 
     fn change(&mut self, change: Change) {
+        self.taken += 1;
         self.fleet.see(&change);
         self.index.apply(change);
     }
 
     /// Takes what dataplanes and shims say.
-    async fn reports(&mut self, first: Report) {
+    async fn reports(&mut self, first: News) {
         let mut changes = self.fleet.heard(first);
         let end = Instant::now() + COALESCE;
-        while let Ok(report) = timeout_at(end, self.fleet.report()).await {
-            changes.extend(self.fleet.heard(report));
+        while let Ok(news) = timeout_at(end, self.fleet.news()).await {
+            changes.extend(self.fleet.heard(news));
             if changes.len() >= LIMIT_QUEUE {
                 break;
             }
         }
+        self.taken += changes.len();
         for change in changes {
             self.index.apply(change);
         }
@@ -161,7 +170,18 @@ impl Core {
             return;
         }
         let started = Instant::now();
+        let span = trace_span!(
+            target: SPANS, "fold", changes = number(std::mem::take(&mut self.taken)), translated = Empty, judged = Empty,
+            classes = Empty, events = Empty
+        );
+        let entered = span.enter();
         let update = self.index.fold(Timestamp::now().as_second());
+        span.record("translated", number(update.translated));
+        span.record("judged", number(update.judged));
+        span.record("classes", number(update.classes.len()));
+        span.record("events", number(update.events.len()));
+        drop(entered);
+        drop(span);
         self.metrics.folds.inc();
         self.metrics
             .fold_seconds
@@ -173,18 +193,19 @@ impl Core {
         for (class, change) in update.classes {
             self.fleet.update(class, change);
         }
+        self.fleet.want(self.index.wants());
         // What the first publication of a term made known of dataplanes.
         self.fleet.publish();
         if self.fleet.leads() {
             self.health.folded();
             for verdict in update.verdicts {
-                self.outbox.verdict(&Arc::new(verdict));
+                self.outbox.verdict(&verdict);
             }
             for verdict in update.class_verdicts {
                 self.outbox.class_verdict(verdict);
             }
             for event in update.events {
-                self.outbox.event(event);
+                self.outbox.notice(event.into());
             }
             for (pod, cost) in update.costs {
                 self.outbox.cost(pod, cost);
@@ -202,6 +223,9 @@ impl Core {
         self.outbox.clear();
         for change in self.fleet.term(epoch) {
             self.index.apply(change);
+        }
+        if epoch.is_some() {
+            self.index.recall_costs();
         }
         self.fold();
         if epoch.is_some() && self.unsynced.is_empty() {

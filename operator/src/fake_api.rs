@@ -1,10 +1,13 @@
 //! A small API server in memory, for tests: objects by path, with versions, and failures on demand.
 //!
 //! Owns no rule of Kubernetes but these: a write with an old resourceVersion or another uid is a conflict, a missing object
-//! is not found. What needs more is tested against a real server.
+//! is not found, but server-side apply makes it. What needs more is tested against a real server.
 
 use http_body_util::BodyExt;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    header::{CONTENT_TYPE, HeaderValue},
+};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use std::{
@@ -54,6 +57,15 @@ impl FakeApi {
         });
     }
 
+    /// All objects whose paths begin so.
+    pub fn all(&self, prefix: &str) -> Vec<Value> {
+        self.with(|state| {
+            let objects = state.objects.iter();
+            let found = objects.filter(|(path, _)| path.starts_with(prefix));
+            found.map(|(_, object)| object.clone()).collect()
+        })
+    }
+
     /// Takes it away.
     pub fn delete(&self, path: &str) {
         self.with(|state| state.objects.remove(path));
@@ -76,7 +88,10 @@ impl FakeApi {
         if self.with(|state| state.silent) {
             std::future::pending::<()>().await;
         }
-        let (status, answer) = self.with(|state| state.answer(&head.method, head.uri.path(), body));
+        let kind = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let applies = kind == Some(b"application/apply-patch+yaml");
+        let path = head.uri.path();
+        let (status, answer) = self.with(|state| state.answer(&head.method, path, applies, body));
         let body = Body::from(serde_json::to_vec(&answer).expect("JSON"));
         let mut response = Response::new(body);
         *response.status_mut() = StatusCode::from_u16(status).expect("a status");
@@ -92,10 +107,11 @@ impl State {
         object
     }
 
-    fn answer(&mut self, method: &Method, path: &str, body: Value) -> (u16, Value) {
+    fn answer(&mut self, method: &Method, path: &str, applies: bool, body: Value) -> (u16, Value) {
         if let Some(status) = self.failing {
             return failure(status, "on demand");
         }
+        let makes = applies && !path.ends_with("/status");
         // A subresource is a part of its object.
         let path = path.strip_suffix("/status").unwrap_or(path);
         let old = self.objects.get(path).cloned();
@@ -111,7 +127,12 @@ impl State {
             }
             Method::PUT | Method::PATCH => {
                 let Some(old) = old else {
-                    return failure(404, "not found");
+                    if !makes {
+                        return failure(404, "not found");
+                    }
+                    let mut object = body;
+                    object["metadata"]["uid"] = json!(format!("uid-{}", self.version));
+                    return (201, self.store(path, object));
                 };
                 for field in ["resourceVersion", "uid"] {
                     let wanted = &body["metadata"][field];

@@ -3,10 +3,13 @@
 //! Owns the way from the index's classes to the pusher and from the pusher's reports back to the index. A term of
 //! leadership has one pusher, which ends with it.
 
-use crate::{peers::Peers, words};
-use baton_index::{
-    Change, ClassUpdate, Dataplane, Figures, Interner, Key, Labels, Report as Progress, Text,
+use crate::{
+    asking::{ASKED_CLASS, Asking, Found, Where},
+    figures::Inbox,
+    peers::Peers,
+    words,
 };
+use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Report as Progress, Text, Wants};
 use baton_push::{
     UnixSeconds,
     keys::{Peer, PeerKind},
@@ -56,7 +59,17 @@ pub struct Fleet {
     ready: bool,
     /// Targets are not what the pusher has.
     moved: bool,
+    /// What dataplanes are to be asked for before anything is pushed to them.
+    wants: Arc<Wants>,
     term: Option<Term>,
+}
+
+/// What the core is to hear.
+pub enum News {
+    /// Of the pusher.
+    Report(Report),
+    /// What a dataplane had before anything was pushed to it.
+    Found(Found),
 }
 
 #[derive(Default)]
@@ -83,22 +96,18 @@ struct Term {
     revisions: BTreeMap<Text, VecDeque<(Version, u64)>>,
     dataplanes: BTreeMap<String, Known>,
     shims: BTreeMap<String, Text>,
-    /// Names of policies and backends, which repeat with each state.
-    interner: Interner,
-}
-
-/// Which dataplane a target is.
-#[derive(Clone, PartialEq, Eq)]
-struct Where {
-    pod: Key,
-    class: Text,
-    address: SocketAddr,
+    /// What dataplanes count.
+    inbox: Inbox,
+    /// Who is asked before anything is pushed.
+    asking: Asking,
 }
 
 /// How far a dataplane is.
 struct Known {
     place: Where,
     progress: Arc<Progress>,
+    /// It can be read from, and takes no push.
+    takes_no_push: bool,
 }
 
 impl Fleet {
@@ -120,7 +129,16 @@ impl Fleet {
             shims: BTreeMap::new(),
             ready: false,
             moved: false,
+            wants: Arc::new(Wants::Nothing),
             term: None,
+        }
+    }
+
+    /// What dataplanes are to be asked for from now on, before anything is pushed to them.
+    pub fn want(&mut self, wants: Wants) {
+        if *self.wants != wants {
+            self.wants = Arc::new(wants);
+            self.moved = true;
         }
     }
 
@@ -204,8 +222,14 @@ impl Fleet {
         }
         self.classes.retain(|_, class| !class.gone || class.changed);
         if std::mem::take(&mut self.moved) {
-            let (targets, dataplanes, shims) = self.targets();
+            let (mut targets, dataplanes, shims) = self.targets();
             if let Some(term) = &mut self.term {
+                for name in term.asking.ask(&dataplanes, &self.wants) {
+                    if let Some(target) = targets.get_mut(&name) {
+                        let class = ASKED_CLASS.to_owned();
+                        target.kind = TargetKind::Dataplane { class };
+                    }
+                }
                 if let Err(error) = term.pusher.set_targets(&targets) {
                     error!(%error, "dataplanes and shims stay those that were there before");
                     return;
@@ -265,10 +289,12 @@ impl Fleet {
             changes.extend(nodes.into_iter().map(|node| Change::Shim(node, None)));
         }
         if let Some(epoch) = epoch {
+            let inbox = Inbox::default();
             let (pusher, reports) = Pusher::new(
                 self.settings.clone(),
                 Epoch(epoch),
                 Arc::clone(&self.connect),
+                Arc::new(inbox.clone()),
                 Arc::clone(&self.push_metrics),
                 fastrand::Rng::new(),
             );
@@ -279,7 +305,8 @@ impl Fleet {
                 revisions: BTreeMap::new(),
                 dataplanes: BTreeMap::new(),
                 shims: BTreeMap::new(),
-                interner: Interner::new(),
+                inbox,
+                asking: Asking::new(Arc::clone(&self.connect), self.settings.clone()),
             });
             self.moved = true;
             for class in self.classes.values_mut() {
@@ -289,23 +316,34 @@ impl Fleet {
         changes
     }
 
-    /// Waits for the next report; for ever while another process leads.
-    pub async fn report(&mut self) -> Report {
-        match &mut self.term {
-            Some(term) => match term.reports.recv().await {
-                Some(report) => report,
-                // The pusher holds the other end.
-                None => std::future::pending().await,
-            },
-            None => std::future::pending().await,
+    /// Waits for the next; for ever while another process leads.
+    pub async fn news(&mut self) -> News {
+        let Some(term) = &mut self.term else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            // The pusher holds the other end.
+            Some(report) = term.reports.recv() => News::Report(report),
+            found = term.asking.found() => News::Found(found),
         }
     }
 
-    /// What a report means to the index.
-    pub fn heard(&mut self, report: Report) -> Vec<Change> {
-        match &mut self.term {
-            Some(term) => term.heard(report),
-            None => Vec::new(),
+    /// What it means to the index.
+    pub fn heard(&mut self, news: News) -> Vec<Change> {
+        let Some(term) = &mut self.term else {
+            return Vec::new();
+        };
+        match news {
+            News::Report(report) => term.heard(report),
+            News::Found(found) => {
+                self.moved = true;
+                let class = found.place.class.clone();
+                let policies = term.asking.answered(found);
+                policies
+                    .map(|p| Change::Held(class, p))
+                    .into_iter()
+                    .collect()
+            }
         }
     }
 
@@ -345,8 +383,10 @@ impl Term {
             self.dataplanes.entry(name).or_insert_with(|| Known {
                 place,
                 progress: Arc::default(),
+                takes_no_push: false,
             });
         }
+        self.inbox.retain(|name| self.dataplanes.contains_key(name));
         self.shims = shims;
         let dataplanes = self
             .dataplanes
@@ -386,6 +426,15 @@ impl Term {
             return Vec::new();
         };
         let mut changes = Vec::new();
+        if let Some(known) = self.dataplanes.get_mut(target) {
+            match &report.result {
+                Outcome::Acknowledged { .. } | Outcome::Refused { .. } => {
+                    known.takes_no_push = false;
+                }
+                Outcome::Unreachable { pushing, .. } => known.takes_no_push = *pushing,
+                _ => {}
+            }
+        }
         let progress = match &report.result {
             Outcome::Acknowledged {
                 generation,
@@ -432,11 +481,16 @@ impl Term {
                     }
                 })
             }
-            Outcome::State { state, .. } => {
-                let now = Timestamp::now().as_second();
-                let figures = Figures::from_state(state, now, &mut self.interner);
-                changes.push(Change::Figures(pod.clone(), Some(Arc::new(figures))));
-                self.progress(target, |progress| progress.unreachable = None)
+            Outcome::State { .. } => {
+                // None if the report before this one was told with newer ones.
+                let figures = self.inbox.take(target);
+                changes.extend(figures.map(|f| Change::Figures(pod.clone(), Some(Arc::new(f)))));
+                let reachable = !self.dataplanes.get(target).is_some_and(|k| k.takes_no_push);
+                self.progress(target, |progress| {
+                    if reachable {
+                        progress.unreachable = None;
+                    }
+                })
             }
             Outcome::Shim(_) => None,
         };
@@ -463,4 +517,4 @@ impl Term {
 
 #[cfg(test)]
 #[path = "fleet_tests.rs"]
-mod tests;
+pub mod tests;

@@ -2,7 +2,7 @@
 
 use super::{Fleet, ShimPods};
 use crate::peers::Peers;
-use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Pod, Text};
+use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Pod, Text, Wants};
 use baton_push::push::{Metrics, Plain, Settings};
 use http_body_util::{BodyExt, Full};
 use hyper::{
@@ -23,10 +23,10 @@ use tokio::{net::TcpListener, time::timeout};
 
 /// A dataplane: what it holds, and whether it refuses.
 #[derive(Clone, Default)]
-struct Plane(Arc<Mutex<(Value, bool)>>);
+pub struct Plane(Arc<Mutex<(Value, bool)>>);
 
 impl Plane {
-    async fn start(&self) -> SocketAddr {
+    pub async fn start(&self) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let this = self.clone();
@@ -43,8 +43,15 @@ impl Plane {
         address
     }
 
-    fn held(&self) -> Value {
+    pub fn held(&self) -> Value {
         self.0.lock().expect("nobody panics with it").0.clone()
+    }
+
+    /// As if an earlier operator had pushed it.
+    fn hold(&self, names: &[&str]) {
+        let policies: Vec<Value> = names.iter().map(|name| json!(*policy(name))).collect();
+        let held = json!({"generation": 7, "policies": policies});
+        self.0.lock().expect("nobody panics with it").0 = held;
     }
 
     fn refuse(&self, refuse: bool) {
@@ -126,8 +133,8 @@ fn update(
 async fn progress(fleet: &mut Fleet, is_it: impl Fn(&baton_index::Report) -> bool) {
     let wait = async {
         loop {
-            let report = fleet.report().await;
-            for change in fleet.heard(report) {
+            let news = fleet.news().await;
+            for change in fleet.heard(news) {
                 if let Change::Report(key, Some(progress)) = change {
                     assert_eq!(key, Key::new("baton", "lb-0"));
                     if is_it(&progress) {
@@ -213,6 +220,57 @@ async fn a_refusal_is_told_with_its_words_and_is_over_with_the_next_good_snapsho
     .await;
 }
 
+/// What the index asks for is asked before the first push, so that the push can hold it.
+#[tokio::test]
+async fn a_dataplane_is_asked_for_what_is_not_known_before_anything_is_pushed_to_it() {
+    let plane = Plane::default();
+    plane.hold(&["ns/gone/http", "ns/slip/http"]);
+    let address = plane.start().await;
+    let mut fleet = fleet();
+    fleet.update("edge".into(), update(1, &["ns/a/http"], &[], Some(address)));
+    fleet.want(Wants::These([Key::new("ns", "slip")].into()));
+    fleet.term(Some(1));
+    fleet.publish();
+    let found = async {
+        loop {
+            let news = fleet.news().await;
+            for change in fleet.heard(news) {
+                if let Change::Held(class, policies) = change {
+                    return (class, policies);
+                }
+            }
+        }
+    };
+    let (class, policies) = timeout(Duration::from_secs(30), found)
+        .await
+        .expect("asked");
+    let found: Vec<_> = policies.iter().map(|p| p.name.as_str()).collect();
+    assert_eq!((&*class, found), ("edge", vec!["ns/slip/http"]));
+    // Nothing was pushed, though the class has content.
+    assert_eq!(names(&plane.held()), ["ns/gone/http", "ns/slip/http"]);
+    fleet.update("edge".into(), update(2, &["ns/slip/http"], &[], None));
+    fleet.publish();
+    progress(&mut fleet, |p| p.acknowledged == Some(2)).await;
+    assert_eq!(names(&plane.held()), ["ns/a/http", "ns/slip/http"]);
+}
+
+#[tokio::test]
+async fn a_dataplane_that_is_asked_no_more_is_pushed_to() {
+    let plane = Plane::default();
+    plane.hold(&["ns/slip/http"]);
+    let address = plane.start().await;
+    let mut fleet = fleet();
+    fleet.update("edge".into(), update(1, &["ns/a/http"], &[], Some(address)));
+    fleet.want(Wants::All);
+    fleet.term(Some(1));
+    fleet.publish();
+    // The policy was corrected or deleted meanwhile.
+    fleet.want(Wants::Nothing);
+    fleet.publish();
+    progress(&mut fleet, |p| p.acknowledged == Some(1)).await;
+    assert_eq!(names(&plane.held()), ["ns/a/http"]);
+}
+
 #[tokio::test]
 async fn a_half_known_world_is_not_published() {
     let plane = Plane::default();
@@ -224,7 +282,7 @@ async fn a_half_known_world_is_not_published() {
     fleet.publish();
     assert!(!fleet.leads());
     assert!(fleet.targets().0.contains_key("dataplane/baton/lb-0"));
-    let heard = timeout(Duration::from_millis(200), fleet.report()).await;
+    let heard = timeout(Duration::from_millis(200), fleet.news()).await;
     assert!(heard.is_err() && plane.held().is_null());
 }
 
@@ -238,6 +296,7 @@ fn shims_are_pods_with_the_labels_in_the_namespace() {
         ready: true,
         node: Some("n1".into()),
         address: address.map(|a| a.parse().expect("an address")),
+        cost: None,
     };
     let see = |fleet: &mut Fleet, namespace: &str, pod: Option<Pod>| {
         let key = Key::new(namespace, "shim-0");
@@ -263,4 +322,40 @@ fn shims_are_pods_with_the_labels_in_the_namespace() {
         1
     );
     assert_eq!(see(&mut fleet, "baton", None), 0);
+}
+
+#[cfg(feature = "otel")]
+#[tokio::test]
+async fn a_push_is_a_span_with_what_was_pushed_and_its_outcome() {
+    use crate::telemetry::tests::{Collector, attributes, export};
+    let collector = Collector::default();
+    let (_export, _guard) = export(collector.start().await);
+    let plane = Plane::default();
+    plane.refuse(true);
+    let address = plane.start().await;
+    let mut fleet = fleet();
+    fleet.update("edge".into(), update(1, &["a", "b"], &[], Some(address)));
+    fleet.term(Some(7));
+    fleet.publish();
+    progress(&mut fleet, |p| p.refused.is_some()).await;
+    plane.refuse(false);
+    fleet.update("edge".into(), update(2, &[], &["a"], None));
+    fleet.publish();
+    progress(&mut fleet, |p| p.acknowledged == Some(2)).await;
+    let push = |outcome: &'static str| {
+        collector.span(move |name, said| {
+            name == "push" && said.get("outcome").is_some_and(|o| o == outcome)
+        })
+    };
+    let refused = push("refused").await;
+    let said = attributes(&refused.attributes);
+    assert_eq!(said["dataplane"], "dataplane/baton/lb-0");
+    assert_eq!((&*said["policies"], &*said["problem"]), ("2", "is bad"));
+    let generation: u64 = said["generation"].parse().expect("a number");
+    assert_eq!(generation >> 32, 7);
+    assert!(said["bytes"].parse::<u64>().expect("a number") > 50);
+    assert_eq!(refused.status.expect("a status").code, 2, "an error");
+    let accepted = push("accepted").await;
+    assert_eq!(attributes(&accepted.attributes)["policies"], "1");
+    assert!(accepted.end_time_unix_nano > accepted.start_time_unix_nano);
 }

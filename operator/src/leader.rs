@@ -4,6 +4,7 @@
 //! it is `Standby` again before the Lease can be anybody else's. Who may take the Lease when is decided in `lease`.
 
 use crate::lease::{Decision, Free, Observed, Record, epoch, evaluate};
+use baton_push::SPANS;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -15,7 +16,7 @@ use tokio::{
     sync::{oneshot, watch},
     time::{Instant, sleep, timeout, timeout_at},
 };
-use tracing::{info, warn};
+use tracing::{Instrument as _, Span, field::Empty, info, trace_span, warn};
 
 /// The Lease's name.
 pub const LEASE: &str = "baton-operator";
@@ -92,7 +93,11 @@ pub async fn run(
         told,
     };
     loop {
-        let pause = election.turn().await;
+        let span = trace_span!(
+            target: SPANS, "lease", otel.kind = "client", identity = election.settings.identity, outcome = Empty,
+            epoch = Empty, otel.status_code = Empty
+        );
+        let pause = election.turn().instrument(span).await;
         let ended = tokio::select! {
             _ = &mut stop => true,
             () = sleep(pause) => false,
@@ -134,6 +139,7 @@ impl Election {
         match result {
             Ok(pause) => pause,
             Err(error) => {
+                ended_as("failed");
                 warn!(%error, lease = LEASE, "the Lease cannot be read or written");
                 self.settings.look_every()
             }
@@ -165,7 +171,10 @@ impl Election {
                 let transitions = self.observed.record().map_or(0, |r| r.transitions);
                 self.write(transitions, "").await
             }
-            Decision::Wait { left } => Ok(left.min(self.settings.look_every())),
+            Decision::Wait { left } => {
+                ended_as("waits");
+                Ok(left.min(self.settings.look_every()))
+            }
             Decision::Lost { holder } => {
                 let holder = holder.unwrap_or_else(|| "nobody".to_owned());
                 self.lost(&format!("it is held by {holder} now"));
@@ -185,7 +194,10 @@ impl Election {
         let written = match written {
             Ok(written) => written,
             // Somebody else wrote first: look at once whose it is.
-            Err(Failure::Api(error)) if is_conflict(&error) => return Ok(Duration::ZERO),
+            Err(Failure::Api(error)) if is_conflict(&error) => {
+                ended_as("conflict");
+                return Ok(Duration::ZERO);
+            }
             Err(error) => return Err(error),
         };
         let was_mine = self.observed.is_mine();
@@ -193,8 +205,10 @@ impl Election {
         self.observed.note_written(record, self.started.elapsed());
         self.lease = Some(written);
         self.renewed = sent;
+        let epoch = epoch(transitions);
+        ended_as(if was_mine { "renewed" } else { "taken" });
+        Span::current().record("epoch", i64::from(epoch));
         if !was_mine {
-            let epoch = epoch(transitions);
             info!(identity = self.settings.identity, epoch, how, "leading");
             self.told.send_replace(Leadership::Leading { epoch });
         }
@@ -223,6 +237,7 @@ impl Election {
     }
 
     fn lost(&mut self, why: &str) {
+        ended_as("lost");
         self.observed.note_lost();
         self.told.send_replace(Leadership::Standby);
         warn!(
@@ -254,6 +269,15 @@ impl Election {
             }
             Err(_) => warn!("the Lease could not be given back in time; it expires by itself"),
         }
+    }
+}
+
+/// What became of a turn.
+fn ended_as(outcome: &str) {
+    let span = Span::current();
+    span.record("outcome", outcome);
+    if matches!(outcome, "failed" | "lost") {
+        span.record("otel.status_code", "ERROR");
     }
 }
 

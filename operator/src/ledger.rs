@@ -5,7 +5,7 @@
 
 use crate::kind::Kind;
 use baton_crds::{BatonDataplaneStatus, Condition, ConditionStatus, LoadBalancerPolicyStatus};
-use baton_index::{Key, Refusal};
+use baton_index::{ConditionKind, Key, Reason, Refusal};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Serialize;
@@ -31,6 +31,8 @@ pub struct Entry {
     pub digest: u64,
     /// Of the conditions only, with their generation.
     pub conditions_digest: u64,
+    /// Of those of them that are the object's own affair.
+    pub pressing_digest: u64,
     /// Since when each condition is as it is.
     pub since: Vec<Since>,
     /// Why the object as it is now cannot be used, where the index does not know.
@@ -113,6 +115,7 @@ impl Entry {
     fn set(&mut self, digest: u64, conditions: &[Condition]) {
         self.digest = digest;
         self.conditions_digest = conditions_digest(conditions);
+        self.pressing_digest = pressing_digest(conditions);
         self.since = conditions
             .iter()
             .map(|condition| Since {
@@ -148,6 +151,17 @@ pub fn class_digest(status: &BatonDataplaneStatus) -> u64 {
 /// Of conditions.
 pub fn conditions_digest(conditions: &[Condition]) -> u64 {
     digest(&conditions)
+}
+
+/// Of conditions, but for whether `Degraded` says that a dataplane cannot be reached. That is so for all policies of a class at
+/// once, its status says it, the dataplane goes on with what it has, and mostly it is over soon.
+pub fn pressing_digest(conditions: &[Condition]) -> u64 {
+    let degraded = ConditionKind::Degraded.as_str();
+    let calm = [Reason::AsExpected, Reason::DataplaneUnreachable].map(Reason::as_str);
+    let pressing = conditions
+        .iter()
+        .filter(|c| c.type_ != degraded || !calm.contains(&c.reason.as_str()));
+    digest(&pressing.collect::<Vec<_>>())
 }
 
 fn digest(value: &impl Serialize) -> u64 {
@@ -215,6 +229,33 @@ mod tests {
         assert_eq!(transition("Accepted", ConditionStatus::True), then);
         assert_eq!(transition("Accepted", ConditionStatus::False), now);
         assert_eq!(transition("Programmed", ConditionStatus::True), now);
+    }
+
+    #[test]
+    fn a_dataplane_that_cannot_be_reached_does_not_press_and_all_else_does() {
+        let conditions = |degraded: &str, reason: &str, accepted: &str| -> Vec<Condition> {
+            let condition = |kind: &str, status: &str, reason: &str| {
+                serde_json::from_value(json!({
+                    "type": kind, "status": status, "reason": reason, "message": reason, "observedGeneration": 1,
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }))
+                .expect("a condition")
+            };
+            vec![
+                condition("Accepted", accepted, "x"),
+                condition("Degraded", degraded, reason),
+            ]
+        };
+        let calm = conditions("False", "AsExpected", "True");
+        let unreachable = conditions("True", "DataplaneUnreachable", "True");
+        assert_eq!(pressing_digest(&calm), pressing_digest(&unreachable));
+        assert_ne!(conditions_digest(&calm), conditions_digest(&unreachable));
+        for other in [
+            conditions("True", "NoEndpoints", "True"),
+            conditions("True", "DataplaneUnreachable", "False"),
+        ] {
+            assert_ne!(pressing_digest(&calm), pressing_digest(&other));
+        }
     }
 
     #[test]

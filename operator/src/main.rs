@@ -2,11 +2,15 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod asking;
 mod check;
 mod connect;
 mod core;
 #[cfg(test)]
+mod core_tests;
+#[cfg(test)]
 mod fake_api;
+mod figures;
 mod fleet;
 mod health;
 mod http;
@@ -17,6 +21,7 @@ mod lease;
 mod ledger;
 mod manifest;
 mod metrics;
+mod notice;
 mod objects;
 mod outbox;
 mod peers;
@@ -27,6 +32,7 @@ mod shutdown;
 mod source;
 mod state_dir;
 mod status;
+mod telemetry;
 mod translate;
 mod words;
 mod writer;

@@ -57,6 +57,25 @@ pub fn read(file: &Path, text: &str) -> Result<Vec<Manifest>, ConfigError> {
     Ok(manifests)
 }
 
+/// A text in which all documents are blank whose objects are all `left_out`: what remains keeps its lines.
+pub fn without(text: &str, manifests: &[Manifest], left_out: impl Fn(&Manifest) -> bool) -> String {
+    let mut remains = String::with_capacity(text.len() / 4);
+    let mut at = 0;
+    for document in manifests.chunk_by(|a, b| a.place.document == b.place.document) {
+        let Some((begin, end)) = document.first().map(|m| m.place.document) else {
+            continue;
+        };
+        if document.iter().all(&left_out) {
+            remains.push_str(&text[at..begin]);
+            let lines = text[begin..end].bytes().filter(|byte| *byte == b'\n');
+            remains.extend(lines.map(|_| '\n'));
+            at = end;
+        }
+    }
+    remains.push_str(&text[at..]);
+    remains
+}
+
 fn object(
     file: &Path,
     text: &str,
@@ -201,6 +220,21 @@ mod tests {
         let json = r#"{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "PodList",
             "items": [{"metadata": {"name": "d"}}]}]}"#;
         assert_eq!(names(json), ["Pod d"]);
+    }
+
+    #[test]
+    fn documents_are_left_out_and_the_others_keep_their_lines() {
+        let text = "# first\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\n--- # second\napiVersion: v1\n\
+                    kind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: b}}\n- apiVersion: v1\n  kind: Node\n  \
+                    metadata: {name: n1}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: c}\n";
+        let manifests = read(Path::new("a.yaml"), text).expect("good");
+        let left = without(text, &manifests, |m| m.kind == "Pod");
+        assert_eq!(names(&left), ["Pod b", "Node n1"]);
+        assert_eq!(left.lines().count(), text.lines().count());
+        let line = |text: &str| text.lines().position(|line| line.contains("n1"));
+        assert_eq!(line(&left), line(text));
+        assert_eq!(without(text, &manifests, |_| false), text);
+        assert!(names(&without(text, &manifests, |_| true)).is_empty());
     }
 
     #[test]

@@ -8,6 +8,9 @@ use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// Who writes `pod-deletion-cost`, as the API server remembers it with each field.
+pub const COST_MANAGER: &str = "baton-operator-cost";
+
 /// A `LoadBalancerPolicy` with any spec: one that an older CRD let in must not keep the others from being read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, kube::Resource)]
 #[resource(inherit = LoadBalancerPolicy)]

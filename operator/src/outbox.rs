@@ -5,11 +5,12 @@
 use crate::{
     kind::Kind,
     latest::Latest,
-    ledger::{Ledger, conditions_digest, policy_digest},
+    ledger::{Ledger, policy_digest, pressing_digest},
     metrics::Metrics,
+    notice::Notice,
     status,
 };
-use baton_index::{ClassVerdict, Event, Key, Text, Verdict};
+use baton_index::{ClassVerdict, Key, Text, Verdict};
 use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -18,8 +19,9 @@ use tokio::{
 };
 use tracing::warn;
 
-/// Figures alone change all the time: 5,000 policies with traffic would be 2,500 writes a second. Changes of conditions do not
-/// wait.
+/// Figures alone change all the time: 5,000 policies with traffic would be 2,500 writes a second. Nor does it press that a
+/// dataplane cannot be reached and goes on with what it has: what is over within this time is not written at all, for none of
+/// the policies of its class. Other changes of conditions do not wait.
 const FIGURES_EVERY: Duration = Duration::from_secs(15);
 /// Events that wait. What does not fit is counted; conditions say the same.
 const LIMIT_EVENTS: usize = 1_000;
@@ -32,14 +34,14 @@ pub struct Outbox {
     pub classes: Latest<Text, ClassVerdict>,
     /// `pod-deletion-cost` of Pods.
     pub costs: Latest<Key, Option<i32>>,
-    events: Sender<Event>,
+    events: Sender<Notice>,
     ledger: Arc<Ledger>,
     metrics: Metrics,
 }
 
 impl Outbox {
     /// Empty, and where its Events come out.
-    pub fn new(ledger: Arc<Ledger>, metrics: Metrics) -> (Self, Receiver<Event>) {
+    pub fn new(ledger: Arc<Ledger>, metrics: Metrics) -> (Self, Receiver<Notice>) {
         let (events, receiver) = channel(LIMIT_EVENTS);
         let outbox = Self {
             policies: Latest::default(),
@@ -65,7 +67,7 @@ impl Outbox {
             self.policies.urgent(key, Arc::clone(verdict));
         } else if policy_digest(&wanted) == before.digest {
             self.policies.remove(&key);
-        } else if conditions_digest(&wanted.conditions) == before.conditions_digest {
+        } else if pressing_digest(&wanted.conditions) == before.pressing_digest {
             let due = Instant::now() + FIGURES_EVERY;
             self.policies.later(key, Arc::clone(verdict), due);
         } else {
@@ -87,15 +89,15 @@ impl Outbox {
     }
 
     /// Something that people want to know.
-    pub fn event(&self, event: Event) {
-        match self.events.try_send(event) {
+    pub fn notice(&self, notice: Notice) {
+        match self.events.try_send(notice) {
             Ok(()) => {}
-            Err(TrySendError::Full(event)) => {
+            Err(TrySendError::Full(notice)) => {
                 self.metrics
                     .writes
                     .with_label_values(&["event", "dropped"])
                     .inc();
-                warn!(policy = %event.policy, reason = event.reason.as_str(), "too many Events at once: this one is not written");
+                warn!(object = %notice.about.key(), reason = notice.reason, "too many Events at once: this one is not written");
             }
             // The writers have ended.
             Err(TrySendError::Closed(_)) => {}

@@ -13,6 +13,7 @@ use crate::{
     leader::{self, Leadership},
     ledger::Ledger,
     metrics::Metrics,
+    notice::Notice,
     outbox::Outbox,
     peers::Peers,
     push_metrics::PushFigures,
@@ -20,17 +21,19 @@ use crate::{
     shutdown::{Shutdown, shutdown},
     source::{self, LIMIT_QUEUE, Sink},
     state_dir::StateDir,
+    telemetry,
     translate::Translator,
     writer,
 };
 use anyhow::{Context as _, bail};
-use baton_config::logging::{Style, start};
-use baton_index::{Event, Index};
+use baton_config::logging::Style;
+use baton_index::Index;
 use baton_push::push::{Metrics as PushMetrics, Settings};
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
+use prometheus::IntCounterVec;
 use std::{io::IsTerminal, path::Path, sync::Arc, time::Duration};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -62,13 +65,28 @@ pub fn run(run: Run) -> anyhow::Result<()> {
         colours: std::io::stderr().is_terminal(),
         modules: false,
     };
-    let _level = start(style, run.log.level.clone()).context("logging cannot be started")?;
+    let identity = match &run.source {
+        Source::Kubernetes(kubernetes) => kubernetes.identity.as_str(),
+        Source::Directory { .. } => "directory",
+    };
+    let level = run.log.level.clone();
+    let mut export = telemetry::start(style, level, run.spans.as_ref(), identity)?;
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .enable_all()
         .build()
         .context("cannot start the asynchronous runtime")?
-        .block_on(serve(run))
+        .block_on(async {
+            let spans = export.as_mut().map(|export| {
+                export.begin();
+                export.figures()
+            });
+            let ended = serve(run, spans).await;
+            if let Some(export) = export {
+                export.end().await;
+            }
+            ended
+        })
 }
 
 /// What all ways of running have.
@@ -77,7 +95,7 @@ struct Parts {
     health: Arc<Health>,
     ledger: Arc<Ledger>,
     outbox: Arc<Outbox>,
-    events: Receiver<Event>,
+    events: Receiver<Notice>,
     connector: Arc<Connector>,
     peers: Arc<Peers>,
     key_rest: Duration,
@@ -86,7 +104,7 @@ struct Parts {
     leadership: watch::Sender<Leadership>,
 }
 
-async fn serve(run: Run) -> anyhow::Result<()> {
+async fn serve(run: Run, spans: Option<IntCounterVec>) -> anyhow::Result<()> {
     // Before anything else: a signal during the start must end in order too.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -115,7 +133,7 @@ async fn serve(run: Run) -> anyhow::Result<()> {
                 overtaken_wait: Duration::ZERO,
                 ..Settings::default()
             };
-            let parts = parts(settings, shims, run.key_rest)?;
+            let parts = parts(settings, shims, run.key_rest, spans)?;
             tokio::spawn(http::serve(
                 listener,
                 parts.metrics.clone(),
@@ -130,7 +148,7 @@ async fn serve(run: Run) -> anyhow::Result<()> {
                 overtaken_wait: kubernetes.lease + LEASE_ROOM,
                 ..Settings::default()
             };
-            let parts = parts(settings, shims, run.key_rest)?;
+            let parts = parts(settings, shims, run.key_rest, spans)?;
             tokio::spawn(http::serve(
                 listener,
                 parts.metrics.clone(),
@@ -147,8 +165,18 @@ async fn serve(run: Run) -> anyhow::Result<()> {
     }
 }
 
-fn parts(settings: Settings, shims: ShimPods, key_rest: Duration) -> anyhow::Result<Parts> {
+fn parts(
+    settings: Settings,
+    shims: ShimPods,
+    key_rest: Duration,
+    spans: Option<IntCounterVec>,
+) -> anyhow::Result<Parts> {
     let metrics = Metrics::new().context("figures cannot be registered")?;
+    if let Some(spans) = spans {
+        metrics
+            .add(spans)
+            .context("figures of spans cannot be registered")?;
+    }
     let health = Arc::new(Health::new(&Kind::ALL.map(Kind::as_str)));
     let ledger = Arc::new(Ledger::default());
     let (outbox, events) = Outbox::new(Arc::clone(&ledger), metrics.clone());
@@ -171,6 +199,7 @@ fn parts(settings: Settings, shims: ShimPods, key_rest: Duration) -> anyhow::Res
         health: Arc::clone(&health),
         metrics: metrics.clone(),
         unsynced: Kind::ALL.into(),
+        taken: 0,
     };
     let sink = Sink {
         messages,
@@ -201,6 +230,7 @@ impl Parts {
             connector: Arc::clone(&self.connector),
             peers: Arc::clone(&self.peers),
             key_rest: self.key_rest,
+            outbox: Arc::clone(&self.outbox),
             leadership: self.leadership.subscribe(),
             metrics: self.metrics.clone(),
         }
@@ -231,6 +261,8 @@ async fn directory(
     parts.leadership.send_replace(Leadership::Leading { epoch });
     let mut keeper = tokio::spawn(keeper.run());
     tokio::select! {
+        // First: the core ends by the same signal, which is no bug then.
+        biased;
         () = ended.wait() => {}
         end = &mut source => {
             end.context("the source ended by a bug")??;
@@ -270,6 +302,8 @@ async fn cluster(parts: Parts, settings: &Kubernetes, mut ended: Shutdown) -> an
     let (release, released) = oneshot::channel();
     let mut election = tokio::spawn(leader::run(client, election, parts.leadership, released));
     tokio::select! {
+        // First: the core ends by the same signal, which is no bug then.
+        biased;
         () = ended.wait() => {}
         end = &mut source => return over("the source", end),
         end = &mut core => return over("the core", end),

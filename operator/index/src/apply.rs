@@ -7,6 +7,7 @@ use crate::{
     Shim, Text,
     class::ClassRecord,
     index::PolicyRecord,
+    kept::{owner, stand_in},
     reports::DataplaneRecord,
     standing::{Standing, snapshot_name},
 };
@@ -37,8 +38,43 @@ impl Index {
             Change::Class(name, None) => self.no_class(&name),
             Change::Shim(node, shim) => self.shim(&node, shim),
             Change::Report(pod, report) => self.report(&pod, report),
-            Change::Figures(pod, figures) => self.figures(&pod, figures.as_deref()),
+            Change::Figures(pod, figures) => self.figures(&pod, figures.map(Arc::unwrap_or_clone)),
+            Change::Held(class, policies) => self.held(&class, policies),
+            Change::Partial(partial) => self.partial(partial),
         }
+    }
+
+    /// What a dataplane has. Where nothing else is known of a policy, this stands in for its object.
+    fn held(&mut self, class: &Text, policies: Vec<Arc<baton_api::Policy>>) {
+        for policy in policies {
+            let Some(key) = owner(&policy.name) else {
+                // Of a configuration file.
+                continue;
+            };
+            if !self.policies.contains_key(&key) {
+                if !self.holdings.partial {
+                    continue;
+                }
+                let mut record = PolicyRecord::new(Arc::new(stand_in(&key)));
+                record.stands_in = true;
+                self.policies.insert(key.clone(), record);
+            }
+            self.holdings.found(class, policy);
+            self.dirty.examine.insert(key);
+        }
+    }
+
+    fn partial(&mut self, partial: bool) {
+        if std::mem::replace(&mut self.holdings.partial, partial) == partial || partial {
+            return;
+        }
+        let stand_ins = self.policies.iter().filter(|(_, record)| record.stands_in);
+        let stand_ins: Vec<Key> = stand_ins.map(|(key, _)| key.clone()).collect();
+        for key in stand_ins {
+            self.no_policy(&key);
+        }
+        let held = self.holdings.held.keys().filter_map(|name| owner(name));
+        self.dirty.examine.extend(held);
     }
 
     fn policy(&mut self, key: &Key, policy: Arc<Policy>) {
@@ -51,15 +87,23 @@ impl Index {
                 self.no_policy(key);
             }
         }
-        let targets = |policy: &Policy| {
-            let usable = policy.template.is_ok();
-            usable.then(|| Key::new(key.namespace.clone(), policy.service.clone()))
-        };
-        let after = targets(&policy);
         let record = self.policies.entry(key.clone());
         let record = record.or_insert_with(|| PolicyRecord::new(Arc::clone(&policy)));
-        let before = targets(&record.policy);
         record.policy = policy;
+        record.stands_in = false;
+        // What of it is served, and which Service it follows then, is found out by the next fold.
+        self.dirty.examine.insert(key.clone());
+    }
+
+    /// Has a policy follow the Service of what is served of it.
+    pub(crate) fn follow(&mut self, key: &Key) {
+        let Some(record) = self.policies.get_mut(key) else {
+            return;
+        };
+        let served = &record.served;
+        let follows = served.template.is_ok() && !served.service.is_empty();
+        let after = follows.then(|| Key::new(key.namespace.clone(), served.service.clone()));
+        let before = std::mem::replace(&mut record.target, after.clone());
         if before != after
             && let Some(service) = before
         {
@@ -69,7 +113,6 @@ impl Index {
             self.world.target(&service, &key.name, true);
         }
         self.remember_names(key);
-        self.dirty.examine.insert(key.clone());
     }
 
     /// Totals of a listener's snapshot policy belong to its policy from now on, also when the listener goes.
@@ -77,7 +120,7 @@ impl Index {
         let Some(record) = self.policies.get_mut(key) else {
             return;
         };
-        let listeners = record.policy.listeners.iter();
+        let listeners = record.served.listeners.iter();
         let now: BTreeSet<Text> = listeners.map(|l| snapshot_name(key, l).into()).collect();
         let mut forgotten = Vec::new();
         if record.names.union(&now).count() > LIMIT_LISTENERS_REMEMBERED {
@@ -113,8 +156,24 @@ impl Index {
             return;
         };
         self.claims.set(key, None);
-        let service = Key::new(key.namespace.clone(), record.policy.service.clone());
-        self.world.target(&service, &key.name, false);
+        self.bare.remove(key);
+        if let Some(deadline) = record.drains.deadline() {
+            self.deadlines.remove(&(deadline, key.clone()));
+        }
+        if let Some(service) = &record.target {
+            self.world.target(service, &key.name, false);
+        }
+        // While objects may be missing, this one may only have moved from one file to another.
+        if !self.holdings.partial {
+            let held: Vec<Text> = self
+                .holdings
+                .of(key)
+                .map(|(name, _)| name.clone())
+                .collect();
+            for name in held {
+                self.holdings.held.remove(&name);
+            }
+        }
         for class in &record.staged {
             if let Some(class) = self.classes.get_mut(class) {
                 class.stage(key, None, Vec::new());
@@ -162,8 +221,11 @@ impl Index {
                 self.mark_service(&service);
             }
         }
-        if before.is_none() {
+        if before.is_none() || pod.is_none() {
             self.costs.renewed(key);
+        }
+        if let Some(cost) = pod.and_then(|pod| pod.cost) {
+            self.costs.found(key, cost);
         }
         self.join(key);
         if let Some(class) = self.class_of.get(key).cloned() {
@@ -241,7 +303,7 @@ impl Index {
     fn examine_class(&mut self, class: &Text, kind: impl Fn(&Policy) -> bool) {
         let spec = self.classes.get(class).map(|record| &record.spec);
         for (key, record) in &self.policies {
-            let policy = &record.policy;
+            let policy = &record.served;
             let was = match &record.standing {
                 Some(Standing::Fit { classes, .. }) => classes.contains(class),
                 // What made it unfit may be this class.
@@ -374,7 +436,7 @@ impl Index {
         self.forget_dataplane(pod);
     }
 
-    fn figures(&mut self, pod: &Key, figures: Option<&Figures>) {
+    fn figures(&mut self, pod: &Key, figures: Option<Figures>) {
         let record = self.dataplanes.entry(pod.clone()).or_default();
         let (names, policies) = (&self.names, &mut self.policies);
         let changed = record.count(

@@ -37,6 +37,40 @@ pub(crate) struct Backends {
     pub bad_weights: BTreeMap<Text, Text>,
 }
 
+impl Backends {
+    /// Adds those that a dataplane had and that are not among these. Gives how many.
+    pub fn keep(&mut self, held: &baton_api::Policy) -> usize {
+        let backends = std::mem::take(&mut self.backends);
+        let details = std::mem::take(&mut self.details);
+        let mut all: Vec<(Backend, Detail)> = backends.into_iter().zip(details).collect();
+        let found = all.len();
+        for backend in &held.backends {
+            let known = |(b, _): &(Backend, Detail)| {
+                b.name == backend.name || b.endpoint == backend.endpoint
+            };
+            // What is there has its place; a held one is left out only where there is no room.
+            if all.len() < LIMIT_BACKENDS_PER_POLICY && !all.iter().any(known) {
+                let state = match (backend.draining, backend.weight) {
+                    (true, _) => BackendState::Draining,
+                    (false, 0) => BackendState::NotReady,
+                    (false, _) => BackendState::Ready,
+                };
+                let detail = Detail {
+                    name: backend.name.as_str().into(),
+                    pod: None,
+                    node: None,
+                    state,
+                };
+                all.push((backend.clone(), detail));
+            }
+        }
+        let kept = all.len() - found;
+        all.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        (self.backends, self.details) = all.into_iter().unzip();
+        kept
+    }
+}
+
 struct Candidate {
     endpoint: Endpoint,
     pod: Option<Text>,

@@ -50,13 +50,19 @@ pub(crate) struct Costs {
 #[derive(Debug, Default)]
 struct PodCost {
     /// By name of the policy, in the Pod's namespace.
-    shares: BTreeMap<Text, u64>,
+    /// Nothing where it is not known yet.
+    shares: BTreeMap<Text, Option<u64>>,
     written: Option<u64>,
 }
 
 impl Costs {
     /// Makes these the costs of a policy's Pods, instead of those of before.
-    pub fn set(&mut self, policy: &Key, before: &BTreeMap<Text, u64>, now: &BTreeMap<Text, u64>) {
+    pub fn set(
+        &mut self,
+        policy: &Key,
+        before: &BTreeMap<Text, Option<u64>>,
+        now: &BTreeMap<Text, Option<u64>>,
+    ) {
         let pod = |name: &Text| Key::new(policy.namespace.clone(), name.clone());
         for name in before.keys().filter(|name| !now.contains_key(*name)) {
             let key = pod(name);
@@ -101,12 +107,11 @@ impl Costs {
                 self.pods.remove(&key);
                 continue;
             }
-            let wanted = cost
-                .shares
-                .values()
-                .copied()
-                .fold(0, u64::saturating_add)
-                .min(COST_MAX);
+            // As long as a part is not known, what is there stays.
+            let mut wanted = cost.shares.values().copied();
+            let wanted = wanted.try_fold(0, |sum: u64, share| Some(sum.saturating_add(share?)));
+            let Some(wanted) = wanted else { continue };
+            let wanted = wanted.min(COST_MAX);
             if live && cost.written.is_none_or(|written| is_news(written, wanted)) {
                 cost.written = Some(wanted);
                 out.insert(key, Some(i32::try_from(wanted).unwrap_or(i32::MAX)));
@@ -119,6 +124,15 @@ impl Costs {
     pub fn written(&self) -> impl Iterator<Item = (&Key, i32)> {
         let written = self.pods.iter();
         written.filter_map(|(key, cost)| Some((key, i32::try_from(cost.written?).ok()?)))
+    }
+
+    /// A Pod has this cost from before, by an operator that ended or leads no more. If no policy asks for one, it is taken off.
+    pub fn found(&mut self, pod: &Key, cost: i32) {
+        let entry = self.pods.entry(pod.clone()).or_default();
+        if entry.written.is_none() {
+            entry.written = Some(u64::try_from(cost).unwrap_or_default());
+            self.dirty.insert(pod.clone());
+        }
     }
 
     /// A Pod came again under the name of another one: nothing is written on it.
@@ -162,7 +176,7 @@ mod tests {
             let policy = Key::new("ns", "p");
             let (mut before, mut written) = (BTreeMap::new(), None);
             for cost in wanted {
-                let now = BTreeMap::from([(Text::from("pod"), cost)]);
+                let now = BTreeMap::from([(Text::from("pod"), Some(cost))]);
                 costs.set(&policy, &before, &now);
                 before = now;
                 for (_, value) in costs.settle(|_| true) {
@@ -191,7 +205,10 @@ mod tests {
             Key::new("ns", "b"),
             Key::new("ns", "pod"),
         );
-        let (none, seven) = (BTreeMap::new(), BTreeMap::from([(Text::from("pod"), 7)]));
+        let (none, seven) = (
+            BTreeMap::new(),
+            BTreeMap::from([(Text::from("pod"), Some(7))]),
+        );
         costs.set(&one, &none, &seven);
         costs.set(&other, &none, &seven);
         assert_eq!(costs.settle(|_| true), [(pod.clone(), Some(14))].into());
@@ -203,9 +220,37 @@ mod tests {
     }
 
     #[test]
+    fn what_an_earlier_operator_wrote_is_taken_off_kept_or_held_until_it_is_known() {
+        let mut costs = Costs::default();
+        let (policy, pod) = (Key::new("ns", "a"), Key::new("ns", "pod"));
+        let share = |cost| BTreeMap::from([(Text::from("pod"), cost)]);
+        costs.found(&pod, 20);
+        assert_eq!(costs.settle(|_| true), [(pod.clone(), None)].into());
+        assert!(costs.is_empty());
+        // A policy asks, and no dataplane has said yet what it costs.
+        costs.found(&pod, 20);
+        costs.set(&policy, &BTreeMap::new(), &share(None));
+        assert!(costs.settle(|_| true).is_empty());
+        costs.set(&policy, &share(None), &share(Some(21)));
+        assert!(costs.settle(|_| true).is_empty(), "within a tenth");
+        costs.set(&policy, &share(Some(21)), &share(Some(30)));
+        assert_eq!(costs.settle(|_| true), [(pod.clone(), Some(30))].into());
+        // What is read back is what was written.
+        costs.found(&pod, 20);
+        assert!(costs.settle(|_| true).is_empty());
+        costs.renewed(&pod);
+        costs.set(&policy, &share(Some(30)), &BTreeMap::new());
+        assert!(costs.settle(|_| false).is_empty());
+        assert!(costs.is_empty());
+    }
+
+    #[test]
     fn nothing_is_written_to_a_pod_that_goes() {
         let mut costs = Costs::default();
-        let (none, seven) = (BTreeMap::new(), BTreeMap::from([(Text::from("pod"), 7)]));
+        let (none, seven) = (
+            BTreeMap::new(),
+            BTreeMap::from([(Text::from("pod"), Some(7))]),
+        );
         costs.set(&Key::new("ns", "a"), &none, &seven);
         assert!(costs.settle(|_| false).is_empty());
         costs.set(&Key::new("ns", "a"), &seven, &none);

@@ -7,11 +7,15 @@ use crate::{
     ClassUpdate, ClassVerdict, Condition, ConditionKind, Event, Index, Instance, Key, LIMIT_EVENTS,
     LIMIT_INSTANCES_SHOWN, Reason, Status, Text, Update, Verdict,
     claims::Outcome,
-    judge::{behind, conditions, internal_error, judge, no_dataplane, ready_members, same},
+    drains::Told,
+    index::PolicyRecord,
+    judge::{Judged, behind, conditions, internal_error, judge, no_dataplane, ready_members, same},
+    kept::{Kept, look, owner},
     messages::{bounded, few},
-    standing::{Standing, examine},
+    standing::Standing,
     translate::{Translation, View},
 };
+use baton_api::OnDeadline;
 use std::{
     any::Any,
     collections::{BTreeMap, BTreeSet},
@@ -39,6 +43,10 @@ impl Index {
     /// `InternalError`; the others go on.
     pub fn fold(&mut self, now: i64) -> Update {
         let mut update = Update::default();
+        while let Some((_, key)) = self.deadlines.first().filter(|(at, _)| *at <= now).cloned() {
+            self.deadlines.pop_first();
+            self.dirty.judge.insert(key);
+        }
         self.examine_dirty();
         for key in self.claims.settle() {
             self.dirty.translate.insert(key);
@@ -59,24 +67,42 @@ impl Index {
             let Some(record) = self.policies.get(&key) else {
                 continue;
             };
-            let judged = guarded(|| examine(&key, &record.policy, &self.classes));
+            let judged = guarded(|| look(&key, record, &self.classes, &self.holdings));
             let age = record.age(&key);
             let Some(record) = self.policies.get_mut(&key) else {
                 continue;
             };
             match judged {
-                Ok(standing) => {
-                    let claims = match &standing {
+                Ok(look) => {
+                    let claims = match &look.standing {
                         Standing::Fit { claims, .. } => Some((age, Arc::clone(claims))),
                         Standing::Unfit { .. } => None,
                     };
                     self.claims.set(&key, claims);
-                    record.standing = Some(standing);
+                    if look.is_bare {
+                        self.bare.insert(key.clone());
+                    } else {
+                        self.bare.remove(&key);
+                    }
+                    if look.kept.is_none() && matches!(look.standing, Standing::Fit { .. }) {
+                        record.good = Some(Arc::clone(&look.served));
+                    }
+                    record.served = look.served;
+                    record.kept = look.kept;
+                    record.problem = look.problem;
+                    record.standing = Some(look.standing);
                     record.failure = None;
+                    self.follow(&key);
                 }
                 Err(what) => record.failure = Some(what),
             }
             self.dirty.translate.insert(key);
+        }
+        // What is asked for no more is not kept.
+        if !self.holdings.partial {
+            let bare = &self.bare;
+            let asked = |name: &Text| owner(name).is_some_and(|key| bare.contains(&key));
+            self.holdings.held.retain(|name, _| asked(name));
         }
     }
 
@@ -92,10 +118,14 @@ impl Index {
             };
             let made = (!classes.is_empty()).then(|| {
                 update.translated += 1;
+                let holdings = &self.holdings;
+                let from_held = holdings.partial || record.kept == Some(Kept::Held);
                 let view = View {
                     key: &key,
-                    policy: &record.policy,
+                    policy: &record.served,
                     world: &self.world,
+                    held: from_held.then_some(&holdings.held),
+                    partial: holdings.partial,
                 };
                 guarded(|| (self.translator)(&view))
             });
@@ -116,6 +146,12 @@ impl Index {
         };
         match made {
             None => record.translation = None,
+            // What no dataplane takes does not replace what they have.
+            Some(Ok(Translation { bug: Some(bug), .. }))
+                if record.translation.as_ref().is_some_and(|t| t.bug.is_none()) =>
+            {
+                record.failure = Some(bug);
+            }
             Some(Ok(mut new)) => {
                 share(record.translation.as_ref(), &mut new);
                 record.translation = Some(new);
@@ -179,7 +215,20 @@ impl Index {
                 continue;
             };
             let (mut verdict, costs) = match judged {
-                Ok(Some(judged)) => judged,
+                Ok(Some(judged)) => {
+                    let before = record.drains.deadline();
+                    for told in drained(record, &judged, now) {
+                        event(update, &judged.verdict, now, told);
+                    }
+                    let after = record.drains.deadline();
+                    if before != after {
+                        if let Some(at) = before {
+                            self.deadlines.remove(&(at, key.clone()));
+                        }
+                        self.deadlines.extend(after.map(|at| (at, key.clone())));
+                    }
+                    (judged.verdict, judged.costs)
+                }
                 Ok(None) => continue,
                 Err(what) => {
                     let before = record.verdict.as_deref();
@@ -199,7 +248,8 @@ impl Index {
                 continue;
             }
             tell(record.verdict.as_deref(), &verdict, now, update);
-            record.verdict = Some(Arc::new(verdict.clone()));
+            let verdict = Arc::new(verdict);
+            record.verdict = Some(Arc::clone(&verdict));
             update.verdicts.push(verdict);
         }
     }
@@ -223,13 +273,20 @@ impl Index {
             .members
             .keys()
             .map(|pod| {
-                let problem =
-                    behind(self, pod, class.revision).map(|(_, message)| bounded(message));
+                let behind = behind(self, pod, class.revision).map(|(_, message)| message);
+                let synchronised = behind.is_none();
+                // One that has all of it and cannot be asked may be anything by now.
+                let problem = behind.or_else(|| {
+                    let why = self.dataplanes.get(pod)?.unreachable()?;
+                    Some(format!(
+                        "dataplane {pod} cannot be reached and goes on with what it has: {why}"
+                    ))
+                });
                 Instance {
                     pod: pod.clone(),
                     node: self.world.live_pod(pod).and_then(|pod| pod.node.clone()),
-                    synchronised: problem.is_none(),
-                    problem,
+                    synchronised,
+                    problem: problem.map(bounded),
                 }
             })
             .collect();
@@ -255,7 +312,7 @@ impl Index {
             problems.push(bad);
         }
         let dataplanes = instances.len();
-        instances.sort_by_key(|instance| instance.synchronised);
+        instances.sort_by_key(|instance| instance.problem.is_none());
         instances.truncate(LIMIT_INSTANCES_SHOWN);
         Some(ClassVerdict {
             class: name.clone(),
@@ -334,22 +391,33 @@ fn bare(
     verdict
 }
 
+/// What is to be told of a policy's drains.
+fn drained(record: &mut PolicyRecord, judged: &Judged, now: i64) -> Vec<Told> {
+    let template = record.served.template.as_ref();
+    let on_deadline = template.map_or(OnDeadline::Wait, |template| template.drain.on_deadline);
+    let lost = record.sums.totals.lost;
+    record
+        .drains
+        .update(now, &judged.drains, judged.is_all, lost, on_deadline)
+}
+
+fn event(update: &mut Update, about: &Verdict, at: i64, told: Told) {
+    if update.events.len() >= LIMIT_EVENTS {
+        update.events_dropped += 1;
+        return;
+    }
+    update.events.push(Event {
+        policy: about.policy.clone(),
+        uid: about.uid.clone(),
+        at,
+        warning: told.warning,
+        reason: told.reason,
+        message: told.message,
+    });
+}
+
 /// Events for what changed between two verdicts.
 fn tell(before: Option<&Verdict>, now: &Verdict, at: i64, update: &mut Update) {
-    let mut event = |warning: bool, reason: Reason, message: String| {
-        if update.events.len() >= LIMIT_EVENTS {
-            update.events_dropped += 1;
-            return;
-        }
-        update.events.push(Event {
-            policy: now.policy.clone(),
-            uid: now.uid.clone(),
-            at,
-            warning,
-            reason,
-            message,
-        });
-    };
     for is in &now.conditions {
         let was = before.map(|verdict| verdict.condition(is.kind));
         if was.is_some_and(|was| was.status == is.status && was.reason == is.reason) {
@@ -358,23 +426,12 @@ fn tell(before: Option<&Verdict>, now: &Verdict, at: i64, update: &mut Update) {
         let bad = is_bad(is);
         // What went well from the start is no news; neither is what follows from another condition.
         if bad || was.is_some_and(is_bad) && is.status != Status::Unknown {
-            event(bad, is.reason, is.message.clone());
-        }
-    }
-    for was in before.iter().flat_map(|verdict| &verdict.drains) {
-        let goes_on = now
-            .drains
-            .iter()
-            .any(|is| is.backend == was.backend && is.listener == was.listener);
-        // A list at its bound may have lost it to others.
-        if !goes_on && now.drains.len() < crate::LIMIT_BACKENDS_SHOWN {
-            let left: u64 = was.waiting.values().sum();
-            let message = format!(
-                "the drain of {} (listener {}) is over: {} flows moved, {} ended by themselves, {} were closed by the deadline, \
-                 {left} were still there when it was last seen",
-                was.backend, was.listener, was.drained.moved, was.drained.ended, was.drained.closed
-            );
-            event(false, Reason::Drained, message);
+            let told = Told {
+                warning: bad,
+                reason: is.reason,
+                message: is.message.clone(),
+            };
+            event(update, now, at, told);
         }
     }
 }
@@ -388,6 +445,9 @@ fn is_bad(condition: &Condition) -> bool {
         ConditionKind::Accepted | ConditionKind::Programmed | ConditionKind::Adoptable => {
             condition.status == Status::False && !follows
         }
-        ConditionKind::Degraded => condition.status == Status::True,
+        // One dataplane that cannot be reached would be an Event of each policy of its class, which says it once.
+        ConditionKind::Degraded => {
+            condition.status == Status::True && condition.reason != Reason::DataplaneUnreachable
+        }
     }
 }

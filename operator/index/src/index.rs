@@ -3,10 +3,12 @@
 //! Owns the records. `apply` takes changes in, `fold` makes what they touched anew.
 
 use crate::{
-    ClassUpdate, ClassVerdict, Key, Policy, Text, Verdict,
+    ClassUpdate, ClassVerdict, Key, Policy, Reason, Text, Verdict,
     claims::{Age, Claims},
     class::ClassRecord,
     cost::Costs,
+    drains::Drains,
+    kept::{Holdings, Kept, Wants},
     reports::{DataplaneRecord, Sums},
     standing::Standing,
     translate::{Translation, View, translate},
@@ -27,9 +29,15 @@ pub struct Index {
     pub(crate) class_of: BTreeMap<Key, Text>,
     pub(crate) dataplanes: BTreeMap<Key, DataplaneRecord>,
     pub(crate) claims: Claims,
+    /// What dataplanes were found to have.
+    pub(crate) holdings: Holdings,
+    /// Policies that cannot be used as they are and of which nothing good is known.
+    pub(crate) bare: BTreeSet<Key>,
     /// The policy of each snapshot policy's name, those that once were included.
     pub(crate) names: BTreeMap<Text, Key>,
     pub(crate) costs: Costs,
+    /// When which policy is to be looked at for the deadline of a drain.
+    pub(crate) deadlines: BTreeSet<(i64, Key)>,
     pub(crate) dirty: Dirty,
     pub(crate) class_verdicts: BTreeMap<Text, ClassVerdict>,
     /// The newest revision of any class.
@@ -41,7 +49,20 @@ pub struct Index {
 /// A policy, and what was made of it.
 #[derive(Debug)]
 pub(crate) struct PolicyRecord {
+    /// As it is.
     pub policy: Arc<Policy>,
+    /// What is in force: the same, or what is kept in its place.
+    pub served: Arc<Policy>,
+    /// It was good as this.
+    pub good: Option<Arc<Policy>>,
+    pub kept: Option<Kept>,
+    /// Why it cannot be used as it is, where something else is kept.
+    pub problem: Option<(Reason, String)>,
+    /// There is no object, only what dataplanes have.
+    pub stands_in: bool,
+    /// The Service whose endpoints it follows.
+    pub target: Option<Key>,
+    /// Of what is served.
     pub standing: Option<Standing>,
     /// Nothing while it is not accepted.
     pub translation: Option<Translation>,
@@ -53,8 +74,9 @@ pub(crate) struct PolicyRecord {
     pub names: BTreeSet<Text>,
     pub sums: Sums,
     pub verdict: Option<Arc<Verdict>>,
-    /// Costs of its Pods, by name.
-    pub costs: BTreeMap<Text, u64>,
+    pub drains: Drains,
+    /// Costs of its Pods, by name; nothing where dataplanes have not said yet.
+    pub costs: BTreeMap<Text, Option<u64>>,
 }
 
 /// What is to be made anew.
@@ -80,9 +102,12 @@ impl Default for Index {
             classes: BTreeMap::new(),
             class_of: BTreeMap::new(),
             dataplanes: BTreeMap::new(),
+            holdings: Holdings::default(),
+            bare: BTreeSet::new(),
             claims: Claims::default(),
             names: BTreeMap::new(),
             costs: Costs::default(),
+            deadlines: BTreeSet::new(),
             dirty: Dirty::default(),
             class_verdicts: BTreeMap::new(),
             revision: 0,
@@ -94,7 +119,13 @@ impl Default for Index {
 impl PolicyRecord {
     pub fn new(policy: Arc<Policy>) -> Self {
         Self {
+            served: Arc::clone(&policy),
             policy,
+            good: None,
+            kept: None,
+            problem: None,
+            stands_in: false,
+            target: None,
             standing: None,
             translation: None,
             failure: None,
@@ -102,6 +133,7 @@ impl PolicyRecord {
             names: BTreeSet::new(),
             sums: Sums::default(),
             verdict: None,
+            drains: Drains::default(),
             costs: BTreeMap::new(),
         }
     }
@@ -133,6 +165,18 @@ impl Index {
             || self.claims.is_open()
             || self.costs.is_dirty()
             || self.classes.values().any(ClassRecord::is_dirty)
+    }
+
+    /// What dataplanes are to be asked for, as of the last fold, before the first push to each.
+    #[must_use]
+    pub fn wants(&self) -> Wants {
+        if self.holdings.partial {
+            Wants::All
+        } else if self.bare.is_empty() {
+            Wants::Nothing
+        } else {
+            Wants::These(self.bare.clone())
+        }
     }
 
     /// The snapshot policies of a class as of the last fold, by name.
@@ -173,9 +217,21 @@ impl Index {
         self.class_verdicts.values()
     }
 
-    /// All deletion costs that were given out and not taken back, likewise.
+    /// All deletion costs that were given out, not taken back, and are not on their Pods, likewise.
     pub fn costs(&self) -> impl Iterator<Item = (&Key, i32)> {
-        self.costs.written()
+        let written = self.costs.written();
+        written.filter(|(pod, cost)| {
+            let pod = self.world.live_pod(pod);
+            pod.and_then(|pod| pod.cost) != Some(*cost)
+        })
+    }
+
+    /// Has the deletion costs that are on Pods judged again: what was said while another process led was said to nobody, also
+    /// that one is to be taken off.
+    pub fn recall_costs(&mut self) {
+        for (key, cost) in self.world.costs() {
+            self.costs.found(key, cost);
+        }
     }
 
     /// Whether nothing at all is remembered: with no object left, that has to be so.
@@ -188,6 +244,9 @@ impl Index {
             && self.dataplanes.is_empty()
             && self.claims.is_empty()
             && self.names.is_empty()
+            && self.holdings.held.is_empty()
+            && self.bare.is_empty()
+            && self.deadlines.is_empty()
             && self.costs.is_empty()
             && self.class_verdicts.is_empty()
     }

@@ -57,6 +57,12 @@ pub enum Change {
     Report(Key, Option<Arc<Report>>),
     /// What a dataplane counts, by its Pod; `None` forgets the present figures, not the totals.
     Figures(Key, Option<Arc<Figures>>),
+    /// What a dataplane of a class has in force, found before anything is pushed to it: as far as [`crate::Index::wants`] asks
+    /// for it, it stays in force.
+    Held(Text, Vec<Arc<baton_api::Policy>>),
+    /// Whether objects may be missing that were there before this index began. As long as they may, no policy and no backend
+    /// that dataplanes were found to have is left out for want of an object.
+    Partial(bool),
 }
 
 /// A `LoadBalancerPolicy`.
@@ -73,7 +79,7 @@ pub struct Policy {
     /// Where clients connect.
     pub listeners: Vec<Listener>,
     /// What each listener's snapshot policy says besides name, frontends and backends (those are empty here), or why the
-    /// object could not be translated.
+    /// object could not be translated. If it could not, the other fields say what could be read all the same.
     pub template: Result<Arc<baton_api::Policy>, Refusal>,
     /// Where pods' weights come from; without it each weighs 1.
     pub weights: Option<Weights>,
@@ -286,6 +292,8 @@ pub struct Pod {
     pub node: Option<Text>,
     /// `status.podIP`.
     pub address: Option<IpAddr>,
+    /// The deletion cost that an operator wrote there, this one or one before it; not somebody else's.
+    pub cost: Option<i32>,
 }
 
 /// A Node.
@@ -346,7 +354,7 @@ pub struct Report {
     pub refused: Option<(u64, Text)>,
 }
 
-/// What a dataplane counts, as of one moment. [`Figures::from_state`] takes it out of what it answered.
+/// What a dataplane counts, as of one moment. [`PolicyFigures::from_state`] takes it out of what it answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// When, in seconds since 1970.
@@ -424,7 +432,7 @@ pub struct BackendFigures {
     /// Why the dataplane gives it no flows, if so, in its words.
     pub unusable: Option<Text>,
     /// How far its drain is, while it drains.
-    pub drain: Option<DrainFigures>,
+    pub drain: Option<Box<DrainFigures>>,
 }
 
 /// How far one dataplane's drain of one backend is.

@@ -3,14 +3,13 @@
 //! Owns its conditions, with reasons and messages that say what to change, and the bounds of what is shown.
 
 use crate::{
-    BackendState, Condition, ConditionKind, Index, Key, LIMIT_BACKENDS_SHOWN, Reason, Status, Text,
-    Verdict,
-    claims::{Claim, Outcome, Place},
+    BackendState, Condition, ConditionKind, Drain, Index, Key, LIMIT_BACKENDS_SHOWN, Reason,
+    Status, Text, Verdict,
+    accepted::{accepted, without_port},
     class::{ClassRecord, Room},
     index::PolicyRecord,
-    messages::{bounded, count, few},
+    messages::{bounded, count, few, is_or_are},
     reports::DataplaneRecord,
-    standing::Standing,
     sums::{Measured, Present, is_wanted, obstacle, present},
     translate::Translation,
 };
@@ -20,16 +19,29 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 /// Status, reason and message of a condition.
 pub(crate) type Said = (Status, Reason, String);
 
-fn said(status: Status, reason: Reason, message: impl Into<String>) -> Said {
+pub(crate) fn said(status: Status, reason: Reason, message: impl Into<String>) -> Said {
     (status, reason, message.into())
 }
 
-/// What is said of a policy, and the costs of its Pods.
-pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<(Verdict, BTreeMap<Text, u64>)> {
+/// What is said of a policy, and what else its figures come to.
+pub(crate) struct Judged {
+    pub verdict: Verdict,
+    /// Of its Pods.
+    pub costs: BTreeMap<Text, Option<u64>>,
+    /// All of them, also those that are not shown.
+    pub drains: Vec<Drain>,
+    /// Each dataplane has said which drains there are.
+    pub is_all: bool,
+}
+
+/// Judges.
+pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<Judged> {
     let record = index.policies.get(key)?;
     let mut present = present(index, key, record);
     let accepted = accepted(index, key, record);
-    let rejected = accepted.0 != Status::True;
+    // What is kept of a policy is judged as if it were the policy.
+    let serves = |t: &Translation| !t.listeners.is_empty() && t.bug.is_none();
+    let rejected = accepted.0 != Status::True && !record.translation.as_ref().is_some_and(serves);
     let (programmed, dataplanes, have) = programmed(index, key, record, rejected);
     let adoptable = adoptable(index, key, record, &present, rejected);
     let degraded = degraded(index, record, &present, rejected);
@@ -39,12 +51,15 @@ pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<(Verdict, BTre
         let left: u64 = drain.waiting.values().sum();
         (Reverse(left), drain.listener.clone(), drain.backend.clone())
     });
+    let drains = present.drains.clone();
     present.drains.truncate(LIMIT_BACKENDS_SHOWN);
     let mut backends: Vec<_> = present.backends.into_iter().map(|b| b.verdict).collect();
     // Where nothing else decides they are in order of listeners and names already.
     backends.sort_by_key(|backend| Reverse(backend.flows));
     let backends_not_shown = backends.len().saturating_sub(LIMIT_BACKENDS_SHOWN);
     backends.truncate(LIMIT_BACKENDS_SHOWN);
+    // Collected in the place of what they were made of, they have its room, which is four times theirs.
+    backends.shrink_to_fit();
     let verdict = Verdict {
         policy: key.clone(),
         uid: record.policy.uid.clone(),
@@ -64,7 +79,12 @@ pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<(Verdict, BTre
         backends_not_shown,
         figures_at: present.at,
     };
-    Some((verdict, present.costs))
+    Some(Judged {
+        verdict,
+        costs: present.costs,
+        drains,
+        is_all: present.is_all,
+    })
 }
 
 /// With the time since when each is as it is.
@@ -94,96 +114,6 @@ pub(crate) fn internal_error(what: &str) -> Said {
          dataplanes have of the policy stays as it is"
     );
     said(Status::False, Reason::InternalError, message)
-}
-
-fn accepted(index: &Index, key: &Key, record: &PolicyRecord) -> Said {
-    let no = |reason, message: String| said(Status::False, reason, message);
-    if let Some(what) = &record.failure {
-        return internal_error(what);
-    }
-    if let Some(Standing::Unfit { reason, message }) = &record.standing {
-        return no(*reason, message.clone());
-    }
-    if let Some(Outcome::Lost { claim, winner }) = index.claims.outcome(key) {
-        return no(Reason::Conflict, conflict(claim, winner, record));
-    }
-    let Some(translation) = &record.translation else {
-        return said(
-            Status::Unknown,
-            Reason::Pending,
-            "it has not been looked at yet",
-        );
-    };
-    let service = format!("{}/{}", key.namespace, record.policy.service);
-    if let Some(bug) = &translation.bug {
-        return internal_error(bug);
-    }
-    if translation.service_missing {
-        let message =
-            format!("Service {service} does not exist: create it, or correct spec.targetRef.name");
-        return no(Reason::ServiceNotFound, message);
-    }
-    if translation.external_name {
-        let message = format!(
-            "Service {service} is of type ExternalName, which has no pods: expected a Service with a selector in \
-             spec.targetRef.name"
-        );
-        return no(Reason::Invalid, message);
-    }
-    if translation.listeners.is_empty() {
-        return no(Reason::PortNotFound, without_port(&service, translation));
-    }
-    said(
-        Status::True,
-        Reason::Accepted,
-        "it can be used as it is written",
-    )
-}
-
-fn conflict(claim: &Claim, winner: &Key, record: &PolicyRecord) -> String {
-    match claim {
-        Claim::Service(service) => format!(
-            "the older policy {winner} is for Service {service} already: delete one of the two, or correct \
-             spec.targetRef.name"
-        ),
-        Claim::Frontend { class, place, port } => {
-            let place = match place {
-                Place::Own(_) => "the dataplane's own address".to_owned(),
-                Place::Address(address) => address.to_string(),
-            };
-            let listeners = record.policy.listeners.iter().filter(|l| l.port == *port);
-            let listeners = few(listeners.map(|l| &l.name), ", ");
-            format!(
-                "the older policy {winner} has port {port} of {place} in class {class} already: give listener {listeners} \
-                 another port or address, select another class, or delete one of the two"
-            )
-        }
-    }
-}
-
-fn without_port(service: &str, translation: &Translation) -> String {
-    let wanted = translation.without_port.iter();
-    let wanted = few(
-        wanted.map(|(listener, port)| format!("{port} (listener {listener})")),
-        ", ",
-    );
-    let ports = translation
-        .ports
-        .iter()
-        .map(|port| match port.name.is_empty() {
-            true => port.port.to_string(),
-            false => format!("{} ({})", port.name, port.port),
-        });
-    let ports = few(ports, ", ");
-    let has = if ports.is_empty() {
-        "none for TCP".to_owned()
-    } else {
-        ports
-    };
-    format!(
-        "Service {service} has no port {wanted}; it has {has}: correct spec.listeners[].servicePort, or add the port to the \
-         Service"
-    )
 }
 
 /// The condition, how many dataplanes should have the policy, and how many do.
@@ -310,7 +240,7 @@ fn adoptable(
         return said(Status::Unknown, Reason::NotAccepted, "it is not accepted");
     }
     let protocol = record
-        .policy
+        .served
         .template
         .as_ref()
         .map(|template| template.protocol);
@@ -367,8 +297,16 @@ fn degraded(index: &Index, record: &PolicyRecord, present: &Present, rejected: b
     let Some(translation) = record.translation.as_ref().filter(|_| !rejected) else {
         return said(Status::Unknown, Reason::NotAccepted, "it is not accepted");
     };
-    let service = &record.policy.service;
+    let service = &record.served.service;
     let mut issues: Vec<(Reason, String)> = Vec::new();
+    if translation.held > 0 {
+        let message = format!(
+            "{} known only from dataplanes, which had them when this operator began; what becomes of their pods is not \
+             seen",
+            is_or_are(translation.held, "backend")
+        );
+        issues.push((Reason::BackendsNotFollowed, message));
+    }
     if !translation.without_port.is_empty() {
         issues.push((Reason::PortNotFound, without_port(service, translation)));
     }

@@ -24,13 +24,21 @@
 //!
 //! An endpoint that was never ready is treated as one that is not ready any more: whether it ever was is history, and the
 //! snapshot must not depend on history. A Pod that is unknown is taken to be there.
+//!
+//! # What becomes of a policy that cannot be used as it is written
+//!
+//! What it said when it was good the last time stays in force, with its endpoints as they are now, until it is good again or
+//! deleted. An index that begins with such a policy asks what dataplanes have of it ([`Index::wants`], [`Change::Held`]). A
+//! policy that gives way to another one, selects no class or is for a Service that does not exist is not in force.
 #![forbid(unsafe_code)]
 
+mod accepted;
 mod apply;
 mod backends;
 mod claims;
 mod class;
 mod cost;
+mod drains;
 mod fold;
 #[cfg(test)]
 mod fold_tests;
@@ -38,6 +46,7 @@ mod index;
 mod input;
 mod intern;
 mod judge;
+mod kept;
 mod messages;
 mod output;
 mod reports;
@@ -50,6 +59,7 @@ mod world;
 pub use index::Index;
 pub use input::*;
 pub use intern::Interner;
+pub use kept::Wants;
 pub use output::*;
 
 /// Events of one fold: a person reads a few, and an API server takes a few dozen a second from one client.

@@ -24,6 +24,12 @@ pub(crate) fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
+/// `1 pod is`, `2 pods are`.
+pub(crate) fn is_or_are(number: usize, what: &str) -> String {
+    let verb = if number == 1 { "is" } else { "are" };
+    format!("{} {verb}", count(number, what))
+}
+
 /// Not more than anybody reads.
 pub(crate) fn bounded(mut text: String) -> String {
     if let Some((end, _)) = text.char_indices().nth(LIMIT_MESSAGE_CHARS - 1)

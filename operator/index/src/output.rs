@@ -12,7 +12,7 @@ pub struct Update {
     /// Per class that changed: its snapshot, its dataplanes.
     pub classes: BTreeMap<Text, ClassUpdate>,
     /// What is to be said of policies: those whose conditions or figures are not what they were.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<Arc<Verdict>>,
     /// What is to be said of classes.
     pub class_verdicts: Vec<ClassVerdict>,
     /// `controller.kubernetes.io/pod-deletion-cost` of Pods; `None` takes the annotation off.
@@ -255,6 +255,8 @@ pub enum Reason {
     NoReadyEndpoints,
     /// Degraded: more endpoints than a policy can have.
     BackendLimit,
+    /// Degraded: some backends are known only from what dataplanes had.
+    BackendsNotFollowed,
     /// Degraded: dataplanes give some backends no flows.
     BackendsUnusable,
     /// Degraded: a Pod's weight is no weight.
@@ -263,6 +265,8 @@ pub enum Reason {
     AsExpected,
     /// Of an Event only: a backend's drain is over.
     Drained,
+    /// Of an Event only: the deadline of a backend's drain passed with flows left.
+    DrainDeadline,
 }
 
 impl Reason {
@@ -293,10 +297,12 @@ impl Reason {
             Self::NoEndpoints => "NoEndpoints",
             Self::NoReadyEndpoints => "NoReadyEndpoints",
             Self::BackendLimit => "BackendLimit",
+            Self::BackendsNotFollowed => "BackendsNotFollowed",
             Self::BackendsUnusable => "BackendsUnusable",
             Self::WeightUnreadable => "WeightUnreadable",
             Self::AsExpected => "AsExpected",
             Self::Drained => "Drained",
+            Self::DrainDeadline => "DrainDeadline",
         }
     }
 }

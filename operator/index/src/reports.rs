@@ -18,6 +18,8 @@ pub(crate) struct DataplaneRecord {
     pub figures: BTreeMap<Text, Counted>,
     pub at: Option<i64>,
     uptime: u64,
+    /// How often it was heard.
+    look: u64,
 }
 
 /// The last figures of a snapshot policy.
@@ -25,6 +27,8 @@ pub(crate) struct DataplaneRecord {
 pub(crate) struct Counted {
     /// The dataplane still says something of it.
     pub present: bool,
+    /// When it was the last time said something of.
+    look: u64,
     pub figures: PolicyFigures,
 }
 
@@ -42,47 +46,54 @@ impl DataplaneRecord {
     /// Takes new figures in. Gives the names whose figures are not what they were; `grown` is told of each what it was before.
     pub fn count(
         &mut self,
-        figures: Option<&Figures>,
+        figures: Option<Figures>,
         is_known: impl Fn(&str) -> bool,
         mut grown: impl FnMut(&Text, Option<&PolicyFigures>, &PolicyFigures),
     ) -> Vec<Text> {
         let mut changed = Vec::new();
-        let restarted = figures.is_some_and(|new| new.uptime < self.uptime);
-        self.at = figures.map(|new| new.at);
-        self.uptime = figures.map_or(self.uptime, |new| new.uptime);
-        let mut before = std::mem::take(&mut self.figures);
-        for new in figures.into_iter().flat_map(|f| &f.policies) {
-            let old = before.remove(&new.name);
-            let mut new = new.clone();
-            if let Some(old) = old.as_ref().filter(|_| !restarted) {
-                settle_drains(&old.figures, &mut new);
+        let restarted = figures.as_ref().is_some_and(|new| new.uptime < self.uptime);
+        self.at = figures.as_ref().map(|new| new.at);
+        self.uptime = figures.as_ref().map_or(self.uptime, |new| new.uptime);
+        let at = self.at.unwrap_or_default();
+        self.look += 1;
+        let look = self.look;
+        for mut new in figures.into_iter().flat_map(|f| f.policies) {
+            let Some(old) = self.figures.get_mut(&new.name) else {
+                grown(&new.name, None, &new);
+                changed.push(new.name.clone());
+                let name = new.name.clone();
+                let counted = Counted {
+                    present: true,
+                    look,
+                    figures: new,
+                };
+                self.figures.insert(name, counted);
+                continue;
+            };
+            old.look = look;
+            if !restarted {
+                settle_drains(&old.figures, &mut new, at);
             }
-            let news = old
-                .as_ref()
-                .is_none_or(|old| !old.present || old.figures != new);
-            if news {
-                let from = old.as_ref().filter(|_| !restarted).map(|old| &old.figures);
+            // What is as it was stays where it is.
+            if !old.present || old.figures != new {
+                let from = (!restarted).then_some(&old.figures);
                 grown(&new.name, from, &new);
                 changed.push(new.name.clone());
+                old.present = true;
+                old.figures = new;
             }
-            let present = true;
-            let name = new.name.clone();
-            let counted = Counted {
-                present,
-                figures: new,
-            };
-            self.figures.insert(name, counted);
         }
         // What it says nothing of any more: its counters may come back, unless the process is another one.
-        for (name, mut old) in before {
-            if old.present {
+        self.figures.retain(|name, counted| {
+            if counted.look == look {
+                return true;
+            }
+            if counted.present {
                 changed.push(name.clone());
             }
-            if !restarted && is_known(&name) {
-                old.present = false;
-                self.figures.insert(name, old);
-            }
-        }
+            counted.present = false;
+            !restarted && is_known(name)
+        });
         changed
     }
 
@@ -116,7 +127,7 @@ impl DataplaneRecord {
 }
 
 /// The times of a drain that goes on do not waver, and its figures do not go down.
-fn settle_drains(old: &PolicyFigures, new: &mut PolicyFigures) {
+fn settle_drains(old: &PolicyFigures, new: &mut PolicyFigures, at: i64) {
     for backend in &mut new.backends {
         let Some(drain) = &mut backend.drain else {
             continue;
@@ -129,7 +140,9 @@ fn settle_drains(old: &PolicyFigures, new: &mut PolicyFigures) {
             continue;
         }
         drain.since = was.since;
-        if was.until.abs_diff(drain.until) <= SAME_DRAIN_S {
+        // What is left of a deadline that has passed is 0, whenever that was.
+        let passed = was.until <= at && drain.until <= at;
+        if passed || was.until.abs_diff(drain.until) <= SAME_DRAIN_S {
             drain.until = was.until;
         }
         drain.moved = drain.moved.max(was.moved);

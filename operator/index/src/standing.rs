@@ -36,14 +36,18 @@ fn invalid<T>(message: String) -> Judged<T> {
     Err((Reason::Invalid, message))
 }
 
-/// Looks at a policy.
+/// Looks at a policy. `only` are its classes where its selector is not to be asked.
 pub(crate) fn examine(
     key: &Key,
     policy: &Policy,
     classes: &BTreeMap<Text, ClassRecord>,
+    only: Option<&BTreeSet<Text>>,
 ) -> Standing {
     let judged = shape(key, policy).and_then(|()| {
-        let names = choose(policy, classes)?;
+        let names = match only {
+            None => choose(policy, classes)?,
+            Some(only) => had(only, classes)?,
+        };
         let claims = claims(key, policy, &names, classes)?;
         Ok(Standing::Fit {
             classes: names,
@@ -159,6 +163,17 @@ fn choose(policy: &Policy, classes: &BTreeMap<Text, ClassRecord>) -> Judged<BTre
     Err((Reason::NoDataplaneClass, message))
 }
 
+/// Of the classes that had it, those that are there.
+fn had(only: &BTreeSet<Text>, classes: &BTreeMap<Text, ClassRecord>) -> Judged<BTreeSet<Text>> {
+    let there = only.iter().filter(|name| classes.contains_key(*name));
+    let names: BTreeSet<Text> = there.cloned().collect();
+    if names.is_empty() {
+        let message = "the BatonDataplane that served it does not exist any more".to_owned();
+        return Err((Reason::NoDataplaneClass, message));
+    }
+    Ok(names)
+}
+
 /// What it claims. Ports of the dataplane's own address are claimed for the families that the Service has or may get.
 fn claims(
     key: &Key,
@@ -168,6 +183,10 @@ fn claims(
 ) -> Judged<BTreeSet<Claim>> {
     let service = Key::new(key.namespace.clone(), policy.service.clone());
     let mut claims = BTreeSet::from([Claim::Service(service)]);
+    if policy.service.is_empty() {
+        // It is not known.
+        claims.clear();
+    }
     for (name, class) in names
         .iter()
         .filter_map(|name| Some((name, classes.get(name)?)))

@@ -3,7 +3,7 @@
 use crate::{
     BackendFigures, BackendTotals, DrainFigures, Figures, Interner, PolicyFigures, Totals,
 };
-use baton_api::{BackendState, Micros, PolicyState, State};
+use baton_api::{BackendState, Micros, PolicyState};
 
 /// What `adoptableReason` says before the first answer (`lb-dataplane/engine/src/probe.rs`).
 const NOT_PROBED: &str = "not probed yet";
@@ -11,17 +11,23 @@ const NOT_PROBED: &str = "not probed yet";
 const UP: &str = "up";
 
 impl Figures {
-    /// What of a dataplane's state, read at `at` (seconds since 1970), is needed.
+    /// Of a dataplane's state as of `at` (seconds since 1970).
     #[must_use]
-    pub fn from_state(state: &State, at: i64, interner: &mut Interner) -> Self {
-        let policies = state.policies.iter();
-        let mut policies: Vec<_> = policies.map(|p| policy(p, at, interner)).collect();
+    pub fn new(at: i64, uptime: u64, mut policies: Vec<PolicyFigures>) -> Self {
         policies.sort_by(|a, b| a.name.cmp(&b.name));
         Self {
             at,
-            uptime: state.uptime_seconds,
+            uptime,
             policies,
         }
+    }
+}
+
+impl PolicyFigures {
+    /// What of a policy of a dataplane's state, read at `at` (seconds since 1970), is needed.
+    #[must_use]
+    pub fn from_state(state: &PolicyState, at: i64, interner: &mut Interner) -> Self {
+        policy(state, at, interner)
     }
 }
 
@@ -67,17 +73,19 @@ fn backend(state: &BackendState, at: i64, interner: &mut Interner) -> BackendFig
         probed: state.adoptable || state.adoptable_reason != NOT_PROBED,
         unadoptable: (!state.adoptable).then(|| interner.text(&state.adoptable_reason)),
         unusable: (!works).then(|| interner.text(&state.health)),
-        drain: drain.map(|drain| DrainFigures {
-            moved: drain.moved,
-            ended: drain.ended,
-            closed: drain.closed,
-            waiting: drain
-                .waiting
-                .iter()
-                .map(|(why, count)| (interner.text(why), *count))
-                .collect(),
-            since: at.saturating_sub(seconds(drain.since)),
-            until: at.saturating_add(seconds(drain.left)),
+        drain: drain.map(|drain| {
+            Box::new(DrainFigures {
+                moved: drain.moved,
+                ended: drain.ended,
+                closed: drain.closed,
+                waiting: drain
+                    .waiting
+                    .iter()
+                    .map(|(why, count)| (interner.text(why), *count))
+                    .collect(),
+                since: at.saturating_sub(seconds(drain.since)),
+                until: at.saturating_add(seconds(drain.left)),
+            })
         }),
     }
 }
@@ -85,6 +93,7 @@ fn backend(state: &BackendState, at: i64, interner: &mut Interner) -> BackendFig
 #[cfg(test)]
 mod tests {
     use super::*;
+    use baton_api::State;
 
     #[test]
     fn a_state_becomes_figures() {
@@ -109,7 +118,10 @@ mod tests {
             "counters": {}, "tables": {}
         }"#)
         .expect("a state");
-        let figures = Figures::from_state(&state, 1_000, &mut Interner::new());
+        let mut interner = Interner::new();
+        let policies = state.policies.iter();
+        let policies = policies.map(|p| PolicyFigures::from_state(p, 1_000, &mut interner));
+        let figures = Figures::new(1_000, state.uptime_seconds, policies.collect());
         assert_eq!((figures.at, figures.uptime), (1_000, 90));
         let policy = &figures.policies[0];
         assert_eq!(

@@ -22,8 +22,10 @@ pub(crate) struct Present {
     pub panic: Vec<Text>,
     pub backends: Vec<Measured>,
     pub drains: Vec<Drain>,
-    /// Costs of the Pods, if the policy asks for them.
-    pub costs: BTreeMap<Text, u64>,
+    /// Costs of the Pods, if the policy asks for them; nothing where dataplanes have not said yet.
+    pub costs: BTreeMap<Text, Option<u64>>,
+    /// Each dataplane has said what it does.
+    pub is_all: bool,
 }
 
 /// One backend.
@@ -42,11 +44,18 @@ pub(crate) fn present(index: &Index, key: &Key, record: &PolicyRecord) -> Presen
         .staged
         .iter()
         .filter_map(|name| index.classes.get(name));
-    let dataplanes: Vec<&DataplaneRecord> = classes
+    let members: Vec<_> = classes
         .flat_map(|class| class.members.keys())
-        .filter_map(|pod| index.dataplanes.get(pod))
+        .map(|pod| index.dataplanes.get(pod))
         .collect();
-    let listeners = record.policy.listeners.iter();
+    let said = |record: &Option<&DataplaneRecord>| record.is_some_and(|d| d.at.is_some());
+    out.is_all = !members.is_empty() && members.iter().all(said);
+    // Who cannot be reached may not say anything for long.
+    let silent = |d: &DataplaneRecord| d.unreachable().is_some();
+    let costs_known =
+        members.iter().any(said) && members.iter().all(|d| said(d) || d.is_some_and(silent));
+    let dataplanes: Vec<&DataplaneRecord> = members.into_iter().flatten().collect();
+    let listeners = record.served.listeners.iter();
     for name in listeners.filter_map(|l| record.names.get(&*snapshot_name(key, l))) {
         let said = dataplanes
             .iter()
@@ -57,6 +66,9 @@ pub(crate) fn present(index: &Index, key: &Key, record: &PolicyRecord) -> Presen
     let listeners = record.translation.iter().flat_map(|t| &t.listeners);
     for listening in listeners {
         listener(record, listening, &dataplanes, &mut out);
+    }
+    if !costs_known {
+        out.costs.values_mut().for_each(|cost| *cost = None);
     }
     out
 }
@@ -111,12 +123,12 @@ fn listener(
             probed: figures.iter().any(|f| f.probed),
         });
         out.drains.extend(drain(listening, detail, &figures));
-        if record.policy.deletion_cost
+        if record.served.deletion_cost
             && let Some(pod) = &detail.pod
         {
             let sum = figures.iter().map(|f| cost(f)).fold(0, u64::saturating_add);
             let share = out.costs.entry(pod.clone()).or_default();
-            *share = share.saturating_add(sum).min(COST_MAX);
+            *share = Some(share.unwrap_or_default().saturating_add(sum).min(COST_MAX));
         }
     }
 }

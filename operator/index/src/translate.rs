@@ -7,6 +7,7 @@ use crate::{BackendState, Listener, Text};
 use crate::{
     Key, Policy, PortRef, ServicePort,
     backends::{Backends, backends},
+    kept::{Held, families},
     standing::{frontends, snapshot_name},
     world::World,
 };
@@ -22,6 +23,10 @@ pub(crate) struct View<'a> {
     pub key: &'a Key,
     pub policy: &'a Policy,
     pub world: &'a World,
+    /// What dataplanes had, where that counts.
+    pub held: Option<&'a BTreeMap<Text, Held>>,
+    /// Backends may be missing, too.
+    pub partial: bool,
 }
 
 /// What a policy came to.
@@ -44,6 +49,8 @@ pub(crate) struct Translation {
     pub left_out: usize,
     pub bad_addresses: BTreeSet<IpAddr>,
     pub bad_weights: BTreeMap<Text, Text>,
+    /// Backends that dataplanes had and that are kept because objects may be missing.
+    pub held: usize,
     /// The translation came to something that no dataplane takes, which is a bug.
     pub bug: Option<String>,
 }
@@ -65,6 +72,11 @@ pub(crate) fn translate(view: &View<'_>) -> Translation {
     let record = view.world.services.get(&service_key);
     let Some((record, service)) = record.and_then(|r| Some((r, r.service.as_ref()?))) else {
         out.service_missing = true;
+        let (mut ready, mut all) = (BTreeSet::new(), BTreeSet::new());
+        for listener in &view.policy.listeners {
+            as_held(view, listener, &mut out, &mut ready, &mut all);
+        }
+        (out.ready, out.total) = (ready.len(), all.len());
         return out;
     };
     out.external_name = service.external_name;
@@ -87,20 +99,51 @@ pub(crate) fn translate(view: &View<'_>) -> Translation {
                 PortRef::Number(number) => number.to_string(),
             };
             out.without_port.push((listener.name.clone(), wanted));
+            as_held(view, listener, &mut out, &mut ready, &mut all);
             continue;
         };
-        let backends = backends(&view.key.namespace, view.policy, record, port, view.world);
-        for detail in &backends.details {
-            let pod = detail.pod.as_ref().unwrap_or(&detail.name);
-            if detail.state == BackendState::Ready {
-                ready.insert(pod.clone());
-            }
-            all.insert(pod.clone());
+        let mut backends = backends(&view.key.namespace, view.policy, record, port, view.world);
+        if view.partial
+            && let Some(held) = held(view, listener)
+        {
+            out.held += backends.keep(&held.policy);
         }
+        count(&backends, &mut ready, &mut all);
         listen(view, listener, &families, backends, &mut out);
     }
     (out.ready, out.total) = (ready.len(), all.len());
     out
+}
+
+fn held<'a>(view: &View<'a>, listener: &Listener) -> Option<&'a Held> {
+    view.held?.get(&*snapshot_name(view.key, listener))
+}
+
+/// A listener whose endpoints cannot be found has those that dataplanes had.
+fn as_held(
+    view: &View<'_>,
+    listener: &Listener,
+    out: &mut Translation,
+    ready: &mut BTreeSet<Text>,
+    all: &mut BTreeSet<Text>,
+) {
+    let Some(held) = held(view, listener) else {
+        return;
+    };
+    let mut backends = Backends::default();
+    out.held += backends.keep(&held.policy);
+    count(&backends, ready, all);
+    listen(view, listener, &families(&held.policy), backends, out);
+}
+
+fn count(backends: &Backends, ready: &mut BTreeSet<Text>, all: &mut BTreeSet<Text>) {
+    for detail in &backends.details {
+        let pod = detail.pod.as_ref().unwrap_or(&detail.name);
+        if detail.state == BackendState::Ready {
+            ready.insert(pod.clone());
+        }
+        all.insert(pod.clone());
+    }
 }
 
 fn listen(

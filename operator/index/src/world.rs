@@ -234,6 +234,12 @@ impl World {
             .filter_map(|(key, record)| Some((key, record.pod.as_ref()?)))
     }
 
+    /// The deletion costs that an operator wrote.
+    pub fn costs(&self) -> impl Iterator<Item = (&Key, i32)> {
+        let pods = self.pods.iter();
+        pods.filter_map(|(key, record)| Some((key, record.pod.as_ref()?.cost?)))
+    }
+
     /// A Pod that exists.
     pub fn live_pod(&self, key: &Key) -> Option<&Arc<Pod>> {
         self.pods.get(key)?.pod.as_ref()

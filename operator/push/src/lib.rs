@@ -17,3 +17,6 @@ mod seconds;
 
 pub use files::Files;
 pub use seconds::UnixSeconds;
+
+/// Target of the spans that may be exported. Logs show them at their most verbose level only: what is worth a line is a line.
+pub const SPANS: &str = "baton_spans";

@@ -3,12 +3,19 @@
 //! Owns when that is done and in which Secret each part is. Only a leader makes anything. Never logs a content.
 
 pub mod store;
+#[cfg(test)]
+pub mod tests;
+mod told;
 
-use crate::{connect::Connector, leader::Leadership, metrics::Metrics, peers::Peers};
+use crate::notice::{About, Notice};
+use crate::{
+    connect::Connector, leader::Leadership, metrics::Metrics, outbox::Outbox, peers::Peers,
+};
 use anyhow::Context as _;
+use baton_index::Key;
 use baton_push::{
-    UnixSeconds,
-    certificates::{Role, Stored, check_supplied, renew},
+    Files, SPANS, UnixSeconds,
+    certificates::{Action, Role, Stored, check_supplied, renew},
     keys::{Ages, KeySet, RotationSettings, Rotator},
 };
 use std::{
@@ -18,7 +25,12 @@ use std::{
 };
 use store::{KeepError, Kept, Store};
 use tokio::{sync::watch, time::sleep};
-use tracing::{error, info, warn};
+use told::Told;
+use tracing::{
+    Instrument as _, Span, error,
+    field::{Empty, display},
+    info, trace_span, warn,
+};
 
 /// The Secrets, or directories of the state directory.
 const AUTHORITY: &str = "baton-ca";
@@ -48,6 +60,8 @@ pub struct Keeper {
     pub peers: Arc<Peers>,
     /// How long adoption keys rest before they are signed with and before they are removed.
     pub key_rest: Duration,
+    /// Gets what people are told.
+    pub outbox: Arc<Outbox>,
     /// Whether this process leads.
     pub leadership: watch::Receiver<Leadership>,
     /// Figures.
@@ -62,7 +76,7 @@ impl Keeper {
             grace: self.key_rest,
             ..RotationSettings::default()
         });
-        let mut told = Vec::new();
+        let mut told = Told::default();
         loop {
             let leads = self.leadership.borrow_and_update().epoch().is_some();
             let mut leadership = self.leadership.clone();
@@ -84,7 +98,7 @@ impl Keeper {
     }
 
     /// Looks once. Says how long to rest.
-    async fn turn(&self, leads: bool, rotator: &mut Rotator, told: &mut Vec<String>) -> Duration {
+    async fn turn(&self, leads: bool, rotator: &mut Rotator, told: &mut Told) -> Duration {
         let mut pause = LOOK_MAX.min(self.key_rest);
         let certificates = if leads {
             self.certificates().await
@@ -92,18 +106,31 @@ impl Keeper {
             // To be ready for a term.
             self.own_certificate().await.map(|()| LOOK_MAX)
         };
-        pause = pause.min(self.outcome("certificates", certificates));
+        pause = pause.min(self.outcome("certificates", AUTHORITY, certificates, told));
         if leads {
             let keys = self.keys(rotator, told).await;
-            pause = pause.min(self.outcome("adoption-keys", keys));
+            pause = pause.min(self.outcome("adoption-keys", KEYS, keys, told));
         }
         pause
     }
 
-    fn outcome(&self, what: &str, outcome: anyhow::Result<Duration>) -> Duration {
+    fn outcome(
+        &self,
+        what: &'static str,
+        secret: &str,
+        outcome: anyhow::Result<Duration>,
+        told: &mut Told,
+    ) -> Duration {
         match outcome {
-            Ok(pause) => pause,
+            Ok(pause) => {
+                told.works(what);
+                pause
+            }
             Err(error) => {
+                let words = format!("{error:#}");
+                if told.fails(what, &words) {
+                    self.tell(secret, None, true, "KeepingFailed", words);
+                }
                 self.metrics
                     .writes
                     .with_label_values(&[what, "failed"])
@@ -133,7 +160,11 @@ impl Keeper {
             }
             match self.renewed(&authority, &leaves).await {
                 Err(KeepError::Conflict) => {}
-                Err(KeepError::Other(error)) => return Err(error),
+                Err(KeepError::Other(error)) => {
+                    // What is wrong with another Secret is no reason to work with no certificate.
+                    self.own_certificate().await?;
+                    return Err(error);
+                }
                 Ok(pause) => {
                     self.own_certificate().await?;
                     return Ok(pause);
@@ -152,14 +183,22 @@ impl Keeper {
     ) -> Result<Duration, KeepError> {
         let now = UnixSeconds::from(SystemTime::now());
         let mut ours = BTreeMap::new();
+        // One that cannot be used keeps no other from being made; it is told when they are.
+        let mut unusable = None;
         for (role, kept) in leaves {
             match &kept.files {
                 Some(files) if kept.supplied => {
-                    let warnings = check_supplied(now, *role, files).with_context(|| {
-                        format!("the Secret {} is an admin's", secret_of(*role))
-                    })?;
-                    for warning in warnings {
-                        warn!(secret = secret_of(*role), "{warning}");
+                    let checked = check_supplied(now, *role, files)
+                        .with_context(|| format!("the Secret {} is an admin's", secret_of(*role)));
+                    match checked {
+                        Ok(warnings) => {
+                            for warning in warnings {
+                                warn!(secret = secret_of(*role), "{warning}");
+                            }
+                        }
+                        Err(problem) => {
+                            unusable.get_or_insert(problem);
+                        }
                     }
                 }
                 files => {
@@ -178,30 +217,72 @@ impl Keeper {
             info!("certificates: {action}");
         }
         if let Some(files) = &renewal.changed.authority {
-            self.kept(AUTHORITY, authority, files, None).await?;
+            self.renew(AUTHORITY, authority, files, &renewal.actions)
+                .await?;
         }
         for (role, files) in &renewal.changed.leaves {
             if let Some(before) = leaves
                 .get(role)
                 .filter(|kept| !kept.supplied || kept.files.is_none())
             {
-                self.kept(secret_of(*role), before, files, None).await?;
+                let name = secret_of(*role);
+                self.renew(name, before, files, &renewal.actions).await?;
             }
         }
-        Ok(renewal
-            .next_look
-            .since(now)
-            .clamp(Duration::from_secs(1), LOOK_MAX))
+        match unusable {
+            Some(problem) => Err(problem.into()),
+            None => Ok(renewal
+                .next_look
+                .since(now)
+                .clamp(Duration::from_secs(1), LOOK_MAX)),
+        }
     }
 
-    async fn keys(
+    /// Keeps new certificates, and tells what was done to this Secret.
+    async fn renew(
         &self,
-        rotator: &mut Rotator,
-        told: &mut Vec<String>,
-    ) -> anyhow::Result<Duration> {
+        name: &'static str,
+        before: &Kept,
+        files: &Files,
+        actions: &[Action],
+    ) -> Result<(), KeepError> {
+        let mine = |action: &&Action| told::secret(action).map_or(AUTHORITY, secret_of) == name;
+        let actions: Vec<&Action> = actions.iter().filter(mine).collect();
+        let words: Vec<String> = actions.iter().map(ToString::to_string).collect();
+        let span = trace_span!(
+            target: SPANS, "rotation", secret = name, action = words.join("; "), outcome = Empty
+        );
+        let keeping = self.kept(name, before, files, None);
+        let uid = keeping.instrument(span).await?;
+        for action in actions {
+            let reason = told::renewal(action);
+            self.tell(name, uid.clone(), false, reason, action.to_string());
+        }
+        Ok(())
+    }
+
+    /// Has people told what is the matter with a Secret.
+    fn tell(
+        &self,
+        name: &str,
+        uid: Option<String>,
+        warning: bool,
+        reason: &'static str,
+        message: String,
+    ) {
+        let key = Key::new(self.store.namespace(), name);
+        self.outbox.notice(Notice {
+            about: About::Secret { key, uid },
+            warning,
+            reason,
+            message,
+        });
+    }
+
+    async fn keys(&self, rotator: &mut Rotator, told: &mut Told) -> anyhow::Result<Duration> {
         for _ in 0..STEPS_MAX {
             let kept = self.store.read(KEYS).await?;
-            let empty = baton_push::Files::new();
+            let empty = Files::new();
             let keys =
                 KeySet::from_files(kept.files.as_ref().unwrap_or(&empty)).with_context(|| {
                     format!("{KEYS} cannot be used: correct it, or delete it to have new keys made")
@@ -231,11 +312,9 @@ impl Keeper {
             );
             anyhow::ensure!(!failed, "the kernel gives no random numbers for a key");
             let warnings: Vec<String> = step.warnings.iter().map(ToString::to_string).collect();
-            if *told != warnings {
-                for warning in &warnings {
-                    warn!("adoption keys: {warning}");
-                }
-                *told = warnings;
+            for warning in told.news(warnings) {
+                warn!("{warning}");
+                self.tell(KEYS, kept.uid.clone(), true, "RotationWaits", warning);
             }
             let Some((keys, ages)) = step.change else {
                 return Ok(step.look_again.clamp(Duration::from_secs(1), LOOK_MAX));
@@ -243,11 +322,24 @@ impl Keeper {
             if let Some(action) = step.action {
                 info!("adoption keys: {action}");
             }
-            match self
-                .kept(KEYS, &kept, &keys.to_files(), Some(&ages.to_text()))
-                .await
-            {
-                Ok(()) | Err(KeepError::Conflict) => {}
+            let span = trace_span!(
+                target: SPANS, "rotation", secret = KEYS, state = %step.state, action = Empty, outcome = Empty,
+                epoch = i64::from(keys.current())
+            );
+            if let Some(action) = step.action {
+                span.record("action", display(action));
+            }
+            let text = ages.to_text();
+            let files = keys.to_files();
+            let keeping = self.kept(KEYS, &kept, &files, Some(&text));
+            match keeping.instrument(span).await {
+                Ok(uid) => {
+                    if let Some(action) = step.action {
+                        let words = told::rotation(action, &keys);
+                        self.tell(KEYS, uid, false, words.0, words.1);
+                    }
+                }
+                Err(KeepError::Conflict) => {}
                 Err(KeepError::Other(error)) => return Err(error),
             }
         }
@@ -258,12 +350,12 @@ impl Keeper {
         &self,
         name: &str,
         before: &Kept,
-        files: &baton_push::Files,
+        files: &Files,
         ages: Option<&str>,
-    ) -> Result<(), KeepError> {
+    ) -> Result<Option<String>, KeepError> {
         let result = self.store.write(name, before, files, ages).await;
         let word = match &result {
-            Ok(()) => "written",
+            Ok(_) => "written",
             Err(KeepError::Conflict) => "conflict",
             Err(KeepError::Other(_)) => "failed",
         };
@@ -271,6 +363,7 @@ impl Keeper {
             .writes
             .with_label_values(&["secret", word])
             .inc();
+        Span::current().record("outcome", word);
         result
     }
 }

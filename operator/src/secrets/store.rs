@@ -35,6 +35,8 @@ pub enum Store {
     Kubernetes {
         /// Of the operator's namespace.
         api: Box<Api<Secret>>,
+        /// That namespace.
+        namespace: String,
         /// The name of this process, which keeps two that create the same Secret apart.
         identity: String,
     },
@@ -53,6 +55,8 @@ pub struct Kept {
     pub ages: Option<String>,
     /// An admin's request.
     pub request: Option<String>,
+    /// Its `metadata.uid`.
+    pub uid: Option<String>,
     version: Option<String>,
 }
 
@@ -72,7 +76,16 @@ impl Store {
     pub fn kubernetes(client: Client, namespace: &str, identity: &str) -> Self {
         Self::Kubernetes {
             api: Box::new(Api::namespaced(client, namespace)),
+            namespace: namespace.to_owned(),
             identity: identity.to_owned(),
+        }
+    }
+
+    /// Where the Secrets are; empty where there is no API server.
+    pub fn namespace(&self) -> &str {
+        match self {
+            Self::Kubernetes { namespace, .. } => namespace,
+            Self::Directory(_) => "",
         }
     }
 
@@ -94,7 +107,7 @@ impl Store {
         }
     }
 
-    /// Keeps new content in the place of what was read.
+    /// Keeps new content in the place of what was read. Gives the Secret's uid.
     ///
     /// # Errors
     /// See [`KeepError`]; nothing has changed then, or a part of the files of a directory.
@@ -104,16 +117,19 @@ impl Store {
         before: &Kept,
         files: &Files,
         ages: Option<&str>,
-    ) -> Result<(), KeepError> {
+    ) -> Result<Option<String>, KeepError> {
         match self {
-            Self::Kubernetes { api, identity } => {
+            Self::Kubernetes { api, identity, .. } => {
                 let write = write(api, identity, name, before, files, ages);
                 match timeout(REQUEST_LIMIT, write).await {
                     Ok(written) => written,
                     Err(_) => Err(anyhow::anyhow!("no answer from the API server").into()),
                 }
             }
-            Self::Directory(state) => Ok(write_directory(state, name, before, files, ages)?),
+            Self::Directory(state) => {
+                write_directory(state, name, before, files, ages)?;
+                Ok(None)
+            }
         }
     }
 }
@@ -138,6 +154,7 @@ fn kept(secret: Secret) -> Kept {
         supplied: owner.map(String::as_str) != Some(OWNER.1),
         ages: annotation(AGES_ANNOTATION),
         request: annotation(REQUEST_ANNOTATION),
+        uid: meta.uid,
         version: meta.resource_version,
     }
 }
@@ -149,7 +166,7 @@ async fn write(
     before: &Kept,
     files: &Files,
     ages: Option<&str>,
-) -> Result<(), KeepError> {
+) -> Result<Option<String>, KeepError> {
     let mut annotations = BTreeMap::new();
     if let Some(ages) = ages {
         annotations.insert(AGES_ANNOTATION.to_owned(), ages.to_owned());
@@ -198,7 +215,7 @@ async fn write(
         api.patch(name, &params, &Patch::Apply(secret)).await
     };
     match result {
-        Ok(_) => Ok(()),
+        Ok(written) => Ok(written.metadata.uid),
         Err(kube::Error::Api(status)) if status.code == 409 => Err(KeepError::Conflict),
         Err(error) => Err(anyhow::Error::from(error)
             .context(format!("the Secret {name} cannot be written"))
@@ -222,6 +239,7 @@ fn directory(state: &StateDir, name: &str) -> anyhow::Result<Kept> {
         supplied: false,
         ages: text(AGES_FILE)?,
         request: text(REQUEST_FILE)?,
+        uid: None,
         version: None,
     })
 }

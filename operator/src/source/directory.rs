@@ -1,7 +1,8 @@
 //! The directory source: manifests of a directory, read again when they change.
 //!
 //! Owns which objects the files hold and what changed in them. A file that is bad is reported with its line and field, and
-//! its last good content stays; so one slip of a pen takes nobody's backends away.
+//! its last good content stays; so one slip of a pen takes nobody's backends away. If it was bad from the start, nobody knows
+//! what it held: then the core is told that objects may be missing, and dataplanes keep what they have of them.
 
 use super::{Ended, Sink, Told, directory_watch::Watch};
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
 };
 use baton_config::ConfigError;
 use baton_crds::{Checker, GenerateError};
-use baton_index::Key;
+use baton_index::{Change, Key};
 use k8s_openapi::{
     api::{core::v1::Service, discovery::v1::EndpointSlice},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -40,25 +41,54 @@ const LIMIT_FILES: usize = 10_000;
 pub async fn run(path: PathBuf, sink: Sink) -> anyhow::Result<()> {
     let mut watch = Watch::new(&path)?;
     let mut directory = Directory::new(path)?;
-    let mut synced = false;
+    let mut told = Known::Nothing;
     // It ends when nobody listens any more.
     while directory.tell(&sink).await.is_ok() {
-        if directory.is_whole() && !synced {
-            synced = true;
-            for kind in Kind::ALL {
-                if sink.synced(kind).await.is_err() {
-                    return Ok(());
-                }
-            }
-            let objects = directory.told.len();
-            info!(directory = %directory.path.display(), objects, "all manifests are known");
-        } else if !synced {
-            warn!(
-                "nothing is pushed before all files were good once: dataplanes would lose what the bad ones held before \
-                 this start"
-            );
+        let known = directory.known().max(told);
+        if known != told && follow(&sink, told, known).await.is_err() {
+            break;
         }
+        match known {
+            Known::Nothing => {
+                let directory = directory.path.display();
+                warn!(%directory, "cannot be read: nothing is pushed before it can");
+            }
+            _ if known == told => {}
+            Known::Part => warn!(
+                "files are bad, and what they held before this start is not known: until each was good once, dataplanes keep \
+                 all policies and backends that they have, also those that are in no file"
+            ),
+            Known::All => {
+                let objects = directory.told.len();
+                info!(directory = %directory.path.display(), objects, "all manifests are known");
+            }
+        }
+        told = known;
         watch.changed().await;
+    }
+    Ok(())
+}
+
+/// How much of what there was at the start is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Known {
+    /// The directory could not be read yet.
+    Nothing,
+    /// Some file was not good since the start.
+    Part,
+    /// Each file was.
+    All,
+}
+
+/// Tells what has come to be known.
+async fn follow(sink: &Sink, before: Known, now: Known) -> Result<(), Ended> {
+    if before == Known::Part || now == Known::Part {
+        sink.partial(now == Known::Part).await?;
+    }
+    if before == Known::Nothing {
+        for kind in Kind::ALL {
+            sink.synced(kind).await?;
+        }
     }
     Ok(())
 }
@@ -68,16 +98,37 @@ type Id = (Kind, Key);
 /// An object as text: a tenth of what the parsed one takes.
 type Json = Arc<str>;
 
+/// What a file says of an object.
+#[derive(Clone, Debug)]
+enum Content {
+    /// As it stands there: what is told of it depends on more than that.
+    Text(Json),
+    /// What is told of it, which the index keeps anyhow, and a digest of how it stands there.
+    Plain(u64, Change),
+}
+
+impl PartialEq for Content {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Text(one), Self::Text(other)) => one == other,
+            (Self::Plain(one, _), Self::Plain(other, _)) => one == other,
+            _ => false,
+        }
+    }
+}
+
 /// The directory as it was last read.
 pub(super) struct Directory {
     path: PathBuf,
     checker: Checker,
-    /// The directory could be read, and each file in it.
+    /// The directory could be read.
+    is_listed: bool,
+    /// So could each file in it.
     is_read: bool,
     /// The last good content of each file.
     files: BTreeMap<PathBuf, File>,
     /// Objects as they were told.
-    told: BTreeMap<Id, Json>,
+    told: BTreeMap<Id, Content>,
     /// What was reported, so that it is reported once.
     problems: BTreeSet<String>,
 }
@@ -91,7 +142,7 @@ struct File {
     /// A text was good since the start.
     known: bool,
     /// Of the last text that was good.
-    objects: Vec<(Id, Json)>,
+    objects: Vec<(Id, Content)>,
 }
 
 impl Directory {
@@ -103,6 +154,7 @@ impl Directory {
         Ok(Self {
             path,
             checker: Checker::new()?,
+            is_listed: false,
             is_read: false,
             files: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -110,14 +162,20 @@ impl Directory {
         })
     }
 
-    /// Whether each file was good at least once, so that what was told is all there is.
-    pub(super) fn is_whole(&self) -> bool {
-        self.is_read && self.files.values().all(|file| file.known)
+    /// How much of what there was at the start is known.
+    pub(super) fn known(&self) -> Known {
+        if !self.is_listed {
+            Known::Nothing
+        } else if self.is_read && self.files.values().all(|file| file.known) {
+            Known::All
+        } else {
+            Known::Part
+        }
     }
 
     /// Reads what changed and tells it.
     pub(super) async fn tell(&mut self, sink: &Sink) -> Result<(), Ended> {
-        let mut problems = self.read();
+        let mut problems = self.read(sink);
         let objects = self.merged(&mut problems);
         let refused = i64::try_from(problems.len()).unwrap_or(i64::MAX);
         sink.metrics
@@ -142,7 +200,10 @@ impl Directory {
             if self.told.get(&id).is_some_and(|told| *told == value) {
                 continue;
             }
-            let told = translated(sink, kind, &id.1, &value);
+            let told = match &value {
+                Content::Text(json) => translated(sink, kind, &id.1, json),
+                Content::Plain(_, change) => Told::Change(change.clone()),
+            };
             sink.tell(kind, &id.1, told).await?;
             self.told.insert(id, value);
         }
@@ -150,7 +211,7 @@ impl Directory {
     }
 
     /// Reads the files that changed. Gives all problems there are, also those of files that did not.
-    fn read(&mut self) -> Vec<ConfigError> {
+    fn read(&mut self, sink: &Sink) -> Vec<ConfigError> {
         self.is_read = false;
         let names = match names(&self.path) {
             Ok(names) => names,
@@ -158,6 +219,7 @@ impl Directory {
             Err(error) => return vec![error],
         };
         self.files.retain(|file, _| names.contains(file));
+        self.is_listed = true;
         self.is_read = true;
         let mut problems = Vec::new();
         for file in names {
@@ -173,7 +235,7 @@ impl Directory {
             let digest = digest(&text);
             if known.digest != digest {
                 known.digest = digest;
-                match objects(&self.checker, &file, &text) {
+                match objects(sink, &self.checker, &file, &text) {
                     Ok(objects) => {
                         known.objects = objects;
                         known.problems = Vec::new();
@@ -188,14 +250,14 @@ impl Directory {
     }
 
     /// All objects of all files; of two with one name, the first file's.
-    fn merged(&self, problems: &mut Vec<ConfigError>) -> BTreeMap<Id, Json> {
+    fn merged(&self, problems: &mut Vec<ConfigError>) -> BTreeMap<Id, Content> {
         let mut merged = BTreeMap::new();
         let mut from: BTreeMap<&Id, &Path> = BTreeMap::new();
         for (file, content) in &self.files {
             for (id, value) in &content.objects {
                 match merged.entry(id.clone()) {
                     Entry::Vacant(vacant) => {
-                        vacant.insert(Arc::clone(value));
+                        vacant.insert(value.clone());
                         from.insert(id, file);
                     }
                     Entry::Occupied(_) => {
@@ -270,15 +332,33 @@ fn text(file: &Path) -> Result<String, ConfigError> {
 
 /// The objects of a file that matter here.
 fn objects(
+    sink: &Sink,
     checker: &Checker,
     file: &Path,
     text: &str,
-) -> Result<Vec<(Id, Json)>, Vec<ConfigError>> {
-    let report = checker.check(text, file);
+) -> Result<Vec<(Id, Content)>, Vec<ConfigError>> {
+    let manifests = match manifest::read(file, text) {
+        Ok(manifests) => manifests,
+        Err(error) => {
+            // The check has better words for what it refuses too.
+            let problems = checker.check(text, file).problems;
+            return Err(if problems.is_empty() {
+                vec![error]
+            } else {
+                problems
+            });
+        }
+    };
+    // It has nothing to say of other kinds, which are most of the text.
+    let is_other = |manifest: &Manifest| {
+        let kind = Kind::of(&manifest.api_version, &manifest.kind);
+        kind.is_some_and(|kind| !matches!(kind, Kind::Policy | Kind::Class))
+    };
+    let checked = manifest::without(text, &manifests, is_other);
+    let report = checker.check(&checked, file);
     if !report.problems.is_empty() {
         return Err(report.problems);
     }
-    let manifests = manifest::read(file, text).map_err(|error| vec![error])?;
     let mut objects = Vec::new();
     let mut problems = Vec::new();
     for manifest in manifests {
@@ -292,7 +372,10 @@ fn objects(
             continue;
         };
         match readable(kind, &manifest) {
-            Ok(key) => objects.push(((kind, key), manifest.value.to_string().into())),
+            Ok(key) => {
+                let content = content(sink, kind, &key, &manifest.value.to_string());
+                objects.push(((kind, key), content));
+            }
             Err((field, words)) => {
                 problems.push(manifest::problem(
                     file,
@@ -308,6 +391,18 @@ fn objects(
         Ok(objects)
     } else {
         Err(problems)
+    }
+}
+
+/// What is kept of an object.
+fn content(sink: &Sink, kind: Kind, key: &Key, json: &str) -> Content {
+    let plain = match kind {
+        Kind::Service | Kind::Slice => told(sink, kind, key, json),
+        Kind::Policy | Kind::Class | Kind::Pod | Kind::Node => None,
+    };
+    match plain {
+        Some(Told::Change(change)) => Content::Plain(digest(json), change),
+        _ => Content::Text(json.into()),
     }
 }
 

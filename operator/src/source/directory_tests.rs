@@ -1,6 +1,10 @@
 //! What a directory of manifests comes to, file by file.
 
-use super::{Message, directory::Directory, tests::sink};
+use super::{
+    Message,
+    directory::{Directory, Known},
+    tests::sink,
+};
 use crate::kind::Kind;
 use baton_index::Change;
 use std::{
@@ -155,13 +159,13 @@ async fn it_is_whole_when_each_file_was_good_once() {
     let folder = Folder::new("whole");
     let (sink, _received) = sink();
     let mut directory = Directory::new(folder.path().to_owned()).expect("rules");
-    assert!(!directory.is_whole(), "nothing is read");
+    assert_eq!(directory.known(), Known::Nothing);
     folder.write("a.yaml", &pod("a", "10.0.0.1"));
     folder.write("b.yaml", "a: [");
     for (text, whole) in [("a: [", false), (POLICY, true), ("a: [", true)] {
         folder.write("b.yaml", text);
         directory.tell(&sink).await.expect("heard");
-        assert_eq!(directory.is_whole(), whole, "{text}");
+        assert_eq!(directory.known() == Known::All, whole, "{text}");
     }
 }
 
@@ -244,6 +248,31 @@ async fn a_running_source_sees_writes_links_that_are_exchanged_and_all_at_the_st
             .any(|m| matches!(m, Message::Change(Change::Pod(key, Some(_))) if &*key.name == "a")),
         "{changes:?}"
     );
+    source.abort();
+}
+
+/// What a bad file held before the start is not known, so the others are told with the word that something is missing.
+#[tokio::test]
+async fn a_file_that_is_bad_at_the_start_keeps_no_other_from_being_told() {
+    let folder = Folder::new("part");
+    let (sink, mut received) = sink();
+    folder.write("a.yaml", &pod("a", "10.0.0.1"));
+    folder.write("b.yaml", "a: [");
+    let source = tokio::spawn(super::directory::run(folder.path().to_owned(), sink));
+    assert!(matches!(
+        next(&mut received).await,
+        Message::Change(Change::Pod(..))
+    ));
+    assert!(matches!(next(&mut received).await, Message::Partial(true)));
+    for _ in Kind::ALL {
+        assert!(matches!(next(&mut received).await, Message::Synced(_)));
+    }
+    folder.write("b.yaml", &pod("b", "10.0.0.2"));
+    assert!(matches!(
+        next(&mut received).await,
+        Message::Change(Change::Pod(..))
+    ));
+    assert!(matches!(next(&mut received).await, Message::Partial(false)));
     source.abort();
 }
 

@@ -6,6 +6,7 @@
 use anyhow::Context as _;
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _, event};
 use std::{
+    ffi::OsStr,
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -50,12 +51,14 @@ impl Watch {
         );
         let changed = Arc::new(Notify::new());
         let notifier = Arc::clone(&changed);
+        let own_name = path.file_name().map(ToOwned::to_owned);
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // Reading the files makes events too; they must not make us read again. An error means that events may be
-            // lost, which is a reason to look.
-            if !event.is_ok_and(|e| is_read(e.kind)) {
-                notifier.notify_one();
+            // Reading the files makes events too, and so does what else lies beside the directory, as our own log may: neither
+            // must make us read again. An error means that events may be lost, which is a reason to look.
+            if event.is_ok_and(|e| is_read(e.kind) || is_beside(own_name.as_deref(), &e.paths)) {
+                return;
             }
+            notifier.notify_one();
         });
         let limits = "the kernel gives no more watches: fs.inotify.max_user_instances or max_user_watches is too small";
         let mut this = Self {
@@ -112,7 +115,39 @@ impl Watch {
     }
 }
 
+/// Whether all of these are about something else than the directory of this name and what is in it.
+fn is_beside(own_name: Option<&OsStr>, paths: &[PathBuf]) -> bool {
+    let Some(own_name) = own_name else {
+        return false;
+    };
+    let mut paths = paths.iter().peekable();
+    paths.peek().is_some() && paths.all(|path| path.iter().all(|part| part != own_name))
+}
+
 fn is_read(kind: EventKind) -> bool {
     use event::{AccessKind, AccessMode};
     matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_beside_the_directory_is_not_about_it() {
+        let paths = |all: &[&str]| -> Vec<PathBuf> { all.iter().map(PathBuf::from).collect() };
+        let name = Some(OsStr::new("manifests"));
+        for (name, all, beside) in [
+            (name, &["/etc/baton/operator.log"][..], true),
+            (name, &["/etc/baton/manifests"], false),
+            (name, &["./manifests"], false),
+            (name, &["/etc/baton/manifests/web.yaml"], false),
+            (name, &["/etc/baton/new", "/etc/baton/manifests"], false),
+            // It is not said what changed.
+            (name, &[], false),
+            (None, &["/etc/baton/operator.log"], false),
+        ] {
+            assert_eq!(is_beside(name, &paths(all)), beside, "{all:?}");
+        }
+    }
 }

@@ -29,6 +29,8 @@ pub enum Message {
     Refused(Text),
     /// All objects of this kind that there were at the start are told.
     Synced(Kind),
+    /// Whether objects that there were before the start may be missing.
+    Partial(bool),
 }
 
 /// What an object comes to.
@@ -103,6 +105,15 @@ impl Sink {
     pub async fn synced(&self, kind: Kind) -> Result<(), Ended> {
         self.health.synced(kind.as_str());
         let message = Message::Synced(kind);
+        self.messages.send(message).await.map_err(|_| Ended)
+    }
+
+    /// Tells whether objects may be missing.
+    ///
+    /// # Errors
+    /// Nobody listens any more.
+    pub async fn partial(&self, partial: bool) -> Result<(), Ended> {
+        let message = Message::Partial(partial);
         self.messages.send(message).await.map_err(|_| Ended)
     }
 

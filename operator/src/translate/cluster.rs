@@ -1,12 +1,15 @@
 //! Services, EndpointSlices, Pods and Nodes. Absent fields have the meaning that the API gives them.
 
 use super::Translator;
-use crate::objects::{Condition, Node, Pod};
+use crate::objects::{COST_MANAGER, Condition, Node, Pod};
 use baton_index::{
-    Change, Conditions, Family, Node as IndexNode, Pod as IndexPod, Service as IndexService,
-    ServicePort, Slice, SliceEndpoint,
+    Change, Conditions, DELETION_COST_ANNOTATION, Family, Node as IndexNode, Pod as IndexPod,
+    Service as IndexService, ServicePort, Slice, SliceEndpoint,
 };
-use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use k8s_openapi::{
+    api::{core::v1::Service, discovery::v1::EndpointSlice},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 /// Set by the endpoint slice controller and whoever writes slices by hand.
@@ -101,6 +104,7 @@ impl Translator {
             ready: !ended && is_ready(&status.conditions).unwrap_or(address.is_some()),
             node: object.spec.node_name.as_deref().map(|name| self.text(name)),
             address,
+            cost: cost(&object.metadata),
         };
         Change::Pod(key, Some(Arc::new(pod)))
     }
@@ -125,6 +129,16 @@ pub(super) fn pairs(map: Option<&BTreeMap<String, String>>) -> impl Iterator<Ite
     map.into_iter()
         .flatten()
         .map(|(key, value)| (key.as_str(), value.as_str()))
+}
+
+/// The deletion cost that an operator wrote there. One that somebody else set is theirs.
+fn cost(meta: &ObjectMeta) -> Option<i32> {
+    let cost = meta.annotations.as_ref()?.get(DELETION_COST_ANNOTATION)?;
+    let managers = meta.managed_fields.iter().flatten();
+    let mut managers = managers.filter_map(|entry| entry.manager.as_deref());
+    managers
+        .any(|manager| manager == COST_MANAGER)
+        .then(|| cost.parse().ok())?
 }
 
 fn is_tcp(protocol: Option<&str>) -> bool {
@@ -274,6 +288,23 @@ mod tests {
         );
         assert_eq!(got.node.as_deref(), Some("n1"));
         assert_eq!(got.address, "10.0.0.1".parse().ok());
+    }
+
+    #[test]
+    fn a_pods_deletion_cost_is_ours_if_we_wrote_it() {
+        for (manager, cost, expected) in [
+            (COST_MANAGER, "17", Some(17)),
+            (COST_MANAGER, "much", None),
+            ("kubectl", "17", None),
+        ] {
+            let meta = json!({
+                "namespace": "shop", "name": "web-1", "annotations": {DELETION_COST_ANNOTATION: cost},
+                "managedFields": [{"manager": "kubelet"}, {"manager": manager, "operation": "Apply"}],
+            });
+            let got = pod(&meta, &json!({}));
+            assert_eq!(got.cost, expected, "{manager} {cost}");
+            assert!(got.annotations.is_empty(), "no weight");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use baton_api as api;
 use baton_crds as crd;
 use baton_index::{Change, Key, Labels, Listener, Policy, PortRef, Refusal, WeightSource, Weights};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::{net::IpAddr, sync::Arc};
 
@@ -21,8 +22,31 @@ impl Translator {
         let translated = serde_path_to_error::deserialize::<_, crd::LoadBalancerPolicySpec>(spec)
             .map_err(|error| super::unreadable("spec", &error))
             .and_then(|spec| self.readable(meta, &key, &spec));
-        let policy = translated.unwrap_or_else(|refusal| self.refused(meta, &key, refusal));
+        let policy = translated.unwrap_or_else(|refusal| self.partly(meta, &key, spec, refusal));
         Change::Policy(key, Some(Arc::new(policy)))
+    }
+
+    /// A policy that cannot be used, with what can be read all the same: which Service it is for, say. That serves to follow
+    /// the endpoints of what dataplanes have of it.
+    fn partly(&self, meta: &ObjectMeta, key: &Key, spec: &Value, refusal: Refusal) -> Policy {
+        fn part<T: DeserializeOwned>(value: Option<&Value>) -> Option<T> {
+            T::deserialize(value?).ok()
+        }
+        let listeners = spec.get("listeners").and_then(Value::as_array);
+        let listeners = listeners.into_iter().flatten();
+        let listeners =
+            listeners.filter_map(|one| self.listener("", &part::<crd::Listener>(Some(one))?).ok());
+        let service = spec.pointer("/targetRef/name").and_then(Value::as_str);
+        let weights = part::<crd::Weights>(spec.get("weights"));
+        let cost = part::<crd::PodDeletionCost>(spec.get("podDeletionCost"));
+        Policy {
+            service: self.text(service.unwrap_or_default()),
+            listeners: listeners.collect(),
+            weights: weights.and_then(|weights| self.weights(&weights).ok()),
+            deletion_cost: cost == Some(crd::PodDeletionCost::Enabled),
+            drain_cordoned: true,
+            ..self.refused(meta, key, refusal)
+        }
     }
 
     /// A policy of which no more is known than why it cannot be used.

@@ -350,3 +350,35 @@ fn what_an_older_crd_let_through_is_refused_with_its_field() {
         assert!(got.field.starts_with("spec"), "{got:?}");
     }
 }
+
+/// What dataplanes have of such a policy stays in force, and its endpoints are followed if it can be told whose they are.
+#[test]
+fn of_a_policy_that_cannot_be_used_what_can_be_read_is_told() {
+    let mut spec = smallest();
+    spec["listeners"] =
+        json!([{"name": "http", "port": 80, "servicePort": "web"}, {"name": "bad", "port": 0}]);
+    spec["weights"] = json!({"label": "weight"});
+    spec["podDeletionCost"] = json!("Enabled");
+    spec["algorithm"] = json!("Best");
+    let policy = translate(&spec);
+    assert!(policy.template.is_err());
+    assert_eq!(&*policy.service, "web");
+    let [listener] = policy.listeners.as_slice() else {
+        panic!("{policy:?}")
+    };
+    assert_eq!(
+        (&*listener.name, &listener.service_port),
+        ("http", &PortRef::Name("web".into()))
+    );
+    assert!(policy.weights.is_some() && policy.deletion_cost);
+    for nonsense in [
+        json!(null),
+        json!(7),
+        json!({"listeners": "many", "targetRef": [], "weights": 1}),
+    ] {
+        let policy = translate(&nonsense);
+        assert!(
+            policy.template.is_err() && policy.service.is_empty() && policy.listeners.is_empty()
+        );
+    }
+}

@@ -1,9 +1,13 @@
-//! Events for people: what became of a policy, beside the policy.
+//! Events for people: what became of a policy, beside the policy; what was done to a Secret, beside the Secret.
 //!
-//! Owns their form. The index decides what is worth one.
+//! Owns their form. Others decide what is worth one.
 
-use crate::{kind::Kind, leader::Leadership, metrics::Metrics};
-use baton_index::Event;
+use crate::{
+    kind::Kind,
+    leader::Leadership,
+    metrics::Metrics,
+    notice::{About, Notice},
+};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client,
@@ -31,7 +35,7 @@ const ACTION: &str = "Reconcile";
 pub async fn run(
     client: Client,
     identity: String,
-    mut events: Receiver<Event>,
+    mut events: Receiver<Notice>,
     leadership: watch::Receiver<Leadership>,
     metrics: Metrics,
 ) {
@@ -52,11 +56,11 @@ pub async fn run(
         let result = match timeout(REQUEST_LIMIT, recorder.publish(&published, &about)).await {
             Ok(Ok(())) => "written",
             Ok(Err(error)) => {
-                warn!(policy = %event.policy, %error, "an Event cannot be written");
+                warn!(object = %event.about.key(), %error, "an Event cannot be written");
                 "failed"
             }
             Err(_) => {
-                debug!(policy = %event.policy, "no answer to an Event in time");
+                debug!(object = %event.about.key(), "no answer to an Event in time");
                 "failed"
             }
         };
@@ -64,24 +68,33 @@ pub async fn run(
     }
 }
 
-fn published(event: &Event) -> (Published, ObjectReference) {
+fn published(event: &Notice) -> (Published, ObjectReference) {
     let published = Published {
         type_: if event.warning {
             EventType::Warning
         } else {
             EventType::Normal
         },
-        reason: event.reason.as_str().to_owned(),
+        reason: event.reason.to_owned(),
         note: Some(cut(&event.message).to_owned()),
         action: ACTION.to_owned(),
         secondary: None,
     };
+    let key = event.about.key();
+    let (api_version, kind, uid) = match &event.about {
+        About::Policy { uid, .. } => (
+            Kind::Policy.api_version(),
+            Kind::Policy.as_str(),
+            Some(uid.clone()),
+        ),
+        About::Secret { uid, .. } => ("v1", "Secret", uid.clone()),
+    };
     let about = ObjectReference {
-        api_version: Some(Kind::Policy.api_version().to_owned()),
-        kind: Some(Kind::Policy.as_str().to_owned()),
-        namespace: Some(event.policy.namespace.to_string()),
-        name: Some(event.policy.name.to_string()),
-        uid: Some(event.uid.to_string()),
+        api_version: Some(api_version.to_owned()),
+        kind: Some(kind.to_owned()),
+        namespace: Some(key.namespace.to_string()),
+        name: Some(key.name.to_string()),
+        uid,
         ..ObjectReference::default()
     };
     (published, about)
@@ -98,17 +111,18 @@ fn cut(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use baton_index::{Key, Reason};
+    use baton_index::Key;
 
     #[test]
     fn an_event_is_about_its_policy_and_short_enough() {
-        let event = Event {
-            policy: Key::new("shop", "web"),
-            uid: "u-1".into(),
+        let event = Notice {
+            about: About::Policy {
+                key: Key::new("shop", "web"),
+                uid: "u-1".into(),
+            },
             warning: true,
-            reason: Reason::Conflict,
+            reason: "Conflict",
             message: "ü".repeat(1_000),
-            at: 0,
         };
         let (published, about) = published(&event);
         assert!(matches!(published.type_, EventType::Warning));
@@ -116,5 +130,13 @@ mod tests {
         assert_eq!(published.note.expect("a note").len(), 1_024);
         assert_eq!(about.uid.as_deref(), Some("u-1"));
         assert_eq!(about.kind.as_deref(), Some("LoadBalancerPolicy"));
+        let about = About::Secret {
+            key: Key::new("baton", "baton-ca"),
+            uid: None,
+        };
+        let (_, about) = super::published(&Notice { about, ..event });
+        let said = (about.api_version.as_deref(), about.kind.as_deref());
+        assert_eq!(said, (Some("v1"), Some("Secret")));
+        assert_eq!(about.namespace.as_deref(), Some("baton"));
     }
 }

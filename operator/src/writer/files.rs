@@ -1,18 +1,19 @@
 //! Statuses as files of the state directory, and as lines of the log.
 //!
-//! Owns `status/` there. What the Kubernetes writer says by Events is a line of the log here; there are no Pods to annotate.
+//! Owns `status/` there, which is made anew by each process and so needs to survive none. What the Kubernetes writer says by Events is a line of the log here; there are no Pods to annotate.
 
 use crate::{
     kind::Kind,
     ledger::{Ledger, class_digest, conditions_digest, policy_digest},
     metrics::Metrics,
+    notice::{About, Notice},
     outbox::Outbox,
     shutdown::Shutdown,
     state_dir::StateDir,
     status,
 };
 use baton_crds::{Condition, ConditionStatus};
-use baton_index::{ClassVerdict, Event, Key, Verdict};
+use baton_index::{ClassVerdict, Key, Verdict};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
@@ -29,7 +30,7 @@ pub struct Files {
     /// What is to be written.
     pub outbox: Arc<Outbox>,
     /// What is to be logged.
-    pub events: Receiver<Event>,
+    pub events: Receiver<Notice>,
     /// What was written.
     pub ledger: Arc<Ledger>,
     /// Figures.
@@ -43,7 +44,10 @@ impl Files {
         loop {
             tokio::select! {
                 () = shutdown.wait() => return,
-                (key, verdict, _turn) = self.outbox.policies.next() => self.policy(&key, &verdict),
+                (key, verdict, _turn) = self.outbox.policies.next() => {
+                    self.policy(&key, &verdict);
+                    self.outbox.waiting("status", self.outbox.policies.len());
+                }
                 (_, verdict, _turn) = self.outbox.classes.next() => self.class(&verdict),
                 (pod, cost, _turn) = self.outbox.costs.next() => {
                     info!(%pod, cost, "what this Pod's deletion would cost; no Pod is annotated without an API server");
@@ -107,7 +111,7 @@ impl Files {
             .map_err(anyhow::Error::from)
             .and_then(|text| {
                 self.state
-                    .write(format!("{DIRECTORY}/{}", name(kind, key)), text.as_bytes())
+                    .write_derived(format!("{DIRECTORY}/{}", name(kind, key)), text.as_bytes())
             });
         let result = if written.is_ok() { "written" } else { "failed" };
         self.metrics
@@ -162,11 +166,15 @@ fn tell(kind: Kind, key: &Key, conditions: &[Condition]) {
     info!("{} {name}: {}", kind.as_str(), words.join(", "));
 }
 
-fn log(event: &Event) {
-    let reason = event.reason.as_str();
-    if event.warning {
-        warn!(policy = %event.policy, reason, "{}", event.message);
+fn log(notice: &Notice) {
+    let About::Policy { key, .. } = &notice.about else {
+        // Whoever changes keys and certificates logs that.
+        return;
+    };
+    let reason = notice.reason;
+    if notice.warning {
+        warn!(policy = %key, reason, "{}", notice.message);
     } else {
-        info!(policy = %event.policy, reason, "{}", event.message);
+        info!(policy = %key, reason, "{}", notice.message);
     }
 }

@@ -9,11 +9,12 @@ use crate::{
     leader::Leadership,
     ledger::{Ledger, class_digest, policy_digest},
     metrics::Metrics,
-    objects::{Pod, RawClass, RawPolicy},
+    objects::{COST_MANAGER, Pod, RawClass, RawPolicy},
     outbox::Outbox,
     status,
 };
 use baton_index::{ClassVerdict, DELETION_COST_ANNOTATION, Key, Text, Verdict};
+use baton_push::SPANS;
 use jiff::Timestamp;
 use kube::{
     Api, Client,
@@ -26,12 +27,10 @@ use tokio::{
     task::JoinSet,
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
-use tracing::{debug, warn};
+use tracing::{Instrument as _, debug, field::Empty, trace_span, warn};
 
 /// Of statuses.
 const STATUS_MANAGER: &str = "baton-operator-status";
-/// Of `pod-deletion-cost`.
-const COST_MANAGER: &str = "baton-operator-cost";
 /// Writes of one concern under way at one time.
 const CONCURRENT: usize = 16;
 /// Between the beginnings of two writes of one concern: 200 a second, so that a burst of 1,000 policies is answered within
@@ -186,7 +185,11 @@ impl Writer {
         key: &Key,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Written {
-        let (word, written) = match timeout(REQUEST_LIMIT, request).await {
+        let span = trace_span!(
+            target: SPANS, "write", otel.kind = "client", what, object = %key, outcome = Empty, otel.status_code = Empty
+        );
+        let answer = timeout(REQUEST_LIMIT, request).instrument(span.clone());
+        let (word, written) = match answer.await {
             Ok(Ok(_)) => ("written", Written::Done),
             Ok(Err(kube::Error::Api(status))) => {
                 // 404: gone. 409: another object of that name by now, or a field that is somebody else's. 403 with `create`:
@@ -215,6 +218,10 @@ impl Writer {
             }
         };
         self.metrics.writes.with_label_values(&[what, word]).inc();
+        span.record("outcome", word);
+        if matches!(word, "failed" | "refused") {
+            span.record("otel.status_code", "ERROR");
+        }
         written
     }
 }

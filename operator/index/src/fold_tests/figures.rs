@@ -135,14 +135,14 @@ fn drains_are_summed_and_told_when_they_are_over() {
     let mut index = index();
     let drain = |moved, left, since| {
         let mut one = backend("pod-1", left, None);
-        one.drain = Some(DrainFigures {
+        one.drain = Some(Box::new(DrainFigures {
             moved,
             ended: 0,
             closed: 0,
             waiting: [("quiet time".into(), left)].into(),
             since,
             until: since + 25,
-        });
+        }));
         figures(5, 0, vec![one])
     };
     index.apply(drain(2, 3, 40));
@@ -192,5 +192,97 @@ fn costs_are_written_where_the_policy_asks_and_taken_off_when_not() {
     assert_eq!(
         index.fold(5).costs,
         [(key("pod-1"), None), (key("pod-2"), None)].into()
+    );
+}
+
+#[test]
+fn a_cost_that_an_earlier_operator_wrote_is_taken_off_and_no_other_is() {
+    let mut index = index();
+    let with_cost = |last, cost| {
+        let Change::Pod(name, Some(pod)) = pod(last, Labels::default()) else {
+            panic!("a pod");
+        };
+        Change::Pod(
+            name,
+            Some(Arc::new(Pod {
+                cost,
+                ..(*pod).clone()
+            })),
+        )
+    };
+    // Nobody asks for a cost.
+    index.apply(with_cost(1, Some(20)));
+    assert_eq!(index.fold(2).costs, [(key("pod-1"), None)].into());
+    // It was said to nobody, because another process led.
+    index.recall_costs();
+    assert_eq!(index.fold(3).costs, [(key("pod-1"), None)].into());
+    index.apply(with_cost(1, None));
+    index.recall_costs();
+    assert!(index.fold(4).costs.is_empty());
+    // A policy asks: what is there stays until dataplanes have said what it costs.
+    let mut asking = policy(1, "s", 80);
+    asking.deletion_cost = true;
+    add(&mut index, "p", asking);
+    index.apply(with_cost(1, Some(20)));
+    assert!(index.fold(5).costs.is_empty());
+    assert_eq!(index.costs().count(), 0, "it is there");
+    index.apply(figures(1, 0, vec![backend("pod-1", 20, None)]));
+    assert_eq!(index.fold(6).costs, [(key("pod-2"), Some(0))].into());
+    // The dataplane is not heard any more: no news.
+    index.apply(Change::Figures(key("pod-200"), None));
+    assert!(index.fold(7).costs.is_empty());
+}
+
+#[test]
+fn a_drains_deadline_is_told_when_it_passes_whether_figures_change_or_not() {
+    let mut index = index();
+    let drain = |at: i64, until| {
+        let mut one = backend("pod-1", 2, None);
+        one.drain = Some(Box::new(DrainFigures {
+            moved: 3,
+            waiting: [("pinned: TLS".into(), 2)].into(),
+            since: 40,
+            until,
+            ..DrainFigures::default()
+        }));
+        let Change::Figures(pod, Some(figures)) = figures(5, 0, vec![one]) else {
+            panic!("figures");
+        };
+        Change::Figures(
+            pod,
+            Some(Arc::new(Figures {
+                at,
+                ..(*figures).clone()
+            })),
+        )
+    };
+    let reasons =
+        |update: &Update| -> Vec<Reason> { update.events.iter().map(|e| e.reason).collect() };
+    index.apply(drain(50, 65));
+    assert!(!reasons(&index.fold(50)).contains(&Reason::DrainDeadline));
+    assert!(index.fold(64).events.is_empty());
+    let update = index.fold(65);
+    assert_eq!(reasons(&update), [Reason::DrainDeadline]);
+    assert!(
+        update.events[0].warning
+            && update.events[0]
+                .message
+                .contains("after 25 s: 3 flows moved")
+    );
+    assert!(index.fold(66).events.is_empty());
+    // The dataplane says that nothing is left of it, from then on; when it was does not move.
+    index.apply(drain(70, 70));
+    index.apply(drain(75, 75));
+    let _ = index.fold(75);
+    assert_eq!(verdict(&index, "p").drains[0].until, 65);
+    // That it cannot be asked is no end.
+    index.apply(Change::Figures(key("pod-200"), None));
+    assert!(index.fold(76).events.is_empty());
+    index.apply(figures(6, 0, vec![backend("pod-1", 0, None)]));
+    let update = index.fold(80);
+    assert_eq!(reasons(&update), [Reason::Drained]);
+    assert!(
+        update.events[0].message.contains("over after 40 s"),
+        "{update:?}"
     );
 }

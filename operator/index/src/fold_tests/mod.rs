@@ -4,6 +4,7 @@ use crate::*;
 use std::{net::IpAddr, sync::Arc};
 
 mod figures;
+mod kept;
 mod situations;
 
 fn key(name: &str) -> Key {
@@ -45,6 +46,7 @@ fn pod(last: u8, labels: Labels) -> Change {
         ready: true,
         node: Some("node".into()),
         address: Some(address(last)),
+        cost: None,
     };
     Change::Pod(key(&format!("pod-{last}")), Some(Arc::new(value)))
 }

@@ -118,6 +118,7 @@ impl Fleet {
                     .text(&format!("node-{}", (at + pod * 7) % NODES)),
             ),
             address: Some(Self::address(at, pod)),
+            cost: None,
         };
         Change::Pod(name, Some(Arc::new(value)))
     }
@@ -158,6 +159,7 @@ impl Fleet {
             for at in 0..2u8 {
                 let pod = Pod {
                     labels: Labels::from_iter([("class", label.as_str())]),
+                    cost: None,
                     annotations: Labels::default(),
                     deleting: false,
                     ready: true,

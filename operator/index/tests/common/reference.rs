@@ -35,10 +35,10 @@ fn good_name(name: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || b"-._/".contains(&b))
 }
 
-pub fn expect(objects: &Objects) -> Expected {
-    let mut out = Expected::default();
+/// The pods with an address of each class.
+fn members(objects: &Objects) -> BTreeMap<Text, Vec<(Key, IpAddr)>> {
+    let mut out = BTreeMap::new();
     for (name, class) in &objects.classes {
-        out.snapshots.insert(name.clone(), Vec::new());
         let mine = objects.pods.iter().filter(|(key, pod)| {
             let fits = |c: &baton_index::Class| {
                 c.namespace == key.namespace
@@ -50,21 +50,50 @@ pub fn expect(objects: &Objects) -> Expected {
             fits(class) && candidates[0].0 == name
         });
         let mine = mine.filter_map(|(key, pod)| Some((key.clone(), pod.address?)));
-        out.members.insert(name.clone(), mine.collect());
+        out.insert(name.clone(), mine.collect());
+    }
+    out
+}
+
+/// Somebody looks: what is good now is remembered.
+pub fn look(objects: &mut Objects) {
+    let members = members(objects);
+    for (key, policy) in objects.policies.clone() {
+        if fit(objects, &members, &key, &policy).is_ok() {
+            objects.good.insert(key, policy);
+        }
+    }
+}
+
+pub fn expect(objects: &Objects) -> Expected {
+    let mut out = Expected {
+        members: members(objects),
+        ..Expected::default()
+    };
+    for name in objects.classes.keys() {
+        out.snapshots.insert(name.clone(), Vec::new());
     }
     let mut order: Vec<(&Key, &Arc<Policy>)> = objects.policies.iter().collect();
     order.sort_by_key(|(key, p)| (p.created, p.uid.clone(), (*key).clone()));
     let mut taken: BTreeSet<String> = BTreeSet::new();
     let mut used: BTreeMap<Text, (usize, usize, bool)> = BTreeMap::new();
     for (key, policy) in order {
-        let reason = match fit(objects, &out.members, key, policy) {
+        let mut fits = fit(objects, &out.members, key, policy);
+        let mut served = policy;
+        // A slip: what it said before is served.
+        let slip = matches!(fits, Err("Invalid"));
+        if let Some(good) = objects.good.get(key).filter(|_| slip) {
+            fits = fit(objects, &out.members, key, good);
+            served = good;
+        }
+        let reason = match fits {
             Err(reason) => reason,
             Ok((classes, claims)) => {
                 if claims.iter().any(|claim| taken.contains(claim)) {
                     "Conflict"
                 } else {
                     taken.extend(claims);
-                    let (reason, policies) = serve(objects, key, policy);
+                    let (reason, policies) = serve(objects, key, served);
                     for class in classes {
                         let limits = &objects.classes[&class];
                         let used = used.entry(class.clone()).or_default();
@@ -83,6 +112,7 @@ pub fn expect(objects: &Objects) -> Expected {
                 }
             }
         };
+        let reason = if slip { "Invalid" } else { reason };
         out.accepted.insert(key.clone(), reason);
     }
     for policies in out.snapshots.values_mut() {

@@ -24,6 +24,8 @@ pub struct Objects {
     pub shims: BTreeMap<Text, Arc<Shim>>,
     pub reports: BTreeMap<Key, Arc<Report>>,
     pub figures: BTreeMap<Key, Arc<Figures>>,
+    /// Policies as they were when they were good the last time that somebody looked.
+    pub good: BTreeMap<Key, Arc<Policy>>,
 }
 
 fn put<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
@@ -37,7 +39,13 @@ impl Objects {
     /// After this change.
     pub fn apply(&mut self, change: Change) {
         match change {
-            Change::Policy(key, value) => put(&mut self.policies, key, value),
+            Change::Policy(key, value) => {
+                let uid = |p: &Arc<Policy>| p.uid.clone();
+                if self.policies.get(&key).map(uid) != value.as_ref().map(uid) {
+                    self.good.remove(&key);
+                }
+                put(&mut self.policies, key, value);
+            }
             Change::Service(key, value) => put(&mut self.services, key, value),
             Change::Slice(key, value) => put(&mut self.slices, key, value),
             Change::Pod(key, value) => put(&mut self.pods, key, value),
@@ -46,6 +54,7 @@ impl Objects {
             Change::Shim(key, value) => put(&mut self.shims, key, value),
             Change::Report(key, value) => put(&mut self.reports, key, value),
             Change::Figures(key, value) => put(&mut self.figures, key, value),
+            Change::Held(..) | Change::Partial(_) => panic!("not of this universe"),
         }
     }
 
@@ -288,6 +297,7 @@ fn pod() -> impl Strategy<Value = Pod> {
             ready,
             node,
             address,
+            cost: None,
         })
 }
 
@@ -345,11 +355,13 @@ fn figures() -> impl Strategy<Value = Figures> {
         probed: flows > 0,
         unadoptable: bad.then(|| "no adopter".into()),
         unusable: bad.then(|| "down".into()),
-        drain: drain.map(|left| DrainFigures {
-            waiting: [("quiet time".into(), left)].into(),
-            since: 100,
-            until: 200,
-            ..DrainFigures::default()
+        drain: drain.map(|left| {
+            Box::new(DrainFigures {
+                waiting: [("quiet time".into(), left)].into(),
+                since: 100,
+                until: 200,
+                ..DrainFigures::default()
+            })
         }),
     });
     let name = (0u8..4, 0u8..2).prop_map(|(p, l)| Text::from(format!("a/lb{p}/port{l}")));

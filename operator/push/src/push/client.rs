@@ -3,10 +3,11 @@
 //! Owns the connection, time limits and sizes, and what each status code means. Decides nothing.
 
 use super::{
-    Connect, Refusal, Rendered, Settings, ShimState,
+    Connect, Refusal, Rendered, Settings, ShimState, States,
     compare::Comparison,
     outgoing::Outgoing,
     session::{Answer, Request as Ask},
+    split::{Splitter, TooLarge},
 };
 use baton_api::State;
 use baton_tls::Name;
@@ -25,12 +26,16 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// Bytes of a state: 50,000 backends take about 25 MB.
+/// Bytes of a dataplane's state: 50,000 backends take about 25 MB. They are read piece by piece.
 const STATE_LIMIT_BYTES: usize = 64 << 20;
+/// Bytes of a shim's state: a thousand pods of a node take some 200 KB.
+const LIMIT_SHIM_BYTES: usize = 4 << 20;
+/// Bytes of a connection that are read or written at a time. There may be thousands of connections, and they are kept.
+const LIMIT_BUFFER_BYTES: usize = 64 << 10;
 /// Bytes of a snapshot that is read back: four times what a dataplane takes.
-const SNAPSHOT_LIMIT_BYTES: u64 = 64 << 20;
+pub(super) const SNAPSHOT_LIMIT_BYTES: u64 = 64 << 20;
 /// Bytes of an error.
-const ERROR_LIMIT_BYTES: usize = 64 << 10;
+pub(super) const ERROR_LIMIT_BYTES: usize = 64 << 10;
 /// Characters of an error that go into a report.
 const ERROR_SHOWN_CHARS: usize = 400;
 /// A connection that is older is made anew, so that a certificate that was replaced is not shown for ever.
@@ -64,6 +69,8 @@ pub(super) struct Client {
     settings: Arc<Settings>,
     address: SocketAddr,
     server: Name,
+    name: Arc<str>,
+    states: Arc<dyn States>,
     link: Option<Link>,
 }
 
@@ -96,12 +103,16 @@ impl Client {
         settings: Arc<Settings>,
         address: SocketAddr,
         server: Name,
+        name: Arc<str>,
+        states: Arc<dyn States>,
     ) -> Self {
         Self {
             connect,
             settings,
             address,
             server,
+            name,
+            states,
             link: None,
         }
     }
@@ -165,6 +176,7 @@ impl Client {
         content: Option<&Arc<Rendered>>,
     ) -> Result<(Answer, Found, usize), Failure> {
         let server = self.server;
+        let (name, states) = (Arc::clone(&self.name), Arc::clone(&self.states));
         let link = self.link().await.map_err(Failure::Other)?;
         link.used = true;
         let (method, path, body) = match ask {
@@ -193,7 +205,8 @@ impl Client {
             .map_err(|error| Failure::Gone(chain(&error)))?;
         match ask {
             Ask::Read => read(response, content).await,
-            Ask::Poll => polled(response, server).await,
+            Ask::Poll if server == Name::Shim => shim(response).await,
+            Ask::Poll => dataplane(response, &name, &*states).await,
             Ask::Put { .. } => put(response, content)
                 .await
                 .map(|answer| (answer, Found::Nothing, usize::try_from(sent).unwrap_or(0))),
@@ -229,7 +242,9 @@ impl Client {
                     ));
                 }
             };
-            let (sender, connection) = http1::handshake(TokioIo::new(stream))
+            let (sender, connection) = http1::Builder::new()
+                .max_buf_size(LIMIT_BUFFER_BYTES)
+                .handshake(TokioIo::new(stream))
                 .await
                 .map_err(|error| chain(&error))?;
             // How it ends shows with the requests.
@@ -292,10 +307,26 @@ async fn read(
     ))
 }
 
-/// `GET /v1/state`.
-async fn polled(
+/// `GET /v1/state` of a shim.
+async fn shim(response: Response<Incoming>) -> Result<(Answer, Found, usize), String> {
+    if response.status() != StatusCode::OK {
+        return Err(unexpected(response).await);
+    }
+    let body = whole(response.into_body(), LIMIT_SHIM_BYTES).await?;
+    let state: ShimState = serde_json::from_slice(&body).map_err(|error| no_state(&error))?;
+    let answer = Answer::State {
+        generation: 0,
+        uptime_seconds: state.uptime_seconds,
+        took: Duration::ZERO,
+    };
+    Ok((answer, Found::Shim(Arc::new(state)), body.len()))
+}
+
+/// `GET /v1/state` of a dataplane. Its policies are told one by one while they come.
+async fn dataplane(
     response: Response<Incoming>,
-    server: Name,
+    name: &str,
+    states: &dyn States,
 ) -> Result<(Answer, Found, usize), String> {
     /// Read in a pass of its own: flattened into one type with the state, serde would keep the whole in between.
     #[derive(Deserialize)]
@@ -306,28 +337,51 @@ async fn polled(
     if response.status() != StatusCode::OK {
         return Err(unexpected(response).await);
     }
-    let body = whole(response.into_body(), STATE_LIMIT_BYTES).await?;
-    let wrong =
-        |error: serde_json::Error| format!("the answer to GET /v1/state is no state: {error}");
-    let (generation, uptime_seconds, found) = if server == Name::Shim {
-        let state: ShimState = serde_json::from_slice(&body).map_err(wrong)?;
-        (0, state.uptime_seconds, Found::Shim(Arc::new(state)))
-    } else {
-        let state: State = serde_json::from_slice(&body).map_err(wrong)?;
-        let Words { problems } = serde_json::from_slice(&body).map_err(wrong)?;
-        let (generation, uptime) = (state.generation, state.uptime_seconds);
-        (
-            generation,
-            uptime,
-            Found::Dataplane(Arc::new(state), problems),
-        )
-    };
+    let mut reading = states.begin(name);
+    let mut splitter = Splitter::default();
+    let mut body = response.into_body();
+    let mut length: usize = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| chain(&error))?;
+        let Some(data) = frame.data_ref() else {
+            continue;
+        };
+        length += data.len();
+        if length > STATE_LIMIT_BYTES {
+            return Err(format!(
+                "the answer to GET /v1/state has more than {STATE_LIMIT_BYTES} bytes"
+            ));
+        }
+        splitter
+            .feed(data, |policy| {
+                reading.policy(serde_json::from_slice(policy)?);
+                Ok::<_, NoState>(())
+            })
+            .map_err(|error| no_state(&error))?;
+    }
+    let rest = splitter.finish();
+    let state: State = serde_json::from_slice(&rest).map_err(|error| no_state(&error))?;
+    let Words { problems } = serde_json::from_slice(&rest).map_err(|error| no_state(&error))?;
+    reading.whole(&state);
     let answer = Answer::State {
-        generation,
-        uptime_seconds,
+        generation: state.generation,
+        uptime_seconds: state.uptime_seconds,
         took: Duration::ZERO,
     };
-    Ok((answer, found, body.len()))
+    Ok((answer, Found::Dataplane(Arc::new(state), problems), length))
+}
+
+/// Why a policy of a state cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum NoState {
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    #[error("a policy of it: {0}")]
+    Policy(#[from] serde_json::Error),
+}
+
+fn no_state(error: &dyn Error) -> String {
+    format!("the answer to GET /v1/state is no state: {error}")
 }
 
 /// `PUT /v1/snapshot`.
@@ -395,7 +449,7 @@ fn policy_index(field: &str) -> Option<usize> {
 }
 
 /// What an answer says that is none of those expected.
-async fn unexpected(response: Response<Incoming>) -> String {
+pub(super) async fn unexpected(response: Response<Incoming>) -> String {
     let status = response.status();
     let text = match whole(response.into_body(), ERROR_LIMIT_BYTES).await {
         Ok(body) => match serde_json::from_slice::<ErrorReply>(&body) {
@@ -407,7 +461,7 @@ async fn unexpected(response: Response<Incoming>) -> String {
     format!("{status}: {}", shortened(text.trim()))
 }
 
-async fn whole(body: Incoming, limit_bytes: usize) -> Result<Bytes, String> {
+pub(super) async fn whole(body: Incoming, limit_bytes: usize) -> Result<Bytes, String> {
     match Limited::new(body, limit_bytes).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) => Err(format!("the answer could not be read: {}", chain(&*error))),
@@ -425,7 +479,7 @@ fn shortened(text: &str) -> String {
 }
 
 /// An error with its causes, but for those that the text in front has already.
-fn chain(error: &(dyn Error + 'static)) -> String {
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

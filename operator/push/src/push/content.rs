@@ -59,7 +59,7 @@ impl Contents {
             match old.next_if(|o| *o.name == **name) {
                 Some(known) if Arc::ptr_eq(&known.policy, policy) => policies.push(known.clone()),
                 Some(known) => {
-                    let json = serde_json::to_vec(&**policy)?;
+                    let json = written(policy)?;
                     let same = *json == *known.json;
                     differs |= !same;
                     policies.push(Written {
@@ -77,7 +77,7 @@ impl Contents {
                     policies.push(Written {
                         name: name.as_str().into(),
                         policy: Arc::clone(policy),
-                        json: serde_json::to_vec(&**policy)?.into(),
+                        json: written(policy)?.into(),
                     });
                 }
             }
@@ -106,6 +106,13 @@ impl Contents {
     }
 }
 
+/// Takes no more memory than it needs: there are thousands, and they stay.
+fn written(policy: &Policy) -> serde_json::Result<Vec<u8>> {
+    let mut json = serde_json::to_vec(policy)?;
+    json.shrink_to_fit();
+    Ok(json)
+}
+
 /// How a snapshot begins, with the generation behind it.
 pub(super) const HEAD: &str = r#"{"generation":"#;
 /// What comes between the generation and the policies.
@@ -129,6 +136,12 @@ impl Rendered {
     #[must_use]
     pub fn policy_name(&self, index: usize) -> Option<&str> {
         self.policies.get(index).map(|p| &*p.name)
+    }
+
+    /// How many policies it holds.
+    #[must_use]
+    pub fn policies(&self) -> usize {
+        self.policies.len()
     }
 
     /// Bytes of the snapshot with this generation.

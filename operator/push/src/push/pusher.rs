@@ -4,7 +4,7 @@
 
 use super::{
     Connect, Contents, Epoch, LIMIT_REPORTS, LIMIT_TARGETS, Metrics, PolicySet, Rendered, Report,
-    Settings, Target, TargetKind, Version,
+    Settings, States, Target, TargetKind, Version,
     client::Client,
     task::{Inputs, Shared, Task, state_budget},
 };
@@ -47,6 +47,7 @@ pub enum PushError {
 /// Keeps dataplanes at the content of their class while it lives. Only a leader has one; dropping it stops everything at once.
 pub struct Pusher {
     connect: Arc<dyn Connect>,
+    states: Arc<dyn States>,
     shared: Shared,
     epoch: watch::Sender<Epoch>,
     stop: watch::Sender<bool>,
@@ -80,18 +81,21 @@ impl fmt::Debug for Pusher {
 }
 
 impl Pusher {
-    /// Serves no target yet. Its methods must be called in a tokio runtime; `rng` spreads retries and polls.
+    /// Serves no target yet. Its methods must be called in a tokio runtime; `states` takes what dataplanes say of policies,
+    /// `rng` spreads retries and polls.
     #[must_use]
     pub fn new(
         settings: Settings,
         epoch: Epoch,
         connect: Arc<dyn Connect>,
+        states: Arc<dyn States>,
         metrics: Arc<Metrics>,
         rng: fastrand::Rng,
     ) -> (Self, mpsc::Receiver<Report>) {
         let (reports, receiver) = mpsc::channel(LIMIT_REPORTS);
         let pusher = Self {
             connect,
+            states,
             shared: Shared {
                 settings: Arc::new(settings),
                 metrics,
@@ -214,6 +218,7 @@ impl Pusher {
             }
             TargetKind::Shim => (self.nothing.subscribe(), Name::Shim),
         };
+        let name: Arc<str> = name.into();
         let nudge = Arc::new(Notify::new());
         let inputs = Inputs {
             content,
@@ -226,8 +231,9 @@ impl Pusher {
             Arc::clone(&self.shared.settings),
             target.address,
             server,
+            Arc::clone(&name),
+            Arc::clone(&self.states),
         );
-        let name: Arc<str> = name.into();
         let task = Task::new(
             Arc::clone(&name),
             &target.kind,

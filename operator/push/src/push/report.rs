@@ -51,12 +51,14 @@ pub enum Outcome {
         problem: String,
         /// Failures in a row.
         failures: u32,
+        /// It was a push, or a push before it had no answer either: being readable is then no sign of health.
+        pushing: bool,
         /// When it is tried again.
         next_try: Duration,
     },
     /// What a dataplane says of itself.
     State {
-        /// Figures.
+        /// Figures, without policies: those went to [`super::States`] before.
         state: Arc<State>,
         /// What is wrong there, in words.
         problems: Vec<String>,

@@ -104,6 +104,8 @@ pub enum News {
         problem: String,
         /// In a row.
         failures: u32,
+        /// It was a push, or a push before it had no answer either.
+        pushing: bool,
         /// When it is tried again.
         next_try: Duration,
     },
@@ -149,6 +151,8 @@ pub struct Session {
     tried: u64,
     asked: Option<Request>,
     failures: u32,
+    /// The last push had no answer, whatever else has one.
+    put_failed: bool,
     /// In a row.
     conflicts: u32,
     failed_at: Duration,
@@ -187,6 +191,7 @@ impl Session {
             tried: 0,
             asked: None,
             failures: 0,
+            put_failed: false,
             conflicts: 0,
             failed_at: now,
             retry_at: now,
@@ -272,7 +277,10 @@ impl Session {
 
     fn answer(&mut self, now: Duration, asked: Request, answer: Answer, news: &mut Vec<News>) {
         match (asked, answer) {
-            (_, Answer::Failed(problem)) => self.failed(now, problem, news),
+            (asked, Answer::Failed(problem)) => {
+                self.put_failed |= matches!(asked, Request::Put { .. });
+                self.failed(now, problem, news);
+            }
             (
                 Request::Read,
                 Answer::Holds {
@@ -280,7 +288,7 @@ impl Session {
                     version,
                 },
             ) => {
-                self.failures = 0;
+                self.heard();
                 self.holds(now, generation, version, news);
             }
             (
@@ -291,7 +299,6 @@ impl Session {
                 answer,
             ) => match answer {
                 Answer::Accepted => {
-                    self.failures = 0;
                     self.held = Some(Held {
                         generation,
                         version: Some(version),
@@ -299,7 +306,7 @@ impl Session {
                     self.settled(generation, version, true, news);
                 }
                 Answer::Conflict => {
-                    self.failures = 0;
+                    self.takes_pushes();
                     self.held = None;
                     self.conflicts += 1;
                     if self.conflicts > CONFLICTS_AT_ONCE {
@@ -308,11 +315,14 @@ impl Session {
                     }
                 }
                 Answer::Refused(refusal) => {
-                    self.failures = 0;
+                    self.takes_pushes();
                     self.refused = Some((version, now + self.settings.refused_retry));
                     news.push(News::Refused { version, refusal });
                 }
-                other => self.failed(now, misfit(&other), news),
+                other => {
+                    self.put_failed = true;
+                    self.failed(now, misfit(&other), news);
+                }
             },
             (
                 Request::Poll,
@@ -322,7 +332,7 @@ impl Session {
                     took,
                 },
             ) => {
-                self.failures = 0;
+                self.heard();
                 let share = took * self.settings.poll_share.saturating_sub(1);
                 self.poll_at = now + self.jittered_poll().max(share);
                 self.seen(generation, uptime_seconds, news);
@@ -332,6 +342,19 @@ impl Session {
             }
             (_, other) => self.failed(now, misfit(&other), news),
         }
+    }
+
+    /// It answers. That it can be read from says nothing about one that takes no push.
+    fn heard(&mut self) {
+        if !self.put_failed {
+            self.failures = 0;
+        }
+    }
+
+    /// It took a push, or said no to one.
+    fn takes_pushes(&mut self) {
+        self.put_failed = false;
+        self.failures = 0;
     }
 
     /// The dataplane has this in force.
@@ -363,6 +386,7 @@ impl Session {
 
     /// Our content is in force.
     fn settled(&mut self, generation: u64, version: Version, pushed: bool, news: &mut Vec<News>) {
+        self.takes_pushes();
         self.conflicts = 0;
         self.refused = None;
         news.push(News::Acknowledged {
@@ -400,6 +424,7 @@ impl Session {
         news.push(News::Unreachable {
             problem,
             failures: self.failures,
+            pushing: self.put_failed,
             next_try: wait,
         });
     }

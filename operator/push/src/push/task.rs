@@ -7,6 +7,7 @@ use super::{
     client::{Client, Done, Found},
     session::{Answer, Event, News, Request, Session},
 };
+use crate::SPANS;
 use std::{
     pin::Pin,
     sync::{
@@ -19,7 +20,7 @@ use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch},
     time::{Instant, sleep_until},
 };
-use tracing::debug;
+use tracing::{Instrument as _, Span, debug, field::Empty, trace_span};
 
 /// Bytes of states that all tasks read at one time, so that many large dataplanes do not take the operator's memory together.
 /// One state may be larger: it is read alone.
@@ -212,10 +213,13 @@ impl Task {
             return;
         };
         let content = self.content.clone();
-        self.asking = Some(Box::pin(async move {
+        let span = span(&self.name, ask, content.as_deref());
+        let asking = async move {
             let done = client.ask(ask, content.as_ref()).await;
+            ended_as(&Span::current(), &done);
             (client, ask, done)
-        }));
+        };
+        self.asking = Some(Box::pin(asking.instrument(span)));
     }
 
     /// Takes places for a state as large as the last one.
@@ -276,10 +280,12 @@ impl Task {
             News::Unreachable {
                 problem,
                 failures,
+                pushing,
                 next_try,
             } => Outcome::Unreachable {
                 problem,
                 failures,
+                pushing,
                 next_try,
             },
             News::Restarted => {
@@ -348,6 +354,44 @@ impl Task {
             _ => {}
         }
         self.counted_in_sync = in_sync;
+    }
+}
+
+/// Of a push; looks come by the second and say nothing.
+fn span(target: &str, ask: Request, content: Option<&Rendered>) -> Span {
+    let Request::Put {
+        generation,
+        version,
+    } = ask
+    else {
+        return Span::none();
+    };
+    let policies = content.map_or(0, Rendered::policies);
+    let bytes = content.map_or(0, |content| content.len(generation));
+    trace_span!(
+        target: SPANS, "push", otel.kind = "client", dataplane = target, generation = number(generation),
+        version = number(version.0), policies = number(policies as u64), bytes = number(bytes), outcome = Empty,
+        problem = Empty, otel.status_code = Empty
+    )
+}
+
+/// OpenTelemetry has signed numbers only, others would become texts.
+fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn ended_as(span: &Span, done: &Done) {
+    let (outcome, problem) = match &done.answer {
+        Answer::Accepted => ("accepted", None),
+        Answer::Conflict => ("conflict", None),
+        Answer::Refused(refusal) => ("refused", Some(refusal.problem.as_str())),
+        Answer::Failed(problem) => ("failed", Some(problem.as_str())),
+        _ => ("other", None),
+    };
+    span.record("outcome", outcome);
+    if let Some(problem) = problem {
+        span.record("problem", problem);
+        span.record("otel.status_code", "ERROR");
     }
 }
 

@@ -249,8 +249,14 @@ impl Operator {
     pub fn new(epoch: u32, settings: Settings, connect: Arc<dyn Connect>) -> Self {
         let metrics = Arc::new(Metrics::default());
         let rng = fastrand::Rng::with_seed(7);
-        let (pusher, reports) =
-            Pusher::new(settings, Epoch(epoch), connect, Arc::clone(&metrics), rng);
+        let (pusher, reports) = Pusher::new(
+            settings,
+            Epoch(epoch),
+            connect,
+            Arc::new(()),
+            Arc::clone(&metrics),
+            rng,
+        );
         Self {
             pusher,
             reports,

@@ -1,0 +1,237 @@
+//! The core with a directory of manifests and a dataplane of a few lines: what a bad file does to what is served, while the
+//! operator runs and when it starts.
+
+use crate::{
+    core::Core,
+    fleet::{Fleet, ShimPods, tests::Plane},
+    health::Health,
+    kind::Kind,
+    leader::Leadership,
+    ledger::Ledger,
+    metrics::Metrics,
+    outbox::Outbox,
+    peers::Peers,
+    shutdown::shutdown,
+    source::{self, LIMIT_QUEUE, Sink},
+    translate::Translator,
+};
+use baton_index::Index;
+use baton_push::push::{Metrics as PushMetrics, Plain, Settings};
+use serde_json::Value;
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+/// An operator with a directory; ends when dropped.
+struct Operator {
+    _tasks: JoinSet<()>,
+    _leadership: watch::Sender<Leadership>,
+}
+
+fn start(path: &Path, epoch: u32) -> Operator {
+    let metrics = Metrics::new().expect("figures");
+    let health = Arc::new(Health::new(&Kind::ALL.map(Kind::as_str)));
+    let ledger = Arc::new(Ledger::default());
+    let (outbox, _) = Outbox::new(Arc::clone(&ledger), metrics.clone());
+    let (messages, received) = mpsc::channel(LIMIT_QUEUE);
+    let (leadership, led) = watch::channel(Leadership::Standby);
+    let settings = Settings {
+        overtaken_wait: Duration::ZERO,
+        ..Settings::default()
+    };
+    let shims = ShimPods {
+        namespace: None,
+        selector: baton_index::Labels::default(),
+        port: 1,
+    };
+    let push_metrics = Arc::new(PushMetrics::default());
+    let peers = Arc::new(Peers::default());
+    let core = Core {
+        index: Index::new(),
+        messages: received,
+        leadership: led,
+        fleet: Fleet::new(Arc::new(Plain), settings, push_metrics, peers, shims),
+        outbox: Arc::new(outbox),
+        health: Arc::clone(&health),
+        metrics: metrics.clone(),
+        unsynced: Kind::ALL.into(),
+        taken: 0,
+    };
+    let sink = Sink {
+        messages,
+        translator: Arc::new(Translator::new()),
+        ledger,
+        health,
+        metrics,
+    };
+    let mut tasks = JoinSet::new();
+    let path = path.to_owned();
+    tasks.spawn(async move {
+        // It never ends by itself.
+        let (_trigger, ended) = shutdown();
+        core.run(ended).await;
+    });
+    tasks.spawn(async move {
+        source::directory::run(path, sink)
+            .await
+            .expect("a directory");
+    });
+    leadership.send_replace(Leadership::Leading { epoch });
+    Operator {
+        _tasks: tasks,
+        _leadership: leadership,
+    }
+}
+
+/// A directory, removed on drop.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("baton-core-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        // At once, so that nobody reads a half.
+        let half = self.0.join(format!(".{name}"));
+        fs::write(&half, text).expect("written");
+        fs::rename(half, self.0.join(name)).expect("in place");
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn class(plane: SocketAddr) -> String {
+    format!(
+        "apiVersion: baton.dev/v1alpha1
+kind: BatonDataplane
+metadata: {{name: edge}}
+spec: {{default: true, namespace: baton, selector: {{matchLabels: {{app: lb}}}}, controlPort: {}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: lb-0, namespace: baton, labels: {{app: lb}}}}
+status: {{podIP: {}}}
+",
+        plane.port(),
+        plane.ip()
+    )
+}
+
+/// A policy, its Service and where its pods are.
+fn app(name: &str, port: u16, pods: &[&str]) -> String {
+    let endpoints: Vec<String> = pods
+        .iter()
+        .map(|address| format!("{{addresses: [{address}]}}"))
+        .collect();
+    format!(
+        "apiVersion: baton.dev/v1alpha1
+kind: LoadBalancerPolicy
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  targetRef: {{name: {name}}}
+  listeners: [{{name: http, port: {port}, servicePort: 80}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: shop}}
+spec: {{ports: [{{port: 80}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}-1, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: IPv4
+ports: [{{port: 8080}}]
+endpoints: [{}]
+",
+        endpoints.join(", ")
+    )
+}
+
+/// What is served: `NAME:PORT address address`.
+fn served(held: &Value) -> Vec<String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    list(&held["policies"])
+        .iter()
+        .map(|policy| {
+            let frontend = text(&policy["frontends"][0]);
+            let port = frontend.rsplit(':').next().unwrap_or_default();
+            let mut words = format!("{}:{port}", text(&policy["name"]));
+            for backend in list(&policy["backends"]) {
+                words.push_str(&format!(" {}", text(&backend["name"])));
+            }
+            words
+        })
+        .collect()
+}
+
+async fn serves(plane: &Plane, expected: &[&str]) {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let is = served(&plane.held());
+        if is == expected {
+            return;
+        }
+        assert!(Instant::now() < end, "{is:?}, expected {expected:?}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_bad_file_takes_nothing_from_dataplanes_while_the_operator_runs_or_starts() {
+    let folder = Folder::new("bad");
+    let plane = Plane::default();
+    let address = plane.start().await;
+    folder.write("class.yaml", &class(address));
+    folder.write("one.yaml", &app("one", 81, &["10.0.0.1", "10.0.0.2"]));
+    folder.write("two.yaml", &app("two", 82, &["10.0.1.1"]));
+    let operator = start(&folder.0, 1);
+    let all = [
+        "shop/one/http:81 10.0.0.1 10.0.0.2",
+        "shop/two/http:82 10.0.1.1",
+    ];
+    serves(&plane, &all).await;
+    // While it runs, the others go on.
+    folder.write("one.yaml", "kind: [");
+    folder.write("two.yaml", &app("two", 82, &["10.0.1.1", "10.0.1.2"]));
+    let two = [
+        "shop/one/http:81 10.0.0.1 10.0.0.2",
+        "shop/two/http:82 10.0.1.1 10.0.1.2",
+    ];
+    serves(&plane, &two).await;
+    drop(operator);
+    // And when it starts: what the bad file held is known to the dataplane alone. Backends that are not there any more stay
+    // too, because they may be in the bad file; new ones come.
+    folder.write("two.yaml", &app("two", 83, &["10.0.1.2", "10.0.1.3"]));
+    let operator = start(&folder.0, 2);
+    let kept = [
+        "shop/one/http:81 10.0.0.1 10.0.0.2",
+        "shop/two/http:83 10.0.1.1 10.0.1.2 10.0.1.3",
+    ];
+    serves(&plane, &kept).await;
+    // All is good again: the manifests alone count.
+    folder.write("one.yaml", &app("one", 81, &["10.0.0.2"]));
+    let good = [
+        "shop/one/http:81 10.0.0.2",
+        "shop/two/http:83 10.0.1.2 10.0.1.3",
+    ];
+    serves(&plane, &good).await;
+    drop(operator);
+}

@@ -1,0 +1,190 @@
+//! Keys and certificates against an API server in memory: made once, told once beside their Secrets, never shown.
+
+use super::{AUTHORITY, KEYS, Keeper, secret_of, store::Store, told};
+use crate::{
+    connect::Connector,
+    fake_api::FakeApi,
+    leader::Leadership,
+    ledger::Ledger,
+    metrics::Metrics,
+    notice::{About, Notice},
+    outbox::Outbox,
+    peers::Peers,
+};
+use baton_push::{
+    certificates::Role,
+    keys::{AdoptionKey, KeySet, table::Action},
+};
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::{
+    sync::{mpsc::Receiver, watch},
+    task::JoinHandle,
+    time::sleep,
+};
+
+const SECRETS: &str = "/api/v1/namespaces/baton/secrets/";
+
+/// A keeper that leads.
+pub struct Scene {
+    notices: Receiver<Notice>,
+    task: JoinHandle<()>,
+    _leadership: watch::Sender<Leadership>,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Scene {
+    pub fn start(api: &FakeApi) -> Self {
+        let metrics = Metrics::new().expect("figures");
+        let ledger = Arc::new(Ledger::default());
+        let (outbox, notices) = Outbox::new(ledger, metrics.clone());
+        let (sender, leadership) = watch::channel(Leadership::Leading { epoch: 1 });
+        let peers = Arc::new(Peers::default());
+        peers.ask(Some(&BTreeMap::new()));
+        let keeper = Keeper {
+            store: Store::kubernetes(api.client(), "baton", "a"),
+            connector: Arc::new(Connector::default()),
+            peers,
+            key_rest: Duration::from_secs(120),
+            outbox: Arc::new(outbox),
+            leadership,
+            metrics,
+        };
+        Self {
+            notices,
+            task: tokio::spawn(keeper.run()),
+            _leadership: sender,
+        }
+    }
+
+    fn told(&mut self) -> Vec<Notice> {
+        let mut all = Vec::new();
+        while let Ok(notice) = self.notices.try_recv() {
+            all.push(notice);
+        }
+        all
+    }
+}
+
+/// Every content of every Secret, as it is and as the API server shows it.
+pub fn contents(api: &FakeApi) -> Vec<String> {
+    let mut all = Vec::new();
+    for secret in api.all(SECRETS) {
+        for (_, value) in secret["data"].as_object().expect("data") {
+            let bytes: ByteString = serde_json::from_value(value.clone()).expect("base64");
+            all.push(value.as_str().expect("text").to_owned());
+            all.push(String::from_utf8_lossy(&bytes.0).trim().to_owned());
+        }
+    }
+    // The number of the current key is no secret.
+    all.retain(|text| text.len() > 4);
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_made_is_told_once_beside_its_secret_and_no_content_is() {
+    let api = FakeApi::default();
+    let mut scene = Scene::start(&api);
+    sleep(Duration::from_secs(600)).await;
+    let told = scene.told();
+    let mut found: Vec<(String, &str)> = Vec::new();
+    for notice in &told {
+        let About::Secret { key, uid } = &notice.about else {
+            panic!("{notice:?}")
+        };
+        assert_eq!(&*key.namespace, "baton");
+        let secret = api.get(&format!("{SECRETS}{}", key.name)).expect("made");
+        assert_eq!(secret["metadata"]["uid"].as_str(), uid.as_deref());
+        assert!(!notice.warning);
+        found.push((key.name.to_string(), notice.reason));
+    }
+    found.sort();
+    let mut expected = vec![
+        (AUTHORITY.to_owned(), "AuthorityMade"),
+        (KEYS.to_owned(), "KeyMade"),
+    ];
+    expected.extend(Role::ALL.map(|role| (secret_of(role).to_owned(), "CertificateIssued")));
+    expected.sort();
+    assert_eq!(found, expected);
+    let contents = contents(&api);
+    assert!(contents.len() > 10);
+    for notice in &told {
+        for content in &contents {
+            assert!(!notice.message.contains(content.as_str()), "{notice:?}");
+        }
+    }
+    drop(scene);
+    // Another operator finds all made.
+    let mut scene = Scene::start(&api);
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(scene.told(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_admin_got_wrong_is_told_once() {
+    let api = FakeApi::default();
+    let supplied = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "baton-shim-tls", "uid": "u"},
+        "data": {"tls.crt": "bm8=", "tls.key": "bm8=", "ca.crt": "bm8="},
+    });
+    api.put(&format!("{SECRETS}baton-shim-tls"), supplied);
+    let mut scene = Scene::start(&api);
+    sleep(Duration::from_secs(600)).await;
+    let told = scene.told();
+    let failed: Vec<_> = told
+        .iter()
+        .filter(|notice| notice.reason == "KeepingFailed")
+        .collect();
+    assert_eq!(failed.len(), 1, "{told:?}");
+    assert!(failed[0].warning && failed[0].message.contains("baton-shim-tls"));
+    // It is corrected, by its deletion, and goes wrong again: that is news.
+    api.delete(&format!("{SECRETS}baton-shim-tls"));
+    sleep(Duration::from_secs(60)).await;
+    assert!(!scene.told().iter().any(|notice| notice.warning));
+    let old = api.get(&format!("{SECRETS}baton-shim-tls")).expect("made");
+    let mut wrong = old.clone();
+    wrong["metadata"]["labels"] = Value::Null;
+    wrong["data"]["tls.crt"] = json!("bm8=");
+    api.put(&format!("{SECRETS}baton-shim-tls"), wrong);
+    sleep(Duration::from_secs(600)).await;
+    let told = scene.told();
+    let failed = told.iter().filter(|n| n.reason == "KeepingFailed");
+    assert_eq!(failed.count(), 1, "{told:?}");
+}
+
+#[test]
+fn each_step_of_a_rotation_names_its_epochs_and_no_key() {
+    let mut byte = 0xa0;
+    let mut random = |bytes: &mut [u8; 16]| {
+        byte += 1;
+        bytes.fill(byte);
+    };
+    let keys = KeySet::first(3, AdoptionKey::random(&mut random));
+    for (action, reason, part) in [
+        (Action::MakeFirst, "KeyMade", "of epoch 3"),
+        (Action::AddNext, "KeyAdded", "of epoch 4 is added"),
+        (
+            Action::SignWithNext,
+            "KeySwitched",
+            "epoch 3 signs from now on",
+        ),
+        (Action::RemoveOld, "KeyRemoved", "before epoch 3"),
+    ] {
+        let (is, words) = told::rotation(action, &keys);
+        assert_eq!(is, reason);
+        assert!(words.contains(part), "{words}");
+        assert!(!words.contains("a1a1"), "{words}");
+    }
+    let mut told = told::Told::default();
+    let warning = || vec!["a".to_owned()];
+    assert_eq!(told.news(warning()), ["a"]);
+    assert!(told.news(warning()).is_empty());
+    assert!(told.news(Vec::new()).is_empty());
+    assert_eq!(told.news(warning()), ["a"]);
+}
