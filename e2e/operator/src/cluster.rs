@@ -54,10 +54,18 @@ pub async fn cluster() -> Result<Option<Cluster>> {
 /// # Errors
 /// If the server refuses.
 pub async fn install(server: &ApiServer) -> Result<()> {
+    install_with(server, &definitions()?).await
+}
+
+/// The same with other definitions.
+///
+/// # Errors
+/// If the server refuses.
+pub async fn install_with(server: &ApiServer, definitions: &[Value]) -> Result<()> {
     let admin = server.admin().await?;
-    for manifest in definitions()? {
-        apply(&admin, &manifest).await?.object()?;
-        established(&admin, &manifest).await?;
+    for manifest in definitions {
+        apply(&admin, manifest).await?.object()?;
+        established(&admin, manifest).await?;
     }
     let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": OPERATOR_NAMESPACE } });
     apply(&admin, &namespace).await?.object()?;

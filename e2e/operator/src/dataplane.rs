@@ -1,31 +1,27 @@
-//! A dataplane as the operator sees it: a control API over mutual TLS that takes snapshots by the real one's rules and
-//! says which it has. It forwards nothing.
+//! A dataplane as the operator sees it: a control API that takes snapshots by the real one's rules and says which it has.
+//! It forwards nothing. A test says how long it takes over a push, and which flows and keys it reports.
 //!
-//! Its certificate is the one that the operator has issued for dataplanes, so each push is a whole TLS handshake's worth.
+//! On loopback it speaks plain HTTP, elsewhere mutual TLS with the certificate that the operator has issued for dataplanes.
 
+use crate::control::{Answers, Said, refused, said, serve};
 use anyhow::{Context, Result};
-use baton_api::{Snapshot, State, WorkerState};
+use baton_api::{PolicyState, Snapshot, State, WorkerState};
 use baton_tls::{Material, Name, Server};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::{
-    Method, Request, Response, StatusCode,
+    Method, Request, StatusCode,
     body::{Bytes, Incoming},
-    server::conn::http1,
-    service::service_fn,
 };
-use hyper_util::rt::TokioIo;
-use serde_json::json;
 use std::{
-    convert::Infallible,
     net::{IpAddr, SocketAddr, UdpSocket},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::watch,
     task::JoinHandle,
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 /// A snapshot that came, and when.
@@ -35,6 +31,31 @@ pub struct Arrival {
     pub at: Instant,
     /// What it says.
     pub snapshot: Arc<Snapshot>,
+    /// Its bytes behind the generation.
+    pub content: Bytes,
+}
+
+/// What a dataplane does with pushes that come from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushes {
+    /// Takes and answers them at once.
+    Prompt,
+    /// Takes and answers them after this long.
+    Late(Duration),
+    /// Does neither before [`Dataplane::release`]. A push whose sender has gone meanwhile is taken then too, as far as the
+    /// rules let.
+    Held,
+}
+
+/// A push that came, whatever became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Push {
+    /// When all of it was there.
+    pub received: Instant,
+    /// Its number.
+    pub generation: u64,
+    /// What was answered; nothing as long as it is held.
+    pub answered: Option<StatusCode>,
 }
 
 /// A running one. Dropping it closes its port and its connections.
@@ -49,7 +70,22 @@ pub struct Dataplane {
 struct Shared {
     started: Instant,
     newest: watch::Sender<Option<Arrival>>,
-    pushes: Mutex<Vec<u64>>,
+    pace: Mutex<Pushes>,
+    /// How often pushes that were held have been let go.
+    releases: watch::Sender<u64>,
+    /// How often it was asked for its state.
+    looks: watch::Sender<u64>,
+    pushes: watch::Sender<Vec<Push>>,
+    /// Every arrival, if a test wants them.
+    history: Mutex<Option<Vec<Arrival>>>,
+    reported: Mutex<Reported>,
+}
+
+/// What it says of itself.
+#[derive(Debug)]
+struct Reported {
+    policies: Vec<PolicyState>,
+    key_epochs: Vec<u8>,
 }
 
 /// An address of this machine that is not loopback, where the operator insists on TLS.
@@ -72,6 +108,18 @@ impl Dataplane {
     /// If the port is taken or the material cannot be used.
     pub async fn start(address: SocketAddr, material: Material) -> Result<Self> {
         let server = Server::new(Name::Dataplane, Name::Operator, material)?;
+        Self::listen(address, Some(Arc::new(server))).await
+    }
+
+    /// Listens at an address of loopback, without TLS.
+    ///
+    /// # Errors
+    /// If the port is taken.
+    pub async fn start_plain(address: SocketAddr) -> Result<Self> {
+        Self::listen(address, None).await
+    }
+
+    async fn listen(address: SocketAddr, tls: Option<Arc<Server>>) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .await
             .with_context(|| address.to_string())?;
@@ -79,9 +127,17 @@ impl Dataplane {
         let shared = Arc::new(Shared {
             started: Instant::now(),
             newest: watch::Sender::new(None),
-            pushes: Mutex::new(Vec::new()),
+            pace: Mutex::new(Pushes::Prompt),
+            releases: watch::Sender::new(0),
+            looks: watch::Sender::new(0),
+            pushes: watch::Sender::new(Vec::new()),
+            history: Mutex::new(None),
+            reported: Mutex::new(Reported {
+                policies: Vec::new(),
+                key_epochs: vec![1],
+            }),
         });
-        let task = tokio::spawn(serve(listener, Arc::new(server), Arc::clone(&shared)));
+        let task = tokio::spawn(serve(listener, tls, Arc::clone(&shared)));
         Ok(Self {
             address,
             shared,
@@ -104,7 +160,58 @@ impl Dataplane {
     /// Generations of all pushes that were taken, in order.
     #[must_use]
     pub fn generations(&self) -> Vec<u64> {
-        self.shared.pushes().clone()
+        let pushes = self.shared.pushes.borrow();
+        let taken = pushes.iter().filter(|p| p.answered == Some(StatusCode::OK));
+        taken.map(|p| p.generation).collect()
+    }
+
+    /// All pushes, in the order in which they came.
+    #[must_use]
+    pub fn pushes(&self) -> Vec<Push> {
+        self.shared.pushes.borrow().clone()
+    }
+
+    /// It does this with pushes that come from now on.
+    pub fn set_pushes(&self, pace: Pushes) {
+        *self.shared.pace() = pace;
+    }
+
+    /// Takes and answers the pushes that are held, as far as the rules let.
+    pub fn release(&self) {
+        self.shared.releases.send_modify(|releases| *releases += 1);
+    }
+
+    /// Waits until its state was asked for so many times more.
+    ///
+    /// # Errors
+    /// At the deadline.
+    pub async fn wait_looks(&self, deadline: Duration, more: u64) -> Result<()> {
+        let mut looks = self.shared.looks.subscribe();
+        let wanted = *looks.borrow() + more;
+        let waited = timeout(deadline, looks.wait_for(|looks| *looks >= wanted)).await;
+        waited.with_context(|| format!("{} is not asked for its state", self.address))??;
+        Ok(())
+    }
+
+    /// From now on every snapshot that comes is kept for [`Dataplane::history`].
+    pub fn remember(&self) {
+        self.shared.history().get_or_insert_default();
+    }
+
+    /// What came since [`Dataplane::remember`].
+    #[must_use]
+    pub fn history(&self) -> Vec<Arrival> {
+        self.shared.history().clone().unwrap_or_default()
+    }
+
+    /// The figures of its policies, from the next look on.
+    pub fn set_figures(&self, policies: Vec<PolicyState>) {
+        self.shared.reported().policies = policies;
+    }
+
+    /// The epochs of its adoption keys, the one that it signs with first, from the next look on.
+    pub fn set_key_epochs(&self, epochs: &[u8]) {
+        self.shared.reported().key_epochs = epochs.to_vec();
     }
 
     /// Waits for the first snapshot of which `wanted` holds, also one that came before.
@@ -125,9 +232,30 @@ impl Dataplane {
                     .newest()
                     .map(|a| (a.snapshot.generation, a.snapshot.policies.len()));
                 anyhow::bail!(
-                    "no such snapshot within {deadline:?}; the newest (generation, policies): {newest:?}"
+                    "{}: no such snapshot within {deadline:?}; the newest (generation, policies): {newest:?}",
+                    self.address
                 )
             }
+        }
+    }
+
+    /// Waits until pushes of which `wanted` holds have come, whatever became of them.
+    ///
+    /// # Errors
+    /// With those that have, at the deadline.
+    pub async fn wait_pushes(
+        &self,
+        deadline: Duration,
+        mut wanted: impl FnMut(&[Push]) -> bool,
+    ) -> Result<Vec<Push>> {
+        let mut pushes = self.shared.pushes.subscribe();
+        match timeout(deadline, pushes.wait_for(|pushes| wanted(pushes))).await {
+            Ok(found) => Ok(found?.clone()),
+            Err(_) => anyhow::bail!(
+                "{}: no such pushes within {deadline:?}: {:?}",
+                self.address,
+                self.pushes()
+            ),
         }
     }
 }
@@ -139,110 +267,122 @@ impl Drop for Dataplane {
 }
 
 impl Shared {
-    fn pushes(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.pushes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn history(&self) -> MutexGuard<'_, Option<Vec<Arrival>>> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pushes> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reported(&self) -> MutexGuard<'_, Reported> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// By the rules of the real one: the same again is no error, what is older is.
-    fn offer(&self, snapshot: Snapshot) -> StatusCode {
-        let now = Instant::now();
+    fn offer(&self, snapshot: Snapshot, body: &Bytes) -> StatusCode {
+        let begin = body
+            .windows(POLICIES.len())
+            .position(|window| window == POLICIES);
+        let arrival = Arrival {
+            at: Instant::now(),
+            snapshot: Arc::new(snapshot),
+            content: body.slice(begin.unwrap_or_default()..),
+        };
         let mut code = StatusCode::OK;
         self.newest.send_if_modified(|newest| {
             if let Some(in_force) = newest {
-                if *in_force.snapshot == snapshot {
+                if in_force.snapshot == arrival.snapshot {
                     return false;
                 }
-                if snapshot.generation <= in_force.snapshot.generation {
+                if arrival.snapshot.generation <= in_force.snapshot.generation {
                     code = StatusCode::CONFLICT;
                     return false;
                 }
             }
-            self.pushes().push(snapshot.generation);
-            *newest = Some(Arrival {
-                at: now,
-                snapshot: Arc::new(snapshot),
-            });
+            if let Some(history) = &mut *self.history() {
+                history.push(arrival.clone());
+            }
+            *newest = Some(arrival);
             true
         });
         code
     }
 
-    fn state(&self) -> State {
-        let newest = self.newest.borrow();
-        State {
-            version: "test".into(),
-            generation: newest.as_ref().map_or(0, |a| a.snapshot.generation),
-            uptime_seconds: self.started.elapsed().as_secs(),
-            worker: WorkerState {
-                mode: "native".into(),
-                key_epochs: vec![1],
-                ..WorkerState::default()
-            },
-            ..State::default()
+    /// Takes a push at its pace. A task of its own, which goes on if the sender goes.
+    async fn put(self: Arc<Self>, body: Bytes) -> Said {
+        let snapshot: Snapshot = match serde_json::from_slice(&body) {
+            Ok(snapshot) => snapshot,
+            Err(e) => return refused(StatusCode::UNPROCESSABLE_ENTITY, &e.to_string()),
+        };
+        let mut place = 0;
+        self.pushes.send_modify(|pushes| {
+            place = pushes.len();
+            pushes.push(Push {
+                received: Instant::now(),
+                generation: snapshot.generation,
+                answered: None,
+            });
+        });
+        let mut releases = self.releases.subscribe();
+        let pace = *self.pace();
+        match pace {
+            Pushes::Prompt => {}
+            Pushes::Late(after) => sleep(after).await,
+            // An error means that the dataplane is gone, and with it this task.
+            Pushes::Held => drop(releases.changed().await),
+        }
+        let code = self.offer(snapshot, &body);
+        self.pushes
+            .send_modify(|pushes| pushes[place].answered = Some(code));
+        match code {
+            StatusCode::OK => (code, b"{}".to_vec()),
+            code => refused(code, "not newer"),
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> (StatusCode, Vec<u8>) {
-        let ok = |value: Result<Vec<u8>, serde_json::Error>| match value {
-            Ok(body) => (StatusCode::OK, body),
-            Err(e) => (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                e.to_string().into_bytes(),
-            ),
-        };
+    fn state(&self) -> State {
+        let generation = self.newest.borrow().as_ref().map(|a| a.snapshot.generation);
+        let reported = self.reported();
+        State {
+            version: "test".into(),
+            generation: generation.unwrap_or_default(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            worker: WorkerState {
+                mode: "native".into(),
+                key_epochs: reported.key_epochs.clone(),
+                ..WorkerState::default()
+            },
+            policies: reported.policies.clone(),
+            ..State::default()
+        }
+    }
+}
+
+/// What stands behind the generation of a snapshot.
+const POLICIES: &[u8] = b"\"policies\"";
+
+impl Answers for Shared {
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Said {
         match (request.method(), request.uri().path()) {
-            (&Method::GET, "/v1/state") => ok(serde_json::to_vec(&self.state())),
+            (&Method::GET, "/v1/state") => {
+                self.looks.send_modify(|looks| *looks += 1);
+                said(&self.state())
+            }
             (&Method::GET, "/v1/snapshot") => match self.newest.borrow().as_ref() {
-                Some(newest) => ok(serde_json::to_vec(&*newest.snapshot)),
+                Some(newest) => said(&*newest.snapshot),
                 None => refused(StatusCode::NOT_FOUND, "no snapshot yet"),
             },
             (&Method::PUT, "/v1/snapshot") => {
                 let Ok(body) = request.into_body().collect().await else {
                     return refused(StatusCode::BAD_REQUEST, "the body did not come");
                 };
-                match serde_json::from_slice::<Snapshot>(&body.to_bytes()) {
-                    Ok(snapshot) => match self.offer(snapshot) {
-                        StatusCode::OK => (StatusCode::OK, b"{}".to_vec()),
-                        code => refused(code, "not newer"),
-                    },
-                    Err(e) => refused(StatusCode::UNPROCESSABLE_ENTITY, &e.to_string()),
+                match tokio::spawn(self.put(body.to_bytes())).await {
+                    Ok(said) => said,
+                    Err(e) => refused(StatusCode::INTERNAL_SERVER_ERROR, &e.to_string()),
                 }
             }
             _ => refused(StatusCode::NOT_FOUND, "nothing here"),
         }
     }
-}
-
-fn refused(code: StatusCode, why: &str) -> (StatusCode, Vec<u8>) {
-    (code, json!({ "error": why }).to_string().into_bytes())
-}
-
-async fn serve(listener: TcpListener, server: Arc<Server>, shared: Arc<Shared>) {
-    // Connections end with the set, and that with the task.
-    let mut connections = tokio::task::JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
-        while connections.try_join_next().is_some() {}
-        connections.spawn(connection(stream, Arc::clone(&server), Arc::clone(&shared)));
-    }
-}
-
-async fn connection(stream: TcpStream, server: Arc<Server>, shared: Arc<Shared>) {
-    // As the real one: answers are small and whole.
-    let _ = stream.set_nodelay(true);
-    let Ok(stream) = server.accept(stream).await else {
-        return;
-    };
-    let service = service_fn(|request| {
-        let shared = Arc::clone(&shared);
-        async move {
-            let (code, body) = shared.answer(request).await;
-            let mut response = Response::new(Full::new(Bytes::from(body)));
-            *response.status_mut() = code;
-            Ok::<_, Infallible>(response)
-        }
-    });
-    // How it ends is the operator's to notice.
-    let _ = http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
 }

@@ -4,12 +4,20 @@
 //! operator does with the objects is tested in `tests/`.
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod apply;
+pub mod class;
 pub mod cluster;
+mod control;
 pub mod dataplane;
+pub mod fields;
 pub mod manifests;
+pub mod objects;
 pub mod operator;
+pub mod relay;
 pub mod scene;
+pub mod shim;
+pub mod world;
 
 /// Where the operator lives, as its manifests in `operator/rbac` say.
 pub const OPERATOR_NAMESPACE: &str = "baton-system";

@@ -1,6 +1,7 @@
 //! The operator's process: the real binary, with a kubeconfig of its ServiceAccount. Dropping it kills it.
 
 use anyhow::{Context, Result, bail};
+use baton_apiserver::memory_bytes;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env,
@@ -25,8 +26,23 @@ impl Operator {
     /// # Errors
     /// If there is no binary, or it does not start.
     pub fn start(kubeconfig: &Path, folder: &Path, identity: &str) -> Result<Self> {
+        Self::start_with(kubeconfig, folder, identity, &[])
+    }
+
+    /// The same with more arguments. Its log goes on where an earlier one of the same name ended.
+    ///
+    /// # Errors
+    /// As [`Operator::start`].
+    pub fn start_with(
+        kubeconfig: &Path,
+        folder: &Path,
+        identity: &str,
+        arguments: &[String],
+    ) -> Result<Self> {
         let log = folder.join(format!("{identity}.log"));
-        let output = File::create(&log).with_context(|| log.display().to_string())?;
+        let mut options = File::options();
+        let output = options.append(true).create(true).open(&log);
+        let output = output.with_context(|| log.display().to_string())?;
         let lease = LEASE_SECONDS.to_string();
         // It ends with the thread that started it, which is the test's, also if that is killed.
         let child = Command::new("setpriv")
@@ -41,6 +57,7 @@ impl Operator {
                 "--kubeconfig",
             ])
             .arg(kubeconfig)
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
@@ -87,15 +104,14 @@ impl Operator {
     /// # Errors
     /// If it has ended.
     pub fn memory_bytes(&self) -> Result<(u64, u64)> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let read = |field: &str| -> Result<u64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(field));
-            let kib = line
-                .and_then(|l| l.trim().strip_suffix(" kB"))
-                .with_context(|| field.to_owned())?;
-            Ok(kib.parse::<u64>()? * 1024)
-        };
-        Ok((read("VmRSS:")?, read("VmHWM:")?))
+        let read = |field| memory_bytes(self.child.id(), field);
+        Ok((read("VmRSS")?, read("VmHWM")?))
+    }
+
+    /// Where it logs to.
+    #[must_use]
+    pub fn log_file(&self) -> &Path {
+        &self.log
     }
 
     /// What it has logged.
@@ -119,7 +135,7 @@ impl Drop for Operator {
 }
 
 /// A program of this workspace, built beside the tests or in `BATON_BIN_DIR`.
-fn binary(name: &str) -> Result<PathBuf> {
+pub fn binary(name: &str) -> Result<PathBuf> {
     let own = env::current_exe().context("finding the running executable")?;
     let places: Vec<PathBuf> = match env::var_os("BATON_BIN_DIR") {
         Some(directory) => vec![directory.into()],

@@ -1,7 +1,7 @@
 //! What becomes of policies while objects come, change and go, and while the operator and the API server end and start.
 
 use anyhow::{Context, Result};
-use baton_operator_tests::scene::{Scene, policy, served_policy, service, slice};
+use baton_operator_tests::scene::{Scene, has, policy, served_policy, service, slice};
 use futures_util::{StreamExt, stream};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -54,12 +54,9 @@ async fn a_restarted_operator_leaves_the_dataplane_untouched() -> Result<()> {
         return Ok(());
     };
     let namespace = scene.server.namespace("again").await?.name;
-    scene.apply(&service(&namespace, "web")).await?;
-    scene
-        .apply(&slice(&namespace, "web", &["10.0.0.1"]))
-        .await?;
-    let web = policy(&namespace, "web", "web", 8_080);
-    scene.apply(&web).await?;
+    let slice = slice(&namespace, "web", &["10.0.0.1"]);
+    scene.apply(&slice).await?;
+    let web = scene.web(&namespace, "web", 8_080).await?;
     scene.condition(&web, "Programmed", "True").await?;
     let before = scene.dataplane.generations();
     let served = scene.dataplane.newest().context("a snapshot")?;
@@ -67,13 +64,8 @@ async fn a_restarted_operator_leaves_the_dataplane_untouched() -> Result<()> {
     scene.operator.take().context("an operator")?.kill()?;
     scene.operator = Some(scene.start_operator("second")?);
     // A change is what shows that the new one leads; it is the only push.
-    scene.apply(&service(&namespace, "other")).await?;
-    scene
-        .apply(&policy(&namespace, "other", "other", 8_081))
-        .await?;
-    let after = scene
-        .served(|s| served_policy(s, &namespace, "other").is_some())
-        .await?;
+    scene.web(&namespace, "other", 8_081).await?;
+    let after = scene.served(has(&namespace, "other")).await?;
     let generations = scene.dataplane.generations();
     assert_eq!(generations[..before.len()], before[..]);
     assert_eq!(
@@ -85,8 +77,7 @@ async fn a_restarted_operator_leaves_the_dataplane_untouched() -> Result<()> {
         served_policy(&after.snapshot, &namespace, "web"),
         served_policy(&served.snapshot, &namespace, "web")
     );
-    let epoch = |generation: u64| generation >> 32;
-    assert!(epoch(after.snapshot.generation) > epoch(served.snapshot.generation));
+    assert!(after.snapshot.generation >> 32 > served.snapshot.generation >> 32);
     Ok(())
 }
 
@@ -96,45 +87,24 @@ async fn a_restarted_api_server_and_an_expired_watch_lose_nothing() -> Result<()
         return Ok(());
     };
     let namespace = scene.server.namespace("expired").await?.name;
-    scene.apply(&service(&namespace, "web")).await?;
-    scene
-        .apply(&policy(&namespace, "stays", "web", 8_080))
-        .await?;
-    let served = |s: &baton_api::Snapshot, name: &str| served_policy(s, &namespace, name).is_some();
-    scene.apply(&service(&namespace, "second")).await?;
-    scene
-        .apply(&policy(&namespace, "goes", "second", 8_081))
-        .await?;
-    scene
-        .served(|s| served(s, "stays") && served(s, "goes"))
-        .await?;
+    let [stays, goes, new] = ["stays", "goes", "new"].map(|name| has(&namespace, name));
+    scene.web(&namespace, "stays", 8_080).await?;
+    let leaving = scene.web(&namespace, "goes", 8_081).await?;
+    scene.served(|s| stays(s) && goes(s)).await?;
 
     scene.server.stop()?;
     scene.server.start_again()?;
-    scene.apply(&service(&namespace, "third")).await?;
-    scene
-        .apply(&policy(&namespace, "new", "third", 8_082))
-        .await?;
-    scene.served(|s| served(s, "new")).await?;
+    scene.web(&namespace, "new", 8_082).await?;
+    scene.served(&new).await?;
 
     // What happens while the operator sleeps is forgotten before it wakes: only a new list can tell.
-    scene
-        .operator
-        .as_mut()
-        .context("an operator")?
-        .signal(Signal::STOP)?;
-    scene
-        .delete(&policy(&namespace, "goes", "second", 8_081))
-        .await?;
+    let mut operator = scene.operator.take().context("an operator")?;
+    operator.signal(Signal::STOP)?;
+    scene.delete(&leaving).await?;
     scene.server.forget_history()?;
-    scene
-        .operator
-        .as_mut()
-        .context("an operator")?
-        .signal(Signal::CONT)?;
-    scene
-        .served(|s| served(s, "stays") && served(s, "new") && !served(s, "goes"))
-        .await?;
+    operator.signal(Signal::CONT)?;
+    scene.operator = Some(operator);
+    scene.served(|s| stays(s) && new(s) && !goes(s)).await?;
     Ok(())
 }
 
@@ -144,13 +114,8 @@ async fn a_standby_takes_over_from_a_leader_that_dies() -> Result<()> {
         return Ok(());
     };
     let namespace = scene.server.namespace("lead").await?.name;
-    scene.apply(&service(&namespace, "web")).await?;
-    scene
-        .apply(&policy(&namespace, "web", "web", 8_080))
-        .await?;
-    let before = scene
-        .served(|s| served_policy(s, &namespace, "web").is_some())
-        .await?;
+    scene.web(&namespace, "web", 8_080).await?;
+    let before = scene.served(has(&namespace, "web")).await?;
     let standby = scene.start_operator("standby")?;
     scene
         .operator
@@ -158,13 +123,8 @@ async fn a_standby_takes_over_from_a_leader_that_dies() -> Result<()> {
         .context("an operator")?
         .kill()?;
     let killed = Instant::now();
-    scene.apply(&service(&namespace, "other")).await?;
-    scene
-        .apply(&policy(&namespace, "other", "other", 8_081))
-        .await?;
-    let after = scene
-        .served(|s| served_policy(s, &namespace, "other").is_some())
-        .await?;
+    scene.web(&namespace, "other", 8_081).await?;
+    let after = scene.served(has(&namespace, "other")).await?;
     println!(
         "a dead leader's standby pushed after {} ms",
         (after.at - killed).as_millis()

@@ -1,0 +1,183 @@
+//! Host-shims found by their labels: what they say of pods is in the policies' statuses, and adoption keys are exchanged only
+//! as fast as dataplanes and shims have them.
+
+use anyhow::{Context, Result, ensure};
+use baton_operator_tests::{
+    OPERATOR, OPERATOR_NAMESPACE,
+    admin::Admin,
+    class::{Class, NODE},
+    cluster::{DEADLINE, pod, wait_for},
+    objects::{Load, figures, served_policy, service, slice_of_pods},
+    shim::Shim,
+    world::{SECRETS, World, shim_port},
+};
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+/// The labels of host-shims by default.
+const SHIM: [(&str, &str); 2] = [
+    ("app.kubernetes.io/name", "baton"),
+    ("app.kubernetes.io/component", "host-shim"),
+];
+
+/// A shim and its pod.
+async fn shim(admin: &Admin, number: u8, labels: &Value) -> Result<Shim> {
+    let address = Ipv4Addr::new(127, 2, 1, number);
+    let shim = Shim::start((address, shim_port()?).into()).await?;
+    let mut pod = pod(OPERATOR_NAMESPACE, &format!("shim-{number}"));
+    pod["metadata"]["labels"] = labels.clone();
+    pod["spec"]["serviceAccountName"] = OPERATOR.into();
+    admin.pod(&pod, NODE, &address.to_string()).await?;
+    Ok(shim)
+}
+
+/// The content of a Secret.
+async fn files(admin: &Admin, name: &str) -> Result<BTreeMap<String, Vec<u8>>> {
+    let secret = admin.get(&World::secret(name)).await?;
+    let data: BTreeMap<String, ByteString> = serde_json::from_value(secret["data"].clone())?;
+    Ok(data
+        .into_iter()
+        .map(|(name, bytes)| (name, bytes.0))
+        .collect())
+}
+
+/// The adoption keys by epoch, and the epoch to sign with.
+#[derive(Clone, Debug, PartialEq)]
+struct Keys {
+    epochs: BTreeMap<u8, Vec<u8>>,
+    current: u8,
+}
+
+impl Keys {
+    async fn read(admin: &Admin) -> Result<Self> {
+        let mut files = files(admin, "baton-adoption-keys").await?;
+        let current = files.remove("current").context("current")?;
+        let epochs = files.into_iter().map(|(name, key)| {
+            let epoch = name.strip_prefix("epoch-").context("a name of an epoch")?;
+            Ok((epoch.parse()?, key))
+        });
+        Ok(Self {
+            epochs: epochs.collect::<Result<_>>()?,
+            current: String::from_utf8(current)?.trim().parse()?,
+        })
+    }
+
+    async fn until(admin: &Admin, what: &str, wanted: impl Fn(&Self) -> bool) -> Result<Self> {
+        let found = wait_for(what, async || {
+            let keys = Self::read(admin).await?;
+            let epochs: Vec<_> = keys.epochs.keys().collect();
+            ensure!(wanted(&keys), "epochs {epochs:?}, current {}", keys.current);
+            Ok(keys)
+        });
+        found.await.with_context(|| admin.log())
+    }
+}
+
+#[tokio::test]
+async fn shims_are_asked_for_pods_and_keys() -> Result<()> {
+    let Some(mut world) = World::alone().await? else {
+        return Ok(());
+    };
+    let namespace = world.server.namespace("shims").await?.name;
+    let labels: Value = json!(BTreeMap::from(SHIM));
+    let shim_at = shim(&world.admin, 1, &labels).await?;
+    let stranger = shim(&world.admin, 2, &json!({ "app": "something-else" })).await?;
+    let port = shim_port()?.to_string();
+    let arguments = ["--shim-port", &port, "--key-rest-seconds", "1"];
+    let operator = world.start_operator("shims", &arguments)?;
+    let admin = world.admin.clone();
+    let class = Class::start(&admin, "shims", 1).await?;
+    let dataplane = &class.dataplanes[0];
+
+    // Pods.
+    let addresses = [("a", "10.5.0.1"), ("b", "10.5.0.2")];
+    for (name, address) in addresses {
+        admin.pod(&pod(&namespace, name), NODE, address).await?;
+    }
+    admin.apply(&service(&namespace, "web")).await?;
+    let slice = slice_of_pods(&namespace, "web", NODE, &addresses);
+    admin.apply(&slice).await?;
+    let policy = class.policy(&namespace, "web", "web", 8_080);
+    admin.apply(&policy).await?;
+    let two = |s: &baton_api::Snapshot| {
+        served_policy(s, &namespace, "web").is_some_and(|p| p.backends.len() == 2)
+    };
+    let served = class.served(&admin, two).await?;
+    let served = served_policy(&served[0].snapshot, &namespace, "web").context("a policy")?;
+    let (own, other) = (format!("{namespace}/a"), format!("{namespace}/b"));
+    let why = "kernel 6.1 is older than 6.9";
+    let keys = Keys::until(&admin, "there is a key", |keys| keys.epochs.len() == 1).await?;
+    let first = keys.current;
+    dataplane.set_key_epochs(&[first]);
+    shim_at.set(&[first], &[(&own, Some(why)), (&other, None)]);
+    let obstacle = Load {
+        obstacle: Some("no adopter answers"),
+        ..Load::default()
+    };
+    dataplane.set_figures(vec![figures(served, &[("a", obstacle)])]);
+    let says = format!("could not attach the adopter: {why}");
+    let told = |c: &Value| {
+        let message = c["message"].as_str().unwrap_or_default();
+        c["status"] == "False" && message.contains(&says) && message.contains("1 of 2 backends")
+    };
+    admin
+        .condition_where(
+            "Adoptable says what the shim says",
+            &policy,
+            "Adoptable",
+            told,
+        )
+        .await?;
+    shim_at.set(&[first], &[(&own, None), (&other, None)]);
+    dataplane.set_figures(vec![figures(served, &[])]);
+    admin.condition(&policy, "Adoptable", "True").await?;
+
+    // Keys: the next one is signed with when the dataplane and the shim have it, and not before.
+    let ask = json!({ "metadata": { "annotations": { "baton.dev/rotate": "now" } } });
+    admin
+        .merge(&World::secret("baton-adoption-keys"), "", &ask)
+        .await?;
+    let both = Keys::until(&admin, "there is a second key", |keys| {
+        keys.epochs.len() == 2
+    })
+    .await?;
+    assert_eq!(both.current, first);
+    assert_eq!(both.epochs[&first], keys.epochs[&first]);
+    let second = both.epochs.keys().copied().find(|epoch| *epoch != first);
+    let second = second.context("another epoch")?;
+    dataplane.set_key_epochs(&[first, second]);
+    // Both are heard, and the shim does not have it.
+    dataplane.wait_looks(DEADLINE, 2).await?;
+    shim_at.wait_looks(DEADLINE, 1).await?;
+    dataplane.wait_looks(DEADLINE, 1).await?;
+    assert_eq!(Keys::read(&admin).await?, both, "{}", admin.log());
+    shim_at.set(&[first, second], &[]);
+    let switched =
+        Keys::until(&admin, "the second is signed with", |k| k.current == second).await?;
+    assert_eq!(switched.epochs, both.epochs);
+    dataplane.set_key_epochs(&[second, first]);
+    let settled = Keys::until(&admin, "the first is gone", |k| k.epochs.len() == 1).await?;
+    assert_eq!(settled.epochs[&second], both.epochs[&second]);
+
+    assert_eq!(stranger.looks(), 0, "a pod without the labels was asked");
+    // Nothing that is secret is in the log: no key, and no line of a private key.
+    let log = operator.log();
+    for key in both.epochs.values() {
+        let key = String::from_utf8(key.clone())?;
+        assert!(!log.contains(key.trim()), "the log shows an adoption key");
+    }
+    for name in SECRETS {
+        for (file, content) in files(&admin, name).await? {
+            let content = String::from_utf8(content)?;
+            if file.ends_with(".key") {
+                let shown = content
+                    .lines()
+                    .filter(|l| l.len() > 40)
+                    .any(|l| log.contains(l));
+                assert!(!shown, "the log shows {file} of {name}");
+            }
+        }
+    }
+    Ok(())
+}
