@@ -60,7 +60,7 @@ test-root: setup ## Tests of the crates that need root and namespaces, without t
 	$(CARGO) test $(CI) $(ROOT)
 
 test-api: setup ## The custom resources and the operator against a real kube-apiserver (built once, with Go)
-	$(CARGO) build $(CI) -p baton-operator -p lb-dataplane
+	$(CARGO) build $(CI) -p baton-operator -p lb-dataplane -p host-shim
 	$(CARGO) test $(CI) -p baton-operator-tests -- --nocapture
 
 e2e-cluster: setup ## The real cluster that e2e tests run in: one node, two nodes, removal (root; slow the first time)
@@ -88,6 +88,7 @@ generate: ## Write the generated files anew (docs/generated, crds/generated, doc
 	BATON_GENERATE=1 $(CARGO) test -p baton-engine --test states
 	BATON_GENERATE=1 $(CARGO) test -p baton-engine --test vectors every_drop
 	BATON_GENERATE=1 $(CARGO) test -p baton-crds --test generated
+	BATON_GENERATE=1 $(CARGO) test -p baton-operator-tests --test together fields
 	-BATON_UPDATE_VECTORS=1 $(CARGO) test -p baton-packet --test vectors
 
 bench-engine: ## Nanoseconds and instructions per packet (criterion, callgrind)
