@@ -277,6 +277,9 @@ impl Engine {
         let leg = std::mem::replace(&mut self.flows[id].standby, Leg::NONE);
         self.own_leg(id, leg);
         self.flows[id].bits.set(Bits::PRELUDE | Bits::RESCUE, false);
+        if self.flows[id].pin.is_some() {
+            self.drop_guard(id);
+        }
         self.counters.add(Counter::Rollbacks);
         self.policies[usize::from(self.flows[id].policy)].rollbacks_total += 1;
         // Not at once again: the reason will hardly be gone.

@@ -78,7 +78,7 @@ impl Engine {
         let whole = flow.bits.has(Bits::KEPT_WHOLE);
         assert!(!whole || !flow.kept.is_empty(), "kept wholly, and nothing");
         assert!(
-            self.tracker(id).is_none_or(|t| t.pinned().is_none()),
+            flow.bits.has(Bits::PRELUDE) || self.tracker(id).is_none_or(|t| t.pinned().is_none()),
             "a pinned flow is followed"
         );
         let may_wait = matches!(

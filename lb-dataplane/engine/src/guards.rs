@@ -5,7 +5,7 @@
 
 use crate::{
     Engine,
-    flow::{FlowId, NONE},
+    flow::{Bits, FlowId, NONE},
     mutants::Mutant,
     pins::PinReason,
 };
@@ -163,7 +163,10 @@ impl Engine {
         }
         let policy = &mut self.policies[usize::from(flow.policy)];
         policy.pins[why.number()] += 1;
-        self.drop_guard(id);
+        // A hand-over that began with a session goes on with it, whatever the client sends meanwhile.
+        if why == PinReason::SessionRefused || !self.flows[id].bits.has(Bits::PRELUDE) {
+            self.drop_guard(id);
+        }
         self.drop_kept_unless_needed(id);
     }
 }

@@ -103,6 +103,10 @@ impl Engine {
         }
         if end == usize::from(prelude.reply) {
             bits.set(Bits::PRELUDE | Bits::PRELUDE_HALF, false);
+            if self.flows[id].pin.is_some() {
+                // It was kept for its session only.
+                self.drop_guard(id);
+            }
             return Restored::Wholly;
         }
         if end as i32 == half {

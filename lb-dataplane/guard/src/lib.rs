@@ -88,11 +88,8 @@ impl Tracker {
 
     fn settle(&mut self, followed: Result<(), Pin>) {
         if let Err(pin) = followed {
+            // The session stays: a hand-over may be restoring it. Who follows a pinned connection no longer drops all of this.
             self.pin = Some(pin);
-            // A pinned connection needs no secret any more.
-            if let Talk::Resp(resp) = &mut self.talk {
-                resp.forget_session();
-            }
         }
     }
 
@@ -148,7 +145,8 @@ impl Tracker {
     /// is the default one. The session is the one in which the oldest unanswered command was sent.
     pub fn prelude(&self, out: &mut [u8; PRELUDE_MAX]) -> Option<Prelude> {
         match &self.talk {
-            Talk::Resp(resp) if self.pin.is_none() => resp.prelude(out),
+            // Also if what came since pins: a hand-over that began with a session goes on with it.
+            Talk::Resp(resp) => resp.prelude(out),
             _ => None,
         }
     }

@@ -97,10 +97,6 @@ impl Resp {
         !self.state.session.is_default()
     }
 
-    pub(crate) fn forget_session(&mut self) {
-        self.state.session.forget();
-    }
-
     pub(crate) fn prelude(&self, out: &mut [u8; PRELUDE_MAX]) -> Option<Prelude> {
         self.state.session.prelude(out)
     }

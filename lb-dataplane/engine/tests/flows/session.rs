@@ -296,6 +296,32 @@ fn a_command_that_comes_while_the_session_is_rescued_waits_for_it() {
     w.assert_state(&c, "Idle");
 }
 
+/// Found by the simulation (seed 98084459404309): the retry went without the session, so that the command could run in another.
+#[test]
+fn a_command_that_pins_while_the_session_is_rescued_does_not_take_it_away() {
+    const SUBSCRIBE: &[u8] = b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n";
+    let mut w = world(MigrationMode::Never);
+    let mut c = with_session(&mut w, 1, &[AUTH]);
+    let sent = w.dies(c.pod, End::Rst, &[c.clone()]);
+    let boundary = c.seq;
+    restores(&w, &mut c, boundary, &sent, &[AUTH]);
+    assert!(w.data(&mut c, SUBSCRIBE).is_empty());
+    // The adoption got lost.
+    let sent = w.until_adoption(200);
+    let r = restores(&w, &mut c, boundary, &sent, &[AUTH]);
+    let sent = reply(&mut w, &c, &r, boundary, 0, PLUS_OK);
+    restored(&c, &sent, b"");
+    // No copy is kept of what pins: the client sends it again.
+    let mut again = w.client_wire(&c, PSH_ACK, SUBSCRIBE);
+    again.seq = boundary;
+    let sent = w.inject(&again.build());
+    assert!(
+        sent.iter()
+            .any(|s| s.to == Dest::Pod(c.pod) && s.data() == SUBSCRIBE),
+        "{sent:?}"
+    );
+}
+
 #[test]
 fn a_session_that_the_rescuer_refuses_is_lost_and_counted() {
     for with_command in [false, true] {
