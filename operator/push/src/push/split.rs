@@ -61,7 +61,7 @@ impl Splitter {
 
     /// Whether the element is whole with this byte.
     fn take(&mut self, byte: u8) -> Result<bool, TooLarge> {
-        let (depth, in_list) = (self.depth, self.in_list);
+        let (depth, in_list, in_text) = (self.depth, self.in_list, self.in_text);
         if self.in_text {
             self.in_text = byte != b'"' || self.escaped;
             self.escaped = byte == b'\\' && !self.escaped;
@@ -86,7 +86,8 @@ impl Splitter {
             self.part.push(byte);
             return Ok(self.depth == IN_LIST);
         }
-        let is_between = in_list && self.in_list && (byte == b',' || byte.is_ascii_whitespace());
+        let separates = !in_text && (byte == b',' || byte.is_ascii_whitespace());
+        let is_between = in_list && self.in_list && separates;
         if !is_between {
             if self.rest.len() == LIMIT_REST_BYTES {
                 return Err(TooLarge::Rest);
