@@ -55,6 +55,9 @@ pub struct Discovery {
     pub kubeconfig: Option<PathBuf>,
     /// Where the node's processes are seen.
     pub proc: PathBuf,
+    /// Namespace and name of the DaemonSet that this process is of: with `--keep-on-exit`, what is attached stays only while
+    /// there is one.
+    pub daemon_set: Option<(String, String)>,
 }
 
 /// One live key.
@@ -109,11 +112,12 @@ struct RawConfig {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawDiscovery {
     node: Option<String>,
     kubeconfig: Option<PathBuf>,
     proc: Option<PathBuf>,
+    daemon_set: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -151,10 +155,13 @@ fn expected(field: &str) -> Option<&'static str> {
         "netns" => "exactly one of {name: NAME}, {path: PATH} or {pid: NUMBER}",
         "pid" => "the number of a process",
         "path" | "pin" | "proc" => "an absolute path",
-        "discovery" => "{node: NAME, kubeconfig: FILE}, both of which can be left out in a Pod",
+        "discovery" => {
+            "{node: NAME, kubeconfig: FILE, daemonSet: NAMESPACE/NAME}, each of which can be left out"
+        }
         "node" => {
             "the name of this node, or the environment variable NODE_NAME (the chart sets it)"
         }
+        "daemonSet" => "NAMESPACE/NAME of the DaemonSet that this host-shim is of",
         "kubeconfig" => "the path of a kubeconfig file",
         "name" => "a name of letters, digits, `-`, `.`, `_` (and `/` for pods)",
         "interface" => "the name of an interface in the pod, such as eth0",
@@ -294,7 +301,20 @@ impl RawDiscovery {
             let problem = format!("`{}` is not absolute", proc.display());
             return Err(refuse("discovery.proc".into(), problem));
         }
+        let daemon_set = match &self.daemon_set {
+            Some(text) => match text.split_once('/') {
+                Some((namespace, name)) if is_name(namespace, "") && is_name(name, "") => {
+                    Some((namespace.to_owned(), name.to_owned()))
+                }
+                _ => {
+                    let problem = format!("`{text}` is no such name");
+                    return Err(refuse("discovery.daemonSet".into(), problem));
+                }
+            },
+            None => None,
+        };
         Ok(Discovery {
+            daemon_set,
             node,
             kubeconfig: self.kubeconfig,
             proc,

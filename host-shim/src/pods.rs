@@ -88,6 +88,11 @@ impl PodState {
         }
     }
 
+    /// Whether the cluster has it end.
+    pub fn is_ending(&self) -> bool {
+        matches!(&self.origin, Origin::Discovered { wanted, .. } if wanted.pod.deleting)
+    }
+
     /// What the cluster says of it now. Something new is worth an attempt at once.
     pub fn update(&mut self, news: WantedPod, now: Instant) {
         if let Origin::Discovered {

@@ -1,7 +1,7 @@
 //! The daemon's loop: signals, changed files, pods that come and go. Decides when, never what.
 
 use crate::{
-    config::Config,
+    config::{Config, Discovery},
     control::{self, Control, Door},
     discovery::{WantedPod, watch},
     logging,
@@ -86,13 +86,14 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
     let mut attend = interval(ATTEND_EVERY);
     attend.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut watches = JoinSet::new();
-    let mut wanted = match &config.discovery {
-        Some(discovery) => {
-            let client = watch::client(discovery.kubeconfig.as_deref()).await?;
-            Some(watch::follow(&client, &discovery.node, &mut watches))
-        }
+    let client = match &config.discovery {
+        Some(discovery) => Some(watch::client(discovery.kubeconfig.as_deref()).await?),
         None => None,
     };
+    let follow = |(client, discovery): (&_, &Discovery)| {
+        watch::follow(client, &discovery.node, &mut watches)
+    };
+    let mut wanted = client.as_ref().zip(config.discovery.as_ref()).map(follow);
     loop {
         let eager = lock(&shim).is_eager(Instant::now());
         let because = tokio::select! {
@@ -129,7 +130,12 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
     }
 
     serving.shutdown().await;
-    if keep_on_exit {
+    let set = config.discovery.and_then(|d| d.daemon_set);
+    let removed = match client.zip(set) {
+        Some((client, (namespace, name))) => watch::is_removed(&client, &namespace, &name).await,
+        None => false,
+    };
+    if keep_on_exit && !removed {
         info!("leaving the adopter in place for the next host-shim");
         return Ok(());
     }

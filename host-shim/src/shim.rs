@@ -1,7 +1,7 @@
 //! The daemon's work without its loop: makes what is attached equal what is configured and discovered, and says what is.
 
 use crate::{
-    config::Config,
+    config::{Config, Pod},
     discovery::{Place, Processes, Unfit, WantedPod, place},
     pods::{AdopterState, Origin, PodState, unfit},
     view::{PodView, State, by_name, named},
@@ -125,8 +125,8 @@ impl Shim {
             }
         }
         self.swept = false;
-        self.attend(Instant::now());
         self.release(gone);
+        self.attend(Instant::now());
         Ok(())
     }
 
@@ -154,8 +154,8 @@ impl Shim {
         }
         let more = news.into_values().map(|w| PodState::discovered(w, now));
         self.pods.extend(more);
-        self.attend(now);
         self.release(gone);
+        self.attend(now);
     }
 
     /// Whether some pod is worth a look right away.
@@ -177,11 +177,13 @@ impl Shim {
             let AdopterState::Attached(attachment) = state.adopter else {
                 continue;
             };
-            let id = attachment.id();
-            let kept = |other: &PodState| {
-                other.attachment().is_some_and(|a| a.id() == id) || other.place == state.place
+            let here = |pod: &Pod| {
+                let same = |p: &Place| (&p.netns, &p.interface) == (&pod.netns, &pod.interface);
+                state.place.as_ref().is_some_and(same)
             };
-            if self.pods.iter().any(kept) {
+            let renamed =
+                |other: &PodState| matches!(&other.origin, Origin::Configured(pod) if here(pod));
+            if self.pods.iter().any(renamed) {
                 continue;
             }
             info!(pod = name, "detaching: not wanted any more");
@@ -212,10 +214,14 @@ impl Shim {
         let mut looked = false;
         for state in &mut self.pods {
             if is_lost(state, self.discovery.as_mut()) {
-                warn!(
-                    pod = state.name(),
-                    "its namespace or interface is gone or was made anew"
-                );
+                if state.is_ending() {
+                    info!(pod = state.name(), "it has ended");
+                } else {
+                    warn!(
+                        pod = state.name(),
+                        "its namespace or interface is gone or was made anew"
+                    );
+                }
                 let before = std::mem::replace(&mut state.adopter, AdopterState::New);
                 if let AdopterState::Attached(attachment) = before
                     && let Err(error) = adopter.detach(attachment)

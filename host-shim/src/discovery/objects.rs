@@ -3,7 +3,10 @@
 
 use super::wanted::{Key, Labels, NodePod};
 use baton_crds::LoadBalancerPolicy;
-use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{
+    api::{apps::v1 as apps, core::v1},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use serde::{Deserialize, Serialize};
 
 /// Annotation of a static Pod: what its control groups are named after.
@@ -79,6 +82,14 @@ struct PodIp {
     ip: String,
 }
 
+/// The DaemonSet that this process is of, as far as it matters.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, kube::Resource)]
+#[resource(inherit = apps::DaemonSet)]
+pub struct DaemonSet {
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+}
+
 /// Namespace and name.
 pub fn key(metadata: &ObjectMeta) -> Key {
     Key {
@@ -113,6 +124,7 @@ impl Pod {
             addresses: ips.filter_map(|ip| ip.ip.parse().ok()).collect(),
             host_network: self.spec.host_network,
             running: self.status.phase == "Running",
+            deleting: meta.deletion_timestamp.is_some(),
             ended: matches!(self.status.phase.as_str(), "Succeeded" | "Failed"),
         }
     }

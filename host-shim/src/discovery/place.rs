@@ -45,14 +45,16 @@ pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfi
         return Err(Unfit::new(obstacle));
     }
     let Some(member) = processes.member(&wanted.pod.uids) else {
-        let reason = if wanted.pod.running {
+        let reason = if wanted.pod.deleting {
+            "its processes have ended"
+        } else if wanted.pod.running {
             "none of its processes is found in /proc: host-shim must run with hostPID: true on the Pod's node"
         } else {
             "it has no process yet: it is not started"
         };
         return Err(Unfit {
             reason: reason.into(),
-            absent: !wanted.pod.running,
+            absent: !wanted.pod.running || wanted.pod.deleting,
         });
     };
     if wanted.pod.addresses.is_empty() && !processes.sees_node() {

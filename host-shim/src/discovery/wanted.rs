@@ -39,6 +39,8 @@ pub struct NodePod {
     pub host_network: bool,
     /// `status.phase` is Running.
     pub running: bool,
+    /// It has a `deletionTimestamp`.
+    pub deleting: bool,
     /// `status.phase` is Succeeded or Failed: its containers are gone for good.
     pub ended: bool,
 }

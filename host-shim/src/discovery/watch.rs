@@ -4,7 +4,7 @@
 //! writes none.
 
 use super::{
-    objects::{self, Policy, Service},
+    objects::{self, DaemonSet, Policy, Service},
     wanted::{Change, Key, WantedPod, World},
 };
 use anyhow::Context;
@@ -22,6 +22,7 @@ use std::{collections::HashSet, fmt::Debug, path::Path, pin::pin, time::Duration
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
+    time::timeout,
 };
 use tracing::{debug, info, warn};
 
@@ -31,6 +32,9 @@ const PAGE: u32 = 500;
 const WAITING_MAX: usize = 1024;
 /// An API server that does not answer is asked again, not waited for.
 const CONNECT: Duration = Duration::from_secs(5);
+
+/// The answer on which an end waits; a kubelet waits some seconds.
+const ASK: Duration = Duration::from_secs(3);
 
 /// What the watches are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,6 +73,18 @@ pub async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
     };
     config.connect_timeout = Some(CONNECT);
     Client::try_from(config).context("discovery: no client of the API server can be made")
+}
+
+/// Whether the DaemonSet that this process is of is gone, or going: then what was attached is nobody's any more. An API server
+/// that cannot be asked says nothing; one that does not know this process any more says that its rights went with the rest.
+pub async fn is_removed(client: &Client, namespace: &str, name: &str) -> bool {
+    let sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
+    match timeout(ASK, sets.get_opt(name)).await {
+        Ok(Ok(Some(set))) => set.metadata.deletion_timestamp.is_some(),
+        Ok(Ok(None)) => true,
+        Ok(Err(kube::Error::Api(status))) => matches!(status.code, 401 | 403),
+        Ok(Err(_)) | Err(_) => false,
+    }
 }
 
 /// Starts following; all ends when the set is dropped.

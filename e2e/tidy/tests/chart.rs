@@ -1,0 +1,77 @@
+//! What the chart ships is what the tests run with, and its alerts have a runbook. Reads files only; what Helm makes of them
+//! is not looked at here.
+
+use baton_tidy::root;
+use std::{collections::BTreeSet, fs, path::Path};
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    entries
+        .map(|e| {
+            e.expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn copies_in_the_chart_are_equal_to_what_they_are_of() {
+    let (root, chart) = (root(), root().join("charts/baton"));
+    let definitions = root.join("crds/generated");
+    assert_eq!(names(&definitions), names(&chart.join("crds")));
+    let mut pairs: Vec<_> = names(&definitions)
+        .iter()
+        .map(|name| (definitions.join(name), chart.join("crds").join(name)))
+        .collect();
+    let rights = chart.join("files/rbac");
+    for name in ["cluster-role.yaml", "role.yaml", "pod-patches.yaml"] {
+        pairs.push((root.join("operator/rbac").join(name), rights.join(name)));
+    }
+    pairs.push((
+        root.join("host-shim/rbac/rbac.yaml"),
+        rights.join("host-shim.yaml"),
+    ));
+    assert_eq!(
+        names(&rights).len(),
+        4,
+        "a file that nothing is compared with"
+    );
+    for (source, copy) in pairs {
+        assert!(
+            read(&source) == read(&copy),
+            "{} is not what {} is: cp {1} {0}",
+            copy.display(),
+            source.display()
+        );
+    }
+}
+
+#[test]
+fn every_alert_has_its_section_in_the_runbook() {
+    let root = root();
+    let alerts = read(&root.join("charts/baton/files/alerts.yaml"));
+    let runbook = read(&root.join("docs/runbook.md"));
+    let told = |prefix: &str, text: &str| -> BTreeSet<String> {
+        let lines = text.lines().map(str::trim);
+        lines
+            .filter_map(|line| line.strip_prefix(prefix))
+            .map(str::to_owned)
+            .collect()
+    };
+    let alerted = told("- alert: ", &alerts);
+    assert!(!alerted.is_empty());
+    assert_eq!(alerted, told("## ", &runbook));
+    for alert in &alerted {
+        let anchor = format!("docs/runbook.md#{}", alert.to_lowercase());
+        assert!(
+            alerts.contains(&anchor),
+            "{alert} does not lead to {anchor}"
+        );
+    }
+}
