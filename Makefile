@@ -18,7 +18,7 @@ ROOT := -p baton-xsk -p baton-adopter -p host-shim -p lb-dataplane -p baton-lab 
 NS := $(CARGO) test $(CI) --workspace --test ns
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-ns e2e-cluster \
+.PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-ns e2e e2e-cluster \
         images lint deny \
         generate bench-engine bench-compare bench-migration bench-rescue bench-operator fuzz clean
 
@@ -62,6 +62,9 @@ test-root: setup ## Tests of the crates that need root and namespaces, without t
 test-api: setup ## The custom resources and the operator against a real kube-apiserver (built once, with Go)
 	$(CARGO) build $(CI) -p baton-operator -p lb-dataplane -p host-shim
 	$(CARGO) test $(CI) -p baton-operator-tests -- --nocapture
+
+e2e: images ## Baton in a real cluster: Helm, 64 connections while Pods, shims, operators, dataplanes, a node are replaced (root)
+	BATON_IMAGES=$(CURDIR)/target/images $(CARGO) test $(CI) -p baton-e2e --test cluster -- --nocapture
 
 e2e-cluster: setup ## The real cluster that e2e tests run in: one node, two nodes, removal (root; slow the first time)
 	$(CARGO) test $(CI) -p baton-cluster --test cluster -- --nocapture --test-threads=1

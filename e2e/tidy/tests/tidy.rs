@@ -87,6 +87,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["baton-apiserver", "baton-api", "baton-crds", "baton-tls"],
     ),
     ("baton-lab", &["baton-api"]),
+    ("baton-e2e", &["baton-cluster"]),
     ("baton-demo", &["baton-lab", "baton-api"]),
     ("baton-ns", &["baton-lab", "baton-api", "baton-packet"]),
     ("baton-tidy", &[]),

@@ -1,0 +1,203 @@
+//! The cluster, as `kubectl` and `helm` reach it.
+//!
+//! Owns starting and ending one of our own where none is given. Asserts nothing.
+
+use anyhow::{Context, Result, ensure};
+use baton_cluster::{Cluster, Options, client_image, helm, server_image};
+use std::{
+    env, fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Where Baton is installed.
+pub const NAMESPACE: &str = "baton-system";
+/// Where what it balances is.
+pub const SHOP: &str = "shop";
+/// For any change to come to an end on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// A cluster and how to speak to it.
+pub struct Site {
+    own: Option<Cluster>,
+    kubeconfig: PathBuf,
+    helm: PathBuf,
+    chart: PathBuf,
+}
+
+impl Site {
+    /// The one that `BATON_E2E_KUBECONFIG` names, with `kubectl` and `helm` of the PATH and all images on its nodes; without
+    /// it one of our own with two nodes and the images of `BATON_IMAGES` (`make images`).
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub fn get() -> Result<Self> {
+        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/baton");
+        if let Some(kubeconfig) = env::var_os("BATON_E2E_KUBECONFIG") {
+            return Ok(Self {
+                own: None,
+                kubeconfig: kubeconfig.into(),
+                helm: "helm".into(),
+                chart,
+            });
+        }
+        let folder = env::var_os("BATON_IMAGES").context(
+            "BATON_IMAGES names no folder: run `make e2e`, which builds the images, or give BATON_E2E_KUBECONFIG",
+        )?;
+        let folder = PathBuf::from(folder);
+        let mut images = Vec::new();
+        for name in ["baton-operator", "lb-dataplane", "host-shim"] {
+            let image = folder.join(format!("{name}.tar"));
+            ensure!(
+                image.is_file(),
+                "{} is missing: run `make images`",
+                image.display()
+            );
+            images.push(image);
+        }
+        let made = env::temp_dir().join(format!("bt-e2e-{}", std::process::id()));
+        fs::create_dir_all(&made)?;
+        images.push(server_image(&made)?);
+        images.push(client_image(&made, &[])?);
+        let cluster = Cluster::up(&Options { nodes: 2, images });
+        let _ = fs::remove_dir_all(&made);
+        let cluster = cluster?;
+        Ok(Self {
+            kubeconfig: cluster.kubeconfig(),
+            own: Some(cluster),
+            helm: helm()?,
+            chart,
+        })
+    }
+
+    /// `kubectl`, without arguments yet.
+    #[must_use]
+    pub fn kubectl_command(&self) -> Command {
+        match &self.own {
+            Some(cluster) => cluster.kubectl_command(),
+            None => {
+                let mut kubectl = Command::new("kubectl");
+                kubectl.env("KUBECONFIG", &self.kubeconfig);
+                kubectl
+            }
+        }
+    }
+
+    /// What `kubectl` says.
+    ///
+    /// # Errors
+    /// It fails; with what it said.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        output(self.kubectl_command().args(arguments))
+    }
+
+    /// What `helm COMMAND baton` says; `install` and `upgrade` with the chart.
+    ///
+    /// # Errors
+    /// It fails; with what it said.
+    pub fn helm(&self, command: &str, arguments: &[&str]) -> Result<String> {
+        let mut helm = Command::new(&self.helm);
+        helm.env("KUBECONFIG", &self.kubeconfig)
+            .args([command, "baton"]);
+        if command == "install" || command == "upgrade" {
+            helm.arg(&self.chart);
+        }
+        output(helm.args(["--namespace", NAMESPACE]).args(arguments))
+    }
+
+    /// Applies manifests.
+    ///
+    /// # Errors
+    /// They are refused.
+    pub fn apply(&self, manifests: &str) -> Result<()> {
+        let mut kubectl = self.kubectl_command();
+        let mut child = kubectl
+            .args(["apply", "-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()?;
+        child
+            .stdin
+            .take()
+            .context("a pipe")?
+            .write_all(manifests.as_bytes())?;
+        ensure!(
+            child.wait()?.success(),
+            "kubectl apply refused:\n{manifests}"
+        );
+        Ok(())
+    }
+
+    /// A field of an object in the shop.
+    ///
+    /// # Errors
+    /// There is no such object.
+    pub fn field(&self, namespace: &str, object: &str, path: &str) -> Result<String> {
+        let path = format!("jsonpath={{{path}}}");
+        self.kubectl(&["-n", namespace, "get", object, "-o", &path])
+    }
+
+    /// Waits until something holds.
+    ///
+    /// # Errors
+    /// It does not, in time; with what was seen last.
+    pub fn until<T>(&self, what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            let seen = look();
+            match seen {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) | Err(_) if Instant::now() < end => thread::sleep(LOOK_EVERY),
+                Ok(None) => anyhow::bail!("{what}: not so after {DEADLINE:?}"),
+                Err(error) => {
+                    return Err(error.context(format!("{what}: not so after {DEADLINE:?}")));
+                }
+            }
+        }
+    }
+
+    /// Waits until a workload is rolled out.
+    ///
+    /// # Errors
+    /// It is not, in time.
+    pub fn rolled_out(&self, namespace: &str, workload: &str) -> Result<()> {
+        self.kubectl(&[
+            "-n",
+            namespace,
+            "rollout",
+            "status",
+            workload,
+            "--timeout=120s",
+        ])?;
+        Ok(())
+    }
+
+    /// Names of the nodes, and what is below `/sys/fs/bpf/baton` of each; nothing where the cluster is not our own.
+    ///
+    /// # Errors
+    /// A node cannot be looked into.
+    pub fn left_on_nodes(&self) -> Result<Vec<String>> {
+        let Some(cluster) = &self.own else {
+            return Ok(Vec::new());
+        };
+        let mut left = Vec::new();
+        for node in cluster.nodes() {
+            let look = "ls /sys/fs/bpf/baton 2>/dev/null || true";
+            let found = node.run("sh", &["-c", look])?;
+            left.extend(found.lines().map(|line| format!("{}: {line}", node.name())));
+        }
+        Ok(left)
+    }
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {said}");
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

@@ -1,0 +1,325 @@
+//! Baton in a cluster: Helm installs it, a policy is served, and 64 connections of clients stay while everything is replaced
+//! around them. One test, because each step needs the one before it; it prints a table of what clients saw.
+
+use anyhow::{Context, Result, ensure};
+use baton_e2e::{
+    Load, Outcome, Site,
+    load::CONNECTIONS,
+    site::{NAMESPACE, SHOP},
+};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+const PORTS: &str = "dataplane.service.ports[0].name=web,dataplane.service.ports[0].port=80,dataplane.service.ports[0].targetPort=8080";
+
+/// Unmodified nginx in four Pods, a Service, a policy, and a client.
+const MANIFESTS: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  replicas: 4
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+        - name: nginx
+          image: localhost/baton-cluster/server:1
+          ports: [{containerPort: 8080}]
+          readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+apiVersion: baton.dev/v1alpha1
+kind: LoadBalancerPolicy
+metadata: {name: web, namespace: shop}
+spec:
+  targetRef: {kind: Service, name: web}
+  listeners: [{name: http, port: 8080, servicePort: http}]
+  protocol: HTTP1
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: shop}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: client, image: localhost/baton-cluster/client:1, command: [/bin/sleep, "100000"]}]
+"#;
+
+/// The table that the test prints, and whether all of Baton's rows are good.
+#[derive(Default)]
+struct Table(Vec<(String, Outcome, bool)>);
+
+impl Table {
+    /// Runs clients for so many seconds and does something to the cluster meanwhile.
+    fn row(
+        &mut self,
+        site: &Site,
+        what: &str,
+        address: &str,
+        seconds: u32,
+        act: impl FnOnce() -> Result<()>,
+    ) -> Result<Outcome> {
+        let load = Load::start(site, address, seconds)?;
+        // Until all connections are open and busy.
+        thread::sleep(Duration::from_secs(2));
+        let done = act();
+        let outcome = load.end()?;
+        let plain = what.contains("plain Service");
+        println!("{what}: {outcome:?}");
+        self.0.push((what.to_owned(), outcome, !plain));
+        done.with_context(|| what.to_owned())?;
+        Ok(outcome)
+    }
+
+    fn print(&self) {
+        println!(
+            "\n{:<58} {:>9} {:>7} {:>6}",
+            "while clients have 64 connections", "requests", "errors", "> 10 s"
+        );
+        for (what, o, _) in &self.0 {
+            println!("{what:<58} {:>9} {:>7} {:>6}", o.requests, o.errors, o.slow);
+        }
+    }
+}
+
+fn delete(site: &Site, namespace: &str, label: &str, force: bool) -> Result<()> {
+    let mut arguments = vec![
+        "-n",
+        namespace,
+        "delete",
+        "pod",
+        "-l",
+        label,
+        "--wait=false",
+    ];
+    if force {
+        arguments.extend(["--grace-period=0", "--force"]);
+    }
+    site.kubectl(&arguments)?;
+    Ok(())
+}
+
+fn scale(site: &Site, replicas: u32) -> Result<()> {
+    let replicas = format!("--replicas={replicas}");
+    site.kubectl(&["-n", SHOP, "scale", "deployment/web", &replicas])?;
+    site.rolled_out(SHOP, "deployment/web")
+}
+
+fn roll(site: &Site) -> Result<()> {
+    site.kubectl(&["-n", SHOP, "rollout", "restart", "deployment/web"])?;
+    site.rolled_out(SHOP, "deployment/web")
+}
+
+fn programmed(site: &Site, backends: &str) -> Result<()> {
+    let path = r#".status.conditions[?(@.type=="Programmed")].status"#;
+    let summary = format!("{backends}/{backends}");
+    site.until("the policy is programmed", || {
+        let good = site.field(SHOP, "lbp/web", path)? == "True"
+            && site.field(SHOP, "lbp/web", ".status.backends.summary")? == summary;
+        Ok(good.then_some(()))
+    })
+}
+
+#[test]
+fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
+    let site = Site::get()?;
+    let began = Instant::now();
+    site.helm("install", &["--create-namespace", "--set", PORTS])?;
+    site.apply(MANIFESTS)?;
+    for (namespace, workload) in [
+        (NAMESPACE, "deployment/baton-operator"),
+        (NAMESPACE, "deployment/baton-lb-dataplane"),
+        (NAMESPACE, "daemonset/baton-host-shim"),
+        (SHOP, "deployment/web"),
+    ] {
+        site.rolled_out(namespace, workload)?;
+    }
+    site.kubectl(&[
+        "-n",
+        SHOP,
+        "wait",
+        "--for=condition=Ready",
+        "pod/client",
+        "--timeout=60s",
+    ])?;
+    programmed(&site, "4")?;
+    let baton = site.field(NAMESPACE, "service/baton", ".spec.clusterIP")?;
+    let plain = site.field(SHOP, "service/web", ".spec.clusterIP")?;
+    println!(
+        "from helm install until the policy is programmed: {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
+
+    let mut table = Table::default();
+    let t = &mut table;
+    t.row(&site, "nothing happens", &baton, 8, || Ok(()))?;
+    site.until("connections move", || {
+        let migrations = site.field(SHOP, "lbp/web", ".status.migrations")?;
+        Ok((migrations.parse().unwrap_or(0_u64) > 0).then_some(()))
+    })?;
+    println!(
+        "from helm install until moves are in the status: {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
+    t.row(&site, "rolling restart of 4 Pods", &baton, 20, || {
+        roll(&site)
+    })?;
+    t.row(
+        &site,
+        "rolling restart of 4 Pods, plain Service",
+        &plain,
+        20,
+        || roll(&site),
+    )?;
+    t.row(
+        &site,
+        "kubectl delete pod --grace-period=0 --force, 2 of 4",
+        &baton,
+        15,
+        || {
+            for _ in 0..2 {
+                let pod = site.field(
+                    SHOP,
+                    "pods",
+                    ".items[?(@.metadata.labels.app==\"web\")].metadata.name",
+                )?;
+                let pod = pod.split_whitespace().next().context("a Pod")?.to_owned();
+                site.kubectl(&[
+                    "-n",
+                    SHOP,
+                    "delete",
+                    "pod",
+                    &pod,
+                    "--grace-period=0",
+                    "--force",
+                ])?;
+                thread::sleep(Duration::from_secs(3));
+            }
+            Ok(())
+        },
+    )?;
+    scale(&site, 2)?;
+    t.row(
+        &site,
+        "scale 2 to 6: connections spread",
+        &baton,
+        15,
+        || {
+            scale(&site, 6)?;
+            site.until("all six have connections", || {
+                let flows = site.field(SHOP, "lbp/web", ".status.backendFigures[*].flows")?;
+                let busy = flows.split_whitespace().filter(|f| *f != "0").count();
+                Ok((busy == 6).then_some(()))
+            })
+        },
+    )?;
+    t.row(&site, "scale 6 to 1", &baton, 12, || scale(&site, 1))?;
+    t.row(&site, "flapping between 1 and 4", &baton, 20, || {
+        for replicas in [4, 1, 4, 1, 4] {
+            scale(&site, replicas)?;
+        }
+        Ok(())
+    })?;
+    t.row(
+        &site,
+        "both operators killed, then a rolling restart",
+        &baton,
+        30,
+        || {
+            delete(
+                &site,
+                NAMESPACE,
+                "app.kubernetes.io/component=operator",
+                true,
+            )?;
+            roll(&site)
+        },
+    )?;
+    t.row(
+        &site,
+        "all host-shims replaced, then a rolling restart",
+        &baton,
+        25,
+        || {
+            delete(
+                &site,
+                NAMESPACE,
+                "app.kubernetes.io/component=host-shim",
+                false,
+            )?;
+            site.rolled_out(NAMESPACE, "daemonset/baton-host-shim")?;
+            roll(&site)
+        },
+    )?;
+    t.row(&site, "dataplanes rolled", &baton, 15, || {
+        site.kubectl(&[
+            "-n",
+            NAMESPACE,
+            "rollout",
+            "restart",
+            "deployment/baton-lb-dataplane",
+        ])?;
+        site.rolled_out(NAMESPACE, "deployment/baton-lb-dataplane")
+    })?;
+    t.row(&site, "helm upgrade and rollback", &baton, 25, || {
+        let change = "dataplane.podAnnotations.e2e=upgraded";
+        site.helm("upgrade", &["--reuse-values", "--set", change, "--wait"])?;
+        site.helm("rollback", &["--wait"])?;
+        Ok(())
+    })?;
+    let node = site.kubectl(&["get", "nodes", "-o", "jsonpath={.items[1].metadata.name}"])?;
+    let client = site.field(SHOP, "pod/client", ".spec.nodeName")?;
+    if !node.is_empty() && node != client {
+        t.row(
+            &site,
+            "kubectl drain of one of two nodes",
+            &baton,
+            30,
+            || {
+                let drain = [
+                    "drain",
+                    &node,
+                    "--ignore-daemonsets",
+                    "--delete-emptydir-data",
+                    "--timeout=100s",
+                ];
+                site.kubectl(&drain)?;
+                site.rolled_out(SHOP, "deployment/web")
+            },
+        )?;
+        site.kubectl(&["uncordon", &node])?;
+    }
+    table.print();
+    let lost = site.field(SHOP, "lbp/web", ".status.lost")?;
+    println!("connections that Baton says it lost: {lost}; {CONNECTIONS} in each row");
+
+    site.helm("uninstall", &["--wait"])?;
+    site.until("nothing is left on the nodes", || {
+        let left = site.left_on_nodes()?;
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(Some(()))
+    })?;
+    let kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,priorityclasses,batondataplanes";
+    let left = site.kubectl(&["get", kinds, "-o", "name"])?;
+    let left: Vec<&str> = left.lines().filter(|name| name.contains("/baton")).collect();
+    ensure!(left.is_empty(), "left in the cluster: {left:?}");
+    let bad: Vec<_> = table
+        .0
+        .iter()
+        .filter(|(_, o, ours)| *ours && (o.errors, o.slow) != (0, 0))
+        .collect();
+    ensure!(bad.is_empty(), "clients saw errors: {bad:?}");
+    Ok(())
+}
