@@ -216,15 +216,13 @@ fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
         "scale 2 to 6: connections spread",
         &baton,
         15,
-        || {
-            scale(&site, 6)?;
-            site.until("all six have connections", || {
-                let flows = site.field(SHOP, "lbp/web", ".status.backendFigures[*].flows")?;
-                let busy = flows.split_whitespace().filter(|f| *f != "0").count();
-                Ok((busy == 6).then_some(()))
-            })
-        },
+        || scale(&site, 6),
     )?;
+    site.until("connections moved to all six", || {
+        let moves = site.field(SHOP, "lbp/web", ".status.backendFigures[*].migrationsIn")?;
+        let busy = moves.split_whitespace().filter(|m| *m != "0").count();
+        Ok((busy == 6).then_some(()))
+    })?;
     t.row(&site, "scale 6 to 1", &baton, 12, || scale(&site, 1))?;
     t.row(&site, "flapping between 1 and 4", &baton, 20, || {
         for replicas in [4, 1, 4, 1, 4] {
@@ -313,7 +311,10 @@ fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
     })?;
     let kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,priorityclasses,batondataplanes";
     let left = site.kubectl(&["get", kinds, "-o", "name"])?;
-    let left: Vec<&str> = left.lines().filter(|name| name.contains("/baton")).collect();
+    let left: Vec<&str> = left
+        .lines()
+        .filter(|name| name.contains("/baton"))
+        .collect();
     ensure!(left.is_empty(), "left in the cluster: {left:?}");
     let bad: Vec<_> = table
         .0
