@@ -3,7 +3,6 @@
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
-    env,
     ffi::OsString,
     fs::{self, File},
     net::SocketAddr,
@@ -55,7 +54,7 @@ impl Operator {
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL"])
-            .arg(binary("baton-operator")?)
+            .arg(baton_operator_tests::operator::binary("baton-operator")?)
             .arg("run");
         command
             .args(["--listen", &metrics.to_string()])
@@ -192,22 +191,4 @@ fn status_bytes(id: u32, field: &str) -> Result<u64> {
         .and_then(|l| l.trim().strip_suffix(" kB"))
         .with_context(|| field.to_owned())?;
     Ok(kib.parse::<u64>()? * 1024)
-}
-
-/// A program of this workspace, built beside the tests or in `BATON_BIN_DIR`.
-fn binary(name: &str) -> Result<PathBuf> {
-    let places: Vec<PathBuf> = match env::var_os("BATON_BIN_DIR") {
-        Some(directory) => vec![directory.into()],
-        // target/PROFILE for programs, target/PROFILE/deps for tests.
-        None => env::current_exe()?
-            .ancestors()
-            .skip(1)
-            .take(2)
-            .map(Path::to_path_buf)
-            .collect(),
-    };
-    let found = places.iter().map(|p| p.join(name)).find(|p| p.is_file());
-    found.with_context(|| {
-        format!("{name} is not built: cargo build --profile ci -p {name} (looked in {places:?})")
-    })
 }
