@@ -17,7 +17,7 @@ pub const EPOCHS: u8 = 16;
 /// `struct key_slot`: 16 bytes of key, then a 64-bit number that is 1 if the key is live.
 const KEY_SLOT_BYTES: usize = 24;
 
-/// The BPF program and its maps, loaded once per node and shared by all its pods.
+/// The BPF programs and their maps, loaded once per node and shared by all its pods.
 #[derive(Debug)]
 pub struct Adopter {
     loaded: Loaded,
@@ -103,7 +103,7 @@ impl Adopter {
             .map_err(|e| map_error("keys", operation, &e))
     }
 
-    /// Puts the adopter on an interface, by tcx where the kernel has it, else by clsact. One that a predecessor left
+    /// Puts the adopter (and at the way out the exit mark) on an interface, by tcx where the kernel has it, else by clsact. One that a predecessor left
     /// there gets this program in one step: no segment passes without an adopter.
     ///
     /// # Errors
@@ -112,8 +112,7 @@ impl Adopter {
     pub fn attach(&self, netns: &Netns, interface: &str) -> Result<Attachment, Error> {
         let open = netns.open()?;
         let ifindex = open.ifindex(interface)?;
-        let program = self.loaded.program.as_fd();
-        match attach_tcx(program, &open, ifindex, self.pins.as_ref())? {
+        match attach_tcx(&self.loaded, &open, ifindex, self.pins.as_ref())? {
             Ok(Some(attachment)) => Ok(attachment),
             Ok(None) => self.attach_clsact(netns, interface),
             Err(source) => Err(refused(&open, interface, Hook::Tcx, source)),
@@ -127,8 +126,7 @@ impl Adopter {
     pub fn attach_clsact(&self, netns: &Netns, interface: &str) -> Result<Attachment, Error> {
         let open = netns.open()?;
         let ifindex = open.ifindex(interface)?;
-        let program = self.loaded.program.as_fd();
-        attach_clsact(program, &open, ifindex, self.pins.as_ref())?
+        attach_clsact(&self.loaded, &open, ifindex, self.pins.as_ref())?
             .map_err(|source| refused(&open, interface, Hook::Clsact, source))
     }
 
@@ -161,28 +159,19 @@ impl Adopter {
         if id.hook == Hook::Clsact
             && let Some(netns) = OpenNetns::by_cookie(id.netns)
         {
-            detach_clsact(self.loaded.program.as_fd(), &netns, id.ifindex)?;
+            detach_clsact(&self.loaded, &netns, id.ifindex)?;
         }
         if let Some(pins) = &self.pins {
-            let path = pins.file(&id.to_string());
-            if id.hook == Hook::Tcx
-                && let Ok(link) = sys::pinned(&path)
-            {
-                // Removing the pin alone would end the link a little later. Fails if the interface is gone already.
-                let _ = sys::link_detach(link.as_fd());
-            }
             let removed = match id.hook {
-                Hook::Tcx => fs::remove_file(path),
-                Hook::Clsact => fs::remove_dir(path),
+                Hook::Tcx => [id.to_string(), id.exit_pin()]
+                    .iter()
+                    .try_for_each(|name| remove_link(&pins.file(name))),
+                Hook::Clsact => missing_is_fine(fs::remove_dir(pins.file(&id.to_string()))),
             };
-            if let Err(source) = removed
-                && source.kind() != io::ErrorKind::NotFound
-            {
-                return Err(Error::Detach {
-                    id: id.to_string(),
-                    source,
-                });
-            }
+            removed.map_err(|source| Error::Detach {
+                id: id.to_string(),
+                source,
+            })?;
         }
         // Absent if nothing ever came.
         let _ = self.loaded.netns_counters.delete(&id.netns.to_ne_bytes());
@@ -251,6 +240,22 @@ impl Adopter {
 
     pub(crate) fn program(&self) -> std::os::fd::BorrowedFd<'_> {
         self.loaded.program.as_fd()
+    }
+}
+
+/// Takes a link's program off at once and removes its pin.
+fn remove_link(pin: &Path) -> io::Result<()> {
+    if let Ok(link) = sys::pinned(pin) {
+        // Removing the pin alone would end the link a little later. Fails if the interface is gone already.
+        let _ = sys::link_detach(link.as_fd());
+    }
+    missing_is_fine(fs::remove_file(pin))
+}
+
+fn missing_is_fine(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
     }
 }
 

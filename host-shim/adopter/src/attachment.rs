@@ -1,10 +1,16 @@
-//! One place where the adopter is attached: how it got there, its pin and its end.
+//! One place where the adopter is attached, with the exit mark on the way out: how they got there, their pins and their end.
 
-use crate::{Error, OpenNetns, bpffs::PinDir, sys};
-use libbpf_rs::{TC_INGRESS, TcHook, TcHookBuilder};
+use crate::{
+    Error, OpenNetns,
+    bpffs::PinDir,
+    object::Loaded,
+    sys::{self, Side},
+};
+use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
 use std::{
     fmt, fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
     str::FromStr,
 };
 
@@ -41,6 +47,8 @@ pub struct Attachment {
     pub(crate) taken_over: bool,
     /// `None` for clsact.
     pub(crate) link: Option<OwnedFd>,
+    /// Holds the exit mark in place while nothing else does.
+    pub(crate) _exit_link: Option<OwnedFd>,
 }
 
 impl Hook {
@@ -51,6 +59,13 @@ impl Hook {
             Self::Tcx => "tcx",
             Self::Clsact => "clsact",
         }
+    }
+}
+
+impl AttachmentId {
+    /// The name of the exit mark's pin beside it.
+    pub(crate) fn exit_pin(&self) -> String {
+        format!("exit-{}-{}", self.netns, self.ifindex)
     }
 }
 
@@ -106,9 +121,9 @@ impl Attachment {
     }
 }
 
-/// A link, pinned if there is a directory. Takes over a pinned one. `None`: this kernel has no tcx.
+/// Links, pinned if there is a directory. Takes over pinned ones. `None`: this kernel has no tcx.
 pub(crate) fn attach_tcx(
-    program: BorrowedFd<'_>,
+    programs: &Loaded,
     netns: &OpenNetns,
     ifindex: u32,
     pins: Option<&PinDir>,
@@ -118,26 +133,48 @@ pub(crate) fn attach_tcx(
         ifindex,
         hook: Hook::Tcx,
     };
-    let pin = pins.map(|p| p.file(&id.to_string()));
-    if let Some(pin) = &pin
-        && let Ok(link) = sys::pinned(pin)
-    {
-        // The kernel refuses the update (ENOLINK) if the interface went away in the meantime.
-        if sys::link_update(link.as_fd(), program).is_ok() {
-            return Ok(Ok(Some(Attachment {
-                id,
-                taken_over: true,
-                link: Some(link),
-            })));
-        }
-        let _ = fs::remove_file(pin);
-    }
-    let link = match netns.within(|| sys::tcx_attach(program, ifindex))? {
+    let place = |program, side, pin: String| {
+        let pin = pins.map(|p| p.file(&pin));
+        tcx_link(program, side, netns, ifindex, pin)
+    };
+    let (link, taken_over) = match place(programs.program.as_fd(), Side::Ingress, id.to_string())? {
         Ok(link) => link,
         // Kernels before 6.6 do not know the attach type.
         Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
             return Ok(Ok(None));
         }
+        Err(e) => return Ok(Err(e)),
+    };
+    let exit = place(programs.exit_mark.as_fd(), Side::Egress, id.exit_pin())?;
+    Ok(exit.map(|(exit_link, _)| {
+        Some(Attachment {
+            id,
+            taken_over,
+            link: Some(link),
+            _exit_link: Some(exit_link),
+        })
+    }))
+}
+
+/// One link, and whether it was there before.
+fn tcx_link(
+    program: BorrowedFd<'_>,
+    side: Side,
+    netns: &OpenNetns,
+    ifindex: u32,
+    pin: Option<PathBuf>,
+) -> Result<io::Result<(OwnedFd, bool)>, Error> {
+    if let Some(pin) = &pin
+        && let Ok(link) = sys::pinned(pin)
+    {
+        // The kernel refuses the update (ENOLINK) if the interface went away in the meantime.
+        if sys::link_update(link.as_fd(), program).is_ok() {
+            return Ok(Ok((link, true)));
+        }
+        let _ = fs::remove_file(pin);
+    }
+    let link = match netns.within(|| sys::tcx_attach(program, side, ifindex))? {
+        Ok(link) => link,
         Err(e) => return Ok(Err(e)),
     };
     if let Some(pin) = pin {
@@ -146,16 +183,12 @@ pub(crate) fn attach_tcx(
             problem: format!("a link cannot be pinned: {e}"),
         })?;
     }
-    Ok(Ok(Some(Attachment {
-        id,
-        taken_over: false,
-        link: Some(link),
-    })))
+    Ok(Ok((link, false)))
 }
 
-/// A filter. It outlives the process by itself; a directory of its name in the pin directory tells a successor.
+/// Filters. They outlive the process by themselves; a directory of its name in the pin directory tells a successor.
 pub(crate) fn attach_clsact(
-    program: BorrowedFd<'_>,
+    programs: &Loaded,
     netns: &OpenNetns,
     ifindex: u32,
     pins: Option<&PinDir>,
@@ -166,11 +199,13 @@ pub(crate) fn attach_clsact(
         hook: Hook::Clsact,
     };
     let attached = netns.within(|| {
-        let mut hook = clsact_hook(program, ifindex);
+        let [mut ingress, mut egress] = clsact_hooks(programs, ifindex);
         // Fails if the queueing discipline exists, which is as good.
-        let _ = hook.create();
-        let before = hook.query().is_ok();
-        hook.attach()
+        let _ = ingress.create();
+        let before = ingress.query().is_ok();
+        ingress
+            .attach()
+            .and_then(|_| egress.attach())
             .map(|_| before)
             .map_err(|e| io::Error::other(e.to_string()))
     })?;
@@ -193,22 +228,26 @@ pub(crate) fn attach_clsact(
         id,
         taken_over,
         link: None,
+        _exit_link: None,
     }))
 }
 
-/// Removes our filter; the queueing discipline stays, because others may use it.
+/// Removes our filters; the queueing discipline stays, because others may use it.
 pub(crate) fn detach_clsact(
-    program: BorrowedFd<'_>,
+    programs: &Loaded,
     netns: &OpenNetns,
     ifindex: u32,
 ) -> Result<(), Error> {
     netns
         .within(|| {
-            let mut hook = clsact_hook(program, ifindex);
-            if hook.query().is_err() {
-                return Ok(());
-            }
-            hook.detach().map_err(|e| io::Error::other(e.to_string()))
+            clsact_hooks(programs, ifindex)
+                .into_iter()
+                .try_for_each(|mut hook| {
+                    if hook.query().is_err() {
+                        return Ok(());
+                    }
+                    hook.detach().map_err(|e| io::Error::other(e.to_string()))
+                })
         })?
         .map_err(|source| Error::Detach {
             id: format!("clsact, interface {ifindex} in {}", netns.name()),
@@ -216,13 +255,20 @@ pub(crate) fn detach_clsact(
         })
 }
 
-fn clsact_hook(program: BorrowedFd<'_>, ifindex: u32) -> TcHook {
-    TcHookBuilder::new(program)
-        .ifindex(i32::try_from(ifindex).unwrap_or(0))
-        .replace(true)
-        .handle(CLSACT_HANDLE)
-        .priority(CLSACT_PRIORITY)
-        .hook(TC_INGRESS)
+/// At ingress and at egress.
+fn clsact_hooks(programs: &Loaded, ifindex: u32) -> [TcHook; 2] {
+    [
+        (&programs.program, TC_INGRESS),
+        (&programs.exit_mark, TC_EGRESS),
+    ]
+    .map(|(program, side)| {
+        TcHookBuilder::new(program.as_fd())
+            .ifindex(i32::try_from(ifindex).unwrap_or(0))
+            .replace(true)
+            .handle(CLSACT_HANDLE)
+            .priority(CLSACT_PRIORITY)
+            .hook(side)
+    })
 }
 
 #[cfg(test)]
@@ -247,6 +293,7 @@ mod tests {
             "tcx-1-2-3",
             "map-keys",
             "xdp-1-2",
+            "exit-1-2",
         ] {
             assert_eq!(text.parse::<AttachmentId>(), Err(()), "{text}");
         }

@@ -55,7 +55,7 @@ impl Adopter {
     #[must_use]
     pub fn kernel_has_tcx(&self) -> bool {
         // No interface has this index: a kernel that knows the attach type looks for it, another refuses the type.
-        let refused = sys::tcx_attach(self.program(), i32::MAX as u32);
+        let refused = sys::tcx_attach(self.program(), sys::Side::Ingress, i32::MAX as u32);
         refused.is_err_and(|e| e.raw_os_error() == Some(libc::ENODEV))
     }
 }

@@ -8,13 +8,17 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// The program's name in the object.
-const PROGRAM: &str = "baton_adopter";
+/// The programs' names in the object.
+const ADOPTER: &str = "baton_adopter";
+const EXIT_MARK: &str = "baton_exit_mark";
 
-/// The program and its maps.
+/// The programs and their maps.
 #[derive(Debug)]
 pub(crate) struct Loaded {
+    /// The adopter, for ingress.
     pub(crate) program: OwnedFd,
+    /// The exit mark, for egress.
+    pub(crate) exit_mark: OwnedFd,
     pub(crate) keys: MapHandle,
     pub(crate) counters: MapHandle,
     pub(crate) netns_counters: MapHandle,
@@ -116,10 +120,12 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
         }
     }
     let object = open.load().map_err(refuse)?;
-    let mut program = None;
+    let (mut program, mut exit_mark) = (None, None);
     for p in object.progs() {
-        if p.name() == PROGRAM {
+        if p.name() == ADOPTER {
             program = Some(copy(p.as_fd(), "program")?);
+        } else if p.name() == EXIT_MARK {
+            exit_mark = Some(copy(p.as_fd(), "program")?);
         }
     }
     let (mut keys, mut counters, mut netns_counters) = (None, None, None);
@@ -149,6 +155,7 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
     };
     let loaded = Loaded {
         program: program.ok_or_else(missing)?,
+        exit_mark: exit_mark.ok_or_else(missing)?,
         keys: keys.ok_or_else(missing)?,
         counters: counters.ok_or_else(missing)?,
         netns_counters: netns_counters.ok_or_else(missing)?,

@@ -1,6 +1,6 @@
-//! What can become of an adoption segment, and how often it did. Mirrors `enum outcome` of `bpf/tables.h`.
+//! What the programs did with a segment, and how often. Mirrors `enum outcome` of `bpf/tables.h`.
 
-/// What the adopter did with one segment that carries the adoption option.
+/// What the adopter did with one segment that carries the adoption option, or with the last one of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
     /// The listener got a new connection.
@@ -34,11 +34,13 @@ pub enum Outcome {
     /// Dropped: no memory for the Answer or for remembering it, or a copy of the same adoption was being decided on
     /// another CPU.
     AnswerLost,
+    /// A FIN or RST of an exiting process that got the exit mark.
+    ExitMarked,
 }
 
 impl Outcome {
     /// Every outcome, in the order of the BPF program's table.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Adopted,
         Self::Repeated,
         Self::ProbeReady,
@@ -54,6 +56,7 @@ impl Outcome {
         Self::BadLayout,
         Self::StrayAnswer,
         Self::AnswerLost,
+        Self::ExitMarked,
     ];
 
     /// A fixed name for metric labels and JSON.
@@ -75,6 +78,7 @@ impl Outcome {
             Self::BadLayout => "bad_layout",
             Self::StrayAnswer => "stray_answer",
             Self::AnswerLost => "answer_lost",
+            Self::ExitMarked => "exit_marked",
         }
     }
 }

@@ -39,8 +39,21 @@ fn done(result: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts `program` first at the ingress of an interface of the calling thread's network namespace (Linux 6.6).
-pub(crate) fn tcx_attach(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
+/// Which packets of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Those that enter the pod.
+    Ingress,
+    /// Those that leave it.
+    Egress,
+}
+
+/// Puts `program` first at one side of an interface of the calling thread's network namespace (Linux 6.6).
+pub(crate) fn tcx_attach(program: BorrowedFd<'_>, side: Side, ifindex: u32) -> io::Result<OwnedFd> {
+    let at = match side {
+        Side::Ingress => raw::BPF_TCX_INGRESS,
+        Side::Egress => raw::BPF_TCX_EGRESS,
+    };
     let target = i32::try_from(ifindex).map_err(|_| io::ErrorKind::InvalidInput)?;
     let options = raw::bpf_link_create_opts {
         sz: size_of::<raw::bpf_link_create_opts>() as raw::size_t,
@@ -49,9 +62,7 @@ pub(crate) fn tcx_attach(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<Ow
         ..Default::default()
     };
     // SAFETY: `options` is initialised, says its own size and outlives the call; the descriptor is borrowed and open.
-    new_descriptor(unsafe {
-        raw::bpf_link_create(program.as_raw_fd(), target, raw::BPF_TCX_INGRESS, &options)
-    })
+    new_descriptor(unsafe { raw::bpf_link_create(program.as_raw_fd(), target, at, &options) })
 }
 
 /// Replaces the program of a link in one step.

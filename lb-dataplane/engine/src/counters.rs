@@ -87,6 +87,11 @@ macro_rules! counters {
             pub const fn metric(self) -> (&'static str, Option<(&'static str, &'static str)>) {
                 match self { $(Counter::$variant => ($name, counters!(@label $($key, $value)?))),+ }
             }
+            /// What it counts, for people.
+            #[must_use]
+            pub const fn help(self) -> &'static str {
+                match self { $(Counter::$variant => $doc),+ }
+            }
         }
     };
     (@label) => { None };
@@ -133,6 +138,7 @@ counters! {
     StayedBackend = "stays_total", "reason": "backend_rate"; #[doc = "The policy's moves per second onto the chosen backend were used up."]
     AffinitiesReplaced = "affinities_replaced_total"; #[doc = "Clients with affinity that were forgotten early, as the table was full."]
     Stranded = "stranded_total"; #[doc = "Flows whose owner was gone, from the moment that this was known."]
+    OwnersExited = "exit_marks_total"; #[doc = "Owners' FINs and RSTs that came with the exit mark: their process was exiting."]
     OwnersClosed = "owners_lost_total", "how": "closed"; #[doc = "Stranded flows whose owner closed."]
     OwnersReset = "owners_lost_total", "how": "reset"; #[doc = "Stranded flows whose owner reset."]
     OwnersSilent = "owners_lost_total", "how": "silent"; #[doc = "Stranded flows of whose owner nothing was heard any more."]

@@ -141,6 +141,17 @@ impl Engine {
         }
     }
 
+    /// A process of the backend exited: perhaps the last one that listens. What ends now without a mark is watched as a
+    /// burst is.
+    pub(crate) fn note_exit(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let question = &mut self.backends[usize::from(index)].question;
+        question.last_end_us = now.0;
+        question.ends = question.ends.max(BURST);
+        if !question.is_open() {
+            self.begin_question(now, index, out);
+        }
+    }
+
     /// Nothing was heard of the backend for too long: is it there?
     pub(crate) fn ask_for_life(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         if !self.backends[usize::from(index)].question.is_open() {

@@ -14,7 +14,7 @@ use crate::{
     states::{Event, State},
 };
 use baton_api::{BackendFailure, Protocol};
-use baton_packet::{Flags, Segment, SeqNumber, clear_fin};
+use baton_packet::{Flags, Segment, SeqNumber, clear_fin, take_exit_mark};
 
 /// How long a flow waits for a backend to adopt it: a process that is started again listens within a few seconds, and a
 /// client waits longer than this (10 s to 60 s are usual).
@@ -30,6 +30,28 @@ const REPLAYS_MAX: u8 = 2;
 /// 4,096, nginx's own limit 511) never fills faster than a busy process empties it.
 pub(crate) const ADOPTIONS_PER_MS: u16 = 16;
 
+/// How an owner ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    /// By a FIN in order, else by an exact RST.
+    fin: bool,
+    /// Its process was exiting (the adopter's word, see `baton_packet::EXIT_MARK`).
+    exited: bool,
+    /// What it had of the client's bytes.
+    acked: Option<SeqNumber>,
+}
+
+impl End {
+    /// From the FIN or RST, which loses its exit mark.
+    pub(crate) fn of(frame: &mut [u8], segment: &Segment) -> Self {
+        Self {
+            fin: segment.flags.has(Flags::FIN),
+            exited: take_exit_mark(frame, segment),
+            acked: segment.flags.has(Flags::ACK).then_some(segment.ack),
+        }
+    }
+}
+
 /// What an owner's end comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
@@ -40,15 +62,15 @@ pub(crate) enum Ended {
 }
 
 impl Engine {
-    /// The owner sent a FIN in order (`fin`) or an exact RST; `acked` is what it had of the client's bytes.
+    /// The owner ended its direction of the connection, or all of it.
     pub(crate) fn owner_ended(
         &mut self,
         now: Instant,
         id: FlowId,
-        fin: bool,
-        acked: Option<SeqNumber>,
+        end: End,
         out: &mut impl Output,
     ) -> Ended {
+        let exited = end.exited;
         let flow = &self.flows[id];
         let backend = flow.owner.backend;
         let (state, pinned) = (flow.state, flow.pin.is_some());
@@ -66,15 +88,20 @@ impl Engine {
             return Ended::Passes;
         }
         self.note_end(now, backend);
+        if exited {
+            self.counters.add(Counter::OwnersExited);
+            self.note_exit(now, backend, out);
+        }
+        let gone = exited || self.is_leaving(backend);
         if !self.may_rescue(id) || self.mutated(Mutant::BelieveEveryEnd) {
-            if self.policy_rescues(id) && (state == State::Request || self.is_leaving(backend)) {
+            if self.policy_rescues(id) && (state == State::Request || gone) {
                 self.count_lost(id, Lost::NoBackend);
             }
             return Ended::Passes;
         }
         if pinned || (state != State::Request && self.answered(id) && !self.at_rest(id)) {
             // Not known whether it means to close; where it is known to go away, this is a loss.
-            if self.is_leaving(backend) {
+            if gone {
                 self.count_lost(id, Lost::Pinned);
             }
             return Ended::Passes;
@@ -88,8 +115,8 @@ impl Engine {
                 Ended::Passes
             }
             State::Request => {
-                self.flows[id].bits.set(Bits::HELD_FIN, fin);
-                self.ends_with_request(now, id, acked, out)
+                self.flows[id].bits.set(Bits::HELD_FIN, end.fin);
+                self.ends_with_request(now, id, end.acked, out)
             }
             State::Response if !self.answered(id) => {
                 if !self
@@ -103,10 +130,10 @@ impl Engine {
             _ if self.tracker(id).is_some_and(baton_guard::Tracker::closing) => Ended::Passes,
             _ => {
                 let flow = &mut self.flows[id];
-                flow.bits.set(Bits::HELD_FIN, fin);
+                flow.bits.set(Bits::HELD_FIN, end.fin);
                 flow.sent_us = now.0 as u32;
                 let _ = self.step(now, id, Event::OwnerEnded, out);
-                if self.is_leaving(backend) {
+                if gone {
                     self.owner_gone(now, id, out);
                 } else {
                     self.ask(now, backend, out);
@@ -217,6 +244,7 @@ impl Engine {
             return Verdict::Absorbed;
         }
         // The dead process's kernel repeats what the client has not acknowledged.
+        let _ = take_exit_mark(frame, segment);
         if segment.flags.has(Flags::FIN) {
             clear_fin(frame, segment);
         }
@@ -241,6 +269,7 @@ impl Engine {
 
     /// The same for one that went without a word.
     pub(crate) fn owner_silent(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        self.flows[id].bits.set(Bits::HELD_FIN, false);
         self.strand(now, id, Counter::OwnersSilent, out);
         self.try_rescue(now, id, out);
     }
@@ -286,7 +315,7 @@ impl Engine {
         // At first not where it just ended; a restarted process may have it later.
         let except = (flow.tries == 0).then_some(flow.owner.backend);
         if waited_ms >= RESCUE_MS {
-            return self.lose(now, id, Lost::NoBackend, out);
+            return self.ends_alone(now, id, request, out);
         }
         let Some(leg) = self.rescue_leg(now, id, except, out) else {
             return self.try_later(now, id, out);
@@ -316,6 +345,16 @@ impl Engine {
             Event::RescueIdle
         };
         let _ = self.step(now, id, event, out);
+    }
+
+    /// Nobody adopted the flow in all the time: it ends as its owner ended it, if the client has all and wants nothing.
+    fn ends_alone(&mut self, now: Instant, id: FlowId, request: bool, out: &mut impl Output) {
+        if request || !self.flows[id].bits.has(Bits::HELD_FIN) {
+            return self.lose(now, id, Lost::NoBackend, out);
+        }
+        self.count_lost(id, Lost::NoBackend);
+        self.flows[id].tries = 0;
+        let _ = self.step(now, id, Event::CloseStands, out);
     }
 
     fn try_later(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {

@@ -11,7 +11,7 @@ use crate::{
     guards::From,
     mutants::Mutant,
     pins::PinReason,
-    rescue::Ended,
+    rescue::{End, Ended},
     states::{Event, Frame, State},
 };
 use baton_api::Protocol;
@@ -127,12 +127,12 @@ impl Engine {
         ahead: i32,
         out: &mut impl Output,
     ) -> Frame {
-        let acked = segment.flags.has(Flags::ACK).then_some(segment.ack);
+        let end = End::of(frame, segment);
         let ended = if ahead > 0 || self.flows[id].state == State::SynAcked {
             // Bytes in front of it are missing, or the connection is not known to be open: it comes again.
             Ended::Held
         } else {
-            self.owner_ended(now, id, true, acked, out)
+            self.owner_ended(now, id, end, out)
         };
         match ended {
             Ended::Passes => {
@@ -195,8 +195,8 @@ impl Engine {
                     && segment.seq.at_or_before(flow.server_next)
             }
         };
-        let acked = segment.flags.has(Flags::ACK).then_some(segment.ack);
-        if exact && matches!(self.owner_ended(now, id, false, acked, out), Ended::Held) {
+        let end = End::of(frame, segment);
+        if exact && matches!(self.owner_ended(now, id, end, out), Ended::Held) {
             return Verdict::Absorbed;
         }
         let verdict = if bare == Bare::Proof {

@@ -123,7 +123,8 @@ impl Scene {
             }
             "Orphan" => {
                 nobody_adopts(&mut w);
-                w.dies(c.pod, End::Fin, &[c.clone()]);
+                let how = if event == "Lost" { End::Rst } else { End::Fin };
+                w.dies(c.pod, how, &[c.clone()]);
             }
             "Parted" => {
                 w.engine.drain(w.now, None, &format!("pod-{}", c.pod), true);
@@ -301,7 +302,7 @@ impl Scene {
                 w.vanishes(c.pod);
                 w.run_ms(2_700);
             }
-            (_, "CloseStands" | "ResetStands") => {
+            ("Held", "CloseStands" | "ResetStands") => {
                 w.run_ms(5);
             }
             (_, "RescueIdle") => {
@@ -313,7 +314,7 @@ impl Scene {
                 self.w.adopters.fill(Some(Reason::Ready));
                 self.w.until_adoption(1_100);
             }
-            (_, "Lost") => {
+            (_, "Lost") | ("Orphan", "CloseStands") => {
                 w.run_ms(10_100);
             }
             ("AdoptingIdle" | "Parted" | "Orphan", "ClientFin") => {

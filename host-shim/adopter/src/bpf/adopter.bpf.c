@@ -2,7 +2,8 @@
 /*
  * The adopter: at the ingress of a pod's interface it turns an authenticated adoption segment into an accepted
  * connection of the pod's own listener, or answers why it cannot (docs/adoption-wire.md). Needs Linux 6.9.
- * It never touches any other packet, and never writes to a packet but to answer it.
+ * It never touches any other packet, and never writes to a packet but to answer it. The second program, at egress, is in
+ * exit_mark.h.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -13,19 +14,14 @@
 #include <bpf/bpf_helpers.h>
 
 #include "answer.h"
+#include "exit_mark.h"
 #include "kernel.h"
 #include "siphash.h"
 #include "tables.h"
 #include "wire.h"
 
-/* "Nothing to say": the next program on the interface decides, then the stack. */
-#define PASS_ON TC_ACT_UNSPEC
-
-#define IPV4_NO_OPTIONS 0x45
-#define IPV4_PROTOCOL_AT 9
 #define IPV4_FRAGMENT_AT 6
 #define IPV4_LENGTH_AT 2
-#define IPV6_NEXT_HEADER_AT 6
 #define IPV6_LENGTH_AT 4
 #define TCP_DATA_OFFSET_AT 12
 /* Header words that a segment with the option has at least: 20 fixed bytes and 20 of the option. */
@@ -40,26 +36,6 @@
 /* What an adoption's identity and the tagged bytes begin with. */
 #define ADOPTION_TAGGED_BYTES __builtin_offsetof(struct adoption, zero)
 _Static_assert(ADOPTION_TAGGED_BYTES == __builtin_offsetof(struct tagged, exid), "the same fields");
-
-static __always_inline void count(__u64 netns, __u32 outcome)
-{
-	__u32 zero = 0;
-	struct counts *all = bpf_map_lookup_elem(&counters, &zero);
-	struct counts *here = bpf_map_lookup_elem(&netns_counters, &netns);
-
-	if (!here) {
-		struct counts none = {};
-
-		bpf_map_update_elem(&netns_counters, &netns, &none, BPF_NOEXIST);
-		here = bpf_map_lookup_elem(&netns_counters, &netns);
-	}
-	if (outcome >= OUTCOMES)
-		return;
-	if (all)
-		all->of[outcome]++;
-	if (here)
-		here->of[outcome]++;
-}
 
 static __always_inline __u32 outcome_of(__u32 reason)
 {

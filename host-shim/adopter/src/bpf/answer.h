@@ -14,8 +14,6 @@
 #include "siphash.h"
 #include "wire.h"
 
-#define IPV4_BYTES 20
-#define IPV6_BYTES 40
 #define IPV4_TTL_AT 8
 #define IPV4_CHECKSUM_AT 10
 #define IPV4_ADDRESSES_AT 12

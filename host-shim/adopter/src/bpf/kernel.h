@@ -48,12 +48,18 @@ struct tcp_sock {
 	__u8 is_mptcp:1;	/* CONFIG_MPTCP */
 };
 
+struct task_struct {
+	unsigned int flags;
+};
+
 struct tcp_request_sock {
 	__u32 rcv_nxt;
 };
 
 #pragma clang attribute pop
 
+/* include/linux/sched.h: the task is on its way out (do_exit), its files are being closed. */
+#define PF_EXITING 0x00000004
 /* include/linux/skbuff.h: a device, or GRO, has verified the checksum. */
 #define CHECKSUM_UNNECESSARY 1
 /* The checksum field holds the pseudo-header's sum and the device completes it. */

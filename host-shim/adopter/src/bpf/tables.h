@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The adopter's maps. Owns their layout; user space pins and reuses them by name, so that
+ * The adopter's maps. Owns their layout and the counting; user space pins and reuses them by name, so that
  * a new program goes on with the keys, counters and adoptions of the one before.
  */
 #ifndef BATON_TABLES_H
@@ -27,6 +27,7 @@ enum outcome {
 	BAD_LAYOUT,
 	STRAY_ANSWER,
 	ANSWER_LOST,
+	EXIT_MARKED,
 	OUTCOMES,
 };
 
@@ -100,5 +101,25 @@ struct {
 	__type(key, struct adoption);
 	__type(value, struct fate);
 } recent SEC(".maps");
+
+static __always_inline void count(__u64 netns, __u32 outcome)
+{
+	__u32 zero = 0;
+	struct counts *all = bpf_map_lookup_elem(&counters, &zero);
+	struct counts *here = bpf_map_lookup_elem(&netns_counters, &netns);
+
+	if (!here) {
+		struct counts none = {};
+
+		bpf_map_update_elem(&netns_counters, &netns, &none, BPF_NOEXIST);
+		here = bpf_map_lookup_elem(&netns_counters, &netns);
+	}
+	if (outcome >= OUTCOMES)
+		return;
+	if (all)
+		all->of[outcome]++;
+	if (here)
+		here->of[outcome]++;
+}
 
 #endif

@@ -3,7 +3,17 @@
 #ifndef BATON_WIRE_H
 #define BATON_WIRE_H
 
+#include <linux/pkt_cls.h>
 #include <linux/types.h>
+
+/* "Nothing to say": the next program on the interface decides, then the stack. */
+#define PASS_ON TC_ACT_UNSPEC
+
+#define IPV4_BYTES 20
+#define IPV6_BYTES 40
+#define IPV4_NO_OPTIONS 0x45
+#define IPV4_PROTOCOL_AT 9
+#define IPV6_NEXT_HEADER_AT 6
 
 #define OPTION_KIND 253
 #define OPTION_LENGTH 20
@@ -21,6 +31,13 @@
 #define FLAG_TIMESTAMPS 0x04
 #define FLAG_ECN 0x08
 
+/* In the urgent pointer of a FIN or RST without URG: its process was exiting. */
+#define EXIT_MARK 0xBA7E
+
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_URG 0x20
 #define TCP_ACK 0x10
 #define TCP_RST_ACK 0x14
 

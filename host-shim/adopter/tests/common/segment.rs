@@ -44,6 +44,7 @@ pub struct Received {
     pub segment: Segment,
     pub checksum: Checksum,
     pub ttl: u8,
+    pub urgent: u16,
 }
 
 /// The fields of the option.
@@ -319,6 +320,7 @@ impl Received {
             },
             checksum,
             ttl,
+            urgent: port(18),
         })
     }
 }

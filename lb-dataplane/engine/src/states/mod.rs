@@ -58,7 +58,7 @@ names! {
         ServerFin,
         /// Both closed.
         Closed,
-        /// Baton closed the flow at a drain's deadline; the client has not closed its direction yet.
+        /// Baton closed the flow (a drain's deadline, an owner without a successor); the client has not closed its direction yet.
         Parted,
         /// Not a flow any more.
         Gone,
@@ -114,7 +114,7 @@ names! {
         ResponseTimeout,
         /// The owner closed or reset where that may be the death of its pod.
         OwnerEnded,
-        /// The pod lives: its FIN was meant.
+        /// The pod lives, or nobody follows it: its FIN was meant.
         CloseStands,
         /// The pod lives: its RST was meant.
         ResetStands,

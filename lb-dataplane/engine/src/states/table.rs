@@ -108,6 +108,7 @@ table! {
     Orphan + RescueRequest => Adopting [ResetOwner, Redirect, SendAdoption, ReplayKept, RequestBegins, ArmAdoption] Absorb;
     Orphan + RescueIdle => AdoptingIdle [ResetOwner, Redirect, SendAdoption, SendKeepalive, ArmAdoption] Absorb;
     Orphan + Doubt => Orphan [ArmRescue] Absorb;
+    Orphan + CloseStands => Parted [DropKept, ResetOwner, DropOwner, SendFin, ArmParted] Absorb;
     Orphan + Lost => Gone [DropKept, ResetClient, ResetOwner, Release] Absorb;
     Orphan + ClientFin => Closed [DropKept, ResetOwner, DropOwner, SendFin, ArmLinger] Absorb;
     Orphan + ClientRst => Gone [DropKept, ResetOwner, Release] Absorb;

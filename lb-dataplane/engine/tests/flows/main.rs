@@ -9,6 +9,7 @@ mod boundary;
 mod choice;
 mod closing;
 mod drain;
+mod exit;
 mod found;
 mod found_silence;
 mod guards;

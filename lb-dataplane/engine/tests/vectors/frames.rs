@@ -12,7 +12,7 @@ use crate::common::{
     OUR_MAC, ROUTER_MAC, ours, pod_mac,
     wire::{Wire, checksum, packet, pseudo},
 };
-use baton_packet::{Decoded, Flags, Mac, Segment, decode};
+use baton_packet::{Decoded, Flags, Mac, Segment, decode, put_exit_mark};
 use std::net::IpAddr;
 
 /// As tcpdump writes them, lowest bit first.
@@ -212,7 +212,8 @@ fn data_text(data: &[u8]) -> String {
 }
 
 /// Changes to a frame that is otherwise right: `set OFFSET=HEX` (an IPv4 header checksum is made right after it, unless that is
-/// what was set), `cut LENGTH`, `tail HEX` (behind the packet), `partial` (the checksum as a veth peer leaves it), `badsum`.
+/// what was set), `cut LENGTH`, `tail HEX` (behind the packet), `partial` (the checksum as a veth peer leaves it), `badsum`,
+/// `exit` (the adopter's mark).
 fn edited(mut frame: Vec<u8>, edits: &str) -> Result<Vec<u8>, String> {
     for edit in edits.split(',').map(str::trim) {
         let wrong = || format!("`{edit}` is no edit of this frame");
@@ -234,6 +235,14 @@ fn edited(mut frame: Vec<u8>, edits: &str) -> Result<Vec<u8>, String> {
                     return Err(wrong());
                 };
                 frame[usize::from(segment.l4) + 17] ^= 1;
+            }
+            ["exit"] => {
+                let Ok(Decoded::Tcp(segment)) = decode(&frame) else {
+                    return Err(wrong());
+                };
+                if !put_exit_mark(&mut frame, &segment) {
+                    return Err(wrong());
+                }
             }
             ["partial"] => {
                 let Ok(Decoded::Tcp(s)) = decode(&frame) else {

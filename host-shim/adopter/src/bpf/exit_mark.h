@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * The exit mark: at the egress of a pod's interface, a FIN or RST that a process sends while it exits is marked
+ * (docs/adoption-wire.md), so that a server that dies is told from one that closes a connection. Owns that one field; touches
+ * no other segment. It works because the kernel closes the sockets of a process, and sends their last segments, in the
+ * context of that process (do_exit, exit_files, tcp_close): what waits behind unsent data leaves later and unmarked.
+ */
+#ifndef BATON_EXIT_MARK_H
+#define BATON_EXIT_MARK_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "kernel.h"
+#include "tables.h"
+#include "wire.h"
+
+#define TCP_BYTES 20
+#define TCP_FLAGS_AT 13
+#define TCP_CHECKSUM_AT 16
+#define TCP_URGENT_AT 18
+
+SEC("tc")
+int baton_exit_mark(struct __sk_buff *skb)
+{
+	__u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__be16 mark = bpf_htons(EXIT_MARK);
+	struct sk_buff *kernel_skb;
+	struct task_struct *task;
+	__u32 tcp_at;
+	__u8 flags;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		tcp_at = ETH_HLEN + IPV4_BYTES;
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		tcp_at = ETH_HLEN + IPV6_BYTES;
+	else
+		return PASS_ON;
+	/* The kernel's own segments have their headers in the linear part. */
+	if (data + tcp_at + TCP_BYTES > end)
+		return PASS_ON;
+	flags = data[tcp_at + TCP_FLAGS_AT];
+	if (!(flags & (TCP_FIN | TCP_RST)) || (flags & (TCP_SYN | TCP_URG)))
+		return PASS_ON;
+	if (tcp_at == ETH_HLEN + IPV4_BYTES) {
+		if (data[ETH_HLEN] != IPV4_NO_OPTIONS || data[ETH_HLEN + IPV4_PROTOCOL_AT] != IPPROTO_TCP)
+			return PASS_ON;
+	} else if (data[ETH_HLEN + IPV6_NEXT_HEADER_AT] != IPPROTO_TCP) {
+		return PASS_ON;
+	}
+	if (*(__be16 *)(data + tcp_at + TCP_URGENT_AT))
+		return PASS_ON;
+	task = bpf_get_current_task_btf();
+	if (!(task->flags & PF_EXITING))
+		return PASS_ON;
+
+	kernel_skb = bpf_cast_to_kern_ctx(skb);
+	/* Leaves a checksum that the device completes (CHECKSUM_PARTIAL) alone. */
+	if (bpf_l4_csum_replace(skb, tcp_at + TCP_CHECKSUM_AT, 0, mark, sizeof(mark)) ||
+	    bpf_skb_store_bytes(skb, tcp_at + TCP_URGENT_AT, &mark, sizeof(mark), 0))
+		return PASS_ON;
+	count(kernel_skb->dev->nd_net.net->net_cookie, EXIT_MARKED);
+	return PASS_ON;
+}
+
+#endif

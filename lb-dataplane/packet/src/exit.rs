@@ -1,0 +1,125 @@
+//! The exit mark: the last segment of a process that ends says so, in a field that means nothing without its flag.
+//!
+//! A FIN alone does not tell a server that closes a connection from one that dies. The adopter in the pod marks the FIN
+//! or RST that a process sends while it exits (Linux `PF_EXITING`): the urgent pointer holds [`EXIT_MARK`] without the URG
+//! flag, which RFC 9293, 3.1, has receivers ignore. Owns the mark's place; never what follows from it.
+
+use crate::{
+    Flags, Segment,
+    bytes::array_mut,
+    checksum::TCP_CHECK,
+    decode::TCP_BYTES,
+    rewrite::{patch, replace},
+};
+
+/// The urgent pointer of a segment that an exiting process sent.
+pub const EXIT_MARK: u16 = 0xBA7E;
+
+const URGENT_POINTER: usize = 18;
+
+/// Takes the mark off a FIN or RST and says whether it was there. The checksum is updated incrementally.
+#[must_use]
+pub fn take_exit_mark(frame: &mut [u8], seg: &Segment) -> bool {
+    set_urgent_pointer(frame, seg, EXIT_MARK, 0)
+}
+
+/// Marks a FIN or RST, as the adopter does; false if it is another segment or its urgent pointer is in use.
+pub fn put_exit_mark(frame: &mut [u8], seg: &Segment) -> bool {
+    set_urgent_pointer(frame, seg, 0, EXIT_MARK)
+}
+
+fn set_urgent_pointer(frame: &mut [u8], seg: &Segment, from: u16, to: u16) -> bool {
+    if !seg.flags.any(Flags::FIN | Flags::RST) || seg.flags.has(Flags::URG) {
+        return false;
+    }
+    let Some(tcp) = array_mut::<TCP_BYTES>(frame, usize::from(seg.l4)) else {
+        return false;
+    };
+    if tcp[URGENT_POINTER..] != from.to_be_bytes() {
+        return false;
+    }
+    let [.., a, b, _, _] = *tcp;
+    let [c, d] = to.to_be_bytes();
+    let delta = replace(tcp, TCP_CHECK, &[a, b, c, d]);
+    patch(tcp, TCP_CHECK, delta);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ChecksumState, Decoded, Mac, SegmentSpec, SeqNumber, build_segment, decode,
+        tcp_checksum_state,
+    };
+
+    fn built(flags: Flags) -> Vec<u8> {
+        let mut frame = vec![0; 2_048];
+        let spec = SegmentSpec {
+            src_mac: Mac([2; 6]),
+            dst_mac: Mac([4; 6]),
+            src: "10.0.0.1".parse().unwrap(),
+            dst: "10.0.0.2".parse().unwrap(),
+            src_port: 80,
+            dst_port: 40_000,
+            seq: SeqNumber(7),
+            ack: SeqNumber(9),
+            flags,
+            window: 512,
+            timestamps: Some((1, 2)),
+            payload: b"bye",
+        };
+        let bytes = build_segment(&mut frame, &spec).unwrap();
+        frame.truncate(bytes);
+        frame
+    }
+
+    fn segment(frame: &[u8]) -> Segment {
+        match decode(frame) {
+            Ok(Decoded::Tcp(segment)) => segment,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_mark_goes_on_and_off_and_leaves_the_frame_as_it_was() {
+        for flags in [Flags::FIN | Flags::ACK, Flags::RST, Flags::RST | Flags::ACK] {
+            let plain = built(flags);
+            let mut frame = plain.clone();
+            let seg = segment(&frame);
+            assert!(!take_exit_mark(&mut frame, &seg));
+            assert!(put_exit_mark(&mut frame, &seg));
+            assert_ne!(frame, plain);
+            assert_eq!(tcp_checksum_state(&frame, &seg), ChecksumState::Full);
+            assert!(take_exit_mark(&mut frame, &seg));
+            assert_eq!(frame, plain);
+        }
+    }
+
+    #[test]
+    fn only_the_last_segment_of_a_stream_is_marked_and_urgent_data_is_let_alone() {
+        for flags in [
+            Flags::ACK,
+            Flags::SYN | Flags::ACK,
+            Flags::FIN | Flags::ACK | Flags::URG,
+        ] {
+            let plain = built(flags);
+            let mut frame = plain.clone();
+            let seg = segment(&frame);
+            assert!(!put_exit_mark(&mut frame, &seg));
+            assert_eq!(frame, plain);
+        }
+        let mut frame = built(Flags::FIN | Flags::ACK);
+        let seg = segment(&frame);
+        // Another urgent pointer than the mark.
+        frame[usize::from(seg.l4) + URGENT_POINTER] = 1;
+        assert!(!put_exit_mark(&mut frame, &seg));
+        assert!(!take_exit_mark(&mut frame, &seg));
+    }
+
+    #[test]
+    fn a_view_of_another_frame_does_no_harm() {
+        let seg = segment(&built(Flags::FIN));
+        assert!(!put_exit_mark(&mut [0; 20], &seg));
+    }
+}
