@@ -142,8 +142,13 @@ impl Engine {
     }
 
     /// A process of the backend exited: perhaps the last one that listens. What ends now without a mark is watched as a
-    /// burst is.
+    /// burst is, and nothing is moved there meanwhile, although it looks idle.
     pub(crate) fn note_exit(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let settled_ms = now.ms() + BURST_SETTLE_US / 1_000;
+        self.backends[usize::from(index)]
+            .probe
+            .forget_until(settled_ms);
+        self.next_probe_ms = self.next_probe_ms.min(settled_ms);
         let question = &mut self.backends[usize::from(index)].question;
         question.last_end_us = now.0;
         question.ends = question.ends.max(BURST);

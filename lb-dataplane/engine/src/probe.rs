@@ -91,6 +91,14 @@ impl Probe {
         self.due_ms = 0;
     }
 
+    /// The same, and it is asked again only then: until its last process is gone, its kernel says Ready.
+    pub(crate) fn forget_until(&mut self, due_ms: u64) {
+        self.finding = Finding::Unknown;
+        self.due_ms = due_ms;
+        // An answer that is still under way is to another probe.
+        self.seq = self.seq.add(1);
+    }
+
     /// To be asked at once.
     pub(crate) fn hurry(&mut self) {
         self.due_ms = 0;

@@ -116,7 +116,7 @@ impl Engine {
             }
             State::Request => {
                 self.flows[id].bits.set(Bits::HELD_FIN, end.fin);
-                self.ends_with_request(now, id, end.acked, out)
+                self.ends_with_request(now, id, end, out)
             }
             State::Response if !self.answered(id) => {
                 if !self
@@ -148,12 +148,12 @@ impl Engine {
         &mut self,
         now: Instant,
         id: FlowId,
-        acked: Option<SeqNumber>,
+        end: End,
         out: &mut impl Output,
     ) -> Ended {
         let flow = &self.flows[id];
         let backend = flow.owner.backend;
-        let unseen = acked == Some(flow.boundary) || self.mutated(Mutant::BelieveUnseen);
+        let unseen = end.acked == Some(flow.boundary) || self.mutated(Mutant::BelieveUnseen);
         let lost = if !flow.bits.has(Bits::KEPT_WHOLE) {
             if self
                 .tracker(id)
@@ -172,7 +172,10 @@ impl Engine {
         } else {
             None
         };
-        self.backend_fails(now, backend);
+        if !end.exited {
+            // A process that is gone fails no more, and the next one is not to blame.
+            self.backend_fails(now, backend);
+        }
         // One pod's trouble, or its end? Who is chosen next wants to know.
         self.ask_for_life(now, backend, out);
         if let Some(lost) = lost {

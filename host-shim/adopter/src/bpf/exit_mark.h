@@ -3,7 +3,8 @@
  * The exit mark: at the egress of a pod's interface, a FIN or RST that a process sends while it exits is marked
  * (docs/adoption-wire.md), so that a server that dies is told from one that closes a connection. Owns that one field; touches
  * no other segment. It works because the kernel closes the sockets of a process, and sends their last segments, in the
- * context of that process (do_exit, exit_files, tcp_close): what waits behind unsent data leaves later and unmarked.
+ * context of that process (do_exit, exit_files, tcp_close). The kernel's repetitions of such a FIN are marked as it was.
+ * What waits behind unsent data leaves later and unmarked.
  */
 #ifndef BATON_EXIT_MARK_H
 #define BATON_EXIT_MARK_H
@@ -30,6 +31,7 @@ int baton_exit_mark(struct __sk_buff *skb)
 	__be16 mark = bpf_htons(EXIT_MARK);
 	struct sk_buff *kernel_skb;
 	struct task_struct *task;
+	__u64 socket;
 	__u32 tcp_at;
 	__u8 flags;
 
@@ -53,9 +55,17 @@ int baton_exit_mark(struct __sk_buff *skb)
 	}
 	if (*(__be16 *)(data + tcp_at + TCP_URGENT_AT))
 		return PASS_ON;
+	socket = bpf_get_socket_cookie(skb);
 	task = bpf_get_current_task_btf();
-	if (!(task->flags & PF_EXITING))
+	if (task->flags & PF_EXITING) {
+		__u8 yes = 1;
+
+		/* Without memory a repetition will not be marked. */
+		if (socket)
+			bpf_map_update_elem(&exited, &socket, &yes, BPF_ANY);
+	} else if (!socket || !bpf_map_lookup_elem(&exited, &socket)) {
 		return PASS_ON;
+	}
 
 	kernel_skb = bpf_cast_to_kern_ctx(skb);
 	/* Leaves a checksum that the device completes (CHECKSUM_PARTIAL) alone. */

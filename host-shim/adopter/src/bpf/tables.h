@@ -102,6 +102,17 @@ struct {
 	__type(value, struct fate);
 } recent SEC(".maps");
 
+/*
+ * Sockets (by cookie) whose process closed them by exiting, for their FIN's repetitions. Four times the connections that a
+ * large pod has; one that was pushed out is repeated without a mark.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, __u8);
+} exited SEC(".maps");
+
 static __always_inline void count(__u64 netns, __u32 outcome)
 {
 	__u32 zero = 0;

@@ -82,6 +82,54 @@ fn a_pinned_flow_of_an_exiting_process_is_counted() {
     assert_eq!(w.engine.lost(Lost::Pinned), 1);
 }
 
+/// Without its flows a dying pod looks idle, and its kernel still says Ready: nothing may be moved there.
+#[test]
+fn nothing_moves_to_a_pod_whose_process_just_exited() {
+    let mut w = World::new(2);
+    let c = w.idle(1);
+    let dead = c.pod;
+    let frame = marked(&w, &c, End::Fin);
+    w.inject(&frame);
+    let words = |w: &World| {
+        let state = w.engine.state(w.now);
+        let b = &state.policies[0].backends[dead];
+        (b.adoptable, b.adoptable_reason.clone())
+    };
+    for _ in 0..45 {
+        w.run_ms(1);
+        assert!(!words(&w).0);
+    }
+    w.run_ms(10);
+    assert_eq!(words(&w), (true, "ready".into()));
+}
+
+/// Who comes after a process that is gone is not to blame for the requests that it left.
+#[test]
+fn an_exit_ejects_nobody() {
+    for exited in [false, true] {
+        let mut p = policy(2);
+        p.health.failures = 3;
+        let mut w = World::with(settings(), p);
+        let mut flows: Vec<Conn> = (1..=12).map(|n| w.open(n)).collect();
+        let at = flows[0].pod;
+        flows.retain(|c| c.pod == at);
+        for c in &mut flows {
+            w.stays(c, GET);
+        }
+        // Fewer than nine in ten of its flows.
+        for c in flows.iter().skip(1) {
+            let frame = if exited {
+                marked(&w, c, End::Rst)
+            } else {
+                w.pod_wire(c, End::Rst.flags(), &[]).build()
+            };
+            w.inject(&frame);
+        }
+        assert!(flows.len() >= 4, "{}", flows.len());
+        assert_eq!(w.count(Counter::Ejections), u64::from(!exited));
+    }
+}
+
 /// The first end of a dying server is no idle timeout: those that come without a mark, as when a FIN is repeated, are
 /// believed only after the server has had its time to die.
 #[test]
