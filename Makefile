@@ -18,7 +18,7 @@ ROOT := -p baton-xsk -p baton-adopter -p host-shim -p lb-dataplane -p baton-lab 
 NS := $(CARGO) test $(CI) --workspace --test ns
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-ns e2e e2e-cluster \
+.PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-ns e2e e2e-kind e2e-cluster \
         images lint deny \
         generate bench-engine bench-compare bench-migration bench-rescue bench-operator fuzz clean
 
@@ -62,9 +62,13 @@ test-root: setup ## Tests of the crates that need root and namespaces, without t
 test-api: setup ## The custom resources and the operator against a real kube-apiserver (built once, with Go)
 	$(CARGO) build $(CI) -p baton-operator -p lb-dataplane -p host-shim
 	$(CARGO) test $(CI) -p baton-operator-tests -- --nocapture
+	$(CARGO) test $(CI) -p kubectl-baton -- --nocapture
 
 e2e: images ## Baton in a real cluster: Helm, 64 connections while Pods, shims, operators, dataplanes, a node are replaced (root)
 	BATON_IMAGES=$(CURDIR)/target/images $(CARGO) test $(CI) -p baton-e2e --test cluster -- --nocapture
+
+e2e-kind: images ## The same in a kind cluster, for machines with Docker and internet (KEEP=1 leaves the cluster)
+	@tools/e2e-kind.sh
 
 e2e-cluster: setup ## The real cluster that e2e tests run in: one node, two nodes, removal (root; slow the first time)
 	$(CARGO) test $(CI) -p baton-cluster --test cluster -- --nocapture --test-threads=1
@@ -87,11 +91,16 @@ deny: ## Licences, sources and duplicate crates (installs cargo-deny)
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
 	cargo-deny check bans licenses sources
 
-generate: ## Write the generated files anew (docs/generated, crds/generated, docs/adoption-vectors.json)
+generate: setup ## Write the generated files anew (docs/generated, crds/generated, the rendered chart, docs/adoption-vectors.json)
 	BATON_GENERATE=1 $(CARGO) test -p baton-engine --test states
 	BATON_GENERATE=1 $(CARGO) test -p baton-engine --test vectors every_drop
 	BATON_GENERATE=1 $(CARGO) test -p baton-crds --test generated
+	BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --bins metric_reference
+	BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --test crds
+	cp crds/generated/*.yaml charts/baton/crds/
+	BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --test rendered what_helm
 	BATON_GENERATE=1 $(CARGO) test -p baton-operator-tests --test together fields
+	-BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --bin kubectl-baton
 	-BATON_UPDATE_VECTORS=1 $(CARGO) test -p baton-packet --test vectors
 
 bench-engine: ## Nanoseconds and instructions per packet (criterion, callgrind)

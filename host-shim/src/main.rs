@@ -1,6 +1,9 @@
 //! The per-node daemon of Baton: keeps the adopter on the interfaces of the configured and discovered pods.
 //! Owns the command line only.
 
+#[cfg(test)]
+#[path = "../../lb-dataplane/tls/tests/support/mod.rs"]
+mod certificates;
 mod config;
 mod control;
 mod discovery;
@@ -8,6 +11,8 @@ mod logging;
 mod metrics;
 mod pods;
 mod preflight;
+#[cfg(test)]
+mod reference_tests;
 mod run;
 mod shim;
 mod view;

@@ -8,7 +8,7 @@ use crate::{
     commands::{Command, CounterValue, Inbox, Report},
 };
 use baton_engine::{Engine, Instant, Output, Verdict};
-use baton_xsk::{Disposition, Port, Steering, Tx};
+use baton_xsk::{Disposition, Port, Stats, Steering, Tx};
 use std::{io, net::IpAddr, ops::RangeInclusive, time::Duration};
 use tokio::sync::mpsc;
 use tracing::{debug, error, info};
@@ -261,14 +261,7 @@ impl Worker {
     }
 
     fn report(&self, now: Instant) -> Report {
-        let mut counters: Vec<CounterValue> = self.engine.counters().collect();
-        port_counters(&self.port, &mut counters);
-        counters.extend([
-            ("worker_turns_total", None, self.own.turns),
-            ("worker_commands_total", None, self.own.commands),
-            ("neighbour_asks_lost_total", None, self.own.asks_lost),
-            ("steering_failures_total", None, self.own.steering_failures),
-        ]);
+        let counters = counters(&self.engine, &self.port.stats(), &self.own);
         let mut state = self.engine.state(now);
         state.worker.mode = self.port.mode().label().to_owned();
         state.worker.addresses.clone_from(&self.addresses);
@@ -284,9 +277,27 @@ impl Worker {
     }
 }
 
-/// The port's counters under their metric names.
-fn port_counters(port: &Port, counters: &mut Vec<CounterValue>) {
-    let stats = port.stats();
+/// All counters under their metric names; `control::meanings` says what they mean.
+fn counters(engine: &Engine, stats: &Stats, own: &OwnCounters) -> Vec<CounterValue> {
+    let mut counters: Vec<CounterValue> = engine.counters().collect();
+    port_counters(stats, &mut counters);
+    counters.extend([
+        ("worker_turns_total", None, own.turns),
+        ("worker_commands_total", None, own.commands),
+        ("neighbour_asks_lost_total", None, own.asks_lost),
+        ("steering_failures_total", None, own.steering_failures),
+    ]);
+    counters
+}
+
+/// What a worker that has just started counts: every name and label there is.
+#[cfg(test)]
+pub fn counters_at_start(engine: &Engine) -> Vec<CounterValue> {
+    counters(engine, &Stats::default(), &OwnCounters::default())
+}
+
+/// The port's.
+fn port_counters(stats: &Stats, counters: &mut Vec<CounterValue>) {
     let (kernel, steering) = (stats.kernel, stats.steering);
     counters.extend([
         ("rx_frames_total", None, stats.rx_frames),

@@ -5,7 +5,7 @@ use anyhow::{Context as _, bail};
 use baton_config::logging::{EnvFilter, LogFormat, filter};
 use baton_index::Labels;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::{env, fs, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{env, fmt, fs, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 /// Where Kubernetes tells a Pod its namespace.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -23,6 +23,60 @@ pub enum Command {
     Check(Vec<PathBuf>),
     /// Print the definitions of the kinds.
     Crds,
+    /// Apply them.
+    Apply(Apply),
+    /// Say whether an installation works.
+    Verify(Verify),
+}
+
+/// Where definitions go.
+#[derive(Debug)]
+pub struct Apply {
+    /// Another kubeconfig than the usual one.
+    pub kubeconfig: Option<PathBuf>,
+}
+
+/// What to look at.
+#[derive(Debug)]
+pub struct Verify {
+    /// Of the workloads.
+    pub namespace: String,
+    /// All their Pods must be ready.
+    pub workloads: Vec<Workload>,
+    /// How long all may take to become good.
+    pub within: Duration,
+    /// Another kubeconfig than the usual one.
+    pub kubeconfig: Option<PathBuf>,
+}
+
+/// What runs Pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// A Deployment of this name.
+    Deployment(String),
+    /// A DaemonSet of this name.
+    DaemonSet(String),
+}
+
+impl FromStr for Workload {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some(("deployment", name)) if !name.is_empty() => Ok(Self::Deployment(name.to_owned())),
+            Some(("daemonset", name)) if !name.is_empty() => Ok(Self::DaemonSet(name.to_owned())),
+            _ => Err("expected deployment/NAME or daemonset/NAME"),
+        }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deployment(name) => write!(f, "deployment/{name}"),
+            Self::DaemonSet(name) => write!(f, "daemonset/{name}"),
+        }
+    }
 }
 
 /// How to run.
@@ -84,8 +138,8 @@ pub struct Log {
 #[derive(Debug, Parser)]
 #[command(name = "baton-operator", version)]
 #[command(after_help = "\
-Exit codes: 0 done (check: all files are good)
-            1 not done (check: something is wrong; run: it could not go on)
+Exit codes: 0 done (check: all files are good; verify: all is well)
+            1 not done (check, verify: something is wrong; run: it could not go on)
             2 could not be asked (wrong usage, no such file)")]
 struct Raw {
     #[command(subcommand)]
@@ -105,8 +159,30 @@ enum RawCommand {
         #[arg(short, long = "file", value_name = "FILE", required = true, num_args = 1..)]
         files: Vec<PathBuf>,
     },
-    /// Print the custom resource definitions, for `kubectl apply -f -`
-    Crds,
+    /// Print the custom resource definitions, for `kubectl apply --server-side -f -`, or apply them
+    Crds {
+        /// Apply them to the API server, and wait until it serves them
+        #[arg(long)]
+        apply: bool,
+        /// A kubeconfig file other than the usual one
+        #[arg(long, value_name = "FILE", requires = "apply")]
+        kubeconfig: Option<PathBuf>,
+    },
+    /// Say whether an installation works: definitions of this version, Pods ready, dataplanes in step
+    Verify {
+        /// The namespace of the workloads [default: POD_NAMESPACE, the Pod's, or baton-system]
+        #[arg(long, value_name = "NAME")]
+        namespace: Option<String>,
+        /// How long all may take to become good, in seconds
+        #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u16).range(0..=3_600))]
+        within_seconds: u16,
+        /// A kubeconfig file other than the usual one
+        #[arg(long, value_name = "FILE")]
+        kubeconfig: Option<PathBuf>,
+        /// deployment/NAME or daemonset/NAME: all Pods must be ready
+        #[arg(value_name = "WORKLOAD")]
+        workloads: Vec<Workload>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -180,7 +256,19 @@ fn command(raw: Raw) -> anyhow::Result<Command> {
     Ok(match raw.command {
         RawCommand::Run(raw) => Command::Run(Box::new(run(*raw)?)),
         RawCommand::Check { files } => Command::Check(files),
-        RawCommand::Crds => Command::Crds,
+        RawCommand::Crds { apply: false, .. } => Command::Crds,
+        RawCommand::Crds { kubeconfig, .. } => Command::Apply(Apply { kubeconfig }),
+        RawCommand::Verify {
+            namespace,
+            within_seconds,
+            kubeconfig,
+            workloads,
+        } => Command::Verify(Verify {
+            namespace: namespace.unwrap_or_else(own_namespace),
+            workloads,
+            within: Duration::from_secs(within_seconds.into()),
+            kubeconfig,
+        }),
     })
 }
 
@@ -344,5 +432,33 @@ mod tests {
         let got = parsed(&["check", "-f", "a.yaml", "b.yaml"]).expect("good");
         assert!(matches!(got, Command::Check(files) if files.len() == 2));
         assert!(matches!(parsed(&["crds"]), Ok(Command::Crds)));
+        assert!(matches!(
+            parsed(&["crds", "--apply"]),
+            Ok(Command::Apply(_))
+        ));
+        assert!(parsed(&["crds", "--kubeconfig", "a"]).is_err());
+    }
+
+    #[test]
+    fn workloads_are_named_as_kubectl_names_them() {
+        let words = [
+            "verify",
+            "--namespace",
+            "baton",
+            "--within-seconds",
+            "5",
+            "deployment/a",
+            "daemonset/b",
+        ];
+        let Ok(Command::Verify(verify)) = parsed(&words) else {
+            panic!("good")
+        };
+        assert_eq!(verify.namespace, "baton");
+        assert_eq!(verify.within, Duration::from_secs(5));
+        let named: Vec<_> = verify.workloads.iter().map(ToString::to_string).collect();
+        assert_eq!(named, ["deployment/a", "daemonset/b"]);
+        for word in ["a", "pod/a", "deployment/"] {
+            assert!(parsed(&["verify", word]).is_err(), "{word}");
+        }
     }
 }

@@ -55,11 +55,12 @@ fn start(path: &Path, epoch: u32) -> Operator {
     };
     let push_metrics = Arc::new(PushMetrics::default());
     let peers = Arc::new(Peers::default());
+    let texts = crate::translate::SharedInterner::default();
     let core = Core {
         index: Index::new(),
         messages: received,
         leadership: led,
-        fleet: Fleet::new(Arc::new(Plain), settings, push_metrics, peers, shims),
+        fleet: Fleet::new(Arc::new(Plain), settings, push_metrics, peers, texts, shims),
         outbox: Arc::new(outbox),
         health: Arc::clone(&health),
         metrics: metrics.clone(),

@@ -3,13 +3,14 @@
 //! Owns what is kept of a state while it comes: figures of one policy after the other, with texts that repeat shared, a fifth
 //! of what the state is. Judges nothing.
 
+use crate::translate::{SharedInterner, lock};
 use baton_api::{PolicyState, State};
-use baton_index::{Figures, Interner, PolicyFigures};
+use baton_index::{Figures, PolicyFigures};
 use baton_push::push::{Reading, States};
 use jiff::Timestamp;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// Figures that came and were not taken yet: of each dataplane the newest.
@@ -18,17 +19,20 @@ pub struct Inbox(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Names of policies and backends, which repeat with each state.
-    interner: Mutex<Interner>,
+    /// Names of policies and backends, which repeat with each state and are those of objects.
+    texts: SharedInterner,
     figures: Mutex<HashMap<String, Figures>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whoever panicked there left whole texts and whole figures behind.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Inbox {
+    /// Empty, with texts of these.
+    pub fn new(texts: SharedInterner) -> Self {
+        Self(Arc::new(Shared {
+            texts,
+            figures: Mutex::default(),
+        }))
+    }
+
     /// Takes out what a dataplane counts, if something came.
     pub fn take(&self, target: &str) -> Option<Figures> {
         lock(&self.0.figures).remove(target)
@@ -61,7 +65,7 @@ struct Under {
 
 impl Reading for Under {
     fn policy(&mut self, policy: PolicyState) {
-        let mut interner = lock(&self.inbox.0.interner);
+        let mut interner = lock(&self.inbox.0.texts);
         let figures = PolicyFigures::from_state(&policy, self.at, &mut interner);
         self.policies.push(figures);
     }

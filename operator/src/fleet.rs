@@ -3,37 +3,26 @@
 //! Owns the way from the index's classes to the pusher and from the pusher's reports back to the index. A term of
 //! leadership has one pusher, which ends with it.
 
+mod term;
+
 use crate::{
-    asking::{ASKED_CLASS, Asking, Found, Where},
-    figures::Inbox,
+    asking::{ASKED_CLASS, Found, Where},
     peers::Peers,
-    words,
+    translate::SharedInterner,
 };
-use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Report as Progress, Text, Wants};
-use baton_push::{
-    UnixSeconds,
-    keys::{Peer, PeerKind},
-    push::{
-        Connect, Epoch, Metrics as PushMetrics, Outcome, PolicySet, Pusher, Report, Settings,
-        Target, TargetKind, Version,
-    },
+use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Text, Wants};
+use baton_push::push::{
+    Connect, Epoch, Metrics as PushMetrics, PolicySet, Report, Settings, Target, TargetKind,
 };
-use jiff::Timestamp;
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
-use tokio::sync::mpsc;
-use tracing::{error, info, warn};
-
-/// Failures in a row after which a dataplane counts as unreachable: one lost request is no news to the owners of all
-/// policies.
-pub const UNREACHABLE_AFTER: u32 = 3;
-/// Versions of a class whose revision is remembered: a dataplane that is further behind than that acknowledges what is newer
-/// soon, or nothing.
-const LIMIT_REVISIONS: usize = 1_024;
+use term::Term;
+pub use term::UNREACHABLE_AFTER;
+use tracing::error;
 
 /// Which Pods are host-shims and where they listen.
 #[derive(Clone, Debug)]
@@ -52,6 +41,8 @@ pub struct Fleet {
     settings: Settings,
     push_metrics: Arc<PushMetrics>,
     peers: Arc<Peers>,
+    /// Names in dataplanes' states, which are those of objects.
+    texts: SharedInterner,
     shim_pods: ShimPods,
     classes: BTreeMap<Text, Class>,
     shims: BTreeMap<Key, ShimPod>,
@@ -87,29 +78,6 @@ struct ShimPod {
     address: IpAddr,
 }
 
-/// One term of leadership.
-struct Term {
-    pusher: Pusher,
-    peers: Arc<Peers>,
-    reports: mpsc::Receiver<Report>,
-    /// Which revision each version of a class holds.
-    revisions: BTreeMap<Text, VecDeque<(Version, u64)>>,
-    dataplanes: BTreeMap<String, Known>,
-    shims: BTreeMap<String, Text>,
-    /// What dataplanes count.
-    inbox: Inbox,
-    /// Who is asked before anything is pushed.
-    asking: Asking,
-}
-
-/// How far a dataplane is.
-struct Known {
-    place: Where,
-    progress: Arc<Progress>,
-    /// It can be read from, and takes no push.
-    takes_no_push: bool,
-}
-
 impl Fleet {
     /// Nobody yet.
     pub fn new(
@@ -117,6 +85,7 @@ impl Fleet {
         settings: Settings,
         push_metrics: Arc<PushMetrics>,
         peers: Arc<Peers>,
+        texts: SharedInterner,
         shim_pods: ShimPods,
     ) -> Self {
         Self {
@@ -124,6 +93,7 @@ impl Fleet {
             settings,
             push_metrics,
             peers,
+            texts,
             shim_pods,
             classes: BTreeMap::new(),
             shims: BTreeMap::new(),
@@ -281,33 +251,22 @@ impl Fleet {
         if let Some(term) = self.term.take() {
             // Dropping the pusher ends its requests at once.
             self.peers.ask(None);
-            for known in term.dataplanes.into_values() {
-                changes.push(Change::Report(known.place.pod.clone(), None));
-                changes.push(Change::Figures(known.place.pod, None));
+            let (dataplanes, nodes) = term.ended();
+            for pod in dataplanes {
+                changes.push(Change::Report(pod.clone(), None));
+                changes.push(Change::Figures(pod, None));
             }
-            let nodes: BTreeSet<Text> = term.shims.into_values().collect();
             changes.extend(nodes.into_iter().map(|node| Change::Shim(node, None)));
         }
         if let Some(epoch) = epoch {
-            let inbox = Inbox::default();
-            let (pusher, reports) = Pusher::new(
-                self.settings.clone(),
+            self.term = Some(Term::new(
                 Epoch(epoch),
-                Arc::clone(&self.connect),
-                Arc::new(inbox.clone()),
-                Arc::clone(&self.push_metrics),
-                fastrand::Rng::new(),
-            );
-            self.term = Some(Term {
-                pusher,
-                peers: Arc::clone(&self.peers),
-                reports,
-                revisions: BTreeMap::new(),
-                dataplanes: BTreeMap::new(),
-                shims: BTreeMap::new(),
-                inbox,
-                asking: Asking::new(Arc::clone(&self.connect), self.settings.clone()),
-            });
+                &self.connect,
+                &self.settings,
+                &self.push_metrics,
+                &self.peers,
+                &self.texts,
+            ));
             self.moved = true;
             for class in self.classes.values_mut() {
                 class.changed = true;
@@ -318,13 +277,9 @@ impl Fleet {
 
     /// Waits for the next; for ever while another process leads.
     pub async fn news(&mut self) -> News {
-        let Some(term) = &mut self.term else {
-            return std::future::pending().await;
-        };
-        tokio::select! {
-            // The pusher holds the other end.
-            Some(report) = term.reports.recv() => News::Report(report),
-            found = term.asking.found() => News::Found(found),
+        match &mut self.term {
+            Some(term) => term.news().await,
+            None => std::future::pending().await,
         }
     }
 
@@ -352,166 +307,6 @@ impl Fleet {
         if let Some(term) = self.term.take() {
             term.pusher.shutdown(patience).await;
         }
-    }
-}
-
-impl Term {
-    fn published(&mut self, class: &Text, version: Version, revision: u64) {
-        let revisions = self.revisions.entry(class.clone()).or_default();
-        match revisions.back_mut() {
-            // The same bytes as before.
-            Some(last) if last.0 == version => last.1 = revision,
-            _ => revisions.push_back((version, revision)),
-        }
-        if revisions.len() > LIMIT_REVISIONS {
-            revisions.pop_front();
-        }
-    }
-
-    /// The newest revision that a version of a class holds.
-    fn revision(&self, class: &Text, version: Version) -> Option<u64> {
-        let revisions = self.revisions.get(class)?;
-        let newest = revisions.iter().rev().find(|(v, _)| *v <= version);
-        newest.map(|(_, revision)| *revision)
-    }
-
-    fn follow(&mut self, dataplanes: BTreeMap<String, Where>, shims: BTreeMap<String, Text>) {
-        // A Pod of the same name elsewhere is another dataplane, of which nothing is known.
-        self.dataplanes
-            .retain(|name, known| dataplanes.get(name) == Some(&known.place));
-        for (name, place) in dataplanes {
-            self.dataplanes.entry(name).or_insert_with(|| Known {
-                place,
-                progress: Arc::default(),
-                takes_no_push: false,
-            });
-        }
-        self.inbox.retain(|name| self.dataplanes.contains_key(name));
-        self.shims = shims;
-        let dataplanes = self
-            .dataplanes
-            .keys()
-            .map(|name| (name.clone(), PeerKind::Dataplane));
-        let shims = self.shims.keys().map(|name| (name.clone(), PeerKind::Shim));
-        self.peers.ask(Some(&dataplanes.chain(shims).collect()));
-    }
-
-    /// What a report says of adoption keys.
-    fn keys(&self, target: &str, result: &Outcome) {
-        match result {
-            Outcome::State { state, .. } => self.peers.said(Peer::from_state(target, state)),
-            Outcome::Shim(state) => self.peers.said(Peer::from_shim(target, state)),
-            Outcome::Unreachable { failures, .. } if *failures >= UNREACHABLE_AFTER => {
-                let now = UnixSeconds(Timestamp::now().as_second());
-                self.peers.silent(target, now);
-            }
-            _ => {}
-        }
-    }
-
-    fn heard(&mut self, report: Report) -> Vec<Change> {
-        let target = &*report.target;
-        self.keys(target, &report.result);
-        if let Some(node) = self.shims.get(target) {
-            return words::shim(node.clone(), report.result)
-                .into_iter()
-                .collect();
-        }
-        let Some((pod, class)) = self
-            .dataplanes
-            .get(target)
-            .map(|known| (known.place.pod.clone(), known.place.class.clone()))
-        else {
-            // It left while the report waited.
-            return Vec::new();
-        };
-        let mut changes = Vec::new();
-        if let Some(known) = self.dataplanes.get_mut(target) {
-            match &report.result {
-                Outcome::Acknowledged { .. } | Outcome::Refused { .. } => {
-                    known.takes_no_push = false;
-                }
-                Outcome::Unreachable { pushing, .. } => known.takes_no_push = *pushing,
-                _ => {}
-            }
-        }
-        let progress = match &report.result {
-            Outcome::Acknowledged {
-                generation,
-                version,
-                pushed,
-                took,
-            } => {
-                if *pushed {
-                    info!(dataplane = %pod, generation, took_us = took.as_micros(), "snapshot in force");
-                }
-                let revision = self.revision(&class, *version);
-                self.progress(target, |progress| {
-                    progress.unreachable = None;
-                    progress.refused = None;
-                    progress.acknowledged = revision.max(progress.acknowledged);
-                })
-            }
-            Outcome::Refused { version, refusal } => {
-                let words = words::refusal(refusal);
-                warn!(dataplane = %pod, "this dataplane refuses its snapshot, what it had stays in force: {words}");
-                let revision = self.revision(&class, *version).unwrap_or_default();
-                self.progress(target, |progress| {
-                    progress.unreachable = None;
-                    progress.refused = Some((revision, words.into()));
-                })
-            }
-            Outcome::Overtaken { generation } => {
-                warn!(dataplane = %pod, generation, "a later leader's snapshot is in force there");
-                None
-            }
-            Outcome::Unreachable {
-                problem, failures, ..
-            } => {
-                if *failures == UNREACHABLE_AFTER {
-                    warn!(dataplane = %pod, problem, "this dataplane cannot be reached");
-                    changes.push(Change::Figures(pod.clone(), None));
-                }
-                let words: Option<Text> =
-                    (*failures >= UNREACHABLE_AFTER).then(|| problem.as_str().into());
-                self.progress(target, |progress| {
-                    // The words of the first failure stay: others would be no news.
-                    if words.is_none() || progress.unreachable.is_none() {
-                        progress.unreachable = words;
-                    }
-                })
-            }
-            Outcome::State { .. } => {
-                // None if the report before this one was told with newer ones.
-                let figures = self.inbox.take(target);
-                changes.extend(figures.map(|f| Change::Figures(pod.clone(), Some(Arc::new(f)))));
-                let reachable = !self.dataplanes.get(target).is_some_and(|k| k.takes_no_push);
-                self.progress(target, |progress| {
-                    if reachable {
-                        progress.unreachable = None;
-                    }
-                })
-            }
-            Outcome::Shim(_) => None,
-        };
-        changes.extend(progress.map(|progress| Change::Report(pod, Some(progress))));
-        changes
-    }
-
-    /// Changes what is known of a dataplane; gives it if it is not what it was.
-    fn progress(
-        &mut self,
-        target: &str,
-        change: impl FnOnce(&mut Progress),
-    ) -> Option<Arc<Progress>> {
-        let known = self.dataplanes.get_mut(target)?;
-        let mut progress = (*known.progress).clone();
-        change(&mut progress);
-        if progress == *known.progress {
-            return None;
-        }
-        known.progress = Arc::new(progress);
-        Some(Arc::clone(&known.progress))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The fleet with real pushers and a dataplane of a few lines: what is published, acknowledged, refused and forgotten.
 
 use super::{Fleet, ShimPods};
-use crate::peers::Peers;
+use crate::{peers::Peers, translate::SharedInterner};
 use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Pod, Text, Wants};
 use baton_push::push::{Metrics, Plain, Settings};
 use http_body_util::{BodyExt, Full};
@@ -97,6 +97,7 @@ fn fleet() -> Fleet {
         Settings::default(),
         Arc::new(Metrics::default()),
         Arc::new(Peers::default()),
+        SharedInterner::default(),
         shims,
     );
     fleet.ready();

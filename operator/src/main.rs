@@ -14,6 +14,7 @@ mod figures;
 mod fleet;
 mod health;
 mod http;
+mod install;
 mod kind;
 mod latest;
 mod leader;
@@ -26,6 +27,8 @@ mod objects;
 mod outbox;
 mod peers;
 mod push_metrics;
+#[cfg(all(test, feature = "otel"))]
+mod reference_tests;
 mod run;
 mod secrets;
 mod shutdown;
@@ -53,6 +56,8 @@ fn main() -> ExitCode {
         Ok(Command::Run(run)) => run::run(*run).map(|()| ExitCode::SUCCESS),
         Ok(Command::Check(files)) => check::run(&files),
         Ok(Command::Crds) => print_crds().map(|()| ExitCode::SUCCESS),
+        Ok(Command::Apply(settings)) => install::apply(&settings).map(|()| ExitCode::SUCCESS),
+        Ok(Command::Verify(settings)) => install::verify(&settings).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| complain(&error, 1))
 }

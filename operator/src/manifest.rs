@@ -23,6 +23,13 @@ pub struct Manifest {
     pub place: Place,
 }
 
+impl Manifest {
+    /// Whether it is all of its document, and no item of a List.
+    pub fn is_document(&self) -> bool {
+        self.place.prefix.is_empty()
+    }
+}
+
 /// Where an object stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {

@@ -143,6 +143,41 @@ impl Metrics {
         self.registry.register(Box::new(collector))
     }
 
+    /// One sample of each family that has labels, for the reference: a family without samples is not shown.
+    #[cfg(test)]
+    pub fn sample_all(&self, kinds: &[&str], conditions: &[&str], statuses: &[&str]) {
+        // Without `..`, so that a new figure cannot be forgotten here.
+        let Self {
+            registry: _,
+            changes,
+            folds: _,
+            fold_seconds: _,
+            queue_depth: _,
+            policies,
+            watch_errors,
+            watch_lists,
+            leader: _,
+            epoch: _,
+            writes,
+            writes_waiting,
+            refused,
+            panics: _,
+        } = self;
+        for kind in kinds {
+            for counters in [changes, watch_errors, watch_lists] {
+                counters.with_label_values(&[*kind]);
+            }
+        }
+        refused.with_label_values(&["file"]);
+        for condition in conditions {
+            for status in statuses {
+                policies.with_label_values(&[*condition, *status]);
+            }
+        }
+        writes.with_label_values(&["status", "written"]);
+        writes_waiting.with_label_values(&["status"]);
+    }
+
     /// All of them in the text format.
     pub fn text(&self) -> String {
         let mut text = Vec::new();

@@ -190,11 +190,19 @@ fn parts(
     let (leadership, led) = watch::channel(Leadership::Standby);
     let connect: Arc<Connector> = Arc::clone(&connector);
     let peers = Arc::new(Peers::default());
+    let translator = Arc::new(Translator::new());
     let core = Core {
         index: Index::new(),
         messages: received,
         leadership: led,
-        fleet: Fleet::new(connect, settings, push_metrics, Arc::clone(&peers), shims),
+        fleet: Fleet::new(
+            connect,
+            settings,
+            push_metrics,
+            Arc::clone(&peers),
+            translator.texts(),
+            shims,
+        ),
         outbox: Arc::clone(&outbox),
         health: Arc::clone(&health),
         metrics: metrics.clone(),
@@ -203,7 +211,7 @@ fn parts(
     };
     let sink = Sink {
         messages,
-        translator: Arc::new(Translator::new()),
+        translator,
         ledger: Arc::clone(&ledger),
         health: Arc::clone(&health),
         metrics: metrics.clone(),
@@ -277,7 +285,7 @@ async fn directory(
 }
 
 async fn cluster(parts: Parts, settings: &Kubernetes, mut ended: Shutdown) -> anyhow::Result<()> {
-    let client = client(settings).await?;
+    let client = client(settings.kubeconfig.as_deref()).await?;
     let store = Store::kubernetes(client.clone(), &settings.namespace, &settings.identity);
     let keeper = parts.keeper(store);
     let led = parts.leadership.subscribe();
@@ -325,8 +333,12 @@ async fn cluster(parts: Parts, settings: &Kubernetes, mut ended: Shutdown) -> an
     Ok(())
 }
 
-async fn client(settings: &Kubernetes) -> anyhow::Result<Client> {
-    let mut config = match &settings.kubeconfig {
+/// A client of the API server that the usual places name, or this kubeconfig.
+///
+/// # Errors
+/// None is named, or the kubeconfig makes no sense.
+pub async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
+    let mut config = match kubeconfig {
         Some(file) => {
             let read = Kubeconfig::read_from(file);
             let read = read.with_context(|| format!("--kubeconfig {}", file.display()))?;

@@ -61,3 +61,19 @@ topologySpreadConstraints:
 annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{/* What Pod Security `restricted` asks of a Pod that needs nothing of its node. */}}
+{{- define "baton.restrictedPod" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  seccompProfile: { type: RuntimeDefault }
+{{- end }}
+
+{{- define "baton.restrictedContainer" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: { drop: [ALL] }
+{{- end }}

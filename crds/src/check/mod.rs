@@ -89,6 +89,14 @@ impl Checker {
         report
     }
 
+    /// Whether nothing is wrong with an object, as [`Checker::check`] would find: for whoever has read it already.
+    #[must_use]
+    pub fn is_good(&self, object: &Value) -> bool {
+        let mut found = Found::default();
+        self.object(object, "", 0, &mut found);
+        found.problems.is_empty()
+    }
+
     fn document(&self, part: &split::Part<'_>, file: &Path, report: &mut Report) {
         let options = serde_saphyr::options! { with_snippet: false };
         let value: Value = match serde_saphyr::from_str_with_options(part.text, options) {

@@ -218,6 +218,7 @@ fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
         "--timeout=60s",
     ])?;
     programmed(&site, "4")?;
+    println!("{}", site.helm("test", &[])?);
     let baton = site.field(NAMESPACE, "service/baton", ".spec.clusterIP")?;
     let plain = site.field(SHOP, "service/web", ".spec.clusterIP")?;
     println!(

@@ -78,6 +78,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "baton-tls",
         ],
     ),
+    (
+        "kubectl-baton",
+        &["baton-api", "baton-crds", "baton-apiserver"],
+    ),
     ("baton-kubernetes", &[]),
     ("baton-apiserver", &["baton-kubernetes"]),
     ("baton-images", &[]),

@@ -222,6 +222,11 @@ impl Engine {
                 self.lose(now, id, Lost::NotKept, out);
                 Frame::Absorb
             }
+            State::Orphan if self.flows[id].server_acked != self.flows[id].server_next => {
+                // It lacks bytes of the response: a clean end would be a lie, and the dead owner's kernel may still repeat them.
+                self.flows[id].bits.set(Bits::CLIENT_FIN, true);
+                Frame::Absorb
+            }
             State::Gone => Frame::Absorb,
             _ => self.step(now, id, Event::ClientFin, out),
         }

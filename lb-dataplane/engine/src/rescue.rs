@@ -301,15 +301,18 @@ impl Engine {
         // An orphan's last move was its owner's end.
         let waited_ms = u64::from(now.ms32().wrapping_sub(flow.moved_ms));
         let request = flow.bits.has(Bits::KEPT_WHOLE);
-        if !request && flow.client_acked != flow.client_next {
-            if flow.bits.has(Bits::CLIENT_FIN) && flow.client_acked.add(1) == flow.client_next {
-                // Nothing but the client's close is unanswered.
-                let _ = self.step(now, id, Event::ClientFin, out);
-                return;
-            }
+        let has_all = flow.server_acked == flow.server_next;
+        let closes =
+            flow.bits.has(Bits::CLIENT_FIN) && flow.client_acked.add(1) == flow.client_next;
+        if !request && closes && has_all {
+            // Nothing but the client's close is unanswered.
+            let _ = self.step(now, id, Event::ClientFin, out);
+            return;
+        }
+        if !request && !closes && flow.client_acked != flow.client_next {
             return self.lose(now, id, Lost::NotKept, out);
         }
-        if flow.server_acked != flow.server_next {
+        if !has_all {
             if waited_ms >= UNACKED_MS {
                 return self.lose(now, id, Lost::ResponseUnacknowledged, out);
             }

@@ -57,6 +57,8 @@ pub struct Scenario {
     pub smol: Vec<Option<SmolSpec>>,
     /// Sockets of a dataplane that was here before: in which pod, towards which port of ours, at which number.
     pub stale: Vec<(usize, u16, u32)>,
+    /// Pods whose adopters mark the last segments of a process that exits.
+    pub exit_marks: Vec<bool>,
 }
 
 struct Draw {
@@ -112,6 +114,7 @@ impl Scenario {
             ports,
             smol: smol(seed, &mut client_specs),
             stale: stale(seed, pods, ports),
+            exit_marks: exit_marks(seed, pods),
             pods: (0..pods).map(|_| server(&mut d)).collect(),
             clients: client_specs,
             client_links: (0..clients)
@@ -163,6 +166,13 @@ fn stale(seed: u64, pods: usize, ports: u16) -> Vec<(usize, u16, u32)> {
         }
     }
     stale
+}
+
+/// All pods, none, or some: adopters of different age.
+fn exit_marks(seed: u64, pods: usize) -> Vec<bool> {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0xe817_3a4c);
+    let share = [0, 50, 100][rng.usize(..3)];
+    (0..pods).map(|_| rng.u32(..100) < share).collect()
 }
 
 /// The backend of a pod, as a snapshot has it.

@@ -2,7 +2,7 @@
 //!
 //! Owns their names: `<what>_<unit>[_total]` behind the prefix. Labels are fixed words, policies and backends.
 
-use super::families::Families;
+use super::{families::Families, meanings};
 use crate::{commands::Report, diagnosis};
 use baton_api::{BackendState, DrainState, PolicyState};
 
@@ -12,7 +12,7 @@ pub fn worker(out: &mut Families, report: &Report) {
         let label = label.map(|(name, value)| [(name, value)]);
         out.counter(
             name,
-            "A counter of the packet worker.",
+            meanings::of(name),
             label.as_ref().map_or(&[], |l| l.as_slice()),
             *value,
         );

@@ -10,7 +10,10 @@ mod families;
 mod figures;
 #[cfg(test)]
 mod figures_tests;
+mod meanings;
 pub mod metrics;
+#[cfg(test)]
+mod reference_tests;
 pub mod reply;
 mod routes;
 pub mod serve;

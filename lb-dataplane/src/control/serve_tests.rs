@@ -33,7 +33,7 @@ async fn open(lab: &Lab, door: Door) -> SocketAddr {
     address
 }
 
-fn dataplane(authority: &Authority) -> Arc<Server> {
+pub(super) fn dataplane(authority: &Authority) -> Arc<Server> {
     let material = authority.material(&authority.pair(Name::Dataplane));
     Arc::new(Server::new(Name::Dataplane, Name::Operator, material).expect("a server"))
 }

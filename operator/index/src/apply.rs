@@ -57,7 +57,7 @@ impl Index {
                 }
                 let mut record = PolicyRecord::new(Arc::new(stand_in(&key)));
                 record.stands_in = true;
-                self.policies.insert(key.clone(), record);
+                self.policies.insert(key.clone(), Box::new(record));
             }
             self.holdings.found(class, policy);
             self.dirty.examine.insert(key);
@@ -88,7 +88,7 @@ impl Index {
             }
         }
         let record = self.policies.entry(key.clone());
-        let record = record.or_insert_with(|| PolicyRecord::new(Arc::clone(&policy)));
+        let record = record.or_insert_with(|| Box::new(PolicyRecord::new(Arc::clone(&policy))));
         record.policy = policy;
         record.stands_in = false;
         // What of it is served, and which Service it follows then, is found out by the next fold.

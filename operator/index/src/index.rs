@@ -23,7 +23,8 @@ use std::{
 #[derive(Debug)]
 pub struct Index {
     pub(crate) world: World,
-    pub(crate) policies: BTreeMap<Key, PolicyRecord>,
+    /// In boxes: a tree's nodes are half empty, and a record takes 600 bytes.
+    pub(crate) policies: BTreeMap<Key, Box<PolicyRecord>>,
     pub(crate) classes: BTreeMap<Text, ClassRecord>,
     /// The class of each dataplane pod.
     pub(crate) class_of: BTreeMap<Key, Text>,

@@ -23,8 +23,70 @@ pub(crate) struct ServiceRecord {
 #[derive(Debug, Default)]
 pub(crate) struct PodRecord {
     pub pod: Option<Arc<Pod>>,
-    /// Services whose slices name it, and how often. Mostly one, so a list is smallest.
-    services: Vec<(Text, u32)>,
+    services: References,
+}
+
+/// Services whose slices name a Pod, and how often. Mostly one, which takes no memory of its own then.
+#[derive(Debug, Default)]
+enum References {
+    #[default]
+    None,
+    One(Text, u32),
+    /// Two at least, or what is left of them. In a box, so that the others need no room for a list.
+    #[expect(clippy::box_collection, reason = "50,000 Pods have no list")]
+    Many(Box<Vec<(Text, u32)>>),
+}
+
+impl References {
+    fn add(&mut self, service: &Text) {
+        match self {
+            Self::None => *self = Self::One(service.clone(), 1),
+            Self::One(one, count) if one == service => *count += 1,
+            Self::One(one, count) => {
+                let all = vec![(one.clone(), *count), (service.clone(), 1)];
+                *self = Self::Many(Box::new(all));
+            }
+            Self::Many(all) => match all.iter_mut().find(|(one, _)| one == service) {
+                Some((_, count)) => *count += 1,
+                None => all.push((service.clone(), 1)),
+            },
+        }
+    }
+
+    fn remove(&mut self, service: &Text) {
+        match self {
+            Self::None => {}
+            Self::One(one, count) => {
+                if one == service {
+                    *count -= 1;
+                    if *count == 0 {
+                        *self = Self::None;
+                    }
+                }
+            }
+            Self::Many(all) => {
+                for (one, count) in all.iter_mut() {
+                    *count -= u32::from(one == service);
+                }
+                all.retain(|(_, count)| *count > 0);
+                if all.is_empty() {
+                    *self = Self::None;
+                }
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    fn names(&self) -> Vec<&Text> {
+        match self {
+            Self::None => Vec::new(),
+            Self::One(one, _) => vec![one],
+            Self::Many(all) => all.iter().map(|(one, _)| one).collect(),
+        }
+    }
 }
 
 /// A Node, or what refers to one that is not known.
@@ -130,18 +192,9 @@ impl World {
                 let key = Key::new(service.namespace.clone(), pod.clone());
                 if on {
                     let record = self.pods.entry(key).or_default();
-                    match record.services.iter_mut().find(|(s, _)| *s == service.name) {
-                        Some((_, count)) => *count += 1,
-                        None => {
-                            record.services.reserve_exact(1);
-                            record.services.push((service.name.clone(), 1));
-                        }
-                    }
+                    record.services.add(&service.name);
                 } else if let Some(record) = self.pods.get_mut(&key) {
-                    for (name, count) in &mut record.services {
-                        *count -= u32::from(*name == service.name);
-                    }
-                    record.services.retain(|(_, count)| *count > 0);
+                    record.services.remove(&service.name);
                     if record.pod.is_none() && record.services.is_empty() {
                         self.pods.remove(&key);
                     }
@@ -183,10 +236,10 @@ impl World {
 
     /// The Services whose endpoints name a Pod.
     pub fn services_of_pod(&self, key: &Key) -> Vec<Key> {
-        let services = self.pods.get(key).map(|record| record.services.iter());
-        let names = services.into_iter().flatten();
+        let names = self.pods.get(key).map(|record| record.services.names());
+        let names = names.into_iter().flatten();
         names
-            .map(|(name, _)| Key::new(key.namespace.clone(), name.clone()))
+            .map(|name| Key::new(key.namespace.clone(), name.clone()))
             .collect()
     }
 
@@ -252,5 +305,53 @@ impl World {
             && self.nodes.is_empty()
             && self.slices.is_empty()
             && self.shims == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::References;
+    use crate::Text;
+
+    #[test]
+    fn references_count_each_service_by_itself() {
+        let [a, b]: [Text; 2] = ["a".into(), "b".into()];
+        let names = |r: &References| {
+            r.names()
+                .iter()
+                .map(ToString::to_string)
+                .collect::<String>()
+        };
+        let mut references = References::default();
+        assert!(references.is_empty());
+        references.remove(&a);
+        for (service, on, expected) in [
+            (&a, true, "a"),
+            (&a, true, "a"),
+            (&b, false, "a"),
+            (&b, true, "ab"),
+            (&b, true, "ab"),
+            (&a, false, "ab"),
+            (&a, false, "b"),
+            (&a, true, "ba"),
+            (&b, false, "ba"),
+            (&b, false, "a"),
+            (&a, false, ""),
+            (&b, true, "b"),
+            (&b, false, ""),
+        ] {
+            if on {
+                references.add(service);
+            } else {
+                references.remove(service);
+            }
+            assert_eq!(names(&references), expected);
+            assert_eq!(references.is_empty(), expected.is_empty());
+        }
+        assert_eq!(
+            size_of::<References>(),
+            24,
+            "as large as one, in 50,000 records"
+        );
     }
 }

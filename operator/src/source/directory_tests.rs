@@ -14,10 +14,10 @@ use std::{
 use tokio::sync::mpsc::Receiver;
 
 /// A directory, removed on drop.
-struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let path =
             std::env::temp_dir().join(format!("baton-manifests-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -25,11 +25,11 @@ impl Folder {
         Self(path)
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub fn write(&self, name: &str, text: &str) {
         fs::write(self.0.join(name), text).expect("written");
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -86,22 +86,22 @@ spec:
 async fn only_what_changed_is_told_again() {
     let folder = Folder::new("changes");
     let (sink, mut received) = sink();
-    let mut directory = Directory::new(folder.path().to_owned()).expect("rules");
+    let mut directory = Directory::new(folder.path().to_owned(), sink.clone()).expect("rules");
     folder.write("a.yaml", &(pod("a", "10.0.0.1") + &pod("b", "10.0.0.2")));
     folder.write("b.yml", POLICY);
     folder.write(".hidden.yaml", &pod("hidden", "10.0.0.9"));
     folder.write("notes.txt", "no manifest");
-    directory.tell(&sink).await.expect("heard");
+    directory.tell().await.expect("heard");
     let all = [
         "+LoadBalancerPolicy shop/web",
         "+Pod default/a",
         "+Pod default/b",
     ];
     assert_eq!(told(&mut received), all);
-    directory.tell(&sink).await.expect("heard");
+    directory.tell().await.expect("heard");
     assert!(told(&mut received).is_empty());
     folder.write("a.yaml", &(pod("a", "10.0.0.1") + &pod("b", "10.0.0.3")));
-    directory.tell(&sink).await.expect("heard");
+    directory.tell().await.expect("heard");
     assert_eq!(told(&mut received), ["+Pod default/b"]);
     // An object that moves to another file is the same object.
     folder.write("a.yaml", &pod("a", "10.0.0.1"));
@@ -109,11 +109,11 @@ async fn only_what_changed_is_told_again() {
         "c.json",
         r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"status":{"podIP":"10.0.0.3"}}"#,
     );
-    directory.tell(&sink).await.expect("heard");
+    directory.tell().await.expect("heard");
     assert!(told(&mut received).is_empty());
     fs::remove_file(folder.path().join("c.json")).expect("removed");
     fs::remove_file(folder.path().join("b.yml")).expect("removed");
-    directory.tell(&sink).await.expect("heard");
+    directory.tell().await.expect("heard");
     assert_eq!(
         told(&mut received),
         ["-LoadBalancerPolicy shop/web", "-Pod default/b"]
@@ -126,10 +126,10 @@ async fn a_bad_files_last_good_content_stays() {
     let (sink, mut received) = sink();
     let refused = sink.metrics.refused.clone();
     let refused = || refused.with_label_values(&["file"]).get();
-    let mut directory = Directory::new(folder.path().to_owned()).expect("rules");
+    let mut directory = Directory::new(folder.path().to_owned(), sink.clone()).expect("rules");
     folder.write("a.yaml", &pod("a", "10.0.0.1"));
     folder.write("web.yaml", POLICY);
-    directory.tell(&sink).await.expect("heard");
+    directory.tell().await.expect("heard");
     assert_eq!((told(&mut received).len(), refused()), (2, 0));
     for bad in [
         "a: [".to_owned(),
@@ -140,16 +140,16 @@ async fn a_bad_files_last_good_content_stays() {
         pod("x", "10.0.0.1").replace("podIP: 10.0.0.1", "podIP: [1]"),
     ] {
         folder.write("web.yaml", &bad);
-        directory.tell(&sink).await.expect("heard");
+        directory.tell().await.expect("heard");
         assert!(told(&mut received).is_empty(), "{bad}");
         assert_eq!(refused(), 1, "{bad}");
     }
     // Other files go on meanwhile.
     folder.write("a.yaml", &pod("a", "10.0.0.2"));
-    directory.tell(&sink).await.expect("heard");
+    directory.tell().await.expect("heard");
     assert_eq!(told(&mut received), ["+Pod default/a"]);
     folder.write("web.yaml", &POLICY.replace("port: 80", "port: 81"));
-    directory.tell(&sink).await.expect("heard");
+    directory.tell().await.expect("heard");
     assert_eq!(told(&mut received), ["+LoadBalancerPolicy shop/web"]);
     assert_eq!(refused(), 0);
 }
@@ -158,13 +158,13 @@ async fn a_bad_files_last_good_content_stays() {
 async fn it_is_whole_when_each_file_was_good_once() {
     let folder = Folder::new("whole");
     let (sink, _received) = sink();
-    let mut directory = Directory::new(folder.path().to_owned()).expect("rules");
+    let mut directory = Directory::new(folder.path().to_owned(), sink.clone()).expect("rules");
     assert_eq!(directory.known(), Known::Nothing);
     folder.write("a.yaml", &pod("a", "10.0.0.1"));
     folder.write("b.yaml", "a: [");
     for (text, whole) in [("a: [", false), (POLICY, true), ("a: [", true)] {
         folder.write("b.yaml", text);
-        directory.tell(&sink).await.expect("heard");
+        directory.tell().await.expect("heard");
         assert_eq!(directory.known() == Known::All, whole, "{text}");
     }
 }
@@ -173,16 +173,16 @@ async fn it_is_whole_when_each_file_was_good_once() {
 async fn of_two_objects_with_one_name_the_first_files_counts() {
     let folder = Folder::new("twice");
     let (sink, mut received) = sink();
-    let mut directory = Directory::new(folder.path().to_owned()).expect("rules");
+    let mut directory = Directory::new(folder.path().to_owned(), sink.clone()).expect("rules");
     folder.write("b.yaml", &pod("a", "10.0.0.2"));
-    directory.tell(&sink).await.expect("heard");
+    directory.tell().await.expect("heard");
     assert_eq!(told(&mut received), ["+Pod default/a"]);
     folder.write("a.yaml", &pod("a", "10.0.0.1"));
-    directory.tell(&sink).await.expect("heard");
+    directory.tell().await.expect("heard");
     assert_eq!(told(&mut received), ["+Pod default/a"]);
     assert_eq!(sink.metrics.refused.with_label_values(&["file"]).get(), 1);
     fs::remove_file(folder.path().join("a.yaml")).expect("removed");
-    directory.tell(&sink).await.expect("heard");
+    directory.tell().await.expect("heard");
     assert_eq!(told(&mut received), ["+Pod default/a"]);
 }
 
@@ -193,11 +193,11 @@ async fn what_is_known_stays_while_the_directory_is_away() {
     let inside = folder.path().join("manifests");
     fs::create_dir(&inside).expect("made");
     fs::write(inside.join("a.yaml"), pod("a", "10.0.0.1")).expect("written");
-    let mut directory = Directory::new(inside.clone()).expect("rules");
-    directory.tell(&sink).await.expect("heard");
+    let mut directory = Directory::new(inside.clone(), sink.clone()).expect("rules");
+    directory.tell().await.expect("heard");
     assert_eq!(told(&mut received).len(), 1);
     fs::rename(&inside, folder.path().join("elsewhere")).expect("renamed");
-    directory.tell(&sink).await.expect("heard");
+    directory.tell().await.expect("heard");
     assert!(told(&mut received).is_empty());
 }
 

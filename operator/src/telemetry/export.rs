@@ -135,6 +135,16 @@ struct Task {
     warned: Option<Instant>,
 }
 
+/// What became of spans.
+///
+/// # Errors
+/// The name is none: a bug.
+pub fn figures() -> prometheus::Result<IntCounterVec> {
+    let help = "Spans for a collector, by what became of them.";
+    let opts = Opts::new(format!("{PREFIX}spans_total"), help);
+    IntCounterVec::new(opts, &["result"])
+}
+
 /// What takes spans out of the process's own, and the export, which does nothing before it begins.
 ///
 /// # Errors
@@ -146,13 +156,7 @@ pub fn layer<S>(
 where
     S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
 {
-    let figures = IntCounterVec::new(
-        Opts::new(
-            format!("{PREFIX}spans_total"),
-            "Spans for a collector, by what became of them.",
-        ),
-        &["result"],
-    )?;
+    let figures = figures()?;
     let resource = resource(identity);
     let mut exporter = SpanExporter::builder()
         .with_http()

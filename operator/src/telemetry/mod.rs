@@ -13,6 +13,8 @@ mod http;
 #[cfg(all(test, feature = "otel"))]
 pub mod tests;
 
+#[cfg(all(test, feature = "otel"))]
+pub use export::figures;
 #[cfg(feature = "otel")]
 pub use export::{Endpoint, Export};
 

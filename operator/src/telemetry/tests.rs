@@ -28,7 +28,7 @@ use std::{
     collections::BTreeMap,
     convert::Infallible,
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex},
     time::Duration,
 };
 use tokio::{
@@ -36,7 +36,11 @@ use tokio::{
     sync::{oneshot, watch},
     time::{Instant, sleep},
 };
-use tracing::{subscriber::DefaultGuard, trace_span};
+use tracing::{
+    Dispatch,
+    subscriber::{DefaultGuard, NoSubscriber},
+    trace_span,
+};
 use tracing_subscriber::layer::SubscriberExt;
 
 /// What a collector was sent.
@@ -122,8 +126,14 @@ pub fn attributes(all: &[KeyValue]) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// A subscriber of nobody's, which lives as long as the process. While there is but one, tracing takes it for everybody's and asks
+/// the thread that comes to a span first whether anybody wants such spans, once for all threads: another test's, which has no
+/// subscriber, says no. With two it asks all subscribers.
+static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
+
 /// An export of this thread's spans.
 pub fn export(address: SocketAddr) -> (Export, DefaultGuard) {
+    LazyLock::force(&ANOTHER);
     let endpoint = Endpoint::new(&format!("http://{address}/")).expect("good");
     let (layer, mut export) = layer(&endpoint, "me").expect("made");
     let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
@@ -224,4 +234,20 @@ async fn the_queue_is_bounded_and_the_end_has_a_deadline() {
     export.end().await;
     assert!(begun.elapsed() <= END_LIMIT + Duration::from_secs(1));
     assert_eq!(count(&figures, "exported"), 0);
+}
+
+/// What kept spans of a test from being exported when another test came to the same line first.
+#[tokio::test]
+async fn a_span_that_another_thread_comes_to_first_is_exported() {
+    fn one() {
+        drop(trace_span!(target: SPANS, "met elsewhere first"));
+    }
+    let collector = Collector::default();
+    let (export, _guard) = export(collector.start().await);
+    std::thread::spawn(one).join().expect("ended");
+    one();
+    export.end().await;
+    let spans = collector.spans();
+    let found = spans.iter().filter(|s| s.name == "met elsewhere first");
+    assert_eq!(found.count(), 1);
 }

@@ -74,10 +74,13 @@ impl Translator {
                 node: endpoint.node_name.as_deref().map(|name| self.text(name)),
             })
         });
+        let mut endpoints: Vec<SliceEndpoint> = endpoints.collect();
+        // Grown in steps, it may have room for twice as many.
+        endpoints.shrink_to_fit();
         let slice = Slice {
             service: self.text(service),
             ports,
-            endpoints: endpoints.collect(),
+            endpoints,
         };
         Change::Slice(key, Some(Arc::new(slice)))
     }

@@ -12,11 +12,28 @@ mod policy_tests;
 use crate::kind::Kind;
 use baton_index::{Change, Interner, Key, Refusal, Text};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
-/// Translates, and keeps texts that repeat once.
+/// Translates, and keeps once what repeats: texts, and what policies say besides names and backends.
 #[derive(Debug, Default)]
-pub struct Translator(Mutex<Interner>);
+pub struct Translator {
+    texts: SharedInterner,
+    templates: Mutex<VecDeque<Arc<baton_api::Policy>>>,
+}
+
+/// Texts of objects and of dataplanes' states are the same.
+pub type SharedInterner = Arc<Mutex<Interner>>;
+
+/// Templates that are remembered: in one cluster most policies say the same, or one of a few things.
+const LIMIT_TEMPLATES: usize = 16;
+
+/// Takes the lock of what holds only whole values, whoever panicked with it.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Translator {
     /// Keeps nothing yet.
@@ -25,17 +42,38 @@ impl Translator {
     }
 
     fn interner(&self) -> MutexGuard<'_, Interner> {
-        // Whoever panicked here left whole texts behind.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.texts)
+    }
+
+    /// Where its texts are kept.
+    pub fn texts(&self) -> SharedInterner {
+        Arc::clone(&self.texts)
+    }
+
+    /// The kept copy of a template.
+    fn template(&self, template: baton_api::Policy) -> Arc<baton_api::Policy> {
+        let mut kept = lock(&self.templates);
+        if let Some(same) = kept.iter().find(|kept| ***kept == template) {
+            return Arc::clone(same);
+        }
+        let template = Arc::new(template);
+        kept.truncate(LIMIT_TEMPLATES - 1);
+        kept.push_front(Arc::clone(&template));
+        template
     }
 
     /// The key of an object; a cluster-scoped one has no namespace.
     pub fn key(&self, meta: &ObjectMeta) -> Key {
-        let mut interner = self.interner();
-        Key::new(
-            interner.text(meta.namespace.as_deref().unwrap_or_default()),
-            interner.text(meta.name.as_deref().unwrap_or_default()),
+        self.named(
+            meta.namespace.as_deref().unwrap_or_default(),
+            meta.name.as_deref().unwrap_or_default(),
         )
+    }
+
+    /// The key of this name in this namespace.
+    pub fn named(&self, namespace: &str, name: &str) -> Key {
+        let mut interner = self.interner();
+        Key::new(interner.text(namespace), interner.text(name))
     }
 
     fn text(&self, text: &str) -> Text {

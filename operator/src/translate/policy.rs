@@ -86,7 +86,7 @@ impl Translator {
                 crd::TargetKind::Service => self.text(&spec.target_ref.name),
             },
             listeners,
-            template: Ok(Arc::new(template(spec)?)),
+            template: Ok(self.template(template(spec)?)),
             weights: spec.weights.as_ref().map(|w| self.weights(w)).transpose()?,
             classes,
             deletion_cost: spec.pod_deletion_cost == crd::PodDeletionCost::Enabled,

@@ -5,6 +5,7 @@ use baton_api as api;
 use baton_index::{Change, Listener, Policy, PortRef, Refusal, WeightSource, Weights};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 fn meta() -> ObjectMeta {
     serde_json::from_value(json!({
@@ -349,6 +350,25 @@ fn what_an_older_crd_let_through_is_refused_with_its_field() {
         let got = translate(&spec).template.expect_err("no spec");
         assert!(got.field.starts_with("spec"), "{got:?}");
     }
+}
+
+#[test]
+fn equal_templates_are_kept_once_and_only_a_few() {
+    let translator = Translator::new();
+    let template = |spec: &Value| match translator.policy(&meta(), spec) {
+        Change::Policy(_, Some(policy)) => policy.template.clone().expect("good"),
+        other => panic!("{other:?}"),
+    };
+    let first = template(&smallest());
+    let mut other = smallest();
+    other["targetRef"]["name"] = json!("another");
+    assert!(Arc::ptr_eq(&first, &template(&other)));
+    for seconds in 1..100 {
+        other["responseTimeout"] = json!(format!("{seconds}s"));
+        assert!(!Arc::ptr_eq(&first, &template(&other)));
+    }
+    assert!(!Arc::ptr_eq(&first, &template(&smallest())), "forgotten");
+    assert_eq!(first, template(&smallest()));
 }
 
 /// What dataplanes have of such a policy stays in force, and its endpoints are followed if it can be told whose they are.

@@ -516,6 +516,39 @@ fn a_response_that_is_never_acknowledged_ends_in_a_reset() {
     assert_eq!(w.engine.lost(Lost::ResponseUnacknowledged), 1);
 }
 
+/// Found by the simulator (seed 46970789075758): it was told a clean end behind bytes that it never got.
+#[test]
+fn a_client_that_closes_without_all_of_a_dead_pods_response_is_told_the_truth() {
+    for repeated in [false, true] {
+        let mut w = World::new(2);
+        let mut c = w.open(1);
+        w.stays(&mut c, GET);
+        w.responds(&mut c, OK);
+        let response = Conn {
+            server: c.server.wrapping_sub(OK.len() as u32),
+            ..c.clone()
+        };
+        w.dies(c.pod, End::Fin, &[c.clone()]);
+        let fin = w.client_wire(&response, FIN_ACK, &[]);
+        assert!(w.inject(&fin.build()).is_empty());
+        w.assert_state(&c, "Orphan");
+        if repeated {
+            // The dead pod's kernel still has it.
+            let wire = w.pod_wire(&response, PSH_ACK, OK);
+            assert_eq!(one(w.inject(&wire.build())).to, Dest::Client);
+            let sent = w.inject(&w.client_wire(&c, FIN_ACK, &[]).build());
+            let end = one(World::to_client(&sent).into_iter().cloned().collect());
+            assert!(end.is(FIN_ACK), "{end:?}");
+            assert_eq!(w.engine.lost(Lost::ResponseUnacknowledged), 0);
+        } else {
+            let sent = w.run_ms(3_200);
+            let end = one(World::to_client(&sent).into_iter().cloned().collect());
+            assert!(end.is(RST_ACK), "{end:?}");
+            assert_eq!(w.engine.lost(Lost::ResponseUnacknowledged), 1);
+        }
+    }
+}
+
 #[test]
 fn a_dead_pods_late_segments_are_fenced() {
     let mut w = World::new(2);

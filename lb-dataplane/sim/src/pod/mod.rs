@@ -8,7 +8,7 @@ pub mod process;
 
 use crate::clock::Time;
 use crate::talk::{Language, Request};
-use baton_packet::{Mac, SeqNumber};
+use baton_packet::{Decoded, Mac, SeqNumber, decode, put_exit_mark};
 use kernel::Kernel;
 use process::{Process, ProcessSpec};
 use std::net::SocketAddr;
@@ -55,6 +55,8 @@ pub struct Pod {
     pub kernel: Kernel,
     /// Its server, dead or alive.
     pub process: Process,
+    /// Whether its adopter marks the last segments of a process that exits.
+    pub marks_exits: bool,
 }
 
 impl Pod {
@@ -73,6 +75,7 @@ impl Pod {
         Self {
             kernel,
             process: Process::new(index, spec, language, seed ^ 0x5eed),
+            marks_exits: false,
         }
     }
 
@@ -102,8 +105,12 @@ impl Pod {
     /// `kill -9` of the process: Linux closes its sockets in its name.
     pub fn crash(&mut self, now: Time, out: &mut Vec<Vec<u8>>) {
         if self.process.die() {
+            let from = out.len();
             self.kernel.close_listener(now, out);
             self.kernel.forsake_all(now, out);
+            if self.marks_exits {
+                out[from..].iter_mut().for_each(|frame| mark(frame));
+            }
         }
     }
 
@@ -117,5 +124,12 @@ impl Pod {
             self.process.start(now);
             self.kernel.listen();
         }
+    }
+}
+
+/// As the adopter's program at egress does while the process is in `do_exit`.
+fn mark(frame: &mut [u8]) {
+    if let Ok(Decoded::Tcp(segment)) = decode(frame) {
+        put_exit_mark(frame, &segment);
     }
 }

@@ -89,7 +89,7 @@ impl World {
         let why = if call.counted > 0 {
             call.counted -= 1;
             Some(Explanation::Counted)
-        } else if own && rst && self.untold > 0 && self.flow_of(id).is_none() {
+        } else if own && self.untold > 0 && self.is_told_late(id, rst) {
             self.untold -= 1;
             Some(Explanation::Counted)
         } else if conn.client_aborted
@@ -125,6 +125,15 @@ impl World {
                     self.scenario.policy.protocol, self.scenario.policy.on_backend_failure
                 ));
             }
+        }
+    }
+
+    /// Whether a flow may be told only now of an end that was counted before: there was no frame for its reset, or for the
+    /// FIN of one that was closed.
+    fn is_told_late(&self, id: u32, rst: bool) -> bool {
+        match self.flow_of(id) {
+            None => rst,
+            Some(flow) => !rst && flow.state == "Parted",
         }
     }
 

@@ -208,7 +208,9 @@ impl World {
             .map(|(i, spec)| {
                 let macs = (address::pod_mac(i), address::OUR_MAC);
                 let at = address::pod(v6, i);
-                Pod::new(i as u32, at, macs, spec.clone(), language, rng.u64(..))
+                let mut pod = Pod::new(i as u32, at, macs, spec.clone(), language, rng.u64(..));
+                pod.marks_exits = scenario.exit_marks[i];
+                pod
             })
             .collect();
         let clients = scenario

@@ -1,12 +1,15 @@
-//! What a class of dataplanes shall serve, written as JSON once.
+//! What a class of dataplanes shall serve, as the bytes that go to them.
 //!
-//! Owns the bytes of snapshots but for their generation. A policy that did not change is not written again, and its bytes are
-//! shared by all dataplanes and all versions that have it.
+//! Owns the bytes of snapshots but for their generation. They are written when they are sent or compared, which takes 3 us for
+//! a policy of ten backends; kept, those of 5,000 such policies would take 8 MB. What is kept of them is their number and a
+//! digest, by which one version is told from another.
 
 use baton_api::Policy;
 use hyper::body::Bytes;
 use std::{
     collections::BTreeMap,
+    hash::{DefaultHasher, Hasher},
+    io,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -37,9 +40,45 @@ pub struct Rendered {
 
 #[derive(Clone, Debug)]
 struct Written {
-    name: Arc<str>,
     policy: Arc<Policy>,
-    json: Bytes,
+    bytes: u64,
+    /// Of its bytes.
+    digest: u64,
+}
+
+impl Written {
+    /// Writes it once, and keeps how long that was and what it came to.
+    fn new(policy: &Arc<Policy>) -> serde_json::Result<Self> {
+        /// Counts and digests what is written.
+        struct Measure(u64, DefaultHasher);
+        impl io::Write for Measure {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 += bytes.len() as u64;
+                self.1.write(bytes);
+                Ok(bytes.len())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut measure = Measure(0, DefaultHasher::new());
+        serde_json::to_writer(&mut measure, &**policy)?;
+        Ok(Self {
+            policy: Arc::clone(policy),
+            bytes: measure.0,
+            digest: measure.1.finish(),
+        })
+    }
+
+    fn name(&self) -> &str {
+        &self.policy.name
+    }
+
+    fn json(&self) -> Bytes {
+        // It was written before, and has not changed.
+        serde_json::to_vec(&*self.policy).unwrap_or_default().into()
+    }
 }
 
 impl Contents {
@@ -53,34 +92,22 @@ impl Contents {
         let mut policies = Vec::with_capacity(set.len());
         let mut differs = false;
         for (name, policy) in set.iter() {
-            while old.next_if(|o| *o.name < **name).is_some() {
+            while old.next_if(|o| o.name() < name.as_str()).is_some() {
                 differs = true;
             }
-            match old.next_if(|o| *o.name == **name) {
-                Some(known) if Arc::ptr_eq(&known.policy, policy) => policies.push(known.clone()),
+            let known = old.next_if(|o| o.name() == name);
+            policies.push(match known {
+                Some(known) if Arc::ptr_eq(&known.policy, policy) => known.clone(),
                 Some(known) => {
-                    let json = written(policy)?;
-                    let same = *json == *known.json;
-                    differs |= !same;
-                    policies.push(Written {
-                        name: Arc::clone(&known.name),
-                        policy: Arc::clone(policy),
-                        json: if same {
-                            known.json.clone()
-                        } else {
-                            json.into()
-                        },
-                    });
+                    let written = Written::new(policy)?;
+                    differs |= (written.bytes, written.digest) != (known.bytes, known.digest);
+                    written
                 }
                 None => {
                     differs = true;
-                    policies.push(Written {
-                        name: name.as_str().into(),
-                        policy: Arc::clone(policy),
-                        json: written(policy)?.into(),
-                    });
+                    Written::new(policy)?
                 }
-            }
+            });
         }
         differs |= old.next().is_some();
         let (version, published) = match &self.newest {
@@ -91,7 +118,7 @@ impl Contents {
         let commas = policies.len().saturating_sub(1) as u64;
         let rendered = Arc::new(Rendered {
             version,
-            body_bytes: policies.iter().map(|p| p.json.len() as u64).sum::<u64>() + commas,
+            body_bytes: policies.iter().map(|p| p.bytes).sum::<u64>() + commas,
             policies,
             published,
         });
@@ -104,13 +131,6 @@ impl Contents {
     pub fn newest(&self) -> Option<&Arc<Rendered>> {
         self.newest.as_ref()
     }
-}
-
-/// Takes no more memory than it needs: there are thousands, and they stay.
-fn written(policy: &Policy) -> serde_json::Result<Vec<u8>> {
-    let mut json = serde_json::to_vec(policy)?;
-    json.shrink_to_fit();
-    Ok(json)
 }
 
 /// How a snapshot begins, with the generation behind it.
@@ -135,7 +155,7 @@ impl Rendered {
     /// The name of the policy at this place of the snapshot.
     #[must_use]
     pub fn policy_name(&self, index: usize) -> Option<&str> {
-        self.policies.get(index).map(|p| &*p.name)
+        self.policies.get(index).map(Written::name)
     }
 
     /// How many policies it holds.
@@ -185,7 +205,7 @@ impl Iterator for Pieces {
         Some(if at == last {
             Bytes::from_static(TAIL.as_bytes())
         } else if at.is_multiple_of(2) {
-            policies[at / 2].json.clone()
+            policies[at / 2].json()
         } else {
             Bytes::from_static(b",")
         })
@@ -246,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_new_exactly_if_a_byte_differs_and_old_bytes_are_shared() {
+    fn a_version_is_new_exactly_if_a_byte_differs() {
         let (a, b, c) = (policy("a", &[1]), policy("b", &[1]), policy("c", &[1]));
         let (b_again, b_other) = (policy("b", &[1]), policy("b", &[2]));
         let mut contents = Contents::default();
@@ -267,18 +287,10 @@ mod tests {
             (vec![&a, &c], 10),
             (vec![&a], 11),
         ] {
-            let before = contents.newest().cloned();
             let rendered = contents.update(&set(&policies), now).expect("written");
             assert_eq!(rendered.version(), Version(version));
-            for written in &rendered.policies {
-                let old = before.iter().flat_map(|r| &r.policies);
-                let same = old
-                    .filter(|o| o.name == written.name)
-                    .find(|o| o.json == written.json);
-                if let Some(same) = same {
-                    assert_eq!(same.json.as_ptr(), written.json.as_ptr(), "written again");
-                }
-            }
+            let bytes = text(&rendered, version).len() as u64;
+            assert_eq!(bytes, rendered.len(version), "as long as it says");
         }
     }
 }

@@ -7,121 +7,14 @@
 //! - What the dataplane holds is read before the first push, after each failure, conflict and restart. Equal content is not pushed.
 //! - A push has a generation above everything that was seen there or tried, in our epoch or, if that is behind, in the one seen.
 //! - Content of a later epoch than ours is somebody else's until [`Settings::overtaken_wait`] has passed.
+//! - A state that cannot be read is asked for less and less often, also of a dataplane that answers everything else.
 //! - Refused content is offered again only if it changes, the dataplane starts again, or after [`Settings::refused_retry`].
+
+mod types;
 
 use super::{Epoch, Refusal, Settings, Version, generation_after};
 use std::{sync::Arc, time::Duration};
-
-/// What can be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Request {
-    /// `GET /v1/snapshot`, compared with the newest content.
-    Read,
-    /// `PUT /v1/snapshot`.
-    Put {
-        /// Its number.
-        generation: u64,
-        /// Its content.
-        version: Version,
-    },
-    /// `GET /v1/state`.
-    Poll,
-}
-
-/// How a request ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// To [`Request::Read`].
-    Holds {
-        /// Of what is in force; 0 if nothing is.
-        generation: u64,
-        /// The version of ours that is equal to it.
-        version: Option<Version>,
-    },
-    /// To [`Request::Put`]: in force.
-    Accepted,
-    /// To [`Request::Put`]: a newer generation is in force.
-    Conflict,
-    /// To [`Request::Put`]: the content is wrong.
-    Refused(Refusal),
-    /// To [`Request::Poll`].
-    State {
-        /// Of what is in force.
-        generation: u64,
-        /// Since its start.
-        uptime_seconds: u64,
-        /// How long the answer took.
-        took: Duration,
-    },
-    /// To [`Request::Poll`]: not asked, there was no room for the answer.
-    NoRoom,
-    /// None, or one that makes no sense. Whether a push arrived is not known.
-    Failed(String),
-}
-
-/// What happens to a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// This is the newest content; none if the class has none.
-    Wanted(Option<Version>),
-    /// Our epoch has grown.
-    Epoch(Epoch),
-    /// Something changed that makes a new try worth while.
-    Nudge,
-    /// Time has passed.
-    Tick,
-    /// The request under way ended.
-    Answer(Answer),
-}
-
-/// What is worth telling.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
-    /// See [`super::Outcome::Acknowledged`].
-    Acknowledged {
-        /// Under which number.
-        generation: u64,
-        /// Which content.
-        version: Version,
-        /// False if the dataplane had it before.
-        pushed: bool,
-    },
-    /// See [`super::Outcome::Refused`].
-    Refused {
-        /// Which content.
-        version: Version,
-        /// Why.
-        refusal: Refusal,
-    },
-    /// See [`super::Outcome::Overtaken`].
-    Overtaken {
-        /// Of the other content.
-        generation: u64,
-    },
-    /// See [`super::Outcome::Unreachable`].
-    Unreachable {
-        /// What went wrong.
-        problem: String,
-        /// In a row.
-        failures: u32,
-        /// It was a push, or a push before it had no answer either.
-        pushing: bool,
-        /// When it is tried again.
-        next_try: Duration,
-    },
-    /// The target started again since it was last seen.
-    Restarted,
-}
-
-/// What follows from an event.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[must_use]
-pub struct Next {
-    /// In order.
-    pub news: Vec<News>,
-    /// To be asked now; it is under way until its [`Event::Answer`].
-    pub ask: Option<Request>,
-}
+pub use types::{Answer, Event, News, Next, Request};
 
 /// What is known to be in force there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +44,8 @@ pub struct Session {
     tried: u64,
     asked: Option<Request>,
     failures: u32,
+    /// Looks at the state in a row without an answer, whatever else has one.
+    polls_failed: u32,
     /// The last push had no answer, whatever else has one.
     put_failed: bool,
     /// In a row.
@@ -191,6 +86,7 @@ impl Session {
             tried: 0,
             asked: None,
             failures: 0,
+            polls_failed: 0,
             put_failed: false,
             conflicts: 0,
             failed_at: now,
@@ -280,6 +176,9 @@ impl Session {
             (asked, Answer::Failed(problem)) => {
                 self.put_failed |= matches!(asked, Request::Put { .. });
                 self.failed(now, problem, news);
+                if asked == Request::Poll {
+                    self.poll_failed(now);
+                }
             }
             (
                 Request::Read,
@@ -333,6 +232,7 @@ impl Session {
                 },
             ) => {
                 self.heard();
+                self.polls_failed = 0;
                 let share = took * self.settings.poll_share.saturating_sub(1);
                 self.poll_at = now + self.jittered_poll().max(share);
                 self.seen(generation, uptime_seconds, news);
@@ -340,7 +240,12 @@ impl Session {
             (Request::Poll, Answer::NoRoom) => {
                 self.poll_at = now + self.jittered_poll() / 4;
             }
-            (_, other) => self.failed(now, misfit(&other), news),
+            (asked, other) => {
+                self.failed(now, misfit(&other), news);
+                if asked == Request::Poll {
+                    self.poll_failed(now);
+                }
+            }
         }
     }
 
@@ -427,6 +332,14 @@ impl Session {
             pushing: self.put_failed,
             next_try: wait,
         });
+    }
+
+    /// It is read from again soon, and if that goes well that is the end of it; but who has no state to tell is not asked for
+    /// it at that pace.
+    fn poll_failed(&mut self, now: Duration) {
+        self.polls_failed = self.polls_failed.saturating_add(1);
+        let wait = self.backoff(self.polls_failed);
+        self.poll_at = self.poll_at.max(now + wait);
     }
 
     /// Doubles with each failure in a row up to the cap; between half and all of that, so that many do not come back together.

@@ -22,9 +22,9 @@ use tokio::{
 };
 use tracing::{Instrument as _, Span, debug, field::Empty, trace_span};
 
-/// Bytes of states that all tasks read at one time, so that many large dataplanes do not take the operator's memory together.
-/// One state may be larger: it is read alone.
-pub(super) const STATE_BUDGET_BYTES: usize = 16 << 20;
+/// Bytes of states that all tasks read at one time, so that many large dataplanes do not take the operator's memory together:
+/// two to four of the largest, each of which is read within some 50 ms every 2 s. One state may be larger: it is read alone.
+pub(super) const STATE_BUDGET_BYTES: usize = 4 << 20;
 /// Unit of the budget. Also what a state takes at least.
 const STATE_UNIT_BYTES: usize = 16 << 10;
 

@@ -258,6 +258,65 @@ fn after_a_failure_it_waits_longer_each_time_and_reads_first() {
     assert!(bench.sleep().0 <= settings.backoff_min);
 }
 
+/// Something that is not a whole dataplane, or one that is older: `/v1/snapshot` is there, `/v1/state` is not.
+#[test]
+fn who_has_no_state_to_tell_is_asked_less_and_less_often() {
+    let mut bench = Bench::synced();
+    let begin = bench.now;
+    let (mut reads, mut polls) = (0_u32, vec![begin]);
+    let mut next = bench.answer(Answer::Failed("404 Not Found".to_owned()));
+    while bench.now - begin < Duration::from_secs(60) {
+        next = match next.ask {
+            None => bench.sleep().1,
+            Some(Request::Read) => {
+                reads += 1;
+                let next = bench.holds(BASE + 1, Some(1));
+                assert_eq!(next.news, [acknowledged(BASE + 1, 1, false)]);
+                assert!(bench.session.is_in_sync());
+                next
+            }
+            Some(Request::Poll) => {
+                polls.push(bench.now);
+                let next = bench.answer(Answer::Failed("404 Not Found".to_owned()));
+                // It can be reached: this is no failure after another.
+                assert!(
+                    matches!(&next.news[..], [News::Unreachable { failures: 1, .. }]),
+                    "{next:?}"
+                );
+                next
+            }
+            Some(Request::Put { .. }) => panic!("it has what it shall have"),
+        };
+    }
+    let settings = settings();
+    for (i, pair) in polls.windows(2).enumerate() {
+        let whole = (settings.backoff_min * 2_u32.pow(i as u32)).min(settings.backoff_max);
+        let wait = pair[1] - pair[0];
+        assert!((whole / 2..=whole).contains(&wait), "wait {i}: {wait:?}");
+    }
+    // 100 ms, doubled seven times, comes to more than 10 s, and each look is followed by one read.
+    assert!((10..=24).contains(&polls.len()), "{}", polls.len());
+    assert!(reads.abs_diff(u32::try_from(polls.len()).expect("few")) <= 1);
+    // Content goes there at once all the same.
+    while bench.session.is_busy() || !bench.session.is_in_sync() {
+        next = match next.ask {
+            Some(Request::Read) => bench.holds(BASE + 1, Some(1)),
+            Some(Request::Poll) => bench.answer(Answer::Failed("404 Not Found".to_owned())),
+            _ => bench.sleep().1,
+        };
+    }
+    assert_eq!(bench.want(2).ask, put(BASE + 2, 2));
+    // One good look, and the pace is the usual one.
+    let mut next = bench.answer(Answer::Accepted);
+    while next.ask != Some(Request::Poll) {
+        next = bench.sleep().1;
+    }
+    assert_eq!(bench.state(BASE + 2, 60).ask, None);
+    let (slept, next) = bench.sleep();
+    assert_eq!(next.ask, Some(Request::Poll));
+    assert!((1_800..=2_200).contains(&slept.as_millis()), "{slept:?}");
+}
+
 #[test]
 fn a_nudge_ends_a_wait_but_not_the_shortest() {
     let mut bench = bench();

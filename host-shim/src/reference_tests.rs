@@ -1,0 +1,37 @@
+//! The shim's part of `docs/generated/metrics.md`, from what it really exports. `BATON_GENERATE=1` writes it anew.
+
+use crate::{metrics, view::State};
+use baton_adopter::Outcome;
+use baton_tidy::metrics::Component;
+use baton_tls::{Name, Server};
+
+#[test]
+fn metric_reference_is_what_the_shim_exports() {
+    let state = State {
+        version: "0",
+        kernel: String::new(),
+        uptime_seconds: 0,
+        unable: None,
+        key_epochs: Vec::new(),
+        signing_epoch: None,
+        config_reloads: 0,
+        config_refusals: 0,
+        attach_failures: 0,
+        discovered: None,
+        adoption_segments: Outcome::ALL.iter().map(|o| (o.name(), 0)).collect(),
+        pods: Vec::new(),
+    };
+    let authority = crate::certificates::Authority::new();
+    let material = authority.material(&authority.pair(Name::Shim));
+    let tls = Server::new(Name::Shim, Name::Operator, material).expect("a server");
+    let component = Component {
+        name: "host-shim",
+        prefix: "baton_shim_",
+        place: "http://POD:9911/metrics of each host-shim",
+        open: &["version", "kernel"],
+        open_of: &[],
+        meanings: &[],
+    };
+    let text = metrics::text(&state, Some(&tls)).expect("text");
+    component.keep(std::str::from_utf8(&text).expect("UTF-8"));
+}

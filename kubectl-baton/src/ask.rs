@@ -1,0 +1,456 @@
+//! Finds Baton's Pods and asks each dataplane, by running its own program inside of it.
+//!
+//! Owns which Pods are meant, what is run and how its answer is read. Judges nothing.
+
+use crate::{
+    cluster::{Cluster, Kind, PodName, Ran},
+    facts::{Pod, typed},
+    failure::Failure,
+};
+use baton_api::{FlowView, PolicyState, State};
+use baton_crds::BatonDataplane;
+use futures_util::stream::{self, StreamExt as _};
+use k8s_openapi::api::core::v1::Pod as CorePod;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::{collections::BTreeSet, net::SocketAddr};
+
+/// Dataplanes that are asked at one time: each is a connection through the API server.
+const ASKED_AT_ONCE: usize = 8;
+/// The program in a dataplane's container, and the container's name in the chart.
+const PROGRAM: &str = "lb-dataplane";
+/// The label of all that the chart makes.
+pub const CHART: &str = "app.kubernetes.io/name=baton";
+
+/// The label of one part of the chart.
+pub fn part(component: &str) -> String {
+    format!("{CHART},app.kubernetes.io/component={component}")
+}
+
+/// What `status -o json` of a dataplane says: its state, and what is wrong in words.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The figures.
+    #[serde(flatten)]
+    pub state: State,
+    /// Which of the key epochs signs.
+    #[serde(
+        default,
+        rename = "signingEpoch",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub signing_epoch: Option<u8>,
+    /// Why it does not work as it should; empty if it does.
+    #[serde(default)]
+    pub problems: Vec<String>,
+}
+
+/// What `drain -o json` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ordered {
+    /// Backends that are meant.
+    pub backends: usize,
+    /// How many of them the snapshot drains, which no command takes back.
+    #[serde(default)]
+    pub by_snapshot: usize,
+}
+
+/// A dataplane's Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dataplane {
+    /// Its class; none if it was found by the chart's labels only.
+    pub class: Option<String>,
+    /// The Pod.
+    pub pod: Pod,
+}
+
+/// What was found in the cluster.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fleet {
+    /// The definitions are there.
+    pub installed: bool,
+    /// All classes.
+    pub classes: Vec<BatonDataplane>,
+    /// Their dataplanes, by name.
+    pub dataplanes: Vec<Dataplane>,
+    /// What could not be read.
+    pub unread: Vec<String>,
+}
+
+/// What one dataplane said, or why it said nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked<T> {
+    /// Which.
+    pub dataplane: Dataplane,
+    /// What.
+    pub said: Result<T, String>,
+}
+
+impl<T> Asked<T> {
+    /// The Pod's name.
+    pub fn name(&self) -> &str {
+        &self.dataplane.pod.name.name
+    }
+}
+
+/// The Pods with these labels.
+pub async fn pods(
+    cluster: &impl Cluster,
+    namespace: Option<&str>,
+    labels: &str,
+    unread: &mut Vec<String>,
+) -> Result<Vec<Pod>, Failure> {
+    let listed = cluster.list(Kind::Pods, namespace, Some(labels)).await?;
+    let pods: Vec<CorePod> = typed(&listed.items, unread);
+    Ok(pods.into_iter().map(Pod::from).collect())
+}
+
+/// All classes and their dataplanes. Where classes may not be read or there are none, the chart's labels are looked for.
+pub async fn fleet(cluster: &impl Cluster) -> Result<Fleet, Failure> {
+    let mut fleet = Fleet {
+        installed: true,
+        ..Fleet::default()
+    };
+    match cluster.list(Kind::Classes, None, None).await {
+        Ok(listed) => fleet.classes = typed(&listed.items, &mut fleet.unread),
+        Err(Failure::Missing(_)) => {
+            fleet.installed = false;
+            return Ok(fleet);
+        }
+        Err(failure @ Failure::Forbidden(_)) => fleet.unread.push(failure.to_string()),
+        Err(failure) => return Err(failure),
+    }
+    let mut found = BTreeSet::new();
+    for class in &fleet.classes {
+        let selector = &class.spec.selector.match_labels;
+        let labels: Vec<String> = selector.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let name = class.metadata.name.clone();
+        let pods = pods(
+            cluster,
+            Some(&class.spec.namespace),
+            &labels.join(","),
+            &mut fleet.unread,
+        )
+        .await?;
+        for pod in pods {
+            if found.insert(pod.name.clone()) {
+                fleet.dataplanes.push(Dataplane {
+                    class: name.clone(),
+                    pod,
+                });
+            }
+        }
+    }
+    if fleet.classes.is_empty() {
+        let pods = pods(cluster, None, &part(PROGRAM), &mut fleet.unread).await?;
+        fleet
+            .dataplanes
+            .extend(pods.into_iter().map(|pod| Dataplane { class: None, pod }));
+    }
+    fleet.dataplanes.sort_by(|a, b| a.pod.name.cmp(&b.pod.name));
+    Ok(fleet)
+}
+
+/// Runs `words` in one dataplane. The inner error says why there is no answer; whether the answer is good is the exit code's.
+async fn run(
+    cluster: &impl Cluster,
+    dataplane: &Dataplane,
+    control: SocketAddr,
+    words: &[&str],
+) -> Result<Ran, String> {
+    let pod = &dataplane.pod;
+    if !pod.running {
+        let why = pod.why.as_deref().unwrap_or("it does not say why");
+        return Err(format!("its container does not run: {why}"));
+    }
+    let mut command: Vec<String> = [PROGRAM]
+        .iter()
+        .chain(words)
+        .map(|w| (*w).to_owned())
+        .collect();
+    command.extend(["-o", "json", "--control"].map(str::to_owned));
+    command.push(control.to_string());
+    let ran = cluster
+        .exec(&pod.name, pod.container(PROGRAM), &command)
+        .await;
+    ran.map_err(|failure| match failure {
+        Failure::Missing(_) => "its Pod is gone".to_owned(),
+        other => other.to_string(),
+    })
+}
+
+/// What it says of itself when it fails, without its name.
+fn complaint(ran: &Ran) -> String {
+    let text = ran.stderr.trim();
+    let text = text.strip_prefix("lb-dataplane: ").unwrap_or(text);
+    if text.is_empty() {
+        return format!("`{PROGRAM}` ended with {} and said nothing", ran.code);
+    }
+    text.to_owned()
+}
+
+/// Reads an answer. `status` answers with 1 if the dataplane does not work.
+fn read<T: DeserializeOwned>(ran: &Ran, good: &[i32]) -> Result<T, String> {
+    if !good.contains(&ran.code) {
+        return Err(complaint(ran));
+    }
+    serde_json::from_slice(&ran.stdout).map_err(|error| {
+        format!("its answer is none of this version's ({error}): is it of another version?")
+    })
+}
+
+async fn each<T, F>(dataplanes: &[Dataplane], ask: impl Fn(Dataplane) -> F) -> Vec<Asked<T>>
+where
+    F: Future<Output = (Dataplane, Result<T, String>)>,
+{
+    let asked = stream::iter(dataplanes.iter().cloned())
+        .map(ask)
+        .buffered(ASKED_AT_ONCE);
+    asked
+        .map(|(dataplane, said)| Asked { dataplane, said })
+        .collect()
+        .await
+}
+
+/// The states of dataplanes.
+pub async fn states(
+    cluster: &impl Cluster,
+    dataplanes: &[Dataplane],
+    control: SocketAddr,
+) -> Vec<Asked<Answer>> {
+    each(dataplanes, |dataplane| async move {
+        let ran = run(cluster, &dataplane, control, &["status"]).await;
+        let said = ran.and_then(|ran| read(&ran, &[0, 1]));
+        (dataplane, said)
+    })
+    .await
+}
+
+/// The policies of dataplanes with their backends.
+pub async fn policies(
+    cluster: &impl Cluster,
+    dataplanes: &[Dataplane],
+    control: SocketAddr,
+) -> Vec<Asked<Vec<PolicyState>>> {
+    each(dataplanes, |dataplane| async move {
+        let ran = run(cluster, &dataplane, control, &["backends"]).await;
+        let said = ran.and_then(|ran| read(&ran, &[0]));
+        (dataplane, said)
+    })
+    .await
+}
+
+/// The flows of dataplanes, at most `limit` of each.
+pub async fn flows(
+    cluster: &impl Cluster,
+    dataplanes: &[Dataplane],
+    control: SocketAddr,
+    backend: Option<&str>,
+    limit: u32,
+) -> Vec<Asked<Vec<FlowView>>> {
+    let limit = limit.to_string();
+    let limit = &limit;
+    each(dataplanes, |dataplane| async move {
+        let mut words = vec!["flows", "--limit", limit];
+        if let Some(backend) = backend {
+            words.extend(["--backend", backend]);
+        }
+        let ran = run(cluster, &dataplane, control, &words).await;
+        let said = ran.and_then(|ran| read(&ran, &[0]));
+        (dataplane, said)
+    })
+    .await
+}
+
+/// Why a drain was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It cannot be: there is no such backend there.
+    Finally(String),
+    /// It was not asked, or could not say.
+    Unanswered(String),
+}
+
+/// Has one dataplane drain a backend of one policy, or takes that back.
+pub async fn drain(
+    cluster: &impl Cluster,
+    dataplane: &Dataplane,
+    control: SocketAddr,
+    (policy, backend): (&str, &str),
+    undo: bool,
+) -> Result<Ordered, Refused> {
+    let mut words = vec!["drain", backend, "--policy", policy];
+    if undo {
+        words.push("--undo");
+    }
+    let ran = run(cluster, dataplane, control, &words)
+        .await
+        .map_err(Refused::Unanswered)?;
+    if ran.code == 1 {
+        return Err(Refused::Finally(complaint(&ran)));
+    }
+    read(&ran, &[0]).map_err(Refused::Unanswered)
+}
+
+/// The Pods that are asked, for messages.
+pub fn none_answers<T>(asked: &[Asked<T>]) -> Option<String> {
+    if asked.is_empty() {
+        return Some("there is no dataplane: `kubectl baton status` says why".to_owned());
+    }
+    let mut silent = asked
+        .iter()
+        .filter_map(|a| a.said.as_ref().err().map(|why| (a.name(), why)));
+    if asked.iter().any(|a| a.said.is_ok()) {
+        return None;
+    }
+    let (name, why) = silent.next()?;
+    Some(match silent.count() {
+        0 => format!("dataplane {name} does not answer: {why}"),
+        more => format!("no dataplane answers: {name}: {why} (and {more} more)"),
+    })
+}
+
+/// Those that said nothing, in words.
+pub fn silent<T>(asked: &[Asked<T>]) -> Vec<String> {
+    let silent = asked
+        .iter()
+        .filter_map(|a| a.said.as_ref().err().map(|why| (a.name(), why)));
+    silent
+        .map(|(name, why)| format!("dataplane {name} is left out: {why}"))
+        .collect()
+}
+
+/// A policy's name on dataplanes: `NAMESPACE/POLICY/LISTENER`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyName {
+    /// Empty if the dataplane has its policies from a file.
+    pub namespace: String,
+    /// The policy.
+    pub policy: String,
+    /// Empty as the namespace is.
+    pub listener: String,
+}
+
+impl PolicyName {
+    /// Reads the name that a dataplane tells.
+    pub fn parse(name: &str) -> Self {
+        let mut parts = name.splitn(3, '/').map(str::to_owned);
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(namespace), Some(policy), Some(listener)) => Self {
+                namespace,
+                policy,
+                listener,
+            },
+            _ => Self {
+                namespace: String::new(),
+                policy: name.to_owned(),
+                listener: String::new(),
+            },
+        }
+    }
+
+    /// Without the namespace.
+    pub fn short(&self) -> String {
+        if self.listener.is_empty() {
+            self.policy.clone()
+        } else {
+            format!("{}/{}", self.policy, self.listener)
+        }
+    }
+
+    /// Whether a user means it by `POLICY`, `POLICY/LISTENER` or `NAMESPACE/POLICY/LISTENER`, within a namespace if one is
+    /// given.
+    pub fn is(&self, wanted: Option<&str>, namespace: Option<&str>) -> bool {
+        let Some(wanted) = wanted else {
+            return self.is_in(namespace);
+        };
+        if wanted.matches('/').count() == 2 {
+            return wanted == format!("{}/{}", self.namespace, self.short());
+        }
+        self.is_in(namespace) && (wanted == self.policy || wanted == self.short())
+    }
+
+    /// Whether it is in this namespace; everything is in none.
+    pub fn is_in(&self, namespace: Option<&str>) -> bool {
+        self.namespace.is_empty() || namespace.is_none_or(|namespace| namespace == self.namespace)
+    }
+}
+
+impl std::fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if !self.namespace.is_empty() {
+            write!(f, "{}/", self.namespace)?;
+        }
+        f.write_str(&self.short())
+    }
+}
+
+/// A Pod's name as users write it: `POD`, in the namespace that is meant, or `NAMESPACE/POD`.
+pub fn pod_name(text: &str, namespace: &str) -> PodName {
+    let (namespace, name) = text.split_once('/').unwrap_or((namespace, text));
+    PodName {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_found_by_each_of_its_names() {
+        let name = PolicyName::parse("shop/web/http");
+        assert_eq!(
+            (name.to_string().as_str(), name.short().as_str()),
+            ("shop/web/http", "web/http")
+        );
+        for wanted in [None, Some("web"), Some("web/http")] {
+            assert!(
+                name.is(wanted, Some("shop")) && name.is(wanted, None),
+                "{wanted:?}"
+            );
+            assert!(!name.is(wanted, Some("other")), "{wanted:?}");
+        }
+        assert!(
+            name.is(Some("shop/web/http"), Some("other")),
+            "it says where"
+        );
+        assert!(!name.is(Some("web/https"), None) && !name.is(Some("shop/web"), None));
+        let file = PolicyName::parse("web");
+        assert!(file.is(Some("web"), Some("shop")) && file.to_string() == "web");
+    }
+
+    #[test]
+    fn a_dataplane_that_complains_is_quoted_and_one_of_another_version_is_told() {
+        let ran = |code, stdout: &str, stderr: &str| Ran {
+            code,
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+        };
+        let error = read::<Ordered>(
+            &ran(
+                2,
+                "",
+                "lb-dataplane: no dataplane answers at 127.0.0.1:9909",
+            ),
+            &[0],
+        );
+        assert_eq!(
+            error,
+            Err("no dataplane answers at 127.0.0.1:9909".to_owned())
+        );
+        let error = read::<Ordered>(&ran(0, r#"{"other": 1}"#, ""), &[0]).expect_err("odd");
+        assert!(error.contains("is it of another version?"), "{error}");
+        assert!(complaint(&ran(137, "", "")).contains("137"));
+        let good = read::<Ordered>(&ran(0, r#"{"backends": 1, "bySnapshot": 0}"#, ""), &[0]);
+        assert_eq!(
+            good,
+            Ok(Ordered {
+                backends: 1,
+                by_snapshot: 0
+            })
+        );
+    }
+}

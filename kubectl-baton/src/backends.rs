@@ -1,0 +1,312 @@
+//! `backends`: the Pods behind policies, their figures summed over the dataplanes. Pure.
+
+use crate::{
+    ask::{Answer, Asked, PolicyName},
+    facts::Places,
+    table::{Cell, Style, Table, Tone, count, line, micros, wrapped},
+};
+use baton_api::BackendState;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One backend of one listener.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Backend {
+    /// The listener.
+    #[serde(flatten)]
+    pub policy: PolicyName,
+    /// The Pod.
+    pub backend: String,
+    /// Where it listens.
+    pub endpoint: String,
+    /// Its node, if that may be seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// One word; where dataplanes differ, the worst.
+    pub state: String,
+    /// Sentences for what is not simply up, each with the dataplanes that say so.
+    pub reasons: Vec<String>,
+    /// Its share of new flows.
+    pub weight: u16,
+    /// Flows that it owns.
+    pub flows: u64,
+    /// Of these, the ones that can never move.
+    pub pinned: u64,
+    /// Requests without a response byte yet.
+    pub outstanding: u64,
+    /// Peak average of the time to the first byte, on the dataplane where it is highest.
+    pub first_byte_micros: u64,
+    /// Requests since the dataplanes started.
+    pub requests: u64,
+    /// Flows that came by migration.
+    pub moves_in: u64,
+    /// Flows that left by migration.
+    pub moves_out: u64,
+    /// Flows that died here and went on elsewhere.
+    pub rescued: u64,
+    /// Flows that wait for another owner.
+    pub stranded: u64,
+    /// Dataplanes that have it.
+    pub dataplanes: usize,
+}
+
+/// The word in front of the reason.
+fn health(backend: &BackendState) -> &str {
+    backend.health.split(':').next().unwrap_or_default()
+}
+
+/// One word for a backend, the reason that weighs most; as `lb-dataplane backends` says it.
+pub fn word(backend: &BackendState) -> &str {
+    if !matches!(health(backend), "up" | "") {
+        health(backend)
+    } else if backend.draining || backend.drain.is_some() {
+        "drains"
+    } else if backend.weight == 0 {
+        "weight 0"
+    } else if !backend.adoptable {
+        "no adopt"
+    } else if backend.health == "up: slow start" {
+        "slow start"
+    } else {
+        "up"
+    }
+}
+
+/// The larger, the worse.
+fn weight_of(word: &str) -> u8 {
+    match word {
+        "up" => 0,
+        "slow start" => 1,
+        "no adopt" => 2,
+        "weight 0" => 3,
+        "drains" => 4,
+        _ => 5,
+    }
+}
+
+fn reason(backend: &BackendState) -> Option<String> {
+    match word(backend) {
+        "up" | "slow start" => None,
+        "no adopt" => Some(format!("cannot adopt: {}", backend.adoptable_reason)),
+        "weight 0" => Some("has weight 0: it takes no new flows".to_owned()),
+        "drains" => {
+            let by = match &backend.drain {
+                Some(drain) if drain.by_command => "by command",
+                _ => "because its Pod ends",
+            };
+            let waiting = backend
+                .drain
+                .iter()
+                .flat_map(|drain| &drain.waiting)
+                .filter(|(_, flows)| **flows > 0);
+            let waiting: Vec<String> = waiting
+                .map(|(why, flows)| format!("{flows} {why}"))
+                .collect();
+            let left = count(backend.flows, "flow");
+            Some(match waiting.is_empty() {
+                true => format!("drains {by}: {left} left"),
+                false => format!("drains {by}: {left} left ({})", waiting.join(", ")),
+            })
+        }
+        _ => Some(format!("is {}", backend.health)),
+    }
+}
+
+/// The backends of the policies that are meant, by policy and name.
+pub fn backends(
+    answers: &[Asked<Answer>],
+    places: &Places,
+    wanted: impl Fn(&PolicyName) -> bool,
+) -> Vec<Backend> {
+    let nodes: BTreeMap<String, &String> = places
+        .iter()
+        .flat_map(|((namespace, _), at)| {
+            at.iter()
+                .map(move |(address, node)| (namespace, address, node))
+        })
+        .filter_map(|(namespace, address, node)| {
+            Some((format!("{namespace} {address}"), node.as_ref()?))
+        })
+        .collect();
+    let mut found: BTreeMap<(PolicyName, String, String), Backend> = BTreeMap::new();
+    let mut reasons: BTreeMap<(PolicyName, String, String), BTreeMap<String, BTreeSet<&str>>> =
+        BTreeMap::new();
+    for asked in answers {
+        let Ok(answer) = &asked.said else { continue };
+        for policy in &answer.state.policies {
+            let name = PolicyName::parse(&policy.name);
+            if !wanted(&name) {
+                continue;
+            }
+            for state in &policy.backends {
+                let endpoint = state.endpoint.to_string();
+                let key = (name.clone(), state.name.clone(), endpoint.clone());
+                let address = endpoint
+                    .parse::<std::net::SocketAddr>()
+                    .map(|at| at.ip().to_string());
+                let place = format!("{} {}", name.namespace, address.unwrap_or_default());
+                let entry = found.entry(key.clone()).or_insert_with(|| Backend {
+                    policy: name.clone(),
+                    backend: state.name.clone(),
+                    endpoint,
+                    node: nodes.get(&place).map(|node| (*node).clone()),
+                    state: word(state).to_owned(),
+                    reasons: Vec::new(),
+                    weight: state.weight,
+                    flows: 0,
+                    pinned: 0,
+                    outstanding: 0,
+                    first_byte_micros: 0,
+                    requests: 0,
+                    moves_in: 0,
+                    moves_out: 0,
+                    rescued: 0,
+                    stranded: 0,
+                    dataplanes: 0,
+                });
+                add(entry, state);
+                if let Some(reason) = reason(state) {
+                    reasons
+                        .entry(key)
+                        .or_default()
+                        .entry(reason)
+                        .or_default()
+                        .insert(asked.name());
+                }
+            }
+        }
+    }
+    for (key, reasons) in reasons {
+        let Some(backend) = found.get_mut(&key) else {
+            continue;
+        };
+        for (reason, names) in reasons {
+            let everywhere = names.len() == answers.iter().filter(|a| a.said.is_ok()).count();
+            let names: Vec<&str> = names.into_iter().collect();
+            backend.reasons.push(match everywhere {
+                true => reason,
+                false => format!("{reason} (says {})", names.join(", ")),
+            });
+        }
+    }
+    found.into_values().collect()
+}
+
+fn add(sum: &mut Backend, state: &BackendState) {
+    if weight_of(word(state)) > weight_of(&sum.state) {
+        sum.state = word(state).to_owned();
+    }
+    sum.flows += state.flows;
+    sum.pinned += state.pinned;
+    sum.outstanding += state.outstanding;
+    sum.first_byte_micros = sum.first_byte_micros.max(state.first_byte.0);
+    sum.requests += state.requests_total;
+    sum.moves_in += state.migrations_in_total;
+    sum.moves_out += state.migrations_out_total;
+    sum.rescued += state.rescued_total;
+    sum.stranded += state.stranded;
+    sum.dataplanes += 1;
+}
+
+/// The colour of a backend's word.
+pub fn tone(word: &str) -> Tone {
+    match weight_of(word) {
+        0 => Tone::Good,
+        1..=4 => Tone::Warn,
+        _ => Tone::Bad,
+    }
+}
+
+/// The table, and a sentence for each backend that is not simply up.
+pub fn render(backends: &[Backend], style: Style) -> String {
+    if backends.is_empty() {
+        return "No backends.\n".to_owned();
+    }
+    let mut text = String::new();
+    let several: BTreeSet<&PolicyName> = backends.iter().map(|b| &b.policy).collect();
+    for policy in several {
+        if !text.is_empty() {
+            line(&mut text, "");
+        }
+        line(&mut text, &format!("Policy {policy}"));
+        let mut headings = vec![
+            "BACKEND",
+            "ENDPOINT",
+            "STATE",
+            "#FLOWS",
+            "#OUTST.",
+            "#1ST BYTE",
+            "#IN",
+            "#OUT",
+        ];
+        if style.wide {
+            headings.extend([
+                "NODE",
+                "#WEIGHT",
+                "#PINNED",
+                "#REQUESTS",
+                "#RESCUED",
+                "#STRANDED",
+                "#DATAPLANES",
+            ]);
+        }
+        let mut table = Table::new(&headings);
+        let mine = || backends.iter().filter(|b| b.policy == *policy);
+        for backend in mine() {
+            table.row(row(backend, style));
+        }
+        text.push_str(&table.render(style));
+        for backend in mine() {
+            for reason in &backend.reasons {
+                wrapped(&mut text, "  ", &format!("{} {reason}", backend.backend));
+            }
+            let mut fates = Vec::new();
+            if backend.rescued > 0 {
+                fates.push(format!(
+                    "{} died here and went on elsewhere",
+                    count(backend.rescued, "flow")
+                ));
+            }
+            if backend.stranded > 0 {
+                fates.push(format!(
+                    "{} without an owner that adopts",
+                    count(backend.stranded, "flow")
+                ));
+            }
+            if !fates.is_empty() {
+                wrapped(
+                    &mut text,
+                    "  ",
+                    &format!("{}: {}", backend.backend, fates.join(", ")),
+                );
+            }
+        }
+    }
+    text
+}
+
+fn row(backend: &Backend, style: Style) -> Vec<Cell> {
+    let mut row = vec![
+        backend.backend.as_str().into(),
+        backend.endpoint.as_str().into(),
+        Cell::toned(backend.state.as_str(), tone(&backend.state)),
+        backend.flows.into(),
+        backend.outstanding.into(),
+        micros(backend.first_byte_micros).into(),
+        backend.moves_in.into(),
+        backend.moves_out.into(),
+    ];
+    if style.wide {
+        row.extend([
+            backend.node.as_deref().unwrap_or("-").into(),
+            u64::from(backend.weight).into(),
+            backend.pinned.into(),
+            backend.requests.into(),
+            backend.rescued.into(),
+            backend.stranded.into(),
+            (backend.dataplanes as u64).into(),
+        ]);
+    }
+    row
+}

@@ -1,0 +1,160 @@
+//! What the commands need of a cluster, and nothing more: the one seam between judging and I/O.
+//!
+//! Owns the kinds that may be read. Secrets are not among them, so no command can show one.
+
+use crate::failure::Failure;
+use serde_json::Value;
+
+/// The kinds that this program reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// `LoadBalancerPolicy`.
+    Policies,
+    /// `BatonDataplane`.
+    Classes,
+    /// `Service`.
+    Services,
+    /// `EndpointSlice`.
+    EndpointSlices,
+    /// `Pod`.
+    Pods,
+    /// `Node`.
+    Nodes,
+    /// `Deployment`, of Baton.
+    Deployments,
+    /// `DaemonSet`, of Baton.
+    DaemonSets,
+    /// `Event`, about what is Baton's.
+    Events,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Policies,
+        Self::Classes,
+        Self::Services,
+        Self::EndpointSlices,
+        Self::Pods,
+        Self::Nodes,
+        Self::Deployments,
+        Self::DaemonSets,
+        Self::Events,
+    ];
+
+    /// Group, version, kind and plural.
+    pub const fn names(self) -> (&'static str, &'static str, &'static str, &'static str) {
+        match self {
+            Self::Policies => (
+                baton_crds::GROUP,
+                baton_crds::VERSION,
+                "LoadBalancerPolicy",
+                "loadbalancerpolicies",
+            ),
+            Self::Classes => (
+                baton_crds::GROUP,
+                baton_crds::VERSION,
+                "BatonDataplane",
+                "batondataplanes",
+            ),
+            Self::Services => ("", "v1", "Service", "services"),
+            Self::EndpointSlices => ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices"),
+            Self::Pods => ("", "v1", "Pod", "pods"),
+            Self::Nodes => ("", "v1", "Node", "nodes"),
+            Self::Deployments => ("apps", "v1", "Deployment", "deployments"),
+            Self::DaemonSets => ("apps", "v1", "DaemonSet", "daemonsets"),
+            Self::Events => ("events.k8s.io", "v1", "Event", "events"),
+        }
+    }
+
+    /// As RBAC rules and `kubectl get` name it.
+    pub fn resource(self) -> String {
+        let (group, _, _, plural) = self.names();
+        if group.is_empty() {
+            plural.to_owned()
+        } else {
+            format!("{plural}.{group}")
+        }
+    }
+}
+
+/// A Pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl std::fmt::Display for PodName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Objects of one kind.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Listed {
+    /// As the API server gave them, with `apiVersion` and `kind`.
+    pub items: Vec<Value>,
+    /// There are more than this program reads.
+    pub truncated: bool,
+}
+
+/// What a command in a Pod came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// Its standard output.
+    pub stdout: Vec<u8>,
+    /// Its standard error.
+    pub stderr: String,
+    /// Its exit code.
+    pub code: i32,
+}
+
+/// A cluster.
+pub trait Cluster {
+    /// The namespace of the kubeconfig's context.
+    fn namespace(&self) -> &str;
+
+    /// The objects of a kind in a namespace, or in all, with these labels if any are given (`a=b,c=d`).
+    async fn list(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        labels: Option<&str>,
+    ) -> Result<Listed, Failure>;
+
+    /// Runs a command in a container and waits for its end.
+    async fn exec(
+        &self,
+        pod: &PodName,
+        container: &str,
+        command: &[String],
+    ) -> Result<Ran, Failure>;
+
+    /// The end of a container's log, or of the log of the one before it.
+    async fn log(&self, pod: &PodName, container: &str, previous: bool) -> Result<String, Failure>;
+
+    /// The API server's version.
+    async fn version(&self) -> Result<String, Failure>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_secret_can_be_asked_for() {
+        for kind in Kind::ALL {
+            let (group, _, kind_name, plural) = kind.names();
+            assert!(
+                !kind_name.contains("Secret") && !plural.contains("secret"),
+                "{group}/{kind_name}"
+            );
+        }
+        assert_eq!(Kind::Policies.resource(), "loadbalancerpolicies.baton.dev");
+        assert_eq!(Kind::Pods.resource(), "pods");
+    }
+}

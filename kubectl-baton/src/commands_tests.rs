@@ -1,0 +1,498 @@
+//! Commands as a user types them, against the recorded cluster: what is printed, what is noted, which exit code.
+
+use super::*;
+use crate::{
+    args::{Output, tests::parsed},
+    cluster::Ran,
+    fake::{Buffer, Fake, answer, bad, golden, good, which},
+};
+use serde_json::Value;
+use std::{cell::Cell, rc::Rc};
+
+/// What a user sees.
+struct Seen {
+    out: String,
+    err: String,
+    code: Result<ExitCode, String>,
+}
+
+impl Seen {
+    fn is(&self, code: u8) -> bool {
+        self.code == Ok(ExitCode::from(code))
+    }
+}
+
+async fn typed_in(fake: &Fake, line: &str) -> Seen {
+    let (command, options) = parsed(&format!("kubectl-baton {line}")).expect(line);
+    let (out, err) = (Buffer::default(), Buffer::default());
+    let asking = Asking {
+        cluster: fake,
+        options: &options,
+        show: Show::into(options.output, out.clone(), err.clone()),
+    };
+    let code = asking
+        .run(&command)
+        .await
+        .map_err(|error| format!("{error:#}"));
+    Seen {
+        out: out.text(),
+        err: err.text(),
+        code,
+    }
+}
+
+#[tokio::test]
+async fn tables_are_as_committed() {
+    for (line, file) in [
+        ("backends", "backends.txt"),
+        ("backends -A -o wide", "backends-wide.txt"),
+        ("flows -A", "flows.txt"),
+        ("flows -A -o wide", "flows-wide.txt"),
+        ("flows -o yaml --limit 1", "flows.yaml"),
+        ("explain 192.0.2.7:40112", "explain.txt"),
+        ("explain 192.0.2.7:40114", "explain-pinned.txt"),
+        ("explain 192.0.2.9", "explain-alone.txt"),
+        ("drain web-5d4f-abcde", "drain.txt"),
+        ("version", "version.txt"),
+    ] {
+        let seen = typed_in(&Fake::new(), line).await;
+        assert!(seen.is(0), "{line}: {:?} {}", seen.code, seen.err);
+        golden(file, &seen.out);
+        if !line.contains("-o") {
+            assert!(
+                seen.out
+                    .lines()
+                    .all(|line| line.chars().count() <= crate::table::WIDTH_MAX),
+                "{}",
+                seen.out
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn status_ends_as_lb_dataplane_does() {
+    assert!(typed_in(&Fake::new(), "status").await.is(0));
+    let seen = typed_in(&Fake::empty(), "status -o json").await;
+    assert!(seen.is(1));
+    let report: Value = serde_json::from_str(&seen.out).expect("JSON");
+    assert_eq!(report["works"], false);
+    let mut blind = Fake::new();
+    blind.forbidden = vec![Kind::Pods];
+    let error = typed_in(&blind, "status")
+        .await
+        .code
+        .expect_err("cannot be asked: main ends with 2");
+    assert!(
+        error.contains("`list` on `pods` in namespace `baton-system`"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn namespaces_are_meant_as_kubectl_means_them() {
+    let policies = |seen: &Seen| seen.out.matches("Policy ").count();
+    let fake = Fake::new();
+    assert_eq!(
+        policies(&typed_in(&fake, "backends").await),
+        1,
+        "the context's: shop"
+    );
+    assert_eq!(policies(&typed_in(&fake, "backends -n data").await), 1);
+    assert_eq!(policies(&typed_in(&fake, "backends -A").await), 2);
+    assert!(typed_in(&fake, "backends -n data cache").await.is(0));
+    let seen = typed_in(&fake, "backends -n data web").await;
+    assert!(
+        seen.is(1)
+            && seen.err.contains(
+                "no dataplane serves policy web in namespace data: expected one of data/cache/redis"
+            ),
+        "{}",
+        seen.err
+    );
+    let seen = typed_in(&fake, "backends shop/web/http -n data").await;
+    assert!(seen.is(0) && policies(&seen) == 1, "a full name says where");
+}
+
+#[tokio::test]
+async fn flows_are_filtered_and_sorted() {
+    async fn clients(line: &str) -> Vec<String> {
+        let seen = typed_in(&Fake::new(), &format!("{line} -o json")).await;
+        let flows: Value = serde_json::from_str(&seen.out).expect("JSON");
+        let flows = flows["flows"].as_array().expect("a list").clone();
+        flows
+            .iter()
+            .map(|flow| flow["client"].as_str().expect("a client").to_owned())
+            .collect()
+    }
+    assert_eq!(
+        clients("flows --client 192.0.2.7").await,
+        ["192.0.2.7:40112", "192.0.2.7:40114"]
+    );
+    assert_eq!(
+        clients("flows --client [2001:db8::9]:33001").await,
+        ["[2001:db8::9]:33001"]
+    );
+    assert_eq!(clients("flows --pinned").await, ["192.0.2.7:40114"]);
+    assert_eq!(
+        clients("flows --state idle -A").await,
+        ["192.0.2.7:40112", "192.0.2.9:51000"]
+    );
+    assert_eq!(
+        clients("flows --sort moves --limit 2").await,
+        ["192.0.2.7:40112", "[2001:db8::9]:33001"]
+    );
+    assert_eq!(
+        clients("flows --sort quiet --limit 1").await,
+        ["192.0.2.8:40999"]
+    );
+    assert_eq!(
+        clients("flows --policy data/cache/redis").await,
+        ["192.0.2.9:51000"]
+    );
+    let fake = Fake::new();
+    let seen = typed_in(&fake, "flows --backend web-5d4f-klmno --limit 1").await;
+    assert!(seen.out.contains("192.0.2.8:40999"), "{}", seen.out);
+    assert!(
+        fake.ran.borrow()[0].ends_with("flows --limit 20000 --backend web-5d4f-klmno"),
+        "{:?}",
+        fake.ran
+    );
+    let seen = typed_in(&fake, "flows -A --limit 2").await;
+    assert!(seen.out.contains("2 shown, there are more"), "{}", seen.out);
+    assert_eq!(typed_in(&fake, "flows -n nowhere").await.out, "No flows.\n");
+}
+
+#[tokio::test]
+async fn a_dataplane_that_is_silent_is_named_and_all_silent_is_an_error() {
+    let mut fake = Fake::new();
+    fake.answers = Box::new(|pod, words| match which(pod) {
+        "a" => answer("a", words),
+        _ => bad(2, "lb-dataplane: no dataplane answers at 127.0.0.1:9909"),
+    });
+    let seen = typed_in(&fake, "flows -A").await;
+    assert!(
+        seen.is(0)
+            && seen
+                .err
+                .contains("baton-lb-dataplane-6c8d5b7f9-zq8vt is left out: no dataplane answers"),
+        "{}",
+        seen.err
+    );
+    fake.answers = Box::new(|_, _| bad(2, "lb-dataplane: no dataplane answers at 127.0.0.1:9909"));
+    let error = typed_in(&fake, "flows")
+        .await
+        .code
+        .expect_err("nobody answers");
+    assert!(
+        error.starts_with("no dataplane answers: baton-lb-dataplane-6c8d5b7f9-x2b4k: no dataplane")
+            && error.contains("1 more"),
+        "{error}"
+    );
+    fake.objects
+        .get_mut(&Kind::Classes)
+        .expect("classes")
+        .clear();
+    fake.objects.get_mut(&Kind::Pods).expect("Pods").clear();
+    let error = typed_in(&fake, "top --count 1")
+        .await
+        .code
+        .expect_err("there is none");
+    assert!(error.contains("there is no dataplane"), "{error}");
+    fake.objects.remove(&Kind::Classes);
+    let error = typed_in(&fake, "drain a")
+        .await
+        .code
+        .expect_err("not there");
+    assert!(error.contains("nothing was drained"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn top_shows_what_happened_between_two_looks() {
+    let mut fake = Fake::new();
+    let looks = Rc::new(Cell::new(0_u64));
+    let counted = Rc::clone(&looks);
+    fake.answers = Box::new(move |pod, words| {
+        let ran = answer(which(pod), words)?;
+        let mut state: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+        let look = counted.get() / 2;
+        counted.set(counted.get() + 1);
+        for policy in state["policies"].as_array_mut().expect("policies") {
+            for (i, backend) in policy["backends"]
+                .as_array_mut()
+                .expect("backends")
+                .iter_mut()
+                .enumerate()
+            {
+                let grown = |value: &Value, by: u64| {
+                    Value::from(value.as_u64().expect("a figure") + by * look)
+                };
+                backend["requestsTotal"] = grown(&backend["requestsTotal"], 1_000 * (i as u64 + 1));
+                backend["migrationsInTotal"] = grown(&backend["migrationsInTotal"], 3);
+            }
+        }
+        good(state.to_string())
+    });
+    let seen = typed_in(&fake, "top --count 2 --rows 2").await;
+    assert!(seen.is(0), "{:?}", seen.code);
+    golden("top.txt", &seen.out);
+    let (first, second) = seen.out.split_once("\n\n").expect("two frames");
+    assert!(first.starts_with("99 flows, - requests/s"), "{first}");
+    // Two dataplanes, each 1,000 + 2,000 + 3,000 requests in 2 s.
+    assert!(
+        second.starts_with("99 flows, 6000 requests/s, 9.0 moves/s"),
+        "{second}"
+    );
+    assert_eq!(looks.get(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watching_flows_prints_a_frame_per_look() {
+    let seen = typed_in(&Fake::new(), "flows --watch --count 3").await;
+    assert_eq!(seen.out.matches("CLIENT").count(), 3);
+    let seen = typed_in(&Fake::new(), "flows --watch --count 2 -o yaml").await;
+    assert_eq!(seen.out.matches("---\n").count(), 2, "{}", seen.out);
+}
+
+#[tokio::test]
+async fn explain_says_why_a_flow_stays() {
+    let fake = Fake::new();
+    let seen = typed_in(&fake, "explain 198.51.100.1:1").await;
+    assert!(
+        seen.is(1)
+            && seen
+                .err
+                .contains("no dataplane has a flow of 198.51.100.1:1"),
+        "{}",
+        seen.err
+    );
+    let seen = typed_in(
+        &fake,
+        "explain baton-lb-dataplane-6c8d5b7f9-zq8vt/192.0.2.7:40112",
+    )
+    .await;
+    assert!(seen.is(1), "it is on the other one");
+    let seen = typed_in(&fake, "explain 192.0.2.7").await;
+    assert_eq!(
+        seen.out.matches(" is on web-5d4f-abcde").count(),
+        2,
+        "{}",
+        seen.out
+    );
+    async fn why(change: impl Fn(&mut Value)) -> String {
+        let mut fake = Fake::new();
+        change(&mut fake.objects.get_mut(&Kind::Policies).expect("policies")[0]["spec"]);
+        typed_in(&fake, "explain 192.0.2.7:40112")
+            .await
+            .out
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+    for (field, value, words) in [
+        (
+            "mode",
+            json!("Never"),
+            "It stays for now: - The policy says `migration.mode: Never`",
+        ),
+        (
+            "mode",
+            json!("DrainOnly"),
+            "`migration.mode: DrainOnly`, and web-5d4f-abcde does not drain",
+        ),
+        (
+            "mode",
+            json!("Always"),
+            "It moves: - The policy says `migration.mode: Always`",
+        ),
+        (
+            "perFlow",
+            json!(3),
+            "It has made the 3 moves that `migration.perFlow` allows",
+        ),
+        (
+            "perSecond",
+            json!(50),
+            "`migration.perSecond` lets 50 flows move per second",
+        ),
+        (
+            "gain",
+            json!("1h"),
+            "the wait at web-5d4f-abcde is at most 3.7ms, less than could be gained",
+        ),
+        (
+            "cooldown",
+            json!("1s"),
+            "It may still rest from its last move (`cooldown` 1s)",
+        ),
+    ] {
+        let text = why(|spec| spec["migration"][field] = value.clone()).await;
+        assert!(text.contains(words), "{field}: {text}");
+    }
+    let text = why(|spec| spec["affinity"] = json!({"clientIP": {"timeout": "3h"}})).await;
+    assert!(
+        text.contains("affinity keeps all flows of this client on web-5d4f-abcde"),
+        "{text}"
+    );
+    let text = why(|spec| spec["protocol"] = "None".into()).await;
+    assert!(text.contains("`protocol: None`"), "{text}");
+}
+
+/// Dataplanes on which a Pod drains: how many flows are left at each look, and whether it drains at all.
+fn draining(flows: Vec<u64>) -> Fake {
+    let mut fake = Fake::new();
+    let look = Cell::new(0_usize);
+    fake.answers = Box::new(move |pod, words| {
+        let ran = answer(which(pod), words)?;
+        if words[0] != "backends" {
+            return Ok(ran);
+        }
+        let at = look.get() / 2;
+        look.set(look.get() + 1);
+        let mut policies: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+        // The first look is before the order.
+        if let Some(left) = at.checked_sub(1).map(|at| flows[at.min(flows.len() - 1)]) {
+            let backend = &mut policies[1]["backends"][0];
+            backend["flows"] = left.into();
+            backend["drain"] = json!({"byCommand": true, "since": "1s", "left": "20s", "moved": 9 - left, "ended": 0,
+                "closed": 0, "waiting": {"request in progress": left}});
+        }
+        Ok(Ran {
+            stdout: policies.to_string().into(),
+            ..ran
+        })
+    });
+    fake
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_waits_until_no_dataplane_has_a_flow_left() {
+    let fake = draining(vec![5, 2, 0]);
+    let seen = typed_in(&fake, "drain web-5d4f-abcde --wait").await;
+    assert!(seen.is(0), "{:?} {}", seen.code, seen.err);
+    golden("drain-wait.txt", &seen.out);
+    assert!(
+        seen.out
+            .starts_with("shop/web-5d4f-abcde is empty after 2.0s and can be stopped: 18 moved"),
+        "{}",
+        seen.out
+    );
+    let orders: Vec<String> = fake
+        .ran
+        .borrow()
+        .iter()
+        .filter(|line| line.contains(" drain "))
+        .cloned()
+        .collect();
+    assert_eq!(
+        orders,
+        [
+            "baton-lb-dataplane-6c8d5b7f9-x2b4k drain web-5d4f-abcde --policy shop/web/http",
+            "baton-lb-dataplane-6c8d5b7f9-zq8vt drain web-5d4f-abcde --policy shop/web/http",
+        ],
+        "each dataplane once, and only the policy of this namespace"
+    );
+    let seen = typed_in(
+        &draining(vec![5, 1]),
+        "drain web-5d4f-abcde --wait --timeout 3s",
+    )
+    .await;
+    assert!(seen.is(1));
+    let words = seen.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("is not empty after 3.0s: 2 flows left (2 request in progress); 16 moved"),
+        "{words}"
+    );
+    let seen = typed_in(&draining(vec![3, 0]), "drain web-5d4f-abcde --wait -o json").await;
+    let outcome: Value = serde_json::from_str(&seen.out).expect("JSON");
+    assert_eq!(
+        (&outcome["empty"], &outcome["dataplanes"]),
+        (&json!(true), &json!(2))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_cannot_be_says_why() {
+    let seen = typed_in(&Fake::new(), "drain web-nobody").await;
+    assert!(
+        seen.is(1)
+            && seen
+                .err
+                .contains("has a Pod web-nobody: expected one of web-5d4f-abcde, web-5d4f-fghij"),
+        "{}",
+        seen.err
+    );
+    let seen = typed_in(&Fake::new(), "drain cache-0").await;
+    assert!(
+        seen.is(1)
+            && seen
+                .err
+                .contains("there is one in namespace data: `-n data`"),
+        "{}",
+        seen.err
+    );
+    assert!(typed_in(&Fake::new(), "drain data/cache-0").await.is(0));
+    // The recorded dataplanes never say that it drains.
+    let seen = typed_in(&Fake::new(), "drain web-5d4f-abcde --wait").await;
+    assert!(
+        seen.is(1) && seen.err.contains("does not drain any more on dataplane"),
+        "{}",
+        seen.err
+    );
+    let mut fake = Fake::new();
+    fake.answers = Box::new(|pod, words| match (which(pod), words[0]) {
+        ("b", "drain") => bad(
+            1,
+            "lb-dataplane: the dataplane at 127.0.0.1:9909 refuses /v1/drain: no policy is named `x`",
+        ),
+        (which, _) => answer(which, words),
+    });
+    let seen = typed_in(&fake, "drain web-5d4f-abcde").await;
+    assert!(
+        seen.is(1) && seen.err.contains("zq8vt refuses: the dataplane at"),
+        "{}",
+        seen.err
+    );
+    assert!(seen.out.contains("drains on 1 dataplane:"), "{}", seen.out);
+    let mut fake = Fake::new();
+    fake.answers = Box::new(|pod, words| match words[0] {
+        "drain" => good(r#"{"backends": 1, "bySnapshot": 1}"#),
+        _ => answer(which(pod), words),
+    });
+    let seen = typed_in(&fake, "drain web-5d4f-abcde --undo").await;
+    assert!(
+        seen.is(1) && seen.err.contains("goes on draining on dataplane"),
+        "{}",
+        seen.err
+    );
+    assert!(
+        typed_in(&Fake::new(), "drain web-5d4f-abcde -A")
+            .await
+            .code
+            .is_err(),
+        "which namespace?"
+    );
+    assert_eq!(Output::default(), Output::Table);
+}
+
+#[test]
+fn the_page_shows_what_is_committed() {
+    let page = include_str!("../../docs/kubectl.md");
+    for name in [
+        "status.txt",
+        "status-bad.txt",
+        "backends.txt",
+        "flows.txt",
+        "explain.txt",
+        "explain-pinned.txt",
+        "top.txt",
+        "drain-wait.txt",
+    ] {
+        let path = format!("{}/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).expect("a golden file");
+        assert!(
+            page.contains(&text),
+            "docs/kubectl.md does not show golden/{name}"
+        );
+    }
+}

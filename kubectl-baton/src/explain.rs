@@ -1,0 +1,437 @@
+//! `explain`: why a flow is on its Pod, and why it can or cannot move, in sentences. Pure.
+//!
+//! Says only what follows from what dataplanes tell: they tell no expected waits, so whether another Pod is better *enough*
+//! is not concluded, unless the bound that follows from the figures is enough.
+
+use crate::{
+    ask::PolicyName,
+    backends::word,
+    flows::Flow,
+    table::{Style, Tone, count, line, micros, wrapped},
+};
+use baton_api::{BackendState, PolicyState};
+use baton_crds::{LoadBalancerPolicySpec, MigrationMode, Protocol};
+use serde::Serialize;
+
+/// Other Pods that are named.
+const OTHERS_MAX: usize = 4;
+
+/// What is said of a flow.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explained {
+    /// The flow.
+    #[serde(flatten)]
+    pub flow: Flow,
+    /// Why it is where it is.
+    pub here: Vec<String>,
+    /// Whether it can move.
+    pub verdict: Verdict,
+    /// Why.
+    pub why: Vec<String>,
+}
+
+/// Whether a flow can move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verdict {
+    /// It moves with its next request, or is on its way.
+    Moves,
+    /// It moves with a request when another Pod is better.
+    MayMove,
+    /// Not as things are.
+    Stays,
+    /// Whatever happens.
+    Never,
+}
+
+impl Verdict {
+    fn words(self) -> (&'static str, Tone) {
+        match self {
+            Self::Moves => ("It moves", Tone::Good),
+            Self::MayMove => ("It can move", Tone::Good),
+            Self::Stays => ("It stays for now", Tone::Warn),
+            Self::Never => ("It can never move", Tone::Bad),
+        }
+    }
+}
+
+/// What is known around a flow.
+pub struct Around<'a> {
+    /// The policy on the flow's dataplane.
+    pub state: Option<&'a PolicyState>,
+    /// The policy as the admin wrote it.
+    pub spec: Option<&'a LoadBalancerPolicySpec>,
+}
+
+/// All sentences about one flow.
+pub fn explain(flow: &Flow, around: &Around<'_>) -> Explained {
+    let (verdict, why) = verdict(flow, around);
+    Explained {
+        flow: flow.clone(),
+        here: here(flow, around),
+        verdict,
+        why,
+    }
+}
+
+fn owner<'a>(flow: &Flow, around: &Around<'a>) -> Option<&'a BackendState> {
+    around
+        .state?
+        .backends
+        .iter()
+        .find(|backend| backend.name == flow.flow.backend)
+}
+
+fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
+    let (view, pod) = (&flow.flow, &flow.flow.backend);
+    let mut said = Vec::new();
+    match view.migrations {
+        0 => {
+            let algorithm = around
+                .state
+                .map(|state| format!(" ({:?})", state.algorithm))
+                .unwrap_or_default();
+            let bound = around.spec.is_some_and(|spec| spec.affinity.is_some());
+            let by = if bound {
+                format!(
+                    "the policy's affinity, or for a client's first flow its algorithm{algorithm}, chose it"
+                )
+            } else {
+                format!("the policy's algorithm{algorithm} chose it")
+            };
+            said.push(format!(
+                "It has been on {pod} since the client connected: {by}."
+            ));
+        }
+        moves => said.push(format!(
+            "It has moved {}, the last time to {pod}.",
+            if moves == 1 {
+                "once".to_owned()
+            } else {
+                format!("{moves} times")
+            }
+        )),
+    }
+    said.push(state_words(&view.state, pod, &micros(view.quiet.0)));
+    if let Some(owner) = owner(flow, around) {
+        let word = word(owner);
+        said.push(format!(
+            "{pod} ({}) owns {} here, has {} outstanding and takes about {} to the first byte of an answer; its state: {word}.",
+            owner.endpoint,
+            count(owner.flows, "flow"),
+            count(owner.outstanding, "request"),
+            micros(owner.first_byte.0),
+        ));
+    } else if around.state.is_some() {
+        said.push(format!(
+            "{pod} has left the policy; the flow stays there until it can move or ends."
+        ));
+    }
+    said
+}
+
+/// What a state of the flow table means.
+fn state_words(state: &str, pod: &str, quiet: &str) -> String {
+    match state {
+        "SynSent" | "SynAcked" => "The handshake is not finished.".to_owned(),
+        "Fresh" => format!("It is open, and the client has asked nothing yet (quiet for {quiet})."),
+        "Idle" => format!("It is at rest: all that was asked is answered (quiet for {quiet})."),
+        "Request" => format!(
+            "A request is in progress: {pod} has not begun to answer it (quiet for {quiet})."
+        ),
+        "Response" => format!("A response is under way (quiet for {quiet})."),
+        "Adopting" | "AdoptingIdle" => "It is on its way to another Pod at this moment.".to_owned(),
+        "Held" => format!(
+            "{pod} ended it; the dataplane asks whether that was meant, or whether {pod} died."
+        ),
+        "Orphan" => format!("{pod} died; it waits for another Pod that adopts it."),
+        "ClientFin" | "ServerFin" | "Parted" | "Closed" | "Gone" => {
+            format!("It is closing ({state}).")
+        }
+        other => format!("Its state is {other} (quiet for {quiet})."),
+    }
+}
+
+fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
+    let (view, pod) = (&flow.flow, &flow.flow.backend);
+    if let Some(pin) = &view.pinned {
+        return (
+            Verdict::Never,
+            vec![format!("It is pinned: {}.", pin_words(pin))],
+        );
+    }
+    match view.state.as_str() {
+        "Adopting" | "AdoptingIdle" | "Orphan" => {
+            return (
+                Verdict::Moves,
+                vec!["It is being adopted, or waits for that.".to_owned()],
+            );
+        }
+        "ClientFin" | "ServerFin" | "Parted" | "Closed" | "Gone" => {
+            return (
+                Verdict::Never,
+                vec!["A flow that closes is not moved any more.".to_owned()],
+            );
+        }
+        _ => {}
+    }
+    let Some(spec) = around.spec else {
+        return (
+            Verdict::MayMove,
+            vec![format!(
+                "It is not pinned. The policy `{}` cannot be read from the cluster, so what it allows is not known here.",
+                view.policy
+            )],
+        );
+    };
+    let migration = &spec.migration;
+    let leaves = owner(flow, around).is_none_or(|owner| owner.draining || owner.drain.is_some());
+    if migration.mode == MigrationMode::Never {
+        return (
+            Verdict::Stays,
+            vec![format!(
+                "The policy says `migration.mode: Never`: it stays until it ends, also while {pod} drains; only if {pod} dies does it go on \
+             elsewhere, as `onBackendFailure` says."
+            )],
+        );
+    }
+    if migration.per_flow > 0
+        && view.migrations >= u32::try_from(migration.per_flow).unwrap_or(u32::MAX)
+    {
+        return (
+            Verdict::Stays,
+            vec![format!(
+                "It has made the {} that `migration.perFlow` allows; only its Pod's death moves it again.",
+                count(u64::from(migration.per_flow.unsigned_abs()), "move")
+            )],
+        );
+    }
+    let mut why = Vec::new();
+    let others = others(flow, around);
+    let can: Vec<&&BackendState> = others.iter().filter(|b| b.adoptable && takes(b)).collect();
+    if leaves {
+        why.push(format!(
+            "{pod} drains or has left: the flow goes with its next request, or at rest after `drain.quiet` ({}).",
+            spec.drain.quiet
+        ));
+    } else if let Some(reason) = stays(spec, pod) {
+        return (Verdict::Stays, vec![reason]);
+    }
+    if can.is_empty() {
+        why.push(match others.is_empty() {
+            true => format!("{pod} is the only Pod of the policy."),
+            false => format!("No other Pod can take it now: {}.", refusals(&others)),
+        });
+        return (Verdict::Stays, why);
+    }
+    if leaves {
+        return (Verdict::Moves, why);
+    }
+    if view.state == "Request" || view.state == "Response" {
+        why.push(
+            "It can move at the begin of a request only; the present one is answered where it is."
+                .to_owned(),
+        );
+    }
+    if migration.mode == MigrationMode::Always {
+        why.push(
+            "The policy says `migration.mode: Always`: it goes to another Pod with each request."
+                .to_owned(),
+        );
+        return (Verdict::Moves, why);
+    }
+    why.extend(when_better(flow, around, spec, &can));
+    (Verdict::MayMove, why)
+}
+
+/// What the policy holds a flow with that is on a good Pod.
+fn stays(spec: &LoadBalancerPolicySpec, pod: &str) -> Option<String> {
+    if spec.affinity.is_some() {
+        return Some(format!(
+            "The policy's affinity keeps all flows of this client on {pod}; they leave together when it drains, dies or is ejected."
+        ));
+    }
+    if spec.protocol == Protocol::None {
+        return Some(format!(
+            "The policy says `protocol: None`, so no begin of a request is known to move at; it moves when {pod} drains or dies."
+        ));
+    }
+    (spec.migration.mode == MigrationMode::DrainOnly)
+        .then(|| format!("The policy says `migration.mode: DrainOnly`, and {pod} does not drain."))
+}
+
+/// Takes flows that move, as far as its state says.
+fn takes(backend: &BackendState) -> bool {
+    matches!(word(backend), "up" | "slow start")
+}
+
+fn others<'a>(flow: &Flow, around: &Around<'a>) -> Vec<&'a BackendState> {
+    let all = around.state.map_or(&[][..], |state| &state.backends);
+    all.iter()
+        .filter(|backend| backend.name != flow.flow.backend)
+        .collect()
+}
+
+fn refusals(others: &[&BackendState]) -> String {
+    let one = |backend: &&BackendState| match word(backend) {
+        "no adopt" => format!(
+            "{} cannot adopt: {}",
+            backend.name, backend.adoptable_reason
+        ),
+        "drains" => format!("{} drains", backend.name),
+        "weight 0" => format!("{} has weight 0", backend.name),
+        _ => format!("{} is {}", backend.name, backend.health),
+    };
+    let mut words: Vec<String> = others.iter().take(OTHERS_MAX).map(one).collect();
+    if others.len() > OTHERS_MAX {
+        words.push(format!("{} more", others.len() - OTHERS_MAX));
+    }
+    words.join("; ")
+}
+
+/// The longest that a request can be expected to wait: the estimate divides the time to the first byte by the requests that
+/// share it, so it is never longer than this.
+fn wait_at_most_us(backend: &BackendState) -> u64 {
+    (backend.outstanding + 1).saturating_mul(backend.first_byte.0)
+}
+
+fn when_better(
+    flow: &Flow,
+    around: &Around<'_>,
+    spec: &LoadBalancerPolicySpec,
+    can: &[&&BackendState],
+) -> Vec<String> {
+    let (view, migration) = (&flow.flow, &spec.migration);
+    let mut why = vec![format!(
+        "With a request it moves if the expected wait at {} is at least {} % of that at the better of two other Pods (`ratioPercent`), \
+         and falls by at least {} (`gain`).",
+        view.backend, migration.ratio_percent, migration.gain
+    )];
+    if let (Some(owner), Ok(gain)) = (owner(flow, around), migration.gain.micros())
+        && wait_at_most_us(owner) < gain.0
+    {
+        why.push(format!(
+            "At this moment it does not: the wait at {} is at most {}, less than could be gained.",
+            view.backend,
+            micros(wait_at_most_us(owner))
+        ));
+    }
+    let mut best: Vec<&&&BackendState> = can.iter().collect();
+    best.sort_by_key(|backend| wait_at_most_us(backend));
+    let one = |backend: &&&&BackendState| {
+        format!(
+            "{} {} and {} outstanding",
+            backend.name,
+            micros(backend.first_byte.0),
+            backend.outstanding
+        )
+    };
+    let mut words: Vec<String> = best.iter().take(OTHERS_MAX).map(one).collect();
+    if best.len() > OTHERS_MAX {
+        words.push(format!("{} more", best.len() - OTHERS_MAX));
+    }
+    why.push(format!(
+        "Pods that could take it, with their time to the first byte: {}.",
+        words.join("; ")
+    ));
+    if let Ok(cooldown) = migration.cooldown.micros()
+        && view.migrations > 0
+        && view.quiet < cooldown
+    {
+        why.push(format!(
+            "It may still rest from its last move (`cooldown` {}).",
+            migration.cooldown
+        ));
+    }
+    let limits = [
+        ("perBackendPerSecond", migration.per_backend_per_second),
+        ("perSecond", migration.per_second),
+    ];
+    for (name, limit) in limits.into_iter().filter(|(_, limit)| *limit > 0) {
+        why.push(format!("`migration.{name}` lets {limit} flows move per second, so it may have to wait for its turn."));
+    }
+    why
+}
+
+/// What a pin means, and what can be done.
+fn pin_words(pin: &str) -> String {
+    let words = match pin {
+        "upgrade" => "it was upgraded to another protocol (HTTP 101), as a WebSocket is",
+        "connect" => "it is a tunnel (HTTP `CONNECT`)",
+        "bound_auth" => {
+            "the connection itself is authenticated (NTLM or Negotiate), and no other Pod knows that"
+        }
+        "expect" => {
+            "an answer came before a client that waits for `100 Continue` sent its body, so where the next request begins is open"
+        }
+        "tls" => {
+            "it is TLS, whose state is in the Pod's process: end TLS in front of Baton to have flows moved"
+        }
+        "http2" => "it is HTTP/2 (or gRPC), whose state is in the Pod's process",
+        "ssh" => "it is SSH, whose state is in the Pod's process",
+        "server_first" => {
+            "the server spoke first, so its protocol is not of requests and responses; `protocol: None` says so for the policy"
+        }
+        "subscribe" => "the client has subscribed (Redis), and the Pod sends without being asked",
+        "monitor" => "the client monitors or watches the server",
+        "replication" => "it is a replica's connection",
+        "client_state" => {
+            "a Redis command set state of the connection that cannot be restored elsewhere (`CLIENT`, `READONLY`, `WAIT`)"
+        }
+        "hello" => "`HELLO` changed the Redis protocol's version",
+        "session" => "`AUTH` or `SELECT` cannot be remembered exactly",
+        "session_refused" => {
+            "the Pod that it was moved to did not take its session (`AUTH`, `SELECT`): do all Pods have the same users and databases?"
+        }
+        "binary" => "it is the memcached binary protocol; only the text protocol is followed",
+        "unparsable" => {
+            "its bytes are not what the policy's `protocol` is, or servers read them in different ways: is `protocol` right?"
+        }
+        "gap" => "bytes of it were not seen by the dataplane",
+        "pipelined" => {
+            "requests overlapped, which the policy's `protocol` cannot follow: name the protocol that the Pods speak"
+        }
+        "pipeline_too_deep" => "more requests were outstanding at one time than are remembered",
+        "head_too_long" => "a head or line was longer than what is followed",
+        "small_mss" => "the client's MSS is smaller than what kernels adopt",
+        "guards_full" => {
+            "no room was left to follow its conversation: raise `limits.guardedFlows` of the dataplanes"
+        }
+        other => return other.replace('_', " "),
+    };
+    words.to_owned()
+}
+
+/// The sentences as text.
+pub fn render(explained: &[Explained], style: Style) -> String {
+    let mut text = String::new();
+    for one in explained {
+        if !text.is_empty() {
+            line(&mut text, "");
+        }
+        let view = &one.flow.flow;
+        wrapped(
+            &mut text,
+            "",
+            &format!(
+                "{} -> {} is on {} (policy {}, dataplane {}).",
+                view.client,
+                view.frontend,
+                view.backend,
+                PolicyName::parse(&view.policy),
+                one.flow.dataplane
+            ),
+        );
+        line(&mut text, "Why it is there:");
+        for sentence in &one.here {
+            wrapped(&mut text, "  - ", sentence);
+        }
+        let (words, tone) = one.verdict.words();
+        line(&mut text, &style.paint(tone, &format!("{words}:")));
+        for sentence in &one.why {
+            wrapped(&mut text, "  - ", sentence);
+        }
+    }
+    text
+}

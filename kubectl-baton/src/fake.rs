@@ -1,0 +1,221 @@
+//! A cluster for tests: recorded objects and answers, chosen as an API server chooses; and the goldens that results are
+//! compared with (`BATON_GENERATE=1` writes them anew).
+
+use crate::{
+    cluster::{Cluster, Kind, Listed, PodName, Ran},
+    failure::{Deed, Failure},
+};
+use serde_json::Value;
+use std::{cell::RefCell, collections::BTreeMap, fs, path::PathBuf, rc::Rc};
+
+/// What a dataplane answers to the words behind the program's name.
+type Answers = Box<dyn Fn(&PodName, &[&str]) -> Result<Ran, Failure>>;
+
+/// The cluster.
+pub struct Fake {
+    /// By kind; what is not there may not be listed.
+    pub objects: BTreeMap<Kind, Vec<Value>>,
+    /// Kinds that may not be listed.
+    pub forbidden: Vec<Kind>,
+    /// What dataplanes say.
+    pub answers: Answers,
+    /// Every command that was run, as `POD WORDS`.
+    pub ran: RefCell<Vec<String>>,
+    /// What each log says.
+    pub log: String,
+}
+
+/// A file of this crate.
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// A recorded answer or list of objects.
+pub fn recorded(name: &str) -> String {
+    let path = path("recorded").join(name);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Compares with what is committed.
+pub fn golden(name: &str, text: &str) {
+    let path = path("golden").join(name);
+    if std::env::var_os("BATON_GENERATE").is_some() {
+        fs::write(&path, text).expect("a golden file");
+    }
+    let committed = fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(
+        text,
+        committed,
+        "{} is stale: `BATON_GENERATE=1` writes it anew",
+        path.display()
+    );
+}
+
+/// An answer of a program that went well.
+pub fn good(text: impl Into<Vec<u8>>) -> Result<Ran, Failure> {
+    Ok(Ran {
+        stdout: text.into(),
+        ..Ran::default()
+    })
+}
+
+/// An answer of a program that did not.
+pub fn bad(code: i32, text: &str) -> Result<Ran, Failure> {
+    Ok(Ran {
+        stderr: text.to_owned(),
+        code,
+        ..Ran::default()
+    })
+}
+
+/// Letters that say which of the two dataplanes a Pod is.
+pub fn which(pod: &PodName) -> &'static str {
+    if pod.name.ends_with("x2b4k") {
+        "a"
+    } else {
+        "b"
+    }
+}
+
+impl Fake {
+    /// The recorded cluster: two dataplanes, two policies, three nodes.
+    pub fn new() -> Self {
+        let file = |kind: Kind| {
+            let items: Vec<Value> =
+                serde_json::from_str(&recorded(&format!("{}.json", kind.names().3))).expect("JSON");
+            (kind, items)
+        };
+        let kinds = [
+            Kind::Policies,
+            Kind::Classes,
+            Kind::Services,
+            Kind::EndpointSlices,
+            Kind::Pods,
+            Kind::Nodes,
+        ];
+        let mut objects: BTreeMap<Kind, Vec<Value>> = kinds.into_iter().map(file).collect();
+        for kind in [Kind::Deployments, Kind::DaemonSets, Kind::Events] {
+            objects.insert(kind, Vec::new());
+        }
+        Self {
+            objects,
+            forbidden: Vec::new(),
+            answers: Box::new(|pod, words| answer(which(pod), words)),
+            ran: RefCell::default(),
+            log: "started\n".to_owned(),
+        }
+    }
+
+    /// With nothing but the definitions.
+    pub fn empty() -> Self {
+        let mut this = Self::new();
+        this.objects.values_mut().for_each(Vec::clear);
+        this
+    }
+}
+
+/// The recorded answer of a dataplane.
+pub fn answer(which: &str, words: &[&str]) -> Result<Ran, Failure> {
+    match words.first() {
+        Some(&"status") => good(recorded(&format!("status-{which}.json"))),
+        Some(&"backends") => {
+            let state: Value =
+                serde_json::from_str(&recorded(&format!("status-{which}.json"))).expect("JSON");
+            good(state["policies"].to_string())
+        }
+        Some(&"flows") => good(recorded(&format!("flows-{which}.json"))),
+        Some(&"drain") => good(r#"{"backends": 1, "bySnapshot": 0}"#),
+        other => panic!("a dataplane is asked {other:?}"),
+    }
+}
+
+fn has_labels(item: &Value, labels: &str) -> bool {
+    labels.split(',').all(|label| {
+        let (name, value) = label.split_once('=').expect("NAME=VALUE");
+        item["metadata"]["labels"][name] == value
+    })
+}
+
+impl Cluster for Fake {
+    fn namespace(&self) -> &str {
+        "shop"
+    }
+
+    async fn list(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        labels: Option<&str>,
+    ) -> Result<Listed, Failure> {
+        let deed = Deed::new("list", kind.resource(), namespace);
+        if self.forbidden.contains(&kind) {
+            return Err(Failure::Forbidden(deed));
+        }
+        let Some(items) = self.objects.get(&kind) else {
+            return Err(Failure::Missing(deed));
+        };
+        let wanted = |item: &&Value| {
+            namespace.is_none_or(|namespace| item["metadata"]["namespace"] == namespace)
+                && labels.is_none_or(|labels| has_labels(item, labels))
+        };
+        Ok(Listed {
+            items: items.iter().filter(wanted).cloned().collect(),
+            truncated: false,
+        })
+    }
+
+    async fn exec(
+        &self,
+        pod: &PodName,
+        container: &str,
+        command: &[String],
+    ) -> Result<Ran, Failure> {
+        assert_eq!(container, "lb-dataplane");
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let [
+            "lb-dataplane",
+            asked @ ..,
+            "-o",
+            "json",
+            "--control",
+            "127.0.0.1:9909",
+        ] = words.as_slice()
+        else {
+            panic!("{command:?}");
+        };
+        self.ran
+            .borrow_mut()
+            .push(format!("{} {}", pod.name, asked.join(" ")));
+        (self.answers)(pod, asked)
+    }
+
+    async fn log(&self, _: &PodName, _: &str, _: bool) -> Result<String, Failure> {
+        Ok(self.log.clone())
+    }
+
+    async fn version(&self) -> Result<String, Failure> {
+        Ok("v1.36.0".to_owned())
+    }
+}
+
+/// A stream that tests read.
+#[derive(Clone, Default)]
+pub struct Buffer(Rc<RefCell<Vec<u8>>>);
+
+impl Buffer {
+    /// All that was written.
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.borrow().clone()).expect("text")
+    }
+}
+
+impl std::io::Write for Buffer {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,315 @@
+//! The cluster that the kubeconfig names: lists, `exec` and logs over its API server, all bounded in time and size.
+//!
+//! Owns the connection. Judges nothing and prints nothing.
+
+use crate::{
+    args::Options,
+    cluster::{Cluster, Kind, Listed, PodName, Ran},
+    failure::{Deed, Failure},
+};
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Status};
+use kube::{
+    Api, Client, Config,
+    api::{ApiResource, AttachParams, AttachedProcess, DynamicObject, ListParams, LogParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use std::{future::Future, time::Duration};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _},
+    time::timeout,
+};
+
+/// The dataplane's own limit for an answer is 12 s; the way there and back takes some more.
+const EXEC_LIMIT: Duration = Duration::from_secs(20);
+/// A page of a list, or a log. kube-apiserver gives up after 60 s by itself; nobody waits that long.
+const ASK_LIMIT: Duration = Duration::from_secs(30);
+/// A connection to the API server.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// Objects in one page, as kubectl has it.
+const PAGE: u32 = 500;
+/// Objects of one kind: a cluster of the size that the operator is measured with (50,000 endpoints) has fewer slices and
+/// policies; Pods are only read where their number is small.
+const OBJECTS_MAX: usize = 20_000;
+/// 100,000 flows of about 300 bytes, the most that a dataplane tells.
+const STDOUT_MAX_BYTES: u64 = 64 << 20;
+/// Some lines of an error.
+const STDERR_MAX_BYTES: u64 = 64 << 10;
+/// Read at once from a Pod.
+const PIPE_BYTES: usize = 64 << 10;
+/// The end of a container's log: about a day at the level `info`.
+const LOG_LINES: i64 = 5_000;
+/// The same, for long lines.
+const LOG_MAX_BYTES: i64 = 4 << 20;
+
+/// A cluster behind its API server.
+pub struct Live {
+    client: Client,
+    server: String,
+    namespace: String,
+}
+
+impl Live {
+    /// Reads the kubeconfig as kubectl does. Connects to nobody yet.
+    ///
+    /// # Errors
+    /// There is no usable kubeconfig.
+    pub async fn new(options: &Options) -> Result<Self, Failure> {
+        let wanted = KubeConfigOptions {
+            context: options.context.clone(),
+            ..KubeConfigOptions::default()
+        };
+        let config = match &options.kubeconfig {
+            Some(path) => {
+                let file = Kubeconfig::read_from(path).map_err(|e| Failure::kubeconfig(&e))?;
+                Config::from_custom_kubeconfig(file, &wanted).await
+            }
+            None => Config::from_kubeconfig(&wanted).await,
+        };
+        let mut config = config.map_err(|e| Failure::kubeconfig(&e))?;
+        config.connect_timeout = Some(CONNECT_LIMIT);
+        let server = config
+            .cluster_url
+            .to_string()
+            .trim_end_matches('/')
+            .to_owned();
+        let namespace = config.default_namespace.clone();
+        let client = Client::try_from(config).map_err(|e| {
+            Failure::Config(format!(
+                "the kubeconfig's cluster or user cannot be used: {e}"
+            ))
+        })?;
+        Ok(Self {
+            client,
+            server,
+            namespace,
+        })
+    }
+
+    async fn ask<T>(
+        &self,
+        deed: &Deed,
+        limit: Duration,
+        asking: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, Failure> {
+        match timeout(limit, asking).await {
+            Ok(answer) => answer.map_err(|error| Failure::of(&error, deed, &self.server)),
+            Err(_) => Err(Failure::Slow {
+                what: deed.to_string(),
+                seconds: limit.as_secs(),
+            }),
+        }
+    }
+
+    fn pods(&self, pod: &PodName) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &pod.namespace)
+    }
+}
+
+impl Cluster for Live {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    async fn list(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        labels: Option<&str>,
+    ) -> Result<Listed, Failure> {
+        let (group, version, name, plural) = kind.names();
+        let api_version = if group.is_empty() {
+            version.to_owned()
+        } else {
+            format!("{group}/{version}")
+        };
+        let resource = ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version: api_version.clone(),
+            kind: name.to_owned(),
+            plural: plural.to_owned(),
+        };
+        let api: Api<DynamicObject> = match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        };
+        let deed = Deed::new("list", kind.resource(), namespace);
+        let mut params = ListParams::default().limit(PAGE);
+        if let Some(labels) = labels {
+            params = params.labels(labels);
+        }
+        let mut listed = Listed::default();
+        loop {
+            let page = self.ask(&deed, ASK_LIMIT, api.list(&params)).await?;
+            for object in page.items {
+                let mut value = serde_json::to_value(object).map_err(|error| Failure::Other {
+                    what: format!("an answer to {deed} cannot be read"),
+                    why: error.to_string(),
+                })?;
+                // Items of a list do not say what they are.
+                value["apiVersion"] = api_version.as_str().into();
+                value["kind"] = name.into();
+                listed.items.push(value);
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(_) if listed.items.len() >= OBJECTS_MAX => {
+                    listed.truncated = true;
+                    return Ok(listed);
+                }
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(listed),
+            }
+        }
+    }
+
+    async fn exec(
+        &self,
+        pod: &PodName,
+        container: &str,
+        command: &[String],
+    ) -> Result<Ran, Failure> {
+        let deed = Deed::new("create", "pods/exec", Some(&pod.namespace));
+        let params = AttachParams {
+            max_stdout_buf_size: Some(PIPE_BYTES),
+            ..AttachParams::default()
+                .container(container)
+                .stdin(false)
+                .stdout(true)
+                .stderr(true)
+        };
+        let api = self.pods(pod);
+        let asking = async {
+            let process = self
+                .ask(&deed, EXEC_LIMIT, api.exec(&pod.name, command, &params))
+                .await?;
+            finish(process, pod).await
+        };
+        timeout(EXEC_LIMIT, asking).await.unwrap_or_else(|_| {
+            Err(Failure::Slow {
+                what: format!("a command in Pod {pod}"),
+                seconds: EXEC_LIMIT.as_secs(),
+            })
+        })
+    }
+
+    async fn log(&self, pod: &PodName, container: &str, previous: bool) -> Result<String, Failure> {
+        let deed = Deed::new("get", "pods/log", Some(&pod.namespace));
+        let params = LogParams {
+            container: Some(container.to_owned()),
+            previous,
+            tail_lines: Some(LOG_LINES),
+            limit_bytes: Some(LOG_MAX_BYTES),
+            ..LogParams::default()
+        };
+        self.ask(&deed, ASK_LIMIT, self.pods(pod).logs(&pod.name, &params))
+            .await
+    }
+
+    async fn version(&self) -> Result<String, Failure> {
+        let deed = Deed::new("get", "/version", None);
+        let info = self
+            .ask(&deed, ASK_LIMIT, self.client.apiserver_version())
+            .await?;
+        Ok(info.git_version)
+    }
+}
+
+/// Reads both streams to their ends, then how it ended.
+async fn finish(mut process: AttachedProcess, pod: &PodName) -> Result<Ran, Failure> {
+    let broke = |why: String| Failure::Other {
+        what: format!("a command in Pod {pod} broke off"),
+        why,
+    };
+    let status = process.take_status();
+    let (stdout, stderr) = (process.stdout(), process.stderr());
+    let (stdout, stderr) =
+        tokio::join!(all(stdout, STDOUT_MAX_BYTES), all(stderr, STDERR_MAX_BYTES));
+    let stdout = stdout.map_err(&broke)?;
+    let stderr = String::from_utf8_lossy(&stderr.map_err(&broke)?)
+        .trim()
+        .to_owned();
+    let status = match status {
+        Some(status) => status.await,
+        None => None,
+    };
+    let Some(status) = status else {
+        return Err(broke("the API server did not say how it ended".to_owned()));
+    };
+    let code = exit_code(&status).map_err(|why| Failure::Other {
+        what: format!("no command can be run in Pod {pod}"),
+        why,
+    })?;
+    Ok(Ran {
+        stdout,
+        stderr,
+        code,
+    })
+}
+
+async fn all(stream: Option<impl AsyncRead + Unpin>, most: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    if let Some(stream) = stream {
+        let read = stream.take(most + 1).read_to_end(&mut bytes).await;
+        read.map_err(|error| error.to_string())?;
+    }
+    if bytes.len() as u64 > most {
+        return Err(format!("it says more than {most} bytes"));
+    }
+    Ok(bytes)
+}
+
+/// What the kubelet says of a command's end; the error is why it was not run at all.
+fn exit_code(status: &Status) -> Result<i32, String> {
+    if status.status.as_deref() == Some("Success") {
+        return Ok(0);
+    }
+    let causes = status
+        .details
+        .iter()
+        .flat_map(|d| d.causes.iter().flatten());
+    let code = causes
+        .filter(|cause| cause.reason.as_deref() == Some("ExitCode"))
+        .find_map(|cause| cause.message.as_deref()?.parse().ok());
+    code.ok_or_else(|| {
+        status
+            .message
+            .clone()
+            .unwrap_or_else(|| "no reason given".to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_code_is_told_from_a_command_that_did_not_run() {
+        let status = |text: &str| serde_json::from_str::<Status>(text).expect("a status");
+        assert_eq!(exit_code(&status(r#"{"status":"Success"}"#)), Ok(0));
+        let failed = status(
+            r#"{"status":"Failure","reason":"NonZeroExitCode","message":"command terminated with non-zero exit code",
+                "details":{"causes":[{"reason":"ExitCode","message":"1"}]}}"#,
+        );
+        assert_eq!(exit_code(&failed), Ok(1));
+        let absent = status(
+            r#"{"status":"Failure","reason":"InternalError","message":"exec: \"lb-dataplane\": executable file not found in $PATH"}"#,
+        );
+        assert!(
+            exit_code(&absent)
+                .expect_err("did not run")
+                .contains("executable file not found")
+        );
+    }
+
+    #[tokio::test]
+    async fn an_endless_answer_ends() {
+        assert_eq!(all(Some(&b"12345"[..]), 5).await, Ok(b"12345".to_vec()));
+        assert!(
+            all(Some(tokio::io::repeat(1)), 1_000)
+                .await
+                .expect_err("too much")
+                .contains("1000 bytes")
+        );
+        assert_eq!(all(None::<&[u8]>, 5).await, Ok(Vec::new()));
+    }
+}

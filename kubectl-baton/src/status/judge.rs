@@ -1,0 +1,471 @@
+//! Whether Baton works, and if not why: a pure function of what was seen.
+//!
+//! A problem means that Baton does not do its job, so that `status` ends with 1; a note is worth a look.
+
+use super::{
+    Scene,
+    report::{Dataplane, OneNode, Policy, Report, Said},
+};
+use crate::{
+    ask::{Answer, Asked, PolicyName},
+    facts::Pod,
+    table::count,
+};
+use baton_api::PolicyState;
+use baton_crds::{BatonDataplane, Condition, ConditionStatus, ConditionType, LoadBalancerPolicy};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Dataplanes, Pods or nodes that one sentence names.
+const NAMED_MAX: usize = 3;
+/// A table of a dataplane this full is worth a note.
+const NEAR_LIMIT_PERCENT: u64 = 80;
+/// What to do where there is nothing.
+const INSTALL: &str =
+    "`helm install baton charts/baton --namespace baton-system` (docs/install.md)";
+
+/// What the scene means.
+pub fn judge(scene: &Scene) -> Report {
+    let mut report = Report {
+        unseen: scene.unseen.clone(),
+        ..Report::default()
+    };
+    if !scene.fleet.installed {
+        report.problems.push(format!(
+            "Baton is not installed: the cluster does not know its definitions (LoadBalancerPolicy, BatonDataplane): `kubectl \
+             apply --server-side -f charts/baton/crds`, then {INSTALL}"
+        ));
+        return report;
+    }
+    let nothing =
+        scene.operators.is_empty() && scene.shims.is_empty() && scene.fleet.dataplanes.is_empty();
+    if nothing && scene.fleet.classes.is_empty() {
+        report.problems.push(format!(
+            "only Baton's definitions are installed: there is no operator, no dataplane and no host-shim: {INSTALL}"
+        ));
+    } else {
+        operators(scene, &mut report);
+        classes(scene, &mut report);
+        dataplanes(scene, &mut report);
+    }
+    policies(scene, &mut report);
+    nodes(scene, &mut report);
+    for (part, pods) in [("operator", &scene.operators), ("host-shim", &scene.shims)] {
+        report.parts.insert(part, ready(pods.iter()));
+    }
+    let pods = scene.fleet.dataplanes.iter().map(|d| &d.pod);
+    report.parts.insert("lb-dataplane", ready(pods));
+    report.works = report.problems.is_empty();
+    report
+}
+
+fn ready<'a>(pods: impl Iterator<Item = &'a Pod>) -> (usize, usize) {
+    let there: Vec<&Pod> = pods.filter(|pod| !pod.terminating).collect();
+    (there.iter().filter(|pod| pod.ready).count(), there.len())
+}
+
+/// `a, b, c and 2 more`.
+fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    let mut text = names
+        .iter()
+        .take(NAMED_MAX)
+        .copied()
+        .collect::<Vec<_>>()
+        .join(", ");
+    if names.len() > NAMED_MAX {
+        text.push_str(&format!(" and {} more", names.len() - NAMED_MAX));
+    }
+    text
+}
+
+fn not_ready(what: &str, pod: &Pod) -> String {
+    let why = pod.why.as_deref().unwrap_or("its Pod does not say why");
+    format!(
+        "{what} {} is not ready: {why}: `kubectl -n {} describe pod {}`",
+        pod.name.name, pod.name.namespace, pod.name.name
+    )
+}
+
+fn operators(scene: &Scene, report: &mut Report) {
+    let there: Vec<&Pod> = scene
+        .operators
+        .iter()
+        .filter(|pod| !pod.terminating)
+        .collect();
+    if there.is_empty() {
+        report.problems.push(format!(
+            "there is no operator, so changes reach no dataplane (connections go on as they were): {INSTALL}"
+        ));
+        return;
+    }
+    // A standby is ready too; one that is ready is enough to go on.
+    let good = there.iter().any(|pod| pod.ready);
+    for pod in there.iter().filter(|pod| !pod.ready) {
+        let text = not_ready("operator", pod);
+        if good {
+            report.notes.push(text);
+        } else {
+            report.problems.push(text);
+        }
+    }
+}
+
+fn classes(scene: &Scene, report: &mut Report) {
+    if scene.fleet.classes.is_empty() {
+        report.problems.push(
+            "there is no BatonDataplane, so policies have nowhere to be served: the chart makes one; `kubectl get batondataplanes`"
+                .to_owned(),
+        );
+    }
+    for class in &scene.fleet.classes {
+        let name = class.metadata.name.as_deref().unwrap_or_default();
+        if !scene
+            .fleet
+            .dataplanes
+            .iter()
+            .any(|d| d.class.as_deref() == Some(name))
+        {
+            report.problems.push(format!(
+                "class {name} has no dataplane: no Pod in namespace {} has the labels {}: start one, or correct spec.selector",
+                class.spec.namespace,
+                labels(class)
+            ));
+            continue;
+        }
+        let Some(status) = &class.status else {
+            report.problems.push(format!(
+                "class {name}: the operator has said nothing about it yet: look at its log"
+            ));
+            continue;
+        };
+        for kind in [ConditionType::Accepted, ConditionType::Programmed] {
+            if let Some(bad) =
+                condition(&status.conditions, kind).filter(|c| c.status != ConditionStatus::True)
+            {
+                report
+                    .problems
+                    .push(format!("class {name}: {}: {}", bad.reason, bad.message));
+            }
+        }
+        if let Some(bad) = degraded(&status.conditions) {
+            report
+                .notes
+                .push(format!("class {name}: {}: {}", bad.reason, bad.message));
+        }
+    }
+}
+
+fn labels(class: &BatonDataplane) -> String {
+    let labels = class.spec.selector.match_labels.iter();
+    labels
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+fn condition(conditions: &[Condition], kind: ConditionType) -> Option<&Condition> {
+    conditions
+        .iter()
+        .find(|condition| condition.type_ == kind.name())
+}
+
+fn degraded(conditions: &[Condition]) -> Option<&Condition> {
+    condition(conditions, ConditionType::Degraded).filter(|c| c.status == ConditionStatus::True)
+}
+
+fn dataplanes(scene: &Scene, report: &mut Report) {
+    // Dataplanes of one class have the same worries; each is told once.
+    let mut same: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for asked in &scene.answers {
+        let (name, pod) = (asked.name(), &asked.dataplane.pod);
+        match &asked.said {
+            Ok(answer) => {
+                for problem in &answer.problems {
+                    let problem = problem.replace("`lb-dataplane ", "`kubectl baton ");
+                    same.entry(problem).or_default().push(name);
+                }
+                full(name, answer, report);
+                if !pod.ready && !pod.terminating && answer.problems.is_empty() {
+                    report.problems.push(not_ready("dataplane", pod));
+                }
+            }
+            Err(_) if pod.terminating => {}
+            Err(_) if !pod.running => report.problems.push(not_ready("dataplane", pod)),
+            Err(why) => report
+                .problems
+                .push(format!("dataplane {name} cannot be asked: {why}")),
+        }
+        report.dataplanes.push(dataplane(asked));
+    }
+    for (problem, names) in same {
+        let noun = if names.len() == 1 {
+            "dataplane"
+        } else {
+            "dataplanes"
+        };
+        report
+            .problems
+            .push(format!("{noun} {}: {problem}", named(names)));
+    }
+    let versions: BTreeSet<&str> = scene
+        .answers
+        .iter()
+        .filter_map(|a| a.said.as_ref().ok())
+        .map(|answer| answer.state.version.as_str())
+        .collect();
+    if versions.len() > 1 {
+        let versions = named(versions);
+        report.notes.push(format!(
+            "dataplanes of several versions run ({versions}): is an upgrade under way?"
+        ));
+    }
+}
+
+fn full(name: &str, answer: &Answer, report: &mut Report) {
+    for (table, (used, limit)) in &answer.state.tables {
+        if *limit > 0 && used.saturating_mul(100) >= limit.saturating_mul(NEAR_LIMIT_PERCENT) {
+            let percent = used.saturating_mul(100) / limit;
+            report.notes.push(format!(
+                "dataplane {name}: {used} of {limit} {table} are in use ({percent} %): more dataplanes, or a higher limit"
+            ));
+        }
+    }
+}
+
+fn dataplane(asked: &Asked<Answer>) -> Dataplane {
+    let pod = &asked.dataplane.pod;
+    let said = asked.said.as_ref().ok().map(|answer| Said {
+        version: answer.state.version.clone(),
+        uptime_seconds: answer.state.uptime_seconds,
+        mode: format!(
+            "{} {}",
+            answer.state.worker.mode, answer.state.worker.interface
+        ),
+        generation: answer.state.generation,
+        policies: answer.state.policies.len(),
+        flows: answer
+            .state
+            .policies
+            .iter()
+            .map(|policy| policy.flows)
+            .sum(),
+        problems: answer.problems.clone(),
+    });
+    Dataplane {
+        namespace: pod.name.namespace.clone(),
+        name: pod.name.name.clone(),
+        class: asked.dataplane.class.clone(),
+        node: pod.node.clone(),
+        state: match &said {
+            None if !pod.terminating && pod.ready => "silent",
+            Some(said) if !said.problems.is_empty() => "troubled",
+            _ => pod.word(),
+        },
+        restarts: pod.restarts,
+        silent: asked.said.as_ref().err().cloned(),
+        said,
+    }
+}
+
+/// One word for a policy, and the sentence behind it.
+fn policy_word(policy: &LoadBalancerPolicy) -> (&'static str, Option<&Condition>) {
+    let conditions = policy
+        .status
+        .as_ref()
+        .map_or(&[][..], |status| &status.conditions);
+    let not = |kind| condition(conditions, kind).filter(|c| c.status != ConditionStatus::True);
+    if conditions.is_empty() {
+        ("unseen", None)
+    } else if let Some(bad) = not(ConditionType::Accepted) {
+        ("refused", Some(bad))
+    } else if let Some(bad) = not(ConditionType::Programmed) {
+        ("not served", Some(bad))
+    } else if let Some(bad) = degraded(conditions) {
+        ("degraded", Some(bad))
+    } else if let Some(bad) = not(ConditionType::Adoptable) {
+        ("no moves", Some(bad))
+    } else {
+        ("ok", None)
+    }
+}
+
+fn policies(scene: &Scene, report: &mut Report) {
+    let states: Vec<(PolicyName, &PolicyState)> = scene
+        .answers
+        .iter()
+        .filter_map(|asked| asked.said.as_ref().ok())
+        .flat_map(|answer| &answer.state.policies)
+        .map(|state| (PolicyName::parse(&state.name), state))
+        .collect();
+    let live = scene.answers.iter().any(|asked| asked.said.is_ok());
+    for policy in &scene.policies {
+        let namespace = policy.metadata.namespace.clone().unwrap_or_default();
+        let name = policy.metadata.name.clone().unwrap_or_default();
+        let (state, bad) = policy_word(policy);
+        let full_name = format!("{namespace}/{name}");
+        let message = bad.map(|bad| format!("{}: {}", bad.reason, bad.message));
+        match (state, &message) {
+            ("ok", _) => {}
+            ("unseen", _) => report.problems.push(format!(
+                "policy {full_name}: the operator has said nothing about it: is one running, and what does its log say?"
+            )),
+            ("refused" | "not served", Some(message)) => {
+                report.problems.push(format!("policy {full_name} is {state}: {message}"));
+            }
+            (_, Some(message)) => report.notes.push(format!("policy {full_name}: {message}")),
+            (_, None) => {}
+        }
+        let status = policy.status.clone().unwrap_or_default();
+        if state != "unseen" && status.observed_generation < policy.metadata.generation {
+            report.notes.push(format!(
+                "policy {full_name}: the operator has not seen its newest version yet"
+            ));
+        }
+        let mine = || {
+            states
+                .iter()
+                .filter(|(n, _)| n.namespace == namespace && n.policy == name)
+        };
+        let sum = |of: fn(&PolicyState) -> u64, told: Option<i64>| {
+            if live {
+                mine().map(|(_, state)| of(state)).sum()
+            } else {
+                told.and_then(|n| u64::try_from(n).ok()).unwrap_or_default()
+            }
+        };
+        let lost = sum(|state| state.lost_total.values().sum(), status.lost);
+        if lost > 0 {
+            report.notes.push(format!(
+                "policy {full_name}: {} of clients broken since the dataplanes started ({}): `onBackendFailure` and `drain` \
+                 of the policy say what happens then",
+                count(lost, "connection"),
+                reasons(mine().map(|(_, state)| &state.lost_total))
+            ));
+        }
+        report.policies.push(Policy {
+            service: policy.spec.target_ref.name.clone(),
+            state,
+            message,
+            algorithm: written(&policy.spec.algorithm),
+            protocol: written(&policy.spec.protocol),
+            backends: status
+                .backends
+                .map_or_else(|| "-".to_owned(), |count| count.summary),
+            dataplanes: status
+                .dataplanes
+                .map_or_else(|| "-".to_owned(), |count| count.summary),
+            flows: sum(|state| state.flows, status.flows),
+            moves: sum(|state| state.migrations_total, status.migrations),
+            rescued: sum(|state| state.rescues_total, status.rescued),
+            lost,
+            namespace,
+            name,
+        });
+    }
+    if scene.policies.is_empty() && report.problems.is_empty() {
+        report.notes.push(match &scene.namespace {
+            Some(namespace) => format!("there is no LoadBalancerPolicy in namespace {namespace}: `-A` looks at all namespaces"),
+            None => "there is no LoadBalancerPolicy: docs/install.md shows a first one".to_owned(),
+        });
+    }
+}
+
+/// As it is written in a manifest.
+fn written(value: &impl Serialize) -> String {
+    serde_json::to_value(value)
+        .ok()
+        .and_then(|value| Some(value.as_str()?.to_owned()))
+        .unwrap_or_default()
+}
+
+/// `3 no backend, 2 fate unknown`: most frequent first.
+fn reasons<'a>(counts: impl Iterator<Item = &'a BTreeMap<String, u64>>) -> String {
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    for (reason, number) in counts.flatten() {
+        *sums.entry(reason).or_default() += number;
+    }
+    let mut sums: Vec<_> = sums.into_iter().filter(|(_, number)| *number > 0).collect();
+    sums.sort_by_key(|(_, number)| std::cmp::Reverse(*number));
+    if sums.is_empty() {
+        return "the dataplanes do not say why".to_owned();
+    }
+    let words: Vec<String> = sums
+        .iter()
+        .map(|(reason, n)| format!("{n} {}", reason.replace('_', " ")))
+        .collect();
+    words.join(", ")
+}
+
+fn nodes(scene: &Scene, report: &mut Report) {
+    let mut backends: BTreeMap<&str, BTreeSet<std::net::IpAddr>> = BTreeMap::new();
+    for policy in &scene.policies {
+        let namespace = policy.metadata.namespace.clone().unwrap_or_default();
+        let key = (namespace, policy.spec.target_ref.name.clone());
+        for (address, node) in scene.places.get(&key).into_iter().flatten() {
+            if let Some(node) = node {
+                backends.entry(node).or_default().insert(*address);
+            }
+        }
+    }
+    let on = |pod: &Pod, name: &str| pod.node.as_deref() == Some(name);
+    let mut lacking: Vec<String> = Vec::new();
+    let mut why: Option<&str> = None;
+    for node in &scene.nodes {
+        let mut shims = scene
+            .shims
+            .iter()
+            .filter(|pod| on(pod, &node.name))
+            .peekable();
+        let shim = match (shims.peek().is_some(), shims.any(|pod| pod.ready)) {
+            (_, true) => "ready",
+            (true, false) => "not ready",
+            (false, false) => "none",
+        };
+        let here = backends.get(node.name.as_str()).map_or(0, BTreeSet::len);
+        let dataplanes = scene
+            .fleet
+            .dataplanes
+            .iter()
+            .filter(|d| on(&d.pod, &node.name))
+            .count();
+        if here == 0 && dataplanes == 0 && shim == "none" {
+            continue;
+        }
+        if here > 0 && shim != "ready" && !scene.shims.is_empty() {
+            lacking.push(node.name.clone());
+            let told = scene
+                .shims
+                .iter()
+                .filter(|pod| on(pod, &node.name))
+                .find_map(|pod| pod.why.as_deref());
+            why = why.or(told);
+        }
+        if here > 0 && node.is_too_old() {
+            report.notes.push(format!(
+                "node {} has Linux {}: connections cannot move to its {} (6.9 or newer is needed)",
+                node.name,
+                node.kernel,
+                count(here as u64, "Pod")
+            ));
+        }
+        report.nodes.push(OneNode {
+            node: node.clone(),
+            shim,
+            backends: here,
+            dataplanes,
+        });
+    }
+    if !lacking.is_empty() {
+        report.problems.push(format!(
+            "no host-shim is ready on {} ({}), so connections cannot move to the Pods there: `kubectl get pods -A -l {}`",
+            named(lacking.iter().map(String::as_str)),
+            why.unwrap_or("there is no Pod of it"),
+            crate::ask::part("host-shim")
+        ));
+    }
+    let without = !backends.is_empty() && scene.shims.is_empty() && !scene.operators.is_empty();
+    if without {
+        report.notes.push("there is no host-shim at all, so connections are balanced but never move (`shim.enabled`)".to_owned());
+    }
+}

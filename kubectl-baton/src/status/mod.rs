@@ -1,0 +1,124 @@
+//! `status`: is Baton working, and if not why; per policy, dataplane and node.
+//!
+//! Owns what is read from the cluster for that. What it means is `judge`'s, how it looks is `render`'s.
+
+mod judge;
+mod render;
+mod report;
+#[cfg(test)]
+mod tests;
+
+pub use judge::judge;
+pub use render::render;
+
+use crate::{
+    ask::{Answer, Asked, Fleet, fleet, part, pods, states},
+    cluster::{Cluster, Kind, Listed},
+    facts::{Node, Places, Pod, places, typed},
+    failure::Failure,
+};
+use baton_crds::LoadBalancerPolicy;
+use k8s_openapi::api::{core::v1::Node as CoreNode, discovery::v1::EndpointSlice};
+use std::{collections::BTreeSet, net::SocketAddr};
+
+/// All that `status` looks at.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scene {
+    /// Policies are looked at in this namespace; in all if none.
+    pub namespace: Option<String>,
+    /// Classes and dataplanes.
+    pub fleet: Fleet,
+    /// What the dataplanes say.
+    pub answers: Vec<Asked<Answer>>,
+    /// The policies.
+    pub policies: Vec<LoadBalancerPolicy>,
+    /// The operator's Pods.
+    pub operators: Vec<Pod>,
+    /// The shims' Pods.
+    pub shims: Vec<Pod>,
+    /// The nodes, if they may be seen.
+    pub nodes: Vec<Node>,
+    /// Where the Services' Pods are, if that may be seen.
+    pub places: Places,
+    /// What may not be seen, or cannot be read.
+    pub unseen: Vec<String>,
+}
+
+/// Reads what `status` needs.
+///
+/// # Errors
+/// The cluster cannot be asked, or what is needed most may not be seen.
+pub async fn look(
+    cluster: &impl Cluster,
+    namespace: Option<&str>,
+    control: SocketAddr,
+) -> Result<Scene, Failure> {
+    let mut scene = Scene {
+        namespace: namespace.map(str::to_owned),
+        fleet: fleet(cluster).await?,
+        ..Scene::default()
+    };
+    if !scene.fleet.installed {
+        return Ok(scene);
+    }
+    scene.unseen.append(&mut scene.fleet.unread);
+    match cluster.list(Kind::Policies, namespace, None).await {
+        Ok(listed) => scene.policies = typed(&listed.items, &mut scene.unseen),
+        Err(Failure::Missing(_)) => {
+            scene.fleet.installed = false;
+            return Ok(scene);
+        }
+        Err(failure) => return Err(failure),
+    }
+    scene.answers = states(cluster, &scene.fleet.dataplanes, control).await;
+    for home in homes(&scene.fleet) {
+        let home = home.as_deref();
+        scene
+            .operators
+            .extend(pods(cluster, home, &part("operator"), &mut scene.unseen).await?);
+        scene
+            .shims
+            .extend(pods(cluster, home, &part("host-shim"), &mut scene.unseen).await?);
+    }
+    let nodes = optional(
+        cluster.list(Kind::Nodes, None, None).await,
+        &mut scene.unseen,
+    )?;
+    let nodes: Vec<CoreNode> = typed(&nodes.items, &mut scene.unseen);
+    scene.nodes = nodes.into_iter().map(Node::from).collect();
+    let slices = optional(
+        cluster.list(Kind::EndpointSlices, namespace, None).await,
+        &mut scene.unseen,
+    )?;
+    let slices: Vec<EndpointSlice> = typed(&slices.items, &mut scene.unseen);
+    scene.places = places(&slices);
+    Ok(scene)
+}
+
+/// The namespaces where Baton's own Pods may be: those of the classes, or all.
+pub fn homes(fleet: &Fleet) -> BTreeSet<Option<String>> {
+    let homes: BTreeSet<_> = fleet
+        .classes
+        .iter()
+        .map(|class| Some(class.spec.namespace.clone()))
+        .collect();
+    if homes.is_empty() {
+        [None].into()
+    } else {
+        homes
+    }
+}
+
+/// What may be missing: a right that is not there is noted, and the rest goes on.
+pub fn optional(
+    listed: Result<Listed, Failure>,
+    unseen: &mut Vec<String>,
+) -> Result<Listed, Failure> {
+    match listed {
+        Err(failure @ Failure::Forbidden(_)) => {
+            unseen.push(failure.to_string());
+            Ok(Listed::default())
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,255 @@
+//! What `status` says in clusters of many kinds: the recorded one, and that one with something broken.
+
+use super::*;
+use crate::{
+    fake::{Fake, answer, bad, golden, which},
+    status::report::Report,
+    table::{Style, WIDTH_MAX},
+};
+use baton_crds::{Condition, ConditionStatus};
+use serde_json::json;
+
+const CONTROL: &str = "127.0.0.1:9909";
+
+async fn seen(fake: &Fake, namespace: Option<&str>) -> Report {
+    judge(
+        &look(fake, namespace, CONTROL.parse().expect("address"))
+            .await
+            .expect("it answers"),
+    )
+}
+
+async fn problems(fake: &Fake) -> String {
+    let report = seen(fake, None).await;
+    assert_eq!(report.works, report.problems.is_empty());
+    report.problems.join("\n")
+}
+
+#[tokio::test]
+async fn a_cluster_where_all_is_well_and_one_pod_cannot_adopt() {
+    let report = seen(&Fake::new(), None).await;
+    assert!(report.works, "{report:?}");
+    golden("status.txt", &render(&report, Style::default()));
+    golden(
+        "status-wide.txt",
+        &render(
+            &report,
+            Style {
+                wide: true,
+                colour: false,
+            },
+        ),
+    );
+}
+
+#[tokio::test]
+async fn a_bad_night() {
+    let mut fake = Fake::new();
+    for pod in fake.objects.get_mut(&Kind::Pods).expect("Pods") {
+        let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
+        let status = &mut pod["status"];
+        if name.starts_with("baton-operator") || name.ends_with("kl5wz") {
+            status["conditions"][0]["status"] = "False".into();
+            status["containerStatuses"][0]["state"] =
+                json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}});
+        }
+    }
+    fake.answers = Box::new(|pod, words| {
+        if which(pod) == "b" {
+            return bad(
+                2,
+                "lb-dataplane: no dataplane answers at 127.0.0.1:9909: is it running?",
+            );
+        }
+        let mut ran = answer("a", words)?;
+        let mut state: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+        state["problems"] = json!([
+            "policy `shop/web/http`: none of its 3 backends is usable (web-5d4f-abcde is down, web-5d4f-fghij is down, \
+             web-5d4f-klmno is down), so nobody serves new connections: look at the pods; `lb-dataplane backends` says more"
+        ]);
+        state["policies"][1]["lostTotal"] = json!({"no_backend": 2, "fate_unknown": 1});
+        state["tables"]["flows"] = json!([60_000, 65_536]);
+        ran = crate::cluster::Ran {
+            stdout: state.to_string().into(),
+            code: 1,
+            ..ran
+        };
+        Ok(ran)
+    });
+    fake.forbidden = vec![Kind::EndpointSlices];
+    let report = seen(&fake, None).await;
+    assert!(!report.works);
+    let text = render(&report, Style::default());
+    golden("status-bad.txt", &text);
+    assert!(
+        text.lines()
+            .all(|line| line.chars().count() <= WIDTH_MAX || !line.trim().contains(' ')),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_installed_is_told_with_what_to_do() {
+    let mut bare = Fake::empty();
+    bare.objects.remove(&Kind::Policies);
+    bare.objects.remove(&Kind::Classes);
+    let text = problems(&bare).await;
+    assert!(
+        text.starts_with("Baton is not installed") && text.contains("charts/baton/crds"),
+        "{text}"
+    );
+    let text = problems(&Fake::empty()).await;
+    assert!(
+        text.starts_with("only Baton's definitions are installed") && text.contains("helm install"),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1, "said once: {text}");
+}
+
+#[tokio::test]
+async fn each_part_that_is_missing_is_a_problem_of_its_own() {
+    let without = |component: &str| {
+        let mut fake = Fake::new();
+        let pods = fake.objects.get_mut(&Kind::Pods).expect("Pods");
+        pods.retain(|pod| pod["metadata"]["labels"]["app.kubernetes.io/component"] != component);
+        fake
+    };
+    assert!(
+        problems(&without("operator"))
+            .await
+            .starts_with("there is no operator, so changes reach no dataplane")
+    );
+    let text = problems(&without("lb-dataplane")).await;
+    assert!(
+        text.starts_with(
+            "class default has no dataplane: no Pod in namespace baton-system has the labels app."
+        ),
+        "{text}"
+    );
+    let report = seen(&without("host-shim"), None).await;
+    assert!(report.works, "balanced all the same");
+    assert!(
+        report
+            .notes
+            .iter()
+            .any(|note| note.contains("there is no host-shim at all")),
+        "{report:?}"
+    );
+    let mut one = Fake::new();
+    one.objects
+        .get_mut(&Kind::Pods)
+        .expect("Pods")
+        .retain(|pod| pod["metadata"]["name"] != "baton-host-shim-v7q9d");
+    let text = problems(&one).await;
+    assert!(
+        text.starts_with(
+            "no host-shim is ready on node-3 (there is no Pod of it), so connections cannot move"
+        ),
+        "{text}"
+    );
+    let mut classless = Fake::new();
+    classless
+        .objects
+        .get_mut(&Kind::Classes)
+        .expect("classes")
+        .clear();
+    let report = seen(&classless, None).await;
+    assert!(
+        report.problems[0].starts_with("there is no BatonDataplane"),
+        "{report:?}"
+    );
+    assert_eq!(report.dataplanes.len(), 2, "found by the chart's labels");
+}
+
+fn with_condition(kind: &str, status: ConditionStatus) -> Fake {
+    let mut fake = Fake::new();
+    let policy = &mut fake.objects.get_mut(&Kind::Policies).expect("policies")[0];
+    let conditions = policy["status"]["conditions"]
+        .as_array_mut()
+        .expect("conditions");
+    for condition in conditions {
+        if condition["type"] == kind {
+            let mut typed: Condition =
+                serde_json::from_value(condition.clone()).expect("a condition");
+            typed.status = status;
+            typed.reason = "Reason".into();
+            typed.message = "what to do".into();
+            *condition = serde_json::to_value(typed).expect("JSON");
+        }
+    }
+    fake
+}
+
+#[tokio::test]
+async fn a_policys_conditions_decide_over_its_word() {
+    for (kind, status, word, works) in [
+        ("Accepted", ConditionStatus::False, "refused", false),
+        ("Programmed", ConditionStatus::Unknown, "not served", false),
+        ("Adoptable", ConditionStatus::False, "no moves", true),
+        ("Degraded", ConditionStatus::True, "degraded", true),
+        ("Degraded", ConditionStatus::False, "ok", true),
+    ] {
+        let report = seen(&with_condition(kind, status), Some("shop")).await;
+        assert_eq!(
+            (report.policies[0].state, report.works),
+            (word, works),
+            "{kind}"
+        );
+        let said: Vec<&String> = report.problems.iter().chain(&report.notes).collect();
+        assert_eq!(
+            said.iter().any(|text| text.contains("Reason: what to do")),
+            word != "ok",
+            "{kind}: {said:?}"
+        );
+    }
+    let mut fake = Fake::new();
+    fake.objects.get_mut(&Kind::Policies).expect("policies")[0]["status"] = json!({});
+    assert!(
+        problems(&fake)
+            .await
+            .starts_with("policy shop/web: the operator has said nothing about it")
+    );
+    let mut fake = Fake::new();
+    fake.objects.get_mut(&Kind::Policies).expect("policies")[0]["metadata"]["generation"] =
+        json!(2);
+    let notes = seen(&fake, None).await.notes.join("\n");
+    assert!(
+        notes.contains("shop/web: the operator has not seen its newest version"),
+        "{notes}"
+    );
+}
+
+#[tokio::test]
+async fn missing_rights_leave_gaps_that_are_told_or_end_it() {
+    let mut fake = Fake::new();
+    fake.forbidden = vec![Kind::Nodes];
+    let report = seen(&fake, None).await;
+    assert!(report.works && report.nodes.is_empty());
+    assert!(
+        report.unseen[0].contains("no permission for `list` on `nodes`"),
+        "{report:?}"
+    );
+    fake.forbidden = vec![Kind::Classes];
+    let report = seen(&fake, None).await;
+    assert_eq!(report.dataplanes.len(), 2, "found by the chart's labels");
+    fake.forbidden = vec![Kind::Policies];
+    let failure = look(&fake, Some("shop"), CONTROL.parse().expect("address"))
+        .await
+        .expect_err("nothing to judge");
+    assert!(
+        failure
+            .to_string()
+            .contains("`list` on `loadbalancerpolicies.baton.dev` in namespace `shop`"),
+        "{failure}"
+    );
+}
+
+#[tokio::test]
+async fn a_namespace_without_policies_points_to_the_others() {
+    let report = seen(&Fake::new(), Some("empty")).await;
+    assert!(report.works && report.policies.is_empty());
+    assert!(
+        report.notes[0].contains("namespace empty: `-A`"),
+        "{report:?}"
+    );
+}

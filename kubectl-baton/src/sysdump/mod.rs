@@ -1,0 +1,395 @@
+//! `sysdump`: what a helper from far away needs, as files.
+//!
+//! Owns which objects, answers and logs are taken, and that each is bounded. What of an object is kept is `clean`'s; Secrets
+//! are never read (`cluster::Kind` has none). What cannot be had is written down instead of ending the dump.
+
+mod archive;
+mod clean;
+#[cfg(test)]
+mod tests;
+
+pub use archive::write;
+
+use crate::{
+    ask::{self, Dataplane},
+    cluster::{Cluster, Kind, PodName},
+    facts::{Pod, typed},
+    failure::Failure,
+    status::{self, Scene},
+    table::Style,
+};
+use k8s_openapi::api::core::v1::{Pod as CorePod, Service};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+};
+
+/// Flows of one dataplane: about 6 MB.
+const FLOWS_MAX: u32 = 20_000;
+/// Pods of one Service in the dump.
+const PODS_MAX: usize = 500;
+/// Services whose Pods are read.
+const SERVICES_MAX: usize = 200;
+
+/// A file of the dump.
+pub type File = (String, Vec<u8>);
+
+/// A dump under construction.
+#[derive(Default)]
+struct Dump {
+    files: Vec<File>,
+    missing: Vec<String>,
+}
+
+impl Dump {
+    fn text(&mut self, path: impl Into<String>, text: impl Into<Vec<u8>>) {
+        self.files.push((path.into(), text.into()));
+    }
+
+    fn json(&mut self, path: impl Into<String>, value: &impl Serialize) {
+        let path = path.into();
+        match serde_json::to_vec_pretty(value) {
+            Ok(bytes) => self.files.push((path, bytes)),
+            Err(error) => self.missing.push(format!("{path}: {error}")),
+        }
+    }
+
+    /// Objects of one kind, cleaned.
+    fn objects(&mut self, kind: Kind, items: &[Value]) {
+        let clean: Vec<Value> = items.iter().map(|item| clean::object(kind, item)).collect();
+        self.json(format!("objects/{}.json", kind.resource()), &clean);
+    }
+}
+
+/// Reads everything. The files, and what could not be had.
+///
+/// # Errors
+/// The cluster cannot be asked at all.
+pub async fn collect(
+    cluster: &impl Cluster,
+    control: SocketAddr,
+) -> Result<(Vec<File>, Vec<String>), Failure> {
+    let mut dump = Dump::default();
+    let scene = status::look(cluster, None, control).await?;
+    let report = status::judge(&scene);
+    dump.text(
+        "status.txt",
+        status::render(
+            &report,
+            Style {
+                wide: true,
+                colour: false,
+            },
+        ),
+    );
+    dump.json("status.json", &report);
+    dump.missing.extend(report.unseen.iter().cloned());
+    versions(cluster, &scene, &mut dump).await;
+    for kind in Kind::ALL {
+        let items = match kind {
+            Kind::Pods => backend_pods(cluster, &scene, &mut dump).await?,
+            Kind::Deployments | Kind::DaemonSets => {
+                labelled(cluster, kind, &scene, &mut dump).await?
+            }
+            Kind::Services | Kind::EndpointSlices => of_policies(
+                list(cluster, kind, None, None, &mut dump).await?,
+                kind,
+                &scene,
+            ),
+            Kind::Events => events(cluster, &scene, &mut dump).await?,
+            Kind::Policies | Kind::Classes | Kind::Nodes => {
+                list(cluster, kind, None, None, &mut dump).await?
+            }
+        };
+        dump.objects(kind, &items);
+    }
+    dataplanes(cluster, &scene, control, &mut dump).await;
+    logs(cluster, &scene, &mut dump).await;
+    let missing = dump.missing.clone();
+    dump.text(
+        "missing.txt",
+        missing
+            .iter()
+            .map(|line| format!("{line}\n"))
+            .collect::<String>(),
+    );
+    Ok((dump.files, missing))
+}
+
+/// The kinds' objects; a missing right or kind is written down.
+async fn list(
+    cluster: &impl Cluster,
+    kind: Kind,
+    namespace: Option<&str>,
+    labels: Option<&str>,
+    dump: &mut Dump,
+) -> Result<Vec<Value>, Failure> {
+    match cluster.list(kind, namespace, labels).await {
+        Ok(listed) => {
+            if listed.truncated {
+                dump.missing.push(format!(
+                    "objects/{}.json: there are more than are read",
+                    kind.resource()
+                ));
+            }
+            Ok(listed.items)
+        }
+        Err(failure) if failure.is_for_all() => Err(failure),
+        Err(failure) => {
+            dump.missing
+                .push(format!("objects/{}.json: {failure}", kind.resource()));
+            Ok(Vec::new())
+        }
+    }
+}
+
+async fn labelled(
+    cluster: &impl Cluster,
+    kind: Kind,
+    scene: &Scene,
+    dump: &mut Dump,
+) -> Result<Vec<Value>, Failure> {
+    let mut items = Vec::new();
+    for home in status::homes(&scene.fleet) {
+        items.extend(list(cluster, kind, home.as_deref(), Some(ask::CHART), dump).await?);
+    }
+    Ok(items)
+}
+
+/// Namespace and Service of each policy.
+fn services(scene: &Scene) -> BTreeSet<(String, String)> {
+    let policies = scene.policies.iter();
+    policies
+        .map(|p| {
+            (
+                p.metadata.namespace.clone().unwrap_or_default(),
+                p.spec.target_ref.name.clone(),
+            )
+        })
+        .collect()
+}
+
+/// Those of the policies, and those where Baton is.
+fn of_policies(items: Vec<Value>, kind: Kind, scene: &Scene) -> Vec<Value> {
+    let wanted = services(scene);
+    let homes = status::homes(&scene.fleet);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let of = |item: &Value| {
+        let metadata = &item["metadata"];
+        let name = match kind {
+            Kind::EndpointSlices => &metadata["labels"]["kubernetes.io/service-name"],
+            _ => &metadata["name"],
+        };
+        let namespace = text(&metadata["namespace"]);
+        wanted.contains(&(namespace.clone(), text(name))) || homes.contains(&Some(namespace))
+    };
+    items.into_iter().filter(of).collect()
+}
+
+/// Baton's own Pods and those of the policies' Services.
+async fn backend_pods(
+    cluster: &impl Cluster,
+    scene: &Scene,
+    dump: &mut Dump,
+) -> Result<Vec<Value>, Failure> {
+    let mut items = labelled(cluster, Kind::Pods, scene, dump).await?;
+    for dataplane in &scene.fleet.dataplanes {
+        // A class may choose Pods that are not the chart's.
+        let name = &dataplane.pod.name;
+        if !items.iter().any(|item| is(item, name)) {
+            items.extend(
+                list(cluster, Kind::Pods, Some(&name.namespace), None, dump)
+                    .await?
+                    .into_iter()
+                    .filter(|item| is(item, name)),
+            );
+        }
+    }
+    let wanted = services(scene);
+    let listed = list(cluster, Kind::Services, None, None, dump).await?;
+    let found: Vec<Service> = typed(&listed, &mut dump.missing);
+    let mut read = 0;
+    for service in found {
+        let (namespace, name) = (
+            service.metadata.namespace.unwrap_or_default(),
+            service.metadata.name.unwrap_or_default(),
+        );
+        let selector = service
+            .spec
+            .and_then(|spec| spec.selector)
+            .unwrap_or_default();
+        if selector.is_empty() || !wanted.contains(&(namespace.clone(), name)) {
+            continue;
+        }
+        read += 1;
+        if read > SERVICES_MAX {
+            dump.missing
+                .push(format!("Pods of more than {SERVICES_MAX} Services"));
+            break;
+        }
+        let labels: Vec<String> = selector.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let mut pods = list(
+            cluster,
+            Kind::Pods,
+            Some(&namespace),
+            Some(&labels.join(",")),
+            dump,
+        )
+        .await?;
+        if pods.len() > PODS_MAX {
+            dump.missing.push(format!(
+                "{} Pods of one Service in namespace {namespace}",
+                pods.len() - PODS_MAX
+            ));
+            pods.truncate(PODS_MAX);
+        }
+        items.extend(pods);
+    }
+    let key = |item: &Value| {
+        format!(
+            "{}/{}",
+            item["metadata"]["namespace"], item["metadata"]["name"]
+        )
+    };
+    items.sort_by_key(key);
+    items.dedup_by_key(|item| key(item));
+    Ok(items)
+}
+
+fn is(item: &Value, pod: &PodName) -> bool {
+    item["metadata"]["namespace"] == pod.namespace.as_str()
+        && item["metadata"]["name"] == pod.name.as_str()
+}
+
+/// Events about what is Baton's: its kinds, and everything in its namespaces.
+async fn events(
+    cluster: &impl Cluster,
+    scene: &Scene,
+    dump: &mut Dump,
+) -> Result<Vec<Value>, Failure> {
+    let homes = status::homes(&scene.fleet);
+    let mut namespaces: BTreeSet<Option<String>> = homes.clone();
+    // Those about classes, which are in no namespace, are in this one.
+    namespaces.insert(Some("default".to_owned()));
+    namespaces.extend(
+        services(scene)
+            .into_iter()
+            .map(|(namespace, _)| Some(namespace)),
+    );
+    if namespaces.contains(&None) {
+        namespaces = [None].into();
+    }
+    let mut items = Vec::new();
+    for namespace in namespaces {
+        let all = list(cluster, Kind::Events, namespace.as_deref(), None, dump).await?;
+        let home = homes.contains(&namespace) && namespace.is_some();
+        items.extend(all.into_iter().filter(|item| {
+            let version = item["regarding"]["apiVersion"].as_str().unwrap_or_default();
+            home || version.starts_with(baton_crds::GROUP)
+        }));
+    }
+    Ok(items)
+}
+
+async fn versions(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
+    let server = cluster.version().await.unwrap_or_else(|failure| {
+        dump.missing.push(format!("versions.json: {failure}"));
+        "unknown".to_owned()
+    });
+    let images = |pods: &mut dyn Iterator<Item = &Pod>| -> BTreeMap<String, String> {
+        pods.map(|pod| (pod.name.to_string(), pod.image.clone()))
+            .collect()
+    };
+    let told: BTreeMap<&str, &str> = scene
+        .answers
+        .iter()
+        .filter_map(|asked| {
+            Some((
+                asked.name(),
+                asked.said.as_ref().ok()?.state.version.as_str(),
+            ))
+        })
+        .collect();
+    dump.json(
+        "versions.json",
+        &json!({
+            "kubectlBaton": env!("CARGO_PKG_VERSION"),
+            "kubernetes": server,
+            "dataplanes": told,
+            "images": {
+                "operator": images(&mut scene.operators.iter()),
+                "host-shim": images(&mut scene.shims.iter()),
+                "lb-dataplane": images(&mut scene.fleet.dataplanes.iter().map(|d| &d.pod)),
+            },
+        }),
+    );
+}
+
+/// What each dataplane says: its state, its backends, its flows, its counters.
+async fn dataplanes(cluster: &impl Cluster, scene: &Scene, control: SocketAddr, dump: &mut Dump) {
+    for asked in &scene.answers {
+        let folder = format!("dataplanes/{}", asked.name());
+        match &asked.said {
+            Ok(answer) => {
+                dump.json(format!("{folder}/status.json"), answer);
+                dump.json(format!("{folder}/backends.json"), &answer.state.policies);
+                let metrics =
+                    json!({"counters": answer.state.counters, "tables": answer.state.tables});
+                dump.json(format!("{folder}/metrics.json"), &metrics);
+            }
+            Err(why) => dump.missing.push(format!("{folder}: {why}")),
+        }
+    }
+    let answering: Vec<Dataplane> = scene
+        .answers
+        .iter()
+        .filter(|asked| asked.said.is_ok())
+        .map(|asked| asked.dataplane.clone())
+        .collect();
+    for asked in ask::flows(cluster, &answering, control, None, FLOWS_MAX).await {
+        let path = format!("dataplanes/{}/flows.json", asked.name());
+        match &asked.said {
+            Ok(flows) => dump.json(path, flows),
+            Err(why) => dump.missing.push(format!("{path}: {why}")),
+        }
+    }
+}
+
+/// The ends of the logs of Baton's own containers, and of those before a restart.
+async fn logs(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
+    let dataplanes = scene
+        .fleet
+        .dataplanes
+        .iter()
+        .map(|dataplane| &dataplane.pod);
+    for pod in scene.operators.iter().chain(&scene.shims).chain(dataplanes) {
+        for container in &pod.containers {
+            let rounds: &[bool] = if pod.restarts > 0 {
+                &[false, true]
+            } else {
+                &[false]
+            };
+            for previous in rounds {
+                let suffix = if *previous { ".previous" } else { "" };
+                let path = format!("logs/{}/{container}{suffix}.log", pod.name.name);
+                match cluster.log(&pod.name, container, *previous).await {
+                    Ok(text) => dump.text(path, clean::log(&text)),
+                    Err(failure) => dump.missing.push(format!("{path}: {failure}")),
+                }
+            }
+        }
+    }
+}
+
+/// Whether a Pod of the API server's JSON is the chart's.
+fn is_ours(pod: &Value) -> bool {
+    serde_json::from_value::<CorePod>(pod.clone()).is_ok_and(|pod| {
+        pod.metadata.labels.is_some_and(|labels| {
+            labels
+                .get("app.kubernetes.io/name")
+                .is_some_and(|name| name == "baton")
+        })
+    })
+}

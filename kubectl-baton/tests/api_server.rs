@@ -1,0 +1,274 @@
+//! The program as a user runs it, against a real API server: what it says where nothing is installed, where only the
+//! definitions are, without rights, and without a cluster; exit codes; a dump next to a Secret.
+
+use baton_apiserver::{ApiServer, shared};
+use serde_json::{Value, json};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+/// A new kind is served some time after its definition is there.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A folder of one test, removed on drop.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = env::temp_dir().join(format!("bt-kubectl-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    fn kubeconfig(&self, content: &Value) -> PathBuf {
+        let path = self.0.join("config");
+        fs::write(&path, content.to_string()).expect("a file");
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left behind is in the temporary folder.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What the program says.
+struct Said {
+    out: String,
+    err: String,
+    code: Option<i32>,
+}
+
+fn run(kubeconfig: &Path, words: &[&str]) -> Said {
+    let output: Output = Command::new(env!("CARGO_BIN_EXE_kubectl-baton"))
+        .args(words)
+        .env("KUBECONFIG", kubeconfig)
+        .output()
+        .expect("the program runs");
+    let text = |bytes: &[u8]| {
+        String::from_utf8_lossy(bytes)
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    Said {
+        out: text(&output.stdout),
+        err: text(&output.stderr),
+        code: output.status.code(),
+    }
+}
+
+async fn post(server: &ApiServer, path: &str, object: &Value) {
+    let admin = server.admin().await.expect("an admin");
+    let request = kube_request(path, object);
+    let answer = admin.request::<Value>(request).await;
+    answer.unwrap_or_else(|error| panic!("POST {path}: {error}"));
+}
+
+fn kube_request(path: &str, object: &Value) -> hyper::Request<Vec<u8>> {
+    hyper::Request::post(path)
+        .header("content-type", "application/json")
+        .body(object.to_string().into_bytes())
+        .expect("a request")
+}
+
+/// The definitions as they are generated.
+fn definitions() -> Vec<Value> {
+    let files = baton_crds::files().expect("the definitions");
+    let read = |yaml: &str| serde_saphyr::from_multiple::<Value>(yaml).expect("YAML");
+    files.iter().flat_map(|file| read(&file.yaml)).collect()
+}
+
+/// One test, because the cases are one cluster's life: bare, with definitions, with a policy.
+#[tokio::test]
+async fn a_cluster_from_bare_to_a_policy_that_nobody_serves() {
+    let Some(server) = shared() else { return };
+    let folder = Folder::new("admin");
+    let admin = folder.kubeconfig(&server.admin_identity().kubeconfig());
+
+    let said = run(&admin, &["status"]);
+    assert_eq!(said.code, Some(1), "{} {}", said.out, said.err);
+    assert!(
+        said.out
+            .contains("Baton is not installed: the cluster does not know its definitions"),
+        "{}",
+        said.out
+    );
+    let said = run(&admin, &["backends"]);
+    assert_eq!(said.code, Some(2), "{}", said.err);
+    assert!(
+        said.err.contains("Baton is not installed in this cluster"),
+        "{}",
+        said.err
+    );
+
+    for definition in definitions() {
+        post(
+            server,
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            &definition,
+        )
+        .await;
+    }
+    let started = Instant::now();
+    let said = loop {
+        let said = run(&admin, &["status", "-A", "-o", "json"]);
+        if !said.out.contains("not installed") {
+            break said;
+        }
+        assert!(started.elapsed() < DEADLINE, "{}", said.out);
+        tokio::time::sleep(LOOK).await;
+    };
+    assert_eq!(said.code, Some(1), "{} {}", said.out, said.err);
+    let report: Value = serde_json::from_str(&said.out).expect("JSON");
+    let problem = report["problems"][0].as_str().expect("a problem");
+    assert!(
+        problem.starts_with("only Baton's definitions are installed")
+            && problem.contains("helm install"),
+        "{problem}"
+    );
+    assert_eq!(report["unseen"], json!([]), "an admin may see all");
+    let said = run(&admin, &["flows"]);
+    assert!(
+        said.code == Some(2) && said.err.contains("there is no dataplane"),
+        "{}",
+        said.err
+    );
+
+    let namespace = server.namespace("kubectl").await.expect("a namespace");
+    let namespace = namespace.name.as_str();
+    let policy = json!({
+        "apiVersion": "baton.dev/v1alpha1", "kind": "LoadBalancerPolicy", "metadata": {"name": "web"},
+        "spec": {"targetRef": {"name": "web"}, "listeners": [{"name": "http", "port": 8080}]},
+    });
+    post(
+        server,
+        &format!("/apis/baton.dev/v1alpha1/namespaces/{namespace}/loadbalancerpolicies"),
+        &policy,
+    )
+    .await;
+    let said = run(&admin, &["status", "-n", namespace]);
+    let words = format!("policy {namespace}/web: the operator has said nothing about it");
+    assert!(
+        said.code == Some(1) && said.out.contains(&words),
+        "{}",
+        said.out
+    );
+
+    // Next to a Secret whose content is nowhere in the dump.
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"password": "hunter2"}});
+    post(
+        server,
+        &format!("/api/v1/namespaces/{namespace}/secrets"),
+        &secret,
+    )
+    .await;
+    let file = folder.0.join("dump.tar.gz");
+    let said = run(
+        &admin,
+        &["sysdump", "--file", file.to_str().expect("a path")],
+    );
+    assert_eq!(said.code, Some(0), "{} {}", said.out, said.err);
+    let listed = Command::new("tar")
+        .args(["-xzOf"])
+        .arg(&file)
+        .output()
+        .expect("tar");
+    let text = String::from_utf8_lossy(&listed.stdout);
+    assert!(
+        text.contains("\"loadbalancerpolicies\"") || text.contains("\"LoadBalancerPolicy\""),
+        "{text}"
+    );
+    // `hunter2`, and the same as the API server shows it.
+    assert!(
+        !text.contains("hunter2") && !text.contains("aHVudGVyMg") && !text.contains("\"Secret\""),
+        "a Secret is in it"
+    );
+
+    nobody(server, namespace).await;
+}
+
+/// Somebody without any right is told which one is missing.
+async fn nobody(server: &ApiServer, namespace: &str) {
+    let identity = server
+        .service_account(namespace, "default")
+        .await
+        .expect("a token");
+    let folder = Folder::new("nobody");
+    let config = folder.kubeconfig(&identity.kubeconfig());
+    let said = run(&config, &["status", "-n", namespace]);
+    assert_eq!(said.code, Some(2), "{} {}", said.out, said.err);
+    assert!(
+        said.err.contains("no permission for `list` on `"),
+        "{}",
+        said.err
+    );
+    assert!(
+        said.err.contains("ask for a Role or ClusterRole"),
+        "{}",
+        said.err
+    );
+}
+
+#[test]
+fn without_a_cluster_the_error_says_what_to_change() {
+    let folder = Folder::new("none");
+    let gone = folder.0.join("gone");
+    let said = run(&gone, &["status"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(2), ""));
+    assert!(said.err.contains("kubeconfig"), "{}", said.err);
+    // A port of this machine where nobody listens.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|l| l.local_addr())
+        .expect("a port")
+        .port();
+    let config = folder.kubeconfig(&json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
+        "users": [{"name": "c", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+    }));
+    let said = run(&config, &["status"]);
+    assert_eq!(said.code, Some(2), "{}", said.err);
+    assert!(
+        said.err
+            .contains(&format!("http://127.0.0.1:{port} does not answer: ")),
+        "{}",
+        said.err
+    );
+    let said = run(&config, &["--context", "other", "status"]);
+    assert!(
+        said.code == Some(2) && said.err.contains("no context `other`"),
+        "{}",
+        said.err
+    );
+}
+
+#[test]
+fn what_needs_no_cluster_works_without_one() {
+    let nowhere = Path::new("/nonexistent/config");
+    let said = run(nowhere, &["version", "--client"]);
+    assert_eq!(
+        (said.code, said.out),
+        (
+            Some(0),
+            format!("kubectl-baton {}", env!("CARGO_PKG_VERSION"))
+        )
+    );
+    for shell in ["bash", "zsh", "fish"] {
+        let said = run(nowhere, &["completion", shell]);
+        assert!(
+            said.code == Some(0) && said.out.contains("sysdump"),
+            "{shell}"
+        );
+    }
+    let said = run(nowhere, &["migrate"]);
+    assert_eq!(said.code, Some(2), "there is no such command");
+}

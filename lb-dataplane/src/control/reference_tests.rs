@@ -1,0 +1,78 @@
+//! The dataplane's part of `docs/generated/metrics.md`, from what it really exports. `BATON_GENERATE=1` writes it anew.
+
+use super::{figures_tests::figures, metrics::Metrics, serve_tests::dataplane};
+use crate::{
+    certificates::Authority, commands::CounterValue, config::Config, neighbour::Health, worker,
+};
+use baton_engine::{Counter, Engine, Instant, Lost, PinReason, Settings};
+use baton_packet::{Mac, Malformed};
+use baton_tidy::metrics::{Component, Meaning};
+use std::{path::Path, sync::Arc};
+
+/// All counters of a worker that has just started.
+pub(super) fn worker_counters() -> Vec<CounterValue> {
+    let config = config();
+    let settings = Settings {
+        limits: config.limits,
+        addresses: vec!["10.0.0.1".parse().expect("an address")],
+        ports: config.ports.range(),
+        mac: Mac([2, 0, 0, 0, 0, 1]),
+        seed: 1,
+        mtu: 1_500,
+    };
+    let engine = Engine::new(settings, Instant(0)).expect("good settings");
+    worker::counters_at_start(&engine)
+}
+
+fn config() -> Config {
+    let text = "interface: eth0\nkeys: [{epoch: 3, file: k}]\n";
+    Config::parse(Path::new("test.yaml"), text).expect("good")
+}
+
+/// All that is exported, with a sample of each family.
+fn exported() -> String {
+    let tls = dataplane(&Authority::new());
+    let metrics = Metrics::new(&config(), "native", Arc::new(Health::default()), Some(tls));
+    let metrics = metrics.expect("no name twice");
+    metrics.requests.with_label_values(&["2xx"]);
+    let mut report = figures(1);
+    report.counters = worker_counters();
+    let policy = &mut report.state.policies[0];
+    let zero = |label: &'static str| (label.to_owned(), 0);
+    policy.lost_total = Lost::ALL.iter().map(|l| zero(l.label())).collect();
+    policy.pins_total = PinReason::all().map(|p| zero(p.label())).collect();
+    let text = metrics.render(Some(report), true).expect("text");
+    String::from_utf8(text).expect("UTF-8")
+}
+
+#[test]
+fn metric_reference_is_what_the_dataplane_exports() {
+    let mut meanings: Vec<Meaning> = Vec::new();
+    for counter in Counter::ALL {
+        if let (metric, Some((_, value))) = counter.metric() {
+            meanings.push((metric, value, counter.help().to_owned()));
+        }
+    }
+    meanings.extend(
+        Malformed::ALL
+            .iter()
+            .map(|m| ("malformed_total", m.label(), m.to_string())),
+    );
+    let component = Component {
+        name: "lb-dataplane",
+        prefix: super::families::PREFIX,
+        place: "http://POD:9910/metrics of each dataplane",
+        open: &[
+            "policy",
+            "backend",
+            "version",
+            "interface",
+            "mode",
+            "status",
+            "table",
+        ],
+        open_of: &[("drain_waiting_flows", "reason")],
+        meanings: &meanings,
+    };
+    component.keep(&exported());
+}

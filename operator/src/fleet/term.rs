@@ -1,0 +1,264 @@
+//! One term of leadership: its pusher, and how far each dataplane is.
+//!
+//! Owns what reports mean to the index. Ends with the term, and with it all that was known of dataplanes.
+
+use super::News;
+use crate::{
+    asking::{Asking, Where},
+    figures::Inbox,
+    peers::Peers,
+    translate::SharedInterner,
+    words,
+};
+use baton_index::{Change, Key, Report as Progress, Text};
+use baton_push::{
+    UnixSeconds,
+    keys::{Peer, PeerKind},
+    push::{Connect, Epoch, Metrics as PushMetrics, Outcome, Pusher, Report, Settings, Version},
+};
+use jiff::Timestamp;
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+/// Failures in a row after which a dataplane counts as unreachable: one lost request is no news to the owners of all
+/// policies.
+pub const UNREACHABLE_AFTER: u32 = 3;
+/// Versions of a class whose revision is remembered: a dataplane that is further behind than that acknowledges what is newer
+/// soon, or nothing.
+const LIMIT_REVISIONS: usize = 1_024;
+
+/// One term of leadership.
+pub(super) struct Term {
+    pub(super) pusher: Pusher,
+    peers: Arc<Peers>,
+    reports: mpsc::Receiver<Report>,
+    /// Which revision each version of a class holds.
+    revisions: BTreeMap<Text, VecDeque<(Version, u64)>>,
+    dataplanes: BTreeMap<String, Known>,
+    shims: BTreeMap<String, Text>,
+    /// What dataplanes count.
+    inbox: Inbox,
+    /// Who is asked before anything is pushed.
+    pub(super) asking: Asking,
+}
+
+/// How far a dataplane is.
+struct Known {
+    place: Where,
+    progress: Arc<Progress>,
+    /// It can be read from, and takes no push.
+    takes_no_push: bool,
+}
+
+impl Term {
+    /// Nobody is followed yet.
+    pub(super) fn new(
+        epoch: Epoch,
+        connect: &Arc<dyn Connect>,
+        settings: &Settings,
+        push_metrics: &Arc<PushMetrics>,
+        peers: &Arc<Peers>,
+        texts: &SharedInterner,
+    ) -> Self {
+        let inbox = Inbox::new(Arc::clone(texts));
+        let (pusher, reports) = Pusher::new(
+            settings.clone(),
+            epoch,
+            Arc::clone(connect),
+            Arc::new(inbox.clone()),
+            Arc::clone(push_metrics),
+            fastrand::Rng::new(),
+        );
+        Self {
+            pusher,
+            peers: Arc::clone(peers),
+            reports,
+            revisions: BTreeMap::new(),
+            dataplanes: BTreeMap::new(),
+            shims: BTreeMap::new(),
+            inbox,
+            asking: Asking::new(Arc::clone(connect), settings.clone()),
+        }
+    }
+
+    /// Waits for the next.
+    pub(super) async fn news(&mut self) -> News {
+        tokio::select! {
+            // The pusher holds the other end.
+            Some(report) = self.reports.recv() => News::Report(report),
+            found = self.asking.found() => News::Found(found),
+        }
+    }
+
+    /// Ends it, its requests at once. Gives the dataplanes and the nodes of shims of which nothing is known any more.
+    pub(super) fn ended(self) -> (Vec<Key>, BTreeSet<Text>) {
+        let dataplanes = self.dataplanes.into_values().map(|known| known.place.pod);
+        (dataplanes.collect(), self.shims.into_values().collect())
+    }
+
+    pub(super) fn published(&mut self, class: &Text, version: Version, revision: u64) {
+        let revisions = self.revisions.entry(class.clone()).or_default();
+        match revisions.back_mut() {
+            // The same bytes as before.
+            Some(last) if last.0 == version => last.1 = revision,
+            _ => revisions.push_back((version, revision)),
+        }
+        if revisions.len() > LIMIT_REVISIONS {
+            revisions.pop_front();
+        }
+    }
+
+    /// The newest revision that a version of a class holds.
+    fn revision(&self, class: &Text, version: Version) -> Option<u64> {
+        let revisions = self.revisions.get(class)?;
+        let newest = revisions.iter().rev().find(|(v, _)| *v <= version);
+        newest.map(|(_, revision)| *revision)
+    }
+
+    pub(super) fn follow(
+        &mut self,
+        dataplanes: BTreeMap<String, Where>,
+        shims: BTreeMap<String, Text>,
+    ) {
+        // A Pod of the same name elsewhere is another dataplane, of which nothing is known.
+        self.dataplanes
+            .retain(|name, known| dataplanes.get(name) == Some(&known.place));
+        for (name, place) in dataplanes {
+            self.dataplanes.entry(name).or_insert_with(|| Known {
+                place,
+                progress: Arc::default(),
+                takes_no_push: false,
+            });
+        }
+        self.inbox.retain(|name| self.dataplanes.contains_key(name));
+        self.shims = shims;
+        let dataplanes = self
+            .dataplanes
+            .keys()
+            .map(|name| (name.clone(), PeerKind::Dataplane));
+        let shims = self.shims.keys().map(|name| (name.clone(), PeerKind::Shim));
+        self.peers.ask(Some(&dataplanes.chain(shims).collect()));
+    }
+
+    /// What a report says of adoption keys.
+    fn keys(&self, target: &str, result: &Outcome) {
+        match result {
+            Outcome::State { state, .. } => self.peers.said(Peer::from_state(target, state)),
+            Outcome::Shim(state) => self.peers.said(Peer::from_shim(target, state)),
+            Outcome::Unreachable { failures, .. } if *failures >= UNREACHABLE_AFTER => {
+                let now = UnixSeconds(Timestamp::now().as_second());
+                self.peers.silent(target, now);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn heard(&mut self, report: Report) -> Vec<Change> {
+        let target = &*report.target;
+        self.keys(target, &report.result);
+        if let Some(node) = self.shims.get(target) {
+            return words::shim(node.clone(), report.result)
+                .into_iter()
+                .collect();
+        }
+        let Some((pod, class)) = self
+            .dataplanes
+            .get(target)
+            .map(|known| (known.place.pod.clone(), known.place.class.clone()))
+        else {
+            // It left while the report waited.
+            return Vec::new();
+        };
+        let mut changes = Vec::new();
+        if let Some(known) = self.dataplanes.get_mut(target) {
+            match &report.result {
+                Outcome::Acknowledged { .. } | Outcome::Refused { .. } => {
+                    known.takes_no_push = false;
+                }
+                Outcome::Unreachable { pushing, .. } => known.takes_no_push = *pushing,
+                _ => {}
+            }
+        }
+        let progress = match &report.result {
+            Outcome::Acknowledged {
+                generation,
+                version,
+                pushed,
+                took,
+            } => {
+                if *pushed {
+                    info!(dataplane = %pod, generation, took_us = took.as_micros(), "snapshot in force");
+                }
+                let revision = self.revision(&class, *version);
+                self.progress(target, |progress| {
+                    progress.unreachable = None;
+                    progress.refused = None;
+                    progress.acknowledged = revision.max(progress.acknowledged);
+                })
+            }
+            Outcome::Refused { version, refusal } => {
+                let words = words::refusal(refusal);
+                warn!(dataplane = %pod, "this dataplane refuses its snapshot, what it had stays in force: {words}");
+                let revision = self.revision(&class, *version).unwrap_or_default();
+                self.progress(target, |progress| {
+                    progress.unreachable = None;
+                    progress.refused = Some((revision, words.into()));
+                })
+            }
+            Outcome::Overtaken { generation } => {
+                warn!(dataplane = %pod, generation, "a later leader's snapshot is in force there");
+                None
+            }
+            Outcome::Unreachable {
+                problem, failures, ..
+            } => {
+                if *failures == UNREACHABLE_AFTER {
+                    warn!(dataplane = %pod, problem, "this dataplane cannot be reached");
+                    changes.push(Change::Figures(pod.clone(), None));
+                }
+                let words: Option<Text> =
+                    (*failures >= UNREACHABLE_AFTER).then(|| problem.as_str().into());
+                self.progress(target, |progress| {
+                    // The words of the first failure stay: others would be no news.
+                    if words.is_none() || progress.unreachable.is_none() {
+                        progress.unreachable = words;
+                    }
+                })
+            }
+            Outcome::State { .. } => {
+                // None if the report before this one was told with newer ones.
+                let figures = self.inbox.take(target);
+                changes.extend(figures.map(|f| Change::Figures(pod.clone(), Some(Arc::new(f)))));
+                let reachable = !self.dataplanes.get(target).is_some_and(|k| k.takes_no_push);
+                self.progress(target, |progress| {
+                    if reachable {
+                        progress.unreachable = None;
+                    }
+                })
+            }
+            Outcome::Shim(_) => None,
+        };
+        changes.extend(progress.map(|progress| Change::Report(pod, Some(progress))));
+        changes
+    }
+
+    /// Changes what is known of a dataplane; gives it if it is not what it was.
+    fn progress(
+        &mut self,
+        target: &str,
+        change: impl FnOnce(&mut Progress),
+    ) -> Option<Arc<Progress>> {
+        let known = self.dataplanes.get_mut(target)?;
+        let mut progress = (*known.progress).clone();
+        change(&mut progress);
+        if progress == *known.progress {
+            return None;
+        }
+        known.progress = Arc::new(progress);
+        Some(Arc::clone(&known.progress))
+    }
+}

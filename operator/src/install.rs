@@ -1,0 +1,197 @@
+//! `crds --apply` and `verify`: the definitions on an API server are those of this version, and what is installed works.
+//!
+//! Owns both commands, which the chart's hooks run once each. Never touches an object of a policy.
+
+use crate::{
+    args::{Apply, Verify, Workload},
+    objects::RawClass,
+    run::client,
+};
+use anyhow::{Context as _, bail};
+use k8s_openapi::{
+    api::apps::v1::{DaemonSet, Deployment},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+};
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+use tokio::time::{sleep, timeout};
+
+/// Whose the definitions' fields are from then on, as `kubectl get --show-managed-fields` shows it.
+const MANAGER: &str = "baton-crds";
+/// One request to the API server.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// Between two looks at something that shall become so.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// For the API server to serve a definition that it has taken.
+const ESTABLISHED_WITHIN: Duration = Duration::from_secs(60);
+/// There is one class per set of dataplanes; a cluster with more than this has them looked at in part.
+const CLASSES_MAX: u32 = 100;
+
+/// Applies this version's definitions, and waits until the API server serves them.
+///
+/// # Errors
+/// The API server refuses, or does not answer.
+pub fn apply(settings: &Apply) -> anyhow::Result<()> {
+    block_on(async {
+        let api: Api<CustomResourceDefinition> =
+            Api::all(client(settings.kubeconfig.as_deref()).await?);
+        for definition in baton_crds::definitions()? {
+            let name = definition.name_any();
+            // Its fields were Helm's or an admin's before: this version knows best what they are.
+            let how = PatchParams::apply(MANAGER).force();
+            let patch = Patch::Apply(&definition);
+            limited(api.patch(&name, &how, &patch))
+                .await
+                .with_context(|| format!("the definition {name} cannot be applied"))?;
+            until(ESTABLISHED_WITHIN, || definition_problem(&api, &definition)).await?;
+            println!("{name}: applied, and served");
+        }
+        Ok(())
+    })
+}
+
+/// Says whether what the chart installs works; waits for it up to a limit.
+///
+/// # Errors
+/// What does not, and what to look at.
+pub fn verify(settings: &Verify) -> anyhow::Result<()> {
+    block_on(async {
+        let client = client(settings.kubeconfig.as_deref()).await?;
+        let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let end = Instant::now() + settings.within;
+        let left = || end.saturating_duration_since(Instant::now());
+        for definition in baton_crds::definitions()? {
+            until(left(), || definition_problem(&api, &definition)).await?;
+            println!("{}: this version's", definition.name_any());
+        }
+        for workload in &settings.workloads {
+            until(left(), || {
+                workload_problem(client.clone(), &settings.namespace, workload)
+            })
+            .await?;
+            println!("{workload}: all its Pods are ready");
+        }
+        let classes: Api<RawClass> = Api::all(client);
+        until(left(), || class_problem(&classes)).await?;
+        println!("BatonDataplane: accepted, and all dataplanes serve the newest snapshot");
+        Ok(())
+    })
+}
+
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the asynchronous runtime")?
+        .block_on(work)
+}
+
+async fn limited<T>(request: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
+    let answer = timeout(REQUEST_LIMIT, request).await;
+    Ok(answer.context("no answer from the API server")??)
+}
+
+/// Looks until nothing is wrong any more; what was wrong last is the error.
+async fn until<F: Future<Output = anyhow::Result<Option<String>>>>(
+    within: Duration,
+    mut look: impl FnMut() -> F,
+) -> anyhow::Result<()> {
+    let end = Instant::now() + within;
+    loop {
+        match look().await {
+            Ok(None) => return Ok(()),
+            Ok(Some(problem)) if Instant::now() >= end => bail!("{problem}"),
+            Err(error) if Instant::now() >= end => return Err(error),
+            Ok(Some(_)) | Err(_) => sleep(LOOK_EVERY).await,
+        }
+    }
+}
+
+async fn definition_problem(
+    api: &Api<CustomResourceDefinition>,
+    expected: &CustomResourceDefinition,
+) -> anyhow::Result<Option<String>> {
+    let name = expected.name_any();
+    let Some(found) = limited(api.get_opt(&name)).await? else {
+        return Ok(Some(format!(
+            "the definition {name} is not installed: apply what `baton-operator crds` prints"
+        )));
+    };
+    let same = found.spec.versions == expected.spec.versions;
+    let conditions = found.status.and_then(|status| status.conditions);
+    let served = conditions
+        .iter()
+        .flatten()
+        .any(|c| c.type_ == "Established" && c.status == "True");
+    Ok(if !same {
+        Some(format!(
+            "the definition {name} is another version's than {}: apply what `baton-operator crds` prints, with \
+             --server-side --force-conflicts",
+            env!("CARGO_PKG_VERSION")
+        ))
+    } else if !served {
+        Some(format!("the API server does not serve {name} yet"))
+    } else {
+        None
+    })
+}
+
+async fn workload_problem(
+    client: Client,
+    namespace: &str,
+    workload: &Workload,
+) -> anyhow::Result<Option<String>> {
+    let (wanted, ready) = match workload {
+        Workload::Deployment(name) => {
+            let api: Api<Deployment> = Api::namespaced(client, namespace);
+            let found = limited(api.get(name)).await;
+            let found = found.with_context(|| workload.to_string())?;
+            let wanted = found.spec.and_then(|spec| spec.replicas).unwrap_or(1);
+            let ready = found.status.and_then(|status| status.ready_replicas);
+            (wanted, ready.unwrap_or(0))
+        }
+        Workload::DaemonSet(name) => {
+            let api: Api<DaemonSet> = Api::namespaced(client, namespace);
+            let found = limited(api.get(name)).await;
+            let status = found.with_context(|| workload.to_string())?.status;
+            let status = status.context("the DaemonSet controller has said nothing yet")?;
+            (status.desired_number_scheduled, status.number_ready)
+        }
+    };
+    Ok((ready < wanted).then(|| {
+        format!(
+            "{workload}: {ready} of {wanted} Pods are ready: kubectl -n {namespace} describe pods, and their logs, say why"
+        )
+    }))
+}
+
+async fn class_problem(api: &Api<RawClass>) -> anyhow::Result<Option<String>> {
+    let classes = limited(api.list(&ListParams::default().limit(CLASSES_MAX))).await?;
+    if classes.items.is_empty() {
+        return Ok(Some(
+            "there is no BatonDataplane: the chart makes one".to_owned(),
+        ));
+    }
+    for class in &classes {
+        for kind in ["Accepted", "Programmed"] {
+            let conditions = class.status["conditions"].as_array();
+            let condition = conditions.into_iter().flatten().find(|c| c["type"] == kind);
+            let is_true = condition.is_some_and(|c| c["status"] == "True");
+            if !is_true {
+                let said = condition.and_then(|c| c["message"].as_str());
+                return Ok(Some(format!(
+                    "BatonDataplane {}: {kind} is not True: {}",
+                    class.name_any(),
+                    said.unwrap_or("the operator has said nothing yet")
+                )));
+            }
+        }
+    }
+    Ok(None)
+}
