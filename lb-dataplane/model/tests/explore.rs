@@ -44,6 +44,11 @@ const OUT_OF_SCOPE: &[(State, Event, &str)] = &[
     (State::ServerFin, Event::ServerRst, CLOSING),
     (State::Closed, Event::ServerRst, CLOSING),
     (State::Closed, Event::Timeout, CLOSING),
+    (
+        State::Orphan,
+        Event::CloseStands,
+        "a flow without a request that nobody took in 10 s: told as a FIN, it hands nothing over",
+    ),
     (State::Parted, Event::Doubt, DEADLINE),
     (State::Parted, Event::ClientData, DEADLINE),
     (State::Parted, Event::ClientFin, DEADLINE),
