@@ -103,8 +103,8 @@ impl Adopter {
             .map_err(|e| map_error("keys", operation, &e))
     }
 
-    /// Puts the adopter (and at the way out the exit mark) on an interface, by tcx where the kernel has it, else by clsact. One that a predecessor left
-    /// there gets this program in one step: no segment passes without an adopter.
+    /// Puts the adopter, and at the way out the exit mark, on an interface, by tcx where the kernel has it, else by
+    /// clsact. One that a predecessor left there gets this program in one step: no segment passes without an adopter.
     ///
     /// # Errors
     /// [`Error::NetnsMissing`], [`Error::NetnsEnter`], [`Error::InterfaceMissing`], [`Error::NotEthernet`],

@@ -45,7 +45,7 @@ impl End {
     /// From the FIN or RST, which loses its exit mark.
     pub(crate) fn of(frame: &mut [u8], segment: &Segment) -> Self {
         Self {
-            fin: segment.flags.has(Flags::FIN),
+            fin: segment.flags.has(Flags::FIN) && !segment.flags.has(Flags::RST),
             exited: take_exit_mark(frame, segment),
             acked: segment.flags.has(Flags::ACK).then_some(segment.ack),
         }
