@@ -31,8 +31,10 @@ pub struct NginxOptions {
     pub port: u16,
     /// Length of the accept queue; the kernel's `somaxconn` limits it too.
     pub backlog: u32,
-    /// Connections at one time.
+    /// Connections at one time, of each worker.
     pub connections: u32,
+    /// Worker processes.
+    pub workers: u32,
     /// Close a connection after so many requests; `None` keeps it for ten million.
     pub keepalive_requests: Option<u64>,
     /// Close a connection that is idle for so long; `None` keeps it for an hour.
@@ -48,6 +50,7 @@ impl Default for NginxOptions {
             // nginx's own default on Linux.
             backlog: 511,
             connections: 8192,
+            workers: 1,
             keepalive_requests: None,
             keepalive_timeout: None,
             more: String::new(),
@@ -123,6 +126,7 @@ impl Pod {
             port,
             backlog,
             connections,
+            workers,
             more,
             ..
         } = options;
@@ -135,7 +139,7 @@ impl Pod {
             r#"# Written by baton-lab.
 daemon off;
 user root;
-worker_processes 1;
+worker_processes {workers};
 worker_rlimit_nofile {files};
 pid {dir}/nginx.pid;
 error_log {dir}/error.log warn;

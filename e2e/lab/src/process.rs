@@ -321,6 +321,17 @@ impl Process {
         self.wait_gone(&members)
     }
 
+    /// SIGQUIT to the leader, with which nginx closes idle connections and listeners, finishes requests, and ends: what its
+    /// container images ask a kubelet to send (`STOPSIGNAL`). Returns when the whole group is gone.
+    ///
+    /// # Errors
+    /// If it has ended already, or does not end.
+    pub fn quit(&mut self) -> Result<()> {
+        let members = self.members()?;
+        kill_process(self.group, Signal::QUIT)?;
+        self.wait_gone(&members)
+    }
+
     /// Stops the whole group where it is; its kernel goes on to acknowledge.
     ///
     /// # Errors

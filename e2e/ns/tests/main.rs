@@ -25,6 +25,7 @@ mod refusal;
 mod reload;
 mod rescue;
 mod shim;
+mod shutdown;
 mod silence;
 mod stale;
 mod stateful;

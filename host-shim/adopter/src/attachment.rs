@@ -137,16 +137,17 @@ pub(crate) fn attach_tcx(
         let pin = pins.map(|p| p.file(&pin));
         tcx_link(program, side, netns, ifindex, pin)
     };
-    let (link, taken_over) = match place(programs.program.as_fd(), Side::Ingress, id.to_string())? {
-        Ok(link) => link,
+    // First the exit mark: the adopter says in its answers that the pod has it.
+    let exit_link = match place(programs.exit_mark.as_fd(), Side::Egress, id.exit_pin())? {
+        Ok((link, _)) => link,
         // Kernels before 6.6 do not know the attach type.
         Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
             return Ok(Ok(None));
         }
         Err(e) => return Ok(Err(e)),
     };
-    let exit = place(programs.exit_mark.as_fd(), Side::Egress, id.exit_pin())?;
-    Ok(exit.map(|(exit_link, _)| {
+    let link = place(programs.program.as_fd(), Side::Ingress, id.to_string())?;
+    Ok(link.map(|(link, taken_over)| {
         Some(Attachment {
             id,
             taken_over,
@@ -203,9 +204,9 @@ pub(crate) fn attach_clsact(
         // Fails if the queueing discipline exists, which is as good.
         let _ = ingress.create();
         let before = ingress.query().is_ok();
-        ingress
+        egress
             .attach()
-            .and_then(|_| egress.attach())
+            .and_then(|_| ingress.attach())
             .map(|_| before)
             .map_err(|e| io::Error::other(e.to_string()))
     })?;

@@ -61,7 +61,7 @@ fn a_refusal_of_a_full_accept_queue_is_final() {
         assert_eq!(ask(&lab, Message::adopt(), ours, pod), refused);
         // The queue empties; then a second copy arrives.
         let _connections = [listener.accept(), listener.accept()];
-        assert_eq!(ask(&lab, Message::probe(), ours, pod), (READY, 0));
+        assert_eq!(ask(&lab, Message::probe(), ours, pod).0, READY);
         assert_eq!(ask(&lab, Message::adopt(), ours, pod), refused);
         // Also if somebody has stopped listening by then.
         drop(listener);
@@ -181,7 +181,7 @@ fn refused_probes_are_not_remembered() {
         let (pod, ours) = ends(v6, 8080, PORT);
         assert_eq!(ask(&lab, Message::probe(), ours, pod), (NO_LISTENER, 0));
         let listener = lab.listen(pod);
-        assert_eq!(ask(&lab, Message::probe(), ours, pod), (READY, 0));
+        assert_eq!(ask(&lab, Message::probe(), ours, pod).0, READY);
         // An adoption with the very numbers of the probe.
         lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
         assert_eq!(listener.accept().expect("accept").1, ours);

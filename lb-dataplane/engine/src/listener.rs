@@ -1,13 +1,18 @@
-//! The question to a pod whether anybody still listens there: one SYN, answered by its kernel, for all flows of the pod.
+//! The question to a pod whether anybody still listens there: one for all flows of the pod.
 //!
-//! Owns the question of each backend, its repetition and what the answer means. It opens nothing: a SYN-ACK is answered
-//! with a RST, so that the pod's application never sees a connection (Linux drops the request socket, `tcp_check_req`).
+//! Owns the question of each backend, its repetition and what the answer means. It is a probe where the adopter can tell
+//! whose the listener is; else, and where that is not answered, a SYN, which the pod's kernel answers. Neither opens anything: a
+//! SYN-ACK is answered with a RST, so that the pod's application never sees a connection (Linux drops the request socket,
+//! `tcp_check_req`).
 
 use crate::{
     Engine, Output, Verdict, backend::Use, counters::Counter, engine::Instant, flow::Leg,
-    health::Down, sweep::Sweep,
+    health::Down, probe::News, sweep::Sweep,
 };
-use baton_packet::{Flags, Segment, SegmentSpec, SeqNumber, build_segment};
+use baton_packet::{
+    Adoption, Flags, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, Told, build_segment,
+    parse_adoption,
+};
 
 /// First wait for an answer; doubles. A pod network answers in well under 1 ms.
 const WAIT_MS: u64 = 20;
@@ -15,7 +20,7 @@ const WAIT_MS: u64 = 20;
 const TRIES_MAX: u8 = 3;
 /// Questions to a pod of which something else is heard: 20 + 40 + 80 + 160 + 320 ms.
 const TRIES_HEARD_MAX: u8 = 5;
-/// A listener counts only if it still answers this long after the flow's end. The processes of one server die one after
+/// A listener of which nothing is told counts only if it still answers this long after the flow's end. The processes of one server die one after
 /// another (nginx's workers before their master, within 1 ms of a SIGKILL to the group), and until the last one is gone the
 /// kernel answers for them all.
 const SETTLE_US: u64 = 3_000;
@@ -31,11 +36,22 @@ const BURST_PAUSE_MS: u64 = 5;
 const DOWN_PAUSE_MS: u64 = 100;
 const DOWN_PAUSE_WAITING_MS: u64 = 20;
 
+/// Who says that somebody listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    /// The kernel, with a SYN-ACK, or with signs of life.
+    Kernel,
+    /// The adopter, who knows the listener.
+    Adopter,
+}
+
 /// The question to one backend.
 #[derive(Clone)]
 pub(crate) struct Question {
     port: u16,
     isn: SeqNumber,
+    /// The acknowledged number of a probe; `None` for a SYN.
+    probe_ack: Option<SeqNumber>,
     /// Sent, and not answered yet.
     pending: bool,
     tries: u8,
@@ -60,6 +76,7 @@ impl Default for Question {
         Self {
             port: 0,
             isn: SeqNumber(0),
+            probe_ack: None,
             pending: false,
             tries: 0,
             due_ms: u64::MAX,
@@ -122,7 +139,8 @@ impl Engine {
         let flows = backend.flows;
         let known = backend.question.all_ended();
         backend.question.note_end(now, flows);
-        if backend.question.all_ended() {
+        // Where the adopter tells one listener from the next, nobody has to guess.
+        if backend.question.all_ended() && !backend.probe.tells() {
             backend.health.is_another_process();
             if !known {
                 self.counters.add(Counter::BackendsRestarted);
@@ -145,9 +163,9 @@ impl Engine {
     /// burst is, and nothing is moved there meanwhile, although it looks idle.
     pub(crate) fn note_exit(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         let settled_ms = now.ms() + BURST_SETTLE_US / 1_000;
-        self.backends[usize::from(index)]
-            .probe
-            .forget_until(settled_ms);
+        let probe = &mut self.backends[usize::from(index)].probe;
+        probe.forget_until(settled_ms);
+        probe.process_exited(now);
         self.next_probe_ms = self.next_probe_ms.min(settled_ms);
         let question = &mut self.backends[usize::from(index)].question;
         question.last_end_us = now.0;
@@ -177,7 +195,7 @@ impl Engine {
     }
 
     fn send_question(&mut self, now: Instant, index: u16, out: &mut impl Output) {
-        let fresh = SeqNumber(self.rng.u32(..));
+        let (fresh, fresh_ack) = (SeqNumber(self.rng.u32(..)), SeqNumber(self.rng.u32(..)));
         let backend = &mut self.backends[usize::from(index)];
         if backend.question.port == 0
             && let Some(port) = backend.ports.take(now.ms())
@@ -190,12 +208,18 @@ impl Engine {
             // Not asked, so silence means nothing.
             return self.due(index, now.ms() + 1);
         }
-        let question = &mut backend.question;
-        if question.tries == 0 {
-            question.isn = fresh;
+        if backend.question.pending && backend.question.probe_ack.is_some() {
+            // Lost, or the pod lacks the newest key: its kernel is asked.
+            backend.probe.is_mute();
         }
+        let by_probe = backend.question.tries == 0 && backend.probe.tells();
+        let question = &mut backend.question;
         // A repetition keeps its number: the pod may have the first one, and answers the same SYN again (Linux
         // `tcp_check_req`), but another one on its tuple with a challenge ACK at best.
+        if question.tries == 0 || question.probe_ack.is_some() {
+            question.isn = fresh;
+        }
+        question.probe_ack = by_probe.then_some(fresh_ack);
         let isn = question.isn;
         question.pending = true;
         question.asked_us = now.0;
@@ -207,7 +231,11 @@ impl Engine {
             port,
         };
         // A next hop without a link-layer address is as silent as a pod.
-        if let Some(spec) = self.to_leg(leg) {
+        if by_probe {
+            if self.emit_probe(leg, (isn, fresh_ack), out) {
+                self.counters.add(Counter::QuestionsSent);
+            }
+        } else if let Some(spec) = self.to_leg(leg) {
             let syn = SegmentSpec {
                 seq: isn,
                 flags: Flags::SYN,
@@ -223,11 +251,15 @@ impl Engine {
     pub(crate) fn answer_to_question(
         &mut self,
         now: Instant,
+        frame: &[u8],
         segment: &Segment,
         index: u16,
         out: &mut impl Output,
     ) -> Verdict {
         let question = &self.backends[usize::from(index)].question;
+        if let Some(ack) = question.probe_ack.filter(|_| question.pending) {
+            return self.answer_to_probing(now, frame, segment, (index, ack), out);
+        }
         let expected = segment.flags.has(Flags::ACK) && segment.ack == question.isn.add(1);
         if !question.pending || !expected {
             self.counters.add(Counter::Fenced);
@@ -240,8 +272,52 @@ impl Engine {
         } else if segment.flags.has(Flags::SYN) {
             self.counters.add(Counter::QuestionsAnswered);
             self.refuse_answer(index, segment, out);
-            self.listens(now, index);
+            self.listens(now, index, Word::Kernel, out);
         }
+        Verdict::Absorbed
+    }
+
+    /// A segment on a backend's question port while a probe is out.
+    fn answer_to_probing(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        segment: &Segment,
+        (index, ack): (u16, SeqNumber),
+        out: &mut impl Output,
+    ) -> Verdict {
+        let question = &mut self.backends[usize::from(index)].question;
+        let isn = question.isn;
+        let raw = parse_adoption(frame, segment);
+        if raw.is_none() && segment.flags.has(Flags::RST) && segment.seq == ack {
+            // No adopter any more: its kernel is asked.
+            self.send_question(now, index, out);
+            return Verdict::Absorbed;
+        }
+        let answer = raw.and_then(|raw| raw.verify(self.key(raw.epoch())?));
+        let Some(Adoption {
+            kind: MessageKind::Answer(reason),
+            server_ts,
+            ..
+        }) = answer.filter(|_| segment.seq == ack && segment.ack == isn)
+        else {
+            self.counters.add(Counter::Fenced);
+            self.clear_question_port(now, index, segment, out);
+            return Verdict::Absorbed;
+        };
+        if reason == Reason::NoListener {
+            self.counters.add(Counter::QuestionsRefused);
+            self.backend_is_down(now, index, Down::NoListener, out);
+            return Verdict::Absorbed;
+        }
+        self.counters.add(Counter::QuestionsAnswered);
+        let word = if reason == Reason::Ready {
+            self.backend_told(now, index, Told::from_field(server_ts));
+            Word::Adopter
+        } else {
+            Word::Kernel
+        };
+        self.listens(now, index, word, out);
         Verdict::Absorbed
     }
 
@@ -280,21 +356,27 @@ impl Engine {
         }
     }
 
-    /// Somebody listens. The ends that are held stand if they are old enough.
-    fn listens(&mut self, now: Instant, index: u16) {
+    /// Somebody listens. The ends that are held stand if that is the one who listened before, or if they are old enough.
+    fn listens(&mut self, now: Instant, index: u16, word: Word, out: &mut impl Output) {
         self.backend_is_up(now, index);
-        let question = &mut self.backends[usize::from(index)].question;
+        let backend = &mut self.backends[usize::from(index)];
+        let news = match word {
+            Word::Adopter => backend.probe.news(now),
+            Word::Kernel => News::Unknown,
+        };
+        let question = &mut backend.question;
         question.pending = false;
         question.tries = 0;
-        let what = if question.all_ended() {
-            Sweep::Restarted
-        } else {
-            Sweep::CloseStands
+        let few = question.ends < BURST;
+        let what = match news {
+            News::Replaced => Sweep::Replaced,
+            News::Unknown if question.all_ended() => Sweep::Restarted,
+            _ => Sweep::CloseStands,
         };
-        let settle_us = if question.ends >= BURST {
-            BURST_SETTLE_US
-        } else {
-            SETTLE_US
+        let settle_us = match news {
+            News::Same | News::Replaced => 0,
+            News::Unknown if few => SETTLE_US,
+            News::Unknown | News::LetGo => BURST_SETTLE_US,
         };
         question.settle_us = settle_us;
         question.answered_us = question.asked_us;
@@ -308,6 +390,10 @@ impl Engine {
             question.ends = 0;
             question.due_ms = u64::MAX;
             return;
+        }
+        if settle_us == 0 && few {
+            // What ended while the pod was asked. Where there is more, once a millisecond: each answer goes through all its flows.
+            return self.send_question(now, index, out);
         }
         let next_ms = (now.ms() + BURST_PAUSE_MS).min(settled_us.div_ceil(1_000));
         self.due(index, next_ms.max(now.ms() + 1));
@@ -346,7 +432,7 @@ impl Engine {
             }
             // Its kernel lives and its listener is too busy to answer: that is no death.
             self.counters.add(Counter::QuestionsUnanswered);
-            return self.listens(now, index);
+            return self.listens(now, index, Word::Kernel, out);
         }
         self.counters.add(Counter::QuestionsUnanswered);
         if now.ms() < self.link_settled_ms {

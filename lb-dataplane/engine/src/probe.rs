@@ -9,7 +9,7 @@ use crate::{
     health::Down,
 };
 use baton_packet::{
-    Adoption, Flags, MessageKind, Reason, Segment, SeqNumber, build_adoption, parse_adoption,
+    Adoption, Flags, MessageKind, Reason, Segment, SeqNumber, Told, build_adoption, parse_adoption,
 };
 
 /// A ready backend is asked this often, any other one more often.
@@ -17,6 +17,26 @@ const PROBE_READY_MS: u64 = 1_000;
 const PROBE_OTHER_MS: u64 = 100;
 /// `Ready` holds this long: three probes may be lost.
 const READY_HOLDS_MS: u64 = 3_500;
+
+/// A server that shuts down lets go of its listener this long before its last process does (nginx's master after its workers,
+/// about 10 ms on an idle machine).
+const NEWS_HOLD_US: u64 = 50_000;
+
+/// A server starts its processes within this time of its listener; how many hold it is not known before.
+const HOLDERS_SETTLE_US: u64 = 1_000_000;
+
+/// What a listener says about ends that came before it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Nothing.
+    Unknown,
+    /// All who had it have it: the server goes on.
+    Same,
+    /// Some who had it do not any more: the server may be shutting down.
+    LetGo,
+    /// It is another process's.
+    Replaced,
+}
 
 /// What is known of a backend's adopter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +71,16 @@ pub(crate) struct Probe {
     due_ms: u64,
     /// It said Ready once.
     ever_ready: bool,
+    /// What it last told besides that.
+    told: Told,
+    /// Since when there is this listener.
+    since: Instant,
+    /// It left a question unanswered since.
+    mute: bool,
+    /// When its listener was last let go of by one of several holders, or by a process that exited.
+    let_go: Option<Instant>,
+    /// When it last had another listener than before.
+    replaced: Option<Instant>,
 }
 
 impl Default for Probe {
@@ -62,6 +92,11 @@ impl Default for Probe {
             ack: SeqNumber(0),
             due_ms: 0,
             ever_ready: false,
+            told: Told::default(),
+            since: Instant(0),
+            mute: false,
+            let_go: None,
+            replaced: None,
         }
     }
 }
@@ -75,6 +110,57 @@ impl Probe {
     /// Whether it ever was.
     pub(crate) fn ever_ready(&self) -> bool {
         self.ever_ready
+    }
+
+    /// Whether its adopter tells one listener from the next, and marks the ends of processes that exit.
+    pub(crate) fn tells(&self) -> bool {
+        !self.mute && self.told.marks_exits && self.told.listener.is_some()
+    }
+
+    /// It did not answer a question, and is not asked another one before it says Ready.
+    pub(crate) fn is_mute(&mut self) {
+        self.mute = true;
+    }
+
+    /// Whether it is another listener than the one before.
+    fn is_told(&mut self, now: Instant, told: Told) -> bool {
+        self.mute = false;
+        let before = std::mem::replace(&mut self.told, told);
+        let (old, new) = match (before.listener, told.listener) {
+            (Some(old), Some(new)) => (old, new),
+            (None, Some(_)) => {
+                self.since = now;
+                return false;
+            }
+            (_, None) => return false,
+        };
+        if old.id != new.id {
+            (self.since, self.let_go, self.replaced) = (now, None, Some(now));
+            return true;
+        }
+        if new.holders < old.holders {
+            self.let_go = Some(now);
+        }
+        false
+    }
+
+    /// A process exited, and let go of the listener if it had it.
+    pub(crate) fn process_exited(&mut self, now: Instant) {
+        self.let_go = Some(now);
+    }
+
+    /// What the listener that was just told of says about ends of the last moments.
+    pub(crate) fn news(&self, now: Instant) -> News {
+        let is_new = |at: Option<Instant>| at.is_some_and(|at| now.0 < at.0 + NEWS_HOLD_US);
+        if is_new(self.replaced) {
+            News::Replaced
+        } else if is_new(self.let_go) {
+            News::LetGo
+        } else if !self.tells() || now.0 < self.since.0 + HOLDERS_SETTLE_US {
+            News::Unknown
+        } else {
+            News::Same
+        }
     }
 
     /// Whether it ever answered.
@@ -188,15 +274,25 @@ impl Engine {
         backend.probe.seq = SeqNumber(self.rng.u32(..));
         backend.probe.ack = SeqNumber(self.rng.u32(..));
         let probe = &backend.probe;
-        let (port, seq, ack) = (probe.port, probe.seq, probe.ack);
-        let (Some(mut spec), Some((epoch, key))) = (
-            self.to_leg(Leg {
-                backend: index,
-                port,
-            }),
-            self.keys.first(),
-        ) else {
-            return;
+        let leg = Leg {
+            backend: index,
+            port: probe.port,
+        };
+        let numbers = (probe.seq, probe.ack);
+        if self.emit_probe(leg, numbers, out) {
+            self.counters.add(Counter::ProbesSent);
+        }
+    }
+
+    /// Whether one left.
+    pub(crate) fn emit_probe(
+        &mut self,
+        leg: Leg,
+        (seq, ack): (SeqNumber, SeqNumber),
+        out: &mut impl Output,
+    ) -> bool {
+        let (Some(mut spec), Some((epoch, key))) = (self.to_leg(leg), self.keys.first()) else {
+            return false;
         };
         spec.seq = seq;
         spec.ack = ack;
@@ -214,8 +310,16 @@ impl Engine {
             server_ts: 0,
         };
         let key = key.clone();
-        if self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key)) {
-            self.counters.add(Counter::ProbesSent);
+        self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key))
+    }
+
+    /// What an adopter told of its pod's listener.
+    pub(crate) fn backend_told(&mut self, now: Instant, index: u16, told: Told) {
+        let backend = &mut self.backends[usize::from(index)];
+        if backend.probe.is_told(now, told) {
+            backend.health.is_another_process();
+            self.counters.add(Counter::BackendsRestarted);
+            self.judge_pools(now);
         }
     }
 
@@ -230,8 +334,10 @@ impl Engine {
     ) -> Verdict {
         let probe = &self.backends[usize::from(index)].probe;
         let (seq, ack) = (probe.seq, probe.ack);
+        let mut told = Told::default();
         let (finding, counter) = if let Some(raw) = parse_adoption(frame, segment) {
             let answer = self.key(raw.epoch()).and_then(|key| raw.verify(key));
+            told = Told::from_field(answer.map_or(0, |a| a.server_ts));
             match answer.map(|a| a.kind) {
                 Some(MessageKind::Answer(reason)) if segment.seq == ack && segment.ack == seq => {
                     if reason == Reason::Ready {
@@ -266,6 +372,7 @@ impl Engine {
         if ready {
             probe.due_ms = now.ms() + PROBE_READY_MS;
             probe.ever_ready = true;
+            self.backend_told(now, index, told);
         }
         if nobody && !self.backends[usize::from(index)].health.is_down() {
             self.backend_is_down(now, index, Down::NoListener, out);

@@ -44,7 +44,7 @@ impl Engine {
             Some(Use::Standby(id)) => self.on_standby(now, frame, segment, id, out),
             Some(Use::Closing(id)) => self.on_closing(now, frame, segment, id, out),
             Some(Use::Probe) => self.answer_to_probe(now, frame, segment, backend, out),
-            Some(Use::Question) => self.answer_to_question(now, segment, backend, out),
+            Some(Use::Question) => self.answer_to_question(now, frame, segment, backend, out),
             None => {
                 self.reset_unknown(now, frame, segment, Counter::ResetsToBackends, out);
                 Verdict::Drop(DropReason::NoLeg)

@@ -40,6 +40,7 @@ mod malformed;
 mod options;
 mod rewrite;
 mod seq;
+mod told;
 mod types;
 
 pub use adoption::{
@@ -57,6 +58,7 @@ pub use options::{
 };
 pub use rewrite::{Rewrite, RewriteError, clear_fin, rewrite_tcp};
 pub use seq::SeqNumber;
+pub use told::{Listener, Told};
 pub use types::{Flags, Mac, ether_dst, ether_src};
 
 #[doc(hidden)]

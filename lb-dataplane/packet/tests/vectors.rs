@@ -251,7 +251,8 @@ fn cases() -> Vec<Case> {
             "v6 answer ready",
             true,
             mixed,
-            message(Answer(Reason::Ready), 15, 0),
+            // Ends are marked; three descriptors refer to the listener 0xbeef.
+            message(Answer(Reason::Ready), 15, 0xbeef_0301),
             stamps,
         ),
         (

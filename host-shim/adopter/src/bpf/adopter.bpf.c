@@ -109,8 +109,35 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
 
+/*
+ * What a Probe is told of a listener: processes that share it let go of it one by one before they close what they accepted,
+ * and the next process has another one. Several listeners on one port (SO_REUSEPORT) have no one answer.
+ */
+static __always_inline __u32 told_of(struct tcp_sock *tcp)
+{
+	const struct sock *sk = (const struct sock *)tcp;
+	const struct file *file;
+	__u32 holders;
+	__s64 count;
+
+	if (sk->sk_reuseport_cb && sk->sk_reuseport_cb->num_socks > 1)
+		return MARKS_EXITS;
+	if (!sk->sk_socket || !sk->sk_socket->file)
+		return MARKS_EXITS;
+	file = sk->sk_socket->file;
+	if (bpf_core_field_exists(file->f_ref))
+		count = file->f_ref.refcnt.counter + 1;
+	else
+		count = ((const struct file___until_6_12 *)file)->f_count.counter;
+	if (count <= 0 || !file->f_inode)
+		return MARKS_EXITS;
+	holders = count < HOLDERS_MAX ? count : HOLDERS_MAX;
+	return (__u32)file->f_inode->i_ino << LISTENER_SHIFT | holders << HOLDERS_SHIFT | MARKS_EXITS;
+}
+
 /* A Probe asks for the listener, whatever socket its own tuple may name: port 0 is on no connection. */
-static __always_inline __u32 probe(struct __sk_buff *skb, const struct tagged *t, const struct net *net, __u32 tcp_at)
+static __always_inline __u32 probe(struct __sk_buff *skb, const struct tagged *t, const struct net *net, __u32 tcp_at,
+				   __be32 *told)
 {
 	struct bpf_sock *sk = find(skb, t, 0, tcp_at);
 	__u32 reason = NO_LISTENER;
@@ -121,8 +148,10 @@ static __always_inline __u32 probe(struct __sk_buff *skb, const struct tagged *t
 	listener = sk->state == BPF_TCP_LISTEN ? bpf_skc_to_tcp_sock(sk) : NULL;
 	if (listener) {
 		reason = obstacle(listener, net);
-		if (reason == READY_TO_ADOPT)
+		if (reason == READY_TO_ADOPT) {
 			reason = READY;
+			*told = bpf_htonl(told_of(listener));
+		}
 	}
 	bpf_sk_release(sk);
 	return reason;
@@ -257,7 +286,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	struct tagged t __attribute__((aligned(8))) = {};
 	__u32 reason, epoch, outcome = ADOPTED;
 	struct key_slot *slot;
-	__be32 in_the_way = 0;
+	__be32 detail = 0;
 	struct message m;
 	int action;
 
@@ -307,16 +336,16 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	}
 
 	if (m.exid == bpf_htons(EXID_PROBE))
-		reason = probe(skb, &t, net, tcp_at);
+		reason = probe(skb, &t, net, tcp_at, &detail);
 	else
-		reason = adopt(skb, &t, net, netns, tcp_at, &outcome, &in_the_way);
+		reason = adopt(skb, &t, net, netns, tcp_at, &outcome, &detail);
 	if (reason == READY_TO_ADOPT) {
 		count(netns, outcome);
 		return PASS_ON;
 	}
 	action = -1;
 	if (reason != UNDECIDED) {
-		make_answer(&m, &t, reason, in_the_way, slot->key);
+		make_answer(&m, &t, reason, detail, slot->key);
 		action = send_answer(skb, kernel_skb, tcp_at, &m, &t);
 	}
 	if (action < 0) {

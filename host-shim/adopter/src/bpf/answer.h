@@ -46,7 +46,7 @@ static __always_inline __be64 tag_of(const struct tagged *t, const __u64 *key)
 
 /* `t` and `m` are the message that came; both are the Answer afterwards. */
 static __always_inline void make_answer(struct message *m, struct tagged *t, __u32 reason,
-					__be32 in_the_way, const __u64 *key)
+					__be32 detail, const __u64 *key)
 {
 	struct tagged came = *t;
 
@@ -61,7 +61,7 @@ static __always_inline void make_answer(struct message *m, struct tagged *t, __u
 	t->scales = 0;
 	t->flags = came.flags & 0xf0;
 	t->window = 0;
-	t->server_timestamp = in_the_way;
+	t->server_timestamp = detail;
 
 	m->source = t->source;
 	m->dest = t->dest;

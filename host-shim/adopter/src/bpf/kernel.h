@@ -37,10 +37,41 @@ struct sock_common {
 	__u32 skc_tw_rcv_nxt;
 };
 
+struct sock_reuseport {
+	__u16 num_socks;
+};
+
+struct inode {
+	unsigned long i_ino;
+};
+
+typedef struct {
+	__s64 counter;
+} counter_t;
+
+typedef struct {
+	counter_t refcnt;
+} file_ref_t;
+
+struct file {
+	file_ref_t f_ref;	/* Linux 6.13; one less than the references */
+	struct inode *f_inode;
+};
+
+struct file___until_6_12 {
+	counter_t f_count;
+};
+
+struct socket {
+	struct file *file;
+};
+
 struct sock {
 	struct sock_common __sk_common;
 	__u32 sk_ack_backlog;
 	__u32 sk_max_ack_backlog;
+	struct sock_reuseport *sk_reuseport_cb;
+	struct socket *sk_socket;
 };
 
 struct tcp_sock {

@@ -54,6 +54,13 @@ enum reason {
 	UNDECIDED = 8,		/* never sent: say nothing, the next copy is told */
 };
 
+/* The server timestamp of an Answer with READY: that ends of exiting processes are marked, and of the listener how many
+ * descriptors of all processes refer to it (0: unknown), and which one it is. */
+#define MARKS_EXITS 1
+#define HOLDERS_SHIFT 8
+#define HOLDERS_MAX 0xff
+#define LISTENER_SHIFT 16
+
 /* The whole TCP header of a message: 52 bytes. Timestamps are not aligned, hence packed. */
 struct message {
 	__be16 source;

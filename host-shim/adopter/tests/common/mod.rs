@@ -161,6 +161,11 @@ impl Lab {
         ));
     }
 
+    /// Does something in the pod's network.
+    pub fn within_pod<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.pod.within(work).expect("enter the pod")
+    }
+
     /// A plain listener, as any application makes one.
     pub fn listen(&self, address: SocketAddr) -> TcpListener {
         self.pod

@@ -17,7 +17,7 @@ use baton_api::{
 };
 use baton_engine::{Counter, DropReason, Engine, Instant, Output, Route, Settings, Verdict};
 use baton_packet::{
-    Adoption, AdoptionKey, Flags, Mac, MessageKind, Reason, Segment, SegmentSpec, SeqNumber,
+    Adoption, AdoptionKey, Flags, Mac, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, Told,
     build_adoption, parse_adoption,
 };
 use std::net::{IpAddr, SocketAddr};
@@ -220,8 +220,12 @@ pub struct World {
     pub snapshot: Snapshot,
     /// Pods whose adopter answers probes, with this reason. Others stay silent.
     pub adopters: Vec<Option<Reason>>,
+    /// What those that are ready tell of their pods.
+    pub told: Vec<Told>,
     /// What the pods' kernels say to a question whether anybody listens.
     pub listeners: Vec<Listener>,
+    /// The last probe that left.
+    pub last_probe: Option<Sent>,
     /// Pods that were asked, in order.
     pub asked: Vec<usize>,
     /// Whether frames are checked against the world's addresses (off for random input).
@@ -260,7 +264,9 @@ impl World {
                 policies: vec![policy],
             },
             adopters: vec![Some(Reason::Ready); 32],
+            told: vec![Told::default(); 32],
             listeners: vec![Listener::Listens; 32],
+            last_probe: None,
             asked: Vec::new(),
             strict: true,
             careful: true,
@@ -345,6 +351,10 @@ impl World {
                 let verdict = self.verdict;
                 self.kernel_answers(&frame);
                 self.verdict = verdict;
+            } else if frame.is_probe() {
+                let verdict = self.verdict;
+                self.probed(&frame);
+                self.verdict = verdict;
             } else {
                 sent.push(frame);
             }
@@ -366,17 +376,10 @@ impl World {
                 self.kernel_answers(&sent);
                 continue;
             }
-            let adopter = match sent.to {
-                Dest::Pod(index) if sent.is_probe() => self.adopters[index],
-                _ => None,
-            };
-            match adopter {
-                Some(reason) => {
-                    let answer = answer(&sent, reason, 0);
-                    assert!(self.inject(&answer).is_empty());
-                }
-                None if sent.is_probe() => {}
-                None => left.push(sent),
+            if sent.is_probe() {
+                self.probed(&sent);
+            } else {
+                left.push(sent);
             }
         }
         left

@@ -1,6 +1,7 @@
 //! Pods as their kernels: what they say to questions, and what is seen when their processes die, freeze or come back.
 
-use super::{Conn, Dest, OUR_MAC, Sent, World, conn::*, pod_mac, wire::Wire};
+use super::{Conn, Dest, OUR_MAC, Sent, World, answer, conn::*, pod_mac, wire::Wire};
+use baton_engine::Counter;
 use baton_packet::{Flags, Reason};
 use std::net::SocketAddr;
 
@@ -83,6 +84,39 @@ impl World {
             let rst = one(sent);
             assert!(rst.is(Flags::RST), "{rst:?}");
             assert_eq!(rst.segment.seq.0, answer.ack, "exact");
+        }
+    }
+
+    /// Answers a probe as the pod's adopter does, if it has one.
+    pub fn probed(&mut self, probe: &Sent) {
+        let Dest::Pod(index) = probe.to else {
+            panic!("a probe to a client: {probe:?}")
+        };
+        self.last_probe = Some(probe.clone());
+        let Some(reason) = self.adopters[index] else {
+            return;
+        };
+        let told = match reason {
+            Reason::Ready => self.told[index].field(),
+            _ => 0,
+        };
+        let answered =
+            self.count(Counter::QuestionsAnswered) + self.count(Counter::QuestionsRefused);
+        let sent = self.inject(&answer(probe, reason, told));
+        let now = self.count(Counter::QuestionsAnswered) + self.count(Counter::QuestionsRefused);
+        if now > answered {
+            self.asked.push(index);
+        }
+        assert!(sent.is_empty(), "{sent:?}");
+    }
+
+    /// What the kernel of a pod without adopter says to a probe.
+    pub fn reset_of(&self, probe: &Sent) -> Wire {
+        Wire {
+            seq: probe.segment.ack.0,
+            ack: 0,
+            flags: Flags::RST,
+            ..self.question_wire(probe, false)
         }
     }
 

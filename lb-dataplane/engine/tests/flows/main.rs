@@ -15,6 +15,7 @@ mod found_silence;
 mod guards;
 mod handshake;
 mod health;
+mod holders;
 mod icmp;
 mod limits;
 mod listener;

@@ -4,10 +4,10 @@
 
 use crate::tcp::wire::Seg;
 use baton_packet::{
-    ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, Flags, Mac, MessageKind, Reason, Segment,
-    SegmentSpec, SeqNumber, build_adoption, parse_adoption,
+    ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, Flags, Listener, Mac, MessageKind, Reason,
+    Segment, SegmentSpec, SeqNumber, Told, build_adoption, parse_adoption,
 };
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{collections::BTreeMap, net::SocketAddr, num::NonZeroU8};
 
 /// The BPF map holds 65,536; a world makes some hundreds.
 const RECENT_MAX: usize = 4_096;
@@ -54,6 +54,8 @@ pub struct Adopter {
     pub syncookies: bool,
     /// The listener is an MPTCP one.
     pub mptcp: bool,
+    /// What it tells of its pod: whether ends of processes that exit are marked, and which listener there is.
+    pub told: Told,
     /// Adoptions that were decided, with the refusal or `None`.
     recent: BTreeMap<(SocketAddr, u32, u32), Option<Reason>>,
 }
@@ -65,12 +67,22 @@ impl Default for Adopter {
             keys: Vec::new(),
             syncookies: true,
             mptcp: false,
+            told: Told::default(),
             recent: BTreeMap::new(),
         }
     }
 }
 
 impl Adopter {
+    /// Another listener than before, held by one process.
+    pub fn next_listener(&mut self) {
+        let id = self.told.listener.map_or(1, |l| l.id.wrapping_add(1));
+        self.told.listener = self.told.marks_exits.then_some(Listener {
+            id,
+            holders: NonZeroU8::MIN,
+        });
+    }
+
     /// Forgets what was adopted, as with a new network namespace.
     pub fn forget(&mut self) {
         self.recent.clear();
@@ -105,15 +117,18 @@ impl Adopter {
         let Some(message) = raw.verify(&key) else {
             return Judgement::Dropped;
         };
-        let (reason, in_the_way) = match message.kind {
+        let (reason, detail) = match message.kind {
             MessageKind::Answer(_) => return Judgement::Dropped,
-            MessageKind::Probe => (self.obstacle(listener, None).unwrap_or(Reason::Ready), 0),
+            MessageKind::Probe => match self.obstacle(listener, None) {
+                Some(obstacle) => (obstacle, 0),
+                None => (Reason::Ready, self.told.field()),
+            },
             MessageKind::Adopt => match self.adopt(seg, &message, on_tuple) {
                 Ok(judgement) => return judgement,
                 Err(refusal) => refusal,
             },
         };
-        let answer = answer(seg, macs, reason, in_the_way, epoch, &key);
+        let answer = answer(seg, macs, reason, detail, epoch, &key);
         Judgement::Answered(reason, answer)
     }
 
@@ -171,7 +186,7 @@ pub(crate) fn answer(
     seg: &Seg<'_>,
     (own, via): (Mac, Mac),
     reason: Reason,
-    in_the_way: u32,
+    detail: u32,
     epoch: u8,
     key: &AdoptionKey,
 ) -> Vec<u8> {
@@ -199,7 +214,7 @@ pub(crate) fn answer(
         timestamps_ok: false,
         ecn_ok: false,
         epoch,
-        server_ts: in_the_way,
+        server_ts: detail,
     };
     let mut buffer = [0; 128];
     let len = build_adoption(&mut buffer, &spec, &message, key).unwrap_or(0);

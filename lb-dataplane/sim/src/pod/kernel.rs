@@ -95,6 +95,7 @@ impl Kernel {
     /// The process listens.
     pub fn listen(&mut self) {
         self.listening = true;
+        self.adopter.next_listener();
     }
 
     /// Whether it does.

@@ -8,10 +8,10 @@ pub mod process;
 
 use crate::clock::Time;
 use crate::talk::{Language, Request};
-use baton_packet::{Decoded, Mac, SeqNumber, decode, put_exit_mark};
+use baton_packet::{Decoded, Flags, Mac, SeqNumber, decode, put_exit_mark};
 use kernel::Kernel;
 use process::{Process, ProcessSpec};
-use std::net::SocketAddr;
+use std::{collections::BTreeSet, net::SocketAddr};
 
 /// Why a pod's socket ended, as only the pod knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +55,8 @@ pub struct Pod {
     pub kernel: Kernel,
     /// Its server, dead or alive.
     pub process: Process,
-    /// Whether its adopter marks the last segments of a process that exits.
-    pub marks_exits: bool,
+    /// Peers that were sent a mark: its repetitions have it, too.
+    exited: BTreeSet<SocketAddr>,
 }
 
 impl Pod {
@@ -75,21 +75,46 @@ impl Pod {
         Self {
             kernel,
             process: Process::new(index, spec, language, seed ^ 0x5eed),
-            marks_exits: false,
+            exited: BTreeSet::new(),
         }
     }
 
     /// A frame arrived.
     pub fn frame(&mut self, now: Time, frame: &[u8], out: &mut Vec<Vec<u8>>) {
+        let from = out.len();
         self.kernel.frame(now, frame, out);
+        self.mark_repeated(&mut out[from..]);
         self.step(now, out);
     }
 
     /// Lets kernel and process do what is due.
     pub fn step(&mut self, now: Time, out: &mut Vec<Vec<u8>>) {
+        let from = out.len();
         self.kernel.poll(now, out);
         self.process.step(now, &mut self.kernel, out);
         self.kernel.poll(now, out);
+        self.mark_repeated(&mut out[from..]);
+    }
+
+    /// Whether its adopter marks the last segments of a process that exits.
+    fn marks_exits(&self) -> bool {
+        self.kernel.adopter.told.marks_exits
+    }
+
+    fn mark_repeated(&self, frames: &mut [Vec<u8>]) {
+        if self.exited.is_empty() {
+            return;
+        }
+        for frame in frames {
+            // A RST to a tuple without a socket is in nobody's name.
+            if let Some((peer, flags)) = end_to(frame)
+                && flags.has(Flags::FIN)
+                && self.exited.contains(&peer)
+                && self.kernel.cause(&peer) == Some(Cause::Crash)
+            {
+                mark(frame);
+            }
+        }
     }
 
     /// When [`Pod::step`] has to be called at the latest.
@@ -108,8 +133,12 @@ impl Pod {
             let from = out.len();
             self.kernel.close_listener(now, out);
             self.kernel.forsake_all(now, out);
-            if self.marks_exits {
-                out[from..].iter_mut().for_each(|frame| mark(frame));
+            if self.marks_exits() {
+                for frame in &mut out[from..] {
+                    if mark(frame) {
+                        self.exited.extend(end_to(frame).map(|(peer, _)| peer));
+                    }
+                }
             }
         }
     }
@@ -128,8 +157,15 @@ impl Pod {
 }
 
 /// As the adopter's program at egress does while the process is in `do_exit`.
-fn mark(frame: &mut [u8]) {
-    if let Ok(Decoded::Tcp(segment)) = decode(frame) {
-        put_exit_mark(frame, &segment);
-    }
+fn mark(frame: &mut [u8]) -> bool {
+    matches!(decode(frame), Ok(Decoded::Tcp(segment)) if put_exit_mark(frame, &segment))
+}
+
+/// Whom a segment goes to, and its flags.
+fn end_to(frame: &[u8]) -> Option<(SocketAddr, Flags)> {
+    let Ok(Decoded::Tcp(segment)) = decode(frame) else {
+        return None;
+    };
+    let peer = SocketAddr::new(segment.dst, segment.dst_port);
+    Some((peer, segment.flags))
 }

@@ -209,7 +209,8 @@ impl World {
                 let macs = (address::pod_mac(i), address::OUR_MAC);
                 let at = address::pod(v6, i);
                 let mut pod = Pod::new(i as u32, at, macs, spec.clone(), language, rng.u64(..));
-                pod.marks_exits = scenario.exit_marks[i];
+                pod.kernel.adopter.told.marks_exits = scenario.exit_marks[i];
+                pod.kernel.adopter.next_listener();
                 pod
             })
             .collect();

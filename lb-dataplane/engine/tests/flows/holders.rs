@@ -1,0 +1,232 @@
+//! Ends at pods whose adopters tell who holds the listener.
+
+use crate::common::{Conn, EPOCH, End, Listener, Sent, World, answer, answer_with};
+use baton_engine::{Counter, Lost};
+use baton_packet::{AdoptionKey, Listener as Held, Reason, Told};
+use std::num::NonZeroU8;
+
+fn told(id: u16, holders: u8) -> Told {
+    Told {
+        marks_exits: true,
+        listener: NonZeroU8::new(holders).map(|holders| Held { id, holders }),
+    }
+}
+
+/// Two pods, in each of them a master and two workers, and what is known of them.
+fn telling() -> World {
+    let mut w = World::new(2);
+    w.told.fill(told(7, 3));
+    w.run_ms(2_200);
+    w
+}
+
+/// Idle connections of one pod, `count` of them at least.
+fn at_one_pod(w: &mut World, count: usize) -> (usize, Vec<Conn>) {
+    let mut flows: Vec<Conn> = (1..=4 * count as u16).map(|n| w.idle(n)).collect();
+    let at = flows[0].pod;
+    flows.retain(|c| c.pod == at);
+    assert!(flows.len() >= count, "{}", flows.len());
+    (at, flows)
+}
+
+fn ends_of(sent: &[Sent], how: End) -> usize {
+    let to_client = World::to_client(sent);
+    assert!(to_client.iter().all(|s| s.is(how.flags())), "{sent:?}");
+    to_client.len()
+}
+
+#[test]
+fn where_the_listener_is_held_as_before_an_end_is_one_round_trip_late() {
+    for how in End::BOTH {
+        let mut w = telling();
+        let c = w.idle(1);
+        assert!(w.ends(&c, how).is_empty(), "asked first");
+        assert_eq!(w.asked, [c.pod]);
+        assert_eq!(ends_of(&w.poll(), how), 1);
+        assert_eq!(w.count(Counter::QuestionsSent), 1);
+    }
+}
+
+/// Connections that have been idle since the same moment time out together: that is no restart.
+#[test]
+fn all_flows_of_a_pod_may_time_out_together() {
+    for how in End::BOTH {
+        let mut w = telling();
+        let (_, flows) = at_one_pod(&mut w, 6);
+        let mut sent = Vec::new();
+        for c in &flows {
+            sent.extend(w.ends(c, how));
+        }
+        sent.extend(w.run_ms(2));
+        assert_eq!(ends_of(&sent, how), flows.len());
+        assert_eq!(w.count(Counter::Rescues), 0);
+        assert_eq!(w.count(Counter::BackendsRestarted), 0);
+    }
+}
+
+#[test]
+fn what_ends_while_the_pod_is_asked_waits_for_the_next_answer() {
+    let mut w = telling();
+    let (at, flows) = at_one_pod(&mut w, 2);
+    w.adopters[at] = None;
+    w.listeners[at] = Listener::Silent;
+    w.ends(&flows[0], End::Fin);
+    w.now.0 += 100;
+    w.ends(&flows[1], End::Fin);
+    assert_eq!(w.count(Counter::QuestionsSent), 1);
+    w.adopters[at] = Some(Reason::Ready);
+    w.listeners[at] = Listener::Listens;
+    assert_eq!(ends_of(&w.run_ms(24), End::Fin), 2);
+}
+
+/// nginx's workers let go of the listener, then of idle connections; its master may have it for a while.
+#[test]
+fn where_one_lets_go_of_the_listener_its_end_is_awaited() {
+    for goes in [true, false] {
+        let mut w = telling();
+        let mut c = w.idle(1);
+        w.told[c.pod] = told(7, 2);
+        w.ends(&c, End::Fin);
+        assert!(w.run_ms(30).is_empty(), "watched");
+        w.assert_state(&c, "Held");
+        if goes {
+            w.stops(c.pod);
+            let sent = w.run_ms(10);
+            w.rescued(&mut c, &sent);
+            assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
+        } else {
+            // A configuration was loaded anew: old workers leave, the server stays.
+            assert_eq!(ends_of(&w.run_ms(30), End::Fin), 1);
+        }
+    }
+}
+
+/// A probe between the two: what it told is remembered for long enough.
+#[test]
+fn a_probe_just_before_the_end_hides_nothing() {
+    let mut w = telling();
+    let mut c = w.idle(1);
+    w.told.fill(told(7, 2));
+    let probes = w.count(Counter::ProbesReady);
+    while w.count(Counter::ProbesReady) < probes + 2 {
+        w.run_us(100);
+    }
+    w.ends(&c, End::Fin);
+    assert!(World::to_client(&w.run_ms(20)).is_empty());
+    w.stops(c.pod);
+    let sent = w.run_ms(10);
+    w.rescued(&mut c, &sent);
+}
+
+#[test]
+fn where_nobody_listens_any_more_the_flow_is_rescued_at_once() {
+    let mut w = telling();
+    let mut c = w.idle(1);
+    w.stops(c.pod);
+    let mut sent = w.ends(&c, End::Fin);
+    sent.extend(w.run_ms(1));
+    w.rescued(&mut c, &sent);
+    w.exchange_anywhere(&mut c);
+}
+
+/// The next process listens by then: each end is rescued, as often as it takes.
+#[test]
+fn where_another_process_listens_the_flow_is_rescued() {
+    let mut w = telling();
+    let mut c = w.idle(1);
+    for id in 8..12 {
+        let at = c.pod;
+        w.told[at] = told(id, 3);
+        let mut sent = w.ends(&c, End::Fin);
+        sent.extend(w.run_ms(1));
+        w.rescued(&mut c, &sent);
+        assert_ne!(c.pod, at);
+        w.run_ms(100);
+    }
+    assert_eq!(w.count(Counter::BackendsRestarted), 4);
+    assert_eq!(w.count(Counter::Rescues), 4);
+    // It stays, and what it ends then it meant.
+    w.run_ms(1_100);
+    assert!(w.ends(&c, End::Fin).is_empty());
+    assert_eq!(ends_of(&w.run_ms(1), End::Fin), 1);
+}
+
+/// A pod without the newest key, or whose adopter is gone, is asked with a SYN, and what is not told is guessed as ever.
+#[test]
+fn a_question_that_no_adopter_answers_goes_to_the_kernel() {
+    for bare_reset in [false, true] {
+        let mut w = telling();
+        let c = w.idle(1);
+        w.adopters[c.pod] = None;
+        let mut sent = w.ends(&c, End::Fin);
+        assert!(w.asked.is_empty());
+        if bare_reset {
+            let probe = w.last_probe.clone().expect("the question");
+            sent.extend(w.inject(&w.reset_of(&probe).build()));
+        } else {
+            assert!(w.run_ms(19).is_empty());
+            sent.extend(w.run_ms(1));
+        }
+        assert_eq!(w.asked, [c.pod], "with a SYN");
+        let at_once = if bare_reset { 0 } else { 1 };
+        sent.extend(w.run_ms(1));
+        assert_eq!(
+            ends_of(&sent, End::Fin),
+            at_once,
+            "three milliseconds after the end"
+        );
+        sent.extend(w.run_ms(4));
+        assert_eq!(ends_of(&sent, End::Fin), 1);
+    }
+}
+
+/// An answer of another kind tells nothing of the listener.
+#[test]
+fn a_full_accept_queue_is_a_listener_of_which_nothing_is_told() {
+    let mut w = telling();
+    let c = w.idle(1);
+    w.adopters[c.pod] = Some(Reason::AcceptQueueFull);
+    let mut sent = w.ends(&c, End::Fin);
+    sent.extend(w.run_ms(2));
+    assert!(World::to_client(&sent).is_empty());
+    assert_eq!(ends_of(&w.run_ms(4), End::Fin), 1);
+}
+
+/// Anybody in the pod's network may answer; only the adopter's word counts.
+#[test]
+fn forged_answers_to_a_question_are_fenced() {
+    let mut w = telling();
+    let c = w.idle(1);
+    w.adopters[c.pod] = None;
+    w.ends(&c, End::Fin);
+    let probe = w.last_probe.clone().expect("the question");
+    let fenced = w.count(Counter::Fenced);
+    let field = told(7, 3).field();
+    let key = AdoptionKey::from_bytes([1; 16]);
+    let forged = answer_with(&probe, Reason::Ready, field, EPOCH, &key);
+    assert!(w.inject(&forged).is_empty());
+    // The answer to another question.
+    let mut other = probe.clone();
+    other.segment.seq = other.segment.seq.add(1);
+    assert!(w.inject(&answer(&other, Reason::Ready, field)).is_empty());
+    assert_eq!(w.count(Counter::Fenced), fenced + 2);
+    w.assert_state(&c, "Held");
+    assert!(World::to_client(&w.poll()).is_empty());
+}
+
+/// nginx listens, then forks: a count from in between would be met again when the first worker lets go.
+#[test]
+fn the_holders_of_a_new_listener_are_not_counted_yet() {
+    let mut w = World::new(2);
+    w.told.fill(told(7, 1));
+    w.run_ms(1_100);
+    w.told.fill(told(8, 1));
+    w.run_ms(1_100);
+    let mut c = w.idle(1);
+    w.told[c.pod] = told(8, 2);
+    w.ends(&c, End::Fin);
+    assert!(World::to_client(&w.run_ms(1)).is_empty(), "old rules");
+    w.stops(c.pod);
+    let sent = w.run_ms(5);
+    w.rescued(&mut c, &sent);
+}
