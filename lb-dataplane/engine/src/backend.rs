@@ -6,6 +6,7 @@
 use crate::{
     drain::{Budget, Drain},
     estimate::Estimate,
+    figures::OfBackend,
     flow::{Addr, FlowId},
     health::Health,
     listener::Question,
@@ -107,6 +108,7 @@ pub(crate) struct Backend {
     pub(crate) moves_out: u64,
     /// Flows that lost it and were given to another one.
     pub(crate) rescued: u64,
+    pub(crate) figures: OfBackend,
 }
 
 impl Backend {
@@ -147,6 +149,7 @@ impl Backend {
             moves_in: 0,
             moves_out: 0,
             rescued: 0,
+            figures: OfBackend::default(),
         }
     }
 

@@ -163,6 +163,7 @@ impl Engine {
         }
         let policy = &mut self.policies[usize::from(flow.policy)];
         policy.pins[why.number()] += 1;
+        policy.figures.pinned[why.number()] += 1;
         // A hand-over that began with a session goes on with it, whatever the client sends meanwhile.
         if why == PinReason::SessionRefused || !self.flows[id].bits.has(Bits::PRELUDE) {
             self.drop_guard(id);

@@ -7,6 +7,7 @@ use crate::{
     backend::Backend,
     counters::Counter,
     engine::Instant,
+    figures::OfPolicy,
     maglev::Maglev,
     pins::{Lost, PinReason},
     wrr::Wrr,
@@ -109,6 +110,7 @@ pub(crate) struct Policy {
     pub(crate) replays: u64,
     pub(crate) lost: [u64; Lost::ALL.len()],
     pub(crate) pins: [u64; PinReason::COUNT],
+    pub(crate) figures: OfPolicy,
 }
 
 impl Default for Pool {
@@ -263,6 +265,7 @@ impl Policy {
             replays: 0,
             lost: [0; Lost::ALL.len()],
             pins: [0; PinReason::COUNT],
+            figures: OfPolicy::default(),
         }
     }
 
@@ -476,6 +479,7 @@ impl Policy {
         self.rollbacks_total = old.rollbacks_total;
         (self.rescues, self.replays) = (old.rescues, old.replays);
         (self.lost, self.pins) = (old.lost, old.pins);
+        self.figures = old.figures.clone();
         let known = || pools.iter().flat_map(|p| &p.members);
         for member in self.pools.iter_mut().flat_map(|p| &mut p.members) {
             if let Some(known) = known().find(|m| m.identity == member.identity) {
