@@ -4,7 +4,7 @@ use super::{figures_tests::figures, metrics::Metrics, serve_tests::dataplane};
 use crate::{
     certificates::Authority, commands::CounterValue, config::Config, neighbour::Health, worker,
 };
-use baton_engine::{Counter, Engine, Instant, Lost, PinReason, Settings};
+use baton_engine::{Counter, Engine, Instant, Lost, PinReason, Reset, Settings};
 use baton_packet::{Mac, Malformed};
 use baton_tidy::metrics::{Component, Meaning};
 use std::{path::Path, sync::Arc};
@@ -41,6 +41,11 @@ fn exported() -> String {
     let zero = |label: &'static str| (label.to_owned(), 0);
     policy.lost_total = Lost::ALL.iter().map(|l| zero(l.label())).collect();
     policy.pins_total = PinReason::all().map(|p| zero(p.label())).collect();
+    let figures = &mut report.figures[0];
+    figures.pinned = PinReason::all().map(|p| (p.label(), 0)).collect();
+    figures.pinned.sort_unstable();
+    figures.pinned.dedup();
+    figures.resets = Reset::ALL.iter().map(|r| (r.label(), 0)).collect();
     let text = metrics.render(Some(report), true).expect("text");
     String::from_utf8(text).expect("UTF-8")
 }
@@ -58,6 +63,8 @@ fn metric_reference_is_what_the_dataplane_exports() {
             .iter()
             .map(|m| ("malformed_total", m.label(), m.to_string())),
     );
+    let resets = Reset::ALL.iter();
+    meanings.extend(resets.map(|r| ("policy_client_resets_total", r.label(), r.help().to_owned())));
     let component = Component {
         name: "lb-dataplane",
         prefix: super::families::PREFIX,
@@ -71,7 +78,10 @@ fn metric_reference_is_what_the_dataplane_exports() {
             "status",
             "table",
         ],
-        open_of: &[("drain_waiting_flows", "reason")],
+        open_of: &[
+            ("drain_waiting_flows", "reason"),
+            ("policy_unadoptable_backends", "reason"),
+        ],
         meanings: &meanings,
     };
     component.keep(&exported());
