@@ -1,7 +1,7 @@
 //! What only metrics show: latencies, pins at this moment, resets by reason, where flows began.
 
 use crate::common::{Conn, End, World, conn::*, policy, settings};
-use baton_api::{BackendFailure, Micros, Protocol};
+use baton_api::{BackendFailure, Micros, MigrationMode, OnDeadline, Protocol};
 use baton_engine::{Counter, Latency, Lost, PolicyFigures};
 use baton_packet::{Flags, Reason};
 
@@ -84,6 +84,21 @@ fn a_move_without_a_request_is_measured_from_its_own_start() {
     let took = moves.sum_us();
     assert_eq!(moves.count(), 1);
     assert!((400..=5_400).contains(&took), "{took} from {before}");
+
+    // The next one is asked twice: from the first time.
+    let pod = c.pod;
+    w.change(|s| {
+        for (at, backend) in s.policies[0].backends.iter_mut().enumerate() {
+            backend.draining = at == pod;
+        }
+    });
+    let sent = w.until_adoption(200);
+    w.adopted(&mut c, &sent);
+    let again = w.run_ms(60);
+    assert!(again[0].is_adoption(), "{again:?}");
+    w.confirms(&c);
+    let took = figures(&w).moves.sum_us() - took;
+    assert!((60_000..=61_000).contains(&took), "{took}");
 }
 
 #[test]
@@ -215,6 +230,34 @@ fn a_living_backends_reset_is_its_own_and_a_dead_ones_a_loss() {
     assert_eq!(w.state(&c), None);
     assert_eq!(w.engine.lost(Lost::NoBackend), 1);
     assert_eq!(resets(&w), [("lost", 1)]);
+}
+
+/// Where flows are rescued its reset is held until it is known that somebody listens.
+#[test]
+fn a_reset_that_was_held_and_stands_is_the_backends_own() {
+    let mut w = World::new(2);
+    let c = w.idle(1);
+    assert!(w.ends(&c, End::Rst).is_empty(), "held");
+    let rst = one(w.run_ms(5));
+    assert!(rst.segment.flags.has(Flags::RST));
+    assert_eq!(resets(&w), [("backend", 1)]);
+}
+
+#[test]
+fn a_client_that_goes_on_behind_a_drains_deadline_is_reset_as_closed() {
+    let mut p = policy(1);
+    p.migration.mode = MigrationMode::DrainOnly;
+    p.drain.deadline = Micros::from_secs(2);
+    p.drain.on_deadline = OnDeadline::Close;
+    let mut w = World::with(settings(), p);
+    let mut c = w.idle(1);
+    w.change(|s| s.policies[0].backends[0].draining = true);
+    w.run_ms(2_100);
+    w.assert_state(&c, "Parted");
+    assert_eq!(resets(&w), []);
+    w.data(&mut c, GET);
+    assert_eq!(w.state(&c), None);
+    assert_eq!(resets(&w), [("closed", 1)]);
 }
 
 #[test]
