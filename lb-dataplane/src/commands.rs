@@ -5,7 +5,7 @@
 //! side wait, and every answer has a deadline.
 
 use baton_api::{Endpoint, FlowView, Snapshot, State};
-use baton_engine::{PolicyFigures, Route};
+use baton_engine::Route;
 use baton_packet::{AdoptionKey, Mac};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -85,7 +85,7 @@ pub struct Report {
     /// All counters of engine and port.
     pub counters: Vec<CounterValue>,
     /// What only metrics show.
-    pub figures: Vec<PolicyFigures>,
+    pub figures: Vec<baton_engine::PolicyFigures>,
 }
 
 /// A part of the flow table, and where the next part starts.

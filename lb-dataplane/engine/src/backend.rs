@@ -98,6 +98,7 @@ pub(crate) struct Backend {
     legs: Box<[Packed]>,
     pub(crate) legs_used: u32,
     pub(crate) estimate: Estimate,
+    pub(crate) figures: OfBackend,
     pub(crate) probe: Probe,
     /// Flows that it owns.
     pub(crate) flows: u32,
@@ -108,7 +109,6 @@ pub(crate) struct Backend {
     pub(crate) moves_out: u64,
     /// Flows that lost it and were given to another one.
     pub(crate) rescued: u64,
-    pub(crate) figures: OfBackend,
 }
 
 impl Backend {
@@ -142,6 +142,7 @@ impl Backend {
             legs: vec![Packed::FREE; count].into_boxed_slice(),
             legs_used: 0,
             estimate: Estimate::default(),
+            figures: OfBackend::default(),
             probe: Probe::default(),
             flows: 0,
             pinned: 0,
@@ -149,7 +150,6 @@ impl Backend {
             moves_in: 0,
             moves_out: 0,
             rescued: 0,
-            figures: OfBackend::default(),
         }
     }
 

@@ -463,6 +463,7 @@ impl Engine {
 
     fn release(&mut self, now: Instant, id: FlowId) {
         self.wheel.cancel(id);
+        self.pin_ends(id);
         let free_at = now.ms() + QUARANTINE_MS;
         if !self.mutated(Mutant::LeakPort) {
             self.drop_owner(id, free_at);
@@ -476,12 +477,7 @@ impl Engine {
         }
         self.drop_guard(id);
         self.client_closes(now, id);
-        let pin = self.flows[id].pin;
-        let policy = &mut self.policies[usize::from(self.flows[id].policy)];
-        policy.flows -= 1;
-        if let Some(pin) = pin {
-            policy.figures.pinned[pin.number()] -= 1;
-        }
+        self.policies[usize::from(self.flows[id].policy)].flows -= 1;
         self.counters.add(Counter::FlowsClosed);
         self.flows.remove(id);
     }

@@ -229,6 +229,15 @@ impl Engine {
         self.policies[policy].figures.moves.add(took_us);
     }
 
+    /// The flow ends, and with it its pin.
+    pub(crate) fn pin_ends(&mut self, id: FlowId) {
+        let flow = &self.flows[id];
+        if let Some(pin) = flow.pin {
+            let policy = usize::from(flow.policy);
+            self.policies[policy].figures.pinned[pin.number()] -= 1;
+        }
+    }
+
     /// A client of the policy is reset.
     pub(crate) fn count_reset(&mut self, policy: u16, why: Reset) {
         self.policies[usize::from(policy)].figures.resets[why as usize] += 1;

@@ -102,6 +102,7 @@ pub(crate) struct Policy {
     pub(crate) pools: [Pool; 2],
     /// Moves.
     pace: Pace,
+    pub(crate) figures: OfPolicy,
     pub(crate) flows: u32,
     pub(crate) flows_total: u64,
     pub(crate) moves_total: u64,
@@ -110,7 +111,6 @@ pub(crate) struct Policy {
     pub(crate) replays: u64,
     pub(crate) lost: [u64; Lost::ALL.len()],
     pub(crate) pins: [u64; PinReason::COUNT],
-    pub(crate) figures: OfPolicy,
 }
 
 impl Default for Pool {
@@ -257,6 +257,7 @@ impl Policy {
             listed: true,
             pools,
             pace: Pace::default(),
+            figures: OfPolicy::default(),
             flows: 0,
             flows_total: 0,
             moves_total: 0,
@@ -265,7 +266,6 @@ impl Policy {
             replays: 0,
             lost: [0; Lost::ALL.len()],
             pins: [0; PinReason::COUNT],
-            figures: OfPolicy::default(),
         }
     }
 
@@ -474,12 +474,12 @@ impl Policy {
     /// The counts of its predecessor under the same name go on.
     pub(crate) fn inherit(&mut self, old: &Policy, pools: &[Pool]) {
         (self.pace, self.flows) = (old.pace, old.flows);
+        self.figures = old.figures.clone();
         self.flows_total = old.flows_total;
         self.moves_total = old.moves_total;
         self.rollbacks_total = old.rollbacks_total;
         (self.rescues, self.replays) = (old.rescues, old.replays);
         (self.lost, self.pins) = (old.lost, old.pins);
-        self.figures = old.figures.clone();
         let known = || pools.iter().flat_map(|p| &p.members);
         for member in self.pools.iter_mut().flat_map(|p| &mut p.members) {
             if let Some(known) = known().find(|m| m.identity == member.identity) {

@@ -47,6 +47,7 @@ pub fn worker(out: &mut Families, report: &Report) {
     }
     for policy in &state.policies {
         self::policy(out, policy);
+        unadoptable(out, policy);
     }
     for figures in &report.figures {
         policy_figures(out, figures);
@@ -170,18 +171,22 @@ fn policy(out: &mut Families, policy: &PolicyState) {
             out.counter(metric, help, &labels, *count);
         }
     }
-    let mut unadoptable: BTreeMap<&str, u64> = BTreeMap::new();
     for backend in &policy.backends {
         self::backend(out, name, backend);
-        if !backend.adoptable {
-            *unadoptable.entry(&backend.adoptable_reason).or_default() += 1;
-        }
     }
-    for (reason, backends) in unadoptable {
+}
+
+/// The words of probes, counted.
+fn unadoptable(out: &mut Families, policy: &PolicyState) {
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    for backend in policy.backends.iter().filter(|b| !b.adoptable) {
+        *reasons.entry(&backend.adoptable_reason).or_default() += 1;
+    }
+    for (reason, backends) in reasons {
         out.gauge(
             "policy_unadoptable_backends",
             "Backends that cannot take over connections, by what their probe says.",
-            &[("policy", name), ("reason", reason)],
+            &[("policy", policy.name.as_str()), ("reason", reason)],
             float(backends),
         );
     }

@@ -4,7 +4,8 @@ use super::{figures_tests::figures, metrics::Metrics, serve_tests::dataplane};
 use crate::{
     certificates::Authority, commands::CounterValue, config::Config, neighbour::Health, worker,
 };
-use baton_engine::{Counter, Engine, Instant, Lost, PinReason, Reset, Settings};
+use baton_engine::Reset;
+use baton_engine::{Counter, Engine, Instant, Lost, PinReason, Settings};
 use baton_packet::{Mac, Malformed};
 use baton_tidy::metrics::{Component, Meaning};
 use std::{path::Path, sync::Arc};
@@ -37,15 +38,15 @@ fn exported() -> String {
     metrics.requests.with_label_values(&["2xx"]);
     let mut report = figures(1);
     report.counters = worker_counters();
-    let policy = &mut report.state.policies[0];
-    let zero = |label: &'static str| (label.to_owned(), 0);
-    policy.lost_total = Lost::ALL.iter().map(|l| zero(l.label())).collect();
-    policy.pins_total = PinReason::all().map(|p| zero(p.label())).collect();
     let figures = &mut report.figures[0];
     figures.pinned = PinReason::all().map(|p| (p.label(), 0)).collect();
     figures.pinned.sort_unstable();
     figures.pinned.dedup();
     figures.resets = Reset::ALL.iter().map(|r| (r.label(), 0)).collect();
+    let policy = &mut report.state.policies[0];
+    let zero = |label: &'static str| (label.to_owned(), 0);
+    policy.lost_total = Lost::ALL.iter().map(|l| zero(l.label())).collect();
+    policy.pins_total = PinReason::all().map(|p| zero(p.label())).collect();
     let text = metrics.render(Some(report), true).expect("text");
     String::from_utf8(text).expect("UTF-8")
 }
