@@ -4,7 +4,6 @@ use super::{figures_tests::figures, metrics::Metrics, serve_tests::dataplane};
 use crate::{
     certificates::Authority, commands::CounterValue, config::Config, neighbour::Health, worker,
 };
-use baton_engine::Reset;
 use baton_engine::{Counter, Engine, Instant, Lost, PinReason, Settings};
 use baton_packet::{Mac, Malformed};
 use baton_tidy::metrics::{Component, Meaning};
@@ -42,7 +41,10 @@ fn exported() -> String {
     figures.pinned = PinReason::all().map(|p| (p.label(), 0)).collect();
     figures.pinned.sort_unstable();
     figures.pinned.dedup();
-    figures.resets = Reset::ALL.iter().map(|r| (r.label(), 0)).collect();
+    figures.resets = baton_engine::Reset::ALL
+        .iter()
+        .map(|r| (r.label(), 0))
+        .collect();
     let policy = &mut report.state.policies[0];
     let zero = |label: &'static str| (label.to_owned(), 0);
     policy.lost_total = Lost::ALL.iter().map(|l| zero(l.label())).collect();
@@ -64,7 +66,7 @@ fn metric_reference_is_what_the_dataplane_exports() {
             .iter()
             .map(|m| ("malformed_total", m.label(), m.to_string())),
     );
-    let resets = Reset::ALL.iter();
+    let resets = baton_engine::Reset::ALL.iter();
     meanings.extend(resets.map(|r| ("policy_client_resets_total", r.label(), r.help().to_owned())));
     let component = Component {
         name: "lb-dataplane",
