@@ -67,6 +67,14 @@ pub fn text(state: &State, tls: Option<&Server>) -> prometheus::Result<Vec<u8>> 
     registry.register(Box::new(failures.clone()))?;
     failures.inc_by(state.attach_failures);
 
+    if let Some(server) = tls {
+        let end = IntGauge::new(
+            "baton_shim_control_certificate_end_timestamp_seconds",
+            "Until when the certificate of the control API is good, in seconds since 1970.",
+        )?;
+        registry.register(Box::new(end.clone()))?;
+        end.set(server.ends());
+    }
     if let Some(counts) = tls.map(Server::counts) {
         let handshakes = IntCounterVec::new(
             Opts::new(

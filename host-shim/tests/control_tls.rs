@@ -84,6 +84,7 @@ fn the_operator_reads_the_state_and_both_secrets_are_exchanged() {
     for line in [
         "baton_shim_control_tls_handshakes_total{result=\"accepted\"} 1",
         "baton_shim_control_tls_handshakes_total{result=\"refused_by_peer\"} 1",
+        "# TYPE baton_shim_control_certificate_end_timestamp_seconds gauge",
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }

@@ -84,6 +84,8 @@ pub struct Report {
     pub state: State,
     /// All counters of engine and port.
     pub counters: Vec<CounterValue>,
+    /// What only metrics show.
+    pub figures: Vec<baton_engine::PolicyFigures>,
 }
 
 /// A part of the flow table, and where the next part starts.

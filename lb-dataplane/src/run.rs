@@ -112,6 +112,7 @@ async fn serve(
         tls: tls.as_ref().map(|(_, server)| Arc::clone(server)),
         gates: Gates::default(),
     });
+    control.metrics.keys_loaded();
     let packets = Worker::new(
         engine,
         port,
@@ -361,6 +362,7 @@ impl Reloader<'_> {
         if let Ok(mut shown) = self.control.facts.key_epochs.lock() {
             *shown = loaded.key_epochs();
         }
+        self.control.metrics.keys_loaded();
         Ok(())
     }
 

@@ -273,7 +273,11 @@ impl Worker {
             };
             state.counters.insert(name, *value);
         }
-        Report { state, counters }
+        Report {
+            state,
+            counters,
+            figures: self.engine.figures(),
+        }
     }
 }
 

@@ -261,5 +261,14 @@ impl Core {
                 self.metrics.policies.with_label_values(&labels).set(count);
             }
         }
+        let coverage = self.index.coverage();
+        for (state, count) in coverage.nodes() {
+            let gauge = self.metrics.backend_nodes.with_label_values(&[state]);
+            gauge.set(number(count));
+        }
+        for (reason, count) in coverage.pods() {
+            let gauge = self.metrics.unadoptable_pods.with_label_values(&[reason]);
+            gauge.set(number(count));
+        }
     }
 }

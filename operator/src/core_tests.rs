@@ -1,5 +1,5 @@
 //! The core with a directory of manifests and a dataplane of a few lines: what a bad file does to what is served, while the
-//! operator runs and when it starts.
+//! operator runs and when it starts; and what it counts.
 
 use crate::{
     core::Core,
@@ -33,6 +33,7 @@ use tokio::{
 
 /// An operator with a directory; ends when dropped.
 struct Operator {
+    metrics: Metrics,
     _tasks: JoinSet<()>,
     _leadership: watch::Sender<Leadership>,
 }
@@ -72,7 +73,7 @@ fn start(path: &Path, epoch: u32) -> Operator {
         translator: Arc::new(Translator::new()),
         ledger,
         health,
-        metrics,
+        metrics: metrics.clone(),
     };
     let mut tasks = JoinSet::new();
     let path = path.to_owned();
@@ -88,6 +89,7 @@ fn start(path: &Path, epoch: u32) -> Operator {
     });
     leadership.send_replace(Leadership::Leading { epoch });
     Operator {
+        metrics,
         _tasks: tasks,
         _leadership: leadership,
     }
@@ -235,4 +237,31 @@ async fn a_bad_file_takes_nothing_from_dataplanes_while_the_operator_runs_or_sta
     ];
     serves(&plane, &good).await;
     drop(operator);
+}
+
+/// Counted with the core's beat, not with each fold.
+#[tokio::test]
+async fn policies_and_the_nodes_of_their_pods_are_counted() {
+    let folder = Folder::new("counted");
+    let address = Plane::default().start().await;
+    folder.write("class.yaml", &class(address));
+    let on_node = app("one", 81, &["10.0.0.1"]).replace("{addresses:", "{nodeName: n1, addresses:");
+    folder.write("one.yaml", &on_node);
+    let operator = start(&folder.0, 1);
+    let expected = [
+        "baton_operator_policies{condition=\"Accepted\",status=\"True\"} 1",
+        // No host-shim is known anywhere.
+        "baton_operator_backend_nodes{shim=\"unknown\"} 1",
+        "baton_operator_backend_nodes{shim=\"missing\"} 0",
+        "baton_operator_unadoptable_pods{reason=\"no_shim\"} 0",
+    ];
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let text = operator.metrics.text();
+        if expected.iter().all(|line| text.lines().any(|l| l == *line)) {
+            return;
+        }
+        assert!(Instant::now() < end, "{text}");
+        sleep(Duration::from_millis(20)).await;
+    }
 }

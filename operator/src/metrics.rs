@@ -3,6 +3,8 @@
 //! Owns their names: `baton_operator_<what>_<unit>[_total]`. Labels are fixed words and dataplanes, never policies,
 //! backends or clients: 5,000 policies must not make 5,000 series; a policy's figures are in its status.
 
+#[cfg(test)]
+use baton_index::Coverage;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder, core::Collector,
@@ -11,6 +13,8 @@ use std::fs;
 
 /// Of every metric's name.
 pub const PREFIX: &str = "baton_operator_";
+/// Who has a certificate, as labels.
+pub const HOLDERS: [&str; 4] = ["authority", "dataplane", "shim", "operator"];
 /// From 50 us to 3.3 s: a change of one endpoint among 50,000, and the first fold of all.
 const FOLD_BUCKETS: (f64, f64, usize) = (50e-6, 3.0, 11);
 
@@ -44,6 +48,16 @@ pub struct Metrics {
     pub refused: IntGaugeVec,
     /// Panics that were caught while one object was translated.
     pub panics: IntCounter,
+    /// Nodes with Pods of policies, by the state of their host-shim.
+    pub backend_nodes: IntGaugeVec,
+    /// Pods of policies without the adopter, by what is in its way.
+    pub unadoptable_pods: IntGaugeVec,
+    /// Until when certificates are good, by holder.
+    pub certificate_ends: IntGaugeVec,
+    /// Since when the adoption key that signs does so.
+    pub key_since: IntGauge,
+    /// Adoption keys that are stored.
+    pub key_epochs: IntGauge,
 }
 
 impl Metrics {
@@ -131,6 +145,34 @@ impl Metrics {
                 "caught_panics_total",
                 "Panics that were caught while one object was translated: each is a bug to report.",
             )?,
+            backend_nodes: gauges(
+                &registry,
+                "backend_nodes",
+                "Nodes with Pods of policies, by the state of their host-shim.",
+                &["shim"],
+            )?,
+            unadoptable_pods: gauges(
+                &registry,
+                "unadoptable_pods",
+                "Pods of policies that cannot have the adopter, by what is in the way.",
+                &["reason"],
+            )?,
+            certificate_ends: gauges(
+                &registry,
+                "certificate_end_timestamp_seconds",
+                "Until when certificates are good, in seconds since 1970, by holder; told by the leader.",
+                &["holder"],
+            )?,
+            key_since: gauge(
+                &registry,
+                "adoption_key_since_timestamp_seconds",
+                "Since when the adoption key that signs does so, in seconds since 1970; 0 where this process does not lead.",
+            )?,
+            key_epochs: gauge(
+                &registry,
+                "adoption_key_epochs",
+                "Adoption keys that are stored: one, or two while they are exchanged; 0 where this process does not lead.",
+            )?,
             registry,
         })
     }
@@ -162,7 +204,22 @@ impl Metrics {
             writes_waiting,
             refused,
             panics: _,
+            backend_nodes,
+            unadoptable_pods,
+            certificate_ends,
+            key_since: _,
+            key_epochs: _,
         } = self;
+        let coverage = Coverage::default();
+        for (label, _) in coverage.nodes() {
+            backend_nodes.with_label_values(&[label]);
+        }
+        for (label, _) in coverage.pods() {
+            unadoptable_pods.with_label_values(&[label]);
+        }
+        for holder in HOLDERS {
+            certificate_ends.with_label_values(&[holder]);
+        }
         for kind in kinds {
             for counters in [changes, watch_errors, watch_lists] {
                 counters.with_label_values(&[*kind]);

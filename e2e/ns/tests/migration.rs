@@ -26,6 +26,7 @@ fn http_requests_each_after_a_migration() -> Result<()> {
     assert_eq!(echo.pod_changes, REQUESTS - CONNECTIONS as u64);
     assert_eq!(echo.per_pod.len(), 3, "{:?}", echo.per_pod);
 
+    figures_agree(&scene)?;
     ended_cleanly(&scene)?;
     // nginx says so of every connection: each leg was ended by an end of stream between two requests.
     let legs = (moves + scene.state()?.policies[0].flows_total) as usize;
@@ -78,6 +79,30 @@ fn redis_commands_each_after_a_migration() -> Result<()> {
         accepted >= moves,
         "redis accepted {accepted} connections for {moves} migrations"
     );
+    Ok(())
+}
+
+/// What only metrics show is of the same connections, requests and moves as the state.
+fn figures_agree(scene: &Scene) -> Result<()> {
+    let state = scene.state()?;
+    let text = scene.dataplane()?.control_text("/metrics")?;
+    let sum = |family: &str| -> u64 {
+        let family = format!("baton_dataplane_{family}{{");
+        let samples = text.lines().filter(|line| line.starts_with(&family));
+        let values = samples.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+        values.sum()
+    };
+    let all: Vec<_> = state.policies.iter().collect();
+    let moves: u64 = all.iter().map(|p| p.migrations_total).sum();
+    assert_eq!(sum("policy_migration_duration_seconds_count"), moves);
+    assert_eq!(
+        sum("backend_flows_total"),
+        all.iter().map(|p| p.flows_total).sum::<u64>()
+    );
+    let backends = all.iter().flat_map(|p| &p.backends);
+    let requests: u64 = backends.map(|b| b.requests_total).sum();
+    assert_eq!(sum("backend_first_byte_duration_seconds_count"), requests);
+    assert_eq!(sum("policy_client_resets_total"), 0);
     Ok(())
 }
 

@@ -115,6 +115,10 @@ fn wrong_values_are_refused_with_their_names() -> Result<()> {
             "/dataplane/limits/backends",
         ),
         ("crds.apply=maybe", "/crds/apply"),
+        (
+            "monitoring.prometheusRule.runbookUrl=docs/runbook.md",
+            "/monitoring/prometheusRule/runbookUrl",
+        ),
     ] {
         let output = Command::new(&helm)
             .args(["template", "baton"])

@@ -6,6 +6,7 @@
 use crate::{
     drain::{Budget, Drain},
     estimate::Estimate,
+    figures::OfBackend,
     flow::{Addr, FlowId},
     health::Health,
     listener::Question,
@@ -97,6 +98,7 @@ pub(crate) struct Backend {
     legs: Box<[Packed]>,
     pub(crate) legs_used: u32,
     pub(crate) estimate: Estimate,
+    pub(crate) figures: OfBackend,
     pub(crate) probe: Probe,
     /// Flows that it owns.
     pub(crate) flows: u32,
@@ -140,6 +142,7 @@ impl Backend {
             legs: vec![Packed::FREE; count].into_boxed_slice(),
             legs_used: 0,
             estimate: Estimate::default(),
+            figures: OfBackend::default(),
             probe: Probe::default(),
             flows: 0,
             pinned: 0,

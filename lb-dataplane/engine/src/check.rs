@@ -6,6 +6,7 @@ use crate::{
     Engine,
     backend::Use,
     flow::{Bits, Flow, FlowId, Leg},
+    pins::PinReason,
     states::State,
 };
 
@@ -36,6 +37,12 @@ impl Engine {
         for (index, policy) in self.policies.iter().enumerate() {
             let flows = live().filter(|(_, f)| usize::from(f.policy) == index);
             assert_eq!(flows.count(), policy.flows as usize, "flows of a policy");
+            let mut pinned = [0; PinReason::COUNT];
+            let flows = live().filter(|(_, f)| usize::from(f.policy) == index);
+            for pin in flows.filter_map(|(_, f)| f.pin) {
+                pinned[pin.number()] += 1;
+            }
+            assert_eq!(pinned, policy.figures.pinned, "pins by reason");
         }
         self.check_affinities();
         let mut closing = 0;

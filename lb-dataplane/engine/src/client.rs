@@ -4,6 +4,7 @@ use crate::{
     Engine, Output, Verdict,
     counters::{Counter, DropReason},
     engine::Instant,
+    figures::Reset,
     flow::{Bits, FlowId, to_addr},
     guards::From,
     mutants::Mutant,
@@ -35,7 +36,14 @@ impl Engine {
             return self.client_syn(now, frame, segment, frontend, found, out);
         }
         let Some(id) = found else {
-            self.reset_unknown(now, frame, segment, Counter::ResetsToClients, out);
+            let slot = &self.frontends[usize::from(frontend)];
+            // A frontend that left the snapshot may name a slot that is another policy's by now.
+            let policy = slot.listed.then_some(slot.policy);
+            if self.reset_unknown(now, frame, segment, Counter::ResetsToClients, out)
+                && let Some(policy) = policy
+            {
+                self.count_reset(policy, Reset::NoFlow);
+            }
             return Verdict::Drop(DropReason::NoFlow);
         };
         if flags.has(Flags::RST) {

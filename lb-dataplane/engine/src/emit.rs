@@ -6,6 +6,7 @@ use crate::{
     Engine, Output, Verdict,
     counters::{Counter, DropReason},
     engine::Instant,
+    figures::Reset,
     flow::{Bits, Flow, FlowId, Leg, from_addr},
     states::State,
 };
@@ -210,9 +211,10 @@ impl Engine {
     }
 
     /// Resets the client's connection in the backend's name.
-    pub(crate) fn reset_client(&mut self, id: FlowId, out: &mut impl Output) {
+    pub(crate) fn reset_client(&mut self, id: FlowId, why: Reset, out: &mut impl Output) {
         if let Some(spec) = self.client_spec(id, Flags::RST | Flags::ACK) {
             self.counters.add(Counter::ResetsToClients);
+            self.count_reset(self.flows[id].policy, why);
             self.emit(out, |buffer| build_segment(buffer, &spec));
         }
     }
@@ -248,7 +250,8 @@ impl Engine {
         }
     }
 
-    /// Answers a segment that belongs to nothing with a reset (RFC 9293 section 3.10.7.1), out the way it came.
+    /// Answers a segment that belongs to nothing with a reset (RFC 9293 section 3.10.7.1), out the way it came. False if it
+    /// gets none.
     pub(crate) fn reset_unknown(
         &mut self,
         now: Instant,
@@ -256,9 +259,9 @@ impl Engine {
         segment: &Segment,
         counter: Counter,
         out: &mut impl Output,
-    ) {
+    ) -> bool {
         if segment.flags.has(Flags::RST) || !self.may_reset(now) {
-            return;
+            return false;
         }
         let acked = segment.flags.has(Flags::ACK);
         let spec = SegmentSpec {
@@ -285,6 +288,7 @@ impl Engine {
         };
         self.counters.add(counter);
         self.emit(out, |buffer| build_segment(buffer, &spec));
+        true
     }
 
     /// The next hop towards an address, as a number in the neighbour table.

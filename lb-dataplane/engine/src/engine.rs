@@ -360,12 +360,18 @@ impl Engine {
         match action {
             Action::DropKept => self.drop_kept(id),
             Action::ReplayKept => self.replay_kept(id, out),
-            Action::SendAdoption => self.send_adoption(now, id, out),
+            Action::SendAdoption => {
+                self.adoption_leaves(now, id);
+                self.send_adoption(now, id, out);
+            }
             Action::SendKeepalive => self.send_keepalive(id, out),
             Action::SendFin => self.send_fin_to_client(id, out),
             Action::AckClient => self.ack_client(id, out),
             Action::TakeOver => self.take_over(id),
-            Action::CloseStandby => self.close_standby(now, id, out),
+            Action::CloseStandby => {
+                self.adoption_confirmed(now, id);
+                self.close_standby(now, id, out);
+            }
             Action::DropStandby => self.drop_standby(now, id, out),
             Action::CloseOwner => self.close_owner(now, id, out),
             Action::DropOwner => self.drop_owner(id, now.ms() + QUARANTINE_MS),
@@ -374,7 +380,7 @@ impl Engine {
             Action::Redirect => self.redirect(now, id),
             Action::ResetOwner => self.reset_leg(id, self.flows[id].owner, out),
             Action::ResetStandby => self.reset_leg(id, self.flows[id].standby, out),
-            Action::ResetClient => self.reset_client(id, out),
+            Action::ResetClient => self.reset_client(id, self.reset_by_table(id), out),
             Action::RequestBegins => self.request_begins(now, id),
             Action::RequestAnswered => self.request_answered(now, id),
             Action::RequestForgotten => self.request_forgotten(now, id),
@@ -414,6 +420,7 @@ impl Engine {
             backend
                 .estimate
                 .first_byte(now.0, now.0.saturating_sub(took));
+            backend.figures.first_byte.add(took);
             backend.health.works();
         }
     }
@@ -456,6 +463,7 @@ impl Engine {
 
     fn release(&mut self, now: Instant, id: FlowId) {
         self.wheel.cancel(id);
+        self.pin_ends(id);
         let free_at = now.ms() + QUARANTINE_MS;
         if !self.mutated(Mutant::LeakPort) {
             self.drop_owner(id, free_at);

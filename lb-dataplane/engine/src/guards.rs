@@ -162,6 +162,7 @@ impl Engine {
             self.backends[usize::from(flow.owner.backend)].pinned += 1;
         }
         let policy = &mut self.policies[usize::from(flow.policy)];
+        policy.figures.pinned[why.number()] += 1;
         policy.pins[why.number()] += 1;
         // A hand-over that began with a session goes on with it, whatever the client sends meanwhile.
         if why == PinReason::SessionRefused || !self.flows[id].bits.has(Bits::PRELUDE) {

@@ -5,6 +5,7 @@ use crate::{
     backend::QUARANTINE_MS,
     counters::{Counter, DropReason},
     engine::Instant,
+    figures::Reset,
     flow::{Bits, Flow, FlowId, Leg, to_addr},
     health::Down,
     pins::PinReason,
@@ -189,7 +190,9 @@ impl Engine {
             flow.server_next = segment.seq.add(segment.seq_len());
             flow.server_acked = segment.seq;
             let backend = flow.owner.backend;
-            self.backends[usize::from(backend)].health.works();
+            let backend = &mut self.backends[usize::from(backend)];
+            backend.health.works();
+            backend.figures.begun += 1;
             let _ = self.step(now, id, Event::SynAck, out);
             return self.forward_to_client(frame, segment, id);
         }
@@ -224,6 +227,7 @@ impl Engine {
             self.step(now, id, Event::SynRefused, out)
         } else {
             self.counters.add(Counter::ResetsToClients);
+            self.count_reset(self.flows[id].policy, Reset::Refused);
             self.step(now, id, Event::SynRefusedByAll, out)
         };
         match treat {

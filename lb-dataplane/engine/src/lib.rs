@@ -24,6 +24,7 @@ mod drain;
 mod emit;
 mod engine;
 mod estimate;
+mod figures;
 mod flow;
 mod guards;
 mod handshake;
@@ -52,6 +53,7 @@ mod wrr;
 pub use apply::ApplyError;
 pub use counters::{Counter, DropReason};
 pub use engine::{Engine, Instant, Output, Settings, SettingsError, Verdict};
+pub use figures::{BackendFigures, LATENCY_BOUNDS, Latency, PolicyFigures, Reset};
 #[cfg(feature = "mutants")]
 pub use mutants::Mutant;
 pub use pins::{Lost, PinReason};

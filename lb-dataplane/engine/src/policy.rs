@@ -7,6 +7,7 @@ use crate::{
     backend::Backend,
     counters::Counter,
     engine::Instant,
+    figures::OfPolicy,
     maglev::Maglev,
     pins::{Lost, PinReason},
     wrr::Wrr,
@@ -101,6 +102,7 @@ pub(crate) struct Policy {
     pub(crate) pools: [Pool; 2],
     /// Moves.
     pace: Pace,
+    pub(crate) figures: OfPolicy,
     pub(crate) flows: u32,
     pub(crate) flows_total: u64,
     pub(crate) moves_total: u64,
@@ -255,6 +257,7 @@ impl Policy {
             listed: true,
             pools,
             pace: Pace::default(),
+            figures: OfPolicy::default(),
             flows: 0,
             flows_total: 0,
             moves_total: 0,
@@ -471,6 +474,7 @@ impl Policy {
     /// The counts of its predecessor under the same name go on.
     pub(crate) fn inherit(&mut self, old: &Policy, pools: &[Pool]) {
         (self.pace, self.flows) = (old.pace, old.flows);
+        self.figures = old.figures.clone();
         self.flows_total = old.flows_total;
         self.moves_total = old.moves_total;
         self.rollbacks_total = old.rollbacks_total;

@@ -7,6 +7,7 @@ use crate::{
     backend::Use,
     counters::{Counter, DropReason},
     engine::Instant,
+    figures::Reset,
     flow::{Bits, FlowId},
     guards::From,
     mutants::Mutant,
@@ -46,7 +47,7 @@ impl Engine {
             Some(Use::Probe) => self.answer_to_probe(now, frame, segment, backend, out),
             Some(Use::Question) => self.answer_to_question(now, frame, segment, backend, out),
             None => {
-                self.reset_unknown(now, frame, segment, Counter::ResetsToBackends, out);
+                let _ = self.reset_unknown(now, frame, segment, Counter::ResetsToBackends, out);
                 Verdict::Drop(DropReason::NoLeg)
             }
         }
@@ -201,9 +202,12 @@ impl Engine {
         }
         let verdict = if bare == Bare::Proof {
             // Its number means something between the pod and us only.
-            self.reset_client(id, out);
+            self.reset_client(id, Reset::Backend, out);
             Verdict::Absorbed
         } else {
+            if exact {
+                self.count_reset(self.flows[id].policy, Reset::Backend);
+            }
             self.forward_to_client(frame, segment, id)
         };
         if exact {

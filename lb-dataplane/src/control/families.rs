@@ -2,7 +2,10 @@
 //!
 //! Owns the prefix of all names. Knows no metric.
 
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use baton_engine::Latency;
+use prometheus::proto::{
+    Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
+};
 use std::collections::BTreeMap;
 
 /// Of every metric's name.
@@ -33,6 +36,33 @@ impl Families {
         gauge.set_value(value);
         metric.set_gauge(gauge);
         self.add(name, help, MetricType::GAUGE, metric);
+    }
+
+    /// Adds a histogram's samples: the engine's bounds in seconds, infinity, sum and count.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "bounds and sums are far below 2^53 us"
+    )]
+    pub fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: &[(&str, &str)],
+        latency: &Latency,
+    ) {
+        let mut histogram = Histogram::default();
+        let buckets = latency.buckets().map(|(bound_us, below)| {
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(bound_us as f64 / 1e6);
+            bucket.set_cumulative_count(below);
+            bucket
+        });
+        histogram.set_bucket(buckets.collect());
+        histogram.set_sample_count(latency.count());
+        histogram.set_sample_sum(latency.sum_us() as f64 / 1e6);
+        let mut metric = with_labels(labels);
+        metric.set_histogram(histogram);
+        self.add(name, help, MetricType::HISTOGRAM, metric);
     }
 
     fn add(&mut self, name: &str, help: &str, kind: MetricType, metric: Metric) {

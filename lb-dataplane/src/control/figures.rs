@@ -5,6 +5,8 @@
 use super::{families::Families, meanings};
 use crate::{commands::Report, diagnosis};
 use baton_api::{BackendState, DrainState, PolicyState};
+use baton_engine::PolicyFigures;
+use std::collections::BTreeMap;
 
 /// Adds all figures of a report.
 pub fn worker(out: &mut Families, report: &Report) {
@@ -30,6 +32,12 @@ pub fn worker(out: &mut Families, report: &Report) {
         &[],
         float(state.uptime_seconds),
     );
+    out.gauge(
+        "key_epochs",
+        "Adoption keys in use: one, or two while they are exchanged.",
+        &[],
+        float(state.worker.key_epochs.len() as u64),
+    );
     for (table, (used, limit)) in &state.tables {
         let label = [("table", table.as_str())];
         let used_help = "Entries in use in a table of fixed size.";
@@ -39,6 +47,52 @@ pub fn worker(out: &mut Families, report: &Report) {
     }
     for policy in &state.policies {
         self::policy(out, policy);
+        unadoptable(out, policy);
+    }
+    for figures in &report.figures {
+        policy_figures(out, figures);
+    }
+}
+
+/// What is of no use but in metrics.
+fn policy_figures(out: &mut Families, figures: &PolicyFigures) {
+    let policy = ("policy", figures.name.as_str());
+    out.histogram(
+        "policy_migration_duration_seconds",
+        "From an adoption that leaves to its confirmation, of those confirmed.",
+        &[policy],
+        &figures.moves,
+    );
+    for (reason, flows) in &figures.pinned {
+        out.gauge(
+            "policy_pinned_flows",
+            "Client connections at this moment that can never move any more, by reason.",
+            &[policy, ("reason", reason)],
+            float(*flows),
+        );
+    }
+    for (reason, resets) in &figures.resets {
+        out.counter(
+            "policy_client_resets_total",
+            "Resets that clients got, by reason.",
+            &[policy, ("reason", reason)],
+            *resets,
+        );
+    }
+    for backend in &figures.backends {
+        let labels = [policy, ("backend", backend.name.as_str())];
+        out.histogram(
+            "backend_first_byte_duration_seconds",
+            "From a request to the first byte of its response.",
+            &labels,
+            &backend.first_byte,
+        );
+        out.counter(
+            "backend_flows_total",
+            "New client connections that the backend accepted, before any of them moved.",
+            &labels,
+            backend.flows_begun,
+        );
     }
 }
 
@@ -119,6 +173,22 @@ fn policy(out: &mut Families, policy: &PolicyState) {
     }
     for backend in &policy.backends {
         self::backend(out, name, backend);
+    }
+}
+
+/// The words of probes, counted.
+fn unadoptable(out: &mut Families, policy: &PolicyState) {
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    for backend in policy.backends.iter().filter(|b| !b.adoptable) {
+        *reasons.entry(&backend.adoptable_reason).or_default() += 1;
+    }
+    for (reason, backends) in reasons {
+        out.gauge(
+            "policy_unadoptable_backends",
+            "Backends that cannot take over connections, by what their probe says.",
+            &[("policy", policy.name.as_str()), ("reason", reason)],
+            float(backends),
+        );
     }
 }
 

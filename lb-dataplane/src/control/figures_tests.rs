@@ -1,12 +1,26 @@
 //! State and metrics of a made-up worker, line by line.
 
 use super::{
+    metrics::Metrics,
     reply::StateReply,
+    serve_tests::dataplane,
     tests::{endpoint, lab, snapshot},
 };
-use crate::commands::Report;
+use crate::{certificates::Authority, commands::Report, config::Config};
 use baton_api::{Algorithm, BackendState, DrainState, Micros, PolicyState, Protocol, State};
+use baton_engine::{BackendFigures, Latency, PolicyFigures};
 use hyper::StatusCode;
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+fn took(all_us: &[u64]) -> Latency {
+    let mut latency = Latency::default();
+    all_us.iter().for_each(|us| latency.add(*us));
+    latency
+}
 
 /// What the fake worker reports.
 pub(super) fn figures(generation: u64) -> Report {
@@ -69,6 +83,17 @@ pub(super) fn figures(generation: u64) -> Report {
             ("drops_total", Some(("reason", "no_flow")), 4),
             ("drops_total", Some(("reason", "malformed")), 5),
         ],
+        figures: vec![PolicyFigures {
+            name: "web".to_owned(),
+            moves: took(&[90, 300, 5_000_000]),
+            pinned: vec![("upgrade", 2)],
+            resets: vec![("no_flow", 4), ("lost", 1)],
+            backends: vec![BackendFigures {
+                name: "a".to_owned(),
+                first_byte: took(&[1_500]),
+                flows_begun: 6,
+            }],
+        }],
     }
 }
 
@@ -123,6 +148,24 @@ async fn state_and_metrics_tell_the_workers_figures() {
         "baton_dataplane_policy_lost_total{policy=\"web\",reason=\"fate_unknown\"} 1",
         "baton_dataplane_policy_pins_total{policy=\"web\",reason=\"upgrade\"} 5",
         "baton_dataplane_policy_panic{policy=\"web\"} 0",
+        "# TYPE baton_dataplane_policy_migration_duration_seconds histogram",
+        "baton_dataplane_policy_migration_duration_seconds_bucket{policy=\"web\",le=\"0.000128\"} 1",
+        "baton_dataplane_policy_migration_duration_seconds_bucket{policy=\"web\",le=\"0.000512\"} 2",
+        "baton_dataplane_policy_migration_duration_seconds_bucket{policy=\"web\",le=\"4.194304\"} 2",
+        "baton_dataplane_policy_migration_duration_seconds_bucket{policy=\"web\",le=\"+Inf\"} 3",
+        "baton_dataplane_policy_migration_duration_seconds_sum{policy=\"web\"} 5.00039",
+        "baton_dataplane_policy_migration_duration_seconds_count{policy=\"web\"} 3",
+        "baton_dataplane_backend_first_byte_duration_seconds_bucket{policy=\"web\",backend=\"a\",le=\"0.001024\"} 0",
+        "baton_dataplane_backend_first_byte_duration_seconds_bucket{policy=\"web\",backend=\"a\",le=\"0.002048\"} 1",
+        "baton_dataplane_backend_first_byte_duration_seconds_sum{policy=\"web\",backend=\"a\"} 0.0015",
+        "# TYPE baton_dataplane_policy_pinned_flows gauge",
+        "baton_dataplane_policy_pinned_flows{policy=\"web\",reason=\"upgrade\"} 2",
+        "# TYPE baton_dataplane_policy_client_resets_total counter",
+        "baton_dataplane_policy_client_resets_total{policy=\"web\",reason=\"no_flow\"} 4",
+        "baton_dataplane_policy_client_resets_total{policy=\"web\",reason=\"lost\"} 1",
+        "baton_dataplane_backend_flows_total{policy=\"web\",backend=\"a\"} 6",
+        "baton_dataplane_policy_unadoptable_backends{policy=\"web\",reason=\"ready\"} 1",
+        "baton_dataplane_key_epochs 1",
         "# TYPE baton_dataplane_drain_moved_flows gauge",
         "baton_dataplane_drain_moved_flows{policy=\"web\",backend=\"b\"} 4",
         "baton_dataplane_drain_deadline_seconds{policy=\"web\",backend=\"b\"} 2.5",
@@ -143,4 +186,31 @@ async fn state_and_metrics_tell_the_workers_figures() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), all);
+}
+
+#[test]
+fn the_ages_of_keys_and_certificate_are_shown() {
+    let tls = dataplane(&Authority::new());
+    let end = tls.ends();
+    let config = Config::parse(
+        Path::new("test.yaml"),
+        "interface: eth0\nkeys: [{epoch: 3, file: k}]\n",
+    )
+    .expect("good");
+    let metrics = Metrics::new(&config, "native", Arc::default(), Some(tls)).expect("metrics");
+    let value = |name: &str| -> f64 {
+        let text = metrics.render(None, true).expect("text");
+        let text = String::from_utf8(text).expect("UTF-8");
+        let of = |line: &str| line.strip_prefix(name)?.trim().parse().ok();
+        text.lines().find_map(of).expect("a sample")
+    };
+    let name = "baton_dataplane_keys_changed_timestamp_seconds";
+    assert_eq!(value(name), 0.0, "none loaded");
+    metrics.keys_loaded();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("a clock behind 1970").as_secs_f64();
+    assert!((0.0..60.0).contains(&(now - value(name))), "{now}");
+    let shown = value("baton_dataplane_control_certificate_end_timestamp_seconds");
+    assert_eq!(shown, end as f64);
+    assert!(shown > now);
 }

@@ -9,13 +9,16 @@ use super::{
 use crate::{commands::Report, config::Config, neighbour::Health};
 use baton_tls::{Reason, Server};
 use prometheus::{
-    Encoder, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
     core::{Collector, Desc},
     proto::MetricFamily,
 };
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 /// All metrics of the process.
@@ -28,6 +31,7 @@ pub struct Metrics {
     pub connections_refused: IntCounter,
     /// Control requests, by status class.
     pub requests: IntCounterVec,
+    keys_changed: IntGauge,
 }
 
 /// What the collector tells at the next gathering.
@@ -84,12 +88,17 @@ impl Metrics {
             &["interface", "mode"],
         )?;
         worker.with_label_values(&[&config.interface, mode]).set(1);
+        let keys_changed = IntGauge::with_opts(opts(
+            "keys_changed_timestamp_seconds",
+            "When the adoption keys in use were loaded, in seconds since 1970.",
+        ))?;
         let report = Arc::new(Mutex::new(Scrape::default()));
         registry.register(Box::new(reloads.clone()))?;
         registry.register(Box::new(connections_refused.clone()))?;
         registry.register(Box::new(requests.clone()))?;
         registry.register(Box::new(build))?;
         registry.register(Box::new(worker))?;
+        registry.register(Box::new(keys_changed.clone()))?;
         registry.register(Box::new(WorkerCollector {
             up: Desc::new(
                 format!("{PREFIX}worker_up"),
@@ -107,7 +116,17 @@ impl Metrics {
             reloads,
             connections_refused,
             requests,
+            keys_changed,
         })
+    }
+
+    /// Other adoption keys are in use from now on.
+    pub fn keys_loaded(&self) {
+        // A clock before 1970 is as bad as none.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let seconds = now.unwrap_or_default().as_secs();
+        self.keys_changed
+            .set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
 
     /// All metrics in the text format, with the worker's report if it gave one.
@@ -169,6 +188,14 @@ impl Collector for WorkerCollector {
             &[],
             count(&self.health.resolutions),
         );
+        if let Some(server) = &self.tls {
+            out.gauge(
+                "control_certificate_end_timestamp_seconds",
+                "Until when the certificate of the control API is good, in seconds since 1970.",
+                &[],
+                server.ends() as f64,
+            );
+        }
         if let Some(counts) = self.tls.as_ref().map(|server| server.counts()) {
             let refused = Reason::ALL.map(|reason| (reason.label(), counts.refused(reason)));
             for (result, value) in [("accepted", counts.accepted())].into_iter().chain(refused) {

@@ -37,6 +37,14 @@ fn exported() -> String {
     metrics.requests.with_label_values(&["2xx"]);
     let mut report = figures(1);
     report.counters = worker_counters();
+    let figures = &mut report.figures[0];
+    figures.pinned = PinReason::all().map(|p| (p.label(), 0)).collect();
+    figures.pinned.sort_unstable();
+    figures.pinned.dedup();
+    figures.resets = baton_engine::Reset::ALL
+        .iter()
+        .map(|r| (r.label(), 0))
+        .collect();
     let policy = &mut report.state.policies[0];
     let zero = |label: &'static str| (label.to_owned(), 0);
     policy.lost_total = Lost::ALL.iter().map(|l| zero(l.label())).collect();
@@ -58,6 +66,8 @@ fn metric_reference_is_what_the_dataplane_exports() {
             .iter()
             .map(|m| ("malformed_total", m.label(), m.to_string())),
     );
+    let resets = baton_engine::Reset::ALL.iter();
+    meanings.extend(resets.map(|r| ("policy_client_resets_total", r.label(), r.help().to_owned())));
     let component = Component {
         name: "lb-dataplane",
         prefix: super::families::PREFIX,
@@ -71,7 +81,10 @@ fn metric_reference_is_what_the_dataplane_exports() {
             "status",
             "table",
         ],
-        open_of: &[("drain_waiting_flows", "reason")],
+        open_of: &[
+            ("drain_waiting_flows", "reason"),
+            ("policy_unadoptable_backends", "reason"),
+        ],
         meanings: &meanings,
     };
     component.keep(&exported());

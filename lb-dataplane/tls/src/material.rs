@@ -15,6 +15,7 @@ use rustls_pki_types::{
     pem::{self, PemObject},
 };
 use std::{fmt, io, path::PathBuf, sync::Arc};
+use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
 /// Certificates of a chain: the own one and what is between it and the authority.
 pub const CHAIN_MAX: usize = 8;
@@ -28,6 +29,7 @@ pub struct Material {
     pub(crate) authorities: Arc<RootCertStore>,
     /// The same as bytes, to tell whether another one differs.
     key: Arc<PrivateKeyDer<'static>>,
+    ends: i64,
 }
 
 impl fmt::Debug for Material {
@@ -184,10 +186,12 @@ impl Material {
                 other => MaterialError::Key(other),
             },
         )?;
+        let ends = end_of(&identity)?;
         Ok(Self {
             identity: Arc::new(identity),
             authorities: Arc::new(authorities),
             key: Arc::new(key),
+            ends,
         })
     }
 
@@ -203,6 +207,12 @@ impl Material {
     #[must_use]
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.identity.cert
+    }
+
+    /// Until when the own certificate is good, in seconds since 1970.
+    #[must_use]
+    pub const fn ends(&self) -> i64 {
+        self.ends
     }
 
     /// Refuses material whose certificate is not one of `name`.
@@ -224,6 +234,17 @@ impl Material {
 /// The only cryptography of the tree, named each time: a process-wide default could be another one.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
+}
+
+/// `notAfter` of the own certificate, which TLS has judged to be one already.
+fn end_of(identity: &CertifiedKey) -> Result<i64, MaterialError> {
+    let own = identity.cert.first();
+    let parsed = own.and_then(|own| X509Certificate::from_der(own).ok());
+    let (_, parsed) = parsed.ok_or(MaterialError::Certificate {
+        part: Part::Certificate,
+        source: rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding),
+    })?;
+    Ok(parsed.validity().not_after.timestamp())
 }
 
 fn certificates(

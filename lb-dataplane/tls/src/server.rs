@@ -76,6 +76,12 @@ impl Server {
         Arc::clone(&current.config)
     }
 
+    /// Until when the certificate in force is good, in seconds since 1970.
+    pub fn ends(&self) -> i64 {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        current.material.ends()
+    }
+
     /// How many handshakes ended how.
     pub fn counts(&self) -> &Counts {
         &self.counts

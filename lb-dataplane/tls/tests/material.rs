@@ -293,3 +293,19 @@ fn half_a_rotation_is_refused_and_a_swapped_link_is_taken() {
     fs::write(&files.key, &first.key).expect("written");
     assert!(server.replace(files.read().expect("good")).expect("taken"));
 }
+
+#[test]
+fn the_end_of_the_own_certificate_is_known_and_follows_the_one_in_force() {
+    let authority = Authority::new();
+    let ending = |year: i32| {
+        let pair = authority.sign("dataplane.baton", |params| {
+            params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        });
+        authority.material(&pair)
+    };
+    let server = Server::new(Name::Dataplane, Name::Operator, ending(2031)).expect("a server");
+    // 2031-01-01 and 2041-01-01, 00:00 UTC.
+    assert_eq!(server.ends(), 1_924_992_000);
+    server.replace(ending(2041)).expect("taken");
+    assert_eq!(server.ends(), 2_240_611_200);
+}

@@ -7,10 +7,11 @@ use crate::{
     Status, Text, Verdict,
     accepted::{accepted, without_port},
     class::{ClassRecord, Room},
+    coverage::obstacle,
     index::PolicyRecord,
     messages::{bounded, count, few, is_or_are},
     reports::DataplaneRecord,
-    sums::{Measured, Present, is_wanted, obstacle, present},
+    sums::{Measured, Present, is_wanted, present},
     translate::Translation,
 };
 use baton_api::{LIMIT_BACKENDS_PER_POLICY, Protocol};

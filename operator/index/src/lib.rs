@@ -38,6 +38,7 @@ mod backends;
 mod claims;
 mod class;
 mod cost;
+mod coverage;
 mod drains;
 mod fold;
 #[cfg(test)]
@@ -56,6 +57,7 @@ mod sums;
 mod translate;
 mod world;
 
+pub use coverage::Coverage;
 pub use index::Index;
 pub use input::*;
 pub use intern::Interner;

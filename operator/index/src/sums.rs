@@ -156,31 +156,6 @@ fn drain(listening: &Listening, detail: &Detail, figures: &[&BackendFigures]) ->
     })
 }
 
-/// What stands in the way of a backend's adopter, as far as its node and host-shim tell.
-pub(crate) fn obstacle(index: &Index, namespace: &Text, detail: &Detail) -> Option<String> {
-    let name = detail.node.as_ref()?;
-    let record = index.world.nodes.get(name);
-    if record.and_then(|r| r.node).is_some_and(|node| !node.ready) {
-        return Some(format!("node {name} is not ready"));
-    }
-    let Some(shim) = record.and_then(|r| r.shim.as_ref()) else {
-        // With no host-shim known at all, nobody asks them.
-        let known = index.world.shims > 0;
-        return known
-            .then(|| format!("no host-shim runs on node {name}: let its DaemonSet run there"));
-    };
-    if let Some(why) = &shim.unreachable {
-        return Some(format!(
-            "the host-shim of node {name} cannot be reached: {why}"
-        ));
-    }
-    let pod = Key::new(namespace.clone(), detail.pod.clone()?);
-    let why = shim.unattached.get(&pod)?;
-    Some(format!(
-        "the host-shim of node {name} could not attach the adopter: {why}"
-    ))
-}
-
 /// Whether flows should be able to move to it.
 pub(crate) fn is_wanted(measured: &Measured) -> bool {
     measured.verdict.state != BackendState::Draining

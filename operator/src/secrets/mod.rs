@@ -9,13 +9,17 @@ mod told;
 
 use crate::notice::{About, Notice};
 use crate::{
-    connect::Connector, leader::Leadership, metrics::Metrics, outbox::Outbox, peers::Peers,
+    connect::Connector,
+    leader::Leadership,
+    metrics::{HOLDERS, Metrics},
+    outbox::Outbox,
+    peers::Peers,
 };
 use anyhow::Context as _;
 use baton_index::Key;
 use baton_push::{
     Files, SPANS, UnixSeconds,
-    certificates::{Action, Role, Stored, check_supplied, renew},
+    certificates::{Action, Role, Stored, check_supplied, end, renew},
     keys::{Ages, KeySet, RotationSettings, Rotator},
 };
 use std::{
@@ -107,6 +111,12 @@ impl Keeper {
             self.own_certificate().await.map(|()| LOOK_MAX)
         };
         pause = pause.min(self.outcome("certificates", AUTHORITY, certificates, told));
+        if !leads {
+            // Who leads tells them, and sees them change.
+            self.metrics.certificate_ends.reset();
+            self.metrics.key_since.set(0);
+            self.metrics.key_epochs.set(0);
+        }
         if leads {
             let keys = self.keys(rotator, told).await;
             pause = pause.min(self.outcome("adoption-keys", KEYS, keys, told));
@@ -158,6 +168,7 @@ impl Keeper {
             for role in Role::ALL {
                 leaves.insert(role, self.store.read(secret_of(role)).await?);
             }
+            self.show_ends(&authority, &leaves);
             match self.renewed(&authority, &leaves).await {
                 Err(KeepError::Conflict) => {}
                 Err(KeepError::Other(error)) => {
@@ -174,6 +185,19 @@ impl Keeper {
         anyhow::bail!(
             "somebody else changes the Secrets all the time: is another operator running in this namespace?"
         )
+    }
+
+    /// Shows until when certificates are good. One that cannot be read has no end, and is told of elsewhere.
+    fn show_ends(&self, authority: &Kept, leaves: &BTreeMap<Role, Kept>) {
+        self.metrics.certificate_ends.reset();
+        let leaves = Role::ALL.iter().map(|role| leaves.get(role));
+        let all = std::iter::once(Some(authority)).chain(leaves);
+        for (holder, kept) in HOLDERS.into_iter().zip(all) {
+            if let Some(end) = kept.and_then(|kept| kept.files.as_ref()).and_then(end) {
+                let gauge = self.metrics.certificate_ends.with_label_values(&[holder]);
+                gauge.set(end.0);
+            }
+        }
     }
 
     async fn renewed(
@@ -293,6 +317,13 @@ impl Keeper {
                     Ages::default()
                 })
             });
+            if let Some(keys) = &keys {
+                // Ages that are lost count from now on, which is when they are written again.
+                let since = ages.current_since.map_or(0, |since| since.0);
+                self.metrics.key_since.set(since);
+                let epochs = i64::try_from(keys.epochs().len()).unwrap_or(i64::MAX);
+                self.metrics.key_epochs.set(epochs);
+            }
             let peers = self.peers.all();
             let now = UnixSeconds::from(SystemTime::now());
             let request = kept.request.as_deref().filter(|text| !text.is_empty());

@@ -6,18 +6,23 @@ use crate::{
     fake_api::FakeApi,
     leader::Leadership,
     ledger::Ledger,
-    metrics::Metrics,
+    metrics::{Metrics, PREFIX},
     notice::{About, Notice},
     outbox::Outbox,
     peers::Peers,
 };
 use baton_push::{
-    certificates::Role,
+    UnixSeconds,
+    certificates::{CA_LIFE, LEAF_LIFE, Role},
     keys::{AdoptionKey, KeySet, table::Action},
 };
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 use tokio::{
     sync::{mpsc::Receiver, watch},
     task::JoinHandle,
@@ -28,9 +33,10 @@ const SECRETS: &str = "/api/v1/namespaces/baton/secrets/";
 
 /// A keeper that leads.
 pub struct Scene {
+    metrics: Metrics,
     notices: Receiver<Notice>,
     task: JoinHandle<()>,
-    _leadership: watch::Sender<Leadership>,
+    leadership: watch::Sender<Leadership>,
 }
 
 impl Drop for Scene {
@@ -54,13 +60,21 @@ impl Scene {
             key_rest: Duration::from_secs(120),
             outbox: Arc::new(outbox),
             leadership,
-            metrics,
+            metrics: metrics.clone(),
         };
         Self {
+            metrics,
             notices,
             task: tokio::spawn(keeper.run()),
-            _leadership: sender,
+            leadership: sender,
         }
+    }
+
+    /// The value of a figure.
+    fn figure(&self, name: &str) -> Option<f64> {
+        let text = self.metrics.text();
+        let of = |line: &str| line.strip_prefix(name)?.trim().parse().ok();
+        text.lines().find_map(of)
     }
 
     fn told(&mut self) -> Vec<Notice> {
@@ -187,4 +201,35 @@ fn each_step_of_a_rotation_names_its_epochs_and_no_key() {
     assert!(told.news(warning()).is_empty());
     assert!(told.news(Vec::new()).is_empty());
     assert_eq!(told.news(warning()), ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leads_shows_the_ends_of_certificates_and_the_age_of_the_key() {
+    let api = FakeApi::default();
+    let scene = Scene::start(&api);
+    sleep(Duration::from_secs(600)).await;
+    let now = UnixSeconds::from(SystemTime::now()).0 as f64;
+    let near = |value: Option<f64>, expected: f64| {
+        let value = value.expect("a figure");
+        assert!((value - expected).abs() < 3_600.0, "{value} {expected}");
+    };
+    let end =
+        |holder: &str| format!("{PREFIX}certificate_end_timestamp_seconds{{holder=\"{holder}\"}}");
+    near(scene.figure(&end("authority")), now + CA_LIFE.as_secs_f64());
+    for holder in ["dataplane", "shim", "operator"] {
+        near(scene.figure(&end(holder)), now + LEAF_LIFE.as_secs_f64());
+    }
+    let since = format!("{PREFIX}adoption_key_since_timestamp_seconds");
+    let epochs = format!("{PREFIX}adoption_key_epochs");
+    near(scene.figure(&since), now);
+    assert_eq!(scene.figure(&epochs), Some(1.0));
+    // Somebody else leads, and sees them change.
+    scene
+        .leadership
+        .send(Leadership::Standby)
+        .expect("the keeper listens");
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(scene.figure(&end("shim")), None);
+    assert_eq!(scene.figure(&since), Some(0.0));
+    assert_eq!(scene.figure(&epochs), Some(0.0));
 }

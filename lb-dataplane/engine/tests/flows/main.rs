@@ -10,6 +10,7 @@ mod choice;
 mod closing;
 mod drain;
 mod exit;
+mod figures;
 mod found;
 mod found_silence;
 mod guards;

@@ -3,6 +3,7 @@
 use crate::*;
 use std::{net::IpAddr, sync::Arc};
 
+mod coverage;
 mod figures;
 mod kept;
 mod situations;

@@ -195,6 +195,13 @@ pub(super) fn certificates(text: &[u8]) -> Result<Vec<Certificate>, String> {
     Ok(found)
 }
 
+/// Until when the own certificate of what is stored is good; nothing if there is none that can be read.
+#[must_use]
+pub fn end(files: &Files) -> Option<UnixSeconds> {
+    let chain = certificates(files.get(CERTIFICATE_FILE)?).ok()?;
+    Some(chain.first()?.not_after)
+}
+
 pub(super) fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
     let (rest, parsed) = X509Certificate::from_der(der).ok()?;
     rest.is_empty().then_some(parsed)

@@ -12,7 +12,7 @@ mod issue;
 mod plan;
 mod supplied;
 
-pub use facts::{Authority, Certificate, Existing, Leaf, inspect};
+pub use facts::{Authority, Certificate, Existing, Leaf, end, inspect};
 pub use issue::{Renewal, carry_out, renew};
 pub use plan::{
     Action, CA_LIFE, CA_NEXT_BEFORE_END, LEAF_LIFE, Reason, SKEW, SPREAD, next_look, plan,

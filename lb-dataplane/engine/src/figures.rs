@@ -1,0 +1,304 @@
+//! Figures that only metrics show: how long moves and answers take, what is pinned now, why clients were reset, where flows began.
+//!
+//! Owns their shape and labels; whoever sees a thing happen adds it. Fixed memory per policy and backend, nothing allocated but
+//! by [`Engine::figures`], and no figure is ever asked for a decision.
+
+use crate::{
+    Engine, engine::Instant, flow::FlowId, pins::PinReason, policy::Policy, states::State,
+};
+
+/// Bounds of a [`Latency`], each twice the one before. Twice, because quantiles are drawn between two bounds; no more of them,
+/// because each is a sample per policy and backend in every scrape (19 with infinity, sum and count).
+pub const LATENCY_BOUNDS: usize = 16;
+/// The first bound is 2^7 = 128 us, about what a cached answer on a pod network takes; the last one 2^22 us = 4.2 s,
+/// behind the last try of an adoption (`adopt::ADOPTION_TRIES_MAX`).
+const FIRST_POWER: usize = 7;
+
+/// Times by powers of two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// Not cumulative; behind the bounds what took longer than all.
+    counts: [u64; LATENCY_BOUNDS + 1],
+    sum_us: u64,
+}
+
+impl Latency {
+    /// One that took so long. A bound belongs to its own bucket, as Prometheus has it.
+    #[inline]
+    pub fn add(&mut self, us: u64) {
+        // The lowest power of two that is not below it.
+        let power = (u64::BITS - us.saturating_sub(1).leading_zeros()) as usize;
+        self.counts[power.saturating_sub(FIRST_POWER).min(LATENCY_BOUNDS)] += 1;
+        self.sum_us = self.sum_us.saturating_add(us);
+    }
+
+    /// Upper bounds in us, and how many were not above each.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut below = 0;
+        let bounds = self.counts.iter().take(LATENCY_BOUNDS).enumerate();
+        bounds.map(move |(at, count)| {
+            below += count;
+            (1 << (FIRST_POWER + at), below)
+        })
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// All of them together, in us.
+    #[must_use]
+    pub const fn sum_us(&self) -> u64 {
+        self.sum_us
+    }
+}
+
+/// Why a client's connection was reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reset {
+    /// A segment of no flow.
+    NoFlow,
+    /// No backend took the connection.
+    Refused,
+    /// The backend reset it.
+    Backend,
+    /// The backend is gone and nothing saved the flow.
+    Lost,
+    /// Nothing was heard for the policy's time.
+    Timeout,
+    /// Baton had closed it already, and the client did not.
+    Closed,
+}
+
+impl Reset {
+    /// All of them.
+    pub const ALL: &'static [Reset] = &[
+        Reset::NoFlow,
+        Reset::Refused,
+        Reset::Backend,
+        Reset::Lost,
+        Reset::Timeout,
+        Reset::Closed,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Reset::NoFlow => "no_flow",
+            Reset::Refused => "refused",
+            Reset::Backend => "backend",
+            Reset::Lost => "lost",
+            Reset::Timeout => "timeout",
+            Reset::Closed => "closed",
+        }
+    }
+
+    /// What it means, for people.
+    #[must_use]
+    pub const fn help(self) -> &'static str {
+        match self {
+            Reset::NoFlow => {
+                "A segment of no connection that is known, as after a restart of the dataplane."
+            }
+            Reset::Refused => "No backend accepted the connection.",
+            Reset::Backend => "The backend's own reset, passed on.",
+            Reset::Lost => {
+                "The backend died and nothing saved the connection; `policy_lost_total` has the reasons."
+            }
+            Reset::Timeout => "Idle or half closed for longer than the policy allows.",
+            Reset::Closed => "Closed before, as by a drain's deadline, but not by the client.",
+        }
+    }
+}
+
+/// Of one policy.
+#[derive(Clone)]
+pub(crate) struct OfPolicy {
+    /// From an adoption that leaves to its confirmation.
+    pub(crate) moves: Latency,
+    /// Flows that live and can never move, by reason.
+    pub(crate) pinned: [u32; PinReason::COUNT],
+    /// By reason.
+    pub(crate) resets: [u64; Reset::ALL.len()],
+}
+
+impl Default for OfPolicy {
+    fn default() -> Self {
+        Self {
+            moves: Latency::default(),
+            pinned: [0; PinReason::COUNT],
+            resets: [0; Reset::ALL.len()],
+        }
+    }
+}
+
+/// Of one backend.
+#[derive(Clone, Default)]
+pub(crate) struct OfBackend {
+    /// Time to the first byte of responses.
+    pub(crate) first_byte: Latency,
+    /// Flows that began here.
+    pub(crate) begun: u64,
+}
+
+/// One policy's figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyFigures {
+    /// Its name.
+    pub name: String,
+    /// From an adoption that leaves to its confirmation.
+    pub moves: Latency,
+    /// Flows that live and can never move, by reason; only reasons that there are.
+    pub pinned: Vec<(&'static str, u64)>,
+    /// Resets that clients got, by reason.
+    pub resets: Vec<(&'static str, u64)>,
+    /// Its backends.
+    pub backends: Vec<BackendFigures>,
+}
+
+/// One backend's figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendFigures {
+    /// Its name.
+    pub name: String,
+    /// Time to the first byte of responses.
+    pub first_byte: Latency,
+    /// New flows that it accepted.
+    pub flows_begun: u64,
+}
+
+impl Engine {
+    /// What only metrics show, of the policies and backends that [`Engine::state`] shows. Allocates.
+    #[must_use]
+    pub fn figures(&self) -> Vec<PolicyFigures> {
+        let shown = self.policies.iter().filter(|p| p.listed || p.flows > 0);
+        shown.map(|policy| self.figures_of(policy)).collect()
+    }
+
+    fn figures_of(&self, policy: &Policy) -> PolicyFigures {
+        let mut pinned: Vec<(&'static str, u64)> = Vec::new();
+        for (reason, count) in PinReason::all().zip(policy.figures.pinned) {
+            // Two reasons may share a label.
+            match pinned
+                .iter_mut()
+                .find(|(label, _)| *label == reason.label())
+            {
+                Some((_, same)) => *same += u64::from(count),
+                None if count > 0 => pinned.push((reason.label(), u64::from(count))),
+                None => {}
+            }
+        }
+        let resets = Reset::ALL.iter().zip(policy.figures.resets);
+        let members = policy.pools.iter().flat_map(|p| &p.members);
+        PolicyFigures {
+            name: policy.spec.name.clone(),
+            moves: policy.figures.moves.clone(),
+            pinned,
+            resets: resets.map(|(why, count)| (why.label(), count)).collect(),
+            backends: members
+                .map(|member| {
+                    let backend = &self.backends[usize::from(member.backend)];
+                    BackendFigures {
+                        name: backend.name.clone(),
+                        first_byte: backend.figures.first_byte.clone(),
+                        flows_begun: backend.figures.begun,
+                    }
+                })
+                .collect(),
+        }
+    }
+
+    /// An adoption leaves. One that carries a request is measured from when that was sent, which is the same moment, or comes
+    /// later if the adoption left without it.
+    pub(crate) fn adoption_leaves(&mut self, now: Instant, id: FlowId) {
+        let flow = &mut self.flows[id];
+        if flow.state == State::AdoptingIdle && flow.tries == 1 {
+            flow.sent_us = now.0 as u32;
+        }
+    }
+
+    /// The new owner has confirmed it.
+    pub(crate) fn adoption_confirmed(&mut self, now: Instant, id: FlowId) {
+        let flow = &self.flows[id];
+        let took_us = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
+        let policy = usize::from(flow.policy);
+        self.policies[policy].figures.moves.add(took_us);
+    }
+
+    /// The flow ends, and with it its pin.
+    pub(crate) fn pin_ends(&mut self, id: FlowId) {
+        let flow = &self.flows[id];
+        if let Some(pin) = flow.pin {
+            let policy = usize::from(flow.policy);
+            self.policies[policy].figures.pinned[pin.number()] -= 1;
+        }
+    }
+
+    /// A client of the policy is reset.
+    pub(crate) fn count_reset(&mut self, policy: u16, why: Reset) {
+        self.policies[usize::from(policy)].figures.resets[why as usize] += 1;
+    }
+
+    /// Why the declared table has a flow's client reset: each of its rows that does so ends the flow, which is in its last
+    /// state still.
+    pub(crate) fn reset_by_table(&self, id: FlowId) -> Reset {
+        match self.flows[id].state {
+            State::Held => Reset::Backend,
+            State::Adopting | State::AdoptingIdle | State::Orphan => Reset::Lost,
+            State::Parted => Reset::Closed,
+            _ => Reset::Timeout,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_belongs_to_its_own_bucket() {
+        for (us, bound) in [
+            (0, Some(128)),
+            (1, Some(128)),
+            (128, Some(128)),
+            (129, Some(256)),
+            (256, Some(256)),
+            (257, Some(512)),
+            (1 << 22, Some(1 << 22)),
+            ((1 << 22) + 1, None),
+            (u64::MAX, None),
+        ] {
+            let mut latency = Latency::default();
+            latency.add(us);
+            let first = latency.buckets().find(|(_, count)| *count == 1);
+            assert_eq!(first.map(|(bound, _)| bound), bound, "{us}");
+            assert_eq!((latency.count(), latency.sum_us()), (1, us));
+        }
+    }
+
+    #[test]
+    fn buckets_are_cumulative_and_their_bounds_double() {
+        let mut latency = Latency::default();
+        for us in [100, 200, 200, 3_000, 10_000_000] {
+            latency.add(us);
+        }
+        let buckets: Vec<(u64, u64)> = latency.buckets().collect();
+        assert_eq!(buckets.len(), LATENCY_BOUNDS);
+        assert_eq!(buckets[..3], [(128, 1), (256, 3), (512, 3)]);
+        assert_eq!(buckets[LATENCY_BOUNDS - 1], (4_194_304, 4));
+        assert!(buckets.windows(2).all(|two| two[1].0 == 2 * two[0].0));
+        assert_eq!(latency.count(), 5);
+        assert_eq!(latency.sum_us(), 10_003_500);
+    }
+
+    #[test]
+    fn numbers_are_places_in_the_list() {
+        for (number, reset) in Reset::ALL.iter().enumerate() {
+            assert_eq!(*reset as usize, number);
+        }
+    }
+}
