@@ -133,7 +133,7 @@ pub(crate) struct Flow {
     pub(crate) sent_us: u32,
     /// When the last segment was seen (ms, wrapping).
     pub(crate) last_ms: u32,
-    /// When the flow last moved (ms, wrapping).
+    /// When the flow came to its owner (ms, wrapping).
     pub(crate) moved_ms: u32,
     /// At most 65,535 are counted.
     pub(crate) migrations: u16,

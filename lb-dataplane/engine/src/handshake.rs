@@ -189,6 +189,7 @@ impl Engine {
             flow.client_acked = segment.ack;
             flow.server_next = segment.seq.add(segment.seq_len());
             flow.server_acked = segment.seq;
+            flow.moved_ms = now.ms32();
             let backend = flow.owner.backend;
             let backend = &mut self.backends[usize::from(backend)];
             backend.health.works();

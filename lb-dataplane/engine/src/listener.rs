@@ -369,12 +369,11 @@ impl Engine {
         question.tries = 0;
         let few = question.ends < BURST;
         let what = match news {
-            News::Replaced => Sweep::Replaced,
             News::Unknown if question.all_ended() => Sweep::Restarted,
             _ => Sweep::CloseStands,
         };
         let settle_us = match news {
-            News::Same | News::Replaced => 0,
+            News::Same => 0,
             News::Unknown if few => SETTLE_US,
             News::Unknown | News::LetGo => BURST_SETTLE_US,
         };

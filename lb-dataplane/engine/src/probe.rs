@@ -34,8 +34,6 @@ pub(crate) enum News {
     Same,
     /// Some who had it do not any more: the server may be shutting down.
     LetGo,
-    /// It is another process's.
-    Replaced,
 }
 
 /// What is known of a backend's adopter.
@@ -149,12 +147,14 @@ impl Probe {
         self.let_go = Some(now);
     }
 
+    /// When another listener was first told of than the one before.
+    pub(crate) fn replaced(&self) -> Option<Instant> {
+        self.replaced
+    }
+
     /// What the listener that was just told of says about ends of the last moments.
     pub(crate) fn news(&self, now: Instant) -> News {
-        let is_new = |at: Option<Instant>| at.is_some_and(|at| now.0 < at.0 + NEWS_HOLD_US);
-        if is_new(self.replaced) {
-            News::Replaced
-        } else if is_new(self.let_go) {
+        if self.let_go.is_some_and(|at| now.0 < at.0 + NEWS_HOLD_US) {
             News::LetGo
         } else if !self.tells() || now.0 < self.since.0 + HOLDERS_SETTLE_US {
             News::Unknown
@@ -389,8 +389,8 @@ impl Engine {
         Verdict::Absorbed
     }
 
-    /// Forgets the probe port and the finding of a backend that left the snapshot, but not that it ever adopted: its flows
-    /// may outlive it.
+    /// Forgets the probe port and the finding of a backend that left the snapshot, but not that it ever adopted, nor its
+    /// listener: its flows may outlive it.
     pub(crate) fn stop_probing(&mut self, now: Instant, index: u16) {
         let backend = &mut self.backends[usize::from(index)];
         if backend.probe.port != 0 {
@@ -398,8 +398,11 @@ impl Engine {
             backend.release(port, now.ms());
         }
         backend.probe = Probe {
-            ever_ready: backend.probe.ever_ready,
-            ..Probe::default()
+            finding: Finding::Unknown,
+            seq: SeqNumber(0),
+            ack: SeqNumber(0),
+            due_ms: 0,
+            ..backend.probe.clone()
         };
     }
 }

@@ -92,7 +92,7 @@ impl Engine {
             self.counters.add(Counter::OwnersExited);
             self.note_exit(now, backend, out);
         }
-        let gone = exited || self.is_leaving(backend);
+        let gone = exited || self.is_leaving(backend) || self.owner_is_replaced(now, id);
         if !self.may_rescue(id) || self.mutated(Mutant::BelieveEveryEnd) {
             if self.policy_rescues(id) && (state == State::Request || gone) {
                 self.count_lost(id, Lost::NoBackend);
@@ -230,6 +230,17 @@ impl Engine {
     pub(crate) fn is_leaving(&self, backend: u16) -> bool {
         let backend = &self.backends[usize::from(backend)];
         !backend.listed || backend.is_draining() || backend.health.is_down()
+    }
+
+    /// Whether the process that a flow belongs to is gone, because another one listens since. Its FIN may be late: behind data
+    /// that waited for the client, it leaves in nobody's name, without a mark.
+    pub(crate) fn owner_is_replaced(&self, now: Instant, id: FlowId) -> bool {
+        let flow = &self.flows[id];
+        let probe = &self.backends[usize::from(flow.owner.backend)].probe;
+        let owned_ms = u64::from(now.ms32().wrapping_sub(flow.moved_ms));
+        probe
+            .replaced()
+            .is_some_and(|at| owned_ms >= now.ms().saturating_sub(at.ms()))
     }
 
     /// A segment from an owner whose end is held back.

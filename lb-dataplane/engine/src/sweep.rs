@@ -25,8 +25,6 @@ pub(crate) enum Sweep {
     Gone,
     /// Its process is another one now: the flows whose end is held need other owners.
     Restarted,
-    /// Its process is certainly another one: the same, whatever was done for them before.
-    Replaced,
     /// It drains: its flows may leave, where they can.
     Drain,
 }
@@ -111,7 +109,12 @@ impl Engine {
 
     fn swept(&mut self, now: Instant, id: FlowId, what: Sweep, out: &mut impl Output) -> Swept {
         match (what, self.flows[id].state) {
-            (Sweep::Gone | Sweep::Replaced, State::Held) => self.owner_gone(now, id, out),
+            (Sweep::Gone, State::Held) => self.owner_gone(now, id, out),
+            (Sweep::CloseStands | Sweep::Restarted, State::Held)
+                if self.owner_is_replaced(now, id) =>
+            {
+                self.owner_gone(now, id, out);
+            }
             // Connections that idle together may time out together. Each is saved once, then its close is believed.
             (Sweep::Restarted, State::Held) if !self.flows[id].adopted_idle() => {
                 self.owner_gone(now, id, out);

@@ -230,3 +230,30 @@ fn the_holders_of_a_new_listener_are_not_counted_yet() {
     let sent = w.run_ms(5);
     w.rescued(&mut c, &sent);
 }
+
+/// A FIN behind data that the client took late comes when another process has listened for long. It has no mark.
+#[test]
+fn the_late_end_of_a_process_that_was_replaced_is_no_close() {
+    let mut w = telling();
+    let (at, mut flows) = at_one_pod(&mut w, 2);
+    w.told[at] = told(8, 3);
+    w.run_ms(1_100);
+    for c in &mut flows[..2] {
+        let mut sent = w.ends(c, End::Fin);
+        assert!(World::to_client(&sent).is_empty());
+        sent.extend(w.run_ms(1));
+        w.rescued(c, &sent);
+    }
+    // What the next process has accepted is its own to close.
+    let mut next = w.idle(500);
+    for n in 501..520 {
+        if next.pod == at {
+            break;
+        }
+        next = w.idle(n);
+    }
+    assert_eq!(next.pod, at);
+    w.run_ms(2_200);
+    w.ends(&next, End::Fin);
+    assert_eq!(ends_of(&w.run_ms(1), End::Fin), 1);
+}

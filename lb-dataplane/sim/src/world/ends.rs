@@ -139,6 +139,10 @@ impl World {
 
     /// Whether another process listened before the end of the old one's connection could be judged.
     pub(super) fn restarted_soon(&self, end: &OwnerEnd) -> bool {
+        if self.scenario.exit_marks[end.pod] {
+            // Its end is marked, and the next one's listener is another.
+            return false;
+        }
         let before = end.at + RESTART_UNSEEN;
         let mut deaths = self.restarts.iter();
         deaths.any(|(pod, died, started)| *pod == end.pod && *died <= end.at && *started < before)
