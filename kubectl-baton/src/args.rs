@@ -1,12 +1,12 @@
 //! The command line: raw arguments become a [`Command`] and [`Options`] once; the rest of the program sees only these.
 
-use baton_api::Micros;
+use baton_api::{ControlAddress, Micros};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Where a dataplane of the chart listens for commands of people, within its Pod.
-const CONTROL_DEFAULT: &str = "127.0.0.1:9909";
+const CONTROL_DEFAULT: &str = "unix:/run/baton/control.sock";
 /// Rows of `top` that fit on a usual terminal below its head.
 const TOP_ROWS_DEFAULT: u16 = 20;
 
@@ -61,9 +61,9 @@ pub struct Options {
         hide_possible_values = false
     )]
     pub output: Output,
-    /// Where dataplanes listen for commands within their Pods (`control:` of their configuration)
-    #[arg(long, global = true, value_name = "ADDRESS:PORT", default_value = CONTROL_DEFAULT)]
-    pub control: SocketAddr,
+    /// Where dataplanes take commands within their Pods (`control:` of their configuration): ADDRESS:PORT or unix:/PATH
+    #[arg(long, global = true, value_name = "PLACE", default_value = CONTROL_DEFAULT)]
+    pub control: ControlAddress,
 }
 
 /// The form of an answer.
@@ -384,7 +384,7 @@ pub mod tests {
             assert_eq!(options.namespace.as_deref(), Some("shop"));
             assert_eq!(options.context.as_deref(), Some("c"));
             assert_eq!(options.output, Output::Json);
-            assert_eq!(options.control.port(), 9_909, "the chart's");
+            assert_eq!(options.control.to_string(), CONTROL_DEFAULT, "the chart's");
         }
     }
 

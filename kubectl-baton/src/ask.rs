@@ -7,12 +7,12 @@ use crate::{
     facts::{Pod, typed},
     failure::Failure,
 };
-use baton_api::{FlowView, PolicyState, State};
+use baton_api::{ControlAddress, FlowView, PolicyState, State};
 use baton_crds::BatonDataplane;
 use futures_util::stream::{self, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod as CorePod;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::collections::BTreeSet;
 
 /// Dataplanes that are asked at one time: each is a connection through the API server.
 const ASKED_AT_ONCE: usize = 8;
@@ -155,7 +155,7 @@ pub async fn fleet(cluster: &impl Cluster) -> Result<Fleet, Failure> {
 async fn run(
     cluster: &impl Cluster,
     dataplane: &Dataplane,
-    control: SocketAddr,
+    control: ControlAddress,
     words: &[&str],
 ) -> Result<Ran, String> {
     let pod = &dataplane.pod;
@@ -216,7 +216,7 @@ where
 pub async fn states(
     cluster: &impl Cluster,
     dataplanes: &[Dataplane],
-    control: SocketAddr,
+    control: ControlAddress,
 ) -> Vec<Asked<Answer>> {
     each(dataplanes, |dataplane| async move {
         let ran = run(cluster, &dataplane, control, &["status"]).await;
@@ -230,7 +230,7 @@ pub async fn states(
 pub async fn policies(
     cluster: &impl Cluster,
     dataplanes: &[Dataplane],
-    control: SocketAddr,
+    control: ControlAddress,
 ) -> Vec<Asked<Vec<PolicyState>>> {
     each(dataplanes, |dataplane| async move {
         let ran = run(cluster, &dataplane, control, &["backends"]).await;
@@ -244,7 +244,7 @@ pub async fn policies(
 pub async fn flows(
     cluster: &impl Cluster,
     dataplanes: &[Dataplane],
-    control: SocketAddr,
+    control: ControlAddress,
     backend: Option<&str>,
     limit: u32,
 ) -> Vec<Asked<Vec<FlowView>>> {
@@ -275,7 +275,7 @@ pub enum Refused {
 pub async fn drain(
     cluster: &impl Cluster,
     dataplane: &Dataplane,
-    control: SocketAddr,
+    control: ControlAddress,
     (policy, backend): (&str, &str),
     undo: bool,
 ) -> Result<Ordered, Refused> {
@@ -433,13 +433,13 @@ mod tests {
             &ran(
                 2,
                 "",
-                "lb-dataplane: no dataplane answers at 127.0.0.1:9909",
+                "lb-dataplane: no dataplane answers at unix:/run/baton/control.sock",
             ),
             &[0],
         );
         assert_eq!(
             error,
-            Err("no dataplane answers at 127.0.0.1:9909".to_owned())
+            Err("no dataplane answers at unix:/run/baton/control.sock".to_owned())
         );
         let error = read::<Ordered>(&ran(0, r#"{"other": 1}"#, ""), &[0]).expect_err("odd");
         assert!(error.contains("is it of another version?"), "{error}");

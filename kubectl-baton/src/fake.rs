@@ -178,7 +178,7 @@ impl Cluster for Fake {
             "-o",
             "json",
             "--control",
-            "127.0.0.1:9909",
+            "unix:/run/baton/control.sock",
         ] = words.as_slice()
         else {
             panic!("{command:?}");

@@ -1,8 +1,8 @@
 //! The command line: raw arguments become a [`Command`] once; the rest of the program sees only that.
 
-use baton_api::Micros;
+use baton_api::{ControlAddress, Micros};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 /// Where a running dataplane listens unless its configuration says otherwise.
 pub const CONTROL_DEFAULT: &str = "127.0.0.1:9900";
@@ -33,7 +33,7 @@ pub struct Question<T = Topic> {
     /// What is asked.
     pub topic: T,
     /// Its control address.
-    pub control: SocketAddr,
+    pub control: ControlAddress,
     /// The network namespace (a name of `ip netns`) to ask from.
     pub netns: Option<String>,
     /// Table for people or JSON for programs.
@@ -204,9 +204,9 @@ struct File {
 
 #[derive(Debug, Args)]
 struct Ask {
-    /// The dataplane's control address (`control:` of its configuration)
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = CONTROL_DEFAULT)]
-    control: SocketAddr,
+    /// Where the dataplane takes commands (`control:` of its configuration): ADDRESS:PORT or unix:/PATH
+    #[arg(long, value_name = "PLACE", default_value = CONTROL_DEFAULT)]
+    control: ControlAddress,
     /// Ask from inside this network namespace, as `ip netns` names it (needs CAP_SYS_ADMIN)
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
@@ -346,6 +346,7 @@ mod tests {
             "lb-dataplane",
             "lb-dataplane run",
             "lb-dataplane status --control nowhere",
+            "lb-dataplane status --control unix:relative.sock",
             "lb-dataplane flows --limit 100001",
             "lb-dataplane flows --limit 0",
             "lb-dataplane status --output xml",

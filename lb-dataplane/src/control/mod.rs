@@ -20,6 +20,9 @@ pub mod serve;
 #[cfg(test)]
 mod serve_tests;
 pub mod snapshot;
+pub mod socket;
+#[cfg(test)]
+mod socket_tests;
 #[cfg(test)]
 mod tests;
 

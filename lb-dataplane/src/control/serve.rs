@@ -12,6 +12,8 @@ use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
     convert::Infallible,
+    fmt::Display,
+    io,
     net::SocketAddr,
     pin::pin,
     sync::{
@@ -22,7 +24,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
-    net::TcpListener,
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
     sync::{self, Semaphore},
     time::{self, Instant},
 };
@@ -113,12 +115,42 @@ pub async fn bind(field: &str, address: SocketAddr) -> anyhow::Result<TcpListene
     })
 }
 
+/// Where connections come in.
+pub trait Listen: Send + 'static {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    /// Its other end, for the log.
+    type Peer: Display + Copy + Send + Sync;
+
+    /// The next one.
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Peer)>> + Send;
+}
+
+impl Listen for TcpListener {
+    type Stream = TcpStream;
+    type Peer = SocketAddr;
+
+    async fn next(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.accept().await
+    }
+}
+
+impl Listen for UnixListener {
+    type Stream = UnixStream;
+    type Peer = &'static str;
+
+    async fn next(&self) -> io::Result<(UnixStream, &'static str)> {
+        let (stream, _) = self.accept().await?;
+        Ok((stream, "a process of this machine"))
+    }
+}
+
 /// Serves until the process ends.
-pub async fn serve(listener: TcpListener, control: Arc<Control>, door: Door) -> Infallible {
+pub async fn serve(listener: impl Listen, control: Arc<Control>, door: Door) -> Infallible {
     let free = Arc::new(Semaphore::new(door.connections_max()));
     let refusals = Arc::new(Refusals::default());
     loop {
-        let (mut stream, peer) = match listener.accept().await {
+        let (mut stream, peer) = match listener.next().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 warn!(%error, "cannot accept a control connection");
@@ -159,7 +191,7 @@ pub async fn serve(listener: TcpListener, control: Arc<Control>, door: Door) -> 
 /// Answers the requests of one connection.
 pub(super) async fn http<S>(
     stream: S,
-    peer: SocketAddr,
+    peer: impl Display,
     control: &Arc<Control>,
     access: Access,
     age_limit: Duration,
@@ -207,7 +239,7 @@ struct Refusals {
 }
 
 impl Refusals {
-    fn note(&self, peer: SocketAddr, refusal: &Refusal) {
+    fn note(&self, peer: impl Display, refusal: &Refusal) {
         // Whoever looks for open ports makes these.
         let noise = matches!(
             refusal.reason,

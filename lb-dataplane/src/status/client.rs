@@ -1,6 +1,7 @@
 //! Asks a running dataplane over HTTP. Knows no table.
 
 use anyhow::{Context as _, bail};
+use baton_api::ControlAddress;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
     Method, Request, StatusCode,
@@ -13,8 +14,12 @@ use rustix::{
     fs::{Mode, OFlags, open},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
-use std::{net::SocketAddr, os::fd::AsFd, time::Duration};
-use tokio::{net::TcpStream, time::timeout};
+use std::{os::fd::AsFd, time::Duration};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    time::timeout,
+};
 
 use crate::control::reply::{ErrorReply, TRUNCATED};
 
@@ -50,7 +55,7 @@ pub struct Answer {
 #[derive(Debug, thiserror::Error)]
 #[error("the dataplane at {control} refuses {path}: {words}")]
 pub struct Refusal {
-    control: SocketAddr,
+    control: ControlAddress,
     path: String,
     words: String,
     status: StatusCode,
@@ -63,13 +68,21 @@ impl Refusal {
     }
 }
 
+/// The header that HTTP wants; a path names no host.
+fn host(control: ControlAddress) -> String {
+    match control {
+        ControlAddress::Tcp(address) => address.to_string(),
+        ControlAddress::Unix(_) => "localhost".to_owned(),
+    }
+}
+
 /// Gets `path`.
 ///
 /// # Errors
 /// Nobody answers, or the answer is a [`Refusal`].
-pub async fn get(control: SocketAddr, path: &str) -> anyhow::Result<Answer> {
+pub async fn get(control: ControlAddress, path: &str) -> anyhow::Result<Answer> {
     let request = Request::get(path)
-        .header(HOST, control.to_string())
+        .header(HOST, host(control))
         .body(Full::default())?;
     send(control, path, request).await
 }
@@ -78,18 +91,18 @@ pub async fn get(control: SocketAddr, path: &str) -> anyhow::Result<Answer> {
 ///
 /// # Errors
 /// Nobody answers, or the answer is a [`Refusal`].
-pub async fn post(control: SocketAddr, path: &str, body: Vec<u8>) -> anyhow::Result<Answer> {
+pub async fn post(control: ControlAddress, path: &str, body: Vec<u8>) -> anyhow::Result<Answer> {
     let request = Request::builder()
         .method(Method::POST)
         .uri(path)
-        .header(HOST, control.to_string())
+        .header(HOST, host(control))
         .header(CONTENT_TYPE, "application/json")
         .body(Full::from(body))?;
     send(control, path, request).await
 }
 
 async fn send(
-    control: SocketAddr,
+    control: ControlAddress,
     path: &str,
     request: Request<Full<Bytes>>,
 ) -> anyhow::Result<Answer> {
@@ -98,16 +111,30 @@ async fn send(
         .with_context(|| format!("the dataplane at {control} does not answer"))?
 }
 
-async fn send_inner(
-    control: SocketAddr,
-    path: &str,
-    request: Request<Full<Bytes>>,
-) -> anyhow::Result<Answer> {
-    let stream = TcpStream::connect(control).await.with_context(|| {
+/// A connection of either kind.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+async fn connect(control: ControlAddress) -> anyhow::Result<Box<dyn Stream>> {
+    let connected: std::io::Result<Box<dyn Stream>> = match control {
+        ControlAddress::Tcp(address) => TcpStream::connect(address).await.map(|s| Box::new(s) as _),
+        ControlAddress::Unix(path) => UnixStream::connect(path.as_path())
+            .await
+            .map(|s| Box::new(s) as _),
+    };
+    connected.with_context(|| {
         format!(
             "no dataplane answers at {control}: is it running, and is this its `control:` address?"
         )
-    })?;
+    })
+}
+
+async fn send_inner(
+    control: ControlAddress,
+    path: &str,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<Answer> {
+    let stream = connect(control).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     let answer = sender
