@@ -4,6 +4,7 @@
 //! batches of frames. Neither side ever blocks the other: the queue is bounded, a full one makes the control
 //! side wait, and every answer has a deadline.
 
+use crate::capture::Tap;
 use baton_api::{Endpoint, FlowView, Snapshot, State};
 use baton_engine::Route;
 use baton_packet::{AdoptionKey, Mac};
@@ -68,6 +69,8 @@ pub enum Command {
     },
     /// Tell the figures.
     Report(oneshot::Sender<Report>),
+    /// Copy frames for a capture, instead of the one before; none: no longer.
+    Capture(Option<Box<Tap>>),
     /// Tell some flows, from this cursor on, at most so many.
     Flows(u32, usize, oneshot::Sender<Flows>),
     /// End the loop.

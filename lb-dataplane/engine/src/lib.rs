@@ -42,6 +42,7 @@ mod rescue;
 mod routes;
 mod server;
 mod session;
+mod sight;
 pub mod states;
 mod sweep;
 mod timers;
@@ -56,6 +57,7 @@ pub use engine::{Engine, Instant, Output, Settings, SettingsError, Verdict};
 pub use mutants::Mutant;
 pub use pins::{Lost, PinReason};
 pub use routes::Route;
+pub use sight::Sight;
 
 /// Bytes that one flow costs in the flow table, timers and hash chains together, checked at compile time.
 pub const FLOW_BYTES_MAX: usize = 128;

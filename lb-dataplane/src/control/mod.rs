@@ -3,6 +3,7 @@
 //! Owns what it knows and may do; `serve` has the listeners and their limits. Never touches a packet: all it knows of the worker comes through
 //! [`WorkerHandle`], and a slow or stuck asker holds up nobody but itself.
 
+mod capture;
 mod drain;
 #[cfg(test)]
 mod drain_tests;

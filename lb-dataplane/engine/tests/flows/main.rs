@@ -26,3 +26,4 @@ mod refusal;
 mod replay;
 mod rescue;
 mod session;
+mod sight;
