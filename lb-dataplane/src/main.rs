@@ -51,6 +51,9 @@ fn main() -> ExitCode {
         Command::Drain(question) => {
             status::drain(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
         }
+        Command::Capture(question) => {
+            status::capture(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
+        }
         Command::Version => {
             println!("lb-dataplane {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

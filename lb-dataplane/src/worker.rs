@@ -4,7 +4,7 @@
 //! batch. Commands are served between batches.
 
 use crate::{
-    capture::{Counts, Tap},
+    capture::{Counts, Tap, through},
     clock,
     commands::{Command, CounterValue, Inbox, Report},
 };
@@ -72,7 +72,7 @@ enum Commands {
 const STEERING_INTERVAL_US: u64 = 1_000_000;
 
 /// The engine's way to send frames of its own.
-struct Out<'a, 'b>(&'a mut Tx<'b>, Option<&'a mut Tap>);
+struct Out<'a, 'b>(&'a mut Tx<'b>);
 
 impl Output for Out<'_, '_> {
     #[inline]
@@ -82,11 +82,6 @@ impl Output for Out<'_, '_> {
 
     #[inline]
     fn send(&mut self, len: usize) {
-        if let Some(tap) = &mut self.1
-            && let Some(frame) = self.0.frame()
-        {
-            tap.outgoing(&frame[..len.min(frame.len())]);
-        }
         self.0.send(len);
     }
 }
@@ -150,18 +145,8 @@ impl Worker {
     fn batch(&mut self, now: Instant) -> usize {
         let (engine, tap) = (&mut self.engine, &mut self.tap);
         self.port.process(&mut |buffer, len, tx| {
-            let mut tap = tap.as_deref_mut();
-            if let Some(tap) = &mut tap {
-                tap.incoming(engine, &buffer[..len.min(buffer.len())]);
-            }
-            let verdict = engine.frame(now, buffer, len, &mut Out(tx, tap.as_deref_mut()));
-            if let Some(tap) = tap {
-                if let Verdict::Transmit(len) = verdict {
-                    tap.outgoing(&buffer[..len.min(buffer.len())]);
-                }
-                tap.settle(engine, now);
-            }
-            match verdict {
+            let tap = tap.as_deref_mut();
+            match through::frame(engine, tap, now, buffer, len, &mut Out(tx)) {
                 Verdict::Transmit(len) => Disposition::Transmit(len),
                 // The engine has counted the reason.
                 Verdict::Drop(_) | Verdict::Absorbed => Disposition::Release,
@@ -171,13 +156,8 @@ impl Worker {
 
     fn timers(&mut self, now: Instant) {
         if self.engine.next_deadline().is_some_and(|due| due <= now) {
-            let mut tap = self.tap.as_deref_mut();
-            let mut port = self.port.tx();
-            let mut out = Out(&mut port, tap.as_deref_mut());
-            self.engine.poll(now, &mut out);
-            if let Some(tap) = tap {
-                tap.settle(&self.engine, now);
-            }
+            let tap = self.tap.as_deref_mut();
+            through::poll(&mut self.engine, tap, now, &mut Out(&mut self.port.tx()));
         }
         // Whoever asked for it may be gone without a word.
         if self.tap.as_ref().is_some_and(|tap| tap.is_over(now)) {

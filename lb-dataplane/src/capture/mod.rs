@@ -5,9 +5,10 @@
 
 pub mod pcapng;
 mod tap;
-
 #[cfg(test)]
-pub use tap::Direction;
+pub mod tap_tests;
+pub mod through;
+
 pub use tap::{Counts, Drain, Packet, Tap, tap};
 
 use baton_api::Clients;

@@ -266,8 +266,9 @@ impl Stream {
             dropped: counts.lost(),
             delivered: self.delivered,
             comment: format!(
-                "ended: {why}; frames lost: {} because the reader was too slow, {} above the limit of bytes per second, {} not \
-                 looked at in a burst",
+                "{} frames; ended because {why}; lost: {} because the reader was too slow, {} above the limit of bytes per second, {} \
+                 not looked at in a burst",
+                self.delivered,
                 count(&counts.ring_full),
                 count(&counts.rate),
                 count(&counts.unseen)

@@ -4,6 +4,8 @@
 //! [`WorkerHandle`], and a slow or stuck asker holds up nobody but itself.
 
 mod capture;
+#[cfg(test)]
+mod capture_tests;
 mod drain;
 #[cfg(test)]
 mod drain_tests;

@@ -4,8 +4,8 @@ use anyhow::{Context as _, bail};
 use baton_api::ControlAddress;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
-    Method, Request, StatusCode,
-    body::Bytes,
+    Method, Request, Response, StatusCode,
+    body::{Bytes, Incoming},
     client::conn::http1,
     header::{CONTENT_TYPE, HOST},
 };
@@ -18,6 +18,7 @@ use std::{os::fd::AsFd, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
+    task::JoinHandle,
     time::timeout,
 };
 
@@ -27,6 +28,9 @@ use crate::control::reply::{ErrorReply, TRUNCATED};
 const ANSWER_LIMIT: Duration = Duration::from_secs(12);
 /// 100,000 flows of about 300 bytes, the most that can be asked for.
 const ANSWER_LIMIT_BYTES: usize = 64 << 20;
+
+/// Some sentences of a refusal.
+const COMPLAINT_MAX_BYTES: usize = 64 << 10;
 
 /// Moves this process into a network namespace by its `ip netns` name. Only before any thread is started.
 ///
@@ -129,11 +133,10 @@ async fn connect(control: ControlAddress) -> anyhow::Result<Box<dyn Stream>> {
     })
 }
 
-async fn send_inner(
-    control: ControlAddress,
-    path: &str,
-    request: Request<Full<Bytes>>,
-) -> anyhow::Result<Answer> {
+/// An answer's head, and the task that brings its body.
+type Open = (Response<Incoming>, JoinHandle<hyper::Result<()>>);
+
+async fn begin(control: ControlAddress, request: Request<Full<Bytes>>) -> anyhow::Result<Open> {
     let stream = connect(control).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
@@ -141,6 +144,72 @@ async fn send_inner(
         .send_request(request)
         .await
         .with_context(|| format!("the dataplane at {control} does not answer"))?;
+    Ok((answer, connection))
+}
+
+/// Gets `path`, whose answer takes up to `limit`, and gives each part of it to `taker` as it comes.
+///
+/// # Errors
+/// Nobody answers, the answer is a [`Refusal`], it breaks off, or `taker` says no.
+pub async fn stream(
+    control: ControlAddress,
+    path: &str,
+    limit: Duration,
+    mut taker: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let request = Request::get(path)
+        .header(HOST, host(control))
+        .body(Full::default())?;
+    let slow = || format!("the dataplane at {control} does not answer");
+    let (answer, connection) = timeout(ANSWER_LIMIT, begin(control, request))
+        .await
+        .with_context(slow)??;
+    let good = answer.status().is_success();
+    let status = answer.status();
+    let mut body = answer.into_body();
+    let mut complaint = Vec::new();
+    let taking = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame
+                .map_err(|error| anyhow::anyhow!("the answer of {control} broke off: {error}"))?;
+            let data = frame.data_ref().map(AsRef::as_ref).unwrap_or_default();
+            if good {
+                taker(data)?;
+            } else if complaint.len() < COMPLAINT_MAX_BYTES {
+                complaint.extend_from_slice(data);
+            }
+        }
+        anyhow::Ok(())
+    };
+    timeout(limit + ANSWER_LIMIT, taking)
+        .await
+        .with_context(slow)??;
+    connection.abort();
+    if good {
+        return Ok(());
+    }
+    Err(refusal(control, path, status, &complaint).into())
+}
+
+fn refusal(control: ControlAddress, path: &str, status: StatusCode, body: &[u8]) -> Refusal {
+    let words = serde_json::from_slice::<ErrorReply>(body).map_or_else(
+        |_| String::from_utf8_lossy(body).trim().to_owned(),
+        |error| error.error,
+    );
+    Refusal {
+        control,
+        path: path.to_owned(),
+        words,
+        status,
+    }
+}
+
+async fn send_inner(
+    control: ControlAddress,
+    path: &str,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<Answer> {
+    let (answer, connection) = begin(control, request).await?;
     let status = answer.status();
     let truncated = answer.headers().get(TRUNCATED).is_some_and(|t| t == "true");
     let body = Limited::new(answer.into_body(), ANSWER_LIMIT_BYTES)
@@ -150,17 +219,7 @@ async fn send_inner(
         .to_bytes();
     connection.abort();
     if !status.is_success() {
-        let words = serde_json::from_slice::<ErrorReply>(&body).map_or_else(
-            |_| String::from_utf8_lossy(&body).trim().to_owned(),
-            |error| error.error,
-        );
-        return Err(Refusal {
-            control,
-            path: path.to_owned(),
-            words,
-            status,
-        }
-        .into());
+        return Err(refusal(control, path, status, &body).into());
     }
     Ok(Answer { body, truncated })
 }
