@@ -4,7 +4,8 @@ use crate::common::{Conn, World, conn::*, ours};
 use baton_engine::Sight;
 
 fn sight<'a>(w: &'a World, frame: &[u8]) -> Option<Sight<'a>> {
-    w.engine.whose(&baton_packet::decode(frame).expect("a frame"))
+    w.engine
+        .whose(&baton_packet::decode(frame).expect("a frame"))
 }
 
 fn pod_name(c: &Conn) -> String {
@@ -64,7 +65,10 @@ fn while_a_flow_moves_both_pods_are_its_and_afterwards_the_old_leg_is_nobodys() 
     assert_eq!((seen.client, seen.policy), (None, None));
     assert_eq!(seen.backends, [Some(old_name.as_str()), None, None]);
     let seen = sight(&w, &adoption.frame).expect("ours");
-    assert_eq!(seen.backends, [Some(new_name.as_str()), Some(new_name.as_str()), None]);
+    assert_eq!(
+        seen.backends,
+        [Some(new_name.as_str()), Some(new_name.as_str()), None]
+    );
 }
 
 #[test]
