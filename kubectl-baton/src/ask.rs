@@ -12,7 +12,7 @@ use baton_crds::BatonDataplane;
 use futures_util::stream::{self, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod as CorePod;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, io::Write, time::Duration};
 
 /// Dataplanes that are asked at one time: each is a connection through the API server.
 const ASKED_AT_ONCE: usize = 8;
@@ -158,11 +158,7 @@ async fn run(
     control: ControlAddress,
     words: &[&str],
 ) -> Result<Ran, String> {
-    let pod = &dataplane.pod;
-    if !pod.running {
-        let why = pod.why.as_deref().unwrap_or("it does not say why");
-        return Err(format!("its container does not run: {why}"));
-    }
+    let pod = runs(dataplane)?;
     let mut command: Vec<String> = [PROGRAM]
         .iter()
         .chain(words)
@@ -173,10 +169,24 @@ async fn run(
     let ran = cluster
         .exec(&pod.name, pod.container(PROGRAM), &command)
         .await;
-    ran.map_err(|failure| match failure {
+    ran.map_err(gone)
+}
+
+/// Its Pod, if that can be asked.
+fn runs(dataplane: &Dataplane) -> Result<&Pod, String> {
+    let pod = &dataplane.pod;
+    if pod.running {
+        return Ok(pod);
+    }
+    let why = pod.why.as_deref().unwrap_or("it does not say why");
+    Err(format!("its container does not run: {why}"))
+}
+
+fn gone(failure: Failure) -> String {
+    match failure {
         Failure::Missing(_) => "its Pod is gone".to_owned(),
         other => other.to_string(),
-    })
+    }
 }
 
 /// What it says of itself when it fails, without its name.
@@ -290,6 +300,29 @@ pub async fn drain(
         return Err(Refused::Finally(complaint(&ran)));
     }
     read(&ran, &[0]).map_err(Refused::Unanswered)
+}
+
+/// Has one dataplane copy packets for `time`, and writes them to `out`; its last words, or why there are none.
+pub async fn capture(
+    cluster: &impl Cluster,
+    dataplane: &Dataplane,
+    control: ControlAddress,
+    words: &[String],
+    time: Duration,
+    out: &mut dyn Write,
+) -> Result<String, String> {
+    let pod = runs(dataplane)?;
+    let mut command = vec![PROGRAM.to_owned()];
+    command.extend_from_slice(words);
+    command.extend(["--control".to_owned(), control.to_string()]);
+    let ran = cluster
+        .exec_into(&pod.name, pod.container(PROGRAM), &command, time, out)
+        .await
+        .map_err(gone)?;
+    match ran.code {
+        0 => Ok(ran.stderr.trim().to_owned()),
+        _ => Err(complaint(&ran)),
+    }
 }
 
 /// The Pods that are asked, for messages.

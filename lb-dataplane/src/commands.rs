@@ -69,8 +69,8 @@ pub enum Command {
     },
     /// Tell the figures.
     Report(oneshot::Sender<Report>),
-    /// Copy frames for a capture, instead of the one before; none: no longer.
-    Capture(Option<Box<Tap>>),
+    /// Copy frames for a capture; none: no longer. The answer is the tap before it, whose memory is freed by whoever asks.
+    Capture(Option<Box<Tap>>, oneshot::Sender<Option<Box<Tap>>>),
     /// Tell some flows, from this cursor on, at most so many.
     Flows(u32, usize, oneshot::Sender<Flows>),
     /// End the loop.
@@ -213,6 +213,14 @@ impl WorkerHandle {
             answer,
         })
         .await
+    }
+
+    /// Has the worker copy frames, or no longer.
+    ///
+    /// # Errors
+    /// The worker is gone or stuck.
+    pub async fn capture(&self, tap: Option<Box<Tap>>) -> Result<Option<Box<Tap>>, WorkerError> {
+        self.ask(|answer| Command::Capture(tap, answer)).await
     }
 
     async fn ask<T>(

@@ -159,20 +159,21 @@ impl Worker {
             let tap = self.tap.as_deref_mut();
             through::poll(&mut self.engine, tap, now, &mut Out(&mut self.port.tx()));
         }
-        // Whoever asked for it may be gone without a word.
+        // Who asked for it takes it back in time, unless it is gone without a word.
         if self.tap.as_ref().is_some_and(|tap| tap.is_over(now)) {
-            self.capture(None);
+            drop(self.capture(None));
         }
     }
 
-    fn capture(&mut self, tap: Option<Box<Tap>>) {
+    fn capture(&mut self, tap: Option<Box<Tap>>) -> Option<Box<Tap>> {
         self.own.captures += u64::from(tap.is_some());
         let before = std::mem::replace(&mut self.tap, tap);
-        if let Some(before) = before {
+        if let Some(before) = &before {
             for (sum, count) in self.own.captured.iter_mut().zip(captured(before.counts())) {
                 *sum += count;
             }
         }
+        before
     }
 
     fn resolve(&mut self) {
@@ -247,7 +248,9 @@ impl Worker {
             Command::Report(answer) => {
                 let _ = answer.send(self.report(now));
             }
-            Command::Capture(tap) => self.capture(tap),
+            Command::Capture(tap, answer) => {
+                let _ = answer.send(self.capture(tap));
+            }
             Command::Flows(cursor, max, answer) => {
                 let _ = answer.send(self.engine.flows(now, cursor, max));
             }

@@ -1,7 +1,7 @@
 //! The form of the file: pcapng (draft-ietf-opsawg-pcapng), little-endian, one interface, nanoseconds.
 //!
-//! Own code because it is short: the crate `pcap-file` has had release candidates only since 2023; tests read with it what is
-//! written here.
+//! Own code because it is short: of the crate `pcap-file` there are release candidates only since 2.0; tests read with it what
+//! is written here.
 
 use super::tap::{Direction, Packet};
 

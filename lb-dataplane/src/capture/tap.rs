@@ -22,6 +22,8 @@ const STAGE_FRAMES: usize = 512;
 /// Connections that are remembered when they are no flow's any more, for their last frames: about as many as end in a
 /// second of a chosen policy. One that is overwritten loses these.
 const MEMORY: usize = 4_096;
+/// So long after its time a tap that nobody took back goes by itself.
+const LEFT_US: u64 = 30_000_000;
 /// What is kept of a frame that is no TCP segment: Ethernet and IPv4, behind which there may be anything.
 const UNKNOWN_BYTES: usize = 34;
 /// What an ICMP error quotes at least: ports and sequence number.
@@ -133,7 +135,7 @@ pub fn tap(order: &Order, now: Instant) -> (Tap, Drain) {
         filter: order.filter.clone(),
         payload: order.payload,
         snaplen: order.snaplen,
-        until: Instant(now.0.saturating_add(micros)),
+        until: Instant(now.0.saturating_add(micros).saturating_add(LEFT_US)),
         stage: Stage::new(order),
         memory: Memory::new(),
         rate: Rate {
@@ -201,7 +203,7 @@ impl Tap {
         &self.counts
     }
 
-    /// Its time is over.
+    /// Its time is over, and nobody has taken it back.
     pub fn is_over(&self, now: Instant) -> bool {
         now >= self.until
     }

@@ -21,6 +21,17 @@ const PAYLOAD: &[u8] = b"GET /secret HTTP/1.1\r\n\r\n";
 /// One buffer, whose contents are of no interest behind the tap.
 pub struct Out(Vec<u8>, pub Vec<Vec<u8>>);
 
+/// No room for frames of the engine's own.
+struct NoOut;
+
+impl Output for NoOut {
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+
+    fn send(&mut self, _: usize) {}
+}
+
 impl Output for Out {
     fn frame(&mut self) -> Option<&mut [u8]> {
         Some(&mut self.0)
@@ -339,7 +350,39 @@ fn more_bytes_than_a_second_may_have_are_left_out_until_the_next() {
     assert_eq!(taken(&drain).len(), 1);
     assert!(!tap.is_over(lab.now));
     lab.now.0 += 9_000_000;
-    assert!(tap.is_over(lab.now), "ten seconds");
+    assert!(!tap.is_over(lab.now), "it is taken back now");
+    lab.now.0 += 30_000_000;
+    assert!(tap.is_over(lab.now), "nobody did");
+}
+
+#[test]
+fn copying_allocates_nothing() {
+    let mut lab = Lab::new();
+    lab.out.1.reserve(64);
+    let (mut tap, drain) = tap(&order(clients("10.0.5.1"), true), lab.now);
+    let leg = lab.syn(Some(&mut tap), "10.0.5.1:4711", FRONTEND);
+    let frames = [
+        segment("10.0.9.80:8080", &leg, Flags(Flags::SYN.0 | ACK.0), 0, &[]),
+        segment("10.0.5.1:4711", FRONTEND, ACK, 1, PAYLOAD),
+        segment("10.0.5.2:4711", FRONTEND, Flags::SYN, 0, &[]),
+        segment("10.0.5.1:4711", "10.0.0.1:82", ACK, 1, &[]),
+    ];
+    let mut buffer = vec![0; FRAME_BYTES];
+    let mut taken = 0;
+    let counts = allocation_counter::measure(|| {
+        for frame in &frames {
+            buffer[..frame.len()].copy_from_slice(frame);
+            let (engine, now) = (&mut lab.engine, lab.now);
+            let tap = Some(&mut tap);
+            let verdict = through::frame(engine, tap, now, &mut buffer, frame.len(), &mut NoOut);
+            taken += u32::from(!matches!(verdict, Verdict::Absorbed));
+            for packet in drain.full.try_iter() {
+                drain.empty.try_send(packet).expect("a place");
+            }
+        }
+    });
+    assert_eq!((counts.count_total, taken), (0, 4), "{counts:?}");
+    assert!(drain.counts.matched.load(Ordering::Relaxed) >= 6);
 }
 
 #[test]

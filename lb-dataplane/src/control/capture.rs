@@ -15,7 +15,7 @@ use crate::{
         SNAPLEN_MIN, TIME_DEFAULT, TIME_MAX, pcapng, tap,
     },
     clock,
-    commands::{Command, WorkerHandle},
+    commands::WorkerHandle,
 };
 use baton_api::{Clients, Micros, Snapshot};
 use baton_packet::MessageKind;
@@ -185,8 +185,8 @@ async fn begin<B>(control: &Control, request: &Request<B>) -> Result<Chunks, Rep
         json(StatusCode::CONFLICT, &error)
     })?;
     let (tap, drain) = tap(&order, clock::now());
-    let start = Command::Capture(Some(Box::new(tap)));
-    control.worker.tell(start).await.map_err(unavailable)?;
+    let tap = Some(Box::new(tap));
+    control.worker.capture(tap).await.map_err(unavailable)?;
     info!(
         what = order.filter.words(),
         payload = order.payload,
@@ -254,7 +254,7 @@ impl Stream {
         pcapng::head(&mut self.out, &self.interface, self.order.snaplen, &comment);
         let why = self.copy(deadline).await;
         // The worker may be gone, and its tap with it.
-        let _ = self.worker.tell(Command::Capture(None)).await;
+        let _ = self.worker.capture(None).await;
         let limit = Instant::now() + REST_LIMIT;
         self.take();
         let counts = &self.drain.counts;

@@ -83,8 +83,8 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
                         (None, false) => Err(format!("no backend is named `{backend}`")),
                     });
                 }
-                Some(Command::Capture(tap)) => {
-                    tapped.clear();
+                Some(Command::Capture(tap, answer)) => {
+                    let _ = answer.send(tapped.pop());
                     tapped.extend(tap);
                     tapped.iter_mut().for_each(|tap| capture_tests::feed(tap));
                 }
