@@ -273,6 +273,47 @@ fn payload_is_left_out_unless_it_is_asked_for() {
     assert_eq!(taken(&drain)[0].data, &frame[..34]);
 }
 
+/// The Internet checksum (RFC 1071).
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let words = bytes.chunks(2).map(|pair| {
+        u32::from(u16::from_be_bytes([
+            pair[0],
+            pair.get(1).copied().unwrap_or(0),
+        ]))
+    });
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (!(sum as u16)).to_be_bytes()
+}
+
+#[test]
+fn an_icmp_error_is_its_quotes_flows_and_what_it_quotes_of_payload_is_left_out() {
+    let mut lab = Lab::new();
+    let (mut tap, drain) = tap(&order(clients("10.0.5.1:4711"), false), lab.now);
+    let leg = lab.syn(None, "10.0.5.1:4711", FRONTEND);
+    // "Fragmentation needed", said about what the dataplane sent to the backend.
+    let quoted = segment(&leg, "10.0.9.80:8080", ACK, 1, PAYLOAD);
+    let mut icmp = [&[3, 4, 0, 0, 0, 0, 5, 0][..], &quoted[14..]].concat();
+    let sum = checksum(&icmp);
+    icmp[2..4].copy_from_slice(&sum);
+    let mut frame = quoted[..34].to_vec();
+    frame[16..18].copy_from_slice(&(20 + icmp.len() as u16).to_be_bytes());
+    frame[23] = 1;
+    frame[24..26].copy_from_slice(&[0, 0]);
+    frame[26..30].copy_from_slice(&[10, 0, 3, 3]);
+    frame[30..34].copy_from_slice(&[10, 0, 0, 1]);
+    let sum = checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum);
+    frame.extend(&icmp);
+    let _ = lab.frame(Some(&mut tap), &frame);
+    let first = taken(&drain).swap_remove(0);
+    assert_eq!(first.client, Some(address("10.0.5.1:4711")));
+    // Two IPv4 headers, ICMP's, and eight bytes of the quoted TCP header.
+    assert_eq!(first.data, &frame[..14 + 20 + 8 + 20 + 8]);
+}
+
 #[test]
 fn the_last_frames_of_a_connection_are_its_too() {
     let mut lab = Lab::new();

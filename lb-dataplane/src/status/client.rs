@@ -14,7 +14,7 @@ use rustix::{
     fs::{Mode, OFlags, open},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
-use std::{os::fd::AsFd, time::Duration};
+use std::{io::ErrorKind, os::fd::AsFd, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
@@ -126,10 +126,14 @@ async fn connect(control: ControlAddress) -> anyhow::Result<Box<dyn Stream>> {
             .await
             .map(|s| Box::new(s) as _),
     };
-    connected.with_context(|| {
-        format!(
+    connected.map_err(|error| {
+        if error.kind() == ErrorKind::PermissionDenied {
+            let who = "only the user that the dataplane runs as may open it: try as root";
+            return anyhow::Error::from(error).context(format!("{control}: {who}"));
+        }
+        anyhow::Error::from(error).context(format!(
             "no dataplane answers at {control}: is it running, and is this its `control:` address?"
-        )
+        ))
     })
 }
 
