@@ -363,6 +363,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_a_command_says_is_passed_on_and_bounded() {
+        let mut out = Vec::new();
+        assert_eq!(pass(Some(&b"12345"[..]), 5, &mut out).await, Ok(()));
+        assert_eq!(pass(None::<&[u8]>, 5, &mut out).await, Ok(()));
+        assert_eq!(out, b"12345");
+        let endless = pass(Some(tokio::io::repeat(1)), 1_000_000, &mut out).await;
+        assert!(endless.expect_err("too much").contains("1000000 bytes"));
+        assert!(out.len() <= 1_000_005, "{}", out.len());
+        // A reader that has gone.
+        let mut full: &mut [u8] = &mut [0; 3];
+        let cut = pass(Some(&b"12345"[..]), 5, &mut full).await;
+        assert!(cut.expect_err("no room").contains("cannot be written"));
+    }
+
+    #[tokio::test]
     async fn an_endless_answer_ends() {
         assert_eq!(all(Some(&b"12345"[..]), 5).await, Ok(b"12345".to_vec()));
         assert!(
