@@ -1,12 +1,13 @@
 //! The command line: raw arguments become a [`Command`] and [`Options`] once; the rest of the program sees only these.
 
-use baton_api::Micros;
+use crate::capture::TIME_MAX;
+use baton_api::{Clients, ControlAddress, Micros};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Where a dataplane of the chart listens for commands of people, within its Pod.
-const CONTROL_DEFAULT: &str = "127.0.0.1:9909";
+const CONTROL_DEFAULT: &str = "unix:/run/baton/control.sock";
 /// Rows of `top` that fit on a usual terminal below its head.
 const TOP_ROWS_DEFAULT: u16 = 20;
 
@@ -25,6 +26,8 @@ pub enum Command {
     Explain(Explain),
     /// Have a Pod drained on all dataplanes.
     Drain(Drain),
+    /// Packets into a file.
+    Capture(Capture),
     /// Everything that a helper from far away needs.
     Sysdump(Option<PathBuf>),
     /// A shell's completion.
@@ -61,9 +64,9 @@ pub struct Options {
         hide_possible_values = false
     )]
     pub output: Output,
-    /// Where dataplanes listen for commands within their Pods (`control:` of their configuration)
-    #[arg(long, global = true, value_name = "ADDRESS:PORT", default_value = CONTROL_DEFAULT)]
-    pub control: SocketAddr,
+    /// Where dataplanes take commands within their Pods (`control:` of their configuration): ADDRESS:PORT or unix:/PATH
+    #[arg(long, global = true, value_name = "PLACE", default_value = CONTROL_DEFAULT)]
+    pub control: ControlAddress,
 }
 
 /// The form of an answer.
@@ -180,6 +183,35 @@ pub struct Drain {
     pub timeout: Duration,
 }
 
+/// Which packets, and where to.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct Capture {
+    /// Only connections of this policy: POLICY, POLICY/LISTENER or NAMESPACE/POLICY/LISTENER
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<String>,
+    /// Only connections of these clients: ADDRESS, ADDRESS:PORT or NETWORK/BITS
+    #[arg(long, value_name = "CLIENTS")]
+    pub client: Option<Clients>,
+    /// Only connections of this Pod, and what dataplanes say to it beside connections
+    #[arg(long, value_name = "POD")]
+    pub backend: Option<String>,
+    /// How long, as 10s or 2m
+    #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = |text: &str| within(text, CAPTURE))]
+    pub time: Duration,
+    /// Whole packets, with what clients and servers say. It may hold passwords and data of persons
+    #[arg(long)]
+    pub payload: bool,
+    /// At most so many bytes of each packet; without --payload it ends with its TCP header in any case
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(34..=2_048))]
+    pub snaplen: Option<u16>,
+    /// Only on this dataplane; otherwise on all, one section of the file for each
+    #[arg(long, value_name = "POD")]
+    pub dataplane: Option<String>,
+    /// The file; `-` or nothing is the standard output, if that is no terminal
+    #[arg(long, short, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+}
+
 /// An address, with or without the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
@@ -235,6 +267,13 @@ const PATIENCE: Bounds = (
     Micros::from_secs(1),
     Micros::from_secs(24 * 3_600),
     "1s to 24h",
+);
+
+/// What a dataplane takes.
+const CAPTURE: Bounds = (
+    Micros::from_millis(1),
+    Micros::from_secs(TIME_MAX.as_secs()),
+    "1ms to 240s",
 );
 
 fn within(text: &str, (least, most, words): Bounds) -> Result<Duration, String> {
@@ -310,6 +349,13 @@ enum RawCommand {
     /// `drain.onDeadline` of the policy say whether it is closed at some point. The drain ends with `--undo`, and on a
     /// dataplane that is restarted. A Pod that is deleted drains by itself.
     Drain(Drain),
+    /// Write packets of chosen connections, on both of their sides, into a pcapng file
+    ///
+    /// What dataplanes take by AF_XDP is invisible to tcpdump on the node; this shows it to Wireshark, tshark and
+    /// tcpdump -r: the direction of each packet, moves (TCP option 253) in words, and which client each connection to a Pod
+    /// is for. Headers only, unless --payload is given. One capture per dataplane at a time; what is lost under load is
+    /// counted.
+    Capture(Capture),
     /// Write an archive with what a helper needs: objects, figures, logs; no Secrets, no annotations, no environment
     Sysdump {
         /// The archive; without it, baton-sysdump-TIME.tar.gz in this folder
@@ -352,6 +398,7 @@ fn split(raw: Raw) -> (Command, Options) {
         RawCommand::Top(top) => Command::Top(top),
         RawCommand::Explain(explain) => Command::Explain(explain),
         RawCommand::Drain(drain) => Command::Drain(drain),
+        RawCommand::Capture(capture) => Command::Capture(capture),
         RawCommand::Sysdump { file } => Command::Sysdump(file),
         RawCommand::Completion { shell } => Command::Completion(shell),
         RawCommand::Version { client } => Command::Version { client },
@@ -384,7 +431,7 @@ pub mod tests {
             assert_eq!(options.namespace.as_deref(), Some("shop"));
             assert_eq!(options.context.as_deref(), Some("c"));
             assert_eq!(options.output, Output::Json);
-            assert_eq!(options.control.port(), 9_909, "the chart's");
+            assert_eq!(options.control.to_string(), CONTROL_DEFAULT, "the chart's");
         }
     }
 
@@ -428,6 +475,9 @@ pub mod tests {
             "kubectl-baton drain a --undo --wait",
             "kubectl-baton drain a --timeout 5s",
             "kubectl-baton drain a --wait --timeout 25h",
+            "kubectl-baton capture --client pod",
+            "kubectl-baton capture --for 5m",
+            "kubectl-baton capture --snaplen 9000",
             "kubectl-baton migrate",
             "kubectl-baton completion tcl",
         ] {

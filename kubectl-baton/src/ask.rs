@@ -7,12 +7,12 @@ use crate::{
     facts::{Pod, typed},
     failure::Failure,
 };
-use baton_api::{FlowView, PolicyState, State};
+use baton_api::{ControlAddress, FlowView, PolicyState, State};
 use baton_crds::BatonDataplane;
 use futures_util::stream::{self, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod as CorePod;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::{collections::BTreeSet, io::Write, time::Duration};
 
 /// Dataplanes that are asked at one time: each is a connection through the API server.
 const ASKED_AT_ONCE: usize = 8;
@@ -155,14 +155,10 @@ pub async fn fleet(cluster: &impl Cluster) -> Result<Fleet, Failure> {
 async fn run(
     cluster: &impl Cluster,
     dataplane: &Dataplane,
-    control: SocketAddr,
+    control: ControlAddress,
     words: &[&str],
 ) -> Result<Ran, String> {
-    let pod = &dataplane.pod;
-    if !pod.running {
-        let why = pod.why.as_deref().unwrap_or("it does not say why");
-        return Err(format!("its container does not run: {why}"));
-    }
+    let pod = runs(dataplane)?;
     let mut command: Vec<String> = [PROGRAM]
         .iter()
         .chain(words)
@@ -173,10 +169,24 @@ async fn run(
     let ran = cluster
         .exec(&pod.name, pod.container(PROGRAM), &command)
         .await;
-    ran.map_err(|failure| match failure {
+    ran.map_err(gone)
+}
+
+/// Its Pod, if that can be asked.
+fn runs(dataplane: &Dataplane) -> Result<&Pod, String> {
+    let pod = &dataplane.pod;
+    if pod.running {
+        return Ok(pod);
+    }
+    let why = pod.why.as_deref().unwrap_or("it does not say why");
+    Err(format!("its container does not run: {why}"))
+}
+
+fn gone(failure: Failure) -> String {
+    match failure {
         Failure::Missing(_) => "its Pod is gone".to_owned(),
         other => other.to_string(),
-    })
+    }
 }
 
 /// What it says of itself when it fails, without its name.
@@ -216,7 +226,7 @@ where
 pub async fn states(
     cluster: &impl Cluster,
     dataplanes: &[Dataplane],
-    control: SocketAddr,
+    control: ControlAddress,
 ) -> Vec<Asked<Answer>> {
     each(dataplanes, |dataplane| async move {
         let ran = run(cluster, &dataplane, control, &["status"]).await;
@@ -230,7 +240,7 @@ pub async fn states(
 pub async fn policies(
     cluster: &impl Cluster,
     dataplanes: &[Dataplane],
-    control: SocketAddr,
+    control: ControlAddress,
 ) -> Vec<Asked<Vec<PolicyState>>> {
     each(dataplanes, |dataplane| async move {
         let ran = run(cluster, &dataplane, control, &["backends"]).await;
@@ -244,7 +254,7 @@ pub async fn policies(
 pub async fn flows(
     cluster: &impl Cluster,
     dataplanes: &[Dataplane],
-    control: SocketAddr,
+    control: ControlAddress,
     backend: Option<&str>,
     limit: u32,
 ) -> Vec<Asked<Vec<FlowView>>> {
@@ -275,7 +285,7 @@ pub enum Refused {
 pub async fn drain(
     cluster: &impl Cluster,
     dataplane: &Dataplane,
-    control: SocketAddr,
+    control: ControlAddress,
     (policy, backend): (&str, &str),
     undo: bool,
 ) -> Result<Ordered, Refused> {
@@ -290,6 +300,29 @@ pub async fn drain(
         return Err(Refused::Finally(complaint(&ran)));
     }
     read(&ran, &[0]).map_err(Refused::Unanswered)
+}
+
+/// Has one dataplane copy packets for `time`, and writes them to `out`; its last words, or why there are none.
+pub async fn capture(
+    cluster: &impl Cluster,
+    dataplane: &Dataplane,
+    control: ControlAddress,
+    words: &[String],
+    time: Duration,
+    out: &mut dyn Write,
+) -> Result<String, String> {
+    let pod = runs(dataplane)?;
+    let mut command = vec![PROGRAM.to_owned()];
+    command.extend_from_slice(words);
+    command.extend(["--control".to_owned(), control.to_string()]);
+    let ran = cluster
+        .exec_into(&pod.name, pod.container(PROGRAM), &command, time, out)
+        .await
+        .map_err(gone)?;
+    match ran.code {
+        0 => Ok(ran.stderr.trim().to_owned()),
+        _ => Err(complaint(&ran)),
+    }
 }
 
 /// The Pods that are asked, for messages.
@@ -433,13 +466,13 @@ mod tests {
             &ran(
                 2,
                 "",
-                "lb-dataplane: no dataplane answers at 127.0.0.1:9909",
+                "lb-dataplane: no dataplane answers at unix:/run/baton/control.sock",
             ),
             &[0],
         );
         assert_eq!(
             error,
-            Err("no dataplane answers at 127.0.0.1:9909".to_owned())
+            Err("no dataplane answers at unix:/run/baton/control.sock".to_owned())
         );
         let error = read::<Ordered>(&ran(0, r#"{"other": 1}"#, ""), &[0]).expect_err("odd");
         assert!(error.contains("is it of another version?"), "{error}");

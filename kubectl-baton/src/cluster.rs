@@ -4,6 +4,7 @@
 
 use crate::failure::Failure;
 use serde_json::Value;
+use std::{io::Write, time::Duration};
 
 /// The kinds that this program reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,6 +133,16 @@ pub trait Cluster {
         pod: &PodName,
         container: &str,
         command: &[String],
+    ) -> Result<Ran, Failure>;
+
+    /// Runs a command that ends within `limit`, and writes its standard output to `out` as it comes.
+    async fn exec_into(
+        &self,
+        pod: &PodName,
+        container: &str,
+        command: &[String],
+        limit: Duration,
+        out: &mut dyn Write,
     ) -> Result<Ran, Failure>;
 
     /// The end of a container's log, or of the log of the one before it.

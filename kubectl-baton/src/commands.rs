@@ -1,9 +1,9 @@
 //! Each command: asks, judges, shows. The only place that knows both the cluster and the output.
 
 use crate::{
-    args::{self, Command, Drain, Explain, Flows, Options, Top},
+    args::{self, Capture, Command, Drain, Explain, Flows, Options, Top},
     ask::{self, PolicyName},
-    backends,
+    backends, capture,
     cluster::{Cluster, Kind},
     drain, explain,
     facts::{Places, places, typed},
@@ -75,6 +75,7 @@ impl<C: Cluster> Asking<'_, C> {
             Command::Top(wanted) => self.top(wanted).await,
             Command::Explain(wanted) => self.explain(wanted).await,
             Command::Drain(wanted) => self.drain(wanted).await,
+            Command::Capture(wanted) => self.capture(wanted).await,
             Command::Sysdump(file) => self.sysdump(file.clone()).await,
             Command::Version { .. } | Command::Completion(_) => self.version().await,
         }
@@ -322,6 +323,29 @@ impl<C: Cluster> Asking<'_, C> {
             .iter()
             .for_each(|problem| self.show.note(problem));
         Ok(code(outcome.is_good()))
+    }
+
+    async fn capture(&self, wanted: &Capture) -> anyhow::Result<ExitCode> {
+        let fleet = self.fleet().await?;
+        let control = self.options.control;
+        let (namespace, all) = (self.namespace(), fleet.dataplanes);
+        let (errands, notes) =
+            capture::errands(self.cluster, wanted, namespace, all, control).await?;
+        notes.iter().for_each(|text| self.show.note(text));
+        let mut out = capture::output(wanted)?;
+        let outcomes = capture::run(self.cluster, wanted, &errands, control, &mut *out).await?;
+        let mut good = true;
+        for (name, said) in outcomes {
+            let text = match said {
+                Ok(words) => format!("{name}: {words}"),
+                Err(why) => {
+                    good = false;
+                    format!("dataplane {name} made no whole capture: {why}")
+                }
+            };
+            self.show.note(&text);
+        }
+        Ok(code(good))
     }
 
     async fn sysdump(&self, file: Option<PathBuf>) -> anyhow::Result<ExitCode> {

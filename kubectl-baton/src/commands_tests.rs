@@ -168,7 +168,10 @@ async fn a_dataplane_that_is_silent_is_named_and_all_silent_is_an_error() {
     let mut fake = Fake::new();
     fake.answers = Box::new(|pod, words| match which(pod) {
         "a" => answer("a", words),
-        _ => bad(2, "lb-dataplane: no dataplane answers at 127.0.0.1:9909"),
+        _ => bad(
+            2,
+            "lb-dataplane: no dataplane answers at unix:/run/baton/control.sock",
+        ),
     });
     let seen = typed_in(&fake, "flows -A").await;
     assert!(
@@ -179,7 +182,12 @@ async fn a_dataplane_that_is_silent_is_named_and_all_silent_is_an_error() {
         "{}",
         seen.err
     );
-    fake.answers = Box::new(|_, _| bad(2, "lb-dataplane: no dataplane answers at 127.0.0.1:9909"));
+    fake.answers = Box::new(|_, _| {
+        bad(
+            2,
+            "lb-dataplane: no dataplane answers at unix:/run/baton/control.sock",
+        )
+    });
     let error = typed_in(&fake, "flows")
         .await
         .code
@@ -443,7 +451,7 @@ async fn a_drain_that_cannot_be_says_why() {
     fake.answers = Box::new(|pod, words| match (which(pod), words[0]) {
         ("b", "drain") => bad(
             1,
-            "lb-dataplane: the dataplane at 127.0.0.1:9909 refuses /v1/drain: no policy is named `x`",
+            "lb-dataplane: the dataplane at unix:/run/baton/control.sock refuses /v1/drain: no policy is named `x`",
         ),
         (which, _) => answer(which, words),
     });

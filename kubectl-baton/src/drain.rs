@@ -10,11 +10,10 @@ use crate::{
     failure::Failure,
     table::{count, line, span, wrapped},
 };
-use baton_api::PolicyState;
+use baton_api::{ControlAddress, PolicyState};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::SocketAddr,
     time::Duration,
 };
 use tokio::time::Instant;
@@ -180,7 +179,7 @@ impl Outcome {
 async fn order(
     cluster: &impl Cluster,
     asked: &[Asked<Vec<PolicyState>>],
-    control: SocketAddr,
+    control: ControlAddress,
     pod: &PodName,
     wanted: &Drain,
     outcome: &mut Outcome,
@@ -260,7 +259,7 @@ pub async fn run(
     cluster: &impl Cluster,
     wanted: &Drain,
     pod: &PodName,
-    control: SocketAddr,
+    control: ControlAddress,
     watcher: &mut impl Watcher,
 ) -> Result<Outcome, Failure> {
     let fleet = ask::fleet(cluster).await?;
@@ -314,7 +313,7 @@ async fn wait(
     cluster: &impl Cluster,
     wanted: &Drain,
     pod: &PodName,
-    control: SocketAddr,
+    control: ControlAddress,
     mut known: BTreeSet<String>,
     outcome: &mut Outcome,
     watcher: &mut impl Watcher,

@@ -6,7 +6,9 @@ use crate::{
     failure::{Deed, Failure},
 };
 use serde_json::Value;
-use std::{cell::RefCell, collections::BTreeMap, fs, path::PathBuf, rc::Rc};
+use std::{
+    cell::RefCell, collections::BTreeMap, fs, io::Write, path::PathBuf, rc::Rc, time::Duration,
+};
 
 /// What a dataplane answers to the words behind the program's name.
 type Answers = Box<dyn Fn(&PodName, &[&str]) -> Result<Ran, Failure>>;
@@ -178,7 +180,7 @@ impl Cluster for Fake {
             "-o",
             "json",
             "--control",
-            "127.0.0.1:9909",
+            "unix:/run/baton/control.sock",
         ] = words.as_slice()
         else {
             panic!("{command:?}");
@@ -187,6 +189,32 @@ impl Cluster for Fake {
             .borrow_mut()
             .push(format!("{} {}", pod.name, asked.join(" ")));
         (self.answers)(pod, asked)
+    }
+
+    async fn exec_into(
+        &self,
+        pod: &PodName,
+        container: &str,
+        command: &[String],
+        _: Duration,
+        out: &mut dyn Write,
+    ) -> Result<Ran, Failure> {
+        assert_eq!(container, "lb-dataplane");
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let [
+            "lb-dataplane",
+            asked @ ..,
+            "--control",
+            "unix:/run/baton/control.sock",
+        ] = words.as_slice()
+        else {
+            panic!("{command:?}");
+        };
+        let words = format!("{} {}", pod.name, asked.join(" "));
+        self.ran.borrow_mut().push(words);
+        let ran = (self.answers)(pod, asked)?;
+        out.write_all(&ran.stdout).expect("written");
+        Ok(ran)
     }
 
     async fn log(&self, _: &PodName, _: &str, _: bool) -> Result<String, Failure> {

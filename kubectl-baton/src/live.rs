@@ -13,7 +13,7 @@ use kube::{
     api::{ApiResource, AttachParams, AttachedProcess, DynamicObject, ListParams, LogParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use std::{future::Future, time::Duration};
+use std::{future::Future, io::Write, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     time::timeout,
@@ -100,6 +100,42 @@ impl Live {
         }
     }
 
+    /// Runs a command that takes up to `limit` by itself.
+    async fn exec_bounded(
+        &self,
+        pod: &PodName,
+        container: &str,
+        command: &[String],
+        limit: Duration,
+        most: u64,
+        out: &mut dyn Write,
+    ) -> Result<Ran, Failure> {
+        let deed = Deed::new("create", "pods/exec", Some(&pod.namespace));
+        let params = AttachParams {
+            max_stdout_buf_size: Some(PIPE_BYTES),
+            ..AttachParams::default()
+                .container(container)
+                .stdin(false)
+                .stdout(true)
+                .stderr(true)
+        };
+        let api = self.pods(pod);
+        let asking = async {
+            let process = self
+                .ask(&deed, EXEC_LIMIT, api.exec(&pod.name, command, &params))
+                .await?;
+            finish(process, pod, most, out).await
+        };
+        timeout(EXEC_LIMIT + limit, asking)
+            .await
+            .unwrap_or_else(|_| {
+                Err(Failure::Slow {
+                    what: format!("a command in Pod {pod}"),
+                    seconds: (EXEC_LIMIT + limit).as_secs(),
+                })
+            })
+    }
+
     fn pods(&self, pod: &PodName) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &pod.namespace)
     }
@@ -168,28 +204,25 @@ impl Cluster for Live {
         container: &str,
         command: &[String],
     ) -> Result<Ran, Failure> {
-        let deed = Deed::new("create", "pods/exec", Some(&pod.namespace));
-        let params = AttachParams {
-            max_stdout_buf_size: Some(PIPE_BYTES),
-            ..AttachParams::default()
-                .container(container)
-                .stdin(false)
-                .stdout(true)
-                .stderr(true)
-        };
-        let api = self.pods(pod);
-        let asking = async {
-            let process = self
-                .ask(&deed, EXEC_LIMIT, api.exec(&pod.name, command, &params))
-                .await?;
-            finish(process, pod).await
-        };
-        timeout(EXEC_LIMIT, asking).await.unwrap_or_else(|_| {
-            Err(Failure::Slow {
-                what: format!("a command in Pod {pod}"),
-                seconds: EXEC_LIMIT.as_secs(),
-            })
-        })
+        let mut stdout = Vec::new();
+        let limit = Duration::ZERO;
+        let most = STDOUT_MAX_BYTES;
+        let ran = self.exec_bounded(pod, container, command, limit, most, &mut stdout);
+        let ran = ran.await?;
+        Ok(Ran { stdout, ..ran })
+    }
+
+    async fn exec_into(
+        &self,
+        pod: &PodName,
+        container: &str,
+        command: &[String],
+        limit: Duration,
+        out: &mut dyn Write,
+    ) -> Result<Ran, Failure> {
+        // The command bounds what it says by itself.
+        self.exec_bounded(pod, container, command, limit, u64::MAX, out)
+            .await
     }
 
     async fn log(&self, pod: &PodName, container: &str, previous: bool) -> Result<String, Failure> {
@@ -215,16 +248,20 @@ impl Cluster for Live {
 }
 
 /// Reads both streams to their ends, then how it ended.
-async fn finish(mut process: AttachedProcess, pod: &PodName) -> Result<Ran, Failure> {
+async fn finish(
+    mut process: AttachedProcess,
+    pod: &PodName,
+    most: u64,
+    out: &mut dyn Write,
+) -> Result<Ran, Failure> {
     let broke = |why: String| Failure::Other {
         what: format!("a command in Pod {pod} broke off"),
         why,
     };
     let status = process.take_status();
     let (stdout, stderr) = (process.stdout(), process.stderr());
-    let (stdout, stderr) =
-        tokio::join!(all(stdout, STDOUT_MAX_BYTES), all(stderr, STDERR_MAX_BYTES));
-    let stdout = stdout.map_err(&broke)?;
+    let (stdout, stderr) = tokio::join!(pass(stdout, most, out), all(stderr, STDERR_MAX_BYTES));
+    stdout.map_err(&broke)?;
     let stderr = String::from_utf8_lossy(&stderr.map_err(&broke)?)
         .trim()
         .to_owned();
@@ -240,10 +277,34 @@ async fn finish(mut process: AttachedProcess, pod: &PodName) -> Result<Ran, Fail
         why,
     })?;
     Ok(Ran {
-        stdout,
+        stdout: Vec::new(),
         stderr,
         code,
     })
+}
+
+/// Writes a stream as it comes.
+async fn pass(
+    stream: Option<impl AsyncRead + Unpin>,
+    most: u64,
+    out: &mut dyn Write,
+) -> Result<(), String> {
+    let Some(mut stream) = stream else {
+        return Ok(());
+    };
+    let (mut buffer, mut seen) = (vec![0; PIPE_BYTES], 0);
+    loop {
+        let read = stream.read(&mut buffer).await.map_err(|e| e.to_string())?;
+        seen += read as u64;
+        if seen > most {
+            return Err(format!("it says more than {most} bytes"));
+        }
+        if read == 0 {
+            return Ok(());
+        }
+        let written = out.write_all(&buffer[..read]).and_then(|()| out.flush());
+        written.map_err(|error| format!("what it says cannot be written: {error}"))?;
+    }
 }
 
 async fn all(stream: Option<impl AsyncRead + Unpin>, most: u64) -> Result<Vec<u8>, String> {
@@ -299,6 +360,21 @@ mod tests {
                 .expect_err("did not run")
                 .contains("executable file not found")
         );
+    }
+
+    #[tokio::test]
+    async fn what_a_command_says_is_passed_on_and_bounded() {
+        let mut out = Vec::new();
+        assert_eq!(pass(Some(&b"12345"[..]), 5, &mut out).await, Ok(()));
+        assert_eq!(pass(None::<&[u8]>, 5, &mut out).await, Ok(()));
+        assert_eq!(out, b"12345");
+        let endless = pass(Some(tokio::io::repeat(1)), 1_000_000, &mut out).await;
+        assert!(endless.expect_err("too much").contains("1000000 bytes"));
+        assert!(out.len() <= 1_000_005, "{}", out.len());
+        // A reader that has gone.
+        let mut full: &mut [u8] = &mut [0; 3];
+        let cut = pass(Some(&b"12345"[..]), 5, &mut full).await;
+        assert!(cut.expect_err("no room").contains("cannot be written"));
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@
 mod args;
 mod ask;
 mod backends;
+mod capture;
 mod cluster;
 mod commands;
 mod drain;

@@ -1,8 +1,9 @@
 //! The command line: raw arguments become a [`Command`] once; the rest of the program sees only that.
 
-use baton_api::Micros;
+use crate::capture::{SNAPLEN_MAX, SNAPLEN_MIN, TIME_MAX};
+use baton_api::{Clients, ControlAddress, Micros};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 /// Where a running dataplane listens unless its configuration says otherwise.
 pub const CONTROL_DEFAULT: &str = "127.0.0.1:9900";
@@ -23,6 +24,8 @@ pub enum Command {
     Ask(Question),
     /// Have a running dataplane drain a backend.
     Drain(Question<DrainOrder>),
+    /// Have a running dataplane copy frames.
+    Capture(Question<CaptureOrder>),
     /// Print the version.
     Version,
 }
@@ -33,7 +36,7 @@ pub struct Question<T = Topic> {
     /// What is asked.
     pub topic: T,
     /// Its control address.
-    pub control: SocketAddr,
+    pub control: ControlAddress,
     /// The network namespace (a name of `ip netns`) to ask from.
     pub netns: Option<String>,
     /// Table for people or JSON for programs.
@@ -72,6 +75,44 @@ pub struct DrainOrder {
     pub undo: bool,
     /// Stay until it is empty, but no longer than this.
     pub wait: Option<Duration>,
+}
+
+/// Which frames are to be copied, how much of them, and where to.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct CaptureOrder {
+    /// Only connections of these clients: ADDRESS, ADDRESS:PORT or NETWORK/BITS
+    #[arg(long, value_name = "CLIENTS")]
+    pub client: Option<Clients>,
+    /// Only connections of this policy; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub policy: Vec<String>,
+    /// Only connections of this backend, and what the dataplane says to it beside connections; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub backend: Vec<String>,
+    /// How long, as 500ms, 10s or 2m
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = capture_time)]
+    pub time: Micros,
+    /// Whole frames, with what clients and servers say. It may hold passwords and data of persons
+    #[arg(long)]
+    pub payload: bool,
+    /// At most so many bytes of each frame; without --payload it ends with its TCP header in any case
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(SNAPLEN_MIN as i64..=SNAPLEN_MAX as i64))]
+    pub snaplen: Option<u16>,
+    /// The file; without it, the standard output
+    #[arg(long, short, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+}
+
+/// At least a packet's time, at most what one request of the control API may last.
+fn capture_time(text: &str) -> Result<Micros, String> {
+    let time: Micros = text.parse().map_err(|error| format!("{error}"))?;
+    if time.0 == 0 || Duration::from_micros(time.0) > TIME_MAX {
+        return Err(format!(
+            "out of range: expected at most {}s",
+            TIME_MAX.as_secs()
+        ));
+    }
+    Ok(time)
 }
 
 /// The form of an answer.
@@ -170,9 +211,33 @@ enum RawCommand {
         #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience, requires = "wait")]
         timeout: Micros,
     },
+    /// Copy packets of chosen connections, on the client's and on the backend's side, into a pcapng file
+    ///
+    /// What AF_XDP takes is invisible to tcpdump; this shows it to Wireshark, tshark and tcpdump -r: both sides of each
+    /// connection, with the direction of each packet, adoptions (TCP option 253) in words, and whose each backend-side
+    /// connection is. Headers only, unless --payload is given. One capture at a time, 240 s and 256 MiB at most; what is
+    /// lost under load is counted at the end of the file.
+    #[command(after_help = CAPTURE_HELP)]
+    Capture {
+        #[command(flatten)]
+        at: At,
+        #[command(flatten)]
+        order: CaptureOrder,
+    },
     /// Print the version
     Version,
 }
+
+/// What an admin needs next to the options of `capture`.
+const CAPTURE_HELP: &str = "\
+Examples:
+  lb-dataplane capture --client 10.0.0.7 -w client.pcapng
+  lb-dataplane capture --backend pod-a --for 1m > pod-a.pcapng
+  lb-dataplane capture --client 10.0.0.0/24 --payload | tshark -r -
+
+Exit codes: 0 the file is whole
+            1 refused: no such policy or backend, or another capture is under way
+            2 could not be asked (wrong usage, the dataplane does not answer)";
 
 /// What an admin needs next to the options of `drain`.
 const DRAIN_HELP: &str = "\
@@ -203,13 +268,19 @@ struct File {
 }
 
 #[derive(Debug, Args)]
-struct Ask {
-    /// The dataplane's control address (`control:` of its configuration)
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = CONTROL_DEFAULT)]
-    control: SocketAddr,
+struct At {
+    /// Where the dataplane takes commands (`control:` of its configuration): ADDRESS:PORT or unix:/PATH
+    #[arg(long, value_name = "PLACE", default_value = CONTROL_DEFAULT)]
+    control: ControlAddress,
     /// Ask from inside this network namespace, as `ip netns` names it (needs CAP_SYS_ADMIN)
     #[arg(long, value_name = "NAME")]
     netns: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Ask {
+    #[command(flatten)]
+    at: At,
     /// The form of the answer
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
@@ -219,8 +290,8 @@ impl Ask {
     fn about<T>(self, topic: T) -> Question<T> {
         Question {
             topic,
-            control: self.control,
-            netns: self.netns,
+            control: self.at.control,
+            netns: self.at.netns,
             output: self.output,
         }
     }
@@ -270,6 +341,10 @@ impl From<RawCommand> for Command {
                 undo,
                 wait: wait.then(|| Duration::from_micros(timeout.0)),
             })),
+            RawCommand::Capture { at, order } => {
+                let output = Output::default();
+                Self::Capture(Ask { at, output }.about(order))
+            }
             RawCommand::Version => Self::Version,
         }
     }
@@ -346,6 +421,7 @@ mod tests {
             "lb-dataplane",
             "lb-dataplane run",
             "lb-dataplane status --control nowhere",
+            "lb-dataplane status --control unix:relative.sock",
             "lb-dataplane flows --limit 100001",
             "lb-dataplane flows --limit 0",
             "lb-dataplane status --output xml",
@@ -356,6 +432,12 @@ mod tests {
             "lb-dataplane drain a --wait --timeout 5",
             "lb-dataplane drain a --wait --timeout 99ms",
             "lb-dataplane drain a --wait --timeout 25h",
+            "lb-dataplane capture --client pod",
+            "lb-dataplane capture --for 241s",
+            "lb-dataplane capture --for 0s",
+            "lb-dataplane capture --snaplen 33",
+            "lb-dataplane capture --snaplen 2049",
+            "lb-dataplane capture -o json",
         ] {
             let error = parse(line).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}");

@@ -14,6 +14,13 @@ pub fn now() -> Instant {
     Instant(time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_nsec.unsigned_abs() / 1_000)
 }
 
+/// Nanoseconds since 1970, for people who compare with other clocks.
+#[must_use]
+pub fn wall_ns() -> u64 {
+    let time = clock_gettime(ClockId::Realtime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
 /// How long until `later`; zero if it has passed.
 #[must_use]
 pub fn until(now: Instant, later: Instant) -> Duration {

@@ -4,6 +4,7 @@
 //! batches of frames. Neither side ever blocks the other: the queue is bounded, a full one makes the control
 //! side wait, and every answer has a deadline.
 
+use crate::capture::Tap;
 use baton_api::{Endpoint, FlowView, Snapshot, State};
 use baton_engine::Route;
 use baton_packet::{AdoptionKey, Mac};
@@ -68,6 +69,8 @@ pub enum Command {
     },
     /// Tell the figures.
     Report(oneshot::Sender<Report>),
+    /// Copy frames for a capture; none: no longer. The answer is the tap before it, whose memory is freed by whoever asks.
+    Capture(Option<Box<Tap>>, oneshot::Sender<Option<Box<Tap>>>),
     /// Tell some flows, from this cursor on, at most so many.
     Flows(u32, usize, oneshot::Sender<Flows>),
     /// End the loop.
@@ -212,6 +215,14 @@ impl WorkerHandle {
             answer,
         })
         .await
+    }
+
+    /// Has the worker copy frames, or no longer.
+    ///
+    /// # Errors
+    /// The worker is gone or stuck.
+    pub async fn capture(&self, tap: Option<Box<Tap>>) -> Result<Option<Box<Tap>>, WorkerError> {
+        self.ask(|answer| Command::Capture(tap, answer)).await
     }
 
     async fn ask<T>(

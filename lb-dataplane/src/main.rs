@@ -1,6 +1,7 @@
 //! The userspace packet path of Baton: `run` serves traffic, the other commands check and ask.
 
 mod args;
+mod capture;
 #[cfg(test)]
 #[path = "../tls/tests/support/mod.rs"]
 mod certificates;
@@ -49,6 +50,9 @@ fn main() -> ExitCode {
         }
         Command::Drain(question) => {
             status::drain(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
+        }
+        Command::Capture(question) => {
+            status::capture(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
         }
         Command::Version => {
             println!("lb-dataplane {}", env!("CARGO_PKG_VERSION"));

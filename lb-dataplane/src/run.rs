@@ -9,14 +9,16 @@ use crate::{
     control::{
         Control, Facts,
         metrics::Metrics,
-        serve::{self, Door, Gates},
+        serve::{self, Door, Gates, Listen},
         snapshot::{Refusal, Snapshots},
+        socket,
     },
     ending::Ending,
     health, logging, neighbour, preflight,
     worker::{Worker, WorkerFailure},
 };
 use anyhow::{Context as _, bail};
+use baton_api::ControlAddress;
 use baton_config::logging::Level;
 use baton_engine::{Engine, Settings};
 use baton_packet::Mac;
@@ -76,7 +78,10 @@ async fn serve(
     config
         .check_snapshot(&config.snapshot(1), &addresses)
         .map_err(|error| ConfigError::at(file, error.path, error.problem))?;
-    let listener = serve::bind("control", config.control).await?;
+    let (listener, socket) = match config.control {
+        ControlAddress::Tcp(address) => (Some(serve::bind("control", address).await?), None),
+        ControlAddress::Unix(path) => (None, Some(socket::bind(path).await?)),
+    };
     let tls = match (&config.control_tls, loaded.tls.clone()) {
         (Some(tls), Some(material)) => {
             let server = Server::new(Name::Dataplane, Name::Operator, material)
@@ -137,18 +142,24 @@ async fn serve(
             .await
             .map_err(|refusal| explain(file, refusal))?;
     }
-    let offer = |listener, door| tokio::spawn(serve::serve(listener, Arc::clone(&control), door));
-    offer(listener, Door::Plain);
+    if let Some(listener) = listener {
+        offer(listener, &control, Door::Plain);
+    }
+    // The file goes when this function ends.
+    let _socket = socket.map(|socket| {
+        offer(socket.listener, &control, Door::Plain);
+        socket.file
+    });
     if let Some((listener, server)) = tls {
-        offer(listener, Door::Tls(server));
+        offer(listener, &control, Door::Tls(server));
     }
     if let Some(listener) = probes {
-        offer(listener, Door::Probes);
+        offer(listener, &control, Door::Probes);
     }
-    if !config.control.ip().is_loopback() {
+    if matches!(config.control, ControlAddress::Tcp(at) if !at.ip().is_loopback()) {
         warn!(
             control = %config.control,
-            "whoever reaches this address may change what is served: set `control` to a loopback address and use `controlTls` and `probes`"
+            "whoever reaches this address may change what is served: set `control` to a unix socket or a loopback address and use `controlTls` and `probes`"
         );
     }
     info!(
@@ -207,6 +218,10 @@ async fn serve(
         warn!("the packet worker did not end in time");
     }
     Ok(())
+}
+
+fn offer(listener: impl Listen, control: &Arc<Control>, door: Door) {
+    tokio::spawn(serve::serve(listener, Arc::clone(control), door));
 }
 
 /// The end of an end that is under way; never, if none is.

@@ -4,12 +4,13 @@
 //! batch. Commands are served between batches.
 
 use crate::{
+    capture::{Counts, Tap, through},
     clock,
     commands::{Command, CounterValue, Inbox, Report},
 };
 use baton_engine::{Engine, Instant, Output, Verdict};
 use baton_xsk::{Disposition, Port, Stats, Steering, Tx};
-use std::{io, net::IpAddr, ops::RangeInclusive, time::Duration};
+use std::{io, net::IpAddr, ops::RangeInclusive, sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc;
 use tracing::{debug, error, info};
 
@@ -39,6 +40,8 @@ pub struct Worker {
     ports: RangeInclusive<u16>,
     frontends: Vec<(IpAddr, u16)>,
     next_steering: Instant,
+    /// Copies frames while somebody captures.
+    tap: Option<Box<Tap>>,
     own: OwnCounters,
 }
 
@@ -49,6 +52,9 @@ struct OwnCounters {
     commands: u64,
     asks_lost: u64,
     steering_failures: u64,
+    captures: u64,
+    /// Of captures that have ended: frames that were meant, lost by a full ring, by the rate, and not looked at.
+    captured: [u64; 4],
 }
 
 /// What became of the commands of one turn.
@@ -100,6 +106,7 @@ impl Worker {
             ports,
             frontends: Vec::new(),
             next_steering: Instant(0),
+            tap: None,
             own: OwnCounters::default(),
         }
     }
@@ -136,9 +143,10 @@ impl Worker {
     }
 
     fn batch(&mut self, now: Instant) -> usize {
-        let engine = &mut self.engine;
+        let (engine, tap) = (&mut self.engine, &mut self.tap);
         self.port.process(&mut |buffer, len, tx| {
-            match engine.frame(now, buffer, len, &mut Out(tx)) {
+            let tap = tap.as_deref_mut();
+            match through::frame(engine, tap, now, buffer, len, &mut Out(tx)) {
                 Verdict::Transmit(len) => Disposition::Transmit(len),
                 // The engine has counted the reason.
                 Verdict::Drop(_) | Verdict::Absorbed => Disposition::Release,
@@ -148,8 +156,24 @@ impl Worker {
 
     fn timers(&mut self, now: Instant) {
         if self.engine.next_deadline().is_some_and(|due| due <= now) {
-            self.engine.poll(now, &mut Out(&mut self.port.tx()));
+            let tap = self.tap.as_deref_mut();
+            through::poll(&mut self.engine, tap, now, &mut Out(&mut self.port.tx()));
         }
+        // Who asked for it takes it back in time, unless it is gone without a word.
+        if self.tap.as_ref().is_some_and(|tap| tap.is_over(now)) {
+            drop(self.capture(None));
+        }
+    }
+
+    fn capture(&mut self, tap: Option<Box<Tap>>) -> Option<Box<Tap>> {
+        self.own.captures += u64::from(tap.is_some());
+        let before = std::mem::replace(&mut self.tap, tap);
+        if let Some(before) = &before {
+            for (sum, count) in self.own.captured.iter_mut().zip(captured(before.counts())) {
+                *sum += count;
+            }
+        }
+        before
     }
 
     fn resolve(&mut self) {
@@ -224,6 +248,9 @@ impl Worker {
             Command::Report(answer) => {
                 let _ = answer.send(self.report(now));
             }
+            Command::Capture(tap, answer) => {
+                let _ = answer.send(self.capture(tap));
+            }
             Command::Flows(cursor, max, answer) => {
                 let _ = answer.send(self.engine.flows(now, cursor, max));
             }
@@ -261,7 +288,8 @@ impl Worker {
     }
 
     fn report(&self, now: Instant) -> Report {
-        let counters = counters(&self.engine, &self.port.stats(), &self.own);
+        let tap = self.tap.as_deref().map(Tap::counts);
+        let counters = counters(&self.engine, &self.port.stats(), &self.own, tap);
         let mut state = self.engine.state(now);
         state.worker.mode = self.port.mode().label().to_owned();
         state.worker.addresses.clone_from(&self.addresses);
@@ -282,7 +310,12 @@ impl Worker {
 }
 
 /// All counters under their metric names; `control::meanings` says what they mean.
-fn counters(engine: &Engine, stats: &Stats, own: &OwnCounters) -> Vec<CounterValue> {
+fn counters(
+    engine: &Engine,
+    stats: &Stats,
+    own: &OwnCounters,
+    tap: Option<&Counts>,
+) -> Vec<CounterValue> {
     let mut counters: Vec<CounterValue> = engine.counters().collect();
     port_counters(stats, &mut counters);
     counters.extend([
@@ -290,14 +323,36 @@ fn counters(engine: &Engine, stats: &Stats, own: &OwnCounters) -> Vec<CounterVal
         ("worker_commands_total", None, own.commands),
         ("neighbour_asks_lost_total", None, own.asks_lost),
         ("steering_failures_total", None, own.steering_failures),
+        ("captures_total", None, own.captures),
     ]);
+    let now = tap.map(captured).unwrap_or_default();
+    let names = [
+        ("capture_frames_total", None),
+        ("capture_drops_total", Some(("reason", "ring_full"))),
+        ("capture_drops_total", Some(("reason", "rate"))),
+        ("capture_drops_total", Some(("reason", "unseen"))),
+    ];
+    for (((name, label), before), now) in names.into_iter().zip(own.captured).zip(now) {
+        counters.push((name, label, before + now));
+    }
     counters
+}
+
+/// In the order of [`OwnCounters::captured`].
+fn captured(counts: &Counts) -> [u64; 4] {
+    let all = [
+        &counts.matched,
+        &counts.ring_full,
+        &counts.rate,
+        &counts.unseen,
+    ];
+    all.map(|count| count.load(Ordering::Relaxed))
 }
 
 /// What a worker that has just started counts: every name and label there is.
 #[cfg(test)]
 pub fn counters_at_start(engine: &Engine) -> Vec<CounterValue> {
-    counters(engine, &Stats::default(), &OwnCounters::default())
+    counters(engine, &Stats::default(), &OwnCounters::default(), None)
 }
 
 /// The port's.

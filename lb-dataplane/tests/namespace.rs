@@ -206,3 +206,52 @@ fn a_missing_capability_and_ports_of_the_kernel_are_named() {
         "{text}"
     );
 }
+
+#[test]
+fn over_a_unix_socket_commands_work_and_no_port_takes_them() {
+    let lab = Lab::new();
+    echo(&lab, 8080);
+    let socket = lab.folder.join("run/control.sock");
+    let place = format!("unix:{}", socket.display());
+    lab.configure_with(
+        &format!("control: {place}\nprobes: 127.0.0.1:9900\n"),
+        POLICY,
+    );
+    let dataplane = lab.start();
+    lab.wait("ready", "/readyz", |status, _| status == 200);
+    let status = || lab.tool(&format!("status --control {place}"));
+    let (code, text) = status();
+    assert_eq!(code, Some(0), "{text}");
+    for order in ["drain b", "drain b --undo"] {
+        let (code, text) = lab.tool(&format!("{order} --control {place}"));
+        assert_eq!(code, Some(0), "{text}");
+    }
+    for path in ["/v1/state", "/v1/flows", "/v1/snapshot", "/v1/drain"] {
+        let (status, text) = lab.get(path);
+        assert_eq!(status, 404, "{path}: {text}");
+    }
+    let (code, _, text) = lab.tool_all("status");
+    assert_eq!(code, Some(2), "the port has probes only: {text}");
+
+    // A second one is refused, and the first one goes on.
+    assert_eq!(lab.start().ended(), Some(1));
+    let log = fs::read_to_string(lab.folder.join("log")).expect("a log");
+    assert!(log.contains("another dataplane answers there"), "{log}");
+    assert_eq!(status().0, Some(0));
+
+    // Killed, it leaves the socket behind, which is in nobody's way.
+    dataplane.signal("KILL");
+    assert_eq!(dataplane.ended(), None);
+    assert!(socket.exists());
+    let (code, _, text) = lab.tool_all(&format!("status --control {place}"));
+    assert_eq!(code, Some(2));
+    assert!(
+        text.contains(&format!("no dataplane answers at {place}")),
+        "{text}"
+    );
+    let again = lab.start();
+    lab.wait("ready again", "/readyz", |status, _| status == 200);
+    assert_eq!(status().0, Some(0));
+    assert_eq!(again.end(), Some(0));
+    assert!(!socket.exists(), "an end in order removes it");
+}

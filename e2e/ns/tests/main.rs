@@ -2,6 +2,7 @@
 //! the same profile, and run one at a time (`--test-threads=1`): each fills the machine.
 
 mod bad_input;
+mod capture;
 mod cli;
 mod closes;
 mod drain;

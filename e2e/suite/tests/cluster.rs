@@ -74,7 +74,7 @@ fn losses(site: &Site) -> Result<Losses> {
             "lb-dataplane",
             "status",
             "--control",
-            "127.0.0.1:9909",
+            "unix:/run/baton/control.sock",
             "-o",
             "json",
         ];

@@ -17,9 +17,10 @@ use crate::{
     facts::{Node, Places, Pod, places, typed},
     failure::Failure,
 };
+use baton_api::ControlAddress;
 use baton_crds::LoadBalancerPolicy;
 use k8s_openapi::api::{core::v1::Node as CoreNode, discovery::v1::EndpointSlice};
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::collections::BTreeSet;
 
 /// All that `status` looks at.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,7 +52,7 @@ pub struct Scene {
 pub async fn look(
     cluster: &impl Cluster,
     namespace: Option<&str>,
-    control: SocketAddr,
+    control: ControlAddress,
 ) -> Result<Scene, Failure> {
     let mut scene = Scene {
         namespace: namespace.map(str::to_owned),

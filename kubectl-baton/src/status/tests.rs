@@ -9,7 +9,7 @@ use crate::{
 use baton_crds::{Condition, ConditionStatus};
 use serde_json::json;
 
-const CONTROL: &str = "127.0.0.1:9909";
+const CONTROL: &str = "unix:/run/baton/control.sock";
 
 async fn seen(fake: &Fake, namespace: Option<&str>) -> Report {
     judge(
@@ -58,7 +58,7 @@ async fn a_bad_night() {
         if which(pod) == "b" {
             return bad(
                 2,
-                "lb-dataplane: no dataplane answers at 127.0.0.1:9909: is it running?",
+                "lb-dataplane: no dataplane answers at unix:/run/baton/control.sock: is it running?",
             );
         }
         let mut ran = answer("a", words)?;

@@ -18,13 +18,11 @@ use crate::{
     status::{self, Scene},
     table::Style,
 };
+use baton_api::ControlAddress;
 use k8s_openapi::api::core::v1::{Pod as CorePod, Service};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::SocketAddr,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Flows of one dataplane: about 6 MB.
 const FLOWS_MAX: u32 = 20_000;
@@ -69,7 +67,7 @@ impl Dump {
 /// The cluster cannot be asked at all.
 pub async fn collect(
     cluster: &impl Cluster,
-    control: SocketAddr,
+    control: ControlAddress,
 ) -> Result<(Vec<File>, Vec<String>), Failure> {
     let mut dump = Dump::default();
     let scene = status::look(cluster, None, control).await?;
@@ -328,7 +326,12 @@ async fn versions(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
 }
 
 /// What each dataplane says: its state, its backends, its flows, its counters.
-async fn dataplanes(cluster: &impl Cluster, scene: &Scene, control: SocketAddr, dump: &mut Dump) {
+async fn dataplanes(
+    cluster: &impl Cluster,
+    scene: &Scene,
+    control: ControlAddress,
+    dump: &mut Dump,
+) {
     for asked in &scene.answers {
         let folder = format!("dataplanes/{}", asked.name());
         match &asked.said {

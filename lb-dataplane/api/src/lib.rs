@@ -4,6 +4,8 @@
 //! this crate does no I/O and knows no clock. Durations on the wire are strings with a unit
 //! (`250us`, `20ms`, `5s`, `2m`, `1h`); unknown fields are refused so that a typo cannot pass as a default.
 
+mod clients;
+mod control;
 mod duration;
 mod failure;
 mod snapshot;
@@ -11,6 +13,8 @@ mod state;
 mod status;
 mod validate;
 
+pub use clients::{Clients, ClientsError};
+pub use control::{ControlAddress, ControlAddressError, SocketPath};
 pub use duration::{DurationError, Micros};
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline};
 pub use snapshot::{

@@ -43,6 +43,7 @@ mod rescue;
 mod routes;
 mod server;
 mod session;
+mod sight;
 pub mod states;
 mod sweep;
 mod timers;
@@ -58,6 +59,7 @@ pub use figures::{BackendFigures, LATENCY_BOUNDS, Latency, PolicyFigures, Reset}
 pub use mutants::Mutant;
 pub use pins::{Lost, PinReason};
 pub use routes::Route;
+pub use sight::Sight;
 
 /// Bytes that one flow costs in the flow table, timers and hash chains together, checked at compile time.
 pub const FLOW_BYTES_MAX: usize = 128;

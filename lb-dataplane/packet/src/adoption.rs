@@ -359,6 +359,21 @@ impl RawAdoption {
         self.input[49] >> 4
     }
 
+    /// What it says that it is, for people who look at packets. Anybody may have said it.
+    #[must_use]
+    pub fn claimed_kind(&self) -> Option<MessageKind> {
+        let (scales, flags) = (self.input[48], self.input[49]);
+        match be16::<TAG_INPUT_BYTES, 44>(&self.input) {
+            EXPERIMENT_ADOPT => Some(MessageKind::Adopt),
+            EXPERIMENT_PROBE => Some(MessageKind::Probe),
+            EXPERIMENT_ANSWER if scales == 0 && flags & ATTRIBUTE_FLAGS == 0 => {
+                let value = be16::<TAG_INPUT_BYTES, 46>(&self.input);
+                Reason::from_code(value).map(MessageKind::Answer)
+            }
+            _ => None,
+        }
+    }
+
     /// The content, if the tag is that of `key` and the content makes sense. The tags are compared as two numbers, so the time this
     /// takes does not tell how much of a guess was right.
     #[must_use]
@@ -366,17 +381,10 @@ impl RawAdoption {
         if key.tag(&self.input) != self.tag {
             return None;
         }
+        let kind = self.claimed_kind()?;
         let value = be16::<TAG_INPUT_BYTES, 46>(&self.input);
         let (scales, flags) = (self.input[48], self.input[49]);
         let answer = be16::<TAG_INPUT_BYTES, 44>(&self.input) == EXPERIMENT_ANSWER;
-        let kind = match be16::<TAG_INPUT_BYTES, 44>(&self.input) {
-            EXPERIMENT_ADOPT => MessageKind::Adopt,
-            EXPERIMENT_PROBE => MessageKind::Probe,
-            EXPERIMENT_ANSWER if scales == 0 && flags & ATTRIBUTE_FLAGS == 0 => {
-                MessageKind::Answer(Reason::from_code(value)?)
-            }
-            _ => return None,
-        };
         Some(Adoption {
             kind,
             mss: if answer { 0 } else { value },

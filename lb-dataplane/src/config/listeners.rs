@@ -1,7 +1,7 @@
 //! Where this process itself listens, and that these places collide with nothing.
 
 use super::Config;
-use baton_api::{Endpoint, SnapshotError};
+use baton_api::{ControlAddress, Endpoint, SnapshotError};
 use std::net::{IpAddr, SocketAddr};
 
 /// One place to listen at.
@@ -25,8 +25,12 @@ impl Config {
         let probes = self
             .probes
             .map(|at| one("probes", "health and metrics are asked for", at));
-        let control = one("control", "the control API listens", self.control);
-        [Some(control), tls, probes].into_iter().flatten()
+        let control = match self.control {
+            ControlAddress::Tcp(at) => Some(one("control", "the control API listens", at)),
+            // A path takes no port from anybody.
+            ControlAddress::Unix(_) => None,
+        };
+        [control, tls, probes].into_iter().flatten()
     }
 
     /// Checks the places against each other and the legs' ports.

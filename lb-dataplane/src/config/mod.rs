@@ -23,7 +23,7 @@ pub use keys::LoadedKey;
 pub use reload::{Change, Sources, Watcher, compare};
 
 use crate::args::CONTROL_DEFAULT;
-use baton_api::{Limits, Policy, Snapshot, SnapshotError};
+use baton_api::{ControlAddress, Limits, Policy, Snapshot, SnapshotError};
 use baton_config::{ControlTls, Document, KeysField, reader_words};
 use baton_packet::AdoptionKey;
 use baton_tls::{Material, Name};
@@ -52,9 +52,10 @@ pub struct Config {
     /// How frames come and go.
     #[serde(default)]
     pub mode: Mode,
-    /// Where the control API listens without TLS: for the commands, on the loopback address.
+    /// Where the control API listens without TLS, for the commands: on the loopback address, or a unix socket, which only
+    /// this user may open.
     #[serde(default = "control_default")]
-    pub control: SocketAddr,
+    pub control: ControlAddress,
     /// Where the operator reaches it, with mutual TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_tls: Option<ControlTls>,
@@ -101,7 +102,7 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Poli
     Vec::deserialize(deserializer).map(Some)
 }
 
-fn control_default() -> SocketAddr {
+fn control_default() -> ControlAddress {
     CONTROL_DEFAULT
         .parse()
         .expect("the constant is an address and port")

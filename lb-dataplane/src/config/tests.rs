@@ -167,7 +167,13 @@ fn every_refusal_names_line_field_and_what_was_expected() {
             "127.0.0.1:9900",
             "localhost",
             "dataplane.yaml:5: control: ",
-            "socket address",
+            "expected an address and port, as 127.0.0.1:9900, or unix:/PATH",
+        ),
+        (
+            "127.0.0.1:9900",
+            "unix:control.sock",
+            "dataplane.yaml:5: control: ",
+            "expected an absolute one, as unix:/run/baton/control.sock",
         ),
         (
             "127.0.0.1:9900",

@@ -106,6 +106,15 @@ const MEANINGS: &[(&str, &str)] = &[
         "steering_failures_total",
         "Changes of what is steered that the kernel refused; each is tried again.",
     ),
+    ("captures_total", "Captures of frames that began."),
+    (
+        "capture_frames_total",
+        "Frames that a capture's filter meant.",
+    ),
+    (
+        "capture_drops_total",
+        "Frames that are missing in captures, by reason; those that were not looked at (`unseen`) may have been meant or not.",
+    ),
 ];
 
 /// What a counter of this name means.

@@ -3,6 +3,9 @@
 //! Owns what it knows and may do; `serve` has the listeners and their limits. Never touches a packet: all it knows of the worker comes through
 //! [`WorkerHandle`], and a slow or stuck asker holds up nobody but itself.
 
+mod capture;
+#[cfg(test)]
+mod capture_tests;
 mod drain;
 #[cfg(test)]
 mod drain_tests;
@@ -20,6 +23,9 @@ pub mod serve;
 #[cfg(test)]
 mod serve_tests;
 pub mod snapshot;
+pub mod socket;
+#[cfg(test)]
+mod socket_tests;
 #[cfg(test)]
 mod tests;
 

@@ -1,7 +1,7 @@
 //! What each path of the control API answers.
 
 use super::{
-    Control,
+    Control, capture,
     drain::{self, refuse_browsers},
     reply::{ErrorReply, Reply, SnapshotReply, StateReply, TRUNCATED, json, text, with_type},
     snapshot::{Refusal, Taken},
@@ -30,7 +30,7 @@ pub enum Access {
 }
 
 /// What there is, with the methods that are possible.
-const PATHS: [(&str, &[Method]); 7] = [
+const PATHS: [(&str, &[Method]); 8] = [
     ("/healthz", &[Method::GET]),
     ("/readyz", &[Method::GET]),
     ("/metrics", &[Method::GET]),
@@ -38,11 +38,19 @@ const PATHS: [(&str, &[Method]); 7] = [
     ("/v1/flows", &[Method::GET]),
     ("/v1/snapshot", &[Method::GET, Method::PUT]),
     ("/v1/drain", &[Method::POST]),
+    (capture::PATH, &[Method::GET]),
 ];
 /// How many of these, from the first on, [`Access::Probes`] has.
 const PROBES: usize = 3;
 
 impl Access {
+    /// Whether a request is for this path, and may be.
+    pub fn is_for<B>(self, path: &str, request: &Request<B>) -> bool {
+        let asked = (request.uri().path(), request.method());
+        let mut paths = self.paths().iter();
+        asked.0 == path && paths.any(|(known, methods)| *known == path && methods.contains(asked.1))
+    }
+
     fn paths(self) -> &'static [(&'static str, &'static [Method])] {
         match self {
             Self::All => &PATHS,
@@ -97,6 +105,8 @@ where
         "/v1/state" => state(control).await,
         "/v1/flows" => flows(control, request.uri().query().unwrap_or_default()).await,
         "/v1/drain" => drain::post(control, request).await,
+        // Answered with a stream, where one is possible: see `serve`.
+        capture::PATH => unavailable(WorkerError::Gone),
         _ if *request.method() == Method::GET => get_snapshot(control),
         _ => put_snapshot(control, request).await,
     }
@@ -222,7 +232,7 @@ impl FlowsQuery {
 }
 
 /// Names hold letters, digits and `-._/`, of which clients may escape the slash.
-fn percent_decoded(text: &str) -> String {
+pub(super) fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {

@@ -3,15 +3,18 @@
 //! Owns who gets in and how much of this process anybody can hold: connections, their time, bodies. Knows no path.
 
 use super::{
-    Control,
+    Control, capture,
     reply::Reply,
     routes::{self, Access},
 };
 use baton_tls::{Reason, Refusal, Server};
-use hyper::{server::conn::http1, service::service_fn};
+use http_body_util::Either;
+use hyper::{StatusCode, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
     convert::Infallible,
+    fmt::Display,
+    io,
     net::SocketAddr,
     pin::pin,
     sync::{
@@ -22,7 +25,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
-    net::TcpListener,
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
     sync::{self, Semaphore},
     time::{self, Instant},
 };
@@ -44,6 +47,8 @@ const PROBES_AGE_LIMIT: Duration = Duration::from_secs(30);
 const BUFFER_MAX_BYTES: usize = 64 << 10;
 /// Snapshots that are received at one time: 16 MiB each, and one operator pushes one.
 const BODIES_MAX: usize = 2;
+/// Captures at one time: the packet thread has one tap.
+const CAPTURES_MAX: usize = 1;
 /// How old the metrics are at most that the probes' listener gives: a flood of scrapes must not hold up the worker.
 const METRICS_AGE_LIMIT: Duration = Duration::from_secs(1);
 /// After a failed accept (no more file descriptors) nothing better can be done than to wait.
@@ -55,6 +60,8 @@ const REFUSAL_PAUSE: Duration = Duration::from_secs(10);
 pub struct Gates {
     /// Places for snapshots that are received.
     pub bodies: Semaphore,
+    /// The one place for a capture.
+    pub capture: Arc<Semaphore>,
     metrics: sync::Mutex<Option<(Instant, Reply)>>,
 }
 
@@ -62,6 +69,7 @@ impl Default for Gates {
     fn default() -> Self {
         Self {
             bodies: Semaphore::new(BODIES_MAX),
+            capture: Arc::new(Semaphore::new(CAPTURES_MAX)),
             metrics: sync::Mutex::new(None),
         }
     }
@@ -113,12 +121,42 @@ pub async fn bind(field: &str, address: SocketAddr) -> anyhow::Result<TcpListene
     })
 }
 
+/// Where connections come in.
+pub trait Listen: Send + 'static {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    /// Its other end, for the log.
+    type Peer: Display + Copy + Send + Sync;
+
+    /// The next one.
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Peer)>> + Send;
+}
+
+impl Listen for TcpListener {
+    type Stream = TcpStream;
+    type Peer = SocketAddr;
+
+    async fn next(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.accept().await
+    }
+}
+
+impl Listen for UnixListener {
+    type Stream = UnixStream;
+    type Peer = &'static str;
+
+    async fn next(&self) -> io::Result<(UnixStream, &'static str)> {
+        let (stream, _) = self.accept().await?;
+        Ok((stream, "a process of this machine"))
+    }
+}
+
 /// Serves until the process ends.
-pub async fn serve(listener: TcpListener, control: Arc<Control>, door: Door) -> Infallible {
+pub async fn serve(listener: impl Listen, control: Arc<Control>, door: Door) -> Infallible {
     let free = Arc::new(Semaphore::new(door.connections_max()));
     let refusals = Arc::new(Refusals::default());
     loop {
-        let (mut stream, peer) = match listener.accept().await {
+        let (mut stream, peer) = match listener.next().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 warn!(%error, "cannot accept a control connection");
@@ -159,7 +197,7 @@ pub async fn serve(listener: TcpListener, control: Arc<Control>, door: Door) -> 
 /// Answers the requests of one connection.
 pub(super) async fn http<S>(
     stream: S,
-    peer: SocketAddr,
+    peer: impl Display,
     control: &Arc<Control>,
     access: Access,
     age_limit: Duration,
@@ -167,17 +205,18 @@ pub(super) async fn http<S>(
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let service = service_fn(|request| async move {
+        if access.is_for(capture::PATH, &request) {
+            let reply = capture::get(control, &request).await;
+            count(control, reply.status());
+            return Ok(reply);
+        }
         let answer = routes::route(control, access, request);
         let reply = match time::timeout(REQUEST_LIMIT, answer).await {
             Ok(reply) => reply,
             Err(_) => routes::too_slow(),
         };
-        control
-            .metrics
-            .requests
-            .with_label_values(&[class(reply.status().as_u16())])
-            .inc();
-        Ok::<_, Infallible>(reply)
+        count(control, reply.status());
+        Ok::<_, Infallible>(reply.map(Either::Left))
     });
     let mut served = pin!(
         http1::Builder::new()
@@ -207,7 +246,7 @@ struct Refusals {
 }
 
 impl Refusals {
-    fn note(&self, peer: SocketAddr, refusal: &Refusal) {
+    fn note(&self, peer: impl Display, refusal: &Refusal) {
         // Whoever looks for open ports makes these.
         let noise = matches!(
             refusal.reason,
@@ -232,6 +271,11 @@ impl Refusals {
         }
         quiet
     }
+}
+
+fn count(control: &Control, status: StatusCode) {
+    let class = class(status.as_u16());
+    control.metrics.requests.with_label_values(&[class]).inc();
 }
 
 fn class(status: u16) -> &'static str {

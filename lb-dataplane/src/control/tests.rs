@@ -7,6 +7,7 @@ use super::{
     *,
 };
 use crate::{
+    capture::Tap,
     commands::{self, Command},
     config::Config,
 };
@@ -47,6 +48,8 @@ fn flow(i: u32) -> FlowView {
 
 fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
     let mut generation = 0;
+    // Kept until the capture ends, as by the worker.
+    let mut tapped: Vec<Box<Tap>> = Vec::new();
     loop {
         if !stuck.load(Ordering::Relaxed) {
             inbox.beat(clock::now().0);
@@ -79,6 +82,11 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
                         (None, true) => Ok(2),
                         (None, false) => Err(format!("no backend is named `{backend}`")),
                     });
+                }
+                Some(Command::Capture(tap, answer)) => {
+                    let _ = answer.send(tapped.pop());
+                    tapped.extend(tap);
+                    tapped.iter_mut().for_each(|tap| capture_tests::feed(tap));
                 }
                 Some(Command::Stop) => return,
                 Some(_) => {}

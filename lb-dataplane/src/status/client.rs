@@ -1,10 +1,11 @@
 //! Asks a running dataplane over HTTP. Knows no table.
 
 use anyhow::{Context as _, bail};
+use baton_api::ControlAddress;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
-    Method, Request, StatusCode,
-    body::Bytes,
+    Method, Request, Response, StatusCode,
+    body::{Bytes, Incoming},
     client::conn::http1,
     header::{CONTENT_TYPE, HOST},
 };
@@ -13,8 +14,13 @@ use rustix::{
     fs::{Mode, OFlags, open},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
-use std::{net::SocketAddr, os::fd::AsFd, time::Duration};
-use tokio::{net::TcpStream, time::timeout};
+use std::{io::ErrorKind, os::fd::AsFd, time::Duration};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    task::JoinHandle,
+    time::timeout,
+};
 
 use crate::control::reply::{ErrorReply, TRUNCATED};
 
@@ -22,6 +28,9 @@ use crate::control::reply::{ErrorReply, TRUNCATED};
 const ANSWER_LIMIT: Duration = Duration::from_secs(12);
 /// 100,000 flows of about 300 bytes, the most that can be asked for.
 const ANSWER_LIMIT_BYTES: usize = 64 << 20;
+
+/// Some sentences of a refusal.
+const COMPLAINT_MAX_BYTES: usize = 64 << 10;
 
 /// Moves this process into a network namespace by its `ip netns` name. Only before any thread is started.
 ///
@@ -50,7 +59,7 @@ pub struct Answer {
 #[derive(Debug, thiserror::Error)]
 #[error("the dataplane at {control} refuses {path}: {words}")]
 pub struct Refusal {
-    control: SocketAddr,
+    control: ControlAddress,
     path: String,
     words: String,
     status: StatusCode,
@@ -63,13 +72,21 @@ impl Refusal {
     }
 }
 
+/// The header that HTTP wants; a path names no host.
+fn host(control: ControlAddress) -> String {
+    match control {
+        ControlAddress::Tcp(address) => address.to_string(),
+        ControlAddress::Unix(_) => "localhost".to_owned(),
+    }
+}
+
 /// Gets `path`.
 ///
 /// # Errors
 /// Nobody answers, or the answer is a [`Refusal`].
-pub async fn get(control: SocketAddr, path: &str) -> anyhow::Result<Answer> {
+pub async fn get(control: ControlAddress, path: &str) -> anyhow::Result<Answer> {
     let request = Request::get(path)
-        .header(HOST, control.to_string())
+        .header(HOST, host(control))
         .body(Full::default())?;
     send(control, path, request).await
 }
@@ -78,18 +95,18 @@ pub async fn get(control: SocketAddr, path: &str) -> anyhow::Result<Answer> {
 ///
 /// # Errors
 /// Nobody answers, or the answer is a [`Refusal`].
-pub async fn post(control: SocketAddr, path: &str, body: Vec<u8>) -> anyhow::Result<Answer> {
+pub async fn post(control: ControlAddress, path: &str, body: Vec<u8>) -> anyhow::Result<Answer> {
     let request = Request::builder()
         .method(Method::POST)
         .uri(path)
-        .header(HOST, control.to_string())
+        .header(HOST, host(control))
         .header(CONTENT_TYPE, "application/json")
         .body(Full::from(body))?;
     send(control, path, request).await
 }
 
 async fn send(
-    control: SocketAddr,
+    control: ControlAddress,
     path: &str,
     request: Request<Full<Bytes>>,
 ) -> anyhow::Result<Answer> {
@@ -98,22 +115,105 @@ async fn send(
         .with_context(|| format!("the dataplane at {control} does not answer"))?
 }
 
-async fn send_inner(
-    control: SocketAddr,
-    path: &str,
-    request: Request<Full<Bytes>>,
-) -> anyhow::Result<Answer> {
-    let stream = TcpStream::connect(control).await.with_context(|| {
-        format!(
+/// A connection of either kind.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+async fn connect(control: ControlAddress) -> anyhow::Result<Box<dyn Stream>> {
+    let connected: std::io::Result<Box<dyn Stream>> = match control {
+        ControlAddress::Tcp(address) => TcpStream::connect(address).await.map(|s| Box::new(s) as _),
+        ControlAddress::Unix(path) => UnixStream::connect(path.as_path())
+            .await
+            .map(|s| Box::new(s) as _),
+    };
+    connected.map_err(|error| {
+        if error.kind() == ErrorKind::PermissionDenied {
+            let who = "only the user that the dataplane runs as may open it: try as root";
+            return anyhow::Error::from(error).context(format!("{control}: {who}"));
+        }
+        anyhow::Error::from(error).context(format!(
             "no dataplane answers at {control}: is it running, and is this its `control:` address?"
-        )
-    })?;
+        ))
+    })
+}
+
+/// An answer's head, and the task that brings its body.
+type Open = (Response<Incoming>, JoinHandle<hyper::Result<()>>);
+
+async fn begin(control: ControlAddress, request: Request<Full<Bytes>>) -> anyhow::Result<Open> {
+    let stream = connect(control).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     let answer = sender
         .send_request(request)
         .await
         .with_context(|| format!("the dataplane at {control} does not answer"))?;
+    Ok((answer, connection))
+}
+
+/// Gets `path`, whose answer takes up to `limit`, and gives each part of it to `taker` as it comes.
+///
+/// # Errors
+/// Nobody answers, the answer is a [`Refusal`], it breaks off, or `taker` says no.
+pub async fn stream(
+    control: ControlAddress,
+    path: &str,
+    limit: Duration,
+    mut taker: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let request = Request::get(path)
+        .header(HOST, host(control))
+        .body(Full::default())?;
+    let slow = || format!("the dataplane at {control} does not answer");
+    let (answer, connection) = timeout(ANSWER_LIMIT, begin(control, request))
+        .await
+        .with_context(slow)??;
+    let good = answer.status().is_success();
+    let status = answer.status();
+    let mut body = answer.into_body();
+    let mut complaint = Vec::new();
+    let taking = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame
+                .map_err(|error| anyhow::anyhow!("the answer of {control} broke off: {error}"))?;
+            let data = frame.data_ref().map(AsRef::as_ref).unwrap_or_default();
+            if good {
+                taker(data)?;
+            } else if complaint.len() < COMPLAINT_MAX_BYTES {
+                complaint.extend_from_slice(data);
+            }
+        }
+        anyhow::Ok(())
+    };
+    timeout(limit + ANSWER_LIMIT, taking)
+        .await
+        .with_context(slow)??;
+    connection.abort();
+    if good {
+        return Ok(());
+    }
+    Err(refusal(control, path, status, &complaint).into())
+}
+
+fn refusal(control: ControlAddress, path: &str, status: StatusCode, body: &[u8]) -> Refusal {
+    let words = serde_json::from_slice::<ErrorReply>(body).map_or_else(
+        |_| String::from_utf8_lossy(body).trim().to_owned(),
+        |error| error.error,
+    );
+    Refusal {
+        control,
+        path: path.to_owned(),
+        words,
+        status,
+    }
+}
+
+async fn send_inner(
+    control: ControlAddress,
+    path: &str,
+    request: Request<Full<Bytes>>,
+) -> anyhow::Result<Answer> {
+    let (answer, connection) = begin(control, request).await?;
     let status = answer.status();
     let truncated = answer.headers().get(TRUNCATED).is_some_and(|t| t == "true");
     let body = Limited::new(answer.into_body(), ANSWER_LIMIT_BYTES)
@@ -123,17 +223,7 @@ async fn send_inner(
         .to_bytes();
     connection.abort();
     if !status.is_success() {
-        let words = serde_json::from_slice::<ErrorReply>(&body).map_or_else(
-            |_| String::from_utf8_lossy(&body).trim().to_owned(),
-            |error| error.error,
-        );
-        return Err(Refusal {
-            control,
-            path: path.to_owned(),
-            words,
-            status,
-        }
-        .into());
+        return Err(refusal(control, path, status, &body).into());
     }
     Ok(Answer { body, truncated })
 }

@@ -1,5 +1,6 @@
 //! `status`, `backends`, `flows` and `drain`: asks a running dataplane and shows the answer to people or programs.
 
+mod capture;
 mod client;
 mod drain;
 mod progress;
@@ -13,7 +14,7 @@ mod text;
 mod views;
 
 use crate::{
-    args::{DrainOrder, Output, Question, Topic},
+    args::{CaptureOrder, DrainOrder, Output, Question, Topic},
     control::reply::StateReply,
 };
 use anyhow::Context as _;
@@ -72,6 +73,14 @@ pub fn ask(question: &Question) -> anyhow::Result<ExitCode> {
 /// The dataplane could not be asked.
 pub fn drain(question: &Question<DrainOrder>) -> anyhow::Result<ExitCode> {
     runtime(question.netns.as_deref())?.block_on(drain::run(question))
+}
+
+/// Has frames copied into a file. The exit code says whether that was taken.
+///
+/// # Errors
+/// The dataplane could not be asked, or the file not be written.
+pub fn capture(question: &Question<CaptureOrder>) -> anyhow::Result<ExitCode> {
+    runtime(question.netns.as_deref())?.block_on(capture::run(question))
 }
 
 /// Where questions are asked from.

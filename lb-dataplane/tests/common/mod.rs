@@ -89,8 +89,13 @@ impl Lab {
     }
 
     pub fn configure(&self, policies: &str) {
+        self.configure_with("", policies);
+    }
+
+    /// With more lines in front of the policies.
+    pub fn configure_with(&self, more: &str, policies: &str) {
         let text = format!(
-            "interface: eth0\nkeys: [{{epoch: 1, file: adoption.key}}]\npolicies:\n{policies}"
+            "interface: eth0\nkeys: [{{epoch: 1, file: adoption.key}}]\n{more}policies:\n{policies}"
         );
         // Replaced in one step, as Kubernetes does.
         fs::write(self.folder.join("next"), text).expect("a file");

@@ -28,3 +28,4 @@ mod refusal;
 mod replay;
 mod rescue;
 mod session;
+mod sight;

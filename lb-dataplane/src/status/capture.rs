@@ -1,0 +1,122 @@
+//! `capture`: has a running dataplane copy frames, and writes what it sends to a file.
+//!
+//! Only asks and writes: which frames are meant and what of them is copied is the dataplane's to say.
+
+use super::{client, escaped};
+use crate::{
+    args::{CaptureOrder, Question},
+    capture::pcapng,
+};
+use anyhow::{Context as _, bail};
+use std::{
+    fmt::Write as _,
+    fs::File,
+    io::{ErrorKind, IsTerminal as _, Write, stdout},
+    os::unix::fs::OpenOptionsExt as _,
+    process::ExitCode,
+    time::Duration,
+};
+
+/// More than the block has with which the dataplane ends the file.
+const TAIL_BYTES: usize = 4 << 10;
+
+/// Writes the file; the exit code says whether the dataplane took the order.
+///
+/// # Errors
+/// The dataplane could not be asked, or the file not be written.
+pub async fn run(question: &Question<CaptureOrder>) -> anyhow::Result<ExitCode> {
+    let order = &question.topic;
+    if order.write.is_none() && stdout().is_terminal() {
+        bail!("packets are nothing for a terminal: `-w FILE`, `> FILE` or `| tshark -r -`");
+    }
+    let mut out: Option<Box<dyn Write>> = None;
+    let limit = Duration::from_micros(order.time.0);
+    let mut tail = Vec::new();
+    let taken = client::stream(question.control, &path(order), limit, |bytes| {
+        // Not before there is something to write: a refusal leaves the file of another day alone.
+        let out = match &mut out {
+            Some(out) => out,
+            None => out.insert(open(order)?),
+        };
+        out.write_all(bytes)?;
+        out.flush()?;
+        tail.extend_from_slice(bytes);
+        tail.drain(..tail.len().saturating_sub(TAIL_BYTES));
+        Ok(())
+    })
+    .await;
+    if let Err(error) = taken {
+        // `| head` has seen what it wanted.
+        let gone = error
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|e| e.kind() == ErrorKind::BrokenPipe);
+        if gone {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if error.downcast_ref().is_some_and(client::Refusal::is_final) {
+            eprintln!("lb-dataplane: {error:#}");
+            return Ok(ExitCode::FAILURE);
+        }
+        return Err(error);
+    }
+    let Some(words) = pcapng::last_words(&tail) else {
+        bail!("the capture broke off; what there is can be read");
+    };
+    eprintln!("{words}");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open(order: &CaptureOrder) -> anyhow::Result<Box<dyn Write>> {
+    let Some(path) = &order.write else {
+        return Ok(Box::new(stdout()));
+    };
+    // What clients and servers say is nobody else's.
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let file = options.open(path);
+    Ok(Box::new(file.with_context(|| {
+        format!("`--write {}`", path.display())
+    })?))
+}
+
+fn path(order: &CaptureOrder) -> String {
+    let mut path = format!(
+        "/v1/capture?for={}us&payload={}",
+        order.time.0, order.payload
+    );
+    let mut add = |name: &str, value: &str| {
+        // Text takes whatever is written to it.
+        let _ = write!(path, "&{name}={}", escaped(value));
+    };
+    if let Some(clients) = &order.client {
+        add("client", &clients.to_string());
+    }
+    order.policy.iter().for_each(|name| add("policy", name));
+    order.backend.iter().for_each(|name| add("backend", name));
+    if let Some(bytes) = order.snaplen {
+        add("snaplen", &bytes.to_string());
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_becomes_a_query() {
+        let order = CaptureOrder {
+            client: Some("[fd00::7]:80".parse().expect("clients")),
+            policy: vec!["shop/web/http".into(), "b".into()],
+            backend: vec!["pod a".into()],
+            time: baton_api::Micros::from_secs(10),
+            payload: true,
+            snaplen: Some(100),
+            write: None,
+        };
+        assert_eq!(
+            path(&order),
+            "/v1/capture?for=10000000us&payload=true&client=%5Bfd00%3A%3A7%5D%3A80&policy=shop/web/http&policy=b&backend=pod%20a&snaplen=100"
+        );
+    }
+}
