@@ -5,6 +5,7 @@
 //! (`250us`, `20ms`, `5s`, `2m`, `1h`); unknown fields are refused so that a typo cannot pass as a default.
 
 mod duration;
+mod events;
 mod failure;
 mod snapshot;
 mod state;
@@ -12,6 +13,7 @@ mod status;
 mod validate;
 
 pub use duration::{DurationError, Micros};
+pub use events::{FlowEvent, FlowEvents, LastMove, MigrateReply, MigrateRequest};
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline};
 pub use snapshot::{
     Affinity, Algorithm, Backend, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES,
