@@ -166,8 +166,6 @@ counters! {
     BeyondWindow = "segments_beyond_window_total"; #[doc = "Segments beyond the largest possible window: forwarded, nothing learned from them."]
     IcmpTranslated = "icmp_translated_total"; #[doc = "ICMP errors passed to the other leg."]
     OptionsStripped = "options_stripped_total"; #[doc = "Client segments that lost MPTCP, TFO or experimental options."]
-    FlowEvents = "flow_events_total"; #[doc = "Events of flows that were noted for `trace`."]
-    FlowEventsOverwritten = "flow_events_overwritten_total"; #[doc = "Those among them that nobody had read when they were overwritten; harmless where nobody watches."]
     TimeoutsHandshake = "timeouts_total", "state": "handshake"; #[doc = "Flows ended by the handshake timer."]
     TimeoutsIdle = "timeouts_total", "state": "idle"; #[doc = "Flows ended by the idle timer."]
     TimeoutsHalfClosed = "timeouts_total", "state": "half_closed"; #[doc = "Flows ended by the half-closed timer."]

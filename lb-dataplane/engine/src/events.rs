@@ -4,7 +4,7 @@
 //! thing; read between batches. The oldest events are overwritten, read or not.
 
 use crate::{
-    Cause, Counter, Engine, Lost, PinReason,
+    Cause, Engine, Lost, PinReason,
     engine::Instant,
     flow::{Addr, Flow, FlowId, Leg, from_addr},
     states::State,
@@ -113,6 +113,7 @@ pub(crate) struct Events {
     last: u64,
     /// The number of the last one that somebody read.
     read: u64,
+    overwritten: u64,
     /// When the frame or call that is being handled came.
     pub(crate) now: Instant,
 }
@@ -134,6 +135,7 @@ impl Events {
             ring: vec![blank; EVENTS].into_boxed_slice(),
             last: 0,
             read: 0,
+            overwritten: 0,
             now: Instant(0),
         }
     }
@@ -152,12 +154,16 @@ impl Events {
         number as usize % EVENTS
     }
 
-    /// Whether one was overwritten that nobody has read.
-    fn push(&mut self, event: Happened) -> bool {
-        let lost = self.last >= EVENTS as u64 && self.first() > self.read;
+    /// Events that were overwritten before anybody had read them.
+    pub(crate) fn overwritten(&self) -> u64 {
+        self.overwritten
+    }
+
+    fn push(&mut self, event: Happened) {
+        let full = self.last >= EVENTS as u64;
+        self.overwritten += u64::from(full && self.first() > self.read);
         self.last += 1;
         self.ring[Self::slot(self.last)] = event;
-        lost
     }
 }
 
@@ -182,10 +188,7 @@ impl Engine {
             what,
             cause: flow.causes.open().filter(|_| cause),
         };
-        self.counters.add(Counter::FlowEvents);
-        if self.events.push(event) {
-            self.counters.add(Counter::FlowEventsOverwritten);
-        }
+        self.events.push(event);
     }
 
     /// Up to `max` events behind number `since`, none to begin with the next one. A `since` that is yet to come is one of an
@@ -260,15 +263,16 @@ mod tests {
         let mut events = Events::new();
         assert_eq!((events.first(), events.last()), (1, 0));
         for n in 1..=EVENTS as u64 {
-            assert!(!events.push(numbered(n)), "room for {n}");
+            events.push(numbered(n));
         }
-        assert_eq!(events.first(), 1);
-        assert!(events.push(numbered(EVENTS as u64 + 1)), "1 was not read");
-        assert_eq!(events.first(), 2);
+        assert_eq!((events.first(), events.overwritten()), (1, 0));
+        events.push(numbered(EVENTS as u64 + 1));
+        assert_eq!((events.first(), events.overwritten()), (2, 1));
         events.read = 3;
-        assert!(!events.push(numbered(EVENTS as u64 + 2)), "2 was");
-        assert!(!events.push(numbered(EVENTS as u64 + 3)), "3 was");
-        assert!(events.push(numbered(EVENTS as u64 + 4)), "4 was not");
+        for (n, overwritten) in [(2, 1), (3, 1), (4, 2)] {
+            events.push(numbered(EVENTS as u64 + n));
+            assert_eq!(events.overwritten(), overwritten, "{n}");
+        }
         for number in events.first()..=events.last() {
             assert_eq!(events.ring[Events::slot(number)].at_us, number);
         }

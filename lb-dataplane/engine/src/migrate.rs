@@ -121,7 +121,7 @@ impl Engine {
             && !self.closing.is_full()
             && let Some(leg) = self.idle_leg(now, id, target, out)
         {
-            self.wish(id, target);
+            self.wish(id, Some(leg.backend));
             self.begin_idle_move(now, id, leg, Cause::Manual, out);
             return Ok(reply(self, Some(leg.backend), true));
         }

@@ -73,7 +73,10 @@ impl Engine {
             }
         }
         let of_policies = lost.into_iter().chain(pins);
-        named.chain(drops).chain(malformed).chain(of_policies)
+        let unread = self.events.overwritten();
+        let unread = [("flow_events_overwritten_total", None, unread)];
+        let others = of_policies.chain(unread);
+        named.chain(drops).chain(malformed).chain(others)
     }
 
     /// Flows pinned since start for one reason.

@@ -18,6 +18,7 @@ mod health;
 mod icmp;
 mod limits;
 mod listener;
+mod migrate;
 mod migration;
 mod never;
 mod probes;
