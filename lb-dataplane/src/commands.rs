@@ -4,8 +4,8 @@
 //! batches of frames. Neither side ever blocks the other: the queue is bounded, a full one makes the control
 //! side wait, and every answer has a deadline.
 
-use baton_api::{Endpoint, FlowView, Snapshot, State};
-use baton_engine::Route;
+use baton_api::{Endpoint, FlowEvents, FlowView, MigrateReply, Snapshot, State};
+use baton_engine::{Migrate, MigrateError, Route};
 use baton_packet::{AdoptionKey, Mac};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -66,6 +66,10 @@ pub enum Command {
         /// Where the answer goes.
         answer: oneshot::Sender<Result<usize, String>>,
     },
+    /// Have one flow move; the answer says what is in the way.
+    Migrate(Migrate, oneshot::Sender<Result<MigrateReply, MigrateError>>),
+    /// Tell events of flows behind this number (none: only where they go on), at most so many.
+    Events(Option<u64>, usize, oneshot::Sender<FlowEvents>),
     /// Tell the figures.
     Report(oneshot::Sender<Report>),
     /// Tell some flows, from this cursor on, at most so many.
@@ -210,6 +214,25 @@ impl WorkerHandle {
             answer,
         })
         .await
+    }
+
+    /// Has one flow move; the inner error says what is in the way.
+    ///
+    /// # Errors
+    /// The worker is gone or stuck.
+    pub async fn migrate(
+        &self,
+        wanted: Migrate,
+    ) -> Result<Result<MigrateReply, MigrateError>, WorkerError> {
+        self.ask(|answer| Command::Migrate(wanted, answer)).await
+    }
+
+    /// At most `max` events of flows behind number `since`, or none and where they go on.
+    ///
+    /// # Errors
+    /// The worker is gone or stuck.
+    pub async fn events(&self, since: Option<u64>, max: usize) -> Result<FlowEvents, WorkerError> {
+        self.ask(|answer| Command::Events(since, max, answer)).await
     }
 
     async fn ask<T>(

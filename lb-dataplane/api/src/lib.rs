@@ -13,7 +13,7 @@ mod status;
 mod validate;
 
 pub use duration::{DurationError, Micros};
-pub use events::{FlowEvent, FlowEvents, LastMove, MigrateReply, MigrateRequest};
+pub use events::{FlowEvent, FlowEvents, LastMove, MigrateReply, MigrateRequest, time_of_day};
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline};
 pub use snapshot::{
     Affinity, Algorithm, Backend, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES,

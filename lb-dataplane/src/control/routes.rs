@@ -3,6 +3,7 @@
 use super::{
     Control,
     drain::{self, refuse_browsers},
+    events, migrate,
     reply::{ErrorReply, Reply, SnapshotReply, StateReply, TRUNCATED, json, text, with_type},
     snapshot::{Refusal, Taken},
 };
@@ -30,7 +31,7 @@ pub enum Access {
 }
 
 /// What there is, with the methods that are possible.
-const PATHS: [(&str, &[Method]); 7] = [
+const PATHS: [(&str, &[Method]); 9] = [
     ("/healthz", &[Method::GET]),
     ("/readyz", &[Method::GET]),
     ("/metrics", &[Method::GET]),
@@ -38,6 +39,8 @@ const PATHS: [(&str, &[Method]); 7] = [
     ("/v1/flows", &[Method::GET]),
     ("/v1/snapshot", &[Method::GET, Method::PUT]),
     ("/v1/drain", &[Method::POST]),
+    ("/v1/events", &[Method::GET]),
+    ("/v1/migrate", &[Method::POST]),
 ];
 /// How many of these, from the first on, [`Access::Probes`] has.
 const PROBES: usize = 3;
@@ -97,6 +100,8 @@ where
         "/v1/state" => state(control).await,
         "/v1/flows" => flows(control, request.uri().query().unwrap_or_default()).await,
         "/v1/drain" => drain::post(control, request).await,
+        "/v1/events" => events::get(control, request.uri().query().unwrap_or_default()).await,
+        "/v1/migrate" => migrate::post(control, request).await,
         _ if *request.method() == Method::GET => get_snapshot(control),
         _ => put_snapshot(control, request).await,
     }
@@ -222,7 +227,7 @@ impl FlowsQuery {
 }
 
 /// Names hold letters, digits and `-._/`, of which clients may escape the slash.
-fn percent_decoded(text: &str) -> String {
+pub(super) fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {

@@ -61,6 +61,11 @@ impl Refusal {
     pub fn is_final(&self) -> bool {
         self.status.is_client_error()
     }
+
+    /// What the dataplane says.
+    pub fn words(&self) -> &str {
+        &self.words
+    }
 }
 
 /// Gets `path`.
