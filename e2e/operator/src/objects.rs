@@ -134,6 +134,7 @@ pub fn figures(policy: &Policy, loads: &[(&str, Load)]) -> PolicyState {
         replays_total: 0,
         lost_total: Default::default(),
         pins_total: Default::default(),
+        moves_total: Default::default(),
         panic: false,
         backends: backends.collect(),
     }
