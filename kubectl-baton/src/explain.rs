@@ -1,7 +1,7 @@
 //! `explain`: why a flow is on its Pod, and why it can or cannot move, in sentences. Pure.
 //!
-//! Says only what follows from what dataplanes tell: they tell no expected waits, so whether another Pod is better *enough*
-//! is not concluded, unless the bound that follows from the figures is enough.
+//! Says only what follows from what dataplanes tell. One that tells no expected waits (an older one) leaves open whether another
+//! Pod is better *enough*, unless the bound that follows from its other figures is.
 
 use crate::{
     ask::PolicyName,
@@ -9,8 +9,8 @@ use crate::{
     flows::Flow,
     table::{Style, Tone, count, line, micros, wrapped},
 };
-use baton_api::{BackendState, PolicyState};
-use baton_crds::{LoadBalancerPolicySpec, MigrationMode, Protocol};
+use baton_api::{BackendState, FlowView, LastMove, PolicyState};
+use baton_crds::{LoadBalancerPolicySpec, Migration, MigrationMode, Protocol};
 use serde::Serialize;
 
 /// Other Pods that are named.
@@ -105,23 +105,34 @@ fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
             ));
         }
         moves => said.push(format!(
-            "It has moved {}, the last time to {pod}.",
+            "It has moved {}, the last time to {pod}{}.",
             if moves == 1 {
                 "once".to_owned()
             } else {
                 format!("{moves} times")
-            }
+            },
+            last_move(view),
         )),
+    }
+    if let Some(LastMove { cause: None, ago }) = &view.last_move {
+        said.push(format!(
+            "A move was taken back {} ago: the other Pod refused it, or did not answer in time.",
+            micros(ago.0)
+        ));
     }
     said.push(state_words(&view.state, pod, &micros(view.quiet.0)));
     if let Some(owner) = owner(flow, around) {
         let word = word(owner);
         said.push(format!(
-            "{pod} ({}) owns {} here, has {} outstanding and takes about {} to the first byte of an answer; its state: {word}.",
+            "{pod} ({}) owns {} here, has {} outstanding and takes about {} to the first byte of an answer{}; its state: {word}.",
             owner.endpoint,
             count(owner.flows, "flow"),
             count(owner.outstanding, "request"),
             micros(owner.first_byte.0),
+            owner.wait.map_or_else(String::new, |wait| format!(
+                "; one more request is expected to wait {}",
+                micros(wait.0)
+            )),
         ));
     } else if around.state.is_some() {
         said.push(format!(
@@ -129,6 +140,29 @@ fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
         ));
     }
     said
+}
+
+/// When and why it last moved, as far as that is told.
+fn last_move(view: &FlowView) -> String {
+    let Some(LastMove {
+        cause: Some(cause),
+        ago,
+    }) = &view.last_move
+    else {
+        return String::new();
+    };
+    let why = match cause.as_str() {
+        "better" => "a shorter wait was expected there",
+        "every_request" => "the policy moves each request (`migration.mode: Always`)",
+        "drain" => "the Pod before it drained or left the policy",
+        "ejected" => "the Pod before it was ejected for failures",
+        "down" => "nobody listened at the Pod before it any more",
+        "rescue" => "the Pod before it ended the connection or died",
+        "overdue" => "the Pod before it did not answer within `responseTimeout`",
+        "manual" => "somebody asked for it (`migrate`)",
+        other => other,
+    };
+    format!(", {} ago, because {why}", micros(ago.0))
 }
 
 /// What a state of the flow table means.
@@ -175,6 +209,19 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
             );
         }
         _ => {}
+    }
+    if let Some(to) = &view.asked_to {
+        let to = if to.is_empty() {
+            "the best other Pod"
+        } else {
+            to
+        };
+        return (
+            Verdict::Moves,
+            vec![format!(
+                "Somebody asked for it (`migrate`): it goes to {to} with its next request."
+            )],
+        );
     }
     let Some(spec) = around.spec else {
         return (
@@ -308,6 +355,12 @@ fn when_better(
          and falls by at least {} (`gain`).",
         view.backend, migration.ratio_percent, migration.gain
     )];
+    if let Some(said) = by_waits(flow, around, spec, can) {
+        why.extend(said);
+        why.extend(rests(view, migration));
+        why.extend(rates(migration));
+        return why;
+    }
     if let (Some(owner), Ok(gain)) = (owner(flow, around), migration.gain.micros())
         && wait_at_most_us(owner) < gain.0
     {
@@ -335,23 +388,81 @@ fn when_better(
         "Pods that could take it, with their time to the first byte: {}.",
         words.join("; ")
     ));
-    if let Ok(cooldown) = migration.cooldown.micros()
-        && view.migrations > 0
-        && view.quiet < cooldown
-    {
-        why.push(format!(
+    why.extend(rests(view, migration));
+    why.extend(rates(migration));
+    why
+}
+
+/// What the expected waits say, if the dataplane tells them: exactly what it would decide now, but for which two Pods it
+/// compares.
+fn by_waits(
+    flow: &Flow,
+    around: &Around<'_>,
+    spec: &LoadBalancerPolicySpec,
+    can: &[&&BackendState],
+) -> Option<Vec<String>> {
+    let here = owner(flow, around)?.wait?.0;
+    let mut waits: Vec<(u64, &str)> = Vec::new();
+    for backend in can {
+        waits.push((backend.wait?.0, &backend.name));
+    }
+    waits.sort_unstable();
+    let (best, name) = *waits.first()?;
+    let gain = spec.migration.gain.micros().ok()?.0;
+    let ratio = u64::try_from(spec.migration.ratio_percent).ok()?;
+    let better =
+        here.saturating_sub(best) >= gain && here.saturating_mul(100) >= best.saturating_mul(ratio);
+    let resting = rests(&flow.flow, &spec.migration).is_some();
+    let verdict = match (better, resting) {
+        (true, false) => {
+            format!("At this moment it would move to {name}, if that is one of the two")
+        }
+        (true, true) => format!("If it did not rest, it would move to {name}"),
+        (false, _) => "At this moment it does not".to_owned(),
+    };
+    let mut words: Vec<String> = waits
+        .iter()
+        .take(OTHERS_MAX)
+        .map(|(wait, name)| format!("{name} {}", micros(*wait)))
+        .collect();
+    if waits.len() > OTHERS_MAX {
+        words.push(format!("{} more", waits.len() - OTHERS_MAX));
+    }
+    Some(vec![format!(
+        "{verdict}: expected waits are {} at {}, and at those that could take it: {}.",
+        micros(here),
+        flow.flow.backend,
+        words.join("; ")
+    )])
+}
+
+/// Whether it rests from its last move.
+fn rests(view: &FlowView, migration: &Migration) -> Option<String> {
+    let cooldown = migration.cooldown.micros().ok()?;
+    match &view.last_move {
+        Some(LastMove { ago, .. }) if *ago < cooldown => Some(format!(
+            "It rests from its last move for another {} (`cooldown` {}).",
+            micros(cooldown.0 - ago.0),
+            migration.cooldown
+        )),
+        None if view.migrations > 0 && view.quiet < cooldown => Some(format!(
             "It may still rest from its last move (`cooldown` {}).",
             migration.cooldown
-        ));
+        )),
+        _ => None,
     }
+}
+
+/// Limits that may make it wait.
+fn rates(migration: &Migration) -> Vec<String> {
     let limits = [
         ("perBackendPerSecond", migration.per_backend_per_second),
         ("perSecond", migration.per_second),
     ];
-    for (name, limit) in limits.into_iter().filter(|(_, limit)| *limit > 0) {
-        why.push(format!("`migration.{name}` lets {limit} flows move per second, so it may have to wait for its turn."));
-    }
-    why
+    let limits = limits.into_iter().filter(|(_, limit)| *limit > 0);
+    limits
+        .map(|(name, limit)| format!("`migration.{name}` lets {limit} flows move per second, so it may have to wait for its turn."))
+        .collect()
 }
 
 /// What a pin means, and what can be done.
