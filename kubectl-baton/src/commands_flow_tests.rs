@@ -165,7 +165,7 @@ async fn explain_tells_the_last_move_waits_and_wishes() {
     ] {
         let text = with(move |flow| flow["lastMove"] = json!({"cause": cause, "ago": "2s"})).await;
         assert!(
-            text.contains(&format!("2s ago, because")) && text.contains(words),
+            text.contains("2s ago, because") && text.contains(words),
             "{text}"
         );
         assert!(!text.contains("It rests"), "{text}");

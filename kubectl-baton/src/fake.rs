@@ -152,7 +152,7 @@ fn events(which: &str, words: &[&str]) -> String {
         };
         let mut event = json!({
             "seq": seq, "atMicros": 1_000_000 + seq * 10_000, "event": event, "client": format!("192.0.2.7:{}", 40_110 + seq % 4),
-            "policy": if seq % 4 == 0 { "data/cache/redis" } else { "shop/web/http" }, "from": "web-5d4f-abcde",
+            "policy": if seq.is_multiple_of(4) { "data/cache/redis" } else { "shop/web/http" }, "from": "web-5d4f-abcde",
         });
         event
             .as_object_mut()

@@ -360,7 +360,9 @@ async fn dataplanes(cluster: &impl Cluster, scene: &Scene, control: SocketAddr, 
     // The last ones: where they end is asked first.
     let ends = ask::events(cluster, &answering, control, None, |_| None).await;
     let since = |pod: &Pod| {
-        let of = ends.iter().find(|asked| asked.dataplane.pod.uid == pod.uid)?;
+        let of = ends
+            .iter()
+            .find(|asked| asked.dataplane.pod.uid == pod.uid)?;
         Some(of.said.as_ref().ok()?.next.saturating_sub(EVENTS_MAX))
     };
     for asked in ask::events(cluster, &answering, control, None, since).await {

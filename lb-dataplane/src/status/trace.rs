@@ -12,6 +12,9 @@ use std::{
 /// How long the dataplane may wait for something to happen before it answers; the control API allows 8 s.
 const WAIT: Duration = Duration::from_secs(5);
 
+/// Between two questions, so that a busy dataplane is not asked for each of its events.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// One event as a line of JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -56,8 +59,12 @@ pub async fn run(question: &Question<TraceOrder>) -> anyhow::Result<ExitCode> {
             print(&line)?;
         }
         since = Some(told.next);
-        if !told.more && end.is_some_and(|end| Instant::now() >= end) {
-            return Ok(ExitCode::SUCCESS);
+        if !told.more {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            tokio::time::sleep(PAUSE.min(left.unwrap_or(PAUSE))).await;
+            if left.is_some_and(|left| left <= PAUSE) {
+                return Ok(ExitCode::SUCCESS);
+            }
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::common::{Conn, Dest, End, World, answer, conn::*, policy, settings};
 use baton_api::{
-    Affinity, ClientIp, FlowEvent, LastMove, Micros, MigrateReply, MigrationMode, OnDeadline,
-    Policy, Protocol,
+    Affinity, ClientIp, Endpoint, FlowEvent, LastMove, Micros, MigrateReply, MigrationMode,
+    OnDeadline, Policy, Protocol,
 };
 use baton_engine::{Counter, Migrate, MigrateError, MoveEnd};
 use baton_packet::{Flags, Reason};
@@ -290,7 +290,7 @@ fn a_wish_that_cannot_be_granted_any_more_is_dropped_and_told() {
                 w.change(|s| {
                     s.policies[0]
                         .backends
-                        .retain(|b| b.name != format!("pod-{to}"))
+                        .retain(|b| b.name != format!("pod-{to}"));
                 });
                 w.responds(&mut c, OK);
                 w.ack(&mut c);
@@ -431,7 +431,7 @@ fn losses_replays_and_retries_are_told() {
     let lost = events(&mut w).pop().expect("an event");
     assert_eq!(words(&lost), format!("lost drain_deadline {}>", c.pod));
     assert_eq!(lost.client, c.client);
-    assert_eq!(lost.frontend.map(|f| f.port()), Some(80));
+    assert_eq!(lost.frontend.map(Endpoint::port), Some(80));
     assert_eq!(lost.policy, "web");
 }
 
