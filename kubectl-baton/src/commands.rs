@@ -275,9 +275,12 @@ impl<C: Cluster> Asking<'_, C> {
         let client = wanted.flow.as_ref().map(|flow| flow.client.to_string());
         let named = wanted.flow.as_ref().and_then(|flow| flow.dataplane.clone());
         let wide = self.options.output == Output::Wide;
-        let mut noted = Vec::new();
+        let (mut noted, mut behind) = (Vec::new(), false);
         loop {
-            looks.tick().await;
+            // One whose answer did not hold all is asked again at once.
+            if !behind {
+                looks.tick().await;
+            }
             let last = end.is_some_and(|end| Instant::now() >= end);
             let mut fleet = self.fleet().await?;
             fleet
@@ -294,6 +297,9 @@ impl<C: Cluster> Asking<'_, C> {
             if let Some(why) = ask::none_answers(&answers) {
                 bail!(why);
             }
+            behind = answers
+                .iter()
+                .any(|a| a.said.as_ref().is_ok_and(|told| told.more));
             let (lines, notes) = cursors.take(&answers, wanted, self.namespace());
             for line in &lines {
                 self.show.line(line, |line, _| trace::render(line, wide))?;
@@ -302,7 +308,7 @@ impl<C: Cluster> Asking<'_, C> {
             let new = notes.iter().filter(|note| !noted.contains(*note));
             new.for_each(|note| self.show.note(note));
             noted = notes;
-            if last {
+            if last && !behind {
                 return Ok(ExitCode::SUCCESS);
             }
         }

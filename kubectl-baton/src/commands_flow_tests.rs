@@ -89,6 +89,27 @@ async fn trace_says_what_it_missed_and_goes_on_without_a_silent_dataplane() {
     assert!(error.contains("no dataplane answers"), "{error}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn trace_does_not_wait_for_its_next_look_while_there_is_more() {
+    let mut fake = Fake::new();
+    let looks = Rc::new(Cell::new(0_u64));
+    let counted = Rc::clone(&looks);
+    fake.answers = Box::new(move |pod, words| {
+        counted.set(counted.get() + 1);
+        let mut said: Value =
+            serde_json::from_slice(&answer(which(pod), words)?.stdout).expect("JSON");
+        said["more"] = (counted.get() <= 20).into();
+        good(said.to_string())
+    });
+    let seen = typed_in(&fake, "trace -A --for 1s").await;
+    assert!(seen.is(0));
+    assert_eq!(
+        looks.get(),
+        20 + 2 * 2,
+        "two dataplanes: ten looks, then one a second"
+    );
+}
+
 #[tokio::test]
 async fn migrate_orders_one_flow_from_its_own_dataplane() {
     let fake = Fake::new();

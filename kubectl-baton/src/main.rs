@@ -24,6 +24,7 @@ mod sysdump;
 mod table;
 mod top;
 mod trace;
+mod waits;
 
 use std::process::ExitCode;
 

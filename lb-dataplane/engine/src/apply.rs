@@ -83,6 +83,7 @@ impl Engine {
     /// The snapshot is not used at all then.
     pub fn apply(&mut self, now: Instant, snapshot: &Snapshot) -> Result<(), ApplyError> {
         let now = self.engine_time(now);
+        self.events.now = now;
         snapshot.validate_but(|policy| self.has(policy))?;
         if snapshot.generation < self.generation {
             return Err(ApplyError::Stale {

@@ -205,7 +205,9 @@ impl Engine {
         let end = last.min(first.saturating_add(max as u64) - 1);
         let events = (first..=end).filter_map(|number| self.event(number));
         let events: Vec<FlowEvent> = events.collect();
-        self.events.read = self.events.read.max(end);
+        if first <= end {
+            self.events.read = self.events.read.max(end);
+        }
         FlowEvents {
             now_micros: self.engine_time(now).0,
             unix_micros: 0,
