@@ -32,7 +32,7 @@ fn a_connection_goes_where_it_is_told_and_events_say_so() -> Result<()> {
         let names = ["pod-a", "pod-b", "pod-c"];
         let at = path.last().context("a pod")?;
         let here = names.iter().position(|name| name == at).context("a name")?;
-        let target = names[(here + 1 + round % 2) % 3];
+        let target = names[(here + 1) % 3];
         if round % 2 == 0 {
             until("at rest", || {
                 let state = flow()?.state;
@@ -55,6 +55,10 @@ fn a_connection_goes_where_it_is_told_and_events_say_so() -> Result<()> {
     let last = flow()?.last_move.context("a last move")?;
     ensure!(last.cause.as_deref() == Some("manual"), "{last:?}");
 
+    eprintln!(
+        "{}",
+        dataplane.tool(&["trace", "--past", "--for", "100ms"])?
+    );
     let asked = [
         "trace", "--past", "--for", "1s", "--client", &own, "-o", "json",
     ];
