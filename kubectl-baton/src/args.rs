@@ -28,6 +28,10 @@ pub enum Command {
     Drain(Drain),
     /// Packets into a file.
     Capture(Capture),
+    /// Have one connection moved.
+    Migrate(Migrate),
+    /// What happens to connections.
+    Trace(Trace),
     /// Everything that a helper from far away needs.
     Sysdump(Option<PathBuf>),
     /// A shell's completion.
@@ -161,6 +165,38 @@ pub struct Explain {
     /// DATAPLANE/ADDRESS:PORT
     #[arg(value_name = "FLOW", value_parser = flow)]
     pub flow: FlowId,
+}
+
+/// Which flow is to be moved, and where.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct Migrate {
+    /// The client's ADDRESS:PORT; ADDRESS alone if it has one flow; or the ID that `flows -o wide` shows,
+    /// DATAPLANE/ADDRESS:PORT
+    #[arg(value_name = "FLOW", value_parser = flow)]
+    pub flow: FlowId,
+    /// The Pod to move it to, as `kubectl baton backends` shows it; without it, the best other one
+    #[arg(long, value_name = "POD")]
+    pub to: Option<String>,
+}
+
+/// Which events are shown, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct Trace {
+    /// Only flows of this policy: POLICY, POLICY/LISTENER or NAMESPACE/POLICY/LISTENER
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<String>,
+    /// Only this flow: ADDRESS:PORT, ADDRESS for all of a client, or DATAPLANE/ADDRESS:PORT
+    #[arg(long, value_name = "FLOW", value_parser = flow)]
+    pub flow: Option<FlowId>,
+    /// Begin with the events that dataplanes still have (each keeps its last 32,768)
+    #[arg(long)]
+    pub past: bool,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = |text: &str| within(text, INTERVAL))]
+    pub interval: Duration,
+    /// End after this long, as 30s or 5m; without it, go on until Ctrl-C
+    #[arg(long = "for", value_name = "TIME", value_parser = |text: &str| within(text, PATIENCE))]
+    pub time: Option<Duration>,
 }
 
 /// Which Pod is to be drained, and whether to stay until it is empty.
@@ -318,7 +354,8 @@ fn flow(text: &str) -> Result<FlowId, String> {
 )]
 #[command(after_help = "\
 Exit codes: 0 done (status: it works; drain --wait: the Pod is empty)
-            1 not done (status: it does not work; explain: no such flow; drain: refused, or not empty in time)
+            1 not done (status: it does not work; explain: no such flow; drain: refused, or not empty in time;
+              migrate: refused, or no such flow)
             2 could not be asked (wrong usage, no cluster, no permission, no dataplane answers)")]
 struct Raw {
     #[command(flatten)]
@@ -356,6 +393,16 @@ enum RawCommand {
     /// is for. Headers only, unless --payload is given. One capture per dataplane at a time; what is lost under load is
     /// counted.
     Capture(Capture),
+    /// Move one connection to another Pod
+    ///
+    /// A connection at rest is moved at once, one with a request in progress with its next request. It is moved once: afterwards
+    /// the policy decides again. What can never move (pinned) and what the policy forbids (`migration.mode: Never`, `perFlow`,
+    /// affinity) is refused with the reason. `trace` shows what became of it.
+    Migrate(Migrate),
+    /// Show what happens to connections as it happens: moves and why, refusals, rescues, pins, losses
+    ///
+    /// A line per event; `-o json` gives a JSON object per line.
+    Trace(Trace),
     /// Write an archive with what a helper needs: objects, figures, logs; no Secrets, no annotations, no environment
     Sysdump {
         /// The archive; without it, baton-sysdump-TIME.tar.gz in this folder
@@ -399,6 +446,8 @@ fn split(raw: Raw) -> (Command, Options) {
         RawCommand::Explain(explain) => Command::Explain(explain),
         RawCommand::Drain(drain) => Command::Drain(drain),
         RawCommand::Capture(capture) => Command::Capture(capture),
+        RawCommand::Migrate(migrate) => Command::Migrate(migrate),
+        RawCommand::Trace(trace) => Command::Trace(trace),
         RawCommand::Sysdump { file } => Command::Sysdump(file),
         RawCommand::Completion { shell } => Command::Completion(shell),
         RawCommand::Version { client } => Command::Version { client },
@@ -479,6 +528,11 @@ pub mod tests {
             "kubectl-baton capture --for 5m",
             "kubectl-baton capture --snaplen 9000",
             "kubectl-baton migrate",
+            "kubectl-baton migrate nobody",
+            "kubectl-baton migrate 10.0.0.7:4711 web-1",
+            "kubectl-baton trace --flow nobody",
+            "kubectl-baton trace --for 10ms",
+            "kubectl-baton trace --interval 10ms",
             "kubectl-baton completion tcl",
         ] {
             let error = parsed(line).expect_err(line);

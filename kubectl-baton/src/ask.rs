@@ -7,7 +7,7 @@ use crate::{
     facts::{Pod, typed},
     failure::Failure,
 };
-use baton_api::{ControlAddress, FlowView, PolicyState, State};
+use baton_api::{ControlAddress, FlowEvents, FlowView, MigrateReply, PolicyState, State};
 use baton_crds::BatonDataplane;
 use futures_util::stream::{self, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod as CorePod;
@@ -250,6 +250,38 @@ pub async fn policies(
     .await
 }
 
+/// Flows of one dataplane.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Views {
+    /// The flows.
+    pub flows: Vec<FlowView>,
+    /// There are more.
+    pub truncated: bool,
+}
+
+/// `flows -o json` of this version, and of those before it, which did not say whether there are more.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Told {
+    Now {
+        flows: Vec<FlowView>,
+        truncated: bool,
+    },
+    Before(Vec<FlowView>),
+}
+
+impl Told {
+    fn views(self, limit: u32) -> Views {
+        match self {
+            Self::Now { flows, truncated } => Views { flows, truncated },
+            Self::Before(flows) => Views {
+                truncated: flows.len() >= limit as usize,
+                flows,
+            },
+        }
+    }
+}
+
 /// The flows of dataplanes, at most `limit` of each.
 pub async fn flows(
     cluster: &impl Cluster,
@@ -257,13 +289,37 @@ pub async fn flows(
     control: ControlAddress,
     backend: Option<&str>,
     limit: u32,
-) -> Vec<Asked<Vec<FlowView>>> {
-    let limit = limit.to_string();
-    let limit = &limit;
+) -> Vec<Asked<Views>> {
+    let text = limit.to_string();
+    let text = &text;
     each(dataplanes, |dataplane| async move {
-        let mut words = vec!["flows", "--limit", limit];
+        let mut words = vec!["flows", "--limit", text];
         if let Some(backend) = backend {
             words.extend(["--backend", backend]);
+        }
+        let ran = run(cluster, &dataplane, control, &words).await;
+        let said = ran.and_then(|ran| read(&ran, &[0]));
+        (dataplane, said.map(|told: Told| told.views(limit)))
+    })
+    .await
+}
+
+/// Events of flows, from each dataplane behind the number that `since` has for its Pod.
+pub async fn events(
+    cluster: &impl Cluster,
+    dataplanes: &[Dataplane],
+    control: ControlAddress,
+    client: Option<&str>,
+    since: impl Fn(&Pod) -> Option<u64>,
+) -> Vec<Asked<FlowEvents>> {
+    let since = &since;
+    each(dataplanes, |dataplane| async move {
+        let number = since(&dataplane.pod).map(|number| number.to_string());
+        let mut words = vec!["trace", "--once"];
+        for (word, value) in [("--since", number.as_deref()), ("--client", client)] {
+            if let Some(value) = value {
+                words.extend([word, value]);
+            }
         }
         let ran = run(cluster, &dataplane, control, &words).await;
         let said = ran.and_then(|ran| read(&ran, &[0]));
@@ -272,10 +328,32 @@ pub async fn flows(
     .await
 }
 
-/// Why a drain was not taken.
+/// Has one dataplane move a flow.
+pub async fn migrate(
+    cluster: &impl Cluster,
+    dataplane: &Dataplane,
+    control: ControlAddress,
+    flow: &FlowView,
+    to: Option<&str>,
+) -> Result<MigrateReply, Refused> {
+    let (client, frontend) = (flow.client.to_string(), flow.frontend.to_string());
+    let mut words = vec!["migrate", &client, "--frontend", &frontend];
+    if let Some(to) = to {
+        words.extend(["--to", to]);
+    }
+    let ran = run(cluster, dataplane, control, &words)
+        .await
+        .map_err(Refused::Unanswered)?;
+    if ran.code == 1 {
+        return Err(Refused::Finally(complaint(&ran)));
+    }
+    read(&ran, &[0]).map_err(Refused::Unanswered)
+}
+
+/// Why an order was not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It cannot be: there is no such backend there.
+    /// It cannot be: what it names is not there, or something is in the way.
     Finally(String),
     /// It was not asked, or could not say.
     Unanswered(String),

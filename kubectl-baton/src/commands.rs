@@ -1,7 +1,9 @@
 //! Each command: asks, judges, shows. The only place that knows both the cluster and the output.
 
 use crate::{
-    args::{self, Capture, Command, Drain, Explain, Flows, Options, Top},
+    args::{
+        self, Capture, Command, Drain, Explain, FlowId, Flows, Migrate, Options, Output, Top, Trace,
+    },
     ask::{self, PolicyName},
     backends, capture,
     cluster::{Cluster, Kind},
@@ -9,11 +11,11 @@ use crate::{
     facts::{Places, places, typed},
     flows,
     live::Live,
+    migrate,
     show::{Progress, Show},
-    status, sysdump, top,
+    status, sysdump, top, trace,
 };
 use anyhow::{Context as _, bail};
-use baton_api::FlowView;
 use baton_crds::LoadBalancerPolicy;
 use serde_json::json;
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
@@ -76,6 +78,8 @@ impl<C: Cluster> Asking<'_, C> {
             Command::Explain(wanted) => self.explain(wanted).await,
             Command::Drain(wanted) => self.drain(wanted).await,
             Command::Capture(wanted) => self.capture(wanted).await,
+            Command::Migrate(wanted) => self.migrate(wanted).await,
+            Command::Trace(wanted) => self.trace(wanted).await,
             Command::Sysdump(file) => self.sysdump(file.clone()).await,
             Command::Version { .. } | Command::Completion(_) => self.version().await,
         }
@@ -170,7 +174,7 @@ impl<C: Cluster> Asking<'_, C> {
         &self,
         backend: Option<&str>,
         limit: u32,
-    ) -> anyhow::Result<Vec<ask::Asked<Vec<FlowView>>>> {
+    ) -> anyhow::Result<Vec<ask::Asked<ask::Views>>> {
         let fleet = self.fleet().await?;
         let answers = ask::flows(
             self.cluster,
@@ -209,13 +213,13 @@ impl<C: Cluster> Asking<'_, C> {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn explain(&self, wanted: &Explain) -> anyhow::Result<ExitCode> {
+    /// The flows that are meant, `most` at most; none if that was noted.
+    async fn meant(&self, wanted: &FlowId, most: usize) -> anyhow::Result<Vec<flows::Flow>> {
         // All that a dataplane tells: the one that is meant may be the last.
         let answers = self.flow_views(None, 100_000).await?;
         let meant = |flow: &flows::Flow| {
-            wanted.flow.client.is(flow.flow.client)
+            wanted.client.is(flow.flow.client)
                 && wanted
-                    .flow
                     .dataplane
                     .as_ref()
                     .is_none_or(|dataplane| *dataplane == flow.dataplane)
@@ -226,17 +230,96 @@ impl<C: Cluster> Asking<'_, C> {
             .for_each(|text| self.show.note(text));
         if found.is_empty() {
             self.show.note(&format!(
-                "no dataplane has a flow of {}: it has ended, or goes another way (behind a NAT its address is another one): \
-                 `kubectl baton flows -A`",
-                wanted.flow
+                "no dataplane has a flow of {wanted}: it has ended, or goes another way (behind a NAT its address is another one): \
+                 `kubectl baton flows -A`"
             ));
-            return Ok(ExitCode::FAILURE);
-        }
-        if found.len() > EXPLAINED_MAX {
+        } else if found.len() > most {
             self.show.note(&format!(
-                "{} has {} flows: name the port too, as `kubectl baton flows -A --client {}` shows it",
-                wanted.flow, found.len(), wanted.flow.client
+                "{wanted} has {} flows: name one, as `kubectl baton flows -A -o wide --client {}` shows it",
+                found.len(), wanted.client
             ));
+            return Ok(Vec::new());
+        }
+        Ok(found)
+    }
+
+    async fn migrate(&self, wanted: &Migrate) -> anyhow::Result<ExitCode> {
+        let found = self.meant(&wanted.flow, 1).await?;
+        let Some(flow) = found.first() else {
+            return Ok(ExitCode::FAILURE);
+        };
+        let fleet = self.fleet().await?;
+        let mut dataplanes = fleet.dataplanes.iter();
+        let Some(dataplane) = dataplanes.find(|d| d.pod.name.name == flow.dataplane) else {
+            bail!("dataplane {} has ended", flow.dataplane);
+        };
+        let to = wanted.to.as_deref();
+        match migrate::run(self.cluster, dataplane, self.options.control, flow, to).await {
+            Ok(outcome) => {
+                self.show
+                    .print(&outcome, |outcome, _| migrate::render(outcome))?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(ask::Refused::Finally(why)) => {
+                self.show.note(&format!("{} is not moved: {why}", flow.id));
+                Ok(ExitCode::FAILURE)
+            }
+            Err(ask::Refused::Unanswered(why)) => {
+                bail!("dataplane {} did not take the order: {why}", flow.dataplane)
+            }
+        }
+    }
+
+    async fn trace(&self, wanted: &Trace) -> anyhow::Result<ExitCode> {
+        let mut looks = interval(wanted.interval);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let end = wanted.time.map(|time| Instant::now() + time);
+        let mut cursors = trace::Cursors::default();
+        let client = wanted.flow.as_ref().map(|flow| flow.client.to_string());
+        let named = wanted.flow.as_ref().and_then(|flow| flow.dataplane.clone());
+        let wide = self.options.output == Output::Wide;
+        let (mut noted, mut behind) = (Vec::new(), false);
+        loop {
+            // One whose answer did not hold all is asked again at once.
+            if !behind {
+                looks.tick().await;
+            }
+            let last = end.is_some_and(|end| Instant::now() >= end);
+            let mut fleet = self.fleet().await?;
+            fleet
+                .dataplanes
+                .retain(|d| named.as_ref().is_none_or(|name| *name == d.pod.name.name));
+            let answers = ask::events(
+                self.cluster,
+                &fleet.dataplanes,
+                self.options.control,
+                client.as_deref(),
+                |pod| cursors.since(&pod.uid, wanted.past),
+            )
+            .await;
+            if let Some(why) = ask::none_answers(&answers) {
+                bail!(why);
+            }
+            behind = answers
+                .iter()
+                .any(|a| a.said.as_ref().is_ok_and(|told| told.more));
+            let (lines, notes) = cursors.take(&answers, wanted, self.namespace());
+            for line in &lines {
+                self.show.line(line, |line, _| trace::render(line, wide))?;
+            }
+            // What stays as it is is said once.
+            let new = notes.iter().filter(|note| !noted.contains(*note));
+            new.for_each(|note| self.show.note(note));
+            noted = notes;
+            if last && !behind {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+    }
+
+    async fn explain(&self, wanted: &Explain) -> anyhow::Result<ExitCode> {
+        let found = self.meant(&wanted.flow, EXPLAINED_MAX).await?;
+        if found.is_empty() {
             return Ok(ExitCode::FAILURE);
         }
         let names: Vec<&str> = found.iter().map(|flow| flow.dataplane.as_str()).collect();
@@ -435,6 +518,9 @@ fn unknown(answers: &[ask::Asked<ask::Answer>], policy: &str, namespace: Option<
     }
 }
 
+#[cfg(test)]
+#[path = "commands_flow_tests.rs"]
+mod flow_tests;
 #[cfg(test)]
 #[path = "commands_tests.rs"]
 mod tests;

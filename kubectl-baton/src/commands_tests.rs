@@ -10,19 +10,19 @@ use serde_json::Value;
 use std::{cell::Cell, rc::Rc};
 
 /// What a user sees.
-struct Seen {
-    out: String,
-    err: String,
-    code: Result<ExitCode, String>,
+pub struct Seen {
+    pub out: String,
+    pub err: String,
+    pub code: Result<ExitCode, String>,
 }
 
 impl Seen {
-    fn is(&self, code: u8) -> bool {
+    pub fn is(&self, code: u8) -> bool {
         self.code == Ok(ExitCode::from(code))
     }
 }
 
-async fn typed_in(fake: &Fake, line: &str) -> Seen {
+pub async fn typed_in(fake: &Fake, line: &str) -> Seen {
     let (command, options) = parsed(&format!("kubectl-baton {line}")).expect(line);
     let (out, err) = (Buffer::default(), Buffer::default());
     let asking = Asking {
@@ -53,6 +53,7 @@ async fn tables_are_as_committed() {
         ("explain 192.0.2.7:40114", "explain-pinned.txt"),
         ("explain 192.0.2.9", "explain-alone.txt"),
         ("drain web-5d4f-abcde", "drain.txt"),
+        ("migrate 192.0.2.7:40112", "migrate.txt"),
         ("version", "version.txt"),
     ] {
         let seen = typed_in(&Fake::new(), line).await;
@@ -326,12 +327,12 @@ async fn explain_says_why_a_flow_stays() {
         (
             "gain",
             json!("1h"),
-            "the wait at web-5d4f-abcde is at most 3.7ms, less than could be gained",
+            "At this moment it does not: expected waits are 2.2ms at web-5d4f-abcde",
         ),
         (
             "cooldown",
             json!("1s"),
-            "It may still rest from its last move (`cooldown` 1s)",
+            "It rests from its last move for another",
         ),
     ] {
         let text = why(|spec| spec["migration"][field] = value.clone()).await;
@@ -495,6 +496,8 @@ fn the_page_shows_what_is_committed() {
         "explain-pinned.txt",
         "top.txt",
         "drain-wait.txt",
+        "migrate.txt",
+        "trace.txt",
     ] {
         let path = format!("{}/golden/{name}", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(path).expect("a golden file");

@@ -1,20 +1,21 @@
 //! `explain`: why a flow is on its Pod, and why it can or cannot move, in sentences. Pure.
 //!
-//! Says only what follows from what dataplanes tell: they tell no expected waits, so whether another Pod is better *enough*
-//! is not concluded, unless the bound that follows from the figures is enough.
+//! Says only what follows from what dataplanes tell. One that tells no expected waits (an older one) leaves open whether another
+//! Pod is better *enough*, unless the bound that follows from its other figures is.
 
 use crate::{
     ask::PolicyName,
     backends::word,
     flows::Flow,
     table::{Style, Tone, count, line, micros, wrapped},
+    waits,
 };
-use baton_api::{BackendState, PolicyState};
+use baton_api::{BackendState, FlowView, LastMove, PolicyState};
 use baton_crds::{LoadBalancerPolicySpec, MigrationMode, Protocol};
 use serde::Serialize;
 
 /// Other Pods that are named.
-const OTHERS_MAX: usize = 4;
+pub const OTHERS_MAX: usize = 4;
 
 /// What is said of a flow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -75,7 +76,8 @@ pub fn explain(flow: &Flow, around: &Around<'_>) -> Explained {
     }
 }
 
-fn owner<'a>(flow: &Flow, around: &Around<'a>) -> Option<&'a BackendState> {
+/// The Pod that owns the flow, if the policy still has it.
+pub fn owner<'a>(flow: &Flow, around: &Around<'a>) -> Option<&'a BackendState> {
     around
         .state?
         .backends
@@ -105,23 +107,34 @@ fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
             ));
         }
         moves => said.push(format!(
-            "It has moved {}, the last time to {pod}.",
+            "It has moved {}, the last time to {pod}{}.",
             if moves == 1 {
                 "once".to_owned()
             } else {
                 format!("{moves} times")
-            }
+            },
+            last_move(view),
         )),
+    }
+    if let Some(LastMove { cause: None, ago }) = &view.last_move {
+        said.push(format!(
+            "A move was taken back {} ago: the other Pod refused it, or did not answer in time.",
+            micros(ago.0)
+        ));
     }
     said.push(state_words(&view.state, pod, &micros(view.quiet.0)));
     if let Some(owner) = owner(flow, around) {
         let word = word(owner);
         said.push(format!(
-            "{pod} ({}) owns {} here, has {} outstanding and takes about {} to the first byte of an answer; its state: {word}.",
+            "{pod} ({}) owns {} here, has {} outstanding and takes about {} to the first byte of an answer{}; its state: {word}.",
             owner.endpoint,
             count(owner.flows, "flow"),
             count(owner.outstanding, "request"),
             micros(owner.first_byte.0),
+            owner.wait.map_or_else(String::new, |wait| format!(
+                "; one more request is expected to wait {}",
+                micros(wait.0)
+            )),
         ));
     } else if around.state.is_some() {
         said.push(format!(
@@ -129,6 +142,29 @@ fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
         ));
     }
     said
+}
+
+/// When and why it last moved, as far as that is told.
+fn last_move(view: &FlowView) -> String {
+    let Some(LastMove {
+        cause: Some(cause),
+        ago,
+    }) = &view.last_move
+    else {
+        return String::new();
+    };
+    let why = match cause.as_str() {
+        "better" => "a shorter wait was expected there",
+        "every_request" => "the policy moves each request (`migration.mode: Always`)",
+        "drain" => "the Pod before it drained or left the policy",
+        "ejected" => "the Pod before it was ejected for failures",
+        "down" => "nobody listened at the Pod before it any more",
+        "rescue" => "the Pod before it ended the connection or died",
+        "overdue" => "the Pod before it did not answer within `responseTimeout`",
+        "manual" => "somebody asked for it (`migrate`)",
+        other => other,
+    };
+    format!(", {} ago, because {why}", micros(ago.0))
 }
 
 /// What a state of the flow table means.
@@ -175,6 +211,19 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
             );
         }
         _ => {}
+    }
+    if let Some(to) = &view.asked_to {
+        let to = if to.is_empty() {
+            "the best other Pod"
+        } else {
+            to
+        };
+        return (
+            Verdict::Moves,
+            vec![format!(
+                "Somebody asked for it (`migrate`): it goes to {to} with its next request."
+            )],
+        );
     }
     let Some(spec) = around.spec else {
         return (
@@ -241,7 +290,7 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
         );
         return (Verdict::Moves, why);
     }
-    why.extend(when_better(flow, around, spec, &can));
+    why.extend(waits::when_better(flow, around, spec, &can));
     (Verdict::MayMove, why)
 }
 
@@ -288,70 +337,6 @@ fn refusals(others: &[&BackendState]) -> String {
         words.push(format!("{} more", others.len() - OTHERS_MAX));
     }
     words.join("; ")
-}
-
-/// The longest that a request can be expected to wait: the estimate divides the time to the first byte by the requests that
-/// share it, so it is never longer than this.
-fn wait_at_most_us(backend: &BackendState) -> u64 {
-    (backend.outstanding + 1).saturating_mul(backend.first_byte.0)
-}
-
-fn when_better(
-    flow: &Flow,
-    around: &Around<'_>,
-    spec: &LoadBalancerPolicySpec,
-    can: &[&&BackendState],
-) -> Vec<String> {
-    let (view, migration) = (&flow.flow, &spec.migration);
-    let mut why = vec![format!(
-        "With a request it moves if the expected wait at {} is at least {} % of that at the better of two other Pods (`ratioPercent`), \
-         and falls by at least {} (`gain`).",
-        view.backend, migration.ratio_percent, migration.gain
-    )];
-    if let (Some(owner), Ok(gain)) = (owner(flow, around), migration.gain.micros())
-        && wait_at_most_us(owner) < gain.0
-    {
-        why.push(format!(
-            "At this moment it does not: the wait at {} is at most {}, less than could be gained.",
-            view.backend,
-            micros(wait_at_most_us(owner))
-        ));
-    }
-    let mut best: Vec<&&&BackendState> = can.iter().collect();
-    best.sort_by_key(|backend| wait_at_most_us(backend));
-    let one = |backend: &&&&BackendState| {
-        format!(
-            "{} {} and {} outstanding",
-            backend.name,
-            micros(backend.first_byte.0),
-            backend.outstanding
-        )
-    };
-    let mut words: Vec<String> = best.iter().take(OTHERS_MAX).map(one).collect();
-    if best.len() > OTHERS_MAX {
-        words.push(format!("{} more", best.len() - OTHERS_MAX));
-    }
-    why.push(format!(
-        "Pods that could take it, with their time to the first byte: {}.",
-        words.join("; ")
-    ));
-    if let Ok(cooldown) = migration.cooldown.micros()
-        && view.migrations > 0
-        && view.quiet < cooldown
-    {
-        why.push(format!(
-            "It may still rest from its last move (`cooldown` {}).",
-            migration.cooldown
-        ));
-    }
-    let limits = [
-        ("perBackendPerSecond", migration.per_backend_per_second),
-        ("perSecond", migration.per_second),
-    ];
-    for (name, limit) in limits.into_iter().filter(|(_, limit)| *limit > 0) {
-        why.push(format!("`migration.{name}` lets {limit} flows move per second, so it may have to wait for its turn."));
-    }
-    why
 }
 
 /// What a pin means, and what can be done.

@@ -5,7 +5,7 @@ use crate::{
     cluster::{Cluster, Kind, Listed, PodName, Ran},
     failure::{Deed, Failure},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     cell::RefCell, collections::BTreeMap, fs, io::Write, path::PathBuf, rc::Rc, time::Duration,
 };
@@ -127,8 +127,48 @@ pub fn answer(which: &str, words: &[&str]) -> Result<Ran, Failure> {
         }
         Some(&"flows") => good(recorded(&format!("flows-{which}.json"))),
         Some(&"drain") => good(r#"{"backends": 1, "bySnapshot": 0}"#),
+        Some(&"trace") => good(events(which, words)),
+        Some(&"migrate") => good(
+            r#"{"policy": "shop/web/http", "from": "web-5d4f-abcde", "to": "web-5d4f-fghij", "begun": true}"#,
+        ),
         other => panic!("a dataplane is asked {other:?}"),
     }
+}
+
+/// Four events of each dataplane, one every 10 ms; `a` has lost some before them.
+fn events(which: &str, words: &[&str]) -> String {
+    let since = words.iter().position(|word| *word == "--since");
+    let since = since.and_then(|at| words[at + 1].parse::<u64>().ok());
+    let first = if which == "a" { 101 } else { 1 };
+    let last = first + 3;
+    let since = since.unwrap_or(last);
+    let event = |seq: u64| {
+        let (event, more) = match seq % 4 {
+            1 => (
+                "adopting",
+                json!({"cause": "drain", "to": "web-5d4f-fghij"}),
+            ),
+            2 => ("moved", json!({"cause": "drain", "to": "web-5d4f-fghij"})),
+            3 => ("pinned", json!({"reason": "upgrade"})),
+            _ => ("lost", json!({"reason": "response_begun"})),
+        };
+        let mut event = json!({
+            "seq": seq, "atMicros": 1_000_000 + seq * 10_000, "event": event, "client": format!("192.0.2.7:{}", 40_110 + seq % 4),
+            "policy": if seq.is_multiple_of(4) { "data/cache/redis" } else { "shop/web/http" }, "from": "web-5d4f-abcde",
+        });
+        event
+            .as_object_mut()
+            .expect("an object")
+            .extend(more.as_object().expect("an object").clone());
+        event
+    };
+    let begin = (since + 1).max(first);
+    let events: Vec<Value> = (begin..=last).map(event).collect();
+    json!({
+        "nowMicros": 3_000_000, "unixMicros": 1_767_225_600_000_000_u64, "next": last.max(since), "missed": begin - since - 1,
+        "more": false, "events": events,
+    })
+    .to_string()
 }
 
 fn has_labels(item: &Value, labels: &str) -> bool {

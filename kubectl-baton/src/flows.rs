@@ -2,7 +2,7 @@
 
 use crate::{
     args::{Flows as Wanted, Sort},
-    ask::{Asked, PolicyName},
+    ask::{Asked, PolicyName, Views},
     table::{Cell, Style, Table, Tone, line, micros},
 };
 use baton_api::FlowView;
@@ -44,10 +44,10 @@ pub fn asked(wanted: &Wanted) -> u32 {
 }
 
 /// What dataplanes said, as one list.
-pub fn all(answers: &[Asked<Vec<FlowView>>]) -> Vec<Flow> {
+pub fn all(answers: &[Asked<Views>]) -> Vec<Flow> {
     let mut flows = Vec::new();
     for asked in answers {
-        for flow in asked.said.iter().flatten() {
+        for flow in asked.said.iter().flat_map(|views| &views.flows) {
             flows.push(Flow {
                 id: format!("{}/{}", asked.name(), flow.client),
                 dataplane: asked.name().to_owned(),
@@ -59,11 +59,8 @@ pub fn all(answers: &[Asked<Vec<FlowView>>]) -> Vec<Flow> {
 }
 
 /// Filters and sorts.
-pub fn flows(answers: &[Asked<Vec<FlowView>>], wanted: &Wanted, namespace: Option<&str>) -> Flows {
-    let full = |asked: &Asked<Vec<FlowView>>| {
-        let given = asked.said.as_ref().map_or(0, Vec::len);
-        given >= self::asked(wanted) as usize
-    };
+pub fn flows(answers: &[Asked<Views>], wanted: &Wanted, namespace: Option<&str>) -> Flows {
+    let cut = |asked: &Asked<Views>| asked.said.as_ref().is_ok_and(|views| views.truncated);
     let mut flows = all(answers);
     flows.retain(|flow| {
         let flow = &flow.flow;
@@ -93,7 +90,7 @@ pub fn flows(answers: &[Asked<Vec<FlowView>>], wanted: &Wanted, namespace: Optio
         })
     });
     let limit = wanted.limit as usize;
-    let truncated = flows.len() > limit || answers.iter().any(full);
+    let truncated = flows.len() > limit || answers.iter().any(cut);
     flows.truncate(limit);
     Flows {
         flows,

@@ -1,7 +1,7 @@
 //! `kubectl baton`: asks Baton in a cluster through the API server, with the rights of who runs it.
 //!
 //! Commands read through the trait `Cluster`, judge and render with pure functions; this program changes nothing but by
-//! `drain`, which is the dataplanes'.
+//! `drain` and `migrate`, which are the dataplanes'.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -18,11 +18,14 @@ mod failure;
 mod fake;
 mod flows;
 mod live;
+mod migrate;
 mod show;
 mod status;
 mod sysdump;
 mod table;
 mod top;
+mod trace;
+mod waits;
 
 use std::process::ExitCode;
 

@@ -118,6 +118,23 @@ impl Show {
         self.bytes(text.as_bytes())
     }
 
+    /// Prints one of a stream of values: a line of text (`text` ends it), a line of JSON, or a YAML document.
+    ///
+    /// # Errors
+    /// As [`Self::print`].
+    pub fn line<T: Serialize>(
+        &self,
+        value: &T,
+        text: impl FnOnce(&T, Style) -> String,
+    ) -> anyhow::Result<()> {
+        let text = match self.output {
+            Output::Json => serde_json::to_string(value)? + "\n",
+            Output::Yaml => format!("---\n{}", self.text(value, text)?),
+            Output::Table | Output::Wide => text(value, self.style),
+        };
+        self.bytes(text.as_bytes())
+    }
+
     /// Makes room on a terminal for frames.
     ///
     /// # Errors

@@ -1,9 +1,13 @@
 //! The command line: raw arguments become a [`Command`] once; the rest of the program sees only that.
 
 use crate::capture::{SNAPLEN_MAX, SNAPLEN_MIN, TIME_MAX};
-use baton_api::{Clients, ControlAddress, Micros};
+use baton_api::{Clients, ControlAddress, Endpoint, Micros};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::{path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 /// Where a running dataplane listens unless its configuration says otherwise.
 pub const CONTROL_DEFAULT: &str = "127.0.0.1:9900";
@@ -26,6 +30,10 @@ pub enum Command {
     Drain(Question<DrainOrder>),
     /// Have a running dataplane copy frames.
     Capture(Question<CaptureOrder>),
+    /// Have a running dataplane move one flow.
+    Migrate(Question<MigrateOrder>),
+    /// Show what happens to flows.
+    Trace(Question<TraceOrder>),
     /// Print the version.
     Version,
 }
@@ -115,6 +123,36 @@ fn capture_time(text: &str) -> Result<Micros, String> {
     Ok(time)
 }
 
+/// Which flow is to be moved, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigrateOrder {
+    /// The client's end.
+    pub client: SocketAddr,
+    /// What it connected to.
+    pub frontend: Option<Endpoint>,
+    /// The backend.
+    pub to: Option<String>,
+}
+
+/// Which events are shown, and for how long.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TraceOrder {
+    /// Only this policy's.
+    pub policy: Option<String>,
+    /// Only those of this client, an address with or without a port.
+    pub client: Option<String>,
+    /// First those that the dataplane still has.
+    pub past: bool,
+    /// Go on behind this event.
+    pub since: Option<u64>,
+    /// For so long; otherwise until it is stopped.
+    pub time: Option<Duration>,
+    /// One answer as the control API gives it.
+    pub once: bool,
+    /// How long that may wait for an event.
+    pub wait: Option<Duration>,
+}
+
 /// The form of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
@@ -131,7 +169,7 @@ pub enum Output {
 #[command(after_help = "\
 Exit codes: 0 done (check: the file is good; status: it works; drain --wait: the backend is empty)
             1 not done (check: the file is refused; status: it does not work; run: it could not go on;
-              drain: refused, or not empty in time)
+              drain: refused, or not empty in time; migrate: refused)
             2 could not be asked (wrong usage, no such file, the dataplane does not answer)")]
 struct Raw {
     #[command(subcommand)]
@@ -224,6 +262,56 @@ enum RawCommand {
         #[command(flatten)]
         order: CaptureOrder,
     },
+    /// Move one connection to another backend
+    ///
+    /// A connection that is at rest is moved at once; one with a request in progress moves
+    /// with its next request. It is moved once: afterwards the policy decides again. What
+    /// can never move (pinned) and what the policy forbids (`migration.mode: Never`,
+    /// `perFlow`, affinity) is refused with the reason.
+    #[command(verbatim_doc_comment)]
+    Migrate {
+        #[command(flatten)]
+        ask: Ask,
+        /// The client's end of the connection, as `lb-dataplane flows` shows it
+        #[arg(value_name = "CLIENT")]
+        client: SocketAddr,
+        /// The backend to move it to; without it, the best other one
+        #[arg(long, value_name = "BACKEND")]
+        to: Option<String>,
+        /// What the client connected to; needed only if it has several connections from one port
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        frontend: Option<Endpoint>,
+    },
+    /// Show what happens to connections as it happens: moves and why, refusals, rescues, pins, losses
+    ///
+    /// A line per event (`-o json`: a JSON object per line), until Ctrl-C. The dataplane
+    /// keeps the last 32,768 events.
+    #[command(verbatim_doc_comment)]
+    Trace {
+        #[command(flatten)]
+        ask: Ask,
+        /// Only connections of this policy
+        #[arg(long, value_name = "NAME")]
+        policy: Option<String>,
+        /// Only connections of this client: ADDRESS or ADDRESS:PORT
+        #[arg(long, value_name = "CLIENT", value_parser = client)]
+        client: Option<String>,
+        /// Begin with the events that the dataplane still has
+        #[arg(long, conflicts_with = "since")]
+        past: bool,
+        /// Begin behind the event of this number
+        #[arg(long, value_name = "NUMBER")]
+        since: Option<u64>,
+        /// End after this long, as 30s or 5m
+        #[arg(long = "for", value_name = "TIME", value_parser = patience)]
+        time: Option<Micros>,
+        /// Print one answer of the control API, with the number to go on from, and end
+        #[arg(long, conflicts_with = "time")]
+        once: bool,
+        /// With --once: wait so many seconds for something to happen
+        #[arg(long, value_name = "SECONDS", requires = "once", value_parser = clap::value_parser!(u8).range(0..=8))]
+        wait: Option<u8>,
+    },
     /// Print the version
     Version,
 }
@@ -258,6 +346,13 @@ fn patience(text: &str) -> Result<Micros, String> {
         return Err("out of range: expected 100ms to 24h".to_owned());
     }
     Ok(time)
+}
+
+/// An address, with or without a port.
+fn client(text: &str) -> Result<String, String> {
+    let good = text.parse::<SocketAddr>().is_ok() || text.parse::<IpAddr>().is_ok();
+    good.then(|| text.to_owned())
+        .ok_or_else(|| "expected an address, or an address and a port".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -345,6 +440,37 @@ impl From<RawCommand> for Command {
                 let output = Output::default();
                 Self::Capture(Ask { at, output }.about(order))
             }
+            RawCommand::Migrate {
+                ask,
+                client,
+                to,
+                frontend,
+            } => Self::Migrate(ask.about(MigrateOrder {
+                client,
+                frontend,
+                to,
+            })),
+            RawCommand::Trace {
+                ask,
+                policy,
+                client,
+                past,
+                since,
+                time,
+                once,
+                wait,
+            } => {
+                let wait = if once { Some(wait.unwrap_or(0)) } else { wait };
+                Self::Trace(ask.about(TraceOrder {
+                    policy,
+                    client,
+                    past,
+                    since,
+                    time: time.map(|time| Duration::from_micros(time.0)),
+                    once,
+                    wait: wait.map(|seconds| Duration::from_secs(seconds.into())),
+                }))
+            }
             RawCommand::Version => Self::Version,
         }
     }
@@ -416,8 +542,48 @@ mod tests {
     }
 
     #[test]
+    fn a_trace_goes_on_unless_it_is_told_when_to_end() {
+        let traced = |line: &str| match parse(&format!("lb-dataplane trace {line}")) {
+            Ok(Command::Trace(question)) => question.topic,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(traced(""), TraceOrder::default());
+        let all = traced("--past --policy a/b/c --client fd00::7 --for 30s");
+        assert_eq!(all.time, Some(Duration::from_secs(30)));
+        assert!(all.past && all.client.as_deref() == Some("fd00::7"));
+        let once = traced("--once --since 5 --wait 4");
+        assert_eq!(
+            (once.since, once.wait),
+            (Some(5), Some(Duration::from_secs(4)))
+        );
+        assert_eq!(traced("--once").wait, Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_flow_to_move_is_named_by_its_client() {
+        let line = "lb-dataplane migrate [fd00::7]:4711 --to pod-b --frontend [fd00::1]:80";
+        let Ok(Command::Migrate(question)) = parse(line) else {
+            panic!("{line}");
+        };
+        let expected = MigrateOrder {
+            client: "[fd00::7]:4711".parse().expect("an address"),
+            frontend: Some("[fd00::1]:80".parse().expect("an endpoint")),
+            to: Some("pod-b".into()),
+        };
+        assert_eq!(question.topic, expected);
+    }
+
+    #[test]
     fn wrong_usage_is_refused() {
         for line in [
+            "lb-dataplane migrate",
+            "lb-dataplane migrate 10.0.0.7",
+            "lb-dataplane migrate 10.0.0.7:80 pod-b",
+            "lb-dataplane trace --wait 4",
+            "lb-dataplane trace --once --wait 9",
+            "lb-dataplane trace --once --for 5s",
+            "lb-dataplane trace --past --since 5",
+            "lb-dataplane trace --client nobody",
             "lb-dataplane",
             "lb-dataplane run",
             "lb-dataplane status --control nowhere",

@@ -5,8 +5,8 @@
 //! side wait, and every answer has a deadline.
 
 use crate::capture::Tap;
-use baton_api::{Endpoint, FlowView, Snapshot, State};
-use baton_engine::Route;
+use baton_api::{Endpoint, FlowEvents, FlowView, MigrateReply, Snapshot, State};
+use baton_engine::{Migrate, MigrateError, Route};
 use baton_packet::{AdoptionKey, Mac};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -67,6 +67,10 @@ pub enum Command {
         /// Where the answer goes.
         answer: oneshot::Sender<Result<usize, String>>,
     },
+    /// Have one flow move; the answer says what is in the way.
+    Migrate(Migrate, oneshot::Sender<Result<MigrateReply, MigrateError>>),
+    /// Tell events of flows behind this number (none: only where they go on), at most so many.
+    Events(Option<u64>, usize, oneshot::Sender<FlowEvents>),
     /// Tell the figures.
     Report(oneshot::Sender<Report>),
     /// Copy frames for a capture; none: no longer. The answer is the tap before it, whose memory is freed by whoever asks.
@@ -223,6 +227,25 @@ impl WorkerHandle {
     /// The worker is gone or stuck.
     pub async fn capture(&self, tap: Option<Box<Tap>>) -> Result<Option<Box<Tap>>, WorkerError> {
         self.ask(|answer| Command::Capture(tap, answer)).await
+    }
+
+    /// Has one flow move; the inner error says what is in the way.
+    ///
+    /// # Errors
+    /// The worker is gone or stuck.
+    pub async fn migrate(
+        &self,
+        wanted: Migrate,
+    ) -> Result<Result<MigrateReply, MigrateError>, WorkerError> {
+        self.ask(|answer| Command::Migrate(wanted, answer)).await
+    }
+
+    /// At most `max` events of flows behind number `since`, or none and where they go on.
+    ///
+    /// # Errors
+    /// The worker is gone or stuck.
+    pub async fn events(&self, since: Option<u64>, max: usize) -> Result<FlowEvents, WorkerError> {
+        self.ask(|answer| Command::Events(since, max, answer)).await
     }
 
     async fn ask<T>(

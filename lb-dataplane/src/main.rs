@@ -54,6 +54,12 @@ fn main() -> ExitCode {
         Command::Capture(question) => {
             status::capture(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
         }
+        Command::Migrate(question) => {
+            status::migrate(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
+        }
+        Command::Trace(question) => {
+            status::trace(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
+        }
         Command::Version => {
             println!("lb-dataplane {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

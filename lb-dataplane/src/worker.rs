@@ -245,6 +245,13 @@ impl Worker {
                     some => Ok(some),
                 });
             }
+            Command::Migrate(wanted, answer) => {
+                let out = &mut Out(&mut self.port.tx());
+                let _ = answer.send(self.engine.migrate(now, &wanted, out));
+            }
+            Command::Events(since, max, answer) => {
+                let _ = answer.send(self.engine.events(now, since, max));
+            }
             Command::Report(answer) => {
                 let _ = answer.send(self.report(now));
             }

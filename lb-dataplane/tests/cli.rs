@@ -398,6 +398,79 @@ fn a_drain_that_is_refused_ends_with_1_and_one_that_cannot_be_ordered_with_2() {
 }
 
 #[test]
+fn a_move_is_ordered_as_json_and_its_refusal_ends_with_1() {
+    let folder = Folder::with(GOOD);
+    let taken = r#"{"policy":"web","from":"pod-a","to":"pod-b","begun":true}"#;
+    let (control, asked) = serving(vec![("200 OK", taken.into())]);
+    let line = format!("migrate 10.0.0.7:4711 --to pod-b --control {control}");
+    let (code, text, _) = told(&folder.run(&line));
+    assert_eq!(code, Some(0));
+    assert!(
+        text.starts_with("10.0.0.7:4711 (web) is being moved from pod-a to pod-b.\n"),
+        "{text}"
+    );
+    let request = asked.recv().expect("asked");
+    assert!(request.starts_with("POST /v1/migrate HTTP/1.1\r\n"));
+    assert!(
+        request.ends_with(r#"{"client":"10.0.0.7:4711","to":"pod-b"}"#),
+        "{request}"
+    );
+    for (status, ends) in [("409 Conflict", 1), ("503 Service Unavailable", 2)] {
+        let body = r#"{"error":"the flow is pinned: upgrade"}"#;
+        let (control, _) = serving(vec![(status, body.into())]);
+        let line = format!("migrate 10.0.0.7:4711 --control {control}");
+        let (code, text, complaint) = told(&folder.run(&line));
+        assert_eq!((code, text.as_str()), (Some(ends), ""), "{status}");
+        assert!(complaint.contains("the flow is pinned: upgrade"));
+    }
+}
+
+#[test]
+fn a_trace_goes_on_where_the_answer_before_ended() {
+    let folder = Folder::with(GOOD);
+    let events = |next: u64, missed: u64, more: bool, numbers: &[u64]| {
+        let event = |seq: &u64| {
+            format!(
+                r#"{{"seq":{seq},"atMicros":{seq},"event":"moved","client":"10.0.0.7:4711","policy":"web","cause":"drain",
+                "from":"a","to":"b"}}"#
+            )
+        };
+        let events: Vec<String> = numbers.iter().map(event).collect();
+        let body = format!(
+            r#"{{"nowMicros":100,"unixMicros":3600000000,"next":{next},"missed":{missed},"more":{more},"events":[{}]}}"#,
+            events.join(",")
+        );
+        ("200 OK", body)
+    };
+    let (control, asked) = serving(vec![
+        events(6, 0, true, &[5, 6]),
+        events(9, 1, true, &[8]),
+        events(9, 0, false, &[]),
+    ]);
+    let line = format!("trace --since 4 --for 100ms --control {control}");
+    let (code, text, noted) = told(&folder.run(&line));
+    assert_eq!(code, Some(0), "{noted}");
+    let line = "00:59:59.999  10.0.0.7:4711          moved a -> b (drain)  web\n";
+    assert_eq!(text, line.repeat(3));
+    assert_eq!(
+        noted,
+        "lb-dataplane: 1 events were overwritten before they could be read\n"
+    );
+    for since in [4, 6, 9] {
+        let request = asked.recv().expect("asked");
+        assert!(
+            request.starts_with(&format!("GET /v1/events?wait=0&since={since} ")),
+            "{request}"
+        );
+    }
+    let (control, _) = serving(vec![events(6, 0, false, &[5, 6])]);
+    let line = format!("trace --once --past -o json --control {control}");
+    let (code, text, _) = told(&folder.run(&line));
+    let said: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((code, &said["next"]), (Some(0), &6.into()));
+}
+
+#[test]
 fn version_and_help() {
     let folder = Folder::with(GOOD);
     let (code, text, _) = told(&folder.run("version"));
@@ -415,6 +488,8 @@ fn version_and_help() {
         "backends",
         "flows",
         "drain",
+        "migrate",
+        "trace",
         "Exit codes",
     ] {
         assert!(text.contains(word), "{word}: {text}");

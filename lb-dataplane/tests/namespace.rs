@@ -99,7 +99,8 @@ fn it_serves_reloads_without_touching_connections_and_ends_in_order() {
     assert!(text.starts_with("It works.\n"), "{text}");
     let (_, text) = lab.tool("flows --policy echo --backend b -o json");
     let flows: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(flows.as_array().map(Vec::len), Some(1), "{text}");
+    assert_eq!(flows["flows"].as_array().map(Vec::len), Some(1), "{text}");
+    assert_eq!(flows["truncated"], false, "{text}");
 
     // Another policy, noticed by itself; the open connection goes on.
     lab.configure(&POLICY.replace("name: b,", "name: renamed,"));

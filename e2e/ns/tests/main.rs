@@ -18,6 +18,7 @@ mod forged;
 mod guards;
 mod ipv6;
 mod memcached;
+mod migrate_by_hand;
 mod migration;
 mod modes;
 mod operator;

@@ -112,6 +112,7 @@ pub fn figures(policy: &Policy, loads: &[(&str, Load)]) -> PolicyState {
             pinned: load.pinned,
             outstanding: load.outstanding,
             first_byte: baton_api::Micros::from_millis(1),
+            wait: None,
             requests_total: load.flows,
             migrations_in_total: 0,
             migrations_out_total: 0,
@@ -134,6 +135,7 @@ pub fn figures(policy: &Policy, loads: &[(&str, Load)]) -> PolicyState {
         replays_total: 0,
         lost_total: Default::default(),
         pins_total: Default::default(),
+        moves_total: Default::default(),
         panic: false,
         backends: backends.collect(),
     }

@@ -26,6 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Flows of one dataplane: about 6 MB.
 const FLOWS_MAX: u32 = 20_000;
+/// Events of one dataplane: what one answer of it holds.
+const EVENTS_MAX: u64 = 4_096;
 /// Pods of one Service in the dump.
 const PODS_MAX: usize = 500;
 /// Services whose Pods are read.
@@ -355,6 +357,21 @@ async fn dataplanes(
         let path = format!("dataplanes/{}/flows.json", asked.name());
         match &asked.said {
             Ok(flows) => dump.json(path, flows),
+            Err(why) => dump.missing.push(format!("{path}: {why}")),
+        }
+    }
+    // The last ones: where they end is asked first.
+    let ends = ask::events(cluster, &answering, control, None, |_| None).await;
+    let since = |pod: &Pod| {
+        let of = ends
+            .iter()
+            .find(|asked| asked.dataplane.pod.uid == pod.uid)?;
+        Some(of.said.as_ref().ok()?.next.saturating_sub(EVENTS_MAX))
+    };
+    for asked in ask::events(cluster, &answering, control, None, since).await {
+        let path = format!("dataplanes/{}/events.json", asked.name());
+        match &asked.said {
+            Ok(events) => dump.json(path, events),
             Err(why) => dump.missing.push(format!("{path}: {why}")),
         }
     }

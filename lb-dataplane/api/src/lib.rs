@@ -7,6 +7,7 @@
 mod clients;
 mod control;
 mod duration;
+mod events;
 mod failure;
 mod snapshot;
 mod state;
@@ -16,6 +17,7 @@ mod validate;
 pub use clients::{Clients, ClientsError};
 pub use control::{ControlAddress, ControlAddressError, SocketPath};
 pub use duration::{DurationError, Micros};
+pub use events::{FlowEvent, FlowEvents, LastMove, MigrateReply, MigrateRequest, time_of_day};
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline};
 pub use snapshot::{
     Affinity, Algorithm, Backend, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES,

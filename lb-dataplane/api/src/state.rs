@@ -1,6 +1,6 @@
 //! What a dataplane does: figures for people, the operator and tests.
 
-use crate::{Algorithm, Endpoint, Micros, Protocol};
+use crate::{Algorithm, Endpoint, LastMove, Micros, Protocol};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -72,6 +72,9 @@ pub struct PolicyState {
     /// Flows pinned since start, by reason.
     #[serde(default)]
     pub pins_total: BTreeMap<String, u64>,
+    /// Moves that ended, by why they began and then by how they ended.
+    #[serde(default)]
+    pub moves_total: BTreeMap<String, BTreeMap<String, u64>>,
     /// Too few backends are usable, so all are used.
     #[serde(default)]
     pub panic: bool,
@@ -104,6 +107,10 @@ pub struct BackendState {
     pub outstanding: u64,
     /// Moving peak average of the time to the first response byte.
     pub first_byte: Micros,
+    /// How long one more request would wait here, as the choice of backends expects it. None from a dataplane that does not
+    /// tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Micros>,
     /// Requests since start.
     pub requests_total: u64,
     /// Flows that came by migration.
@@ -168,4 +175,10 @@ pub struct FlowView {
     /// Why it can never move, if so.
     #[serde(default)]
     pub pinned: Option<String>,
+    /// Its last move, or the one that was taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_move: Option<LastMove>,
+    /// Somebody asked to have it moved with its next request: to this backend, or to any if it is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_to: Option<String>,
 }

@@ -5,8 +5,10 @@
 use crate::{
     Engine, Output, Verdict,
     backend::{QUARANTINE_MS, QUARANTINE_STALE_MS, Use},
+    cause::{Cause, MoveEnd},
     counters::Counter,
     engine::Instant,
+    events::What,
     flow::{Bits, Flow, FlowId, Leg},
     mutants::Mutant,
     policy::Ties,
@@ -41,9 +43,13 @@ impl Engine {
         let ties = self.ties(now, id);
         let flow = &self.flows[id];
         let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
+        let asked = self.asked_target(now, id);
+        let flow = &self.flows[id];
         let policy = &mut self.policies[usize::from(flow.policy)];
-        let Some(chosen) = policy.choose_move(v6, owner, ties, &self.backends, now, &mut self.rng)
-        else {
+        let chosen = asked
+            .map(|to| (to, Cause::Manual))
+            .or_else(|| policy.choose_move(v6, owner, ties, &self.backends, now, &mut self.rng));
+        let Some((chosen, cause)) = chosen else {
             return false;
         };
         if ties != Ties::Gone && policy.moved_enough(flow.migrations) {
@@ -82,9 +88,17 @@ impl Engine {
             port,
         };
         self.client_goes(id, target);
-        self.hand_over(id, leg);
+        self.hand_over(id, leg, cause);
         self.counters.add(Counter::MigrationsBegun);
         true
+    }
+
+    /// A move of the flow ended.
+    pub(crate) fn move_ends(&mut self, id: FlowId, end: MoveEnd) {
+        let flow = &self.flows[id];
+        if let Some(cause) = flow.causes.open() {
+            self.policies[usize::from(flow.policy)].ends[cause as usize][end as usize] += 1;
+        }
     }
 
     /// What holds a flow at its owner.
@@ -160,9 +174,18 @@ impl Engine {
         spec.timestamps = Some((self.first_client_ts(id), flow.server_ts));
         let key = key.clone();
         let restores = flow.bits.has(Bits::PRELUDE);
-        if flow.tries > 1 {
+        let again = flow.tries > 1;
+        if again {
             self.counters.add(Counter::AdoptionRetries);
         }
+        self.tell(
+            id,
+            if again {
+                What::AdoptingAgain
+            } else {
+                What::Adopting
+            },
+        );
         if self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key)) {
             let flow = &mut self.flows[id];
             flow.asked = flow.asked.saturating_add(1);
@@ -273,6 +296,9 @@ impl Engine {
 
     /// The standby leg is owner again.
     pub(crate) fn resume_standby(&mut self, now: Instant, id: FlowId) {
+        self.tell(id, What::RolledBack);
+        self.move_ends(id, MoveEnd::RolledBack);
+        self.flows[id].causes.taken_back();
         self.drop_owner(id, now.ms() + QUARANTINE_MS);
         let leg = std::mem::replace(&mut self.flows[id].standby, Leg::NONE);
         self.own_leg(id, leg);
@@ -313,6 +339,9 @@ impl Engine {
         flow.bits.set(Bits::MOVED, true);
         let (old, new) = (flow.standby, flow.owner);
         let rescued = flow.bits.has(Bits::RESCUE);
+        self.tell(id, What::Moved);
+        self.move_ends(id, MoveEnd::Moved);
+        self.flows[id].causes.moved();
         self.rescue_succeeds(id);
         self.counters.add(Counter::MigrationsConfirmed);
         self.policies[usize::from(self.flows[id].policy)].moves_total += 1;
@@ -339,6 +368,8 @@ impl Engine {
 
     /// The standby leg's pod has ended it; its end is answered in the client's name.
     pub(crate) fn drop_standby(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        self.move_ends(id, MoveEnd::Stranded);
+        self.flows[id].causes.drop_open();
         let leg = self.flows[id].standby;
         if leg.is_some() {
             self.flows[id].standby.port = Leg::NONE.port;

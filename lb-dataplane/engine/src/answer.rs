@@ -8,6 +8,7 @@ use crate::{
     adopt::ADOPTION_TRIES_MAX,
     counters::Counter,
     engine::Instant,
+    events::What,
     flow::{Bits, FlowId, Leg},
     mutants::Mutant,
     pins::{Lost, PinReason},
@@ -197,6 +198,7 @@ impl Engine {
             Reason::Ready => return,
         };
         self.counters.add(counter);
+        self.tell(id, What::Refused(reason));
         if !reason.pod_never_had_it() {
             return self.fate_unknown(now, id, out);
         }
@@ -279,11 +281,10 @@ impl Engine {
         });
         let Some(leg) = leg else { return false };
         self.client_goes(id, leg.backend);
-        let flow = &mut self.flows[id];
-        if flow.bits.has(Bits::UNSEEN) {
-            flow.bits.set(Bits::UNSEEN, false);
+        if self.flows[id].bits.has(Bits::UNSEEN) {
+            self.flows[id].bits.set(Bits::UNSEEN, false);
         } else {
-            flow.replays += 1;
+            self.replays(id);
         }
         self.pending = leg;
         self.prepare_prelude(id);
@@ -350,7 +351,7 @@ impl Engine {
             if standby_gone {
                 self.orphaned(now, id, Event::FateUnknownNext, out);
             } else {
-                self.flows[id].replays += 1;
+                self.replays(id);
                 let _ = self.step(now, id, Event::FateUnknownReplay, out);
                 self.closed_meanwhile(now, id, out);
             }

@@ -66,6 +66,8 @@ pub enum ApplyError {
 struct NewSlots {
     placed: HashMap<(Addr, u16), usize>,
     free: usize,
+    /// Slots that were another backend's before.
+    reused: Vec<u16>,
 }
 
 /// Slots of frontends without flows, once they are known, the lowest last.
@@ -81,6 +83,7 @@ impl Engine {
     /// The snapshot is not used at all then.
     pub fn apply(&mut self, now: Instant, snapshot: &Snapshot) -> Result<(), ApplyError> {
         let now = self.engine_time(now);
+        self.events.now = now;
         snapshot.validate_but(|policy| self.has(policy))?;
         if snapshot.generation < self.generation {
             return Err(ApplyError::Stale {
@@ -193,6 +196,7 @@ impl Engine {
                 slot.health.starts_slowly(now, slow_ms);
             }
         }
+        self.drop_wishes_for(&new.reused);
         let entries: Vec<(Addr, u16, u16)> = self
             .backends
             .iter()
@@ -217,7 +221,8 @@ impl Engine {
         }
         let v6 = backend.endpoint.address().is_ipv6();
         let name = backend.name.clone();
-        let fresh = Backend::new(name, addr, port, v6, &self.settings.ports, &mut self.rng);
+        let mut fresh = Backend::new(name, addr, port, v6, &self.settings.ports, &mut self.rng);
+        fresh.since_event = self.events.last();
         // None in front of it comes free while a snapshot is placed.
         while self
             .backends
@@ -229,6 +234,7 @@ impl Engine {
         let index = new.free;
         if index < self.backends.len() {
             self.backends[index] = fresh;
+            new.reused.push(index as u16);
         } else {
             self.backends.push(fresh);
         }
@@ -296,7 +302,8 @@ impl Engine {
             self.policies[at] = policy;
             return index;
         }
-        let policy = Policy::new(spec.clone(), self.pools(spec, &[]));
+        let mut policy = Policy::new(spec.clone(), self.pools(spec, &[]));
+        policy.since_event = self.events.last();
         let free = self.policies.iter().position(|p| !p.listed && p.flows == 0);
         let index = free.unwrap_or(self.policies.len());
         if index < self.policies.len() {
@@ -315,12 +322,17 @@ impl Engine {
             port,
             policy,
             listed: true,
+            since_event: self.events.last(),
         };
         let old = self.frontend_ids.find(&addr, port).map(usize::from);
         if let Some(index) = old
             && (self.frontends[index].addr, self.frontends[index].port) == (addr, port)
         {
-            self.frontends[index] = slot;
+            let since_event = self.frontends[index].since_event;
+            self.frontends[index] = FrontendSlot {
+                since_event,
+                ..slot
+            };
             return;
         }
         // Which are in use is asked once, and only if there is a new one.

@@ -109,6 +109,8 @@ pub(crate) struct Backend {
     pub(crate) moves_out: u64,
     /// Flows that lost it and were given to another one.
     pub(crate) rescued: u64,
+    /// The last event of flows before the slot was its.
+    pub(crate) since_event: u64,
 }
 
 impl Backend {
@@ -150,6 +152,7 @@ impl Backend {
             moves_in: 0,
             moves_out: 0,
             rescued: 0,
+            since_event: 0,
         }
     }
 

@@ -72,6 +72,12 @@ impl Engine {
         } else if adopting {
             assert!(flow.bits.has(Bits::STANDBY_GONE), "no standby leg");
         }
+        if flow.is_moving() {
+            assert!(flow.causes.open().is_some(), "a move without a cause");
+        } else if flow.causes.open().is_some() {
+            assert!(flow.has_wish() && self.wishes, "a cause without a move");
+            assert!(flow.state != State::Orphan && flow.pin.is_none(), "a wish");
+        }
         assert!(
             flow.kept.is_empty()
                 || adopting

@@ -3,7 +3,7 @@
 //! Owns each drain's figures and deadline, and the closing of flows that the deadline meets. Moving is `adopt`'s.
 
 use crate::{
-    Engine, Output, Verdict,
+    Cause, Engine, Output, Verdict,
     counters::Counter,
     engine::Instant,
     flow::{Bits, FlowId, Leg, from_addr},
@@ -170,11 +170,23 @@ impl Engine {
                 Swept::Stays
             };
         };
+        self.begin_idle_move(now, id, leg, Cause::Drain, out);
+        Swept::Done
+    }
+
+    /// Gives a flow at rest to the backend of `leg`.
+    pub(crate) fn begin_idle_move(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        leg: Leg,
+        cause: Cause,
+        out: &mut impl Output,
+    ) {
         self.flows[id].boundary = self.flows[id].client_next;
-        self.hand_over(id, leg);
+        self.hand_over(id, leg, cause);
         self.counters.add(Counter::MigrationsBegun);
         let _ = self.step(now, id, Event::MoveIdle, out);
-        Swept::Done
     }
 
     /// The wait before our FIN is repeated.
@@ -292,8 +304,12 @@ impl Engine {
     }
 
     /// What every hand-over from a living owner begins with.
-    pub(crate) fn hand_over(&mut self, id: FlowId, leg: Leg) {
+    pub(crate) fn hand_over(&mut self, id: FlowId, leg: Leg, cause: Cause) {
+        if cause != Cause::Manual {
+            self.drop_wish(id);
+        }
         let flow = &mut self.flows[id];
+        flow.causes.begin(cause);
         flow.tries = 1;
         (flow.asked, flow.refusals) = (0, 0);
         flow.bits.set(Bits::STANDBY_GONE | Bits::CLIENT_FIN, false);

@@ -6,8 +6,10 @@
 use crate::{
     affinity::Affinities,
     backend::{Backend, QUARANTINE_MS, Use},
+    cause::MoveEnd,
     closing::Closing,
     counters::{Counter, Counters, DropReason},
+    events::Events,
     flow::{Addr, Bits, FlowId, FlowTable, Leg, to_addr},
     guards::Guards,
     kept::Kept,
@@ -120,6 +122,9 @@ pub struct Engine {
     pub(crate) hops: Hops,
     pub(crate) keys: Vec<(u8, AdoptionKey)>,
     pub(crate) counters: Counters,
+    pub(crate) events: Events,
+    /// Some flow's move may have been asked for that has not begun.
+    pub(crate) wishes: bool,
     pub(crate) rng: fastrand::Rng,
     pub(crate) next_probe_ms: u64,
     /// When a question to a listener is due.
@@ -150,6 +155,8 @@ pub(crate) struct FrontendSlot {
     pub(crate) policy: u16,
     /// In the snapshot in force; a slot stays for the flows that came through it.
     pub(crate) listed: bool,
+    /// The last event of flows before the slot was its.
+    pub(crate) since_event: u64,
 }
 
 impl Engine {
@@ -196,6 +203,8 @@ impl Engine {
             hops: Hops::new(),
             keys: Vec::new(),
             counters: Counters::new(),
+            events: Events::new(),
+            wishes: false,
             rng,
             next_probe_ms: now.ms(),
             next_question_ms: u64::MAX,
@@ -275,6 +284,7 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         let now = self.engine_time(now);
+        self.events.now = now;
         let len = len.min(buffer.len());
         let verdict = match baton_packet::decode(&buffer[..len]) {
             Ok(Decoded::Tcp(segment)) => self.segment(now, &mut buffer[..len], &segment, out),
@@ -477,6 +487,9 @@ impl Engine {
         }
         self.drop_guard(id);
         self.client_closes(now, id);
+        if self.flows[id].is_moving() {
+            self.move_ends(id, MoveEnd::Ended);
+        }
         self.policies[usize::from(self.flows[id].policy)].flows -= 1;
         self.counters.add(Counter::FlowsClosed);
         self.flows.remove(id);

@@ -3,7 +3,7 @@
 //! Owns the memory of all flows (one slab, one array of hash chains, reserved at start). It knows nothing
 //! of packets: callers keep the fields true.
 
-use crate::{kept::KeptList, pins::PinReason, routes::HopId, states::State};
+use crate::{cause::Causes, kept::KeptList, pins::PinReason, routes::HopId, states::State};
 use baton_packet::SeqNumber;
 use siphasher::sip::SipHasher13;
 use std::{hash::Hasher, net::IpAddr};
@@ -95,6 +95,8 @@ pub(crate) struct Flow {
     pub(crate) frontend: u16,
     pub(crate) policy: u16,
     pub(crate) owner: Leg,
+    /// The old owner while an adoption is open. While somebody's wish to have the flow moved waits (`migrate`): the backend
+    /// that it is to go to, without a port.
     pub(crate) standby: Leg,
     /// Next hop towards the client.
     pub(crate) hop: HopId,
@@ -108,6 +110,8 @@ pub(crate) struct Flow {
     pub(crate) replays: u8,
     /// Why the flow never moves again.
     pub(crate) pin: Option<PinReason>,
+    /// Why it last moved, and why it moves now.
+    pub(crate) causes: Causes,
     /// Adoption segments sent on the owner leg, and refusals among the answers to them.
     pub(crate) asked: u8,
     pub(crate) refusals: u8,
@@ -162,6 +166,7 @@ impl Flow {
             tries: 0,
             replays: 0,
             pin: None,
+            causes: Causes::default(),
             asked: 0,
             refusals: 0,
             mss: 536,

@@ -5,6 +5,7 @@
 
 use crate::{
     Engine,
+    events::What,
     flow::{Bits, FlowId, NONE},
     mutants::Mutant,
     pins::PinReason,
@@ -164,6 +165,8 @@ impl Engine {
         let policy = &mut self.policies[usize::from(flow.policy)];
         policy.figures.pinned[why.number()] += 1;
         policy.pins[why.number()] += 1;
+        self.drop_wish(id);
+        self.tell(id, What::Pinned(why));
         // A hand-over that began with a session goes on with it, whatever the client sends meanwhile.
         if why == PinReason::SessionRefused || !self.flows[id].bits.has(Bits::PRELUDE) {
             self.drop_guard(id);

@@ -5,6 +5,7 @@
 
 use crate::{
     backend::Backend,
+    cause::{Cause, MoveEnds},
     counters::Counter,
     engine::Instant,
     figures::OfPolicy,
@@ -111,6 +112,10 @@ pub(crate) struct Policy {
     pub(crate) replays: u64,
     pub(crate) lost: [u64; Lost::ALL.len()],
     pub(crate) pins: [u64; PinReason::COUNT],
+    /// Moves that ended.
+    pub(crate) ends: MoveEnds,
+    /// The last event of flows before the slot was its.
+    pub(crate) since_event: u64,
 }
 
 impl Default for Pool {
@@ -266,6 +271,8 @@ impl Policy {
             replays: 0,
             lost: [0; Lost::ALL.len()],
             pins: [0; PinReason::COUNT],
+            ends: MoveEnds::default(),
+            since_event: 0,
         }
     }
 
@@ -318,7 +325,7 @@ impl Policy {
         chosen.map(|at| pool.members[at].backend)
     }
 
-    /// Where a flow of `owner` should go at this boundary, if anywhere. `ties` says what holds it there.
+    /// Where a flow of `owner` should go at this boundary, if anywhere, and why. `ties` says what holds it there.
     pub(crate) fn choose_move(
         &mut self,
         v6: bool,
@@ -327,9 +334,16 @@ impl Policy {
         backends: &[Backend],
         now: Instant,
         rng: &mut fastrand::Rng,
-    ) -> Option<u16> {
+    ) -> Option<(u16, Cause)> {
         let pool = &mut self.pools[usize::from(v6)];
         let migration = self.spec.migration;
+        let cause = match ties {
+            Ties::Gone => Cause::Down,
+            Ties::Leaving => Cause::Drain,
+            Ties::Ejected => Cause::Ejected,
+            _ if migration.mode == MigrationMode::Always => Cause::EveryRequest,
+            _ => Cause::Better,
+        };
         let good =
             |p: &Pool, at: usize| p.members[at].backend != owner && p.adopts(at, backends, now);
         let rescues = self.spec.on_backend_failure != BackendFailure::Reset;
@@ -343,7 +357,7 @@ impl Policy {
                     .map(|i| (pool.rotor + i) % count)
                     .find(|at| good(pool, *at))?;
                 pool.rotor = at;
-                Some(pool.members[at].backend)
+                Some((pool.members[at].backend, cause))
             }
             MigrationMode::Never | MigrationMode::DrainOnly | MigrationMode::WhenBetter => {
                 let current = &backends[usize::from(owner)];
@@ -358,7 +372,7 @@ impl Policy {
                 let better = here.saturating_sub(there) >= migration.gain.0
                     && here.saturating_mul(100)
                         >= there.saturating_mul(u64::from(migration.ratio_percent));
-                (leaving || better).then_some(target)
+                (leaving || better).then_some((target, cause))
             }
         }
     }
@@ -480,6 +494,7 @@ impl Policy {
         self.rollbacks_total = old.rollbacks_total;
         (self.rescues, self.replays) = (old.rescues, old.replays);
         (self.lost, self.pins) = (old.lost, old.pins);
+        (self.ends, self.since_event) = (old.ends, old.since_event);
         let known = || pools.iter().flat_map(|p| &p.members);
         for member in self.pools.iter_mut().flat_map(|p| &mut p.members) {
             if let Some(known) = known().find(|m| m.identity == member.identity) {

@@ -4,9 +4,10 @@
 //! known), and the tries to find a new owner. Asking the pod is `listener`'s, adopting is `adopt`'s.
 
 use crate::{
-    Engine, Output, Verdict,
+    Cause, Engine, Output, Verdict,
     counters::Counter,
     engine::Instant,
+    events::{Gone, What},
     flow::{Bits, FlowId, Leg},
     mutants::Mutant,
     pins::Lost,
@@ -299,6 +300,15 @@ impl Engine {
 
     fn strand(&mut self, now: Instant, id: FlowId, how: Counter, out: &mut impl Output) {
         self.counters.add(how);
+        self.drop_wish(id);
+        self.tell(
+            id,
+            What::OwnerLost(match how {
+                Counter::OwnersSilent => Gone::Silent,
+                Counter::OwnersClosed => Gone::Closed,
+                _ => Gone::Reset,
+            }),
+        );
         self.flows[id].tries = 0;
         let _ = self.step(now, id, Event::OwnerGone, out);
         self.flows[id].moved_ms = now.ms32();
@@ -337,12 +347,14 @@ impl Engine {
         let Some(leg) = self.rescue_leg(now, id, except, out) else {
             return self.try_later(now, id, out);
         };
+        if request && !self.flows[id].bits.has(Bits::UNSEEN) {
+            self.replays(id);
+        }
         let flow = &mut self.flows[id];
         if !request {
             flow.boundary = flow.client_next;
-        } else if !flow.bits.has(Bits::UNSEEN) {
-            flow.replays += 1;
         }
+        flow.causes.begin(Cause::Rescue);
         flow.bits.set(Bits::STANDBY_GONE | Bits::RESCUE, true);
         flow.bits.set(Bits::UNSEEN, false);
         flow.tries = 1;
@@ -411,6 +423,11 @@ impl Engine {
             }
             return None;
         };
+        self.take_leg(now, id, target)
+    }
+
+    /// A port towards `target` for a flow without a request of its own.
+    pub(crate) fn take_leg(&mut self, now: Instant, id: FlowId, target: u16) -> Option<Leg> {
         let backend = &mut self.backends[usize::from(target)];
         backend.hop.and_then(|h| self.hops.mac(h))?;
         let port = backend.ports.take(now.ms())?;
@@ -428,9 +445,16 @@ impl Engine {
         let _ = self.step(now, id, Event::Lost, out);
     }
 
+    /// The outstanding request is given to one more backend although one may have executed it.
+    pub(crate) fn replays(&mut self, id: FlowId) {
+        self.flows[id].replays += 1;
+        self.tell(id, What::Replayed);
+    }
+
     pub(crate) fn count_lost(&mut self, id: FlowId, why: Lost) {
         let policy = usize::from(self.flows[id].policy);
         self.policies[policy].lost[why as usize] += 1;
+        self.tell(id, What::Lost(why));
     }
 
     /// An adoption that saved a flow is confirmed.
@@ -471,10 +495,9 @@ impl Engine {
         let Some(leg) = self.rescue_leg(now, id, Some(backend), out) else {
             return;
         };
-        let flow = &mut self.flows[id];
-        flow.replays += 1;
-        flow.bits.set(Bits::RESCUE, true);
-        self.hand_over(id, leg);
+        self.replays(id);
+        self.flows[id].bits.set(Bits::RESCUE, true);
+        self.hand_over(id, leg, Cause::Overdue);
         let _ = self.step(now, id, Event::ResponseTimeout, out);
     }
 }

@@ -29,6 +29,7 @@ impl Engine {
             return;
         }
         let now = self.engine_time(now);
+        self.events.now = now;
         #[cfg(feature = "mutants")]
         self.hurry_ports();
         for _ in 0..DUE_PER_CALL_MAX {

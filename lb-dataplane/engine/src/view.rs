@@ -3,8 +3,9 @@
 //! Called by the control thread's requests between batches; allocates, never on the packet path.
 
 use crate::{
-    Counter, DropReason, Engine,
+    Cause, Counter, DropReason, Engine, MoveEnd,
     backend::Use,
+    cause::{LastMove, MoveEnds},
     engine::Instant,
     flow::{Flow, from_addr},
     pins::{Lost, PinReason},
@@ -23,6 +24,16 @@ fn by_reason(counts: impl Iterator<Item = (&'static str, u64)>) -> BTreeMap<Stri
         *map.entry(label.to_owned()).or_default() += count;
     }
     map
+}
+
+/// Moves that happened, by cause and end.
+fn moves_by_cause(ends: &MoveEnds) -> BTreeMap<String, BTreeMap<String, u64>> {
+    let causes = Cause::ALL.iter().zip(ends);
+    let causes = causes.map(|(cause, ends)| {
+        let ends = MoveEnd::ALL.iter().map(|e| e.label()).zip(*ends);
+        (cause.label().to_owned(), by_reason(ends))
+    });
+    causes.filter(|(_, ends)| !ends.is_empty()).collect()
 }
 
 impl Engine {
@@ -62,7 +73,10 @@ impl Engine {
             }
         }
         let of_policies = lost.into_iter().chain(pins);
-        named.chain(drops).chain(malformed).chain(of_policies)
+        let unread = self.events.overwritten();
+        let unread = [("flow_events_overwritten_total", None, unread)];
+        let others = of_policies.chain(unread);
+        named.chain(drops).chain(malformed).chain(others)
     }
 
     /// Flows pinned since start for one reason.
@@ -206,6 +220,7 @@ impl Engine {
                 pinned: u64::from(b.pinned),
                 outstanding: u64::from(b.estimate.outstanding()),
                 first_byte: Micros(b.estimate.average_us(now.0)),
+                wait: Some(Micros(b.estimate.wait_us(now.0))),
                 requests_total: b.requests,
                 migrations_in_total: b.moves_in,
                 migrations_out_total: b.moves_out,
@@ -234,6 +249,7 @@ impl Engine {
             replays_total: policy.replays,
             lost_total: by_reason(Lost::ALL.iter().map(|l| l.label()).zip(policy.lost)),
             pins_total: by_reason(PinReason::all().map(PinReason::label).zip(policy.pins)),
+            moves_total: moves_by_cause(&policy.ends),
             panic: policy.pools.iter().any(|p| p.panic),
             backends: backends.collect(),
         }
@@ -277,6 +293,24 @@ impl Engine {
             migrations: u32::from(flow.migrations),
             quiet: Micros::from_millis(u64::from(now.ms32().wrapping_sub(flow.last_ms))),
             pinned: flow.pin.map(|p| p.label().to_owned()),
+            last_move: self.last_move(flow, now),
+            asked_to: flow.has_wish().then(|| {
+                let to = self.backends.get(usize::from(flow.standby.backend));
+                to.map(|b| b.name.clone()).unwrap_or_default()
+            }),
+        })
+    }
+
+    fn last_move(&self, flow: &Flow, now: Instant) -> Option<baton_api::LastMove> {
+        // Of an orphan's time only the end of its owner is known.
+        let last = flow.causes.last().filter(|_| flow.state != State::Orphan)?;
+        let ago_ms = now.ms32().wrapping_sub(flow.moved_ms);
+        Some(baton_api::LastMove {
+            cause: match last {
+                LastMove::Moved(cause) => Some(cause.label().to_owned()),
+                LastMove::TakenBack => None,
+            },
+            ago: Micros::from_millis(ago_ms.into()),
         })
     }
 }

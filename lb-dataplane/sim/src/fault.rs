@@ -36,7 +36,7 @@ pub enum Fault {
     Backends,
     /// Snapshots change policies.
     Policies,
-    /// Backends drain, by snapshot or by command.
+    /// Backends drain, by snapshot or by command; single flows are asked to move.
     Drains,
     /// Keys are rotated.
     Keys,
@@ -110,6 +110,8 @@ pub enum Happening {
     Draining(usize, bool),
     /// A backend drains by command or not.
     Command(usize, bool),
+    /// Somebody asks for a move of some flow.
+    Migrate(u64),
     /// A backend's weight.
     Weight(usize, u16),
     /// The policy changes in some way.

@@ -528,6 +528,9 @@ fn plan(d: &mut Draw, pods: usize, (from, to): (Time, Time)) -> Vec<(Time, Happe
             }
         }
     }
+    for _ in 0..times(d, Fault::Drains, 12) {
+        plan.push((d.rng.u64(from..to), Happening::Migrate(d.rng.u64(..))));
+    }
     plan.retain(|(at, _)| *at < to);
     plan.sort_by_key(|(at, _)| *at);
     plan

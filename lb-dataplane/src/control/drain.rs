@@ -15,9 +15,10 @@ use hyper::{
     body::Body,
     header::{CONTENT_TYPE, ORIGIN},
 };
+use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 
-/// Bytes of the request: two names and a word.
+/// Bytes of a request: some names and words.
 const REQUEST_LIMIT_BYTES: usize = 4 << 10;
 /// Names that an error tells; with more, `lb-dataplane backends` is the place to look.
 const NAMES_MAX: usize = 20;
@@ -52,42 +53,47 @@ pub fn refuse_browsers(headers: &HeaderMap, needs_json: bool) -> Option<Reply> {
     None
 }
 
+/// What a small body of JSON orders, or why it is refused.
+pub async fn order<T, B>(request: Request<B>, expected: &str) -> Result<T, Reply>
+where
+    T: DeserializeOwned,
+    B: Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    if let Some(refusal) = refuse_browsers(request.headers(), true) {
+        return Err(refusal);
+    }
+    let body = Limited::new(request.into_body(), REQUEST_LIMIT_BYTES)
+        .collect()
+        .await;
+    let body = body.map_err(|error| {
+        json(
+            StatusCode::BAD_REQUEST,
+            &ErrorReply::new(format!("the body could not be read: {error}")),
+        )
+    })?;
+    serde_json::from_slice(&body.to_bytes()).map_err(|error| {
+        json(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            &ErrorReply {
+                error: error.to_string(),
+                field: None,
+                expected: Some(expected.to_owned()),
+            },
+        )
+    })
+}
+
 /// Answers one request.
 pub async fn post<B>(control: &Control, request: Request<B>) -> Reply
 where
     B: Body,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    if let Some(refusal) = refuse_browsers(request.headers(), true) {
-        return refusal;
-    }
-    let body = match Limited::new(request.into_body(), REQUEST_LIMIT_BYTES)
-        .collect()
-        .await
-    {
-        Ok(body) => body.to_bytes(),
-        Err(error) => {
-            return json(
-                StatusCode::BAD_REQUEST,
-                &ErrorReply::new(format!("the body could not be read: {error}")),
-            );
-        }
-    };
-    let asked: DrainRequest = match serde_json::from_slice(&body) {
+    let expected = r#"{"backend": NAME, "policy": NAME or none, "undo": true or false}"#;
+    let asked: DrainRequest = match order(request, expected).await {
         Ok(asked) => asked,
-        Err(error) => {
-            return json(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                &ErrorReply {
-                    error: error.to_string(),
-                    field: None,
-                    expected: Some(
-                        r#"{"backend": NAME, "policy": NAME or none, "undo": true or false}"#
-                            .to_owned(),
-                    ),
-                },
-            );
-        }
+        Err(refusal) => return refusal,
     };
     let snapshot = control.snapshots.current().unwrap_or_default();
     let by_snapshot = match meant(&snapshot, &asked) {

@@ -171,6 +171,21 @@ fn policy(out: &mut Families, policy: &PolicyState) {
             out.counter(metric, help, &labels, *count);
         }
     }
+    for (cause, ends) in &policy.moves_total {
+        for (end, count) in ends {
+            let labels = [
+                ("policy", name),
+                ("cause", cause.as_str()),
+                ("outcome", end.as_str()),
+            ];
+            out.counter(
+                "policy_moves_total",
+                "Moves that ended, by why they began and how they ended.",
+                &labels,
+                *count,
+            );
+        }
+    }
     for backend in &policy.backends {
         self::backend(out, name, backend);
     }

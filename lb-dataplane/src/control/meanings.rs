@@ -63,6 +63,10 @@ const MEANINGS: &[(&str, &str)] = &[
         "pins_total",
         "Flows of all policies that can never move any more, by reason.",
     ),
+    (
+        "flow_events_overwritten_total",
+        "Events of flows that were overwritten before a `trace` had read them; harmless where nobody watches.",
+    ),
     // Of the port.
     ("rx_frames_total", "Frames received."),
     ("rx_bytes_total", "Bytes of frames received."),

@@ -9,12 +9,16 @@ mod capture_tests;
 mod drain;
 #[cfg(test)]
 mod drain_tests;
+mod events;
+#[cfg(test)]
+mod events_tests;
 mod families;
 mod figures;
 #[cfg(test)]
 mod figures_tests;
 mod meanings;
 pub mod metrics;
+mod migrate;
 #[cfg(test)]
 mod reference_tests;
 pub mod reply;

@@ -4,10 +4,10 @@ use super::{figures_tests::figures, metrics::Metrics, serve_tests::dataplane};
 use crate::{
     certificates::Authority, commands::CounterValue, config::Config, neighbour::Health, worker,
 };
-use baton_engine::{Counter, Engine, Instant, Lost, PinReason, Settings};
+use baton_engine::{Cause, Counter, Engine, Instant, Lost, MoveEnd, PinReason, Settings};
 use baton_packet::{Mac, Malformed};
 use baton_tidy::metrics::{Component, Meaning};
-use std::{path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 /// All counters of a worker that has just started.
 pub(super) fn worker_counters() -> Vec<CounterValue> {
@@ -49,6 +49,11 @@ fn exported() -> String {
     let zero = |label: &'static str| (label.to_owned(), 0);
     policy.lost_total = Lost::ALL.iter().map(|l| zero(l.label())).collect();
     policy.pins_total = PinReason::all().map(|p| zero(p.label())).collect();
+    let ends: BTreeMap<_, _> = MoveEnd::ALL.iter().map(|e| zero(e.label())).collect();
+    let causes = Cause::ALL.iter();
+    policy.moves_total = causes
+        .map(|cause| (cause.label().to_owned(), ends.clone()))
+        .collect();
     let text = metrics.render(Some(report), true).expect("text");
     String::from_utf8(text).expect("UTF-8")
 }

@@ -3,6 +3,7 @@
 use super::{
     Control, capture,
     drain::{self, refuse_browsers},
+    events, migrate,
     reply::{ErrorReply, Reply, SnapshotReply, StateReply, TRUNCATED, json, text, with_type},
     snapshot::{Refusal, Taken},
 };
@@ -30,7 +31,7 @@ pub enum Access {
 }
 
 /// What there is, with the methods that are possible.
-const PATHS: [(&str, &[Method]); 8] = [
+const PATHS: [(&str, &[Method]); 10] = [
     ("/healthz", &[Method::GET]),
     ("/readyz", &[Method::GET]),
     ("/metrics", &[Method::GET]),
@@ -39,6 +40,8 @@ const PATHS: [(&str, &[Method]); 8] = [
     ("/v1/snapshot", &[Method::GET, Method::PUT]),
     ("/v1/drain", &[Method::POST]),
     (capture::PATH, &[Method::GET]),
+    ("/v1/events", &[Method::GET]),
+    ("/v1/migrate", &[Method::POST]),
 ];
 /// How many of these, from the first on, [`Access::Probes`] has.
 const PROBES: usize = 3;
@@ -107,6 +110,8 @@ where
         "/v1/drain" => drain::post(control, request).await,
         // Answered with a stream, where one is possible: see `serve`.
         capture::PATH => unavailable(WorkerError::Gone),
+        "/v1/events" => events::get(control, request.uri().query().unwrap_or_default()).await,
+        "/v1/migrate" => migrate::post(control, request).await,
         _ if *request.method() == Method::GET => get_snapshot(control),
         _ => put_snapshot(control, request).await,
     }

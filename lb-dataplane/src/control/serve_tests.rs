@@ -179,7 +179,14 @@ async fn probes_get_health_and_metrics_and_nothing_else() {
         text.contains("the operator's first push is waited for"),
         "{text}"
     );
-    for path in ["/v1/state", "/v1/flows", "/v1/snapshot", "/v1/drain"] {
+    for path in [
+        "/v1/state",
+        "/v1/flows",
+        "/v1/snapshot",
+        "/v1/drain",
+        "/v1/events",
+        "/v1/migrate",
+    ] {
         let (status, text) = get(address, path).await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
         let error: ErrorReply = serde_json::from_str(&text).expect("an error");

@@ -11,7 +11,8 @@ use crate::{
     commands::{self, Command},
     config::Config,
 };
-use baton_api::{FlowView, LIMIT_POLICIES, Micros};
+use baton_api::{FlowEvent, FlowEvents, FlowView, LIMIT_POLICIES, Micros, MigrateReply};
+use baton_engine::{Migrate, MigrateError};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1 as client};
 use hyper_util::rt::TokioIo;
@@ -43,7 +44,51 @@ fn flow(i: u32) -> FlowView {
         migrations: 0,
         quiet: Micros(5),
         pinned: None,
+        last_move: None,
+        asked_to: None,
     }
+}
+
+/// The ring of the fake worker has numbers 500 to 5,000.
+fn events(since: Option<u64>, max: usize) -> FlowEvents {
+    const LAST: u64 = 5_000;
+    let since = since.unwrap_or(LAST);
+    let first = (since + 1).max(500);
+    let end = LAST.min(first + max as u64 - 1);
+    let event = |seq| FlowEvent {
+        seq,
+        at_micros: seq,
+        event: "moved".to_owned(),
+        client: SocketAddr::from(([10, 1, 0, 1], seq as u16)),
+        frontend: None,
+        policy: if seq % 2 == 0 { "db" } else { "web" }.to_owned(),
+        cause: None,
+        reason: None,
+        from: None,
+        to: None,
+    };
+    FlowEvents {
+        now_micros: LAST,
+        unix_micros: 0,
+        next: end.max(since),
+        missed: first - since - 1,
+        more: end < LAST,
+        events: (first..=end).map(event).collect(),
+    }
+}
+
+/// Knows one client.
+fn migrated(wanted: Migrate) -> Result<MigrateReply, MigrateError> {
+    if wanted.client != SocketAddr::from(([10, 1, 0, 1], 1)) {
+        return Err(MigrateError::NoFlow(wanted.client));
+    }
+    let to = wanted.to.ok_or(MigrateError::Moving)?;
+    Ok(MigrateReply {
+        policy: "web".to_owned(),
+        from: "a".to_owned(),
+        to: Some(to),
+        begun: wanted.frontend.is_some(),
+    })
 }
 
 fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
@@ -87,6 +132,12 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
                     let _ = answer.send(tapped.pop());
                     tapped.extend(tap);
                     tapped.iter_mut().for_each(|tap| capture_tests::feed(tap));
+                }
+                Some(Command::Migrate(wanted, answer)) => {
+                    let _ = answer.send(migrated(wanted));
+                }
+                Some(Command::Events(since, max, answer)) => {
+                    let _ = answer.send(events(since, max));
                 }
                 Some(Command::Stop) => return,
                 Some(_) => {}

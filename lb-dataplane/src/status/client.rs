@@ -70,6 +70,11 @@ impl Refusal {
     pub fn is_final(&self) -> bool {
         self.status.is_client_error()
     }
+
+    /// What the dataplane says.
+    pub fn words(&self) -> &str {
+        &self.words
+    }
 }
 
 /// The header that HTTP wants; a path names no host.

@@ -111,7 +111,8 @@ pub async fn run(question: &Question<DrainOrder>) -> anyhow::Result<ExitCode> {
     )))
 }
 
-fn complain(problem: &str) -> ExitCode {
+/// A reason why something was not done, on the standard error stream.
+pub fn complain(problem: &str) -> ExitCode {
     eprintln!("lb-dataplane: {problem}");
     ExitCode::FAILURE
 }

@@ -1,8 +1,9 @@
-//! `status`, `backends`, `flows` and `drain`: asks a running dataplane and shows the answer to people or programs.
+//! `status`, `backends`, `flows`, `drain`, `migrate` and `trace`: asks a running dataplane and shows the answer to people or programs.
 
 mod capture;
 mod client;
 mod drain;
+mod orders;
 mod progress;
 #[cfg(test)]
 pub mod samples;
@@ -11,14 +12,16 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod text;
+mod trace;
 mod views;
 
 use crate::{
-    args::{CaptureOrder, DrainOrder, Output, Question, Topic},
+    args::{CaptureOrder, DrainOrder, MigrateOrder, Output, Question, Topic, TraceOrder},
     control::reply::StateReply,
 };
 use anyhow::Context as _;
 use baton_api::FlowView;
+use serde_json::json;
 use std::{io::Write as _, process::ExitCode};
 use tokio::runtime::Runtime;
 
@@ -59,7 +62,10 @@ pub fn ask(question: &Question) -> anyhow::Result<ExitCode> {
         }
     };
     if question.output == Output::Json {
-        let value: serde_json::Value = parse(&body)?;
+        let mut value: serde_json::Value = parse(&body)?;
+        if let Topic::Flows { .. } = &question.topic {
+            value = json!({"flows": value, "truncated": answer.truncated});
+        }
         print(&serde_json::to_string_pretty(&value)?)?;
     } else {
         print(&text)?;
@@ -81,6 +87,22 @@ pub fn drain(question: &Question<DrainOrder>) -> anyhow::Result<ExitCode> {
 /// The dataplane could not be asked, or the file not be written.
 pub fn capture(question: &Question<CaptureOrder>) -> anyhow::Result<ExitCode> {
     runtime(question.netns.as_deref())?.block_on(capture::run(question))
+}
+
+/// Has one flow move. The exit code says whether that was taken.
+///
+/// # Errors
+/// The dataplane could not be asked.
+pub fn migrate(question: &Question<MigrateOrder>) -> anyhow::Result<ExitCode> {
+    runtime(question.netns.as_deref())?.block_on(orders::migrate(question))
+}
+
+/// Shows what happens to flows.
+///
+/// # Errors
+/// The dataplane could not be asked.
+pub fn trace(question: &Question<TraceOrder>) -> anyhow::Result<ExitCode> {
+    runtime(question.netns.as_deref())?.block_on(trace::run(question))
 }
 
 /// Where questions are asked from.

@@ -16,6 +16,7 @@ pub fn backend(name: &str, adoptable: bool, reason: &str) -> BackendState {
         pinned: 0,
         outstanding: 4,
         first_byte: Micros(1_250),
+        wait: None,
         requests_total: 10,
         migrations_in_total: 1_000,
         migrations_out_total: 999,
@@ -54,6 +55,7 @@ pub fn reply() -> StateReply {
             replays_total: 0,
             lost_total: Default::default(),
             pins_total: Default::default(),
+            moves_total: Default::default(),
             panic: false,
                 backends: vec![
                     backend("a", true, "ready"),

@@ -126,6 +126,8 @@ fn pinned_flows_say_why_and_the_column_is_there_only_for_them() {
         migrations: 2,
         quiet: Micros(1_500),
         pinned: None,
+        last_move: None,
+        asked_to: None,
     }];
     assert!(!tables::flows(&flows, false).contains("PINNED"));
     flows.push(FlowView {
@@ -178,6 +180,8 @@ fn nothing_is_wider_than_a_terminal() {
         migrations: u32::MAX,
         quiet: Micros(8_000_000_000),
         pinned: Some("connection-bound authentication".to_owned()),
+        last_move: None,
+        asked_to: None,
     }];
     // A name of 127 characters in a sentence cannot be wrapped; in a table it is cut.
     let text = views::status(&wide) + &tables::backends(&wide.state) + &tables::flows(&flows, true);

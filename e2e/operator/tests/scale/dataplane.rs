@@ -237,6 +237,7 @@ fn policy(policy: &baton_api::Policy, traffic: u64) -> PolicyState {
         replays_total: 0,
         lost_total: Default::default(),
         pins_total: Default::default(),
+        moves_total: Default::default(),
         panic: false,
         backends: policy
             .backends
@@ -258,6 +259,7 @@ fn backend(backend: &baton_api::Backend, traffic: u64) -> BackendState {
         pinned: 0,
         outstanding: traffic % 3,
         first_byte: Micros(250 + traffic),
+        wait: Some(Micros(250 + traffic)),
         requests_total: traffic * 100,
         migrations_in_total: traffic,
         migrations_out_total: traffic,

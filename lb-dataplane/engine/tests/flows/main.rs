@@ -20,6 +20,7 @@ mod holders;
 mod icmp;
 mod limits;
 mod listener;
+mod migrate;
 mod migration;
 mod never;
 mod probes;

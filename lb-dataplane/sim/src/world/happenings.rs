@@ -11,7 +11,7 @@ use crate::{
     tcp::wire::{Ends, Out as Segment, Seg, build, receive},
     trace::Party,
 };
-use baton_engine::{Counter, Instant};
+use baton_engine::{Counter, Instant, Migrate};
 use baton_packet::{Adoption, Flags, MessageKind, Reason, SegmentSpec, SeqNumber, build_adoption};
 use std::net::SocketAddr;
 
@@ -49,6 +49,7 @@ impl World {
                     .drain(Instant(now), None, &address::pod_name(i), on);
                 self.touched = true;
             }
+            Happening::Migrate(seed) => self.somebody_moves_a_flow(seed),
             Happening::Weight(i, weight) => {
                 self.weights[i] = weight;
                 self.apply();
@@ -88,6 +89,27 @@ impl World {
         }
         self.pods[i].restart(self.now, anew);
         self.step_pod(i);
+    }
+
+    /// Some flow is to go to some pod, or to any other. What is in the way is the engine's to say.
+    fn somebody_moves_a_flow(&mut self, seed: u64) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (flows, _) = self.engine.flows(Instant(self.now), 0, usize::MAX);
+        let Some(flow) = rng.choice(&flows) else {
+            return;
+        };
+        let wanted = Migrate {
+            client: flow.client,
+            frontend: None,
+            to: rng
+                .bool()
+                .then(|| address::pod_name(rng.usize(..self.pods.len()))),
+        };
+        let said = self
+            .engine
+            .migrate(Instant(self.now), &wanted, &mut self.out);
+        self.note(|| format!("{wanted:?}: {said:?}"));
+        self.engine_ran(Party::Baton, 0, None);
     }
 
     fn listens_again(&mut self, i: usize) {

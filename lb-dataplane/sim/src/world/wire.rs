@@ -259,7 +259,7 @@ impl World {
     }
 
     /// Everything that left the engine in one call.
-    fn engine_ran(&mut self, origin: Party, port: u16, transmit: Option<Vec<u8>>) {
+    pub(super) fn engine_ran(&mut self, origin: Party, port: u16, transmit: Option<Vec<u8>>) {
         self.touched = true;
         let before = std::mem::replace(&mut self.counts, Counts::of(&self.engine));
         let mut call = Call {

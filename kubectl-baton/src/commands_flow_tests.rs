@@ -1,0 +1,238 @@
+//! `trace`, `migrate` and `explain` as a user types them, against the recorded cluster.
+
+use super::tests::typed_in;
+use crate::{
+    cluster::Kind,
+    fake::{Fake, answer, bad, golden, good, which},
+};
+use serde_json::{Value, json};
+use std::{cell::Cell, rc::Rc};
+
+#[tokio::test(start_paused = true)]
+async fn trace_shows_what_happens_on_all_dataplanes_in_order() {
+    let fake = Fake::new();
+    let seen = typed_in(&fake, "trace -A --for 3s").await;
+    assert!(
+        seen.is(0) && seen.out.is_empty(),
+        "from now on, and nothing happens: {}",
+        seen.out
+    );
+    let ran = fake.ran.borrow().clone();
+    assert!(ran[0].ends_with("trace --once"), "{ran:?}");
+    assert!(ran[2].ends_with("trace --once --since 104"), "{ran:?}");
+    assert_eq!(ran.len(), 2 * 4, "four looks at two dataplanes");
+
+    let seen = typed_in(&Fake::new(), "trace -A --past --for 1s").await;
+    assert!(seen.is(0) && seen.err.is_empty(), "{}", seen.err);
+    golden("trace.txt", &seen.out);
+    let seen = typed_in(&Fake::new(), "trace --past --for 1s -o json").await;
+    let lines: Vec<Value> = seen
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(lines.len(), 6, "those of namespace shop");
+    assert_eq!(lines[0]["time"], "2025-12-31T23:59:58.01Z");
+    assert_eq!(lines[0]["dataplane"], "baton-lb-dataplane-6c8d5b7f9-zq8vt");
+    assert_eq!(lines[1]["event"], "moved");
+
+    let fake = Fake::new();
+    let seen = typed_in(
+        &fake,
+        "trace -A --past --for 1s --flow baton-lb-dataplane-6c8d5b7f9-x2b4k/192.0.2.7:40112",
+    )
+    .await;
+    assert_eq!(seen.out.lines().count(), 1, "{}", seen.out);
+    assert!(
+        seen.out
+            .contains("moved web-5d4f-abcde -> web-5d4f-fghij (drain)")
+    );
+    assert!(
+        fake.ran.borrow()[0].ends_with("trace --once --since 0 --client 192.0.2.7:40112"),
+        "{:?}",
+        fake.ran
+    );
+    let one = typed_in(
+        &Fake::new(),
+        "trace -A --past --for 1s --policy data/cache/redis",
+    )
+    .await;
+    assert_eq!(one.out.matches("lost on").count(), 2, "{}", one.out);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trace_says_what_it_missed_and_goes_on_without_a_silent_dataplane() {
+    let mut fake = Fake::new();
+    let looks = Rc::new(Cell::new(0_u64));
+    let counted = Rc::clone(&looks);
+    fake.answers = Box::new(move |pod, words| {
+        if which(pod) == "b" {
+            return bad(2, "lb-dataplane: no dataplane answers at 127.0.0.1:9909");
+        }
+        counted.set(counted.get() + 1);
+        let mut said: Value = serde_json::from_slice(&answer("a", words)?.stdout).expect("JSON");
+        if counted.get() == 2 {
+            said["missed"] = 7.into();
+        }
+        good(said.to_string())
+    });
+    let seen = typed_in(&fake, "trace -A --for 3s").await;
+    assert!(seen.is(0));
+    let (missed, silent) = (
+        "7 events were overwritten",
+        "zq8vt is left out: no dataplane",
+    );
+    assert_eq!(seen.err.matches(missed).count(), 1, "{}", seen.err);
+    assert_eq!(seen.err.matches(silent).count(), 1, "{}", seen.err);
+    fake.answers = Box::new(|_, _| bad(2, "lb-dataplane: no dataplane answers"));
+    let error = typed_in(&fake, "trace").await.code.expect_err("nobody");
+    assert!(error.contains("no dataplane answers"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn trace_does_not_wait_for_its_next_look_while_there_is_more() {
+    let mut fake = Fake::new();
+    let looks = Rc::new(Cell::new(0_u64));
+    let counted = Rc::clone(&looks);
+    fake.answers = Box::new(move |pod, words| {
+        counted.set(counted.get() + 1);
+        let mut said: Value =
+            serde_json::from_slice(&answer(which(pod), words)?.stdout).expect("JSON");
+        said["more"] = (counted.get() <= 20).into();
+        good(said.to_string())
+    });
+    let seen = typed_in(&fake, "trace -A --for 1s").await;
+    assert!(seen.is(0));
+    assert_eq!(
+        looks.get(),
+        20 + 2 * 2,
+        "two dataplanes: ten looks, then one a second"
+    );
+}
+
+#[tokio::test]
+async fn migrate_orders_one_flow_from_its_own_dataplane() {
+    let fake = Fake::new();
+    let seen = typed_in(&fake, "migrate 192.0.2.7:40112 --to web-5d4f-fghij").await;
+    assert!(seen.is(0), "{}", seen.err);
+    let ran = fake.ran.borrow().clone();
+    assert_eq!(
+        ran.last().map(String::as_str),
+        Some(
+            "baton-lb-dataplane-6c8d5b7f9-x2b4k migrate 192.0.2.7:40112 --frontend 10.1.1.10:8080 --to web-5d4f-fghij"
+        )
+    );
+    let seen = typed_in(&fake, "migrate 192.0.2.7:40112 -o json").await;
+    let said: Value = serde_json::from_str(&seen.out).expect("JSON");
+    assert_eq!(said["begun"], true);
+    assert_eq!(
+        said["id"],
+        "baton-lb-dataplane-6c8d5b7f9-x2b4k/192.0.2.7:40112"
+    );
+    let seen = typed_in(&fake, "migrate 192.0.2.7").await;
+    assert!(
+        seen.is(1) && seen.err.contains("192.0.2.7 has 2 flows: name one"),
+        "{}",
+        seen.err
+    );
+    let seen = typed_in(&fake, "migrate 198.51.100.1:1").await;
+    assert!(seen.is(1) && seen.err.contains("no dataplane has a flow"));
+    let mut fake = Fake::new();
+    fake.answers = Box::new(|pod, words| match words[0] {
+        "migrate" => bad(1, "lb-dataplane: the flow is pinned: upgrade"),
+        _ => answer(which(pod), words),
+    });
+    let seen = typed_in(&fake, "migrate 192.0.2.7:40114").await;
+    assert!(
+        seen.is(1)
+            && seen
+                .err
+                .contains("192.0.2.7:40114 is not moved: the flow is pinned: upgrade"),
+        "{}",
+        seen.err
+    );
+    fake.answers = Box::new(|pod, words| match words[0] {
+        "migrate" => bad(2, "lb-dataplane: unrecognized subcommand"),
+        _ => answer(which(pod), words),
+    });
+    let error = typed_in(&fake, "migrate 192.0.2.7:40112").await.code;
+    let error = error.expect_err("an older dataplane");
+    assert!(error.contains("did not take the order"), "{error}");
+}
+
+#[tokio::test]
+async fn explain_tells_the_last_move_waits_and_wishes() {
+    async fn with(change: impl Fn(&mut Value) + 'static) -> String {
+        let mut fake = Fake::new();
+        fake.answers = Box::new(move |pod, words| {
+            let ran = answer(which(pod), words)?;
+            if words[0] != "flows" || which(pod) != "a" {
+                return Ok(ran);
+            }
+            let mut said: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+            change(&mut said["flows"][0]);
+            good(said.to_string())
+        });
+        let seen = typed_in(&fake, "explain 192.0.2.7:40112").await;
+        seen.out.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+    for (cause, words) in [
+        ("manual", "because somebody asked for it (`migrate`)"),
+        (
+            "rescue",
+            "because the Pod before it ended the connection or died",
+        ),
+        ("every_request", "(`migration.mode: Always`)"),
+    ] {
+        let text = with(move |flow| flow["lastMove"] = json!({"cause": cause, "ago": "2s"})).await;
+        assert!(
+            text.contains("2s ago, because") && text.contains(words),
+            "{text}"
+        );
+        assert!(!text.contains("It rests"), "{text}");
+    }
+    let text = with(|flow| flow["lastMove"] = json!({"ago": "2s"})).await;
+    assert!(text.contains("A move was taken back 2s ago"), "{text}");
+    let text = with(|flow| flow["askedTo"] = "web-5d4f-klmno".into()).await;
+    assert!(
+        text.contains("It moves: - Somebody asked for it (`migrate`): it goes to web-5d4f-klmno"),
+        "{text}"
+    );
+    // A dataplane of before tells none of it.
+    let mut fake = Fake::new();
+    fake.answers = Box::new(|pod, words| {
+        let ran = answer(which(pod), words)?;
+        let text = String::from_utf8(ran.stdout).expect("text");
+        let text = text
+            .replace("\"lastMove\"", "\"x\"")
+            .replace("\"wait\"", "\"x\"");
+        good(text)
+    });
+    let spec = &mut fake.objects.get_mut(&Kind::Policies).expect("policies")[0]["spec"];
+    spec["migration"]["gain"] = "1h".into();
+    let seen = typed_in(&fake, "explain 192.0.2.7:40112").await;
+    let text = seen.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [
+        "It may still rest from its last move",
+        "the wait at web-5d4f-abcde is at most 3.7ms, less than could be gained",
+        "with their time to the first byte: web-5d4f-fghij 310us and 0 outstanding",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn flows_say_when_the_dataplane_cut_them() {
+    let mut fake = Fake::new();
+    fake.answers = Box::new(|pod, words| {
+        let ran = answer(which(pod), words)?;
+        let mut said: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+        if which(pod) == "a" {
+            said["truncated"] = true.into();
+        }
+        good(said.to_string())
+    });
+    let seen = typed_in(&fake, "flows -A -o json").await;
+    let said: Value = serde_json::from_str(&seen.out).expect("JSON");
+    assert_eq!(said["truncated"], true);
+}

@@ -1,0 +1,110 @@
+//! `trace`: what happens to flows on all dataplanes, as lines in the order of time. Pure but for the numbers it remembers.
+
+use crate::{
+    args::Trace,
+    ask::{Asked, PolicyName},
+};
+use baton_api::{FlowEvent, FlowEvents, time_of_day};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// One event of one dataplane.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Line {
+    /// RFC 3339, UTC, by the dataplane's clock.
+    pub time: String,
+    /// Of its Pod.
+    pub dataplane: String,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: FlowEvent,
+    #[serde(skip)]
+    unix_micros: u64,
+}
+
+/// How far each dataplane was read.
+#[derive(Clone, Debug, Default)]
+pub struct Cursors {
+    /// By Pod, by its UID: one that takes the name of another begins anew.
+    next: BTreeMap<String, u64>,
+    /// The first look is over: who comes now is read from its begin.
+    looked: bool,
+}
+
+impl Cursors {
+    /// From where on a dataplane is asked; none is from now on.
+    pub fn since(&self, uid: &str, past: bool) -> Option<u64> {
+        let known = self.next.get(uid).copied();
+        known.or((past || self.looked).then_some(0))
+    }
+
+    /// Takes one look's answers: the lines that are wanted, and what has to be noted.
+    pub fn take(
+        &mut self,
+        answers: &[Asked<FlowEvents>],
+        wanted: &Trace,
+        namespace: Option<&str>,
+    ) -> (Vec<Line>, Vec<String>) {
+        let (mut lines, mut notes) = (Vec::new(), Vec::new());
+        for asked in answers {
+            let uid = &asked.dataplane.pod.uid;
+            let told = match &asked.said {
+                Ok(told) => told,
+                Err(why) => {
+                    notes.push(format!("dataplane {} is left out: {why}", asked.name()));
+                    continue;
+                }
+            };
+            let known = self.next.insert(uid.clone(), told.next).is_some();
+            if known && told.missed > 0 {
+                notes.push(format!(
+                    "dataplane {}: {} events were overwritten before they could be read: name a --flow",
+                    asked.name(),
+                    told.missed
+                ));
+            }
+            lines.extend(told.events.iter().filter_map(|event| {
+                let policy = PolicyName::parse(&event.policy);
+                let meant = policy.is(wanted.policy.as_deref(), namespace)
+                    && wanted
+                        .flow
+                        .as_ref()
+                        .is_none_or(|flow| flow.client.is(event.client));
+                meant.then(|| line(told, event, asked.name()))
+            }));
+        }
+        self.looked = true;
+        lines.sort_by_key(|line| line.unix_micros);
+        (lines, notes)
+    }
+}
+
+fn line(told: &FlowEvents, event: &FlowEvent, dataplane: &str) -> Line {
+    let unix_micros = told.unix_micros_of(event);
+    let time = i64::try_from(unix_micros)
+        .ok()
+        .and_then(|us| jiff::Timestamp::from_microsecond(us).ok());
+    Line {
+        time: time.map(|time| time.to_string()).unwrap_or_default(),
+        dataplane: dataplane.to_owned(),
+        event: event.clone(),
+        unix_micros,
+    }
+}
+
+/// `17:03:59.123  192.0.2.7:40112  moved a -> b (drain)  shop/web/http`; wide ones name the dataplane too.
+pub fn render(line: &Line, wide: bool) -> String {
+    let client = line.event.client.to_string();
+    let mut text = format!(
+        "{}  {client:<21}  {}  {}",
+        time_of_day(line.unix_micros),
+        line.event.words(),
+        line.event.policy
+    );
+    if wide {
+        text.push_str(&format!("  {}", line.dataplane));
+    }
+    text.push('\n');
+    text
+}

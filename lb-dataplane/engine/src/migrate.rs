@@ -1,0 +1,364 @@
+//! Moves that somebody asks for: one flow, to a named backend or to the best other one.
+//!
+//! Owns what is in the way of it, in words, and the wish that waits at the flow until its next request. Moving is `adopt`'s,
+//! and every limit of the policy holds; only whether another backend is *better* is not asked.
+
+use crate::{
+    Cause, Engine, Output, PinReason,
+    engine::Instant,
+    events::What,
+    flow::{Bits, Flow, FlowId, Leg, from_addr, to_addr},
+    guards::guard_of,
+    policy::Policy,
+    states::State,
+};
+use baton_api::{MigrateReply, MigrationMode, Protocol};
+use std::net::SocketAddr;
+
+/// Which flow is to move, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Migrate {
+    /// The client's end.
+    pub client: SocketAddr,
+    /// The address and port that it connected to; needed only where the client has several flows from one port.
+    pub frontend: Option<SocketAddr>,
+    /// Name of the backend; none: the best other one.
+    pub to: Option<String>,
+}
+
+/// Why a flow is not moved. Nothing has changed then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MigrateError {
+    /// There is no such flow.
+    #[error("no flow of {0} is here: it has ended, or goes another way")]
+    NoFlow(SocketAddr),
+    /// The client's address and port have several flows.
+    #[error("{client} has flows to {frontends}: say which is meant by its frontend")]
+    SeveralFlows {
+        /// The client.
+        client: SocketAddr,
+        /// Their frontends.
+        frontends: String,
+    },
+    /// The policy has no backend of the name.
+    #[error("policy `{policy}` has no backend `{name}`: expected one of {known}")]
+    UnknownBackend {
+        /// The policy.
+        policy: String,
+        /// As asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// It is there.
+    #[error("the flow is on `{0}` already")]
+    There(String),
+    /// It never moves.
+    #[error("the flow is pinned: {}", .0.label())]
+    Pinned(PinReason),
+    /// It is opening or closing, or its owner ended.
+    #[error("the flow is in state {0}: only an open flow whose backend lives is moved")]
+    State(&'static str),
+    /// An adoption is open.
+    #[error("the flow is being moved at this moment")]
+    Moving,
+    /// Nothing can be signed.
+    #[error("the dataplane has no adoption key, so nothing moves")]
+    NoKey,
+    /// The policy says so.
+    #[error("{0}")]
+    Policy(&'static str),
+    /// Its moves are used up.
+    #[error("the flow has made the {0} moves that `migration.perFlow` of its policy allows")]
+    MovedEnough(u32),
+    /// The backend that is asked for cannot take it.
+    #[error("`{name}` cannot take it: {why}")]
+    NotReady {
+        /// Its name.
+        name: String,
+        /// Why.
+        why: String,
+    },
+    /// No other backend can take it.
+    #[error(
+        "no other backend of policy `{0}` can take it now: none is up, adopts and does not drain"
+    )]
+    Nobody(String),
+}
+
+/// Names that an error tells.
+const NAMES_MAX: usize = 20;
+
+impl Engine {
+    /// Has one flow move: at once if it is at rest, otherwise with its next request. A further wish takes the place of the
+    /// one before.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub fn migrate(
+        &mut self,
+        now: Instant,
+        wanted: &Migrate,
+        out: &mut impl Output,
+    ) -> Result<MigrateReply, MigrateError> {
+        let now = self.engine_time(now);
+        self.events.now = now;
+        let id = self.flow_of(wanted)?;
+        let target = self.may_migrate(now, id, wanted.to.as_deref())?;
+        let flow = &self.flows[id];
+        let reply = |engine: &Self, to: Option<u16>, begun| MigrateReply {
+            policy: engine.policies[usize::from(engine.flows[id].policy)]
+                .spec
+                .name
+                .clone(),
+            from: engine.backends[usize::from(owner_before(engine, id, begun))]
+                .name
+                .clone(),
+            to: to.map(|b| engine.backends[usize::from(b)].name.clone()),
+            begun,
+        };
+        if self.rests_surely(flow, id)
+            && !self.closing.is_full()
+            && let Some(leg) = self.idle_leg(now, id, target, out)
+        {
+            self.wish(id, Some(leg.backend));
+            self.begin_idle_move(now, id, leg, Cause::Manual, out);
+            return Ok(reply(self, Some(leg.backend), true));
+        }
+        self.wish(id, target);
+        Ok(reply(self, target, false))
+    }
+
+    /// The flow that is meant.
+    fn flow_of(&self, wanted: &Migrate) -> Result<FlowId, MigrateError> {
+        let client = to_addr(wanted.client.ip());
+        let slots = self.frontends.iter().enumerate();
+        let found = slots.filter_map(|(slot, frontend)| {
+            let meant = wanted
+                .frontend
+                .is_none_or(|f| to_addr(f.ip()) == frontend.addr && f.port() == frontend.port);
+            let id = meant.then(|| self.flows.find(&client, wanted.client.port(), slot as u16));
+            id.flatten()
+        });
+        let found: Vec<FlowId> = found.collect();
+        match found[..] {
+            [] => Err(MigrateError::NoFlow(wanted.client)),
+            [id] => Ok(id),
+            _ => {
+                let ends = found.iter().map(|id| {
+                    let slot = &self.frontends[usize::from(self.flows[*id].frontend)];
+                    SocketAddr::new(from_addr(&slot.addr), slot.port).to_string()
+                });
+                Err(MigrateError::SeveralFlows {
+                    client: wanted.client,
+                    frontends: some_of(ends.collect()),
+                })
+            }
+        }
+    }
+
+    /// Whether nothing lasting is in the way, and which backend is asked for.
+    fn may_migrate(
+        &self,
+        now: Instant,
+        id: FlowId,
+        to: Option<&str>,
+    ) -> Result<Option<u16>, MigrateError> {
+        let flow = &self.flows[id];
+        let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
+        let policy = &self.policies[usize::from(flow.policy)];
+        if let Some(pin) = flow.pin {
+            return Err(MigrateError::Pinned(pin));
+        }
+        match flow.state {
+            State::Fresh | State::Request | State::Response | State::Idle => {}
+            State::Adopting | State::AdoptingIdle => return Err(MigrateError::Moving),
+            state => return Err(MigrateError::State(state.name())),
+        }
+        let refuse = |why| Err(MigrateError::Policy(why));
+        if self.keys.is_empty() {
+            return Err(MigrateError::NoKey);
+        }
+        if policy.spec.protocol == Protocol::None {
+            return refuse(
+                "the policy says `protocol: None`, so no begin of a request is known to move at",
+            );
+        }
+        if policy.spec.migration.mode == MigrationMode::Never {
+            return refuse("the policy says `migration.mode: Never`");
+        }
+        if policy.spec.affinity.is_some() {
+            return refuse("the policy's affinity keeps all flows of this client together");
+        }
+        if policy.moved_enough(flow.migrations) {
+            return Err(MigrateError::MovedEnough(policy.spec.migration.per_flow));
+        }
+        let Some(name) = to else {
+            return if policy.someone_adopts(v6, Some(owner), &self.backends, now) {
+                Ok(None)
+            } else {
+                Err(MigrateError::Nobody(policy.spec.name.clone()))
+            };
+        };
+        let members = &policy.pools[usize::from(v6)].members;
+        let named = members
+            .iter()
+            .find(|m| self.backends[usize::from(m.backend)].name == name);
+        let Some(member) = named else {
+            let known = members.iter();
+            let known = known.map(|m| self.backends[usize::from(m.backend)].name.clone());
+            return Err(MigrateError::UnknownBackend {
+                policy: policy.spec.name.clone(),
+                name: name.to_owned(),
+                known: some_of(known.collect()),
+            });
+        };
+        if member.backend == owner {
+            return Err(MigrateError::There(name.to_owned()));
+        }
+        if policy.adopts(v6, member.backend, &self.backends, now) {
+            return Ok(Some(member.backend));
+        }
+        let backend = &self.backends[usize::from(member.backend)];
+        let health = backend.health.words(now, member.unhealthy);
+        let why = if member.draining || backend.drained {
+            "it drains".to_owned()
+        } else if member.weight == 0 {
+            "its weight is 0".to_owned()
+        } else if health.starts_with("up") {
+            format!("it cannot adopt: {}", backend.probe.words(now))
+        } else {
+            format!("it is {health}")
+        };
+        Err(MigrateError::NotReady {
+            name: name.to_owned(),
+            why,
+        })
+    }
+
+    /// Whether the flow is at rest and known to be: where no guard follows it, only a request says so.
+    fn rests_surely(&self, flow: &Flow, id: FlowId) -> bool {
+        let protocol = self.policies[usize::from(flow.policy)].spec.protocol;
+        matches!(flow.state, State::Idle | State::Fresh)
+            && flow.all_acked()
+            && self.at_rest(id)
+            && guard_of(protocol).is_some()
+    }
+
+    /// A leg for a flow at rest: to the backend that is asked for, or to the best.
+    fn idle_leg(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        target: Option<u16>,
+        out: &mut impl Output,
+    ) -> Option<Leg> {
+        let owner = self.flows[id].owner.backend;
+        match target {
+            None => self.rescue_leg(now, id, Some(owner), out),
+            Some(to) => {
+                let room = self.backends[usize::from(to)].budget.has_room(now);
+                (room && out.frame().is_some())
+                    .then(|| self.take_leg(now, id, to))
+                    .flatten()
+            }
+        }
+    }
+
+    /// Notes that the flow is to move.
+    fn wish(&mut self, id: FlowId, target: Option<u16>) {
+        let flow = &mut self.flows[id];
+        flow.causes.begin(Cause::Manual);
+        flow.standby = Leg {
+            backend: target.unwrap_or(Leg::NONE.backend),
+            ..Leg::NONE
+        };
+        self.wishes = true;
+        self.tell(id, What::MoveAsked);
+    }
+
+    /// The backend that a flow goes to with this request because somebody asked for it, if it can have it now.
+    pub(crate) fn asked_target(&mut self, now: Instant, id: FlowId) -> Option<u16> {
+        if !self.flows[id].has_wish() {
+            return None;
+        }
+        let flow = &self.flows[id];
+        let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
+        let policy: &Policy = &self.policies[usize::from(flow.policy)];
+        let to = flow.standby.backend;
+        let any = to == Leg::NONE.backend;
+        let members = &policy.pools[usize::from(v6)].members;
+        let member = any || members.iter().any(|m| m.backend == to);
+        let forbidden =
+            policy.spec.migration.mode == MigrationMode::Never || policy.spec.affinity.is_some();
+        if forbidden || !member || to == owner {
+            // The policy has changed since.
+            self.drop_wish(id);
+            return None;
+        }
+        if any {
+            return policy.choose_adoptable(v6, owner, &self.backends, now, &mut self.rng);
+        }
+        policy.adopts(v6, to, &self.backends, now).then_some(to)
+    }
+
+    /// The flow's wish, if it has one, is not granted any more.
+    pub(crate) fn drop_wish(&mut self, id: FlowId) {
+        if self.flows[id].has_wish() {
+            self.tell(id, What::MoveDropped);
+            let flow = &mut self.flows[id];
+            flow.causes.drop_open();
+            flow.standby = Leg::NONE;
+        }
+    }
+
+    /// These slots are other backends' from now on.
+    pub(crate) fn drop_wishes_for(&mut self, slots: &[u16]) {
+        if !self.wishes || slots.is_empty() {
+            return;
+        }
+        self.wishes = false;
+        for id in 0..self.flows.limit() {
+            let flow = &self.flows[id];
+            if flow.state == State::Gone || !flow.has_wish() {
+                continue;
+            }
+            if slots.contains(&flow.standby.backend) {
+                self.flows[id].standby = Leg::NONE;
+                self.drop_wish(id);
+            } else {
+                self.wishes = true;
+            }
+        }
+    }
+}
+
+/// Whose the flow was when it was asked for.
+fn owner_before(engine: &Engine, id: FlowId, begun: bool) -> u16 {
+    let flow = &engine.flows[id];
+    if begun {
+        flow.standby.backend
+    } else {
+        flow.owner.backend
+    }
+}
+
+/// Names, but not too many.
+fn some_of(mut names: Vec<String>) -> String {
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    names.truncate(NAMES_MAX);
+    if all > NAMES_MAX {
+        names.push(format!("{} more", all - NAMES_MAX));
+    }
+    names.join(", ")
+}
+
+impl Flow {
+    /// Somebody asked to have it moved, and that has not begun.
+    #[inline]
+    pub(crate) fn has_wish(&self) -> bool {
+        self.causes.open() == Some(Cause::Manual) && !self.is_moving()
+    }
+}
