@@ -7,7 +7,9 @@ use crate::{
     facts::{Pod, typed},
     failure::Failure,
 };
-use baton_api::{ControlAddress, FlowEvents, FlowView, MigrateReply, PolicyState, State};
+use baton_api::{
+    ControlAddress, DrainReply, FlowEvents, FlowView, MigrateReply, PolicyState, StateReply,
+};
 use baton_crds::BatonDataplane;
 use futures_util::stream::{self, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod as CorePod;
@@ -24,35 +26,6 @@ pub const CHART: &str = "app.kubernetes.io/name=baton";
 /// The label of one part of the chart.
 pub fn part(component: &str) -> String {
     format!("{CHART},app.kubernetes.io/component={component}")
-}
-
-/// What `status -o json` of a dataplane says: its state, and what is wrong in words.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
-    /// The figures.
-    #[serde(flatten)]
-    pub state: State,
-    /// Which of the key epochs signs.
-    #[serde(
-        default,
-        rename = "signingEpoch",
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub signing_epoch: Option<u8>,
-    /// Why it does not work as it should; empty if it does.
-    #[serde(default)]
-    pub problems: Vec<String>,
-}
-
-/// What `drain -o json` says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Ordered {
-    /// Backends that are meant.
-    pub backends: usize,
-    /// How many of them the snapshot drains, which no command takes back.
-    #[serde(default)]
-    pub by_snapshot: usize,
 }
 
 /// A dataplane's Pod.
@@ -227,7 +200,7 @@ pub async fn states(
     cluster: &impl Cluster,
     dataplanes: &[Dataplane],
     control: ControlAddress,
-) -> Vec<Asked<Answer>> {
+) -> Vec<Asked<StateReply>> {
     each(dataplanes, |dataplane| async move {
         let ran = run(cluster, &dataplane, control, &["status"]).await;
         let said = ran.and_then(|ran| read(&ran, &[0, 1]));
@@ -366,7 +339,7 @@ pub async fn drain(
     control: ControlAddress,
     (policy, backend): (&str, &str),
     undo: bool,
-) -> Result<Ordered, Refused> {
+) -> Result<DrainReply, Refused> {
     let mut words = vec!["drain", backend, "--policy", policy];
     if undo {
         words.push("--undo");
@@ -540,7 +513,7 @@ mod tests {
             stdout: stdout.into(),
             stderr: stderr.into(),
         };
-        let error = read::<Ordered>(
+        let error = read::<DrainReply>(
             &ran(
                 2,
                 "",
@@ -552,13 +525,13 @@ mod tests {
             error,
             Err("no dataplane answers at unix:/run/baton/control.sock".to_owned())
         );
-        let error = read::<Ordered>(&ran(0, r#"{"other": 1}"#, ""), &[0]).expect_err("odd");
+        let error = read::<DrainReply>(&ran(0, r#"{"other": 1}"#, ""), &[0]).expect_err("odd");
         assert!(error.contains("is it of another version?"), "{error}");
         assert!(complaint(&ran(137, "", "")).contains("137"));
-        let good = read::<Ordered>(&ran(0, r#"{"backends": 1, "bySnapshot": 0}"#, ""), &[0]);
+        let good = read::<DrainReply>(&ran(0, r#"{"backends": 1, "bySnapshot": 0}"#, ""), &[0]);
         assert_eq!(
             good,
-            Ok(Ordered {
+            Ok(DrainReply {
                 backends: 1,
                 by_snapshot: 0
             })

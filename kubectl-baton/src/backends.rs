@@ -1,11 +1,11 @@
 //! `backends`: the Pods behind policies, their figures summed over the dataplanes. Pure.
 
 use crate::{
-    ask::{Answer, Asked, PolicyName},
+    ask::{Asked, PolicyName},
     facts::Places,
-    table::{Cell, Style, Table, Tone, count, line, micros, wrapped},
 };
-use baton_api::BackendState;
+use baton_api::{BackendState, StateReply};
+use baton_text::{Cell, Style, Table, Tone, count, line, micros, wrapped};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,7 +115,7 @@ fn reason(backend: &BackendState) -> Option<String> {
 
 /// The backends of the policies that are meant, by policy and name.
 pub fn backends(
-    answers: &[Asked<Answer>],
+    answers: &[Asked<StateReply>],
     places: &Places,
     wanted: impl Fn(&PolicyName) -> bool,
 ) -> Vec<Backend> {

@@ -115,7 +115,7 @@ impl<C: Cluster> Asking<'_, C> {
         Ok(code(report.works))
     }
 
-    async fn states(&self) -> anyhow::Result<Vec<ask::Asked<ask::Answer>>> {
+    async fn states(&self) -> anyhow::Result<Vec<ask::Asked<baton_api::StateReply>>> {
         let fleet = self.fleet().await?;
         let answers = ask::states(self.cluster, &fleet.dataplanes, self.options.control).await;
         match ask::none_answers(&answers) {
@@ -497,7 +497,11 @@ fn ticks(again: args::Again) -> tokio::time::Interval {
 }
 
 /// No dataplane has the policy: names what there is instead.
-fn unknown(answers: &[ask::Asked<ask::Answer>], policy: &str, namespace: Option<&str>) -> String {
+fn unknown(
+    answers: &[ask::Asked<baton_api::StateReply>],
+    policy: &str,
+    namespace: Option<&str>,
+) -> String {
     let said = answers.iter().filter_map(|asked| asked.said.as_ref().ok());
     let names: std::collections::BTreeSet<String> = said
         .flat_map(|answer| &answer.state.policies)

@@ -63,7 +63,7 @@ async fn tables_are_as_committed() {
             assert!(
                 seen.out
                     .lines()
-                    .all(|line| line.chars().count() <= crate::table::WIDTH_MAX),
+                    .all(|line| line.chars().count() <= baton_text::WIDTH_MAX),
                 "{}",
                 seen.out
             );

@@ -8,9 +8,9 @@ use crate::{
     ask::{self, Asked, PolicyName, Refused},
     cluster::{Cluster, PodName},
     failure::Failure,
-    table::{count, line, span, wrapped},
 };
 use baton_api::{ControlAddress, PolicyState};
+use baton_text::{count, line, span, wrapped};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -3,15 +3,10 @@
 //! Says only what follows from what dataplanes tell. One that tells no expected waits (an older one) leaves open whether another
 //! Pod is better *enough*, unless the bound that follows from its other figures is.
 
-use crate::{
-    ask::PolicyName,
-    backends::word,
-    flows::Flow,
-    table::{Style, Tone, count, line, micros, wrapped},
-    waits,
-};
+use crate::{ask::PolicyName, backends::word, flows::Flow, waits};
 use baton_api::{BackendState, FlowView, LastMove, PolicyState};
 use baton_crds::{LoadBalancerPolicySpec, MigrationMode, Protocol};
+use baton_text::{Style, Tone, count, line, micros, wrapped};
 use serde::Serialize;
 
 /// Other Pods that are named.

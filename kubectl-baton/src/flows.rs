@@ -3,9 +3,9 @@
 use crate::{
     args::{Flows as Wanted, Sort},
     ask::{Asked, PolicyName, Views},
-    table::{Cell, Style, Table, Tone, line, micros},
 };
 use baton_api::FlowView;
+use baton_text::{Cell, Style, Table, Tone, line, micros};
 use serde::Serialize;
 
 /// Flows that a dataplane is asked for at least: filters and orders are this program's, so more than is shown has to be

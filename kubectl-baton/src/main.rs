@@ -22,7 +22,6 @@ mod migrate;
 mod show;
 mod status;
 mod sysdump;
-mod table;
 mod top;
 mod trace;
 mod waits;

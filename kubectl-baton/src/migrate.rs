@@ -5,9 +5,9 @@ use crate::{
     ask::{self, Dataplane, Refused},
     cluster::Cluster,
     flows::Flow,
-    table::{line, wrapped},
 };
 use baton_api::{ControlAddress, MigrateReply};
+use baton_text::{line, wrapped};
 use serde::Serialize;
 use std::net::SocketAddr;
 

@@ -1,11 +1,8 @@
 //! Where answers go: the standard output as table, JSON or YAML, and a terminal that is drawn anew.
 
-use crate::{
-    args::Output,
-    drain::Watcher,
-    table::{Style, WIDTH_MAX},
-};
+use crate::{args::Output, drain::Watcher};
 use anyhow::Context as _;
+use baton_text::{Style, WIDTH_MAX};
 use serde::Serialize;
 use std::{
     cell::RefCell,

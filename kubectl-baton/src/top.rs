@@ -1,11 +1,12 @@
 //! `top`: what backends do between two looks. Pure.
 
 use crate::{
-    ask::{Answer, Asked, PolicyName},
+    ask::{Asked, PolicyName},
     backends::{Backend, backends, tone},
     facts::Places,
-    table::{Cell, Style, Table, line, micros},
 };
+use baton_api::StateReply;
+use baton_text::{Cell, Style, Table, line, micros};
 use serde::Serialize;
 use std::{collections::BTreeMap, time::Duration};
 
@@ -52,7 +53,11 @@ pub struct Frame {
 }
 
 /// What the dataplanes said, as one look.
-pub fn look(answers: &[Asked<Answer>], wanted: impl Fn(&PolicyName) -> bool, at: Duration) -> Look {
+pub fn look(
+    answers: &[Asked<StateReply>],
+    wanted: impl Fn(&PolicyName) -> bool,
+    at: Duration,
+) -> Look {
     Look {
         backends: backends(answers, &Places::new(), wanted),
         at,

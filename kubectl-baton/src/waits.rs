@@ -3,10 +3,10 @@
 use crate::{
     explain::{Around, OTHERS_MAX, owner},
     flows::Flow,
-    table::micros,
 };
 use baton_api::{BackendState, FlowView, LastMove};
 use baton_crds::{LoadBalancerPolicySpec, Migration};
+use baton_text::micros;
 
 /// The longest that a request can be expected to wait: the estimate divides the time to the first byte by the requests that
 /// share it, so it is never longer than this.

@@ -7,12 +7,12 @@ use super::{
     report::{Dataplane, OneNode, Policy, Report, Said},
 };
 use crate::{
-    ask::{Answer, Asked, PolicyName},
+    ask::{Asked, PolicyName},
     facts::Pod,
-    table::count,
 };
-use baton_api::PolicyState;
+use baton_api::{PolicyState, StateReply};
 use baton_crds::{BatonDataplane, Condition, ConditionStatus, ConditionType, LoadBalancerPolicy};
+use baton_text::count;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -222,7 +222,7 @@ fn dataplanes(scene: &Scene, report: &mut Report) {
     }
 }
 
-fn full(name: &str, answer: &Answer, report: &mut Report) {
+fn full(name: &str, answer: &StateReply, report: &mut Report) {
     for (table, (used, limit)) in &answer.state.tables {
         if *limit > 0 && used.saturating_mul(100) >= limit.saturating_mul(NEAR_LIMIT_PERCENT) {
             let percent = used.saturating_mul(100) / limit;
@@ -233,7 +233,7 @@ fn full(name: &str, answer: &Answer, report: &mut Report) {
     }
 }
 
-fn dataplane(asked: &Asked<Answer>) -> Dataplane {
+fn dataplane(asked: &Asked<StateReply>) -> Dataplane {
     let pod = &asked.dataplane.pod;
     let said = asked.said.as_ref().ok().map(|answer| Said {
         version: answer.state.version.clone(),

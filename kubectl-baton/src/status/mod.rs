@@ -12,12 +12,12 @@ pub use judge::judge;
 pub use render::render;
 
 use crate::{
-    ask::{Answer, Asked, Fleet, fleet, part, pods, states},
+    ask::{Asked, Fleet, fleet, part, pods, states},
     cluster::{Cluster, Kind, Listed},
     facts::{Node, Places, Pod, places, typed},
     failure::Failure,
 };
-use baton_api::ControlAddress;
+use baton_api::{ControlAddress, StateReply};
 use baton_crds::LoadBalancerPolicy;
 use k8s_openapi::api::{core::v1::Node as CoreNode, discovery::v1::EndpointSlice};
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ pub struct Scene {
     /// Classes and dataplanes.
     pub fleet: Fleet,
     /// What the dataplanes say.
-    pub answers: Vec<Asked<Answer>>,
+    pub answers: Vec<Asked<StateReply>>,
     /// The policies.
     pub policies: Vec<LoadBalancerPolicy>,
     /// The operator's Pods.

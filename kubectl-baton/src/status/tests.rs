@@ -4,9 +4,9 @@ use super::*;
 use crate::{
     fake::{Fake, answer, bad, golden, which},
     status::report::Report,
-    table::{Style, WIDTH_MAX},
 };
 use baton_crds::{Condition, ConditionStatus};
+use baton_text::{Style, WIDTH_MAX};
 use serde_json::json;
 
 const CONTROL: &str = "unix:/run/baton/control.sock";

@@ -16,9 +16,9 @@ use crate::{
     facts::{Pod, typed},
     failure::Failure,
     status::{self, Scene},
-    table::Style,
 };
 use baton_api::ControlAddress;
+use baton_text::Style;
 use k8s_openapi::api::core::v1::{Pod as CorePod, Service};
 use serde::Serialize;
 use serde_json::{Value, json};

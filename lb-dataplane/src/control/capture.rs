@@ -6,7 +6,7 @@
 use super::{
     Control,
     drain::refuse_browsers,
-    reply::{ErrorReply, Reply, json},
+    reply::{Reply, json},
     routes::{percent_decoded, unavailable},
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     clock,
     commands::WorkerHandle,
 };
-use baton_api::{Clients, Micros, Snapshot};
+use baton_api::{Clients, ErrorReply, Micros, Snapshot};
 use baton_packet::MessageKind;
 use http_body_util::{Either, Full};
 use hyper::{

@@ -2,7 +2,6 @@
 
 use super::{
     capture::parse,
-    reply::ErrorReply,
     routes::Access,
     serve::{AGE_LIMIT, http},
     tests::{Lab, lab},
@@ -11,6 +10,7 @@ use crate::capture::{
     Filter, SNAPLEN_HEADERS, SNAPLEN_MAX, TIME_DEFAULT, Tap, pcapng,
     tap_tests::{Lab as Engine, segment},
 };
+use baton_api::ErrorReply;
 use baton_packet::Flags;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::{Request, Response, StatusCode, body::Bytes, body::Incoming, client::conn::http1};

@@ -5,10 +5,10 @@
 
 use super::{
     Control,
-    reply::{DrainReply, DrainRequest, ErrorReply, Reply, json},
+    reply::{Reply, json},
     routes::unavailable,
 };
-use baton_api::Snapshot;
+use baton_api::{DrainReply, DrainRequest, ErrorReply, Snapshot};
 use http_body_util::{BodyExt, Limited};
 use hyper::{
     HeaderMap, Request, StatusCode,

@@ -2,9 +2,9 @@
 
 use super::{
     drain,
-    reply::{DrainReply, ErrorReply},
     tests::{Lab, lab, snapshot},
 };
+use baton_api::{DrainReply, ErrorReply};
 use hyper::{Method, StatusCode};
 
 const JSON: (&str, &str) = ("content-type", "application/json");

@@ -5,11 +5,11 @@
 
 use super::{
     Control,
-    reply::{ErrorReply, Reply, json},
+    reply::{Reply, json},
     routes::{percent_decoded, unavailable},
 };
 use crate::commands::WorkerError;
-use baton_api::{FlowEvent, FlowEvents};
+use baton_api::{ErrorReply, FlowEvent, FlowEvents};
 use hyper::StatusCode;
 use std::{
     net::{IpAddr, SocketAddr},

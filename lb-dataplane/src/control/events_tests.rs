@@ -2,10 +2,9 @@
 
 use super::{
     events::EventsQuery,
-    reply::ErrorReply,
     tests::{Lab, lab},
 };
-use baton_api::{FlowEvents, MigrateReply};
+use baton_api::{ErrorReply, FlowEvents, MigrateReply};
 use hyper::{Method, StatusCode};
 use std::time::{Duration, Instant};
 

@@ -2,12 +2,13 @@
 
 use super::{
     metrics::Metrics,
-    reply::StateReply,
     serve_tests::dataplane,
     tests::{endpoint, lab, snapshot},
 };
 use crate::{certificates::Authority, commands::Report, config::Config};
-use baton_api::{Algorithm, BackendState, DrainState, Micros, PolicyState, Protocol, State};
+use baton_api::{
+    Algorithm, BackendState, DrainState, Micros, PolicyState, Protocol, State, StateReply,
+};
 use baton_engine::{BackendFigures, Latency, PolicyFigures};
 use hyper::StatusCode;
 use std::{

@@ -4,10 +4,10 @@
 
 use super::{
     Control, drain,
-    reply::{ErrorReply, Reply, json},
+    reply::{Reply, json},
     routes::unavailable,
 };
-use baton_api::MigrateRequest;
+use baton_api::{ErrorReply, MigrateRequest};
 use baton_engine::{Migrate, MigrateError};
 use hyper::{Request, StatusCode, body::Body};
 use std::net::SocketAddr;

@@ -4,11 +4,11 @@ use super::{
     Control, capture,
     drain::{self, refuse_browsers},
     events, migrate,
-    reply::{ErrorReply, Reply, SnapshotReply, StateReply, TRUNCATED, json, text, with_type},
+    reply::{Reply, json, text, with_type},
     snapshot::{Refusal, Taken},
 };
 use crate::{commands::WorkerError, diagnosis};
-use baton_api::{FlowView, Snapshot};
+use baton_api::{ErrorReply, FlowView, Snapshot, SnapshotReply, StateReply, TRUNCATED};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::{Method, Request, StatusCode, body::Body, header::HeaderValue};
 

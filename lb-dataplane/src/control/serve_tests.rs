@@ -1,14 +1,13 @@
 //! The listeners: who gets in where, what is answered there, and how much anybody can hold.
 
 use super::{
-    reply::{ErrorReply, StateReply},
     routes::Access,
     serve::{AGE_LIMIT, CONNECTIONS_MAX, Door, bind, http, serve},
     tests::{Lab, lab, snapshot},
     *,
 };
 use crate::certificates::Authority;
-use baton_api::{LIMIT_POLICIES, Snapshot};
+use baton_api::{ErrorReply, LIMIT_POLICIES, Snapshot, StateReply};
 use baton_tls::{Client, Name, Reason, Refusal};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1 as client};

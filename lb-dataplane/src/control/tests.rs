@@ -2,7 +2,6 @@
 
 use super::{
     figures_tests::figures,
-    reply::{ErrorReply, SnapshotReply},
     serve::{CONNECTIONS_MAX, Door, bind, serve},
     *,
 };
@@ -11,7 +10,10 @@ use crate::{
     commands::{self, Command},
     config::Config,
 };
-use baton_api::{FlowEvent, FlowEvents, FlowView, LIMIT_POLICIES, Micros, MigrateReply};
+use baton_api::{
+    ErrorReply, FlowEvent, FlowEvents, FlowView, LIMIT_POLICIES, Micros, MigrateReply,
+    SnapshotReply,
+};
 use baton_engine::{Migrate, MigrateError};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1 as client};
@@ -392,7 +394,7 @@ async fn flows_are_filtered_and_limited() {
         let flows: Vec<FlowView> = serde_json::from_slice(&body).expect("flows");
         assert_eq!(flows.len(), count, "{query}");
         let word = if truncated { "true" } else { "false" };
-        assert_eq!(head.headers[reply::TRUNCATED], word, "{query}");
+        assert_eq!(head.headers[baton_api::TRUNCATED], word, "{query}");
     }
     for query in ["?limit=0", "?limit=100001", "?limit=x", "?colour=red"] {
         let (status, text) = lab.get(&format!("/v1/flows{query}")).await;

@@ -1,7 +1,7 @@
 //! Asks a running dataplane over HTTP. Knows no table.
 
 use anyhow::{Context as _, bail};
-use baton_api::ControlAddress;
+use baton_api::{ControlAddress, ErrorReply, TRUNCATED};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -21,8 +21,6 @@ use tokio::{
     task::JoinHandle,
     time::timeout,
 };
-
-use crate::control::reply::{ErrorReply, TRUNCATED};
 
 /// The control API's own limit, and a little.
 const ANSWER_LIMIT: Duration = Duration::from_secs(12);

@@ -2,11 +2,10 @@
 //!
 //! Only asks and shows: the drain is the dataplane's, and goes on when this ends.
 
-use super::{client, parse, print, progress::Progress, table::WIDTH_MAX};
-use crate::{
-    args::{DrainOrder, Output, Question},
-    control::reply::{DrainReply, DrainRequest, StateReply},
-};
+use super::{client, parse, print, progress::Progress};
+use crate::args::{DrainOrder, Output, Question};
+use baton_api::{DrainReply, DrainRequest, StateReply};
+use baton_text::WIDTH_MAX;
 use serde::Serialize;
 use std::{
     io::{IsTerminal as _, Write as _, stderr},

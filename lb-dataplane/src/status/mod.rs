@@ -7,20 +7,15 @@ mod orders;
 mod progress;
 #[cfg(test)]
 pub mod samples;
-mod table;
 mod tables;
 #[cfg(test)]
 mod tests;
-mod text;
 mod trace;
 mod views;
 
-use crate::{
-    args::{CaptureOrder, DrainOrder, MigrateOrder, Output, Question, Topic, TraceOrder},
-    control::reply::StateReply,
-};
+use crate::args::{CaptureOrder, DrainOrder, MigrateOrder, Output, Question, Topic, TraceOrder};
 use anyhow::Context as _;
-use baton_api::FlowView;
+use baton_api::{FlowView, StateReply};
 use serde_json::json;
 use std::{io::Write as _, process::ExitCode};
 use tokio::runtime::Runtime;

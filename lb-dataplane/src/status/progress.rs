@@ -1,8 +1,8 @@
 //! How far a drain is, in figures and words: a pure function of the dataplane's state.
 
-use super::table::span;
 use crate::args::DrainOrder;
 use baton_api::{BackendState, DrainState, State};
+use baton_text::span;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,8 @@
 //! A state of a dataplane, for tests of what is made of it.
 
-use crate::control::reply::StateReply;
-use baton_api::{Algorithm, BackendState, Micros, PolicyState, Protocol, State, WorkerState};
+use baton_api::{
+    Algorithm, BackendState, Micros, PolicyState, Protocol, State, StateReply, WorkerState,
+};
 
 /// A backend with a load.
 pub fn backend(name: &str, adoptable: bool, reason: &str) -> BackendState {

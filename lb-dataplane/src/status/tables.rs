@@ -1,12 +1,9 @@
 //! Policies, backends and flows as tables, and below each the sentences that no column has room for.
 
-use super::{
-    progress::Progress,
-    table::{Table, micros},
-    text::{line, wrapped},
-};
+use super::progress::Progress;
 use crate::diagnosis::{is_up, reasons, word};
 use baton_api::{BackendState, FlowView, State};
+use baton_text::{Style, Table, line, micros, wrapped};
 
 /// All policies with what became of their flows.
 pub fn policies(state: &State) -> String {
@@ -26,7 +23,7 @@ pub fn policies(state: &State) -> String {
             [one] => one.to_string(),
             [first, more @ ..] => format!("{first} +{}", more.len()),
         };
-        table.row([
+        table.texts([
             policy.name.clone(),
             frontend,
             policy.flows.to_string(),
@@ -37,7 +34,7 @@ pub fn policies(state: &State) -> String {
             policy.lost_total.values().sum::<u64>().to_string(),
         ]);
     }
-    let mut text = table.render();
+    let mut text = table.render(Style::default());
     for policy in &state.policies {
         let mut said = Vec::new();
         if policy.panic {
@@ -99,7 +96,7 @@ fn backends_table(state: &State) -> String {
             } else {
                 backend.name.clone()
             };
-            table.row([
+            table.texts([
                 name,
                 backend.endpoint.to_string(),
                 word(backend).to_owned(),
@@ -111,7 +108,7 @@ fn backends_table(state: &State) -> String {
             ]);
         }
     }
-    table.render()
+    table.render(Style::default())
 }
 
 /// The table has no room for reasons; each is said once, below.
@@ -177,9 +174,9 @@ pub fn flows(flows: &[FlowView], truncated: bool) -> String {
         if pinned {
             row.push(flow.pinned.clone().unwrap_or_default());
         }
-        table.row(row);
+        table.texts(row);
     }
-    let mut text = table.render();
+    let mut text = table.render(Style::default());
     if truncated {
         line(
             &mut text,

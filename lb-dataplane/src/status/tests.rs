@@ -1,7 +1,8 @@
 //! What people see, compared as a whole, and its width.
 
-use super::{samples::reply, table::WIDTH_MAX, *};
+use super::{samples::reply, *};
 use baton_api::{DrainState, FlowView, Micros};
+use baton_text::WIDTH_MAX;
 
 #[test]
 fn status_answers_whether_it_works_and_why_not() {

@@ -1,12 +1,9 @@
 //! What `status` says: a pure function from the answer to text of at most 80 columns.
 
-use super::{
-    table::{Table, span},
-    tables::{backends_in_status, policies},
-    text::{line, wrapped},
-};
-use crate::{control::reply::StateReply, diagnosis};
-use baton_api::State;
+use super::tables::{backends_in_status, policies};
+use crate::diagnosis;
+use baton_api::{State, StateReply};
+use baton_text::{Style, Table, line, span, wrapped};
 
 /// A table this full is worth a line.
 const NEAR_LIMIT_PERCENT: u64 = 80;
@@ -78,9 +75,9 @@ pub fn status(reply: &StateReply) -> String {
         line(&mut text, "");
         let mut table = Table::new(&["DROPPED BECAUSE", "#FRAMES"]);
         for (reason, frames) in drops {
-            table.row([reason, frames.to_string()]);
+            table.texts([reason, frames.to_string()]);
         }
-        text.push_str(&table.render());
+        text.push_str(&table.render(Style::default()));
         if state.counters.get(OVERSIZE).is_some_and(|n| *n > 0) {
             wrapped(
                 &mut text,

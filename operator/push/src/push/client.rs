@@ -9,7 +9,7 @@ use super::{
     session::{Answer, Request as Ask},
     split::{Splitter, TooLarge},
 };
-use baton_api::State;
+use baton_api::{ErrorReply, State};
 use baton_tls::Name;
 use http_body_util::{BodyExt, Limited};
 use hyper::{
@@ -404,14 +404,6 @@ async fn put(
         }
         _ => Err(unexpected(response).await),
     }
-}
-
-/// An error of the control API.
-#[derive(Default, Deserialize)]
-struct ErrorReply {
-    error: String,
-    field: Option<String>,
-    expected: Option<String>,
 }
 
 async fn refusal(response: Response<Incoming>, content: Option<&Arc<Rendered>>) -> Refusal {

@@ -35,6 +35,7 @@ pub enum Tone {
 
 impl Style {
     /// `text` in its colour, if there are colours.
+    #[must_use]
     pub fn paint(self, tone: Tone, text: &str) -> String {
         let code = match tone {
             Tone::Good => "32",
@@ -59,6 +60,7 @@ pub struct Cell {
 
 impl Cell {
     /// With a meaning.
+    #[must_use]
     pub fn toned(text: impl Into<String>, tone: Tone) -> Self {
         Self {
             text: text.into(),
@@ -105,6 +107,7 @@ pub struct Table {
 
 impl Table {
     /// With these headings; one that starts with `#` is a column of figures, one that starts with `!` is cut last.
+    #[must_use]
     pub fn new(headings: &[&'static str]) -> Self {
         let column = |heading: &&'static str| Column {
             heading: heading.trim_start_matches(['#', '!']),
@@ -123,12 +126,19 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// The same, of plain text.
+    pub fn texts(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.row(cells.into_iter().map(Cell::from).collect());
+    }
+
     /// Whether it has no row.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// The text, each line ended. Unless it may be wide, text columns are cut (with `…`) until it fits, the widest first.
+    #[must_use]
     pub fn render(&self, style: Style) -> String {
         let widths = self.widths(style);
         let headings: Vec<Cell> = self
@@ -229,6 +239,7 @@ pub fn wrapped(text: &mut String, lead: &str, content: &str) {
 }
 
 /// A span for people: `3d 4h`, `2h 3m`, `1m 5s`, `9s`.
+#[must_use]
 pub fn span(seconds: u64) -> String {
     let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
     let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
@@ -241,6 +252,7 @@ pub fn span(seconds: u64) -> String {
 }
 
 /// A short span for people, from microseconds: `950us`, `1.5ms`, `12s`.
+#[must_use]
 pub fn micros(us: u64) -> String {
     match us {
         0..1_000 => format!("{us}us"),
@@ -250,6 +262,7 @@ pub fn micros(us: u64) -> String {
 }
 
 /// `1 flow`, `2 flows`.
+#[must_use]
 pub fn count(number: u64, noun: &str) -> String {
     if number == 1 {
         format!("1 {noun}")
