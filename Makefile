@@ -65,6 +65,7 @@ test-api: setup ## The custom resources and the operator against a real kube-api
 	$(CARGO) test $(CI) -p kubectl-baton -- --nocapture
 
 e2e: images ## Baton in a real cluster: Helm, 64 connections while Pods, shims, operators, dataplanes, a node are replaced (root)
+	$(CARGO) build $(CI) -p kubectl-baton
 	BATON_IMAGES=$(CURDIR)/target/images $(CARGO) test $(CI) -p baton-e2e --test cluster -- --nocapture
 
 e2e-kind: images ## The same in a kind cluster, for machines with Docker and internet (KEEP=1 leaves the cluster)

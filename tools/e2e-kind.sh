@@ -56,4 +56,5 @@ for archive in "$images"/{baton-operator,lb-dataplane,host-shim}.tar "$work"/ima
 done
 
 say "the tests"
+cargo build --profile ci -p kubectl-baton
 BATON_E2E_KUBECONFIG="$work/kubeconfig" cargo test --profile ci -p baton-e2e --test cluster -- --nocapture

@@ -110,6 +110,25 @@ impl Site {
         output(helm.args(["--namespace", NAMESPACE]).args(arguments))
     }
 
+    /// What `kubectl baton` says, of the plugin that is built beside this test.
+    ///
+    /// # Errors
+    /// It is not built, or fails; with what it said.
+    pub fn baton(&self, arguments: &[&str]) -> Result<String> {
+        let own = env::current_exe()?;
+        let mut places = own.ancestors().skip(1).take(2);
+        let plugin = places.find_map(|place| {
+            let plugin = place.join("kubectl-baton");
+            plugin.is_file().then_some(plugin)
+        });
+        let plugin = plugin.context(
+            "kubectl-baton is not built: run `make e2e`, or `cargo build -p kubectl-baton` in the same profile",
+        )?;
+        let mut plugin = Command::new(plugin);
+        plugin.env("KUBECONFIG", &self.kubeconfig);
+        output(plugin.args(arguments))
+    }
+
     /// Applies manifests.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use baton_e2e::{
     Load, Outcome, Site,
     site::{NAMESPACE, SHOP},
 };
+use serde_json::Value;
 use std::{
     collections::BTreeMap,
     thread,
@@ -83,7 +84,7 @@ fn losses(site: &Site) -> Result<Losses> {
         let Ok(text) = site.kubectl(&ask) else {
             continue;
         };
-        let state: serde_json::Value = serde_json::from_str(&text)?;
+        let state: Value = serde_json::from_str(&text)?;
         for policy in state["policies"].as_array().into_iter().flatten() {
             for (reason, count) in policy["lostTotal"].as_object().into_iter().flatten() {
                 *losses.entry(reason.clone()).or_default() += count.as_u64().unwrap_or(0);
@@ -195,6 +196,45 @@ fn programmed(site: &Site, backends: &str) -> Result<()> {
     })
 }
 
+/// What an admin asks while clients are at work.
+fn questions(site: &Site) -> Result<()> {
+    let json = |arguments: &[&str]| -> Result<Value> {
+        let arguments = [arguments, &["-n", SHOP, "-o", "json"]].concat();
+        Ok(serde_json::from_str(&site.baton(&arguments)?)?)
+    };
+    println!("{}", site.baton(&["status"])?);
+    let flows = json(&["flows"])?;
+    let word = |value: &Value| value.as_str().map(str::to_owned).context("a word");
+    let id = word(&flows["flows"][0]["id"])?;
+    println!("{}", site.baton(&["explain", &id, "-n", SHOP])?);
+    let asked = json(&["migrate", &id])?;
+    println!("{asked}");
+    let client = word(&asked["client"])?;
+    // With its next request, and these come all the time.
+    let moved = site.until("trace shows the move that was asked for", || {
+        let past = [
+            "trace", "-n", SHOP, "--flow", &client, "--past", "--for", "1s", "-o", "json",
+        ];
+        let lines = site.baton(&past)?;
+        let events: Result<Vec<Value>, _> = lines.lines().map(serde_json::from_str).collect();
+        let mut events = events?.into_iter();
+        Ok(events.find(|e| e["event"] == "moved" && e["cause"] == "manual"))
+    })?;
+    println!("{moved}");
+    let file = std::env::temp_dir().join(format!("baton-e2e-{}.pcapng", std::process::id()));
+    let path = file.display().to_string();
+    let said = site.baton(&[
+        "capture", "-n", SHOP, "--client", &client, "--for", "2s", "-w", &path,
+    ]);
+    let bytes = std::fs::read(&file);
+    let _ = std::fs::remove_file(&file);
+    let (said, bytes) = (said?, bytes?);
+    println!("{said}\n{} bytes of packets", bytes.len());
+    // A section header and more than its blocks without a packet.
+    ensure!(bytes.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && bytes.len() > 2_000);
+    Ok(())
+}
+
 #[test]
 fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
     let site = Site::get()?;
@@ -237,6 +277,13 @@ fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
         "from helm install until moves are in the status: {:.1} s",
         began.elapsed().as_secs_f64()
     );
+    t.row(
+        &site,
+        "kubectl baton: explain, migrate, trace, capture",
+        &baton,
+        15,
+        || questions(&site),
+    )?;
     t.row(&site, "rolling restart of 4 Pods", &baton, 20, || {
         roll(&site)
     })?;
