@@ -20,9 +20,9 @@ const WAIT_MS: u64 = 20;
 const TRIES_MAX: u8 = 3;
 /// Questions to a pod of which something else is heard: 20 + 40 + 80 + 160 + 320 ms.
 const TRIES_HEARD_MAX: u8 = 5;
-/// A listener of which nothing is told counts only if it still answers this long after the flow's end. The processes of one server die one after
-/// another (nginx's workers before their master, within 1 ms of a SIGKILL to the group), and until the last one is gone the
-/// kernel answers for them all.
+/// A listener of which nothing is told counts only if it still answers this long after the flow's end. The processes of one
+/// server die one after another (nginx's workers before their master, within 1 ms of a SIGKILL to the group), and until the
+/// last one is gone the kernel answers for them all.
 const SETTLE_US: u64 = 3_000;
 /// So many ends within one question are no coincidence: the server is going down, which takes longer.
 const BURST: u32 = 3;

@@ -35,7 +35,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ),
     (
         "listener_questions_total",
-        "SYNs that asked whether a backend still listens, by result.",
+        "Probes and SYNs that asked whether a backend still listens, by result.",
     ),
     (
         "backends_down_total",
