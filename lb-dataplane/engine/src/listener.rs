@@ -195,7 +195,7 @@ impl Engine {
     }
 
     fn send_question(&mut self, now: Instant, index: u16, out: &mut impl Output) {
-        let (fresh, fresh_ack) = (SeqNumber(self.rng.u32(..)), SeqNumber(self.rng.u32(..)));
+        let fresh = SeqNumber(self.rng.u32(..));
         let backend = &mut self.backends[usize::from(index)];
         if backend.question.port == 0
             && let Some(port) = backend.ports.take(now.ms())
@@ -213,13 +213,14 @@ impl Engine {
             backend.probe.is_mute();
         }
         let by_probe = backend.question.tries == 0 && backend.probe.tells();
+        let probe_ack = by_probe.then(|| SeqNumber(self.rng.u32(..)));
         let question = &mut backend.question;
         // A repetition keeps its number: the pod may have the first one, and answers the same SYN again (Linux
         // `tcp_check_req`), but another one on its tuple with a challenge ACK at best.
         if question.tries == 0 || question.probe_ack.is_some() {
             question.isn = fresh;
         }
-        question.probe_ack = by_probe.then_some(fresh_ack);
+        question.probe_ack = probe_ack;
         let isn = question.isn;
         question.pending = true;
         question.asked_us = now.0;
@@ -231,8 +232,8 @@ impl Engine {
             port,
         };
         // A next hop without a link-layer address is as silent as a pod.
-        if by_probe {
-            if self.emit_probe(leg, (isn, fresh_ack), out) {
+        if let Some(ack) = probe_ack {
+            if self.emit_probe(leg, (isn, ack), out) {
                 self.counters.add(Counter::QuestionsSent);
             }
         } else if let Some(spec) = self.to_leg(leg) {
