@@ -31,6 +31,7 @@ const PURE: &[(&str, &[&str])] = &[
     ),
     ("baton-model", &["baton-engine", "stateright"]),
     ("baton-index", &["baton-api", "serde", "thiserror"]),
+    ("baton-text", &[]),
 ];
 
 /// Which packages of ours each package may use (tests aside).
@@ -54,9 +55,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "baton-packet",
             "baton-xsk",
             "baton-config",
+            "baton-text",
             "baton-tls",
         ],
     ),
+    ("baton-text", &[]),
     ("baton-adopter", &[]),
     (
         "host-shim",
@@ -80,7 +83,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "kubectl-baton",
-        &["baton-api", "baton-crds", "baton-apiserver"],
+        &["baton-api", "baton-crds", "baton-apiserver", "baton-text"],
     ),
     ("baton-kubernetes", &[]),
     ("baton-apiserver", &["baton-kubernetes"]),
