@@ -314,13 +314,7 @@ pub async fn migrate(
     if let Some(to) = to {
         words.extend(["--to", to]);
     }
-    let ran = run(cluster, dataplane, control, &words)
-        .await
-        .map_err(Refused::Unanswered)?;
-    if ran.code == 1 {
-        return Err(Refused::Finally(complaint(&ran)));
-    }
-    read(&ran, &[0]).map_err(Refused::Unanswered)
+    order(cluster, dataplane, control, &words).await
 }
 
 /// Why an order was not taken.
@@ -330,6 +324,22 @@ pub enum Refused {
     Finally(String),
     /// It was not asked, or could not say.
     Unanswered(String),
+}
+
+/// Has one dataplane do something; what it says of that.
+async fn order<T: DeserializeOwned>(
+    cluster: &impl Cluster,
+    dataplane: &Dataplane,
+    control: ControlAddress,
+    words: &[&str],
+) -> Result<T, Refused> {
+    let ran = run(cluster, dataplane, control, words)
+        .await
+        .map_err(Refused::Unanswered)?;
+    if ran.code == 1 {
+        return Err(Refused::Finally(complaint(&ran)));
+    }
+    read(&ran, &[0]).map_err(Refused::Unanswered)
 }
 
 /// Has one dataplane drain a backend of one policy, or takes that back.
@@ -344,13 +354,7 @@ pub async fn drain(
     if undo {
         words.push("--undo");
     }
-    let ran = run(cluster, dataplane, control, &words)
-        .await
-        .map_err(Refused::Unanswered)?;
-    if ran.code == 1 {
-        return Err(Refused::Finally(complaint(&ran)));
-    }
-    read(&ran, &[0]).map_err(Refused::Unanswered)
+    order(cluster, dataplane, control, &words).await
 }
 
 /// Has one dataplane copy packets for `time`, and writes them to `out`; its last words, or why there are none.
