@@ -61,8 +61,14 @@ fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<(
             counters[*at].process.crash()?;
             killed += 1;
         }
+        // Restarted only once both deaths are known: else the next two die while these two still count as dead, and a new
+        // connection finds nobody.
         for at in pair {
-            restart(&scene, &mut counters[*at])?;
+            wait_health(&scene, &counters[*at], false)?;
+        }
+        for at in pair {
+            counters[*at].restart()?;
+            wait_health(&scene, &counters[*at], true)?;
         }
     }
     eprintln!(
@@ -117,17 +123,20 @@ fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<(
     scene.explained(check())
 }
 
-fn restart(scene: &Scene, counter: &mut Counter) -> Result<()> {
-    counter.restart()?;
+fn wait_health(scene: &Scene, counter: &Counter, up: bool) -> Result<()> {
     let name = counter.pod().name();
-    until(&format!("{name} back"), || {
-        let backend = scene.backend(COUNTING, name)?;
-        ensure!(
-            backend.adoptable && backend.health == "up",
-            "{}, {}",
-            backend.health,
-            backend.adoptable_reason
-        );
-        Ok(())
-    })
+    let there = until(
+        &format!("{name} {}", if up { "up" } else { "down" }),
+        || {
+            let backend = scene.backend(COUNTING, name)?;
+            ensure!(
+                (backend.adoptable && backend.health == "up") == up,
+                "{}, {}",
+                backend.health,
+                backend.adoptable_reason
+            );
+            Ok(())
+        },
+    );
+    scene.explained(there)
 }

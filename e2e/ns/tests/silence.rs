@@ -2,7 +2,7 @@
 
 use crate::{more, no_error};
 use anyhow::{Result, ensure};
-use baton_api::{Micros, Migration};
+use baton_api::{Micros, Migration, MigrationMode};
 use baton_lab::{HttpClient, HttpEcho, Load, LoadOptions};
 use baton_ns::{HTTP_PORT, Scene, nft, until};
 use std::{
@@ -17,57 +17,68 @@ const FREEZE: Duration = Duration::from_secs(2);
 const RESPONSE_TIMEOUT: Micros = Micros::from_millis(50);
 /// Enough for a p99 of 20,000 requests.
 const BEFORE: Duration = Duration::from_secs(3);
+/// Pods that are frozen, by number.
+const FROZEN: [usize; 3] = [1, 2, 3];
+/// Of a round: settling, before, frozen.
+const PHASES: usize = 3;
 
+/// One pod after the other, and the median of the ratios: whatever else the machine does for a second spoils one of them.
 #[test]
 fn a_frozen_pod_is_noticed_by_few() -> Result<()> {
-    let mut scene = scene("frozen")?;
+    let mut scene = scene("frozen", MigrationMode::WhenBetter)?;
     let load = start(&scene)?;
-    // Connections, caches and estimates settle in a phase of their own.
-    more(&load, 2_000)?;
-    load.progress().next_phase();
-    thread::sleep(BEFORE);
-    load.progress().next_phase();
-    scene.nginx[1].process.freeze()?;
-    thread::sleep(FREEZE);
-    let figures = scene.policy(0)?;
-    scene.nginx[1].process.thaw()?;
-    load.progress().next_phase();
-    more(&load, 2_000)?;
+    for pod in FROZEN {
+        // Connections, caches and estimates settle in a phase of their own.
+        settle(&load)?;
+        load.progress().next_phase();
+        thread::sleep(BEFORE);
+        load.progress().next_phase();
+        scene.nginx[pod].process.freeze()?;
+        thread::sleep(FREEZE);
+        scene.nginx[pod].process.thaw()?;
+        load.progress().next_phase();
+        // It is used again once it answers.
+        let name = scene.lab.pods()[pod].name().to_owned();
+        scene.wait_back(0, &name)?;
+    }
+    settle(&load)?;
     let (report, _) = load.stop()?;
-    let [_, before, during, after] = report.phases[..] else {
-        anyhow::bail!("{} phases", report.phases.len());
-    };
-    eprintln!(
-        "before {before:?}\nduring {during:?}\nafter {after:?}\n{} rescued, {} replayed, pod-b {}",
-        figures.rescues_total, figures.replays_total, figures.backends[1].health
-    );
+    let mut rounds = Vec::new();
+    for round in report.phases.chunks_exact(PHASES) {
+        let (before, during) = (round[1], round[2]);
+        eprintln!("before {before:?}\nduring {during:?}");
+        rounds.push((during.p99_us * 100 / before.p99_us, before, during));
+    }
+    rounds.sort_by_key(|round| round.0);
     scene.explained(no_error(&report, None))?;
-    scene.nothing_lost(0)?;
-    ensure!(
-        figures.replays_total > 0,
-        "no request was sent again during the freeze"
+    let figures = scene.nothing_lost(0)?;
+    eprintln!(
+        "{} rescued, {} replayed",
+        figures.rescues_total, figures.replays_total
     );
-    let limit = 3 * before.p99_us;
-    let fast = || {
+    let few = || {
+        ensure!(rounds.len() == FROZEN.len(), "{} rounds", rounds.len());
         ensure!(
-            during.p99_us <= limit,
-            "p99 {} us during the freeze, {} us before",
-            during.p99_us,
-            before.p99_us
+            figures.replays_total > 0,
+            "no request was sent again during the freeze"
+        );
+        let (ratio, before, during) = rounds[FROZEN.len() / 2];
+        ensure!(
+            ratio <= 300,
+            "the p99 during a freeze is {ratio} % of the one before: {during:?} after {before:?}"
         );
         Ok(())
     };
-    scene.explained(fast())?;
-    // It is used again once it answers.
-    scene.wait_back(0, "pod-b")
+    scene.explained(few())
 }
 
 #[test]
 fn an_interface_that_is_gone() -> Result<()> {
-    let scene = scene("vanish")?;
+    let scene = scene("vanish", MigrationMode::DrainOnly)?;
     let load = start(&scene)?;
-    more(&load, 2_000)?;
+    settle(&load)?;
     load.progress().next_phase();
+    occupied(&scene, "pod-b")?;
     let start = Instant::now();
     scene.lab.pods()[1]
         .namespace()
@@ -79,10 +90,11 @@ fn an_interface_that_is_gone() -> Result<()> {
 
 #[test]
 fn a_node_that_drops_everything_and_comes_back() -> Result<()> {
-    let scene = scene("silent")?;
+    let scene = scene("silent", MigrationMode::DrainOnly)?;
     let load = start(&scene)?;
-    more(&load, 2_000)?;
+    settle(&load)?;
     load.progress().next_phase();
+    occupied(&scene, "pod-b")?;
     let router = scene.lab.router().namespace();
     nft(router, "add table ip silent")?;
     nft(
@@ -99,14 +111,14 @@ fn a_node_that_drops_everything_and_comes_back() -> Result<()> {
     more(&load, 5_000)?;
     nft(router, "delete table ip silent")?;
     scene.wait_back(0, "pod-b")?;
-    more(&load, 2_000)?;
+    settle(&load)?;
     finish(&scene, load, "node silent", detected)
 }
 
 /// Without a load there are no failures and nothing is overdue: that the pod is gone shows only by its adopter's silence.
 #[test]
 fn idle_connections_leave_a_pod_that_is_gone() -> Result<()> {
-    let scene = scene("vanishidle")?;
+    let scene = scene("vanishidle", MigrationMode::WhenBetter)?;
     let address = scene.address(HTTP_PORT)?;
     let mut clients = (0..CONNECTIONS)
         .map(|_| HttpClient::connect(scene.lab.client().namespace(), address))
@@ -118,8 +130,7 @@ fn idle_connections_leave_a_pod_that_is_gone() -> Result<()> {
         Ok(())
     };
     all_work()?;
-    let there = scene.backend(0, "pod-b")?.flows;
-    ensure!(there > 0, "nobody is at pod-b");
+    let there = occupied(&scene, "pod-b")?;
     let pod = scene.lab.pods()[1].namespace();
     pod.ip(&["link", "del", "eth0"])?;
     detection(&scene, "pod-b", Instant::now())?;
@@ -139,9 +150,12 @@ fn idle_connections_leave_a_pod_that_is_gone() -> Result<()> {
     scene.nothing_lost(0).map(drop)
 }
 
-fn scene(name: &str) -> Result<Scene> {
+fn scene(name: &str, mode: MigrationMode) -> Result<Scene> {
     let mut scene = Scene::with_pods(name, 4)?;
-    scene.config.policies[0].migration = Migration::default();
+    scene.config.policies[0].migration = Migration {
+        mode,
+        ..Migration::default()
+    };
     scene.config.policies[0].response_timeout = Some(RESPONSE_TIMEOUT);
     scene.config.policies[0].health.ejection = Micros::from_secs(3);
     scene.start()?;
@@ -154,6 +168,18 @@ fn start(scene: &Scene) -> Result<Load<HttpEcho>> {
         ..scene.http_load(CONNECTIONS, None)?
     };
     HttpEcho::start(scene.lab.client().namespace(), options)
+}
+
+fn settle(load: &Load<HttpEcho>) -> Result<()> {
+    more(load, 2_000)?;
+    Ok(())
+}
+
+/// Flows of a backend that is about to go. Without any there would be nothing to rescue.
+fn occupied(scene: &Scene, backend: &str) -> Result<u64> {
+    let there = scene.backend(0, backend)?.flows;
+    ensure!(there > 0, "nobody is at {backend}");
+    Ok(there)
 }
 
 /// Time until the dataplane calls the backend anything but up and has no flow there.
