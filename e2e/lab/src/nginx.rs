@@ -35,6 +35,8 @@ pub struct NginxOptions {
     pub connections: u32,
     /// Worker processes.
     pub workers: u32,
+    /// A listener for each worker (`SO_REUSEPORT`) instead of one for all.
+    pub reuseport: bool,
     /// Close a connection after so many requests; `None` keeps it for ten million.
     pub keepalive_requests: Option<u64>,
     /// Close a connection that is idle for so long; `None` keeps it for an hour.
@@ -51,6 +53,7 @@ impl Default for NginxOptions {
             backlog: 511,
             connections: 8192,
             workers: 1,
+            reuseport: false,
             keepalive_requests: None,
             keepalive_timeout: None,
             more: String::new(),
@@ -130,6 +133,7 @@ impl Pod {
             more,
             ..
         } = options;
+        let reuseport = if options.reuseport { " reuseport" } else { "" };
         let requests = options.keepalive_requests.unwrap_or(KEEPALIVE_REQUESTS);
         let timeout = options.keepalive_timeout.unwrap_or(KEEPALIVE_TIMEOUT);
         let timeout_ms = timeout.as_millis();
@@ -157,8 +161,8 @@ http {{
   uwsgi_temp_path {dir}/tmp/uwsgi;
   scgi_temp_path {dir}/tmp/scgi;
   server {{
-    listen 0.0.0.0:{port} backlog={backlog};
-    listen [::]:{port} ipv6only=on backlog={backlog};
+    listen 0.0.0.0:{port} backlog={backlog}{reuseport};
+    listen [::]:{port} ipv6only=on backlog={backlog}{reuseport};
     add_header X-Pod {pod} always;
     location = / {{ return 200 "ok"; }}
     location /echo/ {{ return 200 "pod-independent body: $request_uri $http_x_nonce\n"; }}

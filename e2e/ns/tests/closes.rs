@@ -20,16 +20,27 @@ type Way = fn(&Scene, SocketAddr) -> Result<Duration>;
 
 #[test]
 fn closes_of_the_server_reach_the_client_in_order() -> Result<()> {
+    closes("closes", false)
+}
+
+#[test]
+fn closes_of_a_server_with_several_listeners_reach_the_client_in_order() -> Result<()> {
+    closes("closesgroup", true)
+}
+
+fn closes(name: &str, reuseport: bool) -> Result<()> {
     let options = Options {
         pods: 2,
         ..Options::default()
     };
     let web = NginxOptions {
+        workers: 2,
+        reuseport,
         keepalive_requests: Some(REQUESTS),
         keepalive_timeout: Some(IDLE),
         ..NginxOptions::default()
     };
-    let mut scene = Scene::with_nginx("closes", &options, &web)?;
+    let mut scene = Scene::with_nginx(name, &options, &web)?;
     // On one leg, as nginx counts requests and idle time by connection.
     scene.config.policies[0].migration = baton_ns::never();
     scene.start()?;
@@ -41,19 +52,19 @@ fn closes_of_the_server_reach_the_client_in_order() -> Result<()> {
         ("last request of a connection", last_request),
         ("client has finished sending", half_closed),
     ];
-    for (name, way) in ways {
+    for (what, way) in ways {
         // The fastest of some rounds each: what the machine does beside takes time, too.
         let (mut alone, mut balanced) = (Duration::MAX, Duration::MAX);
         for _ in 0..ROUNDS {
-            let result = way(&scene, direct).with_context(|| format!("{name}, directly"))?;
+            let result = way(&scene, direct).with_context(|| format!("{what}, directly"))?;
             alone = alone.min(result);
-            let result = way(&scene, through).with_context(|| name.to_owned());
+            let result = way(&scene, through).with_context(|| what.to_owned());
             balanced = balanced.min(scene.explained(result)?);
         }
-        eprintln!("{name}: closed after {alone:?} directly, {balanced:?} through Baton");
+        eprintln!("{what}: closed after {alone:?} directly, {balanced:?} through Baton");
         ensure!(
             balanced <= alone + SLACK,
-            "{name}: {balanced:?}, directly {alone:?}"
+            "{what}: {balanced:?}, directly {alone:?}"
         );
     }
     let figures = scene.nothing_lost(0)?;

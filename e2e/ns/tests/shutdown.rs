@@ -21,6 +21,16 @@ const CONNECTIONS: [usize; 3] = [1, 2, 64];
 
 #[test]
 fn servers_that_quit_in_order_cost_no_idle_connection() -> Result<()> {
+    quit("quit", false, &CONNECTIONS)
+}
+
+/// Each worker listens for itself, so there is no one listener that all of them let go of.
+#[test]
+fn servers_with_several_listeners_that_quit_cost_no_idle_connection() -> Result<()> {
+    quit("quitgroup", true, &[1, 64])
+}
+
+fn quit(name: &str, reuseport: bool, connections: &[usize]) -> Result<()> {
     let options = Options {
         pods: 2,
         ..Options::default()
@@ -28,15 +38,16 @@ fn servers_that_quit_in_order_cost_no_idle_connection() -> Result<()> {
     // Several workers share the listeners with their master: whose copy is closed last is chance.
     let web = NginxOptions {
         workers: 2,
+        reuseport,
         ..NginxOptions::default()
     };
-    let mut scene = Scene::with_nginx("quit", &options, &web)?;
+    let mut scene = Scene::with_nginx(name, &options, &web)?;
     scene.config.policies[0].migration = baton_ns::never();
     scene.start()?;
     let rounds = rounds();
-    for (count, up) in CONNECTIONS
-        .into_iter()
-        .flat_map(|count| [(count, KNOWN), (count, Duration::ZERO)])
+    for (count, up) in connections
+        .iter()
+        .flat_map(|count| [(*count, KNOWN), (*count, Duration::ZERO)])
     {
         let closed = shut_down(&mut scene, count, up, rounds)?;
         eprintln!(

@@ -12,6 +12,9 @@ use common::{
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
 
+/// `LISTENERS_MAX` of the program.
+const LISTENERS_MAX: usize = 128;
+
 fn told(lab: &Lab, v6: bool) -> Told {
     let (pod, ours) = ends(v6, 8080, PORT);
     let (reason, field) = ask(lab, Message::probe(), ours, pod);
@@ -72,23 +75,57 @@ fn the_next_process_has_another_listener() {
     assert_eq!(seen.len(), 3, "{seen:?}");
 }
 
-/// Which one a connection gets is chance, so nothing is told of any.
+/// Which of them a connection gets is chance, so they are told of together.
 #[test]
-fn of_several_listeners_on_a_port_nothing_is_told() {
+fn of_several_listeners_on_a_port_the_sum_is_told() {
+    for v6 in [false, true] {
+        let lab = Lab::new();
+        let (_adopter, _attachment) = adopter(&lab);
+        let pod = ends(v6, 8080, PORT).0;
+        let mut sockets = vec![reuseport(&lab, pod)];
+        let alone = told(&lab, v6).listener.expect("a listener");
+        assert!(!alone.several, "one alone is one");
+        sockets.extend((0..3).map(|_| reuseport(&lab, pod)));
+        let four = told(&lab, v6).listener.expect("listeners");
+        assert_eq!((four.holders.get(), four.several), (4, true));
+        let shared = sockets[2].try_clone().expect("another descriptor");
+        let five = told(&lab, v6).listener.expect("listeners");
+        assert_eq!((five.holders.get(), five.id), (5, four.id));
+        drop(shared);
+        assert_eq!(told(&lab, v6).listener, Some(four));
+        // One process goes and another one comes, wherever it is in the group.
+        for at in 0..sockets.len() {
+            let before = told(&lab, v6).listener.expect("listeners");
+            drop(sockets.remove(at));
+            let fewer = told(&lab, v6).listener.expect("listeners");
+            assert_eq!(fewer.holders.get(), 3);
+            sockets.insert(at, reuseport(&lab, pod));
+            let after = told(&lab, v6).listener.expect("listeners");
+            assert_eq!(after.holders.get(), 4);
+            assert!(before.id != fewer.id && before.id != after.id, "{after:?}");
+        }
+    }
+}
+
+#[test]
+fn of_more_listeners_than_are_counted_nothing_is_told() {
     let lab = Lab::new();
     let (_adopter, _attachment) = adopter(&lab);
     let pod = ends(false, 8080, PORT).0;
-    let first = reuseport(&lab, pod);
-    assert_eq!(holders(told(&lab, false)), 1, "one alone is one");
-    let second = reuseport(&lab, pod);
-    let both = told(&lab, false);
-    assert!(both.marks_exits && both.listener.is_none(), "{both:?}");
-    drop((first, second));
+    let mut sockets: Vec<_> = (0..LISTENERS_MAX).map(|_| reuseport(&lab, pod)).collect();
+    assert_eq!(usize::from(holders(told(&lab, false))), LISTENERS_MAX);
+    sockets.push(reuseport(&lab, pod));
+    let too_many = told(&lab, false);
+    assert!(
+        too_many.marks_exits && too_many.listener.is_none(),
+        "{too_many:?}"
+    );
 }
 
 fn reuseport(lab: &Lab, address: SocketAddr) -> Socket {
     lab.within_pod(|| {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let socket =
+            Socket::new(Domain::for_address(address), Type::STREAM, None).expect("a socket");
         socket.set_reuse_port(true).expect("SO_REUSEPORT");
         socket.bind(&address.into()).expect("bind");
         socket.listen(16).expect("listen");

@@ -110,7 +110,7 @@ impl Probe {
         self.ever_ready
     }
 
-    /// Whether its adopter tells one listener from the next, and marks the ends of processes that exit.
+    /// Whether its adopter tells of the listener, and marks the ends of processes that exit.
     pub(crate) fn tells(&self) -> bool {
         !self.mute && self.told.marks_exits && self.told.listener.is_some()
     }
@@ -132,7 +132,12 @@ impl Probe {
             }
             (_, None) => return false,
         };
-        if old.id != new.id {
+        if old.several || new.several {
+            // Which of them had accepted a flow is not known: the others may go on, and close what they mean to.
+            if old.id != new.id {
+                (self.since, self.let_go) = (now, Some(now));
+            }
+        } else if old.id != new.id {
             (self.since, self.let_go, self.replaced) = (now, None, Some(now));
             return true;
         }

@@ -1,22 +1,28 @@
 //! What an adopter tells of its pod besides that it is ready: the server timestamp field of such an answer
 //! (`docs/adoption-wire.md`). Owns its layout; what follows from it is the engine's.
 
+const MARKS_EXITS: u8 = 1;
+const SEVERAL: u8 = 2;
+
 /// The content of the field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// The pod's last segments carry [`EXIT_MARK`](crate::EXIT_MARK) if their process exits.
     pub marks_exits: bool,
-    /// The listener, unless there are several on the port or the adopter is older.
+    /// The listener, unless the adopter cannot count its holders or is older.
     pub listener: Option<Listener>,
 }
 
-/// One listening socket.
+/// The listening socket of a port, or several of them (`SO_REUSEPORT`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// The end of its inode number: the next process has another one.
+    /// The end of its inode number: the next process has another one. Of several, the sum, which is another one as soon as
+    /// one of them is.
     pub id: u16,
-    /// Descriptors of all processes that refer to it; 255 for that many or more.
+    /// Descriptors of all processes that refer to it, or to any of them; 255 for that many or more.
     pub holders: core::num::NonZeroU8,
+    /// There is more than one.
+    pub several: bool,
 }
 
 impl Told {
@@ -25,10 +31,11 @@ impl Told {
     pub fn from_field(field: u32) -> Self {
         let [high, low, holders, flags] = field.to_be_bytes();
         Self {
-            marks_exits: flags & 1 != 0,
+            marks_exits: flags & MARKS_EXITS != 0,
             listener: core::num::NonZeroU8::new(holders).map(|holders| Listener {
                 id: u16::from_be_bytes([high, low]),
                 holders,
+                several: flags & SEVERAL != 0,
             }),
         }
     }
@@ -36,9 +43,13 @@ impl Told {
     /// The field.
     #[must_use]
     pub fn field(self) -> u32 {
-        let (id, holders) = self.listener.map_or((0, 0), |l| (l.id, l.holders.get()));
-        let [high, low] = id.to_be_bytes();
-        u32::from_be_bytes([high, low, holders, u8::from(self.marks_exits)])
+        let marks = if self.marks_exits { MARKS_EXITS } else { 0 };
+        let Some(listener) = self.listener else {
+            return marks.into();
+        };
+        let [high, low] = listener.id.to_be_bytes();
+        let several = if listener.several { SEVERAL } else { 0 };
+        u32::from_be_bytes([high, low, listener.holders.get(), marks | several])
     }
 }
 
@@ -49,15 +60,18 @@ mod tests {
 
     #[test]
     fn what_is_told_has_the_layout_of_the_wire_format() {
-        let told = Told {
-            marks_exits: true,
-            listener: NonZeroU8::new(3).map(|holders| Listener {
-                id: 0xabcd,
-                holders,
-            }),
-        };
-        assert_eq!(told.field(), 0xabcd_0301);
-        assert_eq!(Told::from_field(0xabcd_0301), told);
+        for (several, field) in [(false, 0xabcd_0301), (true, 0xabcd_0303)] {
+            let told = Told {
+                marks_exits: true,
+                listener: NonZeroU8::new(3).map(|holders| Listener {
+                    id: 0xabcd,
+                    holders,
+                    several,
+                }),
+            };
+            assert_eq!(told.field(), field);
+            assert_eq!(Told::from_field(field), told);
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@
 #include "kernel.h"
 #include "siphash.h"
 #include "tables.h"
+#include "told.h"
 #include "wire.h"
 
 #define IPV4_FRAGMENT_AT 6
@@ -107,32 +108,6 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 	tuple.ipv6.sport = source;
 	tuple.ipv6.dport = t->dest;
 	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
-}
-
-/*
- * What a Probe is told of a listener: processes that share it let go of it one by one before they close what they accepted,
- * and the next process has another one. Several listeners on one port (SO_REUSEPORT) have no one answer.
- */
-static __always_inline __u32 told_of(struct tcp_sock *tcp)
-{
-	const struct sock *sk = (const struct sock *)tcp;
-	const struct file *file;
-	__u32 holders;
-	__s64 count;
-
-	if (sk->sk_reuseport_cb && sk->sk_reuseport_cb->num_socks > 1)
-		return MARKS_EXITS;
-	if (!sk->sk_socket || !sk->sk_socket->file)
-		return MARKS_EXITS;
-	file = sk->sk_socket->file;
-	if (bpf_core_field_exists(file->f_ref))
-		count = file->f_ref.refcnt.counter + 1;
-	else
-		count = ((const struct file___until_6_12 *)file)->f_count.counter;
-	if (count <= 0 || !file->f_inode)
-		return MARKS_EXITS;
-	holders = count < HOLDERS_MAX ? count : HOLDERS_MAX;
-	return (__u32)file->f_inode->i_ino << LISTENER_SHIFT | holders << HOLDERS_SHIFT | MARKS_EXITS;
 }
 
 /* A Probe asks for the listener, whatever socket its own tuple may name: port 0 is on no connection. */

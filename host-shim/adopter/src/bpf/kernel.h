@@ -37,8 +37,13 @@ struct sock_common {
 	__u32 skc_tw_rcv_nxt;
 };
 
+struct hlist_node {
+	struct hlist_node *next;
+};
+
 struct sock_reuseport {
 	__u16 num_socks;
+	struct sock *socks[];
 };
 
 struct inode {
@@ -114,6 +119,8 @@ struct bpf_tcp_req_attrs {
 /* Linux 6.9. Makes a request of `sk`, a listener, that the ACK in `skb` completes. */
 extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk,
 				   struct bpf_tcp_req_attrs *attrs, int attrs__sz) __ksym;
+/* Linux 6.2. Reads an address as that type; what is not there reads as 0. */
+extern void *bpf_rdonly_cast(const void *address, __u32 type) __ksym;
 /* Linux 6.2. The kernel's own view of the context. */
 extern void *bpf_cast_to_kern_ctx(void *context) __ksym;
 

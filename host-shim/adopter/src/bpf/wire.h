@@ -55,8 +55,9 @@ enum reason {
 };
 
 /* The server timestamp of an Answer with READY: that ends of exiting processes are marked, and of the listener how many
- * descriptors of all processes refer to it (0: unknown), and which one it is. */
+ * descriptors of all processes refer to it (0: unknown), and which one it is; of several, the sums. */
 #define MARKS_EXITS 1
+#define SEVERAL_LISTENERS 2
 #define HOLDERS_SHIFT 8
 #define HOLDERS_MAX 0xff
 #define LISTENER_SHIFT 16

@@ -8,14 +8,29 @@ use std::num::NonZeroU8;
 fn told(id: u16, holders: u8) -> Told {
     Told {
         marks_exits: true,
-        listener: NonZeroU8::new(holders).map(|holders| Held { id, holders }),
+        listener: NonZeroU8::new(holders).map(|holders| Held {
+            id,
+            holders,
+            several: false,
+        }),
     }
+}
+
+/// Several listeners on the port: the sum of their inode numbers, and of those who hold them.
+fn group(id: u16, holders: u8) -> Told {
+    let mut told = told(id, holders);
+    told.listener = told.listener.map(|l| Held { several: true, ..l });
+    told
 }
 
 /// Two pods, in each of them a master and two workers, and what is known of them.
 fn telling() -> World {
+    telling_of(told(7, 3))
+}
+
+fn telling_of(told: Told) -> World {
     let mut w = World::new(2);
-    w.told.fill(told(7, 3));
+    w.told.fill(told);
     w.run_ms(2_200);
     w
 }
@@ -97,6 +112,45 @@ fn where_one_lets_go_of_the_listener_its_end_is_awaited() {
         } else {
             // A configuration was loaded anew: old workers leave, the server stays.
             assert_eq!(ends_of(&w.run_ms(30), End::Fin), 1);
+        }
+    }
+}
+
+/// `SO_REUSEPORT`, as nginx's `listen ... reuseport`, or a process for each CPU.
+#[test]
+fn several_listeners_that_are_held_as_before_make_a_close_stand() {
+    for how in End::BOTH {
+        let mut w = telling_of(group(40, 4));
+        let (_, flows) = at_one_pod(&mut w, 6);
+        let mut sent = Vec::new();
+        for c in &flows {
+            sent.extend(w.ends(c, how));
+        }
+        sent.extend(w.run_ms(2));
+        assert_eq!(ends_of(&sent, how), flows.len());
+        assert_eq!(w.count(Counter::Rescues), 0);
+        assert_eq!(w.count(Counter::BackendsRestarted), 0);
+    }
+}
+
+/// One of several processes went, with its listener or with a share in all: the others may follow, or stay.
+#[test]
+fn where_one_of_several_listeners_changes_an_end_is_awaited() {
+    for now in [group(40, 3), group(33, 3), group(41, 4), told(7, 1)] {
+        for goes in [true, false] {
+            let mut w = telling_of(group(40, 4));
+            let mut c = w.idle(1);
+            w.told[c.pod] = now;
+            w.ends(&c, End::Fin);
+            assert!(w.run_ms(30).is_empty(), "{now:?}: watched");
+            if goes {
+                w.stops(c.pod);
+                let sent = w.run_ms(10);
+                w.rescued(&mut c, &sent);
+            } else {
+                assert_eq!(ends_of(&w.run_ms(30), End::Fin), 1);
+            }
+            assert_eq!(w.count(Counter::BackendsRestarted), 0);
         }
     }
 }

@@ -80,6 +80,7 @@ impl Adopter {
         self.told.listener = self.told.marks_exits.then_some(Listener {
             id,
             holders: NonZeroU8::MIN,
+            several: false,
         });
     }
 

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * What a Probe is told of the listener: processes that share it let go of it one by one before they close what they accepted,
+ * and the next process has another one. Owns the counting of descriptors; what follows from it is the engine's.
+ */
+#ifndef BATON_TOLD_H
+#define BATON_TOLD_H
+
+#include "kernel.h"
+#include "wire.h"
+
+/* Listeners on one port (SO_REUSEPORT) that are counted: servers have one for each CPU at most. */
+#define LISTENERS_MAX 128
+
+struct held {
+	__u32 holders;
+	__u32 inodes;		/* the sum of their numbers */
+};
+
+/* Adds a listener; 0 where it cannot be counted. */
+static __always_inline int count_holders(const struct sock *sk, struct held *held)
+{
+	const struct file *file;
+	__s64 count;
+
+	if (!sk->sk_socket || !sk->sk_socket->file)
+		return 0;
+	file = sk->sk_socket->file;
+	if (bpf_core_field_exists(file->f_ref))
+		count = file->f_ref.refcnt.counter + 1;
+	else
+		count = ((const struct file___until_6_12 *)file)->f_count.counter;
+	if (count <= 0 || !file->f_inode)
+		return 0;
+	held->holders += count < HOLDERS_MAX ? count : HOLDERS_MAX;
+	held->inodes += file->f_inode->i_ino;
+	return 1;
+}
+
+struct group {
+	const struct sock_reuseport *sockets;
+	struct held held;
+	int counted;
+};
+
+/*
+ * One socket of a group; 1 ends the loop. The verifier knows no pointers in a flexible array, so this one is read as the first
+ * pointer of a list node, of which it knows. (Reads through such casts fault to 0, as those of bpf_probe_read_kernel() do, and
+ * need no helper that a locked down kernel refuses.)
+ */
+static long count_socket(__u32 i, struct group *group)
+{
+	const void *at = (const void *)group->sockets + bpf_core_field_offset(group->sockets->socks) + i * sizeof(void *);
+	const struct hlist_node *element = bpf_rdonly_cast(at, bpf_core_type_id_kernel(struct hlist_node));
+	const struct sock *sk = bpf_rdonly_cast(element->next, bpf_core_type_id_kernel(struct sock));
+
+	group->counted = count_holders(sk, &group->held);
+	return !group->counted;
+}
+
+static __always_inline __u32 told_of(struct tcp_sock *tcp)
+{
+	const struct sock *sk = (const struct sock *)tcp;
+	struct group group = { .sockets = sk->sk_reuseport_cb };
+	__u32 sockets = group.sockets ? group.sockets->num_socks : 1;
+
+	if (sockets > LISTENERS_MAX)
+		return MARKS_EXITS;
+	if (sockets > 1)
+		bpf_loop(sockets, count_socket, &group, 0);
+	else
+		group.counted = count_holders(sk, &group.held);
+	if (!group.counted)
+		return MARKS_EXITS;
+	if (group.held.holders > HOLDERS_MAX)
+		group.held.holders = HOLDERS_MAX;
+	return group.held.inodes << LISTENER_SHIFT | group.held.holders << HOLDERS_SHIFT | MARKS_EXITS |
+	       (sockets > 1 ? SEVERAL_LISTENERS : 0);
+}
+
+#endif
