@@ -20,7 +20,7 @@ const WAIT_MS: u64 = 20;
 const TRIES_MAX: u8 = 3;
 /// Questions to a pod of which something else is heard: 20 + 40 + 80 + 160 + 320 ms.
 const TRIES_HEARD_MAX: u8 = 5;
-/// A listener of which nothing is told counts only if it still answers this long after the flow's end. The processes of one
+/// A listener of which nothing was ever told counts only if it still answers this long after the flow's end. The processes of one
 /// server die one after another (nginx's workers before their master, within 1 ms of a SIGKILL to the group), and until the
 /// last one is gone the kernel answers for them all.
 const SETTLE_US: u64 = 3_000;
@@ -365,6 +365,7 @@ impl Engine {
             Word::Adopter => backend.probe.news(now),
             Word::Kernel => News::Unknown,
         };
+        let never_told = !backend.probe.told_of_listener();
         let question = &mut backend.question;
         question.pending = false;
         question.tries = 0;
@@ -375,7 +376,7 @@ impl Engine {
         };
         let settle_us = match news {
             News::Same => 0,
-            News::Unknown if few => SETTLE_US,
+            News::Unknown if few && never_told => SETTLE_US,
             News::Unknown | News::LetGo => BURST_SETTLE_US,
         };
         question.settle_us = settle_us;

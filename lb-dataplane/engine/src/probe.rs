@@ -115,6 +115,11 @@ impl Probe {
         !self.mute && self.told.marks_exits && self.told.listener.is_some()
     }
 
+    /// Whether its adopter ever told of the present listener: what is not known of it now will be.
+    pub(crate) fn told_of_listener(&self) -> bool {
+        self.told.listener.is_some()
+    }
+
     /// It did not answer a question, and is not asked another one before it says Ready.
     pub(crate) fn is_mute(&mut self) {
         self.mute = true;
