@@ -6,8 +6,14 @@
 //! `tcp_check_req`).
 
 use crate::{
-    Engine, Output, Verdict, backend::Use, counters::Counter, engine::Instant, flow::Leg,
-    health::Down, probe::News, sweep::Sweep,
+    Engine, Output, Verdict,
+    backend::Use,
+    counters::Counter,
+    engine::Instant,
+    flow::Leg,
+    health::Down,
+    probe::{HOLDERS_SETTLE_US, News},
+    sweep::Sweep,
 };
 use baton_packet::{
     Adoption, Flags, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, Told, build_segment,
@@ -376,8 +382,10 @@ impl Engine {
         };
         let settle_us = match news {
             News::Same => 0,
-            News::Unknown if few && never_told => SETTLE_US,
-            News::Unknown | News::LetGo => BURST_SETTLE_US,
+            News::Unknown if never_told && few => SETTLE_US,
+            News::Unknown if never_told => BURST_SETTLE_US,
+            // Sooner if it is told meanwhile that all is as it was.
+            News::Unknown | News::LetGo => HOLDERS_SETTLE_US,
         };
         question.settle_us = settle_us;
         question.answered_us = question.asked_us;

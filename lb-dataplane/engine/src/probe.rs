@@ -18,12 +18,10 @@ const PROBE_OTHER_MS: u64 = 100;
 /// `Ready` holds this long: three probes may be lost.
 const READY_HOLDS_MS: u64 = 3_500;
 
-/// A server that shuts down lets go of its listener this long before its last process does (nginx's master after its workers,
-/// about 10 ms on an idle machine).
-const NEWS_HOLD_US: u64 = 50_000;
-
-/// A server starts its processes within this time of its listener; how many hold it is not known before.
-const HOLDERS_SETTLE_US: u64 = 1_000_000;
+/// A server starts its processes within this time of its listener, and how many hold it is not known before; the last of them
+/// lets go of it within this time of the first (nginx's master after its workers: 10 ms on an idle machine, more than 50 ms
+/// where four want each CPU).
+pub(crate) const HOLDERS_SETTLE_US: u64 = 1_000_000;
 
 /// What a listener says about ends that came before it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +162,10 @@ impl Probe {
 
     /// What the listener that was just told of says about ends of the last moments.
     pub(crate) fn news(&self, now: Instant) -> News {
-        if self.let_go.is_some_and(|at| now.0 < at.0 + NEWS_HOLD_US) {
+        if self
+            .let_go
+            .is_some_and(|at| now.0 < at.0 + HOLDERS_SETTLE_US)
+        {
             News::LetGo
         } else if !self.tells() || now.0 < self.since.0 + HOLDERS_SETTLE_US {
             News::Unknown

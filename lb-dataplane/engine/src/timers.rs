@@ -13,8 +13,8 @@ use crate::{
 /// Both sides closed: lost last segments can still be repeated for this long. A pod's or client's own
 /// TIME_WAIT outlives it; what comes later is answered with a reset, which such a socket ignores or ends by.
 const LINGER_MS: u64 = 1_000;
-/// A held end whose backend's question got lost, as with a backend that left the snapshot.
-const HELD_MS: u64 = 1_000;
+/// A held end whose backend's question got lost, as with a backend that left the snapshot. An end is judged in half that time.
+const HELD_MS: u64 = 2_000;
 /// An overdue request that nobody can take is looked at again after this long.
 const OVERDUE_AGAIN_MS: u64 = 100;
 /// Timers handled in one call, so that packets never wait long for them.

@@ -92,7 +92,7 @@ fn what_ends_while_the_pod_is_asked_waits_for_the_next_answer() {
     w.adopters[at] = Some(Reason::Ready);
     w.listeners[at] = Listener::Listens;
     // The kernel answers, and what it says is watched.
-    assert_eq!(ends_of(&w.run_ms(75), End::Fin), 2);
+    assert_eq!(ends_of(&w.run_ms(1_100), End::Fin), 2);
 }
 
 /// nginx's workers let go of the listener, then of idle connections; its master may have it for a while.
@@ -103,7 +103,7 @@ fn where_one_lets_go_of_the_listener_its_end_is_awaited() {
         let mut c = w.idle(1);
         w.told[c.pod] = told(7, 2);
         w.ends(&c, End::Fin);
-        assert!(w.run_ms(30).is_empty(), "watched");
+        assert!(World::to_client(&w.run_ms(900)).is_empty(), "watched");
         w.assert_state(&c, "Held");
         if goes {
             w.stops(c.pod);
@@ -112,7 +112,7 @@ fn where_one_lets_go_of_the_listener_its_end_is_awaited() {
             assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
         } else {
             // A configuration was loaded anew: old workers leave, the server stays.
-            assert_eq!(ends_of(&w.run_ms(30), End::Fin), 1);
+            assert_eq!(ends_of(&w.run_ms(200), End::Fin), 1);
         }
     }
 }
@@ -143,13 +143,15 @@ fn where_one_of_several_listeners_changes_an_end_is_awaited() {
             let mut c = w.idle(1);
             w.told[c.pod] = now;
             w.ends(&c, End::Fin);
-            assert!(w.run_ms(30).is_empty(), "{now:?}: watched");
+            let watched = w.run_ms(900);
+            assert!(World::to_client(&watched).is_empty(), "{now:?}");
             if goes {
                 w.stops(c.pod);
                 let sent = w.run_ms(10);
                 w.rescued(&mut c, &sent);
             } else {
-                assert_eq!(ends_of(&w.run_ms(30), End::Fin), 1);
+                // Its group is another one than a second ago, and settled by then.
+                assert_eq!(ends_of(&w.run_ms(200), End::Fin), 1);
             }
             assert_eq!(w.count(Counter::BackendsRestarted), 0);
         }
@@ -193,7 +195,8 @@ fn where_another_process_listens_the_flow_is_rescued() {
         let at = c.pod;
         w.told[at] = told(id, 3);
         let mut sent = w.ends(&c, End::Fin);
-        sent.extend(w.run_ms(1));
+        // The pod is still being watched for its last end.
+        sent.extend(w.run_ms(6));
         w.rescued(&mut c, &sent);
         assert_ne!(c.pod, at);
         w.run_ms(100);
@@ -224,9 +227,9 @@ fn a_question_that_no_adopter_answers_goes_to_the_kernel() {
             sent.extend(w.run_ms(1));
         }
         assert_eq!(w.asked, [c.pod], "with a SYN");
-        sent.extend(w.run_ms(25));
+        sent.extend(w.run_ms(900));
         assert!(World::to_client(&sent).is_empty(), "watched");
-        assert_eq!(ends_of(&w.run_ms(40), End::Fin), 1);
+        assert_eq!(ends_of(&w.run_ms(200), End::Fin), 1);
     }
 }
 
@@ -237,9 +240,9 @@ fn a_full_accept_queue_is_a_listener_of_which_nothing_is_told() {
     let c = w.idle(1);
     w.adopters[c.pod] = Some(Reason::AcceptQueueFull);
     let mut sent = w.ends(&c, End::Fin);
-    sent.extend(w.run_ms(45));
+    sent.extend(w.run_ms(900));
     assert!(World::to_client(&sent).is_empty());
-    assert_eq!(ends_of(&w.run_ms(15), End::Fin), 1);
+    assert_eq!(ends_of(&w.run_ms(200), End::Fin), 1);
 }
 
 /// Anybody in the pod's network may answer; only the adopter's word counts.
