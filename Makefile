@@ -64,9 +64,12 @@ test-api: setup ## The custom resources and the operator against a real kube-api
 	$(CARGO) test $(CI) -p baton-operator-tests -- --nocapture
 	$(CARGO) test $(CI) -p kubectl-baton -- --nocapture
 
-e2e: images ## Baton in a real cluster: Helm, 64 connections while Pods, shims, operators, dataplanes, a node are replaced (root)
-	$(CARGO) build $(CI) -p kubectl-baton
-	BATON_IMAGES=$(CURDIR)/target/images $(CARGO) test $(CI) -p baton-e2e --test cluster -- --nocapture
+# With the programs that the other tests build, all checks on; IMAGES=target/images for those that ship (`make images`).
+e2e: setup ## Baton in a real cluster: Helm, 64 connections while Pods, shims, operators, dataplanes, a node are replaced (root)
+	$(CARGO) build $(CI) --workspace --bins
+	$(if $(IMAGES),,target/ci/baton-images --programs target/ci --output target/e2e/images)
+	BATON_IMAGES=$(abspath $(or $(IMAGES),target/e2e/images)) \
+	    $(CARGO) test $(CI) --workspace --exclude baton-cluster --test cluster -- --nocapture
 
 e2e-kind: images ## The same in a kind cluster, for machines with Docker and internet (KEEP=1 leaves the cluster)
 	@tools/e2e-kind.sh

@@ -147,7 +147,7 @@ pub struct DrainState {
     pub ended: u64,
     /// Flows that the deadline closed in order.
     pub closed: u64,
-    /// Flows that are still there, by what they wait for: `request in progress`, `quiet time`, `pinned: ...`,
+    /// Flows that are still there or may come back (`adoption`), by what they wait for: `request in progress`, `quiet time`, `pinned: ...`,
     /// `no other backend can adopt now`, `its end: ...`.
     pub waiting: BTreeMap<String, u64>,
 }

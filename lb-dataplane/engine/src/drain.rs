@@ -4,6 +4,7 @@
 
 use crate::{
     Cause, Engine, Output, Verdict,
+    backend::Use,
     counters::Counter,
     engine::Instant,
     flow::{Bits, FlowId, Leg, from_addr},
@@ -243,7 +244,8 @@ impl Engine {
         let mut waiting: BTreeMap<String, u64> = BTreeMap::new();
         let (mut deadline_ms, mut left) = (0, 0);
         for at in 0..backend.slots() {
-            let Some(crate::backend::Use::Owner(id)) = backend.used_at(at) else {
+            // A flow on its way may come back.
+            let Some(Use::Owner(id) | Use::Standby(id)) = backend.used_at(at) else {
                 continue;
             };
             left += 1;

@@ -190,6 +190,9 @@ fn a_refused_move_of_a_flow_at_rest_is_tried_again() {
         drain(&mut w, pod);
         let sent = w.until_adoption(160);
         w.adopted(&mut c, &sent);
+        let under_way = state(&w, pod);
+        assert_eq!(under_way.waiting, [("adoption".to_owned(), 1)].into());
+        assert_eq!((under_way.moved, under_way.ended), (0, 0));
         match how {
             "refused" => {
                 let sent = w.inject(&answer(&sent[0], Reason::AcceptQueueFull, 0));
