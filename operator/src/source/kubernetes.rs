@@ -88,7 +88,8 @@ where
         listed: None,
         synced: false,
     };
-    // From its memory and one by one. Pages come from etcd, and are read there before and written here after each other.
+    // Streamed, they come from the API server's memory and are read here while it goes on writing; each page comes from etcd,
+    // and is waited for.
     let mut config = Config::default().page_size(PAGE).streaming_lists();
     loop {
         let events = watcher(api.clone(), config.clone()).backoff(Retry::default());

@@ -2,7 +2,7 @@
 //!
 //! Owns the numbers of their fields, which are those of `generated.proto` in `k8s.io/api` and `k8s.io/apimachinery`. What is
 //! not named is skipped while it is read. Each says itself in JSON as the API server would, so that absent and empty fields
-//! mean the same in both forms.
+//! mean the same in both forms. Free text is bytes here: only what the API server checks is sure to be text.
 
 use hyper::body::Bytes;
 use jiff::Timestamp;
@@ -108,9 +108,9 @@ pub struct ObjectMeta {
     #[prost(btree_map = "string, string", tag = "11")]
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    #[prost(btree_map = "string, string", tag = "12")]
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
+    #[prost(btree_map = "string, bytes", tag = "12")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "texts")]
+    pub annotations: BTreeMap<String, Vec<u8>>,
     #[prost(message, repeated, tag = "17")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub managed_fields: Vec<Manager>,
@@ -185,11 +185,12 @@ pub struct PodStatus {
 /// Of a Pod or a Node, whose numbers are the same as far as here.
 #[derive(Clone, PartialEq, Eq, Hash, Message, Serialize)]
 pub struct Condition {
-    #[prost(string, tag = "1")]
-    #[serde(rename = "type")]
-    pub kind: String,
-    #[prost(string, tag = "2")]
-    pub status: String,
+    #[prost(bytes = "vec", tag = "1")]
+    #[serde(rename = "type", serialize_with = "text")]
+    pub kind: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    #[serde(serialize_with = "text")]
+    pub status: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message, Serialize)]
@@ -314,6 +315,17 @@ pub struct EndpointPort {
     #[prost(int32, optional, tag = "3")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i32>,
+}
+
+/// Text that the API server does not look at may be none: it writes what is wrong in it as U+FFFD. One Pod must not make
+/// all others unreadable.
+fn text<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&String::from_utf8_lossy(bytes))
+}
+
+fn texts<S: Serializer>(map: &BTreeMap<String, Vec<u8>>, serializer: S) -> Result<S::Ok, S::Error> {
+    let pairs = map.iter();
+    serializer.collect_map(pairs.map(|(key, bytes)| (key, String::from_utf8_lossy(bytes))))
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]

@@ -1,9 +1,10 @@
 //! The API server's binary form, for the kinds of which a cluster has many.
 //!
-//! Owns in which form and how new they are asked for, and turns the form into JSON of the fields that matter, which `kube` reads. Writing a Pod
-//! as JSON and reading it again costs both sides several times what the binary form does, most of it for fields that nobody
-//! here looks at: with 50,000 Pods, seconds of the operator's start. Custom resources have no binary form, and an API server
-//! may answer in JSON in spite of being asked: JSON goes through as it is. Keeps no object and watches nothing.
+//! Owns in which form and how new these are asked for, and turns that form into JSON of the fields that matter, which `kube`
+//! reads. Writing a Pod as JSON and reading it again costs both sides several times what the binary form does, most of it
+//! for fields that nobody here looks at: with 50,000 Pods, seconds of the operator's start. Custom resources have no binary
+//! form, and an API server may answer in JSON in spite of being asked: JSON goes through as it is. Keeps no object and
+//! watches nothing.
 
 mod frames;
 mod json;
@@ -75,8 +76,9 @@ fn ask(mut request: Request<Body>) -> Request<Body> {
     request
 }
 
-/// A streamed list that is as new as a page read from etcd. `kube` asks for one that may be of any age (`resourceVersion=0`): an
-/// operator that starts beside an API server that lags would take dataplanes back to what they had before.
+/// A streamed list that is as new as a page that is read from etcd. `kube` asks for one that may be of any age
+/// (`resourceVersion=0`): an operator that starts beside an API server that lags would take dataplanes back to what they
+/// had before.
 fn newest(uri: &Uri) -> Option<Uri> {
     let query = uri.query()?;
     let mut pairs = query.split('&');

@@ -14,6 +14,7 @@ use kube::{
     Resource,
     core::{ObjectList, Status, WatchEvent},
 };
+use prost::Message as _;
 use serde::de::DeserializeOwned;
 use std::{convert::Infallible, fmt::Debug};
 
@@ -90,6 +91,50 @@ fn all_that_is_read_of_a_pod_and_a_node_is_the_same() {
         include_str!("testdata/nodes.json"),
     );
     assert_eq!(binary.items, json.items);
+}
+
+#[test]
+fn what_is_no_text_makes_no_pod_unreadable() {
+    let wrong = || b"a\xffb".to_vec();
+    let pod = messages::Pod {
+        metadata: messages::ObjectMeta {
+            name: "web-1".into(),
+            annotations: [("notes".to_owned(), wrong())].into(),
+            ..messages::ObjectMeta::default()
+        },
+        status: messages::PodStatus {
+            conditions: vec![messages::Condition {
+                kind: wrong(),
+                status: b"True".to_vec(),
+            }],
+            ..messages::PodStatus::default()
+        },
+        ..messages::Pod::default()
+    };
+    let list = messages::List {
+        metadata: messages::ListMeta::default(),
+        items: vec![pod.encode_to_vec().into()],
+    };
+    let unknown = messages::Unknown {
+        types: messages::Types {
+            api_version: "v1".into(),
+            kind: "PodList".into(),
+        },
+        raw: list.encode_to_vec().into(),
+    };
+    let bytes = [b"k8s\0", unknown.encode_to_vec().as_slice()].concat();
+    let turned = json::whole(bytes.into()).expect("a list");
+    let list: ObjectList<Pod> = serde_json::from_slice(&turned).expect("JSON");
+    let [pod] = list.items.as_slice() else {
+        panic!("{list:?}")
+    };
+    let notes = pod
+        .metadata
+        .annotations
+        .as_ref()
+        .map(|a| a["notes"].as_str());
+    assert_eq!(notes, Some("a\u{fffd}b"));
+    assert_eq!(pod.status.conditions[0].kind, "a\u{fffd}b");
 }
 
 const WATCH: &[u8] = include_bytes!("testdata/watch.pb");
