@@ -37,6 +37,7 @@ mod state_dir;
 mod status;
 mod telemetry;
 mod translate;
+mod wire;
 mod words;
 mod writer;
 

@@ -4,9 +4,13 @@
 //! some 200 bytes: what is not named here is skipped while it is read and never takes memory.
 
 use baton_crds::{BatonDataplane, LoadBalancerPolicy};
-use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use serde::{Deserialize, Serialize};
+use k8s_openapi::{
+    api::core::v1,
+    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, Time},
+};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// Who writes `pod-deletion-cost`, as the API server remembers it with each field.
 pub const COST_MANAGER: &str = "baton-operator-cost";
@@ -16,7 +20,7 @@ pub const COST_MANAGER: &str = "baton-operator-cost";
 #[resource(inherit = LoadBalancerPolicy)]
 pub struct RawPolicy {
     /// Its name, age and generation.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "meta")]
     pub metadata: ObjectMeta,
     /// What an admin wants.
     #[serde(default)]
@@ -31,7 +35,7 @@ pub struct RawPolicy {
 #[resource(inherit = BatonDataplane)]
 pub struct RawClass {
     /// Its name, age, generation and labels.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "meta")]
     pub metadata: ObjectMeta,
     /// What an admin wants.
     #[serde(default)]
@@ -46,7 +50,7 @@ pub struct RawClass {
 #[resource(inherit = v1::Pod)]
 pub struct Pod {
     /// Its name, labels, annotations and whether it is being deleted.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "meta")]
     pub metadata: ObjectMeta,
     /// Where it runs.
     #[serde(default)]
@@ -96,7 +100,7 @@ pub struct Condition {
 #[resource(inherit = v1::Node)]
 pub struct Node {
     /// Its name and labels.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "meta")]
     pub metadata: ObjectMeta,
     /// Whether it is cordoned.
     #[serde(default)]
@@ -122,6 +126,48 @@ pub struct NodeSpec {
     /// Cordoned.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unschedulable: bool,
+}
+
+/// Metadata as far as it matters. Which fields are whose is most of what the API server sends, and makes a tree of some
+/// hundred pieces for each object if it is read.
+fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Meta {
+        name: Option<String>,
+        namespace: Option<String>,
+        uid: Option<String>,
+        resource_version: Option<String>,
+        generation: Option<i64>,
+        creation_timestamp: Option<Time>,
+        deletion_timestamp: Option<Time>,
+        labels: Option<BTreeMap<String, String>>,
+        annotations: Option<BTreeMap<String, String>>,
+        managed_fields: Option<Vec<Manager>>,
+    }
+    #[derive(Deserialize)]
+    struct Manager {
+        manager: Option<String>,
+    }
+    let meta = Meta::deserialize(deserializer)?;
+    let manager = |entry: Manager| ManagedFieldsEntry {
+        manager: entry.manager,
+        ..ManagedFieldsEntry::default()
+    };
+    let managers = |entries: Vec<Manager>| entries.into_iter().map(manager).collect();
+    Ok(ObjectMeta {
+        name: meta.name,
+        namespace: meta.namespace,
+        uid: meta.uid,
+        resource_version: meta.resource_version,
+        generation: meta.generation,
+        creation_timestamp: meta.creation_timestamp,
+        deletion_timestamp: meta.deletion_timestamp,
+        labels: meta.labels,
+        annotations: meta.annotations,
+        managed_fields: meta.managed_fields.map(managers),
+        ..ObjectMeta::default()
+    })
 }
 
 #[cfg(test)]

@@ -120,18 +120,22 @@ impl ApiServer {
     /// # Errors
     /// If it runs already or does not become ready, with the end of its log.
     pub fn start_again(&self) -> Result<()> {
+        self.start_again_with(&[])
+    }
+
+    /// The same with more flags, for this life.
+    ///
+    /// # Errors
+    /// As [`ApiServer::start_again`].
+    pub fn start_again_with(&self, flags: &[&str]) -> Result<()> {
+        let mut arguments = self.arguments();
+        arguments.extend(flags.iter().map(ToString::to_string));
         let mut api = self.api();
         if api.is_some() {
             bail!("kube-apiserver runs already");
         }
         let log = self.folder.path().join("apiserver.log");
-        let mut process = Process::start(
-            &self.program,
-            "kube-apiserver",
-            &self.arguments(),
-            log,
-            None,
-        )?;
+        let mut process = Process::start(&self.program, "kube-apiserver", &arguments, log, None)?;
         process.wait_until("ready", READY_DEADLINE, || {
             access::check_ready(&self.identity)
         })?;
