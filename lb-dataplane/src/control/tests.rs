@@ -191,6 +191,11 @@ pub(super) async fn lab() -> Lab {
 }
 
 impl Lab {
+    /// Where its plain port is.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     async fn ask(&self, method: Method, path: &str, body: impl Into<Bytes>) -> (StatusCode, Bytes) {
         let (head, body) = self.ask_all(method, path, body).await;
         (head.status, body)
@@ -221,7 +226,7 @@ impl Lab {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header("host", "test");
+            .header("host", "localhost");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
