@@ -19,6 +19,8 @@ mod fake;
 mod flows;
 mod live;
 mod migrate;
+#[cfg(test)]
+mod samples;
 mod show;
 mod status;
 mod sysdump;
