@@ -7,7 +7,7 @@ use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
-    header::{CONTENT_TYPE, HOST, HeaderValue, ORIGIN},
+    header::{CONTENT_TYPE, HeaderValue},
     http::uri::Authority,
     server::conn::http1,
     service::service_fn,
@@ -133,16 +133,15 @@ where
 
 /// The refusal of what a web page may have had sent, or whose name DNS may have led here.
 fn refuse_pages(request: &Request<Incoming>, control: &Control) -> Option<Response<Full<Bytes>>> {
-    let all = |name: &str| {
-        let values = request.headers().get_all(name).iter();
-        values.map(HeaderValue::as_bytes).collect()
+    let all = |name| {
+        request
+            .headers()
+            .get_all(name)
+            .iter()
+            .map(HeaderValue::as_bytes)
+            .collect()
     };
-    let asked = Asked {
-        target: request.uri().authority().map(Authority::as_str),
-        hosts: all(HOST.as_str()),
-        origins: all(ORIGIN.as_str()),
-        sites: all("sec-fetch-site"),
-    };
+    let asked = Asked::new(request.uri().authority().map(Authority::as_str), all);
     let foreign = asked.is_local().err()?;
     for (counter, _) in control
         .foreign

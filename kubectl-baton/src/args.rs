@@ -432,10 +432,15 @@ pub fn parse() -> (Command, Options) {
     split(Raw::parse())
 }
 
+/// All commands and options.
+pub fn command() -> clap::Command {
+    Raw::command()
+}
+
 /// The completion for `shell`.
 pub fn completion(shell: Shell) -> Vec<u8> {
     let mut text = Vec::new();
-    let mut command = Raw::command();
+    let mut command = command();
     clap_complete::generate(shell, &mut command, "kubectl-baton", &mut text);
     text
 }

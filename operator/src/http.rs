@@ -10,7 +10,7 @@ use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode, Uri,
     body::{Bytes, Incoming},
-    header::{ALLOW, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN},
+    header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue},
     http::uri::Authority,
     server::conn::http1,
     service::service_fn,
@@ -84,19 +84,14 @@ fn refuse_pages(
     headers: &HeaderMap,
     metrics: &Metrics,
 ) -> Option<Response<Full<Bytes>>> {
-    let all = |name: &str| {
+    let all = |name| {
         headers
             .get_all(name)
             .iter()
             .map(HeaderValue::as_bytes)
             .collect()
     };
-    let asked = Asked {
-        target: target.authority().map(Authority::as_str),
-        hosts: all(HOST.as_str()),
-        origins: all(ORIGIN.as_str()),
-        sites: all("sec-fetch-site"),
-    };
+    let asked = Asked::new(target.authority().map(Authority::as_str), all);
     let foreign = asked.is_local().err()?;
     metrics.foreign.with_label_values(&[foreign.label()]).inc();
     let status = StatusCode::from_u16(foreign.status()).unwrap_or(StatusCode::FORBIDDEN);
@@ -143,6 +138,7 @@ fn reply(status: StatusCode, text: String) -> Response<Full<Bytes>> {
 mod tests {
     use super::*;
     use http_body_util::BodyExt;
+    use hyper::header::HOST;
 
     async fn ask(method: Method, path: &str, health: &Health) -> (StatusCode, String) {
         let metrics = Metrics::new().expect("figures");

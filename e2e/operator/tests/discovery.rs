@@ -157,6 +157,19 @@ impl Shim {
         })
     }
 
+    /// One that knows what the API server has, and its pins.
+    async fn ready(kubeconfig: &Path, folder: &Path) -> Result<(Self, Pins)> {
+        let shim = Self::start(kubeconfig, folder)?;
+        let pins = Pins(shim.pins.clone());
+        wait_for("host-shim is ready", async || {
+            let (status, body) = shim.get("/readyz").with_context(|| shim.log())?;
+            ensure!(status == 200, "{status} {body}\n{}", shim.log());
+            Ok(())
+        })
+        .await?;
+        Ok((shim, pins))
+    }
+
     fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
@@ -265,14 +278,7 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
         .await?;
     let kubeconfig = server.kubeconfig_file(&identity)?;
     let folder = server.folder().join("discovery");
-    let shim = Shim::start(&kubeconfig, &folder)?;
-    let _pins = Pins(shim.pins.clone());
-    wait_for("host-shim is ready", async || {
-        let (status, body) = shim.get("/readyz").with_context(|| shim.log())?;
-        ensure!(status == 200, "{status} {body}\n{}", shim.log());
-        Ok(())
-    })
-    .await?;
+    let (shim, _pins) = Shim::ready(&kubeconfig, &folder).await?;
 
     let nothing_attached = files(&shim.pins)?;
     // A Pod runs before any policy is about it: nobody touches it.
@@ -423,14 +429,7 @@ async fn pods_that_only_endpoint_slices_name_get_the_adopter_in_either_family() 
         .service_account("baton-system", "baton-host-shim")
         .await?;
     let kubeconfig = server.kubeconfig_file(&identity)?;
-    let shim = Shim::start(&kubeconfig, &server.folder().join("slices"))?;
-    let _pins = Pins(shim.pins.clone());
-    wait_for("host-shim is ready", async || {
-        let (status, body) = shim.get("/readyz").with_context(|| shim.log())?;
-        ensure!(status == 200, "{status} {body}\n{}", shim.log());
-        Ok(())
-    })
-    .await?;
+    let (shim, _pins) = Shim::ready(&kubeconfig, &server.folder().join("slices")).await?;
     let full = |name: &str| format!("{namespace}/{name}");
     ensure!(shim.pod(&full("named"))?.is_none(), "nothing names it yet");
 

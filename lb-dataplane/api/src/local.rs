@@ -57,7 +57,18 @@ impl Foreign {
     }
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    /// Of a request with this authority in its target, and with the values of headers as `all` finds them by name.
+    #[must_use]
+    pub fn new(target: Option<&'a str>, all: impl Fn(&'static str) -> Vec<&'a [u8]>) -> Self {
+        Self {
+            target,
+            hosts: all("host"),
+            origins: all("origin"),
+            sites: all("sec-fetch-site"),
+        }
+    }
+
     /// Whether a program of this machine asks, or a person who typed the address into a browser.
     ///
     /// # Errors

@@ -12,12 +12,7 @@ use baton_api::{
     Asked, ErrorReply, FlowView, Foreign, Snapshot, SnapshotReply, StateReply, TRUNCATED,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::{
-    Method, Request, StatusCode,
-    body::Body,
-    header::{HOST, HeaderValue, ORIGIN},
-    http::uri::Authority,
-};
+use hyper::{Method, Request, StatusCode, body::Body, header::HeaderValue, http::uri::Authority};
 
 /// Bytes of a pushed snapshot: 1,024 policies with 100 backends of about 160 bytes.
 const SNAPSHOT_LIMIT_BYTES: usize = 16 << 20;
@@ -127,16 +122,15 @@ where
 
 /// The refusal of what a web page may have had sent, or whose name DNS may have led here.
 pub fn refuse_pages<B>(control: &Control, request: &Request<B>) -> Option<Reply> {
-    let all = |name: &str| {
-        let values = request.headers().get_all(name).iter();
-        values.map(HeaderValue::as_bytes).collect()
+    let all = |name| {
+        request
+            .headers()
+            .get_all(name)
+            .iter()
+            .map(HeaderValue::as_bytes)
+            .collect()
     };
-    let asked = Asked {
-        target: request.uri().authority().map(Authority::as_str),
-        hosts: all(HOST.as_str()),
-        origins: all(ORIGIN.as_str()),
-        sites: all("sec-fetch-site"),
-    };
+    let asked = Asked::new(request.uri().authority().map(Authority::as_str), all);
     let foreign = asked.is_local().err()?;
     control.metrics.foreign(foreign);
     let (field, expected) = match foreign {
