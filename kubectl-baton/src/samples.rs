@@ -41,7 +41,10 @@ fn kept<T: DeserializeOwned + Serialize>(name: &str) {
     );
     if std::env::var_os("BATON_GENERATE").is_some() {
         let text = serde_json::to_string_pretty(&written).expect("JSON") + "\n";
-        fs::write(path(name), text).expect("a sample");
+        // At once: other tests read it meanwhile.
+        let new = path(&format!("{name}.new"));
+        fs::write(&new, text).expect("a sample");
+        fs::rename(&new, path(name)).expect("a sample");
         return;
     }
     assert_eq!(

@@ -442,7 +442,7 @@ async fn too_many_connections_are_refused_and_counted() {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         let mut stream = TcpStream::connect(lab.address).await.expect("connected");
-        let request = b"GET /healthz HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n";
+        let request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         stream.write_all(request).await.expect("sent");
         let mut text = String::new();
         stream.read_to_string(&mut text).await.expect("read");
