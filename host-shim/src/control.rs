@@ -1,24 +1,29 @@
 //! The HTTP side: health, readiness, metrics and state, all read-only. Owns paths, status codes and who gets in where.
 
 use crate::{metrics, shim::Shim};
+use baton_api::{Asked, Foreign};
 use baton_tls::Server;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
-    header::CONTENT_TYPE,
+    header::{CONTENT_TYPE, HeaderValue},
+    http::uri::Authority,
     server::conn::http1,
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
     convert::Infallible,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     sync::Semaphore,
 };
 use tracing::{debug, warn};
@@ -32,18 +37,29 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// long that a new authority would not let in.
 const AGE_LIMIT: Duration = Duration::from_secs(300);
 
+const TEXT: &str = "text/plain; charset=utf-8";
+
 /// Who comes in how.
 #[derive(Clone)]
 pub enum Door {
-    /// Anybody who reaches it, for everything.
+    /// Any program that reaches this port, for everything; no web page.
     Plain,
     /// Only the operator, for everything. Who has no certificate holds a place for 5 s at most.
     Tls(Arc<Server>),
-    /// Anybody, for health and metrics.
+    /// Anybody, for health and metrics; over loopback no web page.
     Probes,
 }
 
 impl Door {
+    /// Whether a web page in a browser of this machine could come in.
+    fn is_near_pages(&self, stream: &TcpStream) -> bool {
+        match self {
+            Self::Plain => true,
+            Self::Probes => stream.local_addr().is_ok_and(|at| at.ip().is_loopback()),
+            Self::Tls(_) => false,
+        }
+    }
+
     fn paths(&self) -> &'static [&'static str] {
         match self {
             Self::Plain | Self::Tls(_) => &["/healthz", "/readyz", "/metrics", "/v1/state"],
@@ -58,6 +74,8 @@ pub struct Control {
     pub shim: Arc<Mutex<Shim>>,
     /// TLS towards the operator, if it is configured.
     pub tls: Option<Arc<Server>>,
+    /// Requests that were refused as a web page's, in the order of [`Foreign::ALL`].
+    pub foreign: [AtomicU64; Foreign::ALL.len()],
 }
 
 /// Serves until the task is dropped.
@@ -78,10 +96,11 @@ pub async fn serve(listener: TcpListener, control: Arc<Control>, door: Door) {
         };
         let (control, door) = (Arc::clone(&control), door.clone());
         tokio::spawn(async move {
+            let pages = door.is_near_pages(&stream);
             match &door {
-                Door::Plain | Door::Probes => http(stream, &control, door.paths()).await,
+                Door::Plain | Door::Probes => http(stream, &control, door.paths(), pages).await,
                 Door::Tls(server) => match server.accept(stream).await {
-                    Ok(stream) => http(stream, &control, door.paths()).await,
+                    Ok(stream) => http(stream, &control, door.paths(), pages).await,
                     // Counted in the metrics, by reason; anybody can cause it.
                     Err(refusal) => debug!(%peer, %refusal, "control: a TLS handshake failed"),
                 },
@@ -92,12 +111,15 @@ pub async fn serve(listener: TcpListener, control: Arc<Control>, door: Door) {
 }
 
 /// Answers the requests of one connection.
-async fn http<S>(stream: S, control: &Control, paths: &'static [&'static str])
+async fn http<S>(stream: S, control: &Control, paths: &'static [&'static str], near_pages: bool)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let service = service_fn(|request| {
-        let response = answer(&request, control, paths);
+        let refusal = near_pages
+            .then(|| refuse_pages(&request, control))
+            .flatten();
+        let response = refusal.unwrap_or_else(|| answer(&request, control, paths));
         async move { Ok::<_, Infallible>(response) }
     });
     let served = http1::Builder::new()
@@ -109,8 +131,31 @@ where
     }
 }
 
+/// The refusal of what a web page may have had sent, or whose name DNS may have led here.
+fn refuse_pages(request: &Request<Incoming>, control: &Control) -> Option<Response<Full<Bytes>>> {
+    let all = |name| {
+        request
+            .headers()
+            .get_all(name)
+            .iter()
+            .map(HeaderValue::as_bytes)
+            .collect()
+    };
+    let asked = Asked::new(request.uri().authority().map(Authority::as_str), all);
+    let foreign = asked.is_local().err()?;
+    for (counter, _) in control
+        .foreign
+        .iter()
+        .zip(Foreign::ALL)
+        .filter(|(_, f)| *f == foreign)
+    {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+    let status = StatusCode::from_u16(foreign.status()).unwrap_or(StatusCode::FORBIDDEN);
+    Some(respond(status, TEXT, format!("{foreign}\n").into()))
+}
+
 fn answer(request: &Request<Incoming>, control: &Control, paths: &[&str]) -> Response<Full<Bytes>> {
-    const TEXT: &str = "text/plain; charset=utf-8";
     let path = request.uri().path();
     if !paths.contains(&path) {
         let known = format!("known: {}\n", paths.join(" "));
@@ -147,7 +192,7 @@ fn answer(request: &Request<Incoming>, control: &Control, paths: &[&str]) -> Res
     };
     drop(shim);
     if path == "/metrics" {
-        return match metrics::text(&state, control.tls.as_deref()) {
+        return match metrics::text(&state, control.tls.as_deref(), &control.foreign) {
             Ok(text) => respond(StatusCode::OK, prometheus::TEXT_FORMAT, text.into()),
             Err(error) => respond(
                 StatusCode::INTERNAL_SERVER_ERROR,

@@ -1,13 +1,19 @@
 //! The state as Prometheus metrics. Names carry units and `_total`; labels come from fixed strings.
 
 use crate::view::State;
+use baton_api::Foreign;
 use baton_tls::{Reason, Server};
 use prometheus::{
     Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The text format of Prometheus. The figures live in the kernel and in the shim, so a registry is filled per scrape.
-pub fn text(state: &State, tls: Option<&Server>) -> prometheus::Result<Vec<u8>> {
+pub fn text(
+    state: &State,
+    tls: Option<&Server>,
+    foreign: &[AtomicU64; Foreign::ALL.len()],
+) -> prometheus::Result<Vec<u8>> {
     let registry = Registry::new();
     let info = IntGaugeVec::new(
         Opts::new(
@@ -66,6 +72,19 @@ pub fn text(state: &State, tls: Option<&Server>) -> prometheus::Result<Vec<u8>> 
     )?;
     registry.register(Box::new(failures.clone()))?;
     failures.inc_by(state.attach_failures);
+
+    let refused = IntCounterVec::new(
+        Opts::new(
+            "baton_shim_control_foreign_requests_total",
+            "Requests at ports without TLS that were refused because a web page may have had them sent, by what told it.",
+        ),
+        &["reason"],
+    )?;
+    registry.register(Box::new(refused.clone()))?;
+    for (reason, count) in Foreign::ALL.iter().zip(foreign) {
+        let counter = refused.with_label_values(&[reason.label()]);
+        counter.inc_by(count.load(Ordering::Relaxed));
+    }
 
     if let Some(server) = tls {
         let end = IntGauge::new(

@@ -32,6 +32,6 @@ fn metric_reference_is_what_the_shim_exports() {
         open_of: &[],
         meanings: &[],
     };
-    let text = metrics::text(&state, Some(&tls)).expect("text");
+    let text = metrics::text(&state, Some(&tls), &Default::default()).expect("text");
     component.keep(std::str::from_utf8(&text).expect("UTF-8"));
 }

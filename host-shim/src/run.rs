@@ -66,6 +66,7 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
     let control = Arc::new(Control {
         shim: Arc::clone(&shim),
         tls,
+        foreign: Default::default(),
     });
     let mut serving = JoinSet::new();
     for (listener, door) in doors {

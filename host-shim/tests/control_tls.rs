@@ -79,11 +79,24 @@ fn the_operator_reads_the_state_and_both_secrets_are_exchanged() {
     let at = |path: &str| daemon::request(probes, "GET", path);
     assert_eq!(at("/healthz").0, 200);
     assert_eq!(at("/v1/state").0, 404);
+    // Nor does a web page get in, by a name that DNS led here or from another site.
+    for (address, path) in [(control, "/v1/state"), (probes, "/metrics")] {
+        for (headers, status) in [
+            ("Host: evil.example:9901", 421),
+            ("Host: localhost\r\nOrigin: http://evil.example", 403),
+            ("Host: localhost\r\nSec-Fetch-Site: cross-site", 403),
+        ] {
+            let answer = daemon::request_with(address, "GET", path, headers);
+            assert_eq!(answer.0, status, "{headers}: {}", answer.1);
+        }
+    }
     let (status, metrics) = at("/metrics");
     assert_eq!(status, 200);
     for line in [
         "baton_shim_control_tls_handshakes_total{result=\"accepted\"} 1",
         "baton_shim_control_tls_handshakes_total{result=\"refused_by_peer\"} 1",
+        "baton_shim_control_foreign_requests_total{reason=\"host\"} 2",
+        "baton_shim_control_foreign_requests_total{reason=\"page\"} 4",
         "# TYPE baton_shim_control_certificate_end_timestamp_seconds gauge",
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");

@@ -205,7 +205,7 @@ pub struct Drain {
     /// Name of the Pod, as `kubectl baton backends` shows it
     #[arg(value_name = "POD")]
     pub pod: String,
-    /// Only this policy's flows: POLICY or POLICY/LISTENER
+    /// Only this policy's flows: POLICY or POLICY/LISTENER; otherwise those of all policies of the namespace
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<String>,
     /// Put it back into service (flows that moved stay where they are)
@@ -385,13 +385,16 @@ enum RawCommand {
     /// request, or after a quiet time if it is at rest. What cannot move stays until it can or ends; `drain.deadline` and
     /// `drain.onDeadline` of the policy say whether it is closed at some point. The drain ends with `--undo`, and on a
     /// dataplane that is restarted. A Pod that is deleted drains by itself.
+    ///
+    /// Without --policy all policies of the namespace (-n) that have POD are meant. A Pod of the same name in another namespace
+    /// goes on as it is; `lb-dataplane drain` on the dataplane itself makes no such difference.
     Drain(Drain),
     /// Write packets of chosen connections, on both of their sides, into a pcapng file
     ///
     /// What dataplanes take by AF_XDP is invisible to tcpdump on the node; this shows it to Wireshark, tshark and
     /// tcpdump -r: the direction of each packet, moves (TCP option 253) in words, and which client each connection to a Pod
     /// is for. Headers only, unless --payload is given. One capture per dataplane at a time; what is lost under load is
-    /// counted.
+    /// counted. Ctrl-C ends it in order.
     Capture(Capture),
     /// Move one connection to another Pod
     ///
@@ -429,10 +432,15 @@ pub fn parse() -> (Command, Options) {
     split(Raw::parse())
 }
 
+/// All commands and options.
+pub fn command() -> clap::Command {
+    Raw::command()
+}
+
 /// The completion for `shell`.
 pub fn completion(shell: Shell) -> Vec<u8> {
     let mut text = Vec::new();
-    let mut command = Raw::command();
+    let mut command = command();
     clap_complete::generate(shell, &mut command, "kubectl-baton", &mut text);
     text
 }

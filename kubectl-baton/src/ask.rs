@@ -3,7 +3,7 @@
 //! Owns which Pods are meant, what is run and how its answer is read. Judges nothing.
 
 use crate::{
-    cluster::{Cluster, Kind, PodName, Ran},
+    cluster::{Cluster, Course, Kind, PodName, Ran},
     facts::{Pod, typed},
     failure::Failure,
 };
@@ -14,7 +14,7 @@ use baton_crds::BatonDataplane;
 use futures_util::stream::{self, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod as CorePod;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{collections::BTreeSet, io::Write, time::Duration};
+use std::{collections::BTreeSet, io::Write};
 
 /// Dataplanes that are asked at one time: each is a connection through the API server.
 const ASKED_AT_ONCE: usize = 8;
@@ -357,13 +357,13 @@ pub async fn drain(
     order(cluster, dataplane, control, &words).await
 }
 
-/// Has one dataplane copy packets for `time`, and writes them to `out`; its last words, or why there are none.
+/// Has one dataplane copy packets, and writes them to `out`; its last words, or why there are none.
 pub async fn capture(
     cluster: &impl Cluster,
     dataplane: &Dataplane,
     control: ControlAddress,
     words: &[String],
-    time: Duration,
+    course: Course,
     out: &mut dyn Write,
 ) -> Result<String, String> {
     let pod = runs(dataplane)?;
@@ -371,7 +371,7 @@ pub async fn capture(
     command.extend_from_slice(words);
     command.extend(["--control".to_owned(), control.to_string()]);
     let ran = cluster
-        .exec_into(&pod.name, pod.container(PROGRAM), &command, time, out)
+        .exec_into(&pod.name, pod.container(PROGRAM), &command, course, out)
         .await
         .map_err(gone)?;
     match ran.code {

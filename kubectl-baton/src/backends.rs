@@ -5,7 +5,7 @@ use crate::{
     facts::Places,
 };
 use baton_api::{BackendState, StateReply};
-use baton_text::{Cell, Style, Table, Tone, count, line, micros, wrapped};
+use baton_text::{Cell, DrainProgress, Style, Table, Tone, count, line, micros, wrapped};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,28 +51,6 @@ pub struct Backend {
     pub dataplanes: usize,
 }
 
-/// The word in front of the reason.
-fn health(backend: &BackendState) -> &str {
-    backend.health.split(':').next().unwrap_or_default()
-}
-
-/// One word for a backend, the reason that weighs most; as `lb-dataplane backends` says it.
-pub fn word(backend: &BackendState) -> &str {
-    if !matches!(health(backend), "up" | "") {
-        health(backend)
-    } else if backend.draining || backend.drain.is_some() {
-        "drains"
-    } else if backend.weight == 0 {
-        "weight 0"
-    } else if !backend.adoptable {
-        "no adopt"
-    } else if backend.health == "up: slow start" {
-        "slow start"
-    } else {
-        "up"
-    }
-}
-
 /// The larger, the worse.
 fn weight_of(word: &str) -> u8 {
     match word {
@@ -86,7 +64,7 @@ fn weight_of(word: &str) -> u8 {
 }
 
 fn reason(backend: &BackendState) -> Option<String> {
-    match word(backend) {
+    match backend.word() {
         "up" | "slow start" => None,
         "no adopt" => Some(format!("cannot adopt: {}", backend.adoptable_reason)),
         "weight 0" => Some("has weight 0: it takes no new flows".to_owned()),
@@ -95,19 +73,11 @@ fn reason(backend: &BackendState) -> Option<String> {
                 Some(drain) if drain.by_command => "by command",
                 _ => "because its Pod ends",
             };
-            let waiting = backend
-                .drain
-                .iter()
-                .flat_map(|drain| &drain.waiting)
-                .filter(|(_, flows)| **flows > 0);
-            let waiting: Vec<String> = waiting
-                .map(|(why, flows)| format!("{flows} {why}"))
-                .collect();
-            let left = count(backend.flows, "flow");
-            Some(match waiting.is_empty() {
-                true => format!("drains {by}: {left} left"),
-                false => format!("drains {by}: {left} left ({})", waiting.join(", ")),
-            })
+            let left = DrainProgress::of(backend).map_or_else(
+                || format!("{} left", count(backend.flows, "flow")),
+                |progress| progress.left(),
+            );
+            Some(format!("drains {by}: {left}"))
         }
         _ => Some(format!("is {}", backend.health)),
     }
@@ -151,7 +121,7 @@ pub fn backends(
                     backend: state.name.clone(),
                     endpoint,
                     node: nodes.get(&place).map(|node| (*node).clone()),
-                    state: word(state).to_owned(),
+                    state: state.word().to_owned(),
                     reasons: Vec::new(),
                     weight: state.weight,
                     flows: 0,
@@ -194,8 +164,8 @@ pub fn backends(
 }
 
 fn add(sum: &mut Backend, state: &BackendState) {
-    if weight_of(word(state)) > weight_of(&sum.state) {
-        sum.state = word(state).to_owned();
+    if weight_of(state.word()) > weight_of(&sum.state) {
+        sum.state = state.word().to_owned();
     }
     sum.flows += state.flows;
     sum.pinned += state.pinned;

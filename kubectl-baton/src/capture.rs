@@ -6,22 +6,27 @@
 use crate::{
     args::Capture,
     ask::{self, Dataplane, PolicyName},
-    cluster::Cluster,
+    cluster::{Bounded, Cluster, Course},
 };
 use anyhow::{Context as _, bail};
 use baton_api::{ControlAddress, PolicyState};
+use baton_config::create_private;
 use futures_util::future::join_all;
 use std::{
-    fs::File,
-    io::{self, ErrorKind, IsTerminal as _, Write, stdout},
-    os::unix::fs::OpenOptionsExt as _,
+    io::{IsTerminal as _, Write, stdout},
     time::Duration,
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
 };
 
 /// Captures under way at one time: each is a stream through the API server.
 const DATAPLANES_MAX: usize = 8;
 /// What waits here of each dataplane but the first: with headers only this is a million packets.
 const WAITING_MAX_BYTES: usize = 64 << 20;
+const TOO_MUCH: &str =
+    "more than 64 MiB wait for the other dataplanes: name one with `--dataplane`";
 /// Names in one filter, as the dataplane has it.
 const NAMES_MAX: usize = 32;
 
@@ -129,7 +134,26 @@ pub fn words(wanted: &Capture, errand: &Errand) -> Vec<String> {
     if wanted.payload {
         words.push("--payload".to_owned());
     }
+    words.push("--end-on-input".to_owned());
     words
+}
+
+/// Counts how often the user has interrupted: once has all captures end in order, twice at once.
+///
+/// # Errors
+/// Signals cannot be taken.
+pub fn interruptions() -> anyhow::Result<watch::Receiver<u32>> {
+    let (tell, told) = watch::channel(0);
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+        let mut signals = signal(kind).context("signals cannot be taken")?;
+        let tell = tell.clone();
+        tokio::spawn(async move {
+            while signals.recv().await.is_some() {
+                tell.send_modify(|wishes| *wishes += 1);
+            }
+        });
+    }
+    Ok(told)
 }
 
 /// Runs all captures at one time and writes their sections one after the other.
@@ -141,6 +165,7 @@ pub async fn run(
     wanted: &Capture,
     errands: &[Errand],
     control: ControlAddress,
+    stop: &watch::Receiver<u32>,
     out: &mut dyn Write,
 ) -> anyhow::Result<Vec<Outcome>> {
     let Some((first, others)) = errands.split_first() else {
@@ -148,12 +173,12 @@ pub async fn run(
     };
     let one = async {
         let mut out = &mut *out;
-        run_one(cluster, wanted, first, control, &mut out).await
+        run_one(cluster, wanted, first, control, stop, &mut out).await
     };
     let rest = join_all(others.iter().map(async |errand| {
-        let mut waiting = Waiting(Vec::new());
-        let outcome = run_one(cluster, wanted, errand, control, &mut waiting).await;
-        (outcome, waiting.0)
+        let mut waiting = Bounded::new(WAITING_MAX_BYTES, TOO_MUCH);
+        let outcome = run_one(cluster, wanted, errand, control, stop, &mut waiting).await;
+        (outcome, waiting.bytes)
     }));
     let (one, rest) = futures_util::join!(one, rest);
     let mut outcomes = vec![one];
@@ -170,37 +195,16 @@ async fn run_one(
     wanted: &Capture,
     errand: &Errand,
     control: ControlAddress,
+    stop: &watch::Receiver<u32>,
     out: &mut dyn Write,
 ) -> Outcome {
     let words = words(wanted, errand);
-    let said = ask::capture(
-        cluster,
-        &errand.dataplane,
-        control,
-        &words,
-        wanted.time,
-        out,
-    )
-    .await;
+    let course = Course {
+        limit: wanted.time,
+        stop: Some(stop.clone()),
+    };
+    let said = ask::capture(cluster, &errand.dataplane, control, &words, course, out).await;
     (errand.dataplane.pod.name.name.clone(), said)
-}
-
-/// A section that waits, of a bounded size.
-struct Waiting(Vec<u8>);
-
-impl Write for Waiting {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > WAITING_MAX_BYTES {
-            let why = "more than 64 MiB wait for the other dataplanes: name one with `--dataplane`";
-            return Err(io::Error::new(ErrorKind::FileTooLarge, why));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// The file, or the standard output where that is no terminal.
@@ -211,12 +215,9 @@ pub fn output(wanted: &Capture) -> anyhow::Result<Box<dyn Write>> {
     match wanted.write.as_deref() {
         Some(path) if path.as_os_str() != "-" => {
             // What clients and servers say is nobody else's.
-            let mut options = File::options();
-            options.write(true).create(true).truncate(true).mode(0o600);
-            let file = options.open(path);
-            Ok(Box::new(file.with_context(|| {
-                format!("`--write {}`", path.display())
-            })?))
+            let file = create_private(path);
+            let file = file.with_context(|| format!("`--write {}`", path.display()))?;
+            Ok(Box::new(file))
         }
         _ if stdout().is_terminal() => {
             bail!("packets are nothing for a terminal: `-w FILE`, or `-w - | wireshark -k -i -`")
@@ -268,7 +269,8 @@ mod tests {
         let asked = errands(fake, &wanted, namespace, fleet.dataplanes, control()).await;
         let (errands, _) = asked.expect("something is meant");
         let mut out = Vec::new();
-        let outcomes = run(fake, &wanted, &errands, control(), &mut out).await;
+        let (_never, stop) = watch::channel(0);
+        let outcomes = run(fake, &wanted, &errands, control(), &stop, &mut out).await;
         (
             String::from_utf8(out).expect("text"),
             outcomes.expect("written"),
@@ -293,7 +295,7 @@ mod tests {
             let (_, words) = capture.split_once(' ').expect("a Pod and words");
             assert_eq!(
                 words,
-                "capture --for 2000000us --client 192.0.2.0/24 --policy shop/web/http --snaplen 100 --payload"
+                "capture --for 2000000us --client 192.0.2.0/24 --policy shop/web/http --snaplen 100 --payload --end-on-input"
             );
         }
     }
@@ -319,7 +321,8 @@ mod tests {
             assert_eq!(file, "[a]", "only the one that is named");
             let ran = fake.ran.borrow();
             assert!(
-                ran.iter().any(|r| r.ends_with(&format!(" {words}"))),
+                ran.iter()
+                    .any(|r| r.ends_with(&format!(" {words} --end-on-input"))),
                 "{ran:?}"
             );
         }
@@ -358,7 +361,8 @@ mod tests {
 
     #[test]
     fn a_section_that_waits_is_bounded() {
-        let mut waiting = Waiting(vec![0; WAITING_MAX_BYTES - 1]);
+        let mut waiting = Bounded::new(WAITING_MAX_BYTES, TOO_MUCH);
+        waiting.bytes.resize(WAITING_MAX_BYTES - 1, 0);
         assert!(waiting.write_all(&[1]).is_ok());
         let error = waiting.write_all(&[1]).expect_err("full").to_string();
         assert!(error.contains("--dataplane"), "{error}");

@@ -416,7 +416,9 @@ impl<C: Cluster> Asking<'_, C> {
             capture::errands(self.cluster, wanted, namespace, all, control).await?;
         notes.iter().for_each(|text| self.show.note(text));
         let mut out = capture::output(wanted)?;
-        let outcomes = capture::run(self.cluster, wanted, &errands, control, &mut *out).await?;
+        let stop = capture::interruptions()?;
+        let outcomes =
+            capture::run(self.cluster, wanted, &errands, control, &stop, &mut *out).await?;
         let mut good = true;
         for (name, said) in outcomes {
             let text = match said {

@@ -1,4 +1,4 @@
-//! `trace`, `migrate` and `explain` as a user types them, against the recorded cluster.
+//! `trace`, `migrate` and `explain` as a user types them, against the samples' cluster.
 
 use super::tests::typed_in;
 use crate::{

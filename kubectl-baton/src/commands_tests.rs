@@ -1,4 +1,4 @@
-//! Commands as a user types them, against the recorded cluster: what is printed, what is noted, which exit code.
+//! Commands as a user types them, against the samples' cluster: what is printed, what is noted, which exit code.
 
 use super::*;
 use crate::{
@@ -441,7 +441,7 @@ async fn a_drain_that_cannot_be_says_why() {
         seen.err
     );
     assert!(typed_in(&Fake::new(), "drain data/cache-0").await.is(0));
-    // The recorded dataplanes never say that it drains.
+    // The samples' dataplanes never say that it drains.
     let seen = typed_in(&Fake::new(), "drain web-5d4f-abcde --wait").await;
     assert!(
         seen.is(1) && seen.err.contains("does not drain any more on dataplane"),

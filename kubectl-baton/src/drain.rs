@@ -10,7 +10,7 @@ use crate::{
     failure::Failure,
 };
 use baton_api::{ControlAddress, PolicyState};
-use baton_text::{count, line, span, wrapped};
+use baton_text::{DrainProgress, count, line, wrapped};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,93 +25,25 @@ const SILENT_LOOKS: u32 = 3;
 /// Names that an error tells.
 const NAMES_MAX: usize = 12;
 
-/// How far the drain is, on all dataplanes together.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Progress {
-    /// Flows that are still there.
-    pub flows: u64,
-    /// Since the drain began.
-    pub moved: u64,
-    /// By themselves.
-    pub ended: u64,
-    /// By the deadline, in order.
-    pub closed: u64,
-    /// What the flows that are left wait for.
-    pub waiting: BTreeMap<String, u64>,
-    /// Until the last deadline, in seconds; none if it has passed.
-    pub deadline_seconds: Option<u64>,
-}
-
-impl Progress {
-    /// What one dataplane's policies say of the Pod. One backend may serve several policies; its flows count once.
-    ///
-    /// # Errors
-    /// The policies in which it does not drain (any more).
-    pub fn of(
-        policies: &[PolicyState],
-        pod: &PodName,
-        wanted: Option<&str>,
-    ) -> Result<Self, Vec<String>> {
-        let mut all = Self::default();
-        let (mut seen, mut idle) = (BTreeSet::new(), Vec::new());
-        for (policy, backend) in meant(policies, pod, wanted) {
-            let Some(drain) = &backend.drain else {
-                idle.push(policy.name.clone());
-                continue;
-            };
-            if !seen.insert(backend.endpoint) {
-                continue;
-            }
-            all.flows += backend.flows;
-            all.moved += drain.moved;
-            all.ended += drain.ended;
-            all.closed += drain.closed;
-            for (reason, flows) in drain.waiting.iter().filter(|(_, flows)| **flows > 0) {
-                *all.waiting.entry(reason.clone()).or_default() += flows;
-            }
-            // Rounded up: a deadline that has not passed is never 0 s away.
-            let left = (drain.left.0 > 0).then(|| drain.left.0.div_ceil(1_000_000));
-            all.deadline_seconds = all.deadline_seconds.max(left);
+/// What one dataplane's policies say of the Pod. One backend may serve several policies; its flows count once.
+///
+/// # Errors
+/// The policies in which it does not drain (any more).
+pub fn progress(
+    policies: &[PolicyState],
+    pod: &PodName,
+    wanted: Option<&str>,
+) -> Result<DrainProgress, Vec<String>> {
+    let mut all = DrainProgress::default();
+    let (mut seen, mut idle) = (BTreeSet::new(), Vec::new());
+    for (policy, backend) in meant(policies, pod, wanted) {
+        match DrainProgress::of(backend) {
+            None => idle.push(policy.name.clone()),
+            Some(one) if seen.insert(backend.endpoint) => all.add(&one),
+            Some(_) => {}
         }
-        if idle.is_empty() { Ok(all) } else { Err(idle) }
     }
-
-    fn add(&mut self, other: &Self) {
-        self.flows += other.flows;
-        self.moved += other.moved;
-        self.ended += other.ended;
-        self.closed += other.closed;
-        for (reason, flows) in &other.waiting {
-            *self.waiting.entry(reason.clone()).or_default() += flows;
-        }
-        self.deadline_seconds = self.deadline_seconds.max(other.deadline_seconds);
-    }
-
-    /// `15 flows left (12 request in progress, 3 pinned: upgrade); 230 moved, 4 ended, 0 closed; deadline in 17s`.
-    pub fn line(&self) -> String {
-        let mut line = format!("{} left", count(self.flows, "flow"));
-        if !self.waiting.is_empty() {
-            let waiting: Vec<String> = self
-                .waiting
-                .iter()
-                .map(|(why, n)| format!("{n} {}", why.replace('_', " ")))
-                .collect();
-            line.push_str(&format!(" ({})", waiting.join(", ")));
-        }
-        line.push_str(&format!("; {}", self.gone()));
-        if let Some(seconds) = self.deadline_seconds.filter(|_| self.flows > 0) {
-            line.push_str(&format!("; deadline in {}", span(seconds)));
-        }
-        line
-    }
-
-    fn gone(&self) -> String {
-        format!(
-            "{} moved, {} ended, {} closed",
-            self.moved, self.ended, self.closed
-        )
-    }
+    if idle.is_empty() { Ok(all) } else { Err(idle) }
 }
 
 /// The backends of the Pod in the policies that are meant.
@@ -163,7 +95,7 @@ pub struct Outcome {
     pub seconds: Option<f64>,
     /// With a wait: what was seen last.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub progress: Option<Progress>,
+    pub progress: Option<DrainProgress>,
     /// What went wrong.
     pub problems: Vec<String>,
 }
@@ -334,7 +266,7 @@ async fn wait(
             known.insert(one.dataplane.pod.uid.clone());
         }
         order(cluster, &new, control, pod, wanted, outcome).await;
-        let mut all = Progress::default();
+        let mut all = DrainProgress::default();
         let (mut unheard, mut listed) = (false, young);
         for one in &old {
             match &one.said {
@@ -343,7 +275,7 @@ async fn wait(
                     listed |= meant(policies, pod, wanted.policy.as_deref())
                         .next()
                         .is_some();
-                    match Progress::of(policies, pod, wanted.policy.as_deref()) {
+                    match progress(policies, pod, wanted.policy.as_deref()) {
                         Ok(progress) => all.add(&progress),
                         Err(idle) => outcome.problems.push(format!(
                             "{pod} does not drain any more on dataplane {} ({}): somebody took it back, or the dataplane was restarted",

@@ -3,7 +3,7 @@
 //! Says only what follows from what dataplanes tell. One that tells no expected waits (an older one) leaves open whether another
 //! Pod is better *enough*, unless the bound that follows from its other figures is.
 
-use crate::{ask::PolicyName, backends::word, flows::Flow, waits};
+use crate::{ask::PolicyName, flows::Flow, waits};
 use baton_api::{BackendState, FlowView, LastMove, PolicyState};
 use baton_crds::{LoadBalancerPolicySpec, MigrationMode, Protocol};
 use baton_text::{Style, Tone, count, line, micros, wrapped};
@@ -119,7 +119,7 @@ fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {
     }
     said.push(state_words(&view.state, pod, &micros(view.quiet.0)));
     if let Some(owner) = owner(flow, around) {
-        let word = word(owner);
+        let word = owner.word();
         said.push(format!(
             "{pod} ({}) owns {} here, has {} outstanding and takes about {} to the first byte of an answer{}; its state: {word}.",
             owner.endpoint,
@@ -307,7 +307,7 @@ fn stays(spec: &LoadBalancerPolicySpec, pod: &str) -> Option<String> {
 
 /// Takes flows that move, as far as its state says.
 fn takes(backend: &BackendState) -> bool {
-    matches!(word(backend), "up" | "slow start")
+    matches!(backend.word(), "up" | "slow start")
 }
 
 fn others<'a>(flow: &Flow, around: &Around<'a>) -> Vec<&'a BackendState> {
@@ -318,7 +318,7 @@ fn others<'a>(flow: &Flow, around: &Around<'a>) -> Vec<&'a BackendState> {
 }
 
 fn refusals(others: &[&BackendState]) -> String {
-    let one = |backend: &&BackendState| match word(backend) {
+    let one = |backend: &&BackendState| match backend.word() {
         "no adopt" => format!(
             "{} cannot adopt: {}",
             backend.name, backend.adoptable_reason

@@ -1,14 +1,13 @@
-//! A cluster for tests: recorded objects and answers, chosen as an API server chooses; and the goldens that results are
+//! A cluster for tests: samples of objects and answers, chosen as an API server chooses; and the goldens that results are
 //! compared with (`BATON_GENERATE=1` writes them anew).
 
 use crate::{
-    cluster::{Cluster, Kind, Listed, PodName, Ran},
+    cluster::{Cluster, Course, Kind, Listed, PodName, Ran},
     failure::{Deed, Failure},
+    samples::sample,
 };
 use serde_json::{Value, json};
-use std::{
-    cell::RefCell, collections::BTreeMap, fs, io::Write, path::PathBuf, rc::Rc, time::Duration,
-};
+use std::{cell::RefCell, collections::BTreeMap, fs, io::Write, path::PathBuf, rc::Rc};
 
 /// What a dataplane answers to the words behind the program's name.
 type Answers = Box<dyn Fn(&PodName, &[&str]) -> Result<Ran, Failure>>;
@@ -27,20 +26,10 @@ pub struct Fake {
     pub log: String,
 }
 
-/// A file of this crate.
-fn path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
-}
-
-/// A recorded answer or list of objects.
-pub fn recorded(name: &str) -> String {
-    let path = path("recorded").join(name);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
 /// Compares with what is committed.
 pub fn golden(name: &str, text: &str) {
-    let path = path("golden").join(name);
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden");
+    let path = golden.join(name);
     if std::env::var_os("BATON_GENERATE").is_some() {
         fs::write(&path, text).expect("a golden file");
     }
@@ -80,11 +69,11 @@ pub fn which(pod: &PodName) -> &'static str {
 }
 
 impl Fake {
-    /// The recorded cluster: two dataplanes, two policies, three nodes.
+    /// The samples' cluster: two dataplanes, two policies, three nodes.
     pub fn new() -> Self {
         let file = |kind: Kind| {
             let items: Vec<Value> =
-                serde_json::from_str(&recorded(&format!("{}.json", kind.names().3))).expect("JSON");
+                serde_json::from_str(&sample(&format!("{}.json", kind.names().3))).expect("JSON");
             (kind, items)
         };
         let kinds = [
@@ -116,16 +105,16 @@ impl Fake {
     }
 }
 
-/// The recorded answer of a dataplane.
+/// A dataplane's answer.
 pub fn answer(which: &str, words: &[&str]) -> Result<Ran, Failure> {
     match words.first() {
-        Some(&"status") => good(recorded(&format!("status-{which}.json"))),
+        Some(&"status") => good(sample(&format!("status-{which}.json"))),
         Some(&"backends") => {
             let state: Value =
-                serde_json::from_str(&recorded(&format!("status-{which}.json"))).expect("JSON");
+                serde_json::from_str(&sample(&format!("status-{which}.json"))).expect("JSON");
             good(state["policies"].to_string())
         }
-        Some(&"flows") => good(recorded(&format!("flows-{which}.json"))),
+        Some(&"flows") => good(sample(&format!("flows-{which}.json"))),
         Some(&"drain") => good(r#"{"backends": 1, "bySnapshot": 0}"#),
         Some(&"trace") => good(events(which, words)),
         Some(&"migrate") => good(
@@ -206,37 +195,12 @@ impl Cluster for Fake {
         })
     }
 
-    async fn exec(
-        &self,
-        pod: &PodName,
-        container: &str,
-        command: &[String],
-    ) -> Result<Ran, Failure> {
-        assert_eq!(container, "lb-dataplane");
-        let words: Vec<&str> = command.iter().map(String::as_str).collect();
-        let [
-            "lb-dataplane",
-            asked @ ..,
-            "-o",
-            "json",
-            "--control",
-            "unix:/run/baton/control.sock",
-        ] = words.as_slice()
-        else {
-            panic!("{command:?}");
-        };
-        self.ran
-            .borrow_mut()
-            .push(format!("{} {}", pod.name, asked.join(" ")));
-        (self.answers)(pod, asked)
-    }
-
     async fn exec_into(
         &self,
         pod: &PodName,
         container: &str,
         command: &[String],
-        _: Duration,
+        course: Course,
         out: &mut dyn Write,
     ) -> Result<Ran, Failure> {
         assert_eq!(container, "lb-dataplane");
@@ -249,6 +213,17 @@ impl Cluster for Fake {
         ] = words.as_slice()
         else {
             panic!("{command:?}");
+        };
+        // Only what goes on until its end is no answer in JSON, and only that can be asked to end.
+        let asked = match asked {
+            [asked @ .., "-o", "json"] => asked,
+            stream => {
+                assert!(
+                    course.stop.is_some() && stream.contains(&"--end-on-input"),
+                    "{command:?}"
+                );
+                stream
+            }
         };
         let words = format!("{} {}", pod.name, asked.join(" "));
         self.ran.borrow_mut().push(words);

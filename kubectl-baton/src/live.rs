@@ -4,7 +4,7 @@
 
 use crate::{
     args::Options,
-    cluster::{Cluster, Kind, Listed, PodName, Ran},
+    cluster::{Cluster, Course, Kind, Listed, PodName, Ran},
     failure::{Deed, Failure},
 };
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Status};
@@ -15,7 +15,8 @@ use kube::{
 };
 use std::{future::Future, io::Write, time::Duration};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    sync::watch,
     time::timeout,
 };
 
@@ -30,8 +31,6 @@ const PAGE: u32 = 500;
 /// Objects of one kind: a cluster of the size that the operator is measured with (50,000 endpoints) has fewer slices and
 /// policies; Pods are only read where their number is small.
 const OBJECTS_MAX: usize = 20_000;
-/// 100,000 flows of about 300 bytes, the most that a dataplane tells.
-const STDOUT_MAX_BYTES: u64 = 64 << 20;
 /// Some lines of an error.
 const STDERR_MAX_BYTES: u64 = 64 << 10;
 /// Read at once from a Pod.
@@ -100,42 +99,6 @@ impl Live {
         }
     }
 
-    /// Runs a command that takes up to `limit` by itself.
-    async fn exec_bounded(
-        &self,
-        pod: &PodName,
-        container: &str,
-        command: &[String],
-        limit: Duration,
-        most: u64,
-        out: &mut dyn Write,
-    ) -> Result<Ran, Failure> {
-        let deed = Deed::new("create", "pods/exec", Some(&pod.namespace));
-        let params = AttachParams {
-            max_stdout_buf_size: Some(PIPE_BYTES),
-            ..AttachParams::default()
-                .container(container)
-                .stdin(false)
-                .stdout(true)
-                .stderr(true)
-        };
-        let api = self.pods(pod);
-        let asking = async {
-            let process = self
-                .ask(&deed, EXEC_LIMIT, api.exec(&pod.name, command, &params))
-                .await?;
-            finish(process, pod, most, out).await
-        };
-        timeout(EXEC_LIMIT + limit, asking)
-            .await
-            .unwrap_or_else(|_| {
-                Err(Failure::Slow {
-                    what: format!("a command in Pod {pod}"),
-                    seconds: (EXEC_LIMIT + limit).as_secs(),
-                })
-            })
-    }
-
     fn pods(&self, pod: &PodName) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &pod.namespace)
     }
@@ -198,31 +161,46 @@ impl Cluster for Live {
         }
     }
 
-    async fn exec(
-        &self,
-        pod: &PodName,
-        container: &str,
-        command: &[String],
-    ) -> Result<Ran, Failure> {
-        let mut stdout = Vec::new();
-        let limit = Duration::ZERO;
-        let most = STDOUT_MAX_BYTES;
-        let ran = self.exec_bounded(pod, container, command, limit, most, &mut stdout);
-        let ran = ran.await?;
-        Ok(Ran { stdout, ..ran })
-    }
-
     async fn exec_into(
         &self,
         pod: &PodName,
         container: &str,
         command: &[String],
-        limit: Duration,
+        course: Course,
         out: &mut dyn Write,
     ) -> Result<Ran, Failure> {
-        // The command bounds what it says by itself.
-        self.exec_bounded(pod, container, command, limit, u64::MAX, out)
+        let Course { limit, stop } = course;
+        let deed = Deed::new("create", "pods/exec", Some(&pod.namespace));
+        let params = AttachParams {
+            max_stdout_buf_size: Some(PIPE_BYTES),
+            ..AttachParams::default()
+                .container(container)
+                .stdin(stop.is_some())
+                .stdout(true)
+                .stderr(true)
+        };
+        let api = self.pods(pod);
+        let asking = async {
+            let mut process = self
+                .ask(&deed, EXEC_LIMIT, api.exec(&pod.name, command, &params))
+                .await?;
+            let interrupted = interrupted(stop, process.stdin());
+            tokio::select! {
+                ran = finish(process, pod, out) => ran,
+                () = interrupted => Err(Failure::Other {
+                    what: format!("a command in Pod {pod} broke off"),
+                    why: "it was interrupted".to_owned(),
+                }),
+            }
+        };
+        timeout(EXEC_LIMIT + limit, asking)
             .await
+            .unwrap_or_else(|_| {
+                Err(Failure::Slow {
+                    what: format!("a command in Pod {pod}"),
+                    seconds: (EXEC_LIMIT + limit).as_secs(),
+                })
+            })
     }
 
     async fn log(&self, pod: &PodName, container: &str, previous: bool) -> Result<String, Failure> {
@@ -247,11 +225,26 @@ impl Cluster for Live {
     }
 }
 
+/// Hands the user's first wish to end on to the command; ends with the second one, and never without.
+async fn interrupted(stop: Option<watch::Receiver<u32>>, stdin: Option<impl AsyncWrite + Unpin>) {
+    let (Some(mut stop), Some(mut stdin)) = (stop, stdin) else {
+        return std::future::pending().await;
+    };
+    let first = stop.wait_for(|wishes| *wishes >= 1).await.is_ok();
+    // One that has ended already takes nothing, which shows in how it ended.
+    if first && stdin.write_all(b"\n").await.is_ok() {
+        let _ = stdin.flush().await;
+    }
+    let second = stop.wait_for(|wishes| *wishes >= 2).await.is_ok();
+    if !second {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Reads both streams to their ends, then how it ended.
 async fn finish(
     mut process: AttachedProcess,
     pod: &PodName,
-    most: u64,
     out: &mut dyn Write,
 ) -> Result<Ran, Failure> {
     let broke = |why: String| Failure::Other {
@@ -260,7 +253,7 @@ async fn finish(
     };
     let status = process.take_status();
     let (stdout, stderr) = (process.stdout(), process.stderr());
-    let (stdout, stderr) = tokio::join!(pass(stdout, most, out), all(stderr, STDERR_MAX_BYTES));
+    let (stdout, stderr) = tokio::join!(pass(stdout, out), all(stderr, STDERR_MAX_BYTES));
     stdout.map_err(&broke)?;
     let stderr = String::from_utf8_lossy(&stderr.map_err(&broke)?)
         .trim()
@@ -284,21 +277,13 @@ async fn finish(
 }
 
 /// Writes a stream as it comes.
-async fn pass(
-    stream: Option<impl AsyncRead + Unpin>,
-    most: u64,
-    out: &mut dyn Write,
-) -> Result<(), String> {
+async fn pass(stream: Option<impl AsyncRead + Unpin>, out: &mut dyn Write) -> Result<(), String> {
     let Some(mut stream) = stream else {
         return Ok(());
     };
-    let (mut buffer, mut seen) = (vec![0; PIPE_BYTES], 0);
+    let mut buffer = vec![0; PIPE_BYTES];
     loop {
         let read = stream.read(&mut buffer).await.map_err(|e| e.to_string())?;
-        seen += read as u64;
-        if seen > most {
-            return Err(format!("it says more than {most} bytes"));
-        }
         if read == 0 {
             return Ok(());
         }
@@ -342,6 +327,7 @@ fn exit_code(status: &Status) -> Result<i32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::Bounded;
 
     #[test]
     fn an_exit_code_is_told_from_a_command_that_did_not_run() {
@@ -363,18 +349,38 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_command_says_is_passed_on_and_bounded() {
-        let mut out = Vec::new();
-        assert_eq!(pass(Some(&b"12345"[..]), 5, &mut out).await, Ok(()));
-        assert_eq!(pass(None::<&[u8]>, 5, &mut out).await, Ok(()));
-        assert_eq!(out, b"12345");
-        let endless = pass(Some(tokio::io::repeat(1)), 1_000_000, &mut out).await;
-        assert!(endless.expect_err("too much").contains("1000000 bytes"));
-        assert!(out.len() <= 1_000_005, "{}", out.len());
+    async fn what_a_command_says_is_passed_on_as_long_as_it_is_taken() {
+        let mut out = Bounded::new(1_000_000, "it is too much");
+        assert_eq!(pass(Some(&b"12345"[..]), &mut out).await, Ok(()));
+        assert_eq!(pass(None::<&[u8]>, &mut out).await, Ok(()));
+        assert_eq!(out.bytes, b"12345");
+        let endless = pass(Some(tokio::io::repeat(1)), &mut out).await;
+        assert!(endless.expect_err("too much").contains("it is too much"));
+        assert!(out.bytes.len() <= 1_000_000, "{}", out.bytes.len());
         // A reader that has gone.
         let mut full: &mut [u8] = &mut [0; 3];
-        let cut = pass(Some(&b"12345"[..]), 5, &mut full).await;
+        let cut = pass(Some(&b"12345"[..]), &mut full).await;
         assert!(cut.expect_err("no room").contains("cannot be written"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_wish_to_end_is_handed_on_and_the_second_ends() {
+        let (tell, stop) = watch::channel(0);
+        let (ours, mut theirs) = tokio::io::duplex(16);
+        let mut ending = tokio::spawn(interrupted(Some(stop.clone()), Some(ours)));
+        let soon = Duration::from_secs(1);
+        assert!(
+            timeout(soon, &mut ending).await.is_err(),
+            "nobody wished it"
+        );
+        tell.send_replace(1);
+        assert_eq!(theirs.read_u8().await.expect("a byte"), b'\n');
+        assert!(
+            timeout(soon, &mut ending).await.is_err(),
+            "it ends by itself"
+        );
+        tell.send_replace(2);
+        ending.await.expect("ends");
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ mod backends;
 mod capture;
 mod cluster;
 mod commands;
+mod complete;
 mod drain;
 mod explain;
 mod facts;
@@ -19,6 +20,8 @@ mod fake;
 mod flows;
 mod live;
 mod migrate;
+#[cfg(test)]
+mod samples;
 mod show;
 mod status;
 mod sysdump;
@@ -26,12 +29,23 @@ mod top;
 mod trace;
 mod waits;
 
-use std::process::ExitCode;
+use std::{path::Path, process::ExitCode};
 
 /// Could not be asked.
 const NOT_ASKED: u8 = 2;
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    if words
+        .next()
+        .is_some_and(|name| complete::is_asked(Path::new(&name)))
+    {
+        // No name of ours begins like a word that is no text.
+        let words: Vec<String> = words.map(|w| w.to_string_lossy().into_owned()).collect();
+        // Whoever asks reads all of it.
+        print!("{}", complete::answer(args::command(), &words));
+        return ExitCode::SUCCESS;
+    }
     let (command, options) = args::parse();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

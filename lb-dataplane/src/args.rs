@@ -109,6 +109,9 @@ pub struct CaptureOrder {
     /// The file; without it, the standard output
     #[arg(long, short, value_name = "FILE")]
     pub write: Option<PathBuf>,
+    /// End in order, as with Ctrl-C, when something comes on the standard input or it ends (as `kubectl baton` has it)
+    #[arg(long, hide = true)]
+    pub end_on_input: bool,
 }
 
 /// At least a packet's time, at most what one request of the control API may last.
@@ -227,6 +230,10 @@ enum RawCommand {
     /// `drain.deadline` and `drain.onDeadline` of the policy say whether it is closed
     /// at some point.
     ///
+    /// Without `--policy` every backend of this name drains, in all policies: also a
+    /// Pod of another namespace that has the same name. An operator's policies are
+    /// named NAMESPACE/POLICY/LISTENER.
+    ///
     /// The drain holds until `--undo`, also across changes of the configuration. It
     /// does NOT survive a restart of the dataplane: for a lasting one, set
     /// `draining: true` for the backend in the configuration.
@@ -236,7 +243,7 @@ enum RawCommand {
         ask: Ask,
         /// Name of the backend, as `lb-dataplane backends` shows it
         backend: String,
-        /// Only in this policy; otherwise in each that has a backend of this name
+        /// Only in this policy; otherwise in all that have a backend of this name, of whatever namespace
         #[arg(long, value_name = "NAME")]
         policy: Option<String>,
         /// Put it back into service (connections that moved stay where they are)
@@ -254,7 +261,7 @@ enum RawCommand {
     /// What AF_XDP takes is invisible to tcpdump; this shows it to Wireshark, tshark and tcpdump -r: both sides of each
     /// connection, with the direction of each packet, adoptions (TCP option 253) in words, and whose each backend-side
     /// connection is. Headers only, unless --payload is given. One capture at a time, 240 s and 256 MiB at most; what is
-    /// lost under load is counted at the end of the file.
+    /// lost under load is counted at the end of the file. Ctrl-C ends it in order.
     #[command(after_help = CAPTURE_HELP)]
     Capture {
         #[command(flatten)]

@@ -9,36 +9,9 @@ use std::collections::BTreeMap;
 /// Backends that one sentence names.
 const NAMED_MAX: usize = 4;
 
-/// Whether a backend works, as far as anybody knows. Empty: the dataplane is too old to say.
-pub fn is_up(backend: &BackendState) -> bool {
-    matches!(health(backend), "up" | "")
-}
-
-/// The word in front of the reason.
-fn health(backend: &BackendState) -> &str {
-    backend.health.split(':').next().unwrap_or_default()
-}
-
-/// One word for a backend, the reason that weighs most.
-pub fn word(backend: &BackendState) -> &str {
-    if !is_up(backend) {
-        health(backend)
-    } else if backend.draining || backend.drain.is_some() {
-        "drains"
-    } else if backend.weight == 0 {
-        "weight 0"
-    } else if !backend.adoptable {
-        "no adopt"
-    } else if backend.health == "up: slow start" {
-        "slow start"
-    } else {
-        "up"
-    }
-}
-
 /// Whether it takes new flows.
 fn is_usable(backend: &BackendState) -> bool {
-    matches!(word(backend), "up" | "slow start" | "no adopt")
+    matches!(backend.word(), "up" | "slow start" | "no adopt")
 }
 
 /// What keeps policies from being served as they should be.
@@ -81,7 +54,7 @@ fn named(backends: &[&BackendState]) -> String {
     let mut words: Vec<String> = backends
         .iter()
         .take(NAMED_MAX)
-        .map(|backend| match word(backend) {
+        .map(|backend| match backend.word() {
             "drains" => format!("{} drains", backend.name),
             "weight 0" => format!("{} has weight 0", backend.name),
             word => format!("{} is {word}", backend.name),
@@ -97,8 +70,8 @@ fn named(backends: &[&BackendState]) -> String {
 pub fn notes(state: &State) -> Vec<String> {
     let mut notes = Vec::new();
     for policy in &state.policies {
-        for backend in policy.backends.iter().filter(|b| !is_up(b)) {
-            let advice = match word(backend) {
+        for backend in policy.backends.iter().filter(|b| !b.is_up()) {
+            let advice = match backend.word() {
                 "unhealthy" => {
                     "look at the pod, or at `health.active` of the policy if it does work"
                 }
@@ -224,7 +197,7 @@ mod tests {
         assert!(problems(&gone).is_empty(), "it has left the snapshot");
         let mut slow = samples::backend("c", true, "ready");
         slow.health = "up: slow start".into();
-        assert_eq!((word(&slow), is_up(&slow)), ("slow start", true));
+        assert_eq!((slow.word(), slow.is_up()), ("slow start", true));
         let many = state(|p| {
             p.backends = vec![p.backends[1].clone(); 6];
             for backend in &mut p.backends {

@@ -147,7 +147,7 @@ async fn serve(
     }
     // The file goes when this function ends.
     let _socket = socket.map(|socket| {
-        offer(socket.listener, &control, Door::Plain);
+        offer(socket.listener, &control, Door::Socket);
         socket.file
     });
     if let Some((listener, server)) = tls {

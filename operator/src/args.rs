@@ -123,6 +123,8 @@ pub struct Kubernetes {
     pub lease: Duration,
     /// Another kubeconfig than the usual one.
     pub kubeconfig: Option<PathBuf>,
+    /// Secrets and the Lease go with this process's ServiceAccount.
+    pub owned_by_account: bool,
 }
 
 /// How to log.
@@ -207,6 +209,10 @@ struct RawRun {
     /// A kubeconfig file other than the usual one
     #[arg(long, value_name = "FILE", conflicts_with = "from_dir")]
     kubeconfig: Option<PathBuf>,
+    /// Have the Secrets and the Lease that the operator makes deleted with its ServiceAccount: for an account that is of the
+    /// installation and goes with it, as the chart's
+    #[arg(long, conflicts_with = "from_dir")]
+    owned_by_account: bool,
     /// Serve /healthz, /readyz and /metrics at this address
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9902")]
     listen: SocketAddr,
@@ -280,6 +286,7 @@ fn run(raw: RawRun) -> anyhow::Result<Run> {
             identity: raw.identity.unwrap_or_else(own_identity),
             lease: Duration::from_secs(raw.lease_seconds.into()),
             kubeconfig: raw.kubeconfig,
+            owned_by_account: raw.owned_by_account,
         }),
     };
     let level = filter(&raw.log_level).with_context(|| {
@@ -390,6 +397,7 @@ mod tests {
             "3",
             "--shim-selector",
             "",
+            "--owned-by-account",
         ];
         let got = parsed(&words).expect("good");
         let Command::Run(run) = got else {
@@ -404,8 +412,16 @@ mod tests {
             ("baton", "a")
         );
         assert_eq!(kubernetes.lease, Duration::from_secs(3));
+        assert!(kubernetes.owned_by_account);
         let got = parsed(&["run"]).expect("good");
-        assert!(matches!(got, Command::Run(_)));
+        let Command::Run(run) = got else {
+            panic!("{got:?}")
+        };
+        let Source::Kubernetes(kubernetes) = run.source else {
+            panic!("a cluster")
+        };
+        // Only who knows that the account is Baton's own may say so.
+        assert!(!kubernetes.owned_by_account);
     }
 
     #[cfg(feature = "otel")]

@@ -1,7 +1,8 @@
 //! A small API server in memory, for tests: objects by path, with versions, and failures on demand.
 //!
 //! Owns no rule of Kubernetes but these: a write with an old resourceVersion or another uid is a conflict, a missing object
-//! is not found, but server-side apply makes it. What needs more is tested against a real server.
+//! is not found, but server-side apply makes it; a merge patch is one of data, status and owners only. What needs more is
+//! tested against a real server.
 
 use http_body_util::BodyExt;
 use hyper::{
@@ -28,6 +29,10 @@ struct State {
     failing: Option<u16>,
     /// No request is answered.
     silent: bool,
+    /// Who asks.
+    user: Value,
+    /// Nobody may change an object's owners.
+    refuses_owners: bool,
 }
 
 impl FakeApi {
@@ -64,6 +69,16 @@ impl FakeApi {
             let found = objects.filter(|(path, _)| path.starts_with(prefix));
             found.map(|(_, object)| object.clone()).collect()
         })
+    }
+
+    /// Says who asks, as `SelfSubjectReview` tells it.
+    pub fn put_user(&self, user: Value) {
+        self.with(|state| state.user = user);
+    }
+
+    /// Has changes of owners refused, as an admission plugin does to who may not delete the object.
+    pub fn refuse_owners(&self, refuses: bool) {
+        self.with(|state| state.refuses_owners = refuses);
     }
 
     /// Takes it away.
@@ -117,6 +132,10 @@ impl State {
         let old = self.objects.get(path).cloned();
         match *method {
             Method::GET => old.map_or_else(|| failure(404, "not found"), |object| (200, object)),
+            Method::POST if path.ends_with("/selfsubjectreviews") => {
+                let review = json!({"metadata": {}, "status": {"userInfo": self.user}});
+                (201, review)
+            }
             Method::POST => {
                 let name = body["metadata"]["name"].as_str().expect("a name");
                 let path = format!("{path}/{name}");
@@ -140,6 +159,10 @@ impl State {
                         return failure(409, field);
                     }
                 }
+                let owners = &body["metadata"]["ownerReferences"];
+                if self.refuses_owners && !owners.is_null() {
+                    return failure(403, "ownerReferences");
+                }
                 let mut object = body;
                 if *method == Method::PATCH {
                     let mut merged = old;
@@ -147,6 +170,10 @@ impl State {
                         if !object[part].is_null() {
                             merged[part] = object[part].take();
                         }
+                    }
+                    // A list is replaced as a whole.
+                    if let Some(owners) = object["metadata"].get("ownerReferences") {
+                        merged["metadata"]["ownerReferences"] = owners.clone();
                     }
                     object = merged;
                 }
@@ -159,6 +186,7 @@ impl State {
 
 fn failure(code: u16, message: &str) -> (u16, Value) {
     let reason = match code {
+        403 => "Forbidden",
         404 => "NotFound",
         409 => "Conflict",
         _ => "InternalError",

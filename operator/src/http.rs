@@ -1,14 +1,17 @@
 //! `/healthz`, `/readyz` and `/metrics`.
 //!
-//! Owns the listener and its limits. Changes nothing, so that it may listen on any address; there are no secrets here.
+//! Owns the listener and its limits. Changes nothing, so that it may listen on any address; there are no secrets here. Over
+//! loopback no web page gets in, whose site's name DNS may have led here.
 
 use crate::{health::Health, metrics::Metrics};
 use anyhow::Context as _;
+use baton_api::Asked;
 use http_body_util::Full;
 use hyper::{
-    Method, Request, Response, StatusCode,
+    Method, Request, Response, StatusCode, Uri,
     body::{Bytes, Incoming},
-    header::{ALLOW, CONTENT_TYPE, HeaderValue},
+    header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue},
+    http::uri::Authority,
     server::conn::http1,
     service::service_fn,
 };
@@ -52,9 +55,15 @@ pub async fn serve(listener: TcpListener, metrics: Metrics, health: Arc<Health>)
             }
         };
         let (metrics, health) = (metrics.clone(), Arc::clone(&health));
+        let near_pages = stream.local_addr().is_ok_and(|at| at.ip().is_loopback());
         tokio::spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| {
-                let reply = route(request.method(), request.uri().path(), &metrics, &health);
+                let refusal = near_pages
+                    .then(|| refuse_pages(request.uri(), request.headers(), &metrics))
+                    .flatten();
+                let reply = refusal.unwrap_or_else(|| {
+                    route(request.method(), request.uri().path(), &metrics, &health)
+                });
                 async move { Ok::<_, Infallible>(reply) }
             });
             let served = http1::Builder::new()
@@ -68,6 +77,25 @@ pub async fn serve(listener: TcpListener, metrics: Metrics, health: Arc<Health>)
             drop(permit);
         });
     }
+}
+
+fn refuse_pages(
+    target: &Uri,
+    headers: &HeaderMap,
+    metrics: &Metrics,
+) -> Option<Response<Full<Bytes>>> {
+    let all = |name| {
+        headers
+            .get_all(name)
+            .iter()
+            .map(HeaderValue::as_bytes)
+            .collect()
+    };
+    let asked = Asked::new(target.authority().map(Authority::as_str), all);
+    let foreign = asked.is_local().err()?;
+    metrics.foreign.with_label_values(&[foreign.label()]).inc();
+    let status = StatusCode::from_u16(foreign.status()).unwrap_or(StatusCode::FORBIDDEN);
+    Some(reply(status, format!("{foreign}\n")))
 }
 
 fn route(method: &Method, path: &str, metrics: &Metrics, health: &Health) -> Response<Full<Bytes>> {
@@ -110,6 +138,7 @@ fn reply(status: StatusCode, text: String) -> Response<Full<Bytes>> {
 mod tests {
     use super::*;
     use http_body_util::BodyExt;
+    use hyper::header::HOST;
 
     async fn ask(method: Method, path: &str, health: &Health) -> (StatusCode, String) {
         let metrics = Metrics::new().expect("figures");
@@ -150,5 +179,27 @@ mod tests {
         );
         let (status, _) = ask(Method::POST, "/metrics", &health).await;
         assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    }
+
+    #[test]
+    fn pages_are_refused_and_counted() {
+        let metrics = Metrics::new().expect("figures");
+        let ask = |header: &'static str, value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static("127.0.0.1:9902"));
+            headers.insert(header, HeaderValue::from_static(value));
+            let refusal = refuse_pages(&Uri::from_static("/metrics"), &headers, &metrics);
+            refusal.map(|reply| reply.status().as_u16())
+        };
+        assert_eq!(ask("host", "localhost:9902"), None);
+        assert_eq!(ask("host", "evil.example"), Some(421));
+        assert_eq!(ask("origin", "http://evil.example"), Some(403));
+        assert_eq!(ask("sec-fetch-site", "cross-site"), Some(403));
+        let text = metrics.text();
+        for (reason, count) in [("host", 1), ("page", 2)] {
+            let line =
+                format!("baton_operator_foreign_requests_total{{reason=\"{reason}\"}} {count}");
+            assert!(text.lines().any(|l| l == line), "{line}: {text}");
+        }
     }
 }

@@ -3,7 +3,10 @@
 //! Owns the Lease object and nothing else. What is done as the leader is told by [`Leadership`], which others follow:
 //! it is `Standby` again before the Lease can be anybody else's. Who may take the Lease when is decided in `lease`.
 
-use crate::lease::{Decision, Free, Observed, Record, epoch, evaluate};
+use crate::{
+    lease::{Decision, Free, Observed, Record, epoch, evaluate},
+    owner::Owner,
+};
 use baton_push::SPANS;
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -56,6 +59,8 @@ pub struct Settings {
     pub identity: String,
     /// How long the Lease lasts after a renewal.
     pub duration: Duration,
+    /// With whom the Lease goes; it stays without it.
+    pub owner: Option<Owner>,
 }
 
 impl Settings {
@@ -198,6 +203,19 @@ impl Election {
                 ended_as("conflict");
                 return Ok(Duration::ZERO);
             }
+            Err(Failure::Api(kube::Error::Api(status)))
+                if status.code == 403 && self.is_new_owner(&wanted) =>
+            {
+                // An admission plugin keeps owners (OwnerReferencesPermissionEnforcement). Leading matters more.
+                warn!(
+                    error = status.message,
+                    lease = LEASE,
+                    "its owner may not be changed: delete it by hand when Baton is removed"
+                );
+                ended_as("refused");
+                self.settings.owner = None;
+                return Ok(Duration::ZERO);
+            }
             Err(error) => return Err(error),
         };
         let was_mine = self.observed.is_mine();
@@ -233,7 +251,20 @@ impl Election {
         spec.renew_time = Some(now);
         spec.holder_identity = Some(self.settings.identity.clone());
         spec.lease_transitions = Some(transitions);
+        let owners = lease.metadata.owner_references.as_deref();
+        if let Some(owner) = &self.settings.owner
+            && let Some(owners) = owner.added(owners.unwrap_or_default())
+        {
+            lease.metadata.owner_references = Some(owners);
+        }
         lease
+    }
+
+    /// Whether this Lease has another owner than the one that was read.
+    fn is_new_owner(&self, wanted: &Lease) -> bool {
+        let read = self.lease.as_ref().map(|lease| &lease.metadata);
+        read.and_then(|read| read.owner_references.as_ref())
+            != wanted.metadata.owner_references.as_ref()
     }
 
     fn lost(&mut self, why: &str) {

@@ -1,7 +1,7 @@
 //! The election against an API server in memory, with time that the test turns.
 
 use super::{LEASE, Leadership, Settings, run};
-use crate::fake_api::FakeApi;
+use crate::{fake_api::FakeApi, owner::Owner};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::{
@@ -21,12 +21,17 @@ struct Candidate {
 }
 
 fn candidate(api: &FakeApi, identity: &str) -> Candidate {
+    owning(api, identity, None)
+}
+
+fn owning(api: &FakeApi, identity: &str, owner: Option<Owner>) -> Candidate {
     let (sender, told) = watch::channel(Leadership::Standby);
     let (stop, stopped) = oneshot::channel();
     let settings = Settings {
         namespace: "baton".to_owned(),
         identity: identity.to_owned(),
         duration: LASTS,
+        owner,
     };
     let task = tokio::spawn(run(api.client(), settings, sender, stopped));
     Candidate { told, stop, task }
@@ -138,4 +143,35 @@ async fn of_two_that_take_it_at_one_moment_one_leads() {
         .iter_mut()
         .filter(|c| c.told.borrow().epoch().is_some());
     assert_eq!(leading.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_goes_with_the_account_and_is_led_by_where_that_is_not_allowed() {
+    for refused in [false, true] {
+        let api = FakeApi::default();
+        // As an earlier version left it.
+        api.put(PATH, held_by("", 3));
+        api.refuse_owners(refused);
+        let account = Owner::new("baton-operator", "u");
+        let mut a = owning(&api, "a", Some(account.clone()));
+        let (epoch, took) = a.leads().await;
+        assert_eq!(epoch, 5);
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        sleep(2 * LASTS).await;
+        assert_eq!(a.told.borrow().epoch(), Some(5));
+        let lease = api.get(PATH).expect("a Lease");
+        let owners = &lease["metadata"]["ownerReferences"];
+        let expected = if refused {
+            Value::Null
+        } else {
+            json!([account.reference()])
+        };
+        assert_eq!(*owners, expected);
+    }
+    // One that is made now has its owner from the start.
+    let api = FakeApi::default();
+    let mut a = owning(&api, "a", Some(Owner::new("baton-operator", "u")));
+    a.leads().await;
+    let lease = api.get(PATH).expect("a Lease");
+    assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], "u");
 }

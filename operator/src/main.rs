@@ -25,6 +25,7 @@ mod metrics;
 mod notice;
 mod objects;
 mod outbox;
+mod owner;
 mod peers;
 mod push_metrics;
 #[cfg(all(test, feature = "otel"))]

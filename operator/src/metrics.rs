@@ -42,6 +42,8 @@ pub struct Metrics {
     pub epoch: IntGauge,
     /// Writes to the API server or the state directory, by what and result.
     pub writes: IntCounterVec,
+    /// Requests that were refused as a web page's, by what told it.
+    pub foreign: IntCounterVec,
     /// Writes that wait, by what.
     pub writes_waiting: IntGaugeVec,
     /// Objects that could not be used, by kind.
@@ -128,6 +130,12 @@ impl Metrics {
                 "Writes to the API server or the state directory, by what and result.",
                 &["what", "result"],
             )?,
+            foreign: counters(
+                &registry,
+                "foreign_requests_total",
+                "Requests over loopback that were refused because a web page may have had them sent, by what told it.",
+                &["reason"],
+            )?,
             writes_waiting: gauges(
                 &registry,
                 "writes_waiting",
@@ -201,6 +209,7 @@ impl Metrics {
             leader: _,
             epoch: _,
             writes,
+            foreign,
             writes_waiting,
             refused,
             panics: _,
@@ -216,6 +225,9 @@ impl Metrics {
         }
         for (label, _) in coverage.pods() {
             unadoptable_pods.with_label_values(&[label]);
+        }
+        for reason in baton_api::Foreign::ALL {
+            foreign.with_label_values(&[reason.label()]);
         }
         for holder in HOLDERS {
             certificate_ends.with_label_values(&[holder]);

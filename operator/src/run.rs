@@ -15,6 +15,7 @@ use crate::{
     metrics::Metrics,
     notice::Notice,
     outbox::Outbox,
+    owner,
     peers::Peers,
     push_metrics::PushFigures,
     secrets::{Keeper, store::Store},
@@ -286,7 +287,16 @@ async fn directory(
 
 async fn cluster(parts: Parts, settings: &Kubernetes, mut ended: Shutdown) -> anyhow::Result<()> {
     let client = client(settings.kubeconfig.as_deref()).await?;
-    let store = Store::kubernetes(client.clone(), &settings.namespace, &settings.identity);
+    let namespace = &settings.namespace;
+    let owner = if settings.owned_by_account {
+        tokio::select! {
+            () = ended.wait() => return Ok(()),
+            owner = owner::find(&client, namespace) => owner,
+        }
+    } else {
+        None
+    };
+    let store = Store::kubernetes(client.clone(), namespace, &settings.identity, owner.clone());
     let keeper = parts.keeper(store);
     let led = parts.leadership.subscribe();
     let mut core = tokio::spawn(parts.core.run(ended.clone()));
@@ -306,6 +316,7 @@ async fn cluster(parts: Parts, settings: &Kubernetes, mut ended: Shutdown) -> an
         namespace: settings.namespace.clone(),
         identity: settings.identity.clone(),
         duration: settings.lease,
+        owner,
     };
     let (release, released) = oneshot::channel();
     let mut election = tokio::spawn(leader::run(client, election, parts.leadership, released));

@@ -2,7 +2,7 @@
 
 use crate::fleet::UNREACHABLE_AFTER;
 use baton_index::{Change, Key, Shim, Text};
-use baton_push::push::Outcome;
+use baton_push::push::{Outcome, Unreached};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// What a report of a shim means to the index; nothing if it is no news to it.
@@ -23,9 +23,9 @@ pub fn shim(node: Text, result: Outcome) -> Option<Change> {
                 unattached: unattached.collect(),
             }
         }
-        Outcome::Unreachable {
+        Outcome::Unreachable(Unreached {
             problem, failures, ..
-        } if failures >= UNREACHABLE_AFTER => Shim {
+        }) if failures >= UNREACHABLE_AFTER => Shim {
             unreachable: Some(problem.as_str().into()),
             unattached: BTreeMap::new(),
         },

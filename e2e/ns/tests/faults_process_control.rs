@@ -30,11 +30,11 @@ fn a_control_api_under_attack_holds_up_nothing() -> Result<()> {
     moves_on(&scene, &load)?;
 
     // One at a time: bodies too large, declared and undeclared, and a head without end.
-    let declared =
-        format!("PUT /v1/snapshot HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY_BYTES}\r\n\r\n");
+    let declared = format!(
+        "PUT /v1/snapshot HTTP/1.1\r\nHost: localhost\r\nContent-Length: {BODY_BYTES}\r\n\r\n"
+    );
     ensure!(status(&flooded(&scene, &declared, BODY_BYTES)?) == "413");
-    let chunked =
-        "PUT /v1/snapshot HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7fffffff\r\n";
+    let chunked = "PUT /v1/snapshot HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n7fffffff\r\n";
     ensure!(status(&flooded(&scene, chunked, BODY_BYTES)?) == "413");
     let head = "GET /v1/state HTTP/1.1\r\nX: ";
     ensure!(status(&flooded(&scene, head, BODY_BYTES)?) == "431");
@@ -47,7 +47,7 @@ fn a_control_api_under_attack_holds_up_nothing() -> Result<()> {
     for number in 0..HALF + IDLE {
         let mut stream = connect(&scene)?;
         if number < HALF {
-            stream.write_all(b"PUT /v1/snapshot HTTP/1.1\r\nHost: x\r\nContent-Le")?;
+            stream.write_all(b"PUT /v1/snapshot HTTP/1.1\r\nHost: localhost\r\nContent-Le")?;
         }
         held.push(stream);
     }

@@ -156,7 +156,7 @@ fn put_snapshot(scene: &Scene, body: &str) -> Result<u16> {
         let mut stream = TcpStream::connect(baton_lab::DATAPLANE_CONTROL)?;
         write!(
             stream,
-            "PUT /v1/snapshot HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            "PUT /v1/snapshot HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         )?;
         let mut answer = String::new();

@@ -125,7 +125,8 @@ impl Shim {
     fn start(kubeconfig: &Path, folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let control = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let pins = PathBuf::from(format!("/sys/fs/bpf/bt-{}-discovery", process::id()));
+        let name = folder.file_name().context("a folder")?.display();
+        let pins = PathBuf::from(format!("/sys/fs/bpf/bt-{}-{name}", process::id()));
         let key = folder.join("key");
         fs::write(&key, KEY)?;
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
@@ -156,6 +157,19 @@ impl Shim {
         })
     }
 
+    /// One that knows what the API server has, and its pins.
+    async fn ready(kubeconfig: &Path, folder: &Path) -> Result<(Self, Pins)> {
+        let shim = Self::start(kubeconfig, folder)?;
+        let pins = Pins(shim.pins.clone());
+        wait_for("host-shim is ready", async || {
+            let (status, body) = shim.get("/readyz").with_context(|| shim.log())?;
+            ensure!(status == 200, "{status} {body}\n{}", shim.log());
+            Ok(())
+        })
+        .await?;
+        Ok((shim, pins))
+    }
+
     fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
@@ -165,7 +179,7 @@ impl Shim {
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nhost: shim\r\nconnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         )?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
@@ -263,15 +277,8 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
         .service_account("baton-system", "baton-host-shim")
         .await?;
     let kubeconfig = server.kubeconfig_file(&identity)?;
-    let folder = server.folder().join("shim");
-    let shim = Shim::start(&kubeconfig, &folder)?;
-    let _pins = Pins(shim.pins.clone());
-    wait_for("host-shim is ready", async || {
-        let (status, body) = shim.get("/readyz").with_context(|| shim.log())?;
-        ensure!(status == 200, "{status} {body}\n{}", shim.log());
-        Ok(())
-    })
-    .await?;
+    let folder = server.folder().join("discovery");
+    let (shim, _pins) = Shim::ready(&kubeconfig, &folder).await?;
 
     let nothing_attached = files(&shim.pins)?;
     // A Pod runs before any policy is about it: nobody touches it.
@@ -369,6 +376,109 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
     admin
         .delete_with(&first, &json!({ "gracePeriodSeconds": 0 }))
         .await?;
+    shim.end()
+}
+
+#[tokio::test]
+async fn pods_that_only_endpoint_slices_name_get_the_adopter_in_either_family() -> Result<()> {
+    let Some(cluster) = cluster().await? else {
+        return Ok(());
+    };
+    let admin = Admin::new(cluster.admin, None);
+    let server = cluster.server;
+    for manifest in manifests::folder("host-shim/rbac")? {
+        admin.apply(&manifest).await?;
+    }
+    let namespace = server.namespace("slices").await?.name;
+    // Dual stack, without a selector: whoever made it says what its Pods are.
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "manual", "namespace": namespace },
+        "spec": { "clusterIP": "None", "ports": [{ "name": "http", "port": 80 }] },
+    });
+    admin.apply(&service).await?;
+    admin
+        .apply(&policy(&namespace, "manual", "manual", 8_090))
+        .await?;
+    let mut sandboxes = Vec::new();
+    for (at, name) in ["named", "four", "six", "nobodys"].into_iter().enumerate() {
+        let (_, uid) = scheduled(&admin, &namespace, name, &Value::Null).await?;
+        let number = u8::try_from(at)? + 1;
+        let four = Ipv4Addr::new(10, 99, 2, number);
+        let sandbox = Sandbox::start(&uid, 100 + at, four)?;
+        let six = format!("fd00:99::{number}");
+        let address = format!("{six}/64");
+        run(&[
+            "ip",
+            "-n",
+            &sandbox.netns,
+            "addr",
+            "add",
+            &address,
+            "dev",
+            "eth0",
+            "nodad",
+        ])?;
+        sandboxes.push(sandbox);
+        let pod = baton_operator_tests::cluster::pod(&namespace, name);
+        let both = json!([{ "ip": four.to_string() }, { "ip": six }]);
+        let status =
+            json!({ "status": { "phase": "Running", "podIP": four.to_string(), "podIPs": both } });
+        admin.merge(&pod, "/status", &status).await?;
+    }
+    let identity = server
+        .service_account("baton-system", "baton-host-shim")
+        .await?;
+    let kubeconfig = server.kubeconfig_file(&identity)?;
+    let (shim, _pins) = Shim::ready(&kubeconfig, &server.folder().join("slices")).await?;
+    let full = |name: &str| format!("{namespace}/{name}");
+    ensure!(shim.pod(&full("named"))?.is_none(), "nothing names it yet");
+
+    let slice = |name: &str, family: &str, by: &str, endpoints: Value| {
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
+            "metadata": {
+                "name": name, "namespace": namespace,
+                "labels": { "kubernetes.io/service-name": "manual", "endpointslice.kubernetes.io/managed-by": by },
+            },
+            "ports": [{ "name": "http", "port": 80 }],
+            "endpoints": endpoints,
+        })
+    };
+    let target = json!({ "kind": "Pod", "name": "named", "namespace": namespace });
+    let by_name = json!({ "addresses": ["10.99.2.1"], "targetRef": target, "nodeName": NODE });
+    let by_address = json!({ "addresses": ["10.99.2.2"] });
+    let four = slice("four", "IPv4", "a-person", json!([by_name, by_address]));
+    let six = json!([{ "addresses": ["fd00:99::3"] }, { "addresses": ["fd00:99::4"], "nodeName": "another" }]);
+    let six = slice("six", "IPv6", "another-controller.example", six);
+    admin.apply(&four).await?;
+    admin.apply(&six).await?;
+    for name in ["named", "four", "six"] {
+        shim.until(
+            "the Pod that a slice names has the adopter",
+            is_attached,
+            &full(name),
+        )
+        .await?;
+    }
+    ensure!(
+        shim.pod(&full("nobodys"))?.is_none(),
+        "it is said to be on another node"
+    );
+
+    admin.delete(&six).await?;
+    shim.until(
+        "the Pod that no slice names is let go",
+        |pod| pod.is_none(),
+        &full("six"),
+    )
+    .await?;
+    ensure!(is_attached(shim.pod(&full("four"))?), "{}", shim.log());
+    admin.delete(&four).await?;
+    for name in ["named", "four"] {
+        shim.until("the Pod is let go", |pod| pod.is_none(), &full(name))
+            .await?;
+    }
+    ensure!(!shim.log().contains("not detached"), "{}", shim.log());
     shim.end()
 }
 

@@ -1,6 +1,8 @@
-//! The operator's rights, as `operator/rbac` ships them: what it needs is granted, and nothing else is.
+//! The rights of operator and host-shim, as `operator/rbac` and `host-shim/rbac` ship them: what they need is granted, and
+//! nothing else is.
 
 use anyhow::{Context, Result};
+use baton_apiserver::ApiServer;
 use baton_operator_tests::{
     OPERATOR, OPERATOR_NAMESPACE,
     apply::{apply, apply_as, send},
@@ -29,6 +31,9 @@ const VERBS: &[&str] = &[
     "sign",
 ];
 
+/// Whose the DaemonSet of shims is, by account and name.
+const SHIM: &str = "baton-host-shim";
+
 /// A right without a name: group, resource, verb, and whether it holds in the operator's namespace only.
 type Right = (&'static str, &'static str, &'static str, bool);
 
@@ -52,6 +57,18 @@ const RIGHTS: &[Right] = &[
     ("events.k8s.io", "events", "create", false),
     ("events.k8s.io", "events", "patch", false),
     ("coordination.k8s.io", "leases", "create", true),
+];
+
+/// The same of host-shim.
+const SHIM_RIGHTS: &[Right] = &[
+    ("baton.dev", "loadbalancerpolicies", "list", false),
+    ("baton.dev", "loadbalancerpolicies", "watch", false),
+    ("", "services", "list", false),
+    ("", "services", "watch", false),
+    ("", "pods", "list", false),
+    ("", "pods", "watch", false),
+    ("discovery.k8s.io", "endpointslices", "list", false),
+    ("discovery.k8s.io", "endpointslices", "watch", false),
 ];
 
 /// What it may do to objects of certain names in its own namespace.
@@ -134,11 +151,41 @@ async fn the_operator_may_do_what_it_needs_and_nothing_else() -> Result<()> {
     else {
         return Ok(());
     };
+    let known = resources(&admin).await?;
+    let asked = rights_are(server, &operator, RIGHTS, &known).await?;
+    println!("{asked} questions about {} resources", known.len());
+    Ok(())
+}
+
+#[tokio::test]
+async fn host_shim_may_read_what_it_needs_and_nothing_else() -> Result<()> {
+    let Some(Cluster { server, admin, .. }) = cluster().await? else {
+        return Ok(());
+    };
+    for manifest in manifests::folder("host-shim/rbac")? {
+        apply(&admin, &manifest).await?.object()?;
+    }
+    let shim = server.client_as(OPERATOR_NAMESPACE, SHIM).await?;
+    let known = resources(&admin).await?;
+    rights_are(server, &shim, SHIM_RIGHTS, &known).await?;
+    for (name, expected) in [(SHIM, true), ("somebody-elses", false)] {
+        let allowed = may(&shim, OPERATOR_NAMESPACE, "apps", "daemonsets", "get", name).await?;
+        assert_eq!(allowed, expected, "get daemonsets {name}");
+    }
+    Ok(())
+}
+
+/// Asks for every verb of every resource whether it is granted just where `rights` say so. Gives how many questions that were.
+async fn rights_are(
+    server: &ApiServer,
+    client: &Client,
+    rights: &[Right],
+    known: &BTreeSet<(String, String)>,
+) -> Result<usize> {
     let other = server.namespace("rights").await?.name;
     // What every ServiceAccount may do, such as asking for its own rights.
     let anybody = server.client_as(&other, "default").await?;
-    let known = resources(&admin).await?;
-    for (group, resource, ..) in RIGHTS {
+    for (group, resource, ..) in rights {
         let row = ((*group).to_owned(), (*resource).to_owned());
         assert!(
             known.contains(&row),
@@ -146,14 +193,14 @@ async fn the_operator_may_do_what_it_needs_and_nothing_else() -> Result<()> {
         );
     }
     let mut asked = 0;
-    for (group, resource) in &known {
+    for (group, resource) in known {
         for verb in VERBS {
             for namespace in [OPERATOR_NAMESPACE, other.as_str()] {
-                let row = RIGHTS
+                let row = rights
                     .iter()
                     .find(|(g, r, v, _)| (g, r, v) == (&group.as_str(), &resource.as_str(), verb));
                 let expected = row.is_some_and(|(.., own)| !own || namespace == OPERATOR_NAMESPACE);
-                let allowed = may(&operator, namespace, group, resource, verb, "").await?;
+                let allowed = may(client, namespace, group, resource, verb, "").await?;
                 asked += 1;
                 if allowed != expected {
                     let everybody = may(&anybody, namespace, group, resource, verb, "").await?;
@@ -165,8 +212,7 @@ async fn the_operator_may_do_what_it_needs_and_nothing_else() -> Result<()> {
             }
         }
     }
-    println!("{asked} questions about {} resources", known.len());
-    Ok(())
+    Ok(asked)
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ const PURE: &[(&str, &[&str])] = &[
     ),
     ("baton-model", &["baton-engine", "stateright"]),
     ("baton-index", &["baton-api", "serde", "thiserror"]),
-    ("baton-text", &[]),
+    ("baton-text", &["baton-api", "serde"]),
 ];
 
 /// Which packages of ours each package may use (tests aside).
@@ -59,11 +59,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "baton-tls",
         ],
     ),
-    ("baton-text", &[]),
+    ("baton-text", &["baton-api"]),
     ("baton-adopter", &[]),
     (
         "host-shim",
-        &["baton-adopter", "baton-config", "baton-crds", "baton-tls"],
+        &[
+            "baton-adopter",
+            "baton-api",
+            "baton-config",
+            "baton-crds",
+            "baton-tls",
+        ],
     ),
     ("baton-config", &["baton-tls"]),
     ("baton-tls", &[]),
@@ -83,7 +89,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "kubectl-baton",
-        &["baton-api", "baton-crds", "baton-apiserver", "baton-text"],
+        &[
+            "baton-api",
+            "baton-config",
+            "baton-crds",
+            "baton-apiserver",
+            "baton-text",
+        ],
     ),
     ("baton-kubernetes", &[]),
     ("baton-apiserver", &["baton-kubernetes"]),

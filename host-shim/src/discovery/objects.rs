@@ -1,16 +1,23 @@
 //! Objects of the API server as far as they matter here. Owns which fields are read at all: a Pod is some 10 KB of text, of
 //! which some 300 bytes are kept.
 
-use super::wanted::{Key, Labels, NodePod};
+use super::wanted::{Key, Labels, NodePod, Slice};
 use baton_crds::LoadBalancerPolicy;
 use k8s_openapi::{
-    api::{apps::v1 as apps, core::v1},
+    api::{apps::v1 as apps, core::v1, discovery::v1 as discovery},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// Annotation of a static Pod: what its control groups are named after.
 const STATIC_HASH: &str = "kubernetes.io/config.hash";
+
+/// Label of an EndpointSlice: the Service that it is of.
+const SERVICE: &str = "kubernetes.io/service-name";
+/// Slices that are not made of a Service's selector, which is followed itself: those written by hand and by other controllers. A
+/// cluster has as many of the others as Services, and each node would be told of each change.
+pub const BY_OTHERS: &str = "kubernetes.io/service-name,endpointslice.kubernetes.io/managed-by!=endpointslice-controller.k8s.io";
 
 /// A `LoadBalancerPolicy`, whatever else it holds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, kube::Resource)]
@@ -48,6 +55,32 @@ pub struct Service {
 #[serde(default)]
 struct ServiceSpec {
     selector: Labels,
+}
+
+/// An EndpointSlice.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, kube::Resource)]
+#[resource(inherit = discovery::EndpointSlice)]
+pub struct EndpointSlice {
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    endpoints: Vec<Endpoint>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Endpoint {
+    addresses: Vec<String>,
+    node_name: Option<String>,
+    target_ref: Option<Reference>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Reference {
+    kind: String,
+    namespace: Option<String>,
+    name: Option<String>,
 }
 
 /// A Pod.
@@ -112,6 +145,41 @@ impl Service {
     }
 }
 
+impl EndpointSlice {
+    /// What matters of it on a node. Whether an endpoint is ready does not: a Pod has the adopter before that.
+    pub fn fold(&self, node: &str) -> Option<Slice> {
+        let labels = self.metadata.labels.as_ref()?;
+        let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
+        let mut slice = Slice {
+            service: labels.get(SERVICE)?.clone(),
+            ..Slice::default()
+        };
+        // Who writes one by hand need not know the node.
+        let here = |e: &&Endpoint| e.node_name.as_ref().is_none_or(|name| name == node);
+        for endpoint in self.endpoints.iter().filter(here) {
+            let target = endpoint.target_ref.as_ref();
+            let pod = target.filter(|target| {
+                let own = target.namespace.as_ref().is_none_or(|n| n == namespace);
+                target.kind == "Pod" && own
+            });
+            match pod.and_then(|pod| pod.name.clone()) {
+                Some(name) => {
+                    slice.pods.insert(name);
+                }
+                // Names of hosts are no addresses and are skipped.
+                None => {
+                    let parsed = endpoint
+                        .addresses
+                        .iter()
+                        .filter_map(|a| a.parse::<IpAddr>().ok());
+                    slice.addresses.extend(parsed);
+                }
+            }
+        }
+        Some(slice)
+    }
+}
+
 impl Pod {
     /// What matters of it.
     pub fn fold(&self) -> NodePod {
@@ -158,6 +226,35 @@ mod tests {
         let service: Service =
             from_value(json!({"metadata": {}, "spec": {"clusterIP": "None"}})).expect("a Service");
         assert!(service.selector().is_empty());
+    }
+
+    #[test]
+    fn of_a_slice_the_pods_that_may_be_here_are_read() {
+        let slice = json!({
+            "metadata": {"name": "web-x", "namespace": "shop", "labels": {"kubernetes.io/service-name": "web"}},
+            "addressType": "IPv6",
+            "endpoints": [
+                {"addresses": ["fd00::1"], "nodeName": "here", "conditions": {"ready": false}},
+                {"addresses": ["fd00::2"], "nodeName": "there"},
+                {"addresses": ["fd00::3"]},
+                {"addresses": ["fd00::4"], "targetRef": {"kind": "Pod", "name": "web-4"}},
+                {"addresses": ["fd00::5"], "targetRef": {"kind": "Pod", "name": "web-5", "namespace": "shop"}},
+                {"addresses": ["fd00::6"], "targetRef": {"kind": "Pod", "name": "web-6", "namespace": "else"}},
+                {"addresses": ["fd00::7"], "targetRef": {"kind": "VirtualMachine", "name": "web-7"}},
+                {"addresses": ["backend.example"]},
+            ],
+            "ports": [{"port": 80}],
+        });
+        let parsed: EndpointSlice = from_value(slice.clone()).expect("a slice");
+        let folded = parsed.fold("here").expect("of a Service");
+        assert_eq!(folded.service, "web");
+        assert_eq!(Vec::from_iter(&folded.pods), ["web-4", "web-5"]);
+        let addresses: Vec<String> = folded.addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["fd00::1", "fd00::3", "fd00::6", "fd00::7"]);
+        let mut nobodys = slice;
+        nobodys["metadata"]["labels"] = json!({});
+        let nobodys: EndpointSlice = from_value(nobodys).expect("a slice");
+        assert_eq!(nobodys.fold("here"), None);
     }
 
     #[test]

@@ -1,11 +1,13 @@
-//! Which of the node's Pods shall have the adopter: those that a policy's Service selects. Pure.
+//! Which of the node's Pods shall have the adopter: those that a policy's Service selects, and those that an EndpointSlice of
+//! that Service names. Pure.
 //!
-//! Owns the fold of policies, Services and this node's Pods. Knows nothing of processes, watches and the kernel. A Service
-//! without a selector is followed by hand-made EndpointSlices; its Pods are not found here and go into `pods` of the
-//! configuration.
+//! Owns the fold of policies, Services, EndpointSlices and this node's Pods. Knows nothing of processes, watches and the kernel.
+//! The selector is there before any slice names a new Pod; slices say of Services without a selector what their Pods are, by
+//! name or by any of a Pod's addresses. Only Pods of the policy's own namespace count: whoever writes a slice with another
+//! namespace's addresses gets nothing attached there.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
     sync::Arc,
 };
@@ -45,6 +47,17 @@ pub struct NodePod {
     pub ended: bool,
 }
 
+/// An EndpointSlice, as far as it can be about Pods of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slice {
+    /// The Service that it is of.
+    pub service: String,
+    /// Names of Pods of its namespace.
+    pub pods: BTreeSet<String>,
+    /// Addresses of endpoints that name no Pod.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
 /// A Pod that shall have the adopter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedPod {
@@ -63,6 +76,7 @@ pub struct World {
     policies: HashMap<Key, String>,
     /// By namespace and name, what a Service selects.
     services: HashMap<Key, Labels>,
+    slices: HashMap<Key, Slice>,
     pods: BTreeMap<Key, Arc<NodePod>>,
 }
 
@@ -73,6 +87,8 @@ pub enum Change {
     Policy(Key, Option<String>),
     /// A Service, with its selector.
     Service(Key, Option<Labels>),
+    /// An EndpointSlice; none if it is of no Service.
+    Slice(Key, Option<Slice>),
     /// A Pod of this node.
     Pod(Key, Option<NodePod>),
 }
@@ -89,6 +105,10 @@ impl World {
                 self.services.insert(key, selector.clone()) != Some(selector)
             }
             Change::Service(key, None) => self.services.remove(&key).is_some(),
+            Change::Slice(key, Some(slice)) => {
+                self.slices.insert(key, slice.clone()) != Some(slice)
+            }
+            Change::Slice(key, None) => self.slices.remove(&key).is_some(),
             Change::Pod(key, Some(pod)) => {
                 let same = self.pods.get(&key).is_some_and(|old| **old == pod);
                 if !same {
@@ -106,10 +126,10 @@ impl World {
         // Of the many Services only those of policies, and only in namespaces that this node has Pods of.
         let namespaces: HashSet<&str> = self.pods.keys().map(|k| k.namespace.as_str()).collect();
         let mut selectors: HashMap<&str, Vec<&Labels>> = HashMap::new();
-        let mut seen = HashSet::new();
+        let mut seen: HashSet<(&str, &str)> = HashSet::new();
         for (policy, service) in &self.policies {
             let namespace = policy.namespace.as_str();
-            if !namespaces.contains(namespace) || !seen.insert((namespace, service)) {
+            if !namespaces.contains(namespace) || !seen.insert((namespace, service.as_str())) {
                 continue;
             }
             let key = Key {
@@ -121,9 +141,18 @@ impl World {
                 selectors.entry(namespace).or_default().push(selector);
             }
         }
+        let mut slices: HashMap<&str, Vec<&Slice>> = HashMap::new();
+        for (key, slice) in &self.slices {
+            if seen.contains(&(key.namespace.as_str(), slice.service.as_str())) {
+                slices.entry(&key.namespace).or_default().push(slice);
+            }
+        }
         let selected = |key: &Key, pod: &NodePod| {
-            let of_namespace = selectors.get(key.namespace.as_str());
-            of_namespace.is_some_and(|all| all.iter().any(|s| includes(&pod.labels, s)))
+            let namespace = key.namespace.as_str();
+            let selectors = selectors.get(namespace).into_iter().flatten();
+            let mut slices = slices.get(namespace).into_iter().flatten();
+            selectors.copied().any(|s| includes(&pod.labels, s))
+                || slices.any(|s| s.names(key, pod))
         };
         let wanted = self
             .pods
@@ -146,6 +175,16 @@ impl World {
                 },
             })
             .collect()
+    }
+}
+
+impl Slice {
+    /// Whether one of its endpoints is this Pod of its namespace.
+    fn names(&self, key: &Key, pod: &NodePod) -> bool {
+        // The node's address is that of all its Pods with hostNetwork, so it tells none of them.
+        let addressed =
+            || !pod.host_network && pod.addresses.iter().any(|a| self.addresses.contains(a));
+        self.pods.contains(&key.name) || addressed()
     }
 }
 
@@ -237,6 +276,99 @@ mod tests {
         let mut world = shop();
         world.apply(Change::Service(key("shop", "web"), Some(Labels::new())));
         assert!(names(&world).is_empty());
+    }
+
+    fn slice(service: &str, pods: &[&str], addresses: &[&str]) -> Slice {
+        Slice {
+            service: service.into(),
+            pods: pods.iter().map(|name| (*name).to_owned()).collect(),
+            addresses: addresses
+                .iter()
+                .map(|a| a.parse().expect("an address"))
+                .collect(),
+        }
+    }
+
+    fn at(addresses: &[&str]) -> NodePod {
+        NodePod {
+            addresses: addresses
+                .iter()
+                .map(|a| a.parse().expect("an address"))
+                .collect(),
+            ..NodePod::default()
+        }
+    }
+
+    /// A Service without a selector, and Pods without labels.
+    fn manual() -> World {
+        let mut world = World::default();
+        for change in [
+            Change::Policy(key("shop", "p"), Some("manual".into())),
+            Change::Service(key("shop", "manual"), Some(Labels::new())),
+            Change::Pod(key("shop", "named"), Some(at(&["10.0.0.1"]))),
+            Change::Pod(key("shop", "four"), Some(at(&["10.0.0.2", "fd00::2"]))),
+            Change::Pod(key("shop", "six"), Some(at(&["10.0.0.3", "fd00::3"]))),
+            Change::Pod(key("shop", "other"), Some(at(&["10.0.0.4", "fd00::4"]))),
+            Change::Pod(key("else", "four"), Some(at(&["10.0.0.2", "fd00::2"]))),
+        ] {
+            assert!(world.apply(change));
+        }
+        world
+    }
+
+    #[test]
+    fn pods_that_a_slice_of_the_service_names_are_wanted_by_name_or_either_address() {
+        let mut world = manual();
+        assert!(names(&world).is_empty());
+        let four = slice("manual", &["named"], &["10.0.0.2"]);
+        assert!(world.apply(Change::Slice(key("shop", "a"), Some(four.clone()))));
+        assert_eq!(names(&world), ["shop/four", "shop/named"]);
+        // The other family has a slice of its own.
+        let six = slice("manual", &[], &["fd00::2", "fd00::3"]);
+        world.apply(Change::Slice(key("shop", "b"), Some(six)));
+        assert_eq!(names(&world), ["shop/four", "shop/named", "shop/six"]);
+        world.apply(Change::Slice(key("shop", "a"), None));
+        assert_eq!(names(&world), ["shop/four", "shop/six"]);
+        // Before the Service is known, and after it is gone, slices are there all the same.
+        world.apply(Change::Service(key("shop", "manual"), None));
+        assert_eq!(names(&world).len(), 2);
+        assert!(!world.apply(Change::Slice(key("shop", "a"), None)));
+    }
+
+    #[test]
+    fn slices_of_other_services_and_namespaces_name_nobody() {
+        let mut world = manual();
+        for (at, named) in [
+            (
+                key("shop", "a"),
+                slice("another", &["named"], &["10.0.0.2"]),
+            ),
+            (key("else", "a"), slice("manual", &["four"], &["10.0.0.2"])),
+        ] {
+            world.apply(Change::Slice(at, Some(named)));
+        }
+        assert!(names(&world).is_empty());
+        // A policy of the other namespace, too, has no Pods but those of its own.
+        world.apply(Change::Policy(key("else", "p"), Some("manual".into())));
+        assert_eq!(names(&world), ["else/four"]);
+    }
+
+    #[test]
+    fn an_address_that_two_pods_have_is_of_the_one_that_runs() {
+        let mut world = manual();
+        let ended = NodePod {
+            ended: true,
+            ..at(&["10.0.0.2"])
+        };
+        let hosted = NodePod {
+            host_network: true,
+            ..at(&["10.0.0.2"])
+        };
+        world.apply(Change::Pod(key("shop", "named"), Some(ended)));
+        world.apply(Change::Pod(key("shop", "other"), Some(hosted)));
+        let slice = slice("manual", &[], &["10.0.0.2"]);
+        world.apply(Change::Slice(key("shop", "a"), Some(slice)));
+        assert_eq!(names(&world), ["shop/four"]);
     }
 
     #[test]

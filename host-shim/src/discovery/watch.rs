@@ -1,10 +1,10 @@
-//! Follows policies, Services and the Pods of this node, and tells which Pods shall have the adopter.
+//! Follows policies, Services, EndpointSlices and the Pods of this node, and tells which Pods shall have the adopter.
 //!
-//! Owns the watches and nothing else; what goes wrong with them costs nothing that is attached. Reads three kinds and
+//! Owns the watches and nothing else; what goes wrong with them costs nothing that is attached. Reads four kinds and
 //! writes none.
 
 use super::{
-    objects::{self, DaemonSet, Policy, Service},
+    objects::{self, DaemonSet, EndpointSlice, Policy, Service},
     wanted::{Change, Key, WantedPod, World},
 };
 use anyhow::Context;
@@ -41,8 +41,12 @@ const ASK: Duration = Duration::from_secs(3);
 enum Kind {
     Policies,
     Services,
+    Slices,
     Pods,
 }
+
+/// So many kinds are listed before anything is told.
+const KINDS: usize = 4;
 
 /// What the watches tell the fold.
 enum Told {
@@ -51,7 +55,7 @@ enum Told {
     Listed(Kind),
 }
 
-/// The Pods that shall have the adopter; `None` before all three kinds were listed once.
+/// The Pods that shall have the adopter; `None` before all kinds were listed once.
 pub type Wanted = watch::Receiver<Option<Vec<WantedPod>>>;
 
 /// A client of the API server: that of the Pod's ServiceAccount, or of a file.
@@ -97,7 +101,14 @@ pub fn follow(client: &Client, node: &str, tasks: &mut JoinSet<()>) -> Wanted {
     tasks.spawn(watch(api, all.clone(), Kind::Policies, t, policy));
     let (api, t) = (Api::<Service>::all(client.clone()), tell.clone());
     let service = |key, o: Option<&Service>| Change::Service(key, o.map(Service::selector));
-    tasks.spawn(watch(api, all, Kind::Services, t, service));
+    tasks.spawn(watch(api, all.clone(), Kind::Services, t, service));
+    let (api, t) = (Api::<EndpointSlice>::all(client.clone()), tell.clone());
+    let node = node.to_owned();
+    let slice = move |key, o: Option<&EndpointSlice>| {
+        Change::Slice(key, o.and_then(|slice| slice.fold(&node)))
+    };
+    let by_others = all.labels(objects::BY_OTHERS);
+    tasks.spawn(watch(api, by_others, Kind::Slices, t, slice));
     let api = Api::<objects::Pod>::all(client.clone());
     let pod = |key, o: Option<&objects::Pod>| Change::Pod(key, o.map(objects::Pod::fold));
     tasks.spawn(watch(api, here, Kind::Pods, tell, pod));
@@ -120,7 +131,7 @@ async fn fold(mut told: mpsc::Receiver<Told>, publish: watch::Sender<Option<Vec<
             };
             next = told.try_recv().ok();
         }
-        if news && listed.len() == 3 {
+        if news && listed.len() == KINDS {
             publish.send_if_modified(|current| {
                 let wanted = Some(world.wanted());
                 let changed = *current != wanted;
@@ -137,7 +148,7 @@ async fn watch<K>(
     config: watcher::Config,
     kind: Kind,
     tell: mpsc::Sender<Told>,
-    change: fn(Key, Option<&K>) -> Change,
+    change: impl Fn(Key, Option<&K>) -> Change,
 ) where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {

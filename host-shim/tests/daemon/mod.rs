@@ -145,13 +145,18 @@ impl Daemon {
 
 /// Status and body of a request without a body.
 pub fn request(address: SocketAddr, method: &str, path: &str) -> (u16, String) {
+    request_with(address, method, path, "Host: localhost")
+}
+
+/// The same with other headers.
+pub fn request_with(address: SocketAddr, method: &str, path: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("connect");
     stream
         .set_read_timeout(Some(Duration::from_secs(5)))
         .expect("a timeout");
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\n{headers}\r\nConnection: close\r\n\r\n"
     )
     .expect("write");
     let mut text = String::new();

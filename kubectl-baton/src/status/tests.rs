@@ -1,4 +1,4 @@
-//! What `status` says in clusters of many kinds: the recorded one, and that one with something broken.
+//! What `status` says in clusters of many kinds: the samples', and that one with something broken.
 
 use super::*;
 use crate::{

@@ -5,7 +5,7 @@ use crate::fake::{Fake, bad};
 use flate2::read::GzDecoder;
 use std::io::Read as _;
 
-/// What the recorded Pods have in their environments, and all objects in their annotations.
+/// What the samples' Pods have in their environments, and all objects in their annotations.
 const SECRET: &str = "hunter2";
 
 async fn dumped(fake: &Fake) -> (Vec<File>, Vec<String>) {

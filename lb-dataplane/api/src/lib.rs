@@ -9,6 +9,7 @@ mod control;
 mod duration;
 mod events;
 mod failure;
+mod local;
 mod replies;
 mod snapshot;
 mod state;
@@ -20,7 +21,10 @@ pub use control::{ControlAddress, ControlAddressError, SocketPath};
 pub use duration::{DurationError, Micros};
 pub use events::{FlowEvent, FlowEvents, LastMove, MigrateReply, MigrateRequest, time_of_day};
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline};
-pub use replies::{DrainReply, DrainRequest, ErrorReply, SnapshotReply, StateReply, TRUNCATED};
+pub use local::{Asked, Foreign};
+pub use replies::{
+    CAPTURE, DrainReply, DrainRequest, ErrorReply, SnapshotReply, StateReply, TRUNCATED,
+};
 pub use snapshot::{
     Affinity, Algorithm, Backend, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES,
     LIMIT_POLICIES, Limits, Migration, MigrationMode, Policy, Protocol, Snapshot, SnapshotError,

@@ -23,6 +23,8 @@ pub struct StateReply {
 
 /// Header of `/v1/flows`: `true` if there are more flows than were given.
 pub const TRUNCATED: &str = "baton-truncated";
+/// Header of `GET /v1/capture`: the number by which `DELETE /v1/capture?number=` ends it in order.
+pub const CAPTURE: &str = "baton-capture";
 
 /// What `PUT /v1/snapshot` says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

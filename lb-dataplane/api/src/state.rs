@@ -131,6 +131,37 @@ pub struct BackendState {
     pub drain: Option<DrainState>,
 }
 
+impl BackendState {
+    /// Whether it works, as far as anybody knows. Empty: the dataplane is too old to say.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        matches!(self.health_word(), "up" | "")
+    }
+
+    /// The word in front of the reason.
+    fn health_word(&self) -> &str {
+        self.health.split(':').next().unwrap_or_default()
+    }
+
+    /// One word for it, the reason that weighs most.
+    #[must_use]
+    pub fn word(&self) -> &str {
+        if !self.is_up() {
+            self.health_word()
+        } else if self.draining || self.drain.is_some() {
+            "drains"
+        } else if self.weight == 0 {
+            "weight 0"
+        } else if !self.adoptable {
+            "no adopt"
+        } else if self.health == "up: slow start" {
+            "slow start"
+        } else {
+            "up"
+        }
+    }
+}
+
 /// How far a drain is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,4 +1,4 @@
-//! `GET /v1/capture`: frames of chosen flows as they pass, as a pcapng stream.
+//! `GET /v1/capture`: frames of chosen flows as they pass, as a pcapng stream; `DELETE` ends it in order.
 //!
 //! Owns who may ask, how a capture begins and ends, and what the file says beside the frames. One at a time. The task that
 //! writes the stream is its own: if the asker goes, it ends the capture.
@@ -6,7 +6,7 @@
 use super::{
     Control,
     drain::refuse_browsers,
-    reply::{Reply, json},
+    reply::{Reply, json, text},
     routes::{percent_decoded, unavailable},
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     clock,
     commands::WorkerHandle,
 };
-use baton_api::{Clients, ErrorReply, Micros, Snapshot};
+use baton_api::{CAPTURE, Clients, ErrorReply, Micros, Snapshot};
 use baton_packet::MessageKind;
 use http_body_util::{Either, Full};
 use hyper::{
@@ -30,12 +30,15 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
 use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc},
+    sync::{OwnedSemaphorePermit, mpsc, watch},
     time::{Instant, MissedTickBehavior, interval, timeout_at},
 };
 use tracing::{info, warn};
@@ -53,8 +56,23 @@ const REST_LIMIT: Duration = Duration::from_secs(10);
 /// Connections that are introduced by a comment: later ones are not, so that no flood of them takes memory.
 const INTRODUCED_MAX: usize = 4_096;
 
-/// A stream of chunks.
-pub struct Chunks(mpsc::Receiver<Bytes>);
+/// Captures have numbers, by which the one that is under way can be ended and no other.
+pub struct Numbers {
+    last: AtomicU64,
+    ended: watch::Sender<u64>,
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Self {
+            last: AtomicU64::new(0),
+            ended: watch::Sender::new(0),
+        }
+    }
+}
+
+/// A stream of chunks, and its number.
+pub struct Chunks(mpsc::Receiver<Bytes>, u64);
 
 impl Body for Chunks {
     type Data = Bytes;
@@ -162,13 +180,37 @@ pub async fn get<B>(
 ) -> Response<Either<Full<Bytes>, Chunks>> {
     match begin(control, request).await {
         Ok(chunks) => {
+            let number = HeaderValue::from(chunks.1);
             let mut reply = Response::new(Either::Right(chunks));
+            reply.headers_mut().insert(CAPTURE, number);
             let kind = HeaderValue::from_static("application/x-pcapng");
             reply.headers_mut().insert(CONTENT_TYPE, kind);
             reply
         }
         Err(refusal) => refusal.map(Either::Left),
     }
+}
+
+/// Ends the capture of a number, if it is under way: its stream goes on until the last block.
+pub fn end<B>(control: &Control, request: &Request<B>) -> Reply {
+    if let Some(refusal) = refuse_browsers(request.headers(), false) {
+        return refusal;
+    }
+    let query = request.uri().query().unwrap_or_default();
+    let number = query.strip_prefix("number=");
+    let Some(number) = number.and_then(|number| number.parse::<u64>().ok()) else {
+        let expected = format!("expected the header {CAPTURE} of the capture's answer");
+        let error = ErrorReply::field("number", &expected);
+        return json(StatusCode::BAD_REQUEST, &error);
+    };
+    let gates = &control.gates;
+    let last = gates.captures.last.load(Ordering::Relaxed);
+    if gates.capture.available_permits() > 0 || last != number {
+        let error = ErrorReply::new(format!("no capture {number} is under way"));
+        return json(StatusCode::NOT_FOUND, &error);
+    }
+    gates.captures.ended.send_replace(number);
+    text(StatusCode::ACCEPTED, "it ends\n")
 }
 
 async fn begin<B>(control: &Control, request: &Request<B>) -> Result<Chunks, Reply> {
@@ -194,6 +236,8 @@ async fn begin<B>(control: &Control, request: &Request<B>) -> Result<Chunks, Rep
         "a capture begins"
     );
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
+    let captures = &control.gates.captures;
+    let number = captures.last.fetch_add(1, Ordering::Relaxed) + 1;
     let stream = Stream {
         worker: control.worker.clone(),
         interface: control.facts.interface.clone(),
@@ -205,10 +249,12 @@ async fn begin<B>(control: &Control, request: &Request<B>) -> Result<Chunks, Rep
         out: Vec::with_capacity(CHUNK_BYTES),
         written: 0,
         delivered: 0,
+        number,
+        ended: captures.ended.subscribe(),
         _place: place,
     };
     tokio::spawn(stream.run());
-    Ok(Chunks(receiver))
+    Ok(Chunks(receiver, number))
 }
 
 /// Names of backends by their addresses.
@@ -234,6 +280,9 @@ struct Stream {
     out: Vec<u8>,
     written: u64,
     delivered: u64,
+    number: u64,
+    /// The number of the last capture that was ended.
+    ended: watch::Receiver<u64>,
     /// The next capture may begin when this one is over.
     _place: OwnedSemaphorePermit,
 }
@@ -299,6 +348,9 @@ impl Stream {
             if Instant::now() >= deadline {
                 return "its time is over";
             }
+            if *self.ended.borrow_and_update() == self.number {
+                return "it was asked to end";
+            }
             if self.written >= FILE_MAX_BYTES {
                 return "the file is as large as it may be";
             }
@@ -309,6 +361,8 @@ impl Stream {
                 _ = looks.tick() => {}
                 () = tokio::time::sleep_until(deadline) => {}
                 () = self.sender.closed() => {}
+                // Without the control API nobody can ask for it, and the looks go on.
+                Ok(()) = self.ended.changed() => {}
             }
         }
     }

@@ -3,17 +3,20 @@
 use super::{
     capture::parse,
     routes::Access,
-    serve::{AGE_LIMIT, http},
+    serve::{AGE_LIMIT, Way, http},
     tests::{Lab, lab},
 };
 use crate::capture::{
     Filter, SNAPLEN_HEADERS, SNAPLEN_MAX, TIME_DEFAULT, Tap, pcapng,
     tap_tests::{Lab as Engine, segment},
 };
-use baton_api::ErrorReply;
+use crate::status::client;
+use baton_api::{CAPTURE, ControlAddress, ErrorReply};
 use baton_packet::Flags;
 use http_body_util::{BodyExt as _, Empty};
-use hyper::{Request, Response, StatusCode, body::Bytes, body::Incoming, client::conn::http1};
+use hyper::{
+    Method, Request, Response, StatusCode, body::Bytes, body::Incoming, client::conn::http1,
+};
 use hyper_util::rt::TokioIo;
 use pcap_file::{
     DataLink,
@@ -27,7 +30,7 @@ use pcap_file::{
     },
 };
 use std::{io::Cursor, sync::Arc, time::Duration};
-use tokio::{io::duplex, time};
+use tokio::{io::duplex, sync::mpsc, time};
 
 /// What the fake worker has pass each capture: a connection's first two frames, which make four.
 pub fn feed(tap: &mut Tap) {
@@ -41,10 +44,15 @@ pub fn feed(tap: &mut Tap) {
 async fn ask(lab: &Lab, access: Access, path: &str, origin: bool) -> Response<Incoming> {
     let (ours, theirs) = duplex(1 << 20);
     let control = Arc::clone(&lab.control);
-    tokio::spawn(async move { http(theirs, "a test", &control, access, AGE_LIMIT).await });
+    let way = Way {
+        access,
+        near_pages: false,
+        age_limit: AGE_LIMIT,
+    };
+    tokio::spawn(async move { http(theirs, "a test", &control, way).await });
     let (mut sender, connection) = http1::handshake(TokioIo::new(ours)).await.expect("HTTP");
     tokio::spawn(connection);
-    let mut request = Request::get(path).header("host", "t");
+    let mut request = Request::get(path).header("host", "localhost");
     if origin {
         request = request.header("origin", "http://a.example");
     }
@@ -159,6 +167,70 @@ async fn one_capture_at_a_time_and_an_asker_that_goes_ends_it() {
         }
         assert!(time::Instant::now() < limit, "the first one goes on");
         time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_capture_that_is_asked_to_end_is_whole_and_only_by_its_number() {
+    let lab = lab().await;
+    let first = ask(&lab, Access::All, "/v1/capture?for=60s", false).await;
+    let number = first.headers()[CAPTURE].to_str().expect("text").to_owned();
+    let delete = async |query: &str| {
+        let path = format!("/v1/capture{query}");
+        let (head, _) = lab.ask_with(Method::DELETE, &path, &[], "").await;
+        head.status
+    };
+    assert_eq!(delete("").await, StatusCode::BAD_REQUEST);
+    assert_eq!(delete("?number=77").await, StatusCode::NOT_FOUND);
+    assert_eq!(
+        lab.control.gates.capture.available_permits(),
+        0,
+        "it goes on"
+    );
+    let query = format!("?number={number}");
+    assert_eq!(delete(&query).await, StatusCode::ACCEPTED);
+    let file = all(first).await;
+    let words = pcapng::last_words(&file).expect("the end");
+    assert!(
+        words.starts_with("4 frames; ended because it was asked to end; lost: 0"),
+        "{words}"
+    );
+    // The place is free once the task is over.
+    let limit = time::Instant::now() + Duration::from_secs(20);
+    while lab.control.gates.capture.available_permits() == 0 {
+        assert!(time::Instant::now() < limit, "it goes on");
+        time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(delete(&query).await, StatusCode::NOT_FOUND);
+    // The next one has another number.
+    let next = ask(&lab, Access::All, "/v1/capture?for=60s", false).await;
+    assert_ne!(next.headers()[CAPTURE].to_str().expect("text"), number);
+    assert_eq!(delete(&query).await, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn the_first_wish_to_end_makes_the_file_whole_and_the_second_ends_at_once() {
+    let lab = lab().await;
+    let address = lab.address();
+    let control = ControlAddress::Tcp(address);
+    for (wishes_max, whole) in [(1, true), (2, false)] {
+        let (tell, wishes) = mpsc::channel(2);
+        let mut file = Vec::new();
+        let path = "/v1/capture?for=60s";
+        let taken = client::stream(control, path, Duration::from_secs(60), wishes, |bytes| {
+            // As soon as something came.
+            let wishes = if file.is_empty() { wishes_max } else { 0 };
+            for _ in 0..wishes {
+                let _ = tell.try_send(());
+            }
+            file.extend_from_slice(bytes);
+            Ok(())
+        });
+        let taken = time::timeout(Duration::from_secs(20), taken)
+            .await
+            .expect("in time");
+        assert_eq!(taken.is_ok(), whole, "{taken:?}");
+        assert_eq!(pcapng::last_words(&file).is_some(), whole);
     }
 }
 

@@ -3,7 +3,7 @@
 //! Owns their names: `<what>_<unit>[_total]` behind the prefix. Labels are fixed words, policies and backends.
 
 use super::{families::Families, meanings};
-use crate::{commands::Report, diagnosis};
+use crate::commands::Report;
 use baton_api::{BackendState, DrainState, PolicyState};
 use baton_engine::PolicyFigures;
 use std::collections::BTreeMap;
@@ -213,7 +213,7 @@ fn backend(out: &mut Families, policy: &str, backend: &BackendState) {
         (
             "backend_up",
             "1 if the backend works, as far as checks and traffic tell.",
-            truth(diagnosis::is_up(backend)),
+            truth(backend.is_up()),
         ),
         (
             "backend_adoptable",

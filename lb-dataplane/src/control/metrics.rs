@@ -7,6 +7,7 @@ use super::{
     figures::worker,
 };
 use crate::{commands::Report, config::Config, neighbour::Health};
+use baton_api::Foreign;
 use baton_tls::{Reason, Server};
 use prometheus::{
     Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
@@ -31,6 +32,7 @@ pub struct Metrics {
     pub connections_refused: IntCounter,
     /// Control requests, by status class.
     pub requests: IntCounterVec,
+    foreign: IntCounterVec,
     keys_changed: IntGauge,
 }
 
@@ -78,6 +80,16 @@ impl Metrics {
             ),
             &["status"],
         )?;
+        let foreign = IntCounterVec::new(
+            opts(
+                "control_foreign_requests_total",
+                "Requests at ports without TLS that were refused because a web page may have had them sent, by what told it.",
+            ),
+            &["reason"],
+        )?;
+        for reason in Foreign::ALL {
+            foreign.with_label_values(&[reason.label()]);
+        }
         let build = IntGaugeVec::new(
             opts("build_info", "1, with the version as label."),
             &["version"],
@@ -96,6 +108,7 @@ impl Metrics {
         registry.register(Box::new(reloads.clone()))?;
         registry.register(Box::new(connections_refused.clone()))?;
         registry.register(Box::new(requests.clone()))?;
+        registry.register(Box::new(foreign.clone()))?;
         registry.register(Box::new(build))?;
         registry.register(Box::new(worker))?;
         registry.register(Box::new(keys_changed.clone()))?;
@@ -116,8 +129,14 @@ impl Metrics {
             reloads,
             connections_refused,
             requests,
+            foreign,
             keys_changed,
         })
+    }
+
+    /// A request was refused as a web page's.
+    pub fn foreign(&self, reason: Foreign) {
+        self.foreign.with_label_values(&[reason.label()]).inc();
     }
 
     /// Other adoption keys are in use from now on.

@@ -8,9 +8,11 @@ use super::{
     snapshot::{Refusal, Taken},
 };
 use crate::{commands::WorkerError, diagnosis};
-use baton_api::{ErrorReply, FlowView, Snapshot, SnapshotReply, StateReply, TRUNCATED};
+use baton_api::{
+    Asked, ErrorReply, FlowView, Foreign, Snapshot, SnapshotReply, StateReply, TRUNCATED,
+};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::{Method, Request, StatusCode, body::Body, header::HeaderValue};
+use hyper::{Method, Request, StatusCode, body::Body, header::HeaderValue, http::uri::Authority};
 
 /// Bytes of a pushed snapshot: 1,024 policies with 100 backends of about 160 bytes.
 const SNAPSHOT_LIMIT_BYTES: usize = 16 << 20;
@@ -39,7 +41,7 @@ const PATHS: [(&str, &[Method]); 10] = [
     ("/v1/flows", &[Method::GET]),
     ("/v1/snapshot", &[Method::GET, Method::PUT]),
     ("/v1/drain", &[Method::POST]),
-    (capture::PATH, &[Method::GET]),
+    (capture::PATH, &[Method::GET, Method::DELETE]),
     ("/v1/events", &[Method::GET]),
     ("/v1/migrate", &[Method::POST]),
 ];
@@ -108,6 +110,7 @@ where
         "/v1/state" => state(control).await,
         "/v1/flows" => flows(control, request.uri().query().unwrap_or_default()).await,
         "/v1/drain" => drain::post(control, request).await,
+        capture::PATH if *request.method() == Method::DELETE => capture::end(control, &request),
         // Answered with a stream, where one is possible: see `serve`.
         capture::PATH => unavailable(WorkerError::Gone),
         "/v1/events" => events::get(control, request.uri().query().unwrap_or_default()).await,
@@ -115,6 +118,32 @@ where
         _ if *request.method() == Method::GET => get_snapshot(control),
         _ => put_snapshot(control, request).await,
     }
+}
+
+/// The refusal of what a web page may have had sent, or whose name DNS may have led here.
+pub fn refuse_pages<B>(control: &Control, request: &Request<B>) -> Option<Reply> {
+    let all = |name| {
+        request
+            .headers()
+            .get_all(name)
+            .iter()
+            .map(HeaderValue::as_bytes)
+            .collect()
+    };
+    let asked = Asked::new(request.uri().authority().map(Authority::as_str), all);
+    let foreign = asked.is_local().err()?;
+    control.metrics.foreign(foreign);
+    let (field, expected) = match foreign {
+        Foreign::Host => ("host", "an address or localhost"),
+        Foreign::Page => ("origin", "no such header"),
+    };
+    let status = StatusCode::from_u16(foreign.status()).unwrap_or(StatusCode::FORBIDDEN);
+    let error = ErrorReply {
+        error: foreign.to_string(),
+        field: Some(field.to_owned()),
+        expected: Some(expected.to_owned()),
+    };
+    Some(json(status, &error))
 }
 
 /// The answer to a request that took too long.

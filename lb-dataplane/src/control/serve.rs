@@ -9,7 +9,7 @@ use super::{
 };
 use baton_tls::{Reason, Refusal, Server};
 use http_body_util::Either;
-use hyper::{StatusCode, server::conn::http1, service::service_fn};
+use hyper::{Method, StatusCode, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
     convert::Infallible,
@@ -62,6 +62,8 @@ pub struct Gates {
     pub bodies: Semaphore,
     /// The one place for a capture.
     pub capture: Arc<Semaphore>,
+    /// Which capture that is.
+    pub captures: capture::Numbers,
     metrics: sync::Mutex<Option<(Instant, Reply)>>,
 }
 
@@ -70,6 +72,7 @@ impl Default for Gates {
         Self {
             bodies: Semaphore::new(BODIES_MAX),
             capture: Arc::new(Semaphore::new(CAPTURES_MAX)),
+            captures: capture::Numbers::default(),
             metrics: sync::Mutex::new(None),
         }
     }
@@ -93,18 +96,29 @@ impl Gates {
 /// Who comes in how.
 #[derive(Clone)]
 pub enum Door {
-    /// Anybody who reaches it, for everything.
+    /// Any program that reaches this port, for everything; no web page.
     Plain,
+    /// Whoever may open the unix socket, for everything.
+    Socket,
     /// Only the operator.
     Tls(Arc<Server>),
-    /// Anybody, for health and metrics.
+    /// Anybody, for health and metrics; over loopback no web page.
     Probes,
 }
 
 impl Door {
+    /// Whether a web page in a browser of this machine could come in.
+    fn is_near_pages<L: Listen>(&self, stream: &L::Stream) -> bool {
+        match self {
+            Self::Plain => true,
+            Self::Probes => L::is_loopback(stream),
+            Self::Socket | Self::Tls(_) => false,
+        }
+    }
+
     fn connections_max(&self) -> usize {
         match self {
-            Self::Plain | Self::Tls(_) => CONNECTIONS_MAX,
+            Self::Plain | Self::Socket | Self::Tls(_) => CONNECTIONS_MAX,
             Self::Probes => PROBES_MAX,
         }
     }
@@ -128,6 +142,9 @@ pub trait Listen: Send + 'static {
     /// Its other end, for the log.
     type Peer: Display + Copy + Send + Sync;
 
+    /// Whether it came to a loopback address.
+    fn is_loopback(stream: &Self::Stream) -> bool;
+
     /// The next one.
     fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Peer)>> + Send;
 }
@@ -135,6 +152,11 @@ pub trait Listen: Send + 'static {
 impl Listen for TcpListener {
     type Stream = TcpStream;
     type Peer = SocketAddr;
+
+    fn is_loopback(stream: &TcpStream) -> bool {
+        // One that is gone already is answered by nobody.
+        stream.local_addr().is_ok_and(|at| at.ip().is_loopback())
+    }
 
     async fn next(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.accept().await
@@ -145,6 +167,10 @@ impl Listen for UnixListener {
     type Stream = UnixStream;
     type Peer = &'static str;
 
+    fn is_loopback(_: &UnixStream) -> bool {
+        false
+    }
+
     async fn next(&self) -> io::Result<(UnixStream, &'static str)> {
         let (stream, _) = self.accept().await?;
         Ok((stream, "a process of this machine"))
@@ -152,7 +178,7 @@ impl Listen for UnixListener {
 }
 
 /// Serves until the process ends.
-pub async fn serve(listener: impl Listen, control: Arc<Control>, door: Door) -> Infallible {
+pub async fn serve<L: Listen>(listener: L, control: Arc<Control>, door: Door) -> Infallible {
     let free = Arc::new(Semaphore::new(door.connections_max()));
     let refusals = Arc::new(Refusals::default());
     loop {
@@ -179,13 +205,20 @@ pub async fn serve(listener: impl Listen, control: Arc<Control>, door: Door) -> 
         let (control, door) = (Arc::clone(&control), door.clone());
         let refusals = Arc::clone(&refusals);
         tokio::spawn(async move {
+            let mut way = Way {
+                access: Access::All,
+                near_pages: door.is_near_pages::<L>(&stream),
+                age_limit: AGE_LIMIT,
+            };
             match door {
-                Door::Plain => http(stream, peer, &control, Access::All, AGE_LIMIT).await,
+                Door::Plain | Door::Socket => http(stream, peer, &control, way).await,
                 Door::Probes => {
-                    http(stream, peer, &control, Access::Probes, PROBES_AGE_LIMIT).await;
+                    way.access = Access::Probes;
+                    way.age_limit = PROBES_AGE_LIMIT;
+                    http(stream, peer, &control, way).await;
                 }
                 Door::Tls(server) => match server.accept(stream).await {
-                    Ok(stream) => http(stream, peer, &control, Access::All, AGE_LIMIT).await,
+                    Ok(stream) => http(stream, peer, &control, way).await,
                     Err(refusal) => refusals.note(peer, &refusal),
                 },
             }
@@ -194,18 +227,33 @@ pub async fn serve(listener: impl Listen, control: Arc<Control>, door: Door) -> 
     }
 }
 
+/// What a connection is good for.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    /// What may be asked.
+    pub access: Access,
+    /// A web page may be at its other end.
+    pub near_pages: bool,
+    /// How long it lasts.
+    pub age_limit: Duration,
+}
+
 /// Answers the requests of one connection.
-pub(super) async fn http<S>(
-    stream: S,
-    peer: impl Display,
-    control: &Arc<Control>,
-    access: Access,
-    age_limit: Duration,
-) where
+pub(super) async fn http<S>(stream: S, peer: impl Display, control: &Arc<Control>, way: Way)
+where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let Way {
+        access,
+        near_pages,
+        age_limit,
+    } = way;
     let service = service_fn(|request| async move {
-        if access.is_for(capture::PATH, &request) {
+        if near_pages && let Some(refusal) = routes::refuse_pages(control, &request) {
+            count(control, refusal.status());
+            return Ok(refusal.map(Either::Left));
+        }
+        if request.method() == Method::GET && access.is_for(capture::PATH, &request) {
             let reply = capture::get(control, &request).await;
             count(control, reply.status());
             return Ok(reply);

@@ -2,7 +2,7 @@
 
 use super::{
     routes::Access,
-    serve::{AGE_LIMIT, CONNECTIONS_MAX, Door, bind, http, serve},
+    serve::{AGE_LIMIT, CONNECTIONS_MAX, Door, Way, bind, http, serve},
     tests::{Lab, lab, snapshot},
     *,
 };
@@ -57,7 +57,7 @@ where
     let request = Request::builder()
         .method(method)
         .uri(path)
-        .header("host", "test")
+        .header("host", "localhost")
         .body(Full::new(Bytes::from(body)))
         .expect("a request");
     let (head, body) = sender.send_request(request).await?.into_parts();
@@ -306,7 +306,8 @@ async fn few_bodies_are_received_at_one_time() {
     let mut held = Vec::new();
     while lab.control.gates.bodies.available_permits() > 0 {
         let mut stream = TcpStream::connect(address).await.expect("connected");
-        let head = b"PUT /v1/snapshot HTTP/1.1\r\nhost: t\r\ncontent-length: 1000000\r\n\r\n{";
+        let head =
+            b"PUT /v1/snapshot HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n{";
         stream.write_all(head).await.expect("sent");
         held.push(stream);
         let deadline = Instant::now() + WITHIN;
@@ -373,14 +374,19 @@ async fn a_connection_ends_at_its_age() {
     let peer = "127.0.0.1:1";
     let start = time::Instant::now();
     let serving = tokio::spawn(async move {
-        http(theirs, peer, &control, Access::Probes, AGE_LIMIT).await;
+        let way = Way {
+            access: Access::Probes,
+            near_pages: false,
+            age_limit: AGE_LIMIT,
+        };
+        http(theirs, peer, &control, way).await;
     });
     let (mut sender, connection) = client::handshake(TokioIo::new(ours)).await.expect("open");
     tokio::spawn(connection);
     let mut answers = 0;
     loop {
         let request = Request::get("/healthz")
-            .header("host", "t")
+            .header("host", "localhost")
             .body(Full::<Bytes>::default());
         let Ok(answer) = sender.send_request(request.expect("a request")).await else {
             break;
@@ -392,4 +398,85 @@ async fn a_connection_ends_at_its_age() {
     serving.await.expect("no panic");
     assert!(start.elapsed() >= AGE_LIMIT, "{:?}", start.elapsed());
     assert!((59..=61).contains(&answers), "{answers}");
+}
+
+/// A request as it is written on the wire.
+async fn raw(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("connected");
+    let request = format!("{request}connection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    answer
+}
+
+#[tokio::test]
+async fn no_web_page_gets_in_by_a_name_that_dns_led_here_or_from_another_site() {
+    let lab = lab().await;
+    let plain = open(&lab, Door::Plain).await;
+    let probes = open(&lab, Door::Probes).await;
+    let order = "content-type: application/json\r\ncontent-length: 2\r\n";
+    let mut refused = 0;
+    for (address, request) in [
+        (
+            plain,
+            "GET /v1/state HTTP/1.1\r\nhost: evil.example:9900\r\n",
+        ),
+        (
+            plain,
+            "GET /v1/flows HTTP/1.1\r\nhost: localhost.evil.example\r\n",
+        ),
+        (plain, "GET /v1/capture HTTP/1.1\r\nhost: evil.example\r\n"),
+        (
+            plain,
+            "GET http://evil.example/v1/state HTTP/1.1\r\nhost: localhost\r\n",
+        ),
+        (plain, "GET /v1/state HTTP/1.0\r\n"),
+        (probes, "GET /metrics HTTP/1.1\r\nhost: evil.example\r\n"),
+    ] {
+        let answer = raw(address, request).await;
+        assert!(
+            answer.starts_with("HTTP/1.1 421 ") || answer.starts_with("HTTP/1.0 421 "),
+            "{answer}"
+        );
+        assert!(answer.contains("an address or localhost"), "{answer}");
+        refused += 1;
+    }
+    for path in ["/v1/drain", "/v1/migrate"] {
+        let request = format!("POST {path} HTTP/1.1\r\nhost: evil.example\r\n{order}");
+        let answer = raw(plain, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 421 "), "{answer}");
+        refused += 1;
+    }
+    let mut pages = 0;
+    for header in [
+        "origin: http://evil.example",
+        "origin: null",
+        "sec-fetch-site: cross-site",
+    ] {
+        for path in ["/v1/state", "/v1/capture"] {
+            let request = format!("GET {path} HTTP/1.1\r\nhost: {plain}\r\n{header}\r\n");
+            let answer = raw(plain, &request).await;
+            assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+            pages += 1;
+        }
+    }
+    // Programs, and a person who types the address.
+    for host in [
+        &*plain.to_string(),
+        "localhost:9900",
+        "127.0.0.1",
+        "[::1]:9900",
+    ] {
+        let request = format!("GET /v1/state HTTP/1.1\r\nhost: {host}\r\nsec-fetch-site: none\r\n");
+        let answer = raw(plain, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    let (_, text) = get(probes, "/metrics").await;
+    for (reason, count) in [("host", refused), ("page", pages)] {
+        let line = format!(
+            "baton_dataplane_control_foreign_requests_total{{reason=\"{reason}\"}} {count}"
+        );
+        assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+    }
 }

@@ -131,7 +131,7 @@ async fn a_directory_that_others_may_write_to_is_refused() {
 }
 
 #[tokio::test]
-async fn the_socket_serves_as_the_port_does() {
+async fn the_socket_serves_as_the_port_does_and_cares_for_no_host() {
     let lab = lab().await;
     let folder = Folder::new();
     let path = folder.socket("control.sock");
@@ -139,11 +139,11 @@ async fn the_socket_serves_as_the_port_does() {
     tokio::spawn(serve(
         socket.listener,
         Arc::clone(&lab.control),
-        Door::Plain,
+        Door::Socket,
     ));
     let mut stream = UnixStream::connect(path.as_path()).await.expect("taken");
     stream
-        .write_all(b"GET /v1/state HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .write_all(b"GET /v1/state HTTP/1.1\r\nhost: any.example\r\nconnection: close\r\n\r\n")
         .await
         .expect("sent");
     let mut answer = String::new();

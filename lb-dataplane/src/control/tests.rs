@@ -191,6 +191,11 @@ pub(super) async fn lab() -> Lab {
 }
 
 impl Lab {
+    /// Where its plain port is.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     async fn ask(&self, method: Method, path: &str, body: impl Into<Bytes>) -> (StatusCode, Bytes) {
         let (head, body) = self.ask_all(method, path, body).await;
         (head.status, body)
@@ -221,7 +226,7 @@ impl Lab {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header("host", "test");
+            .header("host", "localhost");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -437,7 +442,7 @@ async fn too_many_connections_are_refused_and_counted() {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         let mut stream = TcpStream::connect(lab.address).await.expect("connected");
-        let request = b"GET /healthz HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n";
+        let request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         stream.write_all(request).await.expect("sent");
         let mut text = String::new();
         stream.read_to_string(&mut text).await.expect("read");

@@ -1,6 +1,7 @@
 //! `capture`: has a running dataplane copy frames, and writes what it sends to a file.
 //!
-//! Only asks and writes: which frames are meant and what of them is copied is the dataplane's to say.
+//! Only asks and writes: which frames are meant and what of them is copied is the dataplane's to say. Ctrl-C has the dataplane end
+//! it in order, so that the file is whole; a second one ends this program at once.
 
 use super::{client, escaped};
 use crate::{
@@ -8,13 +9,17 @@ use crate::{
     capture::pcapng,
 };
 use anyhow::{Context as _, bail};
+use baton_config::create_private;
 use std::{
     fmt::Write as _,
-    fs::File,
-    io::{ErrorKind, IsTerminal as _, Write, stdout},
-    os::unix::fs::OpenOptionsExt as _,
+    io::{ErrorKind, IsTerminal as _, Read as _, Write, stdin, stdout},
     process::ExitCode,
+    thread,
     time::Duration,
+};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::mpsc,
 };
 
 /// More than the block has with which the dataplane ends the file.
@@ -32,7 +37,8 @@ pub async fn run(question: &Question<CaptureOrder>) -> anyhow::Result<ExitCode> 
     let mut out: Option<Box<dyn Write>> = None;
     let limit = Duration::from_micros(order.time.0);
     let mut tail = Vec::new();
-    let taken = client::stream(question.control, &path(order), limit, |bytes| {
+    let wishes = wishes(order.end_on_input)?;
+    let taken = client::stream(question.control, &path(order), limit, wishes, |bytes| {
         // Not before there is something to write: a refusal leaves the file of another day alone.
         let out = match &mut out {
             Some(out) => out,
@@ -66,17 +72,35 @@ pub async fn run(question: &Question<CaptureOrder>) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
+/// Each Ctrl-C or SIGTERM, and what comes on the standard input or its end if that is to be heard.
+fn wishes(input: bool) -> anyhow::Result<mpsc::Receiver<()>> {
+    let (tell, told) = mpsc::channel(1);
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+        let signals = signal(kind).context("signals cannot be taken")?;
+        tokio::spawn(each(signals, tell.clone()));
+    }
+    if input {
+        // A thread of its own, which nothing waits for: reading cannot be called off.
+        thread::spawn(move || {
+            let _ = stdin().read(&mut [0]);
+            let _ = tell.blocking_send(());
+        });
+    }
+    Ok(told)
+}
+
+async fn each(mut signals: Signal, tell: mpsc::Sender<()>) {
+    while signals.recv().await.is_some() && tell.send(()).await.is_ok() {}
+}
+
 fn open(order: &CaptureOrder) -> anyhow::Result<Box<dyn Write>> {
     let Some(path) = &order.write else {
         return Ok(Box::new(stdout()));
     };
     // What clients and servers say is nobody else's.
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let file = options.open(path);
-    Ok(Box::new(file.with_context(|| {
-        format!("`--write {}`", path.display())
-    })?))
+    let file = create_private(path);
+    let file = file.with_context(|| format!("`--write {}`", path.display()))?;
+    Ok(Box::new(file))
 }
 
 fn path(order: &CaptureOrder) -> String {
@@ -113,6 +137,7 @@ mod tests {
             payload: true,
             snaplen: Some(100),
             write: None,
+            end_on_input: false,
         };
         assert_eq!(
             path(&order),

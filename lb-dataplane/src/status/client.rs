@@ -1,7 +1,7 @@
 //! Asks a running dataplane over HTTP. Knows no table.
 
 use anyhow::{Context as _, bail};
-use baton_api::{ControlAddress, ErrorReply, TRUNCATED};
+use baton_api::{CAPTURE, ControlAddress, ErrorReply, TRUNCATED};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -18,6 +18,7 @@ use std::{io::ErrorKind, os::fd::AsFd, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
+    sync::mpsc,
     task::JoinHandle,
     time::timeout,
 };
@@ -154,14 +155,30 @@ async fn begin(control: ControlAddress, request: Request<Full<Bytes>>) -> anyhow
     Ok((answer, connection))
 }
 
-/// Gets `path`, whose answer takes up to `limit`, and gives each part of it to `taker` as it comes.
+/// Has the dataplane end the capture of a number: its stream goes on to the last block.
+async fn end(control: ControlAddress, number: &str) -> anyhow::Result<()> {
+    let path = format!("/v1/capture?number={number}");
+    let request = Request::delete(&path)
+        .header(HOST, host(control))
+        .body(Full::default())?;
+    match send(control, &path, request).await {
+        Ok(_) => Ok(()),
+        // It ends by itself at this moment.
+        Err(error) if error.downcast_ref().is_some_and(Refusal::is_final) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Gets `path`, whose answer takes up to `limit`, and gives each part of it to `taker` as it comes. The first of `wishes` has the
+/// dataplane end it in order, the second ends it at once.
 ///
 /// # Errors
-/// Nobody answers, the answer is a [`Refusal`], it breaks off, or `taker` says no.
+/// Nobody answers, the answer is a [`Refusal`], it breaks off or is broken off, or `taker` says no.
 pub async fn stream(
     control: ControlAddress,
     path: &str,
     limit: Duration,
+    mut wishes: mpsc::Receiver<()>,
     mut taker: impl FnMut(&[u8]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let request = Request::get(path)
@@ -173,10 +190,24 @@ pub async fn stream(
         .with_context(slow)??;
     let good = answer.status().is_success();
     let status = answer.status();
+    let number = answer.headers().get(CAPTURE);
+    let mut number = number.and_then(|n| n.to_str().ok()).map(str::to_owned);
     let mut body = answer.into_body();
     let mut complaint = Vec::new();
     let taking = async {
-        while let Some(frame) = body.frame().await {
+        loop {
+            let frame = tokio::select! {
+                biased;
+                Some(()) = wishes.recv() => match number.take() {
+                    Some(number) => {
+                        end(control, &number).await?;
+                        continue;
+                    }
+                    None => bail!("interrupted; what there is can be read"),
+                },
+                frame = body.frame() => frame,
+            };
+            let Some(frame) = frame else { break };
             let frame = frame
                 .map_err(|error| anyhow::anyhow!("the answer of {control} broke off: {error}"))?;
             let data = frame.data_ref().map(AsRef::as_ref).unwrap_or_default();

@@ -2,10 +2,10 @@
 //!
 //! Only asks and shows: the drain is the dataplane's, and goes on when this ends.
 
-use super::{client, parse, print, progress::Progress};
+use super::{client, parse, print, progress};
 use crate::args::{DrainOrder, Output, Question};
 use baton_api::{DrainReply, DrainRequest, StateReply};
-use baton_text::WIDTH_MAX;
+use baton_text::{DrainProgress, WIDTH_MAX};
 use serde::Serialize;
 use std::{
     io::{IsTerminal as _, Write as _, stderr},
@@ -25,7 +25,7 @@ struct Waited<'a> {
     empty: bool,
     seconds: f64,
     #[serde(flatten)]
-    progress: &'a Progress,
+    progress: &'a DrainProgress,
 }
 
 /// Orders the drain; the exit code says whether it was taken and, with a wait, whether the backend is empty.
@@ -67,7 +67,7 @@ pub async fn run(question: &Question<DrainOrder>) -> anyhow::Result<ExitCode> {
         looks.tick().await;
         let answer = client::get(question.control, "/v1/state").await?;
         let state: StateReply = parse(&answer.body)?;
-        let progress = match Progress::of(&state.state, order) {
+        let progress = match progress::of(&state.state, order) {
             Ok(progress) => progress,
             Err(why) => {
                 shown.clear();
@@ -142,11 +142,11 @@ fn taken(order: &DrainOrder, reply: &DrainReply) -> String {
 /// Progress on the standard error stream: one line that changes on a terminal, a line per change elsewhere.
 #[derive(Default)]
 struct Shown {
-    last: Option<Progress>,
+    last: Option<DrainProgress>,
 }
 
 impl Shown {
-    fn show(&mut self, backend: &str, progress: &Progress) {
+    fn show(&mut self, backend: &str, progress: &DrainProgress) {
         let line = format!("{backend}: {}", progress.line());
         // A stream that takes nothing is no reason to give up.
         if stderr().is_terminal() {

@@ -1,7 +1,7 @@
 //! `status`, `backends`, `flows`, `drain`, `migrate` and `trace`: asks a running dataplane and shows the answer to people or programs.
 
 mod capture;
-mod client;
+pub mod client;
 mod drain;
 mod orders;
 mod progress;

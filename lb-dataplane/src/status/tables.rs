@@ -1,9 +1,8 @@
 //! Policies, backends and flows as tables, and below each the sentences that no column has room for.
 
-use super::progress::Progress;
-use crate::diagnosis::{is_up, reasons, word};
+use crate::diagnosis::reasons;
 use baton_api::{BackendState, FlowView, State};
-use baton_text::{Style, Table, line, micros, wrapped};
+use baton_text::{DrainProgress, Style, Table, line, micros, wrapped};
 
 /// All policies with what became of their flows.
 pub fn policies(state: &State) -> String {
@@ -64,7 +63,7 @@ pub fn policies(state: &State) -> String {
 pub fn backends(state: &State) -> String {
     let mut text = backends_table(state);
     for policy in &state.policies {
-        for backend in policy.backends.iter().filter(|b| !is_up(b)) {
+        for backend in policy.backends.iter().filter(|b| !b.is_up()) {
             let health = format!("{} is {}", backend.name, backend.health);
             wrapped(&mut text, "  ", &health);
         }
@@ -99,7 +98,7 @@ fn backends_table(state: &State) -> String {
             table.texts([
                 name,
                 backend.endpoint.to_string(),
-                word(backend).to_owned(),
+                backend.word().to_owned(),
                 backend.flows.to_string(),
                 backend.outstanding.to_string(),
                 micros(backend.first_byte.0),
@@ -122,7 +121,7 @@ fn below(state: &State) -> String {
             );
             wrapped(&mut text, "  ", &why);
         }
-        if let Some(progress) = Progress::of_one(backend) {
+        if let Some(progress) = DrainProgress::of(backend) {
             let by = match &backend.drain {
                 Some(drain) if drain.by_command => "by command",
                 _ => "by configuration",

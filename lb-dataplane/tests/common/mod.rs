@@ -132,7 +132,7 @@ impl Lab {
             let Ok(mut stream) = TcpStream::connect("127.0.0.1:9900") else {
                 return (0, String::new());
             };
-            write!(stream, "GET {path} HTTP/1.0\r\nhost: t\r\n\r\n").expect("sent");
+            write!(stream, "GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n").expect("sent");
             let mut text = String::new();
             stream.read_to_string(&mut text).expect("read");
             let status = text.split(' ').nth(1).and_then(|s| s.parse().ok());

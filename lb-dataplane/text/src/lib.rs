@@ -1,6 +1,10 @@
 //! Tables and paragraphs for people: aligned columns, at most 80 wide unless more is asked for, colours only where they are
 //! wanted. Pure.
 
+mod drain;
+
+pub use drain::DrainProgress;
+
 use std::fmt::Write as _;
 
 /// Columns of a terminal that has never been resized.

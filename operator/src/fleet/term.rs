@@ -14,7 +14,10 @@ use baton_index::{Change, Key, Report as Progress, Text};
 use baton_push::{
     UnixSeconds,
     keys::{Peer, PeerKind},
-    push::{Connect, Epoch, Metrics as PushMetrics, Outcome, Pusher, Report, Settings, Version},
+    push::{
+        Connect, Epoch, Metrics as PushMetrics, Outcome, Pusher, Report, Settings, Unreached,
+        Version,
+    },
 };
 use jiff::Timestamp;
 use std::{
@@ -149,7 +152,7 @@ impl Term {
         match result {
             Outcome::State { state, .. } => self.peers.said(Peer::from_state(target, state)),
             Outcome::Shim(state) => self.peers.said(Peer::from_shim(target, state)),
-            Outcome::Unreachable { failures, .. } if *failures >= UNREACHABLE_AFTER => {
+            Outcome::Unreachable(Unreached { failures, .. }) if *failures >= UNREACHABLE_AFTER => {
                 let now = UnixSeconds(Timestamp::now().as_second());
                 self.peers.silent(target, now);
             }
@@ -179,7 +182,7 @@ impl Term {
                 Outcome::Acknowledged { .. } | Outcome::Refused { .. } => {
                     known.takes_no_push = false;
                 }
-                Outcome::Unreachable { pushing, .. } => known.takes_no_push = *pushing,
+                Outcome::Unreachable(Unreached { pushing, .. }) => known.takes_no_push = *pushing,
                 _ => {}
             }
         }
@@ -213,9 +216,9 @@ impl Term {
                 warn!(dataplane = %pod, generation, "a later leader's snapshot is in force there");
                 None
             }
-            Outcome::Unreachable {
+            Outcome::Unreachable(Unreached {
                 problem, failures, ..
-            } => {
+            }) => {
                 if *failures == UNREACHABLE_AFTER {
                     warn!(dataplane = %pod, problem, "this dataplane cannot be reached");
                     changes.push(Change::Figures(pod.clone(), None));

@@ -27,7 +27,7 @@ use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
-use store::{KeepError, Kept, Store};
+use store::{KeepError, Kept, Owned, Store};
 use tokio::{sync::watch, time::sleep};
 use told::Told;
 use tracing::{
@@ -151,6 +151,30 @@ impl Keeper {
         }
     }
 
+    /// Reads one, once it is owned as it should be. Where that is not allowed, it is used all the same.
+    async fn read_owned(&self, name: &'static str) -> anyhow::Result<Kept> {
+        let kept = self.store.read(name).await?;
+        let owned = self.store.own(name, &kept).await?;
+        let word = match &owned {
+            Owned::AsItIs => return Ok(kept),
+            Owned::Changed => "written",
+            Owned::Refused(_) => "failed",
+        };
+        self.metrics
+            .writes
+            .with_label_values(&["secret-owner", word])
+            .inc();
+        if let Owned::Refused(said) = owned {
+            warn!(
+                secret = name,
+                error = said,
+                "its owner may not be changed: delete it by hand when Baton is removed, or now, to have it made anew"
+            );
+            return Ok(kept);
+        }
+        self.store.read(name).await
+    }
+
     async fn own_certificate(&self) -> anyhow::Result<()> {
         let kept = self.store.read(secret_of(Role::Operator)).await?;
         if let Some(files) = &kept.files {
@@ -163,10 +187,10 @@ impl Keeper {
 
     async fn certificates(&self) -> anyhow::Result<Duration> {
         for _ in 0..STEPS_MAX {
-            let authority = self.store.read(AUTHORITY).await?;
+            let authority = self.read_owned(AUTHORITY).await?;
             let mut leaves = BTreeMap::new();
             for role in Role::ALL {
-                leaves.insert(role, self.store.read(secret_of(role)).await?);
+                leaves.insert(role, self.read_owned(secret_of(role)).await?);
             }
             self.show_ends(&authority, &leaves);
             match self.renewed(&authority, &leaves).await {
@@ -305,7 +329,7 @@ impl Keeper {
 
     async fn keys(&self, rotator: &mut Rotator, told: &mut Told) -> anyhow::Result<Duration> {
         for _ in 0..STEPS_MAX {
-            let kept = self.store.read(KEYS).await?;
+            let kept = self.read_owned(KEYS).await?;
             let empty = Files::new();
             let keys =
                 KeySet::from_files(kept.files.as_ref().unwrap_or(&empty)).with_context(|| {

@@ -3,11 +3,13 @@
 //! Owns that nobody's writing is overwritten unseen: each write is on the condition that nobody wrote since the reading.
 //! Never logs a content; errors name Secrets, files and fields only.
 
-use crate::state_dir::StateDir;
+use crate::{owner::Owner, state_dir::StateDir};
 use anyhow::Context as _;
 use baton_push::{Files, keys::CURRENT_FILE};
 use k8s_openapi::{
-    ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    ByteString,
+    api::core::v1::Secret,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{
     Api, Client,
@@ -39,6 +41,8 @@ pub enum Store {
         namespace: String,
         /// The name of this process, which keeps two that create the same Secret apart.
         identity: String,
+        /// With whom the Secrets go that the operator makes; they stay without it.
+        owner: Option<Owner>,
     },
     /// A directory for each, in the state directory.
     Directory(Arc<StateDir>),
@@ -58,6 +62,7 @@ pub struct Kept {
     /// Its `metadata.uid`.
     pub uid: Option<String>,
     version: Option<String>,
+    owners: Vec<OwnerReference>,
 }
 
 /// Why something is not kept.
@@ -71,13 +76,30 @@ pub enum KeepError {
     Other(#[from] anyhow::Error),
 }
 
+/// What became of whose a Secret is.
+#[derive(Debug)]
+pub enum Owned {
+    /// Nothing was to be done.
+    AsItIs,
+    /// Changed, by us or by somebody else: read it again.
+    Changed,
+    /// The API server does not allow it; what it said.
+    Refused(String),
+}
+
 impl Store {
     /// Secrets of a namespace.
-    pub fn kubernetes(client: Client, namespace: &str, identity: &str) -> Self {
+    pub fn kubernetes(
+        client: Client,
+        namespace: &str,
+        identity: &str,
+        owner: Option<Owner>,
+    ) -> Self {
         Self::Kubernetes {
             api: Box::new(Api::namespaced(client, namespace)),
             namespace: namespace.to_owned(),
             identity: identity.to_owned(),
+            owner,
         }
     }
 
@@ -119,8 +141,14 @@ impl Store {
         ages: Option<&str>,
     ) -> Result<Option<String>, KeepError> {
         match self {
-            Self::Kubernetes { api, identity, .. } => {
-                let write = write(api, identity, name, before, files, ages);
+            Self::Kubernetes {
+                api,
+                identity,
+                owner,
+                ..
+            } => {
+                let owner = owner.as_ref();
+                let write = write(api, identity, owner, name, before, files, ages);
                 match timeout(REQUEST_LIMIT, write).await {
                     Ok(written) => written,
                     Err(_) => Err(anyhow::anyhow!("no answer from the API server").into()),
@@ -131,6 +159,53 @@ impl Store {
                 Ok(None)
             }
         }
+    }
+
+    /// Has a Secret of an earlier version, or of an earlier account, go with the owner as one that is made now does; and one that
+    /// an admin took over stay.
+    ///
+    /// # Errors
+    /// The API server does not answer, or has failed.
+    pub async fn own(&self, name: &str, before: &Kept) -> anyhow::Result<Owned> {
+        let Self::Kubernetes {
+            api,
+            owner: Some(owner),
+            ..
+        } = self
+        else {
+            return Ok(Owned::AsItIs);
+        };
+        let owners = if before.supplied {
+            owner.removed(&before.owners)
+        } else {
+            owner.added(&before.owners)
+        };
+        let (Some(version), Some(owners)) = (&before.version, owners) else {
+            return Ok(Owned::AsItIs);
+        };
+        // Not by server-side apply: it would create a Secret that is gone by now, and take no reference away that another
+        // manager wrote.
+        let patch = json!({"metadata": {"resourceVersion": version, "ownerReferences": owners}});
+        let patch = Patch::Merge(patch);
+        match timeout(REQUEST_LIMIT, api.patch(name, &merge(), &patch)).await {
+            Ok(Ok(_)) => Ok(Owned::Changed),
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+                Ok(Owned::Changed)
+            }
+            Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
+                Ok(Owned::Refused(status.message.clone()))
+            }
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(anyhow::anyhow!("no answer from the API server")),
+        }
+        .with_context(|| format!("the owner of the Secret {name} cannot be written"))
+    }
+}
+
+fn merge() -> PatchParams {
+    PatchParams {
+        field_manager: Some("baton-operator-secrets".to_owned()),
+        ..PatchParams::default()
     }
 }
 
@@ -156,12 +231,14 @@ fn kept(secret: Secret) -> Kept {
         request: annotation(REQUEST_ANNOTATION),
         uid: meta.uid,
         version: meta.resource_version,
+        owners: meta.owner_references.unwrap_or_default(),
     }
 }
 
 async fn write(
     api: &Api<Secret>,
     identity: &str,
+    owner: Option<&Owner>,
     name: &str,
     before: &Kept,
     files: &Files,
@@ -184,11 +261,7 @@ async fn write(
             "metadata": {"resourceVersion": version, "annotations": annotations},
             "data": data,
         });
-        let params = PatchParams {
-            field_manager: Some("baton-operator-secrets".to_owned()),
-            ..PatchParams::default()
-        };
-        api.patch(name, &params, &Patch::Merge(patch)).await
+        api.patch(name, &merge(), &Patch::Merge(patch)).await
     } else {
         // By server-side apply, because RBAC can grant that for one name only. A name of its own for each process: of two that
         // create the same Secret the second one meets the first one's fields, which is a conflict.
@@ -197,6 +270,7 @@ async fn write(
                 name: Some(name.to_owned()),
                 labels: Some([(OWNER.0.to_owned(), OWNER.1.to_owned())].into()),
                 annotations: Some(annotations),
+                owner_references: owner.map(|owner| vec![owner.reference()]),
                 ..ObjectMeta::default()
             },
             data: Some(
@@ -239,8 +313,7 @@ fn directory(state: &StateDir, name: &str) -> anyhow::Result<Kept> {
         supplied: false,
         ages: text(AGES_FILE)?,
         request: text(REQUEST_FILE)?,
-        uid: None,
-        version: None,
+        ..Kept::default()
     })
 }
 

@@ -9,6 +9,7 @@ use crate::{
     metrics::{Metrics, PREFIX},
     notice::{About, Notice},
     outbox::Outbox,
+    owner::Owner,
     peers::Peers,
 };
 use baton_push::{
@@ -47,6 +48,11 @@ impl Drop for Scene {
 
 impl Scene {
     pub fn start(api: &FakeApi) -> Self {
+        Self::owned(api, None)
+    }
+
+    /// One whose Secrets go with an account.
+    pub fn owned(api: &FakeApi, owner: Option<Owner>) -> Self {
         let metrics = Metrics::new().expect("figures");
         let ledger = Arc::new(Ledger::default());
         let (outbox, notices) = Outbox::new(ledger, metrics.clone());
@@ -54,7 +60,7 @@ impl Scene {
         let peers = Arc::new(Peers::default());
         peers.ask(Some(&BTreeMap::new()));
         let keeper = Keeper {
-            store: Store::kubernetes(api.client(), "baton", "a"),
+            store: Store::kubernetes(api.client(), "baton", "a", owner),
             connector: Arc::new(Connector::default()),
             peers,
             key_rest: Duration::from_secs(120),
@@ -232,4 +238,73 @@ async fn who_leads_shows_the_ends_of_certificates_and_the_age_of_the_key() {
     assert_eq!(scene.figure(&end("shim")), None);
     assert_eq!(scene.figure(&since), Some(0.0));
     assert_eq!(scene.figure(&epochs), Some(0.0));
+}
+
+/// The uids of the owners of a Secret.
+fn owners(secret: &Value) -> Vec<&str> {
+    let references = secret["metadata"]["ownerReferences"].as_array();
+    let uids = references.into_iter().flatten().map(|r| r["uid"].as_str());
+    uids.map(|uid| uid.expect("a uid")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_operator_made_goes_with_its_account_and_what_an_admin_made_does_not() {
+    let api = FakeApi::default();
+    let path = |role| format!("{SECRETS}{}", secret_of(role));
+    // As versions before this one made them.
+    drop(settled(&api, None).await);
+    let before = api.all(SECRETS);
+    assert_eq!(before.len(), 5);
+    assert!(before.iter().all(|secret| owners(secret).is_empty()));
+    let mut taken = api.get(&path(Role::Shim)).expect("made");
+    taken["metadata"]["labels"] = Value::Null;
+    let other = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "theirs"});
+    taken["metadata"]["ownerReferences"] = json!([other]);
+    api.put(&path(Role::Shim), taken.clone());
+
+    for uid in ["first", "second"] {
+        // The account is another one after it was deleted and made again.
+        let scene = settled(&api, Some(Owner::new("baton-operator", uid))).await;
+        for secret in api.all(SECRETS) {
+            let name = secret["metadata"]["name"].as_str().unwrap_or_default();
+            let expected = if name == secret_of(Role::Shim) {
+                "theirs"
+            } else {
+                uid
+            };
+            assert_eq!(owners(&secret), [expected], "{secret}");
+        }
+        for (now, then) in api.all(SECRETS).iter().zip(&before) {
+            assert_eq!(now["data"], then["data"]);
+        }
+        // One that is made now has its owner from the start.
+        api.delete(&path(Role::Dataplane));
+        sleep(Duration::from_secs(120)).await;
+        let made = api.get(&path(Role::Dataplane)).expect("made again");
+        assert_eq!(owners(&made), [uid]);
+        // It is put back, so that contents can be compared.
+        let old = before
+            .iter()
+            .find(|s| s["metadata"]["name"] == made["metadata"]["name"]);
+        api.put(&path(Role::Dataplane), old.expect("made").clone());
+        drop(scene);
+    }
+
+    // An admin takes one over: it stays when Baton goes.
+    let scene = settled(&api, Some(Owner::new("baton-operator", "second"))).await;
+    let mut taken = api.get(&path(Role::Operator)).expect("made");
+    assert_eq!(owners(&taken), ["second"]);
+    taken["metadata"]["labels"] = Value::Null;
+    api.put(&path(Role::Operator), taken);
+    sleep(Duration::from_secs(120)).await;
+    let taken = api.get(&path(Role::Operator)).expect("kept");
+    assert!(owners(&taken).is_empty(), "{taken}");
+    drop(scene);
+}
+
+/// A keeper that has done what there is to do.
+async fn settled(api: &FakeApi, owner: Option<Owner>) -> Scene {
+    let scene = Scene::owned(api, owner);
+    sleep(Duration::from_secs(600)).await;
+    scene
 }

@@ -157,6 +157,7 @@ async fn lease_turns_rotation_steps_and_whatever_waits_arrive_and_no_secret_does
         namespace: "baton".to_owned(),
         identity: "me".to_owned(),
         duration: Duration::from_secs(15),
+        owner: None,
     };
     let (_stop, stopped) = oneshot::channel();
     let election = tokio::spawn(crate::leader::run(api.client(), settings, told, stopped));

@@ -6,5 +6,6 @@ mod costs;
 mod keys;
 mod kills;
 mod leaders;
+mod owners;
 mod script;
 mod upgrade;

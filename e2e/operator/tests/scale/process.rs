@@ -116,7 +116,7 @@ impl Operator {
     pub async fn figure(&self, name: &str) -> Result<f64> {
         let mut stream = TcpStream::connect(self.metrics).await?;
         stream
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: o\r\nConnection: close\r\n\r\n")
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             .await?;
         let mut text = String::new();
         stream.read_to_string(&mut text).await?;

@@ -175,7 +175,7 @@ impl Client {
         ask: Ask,
         content: Option<&Arc<Rendered>>,
     ) -> Result<(Answer, Found, usize), Failure> {
-        let server = self.server;
+        let (server, address) = (self.server, self.address);
         let (name, states) = (Arc::clone(&self.name), Arc::clone(&self.states));
         let link = self.link().await.map_err(Failure::Other)?;
         link.used = true;
@@ -191,7 +191,7 @@ impl Client {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
-            .header(HOST, server.as_str());
+            .header(HOST, address.to_string());
         if method == "PUT" {
             request = request.header(CONTENT_TYPE, "application/json");
         }

@@ -65,7 +65,7 @@ async fn ask(
         .map_err(|error| chain(&error))?;
     let request = Request::builder()
         .uri("/v1/snapshot")
-        .header(HOST, server.as_str())
+        .header(HOST, address.to_string())
         .body(Empty::<Bytes>::new())
         .map_err(|error| chain(&error))?;
     let reading = async {

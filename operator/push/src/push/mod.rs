@@ -35,6 +35,6 @@ pub use found::found;
 pub use generation::{Epoch, generation_after};
 pub use metrics::{Figures, Metrics, PUSH_BUCKETS_SECONDS};
 pub use pusher::{PushError, Pusher};
-pub use report::{Outcome, Refusal, Report, ShimPod, ShimState};
+pub use report::{Outcome, Refusal, Report, ShimPod, ShimState, Unreached};
 pub use settings::{LIMIT_REPORTS, LIMIT_TARGETS, Settings, Target, TargetKind};
 pub use states::{Reading, States};

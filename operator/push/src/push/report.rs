@@ -46,16 +46,7 @@ pub enum Outcome {
         generation: u64,
     },
     /// No answer, or none that makes sense.
-    Unreachable {
-        /// What went wrong, for people.
-        problem: String,
-        /// Failures in a row.
-        failures: u32,
-        /// It was a push, or a push before it had no answer either: being readable is then no sign of health.
-        pushing: bool,
-        /// When it is tried again.
-        next_try: Duration,
-    },
+    Unreachable(Unreached),
     /// What a dataplane says of itself.
     State {
         /// Figures, without policies: those went to [`super::States`] before.
@@ -67,6 +58,19 @@ pub enum Outcome {
     },
     /// What a shim says of itself.
     Shim(Arc<ShimState>),
+}
+
+/// How a target is not reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreached {
+    /// What went wrong, for people.
+    pub problem: String,
+    /// Failures in a row.
+    pub failures: u32,
+    /// It was a push, or a push before it had no answer either: being readable is then no sign of health.
+    pub pushing: bool,
+    /// When it is tried again.
+    pub next_try: Duration,
 }
 
 /// Why a dataplane refuses a snapshot.

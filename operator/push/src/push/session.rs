@@ -12,7 +12,7 @@
 
 mod types;
 
-use super::{Epoch, Refusal, Settings, Version, generation_after};
+use super::{Epoch, Refusal, Settings, Unreached, Version, generation_after};
 use std::{sync::Arc, time::Duration};
 pub use types::{Answer, Event, News, Next, Request};
 
@@ -326,12 +326,12 @@ impl Session {
         self.failed_at = now;
         self.retry_at = now + wait;
         self.poll_at = self.poll_at.max(self.retry_at);
-        news.push(News::Unreachable {
+        news.push(News::Unreachable(Unreached {
             problem,
             failures: self.failures,
             pushing: self.put_failed,
             next_try: wait,
-        });
+        }));
     }
 
     /// It is read from again soon, and if that goes well that is the end of it; but who has no state to tell is not asked for

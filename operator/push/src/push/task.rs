@@ -277,17 +277,7 @@ impl Task {
             }
             News::Refused { version, refusal } => Outcome::Refused { version, refusal },
             News::Overtaken { generation } => Outcome::Overtaken { generation },
-            News::Unreachable {
-                problem,
-                failures,
-                pushing,
-                next_try,
-            } => Outcome::Unreachable {
-                problem,
-                failures,
-                pushing,
-                next_try,
-            },
+            News::Unreachable(unreached) => Outcome::Unreachable(unreached),
             News::Restarted => {
                 self.shared.metrics.restarts.fetch_add(1, Relaxed);
                 return;

@@ -298,7 +298,9 @@ async fn a_push_goes_over_mutual_tls_while_the_ca_is_exchanged() {
         .expect("few");
     let problem = other
         .report("unreachable", |report| match &report.result {
-            baton_push::push::Outcome::Unreachable { problem, .. } => Some(problem.clone()),
+            baton_push::push::Outcome::Unreachable(baton_push::push::Unreached {
+                problem, ..
+            }) => Some(problem.clone()),
             _ => None,
         })
         .await;

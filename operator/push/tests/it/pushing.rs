@@ -1,7 +1,7 @@
 //! A pusher against made-up dataplanes over real sockets.
 
 use crate::common::{Fake, Operator, policies, quick, targets, until};
-use baton_push::push::{Outcome, Plain, Target, TargetKind, Version};
+use baton_push::push::{Outcome, Plain, Target, TargetKind, Unreached, Version};
 use std::{sync::Arc, time::Duration};
 
 const BASE: u64 = 1 << 32;
@@ -247,9 +247,9 @@ async fn who_is_unreachable_is_told_and_found_again() {
         .expect("few");
     let problem = op
         .report("unreachable", |report| match &report.result {
-            Outcome::Unreachable {
+            Outcome::Unreachable(Unreached {
                 problem, failures, ..
-            } if *failures >= 5 => Some(problem.clone()),
+            }) if *failures >= 5 => Some(problem.clone()),
             _ => None,
         })
         .await;

@@ -239,7 +239,7 @@ fn after_a_failure_it_waits_longer_each_time_and_reads_first() {
         let next = bench.answer(Answer::Failed("refused".to_owned()));
         assert_eq!(next.ask, None);
         assert!(
-            matches!(&next.news[..], [News::Unreachable { failures, .. }] if *failures == failure),
+            matches!(&next.news[..], [News::Unreachable(Unreached { failures, .. })] if *failures == failure),
             "{next:?}"
         );
         assert!(!bench.session.is_in_sync());
@@ -280,7 +280,10 @@ fn who_has_no_state_to_tell_is_asked_less_and_less_often() {
                 let next = bench.answer(Answer::Failed("404 Not Found".to_owned()));
                 // It can be reached: this is no failure after another.
                 assert!(
-                    matches!(&next.news[..], [News::Unreachable { failures: 1, .. }]),
+                    matches!(
+                        &next.news[..],
+                        [News::Unreachable(Unreached { failures: 1, .. })]
+                    ),
                     "{next:?}"
                 );
                 next
@@ -480,7 +483,7 @@ fn an_answer_to_another_question_is_a_failure() {
     let _ = bench.want(1);
     let next = bench.answer(Answer::Accepted);
     assert!(
-        matches!(&next.news[..], [News::Unreachable { .. }]),
+        matches!(&next.news[..], [News::Unreachable(Unreached { .. })]),
         "{next:?}"
     );
     assert!(!bench.session.is_in_sync());

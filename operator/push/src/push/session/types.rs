@@ -1,6 +1,6 @@
 //! What goes into a session and comes out of it. Owns no decision.
 
-use crate::push::{Epoch, Refusal, Version};
+use crate::push::{Epoch, Refusal, Unreached, Version};
 use std::time::Duration;
 
 /// What can be asked.
@@ -90,16 +90,7 @@ pub enum News {
         generation: u64,
     },
     /// See [`crate::push::Outcome::Unreachable`].
-    Unreachable {
-        /// What went wrong.
-        problem: String,
-        /// In a row.
-        failures: u32,
-        /// It was a push, or a push before it had no answer either.
-        pushing: bool,
-        /// When it is tried again.
-        next_try: Duration,
-    },
+    Unreachable(Unreached),
     /// The target started again since it was last seen.
     Restarted,
 }

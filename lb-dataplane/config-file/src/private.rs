@@ -1,0 +1,70 @@
+//! Files that a tool writes and nobody else may read, as captures of what clients and servers say.
+//!
+//! Owns how such a file is opened. What is in it is the tool's.
+
+use std::{
+    fs::{File, Permissions},
+    io,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::Path,
+};
+
+/// For this user alone.
+const MODE: u32 = 0o600;
+/// The rights of others.
+const OTHERS: u32 = 0o077;
+
+/// Makes a file that only this user may read and write, or empties the one that is there and takes others' rights to it. What is
+/// no ordinary file, as a pipe, stays as it is.
+///
+/// # Errors
+/// It cannot be made, or is another user's.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    // Emptied below, when nobody else can read what comes any more.
+    let file = options
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(MODE)
+        .open(path)?;
+    let found = file.metadata()?;
+    if found.is_file() {
+        if found.permissions().mode() & OTHERS != 0 {
+            file.set_permissions(Permissions::from_mode(MODE))?;
+        }
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, io::Write as _};
+
+    #[test]
+    fn others_may_read_neither_a_new_file_nor_one_that_they_could_read() {
+        let folder = std::env::temp_dir().join(format!("baton-private-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).expect("a folder");
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        let new = folder.join("new");
+        let mut file = create_private(&new).expect("made");
+        file.write_all(b"longer").expect("written");
+        assert_eq!(mode(&new), MODE);
+        let open = folder.join("open");
+        fs::write(&open, "of another day").expect("written");
+        fs::set_permissions(&open, Permissions::from_mode(0o644)).expect("its mode");
+        let mut file = create_private(&open).expect("taken");
+        file.write_all(b"new").expect("written");
+        assert_eq!(mode(&open), MODE);
+        assert_eq!(fs::read(&open).expect("there"), b"new");
+        // What is no ordinary file keeps its rights.
+        let device = Path::new("/dev/null");
+        let before = mode(device);
+        create_private(device).expect("opened");
+        assert_eq!(mode(device), before);
+        fs::remove_dir_all(&folder).expect("removed");
+    }
+}

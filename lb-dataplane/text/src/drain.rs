@@ -1,0 +1,160 @@
+//! How far a drain is, in figures and words, for the tools that wait for one. Pure.
+//!
+//! Owns how the figures of several backends, or of several dataplanes, make one. Which backends are meant is the tool's to say.
+
+use crate::{count, span};
+use baton_api::{BackendState, DrainState};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// All that one order means, together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainProgress {
+    /// Flows that are still there.
+    pub flows: u64,
+    /// Since the drain began.
+    pub moved: u64,
+    /// By themselves.
+    pub ended: u64,
+    /// By the deadline, in order.
+    pub closed: u64,
+    /// What the flows that are left wait for.
+    pub waiting: BTreeMap<String, u64>,
+    /// Until the last deadline, in seconds; none if it has passed.
+    pub deadline_seconds: Option<u64>,
+}
+
+impl DrainProgress {
+    /// One backend's; none if it does not drain.
+    #[must_use]
+    pub fn of(backend: &BackendState) -> Option<Self> {
+        let DrainState {
+            moved,
+            ended,
+            closed,
+            left,
+            waiting,
+            ..
+        } = backend.drain.as_ref()?;
+        let waiting = waiting.iter().filter(|(_, flows)| **flows > 0);
+        Some(Self {
+            flows: backend.flows,
+            moved: *moved,
+            ended: *ended,
+            closed: *closed,
+            waiting: waiting.map(|(why, flows)| (why.clone(), *flows)).collect(),
+            // Rounded up: a deadline that has not passed is never 0 s away.
+            deadline_seconds: (left.0 > 0).then(|| left.0.div_ceil(1_000_000)),
+        })
+    }
+
+    /// Adds another one's.
+    pub fn add(&mut self, other: &Self) {
+        self.flows += other.flows;
+        self.moved += other.moved;
+        self.ended += other.ended;
+        self.closed += other.closed;
+        for (why, flows) in &other.waiting {
+            *self.waiting.entry(why.clone()).or_default() += flows;
+        }
+        self.deadline_seconds = self.deadline_seconds.max(other.deadline_seconds);
+    }
+
+    /// What is left and why: `15 flows left (12 request in progress, 3 pinned: upgrade)`.
+    #[must_use]
+    pub fn left(&self) -> String {
+        let left = count(self.flows, "flow");
+        if self.waiting.is_empty() {
+            return format!("{left} left");
+        }
+        let waiting = self.waiting.iter();
+        let waiting: Vec<String> = waiting
+            .map(|(why, flows)| format!("{flows} {}", why.replace('_', " ")))
+            .collect();
+        format!("{left} left ({})", waiting.join(", "))
+    }
+
+    /// What became of the others: `230 moved, 4 ended, 0 closed`.
+    #[must_use]
+    pub fn gone(&self) -> String {
+        format!(
+            "{} moved, {} ended, {} closed",
+            self.moved, self.ended, self.closed
+        )
+    }
+
+    /// Everything in one line.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let mut line = format!("{}; {}", self.left(), self.gone());
+        if let Some(seconds) = self.deadline_seconds.filter(|_| self.flows > 0) {
+            line.push_str(&format!("; deadline in {}", span(seconds)));
+        }
+        line
+    }
+
+    /// The same, but for the passing of time.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        let timeless = |progress: &Self| Self {
+            deadline_seconds: None,
+            ..progress.clone()
+        };
+        timeless(self) == timeless(other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use baton_api::Micros;
+
+    fn progress(left_us: u64) -> DrainProgress {
+        DrainProgress {
+            flows: 8,
+            moved: 5,
+            ended: 1,
+            closed: 0,
+            waiting: [
+                ("request_in_progress".to_owned(), 6),
+                ("pinned: upgrade".to_owned(), 2),
+            ]
+            .into(),
+            deadline_seconds: (left_us > 0).then(|| Micros(left_us).0.div_ceil(1_000_000)),
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_said_with_its_reasons_and_what_is_gone_without() {
+        assert_eq!(
+            progress(17_000_001).line(),
+            "8 flows left (2 pinned: upgrade, 6 request in progress); 5 moved, 1 ended, 0 closed; deadline in 18s"
+        );
+        let done = DrainProgress {
+            moved: 9,
+            deadline_seconds: Some(3),
+            ..DrainProgress::default()
+        };
+        assert_eq!(done.line(), "0 flows left; 9 moved, 0 ended, 0 closed");
+    }
+
+    #[test]
+    fn several_make_one_with_the_last_deadline() {
+        let mut both = progress(5_000_000);
+        both.add(&progress(0));
+        both.add(&progress(9_000_000));
+        assert_eq!(
+            (both.flows, both.moved, both.deadline_seconds),
+            (24, 15, Some(9))
+        );
+        assert_eq!(both.waiting["pinned: upgrade"], 6);
+    }
+
+    #[test]
+    fn time_alone_is_no_change() {
+        let (now, later) = (progress(17_000_000), progress(0));
+        assert!(now.is_like(&later) && now != later);
+        assert!(!now.is_like(&DrainProgress::default()));
+    }
+}
