@@ -3,12 +3,13 @@
 mod common;
 
 use common::{Lab, ip};
+use pcap_file::pcapng::{Block, PcapNgReader};
 use std::{
     fs,
-    io::{Read, Write},
+    io::{Cursor, Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
-    process::Command,
+    process::{Command, Stdio},
     thread,
 };
 
@@ -255,4 +256,63 @@ fn over_a_unix_socket_commands_work_and_no_port_takes_them() {
     assert_eq!(status().0, Some(0));
     assert_eq!(again.end(), Some(0));
     assert!(!socket.exists(), "an end in order removes it");
+}
+
+#[test]
+fn a_capture_that_is_interrupted_is_whole() {
+    let lab = Lab::new();
+    echo(&lab, 8080);
+    lab.configure(POLICY);
+    let dataplane = lab.start();
+    lab.wait("ready", "/readyz", |status, _| status == 200);
+    let mut stream = lab.client();
+    for (number, end) in ["INT", "TERM", "input"].into_iter().enumerate() {
+        let file = lab.folder.join(end);
+        let mut capture = Command::new(env!("CARGO_BIN_EXE_lb-dataplane"));
+        capture
+            .args(["capture", "--for", "60s", "--write"])
+            .arg(&file)
+            .args(["--netns", &format!("{}-d", lab.name)])
+            .args((end == "input").then_some("--end-on-input"))
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut capture = capture.spawn().expect("it runs");
+        let begun = format!("baton_dataplane_captures_total {}", number + 1);
+        lab.wait("the capture", "/metrics", |_, text| {
+            text.lines().any(|line| line == begun)
+        });
+        exchange(&mut stream, 1_000);
+        if end == "input" {
+            // Whoever had it run is gone.
+            drop(capture.stdin.take());
+        } else {
+            let pid = capture.id().to_string();
+            let status = Command::new("kill")
+                .args([&format!("-{end}"), &pid])
+                .status();
+            assert!(status.expect("kill is installed").success());
+        }
+        let output = capture.wait_with_output().expect("it ends");
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert!(output.status.success(), "{end}: {said}");
+        assert!(
+            said.contains("ended because it was asked to end"),
+            "{end}: {said}"
+        );
+        let bytes = fs::read(&file).expect("the file");
+        let mut reader = PcapNgReader::new(Cursor::new(bytes)).expect("pcapng");
+        let (mut packets, mut ends) = (0, 0);
+        while let Some(block) = reader.next_block() {
+            match block.expect("a good block").0 {
+                Block::EnhancedPacket(_) => packets += 1,
+                Block::InterfaceStatistics(_) => ends += 1,
+                _ => {}
+            }
+        }
+        assert!(
+            packets > 0 && ends == 1,
+            "{end}: {packets} packets, {ends} ends"
+        );
+    }
+    assert_eq!(dataplane.end(), Some(0));
 }
