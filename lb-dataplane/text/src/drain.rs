@@ -39,7 +39,8 @@ impl DrainProgress {
         } = backend.drain.as_ref()?;
         let waiting = waiting.iter().filter(|(_, flows)| **flows > 0);
         Some(Self {
-            flows: backend.flows,
+            // Those that are on their way elsewhere may come back.
+            flows: waiting.clone().map(|(_, flows)| *flows).sum(),
             moved: *moved,
             ended: *ended,
             closed: *closed,
