@@ -27,6 +27,8 @@ const UNACKED_MS: u64 = 3_000;
 const PAUSE_MAX_SHIFT: u8 = 5;
 /// How often one request is executed once more. A request that ends each process that reads it must not end them all.
 const REPLAYS_MAX: u8 = 2;
+/// The last time waits so long first: where several pods end together (a scale-down), the others are known to go by then.
+const LAST_REPLAY_MS: u64 = 300;
 /// Flows that one backend is given per millisecond without a request of theirs, so that its accept queue (Linux `somaxconn`
 /// 4,096, nginx's own limit 511) never fills faster than a busy process empties it.
 pub(crate) const ADOPTIONS_PER_MS: u16 = 16;
@@ -344,10 +346,14 @@ impl Engine {
         if waited_ms >= RESCUE_MS {
             return self.ends_alone(now, id, request, out);
         }
+        let counts = request && !flow.bits.has(Bits::UNSEEN);
+        if counts && flow.replays + 1 == REPLAYS_MAX && waited_ms < LAST_REPLAY_MS {
+            return self.try_later(now, id, out);
+        }
         let Some(leg) = self.rescue_leg(now, id, except, out) else {
             return self.try_later(now, id, out);
         };
-        if request && !self.flows[id].bits.has(Bits::UNSEEN) {
+        if counts {
             self.replays(id);
         }
         let flow = &mut self.flows[id];

@@ -157,7 +157,11 @@ fn one_request_is_sent_again_twice_at_most() {
     let boundary = c.seq;
     w.stays(&mut c, GET);
     for round in 0..2 {
-        let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
+        let mut sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
+        if round == 1 {
+            assert!(!sent.iter().any(Sent::is_adoption), "not at once: {sent:?}");
+            sent = w.until_adoption(350);
+        }
         w.adopted_from(&mut c, &sent, boundary);
         if round == 0 {
             // Each process takes the connection and the request, and dies of it.
@@ -176,6 +180,35 @@ fn one_request_is_sent_again_twice_at_most() {
     let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
     w.adopted_from(&mut c, &sent, boundary);
     w.responds(&mut c, OK);
+}
+
+/// As when a Deployment is scaled from five to one: the request goes from one pod that ends to the next, and then waits for the
+/// others' ends instead of meeting them.
+#[test]
+fn pods_that_end_together_do_not_use_up_a_request() {
+    let mut w = world(5, BackendFailure::ReplayIdempotent);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    w.stays(&mut c, GET);
+    let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
+    let mut ended = vec![c.pod];
+    w.adopted_from(&mut c, &sent, boundary);
+    let ack = w.pod_wire(&c, Flags::ACK, &[]);
+    w.forwarded_to_client(&c, &ack);
+    let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);
+    assert!(!sent.iter().any(Sent::is_adoption), "{sent:?}");
+    ended.push(c.pod);
+    for _ in 0..2 {
+        w.run_ms(100);
+        let next = (0..5).find(|pod| !ended.contains(pod)).expect("a pod");
+        w.change(|s| s.policies[0].backends[next].draining = true);
+        ended.push(next);
+    }
+    let sent = w.until_adoption(350);
+    w.adopted_from(&mut c, &sent, boundary);
+    assert!(!ended.contains(&c.pod), "{ended:?}");
+    w.responds(&mut c, OK);
+    assert_eq!(w.engine.lost(Lost::ReplayedOften), 0);
 }
 
 #[test]
