@@ -17,34 +17,32 @@ struct held {
 	__u32 inodes;		/* the sum of their numbers */
 };
 
-/* Adds a listener; 0 where it cannot be counted. */
-static __always_inline int count_holders(const struct sock *sk, struct held *held)
+/* Adds a listener, unless it is being released: nobody holds it any more. */
+static __always_inline void count_holders(const struct sock *sk, struct held *held)
 {
 	const struct file *file;
 	__s64 count;
 
 	if (!sk->sk_socket || !sk->sk_socket->file)
-		return 0;
+		return;
 	file = sk->sk_socket->file;
 	if (bpf_core_field_exists(file->f_ref))
 		count = file->f_ref.refcnt.counter + 1;
 	else
 		count = ((const struct file___until_6_12 *)file)->f_count.counter;
 	if (count <= 0 || !file->f_inode)
-		return 0;
+		return;
 	held->holders += count < HOLDERS_MAX ? count : HOLDERS_MAX;
 	held->inodes += file->f_inode->i_ino;
-	return 1;
 }
 
 struct group {
 	const struct sock_reuseport *sockets;
 	struct held held;
-	int counted;
 };
 
 /*
- * One socket of a group; 1 ends the loop. The verifier knows no pointers in a flexible array, so this one is read as the first
+ * One socket of a group. The verifier knows no pointers in a flexible array, so this one is read as the first
  * pointer of a list node, of which it knows. (Reads through such casts fault to 0, as those of bpf_probe_read_kernel() do, and
  * need no helper that a locked down kernel refuses.)
  */
@@ -54,8 +52,8 @@ static long count_socket(__u32 i, struct group *group)
 	const struct hlist_node *element = bpf_rdonly_cast(at, bpf_core_type_id_kernel(struct hlist_node));
 	const struct sock *sk = bpf_rdonly_cast(element->next, bpf_core_type_id_kernel(struct sock));
 
-	group->counted = count_holders(sk, &group->held);
-	return !group->counted;
+	count_holders(sk, &group->held);
+	return 0;
 }
 
 static __always_inline __u32 told_of(struct tcp_sock *tcp)
@@ -69,8 +67,8 @@ static __always_inline __u32 told_of(struct tcp_sock *tcp)
 	if (sockets > 1)
 		bpf_loop(sockets, count_socket, &group, 0);
 	else
-		group.counted = count_holders(sk, &group.held);
-	if (!group.counted)
+		count_holders(sk, &group.held);
+	if (!group.held.holders)
 		return MARKS_EXITS;
 	if (group.held.holders > HOLDERS_MAX)
 		group.held.holders = HOLDERS_MAX;
