@@ -42,13 +42,14 @@ impl Served {
             adopter(&lab)
         };
         lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
-        lab.send(&data(ours, pod, SEQ, ACKED, PSH_ACK, b"go\n"));
         let (connection, _) = listener.accept().expect("accept");
         let process = Command::new("sh")
             .args(["-c", script])
             .stdin(Stdio::from(OwnedFd::from(connection)))
             .spawn()
             .expect("sh starts");
+        // Only now: a process that ends before our own descriptor is closed is not the one who ends the connection.
+        lab.send(&data(ours, pod, SEQ, ACKED, PSH_ACK, b"go\n"));
         Self {
             lab,
             adopter,
