@@ -34,6 +34,8 @@ pub enum Origin {
     Discovered {
         wanted: WantedPod,
         eager_until: Instant,
+        /// The API server has it no more.
+        gone: bool,
     },
 }
 
@@ -63,6 +65,7 @@ impl PodState {
         Self::new(Origin::Discovered {
             wanted,
             eager_until: now + EAGER_FOR,
+            gone: false,
         })
     }
 
@@ -93,11 +96,22 @@ impl PodState {
         matches!(&self.origin, Origin::Discovered { wanted, .. } if wanted.pod.deleting)
     }
 
+    /// Whether the API server has it no more.
+    pub fn is_gone(&self) -> bool {
+        matches!(self.origin, Origin::Discovered { gone: true, .. })
+    }
+
+    /// Whether the cluster has forgotten it, and its adopter stays as long as there is something to be on.
+    pub fn stays_to_the_end(&self) -> bool {
+        self.is_gone() && self.attachment().is_some()
+    }
+
     /// What the cluster says of it now. Something new is worth an attempt at once.
     pub fn update(&mut self, news: WantedPod, now: Instant) {
         if let Origin::Discovered {
             wanted,
             eager_until,
+            ..
         } = &mut self.origin
             && *wanted != news
         {
@@ -114,6 +128,7 @@ impl PodState {
         let Origin::Discovered {
             wanted,
             eager_until,
+            ..
         } = &self.origin
         else {
             return false;

@@ -3,7 +3,7 @@
 use crate::{
     config::{Config, Discovery},
     control::{self, Control, Door},
-    discovery::{WantedPod, watch},
+    discovery::{Told, watch},
     logging,
     shim::Shim,
 };
@@ -108,8 +108,8 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
                 lock(&shim).attend(Instant::now());
                 continue;
             }
-            pods = news(wanted.as_mut()) => {
-                lock(&shim).want(pods, Instant::now());
+            told = news(wanted.as_mut()) => {
+                lock(&shim).want(told, Instant::now());
                 continue;
             }
             Some(ended) = watches.join_next() => {
@@ -146,12 +146,12 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
         .context("not everything could be removed")
 }
 
-/// The next list of pods that shall have the adopter; never, where nobody is asked.
-async fn news(wanted: Option<&mut watch::Wanted>) -> Vec<WantedPod> {
+/// What the cluster says next of its pods; never, where nobody is asked.
+async fn news(wanted: Option<&mut watch::Wanted>) -> Told {
     if let Some(wanted) = wanted {
         while wanted.changed().await.is_ok() {
-            if let Some(pods) = wanted.borrow_and_update().clone() {
-                return pods;
+            if let Some(told) = wanted.borrow_and_update().clone() {
+                return told;
             }
         }
     }

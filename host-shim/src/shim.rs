@@ -2,7 +2,7 @@
 
 use crate::{
     config::{Config, Pod},
-    discovery::{Place, Processes, Unfit, WantedPod, place},
+    discovery::{Place, Processes, Told, Unfit, WantedPod, place},
     pods::{AdopterState, Origin, PodState, unfit},
     view::{PodView, State, by_name, named},
 };
@@ -130,8 +130,9 @@ impl Shim {
         Ok(())
     }
 
-    /// Takes the pods that the cluster says shall have the adopter.
-    pub fn want(&mut self, wanted: Vec<WantedPod>, now: Instant) {
+    /// Takes what the cluster says of which pods shall have the adopter. Those that are gone from it keep what they have until
+    /// their namespace goes: after a forced deletion their processes live on for seconds, and their last segments need the mark.
+    pub fn want(&mut self, told: Told, now: Instant) {
         if let Some(discovery) = &mut self.discovery
             && !discovery.listed
         {
@@ -140,10 +141,18 @@ impl Shim {
         }
         // A pod that was made anew under its name is another one.
         let identity = |w: &WantedPod| (w.name.clone(), w.pod.uids.clone());
-        let mut news: BTreeMap<_, _> = wanted.into_iter().map(|w| (identity(&w), w)).collect();
+        let wanted = told.wanted.iter().cloned();
+        let mut news: BTreeMap<_, _> = wanted.map(|w| (identity(&w), w)).collect();
+        for state in &mut self.pods {
+            if let Origin::Discovered { wanted, gone, .. } = &mut state.origin {
+                *gone = told.is_gone(&wanted.pod);
+            }
+        }
         let gone = self.take(|state| match &state.origin {
             Origin::Configured(_) => false,
-            Origin::Discovered { wanted, .. } => !news.contains_key(&identity(wanted)),
+            Origin::Discovered { wanted, .. } => {
+                !state.stays_to_the_end() && !news.contains_key(&identity(wanted))
+            }
         });
         for state in &mut self.pods {
             if let Origin::Discovered { wanted, .. } = &state.origin
@@ -214,7 +223,7 @@ impl Shim {
         let mut looked = false;
         for state in &mut self.pods {
             if is_lost(state, self.discovery.as_mut()) {
-                if state.is_ending() {
+                if state.is_ending() || state.is_gone() {
                     info!(pod = state.name(), "it has ended");
                 } else {
                     warn!(
@@ -229,7 +238,7 @@ impl Shim {
                     warn!(pod = state.name(), %error, "not detached");
                 }
             }
-            if !state.is_due(now) {
+            if state.is_gone() || !state.is_due(now) {
                 continue;
             }
             let found = match (&state.origin, &mut self.discovery) {
@@ -282,6 +291,8 @@ impl Shim {
                 );
             }
         }
+        self.pods
+            .retain(|state| !state.is_gone() || state.stays_to_the_end());
         if !self.swept {
             self.swept = self.sweep();
         }

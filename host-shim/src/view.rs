@@ -41,6 +41,9 @@ pub struct PodView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     pub attached: bool,
+    /// The API server has it no more, and its processes have not ended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub gone: bool,
     /// `tcx` or `clsact`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hook: Option<&'static str>,
@@ -69,6 +72,7 @@ impl PodView {
             netns: place.map(|p| p.netns.path().display().to_string()),
             interface: place.map(|p| p.interface.clone()),
             attached: state.attachment().is_some(),
+            gone: state.is_gone(),
             hook: state.attachment().map(|a| a.id().hook.name()),
             reason,
             attempts,

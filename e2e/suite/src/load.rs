@@ -3,7 +3,7 @@
 //! Owns what counts as an error. Judges nothing.
 
 use crate::site::{SHOP, Site};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::process::{Child, Stdio};
 
 /// Connections that stay open for the whole run.
@@ -19,10 +19,24 @@ pub struct Load {
 pub struct Outcome {
     /// Answers.
     pub requests: u64,
-    /// Connections that were refused, reset or closed under a request, and answers that were no 2xx or 3xx.
-    pub errors: u64,
+    /// Connections that could not be opened.
+    pub connect: u64,
+    /// Connections that were reset, or closed before the whole answer, seen while reading.
+    pub read: u64,
+    /// The same, seen while writing.
+    pub write: u64,
+    /// Answers that were no 2xx or 3xx.
+    pub status: u64,
     /// Answers that took more than 10 s.
     pub slow: u64,
+}
+
+impl Outcome {
+    /// What may not be.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        self.connect + self.read + self.write + self.status
+    }
 }
 
 impl Load {
@@ -70,13 +84,17 @@ fn read(text: &str) -> Result<Outcome> {
             for error in errors.split(", ") {
                 let (kind, count) = error.split_once(' ').with_context(|| line.to_owned())?;
                 let count: u64 = count.parse().with_context(|| line.to_owned())?;
-                match kind {
-                    "timeout" => outcome.slow += count,
-                    _ => outcome.errors += count,
-                }
+                let field = match kind {
+                    "connect" => &mut outcome.connect,
+                    "read" => &mut outcome.read,
+                    "write" => &mut outcome.write,
+                    "timeout" => &mut outcome.slow,
+                    _ => bail!("an error of another kind: {line}"),
+                };
+                *field += count;
             }
         } else if let Some(count) = line.strip_prefix("Non-2xx or 3xx responses: ") {
-            outcome.errors += count.parse::<u64>().with_context(|| line.to_owned())?;
+            outcome.status += count.parse::<u64>().with_context(|| line.to_owned())?;
         }
     }
     ensure!(counted, "this is not what wrk prints:\n{text}");
@@ -95,12 +113,16 @@ mod tests {
                     Non-2xx or 3xx responses: 5\nRequests/sec:  19417.01\n";
         let expected = Outcome {
             requests: 388_558,
-            errors: 156,
+            connect: 1,
+            read: 138,
+            write: 12,
+            status: 5,
             slow: 7,
         };
+        assert_eq!(expected.errors(), 156);
         assert_eq!(read(text).expect("figures"), expected);
         let calm = "  10 requests in 1.00s, 1MB read\n";
-        assert_eq!(read(calm).expect("figures").errors, 0);
+        assert_eq!(read(calm).expect("figures").errors(), 0);
         assert!(read("unable to connect").is_err());
     }
 }

@@ -132,7 +132,7 @@ impl Table {
             println!(
                 "{what:<52} {:>8} {:>6} {:>6}  {}",
                 o.requests,
-                o.errors,
+                o.errors(),
                 o.slow,
                 words.join(", ")
             );
@@ -152,7 +152,7 @@ impl Table {
         self.0
             .iter()
             .filter(|(what, ..)| !what.contains("plain Service"))
-            .filter(|(what, o, counted)| o.slow > 0 || o.errors > allowed(what, counted))
+            .filter(|(what, o, counted)| o.slow > 0 || o.errors() > allowed(what, counted))
             .map(|(what, o, counted)| format!("{what}: {o:?}, counted {counted:?}"))
             .collect()
     }

@@ -36,11 +36,13 @@ pub enum Outcome {
     AnswerLost,
     /// A FIN or RST of an exiting process that got the exit mark.
     ExitMarked,
+    /// A probe that was answered Ready without a word of who holds the listeners, because more than 128 are on the port.
+    ProbeTooManyListeners,
 }
 
 impl Outcome {
     /// Every outcome, in the order of the BPF program's table.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Adopted,
         Self::Repeated,
         Self::ProbeReady,
@@ -57,6 +59,7 @@ impl Outcome {
         Self::StrayAnswer,
         Self::AnswerLost,
         Self::ExitMarked,
+        Self::ProbeTooManyListeners,
     ];
 
     /// A fixed name for metric labels and JSON.
@@ -79,6 +82,7 @@ impl Outcome {
             Self::StrayAnswer => "stray_answer",
             Self::AnswerLost => "answer_lost",
             Self::ExitMarked => "exit_marked",
+            Self::ProbeTooManyListeners => "probe_too_many_listeners",
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod common;
 
+use baton_adopter::Outcome;
 use baton_packet::Told;
 use common::{
     Lab,
@@ -110,7 +111,7 @@ fn of_several_listeners_on_a_port_the_sum_is_told() {
 #[test]
 fn of_more_listeners_than_are_counted_nothing_is_told() {
     let lab = Lab::new();
-    let (_adopter, _attachment) = adopter(&lab);
+    let (adopter, _attachment) = adopter(&lab);
     let pod = ends(false, 8080, PORT).0;
     let mut sockets: Vec<_> = (0..LISTENERS_MAX).map(|_| reuseport(&lab, pod)).collect();
     assert_eq!(usize::from(holders(told(&lab, false))), LISTENERS_MAX);
@@ -120,6 +121,9 @@ fn of_more_listeners_than_are_counted_nothing_is_told() {
         too_many.marks_exits && too_many.listener.is_none(),
         "{too_many:?}"
     );
+    let counters = adopter.counters().expect("counters");
+    let probes = [Outcome::ProbeReady, Outcome::ProbeTooManyListeners].map(|o| counters.of(o));
+    assert_eq!(probes, [1, 1]);
 }
 
 fn reuseport(lab: &Lab, address: SocketAddr) -> Socket {

@@ -14,4 +14,4 @@ pub use place::{Place, Unfit};
 pub use processes::Processes;
 #[cfg(test)]
 pub use wanted::NodePod;
-pub use wanted::WantedPod;
+pub use wanted::{Told, WantedPod};

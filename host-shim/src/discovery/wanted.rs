@@ -69,6 +69,23 @@ pub struct WantedPod {
     pub obstacle: Option<&'static str>,
 }
 
+/// What is told of the node's Pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Those that shall have the adopter, by name.
+    pub wanted: Vec<WantedPod>,
+    /// `uids` of all that there are, wanted or not.
+    pub there: HashSet<String>,
+}
+
+impl Told {
+    /// Whether the API server has a Pod no more. Its processes may go on for a while, as after a forced deletion.
+    #[must_use]
+    pub fn is_gone(&self, pod: &NodePod) -> bool {
+        !pod.uids.iter().any(|uid| self.there.contains(uid))
+    }
+}
+
 /// All that is known.
 #[derive(Debug, Default)]
 pub struct World {
@@ -120,9 +137,17 @@ impl World {
         }
     }
 
-    /// The Pods that shall have the adopter, by name.
+    /// What it comes to.
     #[must_use]
-    pub fn wanted(&self) -> Vec<WantedPod> {
+    pub fn told(&self) -> Told {
+        let uids = self.pods.values().flat_map(|pod| &pod.uids);
+        Told {
+            wanted: self.wanted(),
+            there: uids.cloned().collect(),
+        }
+    }
+
+    fn wanted(&self) -> Vec<WantedPod> {
         // Of the many Services only those of policies, and only in namespaces that this node has Pods of.
         let namespaces: HashSet<&str> = self.pods.keys().map(|k| k.namespace.as_str()).collect();
         let mut selectors: HashMap<&str, Vec<&Labels>> = HashMap::new();
@@ -269,6 +294,27 @@ mod tests {
             Some(pod(&[("app", "new")])),
         ));
         assert!(names(&world).is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_is_told_from_one_that_nobody_wants() {
+        let mut world = World::default();
+        let web = NodePod {
+            uids: vec!["1".into(), "2".into()],
+            ..pod(&[("app", "web")])
+        };
+        world.apply(Change::Pod(key("shop", "web-0"), Some(web.clone())));
+        let told = world.told();
+        assert!(told.wanted.is_empty() && !told.is_gone(&web));
+        // Another one of its name.
+        let next = NodePod {
+            uids: vec!["3".into()],
+            ..web.clone()
+        };
+        world.apply(Change::Pod(key("shop", "web-0"), Some(next.clone())));
+        assert!(world.told().is_gone(&web) && !world.told().is_gone(&next));
+        world.apply(Change::Pod(key("shop", "web-0"), None));
+        assert!(world.told().is_gone(&next));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use super::{
     objects::{self, DaemonSet, EndpointSlice, Policy, Service},
-    wanted::{Change, Key, WantedPod, World},
+    wanted::{Change, Key, Told, World},
 };
 use anyhow::Context;
 use futures_util::StreamExt;
@@ -49,14 +49,14 @@ enum Kind {
 const KINDS: usize = 4;
 
 /// What the watches tell the fold.
-enum Told {
+enum News {
     Change(Change),
     /// All objects of that kind are known.
     Listed(Kind),
 }
 
-/// The Pods that shall have the adopter; `None` before all kinds were listed once.
-pub type Wanted = watch::Receiver<Option<Vec<WantedPod>>>;
+/// Which Pods shall have the adopter; `None` before all kinds were listed once.
+pub type Wanted = watch::Receiver<Option<Told>>;
 
 /// A client of the API server: that of the Pod's ServiceAccount, or of a file.
 ///
@@ -118,7 +118,7 @@ pub fn follow(client: &Client, node: &str, tasks: &mut JoinSet<()>) -> Wanted {
 }
 
 /// Folds what is told, and publishes the outcome whenever nothing more waits.
-async fn fold(mut told: mpsc::Receiver<Told>, publish: watch::Sender<Option<Vec<WantedPod>>>) {
+async fn fold(mut told: mpsc::Receiver<News>, publish: watch::Sender<Option<Told>>) {
     let mut world = World::default();
     let mut listed = HashSet::new();
     while let Some(first) = told.recv().await {
@@ -126,16 +126,16 @@ async fn fold(mut told: mpsc::Receiver<Told>, publish: watch::Sender<Option<Vec<
         let mut next = Some(first);
         while let Some(told_now) = next {
             news |= match told_now {
-                Told::Change(change) => world.apply(change),
-                Told::Listed(kind) => listed.insert(kind),
+                News::Change(change) => world.apply(change),
+                News::Listed(kind) => listed.insert(kind),
             };
             next = told.try_recv().ok();
         }
         if news && listed.len() == KINDS {
             publish.send_if_modified(|current| {
-                let wanted = Some(world.wanted());
-                let changed = *current != wanted;
-                *current = wanted;
+                let now = Some(world.told());
+                let changed = *current != now;
+                *current = now;
                 changed
             });
         }
@@ -147,7 +147,7 @@ async fn watch<K>(
     api: Api<K>,
     config: watcher::Config,
     kind: Kind,
-    tell: mpsc::Sender<Told>,
+    tell: mpsc::Sender<News>,
     change: impl Fn(Key, Option<&K>) -> Change,
 ) where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
@@ -190,13 +190,13 @@ async fn watch<K>(
                 }
             }
             for change in changes {
-                if tell.send(Told::Change(change)).await.is_err() {
+                if tell.send(News::Change(change)).await.is_err() {
                     return;
                 }
             }
             if complete {
                 info!(?kind, objects = known.len(), "discovery: all are known");
-                if tell.send(Told::Listed(kind)).await.is_err() {
+                if tell.send(News::Listed(kind)).await.is_err() {
                     return;
                 }
             }

@@ -16,4 +16,4 @@ pub use control_tls::ControlTls;
 pub use error::{ConfigError, reader_words};
 pub use keys::{FolderError, FolderKey, KEYS_EXPECTED, KeyFile, KeyFolder, KeysField};
 pub use locate::{Document, Place};
-pub use private::create_private;
+pub use private::{PrivateFile, create_private};

@@ -4,7 +4,7 @@
 
 use std::{
     fs::{File, Permissions},
-    io,
+    io::{self, Write},
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::Path,
 };
@@ -14,14 +14,21 @@ const MODE: u32 = 0o600;
 /// The rights of others.
 const OTHERS: u32 = 0o077;
 
-/// Makes a file that only this user may read and write, or empties the one that is there and takes others' rights to it. What is
-/// no ordinary file, as a pipe, stays as it is.
+/// A file that only this user may read and write. What was in it stays until the first bytes come.
+#[derive(Debug)]
+pub struct PrivateFile {
+    file: File,
+    /// Still to be emptied.
+    old: bool,
+}
+
+/// Makes a file that only this user may read and write, or takes the one that is there, and others' rights to it. What is no
+/// ordinary file, as a pipe, stays as it is.
 ///
 /// # Errors
 /// It cannot be made, or is another user's.
-pub fn create_private(path: &Path) -> io::Result<File> {
+pub fn create_private(path: &Path) -> io::Result<PrivateFile> {
     let mut options = File::options();
-    // Emptied below, when nobody else can read what comes any more.
     let file = options
         .write(true)
         .create(true)
@@ -29,19 +36,30 @@ pub fn create_private(path: &Path) -> io::Result<File> {
         .mode(MODE)
         .open(path)?;
     let found = file.metadata()?;
-    if found.is_file() {
-        if found.permissions().mode() & OTHERS != 0 {
-            file.set_permissions(Permissions::from_mode(MODE))?;
-        }
-        file.set_len(0)?;
+    if found.is_file() && found.permissions().mode() & OTHERS != 0 {
+        file.set_permissions(Permissions::from_mode(MODE))?;
     }
-    Ok(file)
+    let old = found.is_file();
+    Ok(PrivateFile { file, old })
+}
+
+impl Write for PrivateFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if std::mem::take(&mut self.old) {
+            self.file.set_len(0)?;
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, io::Write as _};
+    use std::fs;
 
     #[test]
     fn others_may_read_neither_a_new_file_nor_one_that_they_could_read() {
@@ -57,7 +75,9 @@ mod tests {
         fs::write(&open, "of another day").expect("written");
         fs::set_permissions(&open, Permissions::from_mode(0o644)).expect("its mode");
         let mut file = create_private(&open).expect("taken");
-        file.write_all(b"new").expect("written");
+        assert_eq!(fs::read(&open).expect("there"), b"of another day");
+        file.write_all(b"n").expect("written");
+        file.write_all(b"ew").expect("written");
         assert_eq!(mode(&open), MODE);
         assert_eq!(fs::read(&open).expect("there"), b"new");
         // What is no ordinary file keeps its rights.

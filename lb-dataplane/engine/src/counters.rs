@@ -142,6 +142,7 @@ counters! {
     OwnersClosed = "owners_lost_total", "how": "closed"; #[doc = "Stranded flows whose owner closed."]
     OwnersReset = "owners_lost_total", "how": "reset"; #[doc = "Stranded flows whose owner reset."]
     OwnersSilent = "owners_lost_total", "how": "silent"; #[doc = "Stranded flows of whose owner nothing was heard any more."]
+    ClosesBelieved = "closes_believed_total"; #[doc = "Ends of owners that were held back, and then passed on to their clients: the pod goes on without them."]
     Rescues = "rescues_total"; #[doc = "Flows whose owner was gone or overdue, and that another backend adopted."]
     AdoptionsDelayed = "adoptions_delayed_total"; #[doc = "Tries to move a flow without its request that found every adoptable backend given as many as it takes per millisecond; each is made again."]
     ResponseTimeouts = "response_timeouts_total"; #[doc = "Requests that their owner did not begin to answer within the policy's time."]

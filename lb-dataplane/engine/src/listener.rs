@@ -24,6 +24,9 @@ use baton_packet::{
 const WAIT_MS: u64 = 20;
 /// Questions without any answer before the pod counts as gone: 20 + 40 + 80 ms.
 const TRIES_MAX: u8 = 3;
+/// So many of them are probes where the adopter tells of the listener: one may be lost, and only the adopter's word makes an end
+/// stand at once. The rest are SYNs: a pod that lacks the newest key has a kernel still.
+const PROBES_MAX: u8 = 2;
 /// Questions to a pod of which something else is heard: 20 + 40 + 80 + 160 + 320 ms.
 const TRIES_HEARD_MAX: u8 = 5;
 /// A listener of which nothing was ever told counts only if it still answers this long after the flow's end. The processes of one
@@ -202,6 +205,10 @@ impl Engine {
 
     fn send_question(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         let fresh = SeqNumber(self.rng.u32(..));
+        let question = &self.backends[usize::from(index)].question;
+        if question.pending && question.probe_ack.is_some() && question.tries >= PROBES_MAX {
+            self.no_adopter_answers(now, index);
+        }
         let backend = &mut self.backends[usize::from(index)];
         if backend.question.port == 0
             && let Some(port) = backend.ports.take(now.ms())
@@ -214,11 +221,7 @@ impl Engine {
             // Not asked, so silence means nothing.
             return self.due(index, now.ms() + 1);
         }
-        if backend.question.pending && backend.question.probe_ack.is_some() {
-            // Lost, or the pod lacks the newest key: its kernel is asked.
-            backend.probe.is_mute();
-        }
-        let by_probe = backend.question.tries == 0 && backend.probe.tells();
+        let by_probe = backend.question.tries < PROBES_MAX && backend.probe.tells();
         let probe_ack = by_probe.then(|| SeqNumber(self.rng.u32(..)));
         let question = &mut backend.question;
         // A repetition keeps its number: the pod may have the first one, and answers the same SYN again (Linux
@@ -252,6 +255,11 @@ impl Engine {
             self.counters.add(Counter::QuestionsSent);
             self.emit(out, |buffer| build_segment(buffer, &syn));
         }
+    }
+
+    /// Its kernel is asked from now on; besides, the adopter is probed until it says Ready.
+    fn no_adopter_answers(&mut self, now: Instant, index: u16) {
+        self.not_adoptable(now, index, |probe| probe.is_mute(now));
     }
 
     /// A segment on a backend's question port.
@@ -298,6 +306,7 @@ impl Engine {
         let raw = parse_adoption(frame, segment);
         if raw.is_none() && segment.flags.has(Flags::RST) && segment.seq == ack {
             // No adopter any more: its kernel is asked.
+            self.no_adopter_answers(now, index);
             self.send_question(now, index, out);
             return Verdict::Absorbed;
         }

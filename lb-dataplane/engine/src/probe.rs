@@ -118,9 +118,10 @@ impl Probe {
         self.told.listener.is_some()
     }
 
-    /// It did not answer a question, and is not asked another one before it says Ready.
-    pub(crate) fn is_mute(&mut self) {
+    /// It did not answer a question, and is not asked another one before it says Ready, for which it is probed soon.
+    pub(crate) fn is_mute(&mut self, now: Instant) {
         self.mute = true;
+        self.due_ms = self.due_ms.min(now.ms() + PROBE_OTHER_MS);
     }
 
     /// Whether it is another listener than the one before.
@@ -238,7 +239,7 @@ impl Probe {
 }
 
 impl Engine {
-    /// Notes that a backend does not adopt, and has it asked again soon.
+    /// Notes that a backend does not adopt, or tells nothing, and has it asked again soon.
     pub(crate) fn not_adoptable(
         &mut self,
         now: Instant,
@@ -269,7 +270,7 @@ impl Engine {
 
     fn send_probe(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         let backend = &mut self.backends[usize::from(index)];
-        let wait = if backend.probe.adoptable(now) {
+        let wait = if backend.probe.adoptable(now) && !backend.probe.mute {
             PROBE_READY_MS
         } else {
             PROBE_OTHER_MS

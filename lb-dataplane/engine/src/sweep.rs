@@ -5,6 +5,7 @@
 use crate::{
     Engine, Output,
     backend::Use,
+    counters::Counter,
     engine::Instant,
     flow::FlowId,
     health::Down,
@@ -125,6 +126,7 @@ impl Engine {
                 if !question.settles(flow.sent_us) {
                     return Swept::Stays;
                 }
+                self.counters.add(Counter::ClosesBelieved);
                 self.close_stands(now, id, out);
             }
             (Sweep::Gone, _) if self.owner_is_gone(now, id, out) => {}

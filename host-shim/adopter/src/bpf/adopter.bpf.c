@@ -38,6 +38,7 @@
 #define ADOPTION_TAGGED_BYTES __builtin_offsetof(struct adoption, zero)
 _Static_assert(ADOPTION_TAGGED_BYTES == __builtin_offsetof(struct tagged, exid), "the same fields");
 
+/* What a refusal is counted as. */
 static __always_inline __u32 outcome_of(__u32 reason)
 {
 	switch (reason) {
@@ -49,8 +50,6 @@ static __always_inline __u32 outcome_of(__u32 reason)
 		return ANSWERED_TUPLE_IN_USE;
 	case ALREADY_ADOPTED:
 		return ANSWERED_ALREADY_ADOPTED;
-	case READY:
-		return PROBE_READY;
 	case SYNCOOKIES_OFF:
 		return ANSWERED_SYNCOOKIES_OFF;
 	default:
@@ -112,7 +111,7 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 
 /* A Probe asks for the listener, whatever socket its own tuple may name: port 0 is on no connection. */
 static __always_inline __u32 probe(struct __sk_buff *skb, const struct tagged *t, const struct net *net, __u32 tcp_at,
-				   __be32 *told)
+				   __u32 *outcome, __be32 *told)
 {
 	struct bpf_sock *sk = find(skb, t, 0, tcp_at);
 	__u32 reason = NO_LISTENER;
@@ -125,6 +124,7 @@ static __always_inline __u32 probe(struct __sk_buff *skb, const struct tagged *t
 		reason = obstacle(listener, net);
 		if (reason == READY_TO_ADOPT) {
 			reason = READY;
+			*outcome = listeners_of(listener) > LISTENERS_MAX ? PROBE_TOO_MANY_LISTENERS : PROBE_READY;
 			*told = bpf_htonl(told_of(listener));
 		}
 	}
@@ -311,7 +311,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	}
 
 	if (m.exid == bpf_htons(EXID_PROBE))
-		reason = probe(skb, &t, net, tcp_at, &detail);
+		reason = probe(skb, &t, net, tcp_at, &outcome, &detail);
 	else
 		reason = adopt(skb, &t, net, netns, tcp_at, &outcome, &detail);
 	if (reason == READY_TO_ADOPT) {
@@ -327,7 +327,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		count(netns, ANSWER_LOST);
 		return TC_ACT_SHOT;
 	}
-	count(netns, outcome_of(reason));
+	count(netns, reason == READY ? outcome : outcome_of(reason));
 	return action;
 }
 

@@ -9,7 +9,7 @@
 #include "kernel.h"
 #include "wire.h"
 
-/* Listeners on one port (SO_REUSEPORT) that are counted: servers have one for each CPU at most. */
+/* Listeners on one port (SO_REUSEPORT) that are counted: servers have one for each CPU at most. More: PROBE_TOO_MANY_LISTENERS. */
 #define LISTENERS_MAX 128
 
 struct held {
@@ -56,11 +56,19 @@ static long count_socket(__u32 i, struct group *group)
 	return 0;
 }
 
+/* How many there are on its port. */
+static __always_inline __u32 listeners_of(struct tcp_sock *tcp)
+{
+	const struct sock_reuseport *sockets = ((const struct sock *)tcp)->sk_reuseport_cb;
+
+	return sockets ? sockets->num_socks : 1;
+}
+
 static __always_inline __u32 told_of(struct tcp_sock *tcp)
 {
 	const struct sock *sk = (const struct sock *)tcp;
 	struct group group = { .sockets = sk->sk_reuseport_cb };
-	__u32 sockets = group.sockets ? group.sockets->num_socks : 1;
+	__u32 sockets = listeners_of(tcp);
 
 	if (sockets > LISTENERS_MAX)
 		return MARKS_EXITS;

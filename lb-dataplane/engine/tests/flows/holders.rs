@@ -59,6 +59,7 @@ fn where_the_listener_is_held_as_before_an_end_is_one_round_trip_late() {
         assert_eq!(w.asked, [c.pod]);
         assert_eq!(ends_of(&w.poll(), how), 1);
         assert_eq!(w.count(Counter::QuestionsSent), 1);
+        assert_eq!(w.count(Counter::ClosesBelieved), 1);
     }
 }
 
@@ -223,7 +224,7 @@ fn a_question_that_no_adopter_answers_goes_to_the_kernel() {
             let probe = w.last_probe.clone().expect("the question");
             sent.extend(w.inject(&w.reset_of(&probe).build()));
         } else {
-            assert!(w.run_ms(19).is_empty());
+            assert!(w.run_ms(59).is_empty());
             sent.extend(w.run_ms(1));
         }
         assert_eq!(w.asked, [c.pod], "with a SYN");
@@ -231,6 +232,34 @@ fn a_question_that_no_adopter_answers_goes_to_the_kernel() {
         assert!(World::to_client(&sent).is_empty(), "watched");
         assert_eq!(ends_of(&w.run_ms(200), End::Fin), 1);
     }
+}
+
+/// Only the adopter's word makes an end stand at once, so that it is asked for once more.
+#[test]
+fn a_lost_question_is_asked_again() {
+    for how in End::BOTH {
+        let mut w = telling();
+        let c = w.idle(1);
+        w.adopters[c.pod] = None;
+        w.ends(&c, how);
+        assert!(World::to_client(&w.run_ms(19)).is_empty());
+        w.adopters[c.pod] = Some(Reason::Ready);
+        assert_eq!(ends_of(&w.run_ms(2), how), 1);
+        assert_eq!(w.count(Counter::QuestionsSent), 2);
+    }
+}
+
+/// Two were lost, and the kernel's word is watched for a second: the adopter, asked at once in ten, ends that.
+#[test]
+fn the_adopters_word_ends_the_watch_for_which_it_was_missing() {
+    let mut w = telling();
+    let c = w.idle(1);
+    w.adopters[c.pod] = None;
+    w.ends(&c, End::Fin);
+    assert!(World::to_client(&w.run_ms(61)).is_empty());
+    assert_eq!(w.asked, [c.pod], "with a SYN");
+    w.adopters[c.pod] = Some(Reason::Ready);
+    assert_eq!(ends_of(&w.run_ms(110), End::Fin), 1);
 }
 
 /// An answer of another kind tells nothing of the listener.
