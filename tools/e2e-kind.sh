@@ -33,8 +33,10 @@ clean() {
 }
 trap clean EXIT
 
-say "the images of the tests' server and client"
-cargo run --profile ci -p baton-cluster -- images --output "$work/images" >/dev/null
+say "the programs of the tests, and the images of their server and client"
+# With the features of the whole workspace, so that nothing is built twice.
+cargo build --profile ci --workspace --bins
+"${CARGO_TARGET_DIR:-target}/ci/baton-cluster" images --output "$work/images" >/dev/null
 
 say "a cluster with two nodes for Pods"
 cat > "$work/kind.yaml" <<YAML
@@ -56,5 +58,5 @@ for archive in "$images"/{baton-operator,lb-dataplane,host-shim}.tar "$work"/ima
 done
 
 say "the tests"
-cargo build --profile ci -p kubectl-baton
-BATON_E2E_KUBECONFIG="$work/kubeconfig" cargo test --profile ci -p baton-e2e --test cluster -- --nocapture
+BATON_E2E_KUBECONFIG="$work/kubeconfig" \
+  cargo test --profile ci --workspace --exclude baton-cluster --test cluster -- --nocapture

@@ -11,10 +11,19 @@ use common::{
     segment::Message,
 };
 use socket2::{Domain, Socket, Type};
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 /// `LISTENERS_MAX` of the program.
 const LISTENERS_MAX: usize = 128;
+
+/// One test at a time: what another one starts has this process's descriptors until it has become another program.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn told(lab: &Lab, v6: bool) -> Told {
     let (pod, ours) = ends(v6, 8080, PORT);
@@ -29,6 +38,7 @@ fn holders(told: Told) -> u8 {
 
 #[test]
 fn descriptors_of_the_listener_are_counted() {
+    let _alone = alone();
     for v6 in [false, true] {
         let lab = Lab::new();
         let (_adopter, _attachment) = adopter(&lab);
@@ -54,6 +64,7 @@ fn descriptors_of_the_listener_are_counted() {
 
 #[test]
 fn more_than_the_field_holds_is_its_maximum() {
+    let _alone = alone();
     let lab = Lab::new();
     let (_adopter, _attachment) = adopter(&lab);
     let listener = lab.listen(ends(false, 8080, PORT).0);
@@ -65,6 +76,7 @@ fn more_than_the_field_holds_is_its_maximum() {
 
 #[test]
 fn the_next_process_has_another_listener() {
+    let _alone = alone();
     let lab = Lab::new();
     let (_adopter, _attachment) = adopter(&lab);
     let mut seen = Vec::new();
@@ -79,6 +91,7 @@ fn the_next_process_has_another_listener() {
 /// Which of them a connection gets is chance, so they are told of together.
 #[test]
 fn of_several_listeners_on_a_port_the_sum_is_told() {
+    let _alone = alone();
     for v6 in [false, true] {
         let lab = Lab::new();
         let (_adopter, _attachment) = adopter(&lab);
@@ -110,6 +123,7 @@ fn of_several_listeners_on_a_port_the_sum_is_told() {
 
 #[test]
 fn of_more_listeners_than_are_counted_nothing_is_told() {
+    let _alone = alone();
     let lab = Lab::new();
     let (adopter, _attachment) = adopter(&lab);
     let pod = ends(false, 8080, PORT).0;
