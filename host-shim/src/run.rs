@@ -109,7 +109,7 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
                 continue;
             }
             told = news(wanted.as_mut()) => {
-                lock(&shim).want(told, Instant::now());
+                lock(&shim).want(&told, Instant::now());
                 continue;
             }
             Some(ended) = watches.join_next() => {

@@ -132,7 +132,7 @@ impl Shim {
 
     /// Takes what the cluster says of which pods shall have the adopter. Those that are gone from it keep what they have until
     /// their namespace goes: after a forced deletion their processes live on for seconds, and their last segments need the mark.
-    pub fn want(&mut self, told: Told, now: Instant) {
+    pub fn want(&mut self, told: &Told, now: Instant) {
         if let Some(discovery) = &mut self.discovery
             && !discovery.listed
         {
