@@ -203,7 +203,7 @@ impl Engine {
             return self.fate_unknown(now, id, out);
         }
         if reason != Reason::TupleInUse {
-            self.not_adoptable(now, owner.backend, |probe| probe.refused(now, reason));
+            self.probe_soon(now, owner.backend, |probe| probe.refused(now, reason));
         }
         let flow = &mut self.flows[id];
         flow.refusals = flow.refusals.saturating_add(1);
@@ -325,7 +325,7 @@ impl Engine {
             self.ask_for_life(now, backend, out);
             let _ = self.step(now, id, Event::Doubt, out);
         } else {
-            self.not_adoptable(now, backend, |probe| probe.silent(now));
+            self.probe_soon(now, backend, |probe| probe.silent(now));
             self.fate_unknown(now, id, out);
         }
     }

@@ -170,7 +170,7 @@ impl Engine {
             });
             self.judge_pools(now);
         }
-        self.not_adoptable(now, index, crate::probe::Probe::forget);
+        self.probe_soon(now, index, crate::probe::Probe::forget);
         self.begin_sweep(index, Sweep::Gone);
         self.ask_again_later(now, index);
     }

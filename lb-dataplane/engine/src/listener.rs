@@ -259,7 +259,7 @@ impl Engine {
 
     /// Its kernel is asked from now on; besides, the adopter is probed until it says Ready.
     fn no_adopter_answers(&mut self, now: Instant, index: u16) {
-        self.not_adoptable(now, index, |probe| probe.is_mute(now));
+        self.probe_soon(now, index, |probe| probe.is_mute(now));
     }
 
     /// A segment on a backend's question port.

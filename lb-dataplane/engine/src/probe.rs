@@ -239,13 +239,8 @@ impl Probe {
 }
 
 impl Engine {
-    /// Notes that a backend does not adopt, or tells nothing, and has it asked again soon.
-    pub(crate) fn not_adoptable(
-        &mut self,
-        now: Instant,
-        index: u16,
-        note: impl FnOnce(&mut Probe),
-    ) {
+    /// Notes what speaks against a backend's adopter, and has it probed again soon.
+    pub(crate) fn probe_soon(&mut self, now: Instant, index: u16, note: impl FnOnce(&mut Probe)) {
         note(&mut self.backends[usize::from(index)].probe);
         self.next_probe_ms = self.next_probe_ms.min(now.ms() + PROBE_OTHER_MS);
     }
