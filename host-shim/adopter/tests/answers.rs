@@ -80,10 +80,8 @@ fn accept_queue_full() {
             ask(&lab, Message::adopt(), ours, pod),
             (ACCEPT_QUEUE_FULL, 0)
         );
-        assert_eq!(
-            ask(&lab, Message::probe(), ours, pod),
-            (ACCEPT_QUEUE_FULL, 0)
-        );
+        let (reason, _told) = ask(&lab, Message::probe(), ours, pod);
+        assert_eq!(reason, ACCEPT_QUEUE_FULL);
         // With room again, the connection is adopted over another port, as the dataplane tries it.
         let _first = listener.accept().expect("accept");
         let (_, ours) = ends(v6, 8080, PORT + 3);
@@ -219,7 +217,8 @@ fn syncookies_off() {
         let (pod, ours) = ends(v6, 8080, PORT);
         let _listener = lab.listen(pod);
         assert_eq!(ask(&lab, Message::adopt(), ours, pod), (SYNCOOKIES_OFF, 0));
-        assert_eq!(ask(&lab, Message::probe(), ours, pod), (SYNCOOKIES_OFF, 0));
+        let (reason, _told) = ask(&lab, Message::probe(), ours, pod);
+        assert_eq!(reason, SYNCOOKIES_OFF);
     }
     assert_eq!(
         adopter
@@ -267,28 +266,14 @@ fn an_answer_to_a_partial_checksum_is_completed_by_a_device_that_cannot() {
 fn an_mptcp_listener_is_refused() {
     // What Go programs from version 1.24 on make by default, where the kernel has MPTCP: the kernel refuses to assign
     // a request to it, and the Answer says so.
-    const IPPROTO_MPTCP: u32 = 262;
     let lab = Lab::new();
     let (pod, ours) = ends(false, 8080, PORT);
-    let listener = lab
-        .pod
-        .within(|| {
-            use rustix::net::{AddressFamily, Protocol, SocketType, bind, listen, socket};
-            let raw = std::num::NonZeroU32::new(IPPROTO_MPTCP).expect("not 0");
-            let fd = socket(
-                AddressFamily::INET,
-                SocketType::STREAM,
-                Some(Protocol::from_raw(raw)),
-            )?;
-            bind(&fd, &pod)?;
-            listen(&fd, 16)?;
-            Ok::<_, rustix::io::Errno>(fd)
-        })
-        .expect("enter the pod");
-    // A kernel without MPTCP has no such listeners, and nothing to refuse.
-    let Ok(_listener) = listener else { return };
+    let Some(_listener) = lab.listen_mptcp(pod) else {
+        return;
+    };
     let (_adopter, _attachment) = adopter(&lab);
     assert_eq!(ask(&lab, Message::adopt(), ours, pod), (KERNEL_REFUSED, 0));
     // So that no flow is ever sent there in the first place.
-    assert_eq!(ask(&lab, Message::probe(), ours, pod), (KERNEL_REFUSED, 0));
+    let (reason, _told) = ask(&lab, Message::probe(), ours, pod);
+    assert_eq!(reason, KERNEL_REFUSED);
 }

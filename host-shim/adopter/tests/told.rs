@@ -1,4 +1,4 @@
-//! What an answer of Ready tells of the listener, by the real kernel: who holds it, and whether it is still the same.
+//! What the answer to a probe tells of the listener, by the real kernel: who holds it, and whether it is still the same.
 
 mod common;
 
@@ -6,7 +6,10 @@ use baton_adopter::Outcome;
 use baton_packet::Told;
 use common::{
     Lab,
-    answer::{PORT, READY, adopter, ask},
+    answer::{
+        ACCEPT_QUEUE_FULL, ACKED, KERNEL_REFUSED, KEY, PORT, READY, SEQ, SYNCOOKIES_OFF, adopter,
+        ask,
+    },
     ends,
     segment::Message,
 };
@@ -26,9 +29,13 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn told(lab: &Lab, v6: bool) -> Told {
+    told_with(lab, v6, READY)
+}
+
+fn told_with(lab: &Lab, v6: bool, expected: u16) -> Told {
     let (pod, ours) = ends(v6, 8080, PORT);
     let (reason, field) = ask(lab, Message::probe(), ours, pod);
-    assert_eq!(reason, READY);
+    assert_eq!(reason, expected);
     Told::from_field(field)
 }
 
@@ -60,6 +67,49 @@ fn descriptors_of_the_listener_are_counted() {
         drop(workers);
         assert_eq!(told(&lab, v6), alone);
     }
+}
+
+/// Idle connections are closed while others wait to be accepted, too.
+#[test]
+fn the_same_is_told_when_something_is_in_the_way() {
+    let _alone = alone();
+    for v6 in [false, true] {
+        let lab = Lab::new();
+        // A backlog of 1 holds two connections (the kernel's test is "more than").
+        lab.sysctl("net.core.somaxconn=1");
+        let (_adopter, _attachment) = adopter(&lab);
+        let pod = ends(v6, 8080, PORT).0;
+        let listener = lab.listen(pod);
+        let worker = listener.try_clone().expect("another descriptor");
+        let before = told(&lab, v6);
+        assert_eq!(holders(before), 2);
+        for port in [PORT + 1, PORT + 2] {
+            let (_, other) = ends(v6, 8080, port);
+            lab.send(&Message::adopt().segment(other, pod, SEQ, ACKED, &KEY));
+        }
+        assert_eq!(told_with(&lab, v6, ACCEPT_QUEUE_FULL), before);
+        drop(worker);
+        assert_eq!(holders(told_with(&lab, v6, ACCEPT_QUEUE_FULL)), 1);
+        lab.sysctl("net.ipv4.tcp_syncookies=0");
+        assert_eq!(holders(told_with(&lab, v6, SYNCOOKIES_OFF)), 1);
+    }
+}
+
+/// Nothing can be adopted there, but ends of its connections are known for what they are.
+#[test]
+fn descriptors_of_an_mptcp_listener_are_counted() {
+    let _alone = alone();
+    let lab = Lab::new();
+    let Some(listener) = lab.listen_mptcp(ends(false, 8080, PORT).0) else {
+        return;
+    };
+    let (_adopter, _attachment) = adopter(&lab);
+    let alone = told_with(&lab, false, KERNEL_REFUSED);
+    assert_eq!(holders(alone), 1);
+    let worker = listener.try_clone().expect("another descriptor");
+    assert_eq!(holders(told_with(&lab, false, KERNEL_REFUSED)), 2);
+    drop(worker);
+    assert_eq!(told_with(&lab, false, KERNEL_REFUSED), alone);
 }
 
 #[test]

@@ -327,8 +327,7 @@ impl Engine {
             return Verdict::Absorbed;
         }
         self.counters.add(Counter::QuestionsAnswered);
-        let word = if reason == Reason::Ready {
-            self.backend_told(now, index, Told::from_field(server_ts));
+        let word = if self.backend_told(now, index, reason, Told::from_field(server_ts)) {
             Word::Adopter
         } else {
             Word::Kernel

@@ -320,14 +320,24 @@ impl Engine {
         self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key))
     }
 
-    /// What an adopter told of its pod's listener.
-    pub(crate) fn backend_told(&mut self, now: Instant, index: u16, told: Told) {
+    /// What an adopter told of its pod's listener, and whether it did. (An older one does not if something is in the way.)
+    pub(crate) fn backend_told(
+        &mut self,
+        now: Instant,
+        index: u16,
+        reason: Reason,
+        told: Told,
+    ) -> bool {
+        if reason != Reason::Ready && !told.is_anything() {
+            return false;
+        }
         let backend = &mut self.backends[usize::from(index)];
         if backend.probe.is_told(now, told) {
             backend.health.is_another_process();
             self.counters.add(Counter::BackendsRestarted);
             self.judge_pools(now);
         }
+        true
     }
 
     /// A segment on a backend's probe port.
@@ -341,12 +351,14 @@ impl Engine {
     ) -> Verdict {
         let probe = &self.backends[usize::from(index)].probe;
         let (seq, ack) = (probe.seq, probe.ack);
-        let mut told = Told::default();
+        let mut told = None;
         let (finding, counter) = if let Some(raw) = parse_adoption(frame, segment) {
             let answer = self.key(raw.epoch()).and_then(|key| raw.verify(key));
-            told = Told::from_field(answer.map_or(0, |a| a.server_ts));
-            match answer.map(|a| a.kind) {
-                Some(MessageKind::Answer(reason)) if segment.seq == ack && segment.ack == seq => {
+            match answer.map(|a| (a.kind, a.server_ts)) {
+                Some((MessageKind::Answer(reason), field))
+                    if segment.seq == ack && segment.ack == seq =>
+                {
+                    told = Some((reason, Told::from_field(field)));
                     if reason == Reason::Ready {
                         (
                             Finding::Ready {
@@ -358,7 +370,7 @@ impl Engine {
                         (Finding::Refused(reason), Counter::ProbesRefused)
                     }
                 }
-                Some(MessageKind::Answer(_)) => {
+                Some((MessageKind::Answer(_), _)) => {
                     self.counters.add(Counter::LateAnswers);
                     return Verdict::Absorbed;
                 }
@@ -379,7 +391,9 @@ impl Engine {
         if ready {
             probe.due_ms = now.ms() + PROBE_READY_MS;
             probe.ever_ready = true;
-            self.backend_told(now, index, told);
+        }
+        if let Some((reason, told)) = told {
+            self.backend_told(now, index, reason, told);
         }
         if nobody && !self.backends[usize::from(index)].health.is_down() {
             self.backend_is_down(now, index, Down::NoListener, out);

@@ -186,7 +186,7 @@ pub struct Adoption {
     /// Key epoch modulo 16.
     pub epoch: u8,
     /// The TSval from which the adopting socket continues; in an answer with [`Reason::TupleInUse`] the `rcv_nxt` of the socket in
-    /// the way (0 if unknown), in one with [`Reason::Ready`] a [`Told`].
+    /// the way (0 if unknown), in one to a probe that found a listener a [`Told`].
     pub server_ts: u32,
 }
 

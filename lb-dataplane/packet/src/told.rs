@@ -1,5 +1,5 @@
-//! What an adopter tells of its pod besides that it is ready: the server timestamp field of such an answer
-//! (`docs/adoption-wire.md`). Owns its layout; what follows from it is the engine's.
+//! What an adopter tells of its pod besides whether it is ready: the server timestamp field of an answer to a probe that found a
+//! listener (`docs/adoption-wire.md`). Owns its layout; what follows from it is the engine's.
 
 const MARKS_EXITS: u8 = 1;
 const SEVERAL: u8 = 2;
@@ -26,6 +26,12 @@ pub struct Listener {
 }
 
 impl Told {
+    /// Whether there is anything: an older adopter is silent.
+    #[must_use]
+    pub fn is_anything(self) -> bool {
+        self.marks_exits || self.listener.is_some()
+    }
+
     /// From the field.
     #[must_use]
     pub fn from_field(field: u32) -> Self {

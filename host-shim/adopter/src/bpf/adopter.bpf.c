@@ -125,8 +125,9 @@ static __always_inline __u32 probe(struct __sk_buff *skb, const struct tagged *t
 		if (reason == READY_TO_ADOPT) {
 			reason = READY;
 			*outcome = listeners_of(listener) > LISTENERS_MAX ? PROBE_TOO_MANY_LISTENERS : PROBE_READY;
-			*told = bpf_htonl(told_of(listener));
 		}
+		/* Whatever is in the way: who closes connections meanwhile is the same question. */
+		*told = bpf_htonl(told_of(listener));
 	}
 	bpf_sk_release(sk);
 	return reason;

@@ -54,8 +54,8 @@ enum reason {
 	UNDECIDED = 8,		/* never sent: say nothing, the next copy is told */
 };
 
-/* The server timestamp of an Answer with READY: that ends of exiting processes are marked, and of the listener how many
- * descriptors of all processes refer to it (0: unknown), and which one it is; of several, the sums. */
+/* The server timestamp of an Answer to a Probe that found a listener: that ends of exiting processes are marked, and of the
+ * listener how many descriptors of all processes refer to it (0: unknown), and which one it is; of several, the sums. */
 #define MARKS_EXITS 1
 #define SEVERAL_LISTENERS 2
 #define HOLDERS_SHIFT 8

@@ -12,6 +12,8 @@ use packet_socket::PacketSocket;
 use segment::{Received, Segment};
 use std::{
     net::{IpAddr, SocketAddr, TcpListener},
+    num::NonZeroU32,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{self, Command},
     sync::{
@@ -172,6 +174,21 @@ impl Lab {
             .within(|| TcpListener::bind(address))
             .expect("enter the pod")
             .expect("listen")
+    }
+
+    /// A listener that takes MPTCP connections too; `None` where the kernel has no MPTCP, and so no such listeners.
+    pub fn listen_mptcp(&self, address: SocketAddr) -> Option<OwnedFd> {
+        use rustix::net::{AddressFamily, Protocol, SocketType, bind, listen, socket};
+        const IPPROTO_MPTCP: NonZeroU32 = NonZeroU32::new(262).unwrap();
+        let protocol = Some(Protocol::from_raw(IPPROTO_MPTCP));
+        self.pod
+            .within(|| {
+                let fd = socket(AddressFamily::INET, SocketType::STREAM, protocol).ok()?;
+                bind(&fd, &address).expect("bind");
+                listen(&fd, 16).expect("listen");
+                Some(fd)
+            })
+            .expect("enter the pod")
     }
 
     /// How many TCP sockets that are no listeners the pod has on a local port, in any state.

@@ -97,8 +97,8 @@ impl World {
             return;
         };
         let told = match reason {
-            Reason::Ready => self.told[index].field(),
-            _ => 0,
+            Reason::NoListener => 0,
+            _ => self.told[index].field(),
         };
         let answered =
             self.count(Counter::QuestionsAnswered) + self.count(Counter::QuestionsRefused);

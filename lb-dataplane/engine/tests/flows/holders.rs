@@ -262,12 +262,47 @@ fn the_adopters_word_ends_the_watch_for_which_it_was_missing() {
     assert_eq!(ends_of(&w.run_ms(110), End::Fin), 1);
 }
 
-/// An answer of another kind tells nothing of the listener.
+/// What is in the way of an adoption says nothing of who closed.
 #[test]
-fn a_full_accept_queue_is_a_listener_of_which_nothing_is_told() {
+fn an_end_stands_where_nothing_can_be_adopted() {
+    for reason in [
+        Reason::AcceptQueueFull,
+        Reason::SyncookiesOff,
+        Reason::KernelRefused,
+    ] {
+        for how in End::BOTH {
+            let mut w = telling();
+            let c = w.idle(1);
+            w.adopters[c.pod] = Some(reason);
+            let mut sent = w.ends(&c, how);
+            sent.extend(w.poll());
+            assert_eq!(ends_of(&sent, how), 1, "{reason:?}");
+        }
+    }
+}
+
+/// Nor is a server that shuts down believed then.
+#[test]
+fn who_lets_go_of_a_listener_with_a_full_accept_queue_is_watched() {
+    let mut w = telling();
+    let mut c = w.idle(1);
+    w.adopters[c.pod] = Some(Reason::AcceptQueueFull);
+    w.told[c.pod] = told(7, 2);
+    let mut sent = w.ends(&c, End::Fin);
+    sent.extend(w.run_ms(40));
+    assert!(World::to_client(&sent).is_empty(), "watched");
+    w.stops(c.pod);
+    let sent = w.run_ms(10);
+    w.rescued(&mut c, &sent);
+}
+
+/// Its listener is watched for as long as it may take to shut down.
+#[test]
+fn an_older_adopter_with_a_full_accept_queue_tells_nothing() {
     let mut w = telling();
     let c = w.idle(1);
     w.adopters[c.pod] = Some(Reason::AcceptQueueFull);
+    w.told[c.pod] = Told::default();
     let mut sent = w.ends(&c, End::Fin);
     sent.extend(w.run_ms(900));
     assert!(World::to_client(&sent).is_empty());

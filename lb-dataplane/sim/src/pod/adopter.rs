@@ -121,8 +121,8 @@ impl Adopter {
         let (reason, detail) = match message.kind {
             MessageKind::Answer(_) => return Judgement::Dropped,
             MessageKind::Probe => match self.obstacle(listener, None) {
-                Some(obstacle) => (obstacle, 0),
-                None => (Reason::Ready, self.told.field()),
+                Some(Reason::NoListener) => (Reason::NoListener, 0),
+                obstacle => (obstacle.unwrap_or(Reason::Ready), self.told.field()),
             },
             MessageKind::Adopt => match self.adopt(seg, &message, on_tuple) {
                 Ok(judgement) => return judgement,

@@ -1,6 +1,9 @@
 //! Pod discovery of host-shim: a real API server with the rights of `host-shim/rbac`, a real kernel, and a process that is in
 //! a network namespace and a control group as a kubelet's would be. Needs root.
 
+mod sandbox;
+mod shim;
+
 use anyhow::{Context, Result, ensure};
 use baton_operator_tests::{
     admin::Admin,
@@ -8,228 +11,18 @@ use baton_operator_tests::{
     manifests,
     objects::policy,
 };
+use sandbox::{Sandbox, run};
 use serde_json::{Value, json};
+use shim::{NODE, Shim};
 use std::{
     fs,
-    io::{Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
-    os::unix::fs::{MetadataExt, PermissionsExt},
-    path::{Path, PathBuf},
-    process::{self, Child, Command, Stdio},
+    net::Ipv4Addr,
+    os::unix::fs::MetadataExt,
     time::{Duration, Instant},
 };
 
-const NODE: &str = "node-1";
 /// How often a pod is started for the printed figure.
 const STARTS: usize = 20;
-const KEY: &str = "000102030405060708090a0b0c0d0e0f";
-
-/// A command that must succeed.
-fn run(words: &[&str]) -> Result<()> {
-    let output = Command::new(words[0]).args(&words[1..]).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}: {said}", words.join(" "));
-    Ok(())
-}
-
-/// Where control groups can be made: version 2, or any hierarchy of version 1.
-fn cgroups() -> Result<PathBuf> {
-    let mounts = fs::read_to_string("/proc/mounts")?;
-    let of_kind = |kind: &str| {
-        let mut lines = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
-        lines.find_map(|l| (l.get(2) == Some(&kind)).then(|| PathBuf::from(l[1])))
-    };
-    of_kind("cgroup2")
-        .or_else(|| of_kind("cgroup"))
-        .context("no control groups are mounted")
-}
-
-/// What a kubelet and a runtime make of a Pod: namespace, interface, control group, one process. Gone on drop.
-struct Sandbox {
-    netns: String,
-    group: PathBuf,
-    process: Child,
-}
-
-impl Sandbox {
-    fn start(uid: &str, number: usize, ip: Ipv4Addr) -> Result<Self> {
-        let netns = format!("bt-{}-d{number}", process::id());
-        let _ = run(&["ip", "netns", "del", &netns]);
-        run(&["ip", "netns", "add", &netns])?;
-        let peer = format!("btd{}x{number}", process::id() % 10_000);
-        run(&[
-            "ip", "-n", &netns, "link", "add", "eth0", "type", "veth", "peer", "name", &peer,
-        ])?;
-        run(&[
-            "ip",
-            "-n",
-            &netns,
-            "addr",
-            "add",
-            &format!("{ip}/24"),
-            "dev",
-            "eth0",
-        ])?;
-        run(&["ip", "-n", &netns, "link", "set", "eth0", "up"])?;
-        let group = cgroups()?.join(format!(
-            "bt-{}/kubepods/burstable/pod{uid}/main",
-            process::id()
-        ));
-        fs::create_dir_all(&group)?;
-        // The shell moves itself, then becomes what stays, as a runtime's first process does.
-        let script = format!(
-            "echo $$ > {}/cgroup.procs && exec ip netns exec {netns} sleep 1000",
-            group.display()
-        );
-        let process = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "sh", "-c", &script])
-            .stdin(Stdio::null())
-            .spawn()
-            .context("starting a process through setpriv (util-linux)")?;
-        Ok(Self {
-            netns,
-            group,
-            process,
-        })
-    }
-}
-
-impl Drop for Sandbox {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = run(&["ip", "netns", "del", &self.netns]);
-        let mut group = self.group.as_path();
-        // Up to the test's own group; those that another pod uses still stay.
-        while group
-            .file_name()
-            .is_some_and(|name| !name.to_string_lossy().contains("cgroup"))
-        {
-            if fs::remove_dir(group).is_err() {
-                break;
-            }
-            group = group.parent().unwrap_or(Path::new("/"));
-        }
-    }
-}
-
-/// A host-shim with its files.
-struct Shim {
-    child: Child,
-    control: SocketAddr,
-    folder: PathBuf,
-    pins: PathBuf,
-}
-
-impl Shim {
-    fn start(kubeconfig: &Path, folder: &Path) -> Result<Self> {
-        fs::create_dir_all(folder)?;
-        let control = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let name = folder.file_name().context("a folder")?.display();
-        let pins = PathBuf::from(format!("/sys/fs/bpf/bt-{}-{name}", process::id()));
-        let key = folder.join("key");
-        fs::write(&key, KEY)?;
-        fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
-        let config = json!({
-            "keys": [{ "epoch": 1, "file": key }],
-            "control": control.to_string(),
-            "pin": pins,
-            "discovery": { "node": NODE, "kubeconfig": kubeconfig },
-        });
-        fs::write(folder.join("shim.yaml"), config.to_string())?;
-        let log = fs::File::options()
-            .append(true)
-            .create(true)
-            .open(folder.join("log"))?;
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL"])
-            .arg(baton_operator_tests::operator::binary("host-shim")?)
-            .args(["run", "--keep-on-exit", "--config"])
-            .arg(folder.join("shim.yaml"))
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
-        Ok(Self {
-            child,
-            control,
-            folder: folder.to_owned(),
-            pins,
-        })
-    }
-
-    /// One that knows what the API server has, and its pins.
-    async fn ready(kubeconfig: &Path, folder: &Path) -> Result<(Self, Pins)> {
-        let shim = Self::start(kubeconfig, folder)?;
-        let pins = Pins(shim.pins.clone());
-        wait_for("host-shim is ready", async || {
-            let (status, body) = shim.get("/readyz").with_context(|| shim.log())?;
-            ensure!(status == 200, "{status} {body}\n{}", shim.log());
-            Ok(())
-        })
-        .await?;
-        Ok((shim, pins))
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
-    }
-
-    fn get(&self, path: &str) -> Result<(u16, String)> {
-        let mut stream = TcpStream::connect_timeout(&self.control, Duration::from_secs(1))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-        )?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        let (head, body) = text.split_once("\r\n\r\n").context("an answer")?;
-        let status = head.split(' ').nth(1).context("a status")?.parse()?;
-        Ok((status, body.to_owned()))
-    }
-
-    /// What it says of a pod.
-    fn pod(&self, name: &str) -> Result<Option<Value>> {
-        let (_, body) = self.get("/v1/state")?;
-        let state: Value = serde_json::from_str(&body)?;
-        let pods = state["pods"].as_array().context("pods")?;
-        Ok(pods.iter().find(|pod| pod["name"] == name).cloned())
-    }
-
-    async fn until(
-        &self,
-        what: &str,
-        holds: impl Fn(Option<Value>) -> bool,
-        name: &str,
-    ) -> Result<()> {
-        wait_for(what, async || {
-            let pod = self.pod(name)?;
-            ensure!(holds(pod.clone()), "{pod:?}\n{}", self.log());
-            Ok(())
-        })
-        .await
-    }
-
-    /// Ends it as an upgrade does: what it attached stays.
-    fn end(mut self) -> Result<()> {
-        let id = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(id, rustix::process::Signal::TERM)?;
-        let status = self.child.wait()?;
-        ensure!(
-            status.success(),
-            "host-shim ended with {status}: {}",
-            self.log()
-        );
-        Ok(())
-    }
-}
-
-impl Drop for Shim {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// A Pod of the node, as the scheduler leaves it; its UID.
 async fn scheduled(
@@ -278,9 +71,9 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
         .await?;
     let kubeconfig = server.kubeconfig_file(&identity)?;
     let folder = server.folder().join("discovery");
-    let (shim, _pins) = Shim::ready(&kubeconfig, &folder).await?;
+    let (shim, pins) = Shim::ready(&kubeconfig, &folder).await?;
 
-    let nothing_attached = files(&shim.pins)?;
+    let nothing_attached = pins.files()?;
     // A Pod runs before any policy is about it: nobody touches it.
     let (first, uid) = scheduled(&admin, &namespace, "web-a", &Value::Null).await?;
     let first_name = format!("{namespace}/web-a");
@@ -380,7 +173,7 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
     admin.delete(&web).await?;
     shim.until("the Pod is let go", |pod| pod.is_none(), &first_name)
         .await?;
-    let left = files(&shim.pins)?;
+    let left = pins.files()?;
     ensure!(left == nothing_attached, "{left:?} {nothing_attached:?}");
     ensure!(!shim.log().contains("not detached"), "{}", shim.log());
     admin
@@ -490,28 +283,4 @@ async fn pods_that_only_endpoint_slices_name_get_the_adopter_in_either_family() 
     }
     ensure!(!shim.log().contains("not detached"), "{}", shim.log());
     shim.end()
-}
-
-/// All files below a directory.
-fn files(directory: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            found.append(&mut files(&path)?);
-        } else {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-/// The pin directory, removed on drop.
-struct Pins(PathBuf);
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
