@@ -1,11 +1,14 @@
 //! Servers that close for reasons of their own: the close reaches the client in order and soon, and nothing is rescued.
 
 use anyhow::{Context, Result, ensure};
+use baton_api::Endpoint;
 use baton_lab::{HttpClient, NginxOptions, Options, Response};
 use baton_ns::{HTTP_PORT, Scene};
+use socket2::{Domain, Socket, Type};
 use std::{
-    io::Read,
-    net::{Shutdown, SocketAddr},
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -77,6 +80,65 @@ fn closes(name: &str, reuseport: bool) -> Result<()> {
     ensure!(
         scene.counter("resets_sent_total{to=\"client\"}")? == 0,
         "a client was reset"
+    );
+    Ok(())
+}
+
+/// A server with a full accept queue, which closes what it accepted before all the same.
+#[test]
+fn a_close_is_no_later_while_others_wait_to_be_accepted() -> Result<()> {
+    // Its own port, so that the length of the queue is its own.
+    const PORT: u16 = 81;
+    let mut scene = Scene::with_pods("closesfull", 2)?;
+    let pod = &scene.lab.pods()[0];
+    let address = SocketAddr::new(pod.ipv4(), PORT);
+    let server = pod.namespace().run(|| -> Result<TcpListener> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&address.into())?;
+        // Holds two: the kernel's test is "more than".
+        socket.listen(1)?;
+        Ok(socket.into())
+    })??;
+    let mut backend = scene.config.policies[0].backends[0].clone();
+    backend.endpoint = Endpoint::new(backend.endpoint.address(), PORT).context("port")?;
+    scene.config.policies[0].backends = vec![backend];
+    scene.start()?;
+    let through = scene.address(HTTP_PORT)?;
+    // Known for longer than it takes until its holders are believed.
+    thread::sleep(IDLE);
+    let mut worst = Duration::ZERO;
+    for _ in 0..ROUNDS {
+        let mut client = connect(&scene, through)?;
+        let accepted = thread::scope(|scope| -> Result<TcpStream> {
+            let answered = scope.spawn(|| client.get("/"));
+            let (mut stream, _) = server.accept()?;
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte)?;
+                request.push(byte[0]);
+            }
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
+            right(&answered.join().expect("the client")?)?;
+            Ok(stream)
+        })?;
+        let waiting = [(); 2].map(|()| connect(&scene, address));
+        scene.wait_reason("pod-a", "accept queue full")?;
+        drop(accepted);
+        worst = worst.max(end_of(&client)?);
+        drop(waiting);
+        for _ in 0..2 {
+            server.accept()?;
+        }
+        scene.wait_reason("pod-a", "ready")?;
+    }
+    eprintln!("closed after {worst:?} while the accept queue was full");
+    ensure!(worst <= SLACK, "closed after {worst:?}");
+    let figures = scene.nothing_lost(0)?;
+    ensure!(
+        figures.rescues_total == 0,
+        "{} rescued",
+        figures.rescues_total
     );
     Ok(())
 }
