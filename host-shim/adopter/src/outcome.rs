@@ -38,11 +38,15 @@ pub enum Outcome {
     ExitMarked,
     /// A probe that was answered Ready without a word of who holds the listeners, because more than 128 are on the port.
     ProbeTooManyListeners,
+    /// A FIN or RST of a process that listens on the port, which got the listener mark.
+    ListenerMarked,
+    /// A FIN or RST whose process has more than 1,024 descriptors and no listener among the first of them: not marked.
+    TooManyDescriptors,
 }
 
 impl Outcome {
     /// Every outcome, in the order of the BPF program's table.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Adopted,
         Self::Repeated,
         Self::ProbeReady,
@@ -60,6 +64,8 @@ impl Outcome {
         Self::AnswerLost,
         Self::ExitMarked,
         Self::ProbeTooManyListeners,
+        Self::ListenerMarked,
+        Self::TooManyDescriptors,
     ];
 
     /// A fixed name for metric labels and JSON.
@@ -83,6 +89,8 @@ impl Outcome {
             Self::AnswerLost => "answer_lost",
             Self::ExitMarked => "exit_marked",
             Self::ProbeTooManyListeners => "probe_too_many_listeners",
+            Self::ListenerMarked => "listener_marked",
+            Self::TooManyDescriptors => "too_many_descriptors",
         }
     }
 }

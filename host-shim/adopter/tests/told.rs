@@ -5,7 +5,7 @@ mod common;
 use baton_adopter::Outcome;
 use baton_packet::Told;
 use common::{
-    Lab,
+    Lab, alone,
     answer::{
         ACCEPT_QUEUE_FULL, ACKED, KERNEL_REFUSED, KEY, PORT, READY, SEQ, SYNCOOKIES_OFF, adopter,
         ask,
@@ -14,19 +14,10 @@ use common::{
     segment::Message,
 };
 use socket2::{Domain, Socket, Type};
-use std::{
-    net::SocketAddr,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::net::SocketAddr;
 
 /// `LISTENERS_MAX` of the program.
 const LISTENERS_MAX: usize = 128;
-
-/// One test at a time: what another one starts has this process's descriptors until it has become another program.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn told(lab: &Lab, v6: bool) -> Told {
     told_with(lab, v6, READY)

@@ -47,6 +47,9 @@ impl Bits {
     pub(crate) const RESCUE: u16 = 1 << 13;
     /// The first of two replies to the restoring bytes came.
     pub(crate) const PRELUDE_HALF: u16 = 1 << 14;
+    /// The end that is held back came from a process that has the listener. Shares its bit with `PRELUDE_HALF`, which is clear when
+    /// restoring bytes leave, and looked at only then.
+    pub(crate) const CLOSER_LISTENS: u16 = Self::PRELUDE_HALF;
     /// A FIN of our own making went to the client.
     pub(crate) const FIN_SENT: u16 = 1 << 15;
 

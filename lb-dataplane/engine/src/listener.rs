@@ -118,10 +118,12 @@ impl Question {
         self.burst >= BURST && u64::from(self.burst) * 100 >= enough
     }
 
-    /// Whether a listener answered long enough after a flow's end (us, wrapping) for the end to stand.
-    pub(crate) fn settles(&self, ended_us: u32) -> bool {
+    /// Whether a listener answered long enough after a flow's end (us, wrapping) for the end to stand. If the process that closed had
+    /// the listener, any answer is late enough.
+    pub(crate) fn settles(&self, ended_us: u32, closer_listens: bool) -> bool {
         let age_us = (self.answered_us as u32).wrapping_sub(ended_us) as i32;
-        i64::from(age_us) >= self.settle_us as i64
+        let settle_us = if closer_listens { 0 } else { self.settle_us };
+        i64::from(age_us) >= settle_us as i64
     }
 
     /// What was asked so far may never have left.
@@ -159,12 +161,21 @@ impl Engine {
     }
 
     /// A flow of the backend ended and is held: does anybody listen there?
-    pub(crate) fn ask(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+    pub(crate) fn ask(
+        &mut self,
+        now: Instant,
+        index: u16,
+        closer_listens: bool,
+        out: &mut impl Output,
+    ) {
         let question = &mut self.backends[usize::from(index)].question;
         question.last_end_us = now.0;
         question.ends = question.ends.saturating_add(1);
         if !question.is_open() {
             self.begin_question(now, index, out);
+        } else if closer_listens && !question.pending {
+            // The pod is being watched; this end has not to wait for that.
+            self.send_question(now, index, out);
         }
     }
 

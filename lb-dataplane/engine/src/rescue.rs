@@ -15,7 +15,7 @@ use crate::{
     states::{Event, State},
 };
 use baton_api::{BackendFailure, Protocol};
-use baton_packet::{Flags, Segment, SeqNumber, clear_fin, take_exit_mark};
+use baton_packet::{EndMark, Flags, Segment, SeqNumber, clear_fin, take_end_mark};
 
 /// How long a flow waits for a backend to adopt it: a process that is started again listens within a few seconds, and a
 /// client waits longer than this (10 s to 60 s are usual).
@@ -38,20 +38,29 @@ pub(crate) const ADOPTIONS_PER_MS: u16 = 16;
 pub(crate) struct End {
     /// By a FIN in order, else by an exact RST.
     fin: bool,
-    /// Its process was exiting (the adopter's word, see `baton_packet::EXIT_MARK`).
-    exited: bool,
+    /// What the adopter says of its process.
+    mark: Option<EndMark>,
     /// What it had of the client's bytes.
     acked: Option<SeqNumber>,
 }
 
 impl End {
-    /// From the FIN or RST, which loses its exit mark.
+    /// From the FIN or RST, which loses its mark.
     pub(crate) fn of(frame: &mut [u8], segment: &Segment) -> Self {
         Self {
             fin: segment.flags.has(Flags::FIN) && !segment.flags.has(Flags::RST),
-            exited: take_exit_mark(frame, segment),
+            mark: take_end_mark(frame, segment),
             acked: segment.flags.has(Flags::ACK).then_some(segment.ack),
         }
+    }
+
+    fn exited(self) -> bool {
+        self.mark == Some(EndMark::Exiting)
+    }
+
+    /// A process that goes on: one that shuts down lets go of the listener first.
+    fn closer_listens(self) -> bool {
+        self.mark == Some(EndMark::Listening)
     }
 }
 
@@ -73,7 +82,7 @@ impl Engine {
         end: End,
         out: &mut impl Output,
     ) -> Ended {
-        let exited = end.exited;
+        let exited = end.exited();
         let flow = &self.flows[id];
         let backend = flow.owner.backend;
         let (state, pinned) = (flow.state, flow.pin.is_some());
@@ -94,6 +103,9 @@ impl Engine {
         if exited {
             self.counters.add(Counter::OwnersExited);
             self.note_exit(now, backend, out);
+        }
+        if end.closer_listens() {
+            self.counters.add(Counter::OwnersListening);
         }
         let gone = exited || self.is_leaving(backend) || self.owner_is_replaced(now, id);
         if !self.may_rescue(id) || self.mutated(Mutant::BelieveEveryEnd) {
@@ -134,12 +146,13 @@ impl Engine {
             _ => {
                 let flow = &mut self.flows[id];
                 flow.bits.set(Bits::HELD_FIN, end.fin);
+                flow.bits.set(Bits::CLOSER_LISTENS, end.closer_listens());
                 flow.sent_us = now.0 as u32;
                 let _ = self.step(now, id, Event::OwnerEnded, out);
                 if gone {
                     self.owner_gone(now, id, out);
                 } else {
-                    self.ask(now, backend, out);
+                    self.ask(now, backend, end.closer_listens(), out);
                 }
                 Ended::Held
             }
@@ -175,7 +188,7 @@ impl Engine {
         } else {
             None
         };
-        if !end.exited {
+        if !end.exited() {
             // A process that is gone fails no more, and the next one is not to blame.
             self.backend_fails(now, backend);
         }
@@ -261,7 +274,7 @@ impl Engine {
             return Verdict::Absorbed;
         }
         // The dead process's kernel repeats what the client has not acknowledged.
-        let _ = take_exit_mark(frame, segment);
+        let _ = take_end_mark(frame, segment);
         if segment.flags.has(Flags::FIN) {
             clear_fin(frame, segment);
         }

@@ -7,7 +7,7 @@ use crate::{
     backend::Use,
     counters::Counter,
     engine::Instant,
-    flow::FlowId,
+    flow::{Bits, FlowId},
     health::Down,
     states::{Event, State},
 };
@@ -117,13 +117,16 @@ impl Engine {
                 self.owner_gone(now, id, out);
             }
             // Connections that idle together may time out together. Each is saved once, then its close is believed.
-            (Sweep::Restarted, State::Held) if !self.flows[id].adopted_idle() => {
+            (Sweep::Restarted, State::Held)
+                if !self.flows[id].adopted_idle()
+                    && !self.flows[id].bits.has(Bits::CLOSER_LISTENS) =>
+            {
                 self.owner_gone(now, id, out);
             }
             (Sweep::CloseStands | Sweep::Restarted, State::Held) => {
                 let flow = &self.flows[id];
                 let question = &self.backends[usize::from(flow.owner.backend)].question;
-                if !question.settles(flow.sent_us) {
+                if !question.settles(flow.sent_us, flow.bits.has(Bits::CLOSER_LISTENS)) {
                     return Swept::Stays;
                 }
                 self.counters.add(Counter::ClosesBelieved);

@@ -7,7 +7,7 @@ const SEVERAL: u8 = 2;
 /// The content of the field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// The pod's last segments carry [`EXIT_MARK`](crate::EXIT_MARK) if their process exits.
+    /// The pod's last segments carry [`EndMark::Exiting`](crate::EndMark::Exiting) if their process exits.
     pub marks_exits: bool,
     /// The listener, unless the adopter cannot count its holders or is older.
     pub listener: Option<Listener>,

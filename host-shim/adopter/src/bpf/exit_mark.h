@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The exit mark: at the egress of a pod's interface, a FIN or RST that a process sends while it exits is marked
- * (docs/adoption-wire.md), so that a server that dies is told from one that closes a connection. Owns that one field; touches
+ * The end marks: at the egress of a pod's interface, a FIN or RST that a process sends while it exits is marked
+ * (docs/adoption-wire.md), so that a server that dies is told from one that closes a connection; and, with another mark, one that a
+ * process sends that listens, so that a server that goes on is told from one that shuts down. Owns that one field; touches
  * no other segment. It works because the kernel closes the sockets of a process, and sends their last segments, in the
  * context of that process (do_exit, exit_files, tcp_close). The kernel's repetitions of such a FIN are marked as it was.
  * What waits behind unsent data leaves later and unmarked.
@@ -15,6 +16,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "closer.h"
 #include "kernel.h"
 #include "tables.h"
 #include "wire.h"
@@ -28,10 +30,11 @@ SEC("tc")
 int baton_exit_mark(struct __sk_buff *skb)
 {
 	__u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	__be16 mark = bpf_htons(EXIT_MARK);
-	struct sk_buff *kernel_skb;
+	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	__be16 mark = bpf_htons(EXIT_MARK), port;
+	__u32 outcome = EXIT_MARKED;
 	struct task_struct *task;
-	__u64 socket;
+	__u64 socket, netns;
 	__u32 tcp_at;
 	__u8 flags;
 
@@ -55,6 +58,8 @@ int baton_exit_mark(struct __sk_buff *skb)
 	}
 	if (*(__be16 *)(data + tcp_at + TCP_URGENT_AT))
 		return PASS_ON;
+	netns = kernel_skb->dev->nd_net.net->net_cookie;
+	port = *(__be16 *)(data + tcp_at);
 	socket = bpf_get_socket_cookie(skb);
 	task = bpf_get_current_task_btf();
 	if (task->flags & PF_EXITING) {
@@ -64,15 +69,17 @@ int baton_exit_mark(struct __sk_buff *skb)
 		if (socket)
 			bpf_map_update_elem(&exited, &socket, &yes, BPF_ANY);
 	} else if (!socket || !bpf_map_lookup_elem(&exited, &socket)) {
-		return PASS_ON;
+		if (!closer_listens(kernel_skb->sk, port, task, netns))
+			return PASS_ON;
+		mark = bpf_htons(LISTENER_MARK);
+		outcome = LISTENER_MARKED;
 	}
 
-	kernel_skb = bpf_cast_to_kern_ctx(skb);
 	/* Leaves a checksum that the device completes (CHECKSUM_PARTIAL) alone. */
 	if (bpf_l4_csum_replace(skb, tcp_at + TCP_CHECKSUM_AT, 0, mark, sizeof(mark)) ||
 	    bpf_skb_store_bytes(skb, tcp_at + TCP_URGENT_AT, &mark, sizeof(mark), 0))
 		return PASS_ON;
-	count(kernel_skb->dev->nd_net.net->net_cookie, EXIT_MARKED);
+	count(netns, outcome);
 	return PASS_ON;
 }
 

@@ -29,11 +29,15 @@ struct net_device {
 };
 
 struct sk_buff {
+	struct sock *sk;
 	struct net_device *dev;
 	__u8 ip_summed:2;
 };
 
 struct sock_common {
+	__u16 skc_num;		/* the local port */
+	volatile __u8 skc_state;
+	possible_net_t skc_net;
 	__u32 skc_tw_rcv_nxt;
 };
 
@@ -58,8 +62,12 @@ typedef struct {
 	counter_t refcnt;
 } file_ref_t;
 
+struct file_operations;
+
 struct file {
 	file_ref_t f_ref;	/* Linux 6.13; one less than the references */
+	const struct file_operations *f_op;
+	void *private_data;
 	struct inode *f_inode;
 };
 
@@ -69,10 +77,16 @@ struct file___until_6_12 {
 
 struct socket {
 	struct file *file;
+	struct sock *sk;
 };
+
+typedef struct {
+	int owned;
+} socket_lock_t;
 
 struct sock {
 	struct sock_common __sk_common;
+	socket_lock_t sk_lock;
 	__u32 sk_ack_backlog;
 	__u32 sk_max_ack_backlog;
 	struct sock_reuseport *sk_reuseport_cb;
@@ -84,8 +98,18 @@ struct tcp_sock {
 	__u8 is_mptcp:1;	/* CONFIG_MPTCP */
 };
 
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
 struct task_struct {
 	unsigned int flags;
+	struct files_struct *files;
 };
 
 struct tcp_request_sock {

@@ -33,6 +33,8 @@
 
 /* In the urgent pointer of a FIN or RST without URG: its process was exiting. */
 #define EXIT_MARK 0xBA7E
+/* The same: its process has the listener of the port. */
+#define LISTENER_MARK 0xBA7F
 
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02

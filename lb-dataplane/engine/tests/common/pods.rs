@@ -1,8 +1,13 @@
 //! Pods as their kernels: what they say to questions, and what is seen when their processes die, freeze or come back.
 
-use super::{Conn, Dest, OUR_MAC, Sent, World, answer, conn::*, pod_mac, wire::Wire};
+use super::{
+    Conn, Dest, OUR_MAC, Sent, World, answer,
+    conn::*,
+    pod_mac,
+    wire::{Wire, tcp},
+};
 use baton_engine::Counter;
-use baton_packet::{Flags, Reason};
+use baton_packet::{EndMark, Flags, Reason, put_end_mark};
 use std::net::SocketAddr;
 
 /// What a pod's kernel says to a SYN from a port of Baton's own.
@@ -141,6 +146,19 @@ impl World {
     /// The owner ends one connection; whatever leaves.
     pub fn ends(&mut self, c: &Conn, how: End) -> Vec<Sent> {
         self.inject(&self.pod_wire(c, how.flags(), &[]).build())
+    }
+
+    /// The same segment as the adopter in the pod marks it.
+    pub fn marked_end(&self, c: &Conn, how: End, mark: EndMark) -> Vec<u8> {
+        let mut frame = self.pod_wire(c, how.flags(), &[]).build();
+        let segment = tcp(&frame);
+        assert!(put_end_mark(&mut frame, &segment, mark));
+        frame
+    }
+
+    /// The owner ends the connection by a process that listens.
+    pub fn ends_listening(&mut self, c: &Conn, how: End) -> Vec<Sent> {
+        self.inject(&self.marked_end(c, how, EndMark::Listening))
     }
 
     /// `kill -9` of a pod's process: the ends of all its connections, then nobody listens. Whatever leaves, and what

@@ -1,21 +1,18 @@
 //! Ends with the adopter's word that the process was exiting, and ends for which no successor came.
 
-use crate::common::{Conn, Dest, End, Listener, Sent, World, conn::*, policy, settings, wire::tcp};
+use crate::common::{Conn, Dest, End, Listener, Sent, World, conn::*, policy, settings};
 use baton_api::BackendFailure;
 use baton_engine::{Counter, Lost};
-use baton_packet::{EXIT_MARK, Reason, put_exit_mark};
+use baton_packet::{EndMark, Reason};
 
 /// The last segment of an exiting process, as the adopter in its pod marks it.
 fn marked(w: &World, c: &Conn, how: End) -> Vec<u8> {
-    let mut frame = w.pod_wire(c, how.flags(), &[]).build();
-    let segment = tcp(&frame);
-    assert!(put_exit_mark(&mut frame, &segment));
-    frame
+    w.marked_end(c, how, EndMark::Exiting)
 }
 
 fn carries_mark(sent: &Sent) -> bool {
     let l4 = usize::from(sent.segment.l4);
-    sent.frame[l4 + 18..l4 + 20] == EXIT_MARK.to_be_bytes()
+    sent.frame[l4 + 18..l4 + 20] != [0, 0]
 }
 
 /// The processes of one server die one after another, and until the last one is gone the kernel answers for all.

@@ -2,7 +2,7 @@
 
 use crate::common::{Conn, EPOCH, End, Listener, Sent, World, answer, answer_with};
 use baton_engine::{Counter, Lost};
-use baton_packet::{AdoptionKey, Listener as Held, Reason, Told};
+use baton_packet::{AdoptionKey, EndMark, Listener as Held, Reason, Told};
 use std::num::NonZeroU8;
 
 fn told(id: u16, holders: u8) -> Told {
@@ -373,4 +373,83 @@ fn the_late_end_of_a_process_that_was_replaced_is_no_close() {
     w.run_ms(2_200);
     w.ends(&next, End::Fin);
     assert_eq!(ends_of(&w.run_ms(1), End::Fin), 1);
+}
+
+/// What the pod may be about to do does not matter where the process that closed goes on: one that shuts down lets go of its
+/// listener first.
+#[test]
+fn an_end_by_a_process_that_listens_is_one_round_trip_late_whatever_the_pod_has_lost() {
+    type Pod = fn(&mut World, usize);
+    let pods: [(&str, Pod); 5] = [
+        ("as ever", |_, _| ()),
+        ("one let go", |w, at| w.told[at] = told(7, 2)),
+        ("one exited", |w, at| {
+            let other = (2..50).map(|n| w.idle(n)).find(|c| c.pod == at);
+            let frame = w.marked_end(&other.expect("one there"), End::Fin, EndMark::Exiting);
+            w.inject(&frame);
+        }),
+        ("being watched", |w, at| {
+            let other = (2..50).map(|n| w.idle(n)).find(|c| c.pod == at);
+            w.told[at] = told(7, 2);
+            w.ends(&other.expect("one there"), End::Fin);
+            let sent = w.run_ms(42);
+            assert!(World::to_client(&sent).is_empty(), "watched");
+        }),
+        ("nothing is told", |w, at| w.told[at] = Told::default()),
+    ];
+    for (what, pod) in pods {
+        for how in End::BOTH {
+            let mut w = telling();
+            let c = w.idle(1);
+            pod(&mut w, c.pod);
+            let mut sent = w.ends_listening(&c, how);
+            sent.extend(w.poll());
+            assert_eq!(ends_of(&sent, how), 1, "{what}");
+            assert_eq!(w.count(Counter::OwnersListening), 1);
+            let l4 = usize::from(World::to_client(&sent)[0].segment.l4);
+            assert_eq!(
+                World::to_client(&sent)[0].frame[l4 + 18..l4 + 20],
+                [0, 0],
+                "no mark"
+            );
+        }
+    }
+}
+
+/// A server that began this moment closes what it means to.
+#[test]
+fn an_end_by_a_process_that_listens_needs_no_past() {
+    for known in [Told::default(), told(7, 1)] {
+        let mut w = World::new(2);
+        w.told.fill(known);
+        w.run_ms(20);
+        let c = w.idle(1);
+        let mut sent = w.ends_listening(&c, End::Fin);
+        sent.extend(w.poll());
+        assert_eq!(ends_of(&sent, End::Fin), 1);
+    }
+}
+
+/// Connections that time out together, at a pod whose adopter tells nothing, are no death either.
+#[test]
+fn many_ends_by_a_process_that_listens_stand() {
+    let mut w = telling_of(Told::default());
+    let (_, flows) = at_one_pod(&mut w, 8);
+    let mut sent = Vec::new();
+    for c in &flows {
+        sent.extend(w.ends_listening(c, End::Fin));
+    }
+    sent.extend(w.run_ms(1));
+    assert_eq!(ends_of(&sent, End::Fin), flows.len());
+}
+
+/// Some servers close their connections first, and their listener right behind.
+#[test]
+fn a_process_that_listened_a_round_trip_ago_is_gone_all_the_same() {
+    let mut w = telling();
+    let mut c = w.idle(1);
+    w.stops(c.pod);
+    let mut sent = w.ends_listening(&c, End::Fin);
+    sent.extend(w.run_ms(1));
+    w.rescued(&mut c, &sent);
 }

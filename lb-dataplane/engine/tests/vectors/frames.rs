@@ -12,7 +12,7 @@ use crate::common::{
     OUR_MAC, ROUTER_MAC, ours, pod_mac,
     wire::{Wire, checksum, packet, pseudo},
 };
-use baton_packet::{Decoded, Flags, Mac, Segment, decode, put_exit_mark};
+use baton_packet::{Decoded, EndMark, Flags, Mac, Segment, decode, put_end_mark};
 use std::net::IpAddr;
 
 /// As tcpdump writes them, lowest bit first.
@@ -240,7 +240,7 @@ fn edited(mut frame: Vec<u8>, edits: &str) -> Result<Vec<u8>, String> {
                 let Ok(Decoded::Tcp(segment)) = decode(&frame) else {
                     return Err(wrong());
                 };
-                if !put_exit_mark(&mut frame, &segment) {
+                if !put_end_mark(&mut frame, &segment, EndMark::Exiting) {
                     return Err(wrong());
                 }
             }

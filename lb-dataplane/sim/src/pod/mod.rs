@@ -8,7 +8,7 @@ pub mod process;
 
 use crate::clock::Time;
 use crate::talk::{Language, Request};
-use baton_packet::{Decoded, Flags, Mac, SeqNumber, decode, put_exit_mark};
+use baton_packet::{Decoded, EndMark, Flags, Mac, SeqNumber, decode, put_end_mark};
 use kernel::Kernel;
 use process::{Process, ProcessSpec};
 use std::{collections::BTreeSet, net::SocketAddr};
@@ -91,7 +91,14 @@ impl Pod {
     pub fn step(&mut self, now: Time, out: &mut Vec<Vec<u8>>) {
         let from = out.len();
         self.kernel.poll(now, out);
+        let by_process = out.len();
         self.process.step(now, &mut self.kernel, out);
+        if self.marks_exits() && self.process.is_alive() {
+            // What it closes while it listens. (What waits behind data is sent by the kernel later, in nobody's name.)
+            for frame in &mut out[by_process..] {
+                mark(frame, EndMark::Listening);
+            }
+        }
         self.kernel.poll(now, out);
         self.mark_repeated(&mut out[from..]);
     }
@@ -112,7 +119,7 @@ impl Pod {
                 && self.exited.contains(&peer)
                 && self.kernel.cause(&peer) == Some(Cause::Crash)
             {
-                mark(frame);
+                mark(frame, EndMark::Exiting);
             }
         }
     }
@@ -135,7 +142,7 @@ impl Pod {
             self.kernel.forsake_all(now, out);
             if self.marks_exits() {
                 for frame in &mut out[from..] {
-                    if mark(frame) {
+                    if mark(frame, EndMark::Exiting) {
                         self.exited.extend(end_to(frame).map(|(peer, _)| peer));
                     }
                 }
@@ -156,9 +163,9 @@ impl Pod {
     }
 }
 
-/// As the adopter's program at egress does while the process is in `do_exit`.
-fn mark(frame: &mut [u8]) -> bool {
-    matches!(decode(frame), Ok(Decoded::Tcp(segment)) if put_exit_mark(frame, &segment))
+/// As the adopter's program at egress does.
+fn mark(frame: &mut [u8], mark: EndMark) -> bool {
+    matches!(decode(frame), Ok(Decoded::Tcp(segment)) if put_end_mark(frame, &segment, mark))
 }
 
 /// Whom a segment goes to, and its flags.

@@ -1,8 +1,9 @@
-//! The exit mark: the last segment of a process that ends says so, in a field that means nothing without its flag.
+//! End marks: the last segment of a connection says whose it is, in a field that means nothing without its flag.
 //!
-//! A FIN alone does not tell a server that closes a connection from one that dies. The adopter in the pod marks the FIN
-//! or RST that a process sends while it exits (Linux `PF_EXITING`): the urgent pointer holds [`EXIT_MARK`] without the URG
-//! flag, which RFC 9293, 3.1, has receivers ignore. Owns the mark's place; never what follows from it.
+//! A FIN alone does not tell a server that closes a connection from one that dies or shuts down. The adopter in the pod marks the FIN
+//! or RST that a process sends while it exits (Linux `PF_EXITING`), or while it has the port's listener among its descriptors:
+//! the urgent pointer holds the mark without the URG flag, which RFC 9293, 3.1, has receivers ignore. Owns the marks' place;
+//! never what follows from them.
 
 use crate::{
     Flags, Segment,
@@ -12,20 +13,39 @@ use crate::{
     rewrite::{patch, replace},
 };
 
-/// The urgent pointer of a segment that an exiting process sent.
-pub const EXIT_MARK: u16 = 0xBA7E;
+/// What is known of the process that ended a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndMark {
+    /// It was exiting.
+    Exiting,
+    /// It had the listener of the connection's port.
+    Listening,
+}
+
+impl EndMark {
+    /// The urgent pointer of such a segment.
+    #[must_use]
+    pub const fn urgent_pointer(self) -> u16 {
+        match self {
+            Self::Exiting => 0xBA7E,
+            Self::Listening => 0xBA7F,
+        }
+    }
+}
 
 const URGENT_POINTER: usize = 18;
 
-/// Takes the mark off a FIN or RST and says whether it was there. The checksum is updated incrementally.
+/// Takes the mark off a FIN or RST and says which it was. The checksum is updated incrementally.
 #[must_use]
-pub fn take_exit_mark(frame: &mut [u8], seg: &Segment) -> bool {
-    set_urgent_pointer(frame, seg, EXIT_MARK, 0)
+pub fn take_end_mark(frame: &mut [u8], seg: &Segment) -> Option<EndMark> {
+    [EndMark::Exiting, EndMark::Listening]
+        .into_iter()
+        .find(|mark| set_urgent_pointer(frame, seg, mark.urgent_pointer(), 0))
 }
 
 /// Marks a FIN or RST, as the adopter does; false if it is another segment or its urgent pointer is in use.
-pub fn put_exit_mark(frame: &mut [u8], seg: &Segment) -> bool {
-    set_urgent_pointer(frame, seg, 0, EXIT_MARK)
+pub fn put_end_mark(frame: &mut [u8], seg: &Segment, mark: EndMark) -> bool {
+    set_urgent_pointer(frame, seg, 0, mark.urgent_pointer())
 }
 
 fn set_urgent_pointer(frame: &mut [u8], seg: &Segment, from: u16, to: u16) -> bool {
@@ -84,15 +104,17 @@ mod tests {
     #[test]
     fn a_mark_goes_on_and_off_and_leaves_the_frame_as_it_was() {
         for flags in [Flags::FIN | Flags::ACK, Flags::RST, Flags::RST | Flags::ACK] {
-            let plain = built(flags);
-            let mut frame = plain.clone();
-            let seg = segment(&frame);
-            assert!(!take_exit_mark(&mut frame, &seg));
-            assert!(put_exit_mark(&mut frame, &seg));
-            assert_ne!(frame, plain);
-            assert_eq!(tcp_checksum_state(&frame, &seg), ChecksumState::Full);
-            assert!(take_exit_mark(&mut frame, &seg));
-            assert_eq!(frame, plain);
+            for mark in [EndMark::Exiting, EndMark::Listening] {
+                let plain = built(flags);
+                let mut frame = plain.clone();
+                let seg = segment(&frame);
+                assert_eq!(take_end_mark(&mut frame, &seg), None);
+                assert!(put_end_mark(&mut frame, &seg, mark));
+                assert_ne!(frame, plain);
+                assert_eq!(tcp_checksum_state(&frame, &seg), ChecksumState::Full);
+                assert_eq!(take_end_mark(&mut frame, &seg), Some(mark));
+                assert_eq!(frame, plain);
+            }
         }
     }
 
@@ -106,20 +128,20 @@ mod tests {
             let plain = built(flags);
             let mut frame = plain.clone();
             let seg = segment(&frame);
-            assert!(!put_exit_mark(&mut frame, &seg));
+            assert!(!put_end_mark(&mut frame, &seg, EndMark::Exiting));
             assert_eq!(frame, plain);
         }
         let mut frame = built(Flags::FIN | Flags::ACK);
         let seg = segment(&frame);
-        // Another urgent pointer than the mark.
+        // Another urgent pointer than a mark.
         frame[usize::from(seg.l4) + URGENT_POINTER] = 1;
-        assert!(!put_exit_mark(&mut frame, &seg));
-        assert!(!take_exit_mark(&mut frame, &seg));
+        assert!(!put_end_mark(&mut frame, &seg, EndMark::Exiting));
+        assert_eq!(take_end_mark(&mut frame, &seg), None);
     }
 
     #[test]
     fn a_view_of_another_frame_does_no_harm() {
         let seg = segment(&built(Flags::FIN));
-        assert!(!put_exit_mark(&mut [0; 20], &seg));
+        assert!(!put_end_mark(&mut [0; 20], &seg, EndMark::Listening));
     }
 }

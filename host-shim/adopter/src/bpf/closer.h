@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Who closes: whether the process that sends a connection's last segment has the listener of its port. Such a process goes on; one that
+ * shuts down lets go of the listener first. Owns the look at that process's descriptors; what follows from it is the engine's.
+ */
+#ifndef BATON_CLOSER_H
+#define BATON_CLOSER_H
+
+#include <bpf/bpf_endian.h>
+
+#include "kernel.h"
+#include "tables.h"
+
+/*
+ * Descriptors looked at, from 0 on: about 10 us. Servers open their listeners before they accept anything, but after what their
+ * runtime needs (a JVM has its archives open, some hundreds). More: TOO_MANY_DESCRIPTORS.
+ */
+#define DESCRIPTORS_MAX 1024
+
+/* include/net/tcp_states.h: these are no whole sockets, or listeners. */
+#define STATE_TIME_WAIT 6
+#define STATE_LISTEN 10
+#define STATE_NEW_SYN_RECV 12
+
+struct search {
+	__u64 descriptors;
+	__u64 socket_operations;
+	__u64 net;
+	__u16 port;
+	__u16 found;
+};
+
+/* One descriptor. See count_socket() in told.h for the reads. */
+static long look_at(__u32 i, struct search *search)
+{
+	const void *at = (const void *)search->descriptors + i * sizeof(void *);
+	const struct hlist_node *slot = bpf_rdonly_cast(at, bpf_core_type_id_kernel(struct hlist_node));
+	const struct file *file = bpf_rdonly_cast(slot->next, bpf_core_type_id_kernel(struct file));
+	const struct socket *socket;
+	const struct sock *sk;
+
+	/* Not open, or no socket. */
+	if ((__u64)file->f_op != search->socket_operations)
+		return 0;
+	socket = bpf_rdonly_cast(file->private_data, bpf_core_type_id_kernel(struct socket));
+	sk = socket->sk;
+	search->found = sk->__sk_common.skc_state == STATE_LISTEN && sk->__sk_common.skc_num == search->port &&
+			(__u64)sk->__sk_common.skc_net.net == search->net;
+	return search->found;
+}
+
+/*
+ * `sk` sends its last segment. Only in the context of the process that closes it, which holds the socket's lock for that: what the
+ * kernel sends later on its own, behind data, it sends while somebody else runs.
+ */
+static __always_inline int closer_listens(const struct sock *sk, __be16 port, struct task_struct *task, __u64 netns)
+{
+	struct search search = {};
+	const struct fdtable *table;
+	__u32 fds;
+
+	if (!sk || sk->__sk_common.skc_state == STATE_TIME_WAIT || sk->__sk_common.skc_state == STATE_NEW_SYN_RECV ||
+	    !sk->sk_lock.owned || !sk->sk_socket || !sk->sk_socket->file || !task->files)
+		return 0;
+	table = task->files->fdt;
+	search.descriptors = (__u64)table->fd;
+	search.socket_operations = (__u64)sk->sk_socket->file->f_op;
+	search.net = (__u64)sk->__sk_common.skc_net.net;
+	/* The socket itself has forgotten it when it resets. */
+	search.port = bpf_ntohs(port);
+	fds = table->max_fds;
+	bpf_loop(fds < DESCRIPTORS_MAX ? fds : DESCRIPTORS_MAX, look_at, &search, 0);
+	if (!search.found && fds > DESCRIPTORS_MAX)
+		count(netns, TOO_MANY_DESCRIPTORS);
+	return search.found;
+}
+
+#endif
