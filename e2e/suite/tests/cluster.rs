@@ -196,6 +196,20 @@ fn programmed(site: &Site, backends: &str) -> Result<()> {
     })
 }
 
+/// The nodes of a component's Pods, of which each shall have one.
+fn apart(site: &Site, component: &str) -> Result<()> {
+    let label = format!("app.kubernetes.io/component={component}");
+    let path = "jsonpath={.items[*].spec.nodeName}";
+    let nodes = site.kubectl(&["-n", NAMESPACE, "get", "pods", "-l", &label, "-o", path])?;
+    let mut nodes: Vec<_> = nodes.split_whitespace().collect();
+    nodes.sort_unstable();
+    ensure!(
+        nodes.len() == 2 && nodes[0] != nodes[1],
+        "both Pods of {component} go with one node: {nodes:?}"
+    );
+    Ok(())
+}
+
 /// What an admin asks while clients are at work.
 fn questions(site: &Site) -> Result<()> {
     let json = |arguments: &[&str]| -> Result<Value> {
@@ -294,6 +308,9 @@ fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
         "--timeout=60s",
     ])?;
     programmed(&site, "4")?;
+    // The nodes have no zones, as many clusters' have none.
+    apart(&site, "lb-dataplane")?;
+    apart(&site, "operator")?;
     println!("{}", site.helm("test", &[])?);
     let baton = site.field(NAMESPACE, "service/baton", ".spec.clusterIP")?;
     let plain = site.field(SHOP, "service/web", ".spec.clusterIP")?;
