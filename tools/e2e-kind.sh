@@ -48,8 +48,12 @@ nodes:
   - role: worker
 YAML
 kind create cluster --name "$cluster" --config "$work/kind.yaml" --kubeconfig "$work/kubeconfig" --wait 180s
-# host-shim keeps its programs there; kind's nodes do not mount it by themselves.
 for node in $(kind get nodes --name "$cluster"); do
+  # Docker before 23 gives CAP_PERFMON and CAP_BPF (38, 39) not even to privileged containers (moby/moby#41563), so that the
+  # node cannot give them to lb-dataplane: "unable to apply caps: operation not permitted".
+  bounds=$(docker exec "$node" sed -n 's/^CapBnd:[[:space:]]*//p' /proc/self/status)
+  (((0x$bounds >> 38 & 3) == 3)) || die "the node $node lacks CAP_BPF and CAP_PERFMON: use Docker 23 or newer"
+  # host-shim keeps its programs there; kind's nodes do not mount it by themselves.
   docker exec "$node" sh -c 'mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf'
 done
 for archive in "$images"/{baton-operator,lb-dataplane,host-shim}.tar "$work"/images/*.tar; do
@@ -60,3 +64,9 @@ done
 say "the tests"
 BATON_E2E_KUBECONFIG="$work/kubeconfig" \
   cargo test --profile ci --workspace --exclude baton-cluster --test cluster -- --nocapture
+
+# The tests look there only in clusters of their own.
+for node in $(kind get nodes --name "$cluster"); do
+  left=$(docker exec "$node" sh -c 'ls /sys/fs/bpf/baton 2>/dev/null || true')
+  [ -z "$left" ] || die "after helm uninstall there is left in /sys/fs/bpf/baton of $node: $left"
+done

@@ -56,6 +56,13 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
     };
     let doors = open(&config, tls.as_ref()).await?;
     let shim = Arc::new(Mutex::new(Shim::start(&config)?));
+    if baton_adopter::kernel::is_nodes(&config.pin) == Some(false) {
+        warn!(
+            pin = %config.pin.display(),
+            "the node has no BPF file system there: adopters end with this container; on the node: mount -t bpf bpf /sys/fs/bpf, \
+             then delete this Pod"
+        );
+    }
     let (attached, all) = lock(&shim).attached();
     info!(
         version = env!("CARGO_PKG_VERSION"),

@@ -42,17 +42,21 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* Over nodes, and over zones if there are some. */}}
+{{/* Where one of several alike may run: apart from the others. The scheduler leaves out nodes that lack the key of any one
+constraint, and with them all spreading; many clusters have no zones, so that these are a preference beside the user's. Those
+of the revision before do not count: they end, and the new ones would go where these are not, even if that is one node. */}}
 {{- define "baton.spread" -}}
+{{- $alike := dict "matchLabels" (include "baton.selector" .component | fromYaml) -}}
 topologySpreadConstraints:
-  {{- $component := . }}
-  {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
   - maxSkew: 1
-    topologyKey: {{ . }}
+    topologyKey: kubernetes.io/hostname
     whenUnsatisfiable: ScheduleAnyway
-    labelSelector:
-      matchLabels: {{- include "baton.selector" $component | nindent 8 }}
-  {{- end }}
+    labelSelector: {{- toYaml $alike | nindent 6 }}
+    matchLabelKeys: [pod-template-hash]
+{{- $zones := dict "weight" 100 "podAffinityTerm" (dict "topologyKey" "topology.kubernetes.io/zone" "labelSelector" $alike) }}
+{{- $apart := dict "podAntiAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" (list $zones)) }}
+{{- $affinity := merge (deepCopy (.values.affinity | default dict)) $apart }}
+{{- include "baton.placement" (merge (dict "affinity" $affinity) (deepCopy .values)) }}
 {{- end }}
 
 {{/* A new Pod for a changed configuration would end connections: dataplanes and shims read theirs again instead. */}}

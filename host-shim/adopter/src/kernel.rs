@@ -3,7 +3,7 @@
 
 use crate::{Adopter, object, sys};
 use libbpf_rs::btf::{Btf, types::Func};
-use std::path::Path;
+use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 /// The first kernel with [`ADOPT_FUNCTION`].
 pub const MINIMUM: (u32, u32) = (6, 9);
@@ -50,6 +50,24 @@ pub fn is_bpffs(path: &Path) -> bool {
         .is_some_and(crate::bpffs::is_bpffs)
 }
 
+/// Whether the node's first process has the same file system at a path, so that what is there outlives this process's
+/// container; `None` if that process cannot be looked at.
+#[must_use]
+pub fn is_nodes(path: &Path) -> Option<bool> {
+    is_below("/proc/1/root".as_ref(), path)
+}
+
+/// Whether `path` and the same path below `root` are in one file system.
+fn is_below(root: &Path, path: &Path) -> Option<bool> {
+    fs::metadata(root).ok()?;
+    let device = |path: &Path| {
+        let found = path.ancestors().find_map(|p| fs::metadata(p).ok());
+        found.map(|found| found.dev())
+    };
+    let there = root.join(path.strip_prefix("/").ok()?);
+    Some(device(path)? == device(&there)?)
+}
+
 impl Adopter {
     /// Whether the kernel has tcx (Linux 6.6); nothing is attached.
     #[must_use]
@@ -70,5 +88,17 @@ mod tests {
         assert_eq!(version("6.9.0"), Some((6, 9)));
         assert_eq!(version("5.15-generic"), Some((5, 15)));
         assert_eq!(version("rolling"), None);
+    }
+
+    #[test]
+    fn a_mount_of_ones_own_is_not_the_nodes() {
+        // The kernel's own file systems, and a node that lacks them: a folder that is empty.
+        let node = std::env::temp_dir().join(format!("bt-node-{}", std::process::id()));
+        fs::create_dir_all(&node).expect("a folder");
+        let (proc, same) = (Path::new("/proc/none/such"), Path::new("/"));
+        assert_eq!(is_below(&node, proc), Some(false));
+        assert_eq!(is_below(same, proc), Some(true));
+        assert_eq!(is_below(&node.join("none"), proc), None);
+        fs::remove_dir(&node).expect("an empty folder");
     }
 }

@@ -122,14 +122,24 @@ fn hook(adopter: &Adopter) -> Finding {
 }
 
 fn bpffs(pin: &Path) -> Finding {
-    if kernel::is_bpffs(pin) {
-        return Finding::good(format!("mounted, for {}", pin.display()));
-    }
     let root = if pin.starts_with("/sys/fs/bpf") {
         Path::new("/sys/fs/bpf")
     } else {
         pin
     };
+    if kernel::is_bpffs(pin) && kernel::is_nodes(pin) == Some(false) {
+        return Finding::note(
+            format!("mounted in this container only, for {}", pin.display()),
+            format!(
+                "the adopter does not outlive the container, and Pods cannot adopt while it is replaced; on the node: \
+                 mount -t bpf bpf {}, then delete this Pod",
+                root.display()
+            ),
+        );
+    }
+    if kernel::is_bpffs(pin) {
+        return Finding::good(format!("mounted, for {}", pin.display()));
+    }
     Finding::note(
         format!("not mounted at {}", root.display()),
         format!(
