@@ -23,16 +23,29 @@ pub struct Place {
 pub struct Unfit {
     /// For people, with what to change.
     pub reason: String,
+    /// What follows for the shim.
+    pub cause: Cause,
+}
+
+/// What it means that a Pod has no adopter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
     /// There is nothing yet that an adopter could be on.
-    pub absent: bool,
+    Absent,
+    /// It is of a kind that never has one: nothing of ours is on it, and the shim can do nothing about it.
+    Never,
+    /// Something is wrong, with the Pod or with the shim. A predecessor's adopter may be on it.
+    Trouble,
 }
 
 impl Unfit {
     fn new(reason: impl Into<String>) -> Self {
-        Self {
-            reason: reason.into(),
-            absent: false,
-        }
+        Self::because(Cause::Trouble, reason)
+    }
+
+    fn because(cause: Cause, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self { reason, cause }
     }
 }
 
@@ -42,7 +55,12 @@ impl Unfit {
 /// There is none, or it is no good.
 pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfit> {
     if let Some(obstacle) = wanted.obstacle {
-        return Err(Unfit::new(obstacle));
+        let cause = if wanted.pod.host_network {
+            Cause::Never
+        } else {
+            Cause::Trouble
+        };
+        return Err(Unfit::because(cause, obstacle));
     }
     let Some(member) = processes.member(&wanted.pod.uids) else {
         let reason = if wanted.pod.deleting {
@@ -52,23 +70,25 @@ pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfi
         } else {
             "it has no process yet: it is not started"
         };
-        return Err(Unfit {
-            reason: reason.into(),
-            absent: !wanted.pod.running || wanted.pod.deleting,
-        });
+        let cause = if !wanted.pod.running || wanted.pod.deleting {
+            Cause::Absent
+        } else {
+            Cause::Trouble
+        };
+        return Err(Unfit::because(cause, reason));
     };
     if wanted.pod.addresses.is_empty() && !processes.sees_node() {
         // Without its address a namespace might be the node's, which a starting process is still in.
-        return Err(Unfit {
-            reason: "it has no address yet".into(),
-            absent: true,
-        });
+        return Err(Unfit::because(Cause::Absent, "it has no address yet"));
     }
     if let Some(runtime) = member.sandbox {
-        return Err(Unfit::new(format!(
-            "it runs under {runtime}, whose TCP stack is its own: connections cannot be moved to it; use a runtimeClass of \
-             runc or crun"
-        )));
+        return Err(Unfit::because(
+            Cause::Never,
+            format!(
+                "it runs under {runtime}, whose TCP stack is its own: connections cannot be moved to it; use a runtimeClass \
+                 of runc or crun"
+            ),
+        ));
     }
     let netns = Netns::Pid(member.pid);
     let open = netns
@@ -110,10 +130,7 @@ fn choose(there: &[(String, IpAddr)], addresses: &[IpAddr]) -> Result<String, Un
         let first = there.first().map(|(name, _)| name);
         return match first {
             Some(first) if there.iter().all(|(name, _)| name == first) => Ok(first.clone()),
-            _ => Err(Unfit {
-                reason: "it has no address yet".into(),
-                absent: true,
-            }),
+            _ => Err(Unfit::because(Cause::Absent, "it has no address yet")),
         };
     }
     let found = there.iter().find(|(_, ip)| addresses.contains(ip));
@@ -180,9 +197,10 @@ mod tests {
                 .contains("10.0.0.6; there are: eth0 10.0.0.5, net1"),
             "{none:?}"
         );
-        assert!(!none.absent);
-        assert!(
-            choose(&[]).expect_err("two").absent,
+        assert_eq!(none.cause, Cause::Trouble);
+        assert_eq!(
+            choose(&[]).expect_err("two").cause,
+            Cause::Absent,
             "which of the two is not known yet"
         );
     }
@@ -191,6 +209,6 @@ mod tests {
     fn before_the_address_is_known_the_only_interface_is_taken() {
         let one = there(&[("eth0", "10.0.0.5"), ("eth0", "fd00::5")]);
         assert_eq!(choose(&one, &[]).as_deref(), Ok("eth0"));
-        assert!(choose(&[], &[]).expect_err("none").absent);
+        assert_eq!(choose(&[], &[]).expect_err("none").cause, Cause::Absent);
     }
 }
