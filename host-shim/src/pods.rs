@@ -146,8 +146,10 @@ impl PodState {
 
     /// Whether a predecessor's adopter may be on it, unknown to this process.
     pub fn is_unsure(&self) -> bool {
-        let trouble = Cause::Trouble;
-        matches!(&self.adopter, AdopterState::Failed { cause, .. } if *cause == trouble)
+        let AdopterState::Failed { cause, .. } = &self.adopter else {
+            return false;
+        };
+        matches!(cause, Cause::Waits | Cause::Trouble)
     }
 
     /// Whether that it has no adopter may be the shim's fault: not of pods that only start, nor of those that never have one.
@@ -175,7 +177,7 @@ impl PodState {
             now + backoff(attempts)
         };
         // What is only not there yet is no news: pods start.
-        let starts = unfit.cause == Cause::Absent;
+        let starts = matches!(unfit.cause, Cause::Absent | Cause::Waits);
         let news = new && !(starts && matches!(self.origin, Origin::Discovered { .. }));
         self.adopter = AdopterState::Failed {
             reason: unfit.reason,
@@ -290,12 +292,13 @@ mod tests {
     }
 
     #[test]
-    fn only_trouble_keeps_leftovers_and_speaks_against_the_shim() {
+    fn what_follows_from_each_cause() {
         let now = Instant::now();
-        for (cause, trouble) in [
-            (Cause::Absent, false),
-            (Cause::Never, false),
-            (Cause::Trouble, true),
+        for (cause, unsure, wrong) in [
+            (Cause::Absent, false, false),
+            (Cause::Waits, true, false),
+            (Cause::Never, false, false),
+            (Cause::Trouble, true, true),
         ] {
             let mut pod = PodState::discovered(wanted(true), now);
             assert!(!pod.is_unsure() && !pod.is_wrong(), "not tried yet");
@@ -303,7 +306,7 @@ mod tests {
             pod.failed(Unfit { reason, cause }, now);
             assert_eq!(
                 (pod.is_unsure(), pod.is_wrong()),
-                (trouble, trouble),
+                (unsure, wrong),
                 "{cause:?}"
             );
         }

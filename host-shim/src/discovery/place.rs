@@ -32,6 +32,8 @@ pub struct Unfit {
 pub enum Cause {
     /// There is nothing yet that an adopter could be on.
     Absent,
+    /// Nothing of it runs for now, but its namespace is there: a predecessor's adopter may be on it.
+    Waits,
     /// It is of a kind that never has one: nothing of ours is on it, and the shim can do nothing about it.
     Never,
     /// Something is wrong, with the Pod or with the shim. A predecessor's adopter may be on it.
@@ -63,17 +65,20 @@ pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfi
         return Err(Unfit::because(cause, obstacle));
     }
     let Some(member) = processes.member(&wanted.pod.uids) else {
-        let reason = if wanted.pod.deleting {
-            "its processes have ended"
-        } else if wanted.pod.running {
-            "none of its processes is found in /proc: host-shim must run with hostPID: true on the Pod's node"
+        let (cause, reason) = if wanted.pod.deleting {
+            (Cause::Absent, "its processes have ended")
+        } else if !wanted.pod.running {
+            (Cause::Absent, "it has no process yet: it is not started")
+        } else if wanted.pod.containers.is_empty() {
+            (
+                Cause::Waits,
+                "none of its containers runs now: it is looked for again when one is started",
+            )
         } else {
-            "it has no process yet: it is not started"
-        };
-        let cause = if !wanted.pod.running || wanted.pod.deleting {
-            Cause::Absent
-        } else {
-            Cause::Trouble
+            (
+                Cause::Trouble,
+                "none of its processes is found in /proc: host-shim must run with hostPID: true on the Pod's node",
+            )
         };
         return Err(Unfit::because(cause, reason));
     };
@@ -171,6 +176,8 @@ fn addresses_in_this_netns() -> nix::Result<Vec<(String, IpAddr)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::discovery::NodePod;
+    use std::{path::Path, sync::Arc};
 
     fn there(pairs: &[(&str, &str)]) -> Vec<(String, IpAddr)> {
         let parsed =
@@ -203,6 +210,36 @@ mod tests {
             Cause::Absent,
             "which of the two is not known yet"
         );
+    }
+
+    #[test]
+    fn why_there_is_no_process_is_told_by_what_runs() {
+        let mut processes = Processes::new(Path::new("/proc")).expect("/proc");
+        let mut cause = |pod: NodePod| {
+            let wanted = WantedPod {
+                name: "shop/web-0".into(),
+                pod: Arc::new(pod),
+                obstacle: None,
+            };
+            let unfit = find(&mut processes, &wanted).expect_err("no process was read");
+            (unfit.cause, unfit.reason.contains("hostPID"))
+        };
+        let running = NodePod {
+            running: true,
+            ..NodePod::default()
+        };
+        let deleting = NodePod {
+            deleting: true,
+            ..running.clone()
+        };
+        let seen = NodePod {
+            containers: vec!["cri-o://1".into()],
+            ..running.clone()
+        };
+        assert_eq!(cause(NodePod::default()), (Cause::Absent, false));
+        assert_eq!(cause(deleting), (Cause::Absent, false));
+        assert_eq!(cause(running), (Cause::Waits, false));
+        assert_eq!(cause(seen), (Cause::Trouble, true));
     }
 
     #[test]
