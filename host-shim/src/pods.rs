@@ -3,7 +3,7 @@
 
 use crate::{
     config::Pod,
-    discovery::{Place, Unfit, WantedPod},
+    discovery::{Cause, Place, Unfit, WantedPod},
 };
 use baton_adopter::{Attachment, Error};
 use std::time::{Duration, Instant};
@@ -47,8 +47,7 @@ pub enum AdopterState {
     /// It cannot, and another attempt is due.
     Failed {
         reason: String,
-        /// The interface or namespace is not there at all, so nothing of ours can be on it.
-        absent: bool,
+        cause: Cause,
         attempts: u32,
         retry_at: Instant,
     },
@@ -145,6 +144,25 @@ impl PodState {
         }
     }
 
+    /// Whether a predecessor's adopter may be on it, unknown to this process.
+    pub fn is_unsure(&self) -> bool {
+        let AdopterState::Failed { cause, .. } = &self.adopter else {
+            return false;
+        };
+        matches!(cause, Cause::Waits | Cause::Trouble)
+    }
+
+    /// Whether that it has no adopter may be the shim's fault: not of pods that only start, nor of those that never have one.
+    pub fn is_wrong(&self) -> bool {
+        match (&self.adopter, &self.origin) {
+            (AdopterState::Failed { cause, .. }, Origin::Discovered { wanted, .. }) => {
+                *cause == Cause::Trouble && wanted.obstacle.is_none()
+            }
+            (AdopterState::Failed { .. }, Origin::Configured(_)) => true,
+            _ => false,
+        }
+    }
+
     /// Notes a failure. Returns whether it is a new one, worth a line in the log.
     pub fn failed(&mut self, unfit: Unfit, now: Instant) -> bool {
         let (attempts, new) = match &self.adopter {
@@ -159,10 +177,11 @@ impl PodState {
             now + backoff(attempts)
         };
         // What is only not there yet is no news: pods start.
-        let news = new && !(unfit.absent && matches!(self.origin, Origin::Discovered { .. }));
+        let starts = matches!(unfit.cause, Cause::Absent | Cause::Waits);
+        let news = new && !(starts && matches!(self.origin, Origin::Discovered { .. }));
         self.adopter = AdopterState::Failed {
             reason: unfit.reason,
-            absent: unfit.absent,
+            cause: unfit.cause,
             attempts,
             retry_at,
         };
@@ -170,14 +189,17 @@ impl PodState {
     }
 }
 
-/// What a failure to attach means.
+/// What a failure to attach means. Where there is no interface of that kind, nothing of ours can be on it.
 pub fn unfit(error: &Error) -> Unfit {
+    let cause = match error {
+        Error::NetnsMissing { .. } | Error::InterfaceMissing { .. } | Error::NotEthernet { .. } => {
+            Cause::Absent
+        }
+        _ => Cause::Trouble,
+    };
     Unfit {
         reason: error.to_string(),
-        absent: matches!(
-            error,
-            Error::NetnsMissing { .. } | Error::InterfaceMissing { .. } | Error::NotEthernet { .. }
-        ),
+        cause,
     }
 }
 
@@ -248,7 +270,7 @@ mod tests {
         let mut pod = PodState::discovered(wanted(false), now);
         let absent = || Unfit {
             reason: "not started".into(),
-            absent: true,
+            cause: Cause::Absent,
         };
         assert!(!pod.failed(absent(), now), "pods start: no line in the log");
         assert!(pod.is_eager(now) && pod.is_due(now));
@@ -267,5 +289,26 @@ mod tests {
         };
         pod.update(hindered, later);
         assert!(!pod.is_eager(later));
+    }
+
+    #[test]
+    fn what_follows_from_each_cause() {
+        let now = Instant::now();
+        for (cause, unsure, wrong) in [
+            (Cause::Absent, false, false),
+            (Cause::Waits, true, false),
+            (Cause::Never, false, false),
+            (Cause::Trouble, true, true),
+        ] {
+            let mut pod = PodState::discovered(wanted(true), now);
+            assert!(!pod.is_unsure() && !pod.is_wrong(), "not tried yet");
+            let reason = "why".to_owned();
+            pod.failed(Unfit { reason, cause }, now);
+            assert_eq!(
+                (pod.is_unsure(), pod.is_wrong()),
+                (unsure, wrong),
+                "{cause:?}"
+            );
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     config::{Config, Pod},
-    discovery::{Place, Processes, Told, Unfit, WantedPod, place},
+    discovery::{Cause, Place, Processes, Told, Unfit, WantedPod, place},
     pods::{AdopterState, Origin, PodState, unfit},
     view::{PodView, State, by_name, named},
 };
@@ -212,7 +212,7 @@ impl Shim {
                     state.failed(
                         Unfit {
                             reason,
-                            absent: false,
+                            cause: Cause::Trouble,
                         },
                         now,
                     );
@@ -298,16 +298,14 @@ impl Shim {
         }
     }
 
-    /// Removes what a predecessor left and nobody wants. Waits while a pod's adopter may be among it: one that failed
-    /// for another reason than that there is nothing to be on, or one of which nothing is known yet.
+    /// Removes what a predecessor left and nobody wants. Waits while a pod's adopter may be among it, or while nothing is known
+    /// of the pods yet.
     fn sweep(&self) -> bool {
         let Ok(adopter) = &self.adopter else {
             return true;
         };
-        let unsure =
-            |state: &PodState| matches!(&state.adopter, AdopterState::Failed { absent: false, .. });
         let unlisted = self.discovery.as_ref().is_some_and(|d| !d.listed);
-        if unlisted || self.pods.iter().any(unsure) {
+        if unlisted || self.pods.iter().any(PodState::is_unsure) {
             return false;
         }
         let wanted: HashSet<AttachmentId> = self
@@ -392,16 +390,8 @@ impl Shim {
         if self.discovery.as_ref().is_some_and(|d| !d.listed) {
             return Some("the API server has not told yet which pods there are".into());
         }
-        // Pods that are only starting, or cannot have it for good, say nothing about the shim.
-        let wrong = |s: &PodState| match (&s.adopter, &s.origin) {
-            (AdopterState::Failed { absent, .. }, Origin::Discovered { wanted, .. }) => {
-                !absent && wanted.obstacle.is_none()
-            }
-            (AdopterState::Failed { .. }, Origin::Configured(_)) => true,
-            _ => false,
-        };
         let (attached, all) = self.attached();
-        (attached == 0 && self.pods.iter().any(wrong))
+        (attached == 0 && self.pods.iter().any(PodState::is_wrong))
             .then(|| format!("{attached} of {all} pods have the adopter"))
     }
 }

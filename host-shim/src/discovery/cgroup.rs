@@ -120,6 +120,20 @@ mod tests {
                 format!("0::/kubepods/burstable/pod{HASH}/cd34/kubelet/kubepods/pod{UID}/ab12\n"),
             ),
             (
+                "v1, cgroupfs, CRI-O",
+                format!("8:pids:/kubepods/besteffort/pod{UID}/crio-ab12\n9:name=systemd:/\n0::/\n"),
+            ),
+            (
+                "from a shim in a namespace of control groups of its own",
+                format!("8:pids:/../../burstable/pod{UID}/ab12\n"),
+            ),
+            (
+                "the same, systemd",
+                format!(
+                    "0::/../../kubepods-besteffort-pod{slice}.slice/crio-ab12.scope/container\n"
+                ),
+            ),
+            (
                 "the Pod's group itself, as of a moment",
                 format!("0::/kubepods/burstable/pod{UID}\n"),
             ),

@@ -10,7 +10,7 @@ mod processes;
 mod wanted;
 pub mod watch;
 
-pub use place::{Place, Unfit};
+pub use place::{Cause, Place, Unfit};
 pub use processes::Processes;
 #[cfg(test)]
 pub use wanted::NodePod;

@@ -102,12 +102,32 @@ struct PodSpec {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct PodStatus {
     phase: String,
     #[serde(rename = "podIPs")]
     pod_ips: Vec<PodIp>,
+    container_statuses: Vec<ContainerStatus>,
+    init_container_statuses: Vec<ContainerStatus>,
 }
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ContainerStatus {
+    #[serde(rename = "containerID")]
+    container_id: Option<String>,
+    state: ContainerState,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ContainerState {
+    running: Option<Running>,
+}
+
+/// There, or not.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Running {}
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -186,12 +206,18 @@ impl Pod {
         let meta = &self.metadata;
         let hash = meta.annotations.as_ref().and_then(|a| a.get(STATIC_HASH));
         let ips = self.status.pod_ips.iter();
+        let (first, then) = (
+            self.status.init_container_statuses.iter(),
+            self.status.container_statuses.iter(),
+        );
+        let containers = first.chain(then).filter(|c| c.state.running.is_some());
         NodePod {
             uids: meta.uid.iter().chain(hash).cloned().collect(),
             labels: meta.labels.clone().unwrap_or_default(),
             addresses: ips.filter_map(|ip| ip.ip.parse().ok()).collect(),
             host_network: self.spec.host_network,
             running: self.status.phase == "Running",
+            containers: containers.filter_map(|c| c.container_id.clone()).collect(),
             deleting: meta.deletion_timestamp.is_some(),
             ended: matches!(self.status.phase.as_str(), "Succeeded" | "Failed"),
         }
@@ -209,13 +235,18 @@ mod tests {
             "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "labels": {"app": "web"},
                          "annotations": {"kubernetes.io/config.hash": "h", "x": "y"}},
             "spec": {"hostNetwork": true, "containers": [{"name": "c"}]},
-            "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]},
+            "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
+                       "initContainerStatuses": [{"containerID": "cri-o://0", "state": {"terminated": {"exitCode": 0}}}],
+                       "containerStatuses": [{"containerID": "cri-o://1", "state": {"running": {"startedAt": "t"}}},
+                                             {"containerID": "cri-o://2", "state": {"waiting": {"reason": "r"}}},
+                                             {"state": {}}]},
         }))
         .expect("a Pod");
         let folded = pod.fold();
         assert_eq!(folded.uids, ["u", "h"]);
         assert_eq!(folded.addresses.len(), 2);
         assert!(folded.host_network && folded.running && !folded.ended);
+        assert_eq!(folded.containers, ["cri-o://1"]);
         assert_eq!(key(&pod.metadata).name, "web-0");
         let policy: Policy = from_value(json!({
             "metadata": {"name": "p", "namespace": "shop"},

@@ -23,16 +23,31 @@ pub struct Place {
 pub struct Unfit {
     /// For people, with what to change.
     pub reason: String,
+    /// What follows for the shim.
+    pub cause: Cause,
+}
+
+/// What it means that a Pod has no adopter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
     /// There is nothing yet that an adopter could be on.
-    pub absent: bool,
+    Absent,
+    /// Nothing of it runs for now, but its namespace is there: a predecessor's adopter may be on it.
+    Waits,
+    /// It is of a kind that never has one: nothing of ours is on it, and the shim can do nothing about it.
+    Never,
+    /// Something is wrong, with the Pod or with the shim. A predecessor's adopter may be on it.
+    Trouble,
 }
 
 impl Unfit {
     fn new(reason: impl Into<String>) -> Self {
-        Self {
-            reason: reason.into(),
-            absent: false,
-        }
+        Self::because(Cause::Trouble, reason)
+    }
+
+    fn because(cause: Cause, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self { reason, cause }
     }
 }
 
@@ -42,33 +57,43 @@ impl Unfit {
 /// There is none, or it is no good.
 pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfit> {
     if let Some(obstacle) = wanted.obstacle {
-        return Err(Unfit::new(obstacle));
+        let cause = if wanted.pod.host_network {
+            Cause::Never
+        } else {
+            Cause::Trouble
+        };
+        return Err(Unfit::because(cause, obstacle));
     }
     let Some(member) = processes.member(&wanted.pod.uids) else {
-        let reason = if wanted.pod.deleting {
-            "its processes have ended"
-        } else if wanted.pod.running {
-            "none of its processes is found in /proc: host-shim must run with hostPID: true on the Pod's node"
+        let (cause, reason) = if wanted.pod.deleting {
+            (Cause::Absent, "its processes have ended")
+        } else if !wanted.pod.running {
+            (Cause::Absent, "it has no process yet: it is not started")
+        } else if wanted.pod.containers.is_empty() {
+            (
+                Cause::Waits,
+                "none of its containers runs now: it is looked for again when one is started",
+            )
         } else {
-            "it has no process yet: it is not started"
+            (
+                Cause::Trouble,
+                "none of its processes is found in /proc: host-shim must run with hostPID: true on the Pod's node",
+            )
         };
-        return Err(Unfit {
-            reason: reason.into(),
-            absent: !wanted.pod.running || wanted.pod.deleting,
-        });
+        return Err(Unfit::because(cause, reason));
     };
     if wanted.pod.addresses.is_empty() && !processes.sees_node() {
         // Without its address a namespace might be the node's, which a starting process is still in.
-        return Err(Unfit {
-            reason: "it has no address yet".into(),
-            absent: true,
-        });
+        return Err(Unfit::because(Cause::Absent, "it has no address yet"));
     }
     if let Some(runtime) = member.sandbox {
-        return Err(Unfit::new(format!(
-            "it runs under {runtime}, whose TCP stack is its own: connections cannot be moved to it; use a runtimeClass of \
-             runc or crun"
-        )));
+        return Err(Unfit::because(
+            Cause::Never,
+            format!(
+                "it runs under {runtime}, whose TCP stack is its own: connections cannot be moved to it; use a runtimeClass \
+                 of runc or crun"
+            ),
+        ));
     }
     let netns = Netns::Pid(member.pid);
     let open = netns
@@ -110,10 +135,7 @@ fn choose(there: &[(String, IpAddr)], addresses: &[IpAddr]) -> Result<String, Un
         let first = there.first().map(|(name, _)| name);
         return match first {
             Some(first) if there.iter().all(|(name, _)| name == first) => Ok(first.clone()),
-            _ => Err(Unfit {
-                reason: "it has no address yet".into(),
-                absent: true,
-            }),
+            _ => Err(Unfit::because(Cause::Absent, "it has no address yet")),
         };
     }
     let found = there.iter().find(|(_, ip)| addresses.contains(ip));
@@ -154,6 +176,8 @@ fn addresses_in_this_netns() -> nix::Result<Vec<(String, IpAddr)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::discovery::NodePod;
+    use std::{path::Path, sync::Arc};
 
     fn there(pairs: &[(&str, &str)]) -> Vec<(String, IpAddr)> {
         let parsed =
@@ -180,17 +204,48 @@ mod tests {
                 .contains("10.0.0.6; there are: eth0 10.0.0.5, net1"),
             "{none:?}"
         );
-        assert!(!none.absent);
-        assert!(
-            choose(&[]).expect_err("two").absent,
+        assert_eq!(none.cause, Cause::Trouble);
+        assert_eq!(
+            choose(&[]).expect_err("two").cause,
+            Cause::Absent,
             "which of the two is not known yet"
         );
+    }
+
+    #[test]
+    fn why_there_is_no_process_is_told_by_what_runs() {
+        let mut processes = Processes::new(Path::new("/proc")).expect("/proc");
+        let mut cause = |pod: NodePod| {
+            let wanted = WantedPod {
+                name: "shop/web-0".into(),
+                pod: Arc::new(pod),
+                obstacle: None,
+            };
+            let unfit = find(&mut processes, &wanted).expect_err("no process was read");
+            (unfit.cause, unfit.reason.contains("hostPID"))
+        };
+        let running = NodePod {
+            running: true,
+            ..NodePod::default()
+        };
+        let deleting = NodePod {
+            deleting: true,
+            ..running.clone()
+        };
+        let seen = NodePod {
+            containers: vec!["cri-o://1".into()],
+            ..running.clone()
+        };
+        assert_eq!(cause(NodePod::default()), (Cause::Absent, false));
+        assert_eq!(cause(deleting), (Cause::Absent, false));
+        assert_eq!(cause(running), (Cause::Waits, false));
+        assert_eq!(cause(seen), (Cause::Trouble, true));
     }
 
     #[test]
     fn before_the_address_is_known_the_only_interface_is_taken() {
         let one = there(&[("eth0", "10.0.0.5"), ("eth0", "fd00::5")]);
         assert_eq!(choose(&one, &[]).as_deref(), Ok("eth0"));
-        assert!(choose(&[], &[]).expect_err("none").absent);
+        assert_eq!(choose(&[], &[]).expect_err("none").cause, Cause::Absent);
     }
 }

@@ -118,7 +118,8 @@ impl Processes {
     }
 
     /// A process of a Pod that is in a network namespace other than the node's; the one with the lowest number, which is
-    /// the sandbox's as a rule and lives as long as the Pod.
+    /// the sandbox's as a rule and lives as long as the Pod. Which runtime it is may be told by another one there: helpers of a
+    /// sandbox have other names or none, and lower numbers if they are older or numbers have begun anew.
     #[must_use]
     pub fn member(&mut self, uids: &[String]) -> Option<Member> {
         let of_pod = |known: &Known| known.uid.as_ref().is_some_and(|uid| uids.contains(uid));
@@ -129,9 +130,16 @@ impl Processes {
             .map(|(pid, _)| *pid)
             .collect();
         pids.sort_unstable();
+        let mut found: Option<Member> = None;
         for pid in pids {
             match self.check(pid, uids) {
-                Checked::Member(member) => return Some(member),
+                Checked::Member(member) => match &mut found {
+                    None => found = Some(member),
+                    Some(first) if first.netns == member.netns => {
+                        first.sandbox = first.sandbox.or(member.sandbox);
+                    }
+                    Some(_) => {}
+                },
                 Checked::OfNode => {}
                 // Another process by now, or none: it is read again at the next look.
                 Checked::Other => {
@@ -139,7 +147,7 @@ impl Processes {
                 }
             }
         }
-        None
+        found
     }
 
     /// The number may be another process's by now, so all is read through one handle of it.
@@ -328,5 +336,21 @@ mod tests {
             let member = processes.member(&uids()).expect("a member");
             assert_eq!(member.sandbox, runtime, "{command}");
         }
+    }
+
+    #[test]
+    fn a_runtime_is_told_by_any_process_in_the_pods_namespace() {
+        let (proc, now) = (Proc::new("helpers"), Instant::now());
+        // As gVisor has them after process numbers began anew, and Kata as a rule.
+        proc.in_pod(10, "a", "exe");
+        proc.in_pod(20, "a", "runsc-sandbox");
+        let mut processes = Processes::new(&proc.0).expect("a proc");
+        processes.look(now).expect("a look");
+        let member = processes.member(&uids()).expect("a member");
+        assert_eq!((member.pid, member.sandbox), (10, Some("gVisor")));
+        // What runs in a namespace of its own within the Pod says nothing about the Pod's.
+        proc.in_pod(20, "b", "firecracker");
+        let member = processes.member(&uids()).expect("a member");
+        assert_eq!((member.pid, member.sandbox), (10, None));
     }
 }

@@ -39,8 +39,10 @@ pub struct NodePod {
     pub addresses: Vec<IpAddr>,
     /// `spec.hostNetwork`.
     pub host_network: bool,
-    /// `status.phase` is Running.
+    /// `status.phase` is Running, which it stays while a container waits to be started again.
     pub running: bool,
+    /// Ids of containers that run now: another one is news, as the Pod may have had no process before (CRI-O keeps none for it).
+    pub containers: Vec<String>,
     /// It has a `deletionTimestamp`.
     pub deleting: bool,
     /// `status.phase` is Succeeded or Failed: its containers are gone for good.
