@@ -150,7 +150,7 @@ impl Engine {
                 treat = self.client_fin(now, frame, segment, id, treat, out);
             }
         } else if segment.payload_len() > 0 {
-            self.client_repeats(now, id);
+            self.client_repeats(now, id, segment);
         }
         match self.flows[id].state {
             // To the dead owner's kernel, which may still have to repeat the response: acknowledgements only.
@@ -240,10 +240,12 @@ impl Engine {
         }
     }
 
-    /// The client sent again what was sent before.
-    fn client_repeats(&mut self, now: Instant, id: FlowId) {
+    /// The client sent again what was sent before. That speaks against the backend if it has acknowledged nothing of the request; a
+    /// segment that is lost further on, or that the client repeats because of one, is the network's.
+    fn client_repeats(&mut self, now: Instant, id: FlowId, segment: &Segment) {
         let flow = &self.flows[id];
-        if flow.state == State::Request && flow.client_acked != flow.client_next {
+        let nothing_acked = flow.client_acked == flow.boundary && flow.client_next != flow.boundary;
+        if flow.state == State::Request && nothing_acked && segment.seq == flow.boundary {
             self.backend_fails(now, flow.owner.backend);
         }
     }

@@ -1,6 +1,8 @@
 //! Which backends work: silence, refused connections, failures in a row, active checks, slow start, panic.
 
-use crate::common::{Conn, End, Listener, World, conn::*, endpoint, pod, policy, settings};
+use crate::common::{
+    Conn, End, Listener, World, conn::*, endpoint, pod, policy, settings, wire::Wire,
+};
 use baton_api::{Algorithm, Health, Micros, MigrationMode, Policy};
 use baton_engine::Counter;
 use baton_packet::Flags;
@@ -228,6 +230,41 @@ fn failures_in_a_row_eject_for_a_time_that_grows() {
     assert!(spread(&mut w, 200, 60, 3)[0] > 0);
     fail(&mut w, 300, 0, 2);
     assert_eq!(health(&w, 0), "ejected: it failed, 20 s left");
+}
+
+/// Lost segments of a large request that the pod otherwise takes, as after a move to a smaller window or on a bad line.
+#[test]
+fn repeated_pieces_of_a_request_that_is_acknowledged_eject_nobody() {
+    let mut w = big(ejecting(3, 34));
+    let mut c = w.open(1);
+    let first = w.client_wire(&c, PSH_ACK, &post_head(3_000));
+    w.stays(&mut c, &post_head(3_000));
+    let pieces: Vec<_> = (0..3)
+        .map(|_| {
+            let piece = w.client_wire(&c, PSH_ACK, &[7; 1_000]);
+            w.forwarded_to_pod(&c, &piece);
+            c.seq = c.seq.wrapping_add(1_000);
+            piece
+        })
+        .collect();
+    // The first one is missing: its repetition is one failure, those of the others are none.
+    for piece in &pieces {
+        w.forwarded_to_pod(&c, piece);
+    }
+    w.forwarded_to_pod(&c, &first);
+    // It came, and what is behind it is repeated as often as it takes.
+    let ack = w.pod_wire(&c, Flags::ACK, &[]);
+    let behind = Wire {
+        ack: first.seq.wrapping_add(post_head(3_000).len() as u32),
+        ..ack
+    };
+    w.inject(&behind.build());
+    for piece in pieces.iter().cycle().take(30) {
+        w.forwarded_to_pod(&c, piece);
+    }
+    assert_eq!(w.count(Counter::Ejections), 0);
+    assert_eq!(w.count(Counter::EjectionsCapped), 0);
+    assert_eq!(health(&w, c.pod), "up");
 }
 
 #[test]
