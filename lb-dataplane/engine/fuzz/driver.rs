@@ -9,7 +9,7 @@ use crate::{
     watch::{Watched, adopter_answer, keys, message},
 };
 use baton_api::{Protocol, Snapshot};
-use baton_engine::Route;
+use baton_engine::{Route, Via};
 use baton_packet::{Flags, Reason};
 use std::net::{IpAddr, SocketAddr};
 use wire::Wire;
@@ -427,10 +427,10 @@ impl Driver {
     }
 
     fn routes(&mut self, kind: u8) {
-        let route = |prefix: IpAddr, prefix_len, via| Route {
+        let route = |prefix: IpAddr, prefix_len, via: Option<IpAddr>| Route {
             prefix,
             prefix_len,
-            via,
+            via: via.map_or(Via::Link, Via::Router),
         };
         let mut routes = Vec::new();
         for v6 in [false, true] {

@@ -388,6 +388,8 @@ impl Engine {
         for index in 0..self.backends.len() {
             let address = from_addr(&self.backends[index].addr);
             self.backends[index].hop = self.hop_to(address, None);
+            let elsewhere = self.routes.leads_elsewhere(address);
+            self.backends[index].health.leads(elsewhere);
         }
     }
 

@@ -30,6 +30,8 @@ pub(crate) enum Down {
 #[derive(Clone, Default)]
 pub(crate) struct Health {
     down: Option<Down>,
+    /// The kernel's route to it leads through another interface than ours.
+    elsewhere: bool,
     /// When the last segment came from it.
     heard_ms: u64,
     /// Failures since it last worked.
@@ -77,7 +79,18 @@ impl Health {
     /// Whether flows may be given to it.
     #[inline]
     pub(crate) fn is_usable(&self, now: Instant) -> bool {
-        self.down.is_none() && !self.is_ejected(now)
+        self.down.is_none() && !self.elsewhere && !self.is_ejected(now)
+    }
+
+    /// Whether the kernel's route to it leads through another interface.
+    pub(crate) fn leads(&mut self, elsewhere: bool) {
+        self.elsewhere = elsewhere;
+    }
+
+    /// Whether nothing can be sent to it, even where health does not matter.
+    #[inline]
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.elsewhere
     }
 
     /// The part of its weight that counts at present, of 256.
@@ -98,6 +111,7 @@ impl Health {
     /// In words, for people.
     pub(crate) fn words(&self, now: Instant, unhealthy: bool) -> String {
         match self.down {
+            _ if self.elsewhere => "unreachable: its route leads through another interface".into(),
             Some(Down::NoListener) => "down: nothing listens on the port".into(),
             Some(Down::Silent) => "down: no answer".into(),
             None if unhealthy => "unhealthy: its active check fails".into(),

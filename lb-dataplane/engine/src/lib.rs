@@ -63,7 +63,7 @@ pub use migrate::{Migrate, MigrateError};
 #[cfg(feature = "mutants")]
 pub use mutants::Mutant;
 pub use pins::{Lost, PinReason};
-pub use routes::Route;
+pub use routes::{Route, Via};
 pub use sight::Sight;
 
 /// Bytes that one flow costs in the flow table, timers and hash chains together, checked at compile time.

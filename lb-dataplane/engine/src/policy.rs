@@ -160,6 +160,7 @@ impl Pool {
         member.weight > 0
             && !member.draining
             && !backend.drained
+            && !backend.health.is_elsewhere()
             && (self.panic || self.works(at, backends, now))
     }
 

@@ -11,15 +11,26 @@ use baton_packet::Mac;
 /// Most next-hop addresses at a time: routers, and the clients and backends that are on-link.
 pub(crate) const LIMIT_HOPS: usize = 4096;
 
-/// One route of the dataplane's interface.
+/// Where a route leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// The destination is on the link.
+    Link,
+    /// Through a router that is.
+    Router(IpAddr),
+    /// Through another interface, or nowhere: a frame that left by ours would come to a stranger.
+    Elsewhere,
+}
+
+/// One route of the dataplane's network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     /// The destination; bits beyond `prefix_len` are ignored.
     pub prefix: IpAddr,
     /// 0 to 32 for IPv4, 0 to 128 for IPv6; a route with a longer one matches nothing.
     pub prefix_len: u8,
-    /// The router, or `None` if the destination is on the link.
-    pub via: Option<IpAddr>,
+    /// What to send to.
+    pub via: Via,
 }
 
 /// The routing table.
@@ -39,11 +50,20 @@ impl Routes {
             .sort_by_key(|route| std::cmp::Reverse(route.prefix_len));
     }
 
+    /// Whether the route to `to` is another interface's.
+    pub(crate) fn leads_elsewhere(&self, to: IpAddr) -> bool {
+        let route = self.routes.iter().find(|route| route.matches(to));
+        route.is_some_and(|route| route.via == Via::Elsewhere)
+    }
+
     /// The address to resolve for a packet to `to`: a router, or `to` itself if it is on the link;
-    /// `None` if there is no route.
+    /// `None` if no route leads there by our interface.
     pub(crate) fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
-        let route = self.routes.iter().find(|route| route.matches(to))?;
-        Some(route.via.unwrap_or(to))
+        match self.routes.iter().find(|route| route.matches(to))?.via {
+            Via::Link => Some(to),
+            Via::Router(router) => Some(router),
+            Via::Elsewhere => None,
+        }
     }
 }
 
@@ -252,7 +272,7 @@ mod tests {
         Route {
             prefix: ip(prefix),
             prefix_len: prefix_len.parse().unwrap(),
-            via: via.map(ip),
+            via: via.map_or(Via::Link, |router| Via::Router(ip(router))),
         }
     }
 
@@ -293,6 +313,21 @@ mod tests {
     }
 
     #[test]
+    fn what_another_interface_leads_to_is_not_sent_to_the_router() {
+        let mut routes = Routes::default();
+        let pod = Route {
+            via: Via::Elsewhere,
+            ..route("10.244.2.58/32", None)
+        };
+        routes.set(&[route("0.0.0.0/0", Some("172.18.0.1")), pod]);
+        assert_eq!(routes.next_hop(ip("10.244.2.58")), None);
+        assert!(routes.leads_elsewhere(ip("10.244.2.58")));
+        assert!(!routes.leads_elsewhere(ip("10.244.2.57")));
+        assert!(!routes.leads_elsewhere(ip("fd00::1")), "no route at all");
+        assert_eq!(routes.next_hop(ip("10.244.2.57")), Some(ip("172.18.0.1")));
+    }
+
+    #[test]
     fn ipv6_and_sloppy_prefixes() {
         let mut routes = Routes::default();
         routes.set(&[
@@ -327,7 +362,7 @@ mod tests {
             let given: Vec<Route> = (0..).zip(&nets).map(|(number, &(bits, prefix_len))| Route {
                 prefix: Ipv4Addr::from_bits(bits).into(),
                 prefix_len,
-                via: Some(Ipv4Addr::from_bits(number).into()),
+                via: Via::Router(Ipv4Addr::from_bits(number).into()),
             }).collect();
             routes.set(&given);
             // Hosts at random, and each network with its last bit turned.

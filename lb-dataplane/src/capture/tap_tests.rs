@@ -6,7 +6,7 @@ use super::{
     through,
 };
 use baton_api::{Limits, Snapshot};
-use baton_engine::{Engine, Instant, Output, Route, Settings, Verdict};
+use baton_engine::{Engine, Instant, Output, Route, Settings, Verdict, Via};
 use baton_packet::{AdoptionKey, Flags, Mac, SegmentSpec, SeqNumber, build_segment, decode};
 use std::{
     net::{IpAddr, SocketAddr},
@@ -92,7 +92,7 @@ impl Lab {
         let route = |prefix: &str, prefix_len| Route {
             prefix: prefix.parse().expect("an address"),
             prefix_len,
-            via: None,
+            via: Via::Link,
         };
         engine.set_routes(&[route("0.0.0.0", 0)]);
         engine.set_keys(&[(1, AdoptionKey::from_bytes([7; 16]))]);

@@ -1,7 +1,7 @@
 //! Netlink messages as the few facts that matter here. Pure parsing of what the kernel sent.
 
 use super::table::Sight;
-use baton_engine::Route;
+use baton_engine::{Route, Via};
 use baton_packet::Mac;
 use rtnetlink::packet_route::{
     address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope},
@@ -41,12 +41,13 @@ pub fn neighbour(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, Si
     Some((address?, sight))
 }
 
-/// A route of the main table that leaves through `ifindex`, with its metric.
+/// A route of the main table, with its metric. Through other interfaces than `ifindex` only routes to a part of the world count:
+/// such a destination must not be sent to our own router. Of default routes ours is the one that the admin chose.
 pub fn route(message: &RouteMessage, ifindex: u32) -> Option<(u32, Route)> {
     let mut table = u32::from(message.header.table);
     let mut prefix = None;
     let mut metric = 0;
-    let (mut oif, mut via) = (None, None);
+    let (mut ours, mut router) = (false, None);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Table(number) => table = *number,
@@ -54,18 +55,21 @@ pub fn route(message: &RouteMessage, ifindex: u32) -> Option<(u32, Route)> {
             RouteAttribute::Priority(number) => metric = *number,
             RouteAttribute::MultiPath(hops) => {
                 // One path is enough for one interface; the first of ours is taken.
-                let ours = hops.iter().find(|hop| hop.interface_index == ifindex)?;
-                oif = Some(ifindex);
-                via = ours.attributes.iter().find_map(gateway);
+                let hop = hops.iter().find(|hop| hop.interface_index == ifindex);
+                ours |= hop.is_some();
+                router = hop.and_then(|hop| hop.attributes.iter().find_map(gateway));
             }
-            RouteAttribute::Oif(index) => oif = Some(*index),
-            other => via = gateway(other).or(via),
+            RouteAttribute::Oif(index) => ours |= *index == ifindex,
+            other => router = gateway(other).or(router),
         }
     }
-    if table != u32::from(RouteHeader::RT_TABLE_MAIN)
-        || message.header.kind != RouteType::Unicast
-        || oif != Some(ifindex)
-    {
+    let prefix_len = message.header.destination_prefix_length;
+    let via = match router {
+        _ if !ours || message.header.kind != RouteType::Unicast => Via::Elsewhere,
+        Some(router) => Via::Router(router),
+        None => Via::Link,
+    };
+    if table != u32::from(RouteHeader::RT_TABLE_MAIN) || via == Via::Elsewhere && prefix_len == 0 {
         return None;
     }
     let v6 = u8::from(message.header.address_family)
@@ -77,7 +81,7 @@ pub fn route(message: &RouteMessage, ifindex: u32) -> Option<(u32, Route)> {
     });
     let route = Route {
         prefix,
-        prefix_len: message.header.destination_prefix_length,
+        prefix_len,
         via,
     };
     Some((metric, route))
@@ -100,9 +104,9 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// Orders routes as the engine wants them (of two to the same destination the first wins): best metric first.
+/// Orders routes as the engine wants them (of two to the same destination the first wins): ours first, then the best metric.
 pub fn by_metric(mut routes: Vec<(u32, Route)>) -> Vec<Route> {
-    routes.sort_by_key(|(metric, _)| *metric);
+    routes.sort_by_key(|(metric, route)| (route.via == Via::Elsewhere, *metric));
     routes.into_iter().map(|(_, route)| route).collect()
 }
 
@@ -111,7 +115,10 @@ pub fn gateways(routes: &[Route]) -> impl Iterator<Item = IpAddr> {
     routes
         .iter()
         .filter(|route| route.prefix_len == 0)
-        .filter_map(|route| route.via)
+        .filter_map(|route| match route.via {
+            Via::Router(router) => Some(router),
+            Via::Link | Via::Elsewhere => None,
+        })
 }
 
 /// An address of `ifindex` that peers can reach and that will stay.
@@ -194,7 +201,7 @@ mod tests {
         let expected = Route {
             prefix: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             prefix_len: 0,
-            via: Some(IpAddr::V4(V4)),
+            via: Via::Router(IpAddr::V4(V4)),
         };
         let message = default_route(vec![
             via.clone(),
@@ -221,11 +228,40 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_the_world_behind_another_interface_is_elsewhere() {
+        let mut message = default_route(vec![
+            RouteAttribute::Destination(RouteAddress::Inet(V4)),
+            RouteAttribute::Oif(8),
+        ]);
+        message.header.destination_prefix_length = 32;
+        let expected = Route {
+            prefix: IpAddr::V4(V4),
+            prefix_len: 32,
+            via: Via::Elsewhere,
+        };
+        // As a node's route to one of its Pods, or as one that several lead to.
+        assert_eq!(route(&message, 7), Some((0, expected)));
+        let mut hop = RouteNextHop::default();
+        hop.interface_index = 8;
+        message.attributes[1] = RouteAttribute::MultiPath(vec![hop]);
+        assert_eq!(route(&message, 7), Some((0, expected)));
+        // As a node's own block of Pod addresses.
+        message.attributes.truncate(1);
+        message.header.kind = RouteType::BlackHole;
+        assert_eq!(route(&message, 7), Some((0, expected)));
+        let ours = Route {
+            via: Via::Link,
+            ..expected
+        };
+        assert_eq!(by_metric(vec![(0, expected), (9, ours)]), [ours, expected]);
+    }
+
+    #[test]
     fn the_better_metric_comes_first() {
         let route = |last| Route {
             prefix: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             prefix_len: 0,
-            via: Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))),
+            via: Via::Router(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))),
         };
         assert_eq!(
             by_metric(vec![(200, route(2)), (100, route(1))]),

@@ -15,7 +15,7 @@ use baton_api::{
     Algorithm, Backend, BackendFailure, Endpoint, Limits, Micros, Migration, MigrationMode, Policy,
     Protocol, Snapshot, Timeouts,
 };
-use baton_engine::{Counter, DropReason, Engine, Instant, Output, Route, Settings, Verdict};
+use baton_engine::{Counter, DropReason, Engine, Instant, Output, Route, Settings, Verdict, Via};
 use baton_packet::{
     Adoption, AdoptionKey, Flags, Mac, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, Told,
     build_adoption, parse_adoption,
@@ -272,10 +272,10 @@ impl World {
             careful: true,
             verdict: Verdict::Absorbed,
         };
-        let route = |prefix: &str, prefix_len, via| Route {
+        let route = |prefix: &str, prefix_len, via: Option<IpAddr>| Route {
             prefix: prefix.parse().expect("an address"),
             prefix_len,
-            via,
+            via: via.map_or(Via::Link, Via::Router),
         };
         world.engine.set_routes(&[
             route("10.0.0.0", 16, None),

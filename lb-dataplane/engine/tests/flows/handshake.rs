@@ -1,8 +1,8 @@
 //! Opening flows: NAT, options, checksums, stale sockets, refusals, reuse of ports.
 
-use crate::common::{Conn, Dest, World, conn::*, ours, pod, policy, settings, wire};
+use crate::common::{Conn, Dest, World, conn::*, ours, pod, policy, router, settings, wire};
 use baton_api::Algorithm;
-use baton_engine::{Counter, DropReason, Verdict};
+use baton_engine::{Counter, DropReason, Route, Verdict, Via};
 use baton_packet::{Flags, parse_syn_options};
 
 #[test]
@@ -392,4 +392,39 @@ fn first_segments_without_a_neighbour_are_counted_and_later_ones_pass() {
     w.apply();
     let sent = w.syn(&mut c);
     assert_eq!(sent.to, Dest::Pod(0));
+}
+
+/// A pod behind another interface, as one of a node's own is to a dataplane on that node's network.
+#[test]
+fn a_pod_behind_another_interface_is_sent_nothing_and_has_no_flows() {
+    let mut w = World::unprobed(settings(), policy(2));
+    let at = pod(false, 0).ip();
+    let route = |prefix_len, via| Route {
+        prefix: at,
+        prefix_len,
+        via,
+    };
+    let routes = [
+        route(16, Via::Link),
+        route(0, Via::Router(router(false))),
+        route(32, Via::Elsewhere),
+    ];
+    w.engine.set_routes(&routes);
+    let mut sent = w.poll();
+    for n in 1..=20 {
+        let c = w.open(n);
+        assert_eq!(c.pod, 1);
+        sent.extend(w.run_ms(1_000));
+    }
+    assert!(sent.iter().all(|s| s.to != Dest::Pod(0)), "{sent:?}");
+    assert_eq!(
+        w.engine.state(w.now).policies[0].backends[0].health,
+        "unreachable: its route leads through another interface"
+    );
+    // The only one: nobody is asked in its place.
+    let mut w = World::unprobed(settings(), policy(1));
+    w.engine.set_routes(&routes);
+    w.poll();
+    assert!(w.inject(&w.syn_wire(&Conn::new(1)).build()).is_empty());
+    assert_eq!(w.verdict, Verdict::Drop(DropReason::NoNeighbour));
 }

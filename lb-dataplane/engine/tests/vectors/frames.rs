@@ -213,7 +213,7 @@ fn data_text(data: &[u8]) -> String {
 
 /// Changes to a frame that is otherwise right: `set OFFSET=HEX` (an IPv4 header checksum is made right after it, unless that is
 /// what was set), `cut LENGTH`, `tail HEX` (behind the packet), `partial` (the checksum as a veth peer leaves it), `badsum`,
-/// `exit` (the adopter's mark).
+/// `exit` and `listens` (the adopter's marks).
 fn edited(mut frame: Vec<u8>, edits: &str) -> Result<Vec<u8>, String> {
     for edit in edits.split(',').map(str::trim) {
         let wrong = || format!("`{edit}` is no edit of this frame");
@@ -236,11 +236,16 @@ fn edited(mut frame: Vec<u8>, edits: &str) -> Result<Vec<u8>, String> {
                 };
                 frame[usize::from(segment.l4) + 17] ^= 1;
             }
-            ["exit"] => {
+            [mark @ ("exit" | "listens")] => {
                 let Ok(Decoded::Tcp(segment)) = decode(&frame) else {
                     return Err(wrong());
                 };
-                if !put_end_mark(&mut frame, &segment, EndMark::Exiting) {
+                let mark = if mark == "exit" {
+                    EndMark::Exiting
+                } else {
+                    EndMark::Listening
+                };
+                if !put_end_mark(&mut frame, &segment, mark) {
                     return Err(wrong());
                 }
             }

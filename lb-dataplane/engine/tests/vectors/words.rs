@@ -9,7 +9,7 @@ use crate::common::{
 use baton_api::{
     Affinity, BackendFailure, ClientIp, Micros, MigrationMode, OnDeadline, Policy, Protocol,
 };
-use baton_engine::{DropReason, Route, Settings, Verdict};
+use baton_engine::{DropReason, Route, Settings, Verdict, Via};
 use baton_packet::{AdoptionKey, Flags, Reason};
 
 /// What the scene does by itself.
@@ -203,7 +203,7 @@ pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), Strin
             w.engine.set_routes(&[Route {
                 prefix: pods.parse().expect("an address"),
                 prefix_len: if v6 { 64 } else { 16 },
-                via: None,
+                via: Via::Link,
             }]);
         }
         ["neighbour", who, known @ ("known" | "unknown")] => {

@@ -26,7 +26,7 @@ use crate::{
     truth::Truth,
 };
 use baton_api::Snapshot;
-use baton_engine::{Engine, Instant, Route, Settings};
+use baton_engine::{Engine, Instant, Route, Settings, Via};
 use std::{
     net::{IpAddr, SocketAddr},
     panic::{AssertUnwindSafe, catch_unwind},
@@ -309,10 +309,10 @@ impl World {
         } else {
             (IpAddr::from([10, 0, 0, 0]), IpAddr::from([0, 0, 0, 0]))
         };
-        let route = |prefix, prefix_len, via| Route {
+        let route = |prefix, prefix_len, via: Option<IpAddr>| Route {
             prefix,
             prefix_len,
-            via,
+            via: via.map_or(Via::Link, Via::Router),
         };
         self.engine.set_routes(&[
             route(network, if v6 { 64 } else { 16 }, None),
