@@ -5,7 +5,7 @@ mod common;
 
 use baton_adopter::{Adopter, Attachment, Outcome};
 use common::{
-    INTERFACE, Lab, alone,
+    INTERFACE, Lab,
     answer::{ACKED, KEY, PORT, SEQ, adopter, data},
     ends,
     segment::{ACK, Checksum, Message, PSH_ACK, RST, Received},
@@ -94,7 +94,6 @@ impl Drop for Served {
 
 #[test]
 fn a_killed_process_marks_its_fin() {
-    let _alone = alone();
     for (v6, clsact) in [(false, false), (true, false), (false, true)] {
         let mut served = Served::new(v6, clsact, "read line; read line");
         // What it has not read would make its end a reset.
@@ -123,7 +122,6 @@ fn a_killed_process_marks_its_fin() {
 
 #[test]
 fn a_process_that_ends_by_itself_marks_its_fin() {
-    let _alone = alone();
     let served = Served::new(false, false, "read line");
     let last = served.last();
     assert_eq!(last.segment.flags & (FIN | RST), FIN, "{last:?}");
@@ -132,7 +130,6 @@ fn a_process_that_ends_by_itself_marks_its_fin() {
 
 #[test]
 fn a_killed_process_that_left_bytes_unread_marks_its_reset() {
-    let _alone = alone();
     let mut served = Served::new(false, false, "exec sleep 1000");
     served.process.kill().expect("kill");
     let last = served.last();
@@ -142,7 +139,6 @@ fn a_killed_process_that_left_bytes_unread_marks_its_reset() {
 
 #[test]
 fn a_process_that_closes_and_lives_on_marks_nothing() {
-    let _alone = alone();
     let mut served = Served::new(false, false, "read line; exec 0<&-; exec sleep 1000");
     let last = served.last();
     assert_eq!(last.segment.flags & (FIN | RST), FIN, "{last:?}");
@@ -219,7 +215,6 @@ impl Accepted {
 
 #[test]
 fn a_process_that_listens_marks_what_it_closes() {
-    let _alone = alone();
     for v6 in [false, true] {
         let mut closes = Accepted::new(v6);
         assert_eq!(closes.mark_of_fin(), LISTENER_MARK);
@@ -243,7 +238,6 @@ fn a_process_that_listens_marks_what_it_closes() {
 /// As the worker of a server that shuts down, while its master still listens.
 #[test]
 fn a_process_that_let_go_of_its_listener_marks_nothing() {
-    let _alone = alone();
     let mut pod = Accepted::listening(false);
     let listener = pod.listener.as_ref().expect("open");
     let listener = listener.try_clone().expect("another descriptor");
@@ -265,7 +259,6 @@ fn a_process_that_let_go_of_its_listener_marks_nothing() {
 /// Only that one's process tells of the connections of a port.
 #[test]
 fn a_listener_of_another_port_or_pod_is_none() {
-    let _alone = alone();
     let mut pod = Accepted::new(false);
     drop(pod.listener.take());
     let _port = pod.lab.listen(ends(false, 8081, PORT).0);
@@ -276,7 +269,6 @@ fn a_listener_of_another_port_or_pod_is_none() {
 
 #[test]
 fn a_listener_behind_many_descriptors_is_not_found_and_that_is_counted() {
-    let _alone = alone();
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let enough = u64::try_from(4 * DESCRIPTORS_MAX).expect("positive");
     let had = getrlimit(Resource::Nofile);
@@ -302,7 +294,6 @@ fn a_listener_behind_many_descriptors_is_not_found_and_that_is_counted() {
 /// The kernel sends it while anybody runs, this test's own process perhaps.
 #[test]
 fn a_fin_behind_data_that_the_client_took_late_is_in_nobodys_name() {
-    let _alone = alone();
     let mut pod = Accepted::new(false);
     let connection = pod.connection.as_mut().expect("open");
     // Much more than leaves at once.

@@ -5,7 +5,7 @@ mod common;
 use baton_adopter::Outcome;
 use baton_packet::Told;
 use common::{
-    Lab, alone,
+    Lab,
     answer::{
         ACCEPT_QUEUE_FULL, ACKED, KERNEL_REFUSED, KEY, PORT, READY, SEQ, SYNCOOKIES_OFF, adopter,
         ask,
@@ -36,7 +36,6 @@ fn holders(told: Told) -> u8 {
 
 #[test]
 fn descriptors_of_the_listener_are_counted() {
-    let _alone = alone();
     for v6 in [false, true] {
         let lab = Lab::new();
         let (_adopter, _attachment) = adopter(&lab);
@@ -63,7 +62,6 @@ fn descriptors_of_the_listener_are_counted() {
 /// Idle connections are closed while others wait to be accepted, too.
 #[test]
 fn the_same_is_told_when_something_is_in_the_way() {
-    let _alone = alone();
     for v6 in [false, true] {
         let lab = Lab::new();
         // A backlog of 1 holds two connections (the kernel's test is "more than").
@@ -89,7 +87,6 @@ fn the_same_is_told_when_something_is_in_the_way() {
 /// Nothing can be adopted there, but ends of its connections are known for what they are.
 #[test]
 fn descriptors_of_an_mptcp_listener_are_counted() {
-    let _alone = alone();
     let lab = Lab::new();
     let Some(listener) = lab.listen_mptcp(ends(false, 8080, PORT).0) else {
         return;
@@ -105,7 +102,6 @@ fn descriptors_of_an_mptcp_listener_are_counted() {
 
 #[test]
 fn more_than_the_field_holds_is_its_maximum() {
-    let _alone = alone();
     let lab = Lab::new();
     let (_adopter, _attachment) = adopter(&lab);
     let listener = lab.listen(ends(false, 8080, PORT).0);
@@ -117,7 +113,6 @@ fn more_than_the_field_holds_is_its_maximum() {
 
 #[test]
 fn the_next_process_has_another_listener() {
-    let _alone = alone();
     let lab = Lab::new();
     let (_adopter, _attachment) = adopter(&lab);
     let mut seen = Vec::new();
@@ -132,7 +127,6 @@ fn the_next_process_has_another_listener() {
 /// Which of them a connection gets is chance, so they are told of together.
 #[test]
 fn of_several_listeners_on_a_port_the_sum_is_told() {
-    let _alone = alone();
     for v6 in [false, true] {
         let lab = Lab::new();
         let (_adopter, _attachment) = adopter(&lab);
@@ -164,7 +158,6 @@ fn of_several_listeners_on_a_port_the_sum_is_told() {
 
 #[test]
 fn of_more_listeners_than_are_counted_nothing_is_told() {
-    let _alone = alone();
     let lab = Lab::new();
     let (adopter, _attachment) = adopter(&lab);
     let pod = ends(false, 8080, PORT).0;

@@ -11,6 +11,7 @@ use baton_adopter::{Adopter, Netns, OpenNetns, Outcome};
 use packet_socket::PacketSocket;
 use segment::{Received, Segment};
 use std::{
+    cell::Cell,
     net::{IpAddr, SocketAddr, TcpListener},
     num::NonZeroU32,
     os::fd::OwnedFd,
@@ -28,12 +29,6 @@ pub const DEADLINE: Duration = Duration::from_secs(5);
 /// The pod's interface.
 pub const INTERFACE: &str = "eth0";
 
-/// One test of a file at a time: what another one starts has this process's descriptors until it has become another program.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 pub const POD_MAC: [u8; 6] = [0x02, 0xba, 0, 0, 0, 1];
 pub const PEER_MAC: [u8; 6] = [0x02, 0xba, 0, 0, 0, 2];
 
@@ -44,6 +39,29 @@ pub struct Lab {
     pub peer: PacketSocket,
     /// Received while looking for another.
     passed: Mutex<Vec<Received>>,
+    _alone: Option<Alone>,
+}
+
+/// One test with labs at a time: what another one starts has this process's descriptors until it has become another program, so
+/// that nothing that is closed meanwhile is closed. A test may have several labs.
+struct Alone(MutexGuard<'static, ()>);
+
+thread_local! {
+    static IS_ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Alone {
+    fn new() -> Option<Self> {
+        static ONE: Mutex<()> = Mutex::new(());
+        let already = IS_ALONE.replace(true);
+        (!already).then(|| Self(ONE.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        IS_ALONE.set(false);
+    }
 }
 
 /// Runs a command that must succeed.
@@ -114,6 +132,7 @@ impl Lab {
     }
 
     pub fn new() -> Self {
+        let alone = Alone::new();
         let name = unique();
         let (pod, peer) = (format!("{name}-pod"), format!("{name}-peer"));
         for netns in [&pod, &peer] {
@@ -151,6 +170,7 @@ impl Lab {
             peer,
             name,
             passed: Mutex::default(),
+            _alone: alone,
         }
     }
 
