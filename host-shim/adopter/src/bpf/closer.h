@@ -12,8 +12,8 @@
 #include "tables.h"
 
 /*
- * Descriptors looked at, from 0 on: about 10 us. Servers open their listeners before they accept anything, but after what their
- * runtime needs (a JVM has its archives open, some hundreds). More: TOO_MANY_DESCRIPTORS.
+ * Descriptors looked at, from 0 on, so that a close takes a bounded time. Servers open their listeners before they accept anything, but
+ * after what their runtime needs (a JVM has its archives open, some hundreds). More: TOO_MANY_DESCRIPTORS.
  */
 #define DESCRIPTORS_MAX 1024
 
