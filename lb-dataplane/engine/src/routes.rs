@@ -52,18 +52,22 @@ impl Routes {
 
     /// Whether the route to `to` is another interface's.
     pub(crate) fn leads_elsewhere(&self, to: IpAddr) -> bool {
-        let route = self.routes.iter().find(|route| route.matches(to));
-        route.is_some_and(|route| route.via == Via::Elsewhere)
+        self.via(to) == Some(Via::Elsewhere)
     }
 
     /// The address to resolve for a packet to `to`: a router, or `to` itself if it is on the link;
     /// `None` if no route leads there by our interface.
     pub(crate) fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
-        match self.routes.iter().find(|route| route.matches(to))?.via {
+        match self.via(to)? {
             Via::Link => Some(to),
             Via::Router(router) => Some(router),
             Via::Elsewhere => None,
         }
+    }
+
+    fn via(&self, to: IpAddr) -> Option<Via> {
+        let route = self.routes.iter().find(|route| route.matches(to));
+        route.map(|route| route.via)
     }
 }
 

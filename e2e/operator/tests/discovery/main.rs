@@ -5,6 +5,7 @@ mod sandbox;
 mod shim;
 
 use anyhow::{Context, Result, ensure};
+use baton_apiserver::ApiServer;
 use baton_operator_tests::{
     admin::Admin,
     cluster::{cluster, wait_for},
@@ -23,6 +24,27 @@ use std::{
 
 /// How often a pod is started for the printed figure.
 const STARTS: usize = 20;
+
+/// A server that knows host-shim's rights, and a Service in a namespace of its own there.
+async fn with_service(
+    namespace: &str,
+    name: &str,
+    spec: &Value,
+) -> Result<Option<(&'static ApiServer, Admin, String)>> {
+    let Some(cluster) = cluster().await? else {
+        return Ok(None);
+    };
+    let admin = Admin::new(cluster.admin, None);
+    for manifest in manifests::folder("host-shim/rbac")? {
+        admin.apply(&manifest).await?;
+    }
+    let namespace = cluster.server.namespace(namespace).await?.name;
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": namespace }, "spec": spec,
+    });
+    admin.apply(&service).await?;
+    Ok(Some((cluster.server, admin, namespace)))
+}
 
 /// A Pod of the node, as the scheduler leaves it; its UID.
 async fn scheduled(
@@ -52,20 +74,10 @@ fn is_attached(pod: Option<Value>) -> bool {
 
 #[tokio::test]
 async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go() -> Result<()> {
-    let Some(cluster) = cluster().await? else {
+    let spec = json!({ "selector": { "app": "shop" }, "ports": [{ "port": 80 }] });
+    let Some((server, admin, namespace)) = with_service("discovery", "web", &spec).await? else {
         return Ok(());
     };
-    let admin = Admin::new(cluster.admin, None);
-    let server = cluster.server;
-    for manifest in manifests::folder("host-shim/rbac")? {
-        admin.apply(&manifest).await?;
-    }
-    let namespace = server.namespace("discovery").await?.name;
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web", "namespace": namespace },
-        "spec": { "selector": { "app": "shop" }, "ports": [{ "port": 80 }] },
-    });
-    admin.apply(&service).await?;
     let identity = server
         .service_account("baton-system", "baton-host-shim")
         .await?;
@@ -184,21 +196,11 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
 
 #[tokio::test]
 async fn pods_that_only_endpoint_slices_name_get_the_adopter_in_either_family() -> Result<()> {
-    let Some(cluster) = cluster().await? else {
+    // Dual stack, without a selector: whoever made it says what its Pods are.
+    let spec = json!({ "clusterIP": "None", "ports": [{ "name": "http", "port": 80 }] });
+    let Some((server, admin, namespace)) = with_service("slices", "manual", &spec).await? else {
         return Ok(());
     };
-    let admin = Admin::new(cluster.admin, None);
-    let server = cluster.server;
-    for manifest in manifests::folder("host-shim/rbac")? {
-        admin.apply(&manifest).await?;
-    }
-    let namespace = server.namespace("slices").await?.name;
-    // Dual stack, without a selector: whoever made it says what its Pods are.
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "manual", "namespace": namespace },
-        "spec": { "clusterIP": "None", "ports": [{ "name": "http", "port": 80 }] },
-    });
-    admin.apply(&service).await?;
     admin
         .apply(&policy(&namespace, "manual", "manual", 8_090))
         .await?;
