@@ -218,7 +218,12 @@ fn a_process_that_listens_marks_what_it_closes() {
     for v6 in [false, true] {
         let mut closes = Accepted::new(v6);
         assert_eq!(closes.mark_of_fin(), LISTENER_MARK);
-        assert_eq!(closes.counted(Outcome::ListenerMarked), 1);
+        // Nobody acknowledges it. What becomes of the listener says nothing of a close that was meant.
+        drop(closes.listener.take());
+        let again = closes.last();
+        assert_eq!(again.segment.flags & (FIN | RST), FIN, "{again:?}");
+        assert_eq!(again.urgent, LISTENER_MARK, "a repetition");
+        assert!(closes.counted(Outcome::ListenerMarked) >= 2);
         assert_eq!(closes.counted(Outcome::ExitMarked), 0);
 
         let mut resets = Accepted::new(v6);

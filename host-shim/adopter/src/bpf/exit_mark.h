@@ -4,7 +4,8 @@
  * (docs/adoption-wire.md), so that a server that dies is told from one that closes a connection; and, with another mark, one that a
  * process sends that listens, so that a server that goes on is told from one that shuts down. Owns that one field; touches
  * no other segment. It works because the kernel closes the sockets of a process, and sends their last segments, in the
- * context of that process (do_exit, exit_files, tcp_close). The kernel's repetitions of such a FIN are marked as it was.
+ * context of that process (do_exit, exit_files, tcp_close). The kernel's repetitions of such a FIN are marked as it was,
+ * whoever runs then and whatever became of the listener.
  * What waits behind unsent data leaves later and unmarked.
  */
 #ifndef BATON_EXIT_MARK_H
@@ -31,12 +32,11 @@ int baton_exit_mark(struct __sk_buff *skb)
 {
 	__u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
-	__be16 mark = bpf_htons(EXIT_MARK), port;
-	__u32 outcome = EXIT_MARKED;
 	struct task_struct *task;
 	__u64 socket, netns;
+	__u8 flags, *before, how;
+	__be16 mark, port;
 	__u32 tcp_at;
-	__u8 flags;
 
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		tcp_at = ETH_HLEN + IPV4_BYTES;
@@ -62,24 +62,25 @@ int baton_exit_mark(struct __sk_buff *skb)
 	port = *(__be16 *)(data + tcp_at);
 	socket = bpf_get_socket_cookie(skb);
 	task = bpf_get_current_task_btf();
-	if (task->flags & PF_EXITING) {
-		__u8 yes = 1;
-
-		/* Without memory a repetition will not be marked. */
-		if (socket)
-			bpf_map_update_elem(&exited, &socket, &yes, BPF_ANY);
-	} else if (!socket || !bpf_map_lookup_elem(&exited, &socket)) {
-		if (!closer_listens(kernel_skb->sk, port, task, netns))
-			return PASS_ON;
-		mark = bpf_htons(LISTENER_MARK);
-		outcome = LISTENER_MARKED;
-	}
+	before = socket ? bpf_map_lookup_elem(&ended, &socket) : 0;
+	if (task->flags & PF_EXITING)
+		how = ENDED_BY_EXIT;
+	else if (before)
+		how = *before;
+	else if (closer_listens(kernel_skb->sk, port, task, netns))
+		how = ENDED_BY_LISTENER;
+	else
+		return PASS_ON;
+	/* Without memory a repetition will not be marked. */
+	if (socket && (!before || *before != how))
+		bpf_map_update_elem(&ended, &socket, &how, BPF_ANY);
+	mark = how == ENDED_BY_EXIT ? bpf_htons(EXIT_MARK) : bpf_htons(LISTENER_MARK);
 
 	/* Leaves a checksum that the device completes (CHECKSUM_PARTIAL) alone. */
 	if (bpf_l4_csum_replace(skb, tcp_at + TCP_CHECKSUM_AT, 0, mark, sizeof(mark)) ||
 	    bpf_skb_store_bytes(skb, tcp_at + TCP_URGENT_AT, &mark, sizeof(mark), 0))
 		return PASS_ON;
-	count(netns, outcome);
+	count(netns, how == ENDED_BY_EXIT ? EXIT_MARKED : LISTENER_MARKED);
 	return PASS_ON;
 }
 

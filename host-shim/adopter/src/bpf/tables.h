@@ -106,15 +106,20 @@ struct {
 } recent SEC(".maps");
 
 /*
- * Sockets (by cookie) whose process closed them by exiting, for their FIN's repetitions. Four times the connections that a
- * large pod has; one that was pushed out is repeated without a mark.
+ * Sockets (by cookie) whose last segment was marked, and how, for its repetitions, which the kernel sends in nobody's name. Four
+ * times the connections that a large pod has; one that was pushed out is repeated without a mark.
  */
+enum ending {
+	ENDED_BY_EXIT = 1,
+	ENDED_BY_LISTENER = 2,
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
 	__type(key, __u64);
 	__type(value, __u8);
-} exited SEC(".maps");
+} ended SEC(".maps");
 
 static __always_inline void count(__u64 netns, __u32 outcome)
 {
