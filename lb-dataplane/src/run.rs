@@ -127,7 +127,11 @@ async fn serve(
         config.ports.range(),
     );
     let mut ended = spawn(packets)?;
-    let mut neighbours = tokio::spawn(neighbour::run(ifindex, worker.clone(), asked, network));
+    let place = neighbour::Place {
+        ifindex,
+        host: config.host_network,
+    };
+    let mut neighbours = tokio::spawn(neighbour::run(place, worker.clone(), asked, network));
     let checks = health::run(
         worker.clone(),
         Arc::clone(&control.failures),
@@ -165,6 +169,7 @@ async fn serve(
     info!(
         interface = config.interface,
         mode = mode.label(),
+        host_network = config.host_network,
         addresses = ?addresses,
         ports = %config.ports,
         control = %config.control,
@@ -242,6 +247,7 @@ fn open_port(loaded: &Loaded, addresses: &[IpAddr]) -> anyhow::Result<Port> {
         tx_ring: rings.tx,
         batch: rings.batch,
         busy_poll_us: rings.busy_poll_us,
+        host: config.host_network,
         ..baton_xsk::Config::new(&config.interface)
     };
     let steering = Steering {

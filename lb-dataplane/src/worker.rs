@@ -370,7 +370,13 @@ fn port_counters(stats: &Stats, counters: &mut Vec<CounterValue>) {
         ("rx_bytes_total", None, stats.rx_bytes),
         ("tx_frames_total", None, stats.tx_frames),
         ("tx_bytes_total", None, stats.tx_bytes),
-        ("rx_segmented_total", None, stats.rx_segmented),
+        (
+            "rx_segmented_total",
+            None,
+            stats.rx_segmented + stats.host.rx_segmented,
+        ),
+        ("host_rx_frames_total", None, stats.host.rx_frames),
+        ("host_tx_frames_total", None, stats.host.tx_frames),
         ("fill_ring_empty_total", None, stats.fill_ring_empty),
         ("io_wakeups_total", None, stats.wakeups),
         ("io_waits_total", None, stats.waits),
@@ -393,4 +399,7 @@ fn port_counters(stats: &Stats, counters: &mut Vec<CounterValue>) {
     lost("kernel_rx_ring_full", kernel.rx_ring_full);
     lost("kernel_fill_ring_empty", kernel.rx_fill_ring_empty);
     lost("steering_no_socket", steering.no_socket);
+    lost("host_rx_full", stats.host.rx_lost);
+    lost("host_rx_unsegmentable", stats.host.rx_unsegmentable);
+    lost("host_tx_refused", stats.host.tx_refused);
 }

@@ -1,4 +1,4 @@
-//! Compiles the steering programs and writes their skeleton. Fails with the package to install, not with
+//! Compiles the steering programs and writes their skeletons. Fails with the package to install, not with
 //! a compiler's riddle.
 
 use libbpf_cargo::SkeletonBuilder;
@@ -8,27 +8,33 @@ use std::{
     process::{Command, exit},
 };
 
-const SOURCE: &str = "src/bpf/steer.bpf.c";
+/// Each source and the skeleton that is made of it.
+const SOURCES: [(&str, &str); 2] = [
+    ("src/bpf/steer.bpf.c", "steer.skel.rs"),
+    ("src/bpf/host.bpf.c", "host.skel.rs"),
+];
 
 fn main() {
     println!("cargo:rerun-if-changed=src/bpf");
     println!("cargo:rerun-if-env-changed=CLANG");
-    if let Err(problem) = build() {
-        eprintln!("{problem}");
-        exit(1);
+    for (source, skeleton) in SOURCES {
+        if let Err(problem) = build(source, skeleton) {
+            eprintln!("{problem}");
+            exit(1);
+        }
     }
 }
 
-fn build() -> Result<(), String> {
+fn build(source: &str, skeleton: &str) -> Result<(), String> {
     let out = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set: run this through cargo")?;
-    let skeleton = PathBuf::from(out).join("steer.skel.rs");
+    let skeleton = PathBuf::from(out).join(skeleton);
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     Command::new(&clang)
         .arg("--version")
         .output()
         .map_err(|e| {
             format!(
-                "cannot run `{clang}`, which compiles {SOURCE}: {e}\n\
+                "cannot run `{clang}`, which compiles {source}: {e}\n\
                  install it (Debian, Ubuntu: `apt-get install clang`) or name another with CLANG=..."
             )
         })?;
@@ -44,7 +50,7 @@ fn build() -> Result<(), String> {
         ));
     }
     SkeletonBuilder::new()
-        .source(SOURCE)
+        .source(source)
         .clang(clang)
         .clang_args([
             "-Wall".as_ref(),
@@ -55,7 +61,7 @@ fn build() -> Result<(), String> {
         .build_and_generate(&skeleton)
         .map_err(|e| {
             format!(
-                "cannot compile {SOURCE}: {e:#}\n\
+                "cannot compile {source}: {e:#}\n\
                  if a header is missing, install `linux-libc-dev`; libbpf's own headers come with libbpf-sys"
             )
         })

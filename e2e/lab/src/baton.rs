@@ -47,6 +47,9 @@ pub struct DataplaneConfig {
     pub ports: String,
     /// `auto`, `native`, `generic` or `packet`.
     pub mode: String,
+    /// On the node's own network; then it runs there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub host_network: bool,
     /// Control address.
     pub control: String,
     /// Where the operator reaches it.
@@ -249,6 +252,7 @@ impl Lab {
             interface: "eth0".into(),
             ports: "20000-59999".into(),
             mode: "auto".into(),
+            host_network: false,
             control: DATAPLANE_CONTROL.into(),
             control_tls: None,
             log: Log {
@@ -272,12 +276,17 @@ impl Lab {
             .set_sysctl("net/ipv4/ip_local_reserved_ports", &config.ports)
     }
 
-    /// Starts `lb-dataplane` in its pod and waits until it says that it is ready.
+    /// Starts `lb-dataplane` in its pod, or on the node, and waits until it says that it is ready.
     ///
     /// # Errors
     /// If it was not built, or ends or does not become ready, with what it said.
     pub fn dataplane(&self, config: &DataplaneConfig) -> Result<Dataplane> {
-        let place = self.dataplane_pod();
+        let pod = self.dataplane_pod();
+        let (place, [address, address_v6]) = if config.host_network {
+            (self.router(), self.uplink_addresses())
+        } else {
+            (pod, [pod.ipv4(), pod.ipv6()])
+        };
         let path = place.directory()?.join("lb-dataplane.yaml");
         write_config(&path, config)?;
         let program = program("lb-dataplane")?;
@@ -285,8 +294,8 @@ impl Lab {
             process: place.spawn(&run_spec(&program, &path))?,
             config: path,
             control: config.control.parse().context("control address")?,
-            address: place.ipv4(),
-            address_v6: place.ipv6(),
+            address,
+            address_v6,
             program,
         };
         let (namespace, control) = (place.namespace().clone(), dataplane.control);

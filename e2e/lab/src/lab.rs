@@ -343,6 +343,13 @@ impl Lab {
         Ipv4Addr::new(10, 77, DATAPLANE_SUBNET, 1).into()
     }
 
+    /// The node's addresses on the link to the first client, which stands for the world outside: IPv4 and IPv6.
+    #[must_use]
+    pub fn uplink_addresses(&self) -> [IpAddr; 2] {
+        let v6 = Ipv6Addr::new(0xfd77, u16::from(CLIENT_SUBNET), 0, 0, 0, 0, 0, 1);
+        [Ipv4Addr::new(10, 77, CLIENT_SUBNET, 1).into(), v6.into()]
+    }
+
     /// The place of the dataplane, or of what stands in for it.
     #[must_use]
     pub fn dataplane_pod(&self) -> &Pod {

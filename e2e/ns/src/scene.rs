@@ -157,6 +157,22 @@ impl Scene {
         Ok(())
     }
 
+    /// Has the dataplane run on the node's own network, with the link to the first client as the one that it serves. Pods, and the
+    /// second client, are behind other interfaces of the node.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn use_node(&mut self) -> Result<()> {
+        self.config.interface = "client".into();
+        self.config.host_network = true;
+        let node = self.lab.router().namespace();
+        set_sysctl(
+            node,
+            "net/ipv4/ip_local_reserved_ports",
+            &self.config.ports,
+        )
+    }
+
     /// Starts the shim and the dataplane and waits until every backend can adopt.
     ///
     /// # Errors

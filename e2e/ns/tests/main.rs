@@ -16,6 +16,7 @@ mod faults_process_shim;
 mod flood;
 mod forged;
 mod guards;
+mod host_network;
 mod ipv6;
 mod memcached;
 mod migrate_by_hand;

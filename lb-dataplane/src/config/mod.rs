@@ -52,6 +52,10 @@ pub struct Config {
     /// How frames come and go.
     #[serde(default)]
     pub mode: Mode,
+    /// Whether this is a node's own network. Then Pods of this node and tunnels to others, which are behind other interfaces, are
+    /// reached through the node's stack, and clients behind these are served too.
+    #[serde(default)]
+    pub host_network: bool,
     /// Where the control API listens without TLS, for the commands: on the loopback address, or a unix socket, which only
     /// this user may open.
     #[serde(default = "control_default")]

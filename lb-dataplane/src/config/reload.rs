@@ -207,6 +207,7 @@ pub fn compare(old: &Loaded, new: &Loaded) -> Change {
         ("address", a.address != b.address),
         ("ports", a.ports != b.ports),
         ("mode", a.mode != b.mode),
+        ("hostNetwork", a.host_network != b.host_network),
         ("control", a.control != b.control),
         (
             "controlTls",

@@ -74,7 +74,15 @@ const MEANINGS: &[(&str, &str)] = &[
     ("tx_bytes_total", "Bytes of frames sent."),
     (
         "rx_segmented_total",
-        "Packet mode: segments cut out of frames that hold several.",
+        "Segments cut out of frames that hold several, in packet mode and of what came through the host.",
+    ),
+    (
+        "host_rx_frames_total",
+        "With hostNetwork: frames that came through the node's own stack, each segment of a large one.",
+    ),
+    (
+        "host_tx_frames_total",
+        "With hostNetwork: packets that the node's own stack took to deliver.",
     ),
     (
         "fill_ring_empty_total",

@@ -1,6 +1,6 @@
 //! Netlink messages as the few facts that matter here. Pure parsing of what the kernel sent.
 
-use super::table::Sight;
+use super::{Place, table::Sight};
 use baton_engine::{Route, Via};
 use baton_packet::Mac;
 use rtnetlink::packet_route::{
@@ -41,9 +41,10 @@ pub fn neighbour(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, Si
     Some((address?, sight))
 }
 
-/// A route of the main table, with its metric. Through other interfaces than `ifindex` only routes to a part of the world count:
-/// such a destination must not be sent to our own router. Of default routes ours is the one that the admin chose.
-pub fn route(message: &RouteMessage, ifindex: u32) -> Option<(u32, Route)> {
+/// A route, with its metric. What other interfaces than ours lead to must not be sent to our own router: it is the host's, where that
+/// delivers for us. Of default routes ours is the one that the admin chose. Beside the main table only the host's own addresses
+/// count, and only there.
+pub fn route(message: &RouteMessage, place: Place) -> Option<(u32, Route)> {
     let mut table = u32::from(message.header.table);
     let mut prefix = None;
     let mut metric = 0;
@@ -55,36 +56,55 @@ pub fn route(message: &RouteMessage, ifindex: u32) -> Option<(u32, Route)> {
             RouteAttribute::Priority(number) => metric = *number,
             RouteAttribute::MultiPath(hops) => {
                 // One path is enough for one interface; the first of ours is taken.
-                let hop = hops.iter().find(|hop| hop.interface_index == ifindex);
+                let hop = hops
+                    .iter()
+                    .find(|hop| hop.interface_index == place.ifindex);
                 ours |= hop.is_some();
                 router = hop.and_then(|hop| hop.attributes.iter().find_map(gateway));
             }
-            RouteAttribute::Oif(index) => ours |= *index == ifindex,
+            RouteAttribute::Oif(index) => ours |= *index == place.ifindex,
             other => router = gateway(other).or(router),
         }
     }
-    let prefix_len = message.header.destination_prefix_length;
-    let via = match router {
-        _ if !ours || message.header.kind != RouteType::Unicast => Via::Elsewhere,
-        Some(router) => Via::Router(router),
-        None => Via::Link,
-    };
-    if table != u32::from(RouteHeader::RT_TABLE_MAIN) || via == Via::Elsewhere && prefix_len == 0 {
-        return None;
-    }
     let v6 = u8::from(message.header.address_family)
         == u8::from(rtnetlink::packet_route::AddressFamily::Inet6);
-    let prefix = prefix.unwrap_or(if v6 {
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
-    } else {
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
-    });
+    let prefix_len = message.header.destination_prefix_length;
+    let via = match (table, message.header.kind) {
+        (MAIN, RouteType::Unicast) if ours => router.map_or(Via::Link, Via::Router),
+        (MAIN, RouteType::Unicast) | (LOCAL, RouteType::Local) if place.host => {
+            Via::Router(host(v6))
+        }
+        (MAIN, _) if prefix_len > 0 => Via::Elsewhere,
+        _ => return None,
+    };
     let route = Route {
-        prefix,
+        prefix: prefix.unwrap_or(unspecified(v6)),
         prefix_len,
         via,
     };
     Some((metric, route))
+}
+
+const MAIN: u32 = RouteHeader::RT_TABLE_MAIN as u32;
+/// RT_TABLE_LOCAL, include/uapi/linux/rtnetlink.h.
+const LOCAL: u32 = 255;
+
+/// The next hop that stands for the host itself: no neighbour has this address.
+pub fn host(v6: bool) -> IpAddr {
+    unspecified(v6)
+}
+
+/// Whether a next hop is the host itself.
+pub fn is_host(hop: IpAddr) -> bool {
+    hop.is_unspecified()
+}
+
+fn unspecified(v6: bool) -> IpAddr {
+    if v6 {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    } else {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+    }
 }
 
 fn gateway(attribute: &RouteAttribute) -> Option<IpAddr> {
@@ -106,7 +126,14 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 
 /// Orders routes as the engine wants them (of two to the same destination the first wins): ours first, then the best metric.
 pub fn by_metric(mut routes: Vec<(u32, Route)>) -> Vec<Route> {
-    routes.sort_by_key(|(metric, route)| (route.via == Via::Elsewhere, *metric));
+    routes.sort_by_key(|(metric, route)| {
+        let ours = match route.via {
+            Via::Link => true,
+            Via::Router(router) => !is_host(router),
+            Via::Elsewhere => false,
+        };
+        (!ours, *metric)
+    });
     routes.into_iter().map(|(_, route)| route).collect()
 }
 
@@ -116,8 +143,8 @@ pub fn gateways(routes: &[Route]) -> impl Iterator<Item = IpAddr> {
         .iter()
         .filter(|route| route.prefix_len == 0)
         .filter_map(|route| match route.via {
-            Via::Router(router) => Some(router),
-            Via::Link | Via::Elsewhere => None,
+            Via::Router(router) if !is_host(router) => Some(router),
+            Via::Router(_) | Via::Link | Via::Elsewhere => None,
         })
 }
 
@@ -195,6 +222,11 @@ mod tests {
         message
     }
 
+    fn at(ifindex: u32) -> Place {
+        let host = false;
+        Place { ifindex, host }
+    }
+
     #[test]
     fn routes_of_the_interface_are_taken_and_others_left() {
         let via = RouteAttribute::Gateway(RouteAddress::Inet(V4));
@@ -208,23 +240,23 @@ mod tests {
             RouteAttribute::Oif(7),
             RouteAttribute::Priority(100),
         ]);
-        assert_eq!(route(&message, 7), Some((100, expected)));
-        assert_eq!(route(&message, 8), None);
+        assert_eq!(route(&message, at(7)), Some((100, expected)));
+        assert_eq!(route(&message, at(8)), None);
         assert_eq!(gateways(&[expected]).collect::<Vec<_>>(), [IpAddr::V4(V4)]);
 
         let mut other_table = message.clone();
         other_table.attributes.push(RouteAttribute::Table(100));
-        assert_eq!(route(&other_table, 7), None);
+        assert_eq!(route(&other_table, at(7)), None);
         let mut blackhole = message;
         blackhole.header.kind = RouteType::BlackHole;
-        assert_eq!(route(&blackhole, 7), None);
+        assert_eq!(route(&blackhole, at(7)), None);
 
         let mut hop = RouteNextHop::default();
         hop.interface_index = 7;
         hop.attributes.push(via);
         let multipath = default_route(vec![RouteAttribute::MultiPath(vec![hop])]);
-        assert_eq!(route(&multipath, 7), Some((0, expected)));
-        assert_eq!(route(&multipath, 8), None);
+        assert_eq!(route(&multipath, at(7)), Some((0, expected)));
+        assert_eq!(route(&multipath, at(8)), None);
     }
 
     #[test]
@@ -240,20 +272,60 @@ mod tests {
             via: Via::Elsewhere,
         };
         // As a node's route to one of its Pods, or as one that several lead to.
-        assert_eq!(route(&message, 7), Some((0, expected)));
+        assert_eq!(route(&message, at(7)), Some((0, expected)));
         let mut hop = RouteNextHop::default();
         hop.interface_index = 8;
         message.attributes[1] = RouteAttribute::MultiPath(vec![hop]);
-        assert_eq!(route(&message, 7), Some((0, expected)));
+        assert_eq!(route(&message, at(7)), Some((0, expected)));
         // As a node's own block of Pod addresses.
         message.attributes.truncate(1);
         message.header.kind = RouteType::BlackHole;
-        assert_eq!(route(&message, 7), Some((0, expected)));
+        assert_eq!(route(&message, at(7)), Some((0, expected)));
         let ours = Route {
             via: Via::Link,
             ..expected
         };
         assert_eq!(by_metric(vec![(0, expected), (9, ours)]), [ours, expected]);
+    }
+
+    #[test]
+    fn a_host_delivers_to_itself_and_through_its_other_interfaces() {
+        let on = |host| Place { ifindex: 7, host };
+        let mut message = default_route(vec![
+            RouteAttribute::Destination(RouteAddress::Inet(V4)),
+            RouteAttribute::Oif(8),
+        ]);
+        message.header.destination_prefix_length = 32;
+        let expected = Route {
+            prefix: IpAddr::V4(V4),
+            prefix_len: 32,
+            via: Via::Router(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        };
+        assert_eq!(route(&message, on(true)), Some((0, expected)), "a Pod");
+        // Where it drops packets, it drops ours.
+        message.header.kind = RouteType::BlackHole;
+        let dropped = Route {
+            via: Via::Elsewhere,
+            ..expected
+        };
+        assert_eq!(route(&message, on(true)), Some((0, dropped)));
+        // Its own addresses, which are in a table of their own, whichever interface has them.
+        message.header.kind = RouteType::Local;
+        message.header.table = LOCAL as u8;
+        message.attributes[1] = RouteAttribute::Oif(7);
+        assert_eq!(route(&message, on(true)), Some((0, expected)));
+        assert_eq!(route(&message, on(false)), None);
+        message.header.kind = RouteType::Broadcast;
+        assert_eq!(route(&message, on(true)), None);
+        // A default route of another interface is for what ours has none for.
+        let other = default_route(vec![RouteAttribute::Oif(8)]);
+        let (metric, other) = route(&other, on(true)).expect("a route");
+        let ours = Route {
+            via: Via::Router(IpAddr::V4(V4)),
+            ..other
+        };
+        assert_eq!(by_metric(vec![(metric, other), (9, ours)]), [ours, other]);
+        assert_eq!(gateways(&[ours, other]).count(), 1, "the host is no router");
     }
 
     #[test]

@@ -9,6 +9,8 @@ mod table;
 
 use crate::commands::{Command, WorkerError, WorkerHandle};
 use baton_engine::Route;
+use baton_packet::Mac;
+use baton_xsk::HOST_MAC;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use messages::{by_metric, gateways, global_address};
 use rtnetlink::{
@@ -115,10 +117,19 @@ pub async fn interface_addresses(ifindex: u32) -> Result<Vec<IpAddr>, NetlinkErr
     Ok(found)
 }
 
+/// Where the dataplane is.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The interface that it serves.
+    pub ifindex: u32,
+    /// What the kernel routes through others is given to it ([`HOST_MAC`]).
+    pub host: bool,
+}
+
 /// The task.
 pub struct Neighbours {
     handle: Handle,
-    ifindex: u32,
+    place: Place,
     worker: WorkerHandle,
     health: Arc<Health>,
     table: Table,
@@ -130,7 +141,7 @@ pub struct Neighbours {
 /// # Errors
 /// What ended it. Fatal: without it the engine's view grows old.
 pub async fn run(
-    ifindex: u32,
+    place: Place,
     worker: WorkerHandle,
     mut asks: mpsc::Receiver<IpAddr>,
     health: Arc<Health>,
@@ -145,7 +156,7 @@ pub async fn run(
     let mut connection = tokio::spawn(connection);
     let mut this = Neighbours {
         handle,
-        ifindex,
+        place,
         worker,
         health,
         table: Table::default(),
@@ -177,8 +188,13 @@ pub async fn run(
             }
             asked = asks.recv() => {
                 let Some(address) = asked else { return Err(WorkerError::Gone.into()) };
-                let actions = this.table.want(address);
-                this.perform(actions).await?;
+                if messages::is_host(address) {
+                    let tell = Command::Neighbour(address, Some(Mac(HOST_MAC)));
+                    this.worker.tell(tell).await?;
+                } else {
+                    let actions = this.table.want(address);
+                    this.perform(actions).await?;
+                }
             }
             () = time::sleep_until(due), if routes_due.is_some() => {
                 routes_due = None;
@@ -210,21 +226,21 @@ impl Neighbours {
     async fn event(&mut self, message: &RouteNetlinkMessage) -> Result<(), NetlinkError> {
         match message {
             RouteNetlinkMessage::NewNeighbour(neighbour) => {
-                if let Some((address, sight)) = messages::neighbour(neighbour, self.ifindex) {
+                if let Some((address, sight)) = messages::neighbour(neighbour, self.place.ifindex) {
                     let actions = self.table.see(address, sight);
                     self.perform(actions).await?;
                 }
             }
             RouteNetlinkMessage::DelNeighbour(neighbour) => {
-                if let Some((address, _)) = messages::neighbour(neighbour, self.ifindex) {
+                if let Some((address, _)) = messages::neighbour(neighbour, self.place.ifindex) {
                     let actions = self.table.see(address, Sight::Unknown);
                     self.perform(actions).await?;
                 }
             }
-            RouteNetlinkMessage::NewLink(link) if link.header.index == self.ifindex => {
+            RouteNetlinkMessage::NewLink(link) if link.header.index == self.place.ifindex => {
                 self.link(link, true).await?;
             }
-            RouteNetlinkMessage::DelLink(link) if link.header.index == self.ifindex => {
+            RouteNetlinkMessage::DelLink(link) if link.header.index == self.place.ifindex => {
                 self.link(link, false).await?;
             }
             _ => {}
@@ -272,7 +288,7 @@ impl Neighbours {
         let asked = self
             .handle
             .neighbours()
-            .add(self.ifindex, address)
+            .add(self.place.ifindex, address)
             .state(NeighbourState::None)
             .flags(NeighbourFlags::Use)
             .replace()
@@ -285,7 +301,7 @@ impl Neighbours {
     }
 
     async fn read_neighbours(&mut self) -> Result<(), NetlinkError> {
-        let ifindex = self.ifindex;
+        let ifindex = self.place.ifindex;
         let all: HashMap<IpAddr, Sight> = self
             .handle
             .neighbours()
@@ -307,7 +323,7 @@ impl Neighbours {
 
     async fn read_routes(&mut self) -> Result<(), NetlinkError> {
         use rtnetlink::packet_route::AddressFamily;
-        let ifindex = self.ifindex;
+        let place = self.place;
         let requests = [AddressFamily::Inet, AddressFamily::Inet6].map(|family| {
             let mut request = RouteMessage::default();
             request.header.address_family = family;
@@ -315,7 +331,7 @@ impl Neighbours {
         });
         let found: Vec<(u32, Route)> = stream::iter(requests)
             .flatten()
-            .try_filter_map(async |message| Ok(messages::route(&message, ifindex)))
+            .try_filter_map(async |message| Ok(messages::route(&message, place)))
             .try_collect()
             .await
             .map_err(|source| NetlinkError::Read {

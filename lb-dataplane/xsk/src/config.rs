@@ -88,6 +88,9 @@ pub struct Config {
     pub batch: u32,
     /// How long to look at the rings before sleeping; 0: never.
     pub busy_poll_us: u32,
+    /// Take also what the kernel delivers to this host by other interfaces, and give it what is sent to
+    /// [`crate::HOST_MAC`]: on a node's network.
+    pub host: bool,
 }
 
 impl Config {
@@ -104,6 +107,7 @@ impl Config {
             tx_ring: 1024,
             batch: 64,
             busy_poll_us: 0,
+            host: false,
         }
     }
 

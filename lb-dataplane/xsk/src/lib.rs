@@ -1,6 +1,6 @@
 //! Packet I/O of the dataplane: AF_XDP, and AF_PACKET where that is not possible.
 //!
-//! Gives one thread the frames of one interface that belong to the dataplane, each in a buffer that may be
+//! Gives one thread the frames of one interface (and, if asked to, of its host) that belong to the dataplane, each in a buffer that may be
 //! changed and sent in place, and leaves all others to the kernel. Knows addresses and ports, no flows.
 //!
 //! | module | owns |
@@ -8,6 +8,7 @@
 //! | `port` | the choice of the mode |
 //! | `xdp`, `xdp_send` | frames between rings, for native and generic mode |
 //! | `packet`, `packet_send` | the same with packet sockets; `gso` cuts large frames |
+//! | `host` | the way through the host's own stack, on a node's network |
 //! | `socket`, `ring`, `frames` | AF_XDP sockets, their rings, who has which buffer |
 //! | `steer`, `bpf/` | the programs that tell our frames from the others |
 //! | `abi`, `sys` | the kernel's structures and calls |
@@ -21,6 +22,7 @@ mod config;
 mod error;
 mod frames;
 mod gso;
+mod host;
 mod interface;
 mod packet;
 mod packet_send;
@@ -38,5 +40,6 @@ pub use capability::{Missing, MissingList, probe_capabilities};
 pub use config::{ADDRESSES_MAX, Config, FRONTENDS_MAX, Mode, ModeChoice, Steering};
 pub use error::OpenError;
 pub use frames::FrameAccount;
+pub use host::HOST_MAC;
 pub use port::{Disposition, Port, Tx};
-pub use stats::{KernelStats, Stats, SteeringStats};
+pub use stats::{HostStats, KernelStats, Stats, SteeringStats};

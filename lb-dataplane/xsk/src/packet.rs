@@ -20,7 +20,7 @@ use crate::{
     packet_send::{PacketSender, bind},
     port::{Disposition, Tx},
     spin::SpinScore,
-    stats::{KernelStats, Stats},
+    stats::{HostStats, KernelStats, Stats},
     steer::{Programs, Steer},
     sys::{self, Mapping},
 };
@@ -54,7 +54,7 @@ pub(crate) struct PacketPort {
     batch: u32,
     busy_poll: Duration,
     spin: SpinScore,
-    fds: [libc::pollfd; 2],
+    fds: [libc::pollfd; 3],
     /// The kernel forgets its drops when asked for them.
     drops: Cell<u64>,
     counts: Counts,
@@ -132,7 +132,7 @@ impl PacketPort {
             events: libc::POLLIN,
             revents: 0,
         };
-        let fds = [watch(receive.as_raw_fd()), watch(-1)];
+        let fds = [watch(receive.as_raw_fd()), watch(-1), watch(-1)];
         Ok(Self {
             sender,
             receive,
@@ -147,6 +147,10 @@ impl PacketPort {
             drops: Cell::new(0),
             counts: Counts::default(),
         })
+    }
+
+    pub(crate) fn steer(&self) -> &Steer {
+        &self.steer
     }
 
     pub(crate) fn set_steering(&mut self, steering: &Steering) -> Result<(), OpenError> {
@@ -283,6 +287,7 @@ impl PacketPort {
         &mut self,
         timeout: Option<Duration>,
         wake: BorrowedFd<'_>,
+        host: Option<BorrowedFd<'_>>,
     ) -> io::Result<()> {
         self.sender.flush();
         if self.ready() {
@@ -301,6 +306,7 @@ impl PacketPort {
             self.spin.ended(false);
         }
         self.fds[1].fd = wake.as_raw_fd();
+        self.fds[2].fd = host.map_or(-1, |host| host.as_raw_fd());
         self.counts.waits += 1;
         sys::poll(&mut self.fds, timeout)?;
         if self.fds[0].revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) == 0 {
@@ -353,6 +359,7 @@ impl PacketPort {
                 ..KernelStats::default()
             },
             steering: self.steer.stats(),
+            host: HostStats::default(),
         }
     }
 

@@ -7,6 +7,7 @@ use crate::{
     config::{Config, ETHERNET_BYTES, Mode, Steering},
     error::OpenError,
     frames::FrameAccount,
+    host::{self, Host},
     interface::Interface,
     packet::PacketPort,
     packet_send::PacketSender,
@@ -40,6 +41,7 @@ pub struct Port {
     mode: Mode,
     fallbacks: Vec<(Mode, String)>,
     inner: Inner,
+    host: Option<Host>,
 }
 
 enum Inner {
@@ -48,7 +50,10 @@ enum Inner {
 }
 
 /// Sends frames of one's own, beside received ones.
-pub struct Tx<'a>(Sender<'a>);
+pub struct Tx<'a> {
+    sender: Sender<'a>,
+    host: Option<&'a mut host::Sender>,
+}
 
 enum Sender<'a> {
     Xdp(&'a mut XdpSender),
@@ -57,16 +62,28 @@ enum Sender<'a> {
 
 impl<'a> Tx<'a> {
     pub(crate) fn xdp(sender: &'a mut XdpSender) -> Self {
-        Self(Sender::Xdp(sender))
+        let sender = Sender::Xdp(sender);
+        Self { sender, host: None }
     }
 
     pub(crate) fn packet(sender: &'a mut PacketSender) -> Self {
-        Self(Sender::Packet(sender))
+        let sender = Sender::Packet(sender);
+        Self { sender, host: None }
+    }
+
+    /// The same, with another way out.
+    fn with_host<'b>(&'b mut self, host: &'b mut host::Sender) -> Tx<'b> {
+        let sender = match &mut self.sender {
+            Sender::Xdp(sender) => Sender::Xdp(sender),
+            Sender::Packet(sender) => Sender::Packet(sender),
+        };
+        let host = Some(host);
+        Tx { sender, host }
     }
 
     /// A buffer of `frame_bytes` to write a frame into; the same one until it is sent. `None` (counted) if all are in use.
     pub fn frame(&mut self) -> Option<&mut [u8]> {
-        match &mut self.0 {
+        match &mut self.sender {
             Sender::Xdp(sender) => sender.frame(),
             Sender::Packet(sender) => sender.frame(),
         }
@@ -74,9 +91,49 @@ impl<'a> Tx<'a> {
 
     /// Sends the first `len` bytes of the buffer that [`Self::frame`] gave last; nothing without one.
     pub fn send(&mut self, len: usize) {
-        match &mut self.0 {
+        if self.host.is_some() && self.send_to_host(len) {
+            return;
+        }
+        match &mut self.sender {
             Sender::Xdp(sender) => sender.send(len),
             Sender::Packet(sender) => sender.send(len),
+        }
+    }
+
+    /// False if the frame does not go there. Its buffer stays with us.
+    fn send_to_host(&mut self, len: usize) -> bool {
+        let frame = match &mut self.sender {
+            Sender::Xdp(sender) => sender.frame(),
+            Sender::Packet(sender) => sender.frame(),
+        };
+        match (&mut self.host, frame) {
+            (Some(host), Some(frame)) if host::Sender::takes(frame) => {
+                host.send(&frame[..len.min(frame.len())]);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Takes frames that come through the host's stack.
+struct FromHost<'a, F> {
+    f: &'a mut F,
+    tx: Tx<'a>,
+}
+
+impl<F: FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition> host::Taker for FromHost<'_, F> {
+    fn frame(&mut self, buffer: &mut [u8], len: usize) -> Disposition {
+        (self.f)(buffer, len, &mut self.tx)
+    }
+
+    fn transmit(&mut self, frame: &[u8]) {
+        // Its place is not one of the interface's buffers.
+        if let Some(buffer) = self.tx.frame()
+            && let Some(room) = buffer.get_mut(..frame.len())
+        {
+            room.copy_from_slice(frame);
+            self.tx.send(frame.len());
         }
     }
 }
@@ -124,7 +181,13 @@ impl Port {
             };
             match opened {
                 Ok(inner) => {
+                    let steer = match &inner {
+                        Inner::Xdp(port) => port.steer(),
+                        Inner::Packet(port) => port.steer(),
+                    };
+                    let host = config.host.then(|| Host::open(config, steer, &interface));
                     return Ok(Self {
+                        host: host.transpose()?,
                         interface,
                         mode: *mode,
                         fallbacks,
@@ -198,13 +261,14 @@ impl Port {
     /// # Errors
     /// The interface is gone. Fatal: open another port.
     pub fn wait(&mut self, timeout: Option<Duration>, wake: BorrowedFd<'_>) -> io::Result<()> {
+        let host = self.host.as_ref().map(|host| host.receiver.fd());
         match &mut self.inner {
-            Inner::Xdp(port) => port.wait(timeout, wake),
-            Inner::Packet(port) => port.wait(timeout, wake),
+            Inner::Xdp(port) => port.wait(timeout, wake, host),
+            Inner::Packet(port) => port.wait(timeout, wake, host),
         }
     }
 
-    /// Takes up to `batch` frames of each queue. For each, the callback gets the whole buffer with the frame at
+    /// Takes up to `batch` frames of each queue, and of what came through the host. For each, the callback gets the whole buffer with the frame at
     /// its start, the frame's length and a [`Tx`], and says what becomes of it. What it sends through the [`Tx`]
     /// leaves before the frame itself. All of them have been given to the kernel on return. Returns the number of
     /// frames seen.
@@ -212,18 +276,46 @@ impl Port {
         &mut self,
         f: &mut impl FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition,
     ) -> usize {
-        match &mut self.inner {
-            Inner::Xdp(port) => port.process(f),
-            Inner::Packet(port) => port.process(f),
+        let Some(Host { receiver, sender }) = &mut self.host else {
+            return match &mut self.inner {
+                Inner::Xdp(port) => port.process(f),
+                Inner::Packet(port) => port.process(f),
+            };
+        };
+        let mut past_host = |buffer: &mut [u8], len, tx: &mut Tx<'_>| {
+            let disposition = f(buffer, len, &mut tx.with_host(sender));
+            match disposition {
+                Disposition::Transmit(len) if host::Sender::takes(buffer) => {
+                    sender.send(&buffer[..len.min(buffer.len())]);
+                    Disposition::Release
+                }
+                other => other,
+            }
+        };
+        let seen = match &mut self.inner {
+            Inner::Xdp(port) => port.process(&mut past_host),
+            Inner::Packet(port) => port.process(&mut past_host),
+        };
+        let mut tx = match &mut self.inner {
+            Inner::Xdp(port) => Tx::xdp(port.sender()),
+            Inner::Packet(port) => Tx::packet(port.sender()),
+        };
+        let tx = tx.with_host(sender);
+        let of_host = receiver.process(&mut FromHost { f, tx });
+        if of_host > 0 {
+            self.flush();
         }
+        seen + of_host
     }
 
     /// Sends outside of [`Self::process`].
     pub fn tx(&mut self) -> Tx<'_> {
-        match &mut self.inner {
+        let tx = match &mut self.inner {
             Inner::Xdp(port) => Tx::xdp(port.sender()),
             Inner::Packet(port) => Tx::packet(port.sender()),
-        }
+        };
+        let host = self.host.as_mut().map(|host| &mut host.sender);
+        Tx { host, ..tx }
     }
 
     /// Hands all frames to the kernel, takes back the buffers of those it has sent, and refills.
@@ -237,10 +329,12 @@ impl Port {
     /// Counters since the port was opened.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        match &self.inner {
+        let stats = match &self.inner {
             Inner::Xdp(port) => port.stats(),
             Inner::Packet(port) => port.stats(),
-        }
+        };
+        let host = self.host.as_ref().map(Host::stats).unwrap_or_default();
+        Stats { host, ..stats }
     }
 
     /// Where each buffer is.

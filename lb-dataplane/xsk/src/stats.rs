@@ -33,6 +33,25 @@ pub struct Stats {
     pub kernel: KernelStats,
     /// The steering program's counters.
     pub steering: SteeringStats,
+    /// The way through the host's own stack.
+    pub host: HostStats,
+}
+
+/// Packets that came and went through the host's own stack; zeros if that is not asked for. They are in no other counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostStats {
+    /// Frames given to the callback, each segment of a large one.
+    pub rx_frames: u64,
+    /// Segments cut out of packets that hold several.
+    pub rx_segmented: u64,
+    /// Packets that hold several segments but could not be cut, dropped.
+    pub rx_unsegmentable: u64,
+    /// Lost because the raw sockets' buffers were full.
+    pub rx_lost: u64,
+    /// Packets given to the kernel.
+    pub tx_frames: u64,
+    /// Packets that it refused: a rule of its packet filter, no route, larger than the route's MTU.
+    pub tx_refused: u64,
 }
 
 /// `XDP_STATISTICS`, summed over queues; in packet mode `rx_ring_full` is the socket's drops.

@@ -20,6 +20,7 @@ use libbpf_rs::{
 };
 use std::{
     collections::{HashMap, HashSet},
+    fs::File,
     io,
     mem::MaybeUninit,
     net::{IpAddr, Ipv6Addr},
@@ -245,6 +246,26 @@ impl Steer {
         .map_err(OpenError::bpf("entering a socket into the XSKMAP"))
     }
 
+    /// Addresses and ports of frontends.
+    pub(crate) fn frontends(&self) -> &MapHandle {
+        &self.frontends
+    }
+
+    /// Which addresses are ours.
+    pub(crate) fn addresses(&self) -> &MapHandle {
+        &self.addresses
+    }
+
+    /// The ports of legs.
+    pub(crate) fn settings(&self) -> &MapHandle {
+        &self.settings
+    }
+
+    /// What the programs count.
+    pub(crate) fn counters(&self) -> &MapHandle {
+        &self.counters
+    }
+
     /// The program for `SO_ATTACH_BPF`.
     pub(crate) fn filter(&self) -> BorrowedFd<'_> {
         self.filter
@@ -335,9 +356,40 @@ impl Drop for Steer {
     }
 }
 
+/// Attaches an `sk_lookup` program to the calling thread's network namespace. Gone with the descriptor.
+pub(crate) fn attach_to_namespace(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let namespace = File::open("/proc/thread-self/ns/net")?;
+    create_link_at(program, namespace.as_raw_fd(), libbpf_sys::BPF_SK_LOOKUP, 0)
+}
+
+/// The value of a map of 32-bit values. Allocates nothing.
+pub(crate) fn look_up(map: &MapHandle, key: &[u8; 20]) -> Option<u32> {
+    debug_assert!(map.key_size() == 20 && map.value_size() == 4);
+    let mut value = 0_u32;
+    // SAFETY: key and value have the map's sizes and outlive the call.
+    let result = unsafe {
+        libbpf_sys::bpf_map_lookup_elem(
+            map.as_fd().as_raw_fd(),
+            key.as_ptr().cast(),
+            (&raw mut value).cast(),
+        )
+    };
+    (result == 0).then_some(value)
+}
+
 fn create_link(
     program: BorrowedFd<'_>,
     interface: &Interface,
+    kind: bpf_attach_type,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    create_link_at(program, interface.index.cast_signed(), kind, flags)
+}
+
+/// `target` is an interface's index or a namespace's descriptor.
+fn create_link_at(
+    program: BorrowedFd<'_>,
+    target: i32,
     kind: bpf_attach_type,
     flags: u32,
 ) -> io::Result<OwnedFd> {
@@ -349,7 +401,7 @@ fn create_link(
     let fd = unsafe {
         libbpf_sys::bpf_link_create(
             program.as_raw_fd(),
-            interface.index.cast_signed(),
+            target,
             kind,
             &raw const options,
         )

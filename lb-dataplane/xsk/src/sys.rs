@@ -8,6 +8,7 @@ use std::{
     ffi::{c_int, c_void},
     io,
     mem::{MaybeUninit, size_of},
+    net::Ipv6Addr,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     ptr::{self, NonNull},
 };
@@ -34,6 +35,12 @@ unsafe impl Plain for libc::tpacket_stats {}
 unsafe impl Plain for libc::sockaddr_xdp {}
 // SAFETY: as above.
 unsafe impl Plain for libc::sockaddr_ll {}
+// SAFETY: as above.
+unsafe impl Plain for [u32; MEMORY_INFO_VALUES] {}
+
+/// Values of `SO_MEMINFO` (include/uapi/linux/sock_diag.h, `SK_MEMINFO_VARS`), and the one that counts drops.
+const MEMORY_INFO_VALUES: usize = 9;
+const MEMORY_INFO_DROPS: usize = 8;
 
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 {
@@ -154,6 +161,63 @@ pub(crate) fn poll(
 pub(crate) fn take_error(fd: BorrowedFd<'_>) -> io::Result<Option<io::Error>> {
     let number: c_int = get_option(fd, libc::SOL_SOCKET, libc::SO_ERROR)?;
     Ok((number != 0).then(|| io::Error::from_raw_os_error(number)))
+}
+
+/// Packets that a socket lost because its buffer was full, since it was opened (wraps at 32 bits).
+pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let values: [u32; MEMORY_INFO_VALUES] = get_option(fd, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+    Ok(u64::from(values[MEMORY_INFO_DROPS]))
+}
+
+/// Has [`receive_v6`] told to which address a packet was sent.
+pub(crate) fn ask_for_destination(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let on: c_int = 1;
+    set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &on)
+}
+
+/// Room for the control message that tells the destination, aligned as such messages are.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// `recvmsg(2)` of an IPv6 raw socket: the payload's length, the source and the destination.
+pub(crate) fn receive_v6(
+    fd: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<(usize, Ipv6Addr, Ipv6Addr)> {
+    // SAFETY: all-zero bytes are a valid address of no family.
+    let mut from: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    let mut control = Control([0; 64]);
+    let mut vector = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    // SAFETY: all-zero bytes are a valid header without any part.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = (&raw mut from).cast();
+    header.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+    header.msg_iov = &raw mut vector;
+    header.msg_iovlen = 1;
+    header.msg_control = (&raw mut control).cast();
+    header.msg_controllen = size_of::<Control>() as _;
+    // SAFETY: the header's parts have the lengths that it says, and outlive the call.
+    let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
+    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel filled the header; the first message is inside of `control`, or there is none.
+    let first = unsafe { libc::CMSG_FIRSTHDR(&raw const header).as_ref() };
+    let told = first.filter(|told| {
+        (told.cmsg_level, told.cmsg_type) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
+    });
+    let Some(told) = told else {
+        return Err(io::Error::other("the kernel did not tell the destination"));
+    };
+    // SAFETY: a message of this type holds an `in6_pktinfo`, and there is room for it in `control`.
+    let to = unsafe {
+        libc::CMSG_DATA(told)
+            .cast::<libc::in6_pktinfo>()
+            .read_unaligned()
+    };
+    let (from, to) = (from.sin6_addr.s6_addr, to.ipi6_addr.s6_addr);
+    Ok((len, from.into(), to.into()))
 }
 
 /// Memory shared with the kernel, unmapped on drop.

@@ -17,7 +17,7 @@ use crate::{
     ring::{Consumer, Producer},
     socket::{Anchor, Umem, XskSocket},
     spin::SpinScore,
-    stats::{KernelStats, Stats},
+    stats::{HostStats, KernelStats, Stats},
     steer::{Programs, QUEUES_MAX, Steer},
     sys,
     xdp_send::{SendQueue, XdpSender},
@@ -153,12 +153,14 @@ impl XdpPort {
                 revents: 0,
             });
         }
-        // The place of the caller's eventfd.
-        fds.push(libc::pollfd {
-            fd: -1,
-            events: libc::POLLIN,
-            revents: 0,
-        });
+        // The places of the caller's eventfd and of the host's sockets.
+        for _ in 0..2 {
+            fds.push(libc::pollfd {
+                fd: -1,
+                events: libc::POLLIN,
+                revents: 0,
+            });
+        }
         Self {
             steer,
             receivers,
@@ -185,6 +187,10 @@ impl XdpPort {
             checked: Instant::now(),
             counts: Counts::default(),
         }
+    }
+
+    pub(crate) fn steer(&self) -> &Steer {
+        &self.steer
     }
 
     pub(crate) fn set_steering(&mut self, steering: &Steering) -> Result<(), OpenError> {
@@ -279,6 +285,7 @@ impl XdpPort {
         &mut self,
         timeout: Option<Duration>,
         wake: BorrowedFd<'_>,
+        host: Option<BorrowedFd<'_>>,
     ) -> io::Result<()> {
         // `ppoll` would send too, but from within its own preparation to sleep: measured with one frame on its way,
         // that made the round trip 21 us instead of 5.
@@ -296,8 +303,9 @@ impl XdpPort {
             ALIVE_CHECK
         };
         let timeout = Some(timeout.map_or(longest, |t| t.min(longest)));
-        if let Some(last) = self.fds.last_mut() {
-            last.fd = wake.as_raw_fd();
+        if let [.., of_caller, of_host] = &mut self.fds[..] {
+            of_caller.fd = wake.as_raw_fd();
+            of_host.fd = host.map_or(-1, |host| host.as_raw_fd());
         }
         self.counts.waits += 1;
         let ready = sys::poll(&mut self.fds, timeout)?;
@@ -369,6 +377,7 @@ impl XdpPort {
             waits: self.counts.waits,
             kernel,
             steering,
+            host: HostStats::default(),
         }
     }
 

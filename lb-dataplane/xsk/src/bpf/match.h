@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What belongs to the dataplane. Shared by the XDP program, the tc program and the socket filter, so
- * that the three can never disagree. Reads packets and maps; changes neither.
+ * What belongs to the dataplane. Shared by all programs, so that they can never disagree. Reads packets and maps; changes neither.
  */
 #ifndef BATON_MATCH_H
 #define BATON_MATCH_H
@@ -48,7 +47,8 @@ enum counter {
 
 enum verdict { NOT_OURS, OURS, OUR_FRAGMENT };
 
-enum source_kind { SOURCE_XDP, SOURCE_SKB };
+/* SOURCE_NET: offsets are from the network header on. */
+enum source_kind { SOURCE_XDP, SOURCE_SKB, SOURCE_NET };
 
 /* A packet to read from. `data` and `data_end` are for XDP only. */
 struct source {
@@ -135,6 +135,8 @@ static __always_inline int load(const struct source *from, __u32 offset, void *t
 		__builtin_memcpy(to, start, bytes);
 		return 0;
 	}
+	if (from->kind == SOURCE_NET)
+		return bpf_skb_load_bytes_relative(from->ctx, offset, to, bytes, BPF_HDR_START_NET);
 	return bpf_skb_load_bytes(from->ctx, offset, to, bytes);
 }
 

@@ -1,0 +1,254 @@
+//! The dataplane on the node's own network: it serves one of the node's interfaces, and Pods and some clients are behind others.
+//!
+//! In these labs `client` is outside, where the dataplane's interface leads; `client2` is a Pod of the node, as all backends are.
+
+use crate::{more, no_error, wire};
+use anyhow::{Result, ensure};
+use baton_lab::{Exchange, HttpClient, HttpEcho, Load, LoadOptions, Namespace, Options, RedisCheck};
+use baton_ns::{HTTP_PORT, REDIS_PORT, Scene, nft, set_sysctl};
+use std::{
+    io::ErrorKind,
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    time::Duration,
+};
+
+const REQUESTS: u64 = 5_000;
+const CONNECTIONS: usize = 16;
+/// Kills of pods under load.
+const KILLS: usize = 12;
+/// How long a connection may take that is refused or accepted at once.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+fn node(name: &str, pods: usize) -> Result<Scene> {
+    let mut scene = Scene::new(
+        name,
+        &Options {
+            pods,
+            second_client: true,
+            ..Options::default()
+        },
+    )?;
+    scene.use_node()?;
+    Ok(scene)
+}
+
+/// Outside, a Pod of the node, and the node itself.
+fn places(scene: &Scene) -> [(&'static str, &Namespace); 3] {
+    let [outside, pod] = scene.lab.clients() else {
+        unreachable!("the options say two clients");
+    };
+    [
+        ("outside", outside.namespace()),
+        ("a Pod", pod.namespace()),
+        ("the node", scene.lab.router().namespace()),
+    ]
+}
+
+fn finish<E: Exchange>(load: Load<E>) -> Result<E> {
+    let (report, exchange) = load.join()?;
+    no_error(&report, Some(REQUESTS))?;
+    Ok(exchange)
+}
+
+fn options(address: SocketAddr) -> LoadOptions {
+    LoadOptions {
+        connections: CONNECTIONS,
+        requests: Some(REQUESTS),
+        ..LoadOptions::new(address)
+    }
+}
+
+/// What the node's own stack lost of ours, in either direction.
+fn lost_by_the_node(scene: &Scene) -> Result<u64> {
+    let mut lost = 0;
+    for reason in ["host_rx_full", "host_rx_unsegmentable", "host_tx_refused"] {
+        lost += scene.counter(&format!("io_drops_total{{reason=\"{reason}\"}}"))?;
+    }
+    Ok(lost)
+}
+
+fn from_all_sides(scene: &Scene, http: SocketAddr, redis: SocketAddr) -> Result<()> {
+    let servers: Vec<_> = scene.redis.iter().map(baton_lab::Redis::address).collect();
+    for (place, namespace) in places(scene) {
+        let before = scene.counter("host_rx_frames_total")?;
+        let echo = finish(HttpEcho::start(namespace, options(http))?)?;
+        ensure!(
+            echo.pod_changes == REQUESTS - CONNECTIONS as u64,
+            "{place}: {} requests were answered by another pod than the one before",
+            echo.pod_changes
+        );
+        let of_pods = REQUESTS;
+        let of_node = scene.counter("host_rx_frames_total")? - before;
+        ensure!(of_node >= of_pods, "{place}: {of_node} frames");
+        let load = RedisCheck::start(namespace, &servers, options(redis))?;
+        no_error(&RedisCheck::finish(load)?, Some(REQUESTS))?;
+        let mut client = HttpClient::connect(namespace, http)?;
+        wire::rounds(scene, &mut client)?;
+    }
+    scene.wait_legs_closed()?;
+    ensure!(scene.counter("rx_segmented_total")? > 0, "offloads are on");
+    ensure!(scene.counter("host_tx_frames_total")? > 0, "none was sent");
+    for counter in [
+        "legs_closed_total{how=\"reset\"}",
+        "resets_sent_total{to=\"client\"}",
+        "drops_total{reason=\"bad_checksum\"}",
+    ] {
+        ensure!(scene.counter(counter)? == 0, "{counter}");
+    }
+    ensure!(lost_by_the_node(scene)? == 0, "frames were lost");
+    Ok(())
+}
+
+#[test]
+fn pods_and_clients_of_the_own_node_are_served_like_others() -> Result<()> {
+    let mut scene = node("host", 3)?;
+    scene.add_redis()?;
+    scene.start()?;
+    ensure!(scene.state()?.worker.mode == "native");
+    let (http, redis) = (scene.address(HTTP_PORT)?, scene.address(REDIS_PORT)?);
+    from_all_sides(&scene, http, redis)
+}
+
+#[test]
+fn over_ipv6_too() -> Result<()> {
+    let mut scene = node("host-v6", 3)?;
+    scene.add_redis()?;
+    scene.use_ipv6()?;
+    scene.start()?;
+    let dataplane = scene.dataplane()?;
+    let (http, redis) = (
+        dataplane.address_v6(HTTP_PORT),
+        dataplane.address_v6(REDIS_PORT),
+    );
+    from_all_sides(&scene, http, redis)
+}
+
+#[test]
+fn in_packet_mode_too() -> Result<()> {
+    let mut scene = node("host-packet", 2)?;
+    scene.config.mode = "packet".into();
+    scene.add_redis()?;
+    scene.start()?;
+    let (http, redis) = (scene.address(HTTP_PORT)?, scene.address(REDIS_PORT)?);
+    from_all_sides(&scene, http, redis)
+}
+
+/// As kube-proxy does it: the node translates the Service's address before the packet is delivered to it, and back.
+#[test]
+fn a_services_address_leads_to_the_dataplane_of_the_own_node() -> Result<()> {
+    let mut scene = node("host-service", 2)?;
+    scene.start()?;
+    let node = scene.lab.router().namespace();
+    let service = SocketAddr::from(([10, 96, 0, 7], 8_080));
+    let to = scene.address(HTTP_PORT)?;
+    nft(node, "add table ip service")?;
+    for hook in ["prerouting", "output"] {
+        nft(
+            node,
+            &format!(
+                "add chain ip service {hook} {{ type nat hook {hook} priority -100; }}"
+            ),
+        )?;
+        nft(
+            node,
+            &format!("add rule ip service {hook} ip daddr 10.96.0.7 tcp dport 8080 dnat to {to}"),
+        )?;
+    }
+    for (_, namespace) in places(&scene) {
+        finish(HttpEcho::start(namespace, options(service))?)?;
+        let mut client = HttpClient::connect(namespace, service)?;
+        wire::rounds(&scene, &mut client)?;
+    }
+    ensure!(lost_by_the_node(&scene)? == 0, "frames were lost");
+    Ok(())
+}
+
+#[test]
+fn killed_pods_of_the_own_node_cost_no_client_anything() -> Result<()> {
+    let mut scene = node("host-kill", 4)?;
+    scene.start()?;
+    let address = scene.address(HTTP_PORT)?;
+    let loads = places(&scene)
+        .into_iter()
+        .map(|(_, namespace)| {
+            let paced = LoadOptions {
+                pace: Some(Duration::from_millis(4)),
+                requests: None,
+                ..options(address)
+            };
+            HttpEcho::start(namespace, paced)
+        })
+        .collect::<Result<Vec<_>>>()?;
+    for kill in 0..KILLS {
+        for load in &loads {
+            more(load, 200)?;
+        }
+        let nginx = &mut scene.nginx[kill % 4];
+        nginx.process.crash()?;
+        nginx.restart()?;
+        let name = nginx.pod().name().to_owned();
+        scene.wait_back(0, &name)?;
+    }
+    for load in loads {
+        more(&load, 200)?;
+        let (report, _) = load.stop()?;
+        scene.explained(no_error(&report, None))?;
+    }
+    let figures = scene.nothing_lost(0)?;
+    ensure!(figures.rescues_total > 0, "nothing was rescued");
+    Ok(())
+}
+
+/// What is not the dataplane's stays the node's, while it runs and afterwards.
+#[test]
+fn the_nodes_own_connections_are_not_touched() -> Result<()> {
+    let mut scene = node("host-own", 2)?;
+    let node = scene.lab.router().namespace().clone();
+    let IpAddr::V4(own) = scene.lab.uplink_addresses()[0] else {
+        unreachable!("the first is IPv4");
+    };
+    let connect = |scene: &Scene, port: u16| -> Result<[std::io::Result<TcpStream>; 3]> {
+        let mut results = Vec::new();
+        for (_, namespace) in places(scene) {
+            let to = SocketAddr::from((own, port));
+            results.push(namespace.run(|| TcpStream::connect_timeout(&to, AT_ONCE))?);
+        }
+        Ok(results.try_into().expect("three places"))
+    };
+    let refused = |results: [std::io::Result<TcpStream>; 3]| {
+        results.iter().all(|result| {
+            result
+                .as_ref()
+                .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        })
+    };
+    scene.start()?;
+    let listener = node.run(|| TcpListener::bind((own, 8_080)))??;
+    for stream in connect(&scene, 8_080)? {
+        let stream = stream?;
+        let (accepted, from) = listener.accept()?;
+        ensure!(from == stream.local_addr()?, "the right one");
+        drop(accepted);
+    }
+    ensure!(refused(connect(&scene, 81)?), "nobody listens on port 81");
+    for stream in connect(&scene, HTTP_PORT)? {
+        stream?;
+    }
+    // Of no flow: nobody answers, the node least of all.
+    for result in connect(&scene, 20_001)? {
+        let error = result.err().map(|error| error.kind());
+        ensure!(error == Some(ErrorKind::TimedOut), "{error:?}");
+    }
+    scene.dataplane = None;
+    ensure!(
+        refused(connect(&scene, HTTP_PORT)?),
+        "nothing of it is left"
+    );
+    // A host without IPv6 has none to serve.
+    set_sysctl(&node, "net/ipv6/conf/all/disable_ipv6", "1")?;
+    scene.start()?;
+    for stream in connect(&scene, HTTP_PORT)? {
+        stream?;
+    }
+    Ok(())
+}
