@@ -166,11 +166,7 @@ impl Scene {
         self.config.interface = "client".into();
         self.config.host_network = true;
         let node = self.lab.router().namespace();
-        set_sysctl(
-            node,
-            "net/ipv4/ip_local_reserved_ports",
-            &self.config.ports,
-        )
+        set_sysctl(node, "net/ipv4/ip_local_reserved_ports", &self.config.ports)
     }
 
     /// Starts the shim and the dataplane and waits until every backend can adopt.

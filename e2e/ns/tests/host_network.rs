@@ -4,7 +4,9 @@
 
 use crate::{more, no_error, wire};
 use anyhow::{Result, ensure};
-use baton_lab::{Exchange, HttpClient, HttpEcho, Load, LoadOptions, Namespace, Options, RedisCheck};
+use baton_lab::{
+    Exchange, HttpClient, HttpEcho, Load, LoadOptions, Namespace, Options, RedisCheck,
+};
 use baton_ns::{HTTP_PORT, REDIS_PORT, Scene, nft, set_sysctl};
 use std::{
     io::ErrorKind,
@@ -141,13 +143,13 @@ fn a_services_address_leads_to_the_dataplane_of_the_own_node() -> Result<()> {
     let node = scene.lab.router().namespace();
     let service = SocketAddr::from(([10, 96, 0, 7], 8_080));
     let to = scene.address(HTTP_PORT)?;
+    // Where a node without a default route would not even begin to send.
+    node.ip(&["route", "add", "10.96.0.0/16", "dev", "client"])?;
     nft(node, "add table ip service")?;
     for hook in ["prerouting", "output"] {
         nft(
             node,
-            &format!(
-                "add chain ip service {hook} {{ type nat hook {hook} priority -100; }}"
-            ),
+            &format!("add chain ip service {hook} {{ type nat hook {hook} priority -100; }}"),
         )?;
         nft(
             node,

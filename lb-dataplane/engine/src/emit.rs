@@ -8,6 +8,7 @@ use crate::{
     engine::Instant,
     figures::Reset,
     flow::{Bits, Flow, FlowId, Leg, from_addr},
+    routes::{self, HopId},
     states::State,
 };
 use baton_packet::{
@@ -291,15 +292,18 @@ impl Engine {
         true
     }
 
-    /// The next hop towards an address, as a number in the neighbour table.
-    pub(crate) fn hop_to(
-        &mut self,
-        address: std::net::IpAddr,
-        seen: Option<Mac>,
-    ) -> Option<crate::routes::HopId> {
-        let via = self.routes.next_hop(address)?;
+    /// The next hop towards an address, as a number in the neighbour table. `seen` is where a frame from there came from; what came
+    /// through the host's stack goes back through it, wherever the route leads: it may have changed the addresses.
+    pub(crate) fn hop_to(&mut self, address: std::net::IpAddr, seen: Option<Mac>) -> Option<HopId> {
+        let host = routes::host(address.is_ipv6());
+        let via = match seen {
+            Some(Mac::HOST) => host,
+            _ => self.routes.next_hop(address)?,
+        };
         let hop = self.hops.intern(via)?;
-        if let Some(mac) = seen {
+        if via == host {
+            self.hops.set(host, Some(Mac::HOST));
+        } else if let Some(mac) = seen {
             self.hops.learn(hop, mac);
         }
         Some(hop)

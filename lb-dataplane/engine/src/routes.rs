@@ -4,7 +4,7 @@
 //! of it. It never asks itself, and never answers ARP or NDP. Routes are looked up for new flows
 //! only; afterwards a flow carries its [`HopId`].
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use baton_packet::Mac;
 
@@ -18,6 +18,8 @@ pub enum Via {
     Link,
     /// Through a router that is.
     Router(IpAddr),
+    /// Through the host's own stack ([`Mac::HOST`]): another interface, but it is the host that sends.
+    Host,
     /// Through another interface, or nowhere: a frame that left by ours would come to a stranger.
     Elsewhere,
 }
@@ -61,6 +63,7 @@ impl Routes {
         match self.via(to)? {
             Via::Link => Some(to),
             Via::Router(router) => Some(router),
+            Via::Host => Some(host(to.is_ipv6())),
             Via::Elsewhere => None,
         }
     }
@@ -68,6 +71,15 @@ impl Routes {
     fn via(&self, to: IpAddr) -> Option<Via> {
         let route = self.routes.iter().find(|route| route.matches(to));
         route.map(|route| route.via)
+    }
+}
+
+/// The next hop that stands for the host's own stack. No neighbour has this address, and nobody is asked for it.
+pub(crate) fn host(v6: bool) -> IpAddr {
+    if v6 {
+        Ipv6Addr::UNSPECIFIED.into()
+    } else {
+        Ipv4Addr::UNSPECIFIED.into()
     }
 }
 
@@ -260,10 +272,8 @@ impl Hop {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-    use std::net::{Ipv4Addr, Ipv6Addr};
-
     use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
 

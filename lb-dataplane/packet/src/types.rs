@@ -8,6 +8,11 @@ use core::{fmt, ops::BitOr};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mac(pub [u8; 6]);
 
+impl Mac {
+    /// Stands for the host's own stack, as for its loopback interface. No neighbour has it.
+    pub const HOST: Self = Self([0; 6]);
+}
+
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g] = self.0;

@@ -56,9 +56,7 @@ pub fn route(message: &RouteMessage, place: Place) -> Option<(u32, Route)> {
             RouteAttribute::Priority(number) => metric = *number,
             RouteAttribute::MultiPath(hops) => {
                 // One path is enough for one interface; the first of ours is taken.
-                let hop = hops
-                    .iter()
-                    .find(|hop| hop.interface_index == place.ifindex);
+                let hop = hops.iter().find(|hop| hop.interface_index == place.ifindex);
                 ours |= hop.is_some();
                 router = hop.and_then(|hop| hop.attributes.iter().find_map(gateway));
             }
@@ -71,14 +69,17 @@ pub fn route(message: &RouteMessage, place: Place) -> Option<(u32, Route)> {
     let prefix_len = message.header.destination_prefix_length;
     let via = match (table, message.header.kind) {
         (MAIN, RouteType::Unicast) if ours => router.map_or(Via::Link, Via::Router),
-        (MAIN, RouteType::Unicast) | (LOCAL, RouteType::Local) if place.host => {
-            Via::Router(host(v6))
-        }
+        (MAIN, RouteType::Unicast) | (LOCAL, RouteType::Local) if place.host => Via::Host,
         (MAIN, _) if prefix_len > 0 => Via::Elsewhere,
         _ => return None,
     };
+    let prefix = prefix.unwrap_or(if v6 {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    } else {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+    });
     let route = Route {
-        prefix: prefix.unwrap_or(unspecified(v6)),
+        prefix,
         prefix_len,
         via,
     };
@@ -88,24 +89,6 @@ pub fn route(message: &RouteMessage, place: Place) -> Option<(u32, Route)> {
 const MAIN: u32 = RouteHeader::RT_TABLE_MAIN as u32;
 /// RT_TABLE_LOCAL, include/uapi/linux/rtnetlink.h.
 const LOCAL: u32 = 255;
-
-/// The next hop that stands for the host itself: no neighbour has this address.
-pub fn host(v6: bool) -> IpAddr {
-    unspecified(v6)
-}
-
-/// Whether a next hop is the host itself.
-pub fn is_host(hop: IpAddr) -> bool {
-    hop.is_unspecified()
-}
-
-fn unspecified(v6: bool) -> IpAddr {
-    if v6 {
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
-    } else {
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
-    }
-}
 
 fn gateway(attribute: &RouteAttribute) -> Option<IpAddr> {
     match attribute {
@@ -126,14 +109,8 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 
 /// Orders routes as the engine wants them (of two to the same destination the first wins): ours first, then the best metric.
 pub fn by_metric(mut routes: Vec<(u32, Route)>) -> Vec<Route> {
-    routes.sort_by_key(|(metric, route)| {
-        let ours = match route.via {
-            Via::Link => true,
-            Via::Router(router) => !is_host(router),
-            Via::Elsewhere => false,
-        };
-        (!ours, *metric)
-    });
+    let is_ours = |via| matches!(via, Via::Link | Via::Router(_));
+    routes.sort_by_key(|(metric, route)| (!is_ours(route.via), *metric));
     routes.into_iter().map(|(_, route)| route).collect()
 }
 
@@ -143,8 +120,8 @@ pub fn gateways(routes: &[Route]) -> impl Iterator<Item = IpAddr> {
         .iter()
         .filter(|route| route.prefix_len == 0)
         .filter_map(|route| match route.via {
-            Via::Router(router) if !is_host(router) => Some(router),
-            Via::Router(_) | Via::Link | Via::Elsewhere => None,
+            Via::Router(router) => Some(router),
+            Via::Link | Via::Host | Via::Elsewhere => None,
         })
 }
 
@@ -299,7 +276,7 @@ mod tests {
         let expected = Route {
             prefix: IpAddr::V4(V4),
             prefix_len: 32,
-            via: Via::Router(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+            via: Via::Host,
         };
         assert_eq!(route(&message, on(true)), Some((0, expected)), "a Pod");
         // Where it drops packets, it drops ours.

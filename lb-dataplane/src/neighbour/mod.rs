@@ -9,8 +9,6 @@ mod table;
 
 use crate::commands::{Command, WorkerError, WorkerHandle};
 use baton_engine::Route;
-use baton_packet::Mac;
-use baton_xsk::HOST_MAC;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use messages::{by_metric, gateways, global_address};
 use rtnetlink::{
@@ -122,7 +120,7 @@ pub async fn interface_addresses(ifindex: u32) -> Result<Vec<IpAddr>, NetlinkErr
 pub struct Place {
     /// The interface that it serves.
     pub ifindex: u32,
-    /// What the kernel routes through others is given to it ([`HOST_MAC`]).
+    /// What the kernel routes through others is given to it.
     pub host: bool,
 }
 
@@ -188,13 +186,8 @@ pub async fn run(
             }
             asked = asks.recv() => {
                 let Some(address) = asked else { return Err(WorkerError::Gone.into()) };
-                if messages::is_host(address) {
-                    let tell = Command::Neighbour(address, Some(Mac(HOST_MAC)));
-                    this.worker.tell(tell).await?;
-                } else {
-                    let actions = this.table.want(address);
-                    this.perform(actions).await?;
-                }
+                let actions = this.table.want(address);
+                this.perform(actions).await?;
             }
             () = time::sleep_until(due), if routes_due.is_some() => {
                 routes_due = None;

@@ -159,10 +159,9 @@ impl Host {
             .map_err(io::Error::from)
             .map_err(kernel("watching a raw socket"))?;
         }
-        let silence = steer::attach_to_namespace(loaded.progs.silence_host.as_fd())
-            .map_err(kernel(
-                "having the kernel's TCP drop what is ours (sk_lookup, Linux 5.9)",
-            ))?;
+        let silence = steer::attach_to_namespace(loaded.progs.silence_host.as_fd()).map_err(
+            kernel("having the kernel's TCP drop what is ours (sk_lookup, Linux 5.9)"),
+        )?;
         let raw = |domain| {
             sys::socket(domain, libc::SOCK_RAW, libc::IPPROTO_RAW)
                 .map_err(OpenError::kernel("opening a raw socket to send"))

@@ -399,12 +399,7 @@ fn create_link_at(
     options.flags = flags;
     // SAFETY: valid descriptors, and options that outlive the call.
     let fd = unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            target,
-            kind,
-            &raw const options,
-        )
+        libbpf_sys::bpf_link_create(program.as_raw_fd(), target, kind, &raw const options)
     };
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(-fd));

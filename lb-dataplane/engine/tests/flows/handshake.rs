@@ -1,9 +1,11 @@
 //! Opening flows: NAT, options, checksums, stale sockets, refusals, reuse of ports.
 
-use crate::common::{Conn, Dest, World, conn::*, ours, pod, policy, router, settings, wire};
+use crate::common::{
+    Conn, Dest, ROUTER_MAC, World, conn::*, ours, pod, pod_mac, policy, router, settings, wire,
+};
 use baton_api::Algorithm;
 use baton_engine::{Counter, DropReason, Route, Verdict, Via};
-use baton_packet::{Flags, parse_syn_options};
+use baton_packet::{Flags, Mac, ether_dst, parse_syn_options};
 
 #[test]
 fn handshake_and_full_nat_in_both_families() {
@@ -392,6 +394,50 @@ fn first_segments_without_a_neighbour_are_counted_and_later_ones_pass() {
     w.apply();
     let sent = w.syn(&mut c);
     assert_eq!(sent.to, Dest::Pod(0));
+}
+
+/// On a node's network: what is behind another interface is given to the node's stack, and what came by it goes back.
+#[test]
+fn what_leads_through_the_host_is_given_to_it_and_answered_there() {
+    for v6 in [false, true] {
+        for (to_pod, from_client) in [
+            (Via::Host, ROUTER_MAC),
+            // The client is beyond the router, and yet it came by the host.
+            (Via::Link, Mac::HOST),
+            (Via::Host, Mac::HOST),
+        ] {
+            let mut w = World::unprobed(settings(), policy(1));
+            let route = |prefix, prefix_len, via| Route {
+                prefix,
+                prefix_len,
+                via,
+            };
+            w.engine.set_routes(&[
+                route(pod(v6, 0).ip(), if v6 { 128 } else { 32 }, to_pod),
+                route(router(v6), 0, Via::Router(router(v6))),
+            ]);
+            w.strict = false;
+            w.poll();
+            let mut c = Conn::of(1, v6);
+            let mut wire = w.syn_wire(&c);
+            wire.src_mac = from_client;
+            let sent = w.inject(&wire.build());
+            let [syn] = &sent[..] else {
+                panic!("{sent:?}");
+            };
+            let mac = if to_pod == Via::Host {
+                Mac::HOST
+            } else {
+                pod_mac(0)
+            };
+            assert_eq!(ether_dst(&syn.frame), mac);
+            take_leg(&mut c, syn);
+            let answer = w.synack(&mut c);
+            assert_eq!(ether_dst(&answer.frame), from_client);
+            let asked: Vec<_> = std::iter::from_fn(|| w.engine.next_unresolved()).collect();
+            assert!(asked.iter().all(|hop| !hop.is_unspecified()), "{asked:?}");
+        }
+    }
 }
 
 /// A pod behind another interface, as one of a node's own is to a dataplane on that node's network.
