@@ -1,7 +1,7 @@
 //! Baton in a cluster: Helm installs it, a policy is served, and 64 connections of clients stay while everything is replaced
 //! around them. One test, because each step needs the one before it; it prints a table of what clients saw.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use baton_e2e::{
     Load, Outcome, Site,
     site::{NAMESPACE, SHOP},
@@ -9,11 +9,32 @@ use baton_e2e::{
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
-    thread,
+    env, thread,
     time::{Duration, Instant},
 };
 
 const PORTS: &str = "dataplane.service.ports[0].name=web,dataplane.service.ports[0].port=80,dataplane.service.ports[0].targetPort=8080";
+
+/// `BATON_E2E_DATAPLANE=DaemonSet`: on the nodes' own network, with `BATON_E2E_INTERFACE` as the nodes' interface (eth0).
+struct Dataplanes {
+    values: String,
+    workload: &'static str,
+}
+
+impl Dataplanes {
+    fn wanted() -> Result<Self> {
+        let variable = |name, default: &str| env::var(name).unwrap_or(default.to_owned());
+        let kind = variable("BATON_E2E_DATAPLANE", "Deployment");
+        let interface = variable("BATON_E2E_INTERFACE", "eth0");
+        let workload = match kind.as_str() {
+            "Deployment" => "deployment/baton-lb-dataplane",
+            "DaemonSet" => "daemonset/baton-lb-dataplane",
+            other => bail!("BATON_E2E_DATAPLANE={other}: expected Deployment or DaemonSet"),
+        };
+        let values = format!("{PORTS},dataplane.kind={kind},dataplane.interface={interface}");
+        Ok(Self { values, workload })
+    }
+}
 
 /// Unmodified nginx in four Pods, a Service, a policy, and a client.
 const MANIFESTS: &str = r#"
@@ -235,7 +256,7 @@ fn questions(site: &Site) -> Result<()> {
         Ok(events.find(|e| e["event"] == "moved" && e["cause"] == "manual"))
     })?;
     println!("{moved}");
-    let file = std::env::temp_dir().join(format!("baton-e2e-{}.pcapng", std::process::id()));
+    let file = env::temp_dir().join(format!("baton-e2e-{}.pcapng", std::process::id()));
     let path = file.display().to_string();
     let said = site.baton(&[
         "capture", "-n", SHOP, "--client", &client, "--for", "2s", "-w", &path,
@@ -289,11 +310,17 @@ fn left_in_cluster(site: &Site) -> Result<Vec<String>> {
 fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
     let site = Site::get()?;
     let began = Instant::now();
-    site.helm("install", &["--create-namespace", "--set", PORTS])?;
+    let dataplanes = Dataplanes::wanted()?;
+    let workload = dataplanes.workload;
+    println!("dataplanes: {workload}");
+    site.helm(
+        "install",
+        &["--create-namespace", "--set", &dataplanes.values],
+    )?;
     site.apply(MANIFESTS)?;
     for (namespace, workload) in [
         (NAMESPACE, "deployment/baton-operator"),
-        (NAMESPACE, "deployment/baton-lb-dataplane"),
+        (NAMESPACE, workload),
         (NAMESPACE, "daemonset/baton-host-shim"),
         (SHOP, "deployment/web"),
     ] {
@@ -427,14 +454,8 @@ fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
         },
     )?;
     t.row(&site, "dataplanes rolled", &baton, 15, || {
-        site.kubectl(&[
-            "-n",
-            NAMESPACE,
-            "rollout",
-            "restart",
-            "deployment/baton-lb-dataplane",
-        ])?;
-        site.rolled_out(NAMESPACE, "deployment/baton-lb-dataplane")
+        site.kubectl(&["-n", NAMESPACE, "rollout", "restart", workload])?;
+        site.rolled_out(NAMESPACE, workload)
     })?;
     t.row(&site, "helm upgrade and rollback", &baton, 25, || {
         let change = "dataplane.podAnnotations.e2e=upgraded";
