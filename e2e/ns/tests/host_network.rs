@@ -254,3 +254,54 @@ fn the_nodes_own_connections_are_not_touched() -> Result<()> {
     }
     Ok(())
 }
+
+/// As flannel does with what a node sends to Pods of other nodes. An adoption names both ends of a connection, so it does not
+/// survive that: such Pods are served, and nothing moves to them until the node leaves the legs alone.
+#[test]
+fn pods_behind_a_translation_are_served_and_said_to_be_so() -> Result<()> {
+    let mut scene = node("host-masq", 2)?;
+    let node = scene.lab.router().namespace().clone();
+    let pod = scene.lab.pods()[1].ipv4();
+    nft(&node, "add table ip masq")?;
+    nft(
+        &node,
+        "add chain ip masq postrouting { type nat hook postrouting priority 100; }",
+    )?;
+    nft(
+        &node,
+        &format!(
+            "add rule ip masq postrouting ip daddr {pod} tcp dport 80 masquerade fully-random"
+        ),
+    )?;
+    scene.start_shim()?;
+    scene.start_dataplane()?;
+    scene.wait_reason("pod-a", "")?;
+    eprintln!("REASON {}", scene.reason("pod-b")?);
+    let address = scene.address(HTTP_PORT)?;
+    for (_, namespace) in places(&scene) {
+        let echo = finish(HttpEcho::start(namespace, options(address))?)?;
+        eprintln!("{:?} {}", echo.per_pod, echo.pod_changes);
+    }
+    eprintln!("REASON {}", scene.reason("pod-b")?);
+    let [v4, _] = scene.lab.uplink_addresses();
+    let ports = &scene.config.ports;
+    for (hook, rule) in [
+        ("output", format!("ip saddr {v4} tcp sport {ports} notrack")),
+        (
+            "prerouting",
+            format!("ip daddr {v4} tcp dport {ports} notrack"),
+        ),
+    ] {
+        nft(
+            &node,
+            &format!("add chain ip masq {hook} {{ type filter hook {hook} priority raw; }}"),
+        )?;
+        nft(&node, &format!("add rule ip masq {hook} {rule}"))?;
+    }
+    scene.wait_adoptable()?;
+    for (_, namespace) in places(&scene) {
+        let echo = finish(HttpEcho::start(namespace, options(address))?)?;
+        ensure!(echo.pod_changes == REQUESTS - CONNECTIONS as u64);
+    }
+    Ok(())
+}

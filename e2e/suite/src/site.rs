@@ -75,6 +75,12 @@ impl Site {
         })
     }
 
+    /// What the interface is called that each node has for the others: in our own cluster, or in one of kind.
+    #[must_use]
+    pub fn node_interface(&self) -> &'static str {
+        if self.own.is_some() { "node0" } else { "eth0" }
+    }
+
     /// `kubectl`, without arguments yet.
     #[must_use]
     pub fn kubectl_command(&self) -> Command {

@@ -15,20 +15,18 @@ use std::{
 
 const PORTS: &str = "dataplane.service.ports[0].name=web,dataplane.service.ports[0].port=80,dataplane.service.ports[0].targetPort=8080";
 
-/// `BATON_E2E_DATAPLANE=DaemonSet`: on the nodes' own network, with `BATON_E2E_INTERFACE` as the nodes' interface (eth0).
+/// `BATON_E2E_DATAPLANE=DaemonSet`: on the nodes' own network.
 struct Dataplanes {
     values: String,
     workload: &'static str,
 }
 
 impl Dataplanes {
-    fn wanted() -> Result<Self> {
-        let variable = |name, default: &str| env::var(name).unwrap_or(default.to_owned());
-        let kind = variable("BATON_E2E_DATAPLANE", "Deployment");
-        let interface = variable("BATON_E2E_INTERFACE", "eth0");
-        let workload = match kind.as_str() {
-            "Deployment" => "deployment/baton-lb-dataplane",
-            "DaemonSet" => "daemonset/baton-lb-dataplane",
+    fn wanted(site: &Site) -> Result<Self> {
+        let kind = env::var("BATON_E2E_DATAPLANE").unwrap_or("Deployment".to_owned());
+        let (workload, interface) = match kind.as_str() {
+            "Deployment" => ("deployment/baton-lb-dataplane", "eth0"),
+            "DaemonSet" => ("daemonset/baton-lb-dataplane", site.node_interface()),
             other => bail!("BATON_E2E_DATAPLANE={other}: expected Deployment or DaemonSet"),
         };
         let values = format!("{PORTS},dataplane.kind={kind},dataplane.interface={interface}");
@@ -310,7 +308,7 @@ fn left_in_cluster(site: &Site) -> Result<Vec<String>> {
 fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
     let site = Site::get()?;
     let began = Instant::now();
-    let dataplanes = Dataplanes::wanted()?;
+    let dataplanes = Dataplanes::wanted(&site)?;
     let workload = dataplanes.workload;
     println!("dataplanes: {workload}");
     site.helm(

@@ -284,9 +284,9 @@ impl Receiver {
         self.any.as_fd()
     }
 
-    /// Takes up to a batch of packets of each family. Returns the number of frames.
+    /// Takes up to a batch of packets of each family. Returns the number of frames, or of packets if these hold fewer.
     pub(crate) fn process(&mut self, taker: &mut impl Taker) -> usize {
-        let mut seen = 0;
+        let (mut taken, mut seen) = (0, 0);
         for at in 0..self.families.len() {
             for _ in 0..self.batch {
                 let family = &self.families[at];
@@ -298,11 +298,12 @@ impl Receiver {
                 self.packet[..6].copy_from_slice(&self.mac);
                 self.packet[6..12].copy_from_slice(&HOST_MAC);
                 self.packet[12..14].copy_from_slice(&kind.to_be_bytes());
+                taken += 1;
                 seen += self.packet(len, v6, taker);
             }
         }
         self.counts.frames += seen as u64;
-        seen
+        seen.max(taken)
     }
 
     fn packet(&mut self, len: usize, v6: bool, taker: &mut impl Taker) -> usize {

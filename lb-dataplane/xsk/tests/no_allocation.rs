@@ -3,8 +3,8 @@
 
 mod common;
 
-use baton_xsk::Disposition;
-use common::{Lab, MODES, PATIENCE, PORT_V4, RAW_V4, Raw, config, swap, tcp};
+use baton_xsk::{Config, Disposition, HOST_MAC, ModeChoice};
+use common::{Lab, MODES, PATIENCE, PORT_V4, PORT_V6, RAW_V4, Raw, RawIp, config, swap, tcp};
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
@@ -85,4 +85,42 @@ fn moving_frames_allocates_nothing() {
         }
         assert!(port.frames().is_complete());
     }
+}
+
+/// Through the host's stack, both ways; packets that are looked up for the size of their segments among them.
+#[test]
+fn neither_does_moving_them_through_the_host() {
+    let lab = Lab::new();
+    let mut port = lab.open(&Config {
+        host: true,
+        ..config(ModeChoice::Native)
+    });
+    let raw = RawIp::open(&lab);
+    for own in [PORT_V4.into(), PORT_V6.into()] {
+        let frame = tcp((own, 40_000), (own, 80), 1, "A", &[7; 1_000]);
+        for round in 0..10 {
+            for _ in 0..100 {
+                raw.send(&frame);
+            }
+            let before = ALLOCATIONS.with(Cell::get);
+            let mut seen = 0;
+            while seen < 100 {
+                let more = port.process(&mut |b, len, tx| {
+                    assert_eq!(b[6..12], HOST_MAC);
+                    // As a reset, which nobody answers.
+                    swap(&mut b[..len]);
+                    b[14 + if b[12] == 8 { 20 } else { 40 } + 13] = 0x04;
+                    if let Some(extra) = tx.frame() {
+                        extra[..len].copy_from_slice(&b[..len]);
+                        tx.send(len);
+                    }
+                    Disposition::Transmit(len)
+                });
+                assert!(more > 0, "{seen} of 100");
+                seen += more;
+            }
+            assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "round {round}");
+        }
+    }
+    assert_eq!(port.stats().host.tx_frames, 4_000);
 }

@@ -456,3 +456,38 @@ pub fn echo(port: Port) -> Worker<()> {
         Disposition::Transmit(len)
     })
 }
+
+/// Sockets of the port's own host that send packets as they are.
+pub struct RawIp {
+    v4: OwnedFd,
+    v6: OwnedFd,
+}
+
+impl RawIp {
+    pub fn open(lab: &Lab) -> Self {
+        use rustix::net::{AddressFamily, SocketType, ipproto, socket};
+        lab.in_port(|| {
+            let raw = |family| socket(family, SocketType::RAW, Some(ipproto::RAW));
+            Self {
+                v4: raw(AddressFamily::INET).expect("root may"),
+                v6: raw(AddressFamily::INET6).expect("root may"),
+            }
+        })
+    }
+
+    /// Sends the packet in a frame.
+    pub fn send(&self, frame: &[u8]) {
+        use rustix::net::{SendFlags, sendto};
+        let packet = &frame[14..];
+        let sent = if packet[0] >> 4 == 4 {
+            let to: [u8; 4] = packet[16..20].try_into().expect("four bytes");
+            let to = std::net::SocketAddr::from((to, 0));
+            sendto(&self.v4, packet, SendFlags::empty(), &to)
+        } else {
+            let to: [u8; 16] = packet[24..40].try_into().expect("sixteen bytes");
+            let to = std::net::SocketAddr::from((to, 0));
+            sendto(&self.v6, packet, SendFlags::empty(), &to)
+        };
+        assert_eq!(sent.expect("the host delivers to itself"), packet.len());
+    }
+}
