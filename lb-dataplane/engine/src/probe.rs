@@ -15,6 +15,8 @@ use baton_packet::{
 /// A ready backend is asked this often, any other one more often.
 const PROBE_READY_MS: u64 = 1_000;
 const PROBE_OTHER_MS: u64 = 100;
+/// So many probes without an answer (2 s) are no accident, and an admin is told.
+const UNANSWERED_MAX: u8 = 20;
 /// `Ready` holds this long: three probes may be lost.
 const READY_HOLDS_MS: u64 = 3_500;
 
@@ -65,6 +67,8 @@ pub(crate) struct Probe {
     seq: SeqNumber,
     ack: SeqNumber,
     due_ms: u64,
+    /// Probes since anything was known, none of them answered.
+    unanswered: u8,
     /// It said Ready once.
     ever_ready: bool,
     /// What it last told besides that.
@@ -87,6 +91,7 @@ impl Default for Probe {
             seq: SeqNumber(0),
             ack: SeqNumber(0),
             due_ms: 0,
+            unanswered: 0,
             ever_ready: false,
             told: Told::default(),
             since: Instant(0),
@@ -186,12 +191,14 @@ impl Probe {
     /// What was known holds no longer: its process is gone.
     pub(crate) fn forget(&mut self) {
         self.finding = Finding::Unknown;
+        self.unanswered = 0;
         self.due_ms = 0;
     }
 
     /// The same, and it is asked again only then: until its last process is gone, its kernel says Ready.
     pub(crate) fn forget_until(&mut self, due_ms: u64) {
         self.finding = Finding::Unknown;
+        self.unanswered = 0;
         self.due_ms = due_ms;
         // An answer that is still under way is to another probe.
         self.seq = self.seq.add(1);
@@ -222,7 +229,10 @@ impl Probe {
     /// In words, for people.
     pub(crate) fn words(&self, now: Instant) -> &'static str {
         match self.finding {
-            Finding::Unknown => "not probed yet",
+            Finding::Unknown if self.unanswered < UNANSWERED_MAX => "not probed yet",
+            Finding::Unknown => {
+                "no answer to probes (a firewall, or addresses translated on the way?)"
+            }
             Finding::Ready { until_ms } if now.ms() < until_ms => "ready",
             Finding::Ready { .. } => "no answer to probes any more",
             Finding::Refused(Reason::NoListener) => "nothing listens on the port",
@@ -288,6 +298,10 @@ impl Engine {
         let numbers = (probe.seq, probe.ack);
         if self.emit_probe(leg, numbers, out) {
             self.counters.add(Counter::ProbesSent);
+            let probe = &mut self.backends[usize::from(index)].probe;
+            if probe.finding == Finding::Unknown {
+                probe.unanswered = probe.unanswered.saturating_add(1);
+            }
         }
     }
 

@@ -39,6 +39,12 @@ fn no_flow_moves_to_a_pod_that_never_said_ready() {
     w.exchange(&mut c);
     assert_eq!(w.count(Counter::MigrationsBegun), 0);
     assert_eq!(reason(&w, 1), "not probed yet");
+    // Three or four lost ones would be bad luck.
+    w.run_ms(2_000);
+    let silence = "no answer to probes (a firewall, or addresses translated on the way?)";
+    assert_eq!(reason(&w, 1), silence);
+    w.exchange(&mut c);
+    assert_eq!(w.count(Counter::MigrationsBegun), 0);
     w.adopters.fill(Some(Reason::Ready));
     w.run_ms(150);
     assert_eq!(reason(&w, 0), "ready");
