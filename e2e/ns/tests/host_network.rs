@@ -46,9 +46,10 @@ fn places(scene: &Scene) -> [(&'static str, &Namespace); 3] {
     ]
 }
 
-fn finish<E: Exchange>(load: Load<E>) -> Result<E> {
+fn finish<E: Exchange>(place: &str, load: Load<E>) -> Result<E> {
     let (report, exchange) = load.join()?;
     no_error(&report, Some(REQUESTS))?;
+    eprintln!("{place}: {:.0} requests/s", report.per_second());
     Ok(exchange)
 }
 
@@ -73,7 +74,7 @@ fn from_all_sides(scene: &Scene, http: SocketAddr, redis: SocketAddr) -> Result<
     let servers: Vec<_> = scene.redis.iter().map(baton_lab::Redis::address).collect();
     for (place, namespace) in places(scene) {
         let before = scene.counter("host_rx_frames_total")?;
-        let echo = finish(HttpEcho::start(namespace, options(http))?)?;
+        let echo = finish(place, HttpEcho::start(namespace, options(http))?)?;
         ensure!(
             echo.pod_changes == REQUESTS - CONNECTIONS as u64,
             "{place}: {} requests were answered by another pod than the one before",
@@ -156,8 +157,8 @@ fn a_services_address_leads_to_the_dataplane_of_the_own_node() -> Result<()> {
             &format!("add rule ip service {hook} ip daddr 10.96.0.7 tcp dport 8080 dnat to {to}"),
         )?;
     }
-    for (_, namespace) in places(&scene) {
-        finish(HttpEcho::start(namespace, options(service))?)?;
+    for (place, namespace) in places(&scene) {
+        finish(place, HttpEcho::start(namespace, options(service))?)?;
         let mut client = HttpClient::connect(namespace, service)?;
         wire::rounds(&scene, &mut client)?;
     }
@@ -280,7 +281,7 @@ fn pods_behind_a_translation_are_served_and_said_to_be_so() -> Result<()> {
     scene.wait_reason("pod-b", said)?;
     let address = scene.address(HTTP_PORT)?;
     for (place, namespace) in places(&scene) {
-        let echo = finish(HttpEcho::start(namespace, options(address))?)?;
+        let echo = finish(place, HttpEcho::start(namespace, options(address))?)?;
         // What began there leaves with its next request.
         let there = echo.per_pod.get("pod-b").copied().unwrap_or(0);
         ensure!(
@@ -305,8 +306,8 @@ fn pods_behind_a_translation_are_served_and_said_to_be_so() -> Result<()> {
         nft(&node, &format!("add rule ip masq {hook} {rule}"))?;
     }
     scene.wait_adoptable()?;
-    for (_, namespace) in places(&scene) {
-        let echo = finish(HttpEcho::start(namespace, options(address))?)?;
+    for (place, namespace) in places(&scene) {
+        let echo = finish(place, HttpEcho::start(namespace, options(address))?)?;
         ensure!(echo.pod_changes == REQUESTS - CONNECTIONS as u64);
     }
     Ok(())
