@@ -39,6 +39,8 @@ pub struct Worker {
     addresses: Vec<IpAddr>,
     ports: RangeInclusive<u16>,
     frontends: Vec<(IpAddr, u16)>,
+    /// What is steered beside `addresses`.
+    of_host: Vec<IpAddr>,
     next_steering: Instant,
     /// Copies frames while somebody captures.
     tap: Option<Box<Tap>>,
@@ -105,6 +107,7 @@ impl Worker {
             addresses,
             ports,
             frontends: Vec::new(),
+            of_host: Vec::new(),
             next_steering: Instant(0),
             tap: None,
             own: OwnCounters::default(),
@@ -225,7 +228,10 @@ impl Worker {
                 let _ = answer.send(result);
             }
             Command::Keys(keys) => self.engine.set_keys(&keys),
-            Command::Routes(routes) => self.engine.set_routes(&routes),
+            Command::Routes(routes) => {
+                self.engine.set_routes(&routes);
+                self.steer(now);
+            }
             Command::Neighbour(address, mac) => self.engine.set_neighbour(address, mac),
             Command::Link(up) => self.engine.set_link(now, up),
             Command::Health {
@@ -273,18 +279,20 @@ impl Worker {
     fn steer(&mut self, now: Instant) {
         self.next_steering = Instant(now.0 + STEERING_INTERVAL_US);
         let frontends = self.engine.steering();
-        if frontends == self.frontends {
+        let of_host = self.engine.addresses_of_host();
+        if frontends == self.frontends && of_host == self.of_host {
             return;
         }
         let steering = Steering {
             frontends,
-            addresses: self.addresses.clone(),
+            addresses: [&self.addresses, of_host].concat(),
             ports: self.ports.clone(),
         };
         match self.port.set_steering(&steering) {
             Ok(()) => {
                 debug!(frontends = steering.frontends.len(), "steering changed");
                 self.frontends = steering.frontends;
+                self.of_host = steering.addresses[self.addresses.len()..].to_vec();
             }
             Err(error) => {
                 // Tried again with the next interval, as the remembered frontends differ.

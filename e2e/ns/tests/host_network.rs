@@ -256,8 +256,33 @@ fn the_nodes_own_connections_are_not_touched() -> Result<()> {
     Ok(())
 }
 
-/// As flannel does with what a node sends to Pods of other nodes. An adoption names both ends of a connection, so it does not
-/// survive that: such Pods are served, and nothing moves to them until the node leaves the legs alone.
+/// As flannel does with what does not come from a Pod's network, or the node's end of it: legs come from where the node itself would
+/// send from.
+#[test]
+fn strangers_are_translated_and_the_node_is_none_on_its_own_links() -> Result<()> {
+    let mut scene = node("host-source", 2)?;
+    let node = scene.lab.router().namespace().clone();
+    let [uplink, _] = scene.lab.uplink_addresses();
+    nft(&node, "add table ip masq")?;
+    nft(
+        &node,
+        "add chain ip masq postrouting { type nat hook postrouting priority 100; }",
+    )?;
+    nft(
+        &node,
+        &format!("add rule ip masq postrouting ip saddr {uplink} tcp dport 80 masquerade"),
+    )?;
+    scene.start()?;
+    let address = scene.address(HTTP_PORT)?;
+    for (place, namespace) in places(&scene) {
+        let echo = finish(place, HttpEcho::start(namespace, options(address))?)?;
+        ensure!(echo.pod_changes == REQUESTS - CONNECTIONS as u64);
+    }
+    Ok(())
+}
+
+/// Where the node translates these too: an adoption names both ends of a connection, so it does not survive that. Such Pods are
+/// served, and nothing moves to them until the node leaves the legs alone.
 #[test]
 fn pods_behind_a_translation_are_served_and_said_to_be_so() -> Result<()> {
     let mut scene = node("host-masq", 2)?;
@@ -290,13 +315,15 @@ fn pods_behind_a_translation_are_served_and_said_to_be_so() -> Result<()> {
             echo.per_pod
         );
     }
-    let [v4, _] = scene.lab.uplink_addresses();
     let ports = &scene.config.ports;
     for (hook, rule) in [
-        ("output", format!("ip saddr {v4} tcp sport {ports} notrack")),
+        (
+            "output",
+            format!("ip daddr {pod} tcp sport {ports} notrack"),
+        ),
         (
             "prerouting",
-            format!("ip daddr {v4} tcp dport {ports} notrack"),
+            format!("ip saddr {pod} tcp dport {ports} notrack"),
         ),
     ] {
         nft(

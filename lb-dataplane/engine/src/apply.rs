@@ -7,7 +7,7 @@
 //! looking at the others costs (`make bench-engine`, `apply`).
 
 use crate::{
-    Engine,
+    Engine, Via,
     backend::Backend,
     engine::{FrontendSlot, Instant},
     flow::{Addr, from_addr, to_addr},
@@ -219,9 +219,8 @@ impl Engine {
         if let Some(index) = new.placed.get(&(addr, port)) {
             return *index;
         }
-        let v6 = backend.endpoint.address().is_ipv6();
         let name = backend.name.clone();
-        let mut fresh = Backend::new(name, addr, port, v6, &self.settings.ports, &mut self.rng);
+        let mut fresh = Backend::new(name, addr, port, &self.settings.ports, &mut self.rng);
         fresh.since_event = self.events.last();
         // None in front of it comes free while a snapshot is placed.
         while self
@@ -383,14 +382,35 @@ impl Engine {
         })
     }
 
-    /// Next hops of backends, after routes or backends changed.
+    /// Next hops of backends and sources of their legs, after routes or backends changed.
     pub(crate) fn refresh_hops(&mut self) {
+        self.of_host.clear();
         for index in 0..self.backends.len() {
             let address = from_addr(&self.backends[index].addr);
-            self.backends[index].hop = self.hop_to(address, None);
-            let elsewhere = self.routes.leads_elsewhere(address);
-            self.backends[index].health.leads(elsewhere);
+            let own = self.own[usize::from(address.is_ipv6())];
+            let hop = self.hop_to(address, None);
+            let via = self.routes.via(address);
+            let backend = &mut self.backends[index];
+            backend.hop = hop;
+            backend.health.leads(via == Some(Via::Elsewhere));
+            backend.source = match via {
+                Some(Via::Host(source)) => source.or(own),
+                Some(Via::Link | Via::Router(_)) => own,
+                // Its legs are what they were when the route comes back.
+                Some(Via::Elsewhere) | None => backend.source.or(own),
+            };
+            if let Some(source) = backend.source
+                && !self.is_source(source)
+            {
+                self.of_host.push(source);
+            }
         }
+    }
+
+    /// Addresses that legs come from beside the own ones: the host's, on a node's network.
+    #[must_use]
+    pub fn addresses_of_host(&self) -> &[IpAddr] {
+        &self.of_host
     }
 
     /// The frontends to steer to us: those in force, and those whose flows still live.

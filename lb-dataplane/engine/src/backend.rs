@@ -15,7 +15,7 @@ use crate::{
     routes::HopId,
     sweep::Progress,
 };
-use std::ops::RangeInclusive;
+use std::{net::IpAddr, ops::RangeInclusive};
 
 /// The port of a leg that both sides closed in order rests only until a lost last ACK would have been repeated on a
 /// pod network; a socket that is left all the same is stepped around like any stale one. With 40,000 ports and a move
@@ -77,8 +77,9 @@ pub(crate) struct Backend {
     pub(crate) name: String,
     pub(crate) addr: Addr,
     pub(crate) port: u16,
-    pub(crate) v6: bool,
     pub(crate) hop: Option<HopId>,
+    /// Where its legs come from: our own address of its family, or the host's.
+    pub(crate) source: Option<IpAddr>,
     /// In the snapshot in force. A backend that left it keeps its slot until its last leg is gone.
     pub(crate) listed: bool,
     /// The snapshot says so.
@@ -118,7 +119,6 @@ impl Backend {
         name: String,
         addr: Addr,
         port: u16,
-        v6: bool,
         range: &RangeInclusive<u16>,
         rng: &mut fastrand::Rng,
     ) -> Self {
@@ -127,8 +127,8 @@ impl Backend {
             name,
             addr,
             port,
-            v6,
             hop: None,
+            source: None,
             listed: true,
             draining: false,
             drained: false,

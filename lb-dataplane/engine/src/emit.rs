@@ -23,7 +23,7 @@ impl Engine {
         Some(SegmentSpec {
             src_mac: self.settings.mac,
             dst_mac: self.hops.mac(backend.hop?)?,
-            src: self.own[usize::from(backend.v6)]?,
+            src: backend.source?,
             dst: from_addr(&backend.addr),
             src_port: leg.port,
             dst_port: backend.port,
@@ -64,10 +64,9 @@ impl Engine {
         let Some(backend) = self.backends.get(usize::from(leg.backend)) else {
             return Verdict::Drop(DropReason::NoBackend);
         };
-        let (Some(src), Some(dst_mac)) = (
-            self.own[usize::from(backend.v6)],
-            backend.hop.and_then(|h| self.hops.mac(h)),
-        ) else {
+        let (Some(src), Some(dst_mac)) =
+            (backend.source, backend.hop.and_then(|h| self.hops.mac(h)))
+        else {
             return Verdict::Drop(DropReason::NoNeighbour);
         };
         let to = Rewrite {

@@ -103,6 +103,8 @@ pub struct Engine {
     pub(crate) settings: Settings,
     /// Own addresses by family, for the legs.
     pub(crate) own: [Option<IpAddr>; 2],
+    /// Addresses of the host that legs come from besides.
+    pub(crate) of_host: Vec<IpAddr>,
     pub(crate) generation: u64,
     pub(crate) flows: FlowTable,
     pub(crate) frontends: Vec<FrontendSlot>,
@@ -186,6 +188,7 @@ impl Engine {
         let keys = (rng.u64(..), rng.u64(..));
         Ok(Self {
             own,
+            of_host: Vec::new(),
             generation: 0,
             flows: FlowTable::new(limits.flows, keys),
             frontends: Vec::new(),
@@ -316,9 +319,7 @@ impl Engine {
         }
         let to = to_addr(segment.dst);
         // A leg's port and a frontend's never coincide: the port range is refused where they do.
-        if self.settings.ports.contains(&segment.dst_port)
-            && self.own[usize::from(segment.is_v6())] == Some(segment.dst)
-        {
+        if self.settings.ports.contains(&segment.dst_port) && self.is_source(segment.dst) {
             self.counters.add(Counter::FromBackends);
             let from = to_addr(segment.src);
             let Some(backend) = self.backend_ids.find(&from, segment.src_port) else {
@@ -333,6 +334,12 @@ impl Engine {
             }
             None => Verdict::Drop(DropReason::NotOurs),
         }
+    }
+
+    /// Whether legs come from this address.
+    #[inline]
+    pub(crate) fn is_source(&self, address: IpAddr) -> bool {
+        self.own[usize::from(address.is_ipv6())] == Some(address) || self.of_host.contains(&address)
     }
 
     /// Moves a flow by the declared table: performs the row's actions and says what becomes of the frame.

@@ -15,9 +15,8 @@ const QUOTE_WINDOW: u32 = 1 << 24;
 
 impl Engine {
     pub(crate) fn icmp(&mut self, frame: &mut [u8], error: &IcmpError) -> Verdict {
-        let family = usize::from(error.v6);
-        let to_backend = self.own[family] == Some(error.inner_src)
-            && self.settings.ports.contains(&error.inner_src_port);
+        let to_backend =
+            self.is_source(error.inner_src) && self.settings.ports.contains(&error.inner_src_port);
         let translated = if to_backend {
             self.icmp_to_client(frame, error)
         } else {

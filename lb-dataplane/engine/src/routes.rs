@@ -18,8 +18,9 @@ pub enum Via {
     Link,
     /// Through a router that is.
     Router(IpAddr),
-    /// Through the host's own stack ([`Mac::HOST`]): another interface, but it is the host that sends.
-    Host,
+    /// Through the host's own stack ([`Mac::HOST`]), by another interface. The address is the one that the host itself sends from
+    /// there, if it has one: to others it may do what it does to strangers' packets, as translating them.
+    Host(Option<IpAddr>),
     /// Through another interface, or nowhere: a frame that left by ours would come to a stranger.
     Elsewhere,
 }
@@ -52,23 +53,19 @@ impl Routes {
             .sort_by_key(|route| std::cmp::Reverse(route.prefix_len));
     }
 
-    /// Whether the route to `to` is another interface's.
-    pub(crate) fn leads_elsewhere(&self, to: IpAddr) -> bool {
-        self.via(to) == Some(Via::Elsewhere)
-    }
-
     /// The address to resolve for a packet to `to`: a router, or `to` itself if it is on the link;
     /// `None` if no route leads there by our interface.
     pub(crate) fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
         match self.via(to)? {
             Via::Link => Some(to),
             Via::Router(router) => Some(router),
-            Via::Host => Some(host(to.is_ipv6())),
+            Via::Host(_) => Some(host(to.is_ipv6())),
             Via::Elsewhere => None,
         }
     }
 
-    fn via(&self, to: IpAddr) -> Option<Via> {
+    /// Where the route to `to` leads.
+    pub(crate) fn via(&self, to: IpAddr) -> Option<Via> {
         let route = self.routes.iter().find(|route| route.matches(to));
         route.map(|route| route.via)
     }
@@ -335,9 +332,8 @@ mod tests {
         };
         routes.set(&[route("0.0.0.0/0", Some("172.18.0.1")), pod]);
         assert_eq!(routes.next_hop(ip("10.244.2.58")), None);
-        assert!(routes.leads_elsewhere(ip("10.244.2.58")));
-        assert!(!routes.leads_elsewhere(ip("10.244.2.57")));
-        assert!(!routes.leads_elsewhere(ip("fd00::1")), "no route at all");
+        assert_eq!(routes.via(ip("10.244.2.58")), Some(Via::Elsewhere));
+        assert_eq!(routes.via(ip("fd00::1")), None, "no route at all");
         assert_eq!(routes.next_hop(ip("10.244.2.57")), Some(ip("172.18.0.1")));
     }
 

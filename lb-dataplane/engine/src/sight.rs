@@ -48,8 +48,7 @@ impl Engine {
     }
 
     fn sight_of_leg(&self, peer: (IpAddr, u16), own: (IpAddr, u16)) -> Option<Sight<'_>> {
-        let ours = self.own[usize::from(own.0.is_ipv6())] == Some(own.0)
-            && self.settings.ports.contains(&own.1);
+        let ours = self.is_source(own.0) && self.settings.ports.contains(&own.1);
         if !ours {
             return None;
         }

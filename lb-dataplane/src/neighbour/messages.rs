@@ -8,7 +8,10 @@ use rtnetlink::packet_route::{
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
     route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia},
 };
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 /// What the kernel says of a neighbour on `ifindex`; `None` if it is about something else.
 pub fn neighbour(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, Sight)> {
@@ -43,12 +46,13 @@ pub fn neighbour(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, Si
 
 /// A route, with its metric. What other interfaces than ours lead to must not be sent to our own router: it is the host's, where that
 /// delivers for us. Of default routes ours is the one that the admin chose. Beside the main table only the host's own addresses
-/// count, and only there.
-pub fn route(message: &RouteMessage, place: Place) -> Option<(u32, Route)> {
+/// count, and only there. `sources` are the addresses that the host sends from by its interfaces.
+pub fn route(message: &RouteMessage, place: Place, sources: &Sources) -> Option<(u32, Route)> {
     let mut table = u32::from(message.header.table);
     let mut prefix = None;
     let mut metric = 0;
     let (mut ours, mut router) = (false, None);
+    let (mut interface, mut source) = (None, None);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Table(number) => table = *number,
@@ -58,9 +62,14 @@ pub fn route(message: &RouteMessage, place: Place) -> Option<(u32, Route)> {
                 // One path is enough for one interface; the first of ours is taken.
                 let hop = hops.iter().find(|hop| hop.interface_index == place.ifindex);
                 ours |= hop.is_some();
+                interface = hops.first().map(|hop| hop.interface_index);
                 router = hop.and_then(|hop| hop.attributes.iter().find_map(gateway));
             }
-            RouteAttribute::Oif(index) => ours |= *index == place.ifindex,
+            RouteAttribute::Oif(index) => {
+                ours |= *index == place.ifindex;
+                interface = Some(*index);
+            }
+            RouteAttribute::PrefSource(address) => source = ip(address),
             other => router = gateway(other).or(router),
         }
     }
@@ -69,7 +78,12 @@ pub fn route(message: &RouteMessage, place: Place) -> Option<(u32, Route)> {
     let prefix_len = message.header.destination_prefix_length;
     let via = match (table, message.header.kind) {
         (MAIN, RouteType::Unicast) if ours => router.map_or(Via::Link, Via::Router),
-        (MAIN, RouteType::Unicast) | (LOCAL, RouteType::Local) if place.host => Via::Host,
+        (MAIN, RouteType::Unicast) if place.host => {
+            let of_interface = |index| sources.get(&(index, v6)).copied();
+            Via::Host(source.or_else(|| interface.and_then(of_interface)))
+        }
+        // To itself it sends from wherever it likes.
+        (LOCAL, RouteType::Local) if place.host => Via::Host(None),
         (MAIN, _) if prefix_len > 0 => Via::Elsewhere,
         _ => return None,
     };
@@ -84,6 +98,17 @@ pub fn route(message: &RouteMessage, place: Place) -> Option<(u32, Route)> {
         via,
     };
     Some((metric, route))
+}
+
+/// What the host sends from by an interface, in each family (true: IPv6), where the route does not say.
+pub type Sources = HashMap<(u32, bool), IpAddr>;
+
+/// Notes the first address of an interface in each family.
+pub fn note_source(sources: &mut Sources, message: &AddressMessage) {
+    let index = message.header.index;
+    if let Some(address) = global_address(message, index) {
+        sources.entry((index, address.is_ipv6())).or_insert(address);
+    }
 }
 
 const MAIN: u32 = RouteHeader::RT_TABLE_MAIN as u32;
@@ -121,7 +146,7 @@ pub fn gateways(routes: &[Route]) -> impl Iterator<Item = IpAddr> {
         .filter(|route| route.prefix_len == 0)
         .filter_map(|route| match route.via {
             Via::Router(router) => Some(router),
-            Via::Link | Via::Host | Via::Elsewhere => None,
+            Via::Link | Via::Host(_) | Via::Elsewhere => None,
         })
 }
 
@@ -217,23 +242,29 @@ mod tests {
             RouteAttribute::Oif(7),
             RouteAttribute::Priority(100),
         ]);
-        assert_eq!(route(&message, at(7)), Some((100, expected)));
-        assert_eq!(route(&message, at(8)), None);
+        assert_eq!(
+            route(&message, at(7), &Sources::new()),
+            Some((100, expected))
+        );
+        assert_eq!(route(&message, at(8), &Sources::new()), None);
         assert_eq!(gateways(&[expected]).collect::<Vec<_>>(), [IpAddr::V4(V4)]);
 
         let mut other_table = message.clone();
         other_table.attributes.push(RouteAttribute::Table(100));
-        assert_eq!(route(&other_table, at(7)), None);
+        assert_eq!(route(&other_table, at(7), &Sources::new()), None);
         let mut blackhole = message;
         blackhole.header.kind = RouteType::BlackHole;
-        assert_eq!(route(&blackhole, at(7)), None);
+        assert_eq!(route(&blackhole, at(7), &Sources::new()), None);
 
         let mut hop = RouteNextHop::default();
         hop.interface_index = 7;
         hop.attributes.push(via);
         let multipath = default_route(vec![RouteAttribute::MultiPath(vec![hop])]);
-        assert_eq!(route(&multipath, at(7)), Some((0, expected)));
-        assert_eq!(route(&multipath, at(8)), None);
+        assert_eq!(
+            route(&multipath, at(7), &Sources::new()),
+            Some((0, expected))
+        );
+        assert_eq!(route(&multipath, at(8), &Sources::new()), None);
     }
 
     #[test]
@@ -249,15 +280,15 @@ mod tests {
             via: Via::Elsewhere,
         };
         // As a node's route to one of its Pods, or as one that several lead to.
-        assert_eq!(route(&message, at(7)), Some((0, expected)));
+        assert_eq!(route(&message, at(7), &Sources::new()), Some((0, expected)));
         let mut hop = RouteNextHop::default();
         hop.interface_index = 8;
         message.attributes[1] = RouteAttribute::MultiPath(vec![hop]);
-        assert_eq!(route(&message, at(7)), Some((0, expected)));
+        assert_eq!(route(&message, at(7), &Sources::new()), Some((0, expected)));
         // As a node's own block of Pod addresses.
         message.attributes.truncate(1);
         message.header.kind = RouteType::BlackHole;
-        assert_eq!(route(&message, at(7)), Some((0, expected)));
+        assert_eq!(route(&message, at(7), &Sources::new()), Some((0, expected)));
         let ours = Route {
             via: Via::Link,
             ..expected
@@ -276,27 +307,48 @@ mod tests {
         let expected = Route {
             prefix: IpAddr::V4(V4),
             prefix_len: 32,
-            via: Via::Host,
+            via: Via::Host(None),
         };
-        assert_eq!(route(&message, on(true)), Some((0, expected)), "a Pod");
+        assert_eq!(
+            route(&message, on(true), &Sources::new()),
+            Some((0, expected)),
+            "a Pod"
+        );
+        // From where the host would send there: what the route says, or the interface has.
+        let sources = Sources::from([((8, false), IpAddr::V4(Ipv4Addr::LOCALHOST))]);
+        let from = |message: &RouteMessage| {
+            let (_, route) = route(message, on(true), &sources).expect("a route");
+            route.via
+        };
+        assert_eq!(from(&message), Via::Host(Some(Ipv4Addr::LOCALHOST.into())));
+        let mut says = message.clone();
+        says.attributes
+            .push(RouteAttribute::PrefSource(RouteAddress::Inet(V4)));
+        assert_eq!(from(&says), Via::Host(Some(V4.into())));
         // Where it drops packets, it drops ours.
         message.header.kind = RouteType::BlackHole;
         let dropped = Route {
             via: Via::Elsewhere,
             ..expected
         };
-        assert_eq!(route(&message, on(true)), Some((0, dropped)));
+        assert_eq!(
+            route(&message, on(true), &Sources::new()),
+            Some((0, dropped))
+        );
         // Its own addresses, which are in a table of their own, whichever interface has them.
         message.header.kind = RouteType::Local;
         message.header.table = LOCAL as u8;
         message.attributes[1] = RouteAttribute::Oif(7);
-        assert_eq!(route(&message, on(true)), Some((0, expected)));
-        assert_eq!(route(&message, on(false)), None);
+        assert_eq!(
+            route(&message, on(true), &Sources::new()),
+            Some((0, expected))
+        );
+        assert_eq!(route(&message, on(false), &Sources::new()), None);
         message.header.kind = RouteType::Broadcast;
-        assert_eq!(route(&message, on(true)), None);
+        assert_eq!(route(&message, on(true), &Sources::new()), None);
         // A default route of another interface is for what ours has none for.
         let other = default_route(vec![RouteAttribute::Oif(8)]);
-        let (metric, other) = route(&other, on(true)).expect("a route");
+        let (metric, other) = route(&other, on(true), &Sources::new()).expect("a route");
         let ours = Route {
             via: Via::Router(IpAddr::V4(V4)),
             ..other

@@ -10,7 +10,7 @@ mod table;
 use crate::commands::{Command, WorkerError, WorkerHandle};
 use baton_engine::Route;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use messages::{by_metric, gateways, global_address};
+use messages::{Sources, by_metric, gateways, global_address};
 use rtnetlink::{
     Handle, MulticastGroup,
     packet_core::NetlinkPayload,
@@ -317,6 +317,16 @@ impl Neighbours {
     async fn read_routes(&mut self) -> Result<(), NetlinkError> {
         use rtnetlink::packet_route::AddressFamily;
         let place = self.place;
+        let mut sources = Sources::new();
+        if place.host {
+            let mut addresses = self.handle.address().get().execute();
+            while let Some(message) = addresses.try_next().await.map_err(|source| {
+                let table = "addresses";
+                NetlinkError::Read { table, source }
+            })? {
+                messages::note_source(&mut sources, &message);
+            }
+        }
         let requests = [AddressFamily::Inet, AddressFamily::Inet6].map(|family| {
             let mut request = RouteMessage::default();
             request.header.address_family = family;
@@ -324,7 +334,7 @@ impl Neighbours {
         });
         let found: Vec<(u32, Route)> = stream::iter(requests)
             .flatten()
-            .try_filter_map(async |message| Ok(messages::route(&message, place)))
+            .try_filter_map(async |message| Ok(messages::route(&message, place, &sources)))
             .try_collect()
             .await
             .map_err(|source| NetlinkError::Read {

@@ -6,6 +6,7 @@ use crate::common::{
 use baton_api::Algorithm;
 use baton_engine::{Counter, DropReason, Route, Verdict, Via};
 use baton_packet::{Flags, Mac, ether_dst, parse_syn_options};
+use std::net::IpAddr;
 
 #[test]
 fn handshake_and_full_nat_in_both_families() {
@@ -400,11 +401,13 @@ fn first_segments_without_a_neighbour_are_counted_and_later_ones_pass() {
 #[test]
 fn what_leads_through_the_host_is_given_to_it_and_answered_there() {
     for v6 in [false, true] {
+        let host = pod(v6, 9).ip();
         for (to_pod, from_client) in [
-            (Via::Host, ROUTER_MAC),
+            (Via::Host(None), ROUTER_MAC),
+            (Via::Host(Some(host)), ROUTER_MAC),
             // The client is beyond the router, and yet it came by the host.
             (Via::Link, Mac::HOST),
-            (Via::Host, Mac::HOST),
+            (Via::Host(None), Mac::HOST),
         ] {
             let mut w = World::unprobed(settings(), policy(1));
             let route = |prefix, prefix_len, via| Route {
@@ -425,15 +428,23 @@ fn what_leads_through_the_host_is_given_to_it_and_answered_there() {
             let [syn] = &sent[..] else {
                 panic!("{sent:?}");
             };
-            let mac = if to_pod == Via::Host {
-                Mac::HOST
-            } else {
-                pod_mac(0)
+            let (mac, source) = match to_pod {
+                Via::Host(source) => (Mac::HOST, source.unwrap_or(ours(v6))),
+                _ => (pod_mac(0), ours(v6)),
             };
             assert_eq!(ether_dst(&syn.frame), mac);
+            assert_eq!(syn.segment.src, source);
+            let besides: &[IpAddr] = if source == ours(v6) { &[] } else { &[source] };
+            assert_eq!(w.engine.addresses_of_host(), besides);
             take_leg(&mut c, syn);
             let answer = w.synack(&mut c);
             assert_eq!(ether_dst(&answer.frame), from_client);
+            // A route that is gone for a while changes nothing of the legs, another one does.
+            w.engine.set_routes(&[]);
+            assert_eq!(w.engine.addresses_of_host(), besides);
+            w.engine
+                .set_routes(&[route(router(v6), 0, Via::Router(router(v6)))]);
+            assert!(w.engine.addresses_of_host().is_empty());
             let asked: Vec<_> = std::iter::from_fn(|| w.engine.next_unresolved()).collect();
             assert!(asked.iter().all(|hop| !hop.is_unspecified()), "{asked:?}");
         }
