@@ -4,6 +4,7 @@
 
 use crate::{more, no_error, wire};
 use anyhow::{Result, ensure};
+use baton_api::Algorithm;
 use baton_lab::{
     Exchange, HttpClient, HttpEcho, Load, LoadOptions, Namespace, Options, RedisCheck,
 };
@@ -286,6 +287,7 @@ fn strangers_are_translated_and_the_node_is_none_on_its_own_links() -> Result<()
 #[test]
 fn pods_behind_a_translation_are_served_and_said_to_be_so() -> Result<()> {
     let mut scene = node("host-masq", 2)?;
+    scene.config.policies[0].algorithm = Algorithm::WeightedRoundRobin;
     let node = scene.lab.router().namespace().clone();
     let pod = scene.lab.pods()[1].ipv4();
     nft(&node, "add table ip masq")?;

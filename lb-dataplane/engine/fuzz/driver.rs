@@ -442,6 +442,21 @@ impl Driver {
                 let any: IpAddr = if v6 { [0; 16].into() } else { [0; 4].into() };
                 routes.push(route(any, 0, Some(crate::common::router(v6))));
             }
+            // On a node's network, and what it drops.
+            let to_pods = [
+                (4, Via::Host(None)),
+                (8, Via::Host(Some(pod(v6, 31).ip()))),
+                (16, Via::Elsewhere),
+            ];
+            for (index, (bit, via)) in to_pods.into_iter().enumerate() {
+                if kind & bit != 0 {
+                    let prefix_len = if v6 { 128 } else { 32 };
+                    routes.push(Route {
+                        via,
+                        ..route(pod(v6, index).ip(), prefix_len, None)
+                    });
+                }
+            }
         }
         self.world.engine().set_routes(&routes);
     }

@@ -30,6 +30,8 @@ pub(crate) enum Checksum {
     Trusted,
     /// A full one that nobody has looked at.
     Unverified,
+    /// Nobody says which of these it is.
+    Unknown,
 }
 
 /// The segments of one frame.
@@ -79,13 +81,15 @@ impl<'a> Segments<'a> {
             next: payload,
             index: 0,
         };
-        if checksum == Checksum::Unverified {
-            let sum = this.pseudo_header_sum(end - tcp) + sum(&frame[tcp..end]);
-            if fold(sum) != 0xffff {
-                return Err(GsoError::Checksum);
-            }
-        }
-        Ok(this)
+        let pseudo = this.pseudo_header_sum(end - tcp);
+        let is_full = || fold(pseudo + sum(&frame[tcp..end])) == 0xffff;
+        let is_partial = || be16(frame, tcp + 16) == Some(fold(pseudo));
+        let good = match checksum {
+            Checksum::Trusted => true,
+            Checksum::Unverified => is_full(),
+            Checksum::Unknown => is_partial() || is_full(),
+        };
+        good.then_some(this).ok_or(GsoError::Checksum)
     }
 
     /// Writes the next segment to the start of `out` and returns its length.

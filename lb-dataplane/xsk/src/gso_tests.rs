@@ -139,7 +139,27 @@ fn a_wrong_full_checksum_is_refused() {
         cut(&frame, 1000, Checksum::Unverified),
         Err(GsoError::Checksum)
     );
+    assert_eq!(
+        cut(&frame, 1000, Checksum::Unknown),
+        Err(GsoError::Checksum)
+    );
     assert!(cut(&frame, 1000, Checksum::Trusted).is_ok());
+}
+
+#[test]
+fn where_nobody_says_which_it_is_both_sums_are_good() {
+    for v6 in [false, true] {
+        let full = large(v6, &[7; 1_500], true);
+        assert!(cut(&full, 1_000, Checksum::Unknown).is_ok());
+        // What is cut out has the pseudo-header's only.
+        let partial = cut(&full, 1_500, Checksum::Unverified).expect("good");
+        assert_eq!(partial.len(), 1);
+        assert!(cut(&partial[0], 1_000, Checksum::Unknown).is_ok());
+        assert_eq!(
+            cut(&partial[0], 1_000, Checksum::Unverified),
+            Err(GsoError::Checksum)
+        );
+    }
 }
 
 #[test]

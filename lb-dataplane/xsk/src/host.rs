@@ -2,8 +2,8 @@
 //!
 //! One interface is served by AF_XDP or packet sockets. Here comes what the kernel delivers to this host by the others, and here goes
 //! what it routes through them: Pods of the same node, tunnels to those of others, processes of the node itself. Owns the raw
-//! sockets for both, and a listener for each family at which the kernel's TCP drops what is ours (`bpf/host.bpf.c`). It
-//! comes after netfilter and before it, so what a Service's address was translated to is translated back.
+//! sockets for both, and a listener for each family at which the kernel's TCP drops what is ours (`bpf/host.bpf.c`). What
+//! comes has passed netfilter, what goes will, so that what a Service's address was translated to is translated back.
 //!
 //! Frames are as elsewhere, with an Ethernet header of our own: the host's hardware address is [`HOST_MAC`]. A packet that holds several
 //! segments is cut into them. Nothing here allocates after [`Host::open`].
@@ -53,8 +53,8 @@ pub const HOST_MAC: [u8; 6] = [0; 6];
 
 const ETHERNET: usize = ETHERNET_BYTES as usize;
 const IPV6: usize = 40;
-/// The largest packet that IP knows, behind an Ethernet header.
-const PACKET_BYTES_MAX: usize = ETHERNET + 65_535;
+/// The largest packet that IP knows, behind an Ethernet header. (An IPv6 header does not count itself.)
+const PACKET_BYTES_MAX: usize = ETHERNET + IPV6 + 65_535;
 /// Payload up to which nobody looks whether a packet holds several segments: what each path carries (RFC 9293, 3.7.1).
 const ONE_SEGMENT_BYTES: usize = 536;
 /// For bursts: 64 of the largest packets and their bookkeeping.
@@ -69,6 +69,7 @@ pub(crate) struct Receiver {
     _silence: OwnedFd,
     segment_sizes: MapHandle,
     mac: [u8; 6],
+    mtu: usize,
     batch: u32,
     frame_bytes: usize,
     packet: Vec<u8>,
@@ -174,6 +175,7 @@ impl Host {
                 _silence: silence,
                 segment_sizes: MapHandle::try_from(&loaded.maps.segment_sizes).map_err(failed())?,
                 mac: interface.mac,
+                mtu: interface.mtu as usize,
                 batch: config.batch,
                 frame_bytes,
                 packet: vec![0; PACKET_BYTES_MAX],
@@ -313,10 +315,9 @@ impl Receiver {
             give(buffer, len, taker);
             return 1;
         }
-        // Netfilter or a tunnel may have left a sum that is still to be completed, or one that the kernel has verified.
         let whole = &self.packet[..len];
         let size = size.unwrap_or(0);
-        let segments = Segments::new(whole, size, self.frame_bytes, Checksum::Trusted);
+        let segments = Segments::new(whole, size, self.frame_bytes, Checksum::Unknown);
         let Ok(mut segments) = segments else {
             self.counts.unsegmentable += 1;
             return 0;
@@ -330,7 +331,8 @@ impl Receiver {
         seen
     }
 
-    /// The payload of each segment of a packet that holds several.
+    /// The payload of each segment, if a packet holds several. One that is larger than the interface's MTU is cut too, wherever it comes from:
+    /// it has to leave by that, or to fit a buffer.
     fn segment_size(&self, len: usize, v6: bool) -> Option<usize> {
         let ip = &self.packet[ETHERNET..len];
         let tcp = if v6 {
@@ -352,7 +354,8 @@ impl Receiver {
             key[12..16].copy_from_slice(&ip[12..16]);
         }
         key[16..].copy_from_slice(&ip[tcp..tcp + 4]);
-        let size = steer::look_up(&self.segment_sizes, &key)? as usize;
+        let size = steer::look_up(&self.segment_sizes, &key).map_or(usize::MAX, |s| s as usize);
+        let size = size.min(self.mtu.checked_sub(payload)?);
         (size < payload_bytes).then_some(size)
     }
 }

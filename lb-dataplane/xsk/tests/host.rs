@@ -63,7 +63,7 @@ fn what_the_kernel_delivers_to_the_host_is_a_frame_from_it() {
 }
 
 #[test]
-fn what_has_no_room_or_no_size_is_counted() {
+fn what_has_no_room_is_counted_and_what_is_large_is_cut() {
     let lab = Lab::new();
     let mut port = lab.open(&host(ModeChoice::Native));
     let raw = RawIp::open(&lab);
@@ -72,14 +72,23 @@ fn what_has_no_room_or_no_size_is_counted() {
     for _ in 0..FLOOD {
         raw.send(&large);
     }
-    // No segment of it fits a buffer, and nobody knows how large they were.
-    assert!(take(&mut port).is_empty());
+    // Nobody knows how large its segments were: such that they fit the interface.
+    let frames = take(&mut port);
     let stats = port.stats().host;
     assert!(stats.rx_lost > 0, "{stats:?}");
-    assert_eq!(stats.rx_unsegmentable + stats.rx_lost, FLOOD as u64);
+    let each = 60_000_usize.div_ceil(1_460);
+    assert_eq!(frames.len(), (FLOOD - stats.rx_lost as usize) * each);
+    assert!(frames.iter().all(|frame| frame.len() <= 1_514));
+    assert_eq!(stats.rx_segmented, frames.len() as u64);
     // There is room again.
     raw.send(&tcp(from, to, 7, "A", b"abc"));
     assert_eq!(take(&mut port).len(), 1);
+    // Headers that end nowhere.
+    let mut nonsense = large;
+    nonsense[14 + 20 + 12] = 0;
+    raw.send(&nonsense);
+    assert!(take(&mut port).is_empty());
+    assert_eq!(port.stats().host.rx_unsegmentable, 1);
 }
 
 #[test]
