@@ -318,26 +318,54 @@ impl Engine {
             ChecksumState::Bad => return Verdict::Drop(DropReason::BadChecksum),
         }
         let to = to_addr(segment.dst);
-        // A leg's port and a frontend's never coincide: the port range is refused where they do.
-        if self.settings.ports.contains(&segment.dst_port) && self.is_source(segment.dst) {
-            self.counters.add(Counter::FromBackends);
-            let from = to_addr(segment.src);
-            let Some(backend) = self.backend_ids.find(&from, segment.src_port) else {
-                return Verdict::Drop(DropReason::NotOurs);
-            };
-            return self.on_backend(now, frame, segment, backend, out);
+        // A leg's port and a frontend's never coincide on our own addresses: the port range is refused where they do.
+        if self.settings.ports.contains(&segment.dst_port)
+            && self.own[usize::from(segment.is_v6())] == Some(segment.dst)
+        {
+            return self.on_leg(now, frame, segment, out);
         }
         match self.frontend_ids.find(&to, segment.dst_port) {
             Some(frontend) => {
                 self.counters.add(Counter::FromClients);
                 self.on_client(now, frame, segment, frontend, out)
             }
+            None => self.perhaps_on_leg(now, frame, segment, out),
+        }
+    }
+
+    /// Inlined, and what it calls too, although there are two callers: one is rare, and the other would pay 30 instructions for a call.
+    #[inline(always)]
+    fn on_leg(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        segment: &Segment,
+        out: &mut impl Output,
+    ) -> Verdict {
+        self.counters.add(Counter::FromBackends);
+        let from = to_addr(segment.src);
+        match self.backend_ids.find(&from, segment.src_port) {
+            Some(backend) => self.on_backend(now, frame, segment, backend, out),
             None => Verdict::Drop(DropReason::NotOurs),
         }
     }
 
+    /// To an address of the host, which some legs come from on a node's network. Apart, for the sake of the usual ones.
+    #[cold]
+    fn perhaps_on_leg(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        segment: &Segment,
+        out: &mut impl Output,
+    ) -> Verdict {
+        if self.settings.ports.contains(&segment.dst_port) && self.is_source(segment.dst) {
+            return self.on_leg(now, frame, segment, out);
+        }
+        Verdict::Drop(DropReason::NotOurs)
+    }
+
     /// Whether legs come from this address.
-    #[inline]
     pub(crate) fn is_source(&self, address: IpAddr) -> bool {
         self.own[usize::from(address.is_ipv6())] == Some(address) || self.of_host.contains(&address)
     }

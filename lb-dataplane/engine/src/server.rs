@@ -30,6 +30,8 @@ enum Bare {
 }
 
 impl Engine {
+    /// Inlined for `on_leg`.
+    #[inline(always)]
     pub(crate) fn on_backend(
         &mut self,
         now: Instant,
