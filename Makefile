@@ -65,7 +65,7 @@ test-api: setup ## The custom resources and the operator against a real kube-api
 	$(CARGO) test $(CI) -p kubectl-baton -- --nocapture
 
 # With the programs that the other tests build, all checks on; IMAGES=target/images for those that ship (`make images`).
-e2e: setup ## Baton in a real cluster: Helm, 64 connections while Pods, shims, operators, dataplanes, a node are replaced (root)
+e2e: setup ## Baton in a real cluster, all is replaced around 64 connections (root; BATON_E2E_DATAPLANE=DaemonSet: hostNetwork)
 	$(CARGO) build $(CI) --workspace --bins
 	$(if $(IMAGES),,target/ci/baton-images --programs target/ci --output target/e2e/images)
 	BATON_IMAGES=$(abspath $(or $(IMAGES),target/e2e/images)) \

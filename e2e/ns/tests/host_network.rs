@@ -103,14 +103,23 @@ fn from_all_sides(scene: &Scene, http: SocketAddr, redis: SocketAddr) -> Result<
     Ok(())
 }
 
-#[test]
-fn pods_and_clients_of_the_own_node_are_served_like_others() -> Result<()> {
-    let mut scene = node("host", 3)?;
+fn from_all_sides_in(mode: &str) -> Result<()> {
+    let mut scene = node(&format!("host-{mode}"), 3)?;
+    scene.config.mode = mode.into();
     scene.add_redis()?;
     scene.start()?;
-    ensure!(scene.state()?.worker.mode == "native");
     let (http, redis) = (scene.address(HTTP_PORT)?, scene.address(REDIS_PORT)?);
     from_all_sides(&scene, http, redis)
+}
+
+#[test]
+fn pods_and_clients_of_the_own_node_are_served_like_others() -> Result<()> {
+    from_all_sides_in("native")
+}
+
+#[test]
+fn in_packet_mode_too() -> Result<()> {
+    from_all_sides_in("packet")
 }
 
 #[test]
@@ -120,21 +129,8 @@ fn over_ipv6_too() -> Result<()> {
     scene.use_ipv6()?;
     scene.start()?;
     let dataplane = scene.dataplane()?;
-    let (http, redis) = (
-        dataplane.address_v6(HTTP_PORT),
-        dataplane.address_v6(REDIS_PORT),
-    );
-    from_all_sides(&scene, http, redis)
-}
-
-#[test]
-fn in_packet_mode_too() -> Result<()> {
-    let mut scene = node("host-packet", 2)?;
-    scene.config.mode = "packet".into();
-    scene.add_redis()?;
-    scene.start()?;
-    let (http, redis) = (scene.address(HTTP_PORT)?, scene.address(REDIS_PORT)?);
-    from_all_sides(&scene, http, redis)
+    let http = dataplane.address_v6(HTTP_PORT);
+    from_all_sides(&scene, http, dataplane.address_v6(REDIS_PORT))
 }
 
 /// As kube-proxy does it: the node translates the Service's address before the packet is delivered to it, and back.
