@@ -1,7 +1,11 @@
 //! What the machine must have before traffic is taken, told in words. Asks the kernel, changes nothing.
 
 use crate::config::{Config, Ports};
-use rustix::net::{AddressFamily, SocketType, netdevice::name_to_index, socket};
+use rustix::net::{
+    AddressFamily, SocketType,
+    netdevice::{index_to_name, name_to_index},
+    socket,
+};
 use std::{fs, net::IpAddr, ops::RangeInclusive};
 
 /// Why this machine cannot run this configuration. Fatal at start; an admin has to change something.
@@ -35,6 +39,14 @@ pub enum PreflightError {
         /// Those that exist.
         existing: Vec<String>,
     },
+    /// No default route says which interface.
+    #[error(
+        "`interface: auto` is that of the default route, and there is none: expected the name of one of {}", .existing.join(", ")
+    )]
+    NoDefaultRoute {
+        /// Those that exist.
+        existing: Vec<String>,
+    },
     /// The interface has no address to use.
     #[error("{name} has no global address: give it one, or set `address`")]
     NoAddress {
@@ -65,6 +77,23 @@ pub fn interface_index(name: &str) -> Result<u32, PreflightError> {
         let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
         PreflightError::NoInterface {
             name: name.to_owned(),
+            existing: interfaces(&table),
+        }
+    })
+}
+
+/// The name of the interface of the default route.
+///
+/// # Errors
+/// There is none; the error lists those that could be meant.
+pub fn interface_name(of_default_route: Option<u32>) -> Result<String, PreflightError> {
+    let name = of_default_route.and_then(|index| {
+        let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
+        index_to_name(socket, index).ok()
+    });
+    name.ok_or_else(|| {
+        let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
+        PreflightError::NoDefaultRoute {
             existing: interfaces(&table),
         }
     })
@@ -238,5 +267,9 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("nosuch0") && text.contains("lo"), "{text}");
         assert_eq!(interface_index("lo"), Ok(1));
+        assert_eq!(interface_name(Some(1)).as_deref(), Ok("lo"));
+        let error = interface_name(None).expect_err("no default route");
+        let text = error.to_string();
+        assert!(text.contains("auto") && text.contains("lo"), "{text}");
     }
 }

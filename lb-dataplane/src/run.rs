@@ -5,7 +5,7 @@
 use crate::{
     clock, commands,
     commands::{Command, WorkerHandle},
-    config::{Change, ConfigError, Loaded, Sources, Watcher, compare},
+    config::{Change, ConfigError, INTERFACE_AUTO, Loaded, Sources, Watcher, compare},
     control::{
         Control, Facts,
         metrics::Metrics,
@@ -59,7 +59,7 @@ pub fn run(file: &Path, grace: Duration) -> anyhow::Result<()> {
 
 async fn serve(
     file: &Path,
-    loaded: Loaded,
+    mut loaded: Loaded,
     sources: Sources,
     level: Level,
     grace: Duration,
@@ -69,6 +69,11 @@ async fn serve(
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
 
+    // What changes later is compared with what the file says.
+    let current = loaded.clone();
+    if loaded.config.interface == INTERFACE_AUTO {
+        loaded.config.interface = preflight::interface_name(neighbour::default_interface().await?)?;
+    }
     let config = &loaded.config;
     let ifindex = preflight::interface_index(&config.interface)?;
     preflight::check_ports(config.ports)?;
@@ -182,7 +187,7 @@ async fn serve(
     let mut reloader = Reloader {
         file,
         watcher: watcher(sources),
-        current: loaded,
+        current,
         level,
         control,
         worker: worker.clone(),

@@ -3,7 +3,7 @@
 use crate::{http_without_error, redis_without_error, wire};
 use anyhow::Result;
 use baton_lab::{HttpClient, run_command};
-use baton_ns::{HTTP_PORT, REDIS_POLICY, Scene};
+use baton_ns::{HTTP_PORT, REDIS_POLICY, Scene, never};
 
 const REQUESTS: u64 = 20_000;
 const CONNECTIONS: usize = 16;
@@ -61,5 +61,29 @@ fn mode(mode: &str) -> Result<()> {
     assert_eq!(scene.counter("legs_closed_total{how=\"reset\"}")?, 0);
     assert_eq!(scene.counter("resets_sent_total{to=\"client\"}")?, 0);
     assert_eq!(scene.counter("drops_total{reason=\"bad_checksum\"}")?, 0);
+    Ok(())
+}
+
+#[test]
+fn the_interface_may_be_that_of_the_default_route() -> Result<()> {
+    let mut scene = Scene::with_pods("auto", 1)?;
+    scene.config.interface = "auto".into();
+    scene.start()?;
+    assert_eq!(scene.state()?.worker.interface, "eth0");
+    // What the file says is what it said.
+    scene.config.policies[0].migration = never();
+    scene.reconfigure()?;
+    let problems = scene.dataplane()?.control_get("/v1/state")?["problems"].to_string();
+    assert_eq!(problems, "[]");
+    let namespace = scene.lab.dataplane_pod().namespace().clone();
+    for family in ["-4", "-6"] {
+        namespace.ip(&[family, "route", "del", "default"])?;
+    }
+    let error = scene.start_dataplane().expect_err("no default route");
+    let text = format!("{error:#}");
+    assert!(
+        text.contains("`interface: auto` is that of the default route"),
+        "{text}"
+    );
     Ok(())
 }

@@ -37,11 +37,14 @@ use std::{
 /// Bytes of a configuration file: 1,024 policies with 256 backends of about 60 bytes.
 const FILE_LIMIT_BYTES: u64 = 16 << 20;
 
+/// Stands for the interface that the default route leads through.
+pub const INTERFACE_AUTO: &str = "auto";
+
 /// Everything a configuration file says, checked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
-    /// The interface that frames come and go by.
+    /// The interface that frames come and go by; [`INTERFACE_AUTO`]: the one of the default route when it starts.
     pub interface: String,
     /// The dataplane's own addresses; none: the interface's global ones.
     #[serde(default)]

@@ -100,6 +100,29 @@ pub fn route(message: &RouteMessage, place: Place, sources: &Sources) -> Option<
     Some((metric, route))
 }
 
+/// Family (true: IPv6), metric and interface of a default route of the main table; of several paths the first.
+pub fn default_route(message: &RouteMessage) -> Option<(bool, u32, u32)> {
+    let header = &message.header;
+    let mut table = u32::from(header.table);
+    let (mut metric, mut interface) = (0, None);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Priority(number) => metric = *number,
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::MultiPath(hops) => {
+                interface = hops.first().map(|hop| hop.interface_index);
+            }
+            _ => {}
+        }
+    }
+    let good =
+        header.destination_prefix_length == 0 && header.kind == RouteType::Unicast && table == MAIN;
+    let v6 =
+        u8::from(header.address_family) == u8::from(rtnetlink::packet_route::AddressFamily::Inet6);
+    Some((v6, metric, interface.filter(|_| good)?))
+}
+
 /// What the host sends from by an interface, in each family (true: IPv6), where the route does not say.
 pub type Sources = HashMap<(u32, bool), IpAddr>;
 
@@ -355,6 +378,18 @@ mod tests {
         };
         assert_eq!(by_metric(vec![(metric, other), (9, ours)]), [ours, other]);
         assert_eq!(gateways(&[ours, other]).count(), 1, "the host is no router");
+    }
+
+    #[test]
+    fn a_default_route_has_an_interface() {
+        let mut message =
+            default_route(vec![RouteAttribute::Oif(8), RouteAttribute::Priority(100)]);
+        assert_eq!(super::default_route(&message), Some((false, 100, 8)));
+        message.header.destination_prefix_length = 1;
+        assert_eq!(super::default_route(&message), None);
+        message.header.destination_prefix_length = 0;
+        message.header.kind = RouteType::Unreachable;
+        assert_eq!(super::default_route(&message), None);
     }
 
     #[test]

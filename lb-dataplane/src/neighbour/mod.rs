@@ -9,13 +9,13 @@ mod table;
 
 use crate::commands::{Command, WorkerError, WorkerHandle};
 use baton_engine::Route;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use messages::{Sources, by_metric, gateways, global_address};
 use rtnetlink::{
     Handle, MulticastGroup,
     packet_core::NetlinkPayload,
     packet_route::{
-        RouteNetlinkMessage,
+        AddressFamily, RouteNetlinkMessage,
         link::{LinkFlags, LinkMessage},
         neighbour::{NeighbourFlags, NeighbourState},
         route::RouteMessage,
@@ -113,6 +113,39 @@ pub async fn interface_addresses(ifindex: u32) -> Result<Vec<IpAddr>, NetlinkErr
     })?;
     found.sort_by_key(IpAddr::is_ipv6);
     Ok(found)
+}
+
+/// The index of the interface that the best default route leads through, IPv4's before IPv6's; `None` if there is none.
+///
+/// # Errors
+/// Netlink cannot be used.
+pub async fn default_interface() -> Result<Option<u32>, NetlinkError> {
+    let (connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Open)?;
+    let connection = tokio::spawn(connection);
+    let mut found: Result<Vec<_>, _> = dump_routes(&handle)
+        .try_filter_map(async |message| Ok(messages::default_route(&message)))
+        .try_collect()
+        .await;
+    connection.abort();
+    if let Ok(routes) = &mut found {
+        routes.sort_unstable();
+    }
+    Ok(found?.first().map(|(.., interface)| *interface))
+}
+
+/// All routes of both families.
+fn dump_routes(handle: &Handle) -> impl Stream<Item = Result<RouteMessage, NetlinkError>> {
+    let requests = [AddressFamily::Inet, AddressFamily::Inet6].map(|family| {
+        let mut request = RouteMessage::default();
+        request.header.address_family = family;
+        handle.route().get(request).execute().boxed()
+    });
+    stream::iter(requests)
+        .flatten()
+        .map_err(|source| NetlinkError::Read {
+            table: "routes",
+            source,
+        })
 }
 
 /// Where the dataplane is.
@@ -315,7 +348,6 @@ impl Neighbours {
     }
 
     async fn read_routes(&mut self) -> Result<(), NetlinkError> {
-        use rtnetlink::packet_route::AddressFamily;
         let place = self.place;
         let mut sources = Sources::new();
         if place.host {
@@ -327,20 +359,10 @@ impl Neighbours {
                 messages::note_source(&mut sources, &message);
             }
         }
-        let requests = [AddressFamily::Inet, AddressFamily::Inet6].map(|family| {
-            let mut request = RouteMessage::default();
-            request.header.address_family = family;
-            self.handle.route().get(request).execute().boxed()
-        });
-        let found: Vec<(u32, Route)> = stream::iter(requests)
-            .flatten()
+        let found: Vec<(u32, Route)> = dump_routes(&self.handle)
             .try_filter_map(async |message| Ok(messages::route(&message, place, &sources)))
             .try_collect()
-            .await
-            .map_err(|source| NetlinkError::Read {
-                table: "routes",
-                source,
-            })?;
+            .await?;
         let routes = by_metric(found);
         if routes == self.routes {
             return Ok(());
