@@ -51,7 +51,7 @@ pub use baton::{
     ControlTls, DATAPLANE_CONTROL, Dataplane, DataplaneConfig, Key, Keys, Log, SHIM_CONTROL, Shim,
     ShimConfig, ShimNetns, ShimPod, policy, program,
 };
-pub use command::run as run_command;
+pub use command::{run as run_command, with_input as run_command_with_input};
 pub use counter::{Counter, PostCount, Tally};
 pub use faults::{FaultCounts, FaultRates, Faults, Side, Way};
 pub use haproxy::{Haproxy, Listen};

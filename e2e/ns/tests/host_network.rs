@@ -7,9 +7,11 @@ use anyhow::{Result, ensure};
 use baton_api::Algorithm;
 use baton_lab::{
     Exchange, HttpClient, HttpEcho, Load, LoadOptions, Namespace, Options, RedisCheck,
+    run_command_with_input,
 };
 use baton_ns::{HTTP_PORT, REDIS_PORT, Scene, nft, set_sysctl};
 use std::{
+    fmt::Write as _,
     io::ErrorKind,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     time::Duration,
@@ -336,4 +338,29 @@ fn pods_behind_a_translation_are_served_and_said_to_be_so() -> Result<()> {
         ensure!(echo.pod_changes == REQUESTS - CONNECTIONS as u64);
     }
     Ok(())
+}
+
+/// A route for each Pod of a large node, in both families: the kernel tells them in many pieces.
+#[test]
+fn a_node_may_have_thousands_of_routes() -> Result<()> {
+    let mut scene = node("host-routes", 2)?;
+    let namespace = scene.lab.router().namespace().name().to_owned();
+    for (family, prefix) in [("-4", "10.99"), ("-6", "fd99::")] {
+        let mut batch = String::new();
+        for number in 0..2_000 {
+            let to = match family {
+                "-4" => format!("{prefix}.{}.{}/32", number / 250, number % 250),
+                _ => format!("{prefix}{number:x}/128"),
+            };
+            writeln!(batch, "route add {to} dev pod-a")?;
+        }
+        let arguments = [family, "-n", &namespace, "-batch", "-"];
+        run_command_with_input("ip", &arguments, &batch)?;
+    }
+    scene.start()?;
+    let echo = HttpEcho::start(
+        scene.lab.clients()[1].namespace(),
+        options(scene.address(HTTP_PORT)?),
+    )?;
+    finish("a Pod", echo).map(drop)
 }

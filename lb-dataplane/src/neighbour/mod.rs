@@ -133,15 +133,15 @@ pub async fn default_interface() -> Result<Option<u32>, NetlinkError> {
     Ok(found?.first().map(|(.., interface)| *interface))
 }
 
-/// All routes of both families.
+/// All routes of both families, one after the other: the kernel refuses a second dump on a socket while the first is under way (EBUSY,
+/// `__netlink_dump_start`).
 fn dump_routes(handle: &Handle) -> impl Stream<Item = Result<RouteMessage, NetlinkError>> {
-    let requests = [AddressFamily::Inet, AddressFamily::Inet6].map(|family| {
-        let mut request = RouteMessage::default();
-        request.header.address_family = family;
-        handle.route().get(request).execute().boxed()
-    });
-    stream::iter(requests)
-        .flatten()
+    stream::iter([AddressFamily::Inet, AddressFamily::Inet6])
+        .flat_map(|family| {
+            let mut request = RouteMessage::default();
+            request.header.address_family = family;
+            handle.route().get(request).execute().boxed()
+        })
         .map_err(|source| NetlinkError::Read {
             table: "routes",
             source,
