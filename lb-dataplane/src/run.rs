@@ -281,6 +281,9 @@ fn engine(loaded: &Loaded, addresses: &[IpAddr], port: &Port) -> anyhow::Result<
         mtu,
     };
     let mut engine = Engine::new(settings, clock::now())?;
+    if config.host_network {
+        engine.share_ports();
+    }
     engine.set_keys(&loaded.engine_keys());
     Ok(engine)
 }

@@ -12,7 +12,7 @@ use baton_lab::{
 use baton_ns::{HTTP_PORT, REDIS_PORT, Scene, nft, set_sysctl};
 use std::{
     fmt::Write as _,
-    io::ErrorKind,
+    io::{ErrorKind, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     time::Duration,
 };
@@ -252,6 +252,56 @@ fn the_nodes_own_connections_are_not_touched() -> Result<()> {
     for stream in connect(&scene, HTTP_PORT)? {
         stream?;
     }
+    Ok(())
+}
+
+/// As flannel and kube-proxy do it (`masquerade fully-random`): what a Pod sends to the outside comes from the node's address and a port of
+/// the node's choice, which may be one of the legs'.
+#[test]
+fn the_node_translates_connections_of_pods_to_ports_of_legs() -> Result<()> {
+    let mut scene = node("host-nat", 2)?;
+    let node = scene.lab.router().namespace().clone();
+    let [outside, pod] = scene.lab.clients() else {
+        unreachable!("the options say two clients");
+    };
+    let (outside, pod) = (outside.clone(), pod.clone());
+    nft(&node, "add table ip masq")?;
+    nft(
+        &node,
+        "add chain ip masq postrouting { type nat hook postrouting priority 100; }",
+    )?;
+    let (from, ports) = (pod.ipv4(), &scene.config.ports);
+    let rule = format!("ip saddr {from} tcp dport 8080 masquerade to :{ports} fully-random");
+    nft(&node, &format!("add rule ip masq postrouting {rule}"))?;
+    scene.start()?;
+    let to = SocketAddr::from((outside.ipv4(), 8_080));
+    let listener = outside.namespace().run(|| TcpListener::bind(to))??;
+    let connect = || {
+        pod.namespace()
+            .run(|| TcpStream::connect_timeout(&to, AT_ONCE))
+    };
+    for _ in 0..CONNECTIONS {
+        let stream = connect()??;
+        let (accepted, from) = listener.accept()?;
+        ensure!(from != stream.local_addr()?, "it is not translated");
+        accepted.set_read_timeout(Some(AT_ONCE))?;
+        stream.set_read_timeout(Some(AT_ONCE))?;
+        let sent = vec![7; 1 << 18];
+        let mut got = vec![0; sent.len()];
+        for (mut one, mut other) in [(&stream, &accepted), (&accepted, &stream)] {
+            std::thread::scope(|scope| {
+                scope.spawn(|| one.write_all(&sent));
+                other.read_exact(&mut got)
+            })?;
+            ensure!(got == sent);
+            got.fill(0);
+        }
+    }
+    drop(listener);
+    let refused = connect()?.err().map(|error| error.kind());
+    ensure!(refused == Some(ErrorKind::ConnectionRefused), "{refused:?}");
+    ensure!(scene.counter("left_to_host_total")? > 0);
+    ensure!(lost_by_the_node(&scene)? == 0, "frames were lost");
     Ok(())
 }
 

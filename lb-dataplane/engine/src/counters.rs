@@ -101,6 +101,7 @@ macro_rules! counters {
 counters! {
     FromClients = "segments_total", "from": "client"; #[doc = "Segments addressed to a frontend."]
     FromBackends = "segments_total", "from": "backend"; #[doc = "Segments addressed to a leg."]
+    LeftToHost = "left_to_host_total"; #[doc = "With hostNetwork: segments to the ports of legs that belong to none, left to the node: it translates connections to such ports."]
     PartialChecksums = "checksums_completed_total"; #[doc = "Partial checksums (CHECKSUM_PARTIAL of a veth peer) that were completed."]
     FlowsOpened = "flows_opened_total"; #[doc = "Flows since start."]
     FlowsClosed = "flows_closed_total"; #[doc = "Flows freed since start."]

@@ -20,7 +20,7 @@ use crate::{
     states::{Action, Event, Frame, Meaning, State, meaning},
     wheel::Wheel,
 };
-use baton_packet::{AdoptionKey, ChecksumState, Decoded, Mac, Segment};
+use baton_packet::{AdoptionKey, ChecksumState, Decoded, Mac, Segment, ether_src};
 use std::{collections::HashMap, net::IpAddr, ops::RangeInclusive};
 
 /// Microseconds on a monotonic clock.
@@ -105,6 +105,8 @@ pub struct Engine {
     pub(crate) own: [Option<IpAddr>; 2],
     /// Addresses of the host that legs come from besides.
     pub(crate) of_host: Vec<IpAddr>,
+    /// On a node's network: what is no leg's may be the node's own ([`Self::share_ports`]).
+    pub(crate) shares_ports: bool,
     pub(crate) generation: u64,
     pub(crate) flows: FlowTable,
     pub(crate) frontends: Vec<FrontendSlot>,
@@ -189,6 +191,7 @@ impl Engine {
         Ok(Self {
             own,
             of_host: Vec::new(),
+            shares_ports: false,
             generation: 0,
             flows: FlowTable::new(limits.flows, keys),
             frontends: Vec::new(),
@@ -245,6 +248,23 @@ impl Engine {
     pub fn set_routes(&mut self, routes: &[Route]) {
         self.routes.set(routes);
         self.refresh_hops();
+    }
+
+    /// Says that the host translates connections of others to the dataplane's address, at ports of its choice: the legs' too. From now
+    /// on the host gets what comes to these ports and is no leg's; what it does not want either comes back through its stack.
+    pub fn share_ports(&mut self) {
+        self.shares_ports = true;
+    }
+
+    /// A frame that belongs to none of our legs: the host's, unless it came from there.
+    #[cold]
+    pub(crate) fn no_leg(&mut self, frame: &mut [u8], end: u16) -> Option<Verdict> {
+        if !self.shares_ports || ether_src(frame) == Mac::HOST {
+            return None;
+        }
+        frame.get_mut(..6)?.copy_from_slice(&Mac::HOST.0);
+        self.counters.add(Counter::LeftToHost);
+        Some(Verdict::Transmit(usize::from(end)))
     }
 
     /// Tells what the kernel knows of a neighbour.
@@ -346,7 +366,9 @@ impl Engine {
         let from = to_addr(segment.src);
         match self.backend_ids.find(&from, segment.src_port) {
             Some(backend) => self.on_backend(now, frame, segment, backend, out),
-            None => Verdict::Drop(DropReason::NotOurs),
+            None => self
+                .no_leg(frame, segment.end)
+                .unwrap_or(Verdict::Drop(DropReason::NotOurs)),
         }
     }
 

@@ -27,7 +27,11 @@ impl Engine {
                 self.counters.add(Counter::IcmpTranslated);
                 Verdict::Transmit(len)
             }
-            None => Verdict::Drop(DropReason::IcmpUnrelated),
+            None => {
+                let left = to_backend.then(|| self.no_leg(frame, error.end));
+                left.flatten()
+                    .unwrap_or(Verdict::Drop(DropReason::IcmpUnrelated))
+            }
         }
     }
 

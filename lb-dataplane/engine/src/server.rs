@@ -49,6 +49,9 @@ impl Engine {
             Some(Use::Probe) => self.answer_to_probe(now, frame, segment, backend, out),
             Some(Use::Question) => self.answer_to_question(now, frame, segment, backend, out),
             None => {
+                if let Some(verdict) = self.no_leg(frame, segment.end) {
+                    return verdict;
+                }
                 let _ = self.reset_unknown(now, frame, segment, Counter::ResetsToBackends, out);
                 Verdict::Drop(DropReason::NoLeg)
             }
