@@ -262,7 +262,9 @@ impl Engine {
         if !self.shares_ports || ether_src(frame) == Mac::HOST {
             return None;
         }
-        frame.get_mut(..6)?.copy_from_slice(&Mac::HOST.0);
+        let (to, from) = frame.get_mut(..12)?.split_at_mut(6);
+        to.copy_from_slice(&Mac::HOST.0);
+        from.copy_from_slice(&self.settings.mac.0);
         self.counters.add(Counter::LeftToHost);
         Some(Verdict::Transmit(usize::from(end)))
     }

@@ -187,6 +187,11 @@ pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), Strin
         ["stop", pod] => w.stops(pod_of(pod, names)?),
         ["start", pod] => w.starts(pod_of(pod, names)?),
         ["vanish", pod] => w.vanishes(pod_of(pod, names)?),
+        ["ports", "shared"] => {
+            // What is left to the node goes to no pod and no client.
+            w.strict = false;
+            w.engine.share_ports();
+        }
         ["link", said @ ("down" | "up")] => w.engine.set_link(w.now, said == "up"),
         ["frames", "all"] => w.out.free = usize::MAX,
         ["frames", n] => w.out.free = n.parse().map_err(|_| wrong(text))?,
