@@ -260,6 +260,7 @@ fn open_port(loaded: &Loaded, addresses: &[IpAddr]) -> anyhow::Result<Port> {
         frontends: Vec::new(),
         addresses: addresses.to_vec(),
         ports: config.ports.range(),
+        backends: config.host_network.then(Vec::new),
     };
     let port = Port::open(&settings, &steering)?;
     for (mode, why) in port.fallbacks() {

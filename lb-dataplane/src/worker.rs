@@ -41,6 +41,7 @@ pub struct Worker {
     frontends: Vec<(IpAddr, u16)>,
     /// What is steered beside `addresses`.
     of_host: Vec<IpAddr>,
+    backends: Option<Vec<(IpAddr, u16)>>,
     next_steering: Instant,
     /// Copies frames while somebody captures.
     tap: Option<Box<Tap>>,
@@ -108,6 +109,7 @@ impl Worker {
             ports,
             frontends: Vec::new(),
             of_host: Vec::new(),
+            backends: None,
             next_steering: Instant(0),
             tap: None,
             own: OwnCounters::default(),
@@ -280,18 +282,21 @@ impl Worker {
         self.next_steering = Instant(now.0 + STEERING_INTERVAL_US);
         let frontends = self.engine.steering();
         let of_host = self.engine.addresses_of_host();
-        if frontends == self.frontends && of_host == self.of_host {
+        let backends = self.engine.backends_to_steer();
+        if frontends == self.frontends && of_host == self.of_host && backends == self.backends {
             return;
         }
         let steering = Steering {
             frontends,
             addresses: [&self.addresses, of_host].concat(),
             ports: self.ports.clone(),
+            backends,
         };
         match self.port.set_steering(&steering) {
             Ok(()) => {
                 debug!(frontends = steering.frontends.len(), "steering changed");
                 self.frontends = steering.frontends;
+                self.backends = steering.backends;
                 self.of_host = steering.addresses[self.addresses.len()..].to_vec();
             }
             Err(error) => {

@@ -407,6 +407,17 @@ impl Engine {
         }
     }
 
+    /// Who answers to legs, if others may have such ports ([`Self::share_ports`]): backends of the snapshot, and those with legs still.
+    #[must_use]
+    pub fn backends_to_steer(&self) -> Option<Vec<(IpAddr, u16)>> {
+        let used = self
+            .backends
+            .iter()
+            .filter(|backend| backend.listed || backend.legs_used > 0);
+        let endpoints = used.map(|backend| (from_addr(&backend.addr), backend.port));
+        self.shares_ports.then(|| endpoints.collect())
+    }
+
     /// Addresses that legs come from beside the own ones: the host's, on a node's network.
     #[must_use]
     pub fn addresses_of_host(&self) -> &[IpAddr] {

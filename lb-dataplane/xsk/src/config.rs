@@ -9,6 +9,8 @@ use std::{
 
 /// Frontends that one port can have; `FRONTENDS_MAX` in `bpf/match.h`.
 pub const FRONTENDS_MAX: usize = 16_384;
+/// Backends that one port can have; `BACKENDS_MAX` in `bpf/match.h`.
+pub const BACKENDS_MAX: usize = 4_096;
 /// Own addresses that one port can have; `OWN_ADDRESSES_MAX` in `bpf/match.h`.
 pub const ADDRESSES_MAX: usize = 1_024;
 
@@ -157,6 +159,8 @@ pub struct Steering {
     pub addresses: Vec<IpAddr>,
     /// The dataplane's own ports, to which backends answer.
     pub ports: RangeInclusive<u16>,
+    /// Who answers there; `None`: whoever does. On a node's network the node has connections of its own, and of others that it translates.
+    pub backends: Option<Vec<(IpAddr, u16)>>,
 }
 
 impl Steering {
@@ -167,6 +171,12 @@ impl Steering {
                 "the port range {}-{} is empty or starts at 0",
                 self.ports.start(),
                 self.ports.end()
+            ));
+        }
+        let backends = self.backends.as_ref().map_or(0, Vec::len);
+        if backends > BACKENDS_MAX {
+            return refuse(format!(
+                "{backends} backends were given, at most {BACKENDS_MAX} are possible"
             ));
         }
         if self.frontends.len() > FRONTENDS_MAX || self.addresses.len() > ADDRESSES_MAX {
@@ -226,6 +236,7 @@ mod tests {
             frontends: vec![("10.0.0.1".parse().expect("address"), 80)],
             addresses: vec!["10.0.0.2".parse().expect("address")],
             ports: 20_000..=29_999,
+            backends: None,
         };
         assert!(good.check().is_ok());
         let mut bad = good.clone();

@@ -129,6 +129,7 @@ impl Host {
         let shared = [
             (&mut maps.frontends, steer.frontends()),
             (&mut maps.addresses, steer.addresses()),
+            (&mut maps.backends, steer.backends()),
             (&mut maps.settings, steer.settings()),
             (&mut maps.counters, steer.counters()),
         ];

@@ -91,12 +91,14 @@ pub(crate) struct Steer {
     filter: Option<OwnedFd>,
     frontends: MapHandle,
     addresses: MapHandle,
+    backends: MapHandle,
     settings: MapHandle,
     counters: MapHandle,
     sockets: Option<MapHandle>,
     frame_bytes: u32,
     frontends_now: HashSet<Endpoint>,
     addresses_now: HashMap<Ipv6Addr, u32>,
+    backends_now: HashSet<Endpoint>,
 }
 
 impl Steer {
@@ -145,6 +147,7 @@ impl Steer {
             },
             frontends: handle(&loaded.maps.frontends)?,
             addresses: handle(&loaded.maps.addresses)?,
+            backends: handle(&loaded.maps.backends)?,
             settings: handle(&loaded.maps.settings)?,
             counters: handle(&loaded.maps.counters)?,
             sockets: if xdp {
@@ -155,6 +158,7 @@ impl Steer {
             frame_bytes,
             frontends_now: HashSet::new(),
             addresses_now: HashMap::new(),
+            backends_now: HashSet::new(),
         };
         steer.set(steering)?;
         Ok(steer)
@@ -164,11 +168,14 @@ impl Steer {
     pub(crate) fn set(&mut self, steering: &Steering) -> Result<(), OpenError> {
         steering.check()?;
         let failed = || OpenError::bpf("changing what is steered");
-        let frontends: HashSet<_> = steering
-            .frontends
-            .iter()
-            .map(|(address, port)| Endpoint(mapped(*address), *port))
-            .collect();
+        let endpoints = |given: &[(IpAddr, u16)]| -> HashSet<Endpoint> {
+            given
+                .iter()
+                .map(|(address, port)| Endpoint(mapped(*address), *port))
+                .collect()
+        };
+        let frontends = endpoints(&steering.frontends);
+        let backends = endpoints(steering.backends.as_deref().unwrap_or_default());
         let mut addresses = HashMap::new();
         let mut flag =
             |address: IpAddr, flag| *addresses.entry(mapped(address)).or_insert(0) |= flag;
@@ -179,14 +186,8 @@ impl Steer {
             flag(*address, ADDRESS_OWN);
         }
 
-        for frontend in &frontends {
-            if !self.frontends_now.contains(frontend) {
-                self.frontends
-                    .update(&frontend.key(), &[1], MapFlags::ANY)
-                    .map_err(failed())?;
-                self.frontends_now.insert(*frontend);
-            }
-        }
+        add(&self.frontends, &frontends, &mut self.frontends_now).map_err(failed())?;
+        add(&self.backends, &backends, &mut self.backends_now).map_err(failed())?;
         for (address, flags) in &addresses {
             let now = self.addresses_now.get(address).copied().unwrap_or(0);
             self.set_address(*address, now | flags)?;
@@ -195,9 +196,11 @@ impl Steer {
             u32::from(*steering.ports.start()),
             u32::from(*steering.ports.end()),
         );
-        let mut settings = [0; 8];
+        let known = u32::from(steering.backends.is_some());
+        let mut settings = [0; 12];
         settings[..4].copy_from_slice(&(low << 16 | high).to_ne_bytes());
-        settings[4..].copy_from_slice(&self.frame_bytes.to_ne_bytes());
+        settings[4..8].copy_from_slice(&self.frame_bytes.to_ne_bytes());
+        settings[8..].copy_from_slice(&known.to_ne_bytes());
         self.settings
             .update(&0_u32.to_ne_bytes(), &settings, MapFlags::ANY)
             .map_err(failed())?;
@@ -206,12 +209,8 @@ impl Steer {
         for address in old {
             self.set_address(address, addresses.get(&address).copied().unwrap_or(0))?;
         }
-        let old: Vec<_> = self.frontends_now.difference(&frontends).copied().collect();
-        for frontend in old {
-            self.frontends.delete(&frontend.key()).map_err(failed())?;
-            self.frontends_now.remove(&frontend);
-        }
-        Ok(())
+        remove(&self.frontends, &frontends, &mut self.frontends_now).map_err(failed())?;
+        remove(&self.backends, &backends, &mut self.backends_now).map_err(failed())
     }
 
     fn set_address(&mut self, address: Ipv6Addr, flags: u32) -> Result<(), OpenError> {
@@ -254,6 +253,11 @@ impl Steer {
     /// Which addresses are ours.
     pub(crate) fn addresses(&self) -> &MapHandle {
         &self.addresses
+    }
+
+    /// Who answers to legs.
+    pub(crate) fn backends(&self) -> &MapHandle {
+        &self.backends
     }
 
     /// The ports of legs.
@@ -354,6 +358,35 @@ impl Drop for Steer {
             let _ = clsact(program.as_fd(), *index).detach();
         }
     }
+}
+
+/// Adds what is new to a map of endpoints.
+fn add(
+    map: &MapHandle,
+    wanted: &HashSet<Endpoint>,
+    now: &mut HashSet<Endpoint>,
+) -> libbpf_rs::Result<()> {
+    for endpoint in wanted {
+        if !now.contains(endpoint) {
+            map.update(&endpoint.key(), &[1], MapFlags::ANY)?;
+            now.insert(*endpoint);
+        }
+    }
+    Ok(())
+}
+
+/// Removes what is wanted no longer.
+fn remove(
+    map: &MapHandle,
+    wanted: &HashSet<Endpoint>,
+    now: &mut HashSet<Endpoint>,
+) -> libbpf_rs::Result<()> {
+    let old: Vec<_> = now.difference(wanted).copied().collect();
+    for endpoint in old {
+        map.delete(&endpoint.key())?;
+        now.remove(&endpoint);
+    }
+    Ok(())
 }
 
 /// Attaches an `sk_lookup` program to the calling thread's network namespace. Gone with the descriptor.

@@ -29,6 +29,7 @@ pub(super) fn steering() -> Steering {
         ],
         addresses: vec![OWN.into(), OWN6.into()],
         ports: PORTS,
+        backends: None,
     }
 }
 

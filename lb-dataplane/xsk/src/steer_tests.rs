@@ -3,9 +3,9 @@
 use super::*;
 use crate::abi::XDP_PACKET_HEADROOM;
 use cases::{
-    FAR, OWN, VIRTUAL,
+    FAR, FAR6, OWN, OWN6, VIRTUAL,
     Verdict::{Fragment, Other, Ours},
-    cases, steering, tcp4,
+    cases, steering, tcp4, tcp6,
 };
 
 #[path = "steer_cases.rs"]
@@ -114,6 +114,7 @@ fn changes_add_and_remove() {
         frontends: vec![(OWN.into(), 80), ([10, 0, 9, 10].into(), 8080)],
         addresses: vec![OWN.into()],
         ports: 40_000..=49_999,
+        backends: None,
     };
     steer.set(&changed).expect("a change");
     assert!(
@@ -131,6 +132,49 @@ fn changes_add_and_remove() {
     assert!(ours(&steer, &new_port) && !ours(&steer, &kept));
     steer.set(&steering()).expect("a change back");
     assert!(before.iter().all(|f| ours(&steer, f)));
+}
+
+/// On a node's network the node's own connections may have such ports.
+#[test]
+fn where_backends_are_known_nothing_else_is_a_legs() {
+    let mut steer = load(Programs::Xdp);
+    let ours = |steer: &Steer, frame: &[u8]| {
+        let before = steer.stats().no_socket;
+        run(steer.xdp.as_ref().expect("loaded").as_fd(), frame);
+        steer.stats().no_socket > before
+    };
+    let leg = |port| tcp4(FAR, port, OWN, 20_000);
+    let leg6 = |port| tcp6(FAR6, port, OWN6, 20_000);
+    let client = tcp4(FAR, 5_000, OWN, 80);
+    assert!(ours(&steer, &leg(80)) && ours(&steer, &leg6(81)));
+    for (backends, v4, v6) in [
+        (vec![(FAR.into(), 80)], [true, false], [false, false]),
+        (
+            vec![(FAR.into(), 81), (FAR6.into(), 80)],
+            [false, true],
+            [true, false],
+        ),
+        (vec![], [false; 2], [false; 2]),
+    ] {
+        let known = Steering {
+            backends: Some(backends),
+            ..steering()
+        };
+        steer.set(&known).expect("a change");
+        assert_eq!([80, 81].map(|port| ours(&steer, &leg(port))), v4);
+        assert_eq!([80, 81].map(|port| ours(&steer, &leg6(port))), v6);
+        assert!(ours(&steer, &client));
+    }
+    let too_many = Steering {
+        backends: Some(vec![(FAR.into(), 80); crate::BACKENDS_MAX + 1]),
+        ..steering()
+    };
+    assert!(matches!(
+        steer.set(&too_many),
+        Err(OpenError::Steering { .. })
+    ));
+    steer.set(&steering()).expect("a change back");
+    assert!(ours(&steer, &leg(80)));
 }
 
 #[test]

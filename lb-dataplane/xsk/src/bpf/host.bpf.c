@@ -50,7 +50,7 @@ int filter_host(struct __sk_buff *skb)
 	    (first >> 4 == 4 ? parse_v4(&from, 0, &outer) : parse_v6(&from, 0, &outer)))
 		return 0;
 	if (outer.protocol != IPPROTO_TCP || load(&from, outer.payload, ports, sizeof(ports)) ||
-	    !endpoint_is_ours(&outer.destination, ports[1]))
+	    !endpoint_is_ours(&outer.destination, &outer.source, ports))
 		return 0;
 	bytes = skb->gso_size;
 	if (bytes) {
@@ -70,6 +70,8 @@ SEC("sk_lookup")
 int silence_host(struct bpf_sk_lookup *ctx)
 {
 	struct address to = { .word = { 0, 0, bpf_htonl(0xffff), ctx->local_ip4 } };
+	struct address from = { .word = { 0, 0, bpf_htonl(0xffff), ctx->remote_ip4 } };
+	__be16 ports[2] = { ctx->remote_port, bpf_htons(ctx->local_port) };
 	__u32 family = SILENT_V4;
 	struct bpf_sock *socket;
 
@@ -80,9 +82,13 @@ int silence_host(struct bpf_sk_lookup *ctx)
 		to.word[1] = ctx->local_ip6[1];
 		to.word[2] = ctx->local_ip6[2];
 		to.word[3] = ctx->local_ip6[3];
+		from.word[0] = ctx->remote_ip6[0];
+		from.word[1] = ctx->remote_ip6[1];
+		from.word[2] = ctx->remote_ip6[2];
+		from.word[3] = ctx->remote_ip6[3];
 		family = SILENT_V6;
 	}
-	if (!endpoint_is_ours(&to, bpf_htons(ctx->local_port)))
+	if (!endpoint_is_ours(&to, &from, ports))
 		return SK_PASS;
 	socket = bpf_map_lookup_elem(&silent, &family);
 	if (socket) {

@@ -15,6 +15,8 @@
 /* As many frontends as 1,024 policies with 16 each; each may have an address of its own. */
 #define FRONTENDS_MAX 16384
 #define OWN_ADDRESSES_MAX 1024
+/* As many as a dataplane may be configured for (`limits.backends`). */
+#define BACKENDS_MAX 4096
 /* A change adds the new before it removes the old, so both must fit for a moment. */
 #define ENTRIES_MAX (2 * (FRONTENDS_MAX + OWN_ADDRESSES_MAX))
 
@@ -74,6 +76,8 @@ struct settings {
 	__u32 ports;
 	/* Frames larger than this do not fit a buffer. */
 	__u32 frame_bytes_max;
+	/* Not 0: only what comes from `backends` is a leg's. */
+	__u32 known_backends;
 };
 
 struct layer3 {
@@ -99,6 +103,14 @@ struct {
 	__type(key, struct address);
 	__type(value, __u32);
 } addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * BACKENDS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct endpoint);
+	__type(value, __u8);
+} backends SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -147,8 +159,18 @@ static __always_inline __u32 address_flags(const struct address *address)
 	return flags ? *flags : 0;
 }
 
-static __always_inline int endpoint_is_ours(const struct address *address, __be16 port)
+/* The other end of a connection with this one. */
+static __always_inline int is_backend(const struct settings *settings, const struct address *address, __be16 port)
 {
+	struct endpoint key = { .address = *address, .port = port };
+
+	return !settings->known_backends || bpf_map_lookup_elem(&backends, &key);
+}
+
+/* `ports`: the peer's and ours. */
+static __always_inline int endpoint_is_ours(const struct address *address, const struct address *peer, const __be16 ports[2])
+{
+	__be16 port = ports[1];
 	__u32 flags = address_flags(address);
 
 	if (flags & ADDRESS_OWN) {
@@ -156,10 +178,10 @@ static __always_inline int endpoint_is_ours(const struct address *address, __be1
 		struct settings *s = bpf_map_lookup_elem(&settings, &zero);
 
 		if (s) {
-			__u32 ports = *(volatile __u32 *)&s->ports;
+			__u32 range = *(volatile __u32 *)&s->ports;
 			__u32 host = bpf_ntohs(port);
 
-			if (host >= ports >> 16 && host <= (ports & 0xffff))
+			if (host >= range >> 16 && host <= (range & 0xffff) && is_backend(s, peer, ports[0]))
 				return 1;
 		}
 	}
@@ -234,28 +256,30 @@ static __always_inline int parse_v6(const struct source *from, __u32 offset, str
 static __always_inline enum verdict match_quote(const struct source *from, __u32 offset, int version)
 {
 	struct layer3 inner;
-	__be16 port;
+	__be16 sent[2], ports[2];
 
 	if (version == 4 ? parse_v4(from, offset, &inner) : parse_v6(from, offset, &inner))
 		return NOT_OURS;
 	if (inner.protocol != IPPROTO_TCP || inner.fragment)
 		return NOT_OURS;
-	if (load(from, inner.payload, &port, sizeof(port)))
+	if (load(from, inner.payload, sent, sizeof(sent)))
 		return NOT_OURS;
-	return endpoint_is_ours(&inner.source, port) ? OURS : NOT_OURS;
+	ports[0] = sent[1];
+	ports[1] = sent[0];
+	return endpoint_is_ours(&inner.source, &inner.destination, ports) ? OURS : NOT_OURS;
 }
 
 static __always_inline enum verdict match_layer4(const struct source *from, const struct layer3 *outer, int version)
 {
-	__be16 port;
+	__be16 ports[2];
 	__u8 type;
 
 	if (outer->fragment)
 		return address_flags(&outer->destination) ? OUR_FRAGMENT : NOT_OURS;
 	if (outer->protocol == IPPROTO_TCP) {
-		if (load(from, outer->payload + 2, &port, sizeof(port)))
+		if (load(from, outer->payload, ports, sizeof(ports)))
 			return NOT_OURS;
-		return endpoint_is_ours(&outer->destination, port) ? OURS : NOT_OURS;
+		return endpoint_is_ours(&outer->destination, &outer->source, ports) ? OURS : NOT_OURS;
 	}
 	if (outer->protocol != (version == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6))
 		return NOT_OURS;

@@ -43,6 +43,7 @@ pub fn steering() -> Steering {
         ],
         addresses: vec![PORT_V4.into(), PORT_V6.into()],
         ports: 20_000..=29_999,
+        backends: None,
     }
 }
 
