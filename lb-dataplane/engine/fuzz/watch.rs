@@ -226,7 +226,9 @@ impl Watched {
                     (segment.dst, segment.dst_port),
                 );
                 let leg = |(ip, port): (IpAddr, u16)| {
-                    ip == ours(ip.is_ipv6()) && (40_000..=40_063).contains(&port)
+                    let own = ip == ours(ip.is_ipv6());
+                    let source = own || self.w.engine.addresses_of_host().contains(&ip);
+                    source && (40_000..=40_063).contains(&port)
                 };
                 let to_backend = leg(ends.0) && self.backends.contains(&ends.1);
                 let to_client = self.frontends.contains(&ends.0);
