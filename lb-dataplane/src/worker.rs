@@ -416,3 +416,12 @@ fn port_counters(stats: &Stats, counters: &mut Vec<CounterValue>) {
     lost("host_rx_unsegmentable", stats.host.rx_unsegmentable);
     lost("host_tx_refused", stats.host.tx_refused);
 }
+
+#[cfg(test)]
+mod tests {
+    /// The engine and the port know nothing of each other, but must mean the same.
+    #[test]
+    fn the_host_has_one_hardware_address() {
+        assert_eq!(baton_packet::Mac::HOST.0, baton_xsk::HOST_MAC);
+    }
+}

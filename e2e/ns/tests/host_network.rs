@@ -252,6 +252,16 @@ fn the_nodes_own_connections_are_not_touched() -> Result<()> {
     Ok(())
 }
 
+/// Has the node translate what it sends on.
+fn translate(node: &Namespace, rule: &str) -> Result<()> {
+    nft(node, "add table ip masq")?;
+    nft(
+        node,
+        "add chain ip masq postrouting { type nat hook postrouting priority 100; }",
+    )?;
+    nft(node, &format!("add rule ip masq postrouting {rule}"))
+}
+
 /// Sends some bytes both ways.
 fn exchange(a: &TcpStream, b: &TcpStream) -> Result<()> {
     let sent = vec![7; 1 << 18];
@@ -278,15 +288,10 @@ fn the_node_translates_connections_of_pods_to_ports_of_legs() -> Result<()> {
         unreachable!("the options say two clients");
     };
     let (outside, pod) = (outside.clone(), pod.clone());
-    nft(&node, "add table ip masq")?;
-    nft(
-        &node,
-        "add chain ip masq postrouting { type nat hook postrouting priority 100; }",
-    )?;
     let (from, ports) = (pod.ipv4(), &scene.config.ports);
     let rule =
         format!("ip saddr {from} tcp dport {{ 8080, 8081 }} masquerade to :{ports} fully-random");
-    nft(&node, &format!("add rule ip masq postrouting {rule}"))?;
+    translate(&node, &rule)?;
     // Of two servers outside one is a backend, too.
     let server = |port| SocketAddr::from((outside.ipv4(), port));
     let backends = [("outside".to_owned(), server(8_080))];
@@ -327,15 +332,7 @@ fn strangers_are_translated_and_the_node_is_none_on_its_own_links() -> Result<()
     let mut scene = node("host-source", 2)?;
     let node = scene.lab.router().namespace().clone();
     let [uplink, _] = scene.lab.uplink_addresses();
-    nft(&node, "add table ip masq")?;
-    nft(
-        &node,
-        "add chain ip masq postrouting { type nat hook postrouting priority 100; }",
-    )?;
-    nft(
-        &node,
-        &format!("add rule ip masq postrouting ip saddr {uplink} tcp dport 80 masquerade"),
-    )?;
+    translate(&node, &format!("ip saddr {uplink} tcp dport 80 masquerade"))?;
     scene.start()?;
     let address = scene.address(HTTP_PORT)?;
     for (place, namespace) in places(&scene) {
@@ -353,17 +350,8 @@ fn pods_behind_a_translation_are_served_and_said_to_be_so() -> Result<()> {
     scene.config.policies[0].algorithm = Algorithm::WeightedRoundRobin;
     let node = scene.lab.router().namespace().clone();
     let pod = scene.lab.pods()[1].ipv4();
-    nft(&node, "add table ip masq")?;
-    nft(
-        &node,
-        "add chain ip masq postrouting { type nat hook postrouting priority 100; }",
-    )?;
-    nft(
-        &node,
-        &format!(
-            "add rule ip masq postrouting ip daddr {pod} tcp dport 80 masquerade fully-random"
-        ),
-    )?;
+    let rule = format!("ip daddr {pod} tcp dport 80 masquerade fully-random");
+    translate(&node, &rule)?;
     scene.start_shim()?;
     scene.start_dataplane()?;
     scene.wait_reason("pod-a", "ready")?;

@@ -4,6 +4,7 @@ use super::{Place, table::Sight};
 use baton_engine::{Route, Via};
 use baton_packet::Mac;
 use rtnetlink::packet_route::{
+    AddressFamily,
     address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope},
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
     route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia},
@@ -73,8 +74,7 @@ pub fn route(message: &RouteMessage, place: Place, sources: &Sources) -> Option<
             other => router = gateway(other).or(router),
         }
     }
-    let v6 = u8::from(message.header.address_family)
-        == u8::from(rtnetlink::packet_route::AddressFamily::Inet6);
+    let v6 = is_v6(message);
     let prefix_len = message.header.destination_prefix_length;
     let via = match (table, message.header.kind) {
         (MAIN, RouteType::Unicast) if ours => router.map_or(Via::Link, Via::Router),
@@ -100,6 +100,10 @@ pub fn route(message: &RouteMessage, place: Place, sources: &Sources) -> Option<
     Some((metric, route))
 }
 
+fn is_v6(message: &RouteMessage) -> bool {
+    u8::from(message.header.address_family) == u8::from(AddressFamily::Inet6)
+}
+
 /// Family (true: IPv6), metric and interface of a default route of the main table; of several paths the first.
 pub fn default_route(message: &RouteMessage) -> Option<(bool, u32, u32)> {
     let header = &message.header;
@@ -118,9 +122,7 @@ pub fn default_route(message: &RouteMessage) -> Option<(bool, u32, u32)> {
     }
     let good =
         header.destination_prefix_length == 0 && header.kind == RouteType::Unicast && table == MAIN;
-    let v6 =
-        u8::from(header.address_family) == u8::from(rtnetlink::packet_route::AddressFamily::Inet6);
-    Some((v6, metric, interface.filter(|_| good)?))
+    Some((is_v6(message), metric, interface.filter(|_| good)?))
 }
 
 /// What the host sends from by an interface, in each family (true: IPv6), where the route does not say.
@@ -203,7 +205,7 @@ pub fn global_address(message: &AddressMessage, ifindex: u32) -> Option<IpAddr> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rtnetlink::packet_route::{AddressFamily, route::RouteNextHop};
+    use rtnetlink::packet_route::route::RouteNextHop;
 
     const V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
