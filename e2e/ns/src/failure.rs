@@ -71,9 +71,23 @@ impl Scene {
     /// The given one.
     pub fn explained<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|e| match self.state() {
-            Ok(state) => e.context(words(&state)),
+            Ok(state) => e.context(format!("{}\nwhat went wrong", words(&state))),
             Err(other) => e.context(format!("and the dataplane does not answer: {other:#}")),
         })
+    }
+}
+
+/// What it was doing at the end, in the output of the test: the harness shows that of a test that fails, and only that.
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let Some(dataplane) = &self.dataplane else {
+            return;
+        };
+        match dataplane.state() {
+            Ok(state) => eprintln!("the dataplane's state at the end: {}", words(&state)),
+            Err(e) => eprintln!("the dataplane gave no state at the end: {e:#}"),
+        }
+        eprintln!("its log:\n{}", dataplane.process.tail());
     }
 }
 
@@ -87,7 +101,7 @@ fn words(state: &State) -> String {
         .map(|(name, value)| format!("  {name} {value}"))
         .collect();
     format!(
-        "policies: {policies}\ncounters:\n{}\nwhat went wrong",
+        "policies: {policies}\ncounters:\n{}",
         counters.join("\n")
     )
 }

@@ -38,7 +38,7 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         if let Some(id) = found {
-            let flow = &self.flows[id];
+            let flow = &mut self.flows[id];
             let same = flow.client_next == segment.seq.add(1)
                 && matches!(flow.state, State::SynSent | State::SynAcked);
             let over = matches!(
@@ -47,6 +47,9 @@ impl Engine {
             );
             if same {
                 let owner = flow.owner;
+                if flow.tries >= SYN_PORTS_MAX {
+                    flow.tries = 1;
+                }
                 return self.forward_to_leg(frame, segment, owner);
             }
             if !over {
@@ -199,10 +202,10 @@ impl Engine {
         }
         // Any other answer is a stale socket's: a challenge ACK, or the SYN-ACK of an older SYN.
         let owner = flow.owner;
-        flow.tries += 1;
-        if flow.tries > SYN_PORTS_MAX {
+        if flow.tries >= SYN_PORTS_MAX {
             return Verdict::Absorbed;
         }
+        flow.tries += 1;
         self.reset_stale(owner, segment.ack, out);
         let _ = self.step(now, id, Event::SynStale, out);
         Verdict::Absorbed
@@ -240,7 +243,7 @@ impl Engine {
     /// A leg to another backend for a flow whose SYN was refused or met silence, while tries are left.
     pub(crate) fn another_for_syn(&mut self, now: Instant, id: FlowId) -> Option<Leg> {
         let flow = &mut self.flows[id];
-        flow.tries += 1;
+        flow.tries = flow.tries.saturating_add(1);
         if flow.tries > SYN_TRIES_MAX || flow.kept.is_empty() {
             return None;
         }
