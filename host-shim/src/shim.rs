@@ -49,7 +49,9 @@ impl Shim {
     pub fn start(config: &Config) -> anyhow::Result<Self> {
         let adopter = match Adopter::load(Some(&config.pin)) {
             Ok(adopter) => Ok(adopter),
-            Err(problem @ Error::Load { .. }) if config.discovery.is_some() => {
+            Err(problem @ (Error::Load { .. } | Error::KernelLacks { .. }))
+                if config.discovery.is_some() =>
+            {
                 error!(%problem, "no pod of this node can adopt");
                 Err(problem.to_string())
             }

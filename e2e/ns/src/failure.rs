@@ -100,8 +100,5 @@ fn words(state: &State) -> String {
         .filter(|(_, value)| **value > 0)
         .map(|(name, value)| format!("  {name} {value}"))
         .collect();
-    format!(
-        "policies: {policies}\ncounters:\n{}",
-        counters.join("\n")
-    )
+    format!("policies: {policies}\ncounters:\n{}", counters.join("\n"))
 }

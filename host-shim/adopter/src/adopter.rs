@@ -4,6 +4,7 @@ use crate::{
     Attachment, AttachmentId, Counters, Error, Hook, Netns, OpenNetns,
     attachment::{attach_clsact, attach_tcx, detach_clsact},
     bpffs::PinDir,
+    kernel,
     object::{self, Loaded},
     outcome::COUNTERS_BYTES,
     sys,
@@ -30,10 +31,16 @@ impl Adopter {
     /// filters, which the kernel keeps).
     ///
     /// # Errors
-    /// [`Error::Load`] if the kernel refuses the program, [`Error::Pin`] and [`Error::Busy`] about the directory.
+    /// [`Error::Load`] and [`Error::KernelLacks`] if the kernel refuses the program, [`Error::Pin`] and [`Error::Busy`] about
+    /// the directory.
     pub fn load(pin_dir: Option<&Path>) -> Result<Self, Error> {
         let pins = pin_dir.map(PinDir::open).transpose()?;
-        let loaded = object::load(pins.as_ref())?;
+        let loaded = object::load(pins.as_ref()).map_err(|error| {
+            error.on_kernel(
+                kernel::has_function(kernel::ADOPT_FUNCTION),
+                kernel::release(),
+            )
+        })?;
         Ok(Self { loaded, pins })
     }
 

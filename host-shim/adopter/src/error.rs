@@ -1,5 +1,6 @@
 //! Why the adopter cannot be loaded, attached or asked. Each message names what to change.
 
+use crate::kernel;
 use std::{io, path::PathBuf};
 
 /// Why an operation of this crate failed. Only [`Error::NetnsMissing`], [`Error::InterfaceMissing`],
@@ -13,6 +14,17 @@ pub enum Error {
     Load {
         /// What libbpf and the verifier said.
         reason: String,
+    },
+    /// The kernel did not take the program, and lacks the function that it exists for.
+    #[error(
+        "Linux {release} lacks `{function}`, with which pods take over connections: run Linux {major}.{minor} or newer, built with CONFIG_SYN_COOKIES=y and CONFIG_NET_CLS_ACT=y, on this node",
+        function = kernel::ADOPT_FUNCTION,
+        major = kernel::MINIMUM.0,
+        minor = kernel::MINIMUM.1
+    )]
+    KernelLacks {
+        /// As `uname -r`.
+        release: String,
     },
     /// A map could not be read or written.
     #[error("map `{map}` of the adopter: {operation} failed: {source}")]
@@ -100,4 +112,41 @@ pub enum Error {
         /// The kernel's error.
         source: io::Error,
     },
+}
+
+impl Error {
+    /// What a refused program means on a kernel of which it is known whether it has the function.
+    pub(crate) fn on_kernel(self, has_function: Option<bool>, release: String) -> Self {
+        match self {
+            // All that the verifier says then follows from this.
+            Self::Load { .. } if has_function == Some(false) => Self::KernelLacks { release },
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_kernel_is_named_as_the_reason() {
+        let refused = || Error::Load {
+            reason: "extern 'bpf_cast_to_kern_ctx': not found".into(),
+        };
+        let said = |has| {
+            refused()
+                .on_kernel(has, "6.1.0-56-amd64".into())
+                .to_string()
+        };
+        assert!(said(Some(false)).starts_with(
+            "Linux 6.1.0-56-amd64 lacks `bpf_sk_assign_tcp_reqsk`, with which pods take over connections: run Linux 6.9 or newer"
+        ));
+        for other in [said(Some(true)), said(None)] {
+            assert!(other.contains("bpf_cast_to_kern_ctx"), "{other}");
+        }
+        let busy = Error::Busy { path: "/x".into() };
+        let busy = busy.on_kernel(Some(false), String::new());
+        assert!(matches!(busy, Error::Busy { .. }));
+    }
 }
