@@ -6,6 +6,9 @@ SECONDS ?= 12
 MINUTES ?= 10
 ITERATIONS ?= 2000000
 MIGRATIONS ?= 1000000
+KERNEL ?= linux-image-amd64
+TESTS ?= migration::http closes:: rescue:: refusal:: shim:: shutdown:: silence:: guards:: wire:: host_network:: modes:: memcached:: \
+         ipv6:: forged::
 # Tests build once, with all checks on (see [profile.ci] in Cargo.toml).
 CI := --profile ci
 PURE := -p baton-packet -p baton-api -p baton-guard -p baton-engine -p baton-model -p baton-sim \
@@ -18,7 +21,7 @@ ROOT := -p baton-xsk -p baton-adopter -p host-shim -p lb-dataplane -p baton-lab 
 NS := $(CARGO) test $(CI) --workspace --test ns
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-ns e2e e2e-kind e2e-cluster \
+.PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-vm test-ns e2e e2e-kind e2e-cluster \
         images lint deny \
         generate bench-engine bench-compare bench-migration bench-rescue bench-operator fuzz clean
 
@@ -64,14 +67,11 @@ test-api: setup ## The custom resources and the operator against a real kube-api
 	$(CARGO) test $(CI) -p baton-operator-tests -- --nocapture
 	$(CARGO) test $(CI) -p kubectl-baton -- --nocapture
 
-# Some tests count what comes late, which under emulation much does: these pass there. TESTS= for others.
-KERNEL ?= linux-image-amd64
-TESTS ?= $(VM_TESTS)
-test-vm: setup ## The main tests under another Linux: KERNEL=a file linux-image-*.deb or such a package (6.9 or newer)
+# Not those that count what comes late, as under emulation much does.
+test-vm: setup ## Connections move under another Linux, in a virtual machine: KERNEL=linux-image-*.deb, or such a package; TESTS=
 	$(CARGO) build $(CI) --workspace --bins
-	tools/vm.sh $(KERNEL) target/ci/host-shim preflight
-	tools/vm.sh $(KERNEL) $$($(NS) --no-run --message-format=json 2>/dev/null | jq -r 'select(.executable) | .executable') \
-	    --test-threads=1 $(TESTS)
+	tests=$$($(NS) --no-run 2>&1 | sed -n 's/.*Executable.*(\(.*\))/\1/p') && test -n "$$tests" && tools/vm.sh $(KERNEL) \
+	    sh -c "target/ci/host-shim preflight && cd e2e/ns && exec $$(realpath $$tests) --test-threads=1 $(TESTS)"
 
 # With the programs that the other tests build, all checks on; IMAGES=target/images for those that ship (`make images`).
 e2e: setup ## Baton in a real cluster, all is replaced around 64 connections (root; BATON_E2E_DATAPLANE=DaemonSet: hostNetwork)

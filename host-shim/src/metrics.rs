@@ -73,6 +73,18 @@ pub fn text(
     registry.register(Box::new(failures.clone()))?;
     failures.inc_by(state.attach_failures);
 
+    let attached = IntCounterVec::new(
+        Opts::new(
+            "baton_shim_attached_pods_total",
+            "Discovered pods that got the adopter from this process, by when: before the API server said that they run, within 100 ms of that, or later.",
+        ),
+        &["when"],
+    )?;
+    registry.register(Box::new(attached.clone()))?;
+    for (when, count) in &state.attached {
+        attached.with_label_values(&[*when]).inc_by(*count);
+    }
+
     let refused = IntCounterVec::new(
         Opts::new(
             "baton_shim_control_foreign_requests_total",

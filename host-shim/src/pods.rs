@@ -15,6 +15,8 @@ const RETRY_MOST: Duration = Duration::from_secs(15);
 /// For so long after the API server said something new of a discovered pod, its processes are looked for at each turn: the
 /// runtime needs a second or two between the first of them and the last.
 const EAGER_FOR: Duration = Duration::from_secs(10);
+/// A pod that runs for longer than this without its adopter is late.
+const SOON: Duration = Duration::from_millis(100);
 
 /// A pod and its adopter.
 #[derive(Debug)]
@@ -34,9 +36,36 @@ pub enum Origin {
     Discovered {
         wanted: WantedPod,
         eager_until: Instant,
+        /// When the API server was first heard to say that it runs.
+        runs_since: Option<Instant>,
         /// The API server has it no more.
         gone: bool,
     },
+}
+
+/// When a discovered pod got its adopter, counted from the word that it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Before that word came.
+    BeforeRunning,
+    /// Soon enough for its first connections to be movable.
+    Soon,
+    /// The node is too busy, or something was in the way at first.
+    Late,
+}
+
+impl When {
+    /// All, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::BeforeRunning, Self::Soon, Self::Late];
+
+    /// For metrics and people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BeforeRunning => "before_running",
+            Self::Soon => "within_100_ms",
+            Self::Late => "later",
+        }
+    }
 }
 
 /// Whether the pod has the adopter.
@@ -62,6 +91,7 @@ impl PodState {
 
     pub fn discovered(wanted: WantedPod, now: Instant) -> Self {
         Self::new(Origin::Discovered {
+            runs_since: wanted.pod.running.then_some(now),
             wanted,
             eager_until: now + EAGER_FOR,
             gone: false,
@@ -110,16 +140,32 @@ impl PodState {
         if let Origin::Discovered {
             wanted,
             eager_until,
+            runs_since,
             ..
         } = &mut self.origin
             && *wanted != news
         {
             *wanted = news;
+            if wanted.pod.running && runs_since.is_none() {
+                *runs_since = Some(now);
+            }
             *eager_until = now + EAGER_FOR;
             if let AdopterState::Failed { retry_at, .. } = &mut self.adopter {
                 *retry_at = now;
             }
         }
+    }
+
+    /// When it gets its adopter, if that is now; nothing for pods of the configuration, of which nobody says when they run.
+    pub fn attached_at(&self, now: Instant) -> Option<When> {
+        let Origin::Discovered { runs_since, .. } = &self.origin else {
+            return None;
+        };
+        Some(match runs_since {
+            None => When::BeforeRunning,
+            Some(since) if now.saturating_duration_since(*since) <= SOON => When::Soon,
+            Some(_) => When::Late,
+        })
     }
 
     /// Whether it is looked for at each turn.
@@ -289,6 +335,31 @@ mod tests {
         };
         pod.update(hindered, later);
         assert!(!pod.is_eager(later));
+    }
+
+    #[test]
+    fn a_pods_adopter_is_late_from_the_word_that_it_runs() {
+        let heard = Instant::now();
+        let later = |ms| heard + Duration::from_millis(ms);
+        let mut pod = PodState::discovered(wanted(false), heard);
+        assert_eq!(pod.attached_at(later(9_000)), Some(When::BeforeRunning));
+        pod.update(wanted(true), later(9_000));
+        assert_eq!(pod.attached_at(later(9_100)), Some(When::Soon));
+        assert_eq!(pod.attached_at(later(9_101)), Some(When::Late));
+        // Further news of a pod that runs do not begin anew.
+        let mut other = wanted(true);
+        other.obstacle = Some("hostNetwork");
+        pod.update(other, later(9_200));
+        assert_eq!(pod.attached_at(later(9_200)), Some(When::Late));
+        // One that ran when it was first heard of.
+        let pod = PodState::discovered(wanted(true), heard);
+        assert_eq!(pod.attached_at(heard), Some(When::Soon));
+        let pod = PodState::configured(Pod {
+            name: "a".into(),
+            netns: Netns::Pid(1),
+            interface: "eth0".into(),
+        });
+        assert_eq!(pod.attached_at(heard), None);
     }
 
     #[test]

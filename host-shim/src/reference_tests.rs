@@ -1,6 +1,6 @@
 //! The shim's part of `docs/generated/metrics.md`, from what it really exports. `BATON_GENERATE=1` writes it anew.
 
-use crate::{metrics, view::State};
+use crate::{metrics, pods::When, view::State};
 use baton_adopter::Outcome;
 use baton_tidy::metrics::Component;
 use baton_tls::{Name, Server};
@@ -17,6 +17,7 @@ fn metric_reference_is_what_the_shim_exports() {
         config_reloads: 0,
         config_refusals: 0,
         attach_failures: 0,
+        attached: When::ALL.iter().map(|w| (w.name(), 0)).collect(),
         discovered: None,
         adoption_segments: Outcome::ALL.iter().map(|o| (o.name(), 0)).collect(),
         pods: Vec::new(),

@@ -3,7 +3,7 @@
 use crate::{
     config::{Config, Pod},
     discovery::{Cause, Place, Processes, Told, Unfit, WantedPod, place},
-    pods::{AdopterState, Origin, PodState, unfit},
+    pods::{AdopterState, Origin, PodState, When, unfit},
     view::{PodView, State, by_name, named},
 };
 use baton_adopter::{Adopter, AttachmentId, EPOCHS, Error, Hook};
@@ -25,6 +25,8 @@ pub struct Shim {
     epochs: Vec<u8>,
     pub reloads: Reloads,
     attach_failures: u64,
+    /// How many discovered pods got their adopter when, by the number of [`When`].
+    attached: [u64; When::ALL.len()],
     discovery: Option<Discovery>,
 }
 
@@ -93,6 +95,7 @@ impl Shim {
             epochs: Vec::new(),
             reloads: Reloads::default(),
             attach_failures: 0,
+            attached: [0; When::ALL.len()],
             discovery,
         };
         shim.apply(config)?;
@@ -267,11 +270,19 @@ impl Shim {
                     state.place = Some(place);
                     match attached {
                         Ok(attachment) => {
+                            // One that a predecessor attached is no news.
+                            let when = state
+                                .attached_at(Instant::now())
+                                .filter(|_| !attachment.taken_over());
+                            if let Some(when) = when {
+                                self.attached[when as usize] += 1;
+                            }
                             info!(
                                 pod = state.name(),
                                 interface,
                                 hook = attachment.id().hook.name(),
                                 taken_over = attachment.taken_over(),
+                                when = when.map(When::name),
                                 "attached"
                             );
                             state.adopter = AdopterState::Attached(attachment);
@@ -367,6 +378,9 @@ impl Shim {
             config_reloads: self.reloads.good,
             config_refusals: self.reloads.refused,
             attach_failures: self.attach_failures,
+            attached: When::ALL
+                .map(|when| (when.name(), self.attached[when as usize]))
+                .into(),
             discovered: self.discovery.as_ref().map(|d| d.listed),
             adoption_segments: segments,
             pods,

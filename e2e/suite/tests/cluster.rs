@@ -113,6 +113,24 @@ fn losses(site: &Site) -> Result<Losses> {
     Ok(losses)
 }
 
+/// When the Pods of all these restarts got their adopters, from the logs of the host-shims.
+fn adopters(site: &Site) -> Result<()> {
+    let label = "app.kubernetes.io/component=host-shim";
+    let log = site.kubectl(&["-n", NAMESPACE, "logs", "-l", label, "--tail=-1"])?;
+    let [before, soon, late] = ["before_running", "within_100_ms", "later"].map(|when| {
+        let told = |line: &&str| line.contains("attached") && line.contains(when);
+        log.lines().filter(told).count()
+    });
+    println!(
+        "Pods that got their adopter before the API server said that they run: {before}; within 100 ms of that: {soon}; later: {late}"
+    );
+    ensure!(
+        before + soon + late >= 20,
+        "the host-shims' logs tell of fewer Pods than there were:\n{log}"
+    );
+    Ok(())
+}
+
 impl Table {
     /// Runs clients for so many seconds and does something to the cluster meanwhile.
     fn row(
@@ -435,6 +453,7 @@ fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
             roll(&site)
         },
     )?;
+    adopters(&site)?;
     t.row(
         &site,
         "all host-shims replaced, then a rolling restart",
