@@ -156,14 +156,19 @@ impl PodState {
         }
     }
 
-    /// When it gets its adopter, if that is now; nothing for pods of the configuration, of which nobody says when they run.
-    pub fn attached_at(&self, now: Instant) -> Option<When> {
+    /// For how long the API server has been heard to say that it runs.
+    pub fn runs_for(&self, now: Instant) -> Option<Duration> {
         let Origin::Discovered { runs_since, .. } = &self.origin else {
             return None;
         };
-        Some(match runs_since {
+        runs_since.map(|since| now.saturating_duration_since(since))
+    }
+
+    /// When it gets its adopter, if that is now; nothing for pods of the configuration, of which nobody says when they run.
+    pub fn attached_at(&self, now: Instant) -> Option<When> {
+        matches!(self.origin, Origin::Discovered { .. }).then(|| match self.runs_for(now) {
             None => When::BeforeRunning,
-            Some(since) if now.saturating_duration_since(*since) <= SOON => When::Soon,
+            Some(runs_for) if runs_for <= SOON => When::Soon,
             Some(_) => When::Late,
         })
     }

@@ -271,9 +271,8 @@ impl Shim {
                     match attached {
                         Ok(attachment) => {
                             // One that a predecessor attached is no news.
-                            let when = state
-                                .attached_at(Instant::now())
-                                .filter(|_| !attachment.taken_over());
+                            let now = Instant::now();
+                            let when = state.attached_at(now).filter(|_| !attachment.taken_over());
                             if let Some(when) = when {
                                 self.attached[when as usize] += 1;
                             }
@@ -283,6 +282,7 @@ impl Shim {
                                 hook = attachment.id().hook.name(),
                                 taken_over = attachment.taken_over(),
                                 when = when.map(When::name),
+                                runs_for_ms = state.runs_for(now).map(|t| t.as_millis() as u64),
                                 "attached"
                             );
                             state.adopter = AdopterState::Attached(attachment);

@@ -124,6 +124,9 @@ fn adopters(site: &Site) -> Result<()> {
     println!(
         "Pods that got their adopter before the API server said that they run: {before}; within 100 ms of that: {soon}; later: {late}"
     );
+    for line in log.lines().filter(|line| line.contains("later")) {
+        println!("  {line}");
+    }
     ensure!(
         before + soon + late >= 20,
         "the host-shims' logs tell of fewer Pods than there were:\n{log}"
