@@ -12,6 +12,7 @@ set -euo pipefail
 die() { printf 'vm: %s\n' "$*" >&2; exit 125; }
 [ $# -ge 2 ] || die "usage: tools/vm.sh KERNEL COMMAND... (KERNEL: a linux-image-*.deb, or the name of a package)"
 kernel=$1; shift
+[ ! -f "$kernel" ] || kernel=$(realpath "$kernel")
 cd "$(dirname "$0")/.."
 home=$PWD
 [ "$(uname -m)" = x86_64 ] || die "written for x86-64, this is $(uname -m)"
@@ -101,6 +102,6 @@ qemu-system-x86_64 -accel "${ACCEL:-tcg,thread=multi}" -cpu max -smp "${CPUS:-2}
   -fsdev local,id=files,path=/,security_model=none,readonly=on,multidevs=remap \
   -device virtio-9p-pci,fsdev=files,mount_tag=files \
   -fsdev local,id=out,path="$run/out",security_model=none -device virtio-9p-pci,fsdev=out,mount_tag=out \
-  -serial "file:$run/console" -serial stdio </dev/null
+  -serial "file:$run/console" -serial stdio </dev/null || true
 [ -f "$run/out/status" ] || { tail -20 "$run/console" >&2; die "Linux $release did not run the command"; }
 exit "$(cat "$run/out/status")"
