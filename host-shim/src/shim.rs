@@ -17,7 +17,7 @@ use tracing::{error, info, warn};
 #[derive(Debug)]
 pub struct Shim {
     /// Or why this node has none.
-    adopter: Result<Adopter, String>,
+    adopter: Result<Adopter, Error>,
     pods: Vec<PodState>,
     started: Instant,
     swept: bool,
@@ -55,7 +55,7 @@ impl Shim {
                 if config.discovery.is_some() =>
             {
                 error!(%problem, "no pod of this node can adopt");
-                Err(problem.to_string())
+                Err(problem)
             }
             Err(problem) => return Err(problem.into()),
         };
@@ -212,15 +212,13 @@ impl Shim {
         let adopter = match &self.adopter {
             Ok(adopter) => adopter,
             Err(why) => {
+                let cause = match why {
+                    Error::KernelLacks { .. } => Cause::Never,
+                    _ => Cause::Trouble,
+                };
                 for state in self.pods.iter_mut().filter(|s| s.is_due(now)) {
                     let reason = format!("no pod of its node can adopt: {why}");
-                    state.failed(
-                        Unfit {
-                            reason,
-                            cause: Cause::Trouble,
-                        },
-                        now,
-                    );
+                    state.failed(Unfit { reason, cause }, now);
                 }
                 return;
             }
@@ -372,7 +370,7 @@ impl Shim {
             version: env!("CARGO_PKG_VERSION"),
             kernel: baton_adopter::kernel::release(),
             uptime_seconds: self.started.elapsed().as_secs(),
-            unable: self.adopter.as_ref().err().cloned(),
+            unable: self.adopter.as_ref().err().map(ToString::to_string),
             key_epochs: named(&live, &self.epochs),
             signing_epoch: self.epochs.first().copied(),
             config_reloads: self.reloads.good,
@@ -398,10 +396,12 @@ impl Shim {
     }
 
     /// Why this shim is not ready: nothing is known of the node's pods yet, none can adopt, or something is wrong here.
-    /// One broken pod must not take the node's shim out of service.
+    /// One broken pod must not take the node's shim out of service. Nor must a node's old kernel, which no shim can do anything
+    /// about, hold up the shims of other nodes while these are replaced: the policies name it.
     pub fn unready(&self) -> Option<String> {
-        if let Err(why) = &self.adopter {
-            return Some(why.clone());
+        match &self.adopter {
+            Ok(_) | Err(Error::KernelLacks { .. }) => {}
+            Err(why) => return Some(why.to_string()),
         }
         if self.discovery.as_ref().is_some_and(|d| !d.listed) {
             return Some("the API server has not told yet which pods there are".into());

@@ -65,6 +65,18 @@ pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfi
         return Err(Unfit::because(cause, obstacle));
     }
     let Some(member) = processes.member(&wanted.pod.uids) else {
+        let is_there = |pid| {
+            let there = Netns::Pid(pid)
+                .open()
+                .map(|open| interface(&open, &wanted.pod.addresses));
+            !wanted.pod.addresses.is_empty() && matches!(there, Ok(Ok(_)))
+        };
+        if wanted.pod.running
+            && !wanted.pod.deleting
+            && let Some(runtime) = processes.runtime_apart(&wanted.pod.uids, is_there)
+        {
+            return Err(under(runtime));
+        }
         let (cause, reason) = if wanted.pod.deleting {
             (Cause::Absent, "its processes have ended")
         } else if !wanted.pod.running {
@@ -87,13 +99,7 @@ pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfi
         return Err(Unfit::because(Cause::Absent, "it has no address yet"));
     }
     if let Some(runtime) = member.sandbox {
-        return Err(Unfit::because(
-            Cause::Never,
-            format!(
-                "it runs under {runtime}, whose TCP stack is its own: connections cannot be moved to it; use a runtimeClass \
-                 of runc or crun"
-            ),
-        ));
+        return Err(under(runtime));
     }
     let netns = Netns::Pid(member.pid);
     let open = netns
@@ -113,6 +119,17 @@ pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfi
         netns,
         identity: member.netns,
     })
+}
+
+/// A runtime that keeps TCP to itself.
+fn under(runtime: &str) -> Unfit {
+    Unfit::because(
+        Cause::Never,
+        format!(
+            "it runs under {runtime}, whose TCP stack is its own: connections cannot be moved to it; use a runtimeClass \
+             of runc or crun"
+        ),
+    )
 }
 
 fn syncookies_off(open: &OpenNetns) -> bool {

@@ -45,6 +45,9 @@ pub struct Processes {
 struct Known {
     first_seen: Instant,
     uid: Option<String>,
+    /// The runtime of a process that is in no Pod's control group: Kata Containers keep only their virtual CPUs there unless
+    /// `sandbox_cgroup_only` is set.
+    apart: Option<&'static str>,
 }
 
 /// A process that is in a Pod's network namespace.
@@ -61,7 +64,8 @@ pub struct Member {
 /// What a process of a Pod turned out to be.
 enum Checked {
     Member(Member),
-    OfNode,
+    /// In the node's network namespace, with the runtime that it is of if that has a TCP stack of its own.
+    OfNode(Option<&'static str>),
     Other,
 }
 
@@ -107,10 +111,7 @@ impl Processes {
             let known = match gone.remove(&pid) {
                 Some(known) if known.uid.is_some() => known,
                 Some(known) if now.duration_since(known.first_seen) > MOVES_WITHIN => known,
-                before => Known {
-                    first_seen: before.map_or(now, |k| k.first_seen),
-                    uid: self.open(pid).ok().and_then(|dir| uid_in(&dir)),
-                },
+                before => self.read(pid, before.map_or(now, |k| k.first_seen)),
             };
             self.known.insert(pid, known);
         }
@@ -140,7 +141,7 @@ impl Processes {
                     }
                     Some(_) => {}
                 },
-                Checked::OfNode => {}
+                Checked::OfNode(_) => {}
                 // Another process by now, or none: it is read again at the next look.
                 Checked::Other => {
                     self.known.remove(&pid);
@@ -148,6 +149,40 @@ impl Processes {
             }
         }
         found
+    }
+
+    /// The runtime that keeps the Pod's TCP to itself, where none of its processes is both in the Pod's control group and in its
+    /// network namespace: one in the group alone, or one in no group that is in the namespace, as `is_there` says of a number.
+    #[must_use]
+    pub fn runtime_apart(
+        &self,
+        uids: &[String],
+        is_there: impl Fn(u32) -> bool,
+    ) -> Option<&'static str> {
+        let here = |(pid, known): (&u32, &Known)| match (&known.uid, known.apart) {
+            (Some(uid), _) if uids.contains(uid) => match self.check(*pid, uids) {
+                Checked::OfNode(runtime) => runtime,
+                Checked::Member(_) | Checked::Other => None,
+            },
+            (None, Some(runtime)) => {
+                let netns = self.open(*pid).and_then(|dir| netns_of(&dir)).ok()?;
+                (!self.nodes.contains(&netns) && is_there(*pid)).then_some(runtime)
+            }
+            _ => None,
+        };
+        self.known.iter().find_map(here)
+    }
+
+    /// What a process is. It may end meanwhile.
+    fn read(&self, pid: u32, first_seen: Instant) -> Known {
+        let dir = self.open(pid).ok();
+        let uid = dir.as_ref().and_then(uid_in);
+        let apart = dir.as_ref().filter(|_| uid.is_none()).and_then(sandbox);
+        Known {
+            first_seen,
+            uid,
+            apart,
+        }
     }
 
     /// The number may be another process's by now, so all is read through one handle of it.
@@ -158,12 +193,12 @@ impl Processes {
         if !uid_in(&dir).is_some_and(|uid| uids.contains(&uid)) {
             return Checked::Other;
         }
-        match rustix::fs::statat(&dir, "ns/net", rustix::fs::AtFlags::empty()) {
+        match netns_of(&dir) {
             // A runtime's process that has not changed over yet is still in the node's.
-            Ok(netns) if self.nodes.contains(&(netns.st_dev, netns.st_ino)) => Checked::OfNode,
+            Ok(netns) if self.nodes.contains(&netns) => Checked::OfNode(sandbox(&dir)),
             Ok(netns) => Checked::Member(Member {
                 pid,
-                netns: (netns.st_dev, netns.st_ino),
+                netns,
                 sandbox: sandbox(&dir),
             }),
             Err(_) => Checked::Other,
@@ -176,6 +211,12 @@ impl Processes {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         Ok(rustix::fs::open(path, flags, Mode::empty())?)
     }
+}
+
+/// Device and inode of an open process's network namespace.
+fn netns_of(dir: &OwnedFd) -> io::Result<(u64, u64)> {
+    let netns = rustix::fs::statat(dir, "ns/net", rustix::fs::AtFlags::empty())?;
+    Ok((netns.st_dev, netns.st_ino))
 }
 
 /// The Pod of an open process.
@@ -352,5 +393,28 @@ mod tests {
         proc.in_pod(20, "b", "firecracker");
         let member = processes.member(&uids()).expect("a member");
         assert_eq!((member.pid, member.sandbox), (10, None));
+    }
+
+    #[test]
+    fn a_runtime_is_told_where_no_process_is_in_both_the_pods_group_and_its_namespace() {
+        let (proc, now) = (Proc::new("apart"), Instant::now());
+        let told = |is_there: bool| {
+            let mut processes = Processes::new(&proc.0).expect("a proc");
+            processes.look(now).expect("a look");
+            assert_eq!(processes.member(&uids()), None);
+            processes.runtime_apart(&uids(), |_| is_there)
+        };
+        proc.process(10, "0::/system.slice/sshd.service\n", "a", "nginx");
+        assert_eq!(told(true), None);
+        // Kata Containers by default: the virtual machine's process is in a group of Kata's own and in the Pod's namespace.
+        proc.process(20, "0::/kata_overhead/ab12\n", "a", "qemu-system-x86_64");
+        assert_eq!(told(true), Some("Kata Containers (QEMU)"));
+        assert_eq!(told(false), None, "it is another Pod's");
+        // A virtual machine of the node's, which no Pod has to do with.
+        proc.process(20, "0::/machine.slice\n", "node", "qemu-system-x86_64");
+        assert_eq!(told(true), None);
+        // The one whose virtual machine is a part of the shim, a thread of which is in the Pod's namespace.
+        proc.in_pod(30, "node", "containerd-shim-kata-v2");
+        assert_eq!(told(false), Some("Kata Containers"));
     }
 }

@@ -157,22 +157,31 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
     );
 
     // What cannot have it says why.
-    let (_, _) = scheduled(
-        &admin,
-        &namespace,
-        "hosted",
-        &json!({ "hostNetwork": true }),
-    )
-    .await?;
-    let why = |pod: Option<Value>| {
-        pod.is_some_and(|p| {
-            p["reason"]
-                .as_str()
-                .is_some_and(|r| r.contains("hostNetwork"))
-        })
-    };
-    shim.until("hostNetwork is named", why, &format!("{namespace}/hosted"))
-        .await?;
+    let hosted = json!({ "hostNetwork": true });
+    scheduled(&admin, &namespace, "hosted", &hosted).await?;
+    scheduled(&admin, &namespace, "virtual", &Value::Null).await?;
+    let (_, uid) = scheduled(&admin, &namespace, "uncookied", &Value::Null).await?;
+    // As Kata Containers have it by default: the machine's process is in no Pod's control group.
+    let machine = "bash -c 'exec -a /opt/kata/bin/qemu-system-x86_64 sleep 1000'";
+    let (virtual_ip, uncookied_ip) = (Ipv4Addr::new(10, 99, 3, 1), Ipv4Addr::new(10, 99, 3, 2));
+    let _machine = Sandbox::with("kata_overhead/ab12", machine, 201, virtual_ip)?;
+    let uncookied = Sandbox::start(&uid, 202, uncookied_ip)?;
+    let off = "echo 0 > /proc/sys/net/ipv4/tcp_syncookies";
+    run(&["ip", "netns", "exec", &uncookied.netns, "sh", "-c", off])?;
+    for (name, ip) in [("virtual", virtual_ip), ("uncookied", uncookied_ip)] {
+        admin.pod_status(&namespace, name, &ip.to_string()).await?;
+    }
+    for (name, said) in [
+        ("hosted", "hostNetwork"),
+        ("virtual", "it runs under Kata Containers (QEMU)"),
+        ("uncookied", "net.ipv4.tcp_syncookies is 0"),
+    ] {
+        let why = |pod: Option<Value>| {
+            pod.is_some_and(|p| p["reason"].as_str().is_some_and(|r| r.contains(said)))
+        };
+        shim.until(said, why, &format!("{namespace}/{name}"))
+            .await?;
+    }
 
     // The next shim takes over what the last one left, without taking it off.
     shim.end()?;

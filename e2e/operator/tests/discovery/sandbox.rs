@@ -36,7 +36,14 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
+    /// With one process that sleeps.
     pub fn start(uid: &str, number: usize, ip: Ipv4Addr) -> Result<Self> {
+        let group = format!("kubepods/burstable/pod{uid}/main");
+        Self::with(&group, "sleep 1000", number, ip)
+    }
+
+    /// With a control group and a command of one's own.
+    pub fn with(group: &str, command: &str, number: usize, ip: Ipv4Addr) -> Result<Self> {
         let netns = format!("bt-{}-d{number}", process::id());
         let _ = run(&["ip", "netns", "del", &netns]);
         run(&["ip", "netns", "add", &netns])?;
@@ -55,14 +62,11 @@ impl Sandbox {
             "eth0",
         ])?;
         run(&["ip", "-n", &netns, "link", "set", "eth0", "up"])?;
-        let group = cgroups()?.join(format!(
-            "bt-{}/kubepods/burstable/pod{uid}/main",
-            process::id()
-        ));
+        let group = cgroups()?.join(format!("bt-{}/{group}", process::id()));
         fs::create_dir_all(&group)?;
         // The shell moves itself, then becomes what stays, as a runtime's first process does.
         let script = format!(
-            "echo $$ > {}/cgroup.procs && exec ip netns exec {netns} sleep 1000",
+            "echo $$ > {}/cgroup.procs && exec ip netns exec {netns} {command}",
             group.display()
         );
         let process = Command::new("setpriv")
