@@ -61,9 +61,6 @@ done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }'); do
   to=$start/modules/$number-$(basename "$file" .xz)
   case $file in *.xz) xz -dc "$file" > "$to" ;; *) cp "$file" "$to" ;; esac
 done
-# The kernel asks for further modules from here, where there are none.
-printf '#!/bin/sh\nexec /bin/chroot /root /sbin/modprobe "$@"\n' > "$start/bin/load"
-chmod 755 "$start/bin/load"
 cat > "$start/init" <<INIT
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -81,14 +78,18 @@ mount -t cgroup2 cgroup sys/fs/cgroup; mount -t bpf bpf sys/fs/bpf
 mount -t tmpfs modules lib/modules; mkdir lib/modules/$release
 mount -o bind "/files$modules" lib/modules/$release
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 out mnt
-echo /bin/load > /proc/sys/kernel/modprobe
 ip link set lo up
-chroot . /bin/bash /mnt/command > /dev/ttyS1 2>&1
-echo \$? > mnt/status
-sync; poweroff -f
+umount /dev /sys /proc
+# What enters a mount namespace gets that namespace's root: it must be this one.
+exec switch_root /root /bin/bash /mnt/first
 INIT
 chmod 755 "$start/init"
 (cd "$start" && find . | cpio -o -H newc 2>/dev/null | gzip -1) > "$run/start.gz"
+cat > "$run/out/first" <<'FIRST'
+bash /mnt/command > /dev/ttyS1 2>&1
+echo $? > /mnt/status
+sync; /bin/busybox poweroff -f
+FIRST
 {
   printf 'cd %q\n' "$home"
   printf 'export HOME=/root PATH=%q\n' "$PATH"

@@ -14,8 +14,8 @@ use std::{
 };
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-/// What kubelet insists on with version 2.
-const CONTROLLERS_V2: [&str; 5] = ["cpuset", "cpu", "io", "memory", "pids"];
+/// What kubelet insists on with version 2, as far as the kernel has it.
+const CONTROLLERS_V2: [&str; 6] = ["cpuset", "cpu", "io", "hugetlb", "memory", "pids"];
 
 /// A mounted hierarchy.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What the node's kernel and this process can do.
 
 use super::report::{Finding, Report};
-use baton_adopter::{Adopter, kernel};
+use baton_adopter::{Adopter, Error, kernel};
 use std::path::Path;
 
 /// Capabilities that host-shim uses: name, bit (linux/capability.h) and what for.
@@ -28,6 +28,14 @@ pub fn check(pin: &Path, report: &mut Report) {
         Ok(adopter) => {
             add("adopter", Finding::good("the kernel takes the program"));
             add("attach point", hook(&adopter));
+        }
+        // Nothing that the lines above do not say.
+        Err(Error::KernelLacks { .. }) => {
+            let without = format!(
+                "the kernel cannot take it without {}",
+                kernel::ADOPT_FUNCTION
+            );
+            add("adopter", Finding::missing(without, "see above"));
         }
         Err(error) => {
             let change = "see the other lines; if they are all good, report this as a bug with the text above";

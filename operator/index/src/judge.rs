@@ -7,9 +7,9 @@ use crate::{
     Status, Text, Verdict,
     accepted::{accepted, without_port},
     class::{ClassRecord, Room},
-    coverage::obstacle,
+    coverage::{Obstacle, obstacle},
     index::PolicyRecord,
-    messages::{bounded, count, few, is_or_are},
+    messages::{Reasons, bounded, count, few, is_or_are},
     reports::DataplaneRecord,
     sums::{Measured, Present, is_wanted, present},
     translate::Translation,
@@ -258,25 +258,30 @@ fn adoptable(
         );
     }
     let mut open = 0;
-    let mut bad = Vec::new();
+    let mut bad = Reasons::default();
     for one in &wanted {
         let why = one.verdict.unadoptable.as_ref();
         if one.probed && why.is_none() {
             continue;
         }
-        match (why, obstacle(index, &key.namespace, &one.detail)) {
-            (Some(why), Some(more)) => bad.push(format!("{}: {why}; {more}", one.detail.name)),
-            (Some(why), None) => bad.push(format!("{}: {why}", one.detail.name)),
-            (None, Some(more)) => bad.push(format!("{}: {more}", one.detail.name)),
-            (None, None) => open += 1,
-        }
+        let reason = match (why, obstacle(index, &key.namespace, &one.detail)) {
+            // What dataplanes then find out follows from that.
+            (_, Some(obstacle @ Obstacle::NotAttached(..))) => obstacle.to_string(),
+            (Some(why), Some(more)) => format!("{why}, and {more}"),
+            (Some(why), None) => why.to_string(),
+            (None, Some(more)) => more.to_string(),
+            (None, None) => {
+                open += 1;
+                continue;
+            }
+        };
+        bad.add(&one.detail.name, reason);
     }
-    if !bad.is_empty() {
+    if bad.len() > 0 {
         let message = format!(
-            "flows cannot move to {} of {}: {}",
+            "flows cannot move to {} of {}: {bad}",
             bad.len(),
             count(wanted.len(), "backend"),
-            few(&bad, ", ")
         );
         return said(Status::False, Reason::BackendsNotAdoptable, message);
     }

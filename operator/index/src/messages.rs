@@ -1,7 +1,7 @@
 //! How things are said to people: lists that end, texts that end.
 
 use crate::{LIMIT_MESSAGE_CHARS, LIMIT_NAMES_SHOWN};
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 /// The first few of many.
 pub(crate) fn few<T: Display>(all: impl IntoIterator<Item = T>, separator: &str) -> String {
@@ -17,6 +17,43 @@ pub(crate) fn few<T: Display>(all: impl IntoIterator<Item = T>, separator: &str)
         text.push_str(&format!(" and {rest} more"));
     }
     text
+}
+
+/// What holds of which, each reason once: as many reasons as [`few`] shows, and how many are left out.
+#[derive(Debug, Default)]
+pub(crate) struct Reasons<'a> {
+    groups: Vec<(String, Vec<&'a str>)>,
+    left_out: usize,
+}
+
+impl<'a> Reasons<'a> {
+    pub(crate) fn add(&mut self, name: &'a str, reason: String) {
+        if let Some((_, names)) = self.groups.iter_mut().find(|(known, _)| *known == reason) {
+            names.push(name);
+        } else if self.groups.len() < LIMIT_NAMES_SHOWN {
+            self.groups.push((reason, vec![name]));
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    /// Of how many something holds.
+    pub(crate) fn len(&self) -> usize {
+        self.groups.iter().map(|(_, n)| n.len()).sum::<usize>() + self.left_out
+    }
+}
+
+impl Display for Reasons<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (reason, names)) in self.groups.iter().enumerate() {
+            let before = if at == 0 { "" } else { "; " };
+            write!(f, "{before}{}: {reason}", few(names, ", "))?;
+        }
+        match self.left_out {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
+        }
+    }
 }
 
 /// `1 pod`, `2 pods`.
@@ -44,6 +81,24 @@ pub(crate) fn bounded(mut text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_reason_is_said_once_and_few_are() {
+        let mut reasons = Reasons::default();
+        assert_eq!((reasons.len(), reasons.to_string().as_str()), (0, ""));
+        for (name, reason) in [
+            ("a", "x"),
+            ("b", "y"),
+            ("c", "x"),
+            ("d", "z"),
+            ("e", "w"),
+            ("f", "y"),
+        ] {
+            reasons.add(name, reason.into());
+        }
+        assert_eq!(reasons.len(), 6);
+        assert_eq!(reasons.to_string(), "a, c: x; b, f: y; d: z; and 1 more");
+    }
 
     #[test]
     fn lists_and_texts_end() {

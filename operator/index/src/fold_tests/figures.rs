@@ -113,7 +113,27 @@ fn adoptable_names_the_pod_the_node_and_the_shim() {
         "p",
         adoptable,
         Reason::BackendsNotAdoptable,
-        "node node could not attach the adopter: kernel 5.10",
+        "1 of 2 backends: pod-2: the host-shim of node node could not attach the adopter: kernel 5.10",
+    );
+    // What holds of several is said once.
+    index.apply(figures(
+        3,
+        0,
+        vec![backend("pod-1", 2, why), backend("pod-2", 0, why)],
+    ));
+    let both = ["pod-1", "pod-2"].map(|name| (key(name), "kernel 5.10".into()));
+    let shim = Shim {
+        unreachable: None,
+        unattached: both.into(),
+    };
+    index.apply(Change::Shim("node".into(), Some(Arc::new(shim))));
+    let _ = index.fold(4);
+    expect(
+        &index,
+        "p",
+        adoptable,
+        Reason::BackendsNotAdoptable,
+        "2 of 2 backends: pod-1, pod-2: the host-shim of node node could",
     );
     index.apply(Change::Shim(
         "other".into(),
@@ -126,7 +146,7 @@ fn adoptable_names_the_pod_the_node_and_the_shim() {
         "p",
         adoptable,
         Reason::BackendsNotAdoptable,
-        "no host-shim runs on node node",
+        "pod-1, pod-2: no adopter (is host-shim running there?), and no host-shim runs on node node",
     );
 }
 
