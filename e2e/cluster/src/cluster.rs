@@ -25,6 +25,8 @@ use std::{
 const API_DEADLINE: Duration = Duration::from_secs(180);
 /// A node is Ready 3 s after its kubelet's start; as above.
 const NODE_DEADLINE: Duration = Duration::from_secs(120);
+/// There with br_netfilter, whether it is a module or built in.
+const BRIDGE_FILTER: &str = "/proc/sys/net/bridge";
 /// A connection inside one machine is answered far below this, or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -59,6 +61,7 @@ impl Cluster {
             "{} nodes: expected 1 to {NODES_MAX}",
             options.nodes
         );
+        have_bridge_filter()?;
         let binaries = Binaries::get()?;
         let start = Instant::now();
         let slot = Slot::claim()?;
@@ -223,6 +226,17 @@ impl Cluster {
         say_since(start, &format!("{name} is Ready"));
         Ok(())
     }
+}
+
+/// Answers from Pods on a Service client's own node must pass the node's packet filter, which translated the question.
+fn have_bridge_filter() -> Result<()> {
+    if Path::new(BRIDGE_FILTER).exists() {
+        return Ok(());
+    }
+    command::run("modprobe", &["br_netfilter"]).with_context(|| {
+        format!("this kernel has no br_netfilter ({BRIDGE_FILTER} is missing), which a node needs")
+    })?;
+    Ok(())
 }
 
 /// The nodes' common link: a bridge in a network namespace of its own, so that the machine's firewall has no say in what

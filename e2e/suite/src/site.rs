@@ -202,6 +202,36 @@ impl Site {
         Ok(())
     }
 
+    /// Prints how things stand, for whoever looks why a test failed. What cannot be asked says so.
+    pub fn tell(&self) {
+        let tell = |arguments: &[&str]| match self.kubectl(arguments) {
+            Ok(text) => println!("\n$ kubectl {}\n{text}", arguments.join(" ")),
+            Err(error) => println!("\n{error:#}"),
+        };
+        tell(&["get", "pods", "-A", "-o", "wide"]);
+        tell(&["get", "endpointslices", "-A"]);
+        tell(&["-n", SHOP, "describe", "lbp"]);
+        tell(&["get", "events", "-A", "--sort-by=.lastTimestamp"]);
+        for component in ["lb-dataplane", "operator", "host-shim"] {
+            let label = format!("app.kubernetes.io/component={component}");
+            let logs = ["-n", NAMESPACE, "logs", "--prefix", "--tail=30", "-l"];
+            tell(&[&logs[..], &[&label]].concat());
+        }
+        let label = "app.kubernetes.io/component=lb-dataplane";
+        let pods = self.kubectl(&["-n", NAMESPACE, "get", "pods", "-l", label, "-o", "name"]);
+        for pod in pods.unwrap_or_default().lines() {
+            for (what, form) in [
+                ("status", "json"),
+                ("backends", "table"),
+                ("flows", "table"),
+            ] {
+                let control = "unix:/run/baton/control.sock";
+                let ask = ["lb-dataplane", what, "--control", control, "-o", form];
+                tell(&[&["-n", NAMESPACE, "exec", pod, "--"][..], &ask].concat());
+            }
+        }
+    }
+
     /// Names of the nodes, and what is below `/sys/fs/bpf/baton` of each; nothing where the cluster is not our own.
     ///
     /// # Errors

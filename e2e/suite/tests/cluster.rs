@@ -328,8 +328,16 @@ fn left_in_cluster(site: &Site) -> Result<Vec<String>> {
 #[test]
 fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
     let site = Site::get()?;
+    let done = outlive(&site);
+    if done.is_err() {
+        site.tell();
+    }
+    done
+}
+
+fn outlive(site: &Site) -> Result<()> {
     let began = Instant::now();
-    let dataplanes = Dataplanes::wanted(&site)?;
+    let dataplanes = Dataplanes::wanted(site)?;
     let workload = dataplanes.workload;
     println!("dataplanes: {workload}");
     site.helm(
@@ -353,10 +361,10 @@ fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
         "pod/client",
         "--timeout=60s",
     ])?;
-    programmed(&site, "4")?;
+    programmed(site, "4")?;
     // The nodes have no zones, as many clusters' have none.
-    apart(&site, "lb-dataplane")?;
-    apart(&site, "operator")?;
+    apart(site, "lb-dataplane")?;
+    apart(site, "operator")?;
     println!("{}", site.helm("test", &[])?);
     let baton = site.field(NAMESPACE, "service/baton", ".spec.clusterIP")?;
     let plain = site.field(SHOP, "service/web", ".spec.clusterIP")?;
@@ -367,7 +375,7 @@ fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
 
     let mut table = Table::default();
     let t = &mut table;
-    t.row(&site, "nothing happens", &baton, 8, || Ok(()))?;
+    t.row(site, "nothing happens", &baton, 8, || Ok(()))?;
     site.until("connections move", || {
         let migrations = site.field(SHOP, "lbp/web", ".status.migrations")?;
         Ok((migrations.parse().unwrap_or(0_u64) > 0).then_some(()))
@@ -377,25 +385,23 @@ fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
         began.elapsed().as_secs_f64()
     );
     t.row(
-        &site,
+        site,
         "kubectl baton: explain, migrate, trace, capture",
         &baton,
         // Packets are captured last, and clients must still be there then.
         40,
-        || questions(&site),
+        || questions(site),
     )?;
-    t.row(&site, "rolling restart of 4 Pods", &baton, 20, || {
-        roll(&site)
-    })?;
+    t.row(site, "rolling restart of 4 Pods", &baton, 20, || roll(site))?;
     t.row(
-        &site,
+        site,
         "rolling restart of 4 Pods, plain Service",
         &plain,
         20,
-        || roll(&site),
+        || roll(site),
     )?;
     t.row(
-        &site,
+        site,
         "kubectl delete pod --grace-period=0 --force, 2 of 4",
         &baton,
         15,
@@ -421,63 +427,59 @@ fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
             Ok(())
         },
     )?;
-    scale(&site, 2)?;
-    t.row(
-        &site,
-        "scale 2 to 6: connections spread",
-        &baton,
-        15,
-        || scale(&site, 6),
-    )?;
+    scale(site, 2)?;
+    t.row(site, "scale 2 to 6: connections spread", &baton, 15, || {
+        scale(site, 6)
+    })?;
     site.until("connections moved to all six", || {
         let moves = site.field(SHOP, "lbp/web", ".status.backendFigures[*].migrationsIn")?;
         let busy = moves.split_whitespace().filter(|m| *m != "0").count();
         Ok((busy == 6).then_some(()))
     })?;
-    t.row(&site, "scale 6 to 1", &baton, 12, || scale(&site, 1))?;
-    t.row(&site, "flapping between 1 and 4", &baton, 20, || {
+    t.row(site, "scale 6 to 1", &baton, 12, || scale(site, 1))?;
+    t.row(site, "flapping between 1 and 4", &baton, 20, || {
         for replicas in [4, 1, 4, 1, 4] {
-            scale(&site, replicas)?;
+            scale(site, replicas)?;
         }
         Ok(())
     })?;
     t.row(
-        &site,
+        site,
         "both operators killed, then a rolling restart",
         &baton,
         30,
         || {
             delete(
-                &site,
+                site,
                 NAMESPACE,
                 "app.kubernetes.io/component=operator",
                 true,
             )?;
-            roll(&site)
+            roll(site)
         },
     )?;
-    adopters(&site)?;
+    adopters(site)?;
     t.row(
-        &site,
+        site,
         "all host-shims replaced, then a rolling restart",
         &baton,
         25,
         || {
             delete(
-                &site,
+                site,
                 NAMESPACE,
                 "app.kubernetes.io/component=host-shim",
                 false,
             )?;
             site.rolled_out(NAMESPACE, "daemonset/baton-host-shim")?;
-            roll(&site)
+            roll(site)
         },
     )?;
-    t.row(&site, "dataplanes rolled", &baton, 15, || {
+    t.row(site, "dataplanes rolled", &baton, 15, || {
         site.kubectl(&["-n", NAMESPACE, "rollout", "restart", workload])?;
         site.rolled_out(NAMESPACE, workload)
     })?;
-    t.row(&site, "helm upgrade and rollback", &baton, 25, || {
+    t.row(site, "helm upgrade and rollback", &baton, 25, || {
         let change = "dataplane.podAnnotations.e2e=upgraded";
         site.helm("upgrade", &["--reuse-values", "--set", change, "--wait"])?;
         site.helm("rollback", &["--wait"])?;
@@ -492,7 +494,7 @@ fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
         .filter(|node| *node != client);
     if let Some(node) = others.next() {
         t.row(
-            &site,
+            site,
             "kubectl drain of one of two nodes",
             &baton,
             30,
@@ -519,7 +521,7 @@ fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
     })?;
     // The garbage collector removes what the operator made, some seconds after its ServiceAccount went.
     site.until("nothing is left in the cluster", || {
-        let left = left_in_cluster(&site)?;
+        let left = left_in_cluster(site)?;
         ensure!(left.is_empty(), "{left:?}");
         Ok(Some(()))
     })?;
