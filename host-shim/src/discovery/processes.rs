@@ -22,9 +22,10 @@ const CGROUP_BYTES_MAX: u64 = 64 * 1024;
 
 /// Runtimes whose Pods have a TCP stack of their own in user space or in a virtual machine, by how the names of their
 /// processes begin (15 bytes at most, `comm` of proc(5)).
-const SANDBOXES: [(&str, &str); 5] = [
+const SANDBOXES: [(&str, &str); 6] = [
     ("runsc", "gVisor"),
     ("qemu-system", "Kata Containers (QEMU)"),
+    ("qemu-kvm", "Kata Containers (QEMU)"),
     ("cloud-hyperviso", "Kata Containers (Cloud Hypervisor)"),
     ("firecracker", "Kata Containers (Firecracker)"),
     ("containerd-shim-kata", "Kata Containers"),
@@ -177,7 +178,9 @@ impl Processes {
     fn read(&self, pid: u32, first_seen: Instant) -> Known {
         let dir = self.open(pid).ok();
         let uid = dir.as_ref().and_then(uid_in);
-        let apart = dir.as_ref().filter(|_| uid.is_none()).and_then(sandbox);
+        // Machines have names of their own, which is all that is read of so many processes.
+        let alone = dir.as_ref().filter(|_| uid.is_none());
+        let apart = alone.and_then(|dir| by_name(&read(dir, "comm")?));
         Known {
             first_seen,
             uid,
@@ -242,10 +245,13 @@ fn sandbox(dir: &OwnedFd) -> Option<&'static str> {
     let argument = read(dir, "cmdline").unwrap_or_default();
     let first = argument.split('\0').next().unwrap_or_default();
     let first = first.rsplit('/').next().unwrap_or_default();
-    SANDBOXES
-        .iter()
-        .find(|(name, _)| comm.starts_with(name) || first.starts_with(name))
-        .map(|(_, runtime)| *runtime)
+    by_name(&comm).or_else(|| by_name(first))
+}
+
+fn by_name(name: &str) -> Option<&'static str> {
+    let mut sandboxes = SANDBOXES.iter();
+    let found = sandboxes.find(|(begin, _)| name.starts_with(begin));
+    found.map(|(_, runtime)| *runtime)
 }
 
 #[cfg(test)]

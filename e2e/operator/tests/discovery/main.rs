@@ -162,9 +162,11 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
     scheduled(&admin, &namespace, "virtual", &Value::Null).await?;
     let (_, uid) = scheduled(&admin, &namespace, "uncookied", &Value::Null).await?;
     // As Kata Containers have it by default: the machine's process is in no Pod's control group.
-    let machine = "bash -c 'exec -a /opt/kata/bin/qemu-system-x86_64 sleep 1000'";
+    let machine = folder.join("qemu-system-x86_64");
+    fs::copy("/bin/sleep", &machine)?;
+    let machine = format!("{} 1000", machine.display());
     let (virtual_ip, uncookied_ip) = (Ipv4Addr::new(10, 99, 3, 1), Ipv4Addr::new(10, 99, 3, 2));
-    let _machine = Sandbox::with("kata_overhead/ab12", machine, 201, virtual_ip)?;
+    let _machine = Sandbox::with("kata_overhead/ab12", &machine, 201, virtual_ip)?;
     let uncookied = Sandbox::start(&uid, 202, uncookied_ip)?;
     let off = "echo 0 > /proc/sys/net/ipv4/tcp_syncookies";
     run(&["ip", "netns", "exec", &uncookied.netns, "sh", "-c", off])?;
