@@ -102,11 +102,15 @@ fn adoptable_names_the_pod_the_node_and_the_shim() {
         Reason::BackendsNotAdoptable,
         "1 of 2 backends: pod-2: no adopter",
     );
-    let shim = Shim {
-        unreachable: None,
-        unattached: [(key("pod-2"), "kernel 5.10".into())].into(),
+    let shim = |pods: &[&str]| {
+        let unattached = pods.iter().map(|name| (key(name), "kernel 5.10".into()));
+        let shim = Shim {
+            unreachable: None,
+            unattached: unattached.collect(),
+        };
+        Change::Shim("node".into(), Some(Arc::new(shim)))
     };
-    index.apply(Change::Shim("node".into(), Some(Arc::new(shim))));
+    index.apply(shim(&["pod-2"]));
     let _ = index.fold(4);
     expect(
         &index,
@@ -121,12 +125,7 @@ fn adoptable_names_the_pod_the_node_and_the_shim() {
         0,
         vec![backend("pod-1", 2, why), backend("pod-2", 0, why)],
     ));
-    let both = ["pod-1", "pod-2"].map(|name| (key(name), "kernel 5.10".into()));
-    let shim = Shim {
-        unreachable: None,
-        unattached: both.into(),
-    };
-    index.apply(Change::Shim("node".into(), Some(Arc::new(shim))));
+    index.apply(shim(&["pod-1", "pod-2"]));
     let _ = index.fold(4);
     expect(
         &index,
