@@ -192,6 +192,10 @@ pub enum MigrationMode {
     WhenBetter,
     /// At every boundary, to the next backend. For tests and measurements.
     Always,
+    /// Each request to the backend with the fewest in flight, whatever a move costs. To compare with.
+    LeastRequests,
+    /// Each request as Prequal's rule has it (NSDI '24): the lowest latency where few are in flight. To compare with.
+    Prequal,
 }
 
 impl Default for Migration {

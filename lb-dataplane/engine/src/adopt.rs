@@ -10,8 +10,9 @@ use crate::{
     engine::Instant,
     events::What,
     flow::{Bits, Flow, FlowId, Leg},
+    ledger::Moved,
     mutants::Mutant,
-    policy::Ties,
+    policy::{Target, Ties},
     states::{Event, Frame, State},
 };
 use baton_packet::{
@@ -46,17 +47,25 @@ impl Engine {
         let asked = self.asked_target(now, id);
         let flow = &self.flows[id];
         let policy = &mut self.policies[usize::from(flow.policy)];
-        let chosen = asked
-            .map(|to| (to, Cause::Manual))
-            .or_else(|| policy.choose_move(v6, owner, ties, &self.backends, now, &mut self.rng));
-        let Some((chosen, cause)) = chosen else {
+        let gap_us = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
+        let chosen = match asked {
+            Some(backend) => Some(Target {
+                backend,
+                cause: Cause::Manual,
+                waits_us: None,
+            }),
+            None => policy.choose_move(v6, owner, ties, gap_us, &self.backends, now, &mut self.rng),
+        };
+        let Some(chosen) = chosen else {
             return false;
         };
         if ties != Ties::Gone && policy.moved_enough(flow.migrations) {
             self.counters.add(Counter::StayedFlow);
             return false;
         }
-        let target = self.held_elsewhere(now, id, Some(owner)).unwrap_or(chosen);
+        let target = self
+            .held_elsewhere(now, id, Some(owner))
+            .unwrap_or(chosen.backend);
         let flow = &self.flows[id];
         let policy = &mut self.policies[usize::from(flow.policy)];
         if self.closing.is_full() {
@@ -88,9 +97,21 @@ impl Engine {
             port,
         };
         self.client_goes(id, target);
-        self.hand_over(id, leg, cause);
+        self.hand_over(id, leg, chosen.cause);
+        self.expect_of_move(id, chosen.waits_us);
         self.counters.add(Counter::MigrationsBegun);
         true
+    }
+
+    /// Notes what the move of a flow with a request is expected to bring.
+    fn expect_of_move(&mut self, id: FlowId, waits_us: Option<(f64, f64)>) {
+        let flow = &mut self.flows[id];
+        flow.moved = Moved::with(waits_us.map(|(here_us, _)| here_us));
+        if let Some((here_us, there_us)) = waits_us {
+            self.policies[usize::from(flow.policy)]
+                .gains
+                .expect(here_us, there_us);
+        }
     }
 
     /// A move of the flow ended.
@@ -299,6 +320,7 @@ impl Engine {
         self.tell(id, What::RolledBack);
         self.move_ends(id, MoveEnd::RolledBack);
         self.flows[id].causes.taken_back();
+        self.flows[id].moved = Moved::NO;
         self.drop_owner(id, now.ms() + QUARANTINE_MS);
         let leg = std::mem::replace(&mut self.flows[id].standby, Leg::NONE);
         self.own_leg(id, leg);

@@ -296,12 +296,15 @@ impl Engine {
         if let Some(index) = self.policy_ids.get(&spec.name).copied() {
             let at = usize::from(index);
             let old = std::mem::take(&mut self.policies[at].pools);
-            let mut policy = Policy::new(spec.clone(), self.pools(spec, &old));
+            let mut policy = Policy::new(
+                spec.clone(),
+                self.pools(spec, &old, self.policies[at].flows > 0),
+            );
             policy.inherit(&self.policies[at], &old);
             self.policies[at] = policy;
             return index;
         }
-        let mut policy = Policy::new(spec.clone(), self.pools(spec, &[]));
+        let mut policy = Policy::new(spec.clone(), self.pools(spec, &[], false));
         policy.since_event = self.events.last();
         let free = self.policies.iter().position(|p| !p.listed && p.flows == 0);
         let index = free.unwrap_or(self.policies.len());
@@ -353,7 +356,7 @@ impl Engine {
     }
 
     /// The members of a policy; `old` are the ones that it had.
-    fn pools(&self, spec: &baton_api::Policy, old: &[Pool]) -> [Pool; 2] {
+    fn pools(&self, spec: &baton_api::Policy, old: &[Pool], has_flows: bool) -> [Pool; 2] {
         [false, true].map(|v6| {
             let mut members = Vec::new();
             for backend in spec
@@ -378,7 +381,7 @@ impl Engine {
                     pace: Pace::default(),
                 });
             }
-            Pool::new(members, spec.algorithm, old.get(usize::from(v6)))
+            Pool::new(members, spec.algorithm, old.get(usize::from(v6)), has_flows)
         })
     }
 

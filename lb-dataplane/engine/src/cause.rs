@@ -6,8 +6,14 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cause {
-    /// The expected wait there is notably lower (`migration.mode: WhenBetter`).
+    /// The mean wait there is surely lower (`migration.mode: WhenBetter`).
     Better,
+    /// Its backend waits far longer than the policy's others, or stalls.
+    Distress,
+    /// That one joined, or came back, and is given its share.
+    Share,
+    /// The queue there is shorter, while the policy's backends are unevenly busy.
+    Uneven,
     /// Each request goes to another one (`migration.mode: Always`).
     EveryRequest,
     /// Its backend drains, or has left the policy.
@@ -28,6 +34,9 @@ impl Cause {
     /// All of them, in the order of their numbers.
     pub const ALL: &'static [Cause] = &[
         Cause::Better,
+        Cause::Distress,
+        Cause::Share,
+        Cause::Uneven,
         Cause::EveryRequest,
         Cause::Drain,
         Cause::Ejected,
@@ -42,6 +51,9 @@ impl Cause {
     pub const fn label(self) -> &'static str {
         match self {
             Cause::Better => "better",
+            Cause::Distress => "distress",
+            Cause::Share => "share",
+            Cause::Uneven => "uneven",
             Cause::EveryRequest => "every_request",
             Cause::Drain => "drain",
             Cause::Ejected => "ejected",

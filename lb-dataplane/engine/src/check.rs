@@ -146,7 +146,7 @@ impl Engine {
         });
         assert_eq!(
             waiting.count(),
-            backend.estimate.outstanding() as usize,
+            backend.load.reading(0).outstanding as usize,
             "outstanding requests of {}",
             backend.name
         );

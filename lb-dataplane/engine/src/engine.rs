@@ -13,6 +13,7 @@ use crate::{
     flow::{Addr, Bits, FlowId, FlowTable, Leg, to_addr},
     guards::Guards,
     kept::Kept,
+    ledger::Moved,
     lookup::Lookup,
     mutants::Mutant,
     policy::Policy,
@@ -472,6 +473,7 @@ impl Engine {
             flow.sent_us = now.0 as u32;
             let backend = &mut self.backends[usize::from(flow.owner.backend)];
             backend.estimate.request(now.0);
+            backend.load.request(now.0);
             backend.requests += 1;
             let spec = &self.policies[usize::from(flow.policy)].spec;
             if let Some(limit) = spec.response_timeout {
@@ -489,6 +491,18 @@ impl Engine {
             backend
                 .estimate
                 .first_byte(now.0, now.0.saturating_sub(took));
+            let moved = std::mem::replace(&mut flow.moved, Moved::NO);
+            if moved.is_some() {
+                backend
+                    .move_cost
+                    .add(took, backend.load.reading(now.0).short_us);
+            }
+            if let Some(here_us) = moved.here_us() {
+                self.policies[usize::from(flow.policy)]
+                    .gains
+                    .came(here_us, took);
+            }
+            backend.load.answered(now.0, took);
             backend.figures.first_byte.add(took);
             backend.health.works();
         }
@@ -498,9 +512,9 @@ impl Engine {
         let flow = &mut self.flows[id];
         if flow.bits.has(Bits::OUTSTANDING) {
             flow.bits.set(Bits::OUTSTANDING, false);
-            self.backends[usize::from(flow.owner.backend)]
-                .estimate
-                .forget(now.0);
+            let backend = &mut self.backends[usize::from(flow.owner.backend)];
+            backend.estimate.forget(now.0);
+            backend.load.forget(now.0);
         }
     }
 

@@ -3,7 +3,9 @@
 //! Owns the memory of all flows (one slab, one array of hash chains, reserved at start). It knows nothing
 //! of packets: callers keep the fields true.
 
-use crate::{cause::Causes, kept::KeptList, pins::PinReason, routes::HopId, states::State};
+use crate::{
+    cause::Causes, kept::KeptList, ledger::Moved, pins::PinReason, routes::HopId, states::State,
+};
 use baton_packet::SeqNumber;
 use siphasher::sip::SipHasher13;
 use std::{hash::Hasher, net::IpAddr};
@@ -115,6 +117,8 @@ pub(crate) struct Flow {
     pub(crate) pin: Option<PinReason>,
     /// Why it last moved, and why it moves now.
     pub(crate) causes: Causes,
+    /// What the outstanding request moved for, until it is answered.
+    pub(crate) moved: Moved,
     /// Adoption segments sent on the owner leg, and refusals among the answers to them.
     pub(crate) asked: u8,
     pub(crate) refusals: u8,
@@ -149,8 +153,8 @@ pub(crate) struct Flow {
     pub(crate) guard: u32,
 }
 
-/// Timers cost 20 bytes an entry at most (see `wheel`), hash chains 4.
-const _: () = assert!(size_of::<Flow>() + 20 + 4 <= crate::FLOW_BYTES_MAX);
+/// Timers cost 16 bytes an entry (see `wheel`), hash chains 4.
+const _: () = assert!(size_of::<Flow>() + 16 + 4 <= crate::FLOW_BYTES_MAX);
 
 impl Flow {
     pub(crate) fn new(client: Addr, client_port: u16, frontend: u16, policy: u16) -> Self {
@@ -170,6 +174,7 @@ impl Flow {
             replays: 0,
             pin: None,
             causes: Causes::default(),
+            moved: Moved::NO,
             asked: 0,
             refusals: 0,
             mss: 536,

@@ -9,8 +9,11 @@ use crate::{
     counters::Counter,
     engine::Instant,
     figures::OfPolicy,
+    ledger::Gains,
     maglev::Maglev,
     pins::{Lost, PinReason},
+    placement::{Asking, Placement, Seat, Why},
+    rules,
     wrr::Wrr,
 };
 use baton_api::{Algorithm, BackendFailure, MigrationMode};
@@ -78,9 +81,14 @@ pub(crate) enum Ties {
 }
 
 impl Ties {
-    /// Whether the flow goes wherever it can, better or not.
-    fn are_cut(self) -> bool {
-        matches!(self, Ties::Ejected | Ties::Leaving | Ties::Gone)
+    /// Why the flow goes wherever it can, better or not; none: something holds it, or it may stay.
+    fn cause(self) -> Option<Cause> {
+        match self {
+            Ties::Gone => Some(Cause::Down),
+            Ties::Leaving => Some(Cause::Drain),
+            Ties::Ejected => Some(Cause::Ejected),
+            Ties::Resting | Ties::Rested | Ties::Together => None,
+        }
     }
 }
 
@@ -92,6 +100,16 @@ pub(crate) struct Pool {
     rotor: usize,
     /// Too few are usable to leave the others out.
     pub(crate) panic: bool,
+    pub(crate) placement: Placement,
+}
+
+/// Where a flow goes at a boundary, and why.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) backend: u16,
+    pub(crate) cause: Cause,
+    /// What the request was expected to wait at its owner, and there; nothing where that is not the reason.
+    pub(crate) waits_us: Option<(f64, f64)>,
 }
 
 /// One policy.
@@ -104,6 +122,7 @@ pub(crate) struct Policy {
     /// Moves.
     pace: Pace,
     pub(crate) figures: OfPolicy,
+    pub(crate) gains: Gains,
     pub(crate) flows: u32,
     pub(crate) flows_total: u64,
     pub(crate) moves_total: u64,
@@ -126,13 +145,19 @@ impl Default for Pool {
             wrr: Wrr::new(&[]),
             rotor: 0,
             panic: false,
+            placement: Placement::default(),
         }
     }
 }
 
 impl Pool {
     /// `old` is what the policy had: its table is used again where nothing of it changes, as building one takes milliseconds.
-    pub(crate) fn new(members: Vec<Member>, algorithm: Algorithm, old: Option<&Pool>) -> Self {
+    pub(crate) fn new(
+        members: Vec<Member>,
+        algorithm: Algorithm,
+        old: Option<&Pool>,
+        has_flows: bool,
+    ) -> Self {
         let maglev = (algorithm == Algorithm::Maglev && !members.is_empty()).then(|| {
             let rows = |members: &[Member]| -> Vec<(u64, u16)> {
                 members.iter().map(|m| (m.identity, m.share())).collect()
@@ -143,7 +168,15 @@ impl Pool {
             known.unwrap_or_else(|| Arc::new(Maglev::build(&table)))
         });
         let weights: Vec<u16> = members.iter().map(Member::share).collect();
+        let before = |at: usize| {
+            let old = old?;
+            let identity = members[at].identity;
+            let place = old.members.iter().position(|m| m.identity == identity)?;
+            Some(old.placement.standing(place))
+        };
+        let joins = has_flows && old.is_some_and(|old| !old.members.is_empty());
         Self {
+            placement: Placement::new(members.len(), before, joins),
             members,
             maglev,
             wrr: Wrr::new(&weights),
@@ -176,6 +209,20 @@ impl Pool {
     fn works(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
         let member = self.members[at];
         !member.unhealthy && backends[usize::from(member.backend)].health.is_usable(now)
+    }
+
+    /// A member as `placement` sees it.
+    fn seat(&self, at: usize, backends: &[Backend], now: Instant) -> Seat {
+        let member = self.members[at];
+        let backend = &backends[usize::from(member.backend)];
+        let usable = self.usable(at, backends, now);
+        Seat {
+            load: backend.load.reading(now.0),
+            flows: backend.flows,
+            weight: u64::from(member.weight) * backend.health.share(now),
+            usable,
+            adopts: usable && backend.probe.adoptable(now),
+        }
     }
 
     /// Whether a smaller share than `percent` works.
@@ -264,6 +311,7 @@ impl Policy {
             pools,
             pace: Pace::default(),
             figures: OfPolicy::default(),
+            gains: Gains::default(),
             flows: 0,
             flows_total: 0,
             moves_total: 0,
@@ -289,7 +337,10 @@ impl Policy {
     ) -> Option<u16> {
         let pool = &mut self.pools[usize::from(v6)];
         let admits = |p: &Pool, at: usize| {
-            p.usable(at, backends, now) && Some(p.members[at].backend) != except
+            let index = p.members[at].backend;
+            p.usable(at, backends, now)
+                && Some(index) != except
+                && p.placement.admits(at, backends[usize::from(index)].flows)
         };
         let chosen = match self.spec.algorithm {
             Algorithm::LeastOutstanding => {
@@ -326,56 +377,89 @@ impl Policy {
         chosen.map(|at| pool.members[at].backend)
     }
 
-    /// Where a flow of `owner` should go at this boundary, if anywhere, and why. `ties` says what holds it there.
+    /// Where a flow of `owner` should go at this boundary, if anywhere, and why. `ties` says what holds it there; its last
+    /// request was sent `gap_us` ago.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one decision, all that it goes by"
+    )]
     pub(crate) fn choose_move(
         &mut self,
         v6: bool,
         owner: u16,
         ties: Ties,
+        gap_us: u64,
         backends: &[Backend],
         now: Instant,
         rng: &mut fastrand::Rng,
-    ) -> Option<(u16, Cause)> {
+    ) -> Option<Target> {
         let pool = &mut self.pools[usize::from(v6)];
-        let migration = self.spec.migration;
-        let cause = match ties {
-            Ties::Gone => Cause::Down,
-            Ties::Leaving => Cause::Drain,
-            Ties::Ejected => Cause::Ejected,
-            _ if migration.mode == MigrationMode::Always => Cause::EveryRequest,
-            _ => Cause::Better,
-        };
+        let mode = self.spec.migration.mode;
         let good =
             |p: &Pool, at: usize| p.members[at].backend != owner && p.adopts(at, backends, now);
-        let rescues = self.spec.on_backend_failure != BackendFailure::Reset;
-        match migration.mode {
-            _ if ties == Ties::Together => None,
-            MigrationMode::Never if ties != Ties::Gone || !rescues => None,
-            MigrationMode::DrainOnly if !matches!(ties, Ties::Leaving | Ties::Gone) => None,
-            MigrationMode::Always => {
-                let count = pool.members.len();
-                let at = (1..=count)
-                    .map(|i| (pool.rotor + i) % count)
-                    .find(|at| good(pool, *at))?;
-                pool.rotor = at;
-                Some((pool.members[at].backend, cause))
-            }
-            MigrationMode::Never | MigrationMode::DrainOnly | MigrationMode::WhenBetter => {
-                let current = &backends[usize::from(owner)];
-                let here = current.estimate.wait_us(now.0);
-                let leaving = ties.are_cut();
-                if !leaving && (ties == Ties::Resting || here < migration.gain.0) {
-                    return None;
-                }
-                let at = pool.two_choices(backends, now, rng, |at| good(pool, at))?;
-                let target = pool.members[at].backend;
-                let there = backends[usize::from(target)].estimate.wait_us(now.0);
-                let better = here.saturating_sub(there) >= migration.gain.0
-                    && here.saturating_mul(100)
-                        >= there.saturating_mul(u64::from(migration.ratio_percent));
-                (leaving || better).then_some((target, cause))
-            }
+        let at_place = |p: &Pool, at: usize, cause| Target {
+            backend: p.members[at].backend,
+            cause,
+            waits_us: None,
+        };
+        if ties == Ties::Together {
+            return None;
         }
+        if mode == MigrationMode::Always {
+            let cause = ties.cause().unwrap_or(Cause::EveryRequest);
+            let count = pool.members.len();
+            let at = (1..=count)
+                .map(|i| (pool.rotor + i) % count)
+                .find(|at| good(pool, *at))?;
+            pool.rotor = at;
+            return Some(at_place(pool, at, cause));
+        }
+        if let Some(cause) = ties.cause() {
+            let goes = match mode {
+                MigrationMode::Never => {
+                    ties == Ties::Gone && self.spec.on_backend_failure != BackendFailure::Reset
+                }
+                MigrationMode::DrainOnly => ties != Ties::Ejected,
+                _ => true,
+            };
+            let at = goes.then(|| pool.two_choices(backends, now, rng, |at| good(pool, at)))??;
+            return Some(at_place(pool, at, cause));
+        }
+        let choice = match mode {
+            MigrationMode::WhenBetter => {
+                let asking = Asking {
+                    now_us: now.0,
+                    owner: pool.place_of(owner)?,
+                    gap_us,
+                    rested: ties == Ties::Rested,
+                    gain_us: self.spec.migration.gain.0 as f64,
+                };
+                let mut placement = std::mem::take(&mut pool.placement);
+                let cost_us = |at: usize| {
+                    let backend = pool.members[at].backend;
+                    backends[usize::from(backend)].move_cost.us()
+                };
+                let seat = |at| pool.seat(at, backends, now);
+                let choice = placement.decide(asking, seat, cost_us, rng);
+                pool.placement = placement;
+                choice
+            }
+            MigrationMode::LeastRequests | MigrationMode::Prequal => {
+                let seat = |at| pool.seat(at, backends, now);
+                rules::choose(mode, pool.place_of(owner)?, pool.members.len(), seat, rng)
+            }
+            _ => None,
+        }?;
+        Some(Target {
+            backend: pool.members[choice.to].backend,
+            cause: match choice.why {
+                Why::Distress => Cause::Distress,
+                Why::Share => Cause::Share,
+                Why::Uneven => Cause::Uneven,
+                Why::Better => Cause::Better,
+            },
+            waits_us: Some((choice.here_us, choice.there_us)),
+        })
     }
 
     /// Any adoptable backend but `except`, the better of two.
@@ -490,6 +574,7 @@ impl Policy {
     pub(crate) fn inherit(&mut self, old: &Policy, pools: &[Pool]) {
         (self.pace, self.flows) = (old.pace, old.flows);
         self.figures = old.figures.clone();
+        self.gains = old.gains;
         self.flows_total = old.flows_total;
         self.moves_total = old.moves_total;
         self.rollbacks_total = old.rollbacks_total;

@@ -1,0 +1,236 @@
+//! How long requests wait at a backend: a mean with its uncertainty, over a short and a long time.
+//!
+//! Owns two decaying windows per backend. By Little's law the mean wait of a window is its area (requests times
+//! the time that they waited) divided by its answers. What is not answered yet counts too, so a stall shows while
+//! it lasts; and one slow answer among many weighs what it is, where a peak average (`estimate`) keeps it for
+//! seconds. It never chooses a backend: `placement` compares these readings.
+
+/// Time constant of the short window. A backend that stops shows e times its usual wait after each of these: 28 ms
+/// into a stall it shows 4 times ([`crate::placement::HOT_RATIO`]); a scheduler's slice of 3 ms adds a sixth.
+const SHORT_US: f64 = 20_000.0;
+/// Time constant of the long window: some hundred slices of the scheduler, and five periods of a CPU quota
+/// (`cpu.cfs_period_us`, 100 ms), so that neither is a trend.
+pub(crate) const LONG_US: f64 = 500_000.0;
+/// The mean before counts as so many answers: the first answer after a pause is not all that is known.
+const KNOWN_ANSWERS: f64 = 1.0;
+/// Answers of one busy period resemble each other: the standard error is at least this part of the mean.
+const ERROR_PART_MIN: f64 = 0.05;
+
+/// One decaying window.
+#[derive(Clone, Copy, Default)]
+struct Window {
+    /// Requests times microseconds.
+    area: f64,
+    answers: f64,
+    /// The mean at the last answer, in us; 0: none yet.
+    known_us: f64,
+}
+
+impl Window {
+    fn advance(&mut self, outstanding: f64, age_us: f64, constant_us: f64) -> f64 {
+        let keep = (-age_us / constant_us).exp();
+        self.area = self.area * keep + outstanding * constant_us * (1.0 - keep);
+        self.answers *= keep;
+        keep
+    }
+
+    fn answered(&mut self) {
+        self.answers += 1.0;
+        self.known_us = self.mean_us();
+    }
+
+    fn mean_us(&self) -> f64 {
+        (self.area + self.known_us * KNOWN_ANSWERS) / (self.answers + KNOWN_ANSWERS)
+    }
+}
+
+/// The load of one backend. All zero is a backend of which nothing is known. 96 bytes.
+#[derive(Clone, Default)]
+pub(crate) struct Load {
+    short: Window,
+    long: Window,
+    /// Squares of the long window's answers.
+    squares: f64,
+    /// Microseconds of the long window with something outstanding.
+    busy: f64,
+    /// When the windows were right.
+    at_us: u64,
+    /// The last answer, or the first request after a time with none outstanding.
+    progress_us: u64,
+    outstanding: u32,
+    seen: bool,
+}
+
+/// What a [`Load`] says at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Reading {
+    /// Anything is known.
+    pub(crate) known: bool,
+    pub(crate) outstanding: u32,
+    /// Mean wait over the short and the long window.
+    pub(crate) short_us: f64,
+    pub(crate) long_us: f64,
+    /// Standard error of `long_us`.
+    pub(crate) error_us: f64,
+    /// The part of the long window with something outstanding.
+    pub(crate) busy: f64,
+    /// For how long one request keeps the backend busy.
+    pub(crate) each_us: f64,
+    /// Answers per second.
+    pub(crate) rate: f64,
+    /// For how long nothing was answered although something was outstanding.
+    pub(crate) stalled_us: u64,
+}
+
+impl Reading {
+    /// Expected wait of one more request behind the outstanding ones.
+    pub(crate) fn queue_us(&self) -> f64 {
+        (f64::from(self.outstanding) + 1.0) * self.each_us
+    }
+}
+
+impl Load {
+    fn advance(&mut self, now_us: u64) {
+        let age_us = now_us.saturating_sub(self.at_us) as f64;
+        if age_us > 0.0 {
+            let outstanding = f64::from(self.outstanding);
+            self.short.advance(outstanding, age_us, SHORT_US);
+            let keep = self.long.advance(outstanding, age_us, LONG_US);
+            self.squares *= keep;
+            let busy = if self.outstanding > 0 { LONG_US } else { 0.0 };
+            self.busy = self.busy * keep + busy * (1.0 - keep);
+            self.at_us = now_us;
+        }
+    }
+
+    /// A request was sent to the backend.
+    pub(crate) fn request(&mut self, now_us: u64) {
+        self.advance(now_us);
+        if self.outstanding == 0 {
+            self.progress_us = now_us;
+        }
+        self.outstanding = self.outstanding.saturating_add(1);
+    }
+
+    /// The first byte of a response arrived, `took_us` after its request was sent.
+    pub(crate) fn answered(&mut self, now_us: u64, took_us: u64) {
+        self.advance(now_us);
+        self.outstanding = self.outstanding.saturating_sub(1);
+        self.seen = true;
+        self.progress_us = now_us;
+        self.squares += took_us as f64 * took_us as f64;
+        self.short.answered();
+        self.long.answered();
+    }
+
+    /// A request will not be answered here: it was moved, or its connection was reset. Its wait so far counts.
+    pub(crate) fn forget(&mut self, now_us: u64) {
+        self.advance(now_us);
+        self.outstanding = self.outstanding.saturating_sub(1);
+    }
+
+    /// What is known at this time.
+    pub(crate) fn reading(&self, now_us: u64) -> Reading {
+        let mut now = self.clone();
+        now.advance(now_us);
+        let long_us = now.long.mean_us();
+        // Where hardly anything was answered of late, the mean is as uncertain as it is large.
+        let error_us = if now.long.answers < 1.0 {
+            long_us
+        } else {
+            let variance = (now.squares / now.long.answers - long_us * long_us).max(0.0);
+            (variance / now.long.answers).sqrt()
+        };
+        Reading {
+            known: self.seen || self.outstanding > 0,
+            outstanding: self.outstanding,
+            short_us: now.short.mean_us(),
+            long_us,
+            error_us: error_us.max(long_us * ERROR_PART_MIN),
+            busy: now.busy / LONG_US,
+            each_us: (now.busy + now.long.known_us) / (now.long.answers + KNOWN_ANSWERS),
+            rate: now.long.answers * 1e6 / LONG_US,
+            stalled_us: if self.outstanding == 0 {
+                0
+            } else {
+                now_us.saturating_sub(self.progress_us)
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many requests at a time, each answered after `took_us`, from one moment to another.
+    fn steady(load: &mut Load, from_us: u64, until_us: u64, at_a_time: u64, took_us: u64) {
+        for now_us in (from_us..until_us).step_by(took_us as usize) {
+            for _ in 0..at_a_time {
+                load.request(now_us);
+            }
+            for _ in 0..at_a_time {
+                load.answered(now_us + took_us, took_us);
+            }
+        }
+    }
+
+    #[test]
+    fn is_small() {
+        assert_eq!(size_of::<Load>(), 88);
+    }
+
+    #[test]
+    fn a_steady_wait_is_read_as_it_is() {
+        let mut load = Load::default();
+        steady(&mut load, 0, 4_000_000, 4, 500);
+        let reading = load.reading(4_000_000);
+        for us in [reading.short_us, reading.long_us] {
+            assert!((us - 500.0).abs() < 5.0, "{reading:?}");
+        }
+        assert!((reading.busy - 1.0).abs() < 0.01, "{reading:?}");
+        assert!((reading.each_us - 125.0).abs() < 2.0, "{reading:?}");
+        assert!((reading.rate - 8_000.0).abs() < 40.0, "{reading:?}");
+    }
+
+    #[test]
+    fn a_stall_shows_while_it_lasts_and_soon_no_more() {
+        let mut load = Load::default();
+        steady(&mut load, 0, 1_000_000, 8, 200);
+        for _ in 0..8 {
+            load.request(1_000_000);
+        }
+        let at = |load: &Load, ms: u64| load.reading(1_000_000 + ms * 1_000).short_us;
+        assert!(at(&load, 3) < 260.0, "a slice: {}", at(&load, 3));
+        assert!(at(&load, 30) > 800.0, "a stall: {}", at(&load, 30));
+        assert_eq!(load.reading(1_030_000).stalled_us, 30_000);
+        for _ in 0..8 {
+            load.answered(1_030_000, 30_000);
+        }
+        assert_eq!(load.reading(1_030_000).stalled_us, 0);
+        steady(&mut load, 1_030_000, 1_130_000, 8, 200);
+        assert!(at(&load, 130) < 230.0, "over: {}", at(&load, 130));
+    }
+
+    #[test]
+    fn what_was_known_lasts_while_nothing_is_asked() {
+        let mut load = Load::default();
+        steady(&mut load, 0, 1_000_000, 1, 300);
+        let reading = load.reading(60_000_000);
+        assert!((reading.short_us - 300.0).abs() < 5.0, "{reading:?}");
+        assert!((reading.long_us - 300.0).abs() < 5.0, "{reading:?}");
+        assert!(reading.known && reading.error_us >= 295.0, "{reading:?}");
+        assert!(!Load::default().reading(1).known);
+    }
+
+    #[test]
+    fn requests_that_are_taken_away_count_for_their_wait() {
+        let mut load = Load::default();
+        steady(&mut load, 0, 1_000_000, 1, 300);
+        load.request(1_000_000);
+        load.forget(1_100_000);
+        assert!(load.reading(1_100_000).short_us > 5_000.0);
+        load.forget(1_100_000);
+        assert_eq!(load.reading(1_100_000).outstanding, 0);
+    }
+}
