@@ -196,6 +196,12 @@ impl Clusters {
         one.slow(pod, on, NOISY_FACTOR, NOISY_PERCENT)
     }
 
+    /// The first pod has this share of a CPU from now on.
+    pub fn limit_first(&self, cell: &Cell, percent: f64) -> Result<()> {
+        let (pod, one) = self.first(cell).context("a pod")?;
+        one.limit(pod, Some(percent))
+    }
+
     /// All pods become slow.
     pub fn slow_all(&self, cell: &Cell) -> Result<()> {
         for (pod, one) in self.each(cell) {

@@ -29,6 +29,10 @@ pub const FREEZE: [Duration; 3] = [
     Duration::from_secs(2),
     Duration::from_secs(1),
 ];
+/// One pod becomes slow: before and after.
+pub const ONSET: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(1)];
+/// Its limit.
+pub const ONSET_PERCENT: f64 = 5.0;
 /// Time between start and scaling out.
 pub const SCALE_AT: Duration = Duration::from_secs(1);
 /// New pods have their share within 5 s, and this is looked at for a little longer.
@@ -136,6 +140,8 @@ pub enum Scenario {
     TwiceAsSlow,
     /// One of 4 pods is slow for 200 ms, then well for 200 ms
     Noisy,
+    /// One of 4 pods falls to 5 % of a CPU at a known moment
+    Onset,
     /// One of 4 pods is frozen for 2 s
     Frozen,
     /// 12 pods, connections of unequal rates, Zipf 0.9
@@ -215,6 +221,7 @@ impl Scenario {
             Self::Identical | Self::Idle => &CONNECTIONS_ALL,
             Self::Demo => &[64],
             Self::Zipf09 | Self::Zipf10 | Self::Zipf12 => &[ZIPF_CONNECTIONS],
+            Self::Onset => &[512],
             _ => &[8, 32, 128],
         }
     }
@@ -225,6 +232,8 @@ impl Scenario {
             Self::Demo => 64,
             Self::Zipf09 | Self::Zipf10 | Self::Zipf12 => ZIPF_CONNECTIONS,
             Self::ScaleOut => 128,
+            // So many that those which wait for an answer of the slow pod are few of all.
+            Self::Onset => 512,
             _ => CONNECTIONS,
         }
     }
@@ -287,6 +296,7 @@ impl Cell {
     pub fn length(&self, length: Duration) -> Duration {
         match self.scenario {
             Scenario::Frozen => FREEZE.iter().sum(),
+            Scenario::Onset => ONSET.iter().sum(),
             Scenario::ScaleOut => SCALE_AT + SCALE_WATCH,
             Scenario::AllSlow | Scenario::Demo => length * 2,
             _ => length,
@@ -306,7 +316,9 @@ fn pattern(server: Server, scenario: Scenario, connections: u32) -> Pattern {
             open(most.min(capacity(scenario.pods()) * UTILIZATION), zipf)
         }
         Scenario::Idle if set => open(capacity(4) * UTILIZATION_IDLE, 0.0),
-        Scenario::Idle | Scenario::Frozen if !set => open(server.idle_rate(), 0.0),
+        Scenario::Idle | Scenario::Frozen | Scenario::Onset if !set => {
+            open(server.idle_rate(), 0.0)
+        }
         Scenario::Identical | Scenario::AllSlow if set => Pattern::Closed,
         Scenario::ScaleOut if set => open(capacity(SCALE.0) * UTILIZATION, 0.0),
         Scenario::ScaleOut => open(server.idle_rate(), 0.0),
@@ -365,7 +377,7 @@ pub fn cells(arguments: &PlacementArguments) -> Vec<Cell> {
 }
 
 /// Each row of what the bench must show, in some 40 minutes.
-fn default_cells() -> Vec<Cell> {
+pub fn default_cells() -> Vec<Cell> {
     use Scenario as S;
     use Server as V;
     let all = |server, scenario: Scenario| Cell::new(server, scenario, scenario.connections());
@@ -396,6 +408,8 @@ fn default_cells() -> Vec<Cell> {
         all(V::Exponential, S::TwiceAsSlow),
         all(V::Exponential, S::Noisy),
         two(V::Node, S::Noisy, 32),
+        two(V::Nginx, S::Onset, 512),
+        two(V::Exponential, S::Onset, 512),
         two(V::Nginx, S::Frozen, 32),
         all(V::Exponential, S::Zipf10),
         two(V::Exponential, S::Zipf09, ZIPF_CONNECTIONS),

@@ -156,3 +156,66 @@ fn rule(name: &str, of_cell: &[&Run]) -> RuleSummary {
             .collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::matrix::default_cells;
+    use baton_lab::Latency;
+
+    fn run(rule: &str, round: u32, per_second: f64, p99_us: u64) -> Run {
+        Run {
+            cell: default_cells()[0],
+            rule: rule.to_owned(),
+            round,
+            number: 0,
+            per_second,
+            latency: Latency {
+                p99_us,
+                ..Latency::default()
+            },
+            moved_share: 0.0,
+            moves: 0,
+            rollbacks: 0,
+            moves_by_cause: BTreeMap::new(),
+            dataplane_cpu_us: 0.0,
+            servers_cpu_us: 0.0,
+            errors: 1,
+            errors_by_kind: BTreeMap::new(),
+            unsent: 0,
+            extra: BTreeMap::new(),
+        }
+    }
+
+    /// The machine is twice as fast in the second round and four times in the third; the rule is always at 0.8.
+    #[test]
+    fn ratios_are_those_within_a_round_whatever_the_machine_does_between_rounds() {
+        let mut report = Report {
+            seed: 0,
+            rounds: 3,
+            seconds: 1,
+            cpus: 1,
+            runs: vec![
+                run("Other", 2, 160.0, 50),
+                run(BASE, 1, 100.0, 200),
+                run("Other", 1, 80.0, 100),
+                run(BASE, 3, 400.0, 20),
+                run(BASE, 2, 200.0, 100),
+                run("Other", 3, 320.0, 10),
+            ],
+            cells: Vec::new(),
+            verdict: Vec::new(),
+        };
+        report.summarize();
+        let [cell] = &report.cells[..] else {
+            panic!("{} cells", report.cells.len());
+        };
+        assert_eq!(cell.rules[0].rule, BASE);
+        let other = cell.rule("Other").unwrap();
+        assert_eq!(other.per_second_ratio.rounds, [0.8; 3]);
+        assert_eq!(other.p99_ratio.rounds, [0.5; 3]);
+        assert_eq!(other.per_second.rounds, [80.0, 160.0, 320.0]);
+        assert_eq!((other.per_second.median, other.errors), (160.0, 3));
+        assert_eq!(cell.rules[0].per_second_ratio.rounds, [1.0; 3]);
+    }
+}

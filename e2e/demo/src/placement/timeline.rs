@@ -3,10 +3,10 @@
 //! Owns the clock of a run. All waits are lengths of phases, never guesses about when something is done.
 
 use super::{
-    matrix::{Cell, FREEZE, SCALE, SCALE_AT, SCALE_WATCH, Scenario},
+    matrix::{Cell, FREEZE, ONSET, ONSET_PERCENT, SCALE, SCALE_AT, SCALE_WATCH, Scenario},
     run::{Bench, Counted, Marks, Running, WARM_UP},
 };
-use anyhow::Result;
+use anyhow::{Context, Result};
 use baton_api::FlowView;
 use std::{
     collections::BTreeMap,
@@ -19,6 +19,11 @@ use std::{
 const NOISE: Duration = Duration::from_millis(200);
 /// How often flows are looked at while new pods get theirs.
 const LOOK: Duration = Duration::from_millis(50);
+/// How often a slow pod's requests are counted.
+const COUNT: Duration = Duration::from_millis(2);
+/// It is found out when, for so long, it gets less than this share of the requests that it got before.
+const FOUND_WINDOW: Duration = Duration::from_millis(30);
+const FOUND_SHARE: f64 = 0.25;
 /// Of its fair share of connections a new pod shall have this much.
 const SHARE: f64 = 0.8;
 
@@ -27,6 +32,7 @@ pub fn follow(bench: &mut Bench<'_>, cell: &Cell, running: &mut Running<'_>) -> 
     thread::sleep(WARM_UP);
     running.progress().next_phase();
     match cell.scenario {
+        Scenario::Onset => onset(bench, cell, running),
         Scenario::Frozen => frozen(bench, cell, running),
         Scenario::ScaleOut => scale(running, cell),
         Scenario::AllSlow => all_slow(bench, cell, running),
@@ -75,6 +81,52 @@ fn measure(
         moved_share: Counted::of(running.dataplane)?.share_since(&counted),
         beside: Vec::new(),
         extra: BTreeMap::new(),
+    })
+}
+
+/// One pod becomes slow at a known moment. The figures are those of the time after it.
+fn onset(bench: &Bench<'_>, cell: &Cell, running: &Running<'_>) -> Result<Marks> {
+    let [before, after] = ONSET;
+    let sent = || -> Result<u64> {
+        let state = running.dataplane.state()?;
+        let backends = &state.policies.first().context("no policy")?.backends;
+        Ok(backends.first().context("no backend")?.requests_total)
+    };
+    let at_start = sent()?;
+    let calm = measure(running, before, |since| {
+        sleep_until(since, before);
+        Ok(())
+    })?;
+    let mut samples = Vec::new();
+    running.progress().next_phase();
+    let mut marks = measure(running, after, |_| {
+        bench.clusters.limit_first(cell, ONSET_PERCENT)?;
+        let since = Instant::now();
+        while since.elapsed() < after {
+            samples.push((since.elapsed(), sent()?));
+            thread::sleep(COUNT);
+        }
+        Ok(())
+    })?;
+    let first = samples.first().map_or(0, |(_, sent)| *sent);
+    let usual = (first - at_start) as f64 / calm.length.as_secs_f64();
+    if let Some(found) = found_after(&samples, usual) {
+        marks
+            .extra
+            .insert("found_after_ms", found.as_secs_f64() * 1e3);
+    }
+    marks.extra.insert("calm_moved_share", calm.moved_share);
+    marks.beside = vec![("calm_p99_us", 1)];
+    marks.phase = 2;
+    Ok(marks)
+}
+
+/// When the requests that a pod is sent fell from their usual rate: the beginning of the first window that holds few.
+fn found_after(samples: &[(Duration, u64)], usual_per_second: f64) -> Option<Duration> {
+    let few = usual_per_second * FOUND_WINDOW.as_secs_f64() * FOUND_SHARE;
+    samples.iter().find_map(|(at, sent)| {
+        let (_, later) = samples.iter().find(|(t, _)| *t >= *at + FOUND_WINDOW)?;
+        ((later - sent) as f64 <= few).then_some(*at)
     })
 }
 
@@ -184,4 +236,34 @@ fn scale(running: &mut Running<'_>, cell: &Cell) -> Result<Marks> {
     }
     marks.beside = vec![("before_p99_us", 1)];
     Ok(marks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requests of a pod at 1,000/s until `until_ms`, then at `then` per second, looked at every 2 ms for 200 ms.
+    fn samples(until_ms: u64, then: u64) -> Vec<(Duration, u64)> {
+        (0..100u64)
+            .map(|i| {
+                let ms = 2 * i;
+                let sent = ms.min(until_ms) + ms.saturating_sub(until_ms) * then / 1_000;
+                (Duration::from_millis(ms), sent)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_pod_is_found_when_its_requests_fall_and_not_before() {
+        let found = |until, then| found_after(&samples(until, then), 1_000.0);
+        // The window that begins up to 7 requests before the fall holds few enough.
+        let after = found(40, 0).unwrap();
+        assert!((32..=40).contains(&after.as_millis()), "{after:?}");
+        // Half of the requests is not found out, a tenth is.
+        assert_eq!(found(40, 500), None);
+        assert!(found(40, 100).is_some());
+        // It fell too late for a whole window.
+        assert_eq!(found(190, 0), None);
+        assert_eq!(found(0, 0), Some(Duration::ZERO));
+    }
 }
