@@ -13,26 +13,25 @@ use std::fmt::Write as _;
 pub fn cells(report: &Report) -> String {
     let mut text = format!(
         "\nMedians of {} rounds of {} s; ratios (x) to the first rule within each round.\n\
-         CPU in us per request: dataplane (dp) and servers (srv).\n",
-        report.rounds, report.seconds
+         CPU in us per request: dataplane (dp) and servers (srv).\n\n\
+         {:<13}{:>7}{:>6}{:>9}{:>9}{:>6}{:>9}{:>8}{:>4}{:>5}{:>4}\n",
+        report.rounds,
+        report.seconds,
+        "rule",
+        "req/s",
+        "x",
+        "p50",
+        "p99",
+        "x",
+        "p99.9",
+        "moved %",
+        "dp",
+        "srv",
+        "err"
     );
     for cell in &report.cells {
         // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "\n{:<14}{:>8}{:>6}{:>8}{:>8}{:>6}{:>8}{:>8}{:>5}{:>5}{:>4}",
-            cell.cell.name(),
-            "req/s",
-            "x",
-            "p50",
-            "p99",
-            "x",
-            "p99.9",
-            "moved",
-            "dp",
-            "srv",
-            "err"
-        );
+        let _ = writeln!(text, "\n{}", cell.cell.name());
         for rule in &cell.rules {
             let _ = writeln!(text, "{}", line(rule));
         }
@@ -53,7 +52,7 @@ pub fn cells(report: &Report) -> String {
 fn line(rule: &RuleSummary) -> String {
     let us = |value: f64| duration(value.round() as u64);
     format!(
-        "  {:<12}{:>8.0}{:>6.2}{:>8}{:>8}{:>6.2}{:>8}{:>6.2} %{:>5.1}{:>5.0}{:>4}",
+        "{:<13}{:>7.0}{:>6.2}{:>9}{:>9}{:>6.2}{:>9}{:>8.2}{:>4.0}{:>5.0}{:>4}",
         rule.rule,
         rule.per_second.median,
         rule.per_second_ratio.median,
