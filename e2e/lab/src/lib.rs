@@ -33,6 +33,7 @@ mod netns;
 mod nginx;
 mod node;
 mod operator;
+mod others;
 mod phase_server;
 mod phases;
 mod process;

@@ -3,7 +3,10 @@
 use super::summary::{CellSummary, Report};
 use crate::report::duration;
 use anyhow::{Result, anyhow};
-use plotters::{coord::Shift, prelude::*};
+use plotters::{
+    coord::{Shift, combinators::BindKeyPoints},
+    prelude::*,
+};
 use std::path::Path;
 
 const COLUMNS: usize = 3;
@@ -83,6 +86,8 @@ fn draw_cell(
         .iter()
         .map(|r| p99(r.latency.p99_us))
         .fold(1.0, f64::max);
+    // A range of a factor of 4 at least holds a tick.
+    let (low, high) = (least / 2.0, most * 2.0);
     let mut chart = ChartBuilder::on(panel)
         .caption(cell.cell.name(), ("sans-serif", 14))
         .margin(8)
@@ -90,12 +95,11 @@ fn draw_cell(
         .y_label_area_size(62)
         .build_cartesian_2d(
             (SHARE_MIN_PERCENT * 0.7..150.0).log_scale(),
-            (least * 0.7..most * 1.4).log_scale(),
+            (low..high).log_scale().with_key_points(ticks(low, high)),
         )?;
     chart
         .configure_mesh()
         .x_labels(5)
-        .y_labels(5)
         .x_label_formatter(&|p| format!("{p} %"))
         .y_label_formatter(&|us| duration(us.round() as u64))
         .light_line_style(WHITE)
@@ -118,4 +122,12 @@ fn draw_cell(
         }
     }
     Ok(())
+}
+
+/// 1, 2 and 5 times each power of ten in the range.
+fn ticks(low: f64, high: f64) -> Vec<f64> {
+    (0..10)
+        .flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)))
+        .filter(|tick| (low..=high).contains(tick))
+        .collect()
 }

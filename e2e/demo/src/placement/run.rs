@@ -17,12 +17,17 @@ use baton_lab::{
     Progress, WrkOptions, policy,
 };
 use serde::Serialize;
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 /// What a run takes beside its length: start and end of the dataplane, the load's beginning.
 pub const AROUND: Duration = Duration::from_millis(1_200);
 /// The load's beginning, which no figure contains (but those of wrk).
 pub const WARM_UP: Duration = Duration::from_millis(500);
+/// A machine that does nothing else is below this: its own daemons take a hundredth at most.
+const DISTURBED_SHARE: f64 = 0.03;
 const PORT: u16 = 80;
 /// With a frozen pod, what `make bench-rescue` has too.
 const RESPONSE_TIMEOUT: Micros = Micros::from_millis(50);
@@ -57,6 +62,8 @@ pub struct Run {
     pub dataplane_cpu_us: f64,
     /// CPU time of all servers per request, kernel work on their behalf included.
     pub servers_cpu_us: f64,
+    /// Share of this machine's CPUs that processes beside the bench used meanwhile: above some hundredths the run is disturbed.
+    pub others_cpu_share: f64,
     /// Errors that clients saw.
     pub errors: u64,
     /// The same by kind.
@@ -174,11 +181,15 @@ impl Bench<'_> {
             (dataplane.process.cpu_time(), clusters.cpu_time(cell))
         };
         let before = cpu(self.clusters, &dataplane);
+        let (others, start) = (self.lab.others_cpu_time(), Instant::now());
         let all = policy_for(&servers[..cell.scenario.pods()]);
         let seen = match cell.pattern {
             Pattern::Wrk { think_ms } => self.wrk(cell, &dataplane, think_ms),
             _ => self.own(cell, &mut dataplane, config, all, seed),
         };
+        let others = self.lab.others_cpu_time().saturating_sub(others);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let others_cpu_share = others.as_secs_f64() / start.elapsed().as_secs_f64() / cpus;
         let after = cpu(self.clusters, &dataplane);
         let total = Counted::of(&dataplane)?;
         self.clusters.recover(cell)?;
@@ -199,6 +210,7 @@ impl Bench<'_> {
             moves_by_cause: total.by_cause,
             dataplane_cpu_us: each(after.0.saturating_sub(before.0)),
             servers_cpu_us: each(after.1.saturating_sub(before.1)),
+            others_cpu_share,
             errors: seen.errors.values().sum(),
             errors_by_kind: seen.errors,
             unsent: seen.unsent,
@@ -321,6 +333,11 @@ impl Marks {
 }
 
 impl Run {
+    /// Whether others had so much of the CPUs that the figures say little.
+    pub fn is_disturbed(&self) -> bool {
+        self.others_cpu_share > DISTURBED_SHARE
+    }
+
     /// In short, for who waits.
     pub fn line(&self) -> String {
         let mut text = format!(
@@ -330,6 +347,9 @@ impl Run {
             duration(self.latency.p99_us),
             self.moved_share * 100.0,
         );
+        if self.is_disturbed() {
+            text += &format!("  disturbed ({:.0} %)", self.others_cpu_share * 100.0);
+        }
         if self.errors > 0 {
             text += &format!("  {} ERRORS", self.errors);
         }

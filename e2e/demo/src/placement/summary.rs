@@ -180,6 +180,7 @@ mod tests {
             moves_by_cause: BTreeMap::new(),
             dataplane_cpu_us: 0.0,
             servers_cpu_us: 0.0,
+            others_cpu_share: 0.0,
             errors: 1,
             errors_by_kind: BTreeMap::new(),
             unsent: 0,

@@ -46,6 +46,14 @@ pub fn cells(report: &Report) -> String {
             }
         }
     }
+    let disturbed = report.runs.iter().filter(|r| r.is_disturbed()).count();
+    if disturbed > 0 {
+        let _ = writeln!(
+            text,
+            "\nDISTURBED: in {disturbed} of {} runs other processes used more than 3 % of the CPUs.",
+            report.runs.len()
+        );
+    }
     text
 }
 
