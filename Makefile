@@ -6,6 +6,8 @@ SECONDS ?= 12
 MINUTES ?= 10
 ITERATIONS ?= 2000000
 MIGRATIONS ?= 1000000
+ROUNDS ?= 5
+SECONDS_EACH ?= 3
 KERNEL ?= linux-image-amd64
 TESTS ?= migration::http closes:: rescue:: refusal:: shim:: shutdown:: silence:: guards:: wire:: host_network:: modes:: memcached:: \
          ipv6:: forged::
@@ -23,7 +25,8 @@ NS := $(CARGO) test $(CI) --workspace --test ns
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-vm test-ns e2e e2e-kind e2e-cluster \
         images lint deny \
-        generate bench-engine bench-compare bench-migration bench-rescue bench-operator fuzz clean
+        generate bench-engine bench-compare bench-migration bench-placement bench-rescue bench-operator \
+        fuzz clean
 
 help: ## Show this menu
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +35,7 @@ setup: ## Install what build, demo and tests need (Debian packages, Rust)
 	@tools/setup.sh
 
 build: setup ## Build the binaries in target/release
-	$(CARGO) build --release -p lb-dataplane -p host-shim -p baton-operator -p baton-demo
+	$(CARGO) build --release -p lb-dataplane -p host-shim -p baton-operator -p baton-demo -p baton-lab
 
 demo: build ## The main job: live connections move between real servers, also off killed ones; report in target/demo
 	target/release/baton-demo demo --seconds $(SECONDS)
@@ -128,6 +131,12 @@ bench-compare: build ## Baton and HAProxy in the same layout and run; report in 
 
 bench-migration: build ## What a migrated request costs; report in target/bench
 	target/release/baton-demo migration-cost
+
+# A part of it: make bench-placement SERVERS=nginx,node SCENARIOS=identical,one-at-5 CONNECTIONS=32 MODES=Never,WhenBetter
+bench-placement: build ## Rules of placing requests over a matrix of servers and conditions (FULL=1: all of it); report in target/bench
+	target/release/baton-demo placement --rounds $(ROUNDS) --seconds $(SECONDS_EACH) $(if $(FULL),--full) \
+	    $(if $(SEED),--seed $(SEED)) $(if $(SERVERS),--servers $(SERVERS)) $(if $(SCENARIOS),--scenarios $(SCENARIOS)) \
+	    $(if $(CONNECTIONS),--connections $(CONNECTIONS)) $(if $(MODES),--modes $(MODES))
 
 bench-rescue: setup ## What killed, frozen and draining pods cost their clients: the figures behind those namespace tests
 	$(CARGO) build $(CI) --workspace --bins

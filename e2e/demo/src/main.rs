@@ -8,6 +8,7 @@ mod kill_report;
 mod kills;
 mod phase_steps;
 mod phases;
+mod placement;
 mod plot;
 mod preflight;
 mod progress;
@@ -41,6 +42,8 @@ enum Command {
     Compare(RoundArguments),
     /// What one migration per request costs: p50 at 1 connection, staying and moving, in turns
     MigrationCost(RoundArguments),
+    /// What each rule of placing requests does to throughput, latency and moves
+    Placement(placement::PlacementArguments),
 }
 
 /// Arguments of the demo.
@@ -156,5 +159,6 @@ fn dispatch(arguments: &Arguments) -> Result<bool> {
             preflight::check(&[])?;
             cost::migration_cost(rounds)
         }
+        Command::Placement(arguments) => placement::placement(arguments),
     }
 }

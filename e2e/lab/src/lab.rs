@@ -356,6 +356,14 @@ impl Lab {
         &self.dataplane
     }
 
+    /// All namespaces.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        let places = self.pods.iter().chain(&self.clients);
+        places
+            .chain([&self.router, &self.dataplane])
+            .map(|p| &p.namespace)
+    }
+
     /// Removes everything now and says what could not be removed.
     ///
     /// # Errors

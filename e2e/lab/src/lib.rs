@@ -7,6 +7,7 @@
 //!
 //! Blocking, no async; unsafe code only in `timestamps`, `cpu_clock` and `fault_sys`. Needs root, iproute2 and the Debian packages of `make setup`.
 
+mod arrivals;
 mod baton;
 mod cgroup;
 mod command;
@@ -17,6 +18,7 @@ mod fault_hold;
 mod fault_program;
 mod fault_sys;
 mod faults;
+mod fixed_load;
 mod haproxy;
 mod http;
 mod http_load;
@@ -29,7 +31,9 @@ mod memcached_client;
 mod memcached_load;
 mod netns;
 mod nginx;
+mod node;
 mod operator;
+mod others;
 mod phase_server;
 mod phases;
 mod process;
@@ -40,6 +44,8 @@ mod redis_bench;
 mod redis_client;
 mod redis_load;
 mod redis_stateful;
+mod service;
+mod service_queue;
 mod signals;
 mod stats;
 mod synflood;
@@ -47,6 +53,7 @@ mod tap;
 mod timestamps;
 mod wrk;
 
+pub use arrivals::{Arrivals, zipf_shares};
 pub use baton::{
     ControlTls, DATAPLANE_CONTROL, Dataplane, DataplaneConfig, Key, Keys, Log, SHIM_CONTROL, Shim,
     ShimConfig, ShimNetns, ShimPod, policy, program,
@@ -54,6 +61,7 @@ pub use baton::{
 pub use command::{run as run_command, with_input as run_command_with_input};
 pub use counter::{Counter, PostCount, Tally};
 pub use faults::{FaultCounts, FaultRates, Faults, Side, Way};
+pub use fixed_load::FixedLoad;
 pub use haproxy::{Haproxy, Listen};
 pub use http::{HttpClient, Response};
 pub use http_load::HttpEcho;
@@ -64,7 +72,8 @@ pub use memcached::{MEMCACHED_PORT, Memcached};
 pub use memcached_client::MemcachedClient;
 pub use memcached_load::MemcachedCheck;
 pub use netns::Namespace;
-pub use nginx::{DOWNLOAD_BYTES, Nginx, NginxOptions, content, echo_body};
+pub use nginx::{DOWNLOAD_BYTES, Nginx, NginxOptions, SMALL_BYTES, content, echo_body};
+pub use node::Node;
 pub use operator::Operator;
 pub use phase_server::PhaseServer;
 pub use phases::{Accepted, ClientStamps, PhaseClient, ServerStamps, target as phase_target};
@@ -75,6 +84,8 @@ pub use redis_bench::{RedisBench, RedisBenchOptions, RedisBenchReport, RedisTest
 pub use redis_client::{RedisClient, Reply};
 pub use redis_load::{RedisCheck, RedisRead};
 pub use redis_stateful::RedisStateful;
+pub use service::Service;
+pub use service_queue::{Distribution, ServiceQueue};
 pub use signals::interrupted;
 pub use stats::{Counts, Latency, Recorder, Window};
 pub use synflood::SynFlood;

@@ -1,9 +1,10 @@
-//! A closed-loop load client: N persistent connections on one thread, each sending its next request when the
-//! response to the last is complete (and not before its pace, if one is set). Every response is checked.
+//! A load client: N persistent connections on one thread, each sending its next request when the response to the last
+//! is complete (and not before its pace, if one is set), or when it is due (open loop). Every response is checked.
 //!
 //! Owns options, figures and the end of a load; what a request and a right response are, an [`Exchange`] says.
 
 use crate::{
+    arrivals::Arrivals,
     load_driver::Driver,
     netns::Namespace,
     stats::{Counts, Latency, Window},
@@ -57,6 +58,9 @@ pub struct LoadOptions {
     pub duration: Option<Duration>,
     /// Least time between two requests of a connection; `None` sends at once.
     pub pace: Option<Duration>,
+    /// An open loop instead: requests are due at times that follow from this, and a latency counts from when its request was
+    /// due. One that is due while its connection waits for an answer waits too. `pace` has no effect.
+    pub arrivals: Option<Arrivals>,
     /// A response that takes longer is an error of kind `timeout`.
     pub timeout: Duration,
     /// Length of the windows of the time series.
@@ -74,6 +78,7 @@ impl LoadOptions {
             requests: None,
             duration: None,
             pace: None,
+            arrivals: None,
             timeout: Duration::from_secs(20),
             window: Duration::from_millis(250),
         }
@@ -89,6 +94,9 @@ pub struct LoadReport {
     pub errors: Counts,
     /// Connections that ended as the server had announced with a right response; made anew.
     pub announced: u64,
+    /// Requests of an open loop that were due and could not be sent before the end. Their latency counts as the time that they
+    /// had waited then.
+    pub unsent: u64,
     /// Of the right responses.
     pub latency: Latency,
     /// The same over time.

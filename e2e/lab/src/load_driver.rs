@@ -3,6 +3,7 @@
 //! Owns the sockets and the epoll loop; never knows what a request means.
 
 use crate::{
+    arrivals::Schedule,
     load::{Exchange, LoadOptions, LoadReport, Progress, Verdict},
     stats::{Counts, Recorder},
 };
@@ -10,10 +11,13 @@ use anyhow::{Context, Result};
 use rustix::{
     event::{Timespec, epoll},
     net::{AddressFamily, SocketFlags, SocketType, connect, socket_with},
+    thread::set_current_timer_slack,
 };
 use std::{
+    collections::VecDeque,
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
+    num::NonZeroU64,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -23,6 +27,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 /// Longest sleep, so that a stop from outside is seen soon.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// Time between two looks for requests that were never answered; their timeouts are seconds.
+const EXPIRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Room for one read: several responses of this lab, far below the kernel's buffer.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -47,6 +53,13 @@ struct Outstanding {
     phase: usize,
 }
 
+/// A request of an open loop that was due while its connection was busy.
+#[derive(Clone, Copy)]
+struct Due {
+    at: Instant,
+    phase: usize,
+}
+
 pub(crate) struct Driver<E> {
     options: LoadOptions,
     exchange: E,
@@ -54,6 +67,13 @@ pub(crate) struct Driver<E> {
     poller: rustix::fd::OwnedFd,
     connections: Vec<Option<Connection>>,
     retry_at: Vec<Instant>,
+    /// Connections that are to be made anew.
+    broken: usize,
+    /// The times of an open loop, and what is due on each connection.
+    schedule: Option<Schedule>,
+    due: Vec<VecDeque<Due>>,
+    expire_at: Instant,
+    unsent: u64,
     recorder: Recorder,
     errors: Counts,
     announced: u64,
@@ -69,6 +89,13 @@ impl<E: Exchange> Driver<E> {
             poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             connections: Vec::new(),
             retry_at: Vec::new(),
+            broken: 0,
+            schedule: options
+                .arrivals
+                .map(|a| Schedule::new(&a, options.connections)),
+            due: vec![VecDeque::new(); options.connections],
+            expire_at: Instant::now(),
+            unsent: 0,
             recorder: Recorder::new(options.window),
             errors: Counts::new(),
             announced: 0,
@@ -91,6 +118,10 @@ impl<E: Exchange> Driver<E> {
             }
             driver.connections.push(Some(connection));
             driver.retry_at.push(driver.start);
+        }
+        if driver.schedule.is_some() {
+            // Requests leave when they are due: the default allows 50 us more.
+            set_current_timer_slack(NonZeroU64::new(1))?;
         }
         driver.start = Instant::now();
         Ok(driver)
@@ -138,10 +169,10 @@ impl<E: Exchange> Driver<E> {
         loop {
             let now = Instant::now();
             let over = self.over(now);
-            if !over {
-                for index in 0..self.connections.len() {
-                    self.send_next(index, now);
-                }
+            if over {
+                self.leave_unsent(now);
+            } else {
+                self.begin_due(now);
             }
             let busy = self.connections.iter().flatten();
             if over && busy.filter(|c| c.outstanding.is_some()).count() == 0
@@ -165,16 +196,21 @@ impl<E: Exchange> Driver<E> {
                 let flags = event.flags;
                 self.receive(index, flags.intersects(ENDED));
             }
-            self.expire(Instant::now());
+            let now = Instant::now();
+            if now >= self.expire_at {
+                self.expire_at = now + EXPIRY_INTERVAL;
+                self.expire(now);
+            }
         }
         let elapsed = self.start.elapsed();
         let phases = self.recorder.phases();
         let (latency, windows) = self.recorder.finish();
         Ok((
             LoadReport {
-                requests: latency.count,
+                requests: self.done,
                 errors: self.errors,
                 announced: self.announced,
+                unsent: self.unsent,
                 latency,
                 windows,
                 phases,
@@ -182,6 +218,40 @@ impl<E: Exchange> Driver<E> {
             },
             self.exchange,
         ))
+    }
+
+    /// Sends what may be sent now: in an open loop what is due, else on every connection without an outstanding request.
+    fn begin_due(&mut self, now: Instant) {
+        while let Some(index) = self.take_due(now) {
+            self.send_next(index, now);
+        }
+        if self.schedule.is_some() && self.broken == 0 {
+            return;
+        }
+        for index in 0..self.connections.len() {
+            self.send_next(index, now);
+        }
+    }
+
+    /// The connection of the next request that is due, which waits there now.
+    fn take_due(&mut self, now: Instant) -> Option<usize> {
+        let (after, index) = self.schedule.as_mut()?.take(now - self.start)?;
+        self.due[index].push_back(Due {
+            at: self.start + after,
+            phase: self.progress.phase.load(Ordering::Relaxed),
+        });
+        Some(index)
+    }
+
+    /// Counts what was due and is not sent any more.
+    fn leave_unsent(&mut self, now: Instant) {
+        let present = self.progress.phase.load(Ordering::Relaxed);
+        for due in self.due.iter_mut().flat_map(|d| d.drain(..)) {
+            let waited = now.duration_since(due.at);
+            self.unsent += 1;
+            self.recorder.record(now - self.start, waited);
+            self.recorder.record_phases(due.phase..=present, waited);
+        }
     }
 
     fn over(&self, now: Instant) -> bool {
@@ -200,10 +270,16 @@ impl<E: Exchange> Driver<E> {
             return SLEEP_MAX;
         }
         let mut wait = SLEEP_MAX;
+        if let Some(schedule) = &self.schedule {
+            wait = wait.min(schedule.next_at().saturating_sub(now - self.start));
+            if self.broken == 0 {
+                return wait;
+            }
+        }
         for (connection, retry_at) in self.connections.iter().zip(&self.retry_at) {
             let at = match connection {
                 None => *retry_at,
-                Some(c) if c.outstanding.is_none() => c.next_at,
+                Some(c) if c.outstanding.is_none() && self.schedule.is_none() => c.next_at,
                 Some(_) => continue,
             };
             wait = wait.min(at.saturating_duration_since(now));
@@ -215,7 +291,10 @@ impl<E: Exchange> Driver<E> {
     fn send_next(&mut self, index: usize, now: Instant) {
         if self.connections[index].is_none() && now >= self.retry_at[index] {
             match self.reconnect(index) {
-                Ok(connection) => self.connections[index] = Some(connection),
+                Ok(connection) => {
+                    self.connections[index] = Some(connection);
+                    self.broken -= 1;
+                }
                 Err(_) => return self.give_up(index, "connect"),
             }
         }
@@ -228,15 +307,25 @@ impl<E: Exchange> Driver<E> {
         {
             return;
         }
+        let due = match &self.schedule {
+            Some(_) => match self.due[index].pop_front() {
+                Some(due) => Some(due),
+                None => return,
+            },
+            None => None,
+        };
         let number = self.sent;
         self.sent += 1;
         connection.unsent.clear();
         self.exchange.request(index, number, &mut connection.unsent);
-        let since = Instant::now();
+        let due = due.unwrap_or_else(|| Due {
+            at: Instant::now(),
+            phase: self.progress.phase.load(Ordering::Relaxed),
+        });
         connection.outstanding = Some(Outstanding {
             number,
-            since,
-            phase: self.progress.phase.load(Ordering::Relaxed),
+            since: due.at,
+            phase: due.phase,
         });
         if let Some(pace) = self.options.pace {
             connection.next_at =
@@ -316,6 +405,7 @@ impl<E: Exchange> Driver<E> {
                 if last {
                     self.announced += 1;
                     self.connections[index] = None;
+                    self.broken += 1;
                     self.retry_at[index] = now;
                 } else if !self.over(now) {
                     self.send_next(index, now);
@@ -338,10 +428,11 @@ impl<E: Exchange> Driver<E> {
     }
 
     fn give_up(&mut self, index: usize, kind: &'static str) {
-        if let Some(connection) = self.connections[index].take()
-            && let Some(outstanding) = connection.outstanding
-        {
-            self.exchange.lost(index, outstanding.number);
+        if let Some(connection) = self.connections[index].take() {
+            self.broken += 1;
+            if let Some(outstanding) = connection.outstanding {
+                self.exchange.lost(index, outstanding.number);
+            }
         }
         self.retry_at[index] = Instant::now() + RETRY_PAUSE;
         self.error(kind);

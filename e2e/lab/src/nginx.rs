@@ -2,7 +2,7 @@
 //!
 //! What it serves: `/` (2 bytes), `/echo/ANYTHING` (a text made of the request, the same from every pod),
 //! `/page` (32 KiB of text, compressed on the fly for who accepts gzip: work for the CPU as a real page has it),
-//! `/files/10m.bin` (fixed bytes), and `PUT /upload/NAME` (kept on disk). Each response names its pod in `X-Pod`.
+//! `/files/10m.bin` and `/files/10k.bin` (fixed bytes), and `PUT /upload/NAME` (kept on disk). Each response names its pod in `X-Pod`.
 
 use crate::{
     lab::Pod,
@@ -18,6 +18,8 @@ use std::{
 
 /// Size of `/files/10m.bin`.
 pub const DOWNLOAD_BYTES: usize = 10 * 1024 * 1024;
+/// Size of `/files/10k.bin`.
+pub const SMALL_BYTES: usize = 10 * 1024;
 /// Size of `/page`: the order of a page's markup.
 const PAGE_BYTES: usize = 32 * 1024;
 /// nginx closes no connection by itself within a test: an hour idle, a day in all, ten million requests.
@@ -94,6 +96,7 @@ impl Pod {
         if !link.exists() {
             fs::hard_link(&shared, &link)?;
         }
+        fs::write(directory.join("files/10k.bin"), content(SMALL_BYTES, 1))?;
         fs::write(directory.join("page"), page())?;
         let config = directory.join("nginx.conf");
         fs::write(&config, self.nginx_config(&directory, options))?;

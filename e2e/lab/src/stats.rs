@@ -22,6 +22,9 @@ pub struct Latency {
     pub p90_us: u64,
     /// 99 % are at most this long.
     pub p99_us: u64,
+    /// 99.9 % are at most this long.
+    #[serde(default)]
+    pub p999_us: u64,
     /// The longest.
     pub max_us: u64,
 }
@@ -119,6 +122,7 @@ fn summary(histogram: &Histogram<u64>) -> Latency {
         p50_us: at(0.50),
         p90_us: at(0.90),
         p99_us: at(0.99),
+        p999_us: at(0.999),
         max_us: histogram.max(),
     }
 }
@@ -144,6 +148,7 @@ mod tests {
                 p50_us: 500,
                 p90_us: 900,
                 p99_us: 990,
+                p999_us: 999,
                 max_us: 1000
             }
         );

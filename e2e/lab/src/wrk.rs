@@ -26,9 +26,9 @@ done = function(summary, latency, requests)
   for _, thread in ipairs(threads) do wrong = wrong + thread:get("wrong") end
   io.write(string.format(
     'BATON {"requests":%d,"duration_us":%d,"bytes":%d,"connect":%d,"read":%d,"write":%d,"status":%d,' ..
-    '"timeout":%d,"wrong":%d,"p50":%d,"p90":%d,"p99":%d,"max":%d}\n',
+    '"timeout":%d,"wrong":%d,"p50":%d,"p90":%d,"p99":%d,"p999":%d,"max":%d}\n',
     summary.requests, summary.duration, summary.bytes, e.connect, e.read, e.write, e.status, e.timeout, wrong,
-    latency:percentile(50), latency:percentile(90), latency:percentile(99), latency.max))
+    latency:percentile(50), latency:percentile(90), latency:percentile(99), latency:percentile(99.9), latency.max))
 end
 "#;
 
@@ -108,6 +108,7 @@ struct Line {
     p50: u64,
     p90: u64,
     p99: u64,
+    p999: u64,
     max: u64,
 }
 
@@ -204,6 +205,7 @@ fn parse(output: &str) -> Result<WrkReport> {
             p50_us: line.p50,
             p90_us: line.p90,
             p99_us: line.p99,
+            p999_us: line.p999,
             max_us: line.max,
         },
     })
@@ -217,7 +219,7 @@ mod tests {
     fn figures_are_found_between_what_wrk_prints() {
         let text = "Running 1s test\nBATON {\"requests\":10,\"duration_us\":2000000,\"bytes\":1,\
                     \"connect\":1,\"read\":2,\"write\":3,\"status\":4,\"timeout\":5,\"wrong\":6,\"p50\":6,\
-                    \"p90\":7,\"p99\":8,\"max\":9}\nRequests/sec: 5\n";
+                    \"p90\":7,\"p99\":8,\"p999\":9,\"max\":9}\nRequests/sec: 5\n";
         let report = parse(text).unwrap();
         assert_eq!((report.requests, report.errors), (10, 21));
         assert_eq!((report.latency.p99_us, report.latency.max_us), (8, 9));

@@ -1,0 +1,222 @@
+//! What all runs say together: medians, and ratios to the base rule within each round.
+//!
+//! Pure: runs in, figures out.
+
+use super::{BASE, PlacementArguments, matrix::Cell, run::Run, verdict::Row};
+use crate::rounds::Figure;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Everything that `placement.json` holds.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// From which the order followed.
+    pub seed: u64,
+    /// Rounds that were asked for.
+    pub rounds: u32,
+    /// Length of a measurement.
+    pub seconds: u64,
+    /// CPUs of this machine.
+    pub cpus: usize,
+    /// Every run, in the order of their turns.
+    pub runs: Vec<Run>,
+    /// Medians.
+    pub cells: Vec<CellSummary>,
+    /// What was to be shown, and whether it was.
+    pub verdict: Vec<Row>,
+}
+
+/// One cell.
+#[derive(Debug, Serialize)]
+pub struct CellSummary {
+    /// The cell.
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// Its rules, the base first.
+    pub rules: Vec<RuleSummary>,
+}
+
+/// One rule in one cell.
+#[derive(Debug, Serialize)]
+pub struct RuleSummary {
+    /// Its name.
+    pub rule: String,
+    /// Right responses per second.
+    pub per_second: Figure,
+    /// The same divided by that of the base in the same round.
+    pub per_second_ratio: Figure,
+    /// Latency of half the requests.
+    pub p50_us: Figure,
+    /// Of 99 %.
+    pub p99_us: Figure,
+    /// The same divided by that of the base in the same round.
+    pub p99_ratio: Figure,
+    /// Of 99.9 %.
+    pub p999_us: Figure,
+    /// Moves per request.
+    pub moved_share: Figure,
+    /// CPU time per request.
+    pub dataplane_cpu_us: Figure,
+    /// The same, of all servers.
+    pub servers_cpu_us: Figure,
+    /// Errors of all rounds.
+    pub errors: u64,
+    /// What only this condition has; of runs that have it.
+    pub extra: BTreeMap<&'static str, Figure>,
+}
+
+impl Report {
+    /// An empty one.
+    pub fn new(arguments: &PlacementArguments, seed: u64) -> Self {
+        Self {
+            seed,
+            rounds: arguments.rounds,
+            seconds: arguments.seconds,
+            cpus: std::thread::available_parallelism().map_or(0, usize::from),
+            runs: Vec::new(),
+            cells: Vec::new(),
+            verdict: Vec::new(),
+        }
+    }
+
+    /// Makes the summaries of what was run.
+    pub fn summarize(&mut self) {
+        let mut cells: Vec<Cell> = Vec::new();
+        for run in &self.runs {
+            if !cells.contains(&run.cell) {
+                cells.push(run.cell);
+            }
+        }
+        cells.sort_by_key(|c| (c.scenario, c.server, c.connections));
+        self.cells = cells
+            .into_iter()
+            .map(|cell| {
+                let of_cell: Vec<&Run> = self.runs.iter().filter(|r| r.cell == cell).collect();
+                let mut names: Vec<&str> = Vec::new();
+                for run in &of_cell {
+                    if !names.contains(&run.rule.as_str()) {
+                        names.push(&run.rule);
+                    }
+                }
+                // By name but the base first: the order of turns is random.
+                names.sort_by_key(|n| (*n != BASE, *n));
+                let rules = names.iter().map(|n| rule(n, &of_cell)).collect();
+                CellSummary { cell, rules }
+            })
+            .collect();
+    }
+}
+
+impl CellSummary {
+    /// A rule of this cell.
+    pub fn rule(&self, name: &str) -> Option<&RuleSummary> {
+        self.rules.iter().find(|r| r.rule == name)
+    }
+}
+
+fn rule(name: &str, of_cell: &[&Run]) -> RuleSummary {
+    let mut runs: Vec<&Run> = of_cell.iter().copied().filter(|r| r.rule == name).collect();
+    runs.sort_by_key(|r| r.round);
+    let figure = |value: &dyn Fn(&Run) -> f64| {
+        Figure::of(&runs.iter().map(|r| value(r)).collect::<Vec<_>>())
+    };
+    let ratio = |value: &dyn Fn(&Run) -> f64| {
+        let ratios: Vec<f64> = runs
+            .iter()
+            .filter_map(|run| {
+                let base = of_cell
+                    .iter()
+                    .find(|b| b.rule == BASE && b.round == run.round)?;
+                Some(value(run) / value(base))
+            })
+            .collect();
+        Figure::of(&ratios)
+    };
+    let mut extra: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
+    for run in &runs {
+        for (name, value) in &run.extra {
+            extra.entry(name).or_default().push(*value);
+        }
+    }
+    RuleSummary {
+        rule: name.to_owned(),
+        per_second: figure(&|r| r.per_second),
+        per_second_ratio: ratio(&|r| r.per_second),
+        p50_us: figure(&|r| r.latency.p50_us as f64),
+        p99_us: figure(&|r| r.latency.p99_us as f64),
+        p99_ratio: ratio(&|r| r.latency.p99_us as f64),
+        p999_us: figure(&|r| r.latency.p999_us as f64),
+        moved_share: figure(&|r| r.moved_share),
+        dataplane_cpu_us: figure(&|r| r.dataplane_cpu_us),
+        servers_cpu_us: figure(&|r| r.servers_cpu_us),
+        errors: runs.iter().map(|r| r.errors).sum(),
+        extra: extra
+            .into_iter()
+            .map(|(n, v)| (n, Figure::of(&v)))
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::matrix::default_cells;
+    use baton_lab::Latency;
+
+    fn run(rule: &str, round: u32, per_second: f64, p99_us: u64) -> Run {
+        Run {
+            cell: default_cells()[0],
+            rule: rule.to_owned(),
+            round,
+            number: 0,
+            per_second,
+            latency: Latency {
+                p99_us,
+                ..Latency::default()
+            },
+            moved_share: 0.0,
+            moves: 0,
+            rollbacks: 0,
+            moves_by_cause: BTreeMap::new(),
+            dataplane_cpu_us: 0.0,
+            servers_cpu_us: 0.0,
+            others_cpu_share: 0.0,
+            errors: 1,
+            errors_by_kind: BTreeMap::new(),
+            unsent: 0,
+            extra: BTreeMap::new(),
+        }
+    }
+
+    /// The machine is twice as fast in the second round and four times in the third; the rule is always at 0.8.
+    #[test]
+    fn ratios_are_those_within_a_round_whatever_the_machine_does_between_rounds() {
+        let mut report = Report {
+            seed: 0,
+            rounds: 3,
+            seconds: 1,
+            cpus: 1,
+            runs: vec![
+                run("Other", 2, 160.0, 50),
+                run(BASE, 1, 100.0, 200),
+                run("Other", 1, 80.0, 100),
+                run(BASE, 3, 400.0, 20),
+                run(BASE, 2, 200.0, 100),
+                run("Other", 3, 320.0, 10),
+            ],
+            cells: Vec::new(),
+            verdict: Vec::new(),
+        };
+        report.summarize();
+        let [cell] = &report.cells[..] else {
+            panic!("{} cells", report.cells.len());
+        };
+        assert_eq!(cell.rules[0].rule, BASE);
+        let other = cell.rule("Other").unwrap();
+        assert_eq!(other.per_second_ratio.rounds, [0.8; 3]);
+        assert_eq!(other.p99_ratio.rounds, [0.5; 3]);
+        assert_eq!(other.per_second.rounds, [80.0, 160.0, 320.0]);
+        assert_eq!((other.per_second.median, other.errors), (160.0, 3));
+        assert_eq!(cell.rules[0].per_second_ratio.rounds, [1.0; 3]);
+    }
+}
