@@ -113,6 +113,7 @@ pub fn figures(policy: &Policy, loads: &[(&str, Load)]) -> PolicyState {
             outstanding: load.outstanding,
             first_byte: baton_api::Micros::from_millis(1),
             wait: None,
+            placement: None,
             requests_total: load.flows,
             migrations_in_total: 0,
             migrations_out_total: 0,
@@ -137,6 +138,7 @@ pub fn figures(policy: &Policy, loads: &[(&str, Load)]) -> PolicyState {
         pins_total: Default::default(),
         moves_total: Default::default(),
         panic: false,
+        placement: None,
         backends: backends.collect(),
     }
 }

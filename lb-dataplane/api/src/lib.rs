@@ -30,5 +30,8 @@ pub use snapshot::{
     LIMIT_POLICIES, Limits, Migration, MigrationMode, Policy, Protocol, Snapshot, SnapshotError,
     Timeouts,
 };
-pub use state::{BackendState, DrainState, FlowView, PolicyState, State, WorkerState};
+pub use state::{
+    BackendPlacement, BackendState, DrainState, FlowView, PolicyPlacement, PolicyState, State,
+    WorkerState,
+};
 pub use status::{StatusRange, StatusRangeError};

@@ -163,9 +163,10 @@ pub enum Protocol {
 pub struct Migration {
     /// Whether and when.
     pub mode: MigrationMode,
-    /// Move only if the expected wait here is at least this many hundredths of the best other one's. At least 100.
+    /// In calm, move only if the mean wait here is at least this many hundredths of that at the other one. At least 100. A
+    /// backend that is also the busier one is left at 70 % of what is above 100.
     pub ratio_percent: u32,
-    /// Move only if the expected wait falls by at least this much.
+    /// Move to a shorter queue only if the expected wait falls by at least this much.
     pub gain: Micros,
     /// A flow rests this long after a move.
     pub cooldown: Micros,
@@ -187,7 +188,8 @@ pub enum MigrationMode {
     Never,
     /// Flows stay, but for those of a backend that drains or died.
     DrainOnly,
-    /// At a boundary, when another backend is notably better.
+    /// At a boundary, when that gains more than a move costs: away from a distressed backend, to one that joins, to a
+    /// shorter queue where load is uneven, and within a small budget where another one is lastingly faster.
     #[default]
     WhenBetter,
     /// At every boundary, to the next backend. For tests and measurements.
@@ -202,8 +204,8 @@ impl Default for Migration {
     fn default() -> Self {
         Self {
             mode: MigrationMode::WhenBetter,
-            ratio_percent: 200,
-            gain: Micros(500),
+            ratio_percent: 150,
+            gain: Micros(300),
             cooldown: Micros::from_millis(5),
             per_second: 0,
             per_flow: 0,

@@ -78,8 +78,47 @@ pub struct PolicyState {
     /// Too few backends are usable, so all are used.
     #[serde(default)]
     pub panic: bool,
+    /// What its pools are measured by, and what moves brought. None from a dataplane that does not tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PolicyPlacement>,
     /// Its backends.
     pub backends: Vec<BackendState>,
+}
+
+/// How a policy's backends are compared, and what came of its moves for a lower wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyPlacement {
+    /// The usual mean wait of its backends over half a second: their lower median.
+    pub usual_wait: Micros,
+    /// Its backends are unevenly busy, so each request may go to a shorter queue.
+    pub uneven: bool,
+    /// Times that a backend became distressed.
+    pub distressed_total: u64,
+    /// What moved requests were expected to wait less, in all.
+    pub expected: Micros,
+    /// What they did wait less than was expected where they were, and what they waited more.
+    pub won: Micros,
+    /// What those waited more that came off worse.
+    pub lost: Micros,
+}
+
+/// How a backend stands among its policy's others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendPlacement {
+    /// `fit`, `joining`, `distressed` or `trial`.
+    pub standing: String,
+    /// Mean wait of its requests over half a second, and its standard error.
+    pub mean_wait: Micros,
+    /// The standard error of that.
+    pub error: Micros,
+    /// The same mean over 20 ms.
+    pub recent_wait: Micros,
+    /// For how long it has answered nothing although it should.
+    pub stalled: Micros,
+    /// What requests that come with a move wait longer here than those that stay.
+    pub move_cost: Micros,
 }
 
 /// One backend's figures.
@@ -111,6 +150,9 @@ pub struct BackendState {
     /// tell it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<Micros>,
+    /// How it stands among the others. None from a dataplane that does not tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<BackendPlacement>,
     /// Requests since start.
     pub requests_total: u64,
     /// Flows that came by migration.

@@ -74,11 +74,6 @@ impl Estimate {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 
-    /// Requests without a first byte of their response.
-    pub(crate) fn outstanding(&self) -> u32 {
-        self.outstanding
-    }
-
     /// The peak average of the time to the first byte, at least the floor.
     pub(crate) fn average_us(&self, now_us: u64) -> u64 {
         self.now_us(self.first_byte_us, now_us)
@@ -141,7 +136,7 @@ mod tests {
     #[test]
     fn an_unknown_backend_is_assumed_fast() {
         let estimate = Estimate::default();
-        assert_eq!(estimate.outstanding(), 0);
+        assert_eq!(estimate.outstanding, 0);
         assert_eq!(estimate.average_us(123), FLOOR_US);
         assert_eq!(estimate.wait_us(123), FLOOR_US);
     }
@@ -192,7 +187,7 @@ mod tests {
             estimate.request(now_us);
             estimate.first_byte(now_us, now_us - 1_000);
         }
-        assert_eq!(estimate.outstanding(), 9);
+        assert_eq!(estimate.outstanding, 9);
         assert_eq!(estimate.average_us(499_900), 1_000);
         assert_eq!(estimate.wait_us(499_900), 1_000);
     }
@@ -243,7 +238,7 @@ mod tests {
         estimate.request(1_400_000);
         assert_eq!(estimate.wait_us(1_500_000), 3 * 500_000);
         estimate.first_byte(1_500_000, 1_400_000);
-        assert_eq!(estimate.outstanding(), 1);
+        assert_eq!(estimate.outstanding, 1);
         assert_eq!(estimate.average_us(1_500_000), 100_000);
         assert_eq!(
             estimate.wait_us(1_500_000),
@@ -260,7 +255,7 @@ mod tests {
         estimate.request(10);
         estimate.forget(400_000);
         estimate.forget(500_000);
-        assert_eq!(estimate.outstanding(), 0);
+        assert_eq!(estimate.outstanding, 0);
         assert_eq!(estimate.wait_us(500_000), 500_000);
         // A client that resets at once is no reason to trust the backend again.
         estimate.request(500_010);
@@ -274,7 +269,7 @@ mod tests {
         let mut estimate = Estimate::default();
         estimate.forget(0);
         estimate.first_byte(0, u64::MAX);
-        assert_eq!(estimate.outstanding(), 0);
+        assert_eq!(estimate.outstanding, 0);
         estimate.request(u64::MAX);
         estimate.first_byte(5, 0);
         estimate.first_byte(u64::MAX, 0);

@@ -20,7 +20,7 @@ use baton_api::LIMIT_BACKENDS_PER_POLICY;
 /// A pool is judged at most this often.
 const JUDGE_US: u64 = 2_000;
 /// A member is hot while it waits this many times longer than its pool, and longer by at least so much.
-pub(crate) const HOT_RATIO: f64 = 4.0;
+pub(crate) const HOT_RATIO: f64 = 3.0;
 const HOT_MORE_US: f64 = 1_000.0;
 /// Shorter waits are all alike: wake-ups take as long.
 const REFERENCE_MIN_US: f64 = 50.0;
@@ -40,10 +40,8 @@ const UNEVEN_US: u64 = 5_000_000;
 /// Queues are compared with so many others, drawn at random.
 const QUEUES: usize = 4;
 
-/// The mean wait of a backend is longer than the usual one if it is by this ratio (where the backend is the busier one, too), and
-/// than that of another one which is busier if it is by the second.
-const LONGER_RATIO: f64 = 1.35;
-const SLOWER_RATIO: f64 = 1.5;
+/// A backend that is busier than another one, too, is left at this part of what the policy's ratio is above 1.
+const BUSIER_PART: f64 = 0.7;
 /// Standard errors of the difference that are taken off it.
 const SURE_ERRORS: f64 = 4.0;
 /// The readings need so long to show what a move changed; so long after one the next may follow. A third of the long window.
@@ -102,8 +100,9 @@ pub(crate) struct Asking {
     pub(crate) gap_us: u64,
     /// It did not move of late.
     pub(crate) rested: bool,
-    /// The least gain in a queue, by policy.
+    /// By policy: the least gain in a queue, and the least ratio of mean waits.
     pub(crate) gain_us: f64,
+    pub(crate) ratio: f64,
 }
 
 /// Where the flow goes.
@@ -164,6 +163,16 @@ impl Placement {
             budget: BUDGET_FIRST,
             ..Self::default()
         }
+    }
+
+    /// The usual mean wait, in us.
+    pub(crate) fn usual_us(&self) -> f64 {
+        self.long_us
+    }
+
+    /// Whether the members are unevenly busy.
+    pub(crate) fn is_uneven(&self, now_us: u64) -> bool {
+        now_us < self.uneven_until_us
     }
 
     /// How a member stands.
@@ -333,15 +342,21 @@ impl Placement {
         }
         let calm = now_us >= self.settling_until_us && standing.is_settled();
         let soon = now_us < standing.left_us + LEAVE_EVERY_US;
-        let long = self.alone || here.load.long_us >= LONGER_RATIO * self.long_us;
+        let least = 1.0 + (asking.ratio - 1.0) * BUSIER_PART;
+        let long = self.alone || here.load.long_us >= least * self.long_us;
         if !calm || soon || self.budget < 1.0 || !long {
             return None;
         }
         let (to, there) = best(rng, 2, &|seat| seat.load.long_us)?;
         let busier = here.per_weight(here.load.rate) >= there.per_weight(there.load.rate);
-        let ratio = if busier { LONGER_RATIO } else { SLOWER_RATIO };
-        let error_us = here.load.error_us.hypot(there.load.error_us);
-        let sure_us = here.load.long_us - there.load.long_us - SURE_ERRORS * error_us;
+        let ratio = if busier { least } else { asking.ratio };
+        // Where nobody went of late, one has to go to find out.
+        let error_us = if there.load.fresh {
+            SURE_ERRORS * here.load.error_us.hypot(there.load.error_us)
+        } else {
+            0.0
+        };
+        let sure_us = here.load.long_us - there.load.long_us - error_us;
         let requests = (STALE_US / asking.gap_us.max(1) as f64).clamp(1.0, REQUESTS_MAX);
         let longer = if there.load.known {
             here.load.long_us >= ratio * there.load.long_us

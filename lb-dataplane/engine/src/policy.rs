@@ -433,6 +433,7 @@ impl Policy {
                     gap_us,
                     rested: ties == Ties::Rested,
                     gain_us: self.spec.migration.gain.0 as f64,
+                    ratio: f64::from(self.spec.migration.ratio_percent) / 100.0,
                 };
                 let mut placement = std::mem::take(&mut pool.placement);
                 let cost_us = |at: usize| {

@@ -98,6 +98,16 @@ impl Standing {
         matches!(self.phase, Phase::Distressed { .. })
     }
 
+    /// The name of its phase, for people.
+    pub(crate) fn label(&self) -> &'static str {
+        match self.phase {
+            Phase::Fit => "fit",
+            Phase::Joining { .. } => "joining",
+            Phase::Distressed { .. } => "distressed",
+            Phase::Trial { .. } => "trial",
+        }
+    }
+
     /// Whether it has its share, or what it has of it is no sign.
     pub(crate) fn is_settled(&self) -> bool {
         self.phase == Phase::Fit

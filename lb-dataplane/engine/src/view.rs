@@ -9,10 +9,13 @@ use crate::{
     engine::Instant,
     flow::{Flow, from_addr},
     pins::{Lost, PinReason},
+    placement::Placement,
     policy::Policy,
     states::{State, TABLE},
 };
-use baton_api::{BackendState, Endpoint, FlowView, Micros, PolicyState};
+use baton_api::{
+    BackendPlacement, BackendState, Endpoint, FlowView, Micros, PolicyPlacement, PolicyState,
+};
 use std::{collections::BTreeMap, net::SocketAddr};
 
 type Label = Option<(&'static str, &'static str)>;
@@ -34,6 +37,20 @@ fn moves_by_cause(ends: &MoveEnds) -> BTreeMap<String, BTreeMap<String, u64>> {
         (cause.label().to_owned(), by_reason(ends))
     });
     causes.filter(|(_, ends)| !ends.is_empty()).collect()
+}
+
+/// What a policy's backends are compared by. Of two families the slower one counts.
+fn placement_of(policy: &Policy, now: Instant) -> PolicyPlacement {
+    let pools = || policy.pools.iter().map(|p| &p.placement);
+    let usual_us = pools().map(Placement::usual_us).fold(0.0, f64::max);
+    PolicyPlacement {
+        usual_wait: Micros(usual_us as u64),
+        uneven: pools().any(|p| p.is_uneven(now.0)),
+        distressed_total: pools().map(|p| p.distressed_total).sum(),
+        expected: Micros(policy.gains.expected_us),
+        won: Micros(policy.gains.won_us),
+        lost: Micros(policy.gains.lost_us),
+    }
 }
 
 impl Engine {
@@ -206,9 +223,13 @@ impl Engine {
 
     fn policy_state(&self, index: usize, now: Instant) -> PolicyState {
         let policy = &self.policies[index];
-        let members = policy.pools.iter().flat_map(|p| &p.members);
-        let backends = members.filter_map(|m| {
+        let members = policy.pools.iter().flat_map(|p| {
+            let standings = (0..p.members.len()).map(|at| p.placement.standing(at));
+            p.members.iter().zip(standings)
+        });
+        let backends = members.filter_map(|(m, standing)| {
             let b = &self.backends[usize::from(m.backend)];
+            let load = b.load.reading(now.0);
             Some(BackendState {
                 name: b.name.clone(),
                 endpoint: Endpoint::new(from_addr(&b.addr), b.port)?,
@@ -218,9 +239,17 @@ impl Engine {
                 adoptable_reason: b.probe.words(now).to_owned(),
                 flows: u64::from(b.flows),
                 pinned: u64::from(b.pinned),
-                outstanding: u64::from(b.estimate.outstanding()),
+                outstanding: u64::from(load.outstanding),
                 first_byte: Micros(b.estimate.average_us(now.0)),
                 wait: Some(Micros(b.estimate.wait_us(now.0))),
+                placement: Some(BackendPlacement {
+                    standing: standing.label().to_owned(),
+                    mean_wait: Micros(load.long_us as u64),
+                    error: Micros(load.error_us as u64),
+                    recent_wait: Micros(load.short_us as u64),
+                    stalled: Micros(load.stalled_us),
+                    move_cost: Micros(b.move_cost.us() as u64),
+                }),
                 requests_total: b.requests,
                 migrations_in_total: b.moves_in,
                 migrations_out_total: b.moves_out,
@@ -251,6 +280,7 @@ impl Engine {
             pins_total: by_reason(PinReason::all().map(PinReason::label).zip(policy.pins)),
             moves_total: moves_by_cause(&policy.ends),
             panic: policy.pools.iter().any(|p| p.panic),
+            placement: Some(placement_of(policy, now)),
             backends: backends.collect(),
         }
     }

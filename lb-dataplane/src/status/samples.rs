@@ -18,6 +18,7 @@ pub fn backend(name: &str, adoptable: bool, reason: &str) -> BackendState {
         outstanding: 4,
         first_byte: Micros(1_250),
         wait: None,
+        placement: None,
         requests_total: 10,
         migrations_in_total: 1_000,
         migrations_out_total: 999,
@@ -58,6 +59,7 @@ pub fn reply() -> StateReply {
             pins_total: Default::default(),
             moves_total: Default::default(),
             panic: false,
+            placement: None,
                 backends: vec![
                     backend("a", true, "ready"),
                     backend("b", false, "no answer to a probe: is host-shim running there?"),

@@ -239,6 +239,7 @@ fn policy(policy: &baton_api::Policy, traffic: u64) -> PolicyState {
         pins_total: Default::default(),
         moves_total: Default::default(),
         panic: false,
+        placement: None,
         backends: policy
             .backends
             .iter()
@@ -260,6 +261,7 @@ fn backend(backend: &baton_api::Backend, traffic: u64) -> BackendState {
         outstanding: traffic % 3,
         first_byte: Micros(250 + traffic),
         wait: Some(Micros(250 + traffic)),
+        placement: None,
         requests_total: traffic * 100,
         migrations_in_total: traffic,
         migrations_out_total: traffic,

@@ -144,14 +144,15 @@ fn a_moved_flow_rests_for_its_cooldown() {
     let mut c = w.open(1);
     slow_exchange(&mut w, &mut c, 20);
     w.moves(&mut c, GET);
-    w.run_ms(90);
+    w.run_ms(25);
     w.responds(&mut c, OK);
     w.ack(&mut c);
-    // The new pod is slower still, but the flow has just moved.
-    slow_exchange(&mut w, &mut c, 90);
-    slow_exchange(&mut w, &mut c, 90);
+    // The new pod is slower still, but the flow has just moved, and it is no distress.
+    for _ in 0..3 {
+        slow_exchange(&mut w, &mut c, 25);
+    }
     assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
-    w.run_ms(250);
+    w.run_ms(350);
     w.moves(&mut c, GET);
 }
 
@@ -385,4 +386,28 @@ fn always_goes_round_all_pods() {
         w.ack(&mut c);
     }
     assert!(seen.windows(2).all(|p| p[0] != p[1]), "{seen:?}");
+}
+
+#[test]
+fn what_moves_gained_and_cost_is_told() {
+    let mut w = World::with(settings(), when_better(2));
+    let mut c = w.open(1);
+    slow_exchange(&mut w, &mut c, 80);
+    w.moves(&mut c, GET);
+    w.run_us(300);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    let state = w.engine.state(w.now);
+    let policy = state.policies[0].placement.expect("told");
+    // Half of 80 ms: what was known before, nothing, counts as an answer.
+    assert!((35_000..42_000).contains(&policy.expected.0), "{policy:?}");
+    assert!((35_000..42_000).contains(&policy.won.0), "{policy:?}");
+    assert_eq!((policy.lost.0, policy.distressed_total), (0, 0));
+    let here = state.policies[0].backends[c.pod].placement.clone();
+    let here = here.expect("told");
+    assert_eq!(here.standing, "fit");
+    assert!(
+        here.mean_wait.0 <= 300 && here.move_cost.0 >= 20,
+        "{here:?}"
+    );
 }
