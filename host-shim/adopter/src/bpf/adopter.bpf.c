@@ -52,6 +52,8 @@ static __always_inline __u32 outcome_of(__u32 reason)
 		return ANSWERED_ALREADY_ADOPTED;
 	case SYNCOOKIES_OFF:
 		return ANSWERED_SYNCOOKIES_OFF;
+	case FORGOTTEN:
+		return ANSWERED_FORGOTTEN;
 	default:
 		return ANSWERED_KERNEL_REFUSED;
 	}
@@ -109,11 +111,9 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
 
-/* A Probe asks for the listener, whatever socket its own tuple may name: port 0 is on no connection. */
-static __always_inline __u32 probe(struct __sk_buff *skb, const struct tagged *t, const struct net *net, __u32 tcp_at,
-				   __u32 *outcome, __be32 *told)
+/* A Probe asks for the listener, whatever socket its own tuple may name. */
+static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, __u32 *outcome, __be32 *told)
 {
-	struct bpf_sock *sk = find(skb, t, 0, tcp_at);
 	__u32 reason = NO_LISTENER;
 	struct tcp_sock *listener;
 
@@ -129,8 +129,18 @@ static __always_inline __u32 probe(struct __sk_buff *skb, const struct tagged *t
 		/* Whatever is in the way: who closes connections meanwhile is the same question. */
 		*told = bpf_htonl(told_of(listener));
 	}
-	bpf_sk_release(sk);
 	return reason;
+}
+
+/*
+ * A Forget creates nothing, and says whether its pair is free here. A live socket is another use of the pair, which this
+ * one is too late for: an Answer would look like that connection's RST on the way.
+ */
+static __always_inline __u32 forget(struct bpf_sock *sk)
+{
+	if (!sk || sk->state == BPF_TCP_LISTEN)
+		return FORGOTTEN;
+	return sk->state == BPF_TCP_TIME_WAIT ? TUPLE_IN_USE : UNDECIDED;
 }
 
 static __always_inline __u32 assign(struct __sk_buff *skb, struct tcp_sock *listener, const struct tagged *t)
@@ -201,20 +211,14 @@ static __always_inline __u32 decide(struct __sk_buff *skb, const struct tagged *
 
 /* READY_TO_ADOPT: pass it on, `*outcome` says why; UNDECIDED: drop it; else the reason of the Answer. */
 static __always_inline __u32 adopt(struct __sk_buff *skb, const struct tagged *t, const struct net *net,
-				   __u64 netns, __u32 tcp_at, __u32 *outcome, __be32 *in_the_way)
+				   __u64 netns, struct bpf_sock *sk, __u32 *outcome, __be32 *in_the_way)
 {
 	struct adoption this = { .netns = netns };
-	struct bpf_sock *sk;
 	struct fate *fate;
-	__u32 reason;
 
 	__builtin_memcpy(&this, t, ADOPTION_TAGGED_BYTES);
 	fate = bpf_map_lookup_elem(&recent, &this);
-	sk = find(skb, t, t->source, tcp_at);
-	reason = fate ? again(fate, sk, outcome, in_the_way) : decide(skb, t, net, &this, sk, in_the_way);
-	if (sk)
-		bpf_sk_release(sk);
-	return reason;
+	return fate ? again(fate, sk, outcome, in_the_way) : decide(skb, t, net, &this, sk, in_the_way);
 }
 
 /* Fills the addresses; 0 if the IP header says that the segment is not one whole message. */
@@ -264,7 +268,8 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	struct key_slot *slot;
 	__be32 detail = 0;
 	struct message m;
-	int action;
+	int action, forgets;
+	struct bpf_sock *sk;
 
 	/* Another host's, or a VLAN's: not for a socket behind this interface. */
 	if (skb->vlan_present || skb->pkt_type != 0)
@@ -281,7 +286,8 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		count(netns, STRAY_ANSWER);
 		return TC_ACT_SHOT;
 	}
-	if (m.data_offset != (MESSAGE_BYTES / 4) << 4 || m.tcp_flags != TCP_ACK || m.urgent || m.nops[0] != 1 ||
+	forgets = m.exid == bpf_htons(EXID_FORGET);
+	if (m.data_offset != (MESSAGE_BYTES / 4) << 4 || m.tcp_flags != (forgets ? TCP_SYN : TCP_ACK) || m.urgent || m.nops[0] != 1 ||
 	    m.nops[1] != 1 || m.ts_kind != 8 || m.ts_length != 10) {
 		count(netns, BAD_LAYOUT);
 		return TC_ACT_SHOT;
@@ -311,10 +317,20 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		return TC_ACT_SHOT;
 	}
 
+	/* Port 0 is on no connection: the listener. */
+	sk = find(skb, &t, m.exid == bpf_htons(EXID_PROBE) ? 0 : m.source, tcp_at);
 	if (m.exid == bpf_htons(EXID_PROBE))
-		reason = probe(skb, &t, net, tcp_at, &outcome, &detail);
+		reason = probe(sk, net, &outcome, &detail);
+	else if (forgets)
+		reason = forget(sk);
 	else
-		reason = adopt(skb, &t, net, netns, tcp_at, &outcome, &detail);
+		reason = adopt(skb, &t, net, netns, sk, &outcome, &detail);
+	if (sk)
+		bpf_sk_release(sk);
+	if (forgets && reason == UNDECIDED) {
+		count(netns, FORGET_IN_USE);
+		return TC_ACT_SHOT;
+	}
 	if (reason == READY_TO_ADOPT) {
 		count(netns, outcome);
 		return PASS_ON;
@@ -359,7 +375,7 @@ int baton_adopter(struct __sk_buff *skb)
 	if (data[tcp_at + TCP_DATA_OFFSET_AT] >> 4 < TCP_WORDS_MIN)
 		return PASS_ON;
 	head = bpf_ntohl(*(__be32 *)(data + tcp_at + OPTION_AT));
-	if ((head & OPTION_HEAD_MASK) != OPTION_HEAD || (head & ~OPTION_HEAD_MASK) == 3)
+	if ((head & OPTION_HEAD_MASK) != OPTION_HEAD)
 		return PASS_ON;
 	if (tcp_at == ETH_HLEN + IPV4_BYTES) {
 		/* More fragments to come, or not the first one: only a whole datagram is a message. */
