@@ -6,6 +6,7 @@
 use crate::{
     affinity::Affinities,
     backend::{Backend, QUARANTINE_MS, Use},
+    backlog::Backlogs,
     cause::MoveEnd,
     closing::Closing,
     counters::{Counter, Counters, DropReason},
@@ -118,6 +119,7 @@ pub struct Engine {
     pub(crate) backend_ids: Lookup,
     pub(crate) closing: Closing,
     pub(crate) kept: Kept,
+    pub(crate) backlogs: Backlogs,
     pub(crate) guards: Guards,
     pub(crate) affinities: Affinities,
     /// Timers of flows (ids below the flow limit), then of closing legs, then of clients with affinity.
@@ -202,6 +204,7 @@ impl Engine {
             backend_ids: Lookup::build([].into_iter()),
             closing: Closing::new(limits.closing_legs),
             kept: Kept::new(limits.kept_segments as usize),
+            backlogs: Backlogs::new(limits.kept_segments),
             guards: Guards::new(limits.guarded_flows),
             affinities: Affinities::new(limits.affinities, keys),
             wheel: Wheel::new((limits.flows + limits.closing_legs + limits.affinities) as usize),
@@ -427,8 +430,17 @@ impl Engine {
 
     fn act(&mut self, now: Instant, id: FlowId, action: Action, out: &mut impl Output) {
         match action {
-            Action::DropKept => self.drop_kept(id),
-            Action::ReplayKept => self.replay_kept(id, out),
+            Action::DropKept => {
+                self.drop_kept(id);
+                if matches!(self.flows[id].state, State::Parted | State::Closed) {
+                    // There is no owner any more.
+                    self.drop_backlog(id);
+                }
+            }
+            Action::ReplayKept => {
+                self.replay_kept(id, out);
+                let _ = self.send_waiting(now, id, out);
+            }
             Action::SendAdoption => {
                 self.adoption_leaves(now, id);
                 self.send_adoption(now, id, out);
@@ -436,7 +448,10 @@ impl Engine {
             Action::SendKeepalive => self.send_keepalive(id, out),
             Action::SendFin => self.send_fin_to_client(id, out),
             Action::AckClient => self.ack_client(id, out),
-            Action::TakeOver => self.take_over(id),
+            Action::TakeOver => {
+                self.owner_changes(id);
+                self.take_over(id);
+            }
             Action::CloseStandby => {
                 self.adoption_confirmed(now, id);
                 self.close_standby(now, id, out);
@@ -444,9 +459,15 @@ impl Engine {
             Action::DropStandby => self.drop_standby(now, id, out),
             Action::CloseOwner => self.close_owner(now, id, out),
             Action::DropOwner => self.drop_owner(id, now.ms() + QUARANTINE_MS),
-            Action::ResumeStandby => self.resume_standby(now, id),
+            Action::ResumeStandby => {
+                self.owner_is_known(id);
+                self.resume_standby(now, id);
+            }
             Action::RenewPort => self.renew_port(now, id),
-            Action::Redirect => self.redirect(now, id),
+            Action::Redirect => {
+                self.owner_changes(id);
+                self.redirect(now, id);
+            }
             Action::ResetOwner => self.reset_leg(id, self.flows[id].owner, out),
             Action::ResetStandby => self.reset_leg(id, self.flows[id].standby, out),
             Action::ResetClient => self.reset_client(id, self.reset_by_table(id), out),
@@ -481,6 +502,7 @@ impl Engine {
     }
 
     fn request_answered(&mut self, now: Instant, id: FlowId) {
+        self.learn_size(id);
         let flow = &mut self.flows[id];
         if flow.bits.has(Bits::OUTSTANDING) {
             flow.bits.set(Bits::OUTSTANDING, false);
@@ -544,6 +566,7 @@ impl Engine {
         if !self.mutated(Mutant::LeakKept) {
             self.drop_kept(id);
         }
+        self.drop_backlog(id);
         self.drop_guard(id);
         self.client_closes(now, id);
         if self.flows[id].is_moving() {

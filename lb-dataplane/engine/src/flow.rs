@@ -3,7 +3,10 @@
 //! Owns the memory of all flows (one slab, one array of hash chains, reserved at start). It knows nothing
 //! of packets: callers keep the fields true.
 
-use crate::{cause::Causes, kept::KeptList, pins::PinReason, routes::HopId, states::State};
+use crate::{
+    backlog::BacklogId, cause::Causes, kept::KeptList, pins::PinReason, routes::HopId,
+    states::State,
+};
 use baton_packet::SeqNumber;
 use siphasher::sip::SipHasher13;
 use std::{hash::Hasher, net::IpAddr};
@@ -31,7 +34,7 @@ impl Bits {
     pub(crate) const PRELUDE: u16 = 1 << 5;
     /// A request is counted as outstanding at the owner.
     pub(crate) const OUTSTANDING: u16 = 1 << 6;
-    /// The kept copies hold every byte since the boundary, and no answer to them has begun.
+    /// The kept copies, and what waits behind them (`backlog`), hold every byte since the boundary, and no answer has begun.
     pub(crate) const KEPT_WHOLE: u16 = 1 << 7;
     /// No application can have seen the kept bytes yet.
     pub(crate) const UNSEEN: u16 = 1 << 8;
@@ -147,6 +150,10 @@ pub(crate) struct Flow {
     pub(crate) kept: KeptList,
     /// The guard's slot.
     pub(crate) guard: u32,
+    /// Its slot in the table of backlogs, if some of its client's bytes wait for a new owner's window.
+    pub(crate) backlog: BacklogId,
+    /// How long the request is was not known when it began.
+    pub(crate) unsized_request: bool,
 }
 
 /// Timers cost 20 bytes an entry at most (see `wheel`), hash chains 4.
@@ -188,6 +195,8 @@ impl Flow {
             migrations: 0,
             kept: KeptList::default(),
             guard: NONE,
+            backlog: BacklogId::NONE,
+            unsized_request: false,
         }
     }
 

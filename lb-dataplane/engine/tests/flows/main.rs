@@ -18,6 +18,7 @@ mod handshake;
 mod health;
 mod holders;
 mod icmp;
+mod large;
 mod limits;
 mod listener;
 mod migrate;
