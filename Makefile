@@ -23,7 +23,7 @@ NS := $(CARGO) test $(CI) --workspace --test ns
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-vm test-ns e2e e2e-kind e2e-cluster \
         images lint deny \
-        generate bench-engine bench-compare bench-migration bench-rescue bench-operator fuzz clean
+        generate bench-engine bench-compare bench-migration bench-uploads bench-rescue bench-operator fuzz clean
 
 help: ## Show this menu
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -128,6 +128,9 @@ bench-compare: build ## Baton and HAProxy in the same layout and run; report in 
 
 bench-migration: build ## What a migrated request costs; report in target/bench
 	target/release/baton-demo migration-cost
+
+bench-uploads: build ## What moves cost uploads of 0.2 and 1 MB: staying, by choice, off a draining pod; report in target/bench
+	target/release/baton-demo uploads
 
 bench-rescue: setup ## What killed, frozen and draining pods cost their clients: the figures behind those namespace tests
 	$(CARGO) build $(CI) --workspace --bins

@@ -17,6 +17,7 @@ mod run;
 mod soak;
 mod soak_path;
 mod soak_report;
+mod uploads;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -41,6 +42,8 @@ enum Command {
     Compare(RoundArguments),
     /// What one migration per request costs: p50 at 1 connection, staying and moving, in turns
     MigrationCost(RoundArguments),
+    /// What moves cost uploads of 0.2 and 1 MB: staying, moving by choice, and off a draining pod, in turns
+    Uploads(RoundArguments),
 }
 
 /// Arguments of the demo.
@@ -155,6 +158,10 @@ fn dispatch(arguments: &Arguments) -> Result<bool> {
         Command::MigrationCost(rounds) => {
             preflight::check(&[])?;
             cost::migration_cost(rounds)
+        }
+        Command::Uploads(rounds) => {
+            preflight::check(&[])?;
+            uploads::uploads(rounds)
         }
     }
 }

@@ -1,13 +1,15 @@
-//! Requests larger than a new owner can take at once: whether they move at all, and client bytes that wait for its window.
+//! Requests larger than a new owner can take at once: whether they move at all, and client bytes
+//! that wait for its window.
 //!
-//! A client sends into the receive window that the old owner had opened, often megabytes. A new owner's kernel begins with
-//! 64 KB and drops what is beyond, and the client repeats that only after a time-out. So a large request moves only where it
-//! must, and then its bytes wait here: first until the new owner has confirmed (the kept copies alone went ahead), then
-//! until its window reaches them. Owns the table of flows that wait, their right edges and limits; the bytes lie among the kept
-//! copies (`kept`). It never changes a flow's state and never waits itself.
+//! A client sends into the receive window that the old owner had opened, often megabytes. A new
+//! owner's kernel begins with 64 KB and drops what is beyond, and the client repeats that only
+//! after a time-out. So a large request moves only where it must, and then its bytes wait here:
+//! first until the new owner has confirmed (the kept copies alone went ahead), then until its
+//! window reaches them. Owns the table of flows that wait, their right edges and limits; the bytes
+//! lie among the kept copies (`kept`). It never changes a flow's state and never waits itself.
 //!
-//! What the client repeats is never taken here but forwarded as ever: the owner's kernel takes each byte once, and whatever
-//! was lost, a repeated segment brings its ACK and so its window.
+//! What the client repeats is never taken here but forwarded as ever: the owner's kernel takes each
+//! byte once, and whatever was lost, a repeated segment brings its ACK and so its window.
 
 use crate::{
     Engine, Output,
@@ -20,20 +22,22 @@ use crate::{
 };
 use baton_api::MigrationMode;
 use baton_guard::ToCome;
-use baton_packet::{Decoded, Segment, SeqNumber, build_segment, decode};
+use baton_packet::{Decoded, Flags, Segment, SeqNumber, build_segment, decode};
 
-/// What a new pod's kernel takes at once. Linux opens with the smaller of 65,535 bytes and half the receive buffer
-/// (`tcp_select_initial_window`; `tcp_rmem`'s default of 131,072), in whole segments: 64,240 at the usual MTU, 62,636 with jumbo
-/// frames. Somewhat less, so that what restores a session fits in too.
+/// What a new pod's kernel takes at once. Linux opens with the smaller of 65,535 bytes and half the
+/// receive buffer (`tcp_select_initial_window`; `tcp_rmem`'s default of 131,072), in whole
+/// segments: 64,240 at the usual MTU, 62,636 with jumbo frames. Somewhat less, so that what
+/// restores a session fits in too.
 pub(crate) const FIRST_WINDOW_BYTES: u32 = 60 << 10;
-/// Segments of one flow that may wait: 1.4 MB at the usual MTU. A client sends no more at once than its congestion window,
-/// which on a path of 1 ms at 10 Gbit/s is as much.
+/// Segments of one flow that may wait: 1.4 MB at the usual MTU. A client sends no more at once than
+/// its congestion window, which on a path of 1 ms at 10 Gbit/s is as much.
 pub(crate) const BACKLOG_PER_FLOW_MAX: u16 = 1_024;
 /// Most flows that can wait, however many kept segments there are.
 const BACKLOGS_MAX: u32 = 4_096;
 /// With fewer kept segments for each, a flow that waits had better leave the memory to others.
 const SEGMENTS_PER_BACKLOG: u32 = 8;
-/// A request counts for at most so much, so that few small ones make up for it: 16 (see [`Learned`]).
+/// A request counts for at most so much, so that few small ones make up for it: 16 (see
+/// [`Learned`]).
 const LEARNED_MAX: u32 = 8 * FIRST_WINDOW_BYTES;
 /// The next try to send what waits, where no frame was free.
 const AGAIN_MS: u64 = 1;
@@ -52,7 +56,8 @@ impl BacklogId {
     }
 }
 
-/// How large requests are whose length is not announced: the largest, forgotten by an eighth with each smaller one.
+/// How large requests are whose length is not announced: the largest, forgotten by an eighth with
+/// each smaller one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Learned(u32);
 
@@ -211,8 +216,8 @@ impl Engine {
         }
     }
 
-    /// Whether the flow stays because its request may not fit a new pod's first window. Only a pod that goes away or fails is
-    /// left with such a one.
+    /// Whether the flow stays because its request may not fit a new pod's first window. Only a pod
+    /// that goes away or fails is left with such a one.
     pub(crate) fn stays_with_large(&mut self, id: FlowId, ties: Ties) -> bool {
         let policy = &self.policies[usize::from(self.flows[id].policy)];
         let optional = matches!(
@@ -235,7 +240,8 @@ impl Engine {
         large
     }
 
-    /// A request begins at an owner that adopted the flow without one: the client has heard nothing of its window.
+    /// A request begins at an owner that adopted the flow without one: the client has heard nothing
+    /// of its window.
     pub(crate) fn begins_at_idle_owner(&mut self, id: FlowId) {
         if self.to_come(id) != ToCome::Exactly(0) {
             let edge = self.flows[id].boundary.add(FIRST_WINDOW_BYTES);
@@ -260,7 +266,10 @@ impl Engine {
     /// Another owner is about to be asked: it has nothing of what waits.
     #[inline]
     pub(crate) fn owner_changes(&mut self, id: FlowId) {
-        if self.flows[id].backlog.is_some() {
+        let flow = &self.flows[id];
+        if flow.client_acked == flow.client_next {
+            self.drop_backlog(id);
+        } else if flow.backlog.is_some() {
             self.wait_up_to(id, Reach::Unconfirmed);
         }
     }
@@ -273,8 +282,8 @@ impl Engine {
         }
     }
 
-    /// Whether a client segment of the request that is being handed over can be kept, or wait behind those that are. Counted
-    /// if not.
+    /// Whether a client segment of the request that is being handed over can be kept, or wait
+    /// behind those that are. Counted if not.
     pub(crate) fn may_wait(&mut self, id: FlowId, bytes: usize) -> bool {
         if self.is_kept_next(id, bytes) {
             return true;
@@ -288,13 +297,15 @@ impl Engine {
         refused.is_none()
     }
 
-    /// Whether the next segment of the request goes among the kept copies: none waits in front of it, and there is room.
+    /// Whether the next segment of the request goes among the kept copies: none waits in front of
+    /// it, and there is room.
     pub(crate) fn is_kept_next(&self, id: FlowId, bytes: usize) -> bool {
         let flow = &self.flows[id];
         !flow.backlog.is_some() && self.kept.has_room(flow.kept, bytes, KEPT_PER_FLOW_MAX)
     }
 
-    /// Lets a client segment wait. False if a limit is reached, which is counted: the client sends it again.
+    /// Lets a client segment wait. False if a limit is reached, which is counted: the client sends
+    /// it again.
     pub(crate) fn let_wait(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> bool {
         let frame = &frame[..usize::from(segment.end)];
         let backlog = self.flows[id].backlog;
@@ -314,7 +325,8 @@ impl Engine {
         true
     }
 
-    /// New bytes, or the FIN, of a client whose owner's window is watched: forwarded if they are next and it takes them.
+    /// New bytes, or the FIN, of a client whose owner's window is watched: forwarded if they are
+    /// next and it takes them.
     pub(crate) fn within_window(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> Frame {
         let slot = self.flows[id].backlog;
         let Some(Backlog { waiting, reach, .. }) = self.backlogs.get(slot) else {
@@ -381,7 +393,8 @@ impl Engine {
         }
     }
 
-    /// Ends the watch where nothing waits, and the client has been told of the window with all its bytes' acknowledgement.
+    /// Ends the watch where nothing waits, and the client has been told of the window with all its
+    /// bytes' acknowledgement.
     fn window_is_known(&mut self, id: FlowId) {
         let flow = &self.flows[id];
         let complete = flow.state != State::Request || self.to_come(id) == ToCome::Exactly(0);
@@ -390,7 +403,8 @@ impl Engine {
         }
     }
 
-    /// Sends what waits, as far as the owner takes it. False if it has to be tried again, which a timer does.
+    /// Sends what waits, as far as the owner takes it. False if it has to be tried again, which a
+    /// timer does.
     pub(crate) fn send_waiting(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
         let slot = usize::from(self.flows[id].backlog.0);
         while let Some(Backlog { waiting, reach, .. }) = self.backlogs.slots.get(slot) {
@@ -419,10 +433,12 @@ impl Engine {
                 let Some(mut spec) = self.to_leg(flow.owner) else {
                     return true;
                 };
-                // As the client would send it now: with an old timestamp the owner's kernel would take it for an old duplicate.
+                // As the client would send it now: with an old timestamp the owner's kernel would
+                // take it for an old duplicate.
                 spec.seq = segment.seq;
                 spec.ack = flow.server_acked;
-                spec.flags = segment.flags;
+                // Without urgent data, whose place is not kept.
+                spec.flags = Flags(segment.flags.0 & !Flags::URG.0);
                 spec.window = flow.client_window;
                 spec.timestamps = Self::client_stamps(flow);
                 spec.payload = segment.data(copy);

@@ -137,9 +137,10 @@ impl Engine {
             State::SynAcked => segment.flags.has(Flags::FIN),
             // What is behind a gap, or begins no request, or is too much, cannot be kept; the client sends it again.
             State::Held | State::Orphan => {
+                let of_request = segment.payload_len() > 0 || flow.bits.has(Bits::KEPT_WHOLE);
                 segment.seq.after(flow.client_next)
                     || (segment.payload_len() > 0 && !self.may_keep(segment, id))
-                    || (new && !self.may_wait(id, usize::from(segment.end)))
+                    || (new && of_request && !self.may_wait(id, usize::from(segment.end)))
             }
             // Nor may it begin the request that a hand-over carries.
             State::AdoptingIdle => segment.seq != flow.client_next,
@@ -391,8 +392,9 @@ impl Engine {
         self.keep_no_more(id);
     }
 
-    /// More of a request that is being handed over, or a FIN behind it: kept and forwarded as long as there is room, then
-    /// it waits until the new owner has confirmed. With what waits the request is still whole.
+    /// More of a request that is being handed over, or a FIN behind it: kept and forwarded as long
+    /// as there is room, then it waits until the new owner has confirmed. With what waits the
+    /// request is still whole.
     fn keep_or_wait(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> Frame {
         let of_use = self.flows[id].bits.has(Bits::KEPT_WHOLE) || segment.payload_len() == 0;
         if of_use && self.is_kept_next(id, usize::from(segment.end)) {
@@ -411,8 +413,9 @@ impl Engine {
         }
     }
 
-    /// Some of the request is missing among the kept copies, or was sent since. What they hold may still complete a hand-over, as nobody has
-    /// acknowledged it yet; for another one they are of no use.
+    /// Some of the request is missing among the kept copies, or was sent since. What they hold may
+    /// still complete a hand-over, as nobody has acknowledged it yet; for another one they are of
+    /// no use.
     pub(crate) fn keep_no_more(&mut self, id: FlowId) {
         self.flows[id].bits.set(Bits::KEPT_WHOLE, false);
         if self.flows[id].state == State::Request {
