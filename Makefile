@@ -129,7 +129,7 @@ bench-compare: build ## Baton and HAProxy in the same layout and run; report in 
 bench-migration: build ## What a migrated request costs; report in target/bench
 	target/release/baton-demo migration-cost
 
-bench-uploads: build ## What moves cost uploads of 0.2 and 1 MB: staying, by choice, off a draining pod; report in target/bench
+bench-uploads: build ## What moves cost uploads of 50 KB to 1 MB: staying, by choice, off a draining pod; report in target/bench
 	target/release/baton-demo uploads
 
 bench-rescue: setup ## What killed, frozen and draining pods cost their clients: the figures behind those namespace tests

@@ -42,7 +42,7 @@ enum Command {
     Compare(RoundArguments),
     /// What one migration per request costs: p50 at 1 connection, staying and moving, in turns
     MigrationCost(RoundArguments),
-    /// What moves cost uploads of 0.2 and 1 MB: staying, moving by choice, and off a draining pod, in turns
+    /// What moves cost uploads of 50 KB to 1 MB: staying, moving by choice, and off a draining pod, in turns
     Uploads(RoundArguments),
 }
 
