@@ -381,7 +381,7 @@ fn without_a_free_frame_what_waits_goes_a_moment_later() {
     w.out.free = 3;
     let sent = w.offers(&c, stream.next, 128 * UNIT);
     stream.take(&c, &sent);
-    assert!(stream.next != c.seq && w.count(Counter::NoFrame) == 1);
+    assert!(stream.next != c.seq && w.count(Counter::NoFrame) > 0);
     w.out.free = usize::MAX;
     let sent = w.run_ms(2);
     stream.take(&c, &sent);
