@@ -312,6 +312,29 @@ fn a_refused_large_request_goes_back_whole() {
 }
 
 #[test]
+fn an_adoption_that_is_asked_again_brings_all_of_a_large_request() {
+    let mut w = world(256, MigrationMode::DrainOnly);
+    let all = segments(100_000);
+    let (mut c, mut stream) = w.moving(1, &all[0]);
+    let boundary = c.seq - all[0].len() as u32;
+    w.uploads(&mut c, &mut stream, &all[1..]);
+    // Adoption and request were lost, or met a listener.
+    let sent = w.run_ms(46);
+    assert!(sent[0].is_adoption());
+    let mut again = Stream {
+        next: boundary,
+        bytes: Vec::new(),
+        fin: false,
+    };
+    again.take(&c, &sent);
+    let first: usize = all[..KEPT].iter().map(Vec::len).sum();
+    assert_eq!(again.bytes.len(), first);
+    let sent = w.offers(&c, again.next, 256 * UNIT);
+    again.take(&c, &sent);
+    assert_eq!(again.bytes, all.concat());
+}
+
+#[test]
 fn what_the_client_repeats_goes_through_and_is_not_sent_twice_once_it_is_acknowledged() {
     let mut w = world(256, MigrationMode::DrainOnly);
     let all = segments(60_000);
