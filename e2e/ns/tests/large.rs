@@ -35,7 +35,8 @@ fn large_requests_stay_where_moving_is_a_choice() -> Result<()> {
     // The first request has nowhere to move from.
     assert_eq!(stayed, 2 * UPLOADS);
     assert_eq!(scene.counter("migrations_total")?, moves - 1);
-    scene.nothing_lost(0)
+    scene.nothing_lost(0)?;
+    Ok(())
 }
 
 #[test]
@@ -84,7 +85,8 @@ fn large_requests_leave_draining_pods_without_a_retransmission_time_out() -> Res
             ensure!(timeouts <= 1, "{what}: {timeouts} time-outs");
         }
     }
-    scene.nothing_lost(0)
+    scene.nothing_lost(0)?;
+    Ok(())
 }
 
 fn put(scene: &Scene, client: &mut HttpClient, n: u64, size: usize) -> Result<String> {
