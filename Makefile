@@ -25,7 +25,7 @@ NS := $(CARGO) test $(CI) --workspace --test ns
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-vm test-ns e2e e2e-kind e2e-cluster \
         images lint deny \
-        generate bench-engine bench-compare bench-migration bench-placement bench-rescue bench-operator \
+        generate bench-engine bench-compare bench-migration bench-placement bench-uploads bench-rescue bench-operator \
         fuzz clean
 
 help: ## Show this menu
@@ -137,6 +137,9 @@ bench-placement: build ## Rules of placing requests over a matrix of servers and
 	target/release/baton-demo placement --rounds $(ROUNDS) --seconds $(SECONDS_EACH) $(if $(FULL),--full) \
 	    $(if $(SEED),--seed $(SEED)) $(if $(SERVERS),--servers $(SERVERS)) $(if $(SCENARIOS),--scenarios $(SCENARIOS)) \
 	    $(if $(CONNECTIONS),--connections $(CONNECTIONS)) $(if $(MODES),--modes $(MODES))
+
+bench-uploads: build ## What moves cost uploads of 50 KB to 1 MB: staying, by choice, off a draining pod; report in target/bench
+	target/release/baton-demo uploads
 
 bench-rescue: setup ## What killed, frozen and draining pods cost their clients: the figures behind those namespace tests
 	$(CARGO) build $(CI) --workspace --bins

@@ -18,6 +18,7 @@ mod run;
 mod soak;
 mod soak_path;
 mod soak_report;
+mod uploads;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -44,6 +45,8 @@ enum Command {
     MigrationCost(RoundArguments),
     /// What each rule of placing requests does to throughput, latency and moves
     Placement(placement::PlacementArguments),
+    /// What moves cost uploads of 50 KB to 1 MB: staying, moving by choice, and off a draining pod, in turns
+    Uploads(RoundArguments),
 }
 
 /// Arguments of the demo.
@@ -160,5 +163,9 @@ fn dispatch(arguments: &Arguments) -> Result<bool> {
             cost::migration_cost(rounds)
         }
         Command::Placement(arguments) => placement::placement(arguments),
+        Command::Uploads(rounds) => {
+            preflight::check(&[])?;
+            uploads::uploads(rounds)
+        }
     }
 }

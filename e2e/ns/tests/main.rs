@@ -18,6 +18,7 @@ mod forged;
 mod guards;
 mod host_network;
 mod ipv6;
+mod large;
 mod memcached;
 mod migrate_by_hand;
 mod migration;

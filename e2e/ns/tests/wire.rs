@@ -16,10 +16,10 @@ const REQUESTS_PER_ROUND: u64 = 4;
 const MPTCP: i32 = 262;
 
 /// Sysctls of the client's namespace.
-type Settings = &'static [(&'static str, &'static str)];
+pub type Settings = &'static [(&'static str, &'static str)];
 
 const PLAIN: Settings = &[];
-const VARIANTS: [(&str, Settings); 5] = [
+pub const VARIANTS: [(&str, Settings); 5] = [
     ("all options", PLAIN),
     ("no window scaling", &[("tcp_window_scaling", "0")]),
     ("no timestamps", &[("tcp_timestamps", "0")]),
@@ -51,7 +51,13 @@ fn every_set_of_options_moves_with_large_bodies() -> Result<()> {
         let mut client = HttpClient::connect(namespace, scene.address(HTTP_PORT)?)?;
         rounds(&scene, &mut client).context(what)?;
         let moves = scene.counter("migrations_total")? - before;
-        assert_eq!(moves, ROUNDS * REQUESTS_PER_ROUND - 1, "{what}: migrations");
+        // The first has nowhere to come from, and uploads are too large to move where that is a choice.
+        let staying = 1 + ROUNDS;
+        assert_eq!(
+            moves,
+            ROUNDS * REQUESTS_PER_ROUND - staying,
+            "{what}: migrations"
+        );
     }
     nothing_was_reset(&scene)
 }
@@ -97,6 +103,10 @@ fn a_narrow_leg_tells_the_client_its_mtu() -> Result<()> {
     let mut client =
         HttpClient::connect(scene.lab.client().namespace(), scene.address(HTTP_PORT)?)?;
     assert_eq!(small(&mut client, 0)?, "pod-b");
+    // The upload leaves a pod that drains; where moving is a choice it would stay.
+    for backend in &mut scene.config.policies[0].backends {
+        backend.draining = true;
+    }
     scene.config.policies[0].backends.push(narrow);
     scene.config.policies[0].migration = always();
     scene.reconfigure()?;
@@ -180,8 +190,17 @@ pub fn download(client: &mut HttpClient) -> Result<()> {
 
 /// Uploads bytes made from `seed` and compares what the pod that answered has on its disk.
 fn upload(scene: &Scene, client: &mut HttpClient, name: &str, seed: u64) -> Result<String> {
-    let bytes = content(UPLOAD_BYTES, seed);
-    let response = client.request("PUT", &format!("/upload/{name}"), &[], &bytes)?;
+    upload_bytes(scene, client, name, &content(UPLOAD_BYTES, seed))
+}
+
+/// The same with these bytes.
+pub fn upload_bytes(
+    scene: &Scene,
+    client: &mut HttpClient,
+    name: &str,
+    bytes: &[u8],
+) -> Result<String> {
+    let response = client.request("PUT", &format!("/upload/{name}"), &[], bytes)?;
     ensure!(
         matches!(response.status, 201 | 204),
         "status {}",

@@ -46,6 +46,9 @@ impl Engine {
         let flow = &self.flows[id];
         let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
         let asked = self.asked_target(now, id);
+        if asked.is_none() && self.stays_with_large(id, ties) {
+            return false;
+        }
         let flow = &self.flows[id];
         let policy = &mut self.policies[usize::from(flow.policy)];
         let gap_us = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));

@@ -139,6 +139,9 @@ impl Engine {
                         Event::ConfirmedWithout
                     };
                     let _ = self.step(now, id, event, out);
+                    if !idle {
+                        self.window_begins(now, id, segment, out);
+                    }
                     self.ack_owner(id, out);
                     self.closed_meanwhile(now, id, out);
                 }
@@ -157,6 +160,9 @@ impl Engine {
             Event::Confirmed
         };
         let _ = self.step(now, id, event, out);
+        if !idle {
+            self.window_begins(now, id, segment, out);
+        }
         self.closed_meanwhile(now, id, out);
         if idle && segment.payload_len() == 0 {
             // The answer to our keepalive is nothing to the client.

@@ -27,6 +27,16 @@ impl Engine {
             self.check_flow(id as FlowId, flow);
             kept += usize::from(self.kept.count(flow.kept));
         }
+        let backlogs = || live().filter(|(_, f)| f.backlog.is_some());
+        let waiting = backlogs().map(|(_, f)| self.backlogs.waiting(f.backlog));
+        let waiting = waiting.map(|list| usize::from(self.kept.count(list))).sum();
+        assert_eq!(self.backlogs.segments(), waiting, "segments that wait");
+        assert_eq!(
+            backlogs().count(),
+            usize::from(self.backlogs.used()),
+            "backlogs"
+        );
+        kept += waiting;
         assert_eq!(kept, self.kept.used(), "kept segments");
         let followed = live().filter(|(_, f)| f.guard != crate::flow::NONE);
         assert_eq!(followed.count(), self.guards.used() as usize, "guards");
@@ -125,7 +135,11 @@ impl Engine {
                     closing += 1;
                     assert_eq!(self.closing.leg(id), leg);
                     let armed = self.wheel.is_armed(self.flows.limit() + id);
-                    assert_ne!(armed, self.closing.waits(id), "armed, or waiting for its turn");
+                    assert_ne!(
+                        armed,
+                        self.closing.waits(id),
+                        "armed, or waiting for its turn"
+                    );
                 }
                 Use::Probe => assert!(backend.probe.is_on(port)),
                 Use::Question => assert!(backend.question.is_on(port)),

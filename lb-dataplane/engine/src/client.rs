@@ -7,6 +7,7 @@ use crate::{
     figures::Reset,
     flow::{Bits, FlowId, to_addr},
     guards::From,
+    kept::KEPT_PER_FLOW_MAX,
     mutants::Mutant,
     pins::{Lost, PinReason},
     states::{Event, Frame, State},
@@ -72,7 +73,13 @@ impl Engine {
         let verdict = match flow.state {
             State::Orphan | State::Parted => Verdict::Absorbed,
             State::Closed if !owner.is_some() => Verdict::Absorbed,
-            _ => self.forward_to_leg(frame, segment, owner),
+            _ => {
+                if exact && self.sent_until(id).is_some() {
+                    // The owner expects a number in front of the client's.
+                    self.reset_leg(id, owner, out);
+                }
+                self.forward_to_leg(frame, segment, owner)
+            }
         };
         if exact {
             let _ = self.step(now, id, Event::ClientRst, out);
@@ -132,10 +139,12 @@ impl Engine {
         let comes_again = match flow.state {
             // A close before the connection is known to be open would be forgotten.
             State::SynAcked => segment.flags.has(Flags::FIN),
-            // What is behind a gap, or begins no request, cannot be kept; the client sends it again.
+            // What is behind a gap, or begins no request, or is too much, cannot be kept; the client sends it again.
             State::Held | State::Orphan => {
+                let of_request = segment.payload_len() > 0 || flow.bits.has(Bits::KEPT_WHOLE);
                 segment.seq.after(flow.client_next)
                     || (segment.payload_len() > 0 && !self.may_keep(segment, id))
+                    || (new && of_request && !self.may_wait(id, usize::from(segment.end)))
             }
             // Nor may it begin the request that a hand-over carries.
             State::AdoptingIdle => segment.seq != flow.client_next,
@@ -152,6 +161,16 @@ impl Engine {
             self.flows[id].client_next = end;
             if segment.flags.has(Flags::FIN) {
                 treat = self.client_fin(now, frame, segment, id, treat, out);
+            }
+            // In a hand-over it is known already whether it waits.
+            let watched = self.flows[id].backlog.is_some()
+                && treat == Frame::Forward
+                && !matches!(
+                    self.flows[id].state,
+                    State::Adopting | State::AdoptingIdle | State::Held | State::Orphan
+                );
+            if watched {
+                treat = self.within_window(id, frame, segment);
             }
         } else if segment.payload_len() > 0 {
             self.client_repeats(now, id, segment);
@@ -225,12 +244,13 @@ impl Engine {
         match self.flows[id].state {
             State::Adopting | State::AdoptingIdle => {
                 self.flows[id].bits.set(Bits::CLIENT_FIN, true);
+                let mut treat = treat;
                 if segment.payload_len() == 0 {
                     // One with data is kept with its data.
-                    self.keep(id, frame, segment);
+                    treat = self.keep_or_wait(id, frame, segment);
                 }
                 if self.flows[id].state == State::AdoptingIdle {
-                    return self.step(now, id, Event::ClientFin, out);
+                    let _ = self.step(now, id, Event::ClientFin, out);
                 }
                 treat
             }
@@ -246,8 +266,9 @@ impl Engine {
             State::Orphan if self.flows[id].bits.has(Bits::KEPT_WHOLE) => {
                 // Its request is still to be answered; the FIN goes with it.
                 self.flows[id].bits.set(Bits::CLIENT_FIN, true);
-                if segment.payload_len() == 0 && !self.keep(id, frame, segment) {
-                    self.lose(now, id, Lost::NotKept, out);
+                if segment.payload_len() == 0 {
+                    // There is room: otherwise it would not count as seen.
+                    let _ = self.keep_or_wait(id, frame, segment);
                 }
                 Frame::Absorb
             }
@@ -311,6 +332,7 @@ impl Engine {
         self.follow(id, From::Client, gap, data.get(seen..).unwrap_or_default());
         match state {
             State::Idle | State::Fresh if boundary && whole => {
+                let cold = self.flows[id].adopted_idle();
                 self.begin_request(id, frame, segment);
                 let may_move = state == State::Idle
                     && protocol != Protocol::None
@@ -320,6 +342,9 @@ impl Engine {
                     if self.prepare_move(now, id, out) {
                         return self.step(now, id, Event::Move, out);
                     }
+                }
+                if cold {
+                    self.begins_at_idle_owner(id);
                 }
                 self.step(now, id, Event::ClientData, out)
             }
@@ -332,12 +357,18 @@ impl Engine {
                 self.counters.add(Counter::Requests);
                 self.step(now, id, Event::ClientData, out)
             }
-            State::Request | State::Adopting => {
+            State::Request => {
                 if ahead > 0 {
                     self.keep_no_more(id);
                 }
                 self.keep_more(id, frame, segment);
                 Frame::Forward
+            }
+            State::Adopting => {
+                if ahead > 0 {
+                    self.keep_no_more(id);
+                }
+                self.keep_or_wait(id, frame, segment)
             }
             State::AdoptingIdle => {
                 self.begin_request(id, frame, segment);
@@ -345,7 +376,7 @@ impl Engine {
             }
             State::Held | State::Orphan => {
                 if self.flows[id].bits.has(Bits::KEPT_WHOLE) {
-                    self.keep_more(id, frame, segment);
+                    let _ = self.keep_or_wait(id, frame, segment);
                 } else if boundary {
                     self.begin_request(id, frame, segment);
                     self.flows[id].bits.set(Bits::UNSEEN, true);
@@ -365,6 +396,10 @@ impl Engine {
     fn begin_request(&mut self, id: FlowId, frame: &[u8], segment: &Segment) {
         self.counters.add(Counter::Requests);
         self.drop_kept(id);
+        if self.flows[id].backlog.is_some() {
+            self.drop_backlog(id);
+        }
+        self.size_request(id);
         let flow = &mut self.flows[id];
         flow.boundary = segment.seq;
         flow.replays = 0;
@@ -386,9 +421,31 @@ impl Engine {
         self.keep_no_more(id);
     }
 
-    /// Some of the request is missing among the kept copies. What they hold may still complete a hand-over, as nobody has
-    /// acknowledged it yet; for another one they are of no use.
-    fn keep_no_more(&mut self, id: FlowId) {
+    /// More of a request that is being handed over, or a FIN behind it: kept and forwarded as long
+    /// as there is room, then it waits until the new owner has confirmed. With what waits the
+    /// request is still whole.
+    fn keep_or_wait(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> Frame {
+        let of_use = self.flows[id].bits.has(Bits::KEPT_WHOLE) || segment.payload_len() == 0;
+        if of_use && self.is_kept_next(id, usize::from(segment.end)) {
+            let _ = self.keep(id, frame, segment);
+            return Frame::Forward;
+        }
+        let waits = self.let_wait(id, frame, segment);
+        if !waits {
+            self.keep_no_more(id);
+        }
+        if waits || self.flows[id].backlog.is_some() {
+            Frame::Absorb
+        } else {
+            // Nothing is in front of it: the new owner may take it at once.
+            Frame::Forward
+        }
+    }
+
+    /// Some of the request is missing among the kept copies, or was sent since. What they hold may
+    /// still complete a hand-over, as nobody has acknowledged it yet; for another one they are of
+    /// no use.
+    pub(crate) fn keep_no_more(&mut self, id: FlowId) {
         self.flows[id].bits.set(Bits::KEPT_WHOLE, false);
         if self.flows[id].state == State::Request {
             self.drop_kept(id);
@@ -398,9 +455,11 @@ impl Engine {
     /// Keeps a copy of a client segment while its request's fate is open.
     pub(crate) fn keep(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> bool {
         let mut list = self.flows[id].kept;
-        let kept = self
-            .kept
-            .push(&mut list, &frame[..usize::from(segment.end)]);
+        let kept = self.kept.push(
+            &mut list,
+            &frame[..usize::from(segment.end)],
+            KEPT_PER_FLOW_MAX,
+        );
         self.flows[id].kept = list;
         if !kept {
             self.flows[id].bits.set(Bits::KEPT_WHOLE, false);

@@ -164,7 +164,9 @@ impl Engine {
         let unconfirmed = leg != flow.owner
             || flow.standby.is_some()
             || matches!(flow.state, State::Adopting | State::AdoptingIdle);
-        let numbers = [flow.boundary, flow.client_next];
+        // What waits was not sent.
+        let next = self.sent_until(id).unwrap_or(flow.client_next);
+        let numbers = [flow.boundary, next];
         let one = !unconfirmed || numbers[0] == numbers[1];
         for seq in &numbers[usize::from(one)..] {
             spec.seq = *seq;

@@ -6,6 +6,7 @@
 use crate::{
     affinity::Affinities,
     backend::{Backend, Use},
+    backlog::Backlogs,
     cause::MoveEnd,
     closing::Closing,
     counters::{Counter, Counters, DropReason},
@@ -124,6 +125,7 @@ pub struct Engine {
     /// Pairs that trackers on the way may remember, as of the last look over the backends.
     pub(crate) tracked: u32,
     pub(crate) kept: Kept,
+    pub(crate) backlogs: Backlogs,
     pub(crate) guards: Guards,
     pub(crate) affinities: Affinities,
     /// Timers of flows (ids below the flow limit), then of closing legs, then of clients with affinity.
@@ -210,6 +212,7 @@ impl Engine {
             forgets: Forgets::new(),
             tracked: 0,
             kept: Kept::new(limits.kept_segments as usize),
+            backlogs: Backlogs::new(limits.kept_segments),
             guards: Guards::new(limits.guarded_flows),
             affinities: Affinities::new(limits.affinities, keys),
             wheel: Wheel::new((limits.flows + limits.closing_legs + limits.affinities) as usize),
@@ -435,8 +438,17 @@ impl Engine {
 
     fn act(&mut self, now: Instant, id: FlowId, action: Action, out: &mut impl Output) {
         match action {
-            Action::DropKept => self.drop_kept(id),
-            Action::ReplayKept => self.replay_kept(id, out),
+            Action::DropKept => {
+                self.drop_kept(id);
+                if matches!(self.flows[id].state, State::Parted | State::Closed) {
+                    // There is no owner any more.
+                    self.drop_backlog(id);
+                }
+            }
+            Action::ReplayKept => {
+                self.replay_kept(id, out);
+                let _ = self.send_waiting(now, id, out);
+            }
             Action::SendAdoption => {
                 self.adoption_leaves(now, id);
                 self.send_adoption(now, id, out);
@@ -444,7 +456,10 @@ impl Engine {
             Action::SendKeepalive => self.send_keepalive(id, out),
             Action::SendFin => self.send_fin_to_client(id, out),
             Action::AckClient => self.ack_client(id, out),
-            Action::TakeOver => self.take_over(id),
+            Action::TakeOver => {
+                self.owner_changes(id);
+                self.take_over(id);
+            }
             Action::CloseStandby => {
                 self.adoption_confirmed(now, id);
                 self.close_standby(now, id, out);
@@ -453,9 +468,15 @@ impl Engine {
             Action::CloseOwner => self.close_owner(now, id, out),
             Action::DropOwner => self.drop_owner(now, id, Rest::Quiet),
             Action::EndOwner => self.end_owner(now, id, out),
-            Action::ResumeStandby => self.resume_standby(now, id),
+            Action::ResumeStandby => {
+                self.owner_is_known(id);
+                self.resume_standby(now, id);
+            }
             Action::RenewPort => self.renew_port(now, id),
-            Action::Redirect => self.redirect(now, id),
+            Action::Redirect => {
+                self.owner_changes(id);
+                self.redirect(now, id);
+            }
             Action::ResetOwner => self.reset_leg(id, self.flows[id].owner, out),
             Action::ResetStandby => self.reset_leg(id, self.flows[id].standby, out),
             Action::ResetClient => self.reset_client(id, self.reset_by_table(id), out),
@@ -491,6 +512,7 @@ impl Engine {
     }
 
     fn request_answered(&mut self, now: Instant, id: FlowId) {
+        self.learn_size(id);
         let flow = &mut self.flows[id];
         if flow.bits.has(Bits::OUTSTANDING) {
             flow.bits.set(Bits::OUTSTANDING, false);
@@ -575,6 +597,7 @@ impl Engine {
         if !self.mutated(Mutant::LeakKept) {
             self.drop_kept(id);
         }
+        self.drop_backlog(id);
         self.drop_guard(id);
         self.client_closes(now, id);
         if self.flows[id].is_moving() {

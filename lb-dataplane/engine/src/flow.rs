@@ -4,7 +4,8 @@
 //! of packets: callers keep the fields true.
 
 use crate::{
-    cause::Causes, kept::KeptList, ledger::Moved, pins::PinReason, routes::HopId, states::State,
+    backlog::BacklogId, cause::Causes, kept::KeptList, ledger::Moved, pins::PinReason,
+    routes::HopId, states::State,
 };
 use baton_packet::SeqNumber;
 use siphasher::sip::SipHasher13;
@@ -33,7 +34,7 @@ impl Bits {
     pub(crate) const PRELUDE: u16 = 1 << 5;
     /// A request is counted as outstanding at the owner.
     pub(crate) const OUTSTANDING: u16 = 1 << 6;
-    /// The kept copies hold every byte since the boundary, and no answer to them has begun.
+    /// The kept copies, and what waits behind them (`backlog`), hold every byte since the boundary, and no answer has begun.
     pub(crate) const KEPT_WHOLE: u16 = 1 << 7;
     /// No application can have seen the kept bytes yet.
     pub(crate) const UNSEEN: u16 = 1 << 8;
@@ -154,6 +155,10 @@ pub(crate) struct Flow {
     pub(crate) kept: KeptList,
     /// The guard's slot.
     pub(crate) guard: u32,
+    /// Its slot in the table of backlogs, if some of its client's bytes wait for a new owner's window.
+    pub(crate) backlog: BacklogId,
+    /// How long the request is was not known when it began.
+    pub(crate) unsized_request: bool,
 }
 
 /// Timers cost 16 bytes an entry (see `wheel`), hash chains 4.
@@ -196,6 +201,8 @@ impl Flow {
             migrations: 0,
             kept: KeptList::default(),
             guard: NONE,
+            backlog: BacklogId::NONE,
+            unsized_request: false,
         }
     }
 

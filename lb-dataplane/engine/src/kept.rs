@@ -1,4 +1,4 @@
-//! Copies of client segments that may have to be sent again, to another backend.
+//! Copies of client segments that may have to be sent again, to another backend, or that wait to be sent (`backlog`).
 //!
 //! Owns one slab of fixed slots for all flows and the lists of what each flow keeps. It never looks
 //! into a segment, never allocates after construction, and refuses rather than grows.
@@ -7,7 +7,7 @@
 /// Jumbo frames are not kept.
 pub(crate) const KEPT_BYTES: usize = 2048;
 /// Most segments that one flow may keep: a request of about 11 KB at the usual MTU.
-pub(crate) const KEPT_PER_FLOW_MAX: u8 = 8;
+pub(crate) const KEPT_PER_FLOW_MAX: u16 = 8;
 
 /// No slot.
 const NONE: u32 = u32::MAX;
@@ -20,8 +20,8 @@ struct Slot {
     /// In a list's first slot: its last one.
     tail: u32,
     bytes: u16,
-    /// How many segments of the same flow come before this one.
-    before: u8,
+    /// How many segments were put into the list before this one, wrapping.
+    before: u16,
 }
 
 /// What one flow keeps: its first slot. 4 bytes, lives in the flow. It is `Copy` so that a
@@ -73,15 +73,21 @@ impl Kept {
         }
     }
 
+    /// Whether [`Self::push`] would keep a frame of `bytes` bytes.
+    pub(crate) fn has_room(&self, list: KeptList, bytes: usize, max: u16) -> bool {
+        self.free != NONE && bytes <= KEPT_BYTES && self.count(list) < max
+    }
+
     /// Keeps a copy of `frame` at the end of `list`. False, and nothing changes, if the pool is
-    /// empty, the frame is too long or the list has [`KEPT_PER_FLOW_MAX`] segments.
+    /// empty, the frame is too long or the list has `max` segments.
     #[must_use]
-    pub(crate) fn push(&mut self, list: &mut KeptList, frame: &[u8]) -> bool {
-        let before = self.count(*list);
-        let slot = self.free;
-        if slot == NONE || frame.len() > KEPT_BYTES || before >= KEPT_PER_FLOW_MAX {
+    pub(crate) fn push(&mut self, list: &mut KeptList, frame: &[u8], max: u16) -> bool {
+        if !self.has_room(*list, frame.len(), max) {
             return false;
         }
+        let slot = self.free;
+        let last = self.slots.get(list.head as usize).map(|first| first.tail);
+        let before = last.map_or(0, |last| self.slots[last as usize].before.wrapping_add(1));
         let at = slot as usize * KEPT_BYTES;
         self.slab[at..at + frame.len()].copy_from_slice(frame);
         self.free = self.slots[slot as usize].next;
@@ -125,10 +131,26 @@ impl Kept {
         *list = KeptList::default();
     }
 
+    /// Gives the first segment of `list` back to the pool.
+    pub(crate) fn pop(&mut self, list: &mut KeptList) {
+        let Some(Slot { next, tail, .. }) = self.slots.get(list.head as usize).copied() else {
+            return;
+        };
+        self.slots[list.head as usize].next = self.free;
+        self.free = list.head;
+        self.used -= 1;
+        list.head = next;
+        if let Some(first) = self.slots.get_mut(next as usize) {
+            first.tail = tail;
+        }
+    }
+
     /// How many segments `list` has.
-    pub(crate) fn count(&self, list: KeptList) -> u8 {
-        let last = self.slots.get(list.head as usize).map(|first| first.tail);
-        last.map_or(0, |tail| self.slots[tail as usize].before + 1)
+    pub(crate) fn count(&self, list: KeptList) -> u16 {
+        self.slots.get(list.head as usize).map_or(0, |first| {
+            let last = &self.slots[first.tail as usize];
+            last.before.wrapping_sub(first.before) + 1
+        })
     }
 
     /// How many segments are kept now, over all flows.
@@ -163,7 +185,7 @@ mod tests {
         let mut list = KeptList::default();
         assert!(list.is_empty() && kept_frames(&kept, list).is_empty());
         for frame in [&b"GET / "[..], b"", b"HTTP/1.1"] {
-            assert!(kept.push(&mut list, frame));
+            assert!(kept.push(&mut list, frame, KEPT_PER_FLOW_MAX));
         }
         assert_eq!(kept_frames(&kept, list), [&b"GET / "[..], b"", b"HTTP/1.1"]);
         assert_eq!((kept.used(), kept.capacity(), kept.count(list)), (3, 3, 3));
@@ -178,9 +200,9 @@ mod tests {
     fn refuses_what_is_too_long() {
         let mut kept = Kept::new(1);
         let mut list = KeptList::default();
-        assert!(!kept.push(&mut list, &[1; KEPT_BYTES + 1]));
+        assert!(!kept.push(&mut list, &[1; KEPT_BYTES + 1], KEPT_PER_FLOW_MAX));
         assert!(list.is_empty());
-        assert!(kept.push(&mut list, &[2; KEPT_BYTES]));
+        assert!(kept.push(&mut list, &[2; KEPT_BYTES], KEPT_PER_FLOW_MAX));
         assert_eq!(kept_frames(&kept, list), [[2; KEPT_BYTES]]);
     }
 
@@ -189,9 +211,9 @@ mod tests {
         let mut kept = Kept::new(20);
         let mut list = KeptList::default();
         for number in 0..KEPT_PER_FLOW_MAX {
-            assert!(kept.push(&mut list, &[number]));
+            assert!(kept.push(&mut list, &[number as u8], KEPT_PER_FLOW_MAX));
         }
-        assert!(!kept.push(&mut list, b"one more"));
+        assert!(!kept.push(&mut list, b"one more", KEPT_PER_FLOW_MAX));
         assert_eq!(kept_frames(&kept, list).len(), 8);
         assert_eq!(kept.used(), 8);
     }
@@ -200,15 +222,35 @@ mod tests {
     fn refuses_when_the_pool_is_empty() {
         let mut kept = Kept::new(2);
         let (mut first, mut second) = (KeptList::default(), KeptList::default());
-        assert!(kept.push(&mut first, b"a") && kept.push(&mut second, b"b"));
-        assert!(!kept.push(&mut first, b"c"));
+        assert!(
+            kept.push(&mut first, b"a", KEPT_PER_FLOW_MAX)
+                && kept.push(&mut second, b"b", KEPT_PER_FLOW_MAX)
+        );
+        assert!(!kept.push(&mut first, b"c", KEPT_PER_FLOW_MAX));
         kept.clear(&mut second);
-        assert!(kept.push(&mut first, b"c"));
+        assert!(kept.push(&mut first, b"c", KEPT_PER_FLOW_MAX));
         assert_eq!(kept_frames(&kept, first), [b"a", b"c"]);
 
         let mut nothing = Kept::new(0);
-        assert!(!nothing.push(&mut second, b"d"));
+        assert!(!nothing.push(&mut second, b"d", KEPT_PER_FLOW_MAX));
         assert_eq!((nothing.used(), nothing.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn a_list_that_is_used_for_ever_counts_right() {
+        let mut kept = Kept::new(3);
+        let mut list = KeptList::default();
+        assert!(kept.push(&mut list, b"a", 3));
+        for _ in 0..70_000 {
+            assert!(kept.push(&mut list, b"b", 3) && kept.push(&mut list, b"c", 3));
+            assert!(!kept.has_room(list, 1, 3));
+            kept.pop(&mut list);
+            kept.pop(&mut list);
+            assert_eq!((kept.count(list), kept.used()), (1, 1));
+        }
+        kept.pop(&mut list);
+        kept.pop(&mut list);
+        assert!(list.is_empty() && kept.used() == 0 && kept.count(list) == 0);
     }
 
     proptest! {
@@ -226,17 +268,23 @@ mod tests {
                 if kind == 0 {
                     kept.clear(&mut lists[flow]);
                     model[flow].clear();
+                } else if kind == 1 {
+                    kept.pop(&mut lists[flow]);
+                    if !model[flow].is_empty() {
+                        model[flow].remove(0);
+                    }
                 } else {
                     let frame = vec![number as u8; bytes];
                     let used: usize = model.iter().map(Vec::len).sum();
                     let fits = used < SLOTS && model[flow].len() < usize::from(KEPT_PER_FLOW_MAX);
-                    prop_assert_eq!(kept.push(&mut lists[flow], &frame), fits);
+                    prop_assert_eq!(kept.push(&mut lists[flow], &frame, KEPT_PER_FLOW_MAX), fits);
                     if fits {
                         model[flow].push(frame);
                     }
                 }
                 for (list, frames) in lists.iter().zip(&model) {
                     prop_assert_eq!(&kept_frames(&kept, *list), frames);
+                    prop_assert_eq!(usize::from(kept.count(*list)), frames.len());
                 }
                 prop_assert_eq!(kept.used(), model.iter().map(Vec::len).sum::<usize>());
             }

@@ -16,6 +16,7 @@ mod affinity;
 mod answer;
 mod apply;
 mod backend;
+mod backlog;
 mod cause;
 mod check;
 mod client;
@@ -73,4 +74,4 @@ pub use routes::{Route, Via};
 pub use sight::Sight;
 
 /// Bytes that one flow costs in the flow table, timers and hash chains together, checked at compile time.
-pub const FLOW_BYTES_MAX: usize = 128;
+pub const FLOW_BYTES_MAX: usize = 132;

@@ -5,6 +5,7 @@
 
 use crate::{
     backend::Backend,
+    backlog::Learned,
     cause::{Cause, MoveEnds},
     counters::Counter,
     engine::Instant,
@@ -131,6 +132,8 @@ pub(crate) struct Policy {
     pub(crate) replays: u64,
     pub(crate) lost: [u64; Lost::ALL.len()],
     pub(crate) pins: [u64; PinReason::COUNT],
+    /// How large its requests of unannounced length are.
+    pub(crate) learned: Learned,
     /// Moves that ended.
     pub(crate) ends: MoveEnds,
     /// The last event of flows before the slot was its.
@@ -320,6 +323,7 @@ impl Policy {
             replays: 0,
             lost: [0; Lost::ALL.len()],
             pins: [0; PinReason::COUNT],
+            learned: Learned::default(),
             ends: MoveEnds::default(),
             since_event: 0,
         }
@@ -582,6 +586,7 @@ impl Policy {
         (self.rescues, self.replays) = (old.rescues, old.replays);
         (self.lost, self.pins) = (old.lost, old.pins);
         (self.ends, self.since_event) = (old.ends, old.since_event);
+        self.learned = old.learned;
         let known = || pools.iter().flat_map(|p| &p.members);
         for member in self.pools.iter_mut().flat_map(|p| &mut p.members) {
             if let Some(known) = known().find(|m| m.identity == member.identity) {

@@ -284,6 +284,7 @@ impl Engine {
 
     /// The pod lives and meant what it sent.
     pub(crate) fn close_stands(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        self.owner_is_known(id);
         let event = if self.flows[id].bits.has(Bits::HELD_FIN) {
             Event::CloseStands
         } else {

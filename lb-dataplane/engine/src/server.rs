@@ -102,6 +102,10 @@ impl Engine {
             flow.server_ts = value;
             flow.server_ts_ms = now.ms32();
         }
+        if flow.backlog.is_some() {
+            self.window_moves(now, id, segment, out);
+        }
+        let flow = &self.flows[id];
         let mut treat = Frame::Forward;
         let ahead = segment.seq.since(flow.server_next);
         let end = segment.seq.add(segment.payload_len());

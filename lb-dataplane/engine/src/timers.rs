@@ -142,6 +142,9 @@ impl Engine {
     }
 
     fn flow_due(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        if self.flows[id].backlog.is_some() && !self.send_waiting(now, id, out) {
+            return;
+        }
         let flow = &self.flows[id];
         let timeouts = &self.policies[usize::from(flow.policy)].spec.timeouts;
         let (limit_ms, counter) = match flow.state {

@@ -6,6 +6,7 @@ mod body;
 mod side;
 
 use crate::{
+    ToCome,
     line::{Cut, End},
     pin::Pin,
 };
@@ -74,6 +75,16 @@ impl Http1 {
 
     pub(crate) fn until_close(&self) -> bool {
         self.server.at == At::UntilClose
+    }
+
+    pub(crate) fn to_come(&self) -> ToCome {
+        match self.client.at {
+            At::Start if self.client.idle() => ToCome::Exactly(0),
+            At::Body(left) => ToCome::Exactly(left),
+            At::ChunkData(left) => ToCome::AtLeast(left),
+            At::Fields => ToCome::AtLeast(self.client.head.length.unwrap_or(0)),
+            _ => ToCome::AtLeast(0),
+        }
     }
 
     fn in_method(&self) -> bool {

@@ -28,6 +28,15 @@ pub enum Guard {
     Memcached,
 }
 
+/// How many bytes of the client's are still missing until the request that it has begun is complete, as far as what came tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToCome {
+    /// So many; 0 between two requests.
+    Exactly(u64),
+    /// The end is not announced yet, or not announced at all (chunks): not fewer than so many.
+    AtLeast(u64),
+}
+
 /// What is known of one connection's conversation.
 #[derive(Clone)]
 pub struct Tracker {
@@ -119,6 +128,15 @@ impl Tracker {
     /// Requests (commands) begun and not completely answered; once pinned, what was known last.
     pub fn unanswered(&self) -> u32 {
         each!(&self.talk, t => t.unanswered())
+    }
+
+    /// What is still to come of the newest request. Once pinned, nothing is known.
+    #[inline]
+    pub fn to_come(&self) -> ToCome {
+        match self.pin {
+            Some(_) => ToCome::AtLeast(0),
+            None => each!(&self.talk, t => t.to_come()),
+        }
     }
 
     /// It was said, or the protocol version says, that the connection ends after the response in progress or just finished.

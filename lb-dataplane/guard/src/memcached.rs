@@ -5,6 +5,7 @@
 //! which cannot be told from any other: such a connection must not be given this guard.
 
 use crate::{
+    ToCome,
     line::{Cut, End, Word, cut, decimal},
     pin::Pin,
 };
@@ -294,6 +295,17 @@ impl Memcached {
     /// Commands that are never answered count as one until a later command's answer shows that they are done.
     pub(crate) fn unanswered(&self) -> u32 {
         self.outstanding() + u32::from(self.quiet.is_some()) + u32::from(self.in_line())
+    }
+
+    pub(crate) fn to_come(&self) -> ToCome {
+        let side = &self.client;
+        match side.at {
+            At::Line if side.at_line_start() => ToCome::Exactly(0),
+            // The length may be known before its line ends.
+            At::Line => ToCome::AtLeast(side.length.map_or(0, |length| u64::from(length) + 2)),
+            At::Data(left) => ToCome::Exactly(u64::from(left) + 2),
+            At::DataEnd => ToCome::Exactly(2 - u64::from(side.cr)),
+        }
     }
 
     pub(crate) fn closing(&self) -> bool {

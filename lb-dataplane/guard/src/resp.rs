@@ -9,7 +9,7 @@ mod table;
 
 pub use session::{PRELUDE_MAX, Prelude, prelude_reply_matches};
 
-use crate::pin::Pin;
+use crate::{ToCome, pin::Pin};
 use command::{Commands, Parser};
 use reply::{Outcome, Replies};
 use session::Session;
@@ -87,6 +87,10 @@ impl Resp {
 
     pub(crate) fn unanswered(&self) -> u32 {
         self.state.outstanding() + u32::from(self.client.in_name())
+    }
+
+    pub(crate) fn to_come(&self) -> ToCome {
+        self.client.to_come()
     }
 
     pub(crate) fn closing(&self) -> bool {

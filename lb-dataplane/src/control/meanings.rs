@@ -27,7 +27,11 @@ const MEANINGS: &[(&str, &str)] = &[
     ("resets_sent_total", "Resets that Baton sent, by to whom."),
     (
         "stays_total",
-        "Flows that stayed although another backend was better, by what was exhausted.",
+        "Flows that stayed although another backend was better, by what was exhausted; `large`: with requests too large for a new pod's first window.",
+    ),
+    (
+        "backlog_full_total",
+        "Client segments that could not wait for a new owner's receive window, by the limit that was hit; their clients send them again.",
     ),
     (
         "owners_lost_total",

@@ -146,7 +146,7 @@ names! {
     Action {
         /// Forget the kept copies of client segments.
         DropKept,
-        /// Send the kept copies to the owner leg.
+        /// Send the kept copies to the owner leg, and what waits behind them to one that was the owner before.
         ReplayKept,
         /// Send the adoption segment to the owner leg, and what restores the session.
         SendAdoption,

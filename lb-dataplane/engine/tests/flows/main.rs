@@ -19,6 +19,7 @@ mod handshake;
 mod health;
 mod holders;
 mod icmp;
+mod large;
 mod limits;
 mod listener;
 mod migrate;

@@ -22,6 +22,8 @@ pub struct Ambient {
     pub probed: bool,
 }
 
+/// The head of a request whose length is not announced.
+const CHUNKED: &[u8] = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
 /// First client port of the connections that are not named.
 const OTHERS_FROM: u16 = 100;
 
@@ -295,7 +297,23 @@ fn other(w: &mut World, mut c: Conn, how: &str) -> Result<(), String> {
             w.responds(&mut c, OK);
             w.ack(&mut c);
         }
-        _ => return Err(wrong(how)),
+        // A request of unknown length, of which the new owner has confirmed the beginning.
+        "begun" => {
+            let mut c = w.idle_as(c);
+            w.moves(&mut c, CHUNKED);
+            let confirms = w.pod_wire(&c, Flags::ACK, &[]).build();
+            w.inject(&confirms);
+        }
+        _ => {
+            // The same and so many segments behind it, of which nothing is confirmed.
+            let segments = how.strip_prefix("upload-").ok_or_else(|| wrong(how))?;
+            let mut c = w.idle_as(c);
+            w.moves(&mut c, CHUNKED);
+            w.data(&mut c, b"fffffff\r\n");
+            for _ in 1..segments.parse().map_err(|_| wrong(how))? {
+                w.data(&mut c, &[b'x'; 1_000]);
+            }
+        }
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 use super::table::NAME_BYTES_MAX;
 use crate::{
+    ToCome,
     line::{Cut, End, Number, Word, cut},
     pin::Pin,
 };
@@ -12,6 +13,9 @@ use crate::{
 const INLINE_BYTES_MAX: u16 = u16::MAX;
 /// Redis: 1024 * 1024 before authentication matters, far more than anybody sends.
 const ARGUMENTS_MAX: i32 = 1 << 20;
+
+/// `$0`, CR LF, and the CR LF behind no data: the shortest argument.
+const ARGUMENT_BYTES_MIN: u64 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
@@ -74,6 +78,20 @@ impl Parser {
     /// A command began, and its name is not complete.
     pub(super) fn in_name(&self) -> bool {
         !self.idle() && !self.named
+    }
+
+    /// What is missing of the command: known where its last argument has begun.
+    pub(super) fn to_come(&self) -> ToCome {
+        let of_this = match self.at {
+            At::Start => return ToCome::Exactly(0),
+            At::Data(left) => u64::from(left) + 2,
+            At::DataEnd => 2 - u64::from(self.cr),
+            At::Count | At::Dollar | At::Length | At::Inline => return ToCome::AtLeast(0),
+        };
+        match u64::from(self.left) {
+            1 => ToCome::Exactly(of_this),
+            left => ToCome::AtLeast(of_this + left.saturating_sub(1) * ARGUMENT_BYTES_MIN),
+        }
     }
 
     pub(super) fn in_arguments(&self) -> bool {

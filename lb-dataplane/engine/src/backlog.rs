@@ -1,0 +1,516 @@
+//! Requests larger than a new owner can take at once: whether they move at all, and client bytes
+//! that wait for its window.
+//!
+//! A client sends into the receive window that the old owner had opened, often megabytes. A new
+//! owner's kernel begins with 64 KB and drops what is beyond, and the client repeats that only
+//! after a time-out. So a large request moves only where it must, and then its bytes wait here:
+//! first until the new owner has confirmed (the kept copies alone went ahead), then until its
+//! window reaches them. Owns the table of flows that wait, their right edges and limits; the bytes
+//! lie among the kept copies (`kept`). It never changes a flow's state and never waits itself.
+//!
+//! What the client repeats is never taken here but forwarded as ever: the owner's kernel takes each
+//! byte once, and whatever was lost, a repeated segment brings its ACK and so its window.
+
+use crate::{
+    Engine, Output,
+    counters::Counter,
+    engine::Instant,
+    flow::{Bits, Flow, FlowId},
+    kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, Kept, KeptList},
+    policy::Ties,
+    states::{Frame, State},
+};
+use baton_api::MigrationMode;
+use baton_guard::ToCome;
+use baton_packet::{Decoded, Flags, Segment, SeqNumber, build_segment, decode};
+
+/// What a new pod's kernel takes at once. Linux opens with the smaller of 65,535 bytes and half the
+/// receive buffer (`tcp_select_initial_window`; `tcp_rmem`'s default of 131,072), in whole
+/// segments: 64,240 at the usual MTU, 62,636 with jumbo frames. Somewhat less, so that what
+/// restores a session fits in too.
+pub(crate) const FIRST_WINDOW_BYTES: u32 = 60 << 10;
+/// Segments of one flow that may wait: 1.4 MB at the usual MTU. A client sends no more at once than
+/// its congestion window, which on a path of 1 ms at 10 Gbit/s is as much.
+pub(crate) const BACKLOG_PER_FLOW_MAX: u16 = 1_024;
+/// Most flows that can wait, however many kept segments there are.
+const BACKLOGS_MAX: u32 = 4_096;
+/// With fewer kept segments for each, a flow that waits had better leave the memory to others.
+const SEGMENTS_PER_BACKLOG: u32 = 8;
+/// A request counts for at most so much, so that few small ones make up for it: 16 (see
+/// [`Learned`]).
+const LEARNED_MAX: u32 = 8 * FIRST_WINDOW_BYTES;
+/// The next try to send what waits, where no frame was free.
+const AGAIN_MS: u64 = 1;
+
+/// A slot of the table of backlogs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BacklogId(u16);
+
+impl BacklogId {
+    /// No slot.
+    pub(crate) const NONE: BacklogId = BacklogId(u16::MAX);
+
+    #[inline]
+    pub(crate) fn is_some(self) -> bool {
+        self != Self::NONE
+    }
+}
+
+/// How large requests are whose length is not announced: the largest, forgotten by an eighth with
+/// each smaller one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Learned(u32);
+
+impl Learned {
+    fn saw(&mut self, bytes: u32) {
+        self.0 = (self.0 - self.0 / 8).max(bytes.min(LEARNED_MAX));
+    }
+
+    fn is_large(self) -> bool {
+        self.0 > FIRST_WINDOW_BYTES
+    }
+}
+
+/// How far the owner takes bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// It has not confirmed yet: the kept copies are all that it gets.
+    Unconfirmed,
+    /// To the right edge of its window.
+    Edge(SeqNumber),
+    /// The client knows its window: it was the owner before.
+    Known,
+}
+
+#[derive(Clone, Copy)]
+struct Backlog {
+    waiting: KeptList,
+    reach: Reach,
+    /// The next free slot.
+    next: BacklogId,
+}
+
+/// All flows that wait, or may have to: a slab with a free list.
+pub(crate) struct Backlogs {
+    slots: Box<[Backlog]>,
+    free: BacklogId,
+    used: u16,
+    /// Segments of all, and how many there may be.
+    segments: usize,
+    segments_max: usize,
+}
+
+impl Backlogs {
+    /// For an engine with so many kept segments, of which half may wait.
+    pub(crate) fn new(kept_segments: u32) -> Self {
+        let count = (kept_segments / SEGMENTS_PER_BACKLOG).clamp(1, BACKLOGS_MAX) as u16;
+        let slot = |next| Backlog {
+            waiting: KeptList::default(),
+            reach: Reach::Unconfirmed,
+            next,
+        };
+        Self {
+            slots: (1..=count)
+                .map(|next| {
+                    slot(if next == count {
+                        BacklogId::NONE
+                    } else {
+                        BacklogId(next)
+                    })
+                })
+                .collect(),
+            free: BacklogId(0),
+            used: 0,
+            segments: 0,
+            segments_max: kept_segments as usize / 2,
+        }
+    }
+
+    fn get(&self, id: BacklogId) -> Option<&Backlog> {
+        self.slots.get(usize::from(id.0))
+    }
+
+    fn take(&mut self, reach: Reach) -> Option<BacklogId> {
+        let id = self.free;
+        let slot = self.slots.get_mut(usize::from(id.0))?;
+        self.free = slot.next;
+        slot.reach = reach;
+        self.used += 1;
+        Some(id)
+    }
+
+    /// Gives an empty backlog back.
+    fn give_back(&mut self, id: BacklogId) {
+        if let Some(slot) = self.slots.get_mut(usize::from(id.0)) {
+            debug_assert!(slot.waiting.is_empty());
+            slot.next = self.free;
+            self.free = id;
+            self.used -= 1;
+        }
+    }
+
+    pub(crate) fn used(&self) -> u16 {
+        self.used
+    }
+
+    /// Segments that wait.
+    pub(crate) fn segments(&self) -> usize {
+        self.segments
+    }
+
+    /// What waits for a flow with this slot.
+    pub(crate) fn waiting(&self, id: BacklogId) -> KeptList {
+        self.get(id).map_or(KeptList::default(), |b| b.waiting)
+    }
+
+    /// Why one more segment of `bytes` bytes cannot wait, if it cannot.
+    fn refuses(&self, id: BacklogId, bytes: usize, kept: &Kept) -> Option<Counter> {
+        let waiting = self.waiting(id);
+        if id == BacklogId::NONE && self.free == BacklogId::NONE {
+            Some(Counter::BacklogsFull)
+        } else if bytes > KEPT_BYTES {
+            Some(Counter::BacklogTooLong)
+        } else if kept.count(waiting) >= BACKLOG_PER_FLOW_MAX {
+            Some(Counter::BacklogFlowFull)
+        } else if self.segments >= self.segments_max
+            || !kept.has_room(waiting, bytes, BACKLOG_PER_FLOW_MAX)
+        {
+            Some(Counter::BacklogFull)
+        } else {
+            None
+        }
+    }
+}
+
+/// The right edge of the window that a segment of the owner's offers.
+fn right_edge(flow: &Flow, segment: &Segment) -> SeqNumber {
+    let scale = if flow.bits.has(Bits::WSCALE) {
+        flow.scales >> 4
+    } else {
+        0
+    };
+    segment.ack.add(u32::from(segment.window) << scale)
+}
+
+impl Engine {
+    /// What is still to come of the flow's request. Without a guard nobody knows.
+    fn to_come(&self, id: FlowId) -> ToCome {
+        self.tracker(id)
+            .map_or(ToCome::AtLeast(0), baton_guard::Tracker::to_come)
+    }
+
+    /// Notes whether the length of the request that begins is known.
+    #[inline]
+    pub(crate) fn size_request(&mut self, id: FlowId) {
+        let unknown = matches!(self.to_come(id), ToCome::AtLeast(_));
+        self.flows[id].unsized_request = unknown;
+    }
+
+    /// The request is answered: how large it was is remembered where nothing had announced it.
+    #[inline]
+    pub(crate) fn learn_size(&mut self, id: FlowId) {
+        let flow = &mut self.flows[id];
+        if std::mem::take(&mut flow.unsized_request) {
+            let bytes = flow.client_next.since(flow.boundary).max(0) as u32;
+            self.policies[usize::from(flow.policy)].learned.saw(bytes);
+        }
+    }
+
+    /// Whether the flow stays because its request may not fit a new pod's first window. Only a pod
+    /// that goes away or fails is left with such a one.
+    pub(crate) fn stays_with_large(&mut self, id: FlowId, ties: Ties) -> bool {
+        let policy = &self.policies[usize::from(self.flows[id].policy)];
+        let optional = matches!(
+            (policy.spec.migration.mode, ties),
+            (MigrationMode::Always, Ties::Rested | Ties::Resting)
+                | (MigrationMode::WhenBetter, Ties::Rested)
+        );
+        if !optional {
+            return false;
+        }
+        // The segment at hand is part of it.
+        let fits = u64::from(FIRST_WINDOW_BYTES) - KEPT_BYTES as u64;
+        let large = match self.to_come(id) {
+            ToCome::Exactly(bytes) => bytes > fits,
+            ToCome::AtLeast(bytes) => bytes > fits || policy.learned.is_large(),
+        };
+        if large {
+            self.counters.add(Counter::StayedLarge);
+        }
+        large
+    }
+
+    /// A request begins at an owner that adopted the flow without one: the client has heard nothing
+    /// of its window.
+    pub(crate) fn begins_at_idle_owner(&mut self, id: FlowId) {
+        if self.to_come(id) != ToCome::Exactly(0) {
+            let edge = self.flows[id].boundary.add(FIRST_WINDOW_BYTES);
+            self.wait_up_to(id, Reach::Edge(edge));
+        }
+    }
+
+    /// Sets how far the owner takes bytes, and makes room to wait. False if there is none.
+    fn wait_up_to(&mut self, id: FlowId, reach: Reach) -> bool {
+        let flow = &mut self.flows[id];
+        if let Some(slot) = self.backlogs.slots.get_mut(usize::from(flow.backlog.0)) {
+            slot.reach = reach;
+            return true;
+        }
+        match self.backlogs.take(reach) {
+            Some(slot) => flow.backlog = slot,
+            None => self.counters.add(Counter::BacklogsFull),
+        }
+        flow.backlog.is_some()
+    }
+
+    /// Another owner is about to be asked: it has nothing of what waits.
+    #[inline]
+    pub(crate) fn owner_changes(&mut self, id: FlowId) {
+        let flow = &self.flows[id];
+        if flow.client_acked == flow.client_next {
+            self.drop_backlog(id);
+        } else if flow.backlog.is_some() {
+            self.wait_up_to(id, Reach::Unconfirmed);
+        }
+    }
+
+    /// The owner is one whose window the client knows: all may go to it.
+    #[inline]
+    pub(crate) fn owner_is_known(&mut self, id: FlowId) {
+        if self.flows[id].backlog.is_some() {
+            self.wait_up_to(id, Reach::Known);
+        }
+    }
+
+    /// Whether a client segment of the request that is being handed over can be kept, or wait
+    /// behind those that are. Counted if not.
+    pub(crate) fn may_wait(&mut self, id: FlowId, bytes: usize) -> bool {
+        if self.is_kept_next(id, bytes) {
+            return true;
+        }
+        let refused = self
+            .backlogs
+            .refuses(self.flows[id].backlog, bytes, &self.kept);
+        if let Some(limit) = refused {
+            self.counters.add(limit);
+        }
+        refused.is_none()
+    }
+
+    /// Whether the next segment of the request goes among the kept copies: none waits in front of
+    /// it, and there is room.
+    pub(crate) fn is_kept_next(&self, id: FlowId, bytes: usize) -> bool {
+        let flow = &self.flows[id];
+        !flow.backlog.is_some() && self.kept.has_room(flow.kept, bytes, KEPT_PER_FLOW_MAX)
+    }
+
+    /// Lets a client segment wait. False if a limit is reached, which is counted: the client sends
+    /// it again.
+    pub(crate) fn let_wait(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> bool {
+        let frame = &frame[..usize::from(segment.end)];
+        let backlog = self.flows[id].backlog;
+        if let Some(limit) = self.backlogs.refuses(backlog, frame.len(), &self.kept) {
+            self.counters.add(limit);
+            return false;
+        }
+        if !backlog.is_some() {
+            self.wait_up_to(id, Reach::Unconfirmed);
+        }
+        let slot = usize::from(self.flows[id].backlog.0);
+        let waiting = &mut self.backlogs.slots[slot].waiting;
+        if self.kept.push(waiting, frame, BACKLOG_PER_FLOW_MAX) {
+            self.backlogs.segments += 1;
+            self.counters.add(Counter::Backlogged);
+        }
+        true
+    }
+
+    /// New bytes, or the FIN, of a client whose owner's window is watched: forwarded if they are
+    /// next and it takes them.
+    pub(crate) fn within_window(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> Frame {
+        let slot = self.flows[id].backlog;
+        let Some(Backlog { waiting, reach, .. }) = self.backlogs.get(slot) else {
+            return Frame::Forward;
+        };
+        let end = segment.seq.add(segment.seq_len());
+        let taken = match reach {
+            Reach::Unconfirmed => false,
+            Reach::Edge(edge) => end.at_or_before(*edge),
+            Reach::Known => true,
+        };
+        if taken && waiting.is_empty() {
+            return Frame::Forward;
+        }
+        // What waits is not among the kept copies.
+        if self.flows[id].bits.has(Bits::KEPT_WHOLE) {
+            self.keep_no_more(id);
+        }
+        let _ = self.let_wait(id, frame, segment);
+        Frame::Absorb
+    }
+
+    /// The new owner has confirmed with this segment, which offers its window.
+    pub(crate) fn window_begins(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        segment: &Segment,
+        out: &mut impl Output,
+    ) {
+        let flow = &self.flows[id];
+        if !flow.backlog.is_some() && self.to_come(id) == ToCome::Exactly(0) {
+            return;
+        }
+        let edge = right_edge(flow, segment);
+        if self.wait_up_to(id, Reach::Edge(edge)) {
+            let _ = self.send_waiting(now, id, out);
+        }
+    }
+
+    /// A segment of the owner's while its window is watched.
+    #[cold]
+    pub(crate) fn window_moves(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        segment: &Segment,
+        out: &mut impl Output,
+    ) {
+        let flow = &self.flows[id];
+        let offered = right_edge(flow, segment);
+        let slot = usize::from(flow.backlog.0);
+        // It never moves back (RFC 9293 section 3.8.6), but older segments come late.
+        if let Some(Backlog {
+            reach: Reach::Edge(edge),
+            ..
+        }) = self.backlogs.slots.get_mut(slot)
+            && offered.after(*edge)
+        {
+            *edge = offered;
+        }
+        if self.send_waiting(now, id, out) {
+            self.window_is_known(id);
+        }
+    }
+
+    /// Ends the watch where nothing waits, and the client has been told of the window with all its
+    /// bytes' acknowledgement.
+    fn window_is_known(&mut self, id: FlowId) {
+        let flow = &self.flows[id];
+        let complete = flow.state != State::Request || self.to_come(id) == ToCome::Exactly(0);
+        if complete && flow.client_acked == flow.client_next && self.sent_until(id).is_none() {
+            self.drop_backlog(id);
+        }
+    }
+
+    /// Sends what waits, as far as the owner takes it. False if it has to be tried again, which a
+    /// timer does.
+    pub(crate) fn send_waiting(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
+        let slot = usize::from(self.flows[id].backlog.0);
+        while let Some(Backlog { waiting, reach, .. }) = self.backlogs.slots.get(slot) {
+            let (mut waiting, reach) = (*waiting, *reach);
+            let Some(copy) = self.kept.iter(waiting).next() else {
+                if reach == Reach::Known {
+                    self.drop_backlog(id);
+                }
+                return true;
+            };
+            let Ok(Decoded::Tcp(segment)) = decode(copy) else {
+                return true;
+            };
+            let flow = &self.flows[id];
+            let end = segment.seq.add(segment.seq_len());
+            let reached = match reach {
+                Reach::Unconfirmed => false,
+                Reach::Edge(edge) => end.at_or_before(edge),
+                Reach::Known => true,
+            };
+            if !reached {
+                return true;
+            }
+            // What the client repeated meanwhile, and the owner took, is done.
+            if end.after(flow.client_acked) {
+                let Some(mut spec) = self.to_leg(flow.owner) else {
+                    return true;
+                };
+                // As the client would send it now: with an old timestamp the owner's kernel would
+                // take it for an old duplicate.
+                spec.seq = segment.seq;
+                spec.ack = flow.server_acked;
+                // Without urgent data, whose place is not kept.
+                spec.flags = Flags(segment.flags.0 & !Flags::URG.0);
+                spec.window = flow.client_window;
+                spec.timestamps = Self::client_stamps(flow);
+                spec.payload = segment.data(copy);
+                let built = match out.frame() {
+                    Some(buffer) => build_segment(buffer, &spec),
+                    None => {
+                        self.counters.add(Counter::NoFrame);
+                        self.wheel.arm(id, now.ms() + AGAIN_MS);
+                        return false;
+                    }
+                };
+                if let Some(len) = built {
+                    out.send(len);
+                }
+            }
+            self.kept.pop(&mut waiting);
+            self.backlogs.slots[slot].waiting = waiting;
+            self.backlogs.segments -= 1;
+            if self.flows[id].bits.has(Bits::KEPT_WHOLE) {
+                self.keep_no_more(id);
+            }
+        }
+        true
+    }
+
+    /// The first byte that the owner has not been sent, if some wait.
+    pub(crate) fn sent_until(&self, id: FlowId) -> Option<SeqNumber> {
+        let waiting = self.backlogs.waiting(self.flows[id].backlog);
+        let first = self.kept.iter(waiting).next()?;
+        match decode(first) {
+            Ok(Decoded::Tcp(segment)) => Some(segment.seq),
+            _ => None,
+        }
+    }
+
+    /// Forgets what waits.
+    pub(crate) fn drop_backlog(&mut self, id: FlowId) {
+        let slot = std::mem::replace(&mut self.flows[id].backlog, BacklogId::NONE);
+        if let Some(backlog) = self.backlogs.slots.get_mut(usize::from(slot.0)) {
+            self.backlogs.segments -= usize::from(self.kept.count(backlog.waiting));
+            self.kept.clear(&mut backlog.waiting);
+            self.backlogs.give_back(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_learned_is_forgotten_after_few_small_requests() {
+        let mut learned = Learned::default();
+        assert!(!learned.is_large());
+        learned.saw(FIRST_WINDOW_BYTES);
+        assert!(!learned.is_large());
+        learned.saw(u32::MAX);
+        let mut small = 0;
+        while learned.is_large() {
+            learned.saw(1_000);
+            small += 1;
+        }
+        assert_eq!(small, 16);
+    }
+
+    #[test]
+    fn slots_are_given_out_once() {
+        let mut backlogs = Backlogs::new(24);
+        let slots: Vec<_> = (0..3).filter_map(|_| backlogs.take(Reach::Known)).collect();
+        assert_eq!((slots.len(), backlogs.used()), (3, 3));
+        assert!(backlogs.take(Reach::Known).is_none());
+        backlogs.give_back(slots[1]);
+        assert_eq!(backlogs.take(Reach::Unconfirmed), Some(slots[1]));
+    }
+}
