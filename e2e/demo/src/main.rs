@@ -14,9 +14,11 @@ mod progress;
 mod report;
 mod rounds;
 mod run;
+mod short;
 mod soak;
 mod soak_path;
 mod soak_report;
+mod soak_tracked;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -41,6 +43,11 @@ enum Command {
     Compare(RoundArguments),
     /// What one migration per request costs: p50 at 1 connection, staying and moving, in turns
     MigrationCost(RoundArguments),
+    /// Short connections that the server closes, through address translation, HAProxy and Baton in turns, without and with
+    /// connection tracking on the node
+    Short(ShortArguments),
+    /// Moves at full rate on a node that tracks connections and drops what is INVALID; pods throttled and killed
+    SoakTracked(TrackedArguments),
 }
 
 /// Arguments of the demo.
@@ -119,6 +126,43 @@ struct RoundArguments {
     out: PathBuf,
 }
 
+/// Arguments of the comparison with short connections.
+#[derive(Clone, Debug, Args)]
+struct ShortArguments {
+    /// Connections at a time
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    connections: u16,
+    /// Length of each turn
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(2..=36_000))]
+    seconds: u64,
+    /// Who has a turn
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["nft", "haproxy", "baton"])]
+    sides: Vec<short::Side>,
+    /// Without connection tracking on the node, with it, or both
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["off", "on"])]
+    tracking: Vec<short::Tracking>,
+    /// Where short.json goes
+    #[arg(long, default_value = "target/bench")]
+    out: PathBuf,
+}
+
+/// Arguments of the soak on a node that tracks connections.
+#[derive(Clone, Debug, Args)]
+struct TrackedArguments {
+    /// How long, both acts together
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    minutes: u64,
+    /// Persistent connections
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    connections: u16,
+    /// Entries that the node's table may have: three quarters of 65,536
+    #[arg(long, default_value_t = 49_152)]
+    entries: u64,
+    /// Where tracked.json goes
+    #[arg(long, default_value = "target/soak")]
+    out: PathBuf,
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match dispatch(&arguments) {
@@ -155,6 +199,14 @@ fn dispatch(arguments: &Arguments) -> Result<bool> {
         Command::MigrationCost(rounds) => {
             preflight::check(&[])?;
             cost::migration_cost(rounds)
+        }
+        Command::Short(turns) => {
+            preflight::check(&["haproxy", "nft"])?;
+            short::short(turns)
+        }
+        Command::SoakTracked(soak) => {
+            preflight::check(&["nft"])?;
+            soak_tracked::soak(soak)
         }
     }
 }

@@ -45,6 +45,8 @@ mod stats;
 mod synflood;
 mod tap;
 mod timestamps;
+mod tracker;
+mod translator;
 mod wrk;
 
 pub use baton::{
@@ -76,7 +78,9 @@ pub use redis_client::{RedisClient, Reply};
 pub use redis_load::{RedisCheck, RedisRead};
 pub use redis_stateful::RedisStateful;
 pub use signals::interrupted;
-pub use stats::{Counts, Latency, Recorder, Window};
+pub use stats::{Counts, Latency, Recorder, Slow, Window};
 pub use synflood::SynFlood;
 pub use tap::{Tap, TapStamps};
+pub use tracker::{Tracked, Tracker};
+pub use translator::Translator;
 pub use wrk::{Wrk, WrkOptions, WrkReport};

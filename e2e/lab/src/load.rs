@@ -6,7 +6,7 @@
 use crate::{
     load_driver::Driver,
     netns::Namespace,
-    stats::{Counts, Latency, Window},
+    stats::{Counts, Latency, Slow, Window},
 };
 use anyhow::{Result, ensure};
 use std::{
@@ -61,6 +61,10 @@ pub struct LoadOptions {
     pub timeout: Duration,
     /// Length of the windows of the time series.
     pub window: Duration,
+    /// A request that takes longer is a slow one.
+    pub slow: Duration,
+    /// Where the server announced the end of a connection, wait until it has closed: then it closed first.
+    pub await_close: bool,
 }
 
 impl LoadOptions {
@@ -76,6 +80,8 @@ impl LoadOptions {
             pace: None,
             timeout: Duration::from_secs(20),
             window: Duration::from_millis(250),
+            slow: Duration::from_millis(500),
+            await_close: false,
         }
     }
 }
@@ -89,8 +95,11 @@ pub struct LoadReport {
     pub errors: Counts,
     /// Connections that ended as the server had announced with a right response; made anew.
     pub announced: u64,
-    /// Of the right responses.
+    /// Of the right responses. A request that was the first of its connection counts from the first try to connect, but for
+    /// the connections that the load begins with.
     pub latency: Latency,
+    /// Requests that took longer than [`LoadOptions::slow`], also those that were never answered.
+    pub slow: Slow,
     /// The same over time.
     pub windows: Vec<Window>,
     /// The same by phase, as [`Progress::next_phase`] parted them. A latency counts in each phase that it touched.

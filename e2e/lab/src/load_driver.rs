@@ -4,7 +4,7 @@
 
 use crate::{
     load::{Exchange, LoadOptions, LoadReport, Progress, Verdict},
-    stats::{Counts, Recorder},
+    stats::{Counts, Recorder, Slow},
 };
 use anyhow::{Context, Result};
 use rustix::{
@@ -37,6 +37,10 @@ struct Connection {
     /// Request bytes that the kernel has not taken yet.
     unsent: Vec<u8>,
     outstanding: Option<Outstanding>,
+    /// The last response is complete, since then; the server has announced that it closes, and nothing more is sent.
+    ending: Option<Instant>,
+    /// When it was made anew, until its first request is sent.
+    made: Option<Instant>,
     next_at: Instant,
 }
 
@@ -57,6 +61,9 @@ pub(crate) struct Driver<E> {
     recorder: Recorder,
     errors: Counts,
     announced: u64,
+    slow: u64,
+    /// Whether a connection had a slow request.
+    slow_at: Vec<bool>,
     start: Instant,
     sent: u64,
     done: u64,
@@ -72,6 +79,8 @@ impl<E: Exchange> Driver<E> {
             recorder: Recorder::new(options.window),
             errors: Counts::new(),
             announced: 0,
+            slow: 0,
+            slow_at: vec![false; options.connections],
             start: Instant::now(),
             sent: 0,
             done: 0,
@@ -129,6 +138,8 @@ impl<E: Exchange> Driver<E> {
             received: Vec::new(),
             unsent: Vec::new(),
             outstanding: None,
+            ending: None,
+            made: None,
             next_at: Instant::now(),
         })
     }
@@ -168,6 +179,8 @@ impl<E: Exchange> Driver<E> {
             self.expire(Instant::now());
         }
         let elapsed = self.start.elapsed();
+        self.note_unanswered(Instant::now());
+        let slow_connections = self.slow_at.iter().filter(|slow| **slow).count();
         let phases = self.recorder.phases();
         let (latency, windows) = self.recorder.finish();
         Ok((
@@ -176,6 +189,10 @@ impl<E: Exchange> Driver<E> {
                 errors: self.errors,
                 announced: self.announced,
                 latency,
+                slow: Slow {
+                    requests: self.slow,
+                    connections: slow_connections as u64,
+                },
                 windows,
                 phases,
                 elapsed,
@@ -203,7 +220,7 @@ impl<E: Exchange> Driver<E> {
         for (connection, retry_at) in self.connections.iter().zip(&self.retry_at) {
             let at = match connection {
                 None => *retry_at,
-                Some(c) if c.outstanding.is_none() => c.next_at,
+                Some(c) if c.outstanding.is_none() && c.ending.is_none() => c.next_at,
                 Some(_) => continue,
             };
             wait = wait.min(at.saturating_duration_since(now));
@@ -214,8 +231,12 @@ impl<E: Exchange> Driver<E> {
     /// Sends the next request if none is outstanding and its time has come; makes a lost connection anew.
     fn send_next(&mut self, index: usize, now: Instant) {
         if self.connections[index].is_none() && now >= self.retry_at[index] {
+            let made = Instant::now();
             match self.reconnect(index) {
-                Ok(connection) => self.connections[index] = Some(connection),
+                Ok(mut connection) => {
+                    connection.made = Some(made);
+                    self.connections[index] = Some(connection);
+                }
                 Err(_) => return self.give_up(index, "connect"),
             }
         }
@@ -223,6 +244,7 @@ impl<E: Exchange> Driver<E> {
             return;
         };
         if connection.outstanding.is_some()
+            || connection.ending.is_some()
             || connection.next_at > now
             || self.options.requests.is_some_and(|n| self.sent >= n)
         {
@@ -232,7 +254,7 @@ impl<E: Exchange> Driver<E> {
         self.sent += 1;
         connection.unsent.clear();
         self.exchange.request(index, number, &mut connection.unsent);
-        let since = Instant::now();
+        let since = connection.made.take().unwrap_or_else(Instant::now);
         connection.outstanding = Some(Outstanding {
             number,
             since,
@@ -266,6 +288,7 @@ impl<E: Exchange> Driver<E> {
                 return;
             };
             match connection.stream.read(&mut self.scratch) {
+                Ok(0) if connection.ending.is_some() => return self.ended(index),
                 Ok(0) => return self.give_up(index, "closed"),
                 Ok(n) => {
                     connection.received.extend_from_slice(&self.scratch[..n]);
@@ -305,6 +328,10 @@ impl<E: Exchange> Driver<E> {
                 connection.outstanding = None;
                 let latency = now.duration_since(since);
                 self.recorder.record(now - self.start, latency);
+                if latency > self.options.slow {
+                    self.slow += 1;
+                    self.slow_at[index] = true;
+                }
                 let present = self.progress.phase.load(Ordering::Relaxed);
                 self.recorder.record_phases(phase..=present, latency);
                 self.done += 1;
@@ -315,8 +342,12 @@ impl<E: Exchange> Driver<E> {
                 }
                 if last {
                     self.announced += 1;
-                    self.connections[index] = None;
-                    self.retry_at[index] = now;
+                    if self.options.await_close {
+                        connection.ending = Some(now);
+                    } else {
+                        self.connections[index] = None;
+                        self.retry_at[index] = now;
+                    }
                 } else if !self.over(now) {
                     self.send_next(index, now);
                 }
@@ -325,11 +356,21 @@ impl<E: Exchange> Driver<E> {
         }
     }
 
+    /// The server has closed, as it had announced.
+    fn ended(&mut self, index: usize) {
+        let now = Instant::now();
+        self.connections[index] = None;
+        self.retry_at[index] = now;
+        if !self.over(now) {
+            self.send_next(index, now);
+        }
+    }
+
     fn expire(&mut self, now: Instant) {
         for index in 0..self.connections.len() {
             let late = self.connections[index].as_ref().is_some_and(|c| {
-                c.outstanding
-                    .is_some_and(|o| now.duration_since(o.since) >= self.options.timeout)
+                let since = c.outstanding.map(|o| o.since).or(c.ending);
+                since.is_some_and(|since| now.duration_since(since) >= self.options.timeout)
             });
             if late {
                 self.give_up(index, "timeout");
@@ -341,10 +382,29 @@ impl<E: Exchange> Driver<E> {
         if let Some(connection) = self.connections[index].take()
             && let Some(outstanding) = connection.outstanding
         {
+            self.note_lost(index, outstanding, Instant::now());
             self.exchange.lost(index, outstanding.number);
         }
         self.retry_at[index] = Instant::now() + RETRY_PAUSE;
         self.error(kind);
+    }
+
+    /// Counts a request that got no answer until now, if that is long.
+    fn note_lost(&mut self, index: usize, outstanding: Outstanding, now: Instant) {
+        if now.duration_since(outstanding.since) > self.options.slow {
+            self.slow += 1;
+            self.slow_at[index] = true;
+        }
+    }
+
+    /// Requests that are on the way at the end of the load.
+    fn note_unanswered(&mut self, now: Instant) {
+        for index in 0..self.connections.len() {
+            let outstanding = self.connections[index].as_ref().and_then(|c| c.outstanding);
+            if let Some(outstanding) = outstanding {
+                self.note_lost(index, outstanding, now);
+            }
+        }
     }
 
     fn error(&mut self, kind: &'static str) {
