@@ -24,6 +24,9 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use std::{path::PathBuf, process::ExitCode};
 
+/// As the kinds' default is, and below the kernel's own ports.
+const LEG_PORTS: &str = "20000-32767";
+
 /// Live connections moving between real servers, with a report. Needs root.
 #[derive(Debug, Parser)]
 #[command(name = "baton-demo", version)]
@@ -141,6 +144,9 @@ struct ShortArguments {
     /// Without connection tracking on the node, with it, or both
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["off", "on"])]
     tracking: Vec<short::Tracking>,
+    /// Baton's own ports towards the pods
+    #[arg(long, default_value = LEG_PORTS)]
+    ports: String,
     /// Where short.json goes
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
@@ -158,6 +164,9 @@ struct TrackedArguments {
     /// Entries that the node's table may have: three quarters of 65,536
     #[arg(long, default_value_t = 49_152)]
     entries: u64,
+    /// Baton's own ports towards the pods
+    #[arg(long, default_value = LEG_PORTS)]
+    ports: String,
     /// Where tracked.json goes
     #[arg(long, default_value = "target/soak")]
     out: PathBuf,

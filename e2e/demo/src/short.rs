@@ -29,8 +29,6 @@ use std::{
 };
 
 const PORT: u16 = 80;
-/// As the kinds' default is, and below the kernel's own ports.
-const LEG_PORTS: &str = "20000-32767";
 /// Between two looks at a running turn.
 const LOOK: Duration = Duration::from_millis(250);
 /// Windows of the rate over time.
@@ -63,7 +61,7 @@ pub enum Tracking {
 struct Bench {
     seconds: u64,
     connections: usize,
-    leg_ports: &'static str,
+    leg_ports: String,
     turns: Vec<Turn>,
 }
 
@@ -94,11 +92,15 @@ struct Turn {
 enum Between {
     Nft(Translator),
     Haproxy(Haproxy),
-    Baton(Box<Dataplane>, Shim),
+    Baton {
+        dataplane: Box<Dataplane>,
+        /// Ends behind the dataplane.
+        _shim: Shim,
+    },
 }
 
 impl Between {
-    fn start(lab: &Lab, side: Side, servers: &[(String, SocketAddr)]) -> Result<Self> {
+    fn start(lab: &Lab, side: Side, servers: &[(String, SocketAddr)], ports: &str) -> Result<Self> {
         Ok(match side {
             Side::Nft => {
                 let addresses: Vec<_> = servers.iter().map(|(_, a)| *a).collect();
@@ -112,10 +114,13 @@ impl Between {
             Side::Baton => {
                 let shim = lab.shim(&lab.shim_config()?)?;
                 let mut config = lab.dataplane_config(vec![policy("web", PORT, servers)])?;
-                config.ports = LEG_PORTS.into();
+                config.ports = ports.into();
                 let dataplane = lab.dataplane(&config)?;
                 wait_adoptable(&dataplane)?;
-                Self::Baton(Box::new(dataplane), shim)
+                Self::Baton {
+                    dataplane: Box::new(dataplane),
+                    _shim: shim,
+                }
             }
         })
     }
@@ -124,13 +129,13 @@ impl Between {
         match self {
             Self::Nft(translator) => translator.address(),
             Self::Haproxy(haproxy) => haproxy.address(PORT),
-            Self::Baton(dataplane, _) => dataplane.address(PORT),
+            Self::Baton { dataplane, .. } => dataplane.address(PORT),
         }
     }
 
     fn state(&self) -> Result<Option<State>> {
         match self {
-            Self::Baton(dataplane, _) => dataplane.state().map(Some),
+            Self::Baton { dataplane, .. } => dataplane.state().map(Some),
             Self::Nft(_) | Self::Haproxy(_) => Ok(None),
         }
     }
@@ -141,7 +146,7 @@ pub fn short(arguments: &ShortArguments) -> Result<bool> {
     let mut bench = Bench {
         seconds: arguments.seconds,
         connections: usize::from(arguments.connections),
-        leg_ports: LEG_PORTS,
+        leg_ports: arguments.ports.clone(),
         turns: Vec::new(),
     };
     for tracking in &arguments.tracking {
@@ -176,7 +181,7 @@ fn turn(arguments: &ShortArguments, side: Side, tracking: Tracking) -> Result<Tu
         Tracking::On => Some(lab.track()?),
         Tracking::Off => None,
     };
-    let between = Between::start(&lab, side, &servers)?;
+    let between = Between::start(&lab, side, &servers, &arguments.ports)?;
     let length = Duration::from_secs(arguments.seconds);
     let load = HttpEcho::start_short(
         lab.client().namespace(),
@@ -380,7 +385,7 @@ mod tests {
         let mut bench = Bench {
             seconds: 3,
             connections: 1,
-            leg_ports: LEG_PORTS,
+            leg_ports: String::new(),
             turns: vec![turn(Side::Haproxy, 10.0), turn(Side::Baton, 10.0)],
         };
         assert!(bench.failures().is_empty(), "{:?}", bench.failures());

@@ -28,8 +28,6 @@ use std::{
 const PORT: u16 = 80;
 const PODS: usize = 4;
 const POLICY: &str = "web";
-/// As the kinds' default is.
-const LEG_PORTS: &str = "20000-32767";
 /// Of one CPU, in percent: the pod's own answers take 90 ms at worst, far below what counts as slow.
 const THROTTLE: f64 = 10.0;
 /// So long a pod is throttled, and so long none is.
@@ -43,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(100);
 struct TrackedReport {
     minutes: u64,
     connections: usize,
-    leg_ports: &'static str,
+    leg_ports: String,
     /// Entries that the table may have.
     entries_limit: u64,
     /// `nf_conntrack_max` of this machine.
@@ -99,7 +97,7 @@ pub fn soak(arguments: &TrackedArguments) -> Result<bool> {
     let mut report = TrackedReport {
         minutes: arguments.minutes,
         connections: usize::from(arguments.connections),
-        leg_ports: LEG_PORTS,
+        leg_ports: arguments.ports.clone(),
         entries_limit: arguments.entries,
         entries_max_of_machine: 0,
         acts: Vec::new(),
@@ -112,7 +110,7 @@ pub fn soak(arguments: &TrackedArguments) -> Result<bool> {
                 ..Options::default()
             },
         )?;
-        let (done, limit) = act(&lab, mode, report.connections, length)?;
+        let (done, limit) = act(&lab, mode, arguments, length)?;
         lab.remove()?;
         eprintln!("{}", done.line());
         report.entries_max_of_machine = limit;
@@ -131,7 +129,12 @@ pub fn soak(arguments: &TrackedArguments) -> Result<bool> {
     Ok(failures.is_empty())
 }
 
-fn act(lab: &Lab, mode: MigrationMode, connections: usize, length: Duration) -> Result<(Act, u64)> {
+fn act(
+    lab: &Lab,
+    mode: MigrationMode,
+    arguments: &TrackedArguments,
+    length: Duration,
+) -> Result<(Act, u64)> {
     let nginx: Vec<Nginx> = lab
         .pods()
         .iter()
@@ -150,11 +153,11 @@ fn act(lab: &Lab, mode: MigrationMode, connections: usize, length: Duration) -> 
         },
         ..policy(POLICY, PORT, &servers)
     }])?;
-    config.ports = LEG_PORTS.into();
+    config.ports = arguments.ports.clone();
     let dataplane = lab.dataplane(&config)?;
     wait_adoptable(&dataplane)?;
     let options = LoadOptions {
-        connections,
+        connections: usize::from(arguments.connections),
         ..LoadOptions::new(dataplane.address(PORT))
     };
     let mut scene = Scene {
@@ -375,7 +378,7 @@ mod tests {
             let report = TrackedReport {
                 minutes: 1,
                 connections: 1,
-                leg_ports: LEG_PORTS,
+                leg_ports: String::new(),
                 entries_limit: 10,
                 entries_max_of_machine: 10,
                 acts: vec![act],

@@ -33,6 +33,7 @@ mod silence;
 mod stale;
 mod stateful;
 mod throttle;
+mod tracked;
 mod wire;
 
 use anyhow::{Result, ensure};
