@@ -42,11 +42,15 @@ pub enum Outcome {
     ListenerMarked,
     /// A FIN or RST whose process has more than 1,024 descriptors and no listener among the first of them: not marked.
     TooManyDescriptors,
+    /// A Forget that was answered: nothing of the pod is on that 4-tuple, and nothing was created.
+    Forgotten,
+    /// Dropped: a Forget for a 4-tuple that a socket is on.
+    ForgetInUse,
 }
 
 impl Outcome {
     /// Every outcome, in the order of the BPF program's table.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Adopted,
         Self::Repeated,
         Self::ProbeReady,
@@ -66,6 +70,8 @@ impl Outcome {
         Self::ProbeTooManyListeners,
         Self::ListenerMarked,
         Self::TooManyDescriptors,
+        Self::Forgotten,
+        Self::ForgetInUse,
     ];
 
     /// A fixed name for metric labels and JSON.
@@ -91,6 +97,8 @@ impl Outcome {
             Self::ProbeTooManyListeners => "probe_too_many_listeners",
             Self::ListenerMarked => "listener_marked",
             Self::TooManyDescriptors => "too_many_descriptors",
+            Self::Forgotten => "forgotten",
+            Self::ForgetInUse => "forget_in_use",
         }
     }
 }

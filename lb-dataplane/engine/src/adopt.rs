@@ -4,7 +4,7 @@
 
 use crate::{
     Engine, Output, Verdict,
-    backend::{QUARANTINE_MS, QUARANTINE_STALE_MS, Use},
+    backend::Use,
     cause::{Cause, MoveEnd},
     counters::Counter,
     engine::Instant,
@@ -12,6 +12,7 @@ use crate::{
     flow::{Bits, Flow, FlowId, Leg},
     mutants::Mutant,
     policy::Ties,
+    ports::{Purpose, Rest},
     states::{Event, Frame, State},
 };
 use baton_packet::{
@@ -79,8 +80,18 @@ impl Engine {
             self.counters.add(limit);
             return false;
         }
-        let Some(port) = backend.ports.take(now.ms()) else {
-            self.counters.add(Counter::StayedNoPort);
+        let purpose = match ties {
+            _ if cause == Cause::Manual => Purpose::Rescue,
+            Ties::Gone | Ties::Leaving | Ties::Ejected => Purpose::Rescue,
+            Ties::Rested | Ties::Resting | Ties::Together => Purpose::Move,
+        };
+        let Some(port) = backend.ports.take(now.ms(), purpose) else {
+            let reserved = backend.ports.has_ready(now.ms());
+            self.counters.add(if reserved {
+                Counter::StayedPortReserve
+            } else {
+                Counter::StayedNoPort
+            });
             return false;
         };
         let leg = Leg {
@@ -286,8 +297,7 @@ impl Engine {
             let standby = flow.standby;
             flow.standby.port = Leg::NONE.port;
             flow.bits.set(Bits::STANDBY_GONE, true);
-            self.backends[usize::from(standby.backend)]
-                .release(standby.port, now.ms() + QUARANTINE_MS);
+            self.free_leg(now, standby, Rest::Quiet);
         } else if segment.flags.has(Flags::FIN) {
             flow.bits.set(Bits::STANDBY_GONE, true);
         }
@@ -299,7 +309,7 @@ impl Engine {
         self.tell(id, What::RolledBack);
         self.move_ends(id, MoveEnd::RolledBack);
         self.flows[id].causes.taken_back();
-        self.drop_owner(id, now.ms() + QUARANTINE_MS);
+        self.drop_owner(now, id, Rest::Quiet);
         let leg = std::mem::replace(&mut self.flows[id].standby, Leg::NONE);
         self.own_leg(id, leg);
         self.flows[id].bits.set(Bits::PRELUDE | Bits::RESCUE, false);
@@ -317,10 +327,16 @@ impl Engine {
     /// looked.
     pub(crate) fn renew_port(&mut self, now: Instant, id: FlowId) {
         let leg = self.flows[id].owner;
-        let Some(port) = self.backends[usize::from(leg.backend)].ports.take(now.ms()) else {
+        let purpose = if self.flows[id].state == State::SynSent {
+            Purpose::Handshake
+        } else {
+            Purpose::Rescue
+        };
+        let ports = &mut self.backends[usize::from(leg.backend)].ports;
+        let Some(port) = ports.take(now.ms(), purpose) else {
             return;
         };
-        self.drop_owner(id, now.ms() + QUARANTINE_STALE_MS);
+        self.drop_owner(now, id, Rest::Stale);
         self.own_leg(
             id,
             Leg {
@@ -353,7 +369,7 @@ impl Engine {
         // A rescued flow is counted as such.
         self.backends[usize::from(old.backend)].moves_out += u64::from(!rescued);
         if self.mutated(Mutant::LeaveOldLeg) {
-            self.backends[usize::from(old.backend)].release(old.port, now.ms() + QUARANTINE_MS);
+            self.free_leg(now, old, Rest::Quiet);
             return;
         }
         // An owner that was overdue has the request, or some of it.
@@ -389,7 +405,7 @@ impl Engine {
         if !self.begin_close(now, id, leg, reached) {
             self.reset_leg(id, leg, out);
             self.counters.add(Counter::LegsReset);
-            self.backends[usize::from(leg.backend)].release(leg.port, now.ms() + QUARANTINE_MS);
+            self.free_leg(now, leg, Rest::Quiet);
         }
     }
 

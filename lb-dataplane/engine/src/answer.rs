@@ -12,6 +12,7 @@ use crate::{
     flow::{Bits, FlowId, Leg},
     mutants::Mutant,
     pins::{Lost, PinReason},
+    ports::Purpose,
     session::Restored,
     states::{Event, State},
 };
@@ -66,6 +67,14 @@ impl Engine {
                 self.counters.add(Counter::ForgedAnswers);
                 return Judged::Done(Verdict::Absorbed);
             };
+            if reason == Reason::Forgotten {
+                if segment.ack == self.forget_number(id).add(1) {
+                    self.forgotten_in_front(now, id, out);
+                } else {
+                    self.counters.add(Counter::LateAnswers);
+                }
+                return Judged::Done(Verdict::Absorbed);
+            }
             if segment.seq != next || segment.ack != boundary {
                 self.counters.add(Counter::LateAnswers);
                 return Judged::Done(Verdict::Absorbed);
@@ -194,8 +203,8 @@ impl Engine {
             Reason::TupleInUse => Counter::RefusedTupleInUse,
             Reason::AlreadyAdopted => Counter::RefusedAlreadyAdopted,
             Reason::SyncookiesOff => Counter::RefusedSyncookies,
-            // The answer to a probe, not to an adoption.
-            Reason::Ready => return,
+            // The answer to a probe or a Forget, not to an adoption.
+            Reason::Ready | Reason::Forgotten => return,
         };
         self.counters.add(counter);
         self.tell(id, What::Refused(reason));
@@ -276,7 +285,9 @@ impl Engine {
         let leg = target.and_then(|b| {
             Some(Leg {
                 backend: b,
-                port: self.backends[usize::from(b)].ports.take(now.ms())?,
+                port: self.backends[usize::from(b)]
+                    .ports
+                    .take(now.ms(), Purpose::Rescue)?,
             })
         });
         let Some(leg) = leg else { return false };
@@ -304,7 +315,7 @@ impl Engine {
         self.reset_stale(leg, expects, out);
         let another = self.backends[usize::from(leg.backend)]
             .ports
-            .has_one(now.ms());
+            .has_ready(now.ms());
         if self.one_more_try(id) && another {
             let _ = self.step(now, id, Event::TupleTaken, out);
         } else if proof == Proof::Refusal {
@@ -323,10 +334,23 @@ impl Engine {
             self.fate_unknown(now, id, out);
         } else if self.one_more_try(id) {
             self.ask_for_life(now, backend, out);
+            self.forget_in_front(id, out);
             let _ = self.step(now, id, Event::Doubt, out);
         } else {
             self.probe_soon(now, backend, |probe| probe.silent(now));
             self.fate_unknown(now, id, out);
+        }
+    }
+
+    /// Nothing on the way remembers the pair of the new leg, and the pod has nothing there: what was sent behind the Forget
+    /// may have met the entry that it had opened, so it goes once more.
+    fn forgotten_in_front(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        self.counters.add(Counter::ForgetsAnswered);
+        self.send_adoption(now, id, out);
+        if self.flows[id].state == State::Adopting {
+            self.replay_kept(id, out);
+        } else {
+            self.send_keepalive(id, out);
         }
     }
 

@@ -10,23 +10,12 @@ use crate::{
     flow::{Addr, FlowId},
     health::Health,
     listener::Question,
-    ports::Ports,
+    ports::{Ports, Rest},
     probe::Probe,
     routes::HopId,
     sweep::Progress,
 };
 use std::{net::IpAddr, ops::RangeInclusive};
-
-/// The port of a leg that both sides closed in order rests only until a lost last ACK would have been repeated on a
-/// pod network; a socket that is left all the same is stepped around like any stale one. With 40,000 ports and a move
-/// for each request this allows 400,000 moves a second towards one pod.
-pub(crate) const QUARANTINE_CLEAN_MS: u64 = 100;
-/// Any other freed port rests this long before a new leg takes it: longer than a pod needs to answer the last
-/// segment of the old leg on any pod network.
-pub(crate) const QUARANTINE_MS: u64 = 1_000;
-/// A port behind which a stale socket was met rests until even an orphaned FIN_WAIT_2 socket is gone
-/// (`net.ipv4.tcp_fin_timeout`, 60 s).
-pub(crate) const QUARANTINE_STALE_MS: u64 = 60_000;
 
 /// What a port of ours towards a backend is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +27,8 @@ pub(crate) enum Use {
     Probe,
     /// Whether anybody listens.
     Question,
+    /// Nobody any more: trackers are to forget it (slot in the table of open Forgets).
+    Forget(u16),
 }
 
 /// `Use` in four bytes: two bits of kind, thirty of index; 0 is free.
@@ -55,6 +46,7 @@ impl Packed {
             Use::Closing(id) => (id + 1) & Self::INDEX | 2 << 30,
             Use::Probe => 3 << 30,
             Use::Question => 3 << 30 | 1,
+            Use::Forget(slot) => 3 << 30 | (u32::from(slot) + 2),
         })
     }
 
@@ -66,8 +58,11 @@ impl Packed {
             0 => Some(Use::Owner(id)),
             1 => Some(Use::Standby(id)),
             2 => Some(Use::Closing(id)),
-            _ if self.0 & Self::INDEX == 0 => Some(Use::Probe),
-            _ => Some(Use::Question),
+            _ => Some(match self.0 & Self::INDEX {
+                0 => Use::Probe,
+                1 => Use::Question,
+                slot => Use::Forget((slot - 2) as u16),
+            }),
         }
     }
 }
@@ -193,14 +188,28 @@ impl Backend {
         *slot = Packed::pack(used);
     }
 
-    /// Frees `port`; a new leg may take it from `free_at_ms` on.
-    pub(crate) fn release(&mut self, port: u16, free_at_ms: u64) {
+    /// Frees `port`, whose last use ended so.
+    pub(crate) fn release(&mut self, port: u16, now_ms: u64, rest: Rest) {
+        if self.clear(port) {
+            self.ports.give_back(port, now_ms, rest);
+        }
+    }
+
+    /// Frees `port`, which no tracker remembers for certain.
+    pub(crate) fn release_forgotten(&mut self, port: u16) {
+        if self.clear(port) {
+            self.ports.give_back_forgotten(port);
+        }
+    }
+
+    fn clear(&mut self, port: u16) -> bool {
         let slot = &mut self.legs[usize::from(port - self.base)];
-        if slot.unpack().is_some() {
+        let used = slot.unpack().is_some();
+        if used {
             *slot = Packed::FREE;
             self.legs_used -= 1;
-            self.ports.give_back(port, free_at_ms);
         }
+        used
     }
 }
 
@@ -217,6 +226,8 @@ mod tests {
             Use::Closing(77),
             Use::Probe,
             Use::Question,
+            Use::Forget(0),
+            Use::Forget(u16::MAX),
         ] {
             assert_eq!(Packed::pack(used).unpack(), Some(used));
         }

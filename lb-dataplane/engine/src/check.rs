@@ -124,10 +124,12 @@ impl Engine {
                 Use::Closing(id) => {
                     closing += 1;
                     assert_eq!(self.closing.leg(id), leg);
-                    assert!(self.wheel.is_armed(self.flows.limit() + id));
+                    let armed = self.wheel.is_armed(self.flows.limit() + id);
+                    assert_ne!(armed, self.closing.waits(id), "armed, or waiting for its turn");
                 }
                 Use::Probe => assert!(backend.probe.is_on(port)),
                 Use::Question => assert!(backend.question.is_on(port)),
+                Use::Forget(slot) => assert_eq!(self.forgets.leg(slot), leg),
             }
         }
         assert_eq!(used, backend.legs_used, "legs of {}", backend.name);

@@ -71,6 +71,7 @@ impl Engine {
             && segment.seq.at_or_before(flow.client_next);
         let verdict = match flow.state {
             State::Orphan | State::Parted => Verdict::Absorbed,
+            State::Closed if !owner.is_some() => Verdict::Absorbed,
             _ => self.forward_to_leg(frame, segment, owner),
         };
         if exact {
@@ -93,6 +94,9 @@ impl Engine {
             // Nothing can be acknowledged yet.
             State::SynSent => return Verdict::Drop(DropReason::NoFlow),
             State::Parted => return self.client_of_parted(now, segment, id, out),
+            State::Closed if !flow.owner.is_some() => {
+                return self.client_of_closed(frame, segment, id, out);
+            }
             _ => {}
         }
         flow.last_ms = now.ms32();
@@ -169,7 +173,27 @@ impl Engine {
         if self.flows[id].state == State::Orphan && (acks_more || segment.payload_len() > 0) {
             self.try_rescue(now, id, out);
         }
+        self.closes_wholly(now, id, out);
         verdict
+    }
+
+    /// A segment from the client of a flow whose ends are both closed, and that has no leg any more. If it repeats its FIN, the
+    /// pod's last ACK was lost on the way to it.
+    fn client_of_closed(
+        &mut self,
+        frame: &[u8],
+        segment: &Segment,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> Verdict {
+        let flow = &mut self.flows[id];
+        if segment.flags.has(Flags::FIN) && segment.seq.add(segment.seq_len()) == flow.client_next {
+            if let Some((value, _)) = timestamps(segment.options(frame)) {
+                flow.client_ts = value;
+            }
+            self.ack_client(id, out);
+        }
+        Verdict::Absorbed
     }
 
     /// Whether the bytes begin a request, or go on with one that is kept.
@@ -214,6 +238,7 @@ impl Engine {
                 // The client is leaving too: nothing is left to save.
                 self.close_stands(now, id, out);
                 if self.flows[id].state == State::ServerFin {
+                    self.flows[id].bits.set(Bits::POD_WAITS, true);
                     return self.step(now, id, Event::ClientFin, out);
                 }
                 Frame::Absorb
@@ -236,6 +261,10 @@ impl Engine {
                 Frame::Absorb
             }
             State::Gone => Frame::Absorb,
+            State::ServerFin => {
+                self.flows[id].bits.set(Bits::POD_WAITS, true);
+                self.step(now, id, Event::ClientFin, out)
+            }
             _ => self.step(now, id, Event::ClientFin, out),
         }
     }

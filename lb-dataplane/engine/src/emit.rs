@@ -184,6 +184,17 @@ impl Engine {
         }
     }
 
+    /// Ends a pod's TIME_WAIT, which expects `seq` next: Linux forgets it at a RST with that number (`tcp_timewait_state_process`,
+    /// unless `net.ipv4.tcp_rfc1337` is 1), and ignores it where there is none. A connection tracker keeps 10 s of it instead of 120.
+    pub(crate) fn end_time_wait(&mut self, leg: Leg, seq: SeqNumber, out: &mut impl Output) {
+        if let Some(mut spec) = self.to_leg(leg) {
+            spec.flags = Flags::RST;
+            spec.seq = seq;
+            self.counters.add(Counter::TimeWaitsEnded);
+            self.emit(out, |buffer| build_segment(buffer, &spec));
+        }
+    }
+
     /// A segment towards the client in the backend's name, with the flow's present numbers.
     fn client_spec(&self, id: FlowId, flags: Flags) -> Option<SegmentSpec<'static>> {
         let flow = &self.flows[id];

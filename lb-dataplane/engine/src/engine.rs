@@ -5,17 +5,19 @@
 
 use crate::{
     affinity::Affinities,
-    backend::{Backend, QUARANTINE_MS, Use},
+    backend::{Backend, Use},
     cause::MoveEnd,
     closing::Closing,
     counters::{Counter, Counters, DropReason},
     events::Events,
     flow::{Addr, Bits, FlowId, FlowTable, Leg, to_addr},
+    forget::Forgets,
     guards::Guards,
     kept::Kept,
     lookup::Lookup,
     mutants::Mutant,
     policy::Policy,
+    ports::Rest,
     routes::{Hops, Route, Routes},
     states::{Action, Event, Frame, Meaning, State, meaning},
     wheel::Wheel,
@@ -117,6 +119,7 @@ pub struct Engine {
     pub(crate) backends: Vec<Backend>,
     pub(crate) backend_ids: Lookup,
     pub(crate) closing: Closing,
+    pub(crate) forgets: Forgets,
     pub(crate) kept: Kept,
     pub(crate) guards: Guards,
     pub(crate) affinities: Affinities,
@@ -201,6 +204,7 @@ impl Engine {
             backends: Vec::new(),
             backend_ids: Lookup::build([].into_iter()),
             closing: Closing::new(limits.closing_legs),
+            forgets: Forgets::new(),
             kept: Kept::new(limits.kept_segments as usize),
             guards: Guards::new(limits.guarded_flows),
             affinities: Affinities::new(limits.affinities, keys),
@@ -443,7 +447,8 @@ impl Engine {
             }
             Action::DropStandby => self.drop_standby(now, id, out),
             Action::CloseOwner => self.close_owner(now, id, out),
-            Action::DropOwner => self.drop_owner(id, now.ms() + QUARANTINE_MS),
+            Action::DropOwner => self.drop_owner(now, id, Rest::Quiet),
+            Action::EndOwner => self.end_owner(now, id, out),
             Action::ResumeStandby => self.resume_standby(now, id),
             Action::RenewPort => self.renew_port(now, id),
             Action::Redirect => self.redirect(now, id),
@@ -520,26 +525,35 @@ impl Engine {
         backend.pinned -= u32::from(self.flows[id].pin.is_some());
     }
 
-    /// Takes the owner leg off the flow; its port is free from `free_at_ms` on.
-    pub(crate) fn drop_owner(&mut self, id: FlowId, free_at_ms: u64) {
+    /// Takes the owner leg off the flow; its port rests.
+    pub(crate) fn drop_owner(&mut self, now: Instant, id: FlowId, rest: Rest) {
         let leg = self.flows[id].owner;
         if leg.is_some() {
             self.leaves(id, leg.backend);
-            self.backends[usize::from(leg.backend)].release(leg.port, free_at_ms);
+            self.free_leg(now, leg, rest);
             self.flows[id].owner = Leg::NONE;
         }
+    }
+
+    /// Both ends have acknowledged everything, their closes too: nothing will come from the owner leg any more. The pod's
+    /// TIME_WAIT, if it closed first, has nothing left to wait for and would hold the port.
+    fn end_owner(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        let flow = &self.flows[id];
+        if flow.bits.has(Bits::POD_WAITS) {
+            self.end_time_wait(flow.owner, flow.client_next, out);
+        }
+        self.drop_owner(now, id, Rest::Clean);
     }
 
     fn release(&mut self, now: Instant, id: FlowId) {
         self.wheel.cancel(id);
         self.pin_ends(id);
-        let free_at = now.ms() + QUARANTINE_MS;
         if !self.mutated(Mutant::LeakPort) {
-            self.drop_owner(id, free_at);
+            self.drop_owner(now, id, Rest::Quiet);
         }
         let standby = self.flows[id].standby;
         if standby.is_some() {
-            self.backends[usize::from(standby.backend)].release(standby.port, free_at);
+            self.free_leg(now, standby, Rest::Quiet);
         }
         if !self.mutated(Mutant::LeakKept) {
             self.drop_kept(id);

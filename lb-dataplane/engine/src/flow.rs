@@ -50,6 +50,9 @@ impl Bits {
     /// The end that is held back came from a process that has the listener. Shares its bit with `PRELUDE_HALF`, which is clear when
     /// restoring bytes leave, and looked at only then.
     pub(crate) const CLOSER_LISTENS: u16 = Self::PRELUDE_HALF;
+    /// The owner closed before it knew of the client's close, so that its kernel is left in TIME_WAIT. Shares its bit with
+    /// `STANDBY_GONE`: both sides have closed, and there is no standby leg.
+    pub(crate) const POD_WAITS: u16 = Self::STANDBY_GONE;
     /// A FIN of our own making went to the client.
     pub(crate) const FIN_SENT: u16 = 1 << 15;
 
@@ -316,6 +319,10 @@ impl FlowTable {
 
     pub(crate) fn used(&self) -> u32 {
         self.used
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.free == NONE
     }
 
     pub(crate) fn limit(&self) -> u32 {

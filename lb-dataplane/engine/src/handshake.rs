@@ -2,13 +2,13 @@
 
 use crate::{
     Engine, Output, Verdict,
-    backend::QUARANTINE_MS,
     counters::{Counter, DropReason},
     engine::Instant,
     figures::Reset,
     flow::{Bits, Flow, FlowId, Leg, to_addr},
     health::Down,
     pins::PinReason,
+    ports::{Purpose, Rest},
     states::{Event, Frame, State},
 };
 use baton_packet::{Flags, Segment, ether_src, parse_syn_options};
@@ -91,7 +91,11 @@ impl Engine {
         let Some(backend) = self.choose_new(now, (policy, &client), (v6, hash), None) else {
             return Verdict::Drop(DropReason::NoBackend);
         };
-        let Some(port) = self.backends[usize::from(backend)].ports.take(now.ms()) else {
+        if self.flows.is_full() {
+            return Verdict::Drop(DropReason::FlowTableFull);
+        }
+        let ports = &mut self.backends[usize::from(backend)].ports;
+        let Some(port) = ports.take(now.ms(), Purpose::Handshake) else {
             return Verdict::Drop(DropReason::NoPort);
         };
 
@@ -128,7 +132,7 @@ impl Engine {
         let Some(id) = self.flows.insert(flow) else {
             self.backends[usize::from(backend)]
                 .ports
-                .give_back(port, now.ms());
+                .give_back(port, now.ms(), Rest::Clean);
             return Verdict::Drop(DropReason::FlowTableFull);
         };
         let leg = Leg { backend, port };
@@ -251,7 +255,8 @@ impl Engine {
         let (policy, client) = (flow.policy, flow.client);
         let hash = self.rng.u64(..);
         let target = self.choose_new(now, (policy, &client), (v6, hash), Some(owner))?;
-        let port = self.backends[usize::from(target)].ports.take(now.ms())?;
+        let ports = &mut self.backends[usize::from(target)].ports;
+        let port = ports.take(now.ms(), Purpose::Handshake)?;
         self.client_goes(id, target);
         Some(Leg {
             backend: target,
@@ -262,7 +267,7 @@ impl Engine {
     /// The owner leg goes to the leg that the event's classifier took.
     pub(crate) fn redirect(&mut self, now: Instant, id: FlowId) {
         let leg = std::mem::replace(&mut self.pending, Leg::NONE);
-        self.drop_owner(id, now.ms() + QUARANTINE_MS);
+        self.drop_owner(now, id, Rest::Quiet);
         self.own_leg(id, leg);
         (self.flows[id].asked, self.flows[id].refusals) = (0, 0);
     }

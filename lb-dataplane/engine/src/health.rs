@@ -7,6 +7,8 @@ use baton_api::Endpoint;
 
 /// The backends are looked over this often.
 const ROUND_MS: u64 = 50;
+/// Ports of each backend that may become ready by time in one of these rounds.
+const PORTS_PER_ROUND: usize = 64;
 /// With requests outstanding and nothing heard for this long, the pod is asked whether it is there. A pod's kernel
 /// acknowledges within 40 ms (Linux `TCP_DELACK_MAX` 200 ms at worst) whatever its application does.
 const SILENT_BUSY_MS: u64 = 250;
@@ -241,7 +243,8 @@ impl Engine {
         }
         self.next_round_ms = now.ms() + ROUND_MS;
         for index in 0..self.backends.len() as u16 {
-            let backend = &self.backends[usize::from(index)];
+            let backend = &mut self.backends[usize::from(index)];
+            backend.ports.settle(now.ms(), PORTS_PER_ROUND);
             if (!backend.listed && backend.flows == 0) || backend.question.is_open() {
                 continue;
             }

@@ -28,6 +28,7 @@ mod estimate;
 mod events;
 mod figures;
 mod flow;
+mod forget;
 mod guards;
 mod handshake;
 mod health;

@@ -12,6 +12,7 @@ use crate::{
     engine::Instant,
     flow::Leg,
     health::Down,
+    ports::{Purpose, Rest},
     probe::{HOLDERS_SETTLE_US, News},
     sweep::Sweep,
 };
@@ -222,7 +223,7 @@ impl Engine {
         }
         let backend = &mut self.backends[usize::from(index)];
         if backend.question.port == 0
-            && let Some(port) = backend.ports.take(now.ms())
+            && let Some(port) = backend.ports.take(now.ms(), Purpose::Rescue)
         {
             backend.assign(port, Use::Question);
             backend.question.port = port;
@@ -491,7 +492,7 @@ impl Engine {
         let backend = &mut self.backends[usize::from(index)];
         if backend.question.port != 0 {
             let port = std::mem::take(&mut backend.question.port);
-            backend.release(port, now.ms());
+            backend.release(port, now.ms(), Rest::Quiet);
         }
         backend.question = Question::default();
     }

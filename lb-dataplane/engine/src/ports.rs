@@ -1,150 +1,259 @@
-//! The leg ports of one backend: which of the dataplane's own ports are free towards it.
+//! The leg ports of one backend: which of the dataplane's own ports may be used towards it, and for what.
 //!
-//! Owns the order in which free ports are used and the quarantine of those given back. It never
-//! hands out a port twice, and never before its time. It never allocates after construction.
+//! A port and the pod's address and port are a pair, which connection trackers on the way remember for a while after
+//! its last segment. An opening handshake begins anew there, whatever they remember; an adoption is a segment in the
+//! middle of a connection, and would be taken for an invalid one of the old. So a free port is one of three kinds:
+//! ready (never used, or certainly forgotten: for all), resting (for nobody yet), and rested (for handshakes alone,
+//! until it is forgotten, see `forget`, or its time is over).
+//!
+//! Owns the order in which free ports are used and their rest. It never hands out a port twice, and never before its
+//! time. It never allocates after construction.
 
 use std::ops::RangeInclusive;
 
 /// End of a list; an offset never has this value because port 0 is left out.
 const NONE: u16 = u16::MAX;
 
-/// Free ports in the order of `free_at_ms`.
+/// So long a tracker may remember a pair: Linux `nf_conntrack_tcp_timeout_time_wait` and `_syn_sent` (120 s); after a
+/// RST it is `_close` (10 s).
+pub(crate) const REMEMBERED_MS: u32 = 120_000;
+/// Of each backend's ports that are ready for adoptions, one in so many is kept for rescues and drains.
+const RESERVE_SHARE: usize = 8;
+/// Ports that become ready by time in one call: taking one needs one.
+const SETTLED_PER_CALL: usize = 4;
+
+/// How the last use of a port ended, which says how long it rests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// Both sides closed in order. A lost last ACK would have been repeated by then on a pod network; a socket that is left
+    /// all the same is stepped around like any stale one.
+    Clean,
+    /// Any other way: longer than a pod needs to answer the last segment on any pod network.
+    Quiet,
+    /// A stale socket was met: until even an orphaned FIN_WAIT_2 socket is gone (`net.ipv4.tcp_fin_timeout`, 60 s).
+    Stale,
+    /// Nobody said that it is forgotten: only time makes it ready.
+    Unforgotten,
+}
+
+impl Rest {
+    const ALL: [Self; 4] = [Self::Clean, Self::Quiet, Self::Stale, Self::Unforgotten];
+
+    /// After so long it may be used by handshakes, and a Forget may be sent.
+    pub(crate) const fn ms(self) -> u32 {
+        match self {
+            Self::Clean => 100,
+            Self::Quiet | Self::Unforgotten => 1_000,
+            Self::Stale => 60_000,
+        }
+    }
+}
+
+/// What a port is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A segment in the middle of a connection, of a move that need not be now.
+    Move,
+    /// The same, of one that must: a rescue, a drain, a person's wish. May take the reserve.
+    Rescue,
+    /// A SYN, or a question that leaves nothing with a tracker.
+    Handshake,
+}
+
+/// Free ports, the one that is used next in front.
 #[derive(Clone, Copy)]
 struct Queue {
     head: u16,
     tail: u16,
+    len: u16,
+}
+
+impl Queue {
+    const EMPTY: Self = Self {
+        head: NONE,
+        tail: NONE,
+        len: 0,
+    };
 }
 
 /// The ports of one backend.
 ///
-/// Two queues share one table of slots. Each stays ordered by the time from which its ports are
-/// free, so taking looks at two heads only. Ports with the constant normal quarantine and ports
-/// with a constant longer one (stale sockets) keep out of each other's queue.
+/// The ready ones and each kind of rest have a queue in one shared table of slots. All ports of a kind rest equally
+/// long, so each queue is in the order in which its ports may be used, and taking looks at heads only.
 pub(crate) struct Ports {
     first: u16,
     /// For each free port, by its offset from `first`: the port after it in its queue.
     next: Box<[u16]>,
-    free_at_ms: Box<[u64]>,
+    /// When it was given back (ms, wrapping): a port that is ready needs none, and any other one is settled long before
+    /// this wraps.
+    since_ms: Box<[u32]>,
     /// One bit for each port that is out, so that a port given back twice is noticed.
     out: Box<[u64]>,
-    queues: [Queue; 2],
-    free: usize,
+    ready: Queue,
+    resting: [Queue; Rest::ALL.len()],
 }
 
 impl Ports {
-    /// All ports of `range` but 0 are free, in a random order: a restarted dataplane does not start
+    /// All ports of `range` but 0 are ready, in a random order: a restarted dataplane does not start
     /// where its predecessor did, and a run of ports with stale sockets is spread out.
     pub(crate) fn new(range: RangeInclusive<u16>, rng: &mut fastrand::Rng) -> Self {
         let first = (*range.start()).max(1);
         let count = (usize::from(*range.end()) + 1).saturating_sub(usize::from(first));
         let mut order: Vec<u16> = (0..count).map(|offset| offset as u16).collect();
         rng.shuffle(&mut order);
-        let mut next = vec![NONE; count].into_boxed_slice();
-        for pair in order.windows(2) {
-            next[usize::from(pair[0])] = pair[1];
-        }
-        let all = Queue {
-            head: order.first().copied().unwrap_or(NONE),
-            tail: order.last().copied().unwrap_or(NONE),
-        };
-        Self {
+        let mut ports = Self {
             first,
-            next,
-            free_at_ms: vec![0; count].into_boxed_slice(),
+            next: vec![NONE; count].into_boxed_slice(),
+            since_ms: vec![0; count].into_boxed_slice(),
             out: vec![0; count.div_ceil(64)].into_boxed_slice(),
-            queues: [
-                all,
-                Queue {
-                    head: NONE,
-                    tail: NONE,
-                },
-            ],
-            free: count,
+            ready: Queue::EMPTY,
+            resting: [Queue::EMPTY; Rest::ALL.len()],
+        };
+        for offset in order {
+            push(&mut ports.next, &mut ports.ready, offset);
         }
+        ports
     }
 
-    /// The port that has been usable for the longest time; `None` if every free port is still in
-    /// quarantine or none is free.
-    pub(crate) fn take(&mut self, now_ms: u64) -> Option<u16> {
-        let (which, at_ms) = match [self.head_ms(0), self.head_ms(1)] {
-            [Some(a), Some(b)] if b < a => (1, b),
-            [Some(a), _] => (0, a),
-            [None, Some(b)] => (1, b),
-            [None, None] => return None,
+    /// A port for `purpose`, if one may be used now.
+    pub(crate) fn take(&mut self, now_ms: u64, purpose: Purpose) -> Option<u16> {
+        self.settle(now_ms, SETTLED_PER_CALL);
+        let ready = self.ready.len > 0;
+        let spare = usize::from(self.ready.len) > self.reserve();
+        let offset = match purpose {
+            Purpose::Move if spare => pop(&self.next, &mut self.ready),
+            Purpose::Rescue if ready => pop(&self.next, &mut self.ready),
+            Purpose::Move | Purpose::Rescue => return None,
+            Purpose::Handshake => {
+                let unforgotten = Rest::Unforgotten as usize;
+                let rested = if self.has_rested(unforgotten, now_ms) {
+                    Some(unforgotten)
+                } else if spare {
+                    None
+                } else {
+                    (0..unforgotten).find(|kind| self.has_rested(*kind, now_ms))
+                };
+                match rested {
+                    Some(kind) => pop(&self.next, &mut self.resting[kind]),
+                    None if ready => pop(&self.next, &mut self.ready),
+                    None => return None,
+                }
+            }
         };
-        if at_ms > now_ms {
-            return None;
-        }
-        let queue = &mut self.queues[which];
-        let offset = queue.head;
-        queue.head = self.next[usize::from(offset)];
-        if queue.head == NONE {
-            queue.tail = NONE;
-        }
-        self.out[usize::from(offset) / 64] |= 1 << (offset % 64);
-        self.free -= 1;
+        self.goes_out(offset);
         Some(self.first + offset)
     }
 
-    /// Whether [`Ports::take`] would find one.
-    pub(crate) fn has_one(&self, now_ms: u64) -> bool {
-        [self.head_ms(0), self.head_ms(1)]
-            .iter()
-            .flatten()
-            .any(|at_ms| *at_ms <= now_ms)
+    /// Whether [`Ports::take`] would find one for a move in need.
+    pub(crate) fn has_ready(&mut self, now_ms: u64) -> bool {
+        self.settle(now_ms, SETTLED_PER_CALL);
+        self.ready.len > 0
     }
 
-    /// Gives back a port that [`Ports::take`] returned, to be used from `free_at_ms` on. A port that
-    /// is not out is refused: with debug assertions a panic, otherwise no effect.
-    ///
-    /// With more than two different quarantines at a time, a port may have to wait longer than
-    /// asked, never shorter.
-    pub(crate) fn give_back(&mut self, port: u16, free_at_ms: u64) {
-        if !self.is_out(port) {
-            debug_assert!(false, "port {port} was given back but is not out");
-            return;
-        }
-        let offset = port - self.first;
-        self.out[usize::from(offset) / 64] &= !(1 << (offset % 64));
+    /// Whether [`Ports::take`] would find one for a handshake.
+    #[cfg(test)]
+    pub(crate) fn has_one(&self, now_ms: u64) -> bool {
+        self.ready.len > 0 || (0..self.resting.len()).any(|kind| self.has_rested(kind, now_ms))
+    }
 
-        // The first queue, unless it ends later (with a long quarantine, if there are two kinds)
-        // and the second one ends earlier. A port never becomes free before the one in front.
-        let ends_ms = [self.tail_ms(0), self.tail_ms(1)];
-        let which = usize::from(ends_ms[0] > free_at_ms && ends_ms[1] < ends_ms[0]);
-        let queue = &mut self.queues[which];
-        if queue.tail == NONE {
-            queue.head = offset;
-        } else {
-            self.next[usize::from(queue.tail)] = offset;
+    /// A port that has rested and that trackers may remember, to be forgotten; and how its last use ended.
+    pub(crate) fn take_to_forget(&mut self, now_ms: u64) -> Option<(u16, Rest)> {
+        self.settle(now_ms, SETTLED_PER_CALL);
+        for rest in [Rest::Clean, Rest::Quiet, Rest::Stale] {
+            if self.has_rested(rest as usize, now_ms) {
+                let offset = pop(&self.next, &mut self.resting[rest as usize]);
+                self.goes_out(offset);
+                return Some((self.first + offset, rest));
+            }
         }
-        queue.tail = offset;
-        self.next[usize::from(offset)] = NONE;
-        self.free_at_ms[usize::from(offset)] = free_at_ms.max(ends_ms[which]);
-        self.free += 1;
+        None
+    }
+
+    /// When [`Ports::take_to_forget`] finds the next one, if any rests.
+    pub(crate) fn next_to_forget_ms(&self, now_ms: u64) -> Option<u64> {
+        let waits = [Rest::Clean, Rest::Quiet, Rest::Stale].into_iter();
+        let waits = waits.filter_map(|rest| {
+            let age = self.age_ms(rest as usize, now_ms)?;
+            Some(now_ms + u64::from(rest.ms().saturating_sub(age)))
+        });
+        waits.min()
+    }
+
+    /// Gives back a port that [`Ports::take`] returned. A port that is not out is refused: with debug assertions a panic,
+    /// otherwise no effect.
+    pub(crate) fn give_back(&mut self, port: u16, now_ms: u64, rest: Rest) {
+        if let Some(offset) = self.comes_back(port) {
+            self.since_ms[usize::from(offset)] = now_ms as u32;
+            push(&mut self.next, &mut self.resting[rest as usize], offset);
+        }
+    }
+
+    /// The same for one that no tracker remembers for certain.
+    pub(crate) fn give_back_forgotten(&mut self, port: u16) {
+        if let Some(offset) = self.comes_back(port) {
+            push(&mut self.next, &mut self.ready, offset);
+        }
+    }
+
+    /// Makes up to `max` ports ready that no tracker can remember any more. To be called now and then.
+    pub(crate) fn settle(&mut self, now_ms: u64, max: usize) {
+        for _ in 0..max {
+            let old = (0..self.resting.len())
+                .find(|kind| self.age_ms(*kind, now_ms) >= Some(REMEMBERED_MS));
+            let Some(kind) = old else { return };
+            let offset = pop(&self.next, &mut self.resting[kind]);
+            push(&mut self.next, &mut self.ready, offset);
+        }
     }
 
     /// The port that was given back last becomes the next one, without its rest.
     #[cfg(feature = "mutants")]
     pub(crate) fn hurry(&mut self) {
-        for queue in &mut self.queues {
-            let (head, last) = (queue.head, queue.tail);
-            if head == NONE || head == last || self.free_at_ms[usize::from(last)] == 0 {
+        for kind in 0..self.resting.len() {
+            let queue = self.resting[kind];
+            if queue.len == 0 {
                 continue;
             }
-            let mut before = head;
-            while self.next[usize::from(before)] != last {
-                before = self.next[usize::from(before)];
+            let mut before = NONE;
+            let mut at = queue.head;
+            while at != queue.tail {
+                before = at;
+                at = self.next[usize::from(at)];
             }
-            self.next[usize::from(before)] = NONE;
-            self.next[usize::from(last)] = head;
-            self.free_at_ms[usize::from(last)] = 0;
-            (queue.head, queue.tail) = (last, before);
+            if before == NONE {
+                self.resting[kind] = Queue::EMPTY;
+            } else {
+                self.next[usize::from(before)] = NONE;
+                self.resting[kind].tail = before;
+                self.resting[kind].len -= 1;
+            }
+            self.next[usize::from(at)] = self.ready.head;
+            self.ready.head = at;
+            if self.ready.tail == NONE {
+                self.ready.tail = at;
+            }
+            self.ready.len += 1;
         }
     }
 
-    /// How many ports are not out, those in quarantine included.
+    /// How many ports are not out, those that rest included.
     pub(crate) fn free(&self) -> usize {
-        self.free
+        self.ready() + self.remembered()
+    }
+
+    /// How many may be used for anything.
+    pub(crate) fn ready(&self) -> usize {
+        usize::from(self.ready.len)
+    }
+
+    /// How many are free, and perhaps still remembered by trackers.
+    pub(crate) fn remembered(&self) -> usize {
+        self.resting.iter().map(|q| usize::from(q.len)).sum()
+    }
+
+    /// How many that are ready are kept for rescues and drains.
+    pub(crate) fn reserve(&self) -> usize {
+        self.next.len() / RESERVE_SHARE
     }
 
     /// Whether `port` is one of these ports, free or not.
@@ -160,51 +269,86 @@ impl Ports {
         }
     }
 
-    fn head_ms(&self, which: usize) -> Option<u64> {
-        self.free_at_ms
-            .get(usize::from(self.queues[which].head))
-            .copied()
+    fn goes_out(&mut self, offset: u16) {
+        self.out[usize::from(offset) / 64] |= 1 << (offset % 64);
     }
 
-    /// When the last port of a queue becomes free; 0 for an empty queue, which takes any port.
-    fn tail_ms(&self, which: usize) -> u64 {
-        self.free_at_ms
-            .get(usize::from(self.queues[which].tail))
-            .copied()
-            .unwrap_or(0)
+    fn comes_back(&mut self, port: u16) -> Option<u16> {
+        if !self.is_out(port) {
+            debug_assert!(false, "port {port} was given back but is not out");
+            return None;
+        }
+        let offset = port - self.first;
+        self.out[usize::from(offset) / 64] &= !(1 << (offset % 64));
+        Some(offset)
     }
+
+    /// How long the head of a queue has rested.
+    fn age_ms(&self, kind: usize, now_ms: u64) -> Option<u32> {
+        let since = self.since_ms.get(usize::from(self.resting[kind].head))?;
+        Some((now_ms as u32).wrapping_sub(*since))
+    }
+
+    fn has_rested(&self, kind: usize, now_ms: u64) -> bool {
+        self.age_ms(kind, now_ms) >= Some(Rest::ALL[kind].ms())
+    }
+}
+
+/// Puts a port at the end of a queue.
+fn push(next: &mut [u16], queue: &mut Queue, offset: u16) {
+    if queue.tail == NONE {
+        queue.head = offset;
+    } else {
+        next[usize::from(queue.tail)] = offset;
+    }
+    next[usize::from(offset)] = NONE;
+    queue.tail = offset;
+    queue.len += 1;
+}
+
+/// Takes the first port off a queue that is not empty.
+fn pop(next: &[u16], queue: &mut Queue) -> u16 {
+    let offset = queue.head;
+    queue.head = next[usize::from(offset)];
+    if queue.head == NONE {
+        queue.tail = NONE;
+    }
+    queue.len -= 1;
+    offset
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, HashSet, VecDeque};
+    use std::collections::HashSet;
 
     use proptest::prelude::*;
 
     use super::*;
 
+    const LATER: u64 = 200_000;
+
     fn ports(range: RangeInclusive<u16>, seed: u64) -> Ports {
         Ports::new(range, &mut fastrand::Rng::with_seed(seed))
     }
 
-    fn take_all(ports: &mut Ports, now_ms: u64) -> Vec<u16> {
-        std::iter::from_fn(|| ports.take(now_ms)).collect()
+    fn take_all(ports: &mut Ports, now_ms: u64, purpose: Purpose) -> Vec<u16> {
+        std::iter::from_fn(|| ports.take(now_ms, purpose)).collect()
     }
 
     #[test]
     fn hands_out_every_port_once_and_then_none() {
         let mut ports = ports(40_000..=40_099, 1);
         assert_eq!(ports.free(), 100);
-        let mut taken = take_all(&mut ports, 0);
-        assert_eq!((ports.free(), ports.take(u64::MAX)), (0, None));
+        let mut taken = take_all(&mut ports, 0, Purpose::Rescue);
+        assert_eq!((ports.free(), ports.take(LATER, Purpose::Handshake)), (0, None));
         taken.sort_unstable();
         assert_eq!(taken, (40_000..=40_099).collect::<Vec<_>>());
     }
 
     #[test]
     fn the_order_differs_from_seed_to_seed_and_has_no_runs() {
-        let first: Vec<u16> = take_all(&mut ports(20_000..=60_000, 1), 0);
-        let second: Vec<u16> = take_all(&mut ports(20_000..=60_000, 2), 0);
+        let all = |seed| take_all(&mut ports(20_000..=60_000, seed), 0, Purpose::Handshake);
+        let (first, second): (Vec<u16>, Vec<u16>) = (all(1), all(2));
         let same = first.iter().zip(&second).filter(|(a, b)| a == b).count();
         assert!(
             same < 20,
@@ -218,11 +362,7 @@ mod tests {
             neighbours < 20,
             "{neighbours} neighbours in a row; about 2 by chance"
         );
-        assert_eq!(
-            first,
-            take_all(&mut ports(20_000..=60_000, 1), 0),
-            "the same seed is the same run"
-        );
+        assert_eq!(first, all(1), "the same seed is the same run");
     }
 
     #[test]
@@ -230,151 +370,190 @@ mod tests {
         let mut all = ports(0..=u16::MAX, 3);
         assert_eq!(all.free(), 65_535, "port 0 is no port");
         assert!(!all.in_range(0) && all.in_range(1) && all.in_range(u16::MAX));
-        assert_eq!(
-            take_all(&mut all, 0)
-                .into_iter()
-                .collect::<HashSet<_>>()
-                .len(),
-            65_535
-        );
-        all.give_back(u16::MAX, 5);
-        assert_eq!((all.take(4), all.take(5)), (None, Some(u16::MAX)));
+        let taken = take_all(&mut all, 0, Purpose::Rescue);
+        assert_eq!(taken.into_iter().collect::<HashSet<_>>().len(), 65_535);
+        all.give_back(u16::MAX, 5, Rest::Clean);
+        let mut take = |ms| all.take(ms, Purpose::Handshake);
+        assert_eq!((take(104), take(105)), (None, Some(u16::MAX)));
 
         let mut one = ports(7..=7, 3);
-        assert_eq!((one.take(0), one.take(0)), (Some(7), None));
+        let mut take = || one.take(0, Purpose::Move);
+        assert_eq!((take(), take()), (Some(7), None));
         #[expect(clippy::reversed_empty_ranges, reason = "this is the case under test")]
         let mut none = ports(8..=7, 3);
         assert_eq!(
-            (none.free(), none.take(0), none.in_range(7)),
+            (none.free(), none.take(0, Purpose::Handshake), none.in_range(7)),
             (0, None, false)
         );
     }
 
     #[test]
-    fn a_long_quarantine_does_not_hold_up_normal_ones() {
-        let mut ports = ports(1_000..=1_002, 4);
-        let taken = take_all(&mut ports, 0);
-        ports.give_back(taken[0], 60_000);
-        ports.give_back(taken[1], 1_000);
-        ports.give_back(taken[2], 1_001);
-        assert_eq!(ports.free(), 3);
-        assert_eq!(ports.take(999), None);
-        assert_eq!(ports.take(1_000), Some(taken[1]));
-        assert_eq!(ports.take(1_000), None);
-        assert_eq!(ports.take(1_001), Some(taken[2]));
-        assert_eq!(ports.take(59_999), None);
-        assert_eq!(ports.take(60_000), Some(taken[0]));
+    fn a_port_rests_as_its_last_use_ended() {
+        for (rest, ms) in [
+            (Rest::Clean, 100),
+            (Rest::Quiet, 1_000),
+            (Rest::Stale, 60_000),
+            (Rest::Unforgotten, 1_000),
+        ] {
+            let mut ports = ports(1_000..=1_000, 4);
+            let port = ports.take(0, Purpose::Move).unwrap();
+            ports.give_back(port, 50, rest);
+            let mut take = |ms, purpose| ports.take(ms, purpose);
+            assert_eq!(take(49 + ms, Purpose::Handshake), None);
+            assert_eq!(take(50 + ms, Purpose::Rescue), None, "a tracker may remember it");
+            assert_eq!(take(50 + ms, Purpose::Handshake), Some(port));
+            ports.give_back(port, 50, rest);
+            let found = ports.take_to_forget(50 + ms);
+            assert_eq!(found.is_some(), rest != Rest::Unforgotten);
+            if found.is_none() {
+                continue;
+            }
+            ports.give_back(port, 70, rest);
+            assert_eq!(ports.take(119_000 + 70 + 999, Purpose::Rescue), None);
+            assert_eq!(ports.take(120_070, Purpose::Rescue), Some(port), "none remembers it");
+        }
+    }
+
+    #[test]
+    fn what_is_forgotten_is_ready_at_once() {
+        let mut ports = ports(1_000..=1_001, 4);
+        let taken = take_all(&mut ports, 0, Purpose::Rescue);
+        ports.give_back(taken[0], 0, Rest::Clean);
+        assert_eq!(ports.next_to_forget_ms(0), Some(100));
+        assert_eq!(ports.take_to_forget(99), None);
+        assert_eq!(ports.take_to_forget(100), Some((taken[0], Rest::Clean)));
+        assert_eq!((ports.free(), ports.next_to_forget_ms(100)), (0, None));
+        ports.give_back_forgotten(taken[0]);
+        assert_eq!((ports.ready(), ports.remembered()), (1, 0));
+        assert_eq!(ports.take(100, Purpose::Move), Some(taken[0]));
+    }
+
+    #[test]
+    fn ordinary_moves_leave_the_reserve_and_handshakes_what_only_they_can_use() {
+        let mut ports = ports(1_000..=1_063, 4);
+        assert_eq!(ports.reserve(), 8);
+        let moved = take_all(&mut ports, 0, Purpose::Move);
+        assert_eq!((moved.len(), ports.ready()), (56, 8));
+        assert!(ports.has_ready(0));
+        ports.give_back(moved[0], 0, Rest::Clean);
+        ports.give_back(moved[1], 0, Rest::Unforgotten);
+        // Nobody else has a use for these two.
+        let mut handshake = || ports.take(1_000, Purpose::Handshake);
+        assert_eq!((handshake(), handshake()), (Some(moved[1]), Some(moved[0])));
+        assert_eq!(take_all(&mut ports, 1_000, Purpose::Rescue).len(), 8);
+        assert!(!ports.has_ready(1_000) && !ports.has_one(1_000));
+    }
+
+    #[test]
+    fn the_clock_may_wrap() {
+        let mut ports = ports(1_000..=1_000, 4);
+        let now_ms = u64::from(u32::MAX) - 50;
+        let port = ports.take(now_ms, Purpose::Move).unwrap();
+        ports.give_back(port, now_ms, Rest::Clean);
+        assert_eq!(ports.take(now_ms + 99, Purpose::Handshake), None);
+        assert_eq!(ports.take(now_ms + 100, Purpose::Handshake), Some(port));
     }
 
     /// A panic where debug assertions are on; in any case nothing changes.
     #[test]
     fn a_port_that_is_not_out_is_refused() {
         let mut ports = ports(1_000..=1_009, 5);
-        let port = ports.take(0).unwrap();
-        ports.give_back(port, 10);
+        let port = ports.take(0, Purpose::Move).unwrap();
+        ports.give_back(port, 10, Rest::Clean);
         for wrong in [port, 999, 1_010, 0] {
             let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                ports.give_back(wrong, 0);
+                ports.give_back(wrong, 0, Rest::Clean);
             }));
             assert_eq!(refused.is_err(), cfg!(debug_assertions));
             assert_eq!(ports.free(), 10);
         }
-        let taken = take_all(&mut ports, 10);
+        let taken = take_all(&mut ports, LATER, Purpose::Rescue);
         assert_eq!(taken.last(), Some(&port), "freed last, used last");
         assert_eq!(taken.iter().collect::<HashSet<_>>().len(), 10);
     }
 
     #[derive(Debug, Clone)]
     enum Op {
-        Take,
-        GiveBack { which: usize, quarantine_ms: u64 },
+        Take(Purpose),
+        Forget,
+        GiveBack { which: usize, rest: Option<Rest> },
         Advance { by_ms: u64 },
     }
 
-    fn ops(quarantine_ms: impl Strategy<Value = u64> + 'static) -> impl Strategy<Value = Vec<Op>> {
-        let give_back =
-            (any::<prop::sample::Index>(), quarantine_ms).prop_map(|(which, quarantine_ms)| {
-                Op::GiveBack {
-                    which: which.index(64),
-                    quarantine_ms,
-                }
-            });
-        let op = prop_oneof![
-            5 => Just(Op::Take),
-            4 => give_back,
+    fn op() -> impl Strategy<Value = Op> {
+        let purposes = vec![Purpose::Move, Purpose::Rescue, Purpose::Handshake];
+        let rests = Rest::ALL.map(Some).into_iter().chain([None]).collect::<Vec<_>>();
+        let give_back = (0..64_usize, prop::sample::select(rests))
+            .prop_map(|(which, rest)| Op::GiveBack { which, rest });
+        prop_oneof![
+            5 => prop::sample::select(purposes).prop_map(Op::Take),
+            2 => Just(Op::Forget),
+            5 => give_back,
             2 => (0..400_u64).prop_map(|by_ms| Op::Advance { by_ms }),
-        ];
-        prop::collection::vec(op, 1..300)
-    }
-
-    /// Runs `ops` and returns what was refused although a port was past its quarantine.
-    fn check(ops: Vec<Op>, exact: bool) -> Result<(), TestCaseError> {
-        let range = 5_000..=5_015;
-        let mut ports = ports(range.clone(), 6);
-        let mut now_ms = 0;
-        // What is free, by the time from which it may be used, and in the order of giving back.
-        let mut free: BTreeMap<u64, VecDeque<u16>> = BTreeMap::from([(0, range.collect())]);
-        let mut out: Vec<u16> = Vec::new();
-        for op in ops {
-            match op {
-                Op::Advance { by_ms } => now_ms += by_ms,
-                Op::GiveBack {
-                    which,
-                    quarantine_ms,
-                } if !out.is_empty() => {
-                    let port = out.swap_remove(which % out.len());
-                    ports.give_back(port, now_ms + quarantine_ms);
-                    free.entry(now_ms + quarantine_ms)
-                        .or_default()
-                        .push_back(port);
-                }
-                Op::GiveBack { .. } => {}
-                Op::Take => {
-                    let ready = free
-                        .iter()
-                        .any(|(at_ms, some)| *at_ms <= now_ms && !some.is_empty());
-                    let Some(port) = ports.take(now_ms) else {
-                        prop_assert!(!exact || !ready, "a port is ready but none was taken");
-                        continue;
-                    };
-                    prop_assert!(!out.contains(&port), "{port} is out already");
-                    let at_ms = free
-                        .iter()
-                        .find(|(_, some)| some.contains(&port))
-                        .map(|(at, _)| *at);
-                    prop_assert!(
-                        at_ms.is_some_and(|at_ms| at_ms <= now_ms),
-                        "before its time"
-                    );
-                    let oldest = free
-                        .iter()
-                        .find(|(_, some)| !some.is_empty())
-                        .map(|(at, _)| *at);
-                    prop_assert!(!exact || at_ms == oldest, "not the oldest");
-                    free.get_mut(&at_ms.unwrap_or(0))
-                        .unwrap()
-                        .retain(|other| *other != port);
-                    out.push(port);
-                }
-            }
-            prop_assert_eq!(ports.free(), 16 - out.len());
-        }
-        Ok(())
+            1 => (0..90_000_u64).prop_map(|by_ms| Op::Advance { by_ms }),
+        ]
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
+        /// Against a plain list of what is free: from when on for handshakes, and from when on for all.
         #[test]
-        fn two_constant_quarantines_are_exact(
-            ops in ops(prop_oneof![4 => Just(1_000), 1 => Just(3_000)]),
-        ) {
-            check(ops, true)?;
-        }
-
-        #[test]
-        fn any_quarantines_are_safe(ops in ops(0..5_000_u64)) {
-            check(ops, false)?;
+        fn every_port_is_used_in_its_time_and_by_whom_it_may(ops in prop::collection::vec(op(), 1..300)) {
+            let mut ports = ports(5_000..=5_015, 6);
+            let mut now_ms = u64::from(u32::MAX) - 100_000;
+            let mut free: Vec<(u16, u64, u64)> = (5_000..=5_015).map(|port| (port, 0, 0)).collect();
+            let mut out: Vec<u16> = Vec::new();
+            for op in ops {
+                match op {
+                    Op::Advance { by_ms } => now_ms += by_ms,
+                    Op::GiveBack { which, rest } if !out.is_empty() => {
+                        let port = out.swap_remove(which % out.len());
+                        match rest {
+                            Some(rest) => {
+                                ports.give_back(port, now_ms, rest);
+                                let rested_ms = now_ms + u64::from(rest.ms());
+                                free.push((port, rested_ms, now_ms + u64::from(REMEMBERED_MS)));
+                            }
+                            None => {
+                                ports.give_back_forgotten(port);
+                                free.push((port, 0, 0));
+                            }
+                        }
+                    }
+                    Op::GiveBack { .. } => {}
+                    Op::Forget => {
+                        if let Some((port, _)) = ports.take_to_forget(now_ms) {
+                            let at = free.iter().position(|f| f.0 == port).unwrap();
+                            let (_, rested_ms, ready_ms) = free.swap_remove(at);
+                            prop_assert!(rested_ms <= now_ms && ready_ms > 0);
+                            out.push(port);
+                        }
+                    }
+                    Op::Take(purpose) => {
+                        let ready = free.iter().filter(|f| f.2 <= now_ms).count();
+                        let rested = free.iter().filter(|f| f.1 <= now_ms).count();
+                        let taken = ports.take(now_ms, purpose);
+                        match purpose {
+                            // At most so many become ready in one call, of which one is taken.
+                            Purpose::Move if ready <= ports.reserve() => prop_assert_eq!(taken, None),
+                            Purpose::Move => {}
+                            Purpose::Rescue => prop_assert_eq!(taken.is_some(), ready > 0),
+                            Purpose::Handshake => prop_assert_eq!(taken.is_some(), rested > 0),
+                        }
+                        if let Some(port) = taken {
+                            prop_assert!(!out.contains(&port), "{port} is out already");
+                            let at = free.iter().position(|f| f.0 == port).unwrap();
+                            let (_, rested_ms, ready_ms) = free.swap_remove(at);
+                            let from_ms = if purpose == Purpose::Handshake { rested_ms } else { ready_ms };
+                            prop_assert!(from_ms <= now_ms, "before its time");
+                            out.push(port);
+                        }
+                    }
+                }
+                prop_assert_eq!(ports.free(), 16 - out.len());
+                prop_assert_eq!(ports.has_one(now_ms), free.iter().any(|f| f.1 <= now_ms));
+            }
         }
     }
 }

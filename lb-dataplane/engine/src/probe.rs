@@ -5,8 +5,13 @@
 //! tracking that swallows adoptions, is found out before any request is at stake.
 
 use crate::{
-    Engine, Output, Verdict, backend::Use, counters::Counter, engine::Instant, flow::Leg,
+    Engine, Output, Verdict,
+    backend::Use,
+    counters::Counter,
+    engine::Instant,
+    flow::Leg,
     health::Down,
+    ports::{Purpose, Rest},
 };
 use baton_packet::{
     Adoption, Flags, MessageKind, Reason, Segment, SeqNumber, Told, build_adoption, parse_adoption,
@@ -116,6 +121,11 @@ impl Probe {
     /// Whether its adopter tells of the listener, and marks the ends of processes that exit.
     pub(crate) fn tells(&self) -> bool {
         !self.mute && self.told.marks_exits && self.told.listener.is_some()
+    }
+
+    /// Whether its adopter answers Forgets.
+    pub(crate) fn forgets(&self) -> bool {
+        self.told.forgets
     }
 
     /// Whether its adopter ever told of the present listener: what is not known of it now will be.
@@ -282,7 +292,7 @@ impl Engine {
         };
         backend.probe.due_ms = now.ms() + wait;
         if backend.probe.port == 0 {
-            let Some(port) = backend.ports.take(now.ms()) else {
+            let Some(port) = backend.ports.take(now.ms(), Purpose::Rescue) else {
                 return;
             };
             backend.assign(port, Use::Probe);
@@ -346,6 +356,9 @@ impl Engine {
             return false;
         }
         let backend = &mut self.backends[usize::from(index)];
+        if told.forgets && !backend.probe.forgets() {
+            self.forgets.look_now(now);
+        }
         if backend.probe.is_told(now, told) {
             backend.health.is_another_process();
             self.counters.add(Counter::BackendsRestarted);
@@ -430,7 +443,7 @@ impl Engine {
         let backend = &mut self.backends[usize::from(index)];
         if backend.probe.port != 0 {
             let port = std::mem::take(&mut backend.probe.port);
-            backend.release(port, now.ms());
+            backend.release(port, now.ms(), Rest::Quiet);
         }
         backend.probe = Probe {
             finding: Finding::Unknown,

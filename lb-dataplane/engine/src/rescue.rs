@@ -12,6 +12,7 @@ use crate::{
     mutants::Mutant,
     pins::Lost,
     policy::Policy,
+    ports::Purpose,
     states::{Event, State},
 };
 use baton_api::{BackendFailure, Protocol};
@@ -449,7 +450,7 @@ impl Engine {
     pub(crate) fn take_leg(&mut self, now: Instant, id: FlowId, target: u16) -> Option<Leg> {
         let backend = &mut self.backends[usize::from(target)];
         backend.hop.and_then(|h| self.hops.mac(h))?;
-        let port = backend.ports.take(now.ms())?;
+        let port = backend.ports.take(now.ms(), Purpose::Rescue)?;
         backend.budget.spend(now);
         self.client_goes(id, target);
         Some(Leg {

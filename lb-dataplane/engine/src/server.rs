@@ -48,6 +48,7 @@ impl Engine {
             Some(Use::Closing(id)) => self.on_closing(now, frame, segment, id, out),
             Some(Use::Probe) => self.answer_to_probe(now, frame, segment, backend, out),
             Some(Use::Question) => self.answer_to_question(now, frame, segment, backend, out),
+            Some(Use::Forget(slot)) => self.answer_to_forget(now, frame, segment, slot, out),
             None => {
                 if let Some(verdict) = self.no_leg(frame, segment.end) {
                     return verdict;
@@ -117,9 +118,20 @@ impl Engine {
         if segment.flags.has(Flags::FIN) && !self.flows[id].server_next.after(end) {
             treat = self.server_fin(now, frame, segment, id, ahead, out);
         }
-        match treat {
+        let verdict = match treat {
             Frame::Forward => self.forward_to_client(frame, segment, id),
             Frame::Absorb => Verdict::Absorbed,
+        };
+        self.closes_wholly(now, id, out);
+        verdict
+    }
+
+    /// Once both ends have acknowledged all, the close of the other one too, a closed flow needs its leg no more.
+    #[inline]
+    pub(crate) fn closes_wholly(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        let flow = &self.flows[id];
+        if flow.state == State::Closed && flow.all_acked() && flow.owner.is_some() {
+            let _ = self.step(now, id, Event::AllAcked, out);
         }
     }
 
@@ -144,6 +156,10 @@ impl Engine {
             Ended::Passes => {
                 let flow = &mut self.flows[id];
                 flow.server_next = flow.server_next.add(1);
+                if flow.state == State::ClientFin {
+                    let knew = flow.client_acked == flow.client_next;
+                    flow.bits.set(Bits::POD_WAITS, !knew);
+                }
                 self.step(now, id, Event::ServerFin, out)
             }
             Ended::Held if segment.payload_len() > 0 => {

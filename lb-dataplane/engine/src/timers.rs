@@ -45,6 +45,8 @@ impl Engine {
                 None => self.closing_due(now, id, out),
             }
         }
+        self.closes_due(now, out);
+        self.send_forgets(now, out);
         self.questions_due(now, out);
         self.look_over(now, out);
         self.sweep(now, out);
@@ -83,13 +85,17 @@ impl Engine {
             self.next_probe_ms,
             self.next_round_ms,
             self.next_question_ms,
+            self.forgets.due_ms(),
         ];
+        let us = |ms: u64| ms.saturating_mul(1_000);
         wheel
             .into_iter()
             .chain(others.into_iter().filter(|ms| some && *ms != u64::MAX))
             .chain(self.sweep_due_ms)
+            .map(us)
+            .chain(self.closing.due_us())
             .min()
-            .map(|ms| Instant(ms.saturating_mul(1_000).saturating_add(self.stood_still_us)))
+            .map(|due_us| Instant(due_us.saturating_add(self.stood_still_us)))
     }
 
     pub(crate) fn arm(&mut self, now: Instant, id: FlowId, timer: Action) {

@@ -151,6 +151,11 @@ impl Engine {
                 u64::from(self.closing.limit()),
             ),
             (
+                "open_forgets",
+                u64::from(self.forgets.used()),
+                u64::from(self.forgets.limit()),
+            ),
+            (
                 "kept_segments",
                 self.kept.used() as u64,
                 self.kept.capacity() as u64,

@@ -44,9 +44,10 @@ fn case_of(input: &[u8]) -> (Case, &[u8]) {
             payload: &[],
         },
         message: Adoption {
-            kind: match usize::from(kind & 15).checked_sub(2) {
-                None if kind & 1 == 0 => MessageKind::Adopt,
-                None => MessageKind::Probe,
+            kind: match usize::from(kind & 15).checked_sub(3) {
+                None if kind & 3 == 0 => MessageKind::Adopt,
+                None if kind & 3 == 1 => MessageKind::Probe,
+                None => MessageKind::Forget,
                 Some(n) => MessageKind::Answer(Reason::ALL[n % Reason::ALL.len()]),
             },
             mss: be16(18),

@@ -17,6 +17,7 @@ const TAG_INPUT_BYTES: usize = 64;
 const EXPERIMENT_ADOPT: u16 = 0xba70;
 const EXPERIMENT_PROBE: u16 = 0xba71;
 const EXPERIMENT_ANSWER: u16 = 0xba72;
+const EXPERIMENT_FORGET: u16 = 0xba73;
 const FLAG_WINDOW_SCALE: u8 = 1;
 const FLAG_SACK: u8 = 2;
 const FLAG_TIMESTAMPS: u8 = 4;
@@ -94,6 +95,9 @@ pub enum MessageKind {
     Adopt,
     /// Would you?
     Probe,
+    /// Nothing uses this pair of ports any more: let connection trackers on the way forget it. A SYN, which begins anew
+    /// there, and its answer a RST, with which they drop the entry.
+    Forget,
     /// From the pod: why not, or [`Reason::Ready`].
     Answer(Reason),
 }
@@ -116,6 +120,8 @@ pub enum Reason {
     Ready = 6,
     /// `net.ipv4.tcp_syncookies` is 0 in the pod's namespace.
     SyncookiesOff = 7,
+    /// The answer to a Forget: no socket of the pod is on that 4-tuple, and nothing was created.
+    Forgotten = 8,
 }
 
 impl Reason {
@@ -128,6 +134,7 @@ impl Reason {
         Self::AlreadyAdopted,
         Self::Ready,
         Self::SyncookiesOff,
+        Self::Forgotten,
     ];
 
     /// The code on the wire.
@@ -154,6 +161,7 @@ impl Reason {
             Self::AlreadyAdopted => "already_adopted",
             Self::Ready => "ready",
             Self::SyncookiesOff => "syncookies_off",
+            Self::Forgotten => "forgotten",
         }
     }
 
@@ -211,6 +219,10 @@ impl Adoption {
             MessageKind::Probe => {
                 let (scales, flags) = attributes();
                 (EXPERIMENT_PROBE, self.mss, scales, flags)
+            }
+            MessageKind::Forget => {
+                let (scales, flags) = attributes();
+                (EXPERIMENT_FORGET, self.mss, scales, flags)
             }
             MessageKind::Answer(reason) => (EXPERIMENT_ANSWER, reason.code(), 0, epoch),
         }
@@ -272,6 +284,7 @@ pub fn build_adoption(
     let (flags, window) = match message.kind {
         MessageKind::Answer(_) => (Flags::RST | Flags::ACK, 0),
         MessageKind::Adopt | MessageKind::Probe => (Flags::ACK, spec.window),
+        MessageKind::Forget => (Flags::SYN, spec.window),
     };
     let timestamps = spec.timestamps.unwrap_or_default();
     let (experiment, mss_or_reason, scales, option_flags) = message.fields();
@@ -326,6 +339,7 @@ fn parse_layout(frame: &[u8], seg: &Segment) -> Option<RawAdoption> {
     let expected = match be16::<32, 2>(option) {
         EXPERIMENT_ADOPT | EXPERIMENT_PROBE => Flags::ACK,
         EXPERIMENT_ANSWER => Flags::RST | Flags::ACK,
+        EXPERIMENT_FORGET => Flags::SYN,
         _ => return None,
     };
     let layout = option[0] == EXPERIMENT_1
@@ -366,6 +380,7 @@ impl RawAdoption {
         match be16::<TAG_INPUT_BYTES, 44>(&self.input) {
             EXPERIMENT_ADOPT => Some(MessageKind::Adopt),
             EXPERIMENT_PROBE => Some(MessageKind::Probe),
+            EXPERIMENT_FORGET => Some(MessageKind::Forget),
             EXPERIMENT_ANSWER if scales == 0 && flags & ATTRIBUTE_FLAGS == 0 => {
                 let value = be16::<TAG_INPUT_BYTES, 46>(&self.input);
                 Reason::from_code(value).map(MessageKind::Answer)

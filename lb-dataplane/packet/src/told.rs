@@ -3,12 +3,15 @@
 
 const MARKS_EXITS: u8 = 1;
 const SEVERAL: u8 = 2;
+const FORGETS: u8 = 4;
 
 /// The content of the field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// The pod's last segments carry [`EndMark::Exiting`](crate::EndMark::Exiting) if their process exits.
     pub marks_exits: bool,
+    /// The adopter answers a Forget ([`MessageKind::Forget`](crate::MessageKind::Forget)); to any other one it would be a SYN.
+    pub forgets: bool,
     /// The listener, unless the adopter cannot count its holders or is older.
     pub listener: Option<Listener>,
 }
@@ -29,7 +32,7 @@ impl Told {
     /// Whether there is anything: an older adopter is silent.
     #[must_use]
     pub fn is_anything(self) -> bool {
-        self.marks_exits || self.listener.is_some()
+        self.marks_exits || self.forgets || self.listener.is_some()
     }
 
     /// From the field.
@@ -38,6 +41,7 @@ impl Told {
         let [high, low, holders, flags] = field.to_be_bytes();
         Self {
             marks_exits: flags & MARKS_EXITS != 0,
+            forgets: flags & FORGETS != 0,
             listener: core::num::NonZeroU8::new(holders).map(|holders| Listener {
                 id: u16::from_be_bytes([high, low]),
                 holders,
@@ -49,7 +53,8 @@ impl Told {
     /// The field.
     #[must_use]
     pub fn field(self) -> u32 {
-        let marks = if self.marks_exits { MARKS_EXITS } else { 0 };
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        let marks = flag(self.marks_exits, MARKS_EXITS) | flag(self.forgets, FORGETS);
         let Some(listener) = self.listener else {
             return marks.into();
         };
@@ -66,9 +71,14 @@ mod tests {
 
     #[test]
     fn what_is_told_has_the_layout_of_the_wire_format() {
-        for (several, field) in [(false, 0xabcd_0301), (true, 0xabcd_0303)] {
+        for (several, forgets, field) in [
+            (false, false, 0xabcd_0301),
+            (true, false, 0xabcd_0303),
+            (true, true, 0xabcd_0307),
+        ] {
             let told = Told {
                 marks_exits: true,
+                forgets,
                 listener: NonZeroU8::new(3).map(|holders| Listener {
                     id: 0xabcd,
                     holders,
@@ -90,9 +100,10 @@ mod tests {
     fn without_holders_there_is_no_listener_and_other_bits_are_for_later() {
         let told = Told {
             marks_exits: true,
+            forgets: false,
             listener: None,
         };
-        for field in [1, 0xabcd_0001, 0xabcd_00ff] {
+        for field in [1, 0xabcd_0001, 0xabcd_00fb] {
             assert_eq!(Told::from_field(field), told);
         }
     }

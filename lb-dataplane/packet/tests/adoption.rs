@@ -26,6 +26,7 @@ fn kind() -> impl Strategy<Value = MessageKind> {
     prop_oneof![
         Just(MessageKind::Adopt),
         Just(MessageKind::Probe),
+        Just(MessageKind::Forget),
         prop::sample::select(Reason::ALL).prop_map(MessageKind::Answer),
     ]
 }
@@ -122,7 +123,12 @@ proptest! {
         prop_assert!(read.payload.is_empty());
         let answer = matches!(case.message.kind, MessageKind::Answer(_));
         let seg = segment(&frame);
-        prop_assert_eq!(seg.flags, if answer { Flags::RST | Flags::ACK } else { Flags::ACK });
+        let flags = match case.message.kind {
+            MessageKind::Answer(_) => Flags::RST | Flags::ACK,
+            MessageKind::Forget => Flags::SYN,
+            MessageKind::Adopt | MessageKind::Probe => Flags::ACK,
+        };
+        prop_assert_eq!(seg.flags, flags);
         prop_assert_eq!(seg.window, if answer { 0 } else { case.spec.window });
         prop_assert_eq!(baton_packet::timestamps(seg.options(&frame)), Some(case.spec.timestamps.unwrap_or((0, 0))));
         let raw = parse_adoption(&frame, &seg).expect("the layout");

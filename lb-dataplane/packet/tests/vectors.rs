@@ -27,7 +27,7 @@ struct File {
 #[derive(Serialize, Deserialize, PartialEq, Debug)]
 struct Vector {
     name: String,
-    /// `adopt`, `probe` or `answer`.
+    /// `adopt`, `probe`, `forget` or `answer`.
     kind: String,
     /// Label and code of an answer's reason.
     reason: Option<String>,
@@ -131,6 +131,7 @@ fn tag_input(v: &Vector) -> Vec<u8> {
         "adopt" => &[0xba, 0x70],
         "probe" => &[0xba, 0x71],
         "answer" => &[0xba, 0x72],
+        "forget" => &[0xba, 0x73],
         other => panic!("{other}"),
     });
     input.extend_from_slice(&v.reason_code.unwrap_or(v.mss).to_be_bytes());
@@ -187,6 +188,12 @@ fn cases() -> Vec<Case> {
         client_wscale: 14,
         ecn_ok: true,
         ..message(Adopt, 15, u32::MAX)
+    };
+    let forget = |epoch| Adoption {
+        kind: MessageKind::Forget,
+        mss: 0,
+        epoch,
+        ..bare
     };
     vec![
         (
@@ -276,6 +283,15 @@ fn cases() -> Vec<Case> {
             message(Answer(Reason::SyncookiesOff), 9, 0),
             stamps,
         ),
+        ("v4 forget", false, counting, forget(3), (0, 0)),
+        ("v6 forget", true, mixed, forget(12), (0, 0)),
+        (
+            "v4 answer forgotten",
+            false,
+            counting,
+            message(Answer(Reason::Forgotten), 3, 0),
+            (0, 0),
+        ),
     ]
 }
 
@@ -340,6 +356,7 @@ fn generate() -> File {
                 kind: match message.kind {
                     MessageKind::Adopt => "adopt",
                     MessageKind::Probe => "probe",
+                    MessageKind::Forget => "forget",
                     MessageKind::Answer(_) => "answer",
                 }
                 .to_owned(),
@@ -427,7 +444,12 @@ fn the_file_is_right() {
         expected.extend_from_slice(&[1, 1, 8, 10]);
         expected.extend_from_slice(&input[56..64]);
         assert_eq!(hex(&header), hex(&expected), "{}", v.name);
-        assert_eq!(v.tcp_flags, if v.kind == "answer" { 0x14 } else { 0x10 });
+        let flags = match v.kind.as_str() {
+            "answer" => 0x14,
+            "forget" => 0x02,
+            _ => 0x10,
+        };
+        assert_eq!(v.tcp_flags, flags, "{}", v.name);
 
         let (tcp, _) = etherparse::TcpHeader::from_slice(&header).unwrap();
         let checksum = match (v.src, v.dst) {

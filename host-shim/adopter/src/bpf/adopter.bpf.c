@@ -52,6 +52,8 @@ static __always_inline __u32 outcome_of(__u32 reason)
 		return ANSWERED_ALREADY_ADOPTED;
 	case SYNCOOKIES_OFF:
 		return ANSWERED_SYNCOOKIES_OFF;
+	case FORGOTTEN:
+		return ANSWERED_FORGOTTEN;
 	default:
 		return ANSWERED_KERNEL_REFUSED;
 	}
@@ -130,6 +132,27 @@ static __always_inline __u32 probe(struct __sk_buff *skb, const struct tagged *t
 		*told = bpf_htonl(told_of(listener));
 	}
 	bpf_sk_release(sk);
+	return reason;
+}
+
+/*
+ * A Forget creates nothing, and says whether its pair is free here. A live socket is another use of the pair, which this
+ * one is too late for: an Answer would look like that connection's RST on the way.
+ */
+static __always_inline __u32 forget(struct __sk_buff *skb, const struct tagged *t, __u64 netns, __u32 tcp_at)
+{
+	struct bpf_sock *sk = find(skb, t, t->source, tcp_at);
+	__u32 reason = FORGOTTEN;
+
+	if (!sk)
+		return FORGOTTEN;
+	if (sk->state == BPF_TCP_TIME_WAIT)
+		reason = TUPLE_IN_USE;
+	else if (sk->state != BPF_TCP_LISTEN)
+		reason = UNDECIDED;
+	bpf_sk_release(sk);
+	if (reason == UNDECIDED)
+		count(netns, FORGET_IN_USE);
 	return reason;
 }
 
@@ -264,7 +287,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	struct key_slot *slot;
 	__be32 detail = 0;
 	struct message m;
-	int action;
+	int action, forgets;
 
 	/* Another host's, or a VLAN's: not for a socket behind this interface. */
 	if (skb->vlan_present || skb->pkt_type != 0)
@@ -281,7 +304,8 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		count(netns, STRAY_ANSWER);
 		return TC_ACT_SHOT;
 	}
-	if (m.data_offset != (MESSAGE_BYTES / 4) << 4 || m.tcp_flags != TCP_ACK || m.urgent || m.nops[0] != 1 ||
+	forgets = m.exid == bpf_htons(EXID_FORGET);
+	if (m.data_offset != (MESSAGE_BYTES / 4) << 4 || m.tcp_flags != (forgets ? TCP_SYN : TCP_ACK) || m.urgent || m.nops[0] != 1 ||
 	    m.nops[1] != 1 || m.ts_kind != 8 || m.ts_length != 10) {
 		count(netns, BAD_LAYOUT);
 		return TC_ACT_SHOT;
@@ -313,8 +337,10 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 
 	if (m.exid == bpf_htons(EXID_PROBE))
 		reason = probe(skb, &t, net, tcp_at, &outcome, &detail);
-	else
+	else if (!forgets)
 		reason = adopt(skb, &t, net, netns, tcp_at, &outcome, &detail);
+	else if ((reason = forget(skb, &t, netns, tcp_at)) == UNDECIDED)
+		return TC_ACT_SHOT;
 	if (reason == READY_TO_ADOPT) {
 		count(netns, outcome);
 		return PASS_ON;
@@ -359,7 +385,7 @@ int baton_adopter(struct __sk_buff *skb)
 	if (data[tcp_at + TCP_DATA_OFFSET_AT] >> 4 < TCP_WORDS_MIN)
 		return PASS_ON;
 	head = bpf_ntohl(*(__be32 *)(data + tcp_at + OPTION_AT));
-	if ((head & OPTION_HEAD_MASK) != OPTION_HEAD || (head & ~OPTION_HEAD_MASK) == 3)
+	if ((head & OPTION_HEAD_MASK) != OPTION_HEAD)
 		return PASS_ON;
 	if (tcp_at == ETH_HLEN + IPV4_BYTES) {
 		/* More fragments to come, or not the first one: only a whole datagram is a message. */

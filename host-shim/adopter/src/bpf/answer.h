@@ -56,6 +56,9 @@ static __always_inline void make_answer(struct message *m, struct tagged *t, __u
 	t->dest = came.source;
 	t->seq = came.ack;
 	t->ack = came.seq;
+	/* As a kernel answers a SYN, so that connection trackers on the way take it for that. */
+	if (came.exid == bpf_htons(EXID_FORGET))
+		t->ack = bpf_htonl(bpf_ntohl(came.seq) + 1);
 	t->exid = bpf_htons(EXID_ANSWER);
 	t->mss = bpf_htons(reason);
 	t->scales = 0;

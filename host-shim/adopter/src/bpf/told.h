@@ -71,17 +71,17 @@ static __always_inline __u32 told_of(struct tcp_sock *tcp)
 	__u32 sockets = listeners_of(tcp);
 
 	if (sockets > LISTENERS_MAX)
-		return MARKS_EXITS;
+		return MARKS_EXITS | FORGETS;
 	if (sockets > 1)
 		bpf_loop(sockets, count_socket, &group, 0);
 	else
 		count_holders(sk, &group.held);
 	if (!group.held.holders)
-		return MARKS_EXITS;
+		return MARKS_EXITS | FORGETS;
 	if (group.held.holders > HOLDERS_MAX)
 		group.held.holders = HOLDERS_MAX;
 	return group.held.inodes << LISTENER_SHIFT | group.held.holders << HOLDERS_SHIFT | MARKS_EXITS |
-	       (sockets > 1 ? SEVERAL_LISTENERS : 0);
+	       FORGETS | (sockets > 1 ? SEVERAL_LISTENERS : 0);
 }
 
 #endif

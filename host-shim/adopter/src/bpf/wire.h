@@ -22,7 +22,8 @@
 #define EXID_ADOPT 0xBA70
 #define EXID_PROBE 0xBA71
 #define EXID_ANSWER 0xBA72
-/* kind, length and experiment id as one number; the last two bits tell the three messages apart. */
+#define EXID_FORGET 0xBA73
+/* kind, length and experiment id as one number; the last two bits tell the four messages apart. */
 #define OPTION_HEAD (((__u32)OPTION_KIND << 24) | (OPTION_LENGTH << 16) | EXID_ADOPT)
 #define OPTION_HEAD_MASK 0xFFFFFFFCu
 
@@ -53,13 +54,16 @@ enum reason {
 	ALREADY_ADOPTED = 5,
 	READY = 6,
 	SYNCOOKIES_OFF = 7,
-	UNDECIDED = 8,		/* never sent: say nothing, the next copy is told */
+	FORGOTTEN = 8,
+	UNDECIDED = 9,		/* never sent: say nothing, the next copy is told */
 };
 
 /* The server timestamp of an Answer to a Probe that found a listener: that ends of exiting processes are marked, and of the
  * listener how many descriptors of all processes refer to it (0: unknown), and which one it is; of several, the sums. */
 #define MARKS_EXITS 1
 #define SEVERAL_LISTENERS 2
+/* A Forget is answered. */
+#define FORGETS 4
 #define HOLDERS_SHIFT 8
 #define HOLDERS_MAX 0xff
 #define LISTENER_SHIFT 16

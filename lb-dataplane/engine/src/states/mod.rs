@@ -86,7 +86,7 @@ names! {
         MoveIdle,
         /// The backend sent data.
         ServerData,
-        /// Everything is answered and acknowledged.
+        /// Everything is answered and acknowledged, the closes of both sides too.
         AllAcked,
         /// First valid packet from the new owner.
         Confirmed,
@@ -166,6 +166,8 @@ names! {
         CloseOwner,
         /// Free the owner leg's port; the flow has no leg any more.
         DropOwner,
+        /// The same where nothing will come from it any more: a TIME_WAIT of its pod is ended.
+        EndOwner,
         /// The standby leg is owner again.
         ResumeStandby,
         /// Reset the stale socket on the owner leg's tuple, and take another port to the same backend.

@@ -124,6 +124,7 @@ table! {
     ServerFin + ServerRst => Gone [Release] Forward;
     ServerFin + Timeout => Gone [ResetClient, ResetOwner, Release] Absorb;
 
+    Closed + AllAcked => Closed [EndOwner] Forward;
     Closed + ClientRst => Gone [Release] Forward;
     Closed + ServerRst => Gone [Release] Forward;
     Closed + Timeout => Gone [Release] Absorb;

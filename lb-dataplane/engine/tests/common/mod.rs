@@ -180,6 +180,10 @@ impl Sent {
         self.message().is_some_and(|m| m.kind == MessageKind::Adopt)
     }
 
+    pub fn is_forget(&self) -> bool {
+        self.message().is_some_and(|m| m.kind == MessageKind::Forget)
+    }
+
     fn is_probe(&self) -> bool {
         self.message().is_some_and(|m| m.kind == MessageKind::Probe)
     }
@@ -464,7 +468,7 @@ pub fn answer_with(
         src_port: m.dst_port,
         dst_port: m.src_port,
         seq: m.ack,
-        ack: m.seq,
+        ack: m.seq.add(u32::from(m.flags.has(Flags::SYN))),
         flags: Flags::RST | Flags::ACK,
         window: 0,
         timestamps: message.stamps(),

@@ -8,6 +8,7 @@ use std::num::NonZeroU8;
 fn told(id: u16, holders: u8) -> Told {
     Told {
         marks_exits: true,
+        forgets: false,
         listener: NonZeroU8::new(holders).map(|holders| Held {
             id,
             holders,

@@ -11,6 +11,7 @@ mod closing;
 mod drain;
 mod exit;
 mod figures;
+mod forget;
 mod found;
 mod found_silence;
 mod guards;

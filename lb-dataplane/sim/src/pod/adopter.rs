@@ -27,6 +27,8 @@ pub enum Found {
     },
     /// Another socket, with its next expected byte.
     Socket(SeqNumber),
+    /// A TIME_WAIT, likewise.
+    TimeWait(SeqNumber),
 }
 
 /// What becomes of a frame at the ingress.
@@ -101,7 +103,7 @@ impl Adopter {
     ) -> Judgement {
         let head = seg.options.first_chunk::<4>();
         let is_message = matches!(head, Some([253, 20, 0xba, 0x70..=0x73]));
-        if !self.attached || !is_message || seg.options.len() < 20 || seg.options[3] == 0x73 {
+        if !self.attached || !is_message || seg.options.len() < 20 {
             return Judgement::NotMine;
         }
         let whole = usize::from(segment.payload) == usize::from(segment.l4) + ADOPTION_HEADER_BYTES;
@@ -124,6 +126,11 @@ impl Adopter {
                 Some(Reason::NoListener) => (Reason::NoListener, 0),
                 obstacle => (obstacle.unwrap_or(Reason::Ready), self.told.field()),
             },
+            MessageKind::Forget => match on_tuple {
+                Found::Nothing | Found::Listener { .. } => (Reason::Forgotten, 0),
+                Found::TimeWait(_) => (Reason::TupleInUse, 0),
+                Found::Socket(_) => return Judgement::Dropped,
+            },
             MessageKind::Adopt => match self.adopt(seg, &message, on_tuple) {
                 Ok(judgement) => return judgement,
                 Err(refusal) => refusal,
@@ -135,7 +142,9 @@ impl Adopter {
 
     fn obstacle(&self, found: Found, adoption: Option<(&Adoption, bool)>) -> Option<Reason> {
         match found {
-            Found::Nothing | Found::Socket(_) => return Some(Reason::NoListener),
+            Found::Nothing | Found::Socket(_) | Found::TimeWait(_) => {
+                return Some(Reason::NoListener);
+            }
             Found::Listener { .. } if !self.syncookies => return Some(Reason::SyncookiesOff),
             Found::Listener { full: true } => return Some(Reason::AcceptQueueFull),
             Found::Listener { full: false } if self.mptcp => return Some(Reason::KernelRefused),
@@ -154,13 +163,13 @@ impl Adopter {
         found: Found,
     ) -> Result<Judgement, (Reason, u32)> {
         let in_the_way = match found {
-            Found::Socket(rcv_nxt) => rcv_nxt.0,
+            Found::Socket(rcv_nxt) | Found::TimeWait(rcv_nxt) => rcv_nxt.0,
             _ => 0,
         };
         let this = (seg.src, seg.seq.0, seg.ack.0);
         if let Some(fate) = self.recent.get(&this) {
             return match (fate, found) {
-                (None, Found::Socket(_)) => Ok(Judgement::Repeated),
+                (None, Found::Socket(_) | Found::TimeWait(_)) => Ok(Judgement::Repeated),
                 (None, _) => Err((Reason::AlreadyAdopted, 0)),
                 (Some(Reason::TupleInUse), _) => Err((Reason::TupleInUse, in_the_way)),
                 (Some(reason), _) => Err((*reason, 0)),
@@ -168,7 +177,7 @@ impl Adopter {
         }
         let refusal = match found {
             Found::Nothing => Some(Reason::NoListener),
-            Found::Socket(_) => Some(Reason::TupleInUse),
+            Found::Socket(_) | Found::TimeWait(_) => Some(Reason::TupleInUse),
             Found::Listener { .. } => self.obstacle(found, Some((message, seg.src.is_ipv6()))),
         };
         if self.recent.len() >= RECENT_MAX {
@@ -182,7 +191,7 @@ impl Adopter {
     }
 }
 
-/// The answer to a message: ends swapped, numbers swapped, timestamps as they came.
+/// The answer to a message: ends swapped, numbers swapped, timestamps as they came. A SYN's number is acknowledged.
 pub(crate) fn answer(
     seg: &Seg<'_>,
     (own, via): (Mac, Mac),
@@ -199,7 +208,7 @@ pub(crate) fn answer(
         src_port: seg.dst.port(),
         dst_port: seg.src.port(),
         seq: seg.ack,
-        ack: seg.seq,
+        ack: seg.seq.add(u32::from(seg.flags.has(Flags::SYN))),
         flags: Flags::RST | Flags::ACK,
         window: 0,
         timestamps: seg.stamps,

@@ -239,6 +239,9 @@ impl Kernel {
 
     fn find(&self, peer: &SocketAddr) -> Found {
         match self.sockets.get(peer) {
+            Some(slot) if slot.socket.state() == State::TimeWait => {
+                Found::TimeWait(slot.socket.rcv_nxt())
+            }
             Some(slot) if slot.socket.state() != State::Closed => {
                 Found::Socket(slot.socket.rcv_nxt())
             }

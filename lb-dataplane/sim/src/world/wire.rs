@@ -316,7 +316,8 @@ impl World {
             Some([253, 20, 0xba, kind]) => Some(*kind),
             _ => None,
         };
-        if message == Some(0x71) {
+        // Probes and Forgets carry nothing of a connection's.
+        if matches!(message, Some(0x71 | 0x73)) {
             return;
         }
         if !own {

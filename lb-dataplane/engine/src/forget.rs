@@ -1,0 +1,322 @@
+//! Forgets: connection trackers between us and a pod are made to forget a pair of ports that nothing uses any more, so
+//! that an adoption may use it again.
+//!
+//! A tracker remembers a closed connection for up to two minutes (`ports::REMEMBERED_MS`) and takes an adoption, a segment
+//! in the middle of another connection, for an invalid one of it; where those are dropped (kube-proxy in iptables mode)
+//! the flow stalls. A Forget is a SYN, with which Linux's tracker (`nf_conntrack_tcp_packet`) begins anew after FINs, or
+//! after a RST in the same direction. The adopter swallows it and answers with a RST; where that is the only reply,
+//! the tracker drops the entry at once. So the answer, whose tag the adopter alone can make, says that nobody on the way
+//! remembers the pair. What was not closed by FINs takes a RST in front and a second round: the first one's answer ends
+//! whatever entry there is, the RST and SYN of the second open it anew.
+//!
+//! Owns the open Forgets and when the next ones leave, a few at a time. A late copy finds a live socket and is not answered;
+//! a late answer has another number.
+
+use crate::{
+    Engine, Output, Verdict,
+    backend::Use,
+    counters::Counter,
+    engine::Instant,
+    flow::{FlowId, Leg},
+    ports::Rest,
+};
+use baton_packet::{
+    Adoption, Flags, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, build_adoption,
+    build_segment, parse_adoption,
+};
+
+/// Open Forgets. With answers after 1 ms, 256,000 a second.
+const OPEN_MAX: usize = 256;
+/// Forgets that leave in one call, so that frames never wait long for them.
+const SENT_PER_CALL: usize = 8;
+/// Backends looked at in one call.
+const BACKENDS_PER_CALL: usize = 64;
+/// The first wait for an answer; it doubles. A pod network answers in well under 1 ms.
+const ANSWER_WAIT_MS: u64 = 50;
+/// Forgets sent for one pair before it has to wait for its time: 50 + 100 + 200 ms.
+const TRIES_MAX: u8 = 3;
+
+/// One pair that is being forgotten.
+#[derive(Clone, Copy)]
+struct Open {
+    leg: Leg,
+    /// The number of the Forget that is open.
+    seq: SeqNumber,
+    tries: u8,
+    /// Rounds that are still to follow the open one.
+    rounds: u8,
+    due_ms: u64,
+}
+
+/// All open Forgets, and where to go on looking for the next.
+pub(crate) struct Forgets {
+    open: Box<[Open]>,
+    free: Vec<u16>,
+    /// When an answer is overdue, at the earliest.
+    overdue_ms: u64,
+    /// When the next port has rested, at the earliest.
+    rested_ms: u64,
+    /// The next backend to look at, and what the ones before it in this round wait for.
+    cursor: usize,
+    round_ms: u64,
+}
+
+impl Forgets {
+    pub(crate) fn new() -> Self {
+        let none = Open {
+            leg: Leg::NONE,
+            seq: SeqNumber(0),
+            tries: 0,
+            rounds: 0,
+            due_ms: u64::MAX,
+        };
+        Self {
+            open: vec![none; OPEN_MAX].into_boxed_slice(),
+            free: (0..OPEN_MAX as u16).rev().collect(),
+            overdue_ms: u64::MAX,
+            rested_ms: u64::MAX,
+            cursor: 0,
+            round_ms: u64::MAX,
+        }
+    }
+
+    /// When [`Engine::send_forgets`] has something to do, at the earliest.
+    pub(crate) fn due_ms(&self) -> u64 {
+        let room = !self.free.is_empty();
+        self.overdue_ms
+            .min(if room { self.rested_ms } else { u64::MAX })
+    }
+
+    /// Ports rest at a backend that answers Forgets only now.
+    pub(crate) fn look_now(&mut self, now: Instant) {
+        self.rested_ms = self.rested_ms.min(now.ms());
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        (OPEN_MAX - self.free.len()) as u32
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        OPEN_MAX as u32
+    }
+
+    /// The pair of a slot.
+    pub(crate) fn leg(&self, slot: u16) -> Leg {
+        self.open[usize::from(slot)].leg
+    }
+
+    fn close(&mut self, slot: u16) -> Leg {
+        self.free.push(slot);
+        let open = &mut self.open[usize::from(slot)];
+        open.due_ms = u64::MAX;
+        std::mem::replace(&mut open.leg, Leg::NONE)
+    }
+}
+
+impl Engine {
+    /// Frees a leg's port, whose last use ended so.
+    pub(crate) fn free_leg(&mut self, now: Instant, leg: Leg, rest: Rest) {
+        let backend = &mut self.backends[usize::from(leg.backend)];
+        backend.release(leg.port, now.ms(), rest);
+        if rest != Rest::Unforgotten && backend.probe.forgets() {
+            let rested_ms = now.ms() + u64::from(rest.ms());
+            self.forgets.rested_ms = self.forgets.rested_ms.min(rested_ms);
+        }
+    }
+
+    /// Sends the Forgets that are due, a few of them.
+    pub(crate) fn send_forgets(&mut self, now: Instant, out: &mut impl Output) {
+        if now.ms() >= self.forgets.overdue_ms {
+            self.overdue_forgets(now, out);
+        }
+        if now.ms() < self.forgets.rested_ms || self.keys.is_empty() {
+            return;
+        }
+        let mut left = SENT_PER_CALL;
+        for _ in 0..BACKENDS_PER_CALL.min(self.backends.len()) {
+            let index = self.forgets.cursor;
+            let Some(backend) = self.backends.get_mut(index) else {
+                break;
+            };
+            // One that left the snapshot has nobody who answers; its ports have all the time.
+            if backend.listed && backend.probe.forgets() {
+                while left > 0
+                    && let Some(slot) = self.forgets.free.last().copied()
+                    && let Some((port, rest)) = self.backends[index].ports.take_to_forget(now.ms())
+                {
+                    left -= 1;
+                    self.forgets.free.pop();
+                    self.begin_forget(now, slot, (index as u16, port), rest, out);
+                }
+                let next = self.backends[index].ports.next_to_forget_ms(now.ms());
+                let round_ms = &mut self.forgets.round_ms;
+                *round_ms = (*round_ms).min(next.unwrap_or(u64::MAX));
+            }
+            if left == 0 || self.forgets.free.is_empty() {
+                // More may have rested there.
+                return;
+            }
+            self.forgets.cursor += 1;
+            if self.forgets.cursor >= self.backends.len() {
+                self.forgets.cursor = 0;
+                self.forgets.rested_ms = std::mem::replace(&mut self.forgets.round_ms, u64::MAX);
+                return;
+            }
+        }
+    }
+
+    fn begin_forget(
+        &mut self,
+        now: Instant,
+        slot: u16,
+        (backend, port): (u16, u16),
+        rest: Rest,
+        out: &mut impl Output,
+    ) {
+        self.backends[usize::from(backend)].assign(port, Use::Forget(slot));
+        self.forgets.open[usize::from(slot)] = Open {
+            leg: Leg { backend, port },
+            seq: SeqNumber(self.rng.u32(..)),
+            tries: 0,
+            rounds: u8::from(rest != Rest::Clean),
+            due_ms: u64::MAX,
+        };
+        self.try_forget(now, slot, rest != Rest::Clean, out);
+    }
+
+    /// Sends the Forget of a slot, once more or for the first time.
+    fn try_forget(&mut self, now: Instant, slot: u16, reset: bool, out: &mut impl Output) {
+        let open = &mut self.forgets.open[usize::from(slot)];
+        let wait_ms = ANSWER_WAIT_MS << open.tries;
+        open.tries += 1;
+        open.due_ms = now.ms() + wait_ms;
+        let (leg, seq) = (open.leg, open.seq);
+        self.forgets.overdue_ms = self.forgets.overdue_ms.min(now.ms() + wait_ms);
+        if self.emit_forget(leg, seq, reset, out) {
+            self.counters.add(Counter::ForgetsSent);
+        }
+    }
+
+    /// Whether one left. `reset`: with a RST in front, after which trackers take a SYN for a new connection's.
+    fn emit_forget(
+        &mut self,
+        leg: Leg,
+        seq: SeqNumber,
+        reset: bool,
+        out: &mut impl Output,
+    ) -> bool {
+        let (Some(spec), Some((epoch, key))) = (self.to_leg(leg), self.keys.first()) else {
+            return false;
+        };
+        let message = Adoption {
+            kind: MessageKind::Forget,
+            mss: 0,
+            server_wscale: 0,
+            client_wscale: 0,
+            wscale_ok: false,
+            sack_ok: false,
+            timestamps_ok: false,
+            ecn_ok: false,
+            epoch: *epoch,
+            server_ts: 0,
+        };
+        let key = key.clone();
+        if reset {
+            let rst = SegmentSpec {
+                seq,
+                flags: Flags::RST,
+                ..spec
+            };
+            self.emit(out, |buffer| build_segment(buffer, &rst));
+        }
+        let spec = SegmentSpec {
+            seq,
+            window: u16::MAX,
+            timestamps: Some((0, 0)),
+            ..spec
+        };
+        self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key))
+    }
+
+    fn overdue_forgets(&mut self, now: Instant, out: &mut impl Output) {
+        self.forgets.overdue_ms = u64::MAX;
+        for slot in 0..OPEN_MAX as u16 {
+            let open = self.forgets.open[usize::from(slot)];
+            if now.ms() < open.due_ms {
+                self.forgets.overdue_ms = self.forgets.overdue_ms.min(open.due_ms);
+            } else if open.tries < TRIES_MAX {
+                // The first one may have opened an entry that no RST ended: this one takes its place.
+                self.try_forget(now, slot, true, out);
+            } else {
+                self.counters.add(Counter::ForgetsUnanswered);
+                let leg = self.forgets.close(slot);
+                self.free_leg(now, leg, Rest::Unforgotten);
+            }
+        }
+    }
+
+    /// A segment on the port of an open Forget.
+    pub(crate) fn answer_to_forget(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        segment: &Segment,
+        slot: u16,
+        out: &mut impl Output,
+    ) -> Verdict {
+        let open = self.forgets.open[usize::from(slot)];
+        let Some(raw) = parse_adoption(frame, segment) else {
+            self.counters.add(Counter::Fenced);
+            if segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST) {
+                // Something of the pod is there: an old connection, or no adopter and a new one. Neither is anybody's.
+                self.reset_stale(open.leg, segment.ack, out);
+            }
+            return Verdict::Absorbed;
+        };
+        let answer = self.key(raw.epoch()).and_then(|key| raw.verify(key));
+        let Some(MessageKind::Answer(reason)) = answer.map(|a| a.kind) else {
+            self.counters.add(Counter::ForgedAnswers);
+            return Verdict::Absorbed;
+        };
+        if segment.ack != open.seq.add(1) {
+            self.counters.add(Counter::LateAnswers);
+            return Verdict::Absorbed;
+        }
+        if reason == Reason::Forgotten && open.rounds > 0 {
+            let open = &mut self.forgets.open[usize::from(slot)];
+            open.rounds -= 1;
+            open.tries = 0;
+            open.seq = SeqNumber(self.rng.u32(..));
+            self.try_forget(now, slot, true, out);
+            return Verdict::Absorbed;
+        }
+        let leg = self.forgets.close(slot);
+        if reason == Reason::Forgotten {
+            self.counters.add(Counter::ForgetsAnswered);
+            self.backends[usize::from(leg.backend)].release_forgotten(leg.port);
+        } else {
+            // The pod's TIME_WAIT: our RST was lost, or it takes none.
+            self.counters.add(Counter::ForgetsInUse);
+            self.free_leg(now, leg, Rest::Stale);
+        }
+        Verdict::Absorbed
+    }
+
+    /// An adoption met silence: perhaps an entry of the pair's last use dropped it. A Forget in front of the next one takes
+    /// it away. Where the adoption was taken, trackers ignore a SYN, and so does the adopter.
+    pub(crate) fn forget_in_front(&mut self, id: FlowId, out: &mut impl Output) {
+        let leg = self.flows[id].owner;
+        if self.backends[usize::from(leg.backend)].probe.forgets() {
+            let seq = self.forget_number(id);
+            if self.emit_forget(leg, seq, false, out) {
+                self.counters.add(Counter::ForgetsSent);
+            }
+        }
+    }
+
+    /// The number of a Forget in front of an adoption: none that the pod's socket could take for the next byte.
+    pub(crate) fn forget_number(&self, id: FlowId) -> SeqNumber {
+        let flow = &self.flows[id];
+        flow.boundary.add((1 << 31) + u32::from(flow.tries))
+    }
+}

@@ -1,0 +1,344 @@
+//! What a leg leaves behind: the pod's TIME_WAIT, what trackers on the way remember, and ports.
+
+use crate::common::{Conn, Dest, Sent, World, answer, answer_with, conn::*, key, policy, settings};
+use baton_engine::{Counter, Verdict};
+use baton_packet::{AdoptionKey, Flags, Reason, Told};
+
+/// A world whose adopters answer Forgets.
+fn forgetting(pods: usize) -> World {
+    let mut w = World::unprobed(settings(), policy(pods));
+    for told in &mut w.told {
+        told.forgets = true;
+    }
+    w.poll();
+    w
+}
+
+fn forgets(sent: &[Sent]) -> Vec<Sent> {
+    sent.iter().filter(|s| s.is_forget()).cloned().collect()
+}
+
+/// The pod acknowledges the client's close, to the client.
+fn pod_acks(w: &mut World, c: &Conn) -> Vec<Sent> {
+    let ack = w.pod_wire(c, Flags::ACK, &[]);
+    w.inject(&ack.build())
+}
+
+/// Server first, then the client, all acknowledged; what left with the pod's last ACK.
+fn server_closes_first(w: &mut World, c: &mut Conn) -> Vec<Sent> {
+    w.pod_closes(c);
+    w.client_fin(c);
+    w.assert_state(c, "Closed");
+    pod_acks(w, c)
+}
+
+/// The flow moves, and its old leg closes in order; the Conn on that leg.
+fn old_leg_closes(w: &mut World, c: &mut Conn) -> Conn {
+    let old = c.clone();
+    w.moves(c, GET);
+    w.responds(c, OK);
+    w.ack(c);
+    let fin = one(w.run_ms(1));
+    assert_eq!((fin.to, fin.is(FIN_ACK)), (Dest::Pod(old.pod), true));
+    let mut last = w.pod_wire(&old, FIN_ACK, &[]);
+    last.ack = last.ack.wrapping_add(1);
+    let ack = one(w.inject(&last.build()));
+    assert!(ack.is(Flags::ACK));
+    old
+}
+
+#[test]
+fn a_pod_that_closed_first_has_its_time_wait_ended_once_both_ends_have_all() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let sent = server_closes_first(&mut w, &mut c);
+    let [rst, ack] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert_eq!((rst.to, rst.is(Flags::RST)), (Dest::Pod(c.pod), true));
+    assert_eq!(rst.segment.seq.0, c.seq, "what the pod expects next");
+    assert_eq!(rst.stamps(), None, "nothing for PAWS to judge");
+    assert_eq!((ack.to, ack.is(Flags::ACK)), (Dest::Client, true));
+    assert_eq!(w.count(Counter::TimeWaitsEnded), 1);
+    w.assert_state(&c, "Closed");
+    // The leg is gone; the flow still answers for the pod whose last ACK the client may lack.
+    let mut fin = w.client_wire(&c, FIN_ACK, &[]);
+    fin.seq = fin.seq.wrapping_sub(1);
+    let again = one(w.inject(&fin.build()));
+    assert_eq!((again.to, again.is(Flags::ACK)), (Dest::Client, true));
+    assert_eq!(
+        (again.segment.seq.0, again.segment.ack.0),
+        (c.server, c.seq)
+    );
+    let late = w.client_wire(&c, Flags::ACK, &[]);
+    assert!(w.inject(&late.build()).is_empty());
+    assert_eq!(w.verdict, Verdict::Absorbed);
+    assert!(w.run_ms(1_100).is_empty());
+    assert_eq!(w.state(&c), None);
+}
+
+#[test]
+fn a_time_wait_is_left_alone_while_an_end_lacks_anything() {
+    // The pod has not acknowledged the client's close.
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.pod_closes(&mut c);
+    w.client_fin(&mut c);
+    let mut ack = w.pod_wire(&c, Flags::ACK, &[]);
+    ack.ack = ack.ack.wrapping_sub(1);
+    w.forwarded_to_client(&c, &ack);
+    assert_eq!(w.count(Counter::TimeWaitsEnded), 0);
+    // The client has not acknowledged the pod's: both closed at once.
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.client_fin(&mut c);
+    let mut fin = w.pod_wire(&c, FIN_ACK, &[]);
+    fin.ack = fin.ack.wrapping_sub(1);
+    w.forwarded_to_client(&c, &fin);
+    c.server = c.server.wrapping_add(1);
+    pod_acks(&mut w, &c);
+    assert_eq!(w.count(Counter::TimeWaitsEnded), 0);
+    let ack = w.client_wire(&c, Flags::ACK, &[]);
+    let sent = w.inject(&ack.build());
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert!(sent[0].is(Flags::RST) && sent[0].segment.seq.0 == c.seq);
+    assert_eq!(w.count(Counter::TimeWaitsEnded), 1);
+}
+
+#[test]
+fn a_pod_that_closed_last_has_no_time_wait() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    w.client_fin(&mut c);
+    w.pod_fin(&mut c);
+    w.assert_state(&c, "Closed");
+    let last = w.ack(&mut c);
+    assert_eq!(last.to, Dest::Pod(c.pod), "it waits for this one");
+    assert_eq!(w.count(Counter::TimeWaitsEnded), 0);
+    assert_eq!(w.taken("Closed", "AllAcked"), 1);
+    // It repeats its FIN if that was lost: nobody's leg any more.
+    let mut fin = w.pod_wire(&c, FIN_ACK, &[]);
+    fin.seq = fin.seq.wrapping_sub(1);
+    let rst = one(w.inject(&fin.build()));
+    assert!(rst.is(Flags::RST) && rst.segment.seq.0 == c.seq, "exact");
+}
+
+#[test]
+fn an_old_leg_whose_pod_closed_first_leaves_no_time_wait() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    let mut old = c.clone();
+    w.moves(&mut c, GET);
+    w.responds(&mut c, OK);
+    let fin = one(w.inject(&w.pod_wire(&old, FIN_ACK, &[]).build()));
+    assert!(fin.is(FIN_ACK));
+    old.server = old.server.wrapping_add(1);
+    old.seq = old.seq.wrapping_add(1);
+    let rst = one(w.inject(&w.pod_wire(&old, Flags::ACK, &[]).build()));
+    assert!(rst.is(Flags::RST) && rst.segment.seq.0 == old.seq);
+    assert_eq!(w.count(Counter::TimeWaitsEnded), 1);
+    assert_eq!(w.count(Counter::LegsClosed), 1);
+}
+
+#[test]
+fn a_pair_that_closed_in_order_is_forgotten_after_its_rest() {
+    let mut w = forgetting(2);
+    let mut c = w.idle(1);
+    let old = old_leg_closes(&mut w, &mut c);
+    assert!(w.run_ms(98).is_empty());
+    let forget = one(w.run_ms(2));
+    assert!(forget.is_forget() && forget.is(Flags::SYN));
+    assert_eq!(forget.to, Dest::Pod(old.pod));
+    assert_eq!(forget.segment.src_port, old.leg.port());
+    assert_eq!(w.table("open_forgets").0, 1);
+    assert!(w.inject(&answer(&forget, Reason::Forgotten, 0)).is_empty());
+    assert_eq!(w.table("open_forgets").0, 0);
+    assert_eq!(w.count(Counter::ForgetsAnswered), 1);
+    assert!(forgets(&w.run_ms(10_000)).is_empty(), "once is enough");
+}
+
+#[test]
+fn what_was_reset_takes_two_rounds_with_a_reset_in_front() {
+    let mut w = forgetting(2);
+    let mut c = w.idle(1);
+    w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
+    assert_eq!(w.state(&c), None);
+    assert!(w.run_ms(998).is_empty());
+    let mut sent = w.run_ms(2);
+    for round in 0..2 {
+        assert_eq!(sent.len(), 2, "{sent:?}");
+        assert!(sent[0].is(Flags::RST) && sent[1].is_forget());
+        assert_eq!(sent[0].segment.src_port, c.leg.port());
+        assert_eq!(w.count(Counter::ForgetsAnswered), 0, "round {round}");
+        sent = w.inject(&answer(&sent[1], Reason::Forgotten, 0));
+    }
+    assert!(sent.is_empty());
+    assert_eq!(w.count(Counter::ForgetsAnswered), 1);
+    c = w.idle(2);
+    w.assert_serves(&mut c);
+}
+
+#[test]
+fn an_unanswered_forget_is_repeated_a_few_times() {
+    let mut w = forgetting(2);
+    let mut c = w.idle(1);
+    old_leg_closes(&mut w, &mut c);
+    w.run_ms(100);
+    let sent = w.run_ms(1_000);
+    assert_eq!(forgets(&sent).len(), 2, "{sent:?}");
+    assert_eq!(w.count(Counter::ForgetsSent), 3);
+    assert_eq!(w.count(Counter::ForgetsUnanswered), 1);
+    assert_eq!(w.table("open_forgets").0, 0);
+    // An answer that comes now is nobody's.
+    let late = forgets(&sent).remove(1);
+    assert!(w.inject(&answer(&late, Reason::Forgotten, 0)).is_empty());
+    assert_eq!(w.count(Counter::ForgetsAnswered), 0);
+}
+
+#[test]
+fn only_the_adopters_answer_to_the_open_forget_counts() {
+    let mut w = forgetting(2);
+    let mut c = w.idle(1);
+    old_leg_closes(&mut w, &mut c);
+    let forget = one(w.run_ms(100));
+    let other = AdoptionKey::from_bytes([9; 16]);
+    w.inject(&answer_with(&forget, Reason::Forgotten, 0, 3, &other));
+    w.inject(&answer_with(&forget, Reason::Forgotten, 0, 7, &key()));
+    assert_eq!(w.count(Counter::ForgedAnswers), 2);
+    let mut late = forget.clone();
+    late.segment.seq = late.segment.seq.add(1);
+    w.inject(&answer(&late, Reason::Forgotten, 0));
+    assert_eq!(w.count(Counter::LateAnswers), 1);
+    let bare = w.reset_of(&forget);
+    assert!(w.inject(&bare.build()).is_empty());
+    assert_eq!(w.count(Counter::ForgetsAnswered), 0);
+    assert_eq!(w.table("open_forgets").0, 1);
+    w.inject(&answer(&forget, Reason::Forgotten, 0));
+    assert_eq!(w.count(Counter::ForgetsAnswered), 1);
+}
+
+#[test]
+fn a_pair_with_a_time_wait_rests_for_a_minute() {
+    let mut w = forgetting(2);
+    let mut c = w.idle(1);
+    old_leg_closes(&mut w, &mut c);
+    let forget = one(w.run_ms(100));
+    w.inject(&answer(&forget, Reason::TupleInUse, 0));
+    assert_eq!(w.count(Counter::ForgetsInUse), 1);
+    assert!(forgets(&w.run_ms(59_000)).is_empty());
+    let again = forgets(&w.run_ms(2_000));
+    assert_eq!(
+        again[0].segment.src_port, forget.segment.src_port,
+        "{again:?}"
+    );
+}
+
+/// To an older one it would be a SYN.
+#[test]
+fn adopters_that_do_not_answer_forgets_are_sent_none() {
+    let mut w = World::new(2);
+    let mut c = w.idle(1);
+    old_leg_closes(&mut w, &mut c);
+    assert!(w.run_ms(5_000).is_empty());
+    assert_eq!(w.count(Counter::ForgetsSent), 0);
+    // From when on it does, they are.
+    w.told = vec![
+        Told {
+            forgets: true,
+            ..Told::default()
+        };
+        32
+    ];
+    assert_eq!(forgets(&w.run_ms(2_000)).len(), 1 + 2, "once, and again");
+}
+
+#[test]
+fn a_pod_without_its_adopter_is_left_without_a_connection() {
+    let mut w = forgetting(2);
+    let mut c = w.idle(1);
+    old_leg_closes(&mut w, &mut c);
+    let forget = one(w.run_ms(100));
+    let syn_ack = w.question_wire(&forget, true);
+    let rst = one(w.inject(&syn_ack.build()));
+    assert!(rst.is(Flags::RST) && rst.segment.seq.0 == syn_ack.ack);
+    assert_eq!(w.count(Counter::ForgetsAnswered), 0);
+}
+
+/// An adoption is never sent over a pair that a tracker may remember; a SYN may be.
+#[test]
+fn adoptions_take_forgotten_pairs_only_and_leave_the_reserve() {
+    let mut s = settings();
+    s.limits.flows = 256;
+    s.limits.closing_legs = 256;
+    s.ports = 40_000..=40_063;
+    let mut w = World::with(s, policy(2));
+    let mut c = w.idle(1);
+    let mut used = std::collections::HashSet::new();
+    used.insert((c.pod, c.leg.port()));
+    // The adopters answer no Forgets: each pair serves one adoption.
+    while w.count(Counter::StayedPortReserve) == 0 {
+        let before = c.leg;
+        w.exchange_anywhere(&mut c);
+        if c.leg != before {
+            assert!(used.insert((c.pod, c.leg.port())), "{c:?} twice");
+            let sent = w.run_ms(1);
+            assert!(sent.iter().all(|s| s.is(FIN_ACK)), "{sent:?}");
+        }
+        w.run_ms(300);
+    }
+    assert!(used.len() > 2 * 48, "{}", used.len());
+    assert_eq!(w.count(Counter::StayedNoPort), 0);
+    // New connections open all the same.
+    for n in 100..120 {
+        w.open(n);
+    }
+    assert_eq!(w.dropped(baton_engine::DropReason::NoPort), 0);
+}
+
+#[test]
+fn a_silent_adoption_has_a_forget_in_front_of_the_next() {
+    let mut w = forgetting(2);
+    let mut c = w.idle(1);
+    let first = w.moves(&mut c, GET);
+    let sent = w.run_ms(46);
+    let [forget, adoption, request] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert!(forget.is_forget() && adoption.is_adoption());
+    assert_eq!(forget.segment.src_port, first.segment.src_port);
+    assert_eq!(adoption.segment.seq, first.segment.seq);
+    assert_eq!(request.data(), GET);
+    // An older one's answer says nothing of now.
+    let mut late = forget.clone();
+    late.segment.seq = late.segment.seq.add(5);
+    assert!(w.inject(&answer(&late, Reason::Forgotten, 0)).is_empty());
+    // The entry is gone, and perhaps what met it as well.
+    let again = w.inject(&answer(forget, Reason::Forgotten, 0));
+    assert_eq!(again.len(), 2, "{again:?}");
+    assert!(again[0].is_adoption());
+    assert_eq!(again[1].data(), GET);
+    w.responds(&mut c, OK);
+    assert_eq!(w.count(Counter::MigrationsConfirmed), 1);
+}
+
+#[test]
+fn old_legs_close_a_few_at_a_time() {
+    let mut s = settings();
+    s.limits.flows = 256;
+    s.limits.closing_legs = 256;
+    s.ports = 40_000..=40_127;
+    let mut w = World::with(s, policy(2));
+    let mut flows: Vec<Conn> = (0..40).map(|n| w.idle(n)).collect();
+    for c in &mut flows {
+        w.moves(c, GET);
+        w.responds(c, OK);
+    }
+    assert_eq!(w.table("closing_legs").0, 40);
+    let (mut all, mut turns) = (0, 0);
+    while all < 40 {
+        let fins = w.run_us(250).iter().filter(|s| s.is(FIN_ACK)).count();
+        assert!(fins <= 2, "{fins} at once");
+        (all, turns) = (all + fins, turns + 1);
+        assert!(turns <= 44, "each within about 10 ms of its turn");
+    }
+}
