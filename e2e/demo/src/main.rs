@@ -164,6 +164,9 @@ struct TrackedArguments {
     /// Entries that the node's table may have: three quarters of 65,536
     #[arg(long, default_value_t = 49_152)]
     entries: u64,
+    /// Forward what is INVALID, and only count it: tells waits that tracking causes from others
+    #[arg(long)]
+    forward_invalid: bool,
     /// Baton's own ports towards the pods
     #[arg(long, default_value = LEG_PORTS)]
     ports: String,

@@ -42,6 +42,8 @@ struct TrackedReport {
     minutes: u64,
     connections: usize,
     leg_ports: String,
+    /// What is INVALID was only counted.
+    forward_invalid: bool,
     /// Entries that the table may have.
     entries_limit: u64,
     /// `nf_conntrack_max` of this machine.
@@ -68,7 +70,7 @@ struct Act {
     entries_max: u64,
     /// The table's TCP entries at the end, by state.
     entries_at_end: Counts,
-    /// Packets dropped as INVALID.
+    /// Packets that tracking called INVALID, which the node drops.
     invalid: u64,
     /// Counters of the dataplane that are not 0.
     counters: Counts,
@@ -98,6 +100,7 @@ pub fn soak(arguments: &TrackedArguments) -> Result<bool> {
         minutes: arguments.minutes,
         connections: usize::from(arguments.connections),
         leg_ports: arguments.ports.clone(),
+        forward_invalid: arguments.forward_invalid,
         entries_limit: arguments.entries,
         entries_max_of_machine: 0,
         acts: Vec::new(),
@@ -144,7 +147,11 @@ fn act(
         .iter()
         .map(|server| (server.pod().name().to_owned(), server.address()))
         .collect();
-    let tracker = lab.track()?;
+    let tracker = if arguments.forward_invalid {
+        lab.track_only()?
+    } else {
+        lab.track()?
+    };
     let shim = lab.shim(&lab.shim_config()?)?;
     let mut config = lab.dataplane_config(vec![Policy {
         migration: Migration {
@@ -379,6 +386,7 @@ mod tests {
                 minutes: 1,
                 connections: 1,
                 leg_ports: String::new(),
+                forward_invalid: false,
                 entries_limit: 10,
                 entries_max_of_machine: 10,
                 acts: vec![act],

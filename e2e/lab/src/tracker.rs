@@ -35,12 +35,24 @@ impl Lab {
     /// # Errors
     /// Without nftables, or if the kernel has no connection tracking.
     pub fn track(&self) -> Result<Tracker> {
+        self.track_with("drop")
+    }
+
+    /// The same without the drop: what is INVALID is counted and forwarded, which tells waits that tracking causes from others.
+    ///
+    /// # Errors
+    /// As [`Lab::track`].
+    pub fn track_only(&self) -> Result<Tracker> {
+        self.track_with("accept")
+    }
+
+    fn track_with(&self, verdict: &str) -> Result<Tracker> {
         let node = self.router().namespace().clone();
         // One table for both families, at the place in the packet's way where kube-proxy's chain KUBE-FORWARD is.
         let rules = format!(
             "table inet {TABLE} {{\n  counter invalid {{ }}\n  chain forward {{\n    \
              type filter hook forward priority filter; policy accept;\n    \
-             ct state invalid counter name invalid drop\n  }}\n}}\n"
+             ct state invalid counter name invalid {verdict}\n  }}\n}}\n"
         );
         node.run(|| command::with_input("nft", &["-f", "-"], &rules))??;
         Ok(Tracker { node })
@@ -74,7 +86,7 @@ impl Tracker {
         Ok(Tracked::read(&text))
     }
 
-    /// Packets that the rule dropped.
+    /// Packets that the rule dropped, or would have.
     ///
     /// # Errors
     /// If nftables does not tell.
