@@ -23,10 +23,10 @@ ROOT := -p baton-xsk -p baton-adopter -p host-shim -p lb-dataplane -p baton-lab 
 NS := $(CARGO) test $(CI) --workspace --test ns
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo soak soak-path sim mutants test test-pure test-root test-api test-vm test-ns e2e e2e-kind e2e-cluster \
+.PHONY: help setup build demo soak soak-path soak-tracked sim mutants test test-pure test-root test-api test-vm test-ns e2e e2e-kind e2e-cluster \
         images lint deny \
-        generate bench-engine bench-compare bench-migration bench-placement bench-uploads bench-rescue bench-operator \
-        fuzz clean
+        generate bench-engine bench-compare bench-short bench-migration bench-placement bench-uploads bench-rescue \
+        bench-operator fuzz clean
 
 help: ## Show this menu
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ soak: soak-path ## soak-path, then pods killed, frozen, drained at random for MI
 
 soak-path: build ## MIGRATIONS under loss and reordering, every byte checked; report in target/soak
 	target/release/baton-demo soak --migrations $(MIGRATIONS)
+
+soak-tracked: build ## MINUTES of moves on a node that tracks connections and drops what is INVALID; report in target/soak
+	target/release/baton-demo soak-tracked --minutes $(MINUTES)
 
 sim: ## Deterministic simulation: 10,000 seeds; `cargo xtask sim --help` replays and explores
 	$(CARGO) xtask sim
@@ -128,6 +131,9 @@ bench-engine: ## Nanoseconds and instructions per packet (criterion, callgrind)
 
 bench-compare: build ## Baton and HAProxy in the same layout and run; report in target/bench
 	target/release/baton-demo compare
+
+bench-short: build ## Connections that the server closes, SECONDS each: nftables, HAProxy, Baton, without and with tracking
+	target/release/baton-demo short --seconds $(SECONDS)
 
 bench-migration: build ## What a migrated request costs; report in target/bench
 	target/release/baton-demo migration-cost

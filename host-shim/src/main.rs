@@ -15,6 +15,7 @@ mod preflight;
 mod reference_tests;
 mod run;
 mod shim;
+mod tracking;
 mod view;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};

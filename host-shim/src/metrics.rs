@@ -1,6 +1,6 @@
 //! The state as Prometheus metrics. Names carry units and `_total`; labels come from fixed strings.
 
-use crate::view::State;
+use crate::{tracking::ConnTracking, view::State};
 use baton_api::Foreign;
 use baton_tls::{Reason, Server};
 use prometheus::{
@@ -122,6 +122,10 @@ pub fn text(
         }
     }
 
+    if let Some(tracking) = &state.conn_tracking {
+        conn_tracking(&registry, tracking)?;
+    }
+
     for (name, help, value) in [
         (
             "baton_shim_key_epochs",
@@ -142,4 +146,33 @@ pub fn text(
     let mut text = Vec::new();
     TextEncoder::new().encode(&registry.gather(), &mut text)?;
     Ok(text)
+}
+
+/// The node's table of connections. A node without connection tracking exports none of these.
+fn conn_tracking(registry: &Registry, tracking: &ConnTracking) -> prometheus::Result<()> {
+    for (name, help, value) in [
+        (
+            "baton_shim_conntrack_used_entries",
+            "Entries of the node's connection tracking.",
+            tracking.entries,
+        ),
+        (
+            "baton_shim_conntrack_limit_entries",
+            "How many the kernel allows (nf_conntrack_max); with so many it drops packets of new connections.",
+            tracking.entries_max,
+        ),
+    ] {
+        let gauge = IntGauge::new(name, help)?;
+        registry.register(Box::new(gauge.clone()))?;
+        gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+    }
+    if let Some(count) = tracking.invalid_packets {
+        let invalid = IntCounter::new(
+            "baton_shim_conntrack_invalid_packets_total",
+            "Packets that the node's connection tracking called INVALID, whosoever they were; kube-proxy drops these in iptables mode.",
+        )?;
+        registry.register(Box::new(invalid.clone()))?;
+        invalid.inc_by(count);
+    }
+    Ok(())
 }

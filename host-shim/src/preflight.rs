@@ -4,7 +4,10 @@ mod node;
 mod pod;
 mod report;
 
-use crate::config::{Config, Pod};
+use crate::{
+    config::{Config, Pod},
+    tracking::NodeNetwork,
+};
 use baton_adopter::{DEFAULT_PIN_DIR, Netns};
 use report::Finding;
 pub use report::Report;
@@ -18,7 +21,11 @@ pub fn check(config: Option<&Path>, extra: Option<(String, String)>) -> Report {
         Some((_, Ok(config))) => config.pin.as_path(),
         _ => Path::new(DEFAULT_PIN_DIR),
     };
-    node::check(pin, &mut report);
+    let network = match &read {
+        Some((_, Ok(config))) => NodeNetwork::new(config.discovery.as_ref()),
+        _ => NodeNetwork::Own,
+    };
+    node::check(pin, &network, &mut report);
     let mut pods = Vec::new();
     match read {
         Some((file, Ok(config))) => {

@@ -1,6 +1,6 @@
 //! The shim's part of `docs/generated/metrics.md`, from what it really exports. `BATON_GENERATE=1` writes it anew.
 
-use crate::{metrics, pods::When, view::State};
+use crate::{metrics, pods::When, tracking::ConnTracking, view::State};
 use baton_adopter::Outcome;
 use baton_tidy::metrics::Component;
 use baton_tls::{Name, Server};
@@ -20,6 +20,15 @@ fn metric_reference_is_what_the_shim_exports() {
         attached: When::ALL.iter().map(|w| (w.name(), 0)).collect(),
         discovered: None,
         adoption_segments: Outcome::ALL.iter().map(|o| (o.name(), 0)).collect(),
+        conn_tracking: Some(ConnTracking {
+            entries: 0,
+            entries_max: 0,
+            invalid_packets: Some(0),
+            time_wait_seconds: 0,
+            close_seconds: 0,
+            be_liberal: false,
+            loose: true,
+        }),
         pods: Vec::new(),
     };
     let authority = crate::certificates::Authority::new();

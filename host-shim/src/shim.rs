@@ -4,6 +4,7 @@ use crate::{
     config::{Config, Pod},
     discovery::{Cause, Place, Processes, Told, Unfit, WantedPod, place},
     pods::{AdopterState, Origin, PodState, When, unfit},
+    tracking::NodeNetwork,
     view::{PodView, State, by_name, named},
 };
 use baton_adopter::{Adopter, AttachmentId, EPOCHS, Error, Hook};
@@ -28,6 +29,7 @@ pub struct Shim {
     /// How many discovered pods got their adopter when, by the number of [`When`].
     attached: [u64; When::ALL.len()],
     discovery: Option<Discovery>,
+    network: NodeNetwork,
 }
 
 /// What is needed to find pods.
@@ -97,6 +99,7 @@ impl Shim {
             attach_failures: 0,
             attached: [0; When::ALL.len()],
             discovery,
+            network: NodeNetwork::new(config.discovery.as_ref()),
         };
         shim.apply(config)?;
         Ok(shim)
@@ -381,6 +384,7 @@ impl Shim {
                 .into(),
             discovered: self.discovery.as_ref().map(|d| d.listed),
             adoption_segments: segments,
+            conn_tracking: self.network.tracking(),
             pods,
         })
     }

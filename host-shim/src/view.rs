@@ -1,6 +1,9 @@
 //! What `/v1/state` shows. Owns names and shape only.
 
-use crate::pods::{AdopterState, PodState};
+use crate::{
+    pods::{AdopterState, PodState},
+    tracking::ConnTracking,
+};
 use baton_adopter::{Counters, EPOCHS, Outcome};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -30,6 +33,9 @@ pub struct State {
     pub discovered: Option<bool>,
     /// By outcome, all pods since the maps were made.
     pub adoption_segments: BTreeMap<&'static str, u64>,
+    /// Of the node; nothing where the kernel tracks no connections.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conn_tracking: Option<ConnTracking>,
     pub pods: Vec<PodView>,
 }
 

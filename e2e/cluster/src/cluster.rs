@@ -30,6 +30,27 @@ const BRIDGE_FILTER: &str = "/proc/sys/net/bridge";
 /// A connection inside one machine is answered far below this, or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// How kube-proxy has the nodes' kernels lead connections to Services.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProxyMode {
+    /// With nftables, which every machine of the tests has.
+    #[default]
+    Nftables,
+    /// With iptables, as most clusters do: with a rule that drops what connection tracking calls INVALID.
+    Iptables,
+}
+
+impl ProxyMode {
+    /// As kube-proxy's configuration says it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+        }
+    }
+}
+
 /// What to start.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -37,6 +58,8 @@ pub struct Options {
     pub nodes: u8,
     /// OCI archives that every node shall have.
     pub images: Vec<PathBuf>,
+    /// Of every node's kube-proxy.
+    pub proxy: ProxyMode,
 }
 
 /// A running cluster. Dropping it ends it and removes all traces.
@@ -45,6 +68,7 @@ pub struct Cluster {
     // Processes end before their folder, network and cgroups are removed: fields drop in this order.
     nodes: Vec<Node>,
     images: Vec<PathBuf>,
+    proxy: ProxyMode,
     authority: Authority,
     binaries: Binaries,
     slot: Slot,
@@ -62,6 +86,10 @@ impl Cluster {
             options.nodes
         );
         have_bridge_filter()?;
+        if options.proxy == ProxyMode::Iptables {
+            command::run("iptables", &["--version"])
+                .context("kube-proxy needs iptables: run `make setup`")?;
+        }
         let binaries = Binaries::get()?;
         let start = Instant::now();
         let slot = Slot::claim()?;
@@ -73,6 +101,7 @@ impl Cluster {
         let mut cluster = Self {
             nodes: Vec::new(),
             images: vec![pause],
+            proxy: options.proxy,
             authority,
             binaries,
             slot,
@@ -139,6 +168,12 @@ impl Cluster {
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// How its kube-proxies work.
+    #[must_use]
+    pub fn proxy(&self) -> ProxyMode {
+        self.proxy
     }
 
     /// A node to do harm to.
@@ -208,7 +243,7 @@ impl Cluster {
         for archive in &self.images {
             node.import(archive, &self.binaries)?;
         }
-        node.start_kubelet(&self.authority, &self.binaries)?;
+        node.start_kubelet(&self.authority, &self.binaries, self.proxy)?;
         let (name, kubeconfig) = (
             node.name().to_owned(),
             self.authority.path("admin.kubeconfig"),

@@ -2,7 +2,7 @@
 //!
 //! Owns the cluster's fixed addresses and each setting's reason. Starts nothing.
 
-use crate::{binaries::Binaries, certificates::Authority};
+use crate::{binaries::Binaries, certificates::Authority, cluster::ProxyMode};
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::{
@@ -237,11 +237,11 @@ state = {state}
         ])
     }
 
-    pub(crate) fn proxy(&self) -> Result<Vec<String>> {
+    pub(crate) fn proxy(&self, mode: ProxyMode) -> Result<Vec<String>> {
         let config = json!({
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
-            "mode": "nftables",
+            "mode": mode.name(),
             "bindAddress": self.address,
             "hostnameOverride": self.name,
             "healthzBindAddress": "127.0.0.1:10256",

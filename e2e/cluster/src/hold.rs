@@ -4,7 +4,7 @@
 //! says so, `node-N.id` with the ids of the nodes' first processes, and `bin/kubectl`.
 
 use anyhow::{Context, Result, bail};
-use baton_cluster::{Binaries, Cluster, Options, clean, folders};
+use baton_cluster::{Binaries, Cluster, Options, ProxyMode, clean, folders};
 use signal_hook::{consts::TERM_SIGNALS, iterator::Signals};
 use std::{
     fs,
@@ -29,7 +29,11 @@ pub(crate) fn hold(nodes: u8, images: Vec<PathBuf>) -> Result<()> {
     // From here on a signal ends the cluster in order, also one that is still starting.
     let mut signals = Signals::new(TERM_SIGNALS).context("listening for signals")?;
     let binaries = Binaries::get()?;
-    let cluster = Cluster::up(&Options { nodes, images })?;
+    let cluster = Cluster::up(&Options {
+        nodes,
+        images,
+        proxy: ProxyMode::default(),
+    })?;
     let folder = cluster.folder();
     let write = |name: &str, content: &str| {
         fs::write(folder.join(name), content).with_context(|| format!("writing {name}"))

@@ -26,7 +26,7 @@ mod process;
 mod slot;
 
 pub use binaries::{Binaries, helm};
-pub use cluster::{Cluster, Options};
+pub use cluster::{Cluster, Options, ProxyMode};
 pub use images::{CLIENT_IMAGE, SERVER_IMAGE, client_image, server_image};
 pub use node::Node;
 pub use slot::{SLOTS, clean, folders};

@@ -6,6 +6,7 @@ use crate::{
     binaries::Binaries,
     certificates::Authority,
     cgroup,
+    cluster::ProxyMode,
     command::{self, ip},
     config::{NodeConfig, pod_range},
     process::{Daemon, inside, only_child, tail},
@@ -184,9 +185,10 @@ impl Node {
         &mut self,
         authority: &Authority,
         binaries: &Binaries,
+        proxy: ProxyMode,
     ) -> Result<()> {
         let config = self.config(authority, binaries);
-        let (kubelet, proxy) = (config.kubelet()?, config.proxy()?);
+        let (kubelet, proxy) = (config.kubelet()?, config.proxy(proxy)?);
         self.start_kubernetes("kubelet", &kubelet, binaries)?;
         self.start_kubernetes("kube-proxy", &proxy, binaries)
     }

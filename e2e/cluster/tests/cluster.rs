@@ -2,7 +2,7 @@
 //! is ended in order nor when its owner is killed. `make e2e-cluster` runs it; it needs root and minutes.
 
 use baton_cluster::{
-    CLIENT_IMAGE, Cluster, Options, SERVER_IMAGE, clean, client_image, server_image,
+    CLIENT_IMAGE, Cluster, Options, ProxyMode, SERVER_IMAGE, clean, client_image, server_image,
 };
 use std::{
     env, fs,
@@ -174,6 +174,7 @@ fn pods_answer_each_other_on_one_node_and_on_two_and_nothing_is_left() {
     let mut cluster = Cluster::up(&Options {
         nodes: 1,
         images: images(&folder),
+        proxy: ProxyMode::default(),
     })
     .unwrap();
     fs::remove_dir_all(&folder).unwrap();

@@ -15,14 +15,19 @@ mod progress;
 mod report;
 mod rounds;
 mod run;
+mod short;
 mod soak;
 mod soak_path;
 mod soak_report;
+mod soak_tracked;
 mod uploads;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use std::{path::PathBuf, process::ExitCode};
+
+/// As the kinds' default is, and below the kernel's own ports.
+const LEG_PORTS: &str = "20000-32767";
 
 /// Live connections moving between real servers, with a report. Needs root.
 #[derive(Debug, Parser)]
@@ -47,6 +52,11 @@ enum Command {
     Placement(placement::PlacementArguments),
     /// What moves cost uploads of 50 KB to 1 MB: staying, moving by choice, and off a draining pod, in turns
     Uploads(RoundArguments),
+    /// Short connections that the server closes, through address translation, HAProxy and Baton in turns, without and with
+    /// connection tracking on the node
+    Short(ShortArguments),
+    /// Moves at full rate on a node that tracks connections and drops what is INVALID; pods throttled and killed
+    SoakTracked(TrackedArguments),
 }
 
 /// Arguments of the demo.
@@ -125,6 +135,52 @@ struct RoundArguments {
     out: PathBuf,
 }
 
+/// Arguments of the comparison with short connections.
+#[derive(Clone, Debug, Args)]
+struct ShortArguments {
+    /// Connections at a time
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    connections: u16,
+    /// Length of each turn
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(2..=36_000))]
+    seconds: u64,
+    /// Who has a turn
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["nft", "haproxy", "baton"])]
+    sides: Vec<short::Side>,
+    /// Without connection tracking on the node, with it, or both
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["off", "on"])]
+    tracking: Vec<short::Tracking>,
+    /// Baton's own ports towards the pods
+    #[arg(long, default_value = LEG_PORTS)]
+    ports: String,
+    /// Where short.json goes
+    #[arg(long, default_value = "target/bench")]
+    out: PathBuf,
+}
+
+/// Arguments of the soak on a node that tracks connections.
+#[derive(Clone, Debug, Args)]
+struct TrackedArguments {
+    /// How long, both acts together
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    minutes: u64,
+    /// Persistent connections
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    connections: u16,
+    /// Entries that the node's table may have: three quarters of 65,536
+    #[arg(long, default_value_t = 49_152)]
+    entries: u64,
+    /// Forward what is INVALID, and only count it: tells waits that tracking causes from others
+    #[arg(long)]
+    forward_invalid: bool,
+    /// Baton's own ports towards the pods
+    #[arg(long, default_value = LEG_PORTS)]
+    ports: String,
+    /// Where tracked.json goes
+    #[arg(long, default_value = "target/soak")]
+    out: PathBuf,
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match dispatch(&arguments) {
@@ -166,6 +222,14 @@ fn dispatch(arguments: &Arguments) -> Result<bool> {
         Command::Uploads(rounds) => {
             preflight::check(&[])?;
             uploads::uploads(rounds)
+        }
+        Command::Short(turns) => {
+            preflight::check(&["haproxy", "nft"])?;
+            short::short(turns)
+        }
+        Command::SoakTracked(soak) => {
+            preflight::check(&["nft"])?;
+            soak_tracked::soak(soak)
         }
     }
 }

@@ -20,6 +20,8 @@ pub struct HttpEcho {
     /// Times that a connection's response came from another pod than its last.
     pub pod_changes: u64,
     last: Vec<Option<String>>,
+    /// Header lines of every request beside those that it needs.
+    more: &'static str,
 }
 
 impl HttpEcho {
@@ -28,6 +30,26 @@ impl HttpEcho {
     /// # Errors
     /// As [`Load::start`].
     pub fn start(namespace: &Namespace, options: LoadOptions) -> Result<Load<Self>> {
+        Self::start_with(namespace, options, "")
+    }
+
+    /// Starts a load in which every request has a connection of its own, which the server closes, and closes first.
+    ///
+    /// # Errors
+    /// As [`Load::start`].
+    pub fn start_short(namespace: &Namespace, options: LoadOptions) -> Result<Load<Self>> {
+        let options = LoadOptions {
+            await_close: true,
+            ..options
+        };
+        Self::start_with(namespace, options, "Connection: close\r\n")
+    }
+
+    fn start_with(
+        namespace: &Namespace,
+        options: LoadOptions,
+        more: &'static str,
+    ) -> Result<Load<Self>> {
         let exchange = Self {
             host: options.address.to_string(),
             // Tells the targets of one run from those of another, should a response come late.
@@ -35,6 +57,7 @@ impl HttpEcho {
             per_pod: Counts::new(),
             pod_changes: 0,
             last: vec![None; options.connections],
+            more,
         };
         Load::start(namespace, options, exchange)
     }
@@ -54,8 +77,8 @@ impl Exchange for HttpEcho {
         let (target, nonce) = (self.target(number), self.nonce(connection, number));
         write!(
             out,
-            "GET {target} HTTP/1.1\r\nHost: {}\r\nX-Nonce: {nonce}\r\n\r\n",
-            self.host
+            "GET {target} HTTP/1.1\r\nHost: {}\r\nX-Nonce: {nonce}\r\n{}\r\n",
+            self.host, self.more
         )
         .expect("writing to memory does not fail");
     }

@@ -7,7 +7,7 @@ use crate::{
     arrivals::Arrivals,
     load_driver::Driver,
     netns::Namespace,
-    stats::{Counts, Latency, Window},
+    stats::{Counts, Latency, Slow, Window},
 };
 use anyhow::{Result, ensure};
 use std::{
@@ -65,6 +65,10 @@ pub struct LoadOptions {
     pub timeout: Duration,
     /// Length of the windows of the time series.
     pub window: Duration,
+    /// A request that takes longer is a slow one.
+    pub slow: Duration,
+    /// Where the server announced the end of a connection, wait until it has closed: then it closed first.
+    pub await_close: bool,
 }
 
 impl LoadOptions {
@@ -81,6 +85,8 @@ impl LoadOptions {
             arrivals: None,
             timeout: Duration::from_secs(20),
             window: Duration::from_millis(250),
+            slow: Duration::from_millis(500),
+            await_close: false,
         }
     }
 }
@@ -97,8 +103,11 @@ pub struct LoadReport {
     /// Requests of an open loop that were due and could not be sent before the end. Their latency counts as the time that they
     /// had waited then.
     pub unsent: u64,
-    /// Of the right responses.
+    /// Of the right responses. A request that was the first of its connection counts from the first try to connect, but for
+    /// the connections that the load begins with.
     pub latency: Latency,
+    /// Requests that took longer than [`LoadOptions::slow`], also those that were never answered.
+    pub slow: Slow,
     /// The same over time.
     pub windows: Vec<Window>,
     /// The same by phase, as [`Progress::next_phase`] parted them. A latency counts in each phase that it touched.

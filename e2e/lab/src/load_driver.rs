@@ -5,7 +5,7 @@
 use crate::{
     arrivals::Schedule,
     load::{Exchange, LoadOptions, LoadReport, Progress, Verdict},
-    stats::{Counts, Recorder},
+    stats::{Counts, Recorder, Slow},
 };
 use anyhow::{Context, Result};
 use rustix::{
@@ -43,6 +43,10 @@ struct Connection {
     /// Request bytes that the kernel has not taken yet.
     unsent: Vec<u8>,
     outstanding: Option<Outstanding>,
+    /// The last response is complete, since then; the server has announced that it closes, and nothing more is sent.
+    ending: Option<Instant>,
+    /// When it was made anew, until its first request is sent.
+    made: Option<Instant>,
     next_at: Instant,
 }
 
@@ -77,6 +81,9 @@ pub(crate) struct Driver<E> {
     recorder: Recorder,
     errors: Counts,
     announced: u64,
+    slow: u64,
+    /// Whether a connection had a slow request.
+    slow_at: Vec<bool>,
     start: Instant,
     sent: u64,
     done: u64,
@@ -99,6 +106,8 @@ impl<E: Exchange> Driver<E> {
             recorder: Recorder::new(options.window),
             errors: Counts::new(),
             announced: 0,
+            slow: 0,
+            slow_at: vec![false; options.connections],
             start: Instant::now(),
             sent: 0,
             done: 0,
@@ -160,6 +169,8 @@ impl<E: Exchange> Driver<E> {
             received: Vec::new(),
             unsent: Vec::new(),
             outstanding: None,
+            ending: None,
+            made: None,
             next_at: Instant::now(),
         })
     }
@@ -203,6 +214,8 @@ impl<E: Exchange> Driver<E> {
             }
         }
         let elapsed = self.start.elapsed();
+        self.note_unanswered(Instant::now());
+        let slow_connections = self.slow_at.iter().filter(|slow| **slow).count();
         let phases = self.recorder.phases();
         let (latency, windows) = self.recorder.finish();
         Ok((
@@ -212,6 +225,10 @@ impl<E: Exchange> Driver<E> {
                 announced: self.announced,
                 unsent: self.unsent,
                 latency,
+                slow: Slow {
+                    requests: self.slow,
+                    connections: slow_connections as u64,
+                },
                 windows,
                 phases,
                 elapsed,
@@ -279,7 +296,11 @@ impl<E: Exchange> Driver<E> {
         for (connection, retry_at) in self.connections.iter().zip(&self.retry_at) {
             let at = match connection {
                 None => *retry_at,
-                Some(c) if c.outstanding.is_none() && self.schedule.is_none() => c.next_at,
+                Some(c)
+                    if c.outstanding.is_none() && c.ending.is_none() && self.schedule.is_none() =>
+                {
+                    c.next_at
+                }
                 Some(_) => continue,
             };
             wait = wait.min(at.saturating_duration_since(now));
@@ -290,8 +311,10 @@ impl<E: Exchange> Driver<E> {
     /// Sends the next request if none is outstanding and its time has come; makes a lost connection anew.
     fn send_next(&mut self, index: usize, now: Instant) {
         if self.connections[index].is_none() && now >= self.retry_at[index] {
+            let made = Instant::now();
             match self.reconnect(index) {
-                Ok(connection) => {
+                Ok(mut connection) => {
+                    connection.made = Some(made);
                     self.connections[index] = Some(connection);
                     self.broken -= 1;
                 }
@@ -302,6 +325,7 @@ impl<E: Exchange> Driver<E> {
             return;
         };
         if connection.outstanding.is_some()
+            || connection.ending.is_some()
             || connection.next_at > now
             || self.options.requests.is_some_and(|n| self.sent >= n)
         {
@@ -318,8 +342,9 @@ impl<E: Exchange> Driver<E> {
         self.sent += 1;
         connection.unsent.clear();
         self.exchange.request(index, number, &mut connection.unsent);
+        let made = connection.made.take();
         let due = due.unwrap_or_else(|| Due {
-            at: Instant::now(),
+            at: made.unwrap_or_else(Instant::now),
             phase: self.progress.phase.load(Ordering::Relaxed),
         });
         connection.outstanding = Some(Outstanding {
@@ -355,6 +380,7 @@ impl<E: Exchange> Driver<E> {
                 return;
             };
             match connection.stream.read(&mut self.scratch) {
+                Ok(0) if connection.ending.is_some() => return self.ended(index),
                 Ok(0) => return self.give_up(index, "closed"),
                 Ok(n) => {
                     connection.received.extend_from_slice(&self.scratch[..n]);
@@ -394,6 +420,10 @@ impl<E: Exchange> Driver<E> {
                 connection.outstanding = None;
                 let latency = now.duration_since(since);
                 self.recorder.record(now - self.start, latency);
+                if latency > self.options.slow {
+                    self.slow += 1;
+                    self.slow_at[index] = true;
+                }
                 let present = self.progress.phase.load(Ordering::Relaxed);
                 self.recorder.record_phases(phase..=present, latency);
                 self.done += 1;
@@ -404,9 +434,13 @@ impl<E: Exchange> Driver<E> {
                 }
                 if last {
                     self.announced += 1;
-                    self.connections[index] = None;
-                    self.broken += 1;
-                    self.retry_at[index] = now;
+                    if self.options.await_close {
+                        connection.ending = Some(now);
+                    } else {
+                        self.connections[index] = None;
+                        self.broken += 1;
+                        self.retry_at[index] = now;
+                    }
                 } else if !self.over(now) {
                     self.send_next(index, now);
                 }
@@ -415,11 +449,22 @@ impl<E: Exchange> Driver<E> {
         }
     }
 
+    /// The server has closed, as it had announced.
+    fn ended(&mut self, index: usize) {
+        let now = Instant::now();
+        self.connections[index] = None;
+        self.broken += 1;
+        self.retry_at[index] = now;
+        if !self.over(now) {
+            self.send_next(index, now);
+        }
+    }
+
     fn expire(&mut self, now: Instant) {
         for index in 0..self.connections.len() {
             let late = self.connections[index].as_ref().is_some_and(|c| {
-                c.outstanding
-                    .is_some_and(|o| now.duration_since(o.since) >= self.options.timeout)
+                let since = c.outstanding.map(|o| o.since).or(c.ending);
+                since.is_some_and(|since| now.duration_since(since) >= self.options.timeout)
             });
             if late {
                 self.give_up(index, "timeout");
@@ -431,11 +476,30 @@ impl<E: Exchange> Driver<E> {
         if let Some(connection) = self.connections[index].take() {
             self.broken += 1;
             if let Some(outstanding) = connection.outstanding {
+                self.note_lost(index, outstanding, Instant::now());
                 self.exchange.lost(index, outstanding.number);
             }
         }
         self.retry_at[index] = Instant::now() + RETRY_PAUSE;
         self.error(kind);
+    }
+
+    /// Counts a request that got no answer until now, if that is long.
+    fn note_lost(&mut self, index: usize, outstanding: Outstanding, now: Instant) {
+        if now.duration_since(outstanding.since) > self.options.slow {
+            self.slow += 1;
+            self.slow_at[index] = true;
+        }
+    }
+
+    /// Requests that are on the way at the end of the load.
+    fn note_unanswered(&mut self, now: Instant) {
+        for index in 0..self.connections.len() {
+            let outstanding = self.connections[index].as_ref().and_then(|c| c.outstanding);
+            if let Some(outstanding) = outstanding {
+                self.note_lost(index, outstanding, now);
+            }
+        }
     }
 
     fn error(&mut self, kind: &'static str) {

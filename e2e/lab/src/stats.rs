@@ -38,6 +38,15 @@ pub struct Window {
     pub latency: Latency,
 }
 
+/// Requests that took longer than some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slow {
+    /// How many.
+    pub requests: u64,
+    /// On how many connections, of those that are open at one time.
+    pub connections: u64,
+}
+
 /// Collects latencies.
 #[derive(Clone, Debug)]
 pub struct Recorder {

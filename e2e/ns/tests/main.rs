@@ -34,6 +34,7 @@ mod silence;
 mod stale;
 mod stateful;
 mod throttle;
+mod tracked;
 mod wire;
 
 use anyhow::{Result, ensure};

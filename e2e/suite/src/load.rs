@@ -29,6 +29,8 @@ pub struct Outcome {
     pub status: u64,
     /// Answers that took more than 10 s.
     pub slow: u64,
+    /// The longest that an answer took, in microseconds, as exact as wrk prints it.
+    pub max_us: u64,
 }
 
 impl Outcome {
@@ -80,6 +82,12 @@ fn read(text: &str) -> Result<Outcome> {
         if let Some((count, _)) = line.split_once(" requests in ") {
             outcome.requests = count.parse().with_context(|| line.to_owned())?;
             counted = true;
+        } else if let Some(figures) = line.strip_prefix("Latency ") {
+            // Mean, deviation, maximum, and how many are within the deviation.
+            let max = figures.split_whitespace().nth(2);
+            outcome.max_us = max
+                .and_then(microseconds)
+                .with_context(|| line.to_owned())?;
         } else if let Some(errors) = line.strip_prefix("Socket errors: ") {
             for error in errors.split(", ") {
                 let (kind, count) = error.split_once(' ').with_context(|| line.to_owned())?;
@@ -101,6 +109,22 @@ fn read(text: &str) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// A time as wrk prints it: `12.34ms`.
+fn microseconds(text: &str) -> Option<u64> {
+    let units = [
+        ("us", 1.0),
+        ("ms", 1e3),
+        ("s", 1e6),
+        ("m", 6e7),
+        ("h", 3.6e9),
+    ];
+    let found = units.iter().find_map(|(unit, factor)| {
+        let number: f64 = text.strip_suffix(unit)?.parse().ok()?;
+        Some(number * factor)
+    });
+    found.map(|us| us.round() as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +132,9 @@ mod tests {
     #[test]
     fn what_wrk_prints_is_read() {
         let text = "Running 20s test @ http://10.0.0.1/\n  1 threads and 64 connections\n  \
+                    Thread Stats   Avg      Stdev     Max   +/- Stdev\n    \
+                    Latency     1.05ms    1.36ms  45.16ms   94.21%\n    \
+                    Req/Sec    19.50k     1.20k   21.00k    70.00%\n  \
                     388558 requests in 20.01s, 62.62MB read\n  \
                     Socket errors: connect 1, read 138, write 12, timeout 7\n  \
                     Non-2xx or 3xx responses: 5\nRequests/sec:  19417.01\n";
@@ -118,11 +145,20 @@ mod tests {
             write: 12,
             status: 5,
             slow: 7,
+            max_us: 45_160,
         };
         assert_eq!(expected.errors(), 156);
         assert_eq!(read(text).expect("figures"), expected);
         let calm = "  10 requests in 1.00s, 1MB read\n";
         assert_eq!(read(calm).expect("figures").errors(), 0);
         assert!(read("unable to connect").is_err());
+        for (text, us) in [
+            ("123.45us", 123),
+            ("1.50s", 1_500_000),
+            ("2.00m", 120_000_000),
+        ] {
+            assert_eq!(microseconds(text), Some(us));
+        }
+        assert_eq!(microseconds("nan"), None);
     }
 }

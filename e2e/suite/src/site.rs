@@ -2,8 +2,8 @@
 //!
 //! Owns starting and ending one of our own where none is given. Asserts nothing.
 
-use anyhow::{Context, Result, ensure};
-use baton_cluster::{Cluster, Options, client_image, helm, server_image};
+use anyhow::{Context, Result, bail, ensure};
+use baton_cluster::{Cluster, Options, ProxyMode, client_image, helm, server_image};
 use std::{
     env, fs,
     io::Write,
@@ -64,7 +64,16 @@ impl Site {
         fs::create_dir_all(&made)?;
         images.push(server_image(&made)?);
         images.push(client_image(&made, &[])?);
-        let cluster = Cluster::up(&Options { nodes: 2, images });
+        let proxy = match env::var("BATON_E2E_PROXY").as_deref() {
+            Err(_) | Ok("iptables") => ProxyMode::Iptables,
+            Ok("nftables") => ProxyMode::Nftables,
+            Ok(other) => bail!("BATON_E2E_PROXY={other}: expected iptables or nftables"),
+        };
+        let cluster = Cluster::up(&Options {
+            nodes: 2,
+            images,
+            proxy,
+        });
         let _ = fs::remove_dir_all(&made);
         let cluster = cluster?;
         Ok(Self {
@@ -232,6 +241,34 @@ impl Site {
         }
     }
 
+    /// How many packets each node has dropped because its connection tracking called them INVALID, by kube-proxy's rule of its
+    /// iptables mode; nothing where the cluster is not our own.
+    ///
+    /// # Errors
+    /// A node cannot be looked into, or has no such rule.
+    pub fn invalid_drops(&self) -> Result<Vec<(String, u64)>> {
+        let Some(cluster) = &self.own else {
+            return Ok(Vec::new());
+        };
+        let mut all = Vec::new();
+        for node in cluster.nodes() {
+            let list = ["-t", "filter", "-L", "KUBE-FORWARD", "-v", "-x", "-n"];
+            let rules = node.run("iptables", &list)?;
+            let drops = invalid_rule(&rules)
+                .with_context(|| format!("{} drops nothing INVALID:\n{rules}", node.name()))?;
+            all.push((node.name().to_owned(), drops));
+        }
+        Ok(all)
+    }
+
+    /// Whether the nodes drop what connection tracking calls INVALID: kube-proxy's iptables mode in a cluster of our own.
+    #[must_use]
+    pub fn drops_invalid(&self) -> bool {
+        self.own
+            .as_ref()
+            .is_some_and(|cluster| cluster.proxy() == ProxyMode::Iptables)
+    }
+
     /// Names of the nodes, and what is below `/sys/fs/bpf/baton` of each; nothing where the cluster is not our own.
     ///
     /// # Errors
@@ -250,9 +287,31 @@ impl Site {
     }
 }
 
+/// The packets that kube-proxy's rule has dropped, in what `iptables -L KUBE-FORWARD -v -x -n` says.
+fn invalid_rule(rules: &str) -> Option<u64> {
+    let rule = rules
+        .lines()
+        .find(|line| line.contains("DROP") && line.contains("ctstate INVALID"))?;
+    rule.split_whitespace().next()?.parse().ok()
+}
+
 fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?}: {said}");
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rule_is_found_among_what_iptables_says() {
+        let rules = "Chain KUBE-FORWARD (1 references)\n    pkts      bytes target     prot opt in     out     source               destination\n     \
+                     123     4920 DROP       0    --  *      *       0.0.0.0/0            0.0.0.0/0            ctstate INVALID\n       \
+                     0        0 ACCEPT     0    --  *      *       0.0.0.0/0            0.0.0.0/0            mark match 0x4000/0x4000\n";
+        assert_eq!(invalid_rule(rules), Some(123));
+        assert_eq!(invalid_rule("Chain KUBE-FORWARD (1 references)\n"), None);
+    }
 }

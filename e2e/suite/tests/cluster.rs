@@ -325,6 +325,35 @@ fn left_in_cluster(site: &Site) -> Result<Vec<String>> {
     Ok(there.chain(wide).map(str::to_owned).collect())
 }
 
+/// Nodes whose kube-proxy drops what connection tracking calls INVALID drop nothing that a client would wait for, while
+/// connections move as the defaults have it.
+fn untouched_by_tracking(site: &Site, table: &mut Table, address: &str) -> Result<()> {
+    /// So long that a pair of leg port and Pod would be used again while a node remembers its last use (120 s in TIME_WAIT),
+    /// were that not taken care of.
+    const SECONDS: u32 = 30;
+    /// A segment that was dropped is sent again after 200 ms and more, and again after twice that.
+    const LONG: Duration = Duration::from_millis(500);
+    if !site.drops_invalid() {
+        println!(
+            "the nodes drop nothing INVALID: kube-proxy is not in iptables mode, or the cluster is not ours"
+        );
+        return Ok(());
+    }
+    let before = site.invalid_drops()?;
+    let what = "nothing happens, nodes drop what is INVALID";
+    let outcome = table.row(site, what, address, SECONDS, || Ok(()))?;
+    for ((node, before), (_, after)) in before.iter().zip(site.invalid_drops()?) {
+        println!(
+            "{node} has dropped {} INVALID packets meanwhile",
+            after.saturating_sub(*before)
+        );
+    }
+    let longest = Duration::from_micros(outcome.max_us);
+    println!("the longest answer took {longest:?}");
+    ensure!(longest <= LONG, "{what}: an answer took {longest:?}");
+    Ok(())
+}
+
 #[test]
 fn connections_outlive_what_is_replaced_around_them() -> Result<()> {
     let site = Site::get()?;
@@ -384,6 +413,7 @@ fn outlive(site: &Site) -> Result<()> {
         "from helm install until moves are in the status: {:.1} s",
         began.elapsed().as_secs_f64()
     );
+    untouched_by_tracking(site, t, &baton)?;
     t.row(
         site,
         "kubectl baton: explain, migrate, trace, capture",

@@ -1,6 +1,7 @@
 //! What the node's kernel and this process can do.
 
 use super::report::{Finding, Report};
+use crate::tracking::{ConnTracking, NodeNetwork};
 use baton_adopter::{Adopter, Error, kernel};
 use std::path::Path;
 
@@ -18,7 +19,7 @@ const CAPABILITIES: [(&str, u32, &str); 4] = [
 /// The kernel lets CAP_SYS_ADMIN stand for CAP_PERFMON and CAP_BPF.
 const SYS_ADMIN: u32 = 21;
 
-pub fn check(pin: &Path, report: &mut Report) {
+pub fn check(pin: &Path, network: &NodeNetwork, report: &mut Report) {
     let mut add = |check, finding| report.add("node", check, finding);
     add("kernel", version());
     add("kernel types (BTF)", btf());
@@ -43,6 +44,34 @@ pub fn check(pin: &Path, report: &mut Report) {
         }
     }
     add("BPF file system", bpffs(pin));
+    add("connection tracking", tracking(network.tracking()));
+}
+
+fn tracking(tracking: Option<ConnTracking>) -> Finding {
+    let Some(tracking) = tracking else {
+        return Finding::good("none in this kernel, or not loaded");
+    };
+    let found = format!(
+        "{} of {} entries; remembers what was closed for {} s, what was reset for {} s; tcp_be_liberal {}",
+        tracking.entries,
+        tracking.entries_max,
+        tracking.time_wait_seconds,
+        tracking.close_seconds,
+        u8::from(tracking.be_liberal)
+    );
+    if !tracking.loose {
+        return Finding::missing(
+            format!("{found}; tcp_loose 0: it takes an adopted connection for INVALID"),
+            "set it to 1, the default: `sysctl -w net.netfilter.nf_conntrack_tcp_loose=1` on the node",
+        );
+    }
+    if tracking.is_nearly_full() {
+        return Finding::note(
+            found,
+            "a full table drops packets of new connections, whosoever they are: raise net.netfilter.nf_conntrack_max on the node",
+        );
+    }
+    Finding::good(found)
 }
 
 fn version() -> Finding {
@@ -161,6 +190,32 @@ fn bpffs(pin: &Path) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_that_is_nearly_full_or_strict_is_told() {
+        let text = |tracking| serde_json::to_string(&super::tracking(tracking)).expect("JSON");
+        let calm = ConnTracking {
+            entries: 10,
+            entries_max: 100,
+            invalid_packets: None,
+            time_wait_seconds: 120,
+            close_seconds: 10,
+            be_liberal: false,
+            loose: true,
+        };
+        assert!(text(None).contains(r#""status":"good""#));
+        assert!(text(Some(calm)).contains(r#""status":"good""#));
+        let full = ConnTracking {
+            entries: 76,
+            ..calm
+        };
+        assert!(text(Some(full)).contains(r#""status":"note""#));
+        let strict = ConnTracking {
+            loose: false,
+            ..full
+        };
+        assert!(text(Some(strict)).contains(r#""status":"missing""#));
+    }
 
     #[test]
     fn lacking_capabilities_are_named() {
