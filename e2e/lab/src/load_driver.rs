@@ -262,6 +262,9 @@ impl<E: Exchange> Driver<E> {
 
     /// Counts what was due and is not sent any more.
     fn leave_unsent(&mut self, now: Instant) {
+        let end = self.options.duration.map(|d| self.start + d);
+        while self.take_due(end.map_or(now, |end| end.min(now))).is_some() {}
+        self.schedule = None;
         let present = self.progress.phase.load(Ordering::Relaxed);
         for due in self.due.iter_mut().flat_map(|d| d.drain(..)) {
             let waited = now.duration_since(due.at);
@@ -517,3 +520,7 @@ fn kind_of(error: &std::io::Error) -> &'static str {
         _ => "io",
     }
 }
+
+#[cfg(test)]
+#[path = "load_driver_tests.rs"]
+mod tests;
