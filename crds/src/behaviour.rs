@@ -18,16 +18,18 @@ const MOVES_PER_SECOND_MAX: i32 = 1_000_000;
 #[serde(rename_all = "camelCase", default)]
 pub struct Migration {
     /// Whether and when. `Always`: at every request, to the next backend, for tests and measurements. `WhenBetter`: at a
-    /// request, when another backend is notably better. `DrainOnly`: flows stay, but for those of a backend that drains
+    /// request, when that gains more than a move costs: off a backend that waits far longer than the others or stalls, to one
+    /// that came or came back, to a shorter queue where backends are unevenly busy, and, for at most 2 of 1,000 requests, off one
+    /// where the mean wait is lastingly longer. `DrainOnly`: flows stay, but for those of a backend that drains
     /// or died. `Never`: those of a draining backend stay too, and those of a dead one go on as `onBackendFailure` says.
     pub mode: MigrationMode,
-    /// With `WhenBetter`, move only if the expected wait here is at least this many per cent of the best other one's.
+    /// With `WhenBetter`, in calm: move only if the mean wait here is at least this many per cent of that at the other backend.
     #[schemars(range(min = 100, max = 10_000))]
     pub ratio_percent: i32,
-    /// With `WhenBetter`, move only if the expected wait falls by at least this much.
+    /// With `WhenBetter`: move to a shorter queue only if the expected wait falls by at least this much.
     #[schemars(extend("x-kubernetes-validations" = up_to("1h")))]
     pub gain: Duration,
-    /// A flow rests this long after a move.
+    /// A flow rests this long after a move, unless its new backend is distressed.
     #[schemars(extend("x-kubernetes-validations" = up_to("1h")))]
     pub cooldown: Duration,
     /// Moves of one flow in its life; 0 is no limit. Moves because of its backend's death are not limited.
@@ -46,7 +48,7 @@ pub struct Migration {
 pub enum MigrationMode {
     /// At every boundary, to the next backend.
     Always,
-    /// At a boundary, when another backend is notably better.
+    /// At a boundary, when that gains more than a move costs.
     #[default]
     WhenBetter,
     /// Only off a backend that drains or died.
@@ -59,8 +61,8 @@ impl Default for Migration {
     fn default() -> Self {
         Self {
             mode: MigrationMode::WhenBetter,
-            ratio_percent: 200,
-            gain: "500us".into(),
+            ratio_percent: 150,
+            gain: "300us".into(),
             cooldown: "5ms".into(),
             per_flow: 0,
             per_backend_per_second: 0,

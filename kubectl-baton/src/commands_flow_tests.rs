@@ -198,27 +198,51 @@ async fn explain_tells_the_last_move_waits_and_wishes() {
         text.contains("It moves: - Somebody asked for it (`migrate`): it goes to web-5d4f-klmno"),
         "{text}"
     );
-    // A dataplane of before tells none of it.
-    let mut fake = Fake::new();
-    fake.answers = Box::new(|pod, words| {
-        let ran = answer(which(pod), words)?;
-        let text = String::from_utf8(ran.stdout).expect("text");
-        let text = text
-            .replace("\"lastMove\"", "\"x\"")
-            .replace("\"wait\"", "\"x\"");
-        good(text)
-    });
-    let spec = &mut fake.objects.get_mut(&Kind::Policies).expect("policies")[0]["spec"];
-    spec["migration"]["gain"] = "1h".into();
-    let seen = typed_in(&fake, "explain 192.0.2.7:40112").await;
-    let text = seen.out.split_whitespace().collect::<Vec<_>>().join(" ");
+}
+
+#[tokio::test]
+async fn explain_says_in_numbers_why_a_flow_moves_or_stays() {
+    async fn with(change: impl Fn(&mut Value) + 'static) -> String {
+        let mut fake = Fake::new();
+        fake.answers = Box::new(move |pod, words| {
+            let ran = answer(which(pod), words)?;
+            if words[0] != "status" || which(pod) != "a" {
+                return Ok(ran);
+            }
+            let mut said: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+            let policies = said["policies"].as_array_mut().expect("policies");
+            let web = policies.iter_mut().find(|p| p["name"] == "shop/web/http");
+            change(web.expect("shop/web/http"));
+            good(said.to_string())
+        });
+        let seen = typed_in(&fake, "explain 192.0.2.7:40112").await;
+        seen.out.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+    let here = |state: &mut Value, field: &str, value: Value| {
+        state["backends"][0]["placement"][field] = value;
+    };
+    let text = with(|_| ()).await;
     for words in [
-        "It may still rest from its last move",
-        "the wait at web-5d4f-abcde is at most 3.7ms, less than could be gained",
-        "with their time to the first byte: web-5d4f-fghij 310us and 0 outstanding",
+        "waited 1.2ms on average in the last half second (give or take 60us)",
+        "It moves when the budget for calm times (2 of 1,000 requests) has a move left",
     ] {
         assert!(text.contains(words), "{text}");
     }
+    let text = with(move |state| here(state, "error", "1ms".into())).await;
+    assert!(text.contains("It stays, since that is not sure yet"), "{text}");
+    let text = with(move |state| here(state, "standing", "distressed".into())).await;
+    assert!(text.contains("It moves: web-5d4f-abcde is distressed"), "{text}");
+    let text = with(move |state| here(state, "stalled", "30ms".into())).await;
+    assert!(text.contains("has answered nothing for 30ms"), "{text}");
+    let text = with(|state| {
+        state["backends"][1]["placement"]["standing"] = "joining".into();
+    });
+    let text = text.await;
+    assert!(text.contains("web-5d4f-fghij has come or come back"), "{text}");
+    let text = with(|state| state["placement"]["uneven"] = true.into()).await;
+    assert!(text.contains("unevenly busy"), "{text}");
+    let text = with(|state| state["placement"] = Value::Null).await;
+    assert!(text.contains("does not tell the waits"), "{text}");
 }
 
 #[tokio::test]

@@ -325,9 +325,9 @@ async fn explain_says_why_a_flow_stays() {
             "`migration.perSecond` lets 50 flows move per second",
         ),
         (
-            "gain",
-            json!("1h"),
-            "At this moment it does not: expected waits are 2.2ms at web-5d4f-abcde",
+            "ratioPercent",
+            json!(500),
+            "It stays: the wait here is 403 % of that at web-5d4f-fghij (`ratioPercent` 500), a move would gain 940us a request and cost 35us once.",
         ),
         (
             "cooldown",

@@ -149,7 +149,10 @@ fn last_move(view: &FlowView) -> String {
         return String::new();
     };
     let why = match cause.as_str() {
-        "better" => "a shorter wait was expected there",
+        "better" => "the mean wait was shorter there",
+        "distress" => "the Pod before it was distressed or stalled",
+        "share" => "its Pod had come or come back, and was given its share",
+        "uneven" => "the queue there was shorter, while the Pods were unevenly busy",
         "every_request" => "the policy moves each request (`migration.mode: Always`)",
         "drain" => "the Pod before it drained or left the policy",
         "ejected" => "the Pod before it was ejected for failures",

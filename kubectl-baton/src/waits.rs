@@ -1,18 +1,18 @@
-//! What expected waits say about a flow of a policy that moves flows where it pays: a part of `explain`. Pure.
+//! What waits say about a flow of a policy that moves flows where it pays: a part of `explain`. Pure.
+//!
+//! Owns the sentences. The dataplane decides (`lb-dataplane/engine/src/placement.rs`); this repeats its rule with the figures
+//! that it tells, but not what it draws at random.
 
 use crate::{
     explain::{Around, OTHERS_MAX, owner},
     flows::Flow,
 };
-use baton_api::{BackendState, FlowView, LastMove};
+use baton_api::{BackendPlacement, BackendState, FlowView, LastMove, PolicyPlacement};
 use baton_crds::{LoadBalancerPolicySpec, Migration};
 use baton_text::micros;
 
-/// The longest that a request can be expected to wait: the estimate divides the time to the first byte by the requests that
-/// share it, so it is never longer than this.
-fn wait_at_most_us(backend: &BackendState) -> u64 {
-    (backend.outstanding + 1).saturating_mul(backend.first_byte.0)
-}
+/// Nothing answered for this long although it should: new requests go elsewhere (`STALLED_US` of the dataplane).
+const STALLED_US: u64 = 25_000;
 
 /// Whether a flow on a good Pod moves with its next request (`migration.mode: WhenBetter`), and what decides that.
 pub fn when_better(
@@ -22,90 +22,132 @@ pub fn when_better(
     can: &[&&BackendState],
 ) -> Vec<String> {
     let (view, migration) = (&flow.flow, &spec.migration);
-    let mut why = vec![format!(
-        "With a request it moves if the expected wait at {} is at least {} % of that at the better of two other Pods (`ratioPercent`), \
-         and falls by at least {} (`gain`).",
-        view.backend, migration.ratio_percent, migration.gain
-    )];
-    if let Some(said) = by_waits(flow, around, spec, can) {
-        why.extend(said);
-        why.extend(rests(view, migration));
-        why.extend(rates(migration));
-        return why;
-    }
-    if let (Some(owner), Ok(gain)) = (owner(flow, around), migration.gain.micros())
-        && wait_at_most_us(owner) < gain.0
-    {
-        why.push(format!(
-            "At this moment it does not: the wait at {} is at most {}, less than could be gained.",
-            view.backend,
-            micros(wait_at_most_us(owner))
-        ));
-    }
-    let mut best: Vec<&&&BackendState> = can.iter().collect();
-    best.sort_by_key(|backend| wait_at_most_us(backend));
-    let one = |backend: &&&&BackendState| {
-        format!(
-            "{} {} and {} outstanding",
-            backend.name,
-            micros(backend.first_byte.0),
-            backend.outstanding
-        )
+    let here = owner(flow, around).and_then(|backend| Some((backend, backend.placement.clone()?)));
+    let policy = around.state.and_then(|state| state.placement);
+    let (Some((owner, here)), Some(policy)) = (here, policy) else {
+        return vec!["The dataplane does not tell the waits that it goes by.".to_owned()];
     };
-    let mut words: Vec<String> = best.iter().take(OTHERS_MAX).map(one).collect();
-    if best.len() > OTHERS_MAX {
-        words.push(format!("{} more", best.len() - OTHERS_MAX));
-    }
-    why.push(format!(
-        "Pods that could take it, with their time to the first byte: {}.",
-        words.join("; ")
-    ));
+    let mut why = vec![
+        figures(view, &here, policy),
+        verdict(&Case {
+            owner,
+            here: &here,
+            policy,
+            migration,
+            can,
+        }),
+    ];
     why.extend(rests(view, migration));
     why.extend(rates(migration));
     why
 }
 
-/// What the expected waits say, if the dataplane tells them: exactly what it would decide now, but for which two Pods it
-/// compares.
-fn by_waits(
-    flow: &Flow,
-    around: &Around<'_>,
-    spec: &LoadBalancerPolicySpec,
-    can: &[&&BackendState],
-) -> Option<Vec<String>> {
-    let here = owner(flow, around)?.wait?.0;
-    let mut waits: Vec<(u64, &str)> = Vec::new();
-    for backend in can {
-        waits.push((backend.wait?.0, &backend.name));
-    }
-    waits.sort_unstable();
-    let (best, name) = *waits.first()?;
-    let gain = spec.migration.gain.micros().ok()?.0;
-    let ratio = u64::try_from(spec.migration.ratio_percent).ok()?;
-    let better =
-        here.saturating_sub(best) >= gain && here.saturating_mul(100) >= best.saturating_mul(ratio);
-    let resting = rests(&flow.flow, &spec.migration).is_some();
-    let verdict = match (better, resting) {
-        (true, false) => {
-            format!("At this moment it would move to {name}, if that is one of the two")
+/// What is measured at its Pod.
+fn figures(view: &FlowView, here: &BackendPlacement, policy: PolicyPlacement) -> String {
+    format!(
+        "Requests at {} waited {} on average in the last half second (give or take {}), {} in the last 20ms; usual for the policy: {}.",
+        view.backend,
+        micros(here.mean_wait.0),
+        micros(here.error.0),
+        micros(here.recent_wait.0),
+        micros(policy.usual_wait.0),
+    )
+}
+
+/// What a verdict goes by.
+struct Case<'a> {
+    owner: &'a BackendState,
+    here: &'a BackendPlacement,
+    policy: PolicyPlacement,
+    migration: &'a Migration,
+    can: &'a [&'a &'a BackendState],
+}
+
+/// Whether it moves, in the order in which the dataplane looks at reasons.
+fn verdict(case: &Case<'_>) -> String {
+    let Case {
+        owner, here, can, ..
+    } = case;
+    let name = &owner.name;
+    match here.standing.as_str() {
+        "distressed" => {
+            return format!(
+                "It moves: {name} is distressed, it waited at least three times longer than the policy's other Pods for too long."
+            );
         }
-        (true, true) => format!("If it did not rest, it would move to {name}"),
-        (false, _) => "At this moment it does not".to_owned(),
+        "trial" => {
+            return format!(
+                "It may move: {name} was distressed and is on trial; what is beyond the flows that it may have leaves it."
+            );
+        }
+        _ => {}
+    }
+    if here.stalled.0 >= STALLED_US {
+        return format!(
+            "It moves: {name} has answered nothing for {}.",
+            micros(here.stalled.0)
+        );
+    }
+    let joins = |b: &&&&BackendState| {
+        let standing = b.placement.as_ref().map(|p| p.standing.as_str());
+        matches!(standing, Some("joining" | "trial")) && b.flows < owner.flows
     };
-    let mut words: Vec<String> = waits
+    if let Some(other) = can.iter().find(joins) {
+        return format!(
+            "It may move: {} has come or come back, and is given its share of flows little by little.",
+            other.name
+        );
+    }
+    if case.policy.uneven {
+        return format!(
+            "It may move: the policy's Pods are unevenly busy, so a request goes to the shorter queue of a few where that gains \
+             at least {} (`gain`) and four times what a move costs.",
+            case.migration.gain
+        );
+    }
+    in_calm(case)
+}
+
+/// What the mean waits say where nothing else does.
+fn in_calm(case: &Case<'_>) -> String {
+    let Case { here, can, .. } = case;
+    let mut others: Vec<(u64, u64, &str)> = can
+        .iter()
+        .filter_map(|b| {
+            let placement = b.placement.as_ref()?;
+            Some((placement.mean_wait.0, placement.move_cost.0, b.name.as_str()))
+        })
+        .collect();
+    others.sort_unstable();
+    let Some((best_us, cost_us, best)) = others.first().copied() else {
+        return "It stays: no other Pod could take it.".to_owned();
+    };
+    let percent = here.mean_wait.0.saturating_mul(100) / best_us.max(1);
+    let ratio = u64::try_from(case.migration.ratio_percent).unwrap_or(u64::MAX);
+    let gain_us = here.mean_wait.0.saturating_sub(best_us);
+    let verdict = if percent < ratio {
+        "It stays"
+    } else if gain_us <= here.error.0.saturating_mul(4) {
+        "It stays, since that is not sure yet"
+    } else {
+        "It moves when the budget for calm times (2 of 1,000 requests) has a move left"
+    };
+    let listed: Vec<String> = others
         .iter()
         .take(OTHERS_MAX)
-        .map(|(wait, name)| format!("{name} {}", micros(*wait)))
+        .map(|(us, _, name)| format!("{name} {}", micros(*us)))
         .collect();
-    if waits.len() > OTHERS_MAX {
-        words.push(format!("{} more", waits.len() - OTHERS_MAX));
-    }
-    Some(vec![format!(
-        "{verdict}: expected waits are {} at {}, and at those that could take it: {}.",
-        micros(here),
-        flow.flow.backend,
-        words.join("; ")
-    )])
+    let more = match others.len().saturating_sub(OTHERS_MAX) {
+        0 => String::new(),
+        more => format!("; {more} more"),
+    };
+    format!(
+        "{verdict}: the wait here is {percent} % of that at {best} (`ratioPercent` {ratio}), a move would gain {} a request and cost {} \
+         once. Mean waits at those that could take it: {}{more}.",
+        micros(gain_us),
+        micros(cost_us),
+        listed.join("; ")
+    )
 }
 
 /// Whether it rests from its last move.
@@ -113,12 +155,8 @@ fn rests(view: &FlowView, migration: &Migration) -> Option<String> {
     let cooldown = migration.cooldown.micros().ok()?;
     match &view.last_move {
         Some(LastMove { ago, .. }) if *ago < cooldown => Some(format!(
-            "It rests from its last move for another {} (`cooldown` {}).",
+            "It rests from its last move for another {} (`cooldown` {}), unless its Pod is distressed.",
             micros(cooldown.0 - ago.0),
-            migration.cooldown
-        )),
-        None if view.migrations > 0 && view.quiet < cooldown => Some(format!(
-            "It may still rest from its last move (`cooldown` {}).",
             migration.cooldown
         )),
         _ => None,

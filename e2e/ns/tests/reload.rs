@@ -30,7 +30,7 @@ fn policies_change_under_load() -> Result<()> {
     // A bad file is refused, with line and field, and the last good one stays.
     let good = fs::read_to_string(scene.dataplane()?.config_path())?;
     let before = (scene.state()?, refusals(&scene)?);
-    let bad = good.replace("\"ratioPercent\": 200", "\"ratioPercent\": 2");
+    let bad = good.replace("\"ratioPercent\": 150", "\"ratioPercent\": 2");
     ensure!(bad != good, "the configuration names no ratio:\n{good}");
     write_whole(scene.dataplane()?.config_path(), &bad)?;
     until("refused", || {

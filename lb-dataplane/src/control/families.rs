@@ -22,9 +22,14 @@ impl Families {
         reason = "the metric type is a float: exact up to 2^53, then rounded"
     )]
     pub fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: u64) {
+        self.counter_of(name, help, labels, value as f64);
+    }
+
+    /// The same of what is no whole number, such as seconds.
+    pub fn counter_of(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: f64) {
         let mut metric = with_labels(labels);
         let mut counter = Counter::default();
-        counter.set_value(value as f64);
+        counter.set_value(value);
         metric.set_counter(counter);
         self.add(name, help, MetricType::COUNTER, metric);
     }

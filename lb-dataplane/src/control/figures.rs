@@ -4,7 +4,7 @@
 
 use super::{families::Families, meanings};
 use crate::commands::Report;
-use baton_api::{BackendState, DrainState, PolicyState};
+use baton_api::{BackendState, DrainState, Micros, PolicyPlacement, PolicyState};
 use baton_engine::PolicyFigures;
 use std::collections::BTreeMap;
 
@@ -104,6 +104,10 @@ fn float(value: u64) -> f64 {
     value as f64
 }
 
+fn seconds(span: Micros) -> f64 {
+    float(span.0) / 1e6
+}
+
 fn truth(truth: bool) -> f64 {
     f64::from(u8::from(truth))
 }
@@ -154,6 +158,9 @@ fn policy(out: &mut Families, policy: &PolicyState) {
     ] {
         out.counter(name, help, &label, value);
     }
+    if let Some(placement) = &policy.placement {
+        self::placement(out, name, placement);
+    }
     for (metric, help, counts) in [
         (
             "policy_lost_total",
@@ -188,6 +195,48 @@ fn policy(out: &mut Families, policy: &PolicyState) {
     }
     for backend in &policy.backends {
         self::backend(out, name, backend);
+    }
+}
+
+/// By what backends are compared, and what moves for a lower wait brought.
+fn placement(out: &mut Families, name: &str, placement: &PolicyPlacement) {
+    let label = [("policy", name)];
+    out.gauge(
+        "policy_usual_wait_seconds",
+        "Lower median of the backends' mean waits over half a second.",
+        &label,
+        seconds(placement.usual_wait),
+    );
+    out.gauge(
+        "policy_uneven",
+        "1 if the backends are unevenly busy, so that each request may go to a shorter queue.",
+        &label,
+        truth(placement.uneven),
+    );
+    out.counter(
+        "policy_distressed_total",
+        "Times that a backend waited far longer than the others for so long that its flows left it.",
+        &label,
+        placement.distressed_total,
+    );
+    for (name, help, value) in [
+        (
+            "policy_move_gain_expected_seconds_total",
+            "What requests that moved for a lower wait were expected to wait less.",
+            placement.expected,
+        ),
+        (
+            "policy_move_gain_seen_seconds_total",
+            "What they waited less than was expected where they were.",
+            placement.won,
+        ),
+        (
+            "policy_move_loss_seen_seconds_total",
+            "What those waited more that came off worse.",
+            placement.lost,
+        ),
+    ] {
+        out.counter_of(name, help, &label, seconds(value));
     }
 }
 
@@ -243,7 +292,7 @@ fn backend(out: &mut Families, policy: &str, backend: &BackendState) {
         (
             "backend_first_byte_seconds",
             "Moving peak average of the time to the first response byte.",
-            float(backend.first_byte.0) / 1e6,
+            seconds(backend.first_byte),
         ),
     ] {
         out.gauge(name, help, &labels, value);
@@ -271,6 +320,26 @@ fn backend(out: &mut Families, policy: &str, backend: &BackendState) {
         ),
     ] {
         out.counter(name, help, &labels, value);
+    }
+    if let Some(placement) = &backend.placement {
+        out.gauge(
+            "backend_distressed",
+            "1 while the backend's flows leave it because it waits far longer than the policy's others, or is on trial after that.",
+            &labels,
+            truth(matches!(placement.standing.as_str(), "distressed" | "trial")),
+        );
+        out.gauge(
+            "backend_mean_wait_seconds",
+            "Mean wait of requests over half a second.",
+            &labels,
+            seconds(placement.mean_wait),
+        );
+        out.gauge(
+            "backend_move_cost_seconds",
+            "What requests that come with a move wait longer than those that stay.",
+            &labels,
+            seconds(placement.move_cost),
+        );
     }
     if let Some(drain) = &backend.drain {
         self::drain(out, labels, drain);

@@ -399,9 +399,10 @@ fn what_moves_gained_and_cost_is_told() {
     w.ack(&mut c);
     let state = w.engine.state(w.now);
     let policy = state.policies[0].placement.expect("told");
-    // Half of 80 ms: what was known before, nothing, counts as an answer.
-    assert!((35_000..42_000).contains(&policy.expected.0), "{policy:?}");
-    assert!((35_000..42_000).contains(&policy.won.0), "{policy:?}");
+    // Less than 80 ms: what was known before, nothing, counts as an answer.
+    for gain in [policy.expected, policy.won] {
+        assert!((50_000..60_000).contains(&gain.0), "{policy:?}");
+    }
     assert_eq!((policy.lost.0, policy.distressed_total), (0, 0));
     let here = state.policies[0].backends[c.pod].placement.clone();
     let here = here.expect("told");
