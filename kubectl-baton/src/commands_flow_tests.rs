@@ -229,16 +229,25 @@ async fn explain_says_in_numbers_why_a_flow_moves_or_stays() {
         assert!(text.contains(words), "{text}");
     }
     let text = with(move |state| here(state, "error", "1ms".into())).await;
-    assert!(text.contains("It stays, since that is not sure yet"), "{text}");
+    assert!(
+        text.contains("It stays, since that is not sure yet"),
+        "{text}"
+    );
     let text = with(move |state| here(state, "standing", "distressed".into())).await;
-    assert!(text.contains("It moves: web-5d4f-abcde is distressed"), "{text}");
+    assert!(
+        text.contains("It moves: web-5d4f-abcde is distressed"),
+        "{text}"
+    );
     let text = with(move |state| here(state, "stalled", "30ms".into())).await;
     assert!(text.contains("has answered nothing for 30ms"), "{text}");
     let text = with(|state| {
         state["backends"][1]["placement"]["standing"] = "joining".into();
     });
     let text = text.await;
-    assert!(text.contains("web-5d4f-fghij has come or come back"), "{text}");
+    assert!(
+        text.contains("web-5d4f-fghij has come or come back"),
+        "{text}"
+    );
     let text = with(|state| state["placement"]["uneven"] = true.into()).await;
     assert!(text.contains("unevenly busy"), "{text}");
     let text = with(|state| state["placement"] = Value::Null).await;

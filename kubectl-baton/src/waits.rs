@@ -115,7 +115,11 @@ fn in_calm(case: &Case<'_>) -> String {
         .iter()
         .filter_map(|b| {
             let placement = b.placement.as_ref()?;
-            Some((placement.mean_wait.0, placement.move_cost.0, b.name.as_str()))
+            Some((
+                placement.mean_wait.0,
+                placement.move_cost.0,
+                b.name.as_str(),
+            ))
         })
         .collect();
     others.sort_unstable();
