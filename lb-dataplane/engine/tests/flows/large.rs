@@ -410,7 +410,8 @@ fn without_a_free_frame_what_waits_goes_a_moment_later() {
     stream.take(&c, &sent);
     assert_eq!(stream.bytes, all.concat());
     // The flow's own timer goes on.
-    w.run_ms(3_600_000);
+    let idle = w.snapshot.policies[0].timeouts.idle;
+    w.run_us(idle.0);
     assert_eq!(w.state(&c), None);
 }
 
