@@ -93,8 +93,15 @@ fn a_forged_one_reaches_nobody() {
     lab.send(&Message::forget().epoch(9).segment(ours, pod, 7, 0, &KEY));
     // As an ACK it is no Forget.
     let flags = ACK;
-    lab.send(&Segment { flags, ..forget(ours, pod) });
-    assert_eq!(ask(&lab, ours, pod), FORGOTTEN, "the first that is answered");
+    lab.send(&Segment {
+        flags,
+        ..forget(ours, pod)
+    });
+    assert_eq!(
+        ask(&lab, ours, pod),
+        FORGOTTEN,
+        "the first that is answered"
+    );
     let counters = adopter.counters().expect("counters");
     assert_eq!(counters.of(Outcome::BadTag), 1);
     assert_eq!(counters.of(Outcome::UnknownEpoch), 1);

@@ -125,7 +125,11 @@ impl Engine {
                     closing += 1;
                     assert_eq!(self.closing.leg(id), leg);
                     let armed = self.wheel.is_armed(self.flows.limit() + id);
-                    assert_ne!(armed, self.closing.waits(id), "armed, or waiting for its turn");
+                    assert_ne!(
+                        armed,
+                        self.closing.waits(id),
+                        "armed, or waiting for its turn"
+                    );
                 }
                 Use::Probe => assert!(backend.probe.is_on(port)),
                 Use::Question => assert!(backend.question.is_on(port)),

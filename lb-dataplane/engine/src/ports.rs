@@ -343,7 +343,10 @@ mod tests {
         let mut ports = ports(40_000..=40_099, 1);
         assert_eq!(ports.free(), 100);
         let mut taken = take_all(&mut ports, 0, Purpose::Rescue);
-        assert_eq!((ports.free(), ports.take(LATER, Purpose::Handshake)), (0, None));
+        assert_eq!(
+            (ports.free(), ports.take(LATER, Purpose::Handshake)),
+            (0, None)
+        );
         taken.sort_unstable();
         assert_eq!(taken, (40_000..=40_099).collect::<Vec<_>>());
     }
@@ -385,7 +388,11 @@ mod tests {
         #[expect(clippy::reversed_empty_ranges, reason = "this is the case under test")]
         let mut none = ports(8..=7, 3);
         assert_eq!(
-            (none.free(), none.take(0, Purpose::Handshake), none.in_range(7)),
+            (
+                none.free(),
+                none.take(0, Purpose::Handshake),
+                none.in_range(7)
+            ),
             (0, None, false)
         );
     }
@@ -403,7 +410,11 @@ mod tests {
             ports.give_back(port, 50, rest);
             let mut take = |ms, purpose| ports.take(ms, purpose);
             assert_eq!(take(49 + ms, Purpose::Handshake), None);
-            assert_eq!(take(50 + ms, Purpose::Rescue), None, "a tracker may remember it");
+            assert_eq!(
+                take(50 + ms, Purpose::Rescue),
+                None,
+                "a tracker may remember it"
+            );
             assert_eq!(take(50 + ms, Purpose::Handshake), Some(port));
             ports.give_back(port, 50, rest);
             let found = ports.take_to_forget(50 + ms);
@@ -413,7 +424,11 @@ mod tests {
             }
             ports.give_back(port, 70, rest);
             assert_eq!(ports.take(119_000 + 70 + 999, Purpose::Rescue), None);
-            assert_eq!(ports.take(120_070, Purpose::Rescue), Some(port), "none remembers it");
+            assert_eq!(
+                ports.take(120_070, Purpose::Rescue),
+                Some(port),
+                "none remembers it"
+            );
         }
     }
 
@@ -485,7 +500,11 @@ mod tests {
 
     fn op() -> impl Strategy<Value = Op> {
         let purposes = vec![Purpose::Move, Purpose::Rescue, Purpose::Handshake];
-        let rests = Rest::ALL.map(Some).into_iter().chain([None]).collect::<Vec<_>>();
+        let rests = Rest::ALL
+            .map(Some)
+            .into_iter()
+            .chain([None])
+            .collect::<Vec<_>>();
         let give_back = (0..64_usize, prop::sample::select(rests))
             .prop_map(|(which, rest)| Op::GiveBack { which, rest });
         prop_oneof![

@@ -401,7 +401,9 @@ impl Stream {
             match kind {
                 MessageKind::Adopt => format!("asks {name} to adopt this connection"),
                 MessageKind::Probe => format!("asks {name} whether it could adopt"),
-                MessageKind::Forget => format!("has trackers on the way to {name} forget this pair"),
+                MessageKind::Forget => {
+                    format!("has trackers on the way to {name} forget this pair")
+                }
                 MessageKind::Answer(reason) => {
                     format!("{name} answers an adoption: {}", reason.label())
                 }

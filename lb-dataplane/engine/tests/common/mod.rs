@@ -181,7 +181,8 @@ impl Sent {
     }
 
     pub fn is_forget(&self) -> bool {
-        self.message().is_some_and(|m| m.kind == MessageKind::Forget)
+        self.message()
+            .is_some_and(|m| m.kind == MessageKind::Forget)
     }
 
     fn is_probe(&self) -> bool {
