@@ -176,7 +176,10 @@ fn every_counter_grows_in_some_case() {
         .filter(|c| !grown.contains(c.as_str()))
         .collect();
     // The first takes 65,536 pairs: `flows/forget.rs`.
-    let none = ["stays_total{reason=tracked_limit}", "unexpected_events_total"];
+    let none = [
+        "stays_total{reason=tracked_limit}",
+        "unexpected_events_total",
+    ];
     assert_eq!(missing, none);
 }
 
