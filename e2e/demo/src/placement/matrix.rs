@@ -23,8 +23,9 @@ const UTILIZATION: f64 = 0.45;
 const UTILIZATION_HALF: f64 = 0.55;
 /// The same where pods are idle.
 const UTILIZATION_IDLE: f64 = 0.2;
-/// Share of one pod's time that the busiest of unequal connections needs: it sends one request at a time.
-const BUSIEST: f64 = 0.65;
+/// Share of one pod's time that the busiest of unequal connections needs. It sends one request at a time, each of which waits for
+/// those of others: with more it falls behind whatever the rule.
+const BUSIEST: f64 = 0.5;
 /// The frozen pod: before, during and after.
 pub const FREEZE: [Duration; 3] = [
     Duration::from_millis(1_500),
@@ -295,6 +296,15 @@ impl Cell {
         format!("{server} {scenario} {}", self.connections)
     }
 
+    /// Runs of each rule in one round: figures that vary much between runs want more of them.
+    pub fn repeats(&self) -> u32 {
+        if self.scenario == Scenario::Zipf10 {
+            2
+        } else {
+            1
+        }
+    }
+
     /// How long one run takes, if a plain one takes `length`.
     pub fn length(&self, length: Duration) -> Duration {
         match self.scenario {
@@ -444,7 +454,7 @@ mod tests {
             let busiest = zipf_shares(ZIPF_CONNECTIONS as usize, zipf)[0] * per_second;
             assert!(busiest * SERVICE_MEAN.as_secs_f64() <= BUSIEST + 1e-9);
             let pool = per_second * SERVICE_MEAN.as_secs_f64() / 12.0;
-            assert!((0.2..=UTILIZATION + 1e-9).contains(&pool), "{pool}");
+            assert!((0.15..=UTILIZATION + 1e-9).contains(&pool), "{pool}");
         }
     }
 }

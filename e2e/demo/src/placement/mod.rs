@@ -22,11 +22,7 @@ use clap::Args;
 use cluster::Clusters;
 use matrix::{Cell, Scenario, Server};
 use run::{Bench, Run};
-use std::{
-    fs,
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::{fs, path::PathBuf, time::Duration};
 use summary::Report;
 
 /// The rule that ratios compare with.
@@ -192,10 +188,13 @@ pub fn placement(arguments: &PlacementArguments) -> Result<bool> {
     let rules = Rules::new(arguments)?;
     let length = Duration::from_secs(arguments.seconds);
     let runs: Vec<(&Cell, Vec<Variant>)> = cells.iter().map(|c| (c, rules.of(c))).collect();
-    let count: usize = runs.iter().map(|(_, v)| v.len()).sum::<usize>() * arguments.rounds as usize;
+    let turns = |(cell, rules): &(&Cell, Vec<Variant>)| {
+        arguments.rounds * cell.repeats() * u32::try_from(rules.len()).unwrap_or(u32::MAX)
+    };
+    let count: u32 = runs.iter().map(turns).sum();
     let expected: Duration = runs
         .iter()
-        .map(|(c, v)| (c.length(length) + run::AROUND) * v.len() as u32 * arguments.rounds)
+        .map(|run| (run.0.length(length) + run::AROUND) * turns(run))
         .sum();
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     eprintln!(
@@ -235,12 +234,17 @@ pub fn placement(arguments: &PlacementArguments) -> Result<bool> {
         length,
     };
     let mut report = Report::new(arguments, seed);
-    let result = all_runs(&mut bench, &runs, arguments, seed, &mut report);
-    // What was measured is shown, whatever ended it.
-    if !report.runs.is_empty() {
-        finish(arguments, &mut report)?;
+    for round in 1..=arguments.rounds {
+        one_round(&mut bench, &runs, (round, count), &mut report)?;
+        // What was measured is kept, whatever ends the rest.
+        save(arguments, &mut report)?;
     }
-    result?;
+    println!("{}", table::cells(&report));
+    println!("{}", table::verdict(&report.verdict));
+    println!(
+        "Written to {out}/placement.json and {out}/placement.svg",
+        out = arguments.out.display()
+    );
     end(clusters, shim, lab)?;
     let errors: u64 = report.runs.iter().map(|r| r.errors).sum();
     if errors > 0 {
@@ -249,49 +253,47 @@ pub fn placement(arguments: &PlacementArguments) -> Result<bool> {
     Ok(errors == 0)
 }
 
-fn all_runs(
+/// All cells in an order of this round's own.
+fn one_round(
     bench: &mut Bench<'_>,
     cells: &[(&Cell, Vec<Variant>)],
-    arguments: &PlacementArguments,
-    seed: u64,
+    (round, count): (u32, u32),
     report: &mut Report,
 ) -> Result<()> {
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let total = cells.iter().map(|(_, v)| v.len()).sum::<usize>() * arguments.rounds as usize;
-    let start = Instant::now();
-    for round in 1..=arguments.rounds {
-        let mut order: Vec<_> = cells.iter().collect();
-        rng.shuffle(&mut order);
-        for (cell, variants) in order {
-            let mut variants: Vec<_> = variants.iter().collect();
-            rng.shuffle(&mut variants);
-            // All rules of a round serve the same requests.
-            let arrivals = rng.u64(..);
-            for variant in variants {
-                let figures = bench
-                    .run(cell, variant, arrivals)
-                    .with_context(|| format!("{}, {}", cell.name(), variant.name))?;
-                let number = report.runs.len() + 1;
-                let run = Run {
-                    round,
-                    number,
-                    ..figures
-                };
-                eprintln!(
-                    "{:>4}/{total} {:>5} s  {:<36} {}",
-                    number,
-                    start.elapsed().as_secs(),
-                    cell.name(),
-                    run.line()
-                );
-                report.runs.push(run);
-            }
+    let mut rng = fastrand::Rng::with_seed(report.seed.wrapping_add(round.into()));
+    let mut order: Vec<_> = cells
+        .iter()
+        .flat_map(|(cell, rules)| (0..cell.repeats()).map(move |repeat| (cell, rules, repeat)))
+        .collect();
+    rng.shuffle(&mut order);
+    for (cell, rules, repeat) in order {
+        let mut rules: Vec<_> = rules.iter().collect();
+        rng.shuffle(&mut rules);
+        // All rules of a round serve the same requests.
+        let arrivals = rng.u64(..);
+        for rule in rules {
+            let figures = bench
+                .run(cell, rule, arrivals)
+                .with_context(|| format!("{}, {}", cell.name(), rule.name))?;
+            let run = Run {
+                round: (round - 1) * cell.repeats() + repeat + 1,
+                number: report.runs.len() + 1,
+                ..figures
+            };
+            eprintln!(
+                "{:>4}/{count} {:>5} s  {:<36} {}",
+                run.number,
+                report.start.elapsed().as_secs(),
+                cell.name(),
+                run.line()
+            );
+            report.runs.push(run);
         }
     }
     Ok(())
 }
 
-fn finish(arguments: &PlacementArguments, report: &mut Report) -> Result<()> {
+fn save(arguments: &PlacementArguments, report: &mut Report) -> Result<()> {
     report.summarize();
     report.verdict = verdict::rows(&report.cells);
     fs::create_dir_all(&arguments.out)
@@ -299,12 +301,7 @@ fn finish(arguments: &PlacementArguments, report: &mut Report) -> Result<()> {
     let json = arguments.out.join("placement.json");
     fs::write(&json, serde_json::to_string_pretty(report)? + "\n")
         .with_context(|| json.display().to_string())?;
-    let svg = arguments.out.join("placement.svg");
-    plot::write(&svg, report)?;
-    println!("{}", table::cells(report));
-    println!("{}", table::verdict(&report.verdict));
-    println!("Written to {} and {}", json.display(), svg.display());
-    Ok(())
+    plot::write(&arguments.out.join("placement.svg"), report)
 }
 
 fn end(clusters: Clusters, shim: Shim, lab: Lab) -> Result<()> {

@@ -5,11 +5,14 @@
 use super::{BASE, PlacementArguments, matrix::Cell, run::Run, verdict::Row};
 use crate::rounds::Figure;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 /// Everything that `placement.json` holds.
 #[derive(Debug, Serialize)]
 pub struct Report {
+    /// When the first run began.
+    #[serde(skip)]
+    pub start: Instant,
     /// From which the order followed.
     pub seed: u64,
     /// Rounds that were asked for.
@@ -69,6 +72,7 @@ impl Report {
     /// An empty one.
     pub fn new(arguments: &PlacementArguments, seed: u64) -> Self {
         Self {
+            start: Instant::now(),
             seed,
             rounds: arguments.rounds,
             seconds: arguments.seconds,
@@ -192,6 +196,7 @@ mod tests {
     #[test]
     fn ratios_are_those_within_a_round_whatever_the_machine_does_between_rounds() {
         let mut report = Report {
+            start: Instant::now(),
             seed: 0,
             rounds: 3,
             seconds: 1,
