@@ -63,10 +63,10 @@ fn the_vectors_of_the_wire_page() {
         frame.extend(&tcp);
         // Nothing listens in this namespace: a message that is taken for good is answered so.
         let answer = vector["kind"] == "answer";
-        let outcome = if answer {
-            Outcome::StrayAnswer
-        } else {
-            Outcome::NoListener
+        let outcome = match vector["kind"].as_str() {
+            Some("answer") => Outcome::StrayAnswer,
+            Some("forget") => Outcome::Forgotten,
+            _ => Outcome::NoListener,
         };
         let count = |outcome| adopter.counters().expect("counters").of(outcome);
         let before = count(outcome);

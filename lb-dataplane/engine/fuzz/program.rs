@@ -188,7 +188,7 @@ const OFFSETS: &[i32] = &[
     i32::MIN,
 ];
 
-/// From within a millisecond to behind every timer: batch of closes 10 ms, adoption retries, silence 250 ms and 2.2 s, orphans 10 s.
+/// From within a millisecond to behind every timer: paced closes 250 us to 10 ms, adoption retries, silence 250 ms and 2.2 s, orphans 10 s.
 const WAITS_US: &[u64] = &[
     0, 1, 300, 999, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000, 20_000, 40_000, 60_000, 100_000,
     150_000, 250_000, 300_000, 500_000, 1_000_000, 1_300_000, 2_200_000, 3_000_000, 3_600_000,

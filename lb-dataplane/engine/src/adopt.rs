@@ -12,7 +12,7 @@ use crate::{
     flow::{Bits, Flow, FlowId, Leg},
     mutants::Mutant,
     policy::Ties,
-    ports::{Purpose, Rest},
+    ports::{Purpose, Rest, TRACKED_MAX},
     states::{Event, Frame, State},
 };
 use baton_packet::{
@@ -85,6 +85,10 @@ impl Engine {
             Ties::Gone | Ties::Leaving | Ties::Ejected => Purpose::Rescue,
             Ties::Rested | Ties::Resting | Ties::Together => Purpose::Move,
         };
+        if purpose == Purpose::Move && self.tracked >= TRACKED_MAX {
+            self.counters.add(Counter::StayedTracked);
+            return false;
+        }
         let Some(port) = backend.ports.take(now.ms(), purpose) else {
             let reserved = backend.ports.has_ready(now.ms());
             self.counters.add(if reserved {

@@ -139,6 +139,7 @@ counters! {
     StayedClosingFull = "stays_total", "reason": "closing_full"; #[doc = "The table of closing legs was full."]
     StayedNoPort = "stays_total", "reason": "no_port"; #[doc = "No port was free towards the target."]
     StayedPortReserve = "stays_total", "reason": "port_reserve"; #[doc = "Of the ports towards the target that trackers have certainly forgotten, only those were left that are kept for rescues and drains."]
+    StayedTracked = "stays_total", "reason": "tracked_limit"; #[doc = "Connection trackers on the way may remember as many pairs of ports as they are to at most."]
     StayedNoFrame = "stays_total", "reason": "no_frame"; #[doc = "No frame was free for the adoption segment."]
     StayedRate = "stays_total", "reason": "rate"; #[doc = "The policy's moves per second were used up."]
     StayedFlow = "stays_total", "reason": "flow_limit"; #[doc = "The flow had moved as often as its policy allows."]

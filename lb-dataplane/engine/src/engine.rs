@@ -120,6 +120,8 @@ pub struct Engine {
     pub(crate) backend_ids: Lookup,
     pub(crate) closing: Closing,
     pub(crate) forgets: Forgets,
+    /// Pairs that trackers on the way may remember, as of the last look over the backends.
+    pub(crate) tracked: u32,
     pub(crate) kept: Kept,
     pub(crate) guards: Guards,
     pub(crate) affinities: Affinities,
@@ -205,6 +207,7 @@ impl Engine {
             backend_ids: Lookup::build([].into_iter()),
             closing: Closing::new(limits.closing_legs),
             forgets: Forgets::new(),
+            tracked: 0,
             kept: Kept::new(limits.kept_segments as usize),
             guards: Guards::new(limits.guarded_flows),
             affinities: Affinities::new(limits.affinities, keys),

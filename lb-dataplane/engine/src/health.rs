@@ -242,9 +242,11 @@ impl Engine {
             return;
         }
         self.next_round_ms = now.ms() + ROUND_MS;
+        self.tracked = 0;
         for index in 0..self.backends.len() as u16 {
             let backend = &mut self.backends[usize::from(index)];
             backend.ports.settle(now.ms(), PORTS_PER_ROUND);
+            self.tracked += backend.legs_used + backend.ports.remembered() as u32;
             if (!backend.listed && backend.flows == 0) || backend.question.is_open() {
                 continue;
             }

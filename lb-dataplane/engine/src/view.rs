@@ -134,6 +134,12 @@ impl Engine {
             .iter()
             .filter(|b| b.listed || b.legs_used > 0)
             .count();
+        // Of the backend that has the fewest left for adoptions.
+        let ports = self.backends.iter().filter(|b| b.listed).map(|b| {
+            let all = b.legs_used as usize + b.ports.free();
+            ((all - b.ports.ready()) as u64, all as u64)
+        });
+        let ports = ports.max().unwrap_or_default();
         let entries = [
             (
                 "flows",
@@ -155,6 +161,12 @@ impl Engine {
                 u64::from(self.forgets.used()),
                 u64::from(self.forgets.limit()),
             ),
+            (
+                "tracked_pairs",
+                u64::from(self.tracked),
+                u64::from(crate::ports::TRACKED_MAX),
+            ),
+            ("leg_ports", ports.0, ports.1),
             (
                 "kept_segments",
                 self.kept.used() as u64,

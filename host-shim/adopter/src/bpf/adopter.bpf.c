@@ -111,11 +111,9 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
 
-/* A Probe asks for the listener, whatever socket its own tuple may name: port 0 is on no connection. */
-static __always_inline __u32 probe(struct __sk_buff *skb, const struct tagged *t, const struct net *net, __u32 tcp_at,
-				   __u32 *outcome, __be32 *told)
+/* A Probe asks for the listener, whatever socket its own tuple may name. */
+static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, __u32 *outcome, __be32 *told)
 {
-	struct bpf_sock *sk = find(skb, t, 0, tcp_at);
 	__u32 reason = NO_LISTENER;
 	struct tcp_sock *listener;
 
@@ -131,7 +129,6 @@ static __always_inline __u32 probe(struct __sk_buff *skb, const struct tagged *t
 		/* Whatever is in the way: who closes connections meanwhile is the same question. */
 		*told = bpf_htonl(told_of(listener));
 	}
-	bpf_sk_release(sk);
 	return reason;
 }
 
@@ -139,21 +136,11 @@ static __always_inline __u32 probe(struct __sk_buff *skb, const struct tagged *t
  * A Forget creates nothing, and says whether its pair is free here. A live socket is another use of the pair, which this
  * one is too late for: an Answer would look like that connection's RST on the way.
  */
-static __always_inline __u32 forget(struct __sk_buff *skb, const struct tagged *t, __u64 netns, __u32 tcp_at)
+static __always_inline __u32 forget(struct bpf_sock *sk)
 {
-	struct bpf_sock *sk = find(skb, t, t->source, tcp_at);
-	__u32 reason = FORGOTTEN;
-
-	if (!sk)
+	if (!sk || sk->state == BPF_TCP_LISTEN)
 		return FORGOTTEN;
-	if (sk->state == BPF_TCP_TIME_WAIT)
-		reason = TUPLE_IN_USE;
-	else if (sk->state != BPF_TCP_LISTEN)
-		reason = UNDECIDED;
-	bpf_sk_release(sk);
-	if (reason == UNDECIDED)
-		count(netns, FORGET_IN_USE);
-	return reason;
+	return sk->state == BPF_TCP_TIME_WAIT ? TUPLE_IN_USE : UNDECIDED;
 }
 
 static __always_inline __u32 assign(struct __sk_buff *skb, struct tcp_sock *listener, const struct tagged *t)
@@ -224,20 +211,14 @@ static __always_inline __u32 decide(struct __sk_buff *skb, const struct tagged *
 
 /* READY_TO_ADOPT: pass it on, `*outcome` says why; UNDECIDED: drop it; else the reason of the Answer. */
 static __always_inline __u32 adopt(struct __sk_buff *skb, const struct tagged *t, const struct net *net,
-				   __u64 netns, __u32 tcp_at, __u32 *outcome, __be32 *in_the_way)
+				   __u64 netns, struct bpf_sock *sk, __u32 *outcome, __be32 *in_the_way)
 {
 	struct adoption this = { .netns = netns };
-	struct bpf_sock *sk;
 	struct fate *fate;
-	__u32 reason;
 
 	__builtin_memcpy(&this, t, ADOPTION_TAGGED_BYTES);
 	fate = bpf_map_lookup_elem(&recent, &this);
-	sk = find(skb, t, t->source, tcp_at);
-	reason = fate ? again(fate, sk, outcome, in_the_way) : decide(skb, t, net, &this, sk, in_the_way);
-	if (sk)
-		bpf_sk_release(sk);
-	return reason;
+	return fate ? again(fate, sk, outcome, in_the_way) : decide(skb, t, net, &this, sk, in_the_way);
 }
 
 /* Fills the addresses; 0 if the IP header says that the segment is not one whole message. */
@@ -288,6 +269,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	__be32 detail = 0;
 	struct message m;
 	int action, forgets;
+	struct bpf_sock *sk;
 
 	/* Another host's, or a VLAN's: not for a socket behind this interface. */
 	if (skb->vlan_present || skb->pkt_type != 0)
@@ -335,12 +317,20 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		return TC_ACT_SHOT;
 	}
 
+	/* Port 0 is on no connection: the listener. */
+	sk = find(skb, &t, m.exid == bpf_htons(EXID_PROBE) ? 0 : m.source, tcp_at);
 	if (m.exid == bpf_htons(EXID_PROBE))
-		reason = probe(skb, &t, net, tcp_at, &outcome, &detail);
-	else if (!forgets)
-		reason = adopt(skb, &t, net, netns, tcp_at, &outcome, &detail);
-	else if ((reason = forget(skb, &t, netns, tcp_at)) == UNDECIDED)
+		reason = probe(sk, net, &outcome, &detail);
+	else if (forgets)
+		reason = forget(sk);
+	else
+		reason = adopt(skb, &t, net, netns, sk, &outcome, &detail);
+	if (sk)
+		bpf_sk_release(sk);
+	if (forgets && reason == UNDECIDED) {
+		count(netns, FORGET_IN_USE);
 		return TC_ACT_SHOT;
+	}
 	if (reason == READY_TO_ADOPT) {
 		count(netns, outcome);
 		return PASS_ON;

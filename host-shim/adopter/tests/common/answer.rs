@@ -2,7 +2,7 @@
 
 use super::{
     INTERFACE, Lab,
-    segment::{ANSWER, Checksum, Message, RST_ACK, Segment, timestamps},
+    segment::{ANSWER, Checksum, Message, RST_ACK, SYN, Segment, timestamps},
 };
 use baton_adopter::{Adopter, Attachment};
 use std::net::SocketAddr;
@@ -19,6 +19,7 @@ pub const TUPLE_IN_USE: u16 = 4;
 pub const ALREADY_ADOPTED: u16 = 5;
 pub const READY: u16 = 6;
 pub const SYNCOOKIES_OFF: u16 = 7;
+pub const FORGOTTEN: u16 = 8;
 
 pub fn adopter(lab: &Lab) -> (Adopter, Attachment) {
     let adopter = Adopter::load(None).expect("the kernel takes the adopter");
@@ -44,7 +45,8 @@ pub fn answer_to(lab: &Lab, sent: &Segment) -> (u16, u32) {
         ..
     } = &received.segment;
     assert_eq!((*from, *to), (sent.to, sent.from));
-    assert_eq!((*seq, *ack), (sent.ack, sent.seq));
+    let acked = sent.seq.wrapping_add(u32::from(sent.flags == SYN));
+    assert_eq!((*seq, *ack), (sent.ack, acked));
     assert_eq!((*flags, *window), (RST_ACK, 0));
     assert!(payload.is_empty());
     assert_eq!(received.ttl, 64);

@@ -16,6 +16,7 @@ pub const SYN: u8 = 0x02;
 pub const ADOPT: u16 = 0xba70;
 pub const PROBE: u16 = 0xba71;
 pub const ANSWER: u16 = 0xba72;
+pub const FORGET: u16 = 0xba73;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -84,6 +85,18 @@ impl Message {
         }
     }
 
+    pub fn forget() -> Self {
+        Self {
+            exid: FORGET,
+            mss: 0,
+            scales: 0,
+            flags: 1 << 4,
+            server_timestamp: 0,
+            tsval: 0,
+            tsecr: 0,
+        }
+    }
+
     pub fn epoch(self, epoch: u8) -> Self {
         Self {
             flags: self.flags & 0x0f | epoch << 4,
@@ -125,7 +138,7 @@ impl Message {
             to,
             seq,
             ack,
-            flags: ACK,
+            flags: if self.exid == FORGET { SYN } else { ACK },
             window: 500,
             options,
             payload: Vec::new(),

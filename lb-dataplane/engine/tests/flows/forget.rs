@@ -342,3 +342,42 @@ fn old_legs_close_a_few_at_a_time() {
         assert!(turns <= 44, "each within about 10 ms of its turn");
     }
 }
+
+#[test]
+fn where_trackers_may_hold_too_much_nothing_moves_but_in_need() {
+    let mut s = settings();
+    s.ports = 20_000..=59_999;
+    let mut w = World::with(s, policy(2));
+    (w.careful, w.strict) = (false, false);
+    let mut c = w.idle(1);
+    w.moves(&mut c, GET);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    // Connections that come and go, faster than trackers forget them.
+    for n in 0..65_600_u32 {
+        let mut other = Conn::new(2 + (n % 32) as u16);
+        other.seq = n;
+        let syn = w.syn_wire(&other).build();
+        w.inject(&syn);
+        other.seq = n + 1;
+        let mut rst = w.client_wire(&other, Flags::RST, &[]);
+        rst.options.clear();
+        w.inject(&rst.build());
+    }
+    w.run_ms(50);
+    assert!(w.table("tracked_pairs").0 > w.table("tracked_pairs").1);
+    w.stays(&mut c, GET);
+    assert_eq!(w.count(Counter::StayedTracked), 1);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    // A drain does not wait for that.
+    let name = format!("pod-{}", c.pod);
+    w.engine.drain(w.now, None, &name, true);
+    w.moves(&mut c, GET);
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.engine.drain(w.now, None, &name, false);
+    // Two minutes later none of it is left.
+    w.run_ms(125_000);
+    w.moves(&mut c, GET);
+}

@@ -10,7 +10,12 @@ use std::{fmt::Write as _, hash::Hasher, net::IpAddr};
 const ADOPTION_OPTION: u8 = 253;
 const ADOPTION_BYTES: usize = 20;
 const TAG_AT: usize = 12;
-const KINDS: [(&str, u16); 3] = [("adopt", 0xba70), ("probe", 0xba71), ("answer", 0xba72)];
+const KINDS: [(&str, u16); 4] = [
+    ("adopt", 0xba70),
+    ("probe", 0xba71),
+    ("answer", 0xba72),
+    ("forget", 0xba73),
+];
 const FLAGS: [char; 4] = ['w', 's', 't', 'e'];
 
 /// The key of an epoch in all cases.
@@ -216,7 +221,7 @@ fn adoption_bytes(words: &[&str], bases: Bases, names: &Names) -> Option<Vec<u8>
     let rest = if words.get(1) == Some(&"mss") { 3 } else { 2 };
     let first = match words[1] {
         "mss" => words.get(2)?.parse().ok()?,
-        reason => (1..=7).find(|c| Reason::from_code(*c).is_some_and(|r| r.label() == reason))?,
+        reason => (1..=Reason::ALL.len() as u16).find(|c| Reason::from_code(*c).is_some_and(|r| r.label() == reason))?,
     };
     let &[
         "scales",

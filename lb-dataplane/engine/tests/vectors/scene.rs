@@ -217,7 +217,8 @@ impl Scene {
         self.note_asked(format!("probe {pod} {said}"));
         if let Some(reason) = reason {
             let key = AdoptionKey::from_bytes(super::options::key_bytes(epoch));
-            let answer = answer_with(probe, reason, 0, epoch, &key);
+            let told = self.w.told[index].field();
+            let answer = answer_with(probe, reason, told, epoch, &key);
             assert!(self.w.inject(&answer).is_empty());
         }
     }

@@ -187,6 +187,11 @@ pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), Strin
         ["stop", pod] => w.stops(pod_of(pod, names)?),
         ["start", pod] => w.starts(pod_of(pod, names)?),
         ["vanish", pod] => w.vanishes(pod_of(pod, names)?),
+        ["adopters", "forget"] => {
+            for told in &mut w.told {
+                told.forgets = true;
+            }
+        }
         ["ports", "shared"] => {
             // What is left to the node goes to no pod and no client.
             w.strict = false;

@@ -210,6 +210,8 @@ impl World {
                 let at = address::pod(v6, i);
                 let mut pod = Pod::new(i as u32, at, macs, spec.clone(), language, rng.u64(..));
                 pod.kernel.adopter.told.marks_exits = scenario.exit_marks[i];
+                // Adopters that answer Forgets came later than marks.
+                pod.kernel.adopter.told.forgets = scenario.exit_marks[i];
                 pod.kernel.adopter.next_listener();
                 pod
             })
