@@ -111,7 +111,7 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
 
-/* A Probe asks for the listener, whatever socket its own tuple may name: port 0 is on no connection. */
+/* A Probe asks for the listener, whatever socket its own tuple may name. */
 static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, __u32 *outcome, __be32 *told)
 {
 	__u32 reason = NO_LISTENER;
@@ -136,7 +136,7 @@ static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, _
  * A Forget creates nothing, and says whether its pair is free here. A live socket is another use of the pair, which this
  * one is too late for: an Answer would look like that connection's RST on the way.
  */
-static __always_inline __u32 forget(const struct bpf_sock *sk)
+static __always_inline __u32 forget(struct bpf_sock *sk)
 {
 	if (!sk || sk->state == BPF_TCP_LISTEN)
 		return FORGOTTEN;
@@ -267,9 +267,9 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	__u32 reason, epoch, outcome = ADOPTED;
 	struct key_slot *slot;
 	__be32 detail = 0;
-	struct bpf_sock *sk;
 	struct message m;
 	int action, forgets;
+	struct bpf_sock *sk;
 
 	/* Another host's, or a VLAN's: not for a socket behind this interface. */
 	if (skb->vlan_present || skb->pkt_type != 0)
@@ -317,8 +317,8 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		return TC_ACT_SHOT;
 	}
 
-	/* One look-up in the program: each has its tuple on the stack, which has 512 bytes. */
-	sk = find(skb, &t, m.exid == bpf_htons(EXID_PROBE) ? 0 : t.source, tcp_at);
+	/* Port 0 is on no connection: the listener. */
+	sk = find(skb, &t, m.exid == bpf_htons(EXID_PROBE) ? 0 : m.source, tcp_at);
 	if (m.exid == bpf_htons(EXID_PROBE))
 		reason = probe(sk, net, &outcome, &detail);
 	else if (forgets)
