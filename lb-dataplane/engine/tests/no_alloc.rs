@@ -7,7 +7,7 @@
 mod common;
 
 use baton_engine::{Counter, Engine, Instant, Output, Verdict};
-use baton_packet::{Flags, Mac, MessageKind, Reason};
+use baton_packet::{Flags, Mac, MessageKind, Reason, Told};
 use common::{
     Conn, Dest, OUR_MAC, ROUTER_MAC, Sent, World, answer, conn::*, pod, pod_mac, policy, settings,
     wire::Wire,
@@ -113,12 +113,19 @@ impl Lives {
                 let frame = question_answer(&s, alive);
                 self.give_raw(&frame);
             } else if s.message().is_some_and(|m| m.kind == MessageKind::Probe) {
-                let reason = if alive {
-                    Reason::Ready
-                } else {
-                    Reason::NoListener
+                // A live one tells that it answers Forgets, too.
+                let told = Told {
+                    forgets: true,
+                    ..Told::default()
                 };
-                self.give_raw(&answer(&s, reason, 0));
+                let (reason, told) = if alive {
+                    (Reason::Ready, told.field())
+                } else {
+                    (Reason::NoListener, 0)
+                };
+                self.give_raw(&answer(&s, reason, told));
+            } else if s.is_forget() {
+                self.give_raw(&answer(&s, Reason::Forgotten, 0));
             } else {
                 others.push(s);
             }
