@@ -178,6 +178,11 @@ impl<'a> Run<'a> {
                 flow.owner = self.pending.take();
                 (flow.asked, flow.refusals) = (0, 0);
             }
+            // The model's flows end with both sides closed: nobody has the owner's TIME_WAIT ended there.
+            Action::EndOwner => {
+                let owner = self.world.flow.owner.take();
+                self.reset_leg(owner);
+            }
             Action::ResetOwner => self.reset_leg(self.world.flow.owner),
             Action::ResetStandby => self.reset_leg(self.world.flow.standby),
             Action::ResetClient => {
