@@ -72,7 +72,7 @@ fn verdict(case: &Case<'_>) -> String {
     match here.standing.as_str() {
         "distressed" => {
             return format!(
-                "It moves: {name} is distressed, it waited at least three times longer than the policy's other Pods for too long."
+                "It moves: {name} is distressed, it waited at least four times longer than the policy's other Pods for too long."
             );
         }
         "trial" => {

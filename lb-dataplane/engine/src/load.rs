@@ -5,8 +5,8 @@
 //! it lasts; and one slow answer among many weighs what it is, where a peak average (`estimate`) keeps it for
 //! seconds. It never chooses a backend: `placement` compares these readings.
 
-/// Time constant of the short window. A backend that stops shows e times its usual wait after each of these: 22 ms
-/// into a stall it shows 3 times ([`crate::placement::HOT_RATIO`]); a scheduler's slice of 3 ms adds a sixth.
+/// Time constant of the short window. A backend that stops shows e times its usual wait after each of these: 28 ms
+/// into a stall it shows 4 times ([`crate::placement::HOT_RATIO`]); a scheduler's slice of 3 ms adds a sixth.
 const SHORT_US: f64 = 20_000.0;
 /// Time constant of the long window: some hundred slices of the scheduler, and five periods of a CPU quota
 /// (`cpu.cfs_period_us`, 100 ms), so that neither is a trend.

@@ -20,7 +20,7 @@ use baton_api::LIMIT_BACKENDS_PER_POLICY;
 /// A pool is judged at most this often.
 const JUDGE_US: u64 = 2_000;
 /// A member is hot while it waits this many times longer than its pool, and longer by at least so much.
-pub(crate) const HOT_RATIO: f64 = 3.0;
+pub(crate) const HOT_RATIO: f64 = 4.0;
 const HOT_MORE_US: f64 = 1_000.0;
 /// Shorter waits are all alike: wake-ups take as long.
 const REFERENCE_MIN_US: f64 = 50.0;

@@ -6,13 +6,13 @@
 /// Memory of how long a member was hot.
 const HOT_MEMORY_US: f64 = 1_000_000.0;
 /// A member that was hot for this part of the memory, and three times longer than is usual in its pool, is
-/// distressed: two stalls of a CPU quota of 5 %, or one of 150 ms. One pause of a garbage collector is not enough.
-const HOT_PART: f64 = 0.15;
+/// distressed: one stall of 90 ms, as a CPU quota of 5 % makes them, or some shorter ones. One pause of 50 ms is not enough.
+const HOT_PART: f64 = 0.055;
 const HOT_USUAL: f64 = 3.0;
 /// On trial, much less is enough.
 const TRIAL_PART: f64 = 0.02;
 /// A distressed member is left alone for this long; twice as long each time, while it comes back as it was.
-pub(crate) const BACKOFF_MIN_US: u64 = 500_000;
+pub(crate) const BACKOFF_MIN_US: u64 = 1_000_000;
 pub(crate) const BACKOFF_MAX_US: u64 = 16_000_000;
 /// After this many back-offs without distress the next one is the shortest again.
 const FORGIVEN_BACKOFFS: u64 = 8;
@@ -257,12 +257,12 @@ mod tests {
     #[test]
     fn one_pause_is_no_distress_and_a_quota_s_stalls_are() {
         let mut s = Standing::default();
-        let pause = |us: u64| (100_000..200_000).contains(&us);
+        let pause = |us: u64| (100_000..150_000).contains(&us);
         assert_eq!(judged(&mut s, 0, 1_000_000, pause, 8), None);
         let mut s = Standing::default();
         let quota = |us: u64| us % 100_000 > 33_000;
         let at = judged(&mut s, 0, 1_000_000, quota, 8).expect("distressed");
-        assert!(at < 300_000, "{at}");
+        assert!(at < 120_000, "{at}");
         assert!(s.is_distressed() && s.sheds(1) && !s.admits(0));
     }
 
@@ -280,9 +280,9 @@ mod tests {
                 judged(&mut s, now_us, STEP_US, |_| false, 0);
                 now_us += STEP_US;
             }
-            waits.push((now_us - since_us).div_ceil(500_000));
+            waits.push((now_us - since_us).div_ceil(1_000_000));
         }
-        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 32]);
+        assert_eq!(waits, [1, 2, 4, 8, 16, 16, 16]);
     }
 
     #[test]
