@@ -206,11 +206,13 @@ async fn explain_says_in_numbers_why_a_flow_moves_or_stays() {
         let mut fake = Fake::new();
         fake.answers = Box::new(move |pod, words| {
             let ran = answer(which(pod), words)?;
-            if words[0] != "status" || which(pod) != "a" {
+            if which(pod) != "a" {
                 return Ok(ran);
             }
             let mut said: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
-            let policies = said["policies"].as_array_mut().expect("policies");
+            let Some(policies) = said["policies"].as_array_mut() else {
+                return Ok(ran);
+            };
             let web = policies.iter_mut().find(|p| p["name"] == "shop/web/http");
             change(web.expect("shop/web/http"));
             good(said.to_string())
