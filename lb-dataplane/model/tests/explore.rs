@@ -18,6 +18,11 @@ const SESSION: &str = "sessions (AUTH, SELECT) are not modelled";
 
 /// Rows that no exploration takes, each with its reason.
 const OUT_OF_SCOPE: &[(State, Event, &str)] = &[
+    (
+        State::Closed,
+        Event::AllAcked,
+        "what is left of a flow whose both sides are closed",
+    ),
     (State::SynSent, Event::SynAck, HANDSHAKE),
     (State::SynSent, Event::SynStale, HANDSHAKE),
     (State::SynSent, Event::SynRefused, HANDSHAKE),
