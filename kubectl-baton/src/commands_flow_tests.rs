@@ -1,10 +1,7 @@
 //! `trace`, `migrate` and `explain` as a user types them, against the samples' cluster.
 
 use super::tests::typed_in;
-use crate::{
-    cluster::Kind,
-    fake::{Fake, answer, bad, golden, good, which},
-};
+use crate::fake::{Fake, answer, bad, golden, good, which};
 use serde_json::{Value, json};
 use std::{cell::Cell, rc::Rc};
 

@@ -37,11 +37,8 @@ impl HttpEcho {
     ///
     /// # Errors
     /// As [`Load::start`].
-    pub fn start_short(namespace: &Namespace, options: LoadOptions) -> Result<Load<Self>> {
-        let options = LoadOptions {
-            await_close: true,
-            ..options
-        };
+    pub fn start_short(namespace: &Namespace, mut options: LoadOptions) -> Result<Load<Self>> {
+        options.await_close = true;
         Self::start_with(namespace, options, "Connection: close\r\n")
     }
 
