@@ -112,6 +112,11 @@ fn ended_cleanly(scene: &Scene) -> Result<()> {
     assert_eq!(scene.counter("legs_closed_total{how=\"reset\"}")?, 0);
     assert_eq!(scene.counter("resets_sent_total{to=\"client\"}")?, 0);
     assert_eq!(scene.counter("resets_sent_total{to=\"backend\"}")?, 0);
+    for pod in scene.lab.pods() {
+        let k = kernel_counters(pod.namespace())?;
+        let k: Vec<_> = k.iter().filter(|(n, v)| **v > 0 && (n.starts_with("Tcp"))).collect();
+        eprintln!("DBG {} {k:?}", pod.name());
+    }
     assert_eq!(scene.counter("fenced_data_segments_total")?, 0);
     for pod in scene.lab.pods() {
         // Connections that went from established to closed at once: a reset came or was sent.

@@ -14,12 +14,13 @@ use crate::{
 };
 use baton_packet::{Flags, Segment, SegmentSpec, SeqNumber, build_segment, parse_adoption};
 
-/// Closes leave at these times only, so that they do not compete with the response for the CPU.
+/// Closes leave no more often than this, so that they do not compete with the response for the CPU.
 pub(crate) const CLOSE_PACE_US: u64 = 250;
-/// So many of the closes that wait leave at a time that the last one leaves within about this long of its coming.
-const CLOSE_WITHIN_US: u64 = 10_000;
+/// So many leave at a time that each leaves within about this long of its coming. Our FIN acknowledges the last
+/// response, which the old owner's kernel else sends again (Linux `tcp_schedule_loss_probe`, two jiffies: 2 to 8 ms).
+const CLOSE_WITHIN_US: u64 = 2_000;
 /// But never more: with some 5 us each for the pod's application, 160 us. 128,000 a second.
-const CLOSES_PER_CALL_MAX: u32 = 32;
+const CLOSES_PER_CALL_MAX: u64 = 32;
 /// First retransmission of our FIN (Linux `TCP_RTO_MIN` is 200 ms); doubles with each.
 const FIN_WAIT_MS: u64 = 200;
 /// FINs sent before the leg is reset.
@@ -66,6 +67,8 @@ pub(crate) struct Closing {
     first: u32,
     last: u32,
     waiting: u32,
+    /// The most that waited at once since none did: so many leave in [`CLOSE_WITHIN_US`].
+    most: u32,
     /// When the next ones leave.
     pace_us: u64,
 }
@@ -98,6 +101,7 @@ impl Closing {
             first: NONE,
             last: NONE,
             waiting: 0,
+            most: 0,
             pace_us: 0,
         }
     }
@@ -121,6 +125,7 @@ impl Closing {
             None => self.first = id,
         }
         self.waiting += 1;
+        self.most = self.most.max(self.waiting);
     }
 
     fn unqueue(&mut self, id: u32) {
@@ -138,6 +143,9 @@ impl Closing {
             None => self.last = before,
         }
         self.waiting -= 1;
+        if self.waiting == 0 {
+            self.most = 0;
+        }
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -227,9 +235,10 @@ impl Engine {
         if self.closing.waiting == 0 || now.0 < self.closing.pace_us {
             return;
         }
+        // A worker that was late makes up for it.
+        let since_us = CLOSE_PACE_US + (now.0 - self.closing.pace_us);
         self.closing.pace_us = now.0 + CLOSE_PACE_US;
-        let share = (CLOSE_WITHIN_US / CLOSE_PACE_US) as u32;
-        let count = self.closing.waiting.div_ceil(share);
+        let count = (u64::from(self.closing.most) * since_us).div_ceil(CLOSE_WITHIN_US);
         for _ in 0..count.min(CLOSES_PER_CALL_MAX) {
             let id = self.closing.first;
             if id != NONE {

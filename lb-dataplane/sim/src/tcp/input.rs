@@ -305,7 +305,11 @@ impl Socket {
         self.snd_una = ack;
         self.measured(now, ack);
         (self.dup_acks, self.backoff) = (0, 0);
+        // RFC 6298 section 5, (5.2) and (5.3): restarted for what is still on its way, a FIN alone, too.
         self.rto_at = None;
+        if self.snd_una != self.snd_nxt {
+            self.arm(now);
+        }
         if let Some(recover) = self.recover {
             if ack.at_or_after(recover) {
                 self.recover = None;

@@ -121,7 +121,7 @@ impl Socket {
         true
     }
 
-    fn arm(&mut self, now: Time) {
+    pub(super) fn arm(&mut self, now: Time) {
         self.rto_at
             .get_or_insert(now + (self.rto << self.backoff.min(16)).min(RTO_MAX));
     }

@@ -308,6 +308,27 @@ fn an_adopted_socket_goes_on_where_the_adoption_says() {
 }
 
 #[test]
+fn a_fin_alone_on_its_way_is_sent_again() {
+    let mut a = Adoptee::new();
+    a.socket.send(b"answer");
+    a.socket.close();
+    let mut frames = Vec::new();
+    a.socket.poll(a.now, &mut frames);
+    assert!(one(&frames).flags.has(Flags::FIN));
+    // All but the FIN is acknowledged, and nobody calls `poll` before it is due.
+    let ack = build(&ends(true), &segment(1_000, 2_006, Flags(0), &[]));
+    let (_, ack) = receive(&ack).expect("its own");
+    let mut frames = Vec::new();
+    assert_eq!(a.socket.segment(a.now, &ack, &mut frames), Effect::None);
+    assert!(frames.is_empty());
+    a.now = a.socket.deadline().expect("a FIN is on its way");
+    a.socket.poll(a.now, &mut frames);
+    let fin = one(&frames);
+    assert_eq!((fin.seq, fin.data.len()), (SeqNumber(2_006), 0));
+    assert!(fin.flags.has(Flags::FIN));
+}
+
+#[test]
 fn a_keepalive_is_answered_at_once_and_always() {
     let mut a = Adoptee::new();
     for _ in 0..3 {
