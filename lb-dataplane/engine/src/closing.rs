@@ -19,8 +19,11 @@ pub(crate) const CLOSE_PACE_US: u64 = 250;
 /// So many leave at a time that each leaves within about this long of its coming. Our FIN acknowledges the last
 /// response, which the old owner's kernel else sends again (Linux `tcp_schedule_loss_probe`, two jiffies: 2 to 8 ms).
 const CLOSE_WITHIN_US: u64 = 2_000;
-/// But never more: with some 5 us each for the pod's application, 160 us. 128,000 a second.
-const CLOSES_PER_CALL_MAX: u64 = 32;
+/// But never more in each [`CLOSE_PACE_US`]: with some 5 us each for the pods' applications, 160 us. 128,000 a second.
+const CLOSES_PER_PACE_MAX: u64 = 32;
+/// Nor in a call: 256 frames, some 50 us. A worker that waits for its CPU has turns of milliseconds, and must still close
+/// as many legs as move.
+const CLOSES_PER_CALL_MAX: u64 = 8 * CLOSES_PER_PACE_MAX;
 /// First retransmission of our FIN (Linux `TCP_RTO_MIN` is 200 ms); doubles with each.
 const FIN_WAIT_MS: u64 = 200;
 /// FINs sent before the leg is reset.
@@ -239,7 +242,8 @@ impl Engine {
         let since_us = CLOSE_PACE_US + (now.0 - self.closing.pace_us);
         self.closing.pace_us = now.0 + CLOSE_PACE_US;
         let count = (u64::from(self.closing.most) * since_us).div_ceil(CLOSE_WITHIN_US);
-        for _ in 0..count.min(CLOSES_PER_CALL_MAX) {
+        let most = since_us.div_ceil(CLOSE_PACE_US) * CLOSES_PER_PACE_MAX;
+        for _ in 0..count.min(most).min(CLOSES_PER_CALL_MAX) {
             let id = self.closing.first;
             if id != NONE {
                 self.send_fin(now, id, out);
