@@ -114,13 +114,18 @@ fn ended_cleanly(scene: &Scene) -> Result<()> {
     assert_eq!(scene.counter("resets_sent_total{to=\"backend\"}")?, 0);
     for pod in scene.lab.pods() {
         let k = kernel_counters(pod.namespace())?;
-        let k: Vec<_> = k.iter().filter(|(n, v)| **v > 0 && (n.starts_with("Tcp"))).collect();
+        let k: Vec<_> = k
+            .iter()
+            .filter(|(n, v)| **v > 0 && (n.starts_with("Tcp")))
+            .collect();
         eprintln!("DBG {} {k:?}", pod.name());
     }
-    assert_eq!(scene.counter("fenced_data_segments_total")?, 0);
+    let mut probes = 0;
     for pod in scene.lab.pods() {
+        let counters = kernel_counters(pod.namespace())?;
+        probes += counters["TcpExt.TCPLossProbes"];
         // Connections that went from established to closed at once: a reset came or was sent.
-        let resets = kernel_counters(pod.namespace())?["Tcp.EstabResets"];
+        let resets = counters["Tcp.EstabResets"];
         assert_eq!(
             resets,
             0,
@@ -128,6 +133,10 @@ fn ended_cleanly(scene: &Scene) -> Result<()> {
             pod.name()
         );
     }
+    // A pod had nothing to say to a client who had moved on. On a machine that held our FIN up for longer than 8 ms, its kernel
+    // repeated the last response, once.
+    let fenced = scene.counter("fenced_data_segments_total")?;
+    assert!(fenced <= probes, "{fenced} with data, {probes} loss probes");
     Ok(())
 }
 
