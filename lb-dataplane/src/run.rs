@@ -275,6 +275,8 @@ fn engine(loaded: &Loaded, addresses: &[IpAddr], port: &Port) -> anyhow::Result<
     let settings = Settings {
         limits: config.limits,
         addresses: addresses.to_vec(),
+        // An interface may have addresses that come and go, those given here belong to the dataplane.
+        legs_from_all: !config.address.is_empty(),
         ports: config.ports.range(),
         mac: Mac(port.mac()),
         // The standard library's hash keys come from the kernel's random numbers.

@@ -81,3 +81,8 @@ securityContext:
   readOnlyRootFilesystem: true
   capabilities: { drop: [ALL] }
 {{- end }}
+
+{{/* The last of the legs' ports. */}}
+{{- define "baton.lastLegPort" -}}
+{{- if .legPorts.last }}{{ int .legPorts.last }}{{ else if eq .kind "DaemonSet" }}29999{{ else }}49999{{ end }}
+{{- end }}

@@ -104,7 +104,7 @@ pub struct PolicyPlacement {
 }
 
 /// How a backend stands among its policy's others.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendPlacement {
     /// `fit`, `joining`, `distressed` or `trial`.

@@ -220,7 +220,9 @@ impl Engine {
             return *index;
         }
         let name = backend.name.clone();
-        let mut fresh = Backend::new(name, addr, port, &self.settings.ports, &mut self.rng);
+        let first = *self.settings.ports.start();
+        let numbers = self.sources.numbers(from_addr(&addr).is_ipv6());
+        let mut fresh = Backend::new(name, addr, port, (first, numbers), &mut self.rng);
         fresh.since_event = self.events.last();
         // None in front of it comes free while a snapshot is placed.
         while self
@@ -390,7 +392,7 @@ impl Engine {
         self.of_host.clear();
         for index in 0..self.backends.len() {
             let address = from_addr(&self.backends[index].addr);
-            let own = self.own[usize::from(address.is_ipv6())];
+            let own = self.sources.first(address.is_ipv6());
             let hop = self.hop_to(address, None);
             let via = self.routes.via(address);
             let backend = &mut self.backends[index];

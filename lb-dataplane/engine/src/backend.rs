@@ -17,7 +17,7 @@ use crate::{
     routes::HopId,
     sweep::Progress,
 };
-use std::{net::IpAddr, ops::RangeInclusive};
+use std::net::IpAddr;
 
 /// What a port of ours towards a backend is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,10 +118,9 @@ impl Backend {
         name: String,
         addr: Addr,
         port: u16,
-        range: &RangeInclusive<u16>,
+        (first, count): (u16, usize),
         rng: &mut fastrand::Rng,
     ) -> Self {
-        let count = usize::from(range.end() - range.start()) + 1;
         Self {
             name,
             addr,
@@ -138,8 +137,8 @@ impl Backend {
             budget: Budget::default(),
             spec: None,
             slow_start_ms: 0,
-            ports: Ports::new(range.clone(), rng),
-            base: *range.start(),
+            ports: Ports::new(first, count, rng),
+            base: first,
             legs: vec![Packed::FREE; count].into_boxed_slice(),
             legs_used: 0,
             estimate: Estimate::default(),
@@ -187,7 +186,7 @@ impl Backend {
 
     /// Says what `port` is for from now on.
     pub(crate) fn assign(&mut self, port: u16, used: Use) {
-        let slot = &mut self.legs[usize::from(port - self.base)];
+        let slot = &mut self.legs[usize::from(port.wrapping_sub(self.base))];
         if slot.unpack().is_none() {
             self.legs_used += 1;
         }
@@ -209,7 +208,7 @@ impl Backend {
     }
 
     fn clear(&mut self, port: u16) -> bool {
-        let slot = &mut self.legs[usize::from(port - self.base)];
+        let slot = &mut self.legs[usize::from(port.wrapping_sub(self.base))];
         let used = slot.unpack().is_some();
         if used {
             *slot = Packed::FREE;

@@ -115,7 +115,8 @@ impl Engine {
     fn check_backend(&self, index: u16) -> u32 {
         let backend = &self.backends[usize::from(index)];
         let (mut used, mut owned, mut closing) = (0, 0, 0);
-        for port in self.settings.ports.clone() {
+        for slot in 0..backend.slots() {
+            let port = self.settings.ports.start().wrapping_add(slot as u16);
             let Some(user) = backend.used_by(port) else {
                 continue;
             };
@@ -155,7 +156,7 @@ impl Engine {
             .filter(|f| f.owner.is_some() && f.owner.backend == index && f.pin.is_some());
         let pinned = pinned.count();
         assert_eq!(pinned, backend.pinned as usize, "pins of {}", backend.name);
-        let all = self.settings.ports.clone().filter(|p| *p != 0).count();
+        let all = backend.ports.all();
         assert_eq!(backend.ports.free() + used as usize, all, "ports");
         let waiting = self.flows.slots().iter().filter(|f| {
             f.state != State::Gone && f.bits.has(Bits::OUTSTANDING) && f.owner.backend == index

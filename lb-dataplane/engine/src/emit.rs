@@ -20,12 +20,13 @@ impl Engine {
     /// A segment without payload towards a leg's backend; the caller fills in the rest.
     pub(crate) fn to_leg(&self, leg: Leg) -> Option<SegmentSpec<'static>> {
         let backend = self.backends.get(usize::from(leg.backend))?;
+        let (src, src_port) = self.sources.end(backend.source?, leg.port);
         Some(SegmentSpec {
             src_mac: self.settings.mac,
             dst_mac: self.hops.mac(backend.hop?)?,
-            src: backend.source?,
+            src,
             dst: from_addr(&backend.addr),
-            src_port: leg.port,
+            src_port,
             dst_port: backend.port,
             seq: SeqNumber(0),
             ack: SeqNumber(0),
@@ -34,6 +35,15 @@ impl Engine {
             timestamps: None,
             payload: &[],
         })
+    }
+
+    /// The port that a leg comes from.
+    pub(crate) fn leg_port(&self, leg: Leg) -> u16 {
+        let backend = self.backends.get(usize::from(leg.backend));
+        match backend.and_then(|b| b.source) {
+            Some(source) => self.sources.end(source, leg.port).1,
+            None => leg.port,
+        }
     }
 
     /// Builds a segment in a free frame and sends it. `false` if no frame was free or it could not be built.
@@ -69,10 +79,11 @@ impl Engine {
         else {
             return Verdict::Drop(DropReason::NoNeighbour);
         };
+        let (src, src_port) = self.sources.end(src, leg.port);
         let to = Rewrite {
             src,
             dst: from_addr(&backend.addr),
-            src_port: leg.port,
+            src_port,
             dst_port: backend.port,
             src_mac: self.settings.mac,
             dst_mac,

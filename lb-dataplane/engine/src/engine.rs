@@ -21,6 +21,7 @@ use crate::{
     policy::Policy,
     ports::Rest,
     routes::{Hops, Route, Routes},
+    sources::Sources,
     states::{Action, Event, Frame, Meaning, State, meaning},
     wheel::Wheel,
 };
@@ -49,8 +50,10 @@ impl Instant {
 pub struct Settings {
     /// Table sizes.
     pub limits: baton_api::Limits,
-    /// The dataplane's own addresses; the first of each family is the source of legs.
+    /// The dataplane's own addresses; legs come from the first of each family.
     pub addresses: Vec<IpAddr>,
+    /// Legs come from the others, too: at most 65,535 addresses and ports of a family, whole addresses.
+    pub legs_from_all: bool,
     /// Ports of legs.
     pub ports: RangeInclusive<u16>,
     /// The interface's link-layer address.
@@ -106,7 +109,7 @@ const LINK_SETTLE_MS: u64 = 3_000;
 pub struct Engine {
     pub(crate) settings: Settings,
     /// Own addresses by family, for the legs.
-    pub(crate) own: [Option<IpAddr>; 2],
+    pub(crate) sources: Sources,
     /// Addresses of the host that legs come from besides.
     pub(crate) of_host: Vec<IpAddr>,
     /// On a node's network: what is no leg's may be the node's own ([`Self::share_ports`]).
@@ -176,28 +179,22 @@ impl Engine {
     ///
     /// # Errors
     /// A setting that cannot work.
-    pub fn new(settings: Settings, now: Instant) -> Result<Self, SettingsError> {
+    pub fn new(mut settings: Settings, now: Instant) -> Result<Self, SettingsError> {
+        settings.ports = *settings.ports.start().max(&1)..=*settings.ports.end();
         let limits = settings.limits;
         limits.validate().map_err(SettingsError::Limit)?;
         let ports = settings.ports.clone().count();
         if ports < 64 {
             return Err(SettingsError::FewPorts(ports));
         }
-        let first = |v6: bool| {
-            settings
-                .addresses
-                .iter()
-                .copied()
-                .find(|a| a.is_ipv6() == v6)
-        };
-        let own = [first(false), first(true)];
-        if own == [None, None] {
+        if settings.addresses.is_empty() {
             return Err(SettingsError::NoAddress);
         }
+        let sources = Sources::new(&settings.addresses, settings.legs_from_all, &settings.ports);
         let mut rng = fastrand::Rng::with_seed(settings.seed);
         let keys = (rng.u64(..), rng.u64(..));
         Ok(Self {
-            own,
+            sources,
             of_host: Vec::new(),
             shares_ports: false,
             generation: 0,
@@ -352,9 +349,7 @@ impl Engine {
         }
         let to = to_addr(segment.dst);
         // A leg's port and a frontend's never coincide on our own addresses: the port range is refused where they do.
-        if self.settings.ports.contains(&segment.dst_port)
-            && self.own[usize::from(segment.is_v6())] == Some(segment.dst)
-        {
+        if self.settings.ports.contains(&segment.dst_port) && self.sources.contains(segment.dst) {
             return self.on_leg(now, frame, segment, out);
         }
         match self.frontend_ids.find(&to, segment.dst_port) {
@@ -402,7 +397,7 @@ impl Engine {
 
     /// Whether legs come from this address.
     pub(crate) fn is_source(&self, address: IpAddr) -> bool {
-        self.own[usize::from(address.is_ipv6())] == Some(address) || self.of_host.contains(&address)
+        self.sources.contains(address) || self.of_host.contains(&address)
     }
 
     /// Moves a flow by the declared table: performs the row's actions and says what becomes of the frame.

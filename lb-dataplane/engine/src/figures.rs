@@ -169,6 +169,10 @@ pub struct BackendFigures {
     pub first_byte: Latency,
     /// New flows that it accepted.
     pub flows_begun: u64,
+    /// Ports of its legs, with each of our addresses.
+    pub leg_ports: u64,
+    /// Of these, the ones that moves may use now.
+    pub ready_leg_ports: u64,
 }
 
 impl Engine {
@@ -206,6 +210,8 @@ impl Engine {
                         name: backend.name.clone(),
                         first_byte: backend.figures.first_byte.clone(),
                         flows_begun: backend.figures.begun,
+                        leg_ports: backend.ports.all() as u64,
+                        ready_leg_ports: backend.ports.ready() as u64,
                     }
                 })
                 .collect(),

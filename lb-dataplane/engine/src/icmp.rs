@@ -40,8 +40,9 @@ impl Engine {
         let backend = self
             .backend_ids
             .find(&to_addr(error.inner_dst), error.inner_dst_port)?;
-        let Use::Owner(id) = self.backends[usize::from(backend)].used_by(error.inner_src_port)?
-        else {
+        let backend = &self.backends[usize::from(backend)];
+        let end = (error.inner_src, error.inner_src_port);
+        let Use::Owner(id) = backend.used_by(self.sources.number(backend.source, end))? else {
             return None;
         };
         let flow = &self.flows[id];

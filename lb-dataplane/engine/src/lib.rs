@@ -53,6 +53,7 @@ mod rules;
 mod server;
 mod session;
 mod sight;
+mod sources;
 mod standing;
 pub mod states;
 mod sweep;

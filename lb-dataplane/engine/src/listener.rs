@@ -371,7 +371,10 @@ impl Engine {
     fn refuse_answer(&mut self, index: u16, segment: &Segment, out: &mut impl Output) {
         let leg = Leg {
             backend: index,
-            port: segment.dst_port,
+            port: self.sources.number(
+                self.backends[usize::from(index)].source,
+                (segment.dst, segment.dst_port),
+            ),
         };
         if let Some(spec) = self.to_leg(leg) {
             let rst = SegmentSpec {

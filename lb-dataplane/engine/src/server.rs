@@ -42,7 +42,10 @@ impl Engine {
     ) -> Verdict {
         let slot = &mut self.backends[usize::from(backend)];
         slot.health.heard(now);
-        match slot.used_by(segment.dst_port) {
+        let number = self
+            .sources
+            .number(slot.source, (segment.dst, segment.dst_port));
+        match slot.used_by(number) {
             Some(Use::Owner(id)) => self.on_owner(now, frame, segment, id, out),
             Some(Use::Standby(id)) => self.on_standby(now, frame, segment, id, out),
             Some(Use::Closing(id)) => self.on_closing(now, frame, segment, id, out),

@@ -54,7 +54,7 @@ impl Engine {
         }
         let number = self.backend_ids.find(&to_addr(peer.0), peer.1)?;
         let backend = self.backends.get(usize::from(number))?;
-        let flow = match backend.used_by(own.1) {
+        let flow = match backend.used_by(self.sources.number(backend.source, own)) {
             Some(Use::Owner(id) | Use::Standby(id)) => Some(&self.flows[id]),
             _ => None,
         };

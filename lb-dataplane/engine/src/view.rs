@@ -335,7 +335,7 @@ impl Engine {
             frontend: Endpoint::new(from_addr(&frontend.addr), frontend.port)?,
             policy: self.policies[usize::from(flow.policy)].spec.name.clone(),
             backend: backend.map(|b| b.name.clone()).unwrap_or_default(),
-            port: flow.owner.port,
+            port: self.leg_port(flow.owner),
             state: flow.state.name().to_owned(),
             migrations: u32::from(flow.migrations),
             quiet: Micros::from_millis(u64::from(now.ms32().wrapping_sub(flow.last_ms))),

@@ -82,6 +82,7 @@ impl Lab {
         let settings = Settings {
             limits: Limits::default(),
             addresses: vec![own],
+            legs_from_all: false,
             ports: 20_000..=20_127,
             mac: Mac([2, 0, 0, 0, 0, 1]),
             seed: 1,

@@ -46,7 +46,8 @@ pub const INTERFACE_AUTO: &str = "auto";
 pub struct Config {
     /// The interface that frames come and go by; [`INTERFACE_AUTO`]: the one of the default route when it starts.
     pub interface: String,
-    /// The dataplane's own addresses; none: the interface's global ones.
+    /// The dataplane's own addresses, which legs come from; none: the interface's global ones, and legs come from the first of
+    /// each family.
     #[serde(default)]
     pub address: Vec<IpAddr>,
     /// Ports of the legs.

@@ -93,6 +93,18 @@ fn policy_figures(out: &mut Families, figures: &PolicyFigures) {
             &labels,
             backend.flows_begun,
         );
+        out.gauge(
+            "backend_leg_ports",
+            "Ports of legs to the backend, times the addresses that legs come from.",
+            &labels,
+            float(backend.leg_ports),
+        );
+        out.gauge(
+            "backend_ready_leg_ports",
+            "Those among them that no tracker on the way can remember, so that moves may use them; an eighth is kept for rescues and drains.",
+            &labels,
+            float(backend.ready_leg_ports),
+        );
     }
 }
 

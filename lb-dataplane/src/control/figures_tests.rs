@@ -97,6 +97,8 @@ pub(super) fn figures(generation: u64) -> Report {
                 name: "a".to_owned(),
                 first_byte: took(&[1_500]),
                 flows_begun: 6,
+                leg_ports: 10_000,
+                ready_leg_ports: 9_000,
             }],
         }],
     }

@@ -4,6 +4,7 @@ use super::{figures_tests::figures, metrics::Metrics, serve_tests::dataplane};
 use crate::{
     certificates::Authority, commands::CounterValue, config::Config, neighbour::Health, worker,
 };
+use baton_api::{BackendPlacement, PolicyPlacement};
 use baton_engine::{Cause, Counter, Engine, Instant, Lost, MoveEnd, PinReason, Settings};
 use baton_packet::{Mac, Malformed};
 use baton_tidy::metrics::{Component, Meaning};
@@ -15,6 +16,7 @@ pub(super) fn worker_counters() -> Vec<CounterValue> {
     let settings = Settings {
         limits: config.limits,
         addresses: vec!["10.0.0.1".parse().expect("an address")],
+        legs_from_all: false,
         ports: config.ports.range(),
         mac: Mac([2, 0, 0, 0, 0, 1]),
         seed: 1,
@@ -54,6 +56,10 @@ fn exported() -> String {
     policy.moves_total = causes
         .map(|cause| (cause.label().to_owned(), ends.clone()))
         .collect();
+    policy.placement = Some(PolicyPlacement::default());
+    for backend in &mut policy.backends {
+        backend.placement = Some(BackendPlacement::default());
+    }
     let text = metrics.render(Some(report), true).expect("text");
     String::from_utf8(text).expect("UTF-8")
 }

@@ -112,6 +112,7 @@ pub fn settings() -> Settings {
             affinities: 64,
         },
         addresses: vec![ours(false), ours(true)],
+        legs_from_all: false,
         ports: 40_000..=40_127,
         mac: OUR_MAC,
         seed: 1,

@@ -106,14 +106,19 @@ fn what_flows_wait_for_is_shown() {
     let mut w = World::with(settings(), p);
     let mut flows = flows_of_one(&mut w, 2);
     let pod = flows[0].pod;
-    let on_pod = |w: &mut World, n: u16| loop {
+    let mut more = 1_000;
+    let mut on_pod = |w: &mut World, n: u16| loop {
         let c = w.open(n);
         if c.pod == pod {
             break c;
         }
         w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
         // The other pod gets one more flow instead.
-        w.open(n + 1_000);
+        let other = w.open(more);
+        if other.pod == pod {
+            w.inject(&w.client_wire(&other, Flags::RST, &[]).build());
+        }
+        more += 1;
     };
     let mut pinned = on_pod(&mut w, 600);
     w.responds(&mut pinned, b"220 mail\r\n");

@@ -32,3 +32,4 @@ mod replay;
 mod rescue;
 mod session;
 mod sight;
+mod sources;

@@ -192,6 +192,7 @@ impl World {
         let settings = Settings {
             limits: scenario.limits,
             addresses: vec![address::ours(v6)],
+            legs_from_all: false,
             ports: address::LEG_PORTS_FROM..=address::LEG_PORTS_FROM + scenario.ports - 1,
             mac: address::OUR_MAC,
             seed: rng.u64(..),
