@@ -142,14 +142,16 @@ fn a_capture_shows_both_sides_of_the_chosen_connection_and_its_moves() -> Result
         .filter(|f| !f.incoming && f.payload_bytes > 0)
         .count();
     ensure!(to_pods == REQUESTS, "{to_pods} requests to pods");
-    // Forgets of the old legs, and the answers to them, have the option too.
-    let adopts = |f: &&&Frame| f.adoption && !f.comment.contains("forget");
+    // Probes, Forgets of the old legs, and the answers to them, have the option too.
+    let adopts = |f: &&&Frame| f.adoption && f.comment.contains("adopt this connection");
     let adoptions: Vec<&&Frame> = legs.iter().filter(adopts).collect();
     ensure!(adoptions.len() == REQUESTS, "{} adoptions", adoptions.len());
     for frame in &adoptions {
         let said = &frame.comment;
-        let right = said.starts_with("asks pod-") && said.contains("to adopt this connection");
-        ensure!(right && said.contains(&format!("client {own}")), "{said}");
+        ensure!(
+            said.starts_with("asks pod-") && said.contains(&format!("client {own}")),
+            "{said}"
+        );
     }
     for name in ["pod-a", "pod-b"] {
         let some = adoptions.iter().any(|frame| frame.comment.contains(name));

@@ -404,9 +404,7 @@ impl Stream {
                 MessageKind::Forget => {
                     format!("has trackers on the way to {name} forget this pair")
                 }
-                MessageKind::Answer(reason) => {
-                    format!("{name} answers an adoption: {}", reason.label())
-                }
+                MessageKind::Answer(reason) => format!("{name} answers: {}", reason.label()),
             }
         });
         let owner = packet.client.and_then(|client| {
