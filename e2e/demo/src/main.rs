@@ -167,9 +167,9 @@ struct TrackedArguments {
     /// Persistent connections
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     connections: u16,
-    /// Entries that the node's table may have: three quarters of 65,536
+    /// The dataplane's share of the node's table (`limits.trackedPairs`): three quarters of 65,536
     #[arg(long, default_value_t = 49_152)]
-    entries: u64,
+    entries: u32,
     /// Forward what is INVALID, and only count it: tells waits that tracking causes from others
     #[arg(long)]
     forward_invalid: bool,

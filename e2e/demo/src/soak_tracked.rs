@@ -11,7 +11,7 @@ use crate::{
     run::{moves, wait_adoptable},
 };
 use anyhow::{Context, Result, ensure};
-use baton_api::{Migration, MigrationMode, Policy, State};
+use baton_api::{Limits, Migration, MigrationMode, Policy, State};
 use baton_lab::{
     Counts, Dataplane, HttpEcho, Lab, Latency, Load, LoadOptions, LoadReport, Nginx, NginxOptions,
     Options, Slow, Tracked, Tracker, policy,
@@ -101,7 +101,7 @@ pub fn soak(arguments: &TrackedArguments) -> Result<bool> {
         connections: usize::from(arguments.connections),
         leg_ports: arguments.ports.clone(),
         forward_invalid: arguments.forward_invalid,
-        entries_limit: arguments.entries,
+        entries_limit: u64::from(arguments.entries),
         entries_max_of_machine: 0,
         acts: Vec::new(),
     };
@@ -161,6 +161,10 @@ fn act(
         ..policy(POLICY, PORT, &servers)
     }])?;
     config.ports = arguments.ports.clone();
+    config.limits = Some(Limits {
+        tracked_pairs: arguments.entries,
+        ..Limits::default()
+    });
     let dataplane = lab.dataplane(&config)?;
     wait_adoptable(&dataplane)?;
     let options = LoadOptions {

@@ -256,6 +256,9 @@ pub struct Limits {
     /// Client addresses with affinity that are remembered at one time, 56 bytes each: those with flows and those whose
     /// timeout still runs. When all are used, the one that was used the longest time ago is forgotten.
     pub affinities: u32,
+    /// Pairs of ports of ours and of backends that connection trackers on the way may remember before nothing moves any more
+    /// but for rescues and drains.
+    pub tracked_pairs: u32,
 }
 
 impl Default for Limits {
@@ -267,6 +270,8 @@ impl Default for Limits {
             kept_segments: 16_384,
             guarded_flows: 65_536,
             affinities: 65_536,
+            // A quarter of what Linux' tracker holds for all of a node by default (`nf_conntrack_max`, 262,144).
+            tracked_pairs: 65_536,
         }
     }
 }

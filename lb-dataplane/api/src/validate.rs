@@ -63,6 +63,7 @@ impl Limits {
             ("keptSegments", self.kept_segments, 1, 1 << 20),
             ("guardedFlows", self.guarded_flows, 1, 1 << 24),
             ("affinities", self.affinities, 1, 1 << 24),
+            ("trackedPairs", self.tracked_pairs, 64, 1 << 24),
         ] {
             range("limits", field, value, min, max)?;
         }

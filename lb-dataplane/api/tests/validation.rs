@@ -216,7 +216,7 @@ fn unknown_fields_and_port_0_cannot_be_parsed() {
 fn limits_have_ranges() {
     assert_eq!(Limits::default().validate(), Ok(()));
     type Change = fn(&mut Limits);
-    let cases: [(&str, Change); 8] = [
+    let cases: [(&str, Change); 9] = [
         ("limits.flows", |l| l.flows = 15),
         ("limits.backends", |l| l.backends = 0),
         ("limits.closingLegs", |l| l.closing_legs = (1 << 24) + 1),
@@ -225,6 +225,7 @@ fn limits_have_ranges() {
         ("limits.guardedFlows", |l| l.guarded_flows = (1 << 24) + 1),
         ("limits.affinities", |l| l.affinities = 0),
         ("limits.affinities", |l| l.affinities = (1 << 24) + 1),
+        ("limits.trackedPairs", |l| l.tracked_pairs = 63),
     ];
     for (path, change) in cases {
         let mut limits = Limits::default();

@@ -13,7 +13,7 @@ use crate::{
     ledger::Moved,
     mutants::Mutant,
     policy::{Target, Ties},
-    ports::{Purpose, Rest, TRACKED_MAX},
+    ports::{Purpose, Rest},
     states::{Event, Frame, State},
 };
 use baton_packet::{
@@ -97,7 +97,7 @@ impl Engine {
             Ties::Gone | Ties::Leaving | Ties::Ejected => Purpose::Rescue,
             Ties::Rested | Ties::Resting | Ties::Together => Purpose::Move,
         };
-        if purpose == Purpose::Move && self.tracked >= TRACKED_MAX {
+        if purpose == Purpose::Move && self.tracked >= self.settings.limits.tracked_pairs {
             self.counters.add(Counter::StayedTracked);
             return false;
         }

@@ -16,9 +16,6 @@ const NONE: u16 = u16::MAX;
 /// So long a tracker may remember a pair: Linux `nf_conntrack_tcp_timeout_time_wait` and `_syn_sent` (120 s); after a
 /// RST it is `_close` (10 s).
 pub(crate) const REMEMBERED_MS: u32 = 120_000;
-/// Pairs that trackers may remember before nothing moves any more but for rescues and drains: a quarter of what Linux's tracker
-/// holds by default for all of a node (`nf_conntrack_max`, 262,144).
-pub(crate) const TRACKED_MAX: u32 = 65_536;
 /// Of each backend's ports that are ready for adoptions, one in so many is kept for rescues and drains.
 const RESERVE_SHARE: usize = 8;
 /// Ports that become ready by time in one call: taking one needs one.

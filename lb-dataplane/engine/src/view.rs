@@ -181,7 +181,7 @@ impl Engine {
             (
                 "tracked_pairs",
                 u64::from(self.tracked),
-                u64::from(crate::ports::TRACKED_MAX),
+                u64::from(self.settings.limits.tracked_pairs),
             ),
             ("leg_ports", ports.0, ports.1),
             (

@@ -318,6 +318,7 @@ fn limits(d: &mut Draw) -> Limits {
             kept_segments: d.rng.u32(1..12),
             guarded_flows: d.rng.u32(1..10),
             affinities: d.rng.u32(1..3),
+            tracked_pairs: 64,
         };
     }
     Limits {
@@ -327,6 +328,7 @@ fn limits(d: &mut Draw) -> Limits {
         kept_segments: 64,
         guarded_flows: 32,
         affinities: 32,
+        tracked_pairs: 65_536,
     }
 }
 

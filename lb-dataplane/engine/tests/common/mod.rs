@@ -110,6 +110,7 @@ pub fn settings() -> Settings {
             kept_segments: 32,
             guarded_flows: 64,
             affinities: 64,
+            tracked_pairs: 4_096,
         },
         addresses: vec![ours(false), ours(true)],
         legs_from_all: false,
