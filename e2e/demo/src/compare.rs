@@ -125,10 +125,7 @@ pub fn compare(arguments: &RoundArguments) -> Result<bool> {
         haproxy,
         baton,
     };
-    fs::create_dir_all(&arguments.out)?;
-    let path = arguments.out.join("compare.json");
-    fs::write(&path, serde_json::to_string_pretty(&comparison)? + "\n")
-        .with_context(|| path.display().to_string())?;
+    let path = keep(&arguments.out, "compare.json", &comparison)?;
     print(&comparison);
     println!("Written to {}", path.display());
     lab.remove()?;

@@ -164,10 +164,7 @@ pub fn migration_cost(arguments: &RoundArguments) -> Result<bool> {
         stay,
         migrate,
     };
-    fs::create_dir_all(&arguments.out)?;
-    let path = arguments.out.join("migration.json");
-    fs::write(&path, serde_json::to_string_pretty(&cost)? + "\n")
-        .with_context(|| path.display().to_string())?;
+    let path = keep(&arguments.out, "migration.json", &cost)?;
     print(&cost);
     cost.phases.print();
     println!("Written to {}", path.display());

@@ -108,11 +108,7 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
         redis: redis_side,
         kills: Kills { baton, haproxy },
     };
-    fs::create_dir_all(&arguments.out)
-        .with_context(|| format!("making {}", arguments.out.display()))?;
-    let json = arguments.out.join("report.json");
-    fs::write(&json, serde_json::to_string_pretty(&report)? + "\n")
-        .with_context(|| json.display().to_string())?;
+    let json = keep(&arguments.out, "report.json", &report)?;
     let svg = arguments.out.join("report.svg");
     plot::write(&svg, &report)?;
 
@@ -124,10 +120,7 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
     println!("{}\n", wrapped(KILL_CONDITIONS));
     println!("$ lb-dataplane status\n{status}");
     println!("Report: {} and {}", json.display(), svg.display());
-    let failures = report.failures();
-    for failure in &failures {
-        eprintln!("baton-demo: {failure}");
-    }
+    let shown = succeeded(&report.failures());
     if arguments.keep {
         slow.throttle(arguments.throttle)?;
         lab.reserve_ports(&config)?;
@@ -136,7 +129,7 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
     shim.stop()?;
     operator.stop()?;
     lab.remove()?;
-    Ok(failures.is_empty())
+    Ok(shown)
 }
 
 /// Waits until every backend's adopter has answered.

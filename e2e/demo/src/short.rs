@@ -154,16 +154,10 @@ pub fn short(arguments: &ShortArguments) -> Result<bool> {
             bench.turns.push(turn(arguments, *side, *tracking)?);
         }
     }
-    fs::create_dir_all(&arguments.out)?;
-    let path = arguments.out.join("short.json");
-    fs::write(&path, serde_json::to_string_pretty(&bench)? + "\n")
-        .with_context(|| path.display().to_string())?;
+    let path = keep(&arguments.out, "short.json", &bench)?;
     println!("{}\nWritten to {}", bench.table(), path.display());
-    let failures = bench.failures();
-    for failure in &failures {
-        eprintln!("baton-demo: {failure}");
-    }
-    Ok(failures.is_empty())
+    let shown = succeeded(&bench.failures());
+    Ok(shown)
 }
 
 fn turn(arguments: &ShortArguments, side: Side, tracking: Tracking) -> Result<Turn> {

@@ -140,21 +140,14 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
         faults_unasked: faults.unasked()?,
     };
     let report = SoakReport::new(outcome, &dataplane.state()?);
-    fs::create_dir_all(&arguments.out)
-        .with_context(|| format!("making {}", arguments.out.display()))?;
-    let path = arguments.out.join("report.json");
-    fs::write(&path, serde_json::to_string_pretty(&report)? + "\n")
-        .with_context(|| path.display().to_string())?;
+    let path = keep(&arguments.out, "report.json", &report)?;
     println!("{}\nReport: {}", report.text(), path.display());
-    let failures = report.failures();
-    for failure in &failures {
-        eprintln!("baton-demo: {failure}");
-    }
+    let shown = succeeded(&report.failures());
     drop(faults);
     dataplane.stop()?;
     shim.stop()?;
     lab.remove()?;
-    Ok(failures.is_empty())
+    Ok(shown)
 }
 
 /// Every request moves its connection, but a connection's first.

@@ -119,17 +119,10 @@ pub fn soak(arguments: &TrackedArguments) -> Result<bool> {
         report.entries_max_of_machine = limit;
         report.acts.push(done);
     }
-    fs::create_dir_all(&arguments.out)
-        .with_context(|| format!("making {}", arguments.out.display()))?;
-    let path = arguments.out.join("tracked.json");
-    fs::write(&path, serde_json::to_string_pretty(&report)? + "\n")
-        .with_context(|| path.display().to_string())?;
+    let path = keep(&arguments.out, "tracked.json", &report)?;
     println!("{}\nReport: {}", report.table(), path.display());
-    let failures = report.failures();
-    for failure in &failures {
-        eprintln!("baton-demo: {failure}");
-    }
-    Ok(failures.is_empty())
+    let shown = succeeded(&report.failures());
+    Ok(shown)
 }
 
 fn act(

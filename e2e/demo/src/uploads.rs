@@ -211,10 +211,7 @@ pub fn uploads(arguments: &RoundArguments) -> Result<bool> {
         full: counter(&dataplane, "backlog_full_total")?,
         uploads: rows,
     };
-    fs::create_dir_all(&arguments.out)?;
-    let path = arguments.out.join("uploads.json");
-    fs::write(&path, serde_json::to_string_pretty(&report)? + "\n")
-        .with_context(|| path.display().to_string())?;
+    let path = keep(&arguments.out, "uploads.json", &report)?;
     print(&report);
     println!("Written to {}", path.display());
     dataplane.stop()?;

@@ -209,18 +209,7 @@ impl Engine {
         let (Some(spec), Some((epoch, key))) = (self.to_leg(leg), self.keys.first()) else {
             return false;
         };
-        let message = Adoption {
-            kind: MessageKind::Forget,
-            mss: 0,
-            server_wscale: 0,
-            client_wscale: 0,
-            wscale_ok: false,
-            sack_ok: false,
-            timestamps_ok: false,
-            ecn_ok: false,
-            epoch: *epoch,
-            server_ts: 0,
-        };
+        let message = Adoption::bare(MessageKind::Forget, *epoch);
         let key = key.clone();
         if reset {
             let rst = SegmentSpec {

@@ -328,18 +328,7 @@ impl Engine {
         spec.seq = seq;
         spec.ack = ack;
         spec.timestamps = Some((0, 0));
-        let message = Adoption {
-            kind: MessageKind::Probe,
-            mss: 0,
-            server_wscale: 0,
-            client_wscale: 0,
-            wscale_ok: false,
-            sack_ok: false,
-            timestamps_ok: false,
-            ecn_ok: false,
-            epoch: *epoch,
-            server_ts: 0,
-        };
+        let message = Adoption::bare(MessageKind::Probe, *epoch);
         let key = key.clone();
         self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key))
     }

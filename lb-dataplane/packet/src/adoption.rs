@@ -199,6 +199,23 @@ pub struct Adoption {
 }
 
 impl Adoption {
+    /// A message that says nothing of a connection.
+    #[must_use]
+    pub const fn bare(kind: MessageKind, epoch: u8) -> Self {
+        Self {
+            kind,
+            mss: 0,
+            server_wscale: 0,
+            client_wscale: 0,
+            wscale_ok: false,
+            sack_ok: false,
+            timestamps_ok: false,
+            ecn_ok: false,
+            epoch,
+            server_ts: 0,
+        }
+    }
+
     /// Experiment id, and the option's bytes 4 to 7.
     fn fields(&self) -> (u16, u16, u8, u8) {
         let epoch = self.epoch << 4;

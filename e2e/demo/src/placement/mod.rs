@@ -296,11 +296,7 @@ fn one_round(
 fn save(arguments: &PlacementArguments, report: &mut Report) -> Result<()> {
     report.summarize();
     report.verdict = verdict::rows(&report.cells);
-    fs::create_dir_all(&arguments.out)
-        .with_context(|| format!("making {}", arguments.out.display()))?;
-    let json = arguments.out.join("placement.json");
-    fs::write(&json, serde_json::to_string_pretty(report)? + "\n")
-        .with_context(|| json.display().to_string())?;
+    keep(&arguments.out, "placement.json", report)?;
     plot::write(&arguments.out.join("placement.svg"), report)
 }
 

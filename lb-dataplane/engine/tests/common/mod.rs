@@ -477,18 +477,7 @@ pub fn answer_with(
         timestamps: message.stamps(),
         payload: &[],
     };
-    let message = Adoption {
-        kind: MessageKind::Answer(reason),
-        mss: 0,
-        server_wscale: 0,
-        client_wscale: 0,
-        wscale_ok: false,
-        sack_ok: false,
-        timestamps_ok: false,
-        ecn_ok: false,
-        epoch,
-        server_ts,
-    };
+    let message = Adoption { server_ts, ..Adoption::bare(MessageKind::Answer(reason), epoch) };
     let mut buffer = [0; 128];
     let len = build_adoption(&mut buffer, &spec, &message, key).expect("room for an answer");
     buffer[..len].to_vec()

@@ -214,18 +214,7 @@ pub(crate) fn answer(
         timestamps: seg.stamps,
         payload: &[],
     };
-    let message = Adoption {
-        kind: MessageKind::Answer(reason),
-        mss: 0,
-        server_wscale: 0,
-        client_wscale: 0,
-        wscale_ok: false,
-        sack_ok: false,
-        timestamps_ok: false,
-        ecn_ok: false,
-        epoch,
-        server_ts: detail,
-    };
+    let message = Adoption { server_ts: detail, ..Adoption::bare(MessageKind::Answer(reason), epoch) };
     let mut buffer = [0; 128];
     let len = build_adoption(&mut buffer, &spec, &message, key).unwrap_or(0);
     buffer[..len].to_vec()
