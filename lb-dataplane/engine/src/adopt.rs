@@ -58,7 +58,16 @@ impl Engine {
                 cause: Cause::Manual,
                 waits_us: None,
             }),
-            None => policy.choose_move(v6, owner, ties, gap_us, &self.backends, now, &mut self.rng),
+            None => policy.choose_move(
+                v6,
+                owner,
+                ties,
+                gap_us,
+                &self.backends,
+                now,
+                self.committed,
+                &mut self.rng,
+            ),
         };
         let Some(chosen) = chosen else {
             return false;

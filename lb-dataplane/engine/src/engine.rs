@@ -17,7 +17,7 @@ use crate::{
     kept::Kept,
     ledger::Moved,
     lookup::Lookup,
-    mutants::Mutant,
+    mutants::{Committed, Mutant},
     policy::Policy,
     ports::Rest,
     routes::{Hops, Route, Routes},
@@ -157,8 +157,8 @@ pub struct Engine {
     pub(crate) stood_still_us: u64,
     /// From when on silence means something again after it was down.
     pub(crate) link_settled_ms: u64,
-    #[cfg(feature = "mutants")]
-    pub(crate) mutant: Option<crate::mutants::Mutant>,
+    /// Nothing but in the simulation's search for blind checkers.
+    pub(crate) committed: Committed,
     resets_left: u32,
     resets_second: u64,
 }
@@ -229,8 +229,7 @@ impl Engine {
             link_down: None,
             stood_still_us: 0,
             link_settled_ms: 0,
-            #[cfg(feature = "mutants")]
-            mutant: None,
+            committed: Committed::default(),
             resets_left: RESETS_PER_SECOND,
             resets_second: 0,
             settings,

@@ -71,6 +71,7 @@ pub use migrate::{Migrate, MigrateError};
 #[cfg(feature = "mutants")]
 pub use mutants::Mutant;
 pub use pins::{Lost, PinReason};
+pub use placement::promises;
 pub use routes::{Route, Via};
 pub use sight::Sight;
 

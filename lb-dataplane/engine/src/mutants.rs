@@ -55,13 +55,46 @@ mutants! {
     LeaveOldLeg,
     /// Nothing looks after an adoption that is not answered.
     ForgetTimer,
+    /// What a mean wait looks like at this moment moves flows: no margin for its error, no budget, no rest between moves.
+    MoveOnNoise,
+    /// The flows of a distressed backend stay there.
+    StayInDistress,
+    /// A distressed backend is not left alone: it is given flows again at once.
+    NoBackOff,
+}
+
+/// Which fault is committed, for parts that do not see the engine.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Committed {
+    #[cfg(feature = "mutants")]
+    mutant: Option<Mutant>,
+}
+
+impl Committed {
+    /// Whether it is this one.
+    #[cfg(feature = "mutants")]
+    #[inline]
+    pub(crate) fn is(self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    /// Never.
+    #[cfg(not(feature = "mutants"))]
+    #[inline]
+    #[expect(
+        clippy::unused_self,
+        reason = "the same call with and without the feature"
+    )]
+    pub(crate) const fn is(self, _: Mutant) -> bool {
+        false
+    }
 }
 
 impl Engine {
     /// Makes the engine commit one fault from now on.
     #[cfg(feature = "mutants")]
     pub fn set_mutant(&mut self, mutant: Option<Mutant>) {
-        self.mutant = mutant;
+        self.committed = Committed { mutant };
     }
 
     /// Before each tick: the port given back last is the next one used, without rest.
@@ -75,20 +108,8 @@ impl Engine {
     }
 
     /// Whether the fault is to be committed.
-    #[cfg(feature = "mutants")]
     #[inline]
     pub(crate) fn mutated(&self, mutant: Mutant) -> bool {
-        self.mutant == Some(mutant)
-    }
-
-    /// Never.
-    #[cfg(not(feature = "mutants"))]
-    #[inline]
-    #[expect(
-        clippy::unused_self,
-        reason = "the same call with and without the feature"
-    )]
-    pub(crate) const fn mutated(&self, _: Mutant) -> bool {
-        false
+        self.committed.is(mutant)
     }
 }

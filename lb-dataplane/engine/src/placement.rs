@@ -13,6 +13,7 @@
 
 use crate::{
     load::{LONG_US, Reading},
+    mutants::{Committed, Mutant},
     standing::{Evidence, Standing},
 };
 use baton_api::LIMIT_BACKENDS_PER_POLICY;
@@ -103,6 +104,8 @@ pub(crate) struct Asking {
     /// By policy: the least gain in a queue, and the least ratio of mean waits.
     pub(crate) gain_us: f64,
     pub(crate) ratio: f64,
+    /// A deliberate fault of the simulation's.
+    pub(crate) committed: Committed,
 }
 
 /// Where the flow goes.
@@ -186,7 +189,7 @@ impl Placement {
     }
 
     /// Compares the members with each other, if that was not done just now.
-    fn judge(&mut self, now_us: u64, seat: impl Fn(usize) -> Seat) {
+    fn judge(&mut self, now_us: u64, committed: Committed, seat: impl Fn(usize) -> Seat) {
         let age_us = match self.judged_us {
             Some(then_us) if now_us < then_us + JUDGE_US => return,
             Some(then_us) => now_us - then_us,
@@ -257,6 +260,7 @@ impl Placement {
                 flows: seat.flows,
                 fair,
                 room: distressed < most && known > 1,
+                committed,
             });
             distressed += usize::from(became);
             self.distressed_total += u64::from(became);
@@ -275,9 +279,15 @@ impl Placement {
         cost_us: impl Fn(usize) -> f64,
         rng: &mut fastrand::Rng,
     ) -> Option<Choice> {
-        let Asking { now_us, owner, .. } = asking;
+        let Asking {
+            now_us,
+            owner,
+            committed,
+            ..
+        } = asking;
+        let hasty = committed.is(Mutant::MoveOnNoise);
         self.budget = (self.budget + BUDGET).min(BUDGET_MAX);
-        self.judge(now_us, &seat);
+        self.judge(now_us, committed, &seat);
         let here = seat(owner);
         let standing = *self.standings.get(owner)?;
         let good = |at: usize| {
@@ -313,7 +323,7 @@ impl Placement {
                 there_us,
             })
         };
-        if standing.sheds(here.flows) {
+        if standing.sheds(here.flows) && !committed.is(Mutant::StayInDistress) {
             let flows = |seat: &Seat| seat.per_weight(f64::from(seat.flows) + 1.0);
             let (to, there) = best(rng, 2, &flows)?;
             return choice(to, Why::Distress, here.load.short_us, there.load.short_us);
@@ -325,7 +335,7 @@ impl Placement {
                 return choice(to, Why::Uneven, here.load.queue_us(), there.load.queue_us());
             }
         }
-        if !asking.rested {
+        if !asking.rested && !hasty {
             return None;
         }
         if here.load.stalled_us >= STALLED_US {
@@ -344,14 +354,15 @@ impl Placement {
         let soon = now_us < standing.left_us + LEAVE_EVERY_US;
         let least = 1.0 + (asking.ratio - 1.0) * BUSIER_PART;
         let long = self.alone || here.load.long_us >= least * self.long_us;
-        if !calm || soon || self.budget < 1.0 || !long {
+        let spent = (soon || self.budget < 1.0) && !hasty;
+        if !calm || spent || !long {
             return None;
         }
         let (to, there) = best(rng, 2, &|seat| seat.load.long_us)?;
         let busier = here.per_weight(here.load.rate) >= there.per_weight(there.load.rate);
         let ratio = if busier { least } else { asking.ratio };
         // Where nobody went of late, one has to go to find out.
-        let error_us = if there.load.fresh {
+        let error_us = if there.load.fresh && !hasty {
             SURE_ERRORS * here.load.error_us.hypot(there.load.error_us)
         } else {
             0.0
@@ -369,6 +380,25 @@ impl Placement {
         self.budget -= 1.0;
         self.standings[owner].left_us = now_us;
         choice(to, Why::Better, here.load.long_us, there.load.long_us)
+    }
+}
+
+/// What the rule promises whoever looks from outside: the simulation holds it to that.
+pub mod promises {
+    use super::{BUDGET, BUDGET_FIRST, LEAVE_EVERY_US};
+    use crate::standing::{BACKOFF_MIN_US, HOT_MEMORY_US, HOT_PART};
+
+    /// No flow comes back to a backend so soon after it left for a lower wait.
+    pub const RETURN_MIN_US: u64 = LEAVE_EVERY_US;
+    /// A backend that becomes distressed is given no flow for so long.
+    pub const LEFT_ALONE_US: u64 = BACKOFF_MIN_US;
+    /// A backend that waits much longer than its pool all this time is distressed.
+    pub const HOT_US: u64 = (HOT_PART * HOT_MEMORY_US) as u64;
+
+    /// In calm so many flows of a policy move at most with so many requests.
+    #[must_use]
+    pub fn calm_moves(requests: u64) -> u64 {
+        (BUDGET_FIRST + BUDGET * requests as f64) as u64
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
     figures::OfPolicy,
     ledger::Gains,
     maglev::Maglev,
+    mutants::Committed,
     pins::{Lost, PinReason},
     placement::{Asking, Placement, Seat, Why},
     rules,
@@ -395,6 +396,7 @@ impl Policy {
         gap_us: u64,
         backends: &[Backend],
         now: Instant,
+        committed: Committed,
         rng: &mut fastrand::Rng,
     ) -> Option<Target> {
         let pool = &mut self.pools[usize::from(v6)];
@@ -438,6 +440,7 @@ impl Policy {
                     rested: ties == Ties::Rested,
                     gain_us: self.spec.migration.gain.0 as f64,
                     ratio: f64::from(self.spec.migration.ratio_percent) / 100.0,
+                    committed,
                 };
                 let mut placement = std::mem::take(&mut pool.placement);
                 let cost_us = |at: usize| {

@@ -3,11 +3,13 @@
 //! Owns what is remembered of one member from judgement to judgement, and its transitions. It sees readings of one
 //! moment only and never chooses where a flow goes: that is `placement`'s.
 
+use crate::mutants::{Committed, Mutant};
+
 /// Memory of how long a member was hot.
-const HOT_MEMORY_US: f64 = 1_000_000.0;
+pub(crate) const HOT_MEMORY_US: f64 = 1_000_000.0;
 /// A member that was hot for this part of the memory, and three times longer than is usual in its pool, is
 /// distressed: one stall of 90 ms, as a CPU quota of 5 % makes them, or some shorter ones. One pause of 50 ms is not enough.
-const HOT_PART: f64 = 0.055;
+pub(crate) const HOT_PART: f64 = 0.055;
 const HOT_USUAL: f64 = 3.0;
 /// On trial, much less is enough.
 const TRIAL_PART: f64 = 0.02;
@@ -83,6 +85,8 @@ pub(crate) struct Evidence {
     pub(crate) fair: f64,
     /// One more member may be distressed.
     pub(crate) room: bool,
+    /// A deliberate fault of the simulation's.
+    pub(crate) committed: Committed,
 }
 
 impl Standing {
@@ -133,7 +137,7 @@ impl Standing {
             Phase::Fit => {
                 let bad = self.hot >= HOT_PART && self.hot >= HOT_USUAL * e.usual;
                 if bad && e.room {
-                    return self.distress(e.now_us);
+                    return self.distress(e);
                 }
                 if e.now_us > self.distressed_us + FORGIVEN_BACKOFFS * self.backoff_us {
                     self.backoff_us = BACKOFF_MIN_US;
@@ -164,7 +168,7 @@ impl Standing {
                 allowance,
             } => {
                 if self.hot >= TRIAL_PART {
-                    return self.distress(e.now_us);
+                    return self.distress(e);
                 }
                 let full = f64::from(e.flows) >= f64::from(allowance).min(e.fair.floor());
                 if e.now_us >= since_us + STAGE_US && full {
@@ -182,9 +186,11 @@ impl Standing {
         false
     }
 
-    fn distress(&mut self, now_us: u64) -> bool {
+    fn distress(&mut self, e: Evidence) -> bool {
+        let now_us = e.now_us;
+        let alone = !e.committed.is(Mutant::NoBackOff);
         self.phase = Phase::Distressed {
-            until_us: now_us + self.backoff_us,
+            until_us: now_us + if alone { self.backoff_us } else { 0 },
         };
         self.backoff_us = (self.backoff_us * 2).min(BACKOFF_MAX_US);
         self.distressed_us = now_us;
@@ -250,6 +256,7 @@ mod tests {
                     flows,
                     fair: 8.0,
                     room: true,
+                    committed: Committed::default(),
                 })
             })
     }

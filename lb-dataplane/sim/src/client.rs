@@ -23,8 +23,8 @@ pub struct ClientSpec {
     pub start: Time,
     /// Connections, one after another.
     pub conns: u32,
-    /// Requests on each, at most.
-    pub requests: u16,
+    /// Requests on each, at least and at most.
+    pub requests: (u16, u16),
     /// Requests that may be outstanding together.
     pub depth: usize,
     /// Longest pause in front of a request.
@@ -292,7 +292,7 @@ impl Client {
 
     fn draw_requests(&mut self, id: u32) -> Vec<Request> {
         let (mut all, mut db) = (Vec::new(), 0);
-        for number in 0..self.rng.u16(1..=self.spec.requests) {
+        for number in 0..self.rng.u16(self.spec.requests.0..=self.spec.requests.1) {
             let rng = &mut self.rng;
             let resp = self.language == Language::Resp;
             let mut method = match rng.u32(..100) {

@@ -2,6 +2,8 @@
 //!
 //! Owns their names. When they happen is drawn in `swarm`, what they do is in `world`.
 
+use crate::clock::Time;
+
 /// Kinds of faults, as swarm testing switches them and the summary counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -98,6 +100,8 @@ pub enum Happening {
     Restart(usize, bool),
     /// A process stops or goes on.
     Freeze(usize, bool),
+    /// Each answer of a process takes so much longer from now on.
+    Slow(usize, Time),
     /// A process closes its listener or listens again.
     Listen(usize, bool),
     /// An adopter is attached or not.

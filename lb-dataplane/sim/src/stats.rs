@@ -2,7 +2,7 @@
 //!
 //! Owns sums and their text. It never decides whether a run was right.
 
-use crate::{fault::Fault, link::Fate};
+use crate::{fault::Fault, link::Fate, steady::Seen};
 use baton_engine::states::TABLE;
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -39,6 +39,8 @@ pub struct Stats {
     pub faults: [u64; Fault::ALL.len()],
     /// Ends that clients saw, by explanation.
     pub ends: BTreeMap<&'static str, u64>,
+    /// Of steady worlds: what moved.
+    pub steady: Seen,
     /// How often each row of the declared table was taken.
     pub rows: Vec<u64>,
     /// The engine's counters by name.
@@ -63,6 +65,7 @@ impl Default for Stats {
             fates: [0; Fate::ALL.len()],
             faults: [0; Fault::ALL.len()],
             ends: BTreeMap::new(),
+            steady: Seen::default(),
             rows: vec![0; TABLE.len()],
             counters: BTreeMap::new(),
         }
@@ -96,6 +99,7 @@ impl Stats {
         each(&mut self.fates, &other.fates);
         each(&mut self.faults, &other.faults);
         each(&mut self.rows, &other.rows);
+        self.steady.add(&other.steady);
         for (name, more) in &other.ends {
             *self.ends.entry(name).or_default() += more;
         }
@@ -154,6 +158,7 @@ impl Stats {
         for line in kinds.chunks(6) {
             let _ = writeln!(text, "  {}", line.join(", "));
         }
+        let _ = writeln!(text, "{}", self.steady);
         let unreached = self.unreached();
         let _ = writeln!(
             text,

@@ -11,6 +11,7 @@ use crate::{
     link::LinkSpec,
     pod::process::ProcessSpec,
     smol::SmolSpec,
+    steady::{self, Steady},
     tcp::Config,
 };
 use baton_api::{
@@ -59,6 +60,8 @@ pub struct Scenario {
     pub stale: Vec<(usize, u16, u32)>,
     /// Pods whose adopters mark the last segments of a process that exits.
     pub exit_marks: Vec<bool>,
+    /// No faults at all: what moves is placement's.
+    pub steady: Option<Steady>,
 }
 
 struct Draw {
@@ -88,6 +91,9 @@ impl Scenario {
     /// The world of a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
+        if let Some(kind) = Steady::of(seed) {
+            return steady::scenario(seed, kind);
+        }
         let mut rng = fastrand::Rng::with_seed(seed ^ 0xba70_ba70);
         let share = [2, 10, 20, 35, 60][rng.usize(..5)];
         let mut wild = [false; Fault::ALL.len()];
@@ -123,6 +129,7 @@ impl Scenario {
             pod_links: (0..pods).map(|_| link_pair(&mut d, true, window)).collect(),
             plan: plan(&mut d, pods, window),
             calm_at,
+            steady: None,
             poll_lag: if d.has(Fault::LatePolls) {
                 d.one(&[300, 2 * MS, 20 * MS])
             } else {
@@ -341,7 +348,7 @@ fn client(d: &mut Draw, policy: &Policy, clients: usize) -> (ClientSpec, Config)
     let spec = ClientSpec {
         start: START + 5 * MS + d.up_to(60 * MS),
         conns,
-        requests,
+        requests: (1, requests),
         depth: if guarded && d.percent(30) {
             d.rng.usize(2..=4)
         } else {
@@ -407,6 +414,7 @@ fn server(d: &mut Draw) -> ProcessSpec {
             0
         },
         think: d.one(&[0, 200, 2 * MS, 20 * MS]),
+        tail: None,
         piece: if late { d.one(&[10, 500, 5_000]) } else { 0 },
         piece_pause: d.one(&[0, 200, 3 * MS]),
         idle: closes.then(|| d.one(&[2 * MS, 20 * MS, 200 * MS])),

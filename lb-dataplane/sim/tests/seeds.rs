@@ -28,6 +28,8 @@ fn nothing_is_wrong_in_the_first_seeds() {
     );
     assert!(stats.rescues > SEEDS / 10, "{} rescues", stats.rescues);
     assert!(stats.answered > 10 * SEEDS, "{} answers", stats.answered);
+    let (noise, slow) = (stats.steady.noise, stats.steady.slow);
+    assert!(noise[1] > 0 && slow[2] > 0, "{noise:?} {slow:?}");
     assert!(
         stats.faults.iter().all(|worlds| *worlds > 0),
         "{:?}",

@@ -133,6 +133,7 @@ impl Run<'_> {
             rested: now_us >= client.moved_us + 5_000,
             gain_us: 300.0,
             ratio: 1.5,
+            committed: Committed::default(),
         };
         let mut placement = std::mem::take(&mut self.placement);
         let mut rng = self.rng.clone();

@@ -27,6 +27,8 @@ pub struct ProcessSpec {
     pub read_delay: Time,
     /// It answers this late at most.
     pub think: Time,
+    /// Share of answers that take up to so much longer.
+    pub tail: Option<(u32, Time)>,
     /// Responses are written in pieces of this size; 0 for whole ones.
     pub piece: usize,
     /// Longest pause between two pieces.
@@ -67,6 +69,8 @@ pub struct Process {
     conns: BTreeMap<SocketAddr, Conn>,
     alive: bool,
     frozen: bool,
+    /// All answers take so much longer.
+    slower: Time,
     executions: u32,
     accept_at: Option<Time>,
     wake: Option<Time>,
@@ -84,6 +88,7 @@ impl Process {
             conns: BTreeMap::new(),
             alive: true,
             frozen: false,
+            slower: 0,
             executions: 0,
             accept_at: None,
             wake: None,
@@ -116,12 +121,18 @@ impl Process {
         self.wake = Some(0);
     }
 
+    /// Each answer takes so much longer from now on.
+    pub fn slow(&mut self, more: Time) {
+        self.slower = more;
+    }
+
     /// From here on it is quick, closes nothing on its own and resets nothing.
     pub fn calm(&mut self) {
         self.spec.accept_delay = 0;
         self.spec.read_delay = 0;
         self.spec.think = self.spec.think.min(1_000);
         self.spec.piece_pause = 0;
+        (self.spec.tail, self.slower) = (None, 0);
         (self.spec.aborts, self.spec.announced_closes) = (0, 0);
         self.freeze(false);
     }
@@ -263,7 +274,12 @@ impl Process {
             let http = self.language == Language::Http;
             let closes = http && chance(&mut self.rng, self.spec.announced_closes);
             let aborts = chance(&mut self.rng, self.spec.aborts);
-            let think = self.rng.u64(..=self.spec.think);
+            let mut think = self.rng.u64(..=self.spec.think) + self.slower;
+            if let Some((share, most)) = self.spec.tail
+                && chance(&mut self.rng, share)
+            {
+                think += self.rng.u64(..=most);
+            }
             let before = conn.replies.back().map_or(now, |r| r.due);
             conn.replies.push_back(Reply {
                 bytes: request.response(self.language, execution, closes),

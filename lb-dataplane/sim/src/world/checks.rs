@@ -92,6 +92,16 @@ impl World {
         }
     }
 
+    /// A pod executes a request: where nothing is wrong, a flow moves for a reason and stays where it is otherwise.
+    pub(super) fn watch_placement(&mut self, pod: usize, conn: u32) {
+        if let Some(watch) = &mut self.watch
+            && !self.calm
+        {
+            let checked = watch.executes(self.now, pod, conn);
+            self.expect(checked);
+        }
+    }
+
     /// The connection and view of the flow whose owner leg is this one; numbers of the client's and the server's direction
     /// tell connections of one and the same port apart.
     pub(super) fn flow_on(

@@ -20,6 +20,7 @@ use crate::{
     smol::SmolStack,
     stack::{ModelStack, Stack},
     stats::Stats,
+    steady::Watch,
     swarm::{START, Scenario},
     talk::Language,
     trace::{Party, Trace},
@@ -119,6 +120,7 @@ pub struct World {
     pub(crate) ambush: Option<u64>,
     pub(crate) truth: Truth,
     pub(crate) legs: Legs,
+    pub(crate) watch: Option<Watch>,
     pub(crate) counts: Counts,
     pub(crate) stats: Stats,
     pub(crate) trace: Option<Trace>,
@@ -282,6 +284,7 @@ impl World {
             ambush: None,
             truth: Truth::new(language),
             legs: Legs::default(),
+            watch: scenario.steady.map(Watch::new),
             counts: Counts::default(),
             stats,
             trace: traced.then(|| Trace::new(START)),
@@ -447,6 +450,19 @@ impl World {
                 None => name.to_owned(),
             };
             *stats.counters.entry(name).or_default() += value;
+        }
+        for policy in self.engine.state(Instant(self.now)).policies {
+            for (cause, ends) in policy.moves_total {
+                for (end, count) in ends {
+                    *stats
+                        .counters
+                        .entry(format!("moves {cause} {end}"))
+                        .or_default() += count;
+                }
+            }
+        }
+        if let Some(watch) = &self.watch {
+            stats.steady.add(&watch.seen);
         }
         stats.migrations = self
             .engine

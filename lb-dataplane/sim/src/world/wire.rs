@@ -81,6 +81,7 @@ impl World {
                     request, execution, ..
                 } => {
                     self.note(|| format!("pod {i} executes {} as {execution:#x}", request.tag));
+                    self.watch_placement(i, request.tag.conn);
                     self.truth.executed(self.now, i, &request, execution)
                 }
                 PodNote::Adopted { peer, seq, ack } => {

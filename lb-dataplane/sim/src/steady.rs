@@ -1,0 +1,388 @@
+//! Worlds without faults, in which placement is judged: requests of uneven length alone, or one pod that becomes slow.
+//!
+//! Owns their scenarios, and the record of which pod executed whose requests: a flow moves where its connection's next
+//! request is executed elsewhere. What is promised of moves is the engine's own (`promises`); how many there were is
+//! counted here. It never looks into the engine.
+
+use crate::{
+    address::{self, FRONTEND_PORT},
+    client::ClientSpec,
+    clock::{MS, SECOND, Time},
+    fault::{Fault, Happening},
+    link::LinkSpec,
+    pod::process::ProcessSpec,
+    swarm::{PODS_MAX, START, Scenario, backend},
+    tcp::Config,
+};
+use baton_api::{
+    Algorithm, BackendFailure, Drain, Health, Limits, Micros, Migration, Policy, Protocol, Timeouts,
+};
+use baton_engine::promises::{HOT_US, LEFT_ALONE_US, RETURN_MIN_US, calm_moves};
+use std::{collections::BTreeMap, fmt, net::SocketAddr};
+
+/// Of so many seeds one is a world of noise and one has a slow pod. They are longer than the others.
+const EVERY: u64 = 200;
+/// Pods of a steady world at least: where one is slow, the others show it.
+const PODS_MIN: usize = 3;
+/// Flows of each pod at first.
+const FLOWS: usize = 3;
+/// A world of noise lasts so long: some memories of what is read of backends (half a second).
+const NOISE: Time = 4 * SECOND;
+/// The readings know the pods by then.
+const SLOW_FROM: Time = SECOND;
+/// Longest pause between two requests of a client, and longest answer of a pod that is not slow.
+const PAUSE_MAX: Time = 60 * MS;
+const ANSWER_MAX: Time = 10 * MS;
+/// How much longer a slow pod takes.
+const SLOWER: [Time; 3] = [30 * MS, 60 * MS, 120 * MS];
+
+/// What a steady world is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steady {
+    /// All pods are alike, and answers take what chance says.
+    Noise,
+    /// This pod takes so much longer from this time on.
+    Slow {
+        /// Which.
+        pod: usize,
+        /// From when on.
+        at: Time,
+        /// How much longer.
+        more: Time,
+    },
+}
+
+impl Steady {
+    /// What a seed's world is for, if it is a steady one.
+    #[must_use]
+    pub fn of(seed: u64) -> Option<Self> {
+        match seed % EVERY {
+            99 => Some(Self::Noise),
+            199 => Some(Self::Slow {
+                pod: (seed / EVERY) as usize % PODS_MIN,
+                at: START + SLOW_FROM,
+                more: SLOWER[(seed / EVERY) as usize % SLOWER.len()],
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Latest time after a pod became slow by `more` that a request is executed there. Somebody has to ask, who may pause
+/// before; then no answer comes, or the first late one; and it has to wait for long enough (twice that, as it may be answering).
+fn left_max(more: Time) -> Time {
+    PAUSE_MAX + more + 2 * HOT_US
+}
+
+/// A steady world.
+#[must_use]
+pub fn scenario(seed: u64, kind: Steady) -> Scenario {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x57ea_d700);
+    let v6 = rng.bool();
+    let pods = rng.usize(PODS_MIN..=PODS_MAX);
+    let clients = pods * FLOWS;
+    let frontend = SocketAddr::new(address::ours(v6), FRONTEND_PORT);
+    let (calm_at, plan) = match kind {
+        Steady::Noise => (START + NOISE, Vec::new()),
+        // Then it is tried again.
+        Steady::Slow { pod, at, more } => {
+            (at + LEFT_ALONE_US, vec![(at, Happening::Slow(pod, more))])
+        }
+    };
+    let link = |delay_us| {
+        let spec = LinkSpec {
+            delay_us,
+            jitter_us: delay_us / 2,
+            ..LinkSpec::default()
+        };
+        [spec.clone(), spec]
+    };
+    let client = |rng: &mut fastrand::Rng| {
+        let spec = ClientSpec {
+            start: START + 5 * MS + rng.u64(..=10 * MS),
+            conns: 1,
+            // All go on until the end.
+            requests: (1_000, 1_000),
+            depth: 1,
+            think: PAUSE_MAX,
+            piece: 0,
+            piece_pause: 0,
+            slow_read: None,
+            half_close: 0,
+            abort: 0,
+            abort_within: 0,
+            posts: 20,
+            selects: 0,
+            body: 200,
+            answer: 500,
+            reuse_port: false,
+        };
+        let config = Config {
+            mss: if v6 { 1_440 } else { 1_460 },
+            scale: Some(7),
+            sack: true,
+            stamps: true,
+            buffer: 65_535,
+            delayed_ack_us: 0,
+        };
+        (spec, config)
+    };
+    let server = ProcessSpec {
+        backlog: 511,
+        buffer: 65_535,
+        delayed_ack: 0,
+        accept_delay: 0,
+        read_delay: 0,
+        think: 2 * MS,
+        // A few take so long that the mean of some hundred requests is half above another one's.
+        tail: Some((5, ANSWER_MAX - 2 * MS)),
+        piece: 0,
+        piece_pause: 0,
+        idle: None,
+        announced_closes: 0,
+        aborts: 0,
+    };
+    Scenario {
+        v6,
+        wild: [false; Fault::ALL.len()],
+        frontend,
+        policy: policy(v6, frontend, pods, rng.bool()),
+        limits: Limits {
+            flows: 32,
+            backends: 8,
+            closing_legs: 48,
+            kept_segments: 64,
+            guarded_flows: 32,
+            affinities: 32,
+            tracked_pairs: 65_536,
+        },
+        ports: 128,
+        pods: vec![server; pods],
+        clients: (0..clients).map(|_| client(&mut rng)).collect(),
+        client_links: vec![link(100); clients],
+        pod_links: vec![link(30); pods],
+        plan,
+        calm_at,
+        poll_lag: 0,
+        smol: vec![None; clients],
+        stale: Vec::new(),
+        exit_marks: vec![true; pods],
+        steady: Some(kind),
+    }
+}
+
+/// With the defaults of what decides about moves.
+fn policy(v6: bool, frontend: SocketAddr, pods: usize, http: bool) -> Policy {
+    Policy {
+        name: "web".into(),
+        frontends: address::endpoint(frontend).into_iter().collect(),
+        backends: (0..pods).filter_map(|i| backend(v6, i)).collect(),
+        // As many flows for each.
+        algorithm: Algorithm::WeightedRoundRobin,
+        affinity: None,
+        protocol: if http {
+            Protocol::Http1
+        } else {
+            Protocol::Resp
+        },
+        migration: Migration::default(),
+        on_backend_failure: BackendFailure::default(),
+        response_timeout: None,
+        drain: Drain::default(),
+        health: Health::default(),
+        slow_start: Micros(0),
+        timeouts: Timeouts::default(),
+    }
+}
+
+/// Figures of steady worlds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Worlds of noise, their requests and moves.
+    pub noise: [u64; 3],
+    /// Worlds with a slow pod, their requests, moves away from it, and other ones.
+    pub slow: [u64; 4],
+    /// Longest until its last request was executed.
+    pub left_us: Time,
+}
+
+impl Seen {
+    /// Adds another run's, or other runs', figures.
+    pub fn add(&mut self, other: &Seen) {
+        let pairs = self.noise.iter_mut().zip(other.noise);
+        for (sum, more) in pairs.chain(self.slow.iter_mut().zip(other.slow)) {
+            *sum += more;
+        }
+        self.left_us = self.left_us.max(other.left_us);
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [noise, noise_requests, noise_moves] = self.noise;
+        let [slow, slow_requests, away, others] = self.slow;
+        write!(
+            f,
+            "without faults:\n  {noise} worlds of noise: {noise_requests} requests, {noise_moves} moves\n  \
+             {slow} with a slow pod: {slow_requests} requests, {away} moves off it, its last request {} ms after, {others} other moves",
+            self.left_us / MS
+        )
+    }
+}
+
+/// Watches the moves of a steady world.
+pub struct Watch {
+    kind: Steady,
+    /// Where each connection's last request was executed.
+    at: BTreeMap<u32, usize>,
+    /// When a connection left a pod.
+    left: BTreeMap<(u32, usize), Time>,
+    requests: u64,
+    /// Moves that are none away from a slow pod.
+    moves: u64,
+    /// What to tell of it.
+    pub seen: Seen,
+}
+
+impl Watch {
+    /// Of a world of this kind.
+    #[must_use]
+    pub fn new(kind: Steady) -> Self {
+        let mut seen = Seen::default();
+        match kind {
+            Steady::Noise => seen.noise[0] = 1,
+            Steady::Slow { .. } => seen.slow[0] = 1,
+        }
+        Self {
+            kind,
+            at: BTreeMap::new(),
+            left: BTreeMap::new(),
+            requests: 0,
+            moves: 0,
+            seen,
+        }
+    }
+
+    /// A pod executes a request of a connection.
+    ///
+    /// # Errors
+    /// Its flow should not be there.
+    pub fn executes(&mut self, now: Time, pod: usize, conn: u32) -> Result<(), String> {
+        self.requests += 1;
+        let before = self.at.insert(conn, pod);
+        let mut away = false;
+        match self.kind {
+            Steady::Noise => self.seen.noise[1] += 1,
+            Steady::Slow {
+                pod: slow,
+                at,
+                more,
+            } => {
+                self.seen.slow[1] += 1;
+                away = before == Some(slow) && now >= at;
+                if pod == slow && now >= at {
+                    self.seen.left_us = self.seen.left_us.max(now - at);
+                    if now >= at + left_max(more) {
+                        return Err(format!(
+                            "placement: connection {conn} is served by pod {pod} {} ms after that became slow",
+                            (now - at) / MS
+                        ));
+                    }
+                }
+            }
+        }
+        let Some(before) = before.filter(|before| *before != pod) else {
+            return Ok(());
+        };
+        self.left.insert((conn, before), now);
+        let back = self.left.get(&(conn, pod)).map(|left| now - left);
+        if let Some(after) = back.filter(|after| *after < RETURN_MIN_US) {
+            return Err(format!(
+                "placement: connection {conn} is back at pod {pod} {} ms after it left",
+                after / MS
+            ));
+        }
+        if away {
+            self.seen.slow[2] += 1;
+            return Ok(());
+        }
+        self.moves += 1;
+        match self.kind {
+            Steady::Noise => self.seen.noise[2] += 1,
+            Steady::Slow { .. } => self.seen.slow[3] += 1,
+        }
+        // Each has one more that is decided and not executed yet.
+        let (requests, moves) = (self.requests + self.at.len() as u64, self.moves);
+        let most = calm_moves(requests);
+        if moves > most {
+            return Err(format!(
+                "placement: {moves} moves with {requests} requests although nothing is wrong, at most {most}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many requests of each of 8 connections, which stay at two pods.
+    fn settled(kind: Steady, from: Time, requests: u64) -> Watch {
+        let mut watch = Watch::new(kind);
+        for n in 0..requests {
+            for conn in 0..8 {
+                let checked = watch.executes(from + n, conn as usize % 2, conn);
+                assert_eq!(checked, Ok(()));
+            }
+        }
+        watch
+    }
+
+    #[test]
+    fn moves_in_calm_are_bounded_by_the_requests() {
+        for requests in [1, 100, 1_000] {
+            let mut watch = settled(Steady::Noise, START, requests);
+            let moved = |n: u64| watch.executes(START + SECOND, 2 + n as usize, 0);
+            let first = (0..).map(moved).position(|checked| checked.is_err());
+            let most = calm_moves(8 * requests + 8) as usize;
+            assert!(
+                first.is_some_and(|n| n >= 2 && n.abs_diff(most) <= 1),
+                "{first:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn nobody_comes_back_at_once() {
+        for (after, right) in [(RETURN_MIN_US - 1, false), (RETURN_MIN_US, true)] {
+            let mut watch = settled(Steady::Noise, START, 1);
+            assert_eq!(watch.executes(START + SECOND, 1, 0), Ok(()));
+            let back = watch.executes(START + SECOND + after, 0, 0);
+            assert_eq!(back.is_ok(), right, "{back:?}");
+        }
+    }
+
+    #[test]
+    fn a_slow_pod_is_left_in_time_by_all_at_once_and_for_good() {
+        let (at, more) = (START + SECOND, 30 * MS);
+        let kind = Steady::Slow { pod: 0, at, more };
+        let mut watch = settled(kind, START, 1);
+        for conn in [0, 2, 4, 6] {
+            assert_eq!(watch.executes(at + 40 * MS, 1, conn), Ok(()));
+        }
+        assert_eq!((watch.seen.slow[2], watch.moves), (4, 0), "for distress");
+        let late = at + left_max(more);
+        assert!(watch.executes(late, 0, 1).is_err(), "nobody goes there");
+        let mut watch = settled(kind, START, 1);
+        assert_eq!(watch.executes(late - 1, 0, 0), Ok(()));
+        assert!(watch.executes(late, 0, 0).is_err(), "nobody stays");
+    }
+
+    #[test]
+    fn seeds_have_both_kinds_and_hardly_any() {
+        let all: Vec<Steady> = (0..2 * EVERY).filter_map(Steady::of).collect();
+        assert_eq!(all.len(), 4);
+        assert_eq!(all.iter().filter(|kind| **kind == Steady::Noise).count(), 2);
+    }
+}
