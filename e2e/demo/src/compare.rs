@@ -1,11 +1,11 @@
 //! HAProxy (tcp mode, one thread) and Baton (no migration) in the same place of the same lab, in turns.
 
-use crate::{RoundArguments, report::grouped, rounds::Figure};
-use anyhow::{Context, Result, ensure};
+use crate::{RoundArguments, kept::keep, report::grouped, rounds::Figure};
+use anyhow::{Result, ensure};
 use baton_api::{Migration, MigrationMode, Policy};
 use baton_lab::{Lab, Listen, Nginx, NginxOptions, Options, WrkOptions, WrkReport, policy};
 use serde::Serialize;
-use std::{fs, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 const PORT: u16 = 80;
 /// Connections of the throughput measurement.

@@ -3,15 +3,16 @@
 
 use crate::{
     RoundArguments,
+    kept::keep,
     phases::{PhaseRounds, Phases},
     rounds::Figure,
     run::{moves, wait_adoptable},
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use baton_api::{Migration, MigrationMode, Policy};
 use baton_lab::{Dataplane, Lab, Nginx, NginxOptions, Options, WrkOptions, policy};
 use serde::Serialize;
-use std::{fs, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 const STAY_PORT: u16 = 80;
 const MOVE_PORT: u16 = 81;

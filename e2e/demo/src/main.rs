@@ -4,6 +4,7 @@
 
 mod compare;
 mod cost;
+mod kept;
 mod kill_report;
 mod kills;
 mod phase_steps;

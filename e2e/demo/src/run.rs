@@ -8,19 +8,20 @@
 
 use crate::{
     DemoArguments,
+    kept::{keep, succeeded},
     kill_report::Kills,
     kills, plot,
     progress::Progress,
     report::{RedisSide, Report, Settings, Side, grouped, wrapped},
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use baton_api::State;
 use baton_lab::{
     Counts, Dataplane, HttpEcho, Lab, LoadOptions, NginxOptions, Operator, Options, REDIS_PORT,
     RedisBenchOptions, WrkOptions,
 };
 use std::{
-    fs, thread,
+    thread,
     time::{Duration, Instant},
 };
 

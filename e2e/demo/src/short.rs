@@ -7,11 +7,12 @@
 
 use crate::{
     ShortArguments,
+    kept::{keep, succeeded},
     progress::Progress,
     report::{duration, grouped},
     run::wait_adoptable,
 };
-use anyhow::{Context, Result};
+use anyhow::Result;
 use baton_api::State;
 use baton_lab::{
     Counts, Dataplane, Haproxy, HttpEcho, Lab, Latency, Listen, LoadOptions, LoadReport, Nginx,
@@ -21,7 +22,6 @@ use clap::ValueEnum;
 use serde::Serialize;
 use std::{
     fmt::Write as _,
-    fs,
     net::SocketAddr,
     sync::atomic::Ordering,
     thread,

@@ -6,6 +6,7 @@
 
 use crate::{
     SoakArguments,
+    kept::{keep, succeeded},
     progress::Progress,
     report::grouped,
     soak_report::{Before, Outcome, SoakReport},
@@ -18,7 +19,6 @@ use baton_lab::{
 };
 use std::{
     collections::BTreeMap,
-    fs,
     sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},

@@ -6,11 +6,12 @@
 
 use crate::{
     TrackedArguments,
+    kept::{keep, succeeded},
     progress::Progress,
     report::{duration, grouped},
     run::{moves, wait_adoptable},
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use baton_api::{Limits, Migration, MigrationMode, Policy, State};
 use baton_lab::{
     Counts, Dataplane, HttpEcho, Lab, Latency, Load, LoadOptions, LoadReport, Nginx, NginxOptions,
@@ -19,7 +20,6 @@ use baton_lab::{
 use serde::Serialize;
 use std::{
     fmt::Write as _,
-    fs,
     sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},

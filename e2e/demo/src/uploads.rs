@@ -3,6 +3,7 @@
 
 use crate::{
     RoundArguments,
+    kept::keep,
     rounds::Figure,
     run::{moves, wait_adoptable},
 };
@@ -10,10 +11,7 @@ use anyhow::{Context, Result, ensure};
 use baton_api::{Migration, MigrationMode, Policy};
 use baton_lab::{Dataplane, HttpClient, Lab, NginxOptions, Options, content, policy};
 use serde::Serialize;
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// Two pods are enough to move between, and keep both warm.
 const PODS: usize = 2;

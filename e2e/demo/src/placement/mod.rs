@@ -14,6 +14,7 @@ mod table;
 mod timeline;
 mod verdict;
 
+use crate::kept::keep;
 use crate::preflight;
 use anyhow::{Context, Result, bail};
 use baton_api::{Migration, MigrationMode};
@@ -22,7 +23,7 @@ use clap::Args;
 use cluster::Clusters;
 use matrix::{Cell, Scenario, Server};
 use run::{Bench, Run};
-use std::{fs, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 use summary::Report;
 
 /// The rule that ratios compare with.

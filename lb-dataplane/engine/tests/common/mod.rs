@@ -477,7 +477,10 @@ pub fn answer_with(
         timestamps: message.stamps(),
         payload: &[],
     };
-    let message = Adoption { server_ts, ..Adoption::bare(MessageKind::Answer(reason), epoch) };
+    let message = Adoption {
+        server_ts,
+        ..Adoption::bare(MessageKind::Answer(reason), epoch)
+    };
     let mut buffer = [0; 128];
     let len = build_adoption(&mut buffer, &spec, &message, key).expect("room for an answer");
     buffer[..len].to_vec()

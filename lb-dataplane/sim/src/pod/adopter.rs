@@ -214,7 +214,10 @@ pub(crate) fn answer(
         timestamps: seg.stamps,
         payload: &[],
     };
-    let message = Adoption { server_ts: detail, ..Adoption::bare(MessageKind::Answer(reason), epoch) };
+    let message = Adoption {
+        server_ts: detail,
+        ..Adoption::bare(MessageKind::Answer(reason), epoch)
+    };
     let mut buffer = [0; 128];
     let len = build_adoption(&mut buffer, &spec, &message, key).unwrap_or(0);
     buffer[..len].to_vec()
