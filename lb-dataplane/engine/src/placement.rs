@@ -38,6 +38,9 @@ const UNEVEN_MORE: f64 = 0.2;
 const EVEN_RATIO: f64 = 1.2;
 const EVEN_MORE: f64 = 0.1;
 const UNEVEN_US: u64 = 5_000_000;
+/// It has to be so for most of this time first: what a window of busy time shows by chance does not last.
+const UNEVEN_MEMORY_US: f64 = 2_000_000.0;
+const UNEVEN_PART: f64 = 0.5;
 /// Queues are compared with so many others, drawn at random.
 const QUEUES: usize = 4;
 
@@ -132,6 +135,8 @@ pub(crate) struct Placement {
     fair: f64,
     /// A member that is below what it is allowed.
     receiver: Option<usize>,
+    /// The part of the last time that the pool was uneven.
+    uneven: f64,
     uneven_until_us: u64,
     settling_until_us: u64,
     /// Moves that calm has left.
@@ -239,9 +244,12 @@ impl Placement {
         } else {
             (UNEVEN_RATIO, UNEVEN_MORE)
         };
+        let uneven = busiest >= busy * ratio && busiest >= busy + more;
+        let keep = (-(age_us as f64) / UNEVEN_MEMORY_US).exp();
+        self.uneven = self.uneven * keep + if uneven { 1.0 - keep } else { 0.0 };
         if now_us < self.settling_until_us {
-            self.uneven_until_us = 0;
-        } else if busiest >= busy * ratio && busiest >= busy + more {
+            (self.uneven, self.uneven_until_us) = (0.0, 0);
+        } else if uneven && (self.uneven >= UNEVEN_PART || now_us < self.uneven_until_us) {
             self.uneven_until_us = now_us + UNEVEN_US;
         }
         self.receiver = None;
