@@ -2,7 +2,7 @@
 
 use crate::{metrics, shim::Shim};
 use baton_api::{Asked, Foreign};
-use baton_tls::Server;
+use baton_tls::{Places, Server};
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -24,11 +24,10 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
 };
 use tracing::{debug, warn};
 
-/// A scraper, a probe and a person; more wait their turn.
+/// A scraper, probes and a person; as many more may be in the handshake of TLS.
 const CONNECTIONS_MAX: usize = 32;
 /// A client that sends nothing gives its place back.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -80,11 +79,9 @@ pub struct Control {
 
 /// Serves until the task is dropped.
 pub async fn serve(listener: TcpListener, control: Arc<Control>, door: Door) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Places::new(CONNECTIONS_MAX);
+    let handshakes = Places::new(CONNECTIONS_MAX);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -94,19 +91,29 @@ pub async fn serve(listener: TcpListener, control: Arc<Control>, door: Door) {
                 continue;
             }
         };
-        let (control, door) = (Arc::clone(&control), door.clone());
-        tokio::spawn(async move {
-            let pages = door.is_near_pages(&stream);
-            match &door {
-                Door::Plain | Door::Probes => http(stream, &control, door.paths(), pages).await,
-                Door::Tls(server) => match server.accept(stream).await {
-                    Ok(stream) => http(stream, &control, door.paths(), pages).await,
-                    // Counted in the metrics, by reason; anybody can cause it.
-                    Err(refusal) => debug!(%peer, %refusal, "control: a TLS handshake failed"),
-                },
+        let (control, paths) = (Arc::clone(&control), door.paths());
+        let (from, pages) = (Some(peer.ip()), door.is_near_pages(&stream));
+        match &door {
+            Door::Plain | Door::Probes => {
+                places.serve(
+                    from,
+                    async move { http(stream, &control, paths, pages).await },
+                );
             }
-            drop(place);
-        });
+            Door::Tls(server) => {
+                let (server, places) = (Arc::clone(server), Arc::clone(&places));
+                handshakes.serve(from, async move {
+                    match server.accept(stream).await {
+                        Ok(stream) => {
+                            let served = async move { http(stream, &control, paths, pages).await };
+                            places.serve(from, served);
+                        }
+                        // Counted in the metrics, by reason; anybody can cause it.
+                        Err(refusal) => debug!(%peer, %refusal, "control: a TLS handshake failed"),
+                    }
+                });
+            }
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 use crate::{health::Health, metrics::Metrics};
 use anyhow::Context as _;
 use baton_api::Asked;
+use baton_tls::Places;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode, Uri,
@@ -17,10 +18,10 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
-use tokio::{net::TcpListener, sync::Semaphore, time::sleep};
+use tokio::{net::TcpListener, time::sleep};
 use tracing::{debug, warn};
 
-/// Connections at one time: a scraper or two, the kubelet's probes, a person.
+/// Connections at one time: a scraper or two, the kubelet's probes, a person. Whoever comes is served.
 const CONNECTIONS_MAX: usize = 32;
 /// To send a request's head; idle connections are closed after it.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
@@ -39,15 +40,10 @@ pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 
 /// Serves until the process ends.
 pub async fn serve(listener: TcpListener, metrics: Metrics, health: Arc<Health>) -> Infallible {
-    let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Places::new(CONNECTIONS_MAX);
     loop {
-        // The permit comes first: what cannot be served waits in the kernel's queue, which is bounded too.
-        let Ok(permit) = Arc::clone(&free).acquire_owned().await else {
-            // Nothing closes the semaphore.
-            return std::future::pending().await;
-        };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 warn!(%error, "cannot accept a connection");
                 sleep(ACCEPT_PAUSE).await;
@@ -56,7 +52,7 @@ pub async fn serve(listener: TcpListener, metrics: Metrics, health: Arc<Health>)
         };
         let (metrics, health) = (metrics.clone(), Arc::clone(&health));
         let near_pages = stream.local_addr().is_ok_and(|at| at.ip().is_loopback());
-        tokio::spawn(async move {
+        places.serve(Some(peer.ip()), async move {
             let service = service_fn(move |request: Request<Incoming>| {
                 let refusal = near_pages
                     .then(|| refuse_pages(request.uri(), request.headers(), &metrics))
@@ -74,7 +70,6 @@ pub async fn serve(listener: TcpListener, metrics: Metrics, health: Arc<Health>)
             if let Err(error) = served {
                 debug!(%error, "a connection ended");
             }
-            drop(permit);
         });
     }
 }

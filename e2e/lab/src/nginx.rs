@@ -74,6 +74,8 @@ pub struct Nginx {
     address: SocketAddr,
     address_v6: SocketAddr,
     uploads: PathBuf,
+    /// A line for each request that was answered by a close.
+    closed: PathBuf,
 }
 
 impl Pod {
@@ -121,6 +123,7 @@ impl Pod {
             address: SocketAddr::new(self.ipv4(), options.port),
             address_v6: SocketAddr::new(self.ipv6(), options.port),
             uploads,
+            closed: directory.join("closed.log"),
         };
         nginx.wait_listening()?;
         Ok(nginx)
@@ -170,6 +173,7 @@ http {{
     location = / {{ return 200 "ok"; }}
     location /echo/ {{ return 200 "pod-independent body: $request_uri $http_x_nonce\n"; }}
     location = /page {{ root {dir}; default_type text/html; gzip on; }}
+    location = /close {{ access_log {dir}/closed.log; return 444; }}
     location /files/ {{ root {dir}; }}
     location /upload/ {{ root {dir}; dav_methods PUT; }}
   }}
@@ -223,6 +227,16 @@ impl Nginx {
     pub fn uploaded(&self, name: &str) -> Result<Vec<u8>> {
         let path = self.uploads.join(name);
         fs::read(&path).with_context(|| path.display().to_string())
+    }
+
+    /// How many requests for `/close` it answered by a close.
+    ///
+    /// # Errors
+    /// If its log cannot be read.
+    pub fn closed(&self) -> Result<usize> {
+        let text = fs::read_to_string(&self.closed);
+        let text = text.with_context(|| self.closed.display().to_string())?;
+        Ok(text.lines().count())
     }
 }
 

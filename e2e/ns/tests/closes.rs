@@ -1,8 +1,8 @@
 //! Servers that close for reasons of their own: the close reaches the client in order and soon, and nothing is rescued.
 
 use anyhow::{Context, Result, ensure};
-use baton_api::Endpoint;
-use baton_lab::{HttpClient, NginxOptions, Options, Response};
+use baton_api::{Endpoint, Migration};
+use baton_lab::{HttpClient, Nginx, NginxOptions, Options, Response};
 use baton_ns::{HTTP_PORT, Scene};
 use socket2::{Domain, Socket, Type};
 use std::{
@@ -77,6 +77,51 @@ fn closes(name: &str, reuseport: bool) -> Result<()> {
         scene.counter("resets_sent_total{to=\"client\"}")? == 0,
         "a client was reset"
     );
+    Ok(())
+}
+
+/// What `return 444` is for: the client is told nothing but the end. It is no failure, and what it answers runs once.
+#[test]
+fn a_close_instead_of_an_answer_runs_once_and_ejects_nobody() -> Result<()> {
+    const CLOSES: usize = 1_000;
+    for (name, migration) in [
+        ("closebetter", Migration::default()),
+        ("closealways", baton_ns::always()),
+    ] {
+        let mut scene = Scene::with_pods(name, 4)?;
+        scene.config.policies[0].migration = migration;
+        scene.start()?;
+        let through = scene.address(HTTP_PORT)?;
+        let client = scene.lab.client().namespace();
+        for number in 0..CLOSES {
+            let mut stream = client.run(|| TcpStream::connect(through))??;
+            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+            // The second request of every other connection: with `Always` it moves.
+            let mut said = Vec::new();
+            if number % 2 == 0 {
+                stream.write_all(b"GET / HTTP/1.1\r\nhost: pod\r\n\r\n")?;
+                while !said.ends_with(b"\r\n\r\nok") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte)?;
+                    said.push(byte[0]);
+                }
+                said.clear();
+            }
+            stream.write_all(b"GET /close HTTP/1.1\r\nhost: pod\r\n\r\n")?;
+            let ended = stream.read_to_end(&mut said);
+            let ended = ended.with_context(|| format!("close {number}"));
+            scene.explained(ended)?;
+            ensure!(said.is_empty(), "close {number}: {said:?}");
+        }
+        let ran: Result<Vec<usize>> = scene.nginx.iter().map(Nginx::closed).collect();
+        let ran = ran?;
+        ensure!(ran.iter().sum::<usize>() == CLOSES, "{ran:?}");
+        nothing_rescued(&scene)?;
+        for result in ["ejected", "capped"] {
+            let count = scene.counter(&format!("ejections_total{{result=\"{result}\"}}"))?;
+            ensure!(count == 0, "{count} {result}");
+        }
+    }
     Ok(())
 }
 

@@ -15,6 +15,9 @@ use crate::{
 use baton_api::{BackendFailure, MigrationMode, Protocol};
 use baton_packet::{Flags, STRIPPED_FROM_CLIENTS, Segment, strip_options, timestamps};
 
+/// A client's kernel repeats no earlier than this (Linux `TCP_RTO_MIN`); what comes again sooner, the network doubled.
+const REPEATED_US: u32 = 200_000;
+
 impl Engine {
     pub(crate) fn on_client(
         &mut self,
@@ -290,13 +293,24 @@ impl Engine {
         }
     }
 
-    /// The client sent again what was sent before. That speaks against the backend if it has acknowledged nothing of the request; a
-    /// segment that is lost further on, or that the client repeats because of one, is the network's.
+    /// The client sent again what was sent before. That speaks against the backend, once for each request, if it has acknowledged
+    /// nothing of it for as long as a kernel waits before it repeats; a segment that is lost further on, or that the client
+    /// repeats because of one, is the network's.
     fn client_repeats(&mut self, now: Instant, id: FlowId, segment: &Segment) {
-        let flow = &self.flows[id];
+        let flow = &mut self.flows[id];
         let nothing_acked = flow.client_acked == flow.boundary && flow.client_next != flow.boundary;
-        if flow.state == State::Request && nothing_acked && segment.seq == flow.boundary {
-            self.backend_fails(now, flow.owner.backend);
+        let waited_us = (now.0 as u32).wrapping_sub(flow.sent_us);
+        let counts = flow.state == State::Request
+            && nothing_acked
+            && segment.seq == flow.boundary
+            && waited_us >= REPEATED_US
+            && !std::mem::replace(&mut flow.repeated, true);
+        if counts {
+            let (backend, client) = (flow.owner.backend, flow.client_network());
+            let health = &mut self.backends[usize::from(backend)].health;
+            if health.is_repeated_by(client) {
+                self.backend_fails(now, backend);
+            }
         }
     }
 

@@ -494,6 +494,7 @@ impl Engine {
         if !flow.bits.has(Bits::OUTSTANDING) {
             flow.bits.set(Bits::OUTSTANDING, true);
             flow.sent_us = now.0 as u32;
+            flow.repeated = false;
             let backend = &mut self.backends[usize::from(flow.owner.backend)];
             backend.estimate.request(now.0);
             backend.load.request(now.0);

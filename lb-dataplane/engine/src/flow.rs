@@ -159,6 +159,8 @@ pub(crate) struct Flow {
     pub(crate) backlog: BacklogId,
     /// How long the request is was not known when it began.
     pub(crate) unsized_request: bool,
+    /// The client's repetition of the request was counted.
+    pub(crate) repeated: bool,
 }
 
 /// Timers cost 16 bytes an entry (see `wheel`), hash chains 4.
@@ -203,7 +205,17 @@ impl Flow {
             guard: NONE,
             backlog: BacklogId::NONE,
             unsized_request: false,
+            repeated: false,
         }
+    }
+
+    /// What its client has for certain: an IPv4 address, or the first 64 bits of an IPv6 one (RFC 6177).
+    pub(crate) fn client_network(&self) -> Addr {
+        let mut network = self.client;
+        if self.bits.has(Bits::V6) {
+            network[8..].fill(0);
+        }
+        network
     }
 
     /// The server's timestamp clock now, going on from its last value at 1 ms a tick (RFC 7323 section 5.4;

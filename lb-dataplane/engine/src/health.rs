@@ -2,7 +2,9 @@
 //!
 //! Owns each backend's health and the looking over of all backends at intervals. It never touches a flow.
 
-use crate::{Engine, Output, counters::Counter, engine::Instant, probe::Heard, sweep::Sweep};
+use crate::{
+    Engine, Output, counters::Counter, engine::Instant, flow::Addr, probe::Heard, sweep::Sweep,
+};
 use baton_api::Endpoint;
 
 /// The backends are looked over this often.
@@ -16,8 +18,10 @@ const SILENT_BUSY_MS: u64 = 250;
 const SILENT_IDLE_MS: u64 = 2_200;
 /// Smallest share of its weight that a backend has in slow start, of 256.
 const SLOW_START_MIN: u64 = 26;
-/// Each further ejection lasts longer, up to this many times the first.
+/// Each further ejection lasts longer, up to this many times the first; one less for each time that the first lasts without any.
 const EJECTIONS_MAX: u32 = 10;
+/// Whether one more may be ejected is asked this often for one backend: that looks at all policies.
+const CAPPED_AGAIN_MS: u64 = 1_000;
 
 /// Why nothing can be served by a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +44,12 @@ pub(crate) struct Health {
     failures: u32,
     ejections: u32,
     ejected_until_ms: u64,
+    /// A policy's cap held an ejection back; until then nobody asks again.
+    capped_until_ms: u64,
+    /// The first client that repeated a request of which it acknowledged nothing, since it last worked, and whether
+    /// another one did.
+    repeated_by: Option<Addr>,
+    repeated_to_others: bool,
     /// Slow start: when it came up, and how long that takes; 0 for none.
     up_ms: u64,
     slow_ms: u64,
@@ -59,6 +69,26 @@ impl Health {
     #[inline]
     pub(crate) fn works(&mut self) {
         self.failures = 0;
+        self.repeated_by = None;
+    }
+
+    /// A client repeated a request of which nothing is acknowledged. Whether that speaks against the backend: one
+    /// client alone can make it look so.
+    pub(crate) fn is_repeated_by(&mut self, client: Addr) -> bool {
+        let first = *self.repeated_by.get_or_insert_with(|| {
+            self.repeated_to_others = false;
+            client
+        });
+        self.repeated_to_others |= first != client;
+        self.repeated_to_others
+    }
+
+    /// How often it was ejected of late.
+    fn ejections(&self, now: Instant, first_ms: u64) -> u32 {
+        let calm_ms = now.ms().saturating_sub(self.ejected_until_ms);
+        let forgiven = calm_ms.checked_div(first_ms).unwrap_or(u64::MAX);
+        self.ejections
+            .saturating_sub(forgiven.min(u64::from(EJECTIONS_MAX)) as u32)
     }
 
     /// What its process failed at does not count any more: another one is there, or will be.
@@ -138,22 +168,31 @@ impl Engine {
         let Some(spec) = &backend.spec else { return };
         backend.health.failures = backend.health.failures.saturating_add(1);
         let (limit, first_ms) = (spec.failures, spec.ejection.0 / 1_000);
-        let due = limit > 0 && backend.health.failures >= limit && !backend.health.is_ejected(now);
-        if !due || !self.may_eject(now, index) {
+        let due = limit > 0
+            && backend.health.failures >= limit
+            && !backend.health.is_ejected(now)
+            && now.ms() >= backend.health.capped_until_ms;
+        if !due {
             return;
         }
+        let may = self.may_eject(now, index);
         let health = &mut self.backends[usize::from(index)].health;
+        if !may {
+            health.capped_until_ms = now.ms() + CAPPED_AGAIN_MS;
+            self.counters.add(Counter::EjectionsCapped);
+            return;
+        }
         health.failures = 0;
-        health.ejections = (health.ejections + 1).min(EJECTIONS_MAX);
+        health.ejections = (health.ejections(now, first_ms) + 1).min(EJECTIONS_MAX);
         health.ejected_until_ms = now.ms() + first_ms * u64::from(health.ejections);
         self.counters.add(Counter::Ejections);
         self.judge_pools(now);
     }
 
     /// Whether the share of ejected backends stays within every policy's cap.
-    fn may_eject(&mut self, now: Instant, index: u16) -> bool {
+    fn may_eject(&self, now: Instant, index: u16) -> bool {
         let backends = &self.backends;
-        let within = self.policies.iter().filter(|p| p.listed).all(|policy| {
+        self.policies.iter().filter(|p| p.listed).all(|policy| {
             let members = || policy.pools.iter().flat_map(|p| &p.members);
             if !members().any(|m| m.backend == index) {
                 return true;
@@ -162,11 +201,7 @@ impl Engine {
                 members().filter(|m| backends[usize::from(m.backend)].health.is_ejected(now));
             let percent = usize::from(policy.spec.health.max_ejected_percent);
             (ejected.count() + 1) * 100 <= members().count() * percent
-        });
-        if !within {
-            self.counters.add(Counter::EjectionsCapped);
-        }
-        within
+        })
     }
 
     /// Nothing can be served there any more, until it is heard to listen again.

@@ -168,6 +168,9 @@ impl Engine {
         end: End,
         out: &mut impl Output,
     ) -> Ended {
+        if self.is_meant(id, end) {
+            return Ended::Passes;
+        }
         let flow = &self.flows[id];
         let backend = flow.owner.backend;
         let unseen = end.acked == Some(flow.boundary) || self.mutated(Mutant::BelieveUnseen);
@@ -202,6 +205,19 @@ impl Engine {
         self.flows[id].bits.set(Bits::UNSEEN, unseen);
         self.owner_gone(now, id, out);
         Ended::Held
+    }
+
+    /// Whether a process that goes on serving meant to close instead of an answer (nginx's `return 444`, a header that did not
+    /// come in time). Linux sends a RST where unread bytes were thrown away (`tcp_close`), so that after a FIN all that was
+    /// acknowledged was read; one that came too early is handed over like any other.
+    fn is_meant(&self, id: FlowId, end: End) -> bool {
+        let flow = &self.flows[id];
+        let incomplete = self
+            .tracker(id)
+            .is_some_and(|t| t.to_come() != baton_guard::ToCome::Exactly(0));
+        let has_all = end.acked == Some(flow.client_next);
+        let has_some = end.acked.is_some_and(|acked| acked.after(flow.boundary));
+        end.closer_listens() && ((end.fin && has_all) || (incomplete && has_some))
     }
 
     /// Whether the flow's policy wants its flows to outlive a backend.

@@ -29,7 +29,7 @@ pub struct Metrics {
     /// Configuration files read again, by result.
     pub reloads: IntCounterVec,
     /// Control connections refused because too many were open.
-    pub connections_refused: IntCounter,
+    pub connections_evicted: IntCounter,
     /// Control requests, by status class.
     pub requests: IntCounterVec,
     foreign: IntCounterVec,
@@ -69,9 +69,9 @@ impl Metrics {
         for result in RELOAD_RESULTS {
             reloads.with_label_values(&[result]);
         }
-        let connections_refused = IntCounter::with_opts(opts(
-            "control_connections_refused_total",
-            "Control connections refused because too many were open.",
+        let connections_evicted = IntCounter::with_opts(opts(
+            "control_connections_evicted_total",
+            "Control connections closed because others came and all places were taken.",
         ))?;
         let requests = IntCounterVec::new(
             opts(
@@ -106,7 +106,7 @@ impl Metrics {
         ))?;
         let report = Arc::new(Mutex::new(Scrape::default()));
         registry.register(Box::new(reloads.clone()))?;
-        registry.register(Box::new(connections_refused.clone()))?;
+        registry.register(Box::new(connections_evicted.clone()))?;
         registry.register(Box::new(requests.clone()))?;
         registry.register(Box::new(foreign.clone()))?;
         registry.register(Box::new(build))?;
@@ -127,7 +127,7 @@ impl Metrics {
             registry,
             report,
             reloads,
-            connections_refused,
+            connections_evicted,
             requests,
             foreign,
             keys_changed,

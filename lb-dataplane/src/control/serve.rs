@@ -7,7 +7,7 @@ use super::{
     reply::Reply,
     routes::{self, Access},
 };
-use baton_tls::{Reason, Refusal, Server};
+use baton_tls::{Places, Reason, Refusal, Server};
 use http_body_util::Either;
 use hyper::{Method, StatusCode, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -15,7 +15,7 @@ use std::{
     convert::Infallible,
     fmt::Display,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::pin,
     sync::{
         Arc, Mutex,
@@ -24,18 +24,16 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
     sync::{self, Semaphore},
     time::{self, Instant},
 };
 use tracing::{debug, warn};
 
-/// Connections at one time of each listener but the probes': an operator, a scraper and a few people. With TLS, who has
-/// no certificate holds one for [`baton_tls::HANDSHAKE_LIMIT`] at most.
+/// Connections at one time of each listener: an operator or the kubelet, a scraper and a few people. With TLS, who has
+/// no certificate does not hold one, but one of as many for handshakes, for [`baton_tls::HANDSHAKE_LIMIT`] at most.
 pub(super) const CONNECTIONS_MAX: usize = 64;
-/// Connections of kubelet's probes and some scrapers.
-const PROBES_MAX: usize = 16;
 /// From the first byte of a request to its answer, and between two requests of one connection.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 /// A connection ends after this, so that whoever does not take its answers holds no memory for long, and so that no
@@ -115,13 +113,6 @@ impl Door {
             Self::Socket | Self::Tls(_) => false,
         }
     }
-
-    fn connections_max(&self) -> usize {
-        match self {
-            Self::Plain | Self::Socket | Self::Tls(_) => CONNECTIONS_MAX,
-            Self::Probes => PROBES_MAX,
-        }
-    }
 }
 
 /// Binds an address; `field` is where the configuration has it.
@@ -142,6 +133,9 @@ pub trait Listen: Send + 'static {
     /// Its other end, for the log.
     type Peer: Display + Copy + Send + Sync;
 
+    /// Its other end's address, if it has one.
+    fn address(peer: &Self::Peer) -> Option<IpAddr>;
+
     /// Whether it came to a loopback address.
     fn is_loopback(stream: &Self::Stream) -> bool;
 
@@ -152,6 +146,10 @@ pub trait Listen: Send + 'static {
 impl Listen for TcpListener {
     type Stream = TcpStream;
     type Peer = SocketAddr;
+
+    fn address(peer: &SocketAddr) -> Option<IpAddr> {
+        Some(peer.ip())
+    }
 
     fn is_loopback(stream: &TcpStream) -> bool {
         // One that is gone already is answered by nobody.
@@ -167,6 +165,10 @@ impl Listen for UnixListener {
     type Stream = UnixStream;
     type Peer = &'static str;
 
+    fn address(_: &&'static str) -> Option<IpAddr> {
+        None
+    }
+
     fn is_loopback(_: &UnixStream) -> bool {
         false
     }
@@ -179,10 +181,12 @@ impl Listen for UnixListener {
 
 /// Serves until the process ends.
 pub async fn serve<L: Listen>(listener: L, control: Arc<Control>, door: Door) -> Infallible {
-    let free = Arc::new(Semaphore::new(door.connections_max()));
+    let places = Places::new(CONNECTIONS_MAX);
+    // Who is not known yet takes no place from who is.
+    let handshakes = Places::new(CONNECTIONS_MAX);
     let refusals = Arc::new(Refusals::default());
     loop {
-        let (mut stream, peer) = match listener.next().await {
+        let (stream, peer) = match listener.next().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 warn!(%error, "cannot accept a control connection");
@@ -190,41 +194,42 @@ pub async fn serve<L: Listen>(listener: L, control: Arc<Control>, door: Door) ->
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&free).try_acquire_owned() else {
-            control.metrics.connections_refused.inc();
-            // Without a handshake nothing can be said to a peer that wants TLS.
-            if !matches!(door, Door::Tls(_)) {
-                tokio::spawn(async move {
-                    let refusal = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-                    // A peer that does not even take this is none to care about.
-                    let _ = time::timeout(REQUEST_LIMIT, stream.write_all(refusal)).await;
-                });
-            }
-            continue;
+        let from = L::address(&peer);
+        let mut way = Way {
+            access: Access::All,
+            near_pages: door.is_near_pages::<L>(&stream),
+            age_limit: AGE_LIMIT,
         };
-        let (control, door) = (Arc::clone(&control), door.clone());
-        let refusals = Arc::clone(&refusals);
-        tokio::spawn(async move {
-            let mut way = Way {
-                access: Access::All,
-                near_pages: door.is_near_pages::<L>(&stream),
-                age_limit: AGE_LIMIT,
-            };
-            match door {
-                Door::Plain | Door::Socket => http(stream, peer, &control, way).await,
-                Door::Probes => {
+        let serving = Arc::clone(&control);
+        let evicted = match &door {
+            Door::Tls(server) => {
+                let (server, places) = (Arc::clone(server), Arc::clone(&places));
+                let refusals = Arc::clone(&refusals);
+                handshakes.serve(from, async move {
+                    match server.accept(stream).await {
+                        Ok(stream) => {
+                            let control = Arc::clone(&serving);
+                            let served = async move { http(stream, peer, &serving, way).await };
+                            count_evicted(&control, places.serve(from, served));
+                        }
+                        Err(refusal) => refusals.note(peer, &refusal),
+                    }
+                })
+            }
+            Door::Plain | Door::Socket | Door::Probes => {
+                if let Door::Probes = door {
                     way.access = Access::Probes;
                     way.age_limit = PROBES_AGE_LIMIT;
-                    http(stream, peer, &control, way).await;
                 }
-                Door::Tls(server) => match server.accept(stream).await {
-                    Ok(stream) => http(stream, peer, &control, way).await,
-                    Err(refusal) => refusals.note(peer, &refusal),
-                },
+                places.serve(from, async move { http(stream, peer, &serving, way).await })
             }
-            drop(permit);
-        });
+        };
+        count_evicted(&control, evicted);
     }
+}
+
+fn count_evicted(control: &Control, evicted: bool) {
+    control.metrics.connections_evicted.inc_by(evicted.into());
 }
 
 /// What a connection is good for.

@@ -1,7 +1,7 @@
 //! Mutual TLS between the operator and what it controls: configurations of both sides from PEM text or files,
 //! exchanged while running.
 //!
-//! Owns who may talk to whom and which handshakes are refused, and counts these. Never opens a socket, watches no
+//! Owns who may talk to whom, how many at a time ([`Places`]) and which handshakes are refused, and counts these. Never opens a socket, watches no
 //! file and makes no certificate: the binaries watch, `baton-push` makes.
 //!
 //! Both ends are Baton's own, so only TLS 1.3 is spoken, nothing is resumed (each connection is verified anew), and
@@ -14,11 +14,13 @@
 mod client;
 mod files;
 mod material;
+mod places;
 mod refusal;
 mod server;
 
 pub use client::Client;
 pub use files::{FILE_LIMIT_BYTES, Files};
+pub use places::Places;
 pub use material::{AUTHORITIES_MAX, CHAIN_MAX, Material, MaterialError, Part};
 pub use refusal::{Counts, Reason, Refusal};
 pub use server::Server;

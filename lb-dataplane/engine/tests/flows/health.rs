@@ -199,21 +199,107 @@ fn ejecting(pods: usize, percent: u8) -> Policy {
     p
 }
 
-/// Requests of which the pod acknowledges nothing, so that the client repeats them.
-fn fail(w: &mut World, n: u16, pod: usize, times: u32) {
-    let mut c = w.open(n);
-    let mut n = n;
-    while c.pod != pod {
-        w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
-        n += 1;
-        c = w.open(n);
+/// Requests of which the pod acknowledges nothing for so long that their clients repeat them: `times` failures. The first client
+/// alone would not count.
+fn fail(w: &mut World, first: u16, pod: usize, times: usize) {
+    repeat(w, first, pod, times + 1, |at| {
+        if at == 0 { "192.0.2.5" } else { "192.0.2.6" }
+    });
+}
+
+/// So many requests, each of which its client repeats after 200 ms, from these addresses.
+fn repeat(w: &mut World, first: u16, pod: usize, count: usize, ip: impl Fn(usize) -> &'static str) {
+    let (mut stuck, mut others) = (Vec::new(), Vec::new());
+    for n in first.. {
+        let mut c = Conn::new(n);
+        c.client
+            .set_ip(ip(stuck.len()).parse().expect("an address"));
+        let c = w.open_as(c);
+        if c.pod == pod {
+            stuck.push(c);
+        } else {
+            others.push(c);
+        }
+        if stuck.len() == count {
+            break;
+        }
     }
+    let mut again = Vec::new();
+    for c in &mut stuck {
+        again.push(w.client_wire(c, PSH_ACK, GET));
+        w.stays(c, GET);
+    }
+    w.run_ms(200);
+    for (c, again) in stuck.iter().zip(&again) {
+        // However often, it is one request.
+        for _ in 0..3 {
+            w.forwarded_to_pod(c, again);
+        }
+    }
+    for c in stuck.iter().chain(&others) {
+        w.inject(&w.client_wire(c, Flags::RST, &[]).build());
+    }
+}
+
+#[test]
+fn copies_of_one_request_eject_nobody() {
+    let mut w = big(ejecting(3, 34));
+    let mut c = w.open(1);
     let again = w.client_wire(&c, PSH_ACK, GET);
     w.stays(&mut c, GET);
-    for _ in 0..times {
+    for _ in 0..50 {
         w.forwarded_to_pod(&c, &again);
     }
-    w.inject(&w.client_wire(&c, Flags::RST, &[]).build());
+    w.run_ms(200);
+    for _ in 0..50 {
+        w.forwarded_to_pod(&c, &again);
+    }
+    assert_eq!(health(&w, c.pod), "up");
+    assert_eq!(w.count(Counter::EjectionsCapped), 0);
+}
+
+#[test]
+fn one_client_alone_ejects_nobody() {
+    let mut w = big(ejecting(3, 34));
+    repeat(&mut w, 1, 0, 20, |_| "192.0.2.5");
+    assert_eq!(w.count(Counter::Ejections), 0);
+    repeat(&mut w, 100, 0, 3, |_| "192.0.2.6");
+    assert_eq!(
+        w.count(Counter::Ejections),
+        0,
+        "it accepted connections since"
+    );
+    fail(&mut w, 200, 0, 2);
+    assert_eq!(w.count(Counter::Ejections), 1);
+}
+
+#[test]
+fn ejections_of_long_ago_are_forgotten() {
+    let mut w = big(ejecting(3, 34));
+    for n in 0..3 {
+        fail(&mut w, 100 * n, 0, 2);
+        let left_s = 10 * u64::from(n + 1);
+        assert_eq!(
+            health(&w, 0),
+            format!("ejected: it failed, {left_s} s left")
+        );
+        w.run_ms(1_000 * left_s);
+    }
+    // One for each 10 s.
+    w.run_ms(20_000);
+    fail(&mut w, 400, 0, 2);
+    assert_eq!(health(&w, 0), "ejected: it failed, 20 s left");
+}
+
+/// To find out takes a look at all policies.
+#[test]
+fn an_ejection_that_is_held_back_is_asked_for_once_a_second() {
+    let mut w = big(ejecting(3, 0));
+    fail(&mut w, 1, 0, 30);
+    assert_eq!(w.count(Counter::EjectionsCapped), 1);
+    w.run_ms(1_000);
+    fail(&mut w, 200, 0, 30);
+    assert_eq!(w.count(Counter::EjectionsCapped), 2);
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod icmp;
 mod large;
 mod limits;
 mod listener;
+mod meant;
 mod migrate;
 mod migration;
 mod never;

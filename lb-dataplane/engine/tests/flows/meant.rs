@@ -1,0 +1,114 @@
+//! Closes that a living server meant instead of an answer: the client is told, nobody is blamed, nothing runs twice.
+
+use crate::common::{Conn, End, World, conn::*, policy, settings};
+use baton_api::{Health, Micros, MigrationMode, Policy};
+use baton_engine::{Counter, Lost};
+
+/// Ejects after two failures.
+fn world(mode: MigrationMode) -> World {
+    let mut p: Policy = policy(3);
+    p.migration.mode = mode;
+    p.health = Health {
+        failures: 2,
+        ejection: Micros::from_secs(10),
+        max_ejected_percent: 100,
+        panic_percent: 0,
+        ..Health::default()
+    };
+    World::with(settings(), p)
+}
+
+fn harmed(w: &World) -> u64 {
+    let lost: u64 = Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum();
+    let counts = [
+        Counter::Ejections,
+        Counter::EjectionsCapped,
+        Counter::Rescues,
+    ]
+    .map(|c| w.count(c));
+    lost + counts.iter().sum::<u64>()
+}
+
+/// The client is told, and nothing goes to any other pod.
+fn passes(w: &mut World, c: &Conn, how: End) {
+    let sent = w.ends_listening(c, how);
+    let sent = [sent, w.run_ms(20)].concat();
+    let to_client = World::to_client(&sent);
+    assert_eq!(to_client.len(), 1, "{sent:?}");
+    assert!(to_client[0].is(how.flags()), "{sent:?}");
+    assert!(!sent.iter().any(|s| s.is_adoption()), "{sent:?}");
+}
+
+/// nginx: `return 444`.
+#[test]
+fn a_close_instead_of_an_answer_is_passed_on() {
+    for mode in [MigrationMode::WhenBetter, MigrationMode::Never] {
+        for request in [GET, POST] {
+            let mut w = world(mode);
+            for n in 0..10 {
+                let mut c = w.idle(n);
+                w.stays(&mut c, request);
+                passes(&mut w, &c, End::Fin);
+            }
+            assert_eq!(harmed(&w), 0, "{mode:?}");
+        }
+    }
+}
+
+/// A client that is slow on purpose: the server cuts it off, by FIN or, where it throws bytes away, by RST.
+#[test]
+fn a_request_that_did_not_come_in_time_is_not_handed_on() {
+    for how in End::BOTH {
+        let mut w = world(MigrationMode::Never);
+        for n in 0..10 {
+            let mut c = w.idle(n);
+            w.stays(&mut c, b"GET / HTTP/1.1\r\nhost: a");
+            passes(&mut w, &c, how);
+        }
+        assert_eq!(harmed(&w), 0, "{how:?}");
+    }
+}
+
+/// A server that closes an idle connection at the moment when a request comes, which it never reads.
+#[test]
+fn a_request_that_crosses_a_close_is_handed_on() {
+    for (how, unseen) in [(End::Fin, true), (End::Rst, true), (End::Rst, false)] {
+        let mut w = world(MigrationMode::Never);
+        let mut c = w.idle(1);
+        let before = c.clone();
+        w.stays(&mut c, GET);
+        // Its ACK is that of before the request; Linux acknowledges what it throws away, too.
+        let told = if unseen {
+            Conn {
+                pod: c.pod,
+                leg: c.leg,
+                ..before.clone()
+            }
+        } else {
+            c.clone()
+        };
+        let sent = w.ends_listening(&told, how);
+        let sent = [sent, w.run_ms(5)].concat();
+        assert!(
+            World::to_client(&sent).is_empty(),
+            "{how:?} {unseen}: {sent:?}"
+        );
+        let behind = w.adopted_from(&mut c, &sent, before.seq);
+        assert_eq!(one(behind).data(), GET);
+        w.responds(&mut c, OK);
+    }
+}
+
+/// One that died by itself meant nothing: a part of a request is handed on, too.
+#[test]
+fn a_part_of_a_request_whose_pod_dies_is_handed_on() {
+    let mut w = world(MigrationMode::Never);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    w.stays(&mut c, b"GET / HTTP/1.1\r\nhost: a");
+    let flows = [c.clone()];
+    let sent = w.dies(c.pod, End::Fin, &flows);
+    assert!(World::to_client(&sent).is_empty(), "{sent:?}");
+    let behind = w.adopted_from(&mut c, &sent, boundary);
+    assert_eq!(one(behind).data(), b"GET / HTTP/1.1\r\nhost: a");
+}
