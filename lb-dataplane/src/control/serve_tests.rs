@@ -348,7 +348,13 @@ async fn peers_without_a_certificate_hold_up_nobody() {
         held.push(connect_from("127.0.0.9", address).await);
         let stream = TcpStream::connect(address).await.expect("connected");
         let stream = operator(&authority).connect(Name::Dataplane, stream).await;
-        let answer = ask(stream.expect("taken"), Method::GET, "/healthz", String::new()).await;
+        let answer = ask(
+            stream.expect("taken"),
+            Method::GET,
+            "/healthz",
+            String::new(),
+        )
+        .await;
         assert_eq!(answer.expect("answered").0, StatusCode::OK);
     }
     let evicted = lab.control.metrics.connections_evicted.get();

@@ -20,8 +20,8 @@ mod server;
 
 pub use client::Client;
 pub use files::{FILE_LIMIT_BYTES, Files};
-pub use places::Places;
 pub use material::{AUTHORITIES_MAX, CHAIN_MAX, Material, MaterialError, Part};
+pub use places::Places;
 pub use refusal::{Counts, Reason, Refusal};
 pub use server::Server;
 pub use tokio_rustls::{client::TlsStream as ClientStream, server::TlsStream as ServerStream};

@@ -260,13 +260,10 @@ fn a_refused_connection_takes_its_client_elsewhere() {
     assert_eq!(w.open_as(of(5, 3)).pod, c.pod);
 }
 
-/// Fails so often that the pod is ejected.
+/// Closes instead of an answer, for which the pod is ejected.
 fn eject(w: &mut World, c: &mut Conn) {
-    let again = w.client_wire(c, PSH_ACK, GET);
-    w.stays(c, GET);
-    for _ in 0..2 {
-        w.forwarded_to_pod(c, &again);
-    }
+    w.stays(c, POST);
+    w.ends(c, End::Fin);
     assert_eq!(w.count(Counter::Ejections), 1);
 }
 
@@ -280,7 +277,7 @@ fn flows_leave_an_ejected_pod_together_if_they_may_move_at_all() {
         let mut p = together(5);
         p.migration.mode = mode;
         p.health = Health {
-            failures: 2,
+            failures: 1,
             panic_percent: 0,
             ..Health::default()
         };
@@ -307,7 +304,7 @@ fn flows_leave_an_ejected_pod_together_if_they_may_move_at_all() {
 fn in_panic_an_ejected_pod_keeps_its_clients() {
     let mut p = together(5);
     p.health = Health {
-        failures: 2,
+        failures: 1,
         panic_percent: 100,
         ..Health::default()
     };

@@ -1,7 +1,7 @@
 //! What simulation, packet cases, the hand-over model and faulty paths found about silence, questions and who is alive: one test
 //! each, so that it stays found. The rest is in `found`.
 
-use crate::common::{Conn, End, Listener, Sent, World, conn::*, key, policy, settings};
+use crate::common::{Conn, End, Listener, Sent, World, conn::*, key, policy, settings, wire::Wire};
 use baton_api::{BackendFailure, Micros, Protocol};
 use baton_engine::{Counter, Lost};
 use baton_packet::{AdoptionKey, Flags, Reason};
@@ -198,16 +198,33 @@ fn what_clients_repeat_after_our_own_link_came_up_ejects_nobody() {
     w.engine.set_link(w.now, true);
     w.moves(&mut c, POST);
     w.responds(&mut c, b"H");
-    let mut c = w.open(2);
-    let again = w.client_wire(&c, PSH_ACK, GET);
-    w.stays(&mut c, GET);
-    for _ in 0..4 {
-        w.forwarded_to_pod(&c, &again);
-    }
-    assert_eq!(w.count(Counter::Ejections), 0);
-    w.run_ms(3_001);
-    for _ in 0..4 {
-        w.forwarded_to_pod(&c, &again);
-    }
+    w.run_ms(1_000);
+    repeats(&mut w, 2);
+    assert_eq!(
+        w.count(Counter::Ejections) + w.count(Counter::EjectionsCapped),
+        0
+    );
+    w.run_ms(3_000);
+    repeats(&mut w, 20);
     assert!(w.count(Counter::Ejections) + w.count(Counter::EjectionsCapped) > 0);
+}
+
+/// Requests of several clients of which no pod acknowledges anything, so that they are repeated.
+fn repeats(w: &mut World, first: u16) {
+    let mut flows: Vec<(Conn, Wire)> = (first..first + 10)
+        .map(|n| {
+            let mut c = Conn::new(n);
+            c.client.set_ip([192, 0, 2, n as u8].into());
+            let c = w.open_as(c);
+            let request = w.client_wire(&c, PSH_ACK, GET);
+            (c, request)
+        })
+        .collect();
+    for (c, _) in &mut flows {
+        w.stays(c, GET);
+    }
+    w.run_ms(200);
+    for (c, request) in &flows {
+        w.forwarded_to_pod(c, request);
+    }
 }
