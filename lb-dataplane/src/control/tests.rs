@@ -19,7 +19,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1 as client};
 use hyper_util::rt::TokioIo;
 use std::{net::SocketAddr, path::Path, sync::atomic::AtomicBool, thread};
-use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tokio::net::TcpStream;
 
 /// Flows of the fake worker.
 const FLOWS: u32 = 1_500;

@@ -1,6 +1,6 @@
 //! Closes that a living server meant instead of an answer: the client is told, nobody is blamed, nothing runs twice.
 
-use crate::common::{Conn, End, World, conn::*, policy, settings};
+use crate::common::{Conn, End, Sent, World, conn::*, policy, settings};
 use baton_api::{Health, Micros, MigrationMode, Policy};
 use baton_engine::{Counter, Lost};
 
@@ -36,7 +36,7 @@ fn passes(w: &mut World, c: &Conn, how: End) {
     let to_client = World::to_client(&sent);
     assert_eq!(to_client.len(), 1, "{sent:?}");
     assert!(to_client[0].is(how.flags()), "{sent:?}");
-    assert!(!sent.iter().any(|s| s.is_adoption()), "{sent:?}");
+    assert!(!sent.iter().any(Sent::is_adoption), "{sent:?}");
 }
 
 /// nginx: `return 444`.
