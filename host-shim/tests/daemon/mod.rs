@@ -12,7 +12,10 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU8, Ordering},
+    },
     time::Duration,
 };
 
@@ -76,10 +79,14 @@ pub struct Daemon {
     control: SocketAddr,
 }
 
-/// A port that nobody uses at this moment.
+/// An address that nobody else uses: a loopback address of its own. A free port of 127.0.0.1 may become the source port of any
+/// connection before it is bound.
 pub fn free_address() -> SocketAddr {
-    let any = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    any.local_addr().expect("an address")
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    assert_ne!(number, 255, "addresses of this process are used up");
+    SocketAddr::from(([127, high, low, number], 9901))
 }
 
 impl Daemon {
