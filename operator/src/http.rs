@@ -21,7 +21,8 @@ use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, time::sleep};
 use tracing::{debug, warn};
 
-/// Connections at one time: a scraper or two, the kubelet's probes, a person. Whoever comes is served.
+/// Connections at one time: a scraper or two, the kubelet's probes, a person. Whoever comes is
+/// served.
 const CONNECTIONS_MAX: usize = 32;
 /// To send a request's head; idle connections are closed after it.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);

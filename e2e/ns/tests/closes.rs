@@ -80,7 +80,8 @@ fn closes(name: &str, reuseport: bool) -> Result<()> {
     Ok(())
 }
 
-/// What `return 444` is for: the client is told nothing but the end. It is no failure, and what it answers runs once.
+/// What `return 444` is for: the client is told nothing but the end. It is no failure, and what it
+/// answers runs once.
 #[test]
 fn a_close_instead_of_an_answer_runs_once_and_ejects_nobody() -> Result<()> {
     const CLOSES: usize = 1_000;

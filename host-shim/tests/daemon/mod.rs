@@ -79,8 +79,8 @@ pub struct Daemon {
     control: SocketAddr,
 }
 
-/// An address that nobody else uses: a loopback address of its own. A free port of 127.0.0.1 may become the source port of any
-/// connection before it is bound.
+/// An address that nobody else uses: a loopback address of its own. A free port of 127.0.0.1 may
+/// become the source port of any connection before it is bound.
 pub fn free_address() -> SocketAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [.., high, low] = std::process::id().to_be_bytes();

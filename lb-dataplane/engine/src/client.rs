@@ -15,7 +15,8 @@ use crate::{
 use baton_api::{BackendFailure, MigrationMode, Protocol};
 use baton_packet::{Flags, STRIPPED_FROM_CLIENTS, Segment, strip_options, timestamps};
 
-/// A client's kernel repeats no earlier than this (Linux `TCP_RTO_MIN`); what comes again sooner, the network doubled.
+/// A client's kernel repeats no earlier than this (Linux `TCP_RTO_MIN`); what comes again sooner,
+/// the network doubled.
 const REPEATED_US: u32 = 200_000;
 
 impl Engine {
@@ -293,9 +294,10 @@ impl Engine {
         }
     }
 
-    /// The client sent again what was sent before. That speaks against the backend, once for each request, if it has acknowledged
-    /// nothing of it for as long as a kernel waits before it repeats; a segment that is lost further on, or that the client
-    /// repeats because of one, is the network's.
+    /// The client sent again what was sent before. That speaks against the backend, once for each
+    /// request, if it has acknowledged nothing of it for as long as a kernel waits before it
+    /// repeats; a segment that is lost further on, or that the client repeats because of one, is
+    /// the network's.
     fn client_repeats(&mut self, now: Instant, id: FlowId, segment: &Segment) {
         let flow = &mut self.flows[id];
         let nothing_acked = flow.client_acked == flow.boundary && flow.client_next != flow.boundary;

@@ -209,7 +209,8 @@ impl Flow {
         }
     }
 
-    /// What its client has for certain: an IPv4 address, or the first 64 bits of an IPv6 one (RFC 6177).
+    /// What its client has for certain: an IPv4 address, or the first 64 bits of an IPv6 one (RFC
+    /// 6177).
     pub(crate) fn client_network(&self) -> Addr {
         let mut network = self.client;
         if self.bits.has(Bits::V6) {

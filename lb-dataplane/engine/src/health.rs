@@ -18,7 +18,8 @@ const SILENT_BUSY_MS: u64 = 250;
 const SILENT_IDLE_MS: u64 = 2_200;
 /// Smallest share of its weight that a backend has in slow start, of 256.
 const SLOW_START_MIN: u64 = 26;
-/// Each further ejection lasts longer, up to this many times the first; one less for each time that the first lasts without any.
+/// Each further ejection lasts longer, up to this many times the first; one less for each time that
+/// the first lasts without any.
 const EJECTIONS_MAX: u32 = 10;
 /// Whether one more may be ejected is asked this often for one backend: that looks at all policies.
 const CAPPED_AGAIN_MS: u64 = 1_000;
@@ -46,8 +47,8 @@ pub(crate) struct Health {
     ejected_until_ms: u64,
     /// A policy's cap held an ejection back; until then nobody asks again.
     capped_until_ms: u64,
-    /// The first client that repeated a request of which it acknowledged nothing, since it last worked, and whether
-    /// another one did.
+    /// The first client that repeated a request of which it acknowledged nothing, since it last
+    /// worked, and whether another one did.
     repeated_by: Option<Addr>,
     repeated_to_others: bool,
     /// Slow start: when it came up, and how long that takes; 0 for none.
@@ -72,8 +73,8 @@ impl Health {
         self.repeated_by = None;
     }
 
-    /// A client repeated a request of which nothing is acknowledged. Whether that speaks against the backend: one
-    /// client alone can make it look so.
+    /// A client repeated a request of which nothing is acknowledged. Whether that speaks against
+    /// the backend: one client alone can make it look so.
     pub(crate) fn is_repeated_by(&mut self, client: Addr) -> bool {
         let first = *self.repeated_by.get_or_insert_with(|| {
             self.repeated_to_others = false;

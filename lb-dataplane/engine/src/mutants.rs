@@ -55,7 +55,8 @@ mutants! {
     LeaveOldLeg,
     /// Nothing looks after an adoption that is not answered.
     ForgetTimer,
-    /// What a mean wait looks like at this moment moves flows: no margin for its error, no budget, no rest between moves.
+    /// What a mean wait looks like at this moment moves flows: no margin for its error, no budget,
+    /// no rest between moves.
     MoveOnNoise,
     /// The flows of a distressed backend stay there.
     StayInDistress,

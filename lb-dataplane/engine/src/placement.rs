@@ -38,7 +38,8 @@ const UNEVEN_MORE: f64 = 0.2;
 const EVEN_RATIO: f64 = 1.2;
 const EVEN_MORE: f64 = 0.1;
 const UNEVEN_US: u64 = 5_000_000;
-/// It has to be so for most of this time first: what a window of busy time shows by chance does not last.
+/// It has to be so for most of this time first: what a window of busy time shows by chance does not
+/// last.
 const UNEVEN_MEMORY_US: f64 = 2_000_000.0;
 const UNEVEN_PART: f64 = 0.5;
 /// Queues are compared with so many others, drawn at random.

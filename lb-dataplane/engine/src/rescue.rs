@@ -207,9 +207,10 @@ impl Engine {
         Ended::Held
     }
 
-    /// Whether a process that goes on serving meant to close instead of an answer (nginx's `return 444`, a header that did not
-    /// come in time). Linux sends a RST where unread bytes were thrown away (`tcp_close`), so that after a FIN all that was
-    /// acknowledged was read; one that came too early is handed over like any other.
+    /// Whether a process that goes on serving meant to close instead of an answer (nginx's `return
+    /// 444`, a header that did not come in time). Linux sends a RST where unread bytes were thrown
+    /// away (`tcp_close`), so that after a FIN all that was acknowledged was read; one that came
+    /// too early is handed over like any other.
     fn is_meant(&self, id: FlowId, end: End) -> bool {
         let flow = &self.flows[id];
         let incomplete = self

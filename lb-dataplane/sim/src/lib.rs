@@ -2,8 +2,9 @@
 //! for everything that must always hold.
 //!
 //! A run is a seed: [`run`] draws the whole world from it, runs it to its end and says what happened, or the first thing
-//! that must not be. One of a hundred worlds is without faults, and longer: there placement is judged (`steady`).
-//! Nothing here does I/O, reads a clock or draws randomness that does not come from the seed.
+//! that must not be. One of a hundred worlds is without faults, and longer: there placement is
+//! judged (`steady`). Nothing here does I/O, reads a clock or draws randomness that does not come
+//! from the seed.
 //!
 //! # Invariants
 //! - The same seed gives the same run, to the byte.

@@ -1,8 +1,9 @@
-//! Worlds without faults, in which placement is judged: requests of uneven length alone, or one pod that becomes slow.
+//! Worlds without faults, in which placement is judged: requests of uneven length alone, or one pod
+//! that becomes slow.
 //!
-//! Owns their scenarios, and the record of which pod executed whose requests: a flow moves where its connection's next
-//! request is executed elsewhere. What is promised of moves is the engine's own (`promises`); how many there were is
-//! counted here. It never looks into the engine.
+//! Owns their scenarios, and the record of which pod executed whose requests: a flow moves where
+//! its connection's next request is executed elsewhere. What is promised of moves is the engine's
+//! own (`promises`); how many there were is counted here. It never looks into the engine.
 
 use crate::{
     address::{self, FRONTEND_PORT},
@@ -11,16 +12,17 @@ use crate::{
     fault::{Fault, Happening},
     link::LinkSpec,
     pod::process::ProcessSpec,
-    swarm::{PODS_MAX, START, Scenario, backend},
+    swarm::{PODS_MAX, START, Scenario, backend, usual_limits},
     tcp::Config,
 };
 use baton_api::{
-    Algorithm, BackendFailure, Drain, Health, Limits, Micros, Migration, Policy, Protocol, Timeouts,
+    Algorithm, BackendFailure, Drain, Health, Micros, Migration, Policy, Protocol, Timeouts,
 };
 use baton_engine::promises::{HOT_US, LEFT_ALONE_US, RETURN_MIN_US, calm_moves};
 use std::{collections::BTreeMap, fmt, net::SocketAddr};
 
-/// Of so many seeds one is a world of noise and one has a slow pod. They are longer than the others.
+/// Of so many seeds one is a world of noise and one has a slow pod. They are longer than the
+/// others.
 const EVERY: u64 = 200;
 /// Pods of a steady world at least: where one is slow, the others show it.
 const PODS_MIN: usize = 3;
@@ -68,8 +70,9 @@ impl Steady {
     }
 }
 
-/// Latest time after a pod became slow by `more` that a request is executed there. Somebody has to ask, who may pause
-/// before; then no answer comes, or the first late one; and it has to wait for long enough (twice that, as it may be answering).
+/// Latest time after a pod became slow by `more` that a request is executed there. Somebody has to
+/// ask, who may pause before; then no answer comes, or the first late one; and it has to wait for
+/// long enough (twice that, as it may be answering).
 fn left_max(more: Time) -> Time {
     PAUSE_MAX + more + 2 * HOT_US
 }
@@ -147,15 +150,7 @@ pub fn scenario(seed: u64, kind: Steady) -> Scenario {
         wild: [false; Fault::ALL.len()],
         frontend,
         policy: policy(v6, frontend, pods, rng.bool()),
-        limits: Limits {
-            flows: 32,
-            backends: 8,
-            closing_legs: 48,
-            kept_segments: 64,
-            guarded_flows: 32,
-            affinities: 32,
-            tracked_pairs: 65_536,
-        },
+        limits: usual_limits(),
         ports: 128,
         pods: vec![server; pods],
         clients: (0..clients).map(|_| client(&mut rng)).collect(),

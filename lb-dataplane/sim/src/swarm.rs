@@ -328,6 +328,11 @@ fn limits(d: &mut Draw) -> Limits {
             tracked_pairs: 64,
         };
     }
+    usual_limits()
+}
+
+/// Those of worlds that are not about limits.
+pub(crate) fn usual_limits() -> Limits {
     Limits {
         flows: 32,
         backends: 8,

@@ -31,8 +31,9 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-/// Connections at one time of each listener: an operator or the kubelet, a scraper and a few people. With TLS, who has
-/// no certificate does not hold one, but one of as many for handshakes, for [`baton_tls::HANDSHAKE_LIMIT`] at most.
+/// Connections at one time of each listener: an operator or the kubelet, a scraper and a few
+/// people. With TLS, who has no certificate does not hold one, but one of as many for handshakes,
+/// for [`baton_tls::HANDSHAKE_LIMIT`] at most.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 /// From the first byte of a request to its answer, and between two requests of one connection.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);

@@ -334,7 +334,8 @@ async fn few_bodies_are_received_at_one_time() {
     assert_eq!(status, StatusCode::OK);
 }
 
-/// Whoever has no certificate, however many connections it holds and opens anew, keeps the operator out of nothing.
+/// Whoever has no certificate, however many connections it holds and opens anew, keeps the operator
+/// out of nothing.
 #[tokio::test]
 async fn peers_without_a_certificate_hold_up_nobody() {
     let (lab, authority) = (lab().await, Authority::new());
@@ -361,7 +362,8 @@ async fn peers_without_a_certificate_hold_up_nobody() {
     assert!(evicted >= 2 * CONNECTIONS_MAX as u64, "{evicted}");
 }
 
-/// The kubelet's probes, while another address holds as many connections as it can and opens them anew.
+/// The kubelet's probes, while another address holds as many connections as it can and opens them
+/// anew.
 #[tokio::test]
 async fn probes_are_answered_whoever_holds_the_port() {
     let lab = lab().await;

@@ -1,7 +1,8 @@
 //! Places of a listener that anybody may reach, with TLS or without: who goes when all are taken.
 //!
-//! Owns the list of connections that are served. Whoever holds one place is not driven out by somebody who wants many: the
-//! one that goes is the oldest of the address that holds most of them. Accepts nothing and knows no protocol.
+//! Owns the list of connections that are served. Whoever holds one place is not driven out by
+//! somebody who wants many: the one that goes is the oldest of the address that holds most of them.
+//! Accepts nothing and knows no protocol.
 
 use std::{
     net::IpAddr,
@@ -23,8 +24,9 @@ impl Places {
         })
     }
 
-    /// Runs the task that serves a connection from this address (none: a process of this machine) in a place that is given
-    /// back at its end. Returns whether another one had to go, whose task ends and whose connection closes.
+    /// Runs the task that serves a connection from this address (none: a process of this machine)
+    /// in a place that is given back at its end. Returns whether another one had to go, whose task
+    /// ends and whose connection closes.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -105,7 +107,8 @@ impl<T> Held<T> {
     }
 }
 
-/// What one machine has for certain: an IPv4 address, or the first 64 bits of an IPv6 one (RFC 6177).
+/// What one machine has for certain: an IPv4 address, or the first 64 bits of an IPv6 one (RFC
+/// 6177).
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) => v4.into(),

@@ -25,8 +25,9 @@ const PROGRESS: Duration = Duration::from_secs(2);
 
 /// Runs worlds of clients, the real engine and model pods on bad links, under a virtual clock. Each world is drawn from
 /// its seed, so that a seed and a commit are a run. After every step the checkers look at stream contents, owners, ends
-/// that clients see, executions, moves where nothing is wrong, the engine's books and its timers. Without options, the
-/// fixed set of seeds is run on all cores. The exit code is 1 if anything was wrong.
+/// that clients see, executions, moves where nothing is wrong, the engine's books and its timers.
+/// Without options, the fixed set of seeds is run on all cores. The exit code is 1 if anything was
+/// wrong.
 #[derive(Args)]
 pub struct SimArgs {
     /// Run one seed alone.

@@ -1,6 +1,6 @@
 //! What was to be shown, and whether it was: one row for each target, with the cell that is farthest from it.
 //!
-//! Pure: summaries in, rows out. Targets are those of the issue that asked for them.
+//! Pure: summaries in, rows out.
 
 use super::{
     BASE, JUDGED, WITHOUT_SLOW,

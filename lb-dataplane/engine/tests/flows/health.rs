@@ -200,8 +200,8 @@ fn ejecting(pods: usize, percent: u8) -> Policy {
     p
 }
 
-/// Requests of which the pod acknowledges nothing for so long that their clients repeat them: `times` failures. The first client
-/// alone would not count.
+/// Requests of which the pod acknowledges nothing for so long that their clients repeat them:
+/// `times` failures. The first client alone would not count.
 fn fail(w: &mut World, first: u16, pod: usize, times: usize) {
     repeat(w, first, pod, times + 1, |at| {
         if at == 0 { "192.0.2.5" } else { "192.0.2.6" }

@@ -1,4 +1,5 @@
-//! Closes that a living server meant instead of an answer: the client is told, nobody is blamed, nothing runs twice.
+//! Closes that a living server meant instead of an answer: the client is told, nobody is blamed,
+//! nothing runs twice.
 
 use crate::common::{Conn, End, Sent, World, conn::*, policy, settings};
 use baton_api::{Health, Micros, MigrationMode, Policy};
@@ -55,7 +56,8 @@ fn a_close_instead_of_an_answer_is_passed_on() {
     }
 }
 
-/// A client that is slow on purpose: the server cuts it off, by FIN or, where it throws bytes away, by RST.
+/// A client that is slow on purpose: the server cuts it off, by FIN or, where it throws bytes away,
+/// by RST.
 #[test]
 fn a_request_that_did_not_come_in_time_is_not_handed_on() {
     for how in End::BOTH {
@@ -69,7 +71,8 @@ fn a_request_that_did_not_come_in_time_is_not_handed_on() {
     }
 }
 
-/// A server that closes an idle connection at the moment when a request comes, which it never reads.
+/// A server that closes an idle connection at the moment when a request comes, which it never
+/// reads.
 #[test]
 fn a_request_that_crosses_a_close_is_handed_on() {
     for (how, unseen) in [(End::Fin, true), (End::Rst, true), (End::Rst, false)] {

@@ -92,7 +92,8 @@ impl World {
         }
     }
 
-    /// A pod executes a request: where nothing is wrong, a flow moves for a reason and stays where it is otherwise.
+    /// A pod executes a request: where nothing is wrong, a flow moves for a reason and stays where
+    /// it is otherwise.
     pub(super) fn watch_placement(&mut self, pod: usize, conn: u32) {
         if let Some(watch) = &mut self.watch
             && !self.calm
