@@ -98,7 +98,7 @@ pub enum OnDeadline {
     /// They stay until they move or end.
     #[default]
     Wait,
-    /// They are closed.
+    /// They are closed: in order where they are at rest; what is in progress is cut off 5 s later.
     Close,
 }
 

@@ -1,7 +1,7 @@
 //! The soak over a faulty path: so many migrations while packets are lost and reordered, and nobody may notice.
 //!
-//! Real nginx and redis; every answer is checked, and how often each INCR was executed is counted in the servers. Many
-//! connections, because one that lost a packet waits for the kernel's retransmission timer (200 ms and more) while the
+//! Real nginx and redis; every answer is checked, those of 1 byte to 1 MB too, and how often each INCR was executed is
+//! counted in the servers. One pod after the other drains meanwhile. Many connections, because one that lost a packet waits for the kernel's retransmission timer (200 ms and more) while the
 //! others go on. Owns the order of things; the verdict is `soak_report`'s, what happens to pods is `soak`'s.
 
 use crate::{
@@ -14,8 +14,8 @@ use crate::{
 use anyhow::{Context, Result, ensure};
 use baton_api::{Migration, MigrationMode, Policy, Protocol};
 use baton_lab::{
-    FaultRates, Faults, HttpEcho, Lab, Load, LoadOptions, Nginx, NginxOptions, Options, REDIS_PORT,
-    Redis, RedisCheck, Side, Way, allow_files, policy,
+    FaultRates, Faults, HttpEcho, HttpRanges, Lab, LoadOptions, Nginx, NginxOptions, Options,
+    Progress as LoadProgress, REDIS_PORT, Redis, RedisCheck, Side, Way, allow_files, policy,
 };
 use std::{
     collections::BTreeMap,
@@ -26,6 +26,10 @@ use std::{
 
 const HTTP_PORT: u16 = 80;
 const PODS: usize = 4;
+/// Connections for each one with responses of up to 1 MB, which would leave no CPU for the others.
+const PER_LARGE: usize = 8;
+/// A pod drains, and then none, for so long each.
+const DRAIN: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(250);
 /// All connections are open, and no further migration for this long: something is stuck.
 const STUCK: Duration = Duration::from_secs(60);
@@ -73,7 +77,8 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
     let dataplane = lab.dataplane(&config)?;
     crate::run::wait_adoptable(&dataplane)?;
 
-    let load = |port| LoadOptions {
+    let large = connections.div_ceil(PER_LARGE);
+    let load = |port, connections| LoadOptions {
         connections,
         timeout: TIMEOUT,
         window: WINDOW,
@@ -81,17 +86,16 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
     };
     let client = lab.client().namespace();
     let addresses: Vec<_> = servers.iter().map(|(_, r)| r.address()).collect();
-    let web = HttpEcho::start(client, load(HTTP_PORT))?;
-    let redis = RedisCheck::start(client, &addresses, load(REDIS_PORT))?;
+    let web = HttpEcho::start(client, load(HTTP_PORT, connections))?;
+    let redis = RedisCheck::start(client, &addresses, load(REDIS_PORT, connections))?;
+    let files = HttpRanges::start(client, load(HTTP_PORT, large))?;
     let faults = lab.faults(seed)?;
     // A load makes all its connections before its first request.
-    let both = [web.progress(), redis.progress()];
-    wait("both loads have made their connections", || {
-        ensure!(
-            !web.is_finished() && !redis.is_finished(),
-            "the connections cannot be made"
-        );
-        Ok(both.iter().all(|p| p.requests.load(Ordering::Relaxed) > 0))
+    let all = [web.progress(), redis.progress(), files.progress()];
+    let has_ended = || web.is_finished() || redis.is_finished() || files.is_finished();
+    wait("all loads have made their connections", || {
+        ensure!(!has_ended(), "the connections cannot be made");
+        Ok(all.iter().all(|p| p.requests.load(Ordering::Relaxed) > 0))
     })?;
     for side in [Side::Pods, Side::Clients] {
         faults.set_both(side, rates)?;
@@ -105,20 +109,29 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
     // What was done before there were faults does not count.
     let before = Before {
         migrations: moved()?,
-        requests: both[0].requests.load(Ordering::Relaxed),
-        commands: both[1].requests.load(Ordering::Relaxed),
+        requests: all[0].requests.load(Ordering::Relaxed),
+        commands: all[1].requests.load(Ordering::Relaxed),
+        files: all[2].requests.load(Ordering::Relaxed),
     };
     let wanted_in_all = wanted + before.migrations;
-    watch(&web, &redis, &faults, wanted_in_all, moved)?;
-    for p in both {
+    // Each second turn ends the drain of the turn before it.
+    let drain = |turn: u64| {
+        let pod = &nginx[turn as usize / 2 % PODS].0;
+        let undo = (turn % 2 == 1).then_some("--undo");
+        let words: Vec<&str> = ["drain", pod.as_str()].into_iter().chain(undo).collect();
+        dataplane.tool(&words).map(drop)
+    };
+    let drains = watch(&all, has_ended, &faults, drain, wanted_in_all, moved)?;
+    for p in all {
         p.enough();
     }
-    wait("both loads have ended", || {
-        Ok(web.is_finished() && redis.is_finished())
+    wait("all loads have ended", || {
+        Ok(web.is_finished() && redis.is_finished() && files.is_finished())
     })?;
     let seconds = start.elapsed().as_secs_f64();
     faults.calm()?;
     let (web, _) = web.join()?;
+    let (files, _) = files.join()?;
     let redis = RedisCheck::finish(redis)?;
     let mut by_path = BTreeMap::new();
     for side in [Side::Pods, Side::Clients] {
@@ -131,11 +144,13 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
         seed,
         wanted,
         before,
-        connections: 2 * u64::from(arguments.connections),
+        connections: (2 * connections + large) as u64,
+        drains,
         rates,
         seconds,
         web: &web,
         redis: &redis,
+        files: &files,
         faults: by_path,
         faults_unasked: faults.unasked()?,
     };
@@ -185,25 +200,24 @@ fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// Shows how far it is until there were enough migrations.
+/// Shows how far it is until there were enough migrations. One pod after the other drains; how many did.
 fn watch(
-    web: &Load<HttpEcho>,
-    redis: &Load<RedisCheck>,
+    loads: &[&LoadProgress; 3],
+    has_ended: impl Fn() -> bool,
     faults: &Faults,
+    drain: impl Fn(u64) -> Result<()>,
     wanted: u64,
     moved: impl Fn() -> Result<u64>,
-) -> Result<()> {
+) -> Result<u64> {
     let mut progress = Progress::start("soak", None);
     let (mut last, mut since) = (0, Instant::now());
+    let (mut turns, mut turned) = (0, Instant::now());
     loop {
         let now = moved()?;
         if now >= wanted {
             break;
         }
-        ensure!(
-            !web.is_finished() && !redis.is_finished(),
-            "a load has ended by itself"
-        );
+        ensure!(!has_ended(), "a load has ended by itself");
         if now > last {
             (last, since) = (now, Instant::now());
         }
@@ -211,7 +225,11 @@ fn watch(
             since.elapsed() < STUCK,
             "no migration for {STUCK:?}: {now} of {wanted}"
         );
-        let errors = [web.progress(), redis.progress()].map(|p| p.errors.load(Ordering::Relaxed));
+        if turned.elapsed() >= DRAIN {
+            drain(turns)?;
+            (turns, turned) = (turns + 1, Instant::now());
+        }
+        let errors = loads.map(|p| p.errors.load(Ordering::Relaxed));
         let done = faults.total()?;
         progress.tick(&format!(
             "{} of {} migrations, {} errors; packets {} lost, {} held back",
@@ -224,5 +242,5 @@ fn watch(
         thread::sleep(LOOK);
     }
     progress.finish();
-    Ok(())
+    Ok(turns.div_ceil(2))
 }

@@ -20,6 +20,10 @@ pub struct SoakReport {
     pub migrations: u64,
     /// HTTP requests that were answered right since then.
     pub requests: u64,
+    /// Those with responses of up to 1 MB among them.
+    pub large_requests: u64,
+    /// Pods that were drained for some seconds.
+    pub drains: u64,
     /// Redis commands that were answered right since then.
     pub commands: u64,
     /// Answers with a wrong byte, and effects in the servers that are missing, wrong or there twice.
@@ -76,6 +80,7 @@ pub struct Before {
     pub migrations: u64,
     pub requests: u64,
     pub commands: u64,
+    pub files: u64,
 }
 
 /// What ran, and what the loads and the fault program say of it.
@@ -88,6 +93,8 @@ pub struct Outcome<'a> {
     pub seconds: f64,
     pub web: &'a LoadReport,
     pub redis: &'a LoadReport,
+    pub files: &'a LoadReport,
+    pub drains: u64,
     pub faults: BTreeMap<String, FaultCounts>,
     pub faults_unasked: u64,
 }
@@ -96,7 +103,7 @@ impl SoakReport {
     /// Puts it together with what the dataplane says.
     pub fn new(outcome: Outcome<'_>, state: &State) -> Self {
         let mut errors = outcome.web.errors.clone();
-        for (kind, count) in &outcome.redis.errors {
+        for (kind, count) in outcome.redis.errors.iter().chain(&outcome.files.errors) {
             *errors.entry(kind.clone()).or_default() += count;
         }
         let of = |kinds: &[&str]| -> u64 {
@@ -110,6 +117,7 @@ impl SoakReport {
         let counter = |name: &str| state.counters.get(name).copied().unwrap_or(0);
         let before = outcome.before;
         let migrations = counter("migrations_total") - before.migrations;
+        let large_requests = outcome.files.requests - before.files;
         let by_reason = |of: fn(&baton_api::PolicyState) -> &BTreeMap<String, u64>| {
             let policies = state.policies.iter();
             let named =
@@ -120,7 +128,9 @@ impl SoakReport {
             seed: outcome.seed,
             wanted: outcome.wanted,
             migrations,
-            requests: outcome.web.requests - before.requests,
+            requests: outcome.web.requests - before.requests + large_requests,
+            large_requests,
+            drains: outcome.drains,
             commands: outcome.redis.requests - before.commands,
             wrong_bytes: all - resets - timeouts,
             resets,
@@ -162,6 +172,7 @@ impl SoakReport {
             ("connections ended under their clients", self.resets),
             ("requests without an answer in time", self.timeouts),
             ("flows lost", self.lost.values().sum()),
+            ("flows pinned", self.pinned.values().sum()),
             // A late copy of a closed connection's segment draws one as from any kernel, and nobody sees it.
             (
                 "resets sent to clients of living flows",
@@ -207,7 +218,8 @@ impl SoakReport {
             format!("p50 {p50}, p99 {p99}, max {max}")
         };
         format!(
-            "{} migrations in {:.0} s ({} a second), {} HTTP requests, {} redis commands\n\
+            "{} migrations in {:.0} s ({} a second), {} HTTP requests ({} with responses of up to 1 MB), {} redis \
+             commands, {} drains\n\
              wrong bytes {}, client-visible resets {}, timeouts {}\n\
              packets: {} lost, {} held back ({} overtook them), {} doubled, {} corrupted, of {}; {} dropped by the \
              busy machine beside\n\
@@ -217,7 +229,9 @@ impl SoakReport {
             self.seconds,
             grouped(self.migrations_per_second as u64),
             grouped(self.requests),
+            grouped(self.large_requests),
             grouped(self.commands),
+            self.drains,
             self.wrong_bytes,
             self.resets,
             self.timeouts,

@@ -130,9 +130,10 @@ impl<'a> Program<'a> {
         if p.algorithm == Algorithm::Maglev {
             p.slow_start = Micros(0);
         }
-        p.timeouts.idle = Micros::from_secs(4);
+        // Longer than what is in progress has behind a drain's deadline (5 s).
+        p.timeouts.idle = Micros::from_secs(8);
         p.timeouts.handshake = Micros::from_secs(2);
-        p.timeouts.half_closed = Micros::from_secs(3);
+        p.timeouts.half_closed = Micros::from_secs(8);
         p
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     counters::Counter,
     engine::Instant,
     flow::{Bits, Flow, FlowId},
+    guards::From,
     kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, Kept, KeptList},
     policy::Ties,
     states::{Frame, State},
@@ -263,9 +264,10 @@ impl Engine {
         flow.backlog.is_some()
     }
 
-    /// Another owner is about to be asked: it has nothing of what waits.
+    /// Another owner is about to be asked: it has nothing of what waits, nor of what came early.
     #[inline]
     pub(crate) fn owner_changes(&mut self, id: FlowId) {
+        self.drop_early(id, From::Client);
         let flow = &self.flows[id];
         if flow.client_acked == flow.client_next {
             self.drop_backlog(id);
@@ -277,6 +279,7 @@ impl Engine {
     /// The owner is one whose window the client knows: all may go to it.
     #[inline]
     pub(crate) fn owner_is_known(&mut self, id: FlowId) {
+        self.drop_early(id, From::Client);
         if self.flows[id].backlog.is_some() {
             self.wait_up_to(id, Reach::Known);
         }

@@ -22,11 +22,14 @@ impl Engine {
             slots.filter(|(_, f)| f.state != State::Gone)
         };
         assert_eq!(live().count(), self.flows.used() as usize, "flows in use");
-        let mut kept = 0;
+        let (mut kept, mut early) = (0, 0);
         for (id, flow) in live() {
             self.check_flow(id as FlowId, flow);
             kept += usize::from(self.kept.count(flow.kept));
+            early += usize::from(self.kept.count(flow.early_client));
+            early += usize::from(self.kept.count(flow.early_server));
         }
+        self.early.check(early);
         let backlogs = || live().filter(|(_, f)| f.backlog.is_some());
         let waiting = backlogs().map(|(_, f)| self.backlogs.waiting(f.backlog));
         let waiting = waiting.map(|list| usize::from(self.kept.count(list))).sum();
@@ -36,7 +39,7 @@ impl Engine {
             usize::from(self.backlogs.used()),
             "backlogs"
         );
-        kept += waiting;
+        kept += waiting + early;
         assert_eq!(kept, self.kept.used(), "kept segments");
         let followed = live().filter(|(_, f)| f.guard != crate::flow::NONE);
         assert_eq!(followed.count(), self.guards.used() as usize, "guards");
@@ -158,6 +161,13 @@ impl Engine {
         assert_eq!(pinned, backend.pinned as usize, "pins of {}", backend.name);
         let all = backend.ports.all();
         assert_eq!(backend.ports.free() + used as usize, all, "ports");
+        let half_open = self.flows.slots().iter().filter(|f| {
+            f.owner.is_some()
+                && f.owner.backend == index
+                && matches!(f.state, State::SynSent | State::SynAcked)
+        });
+        let counted = backend.ports.half_open().map_or(0, |(_, count)| count);
+        assert_eq!(half_open.count(), counted, "handshakes of {}", backend.name);
         let waiting = self.flows.slots().iter().filter(|f| {
             f.state != State::Gone && f.bits.has(Bits::OUTSTANDING) && f.owner.backend == index
         });

@@ -3,6 +3,7 @@
 use crate::{
     Engine, Output, Verdict,
     counters::{Counter, DropReason},
+    early::Turn,
     engine::Instant,
     figures::Reset,
     flow::{Bits, FlowId, to_addr},
@@ -73,7 +74,9 @@ impl Engine {
         // Only an exact number resets (RFC 5961 section 3.2), and which one that is the backend's kernel knows; it lies between
         // what it acknowledged and what it was sent. Any other is for it to judge.
         let exact = segment.seq.at_or_after(flow.client_acked)
-            && segment.seq.at_or_before(flow.client_next);
+            && segment
+                .seq
+                .at_or_before(self.sent_at_most(id, From::Client));
         let verdict = match flow.state {
             State::Orphan | State::Parted => Verdict::Absorbed,
             State::Closed if !owner.is_some() => Verdict::Absorbed,
@@ -131,6 +134,10 @@ impl Engine {
         }
         match flow.state {
             State::SynAcked if segment.ack == flow.server_next => {
+                let owner = flow.owner;
+                self.backends[usize::from(owner.backend)]
+                    .ports
+                    .completes(owner.port);
                 let _ = self.step(now, id, Event::Established, out);
             }
             State::Response if acks_more => self.comes_to_rest(now, id, out),
@@ -159,22 +166,13 @@ impl Engine {
         }
         // A segment without bytes may be ahead of lost ones (RFC 9293 section 3.8.1: it carries SND.NXT). It fills no gap.
         if new {
-            if segment.payload_len() > 0 {
-                treat = self.client_data(now, frame, segment, id, out);
-            }
-            self.flows[id].client_next = end;
-            if segment.flags.has(Flags::FIN) {
-                treat = self.client_fin(now, frame, segment, id, treat, out);
-            }
-            // In a hand-over it is known already whether it waits.
-            let watched = self.flows[id].backlog.is_some()
-                && treat == Frame::Forward
-                && !matches!(
-                    self.flows[id].state,
-                    State::Adopting | State::AdoptingIdle | State::Held | State::Orphan
-                );
-            if watched {
-                treat = self.within_window(id, frame, segment);
+            match self.turn(now, id, From::Client, frame, segment, out) {
+                Turn::Now => {
+                    treat = self.client_goes_on(now, frame, segment, id, out);
+                    self.take_up(now, id, From::Client, out);
+                }
+                Turn::Later => {}
+                Turn::Never => return Verdict::Absorbed,
             }
         } else if segment.payload_len() > 0 {
             self.client_repeats(now, id, segment);
@@ -198,6 +196,37 @@ impl Engine {
         }
         self.closes_wholly(now, id, out);
         verdict
+    }
+
+    /// New bytes or the FIN of a client, in their turn: whether they go to the owner.
+    #[inline]
+    pub(crate) fn client_goes_on(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        segment: &Segment,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> Frame {
+        let mut treat = Frame::Forward;
+        if segment.payload_len() > 0 {
+            treat = self.client_data(now, frame, segment, id, out);
+        }
+        self.flows[id].client_next = segment.seq.add(segment.seq_len());
+        if segment.flags.has(Flags::FIN) {
+            treat = self.client_fin(now, frame, segment, id, treat, out);
+        }
+        // In a hand-over it is known already whether it waits.
+        let watched = self.flows[id].backlog.is_some()
+            && treat == Frame::Forward
+            && !matches!(
+                self.flows[id].state,
+                State::Adopting | State::AdoptingIdle | State::Held | State::Orphan
+            );
+        if watched {
+            treat = self.within_window(id, frame, segment);
+        }
+        treat
     }
 
     /// A segment from the client of a flow whose ends are both closed, and that has no leg any more. If it repeats its FIN, the
@@ -350,9 +379,11 @@ impl Engine {
             State::Idle | State::Fresh if boundary && whole => {
                 let cold = self.flows[id].adopted_idle();
                 self.begin_request(id, frame, segment);
+                // What came early is with the owner.
                 let may_move = state == State::Idle
                     && protocol != Protocol::None
-                    && self.flows[id].pin.is_none();
+                    && self.flows[id].pin.is_none()
+                    && self.flows[id].early_client.is_empty();
                 if may_move {
                     self.counters.add(Counter::Boundaries);
                     if self.prepare_move(now, id, out) {

@@ -20,6 +20,8 @@ pub enum DropReason {
     FlowTableFull,
     /// The policy has no backend that can take the flow.
     NoBackend,
+    /// The client speaks IPv6 and the policy's backends IPv4 only, or the other way round. It is reset.
+    NoFamily,
     /// No free port towards the backend.
     NoPort,
     /// The next hop's link-layer address is not known yet.
@@ -44,6 +46,7 @@ impl DropReason {
         DropReason::NoLeg,
         DropReason::FlowTableFull,
         DropReason::NoBackend,
+        DropReason::NoFamily,
         DropReason::NoPort,
         DropReason::NoNeighbour,
         DropReason::NoRoute,
@@ -63,6 +66,7 @@ impl DropReason {
             DropReason::NoLeg => "no_leg",
             DropReason::FlowTableFull => "flow_table_full",
             DropReason::NoBackend => "no_backend",
+            DropReason::NoFamily => "no_family",
             DropReason::NoPort => "no_port",
             DropReason::NoNeighbour => "no_neighbour",
             DropReason::NoRoute => "no_route",
@@ -150,6 +154,12 @@ counters! {
     BacklogFull = "backlog_full_total", "limit": "all"; #[doc = "Client segments that could not wait: half of the kept segments were waiting ones, or none was free."]
     BacklogsFull = "backlog_full_total", "limit": "flows"; #[doc = "Flows whose client's segments could not wait, as those of too many did."]
     BacklogTooLong = "backlog_full_total", "limit": "segment"; #[doc = "Client segments too long to wait: jumbo frames."]
+    HalfOpenReplaced = "half_open_replaced_total"; #[doc = "Handshakes that were not complete and gave way to newer ones: as many with the backend were open as may be."]
+    EarlySegments = "early_segments_total"; #[doc = "Segments that came ahead of missing ones, of which copies were kept until those came: guards see bytes in order."]
+    EarlyFlowFull = "early_full_total", "limit": "flow"; #[doc = "Segments that came ahead of missing ones and were not passed on: as many of their flow are set aside as may be. They are sent again."]
+    EarlyNetworkFull = "early_full_total", "limit": "network"; #[doc = "The same: as many of one client network's are set aside as may be."]
+    EarlyFull = "early_full_total", "limit": "all"; #[doc = "The same: as many of all flows are set aside as may be, or no buffer was free."]
+    EarlyTooLong = "early_full_total", "limit": "segment"; #[doc = "The same: too long to be set aside, jumbo frames."]
     AffinitiesReplaced = "affinities_replaced_total"; #[doc = "Clients with affinity that were forgotten early, as the table was full."]
     Stranded = "stranded_total"; #[doc = "Flows whose owner was gone, from the moment that this was known."]
     OwnersExited = "exit_marks_total"; #[doc = "Owners' FINs and RSTs that came with the exit mark: their process was exiting."]

@@ -22,6 +22,10 @@ use std::collections::BTreeMap;
 const FIN_TRIES_MAX: u8 = 5;
 const FIN_WAIT_MS: u64 = 200;
 
+/// What is in progress at the deadline has so long to end: with the default deadline, as long as Kubernetes leaves a pod
+/// behind it (`terminationGracePeriodSeconds`, 30 s).
+const CUT_AFTER_MS: u64 = 5_000;
+
 /// The figures of a drain.
 #[derive(Clone, Copy)]
 pub(crate) struct Drain {
@@ -122,31 +126,59 @@ impl Engine {
         let quiet_us = quiet_us(&policy.spec);
         let (deadline_ms, on_deadline) = (spec.deadline.0 / 1_000, spec.on_deadline);
         let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
-        let at_rest = matches!(flow.state, State::Idle | State::Fresh) && flow.all_acked();
-        if at_rest && quiet_ms * 1_000 >= quiet_us {
+        let open = matches!(flow.state, State::Idle | State::Fresh);
+        if open && flow.all_acked() && quiet_ms * 1_000 >= quiet_us {
             match self.move_idle(now, id, out) {
                 Swept::Stays => {}
                 swept => return swept,
             }
         }
-        let flow = &self.flows[id];
-        let since_ms = self.backends[usize::from(flow.owner.backend)]
+        let backend = usize::from(self.flows[id].owner.backend);
+        let since_ms = self.backends[backend]
             .drain
             .map_or(now.ms(), |d| d.since_ms);
-        let late = now.ms() >= since_ms + deadline_ms;
-        if on_deadline != OnDeadline::Close || !late || !at_rest || self.closing.is_full() {
+        let late_ms = now.ms().checked_sub(since_ms + deadline_ms);
+        let Some(late_ms) = late_ms.filter(|_| on_deadline == OnDeadline::Close) else {
             return Swept::Stays;
-        }
+        };
+        let Some(event) = self.drain_ends(id, late_ms) else {
+            return Swept::Stays;
+        };
         self.count_lost(id, Lost::DrainDeadline);
-        let backend = self.flows[id].owner.backend;
-        if let Some(drain) = &mut self.backends[usize::from(backend)].drain {
+        if let Some(drain) = &mut self.backends[backend].drain {
             drain.closed += 1;
         }
         let flow = &mut self.flows[id];
         flow.boundary = flow.client_next;
         flow.tries = 0;
-        let _ = self.step(now, id, Event::DrainClose, out);
+        let _ = self.step(now, id, event, out);
         Swept::Done
+    }
+
+    /// How a flow ends whose drain's deadline was so long ago, if it does now: in order where it is at rest.
+    fn drain_ends(&self, id: FlowId, late_ms: u64) -> Option<Event> {
+        let flow = &self.flows[id];
+        let acked = flow.all_acked();
+        let cut = late_ms >= CUT_AFTER_MS;
+        match flow.state {
+            State::Idle | State::Fresh => {
+                (acked && !self.closing.is_full()).then_some(Event::DrainClose)
+            }
+            // The client has said all. Of a pinned flow nobody knows whether an answer is to come.
+            State::ClientFin => {
+                let outstanding = flow.bits.has(Bits::OUTSTANDING) && flow.pin.is_none();
+                if acked && !outstanding && self.answered(id) {
+                    Some(Event::DrainClose)
+                } else {
+                    cut.then_some(Event::DrainCut)
+                }
+            }
+            // The server has said all, and the client has it.
+            State::ServerFin => (acked || cut).then_some(Event::DrainCut),
+            State::Request | State::Response => cut.then_some(Event::DrainCut),
+            // These have timers of their own.
+            _ => None,
+        }
     }
 
     /// Moves a flow at rest without waiting for its next request.
@@ -287,9 +319,9 @@ impl Engine {
             State::Held | State::Orphan | State::Adopting | State::AdoptingIdle => "adoption",
             State::SynSent | State::SynAcked => "handshake",
             State::Request | State::Response => "request in progress",
-            State::ClientFin | State::ServerFin | State::Closed | State::Parted | State::Gone => {
-                "closing"
-            }
+            State::ClientFin => "the server's close, as the client has closed",
+            State::ServerFin => "the client's close, as the server has closed",
+            State::Closed | State::Parted | State::Gone => "closing",
         }
         .into()
     }

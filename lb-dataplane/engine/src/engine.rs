@@ -10,10 +10,12 @@ use crate::{
     cause::MoveEnd,
     closing::Closing,
     counters::{Counter, Counters, DropReason},
+    early::Early,
     events::Events,
+    figures::Reset,
     flow::{Addr, Bits, FlowId, FlowTable, Leg, to_addr},
     forget::Forgets,
-    guards::Guards,
+    guards::{From, Guards},
     kept::Kept,
     ledger::Moved,
     lookup::Lookup,
@@ -129,6 +131,7 @@ pub struct Engine {
     pub(crate) tracked: u32,
     pub(crate) kept: Kept,
     pub(crate) backlogs: Backlogs,
+    pub(crate) early: Early,
     pub(crate) guards: Guards,
     pub(crate) affinities: Affinities,
     /// Timers of flows (ids below the flow limit), then of closing legs, then of clients with affinity.
@@ -210,6 +213,7 @@ impl Engine {
             tracked: 0,
             kept: Kept::new(limits.kept_segments as usize),
             backlogs: Backlogs::new(limits.kept_segments),
+            early: Early::new(limits.kept_segments, keys),
             guards: Guards::new(limits.guarded_flows),
             affinities: Affinities::new(limits.affinities, keys),
             wheel: Wheel::new((limits.flows + limits.closing_legs + limits.affinities) as usize),
@@ -473,6 +477,7 @@ impl Engine {
             }
             Action::ResetOwner => self.reset_leg(id, self.flows[id].owner, out),
             Action::ResetStandby => self.reset_leg(id, self.flows[id].standby, out),
+            Action::CutClient => self.reset_client(id, Reset::Closed, out),
             Action::ResetClient => self.reset_client(id, self.reset_by_table(id), out),
             Action::RequestBegins => self.request_begins(now, id),
             Action::RequestAnswered => self.request_answered(now, id),
@@ -547,6 +552,9 @@ impl Engine {
     pub(crate) fn own_leg(&mut self, id: FlowId, leg: Leg) {
         let backend = &mut self.backends[usize::from(leg.backend)];
         backend.assign(leg.port, Use::Owner(id));
+        if self.flows[id].state == State::SynSent {
+            backend.ports.begins(leg.port);
+        }
         backend.flows += 1;
         backend.pinned += u32::from(self.flows[id].pin.is_some());
         self.flows[id].owner = leg;
@@ -593,6 +601,8 @@ impl Engine {
             self.drop_kept(id);
         }
         self.drop_backlog(id);
+        self.drop_early(id, From::Client);
+        self.drop_early(id, From::Server);
         self.drop_guard(id);
         self.client_closes(now, id);
         if self.flows[id].is_moving() {

@@ -63,13 +63,15 @@ pub enum Reset {
     NoFlow,
     /// No backend took the connection.
     Refused,
+    /// No backend has the client's address family.
+    NoFamily,
     /// The backend reset it.
     Backend,
     /// The backend is gone and nothing saved the flow.
     Lost,
     /// Nothing was heard for the policy's time.
     Timeout,
-    /// Baton had closed it already, and the client did not.
+    /// A drain's deadline, or Baton had closed it already, and the client did not.
     Closed,
 }
 
@@ -78,6 +80,7 @@ impl Reset {
     pub const ALL: &'static [Reset] = &[
         Reset::NoFlow,
         Reset::Refused,
+        Reset::NoFamily,
         Reset::Backend,
         Reset::Lost,
         Reset::Timeout,
@@ -90,6 +93,7 @@ impl Reset {
         match self {
             Reset::NoFlow => "no_flow",
             Reset::Refused => "refused",
+            Reset::NoFamily => "no_family",
             Reset::Backend => "backend",
             Reset::Lost => "lost",
             Reset::Timeout => "timeout",
@@ -105,12 +109,17 @@ impl Reset {
                 "A segment of no connection that is known, as after a restart of the dataplane."
             }
             Reset::Refused => "No backend accepted the connection.",
+            Reset::NoFamily => {
+                "The client speaks IPv6 and the policy's backends IPv4 only, or the other way round."
+            }
             Reset::Backend => "The backend's own reset, passed on.",
             Reset::Lost => {
                 "The backend died and nothing saved the connection; `policy_lost_total` has the reasons."
             }
             Reset::Timeout => "Idle or half closed for longer than the policy allows.",
-            Reset::Closed => "Closed before, as by a drain's deadline, but not by the client.",
+            Reset::Closed => {
+                "In progress at a drain's deadline, or closed before, and not by the client."
+            }
         }
     }
 }

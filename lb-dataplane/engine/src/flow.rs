@@ -130,11 +130,11 @@ pub(crate) struct Flow {
     pub(crate) mss: u16,
     /// Last window field of each side, unscaled.
     pub(crate) client_window: u16,
-    /// Next new byte of the client.
+    /// Next new byte of the client: all before it was seen, or need not be (`early`).
     pub(crate) client_next: SeqNumber,
     /// Highest client byte that the backend acknowledged.
     pub(crate) client_acked: SeqNumber,
-    /// Next new byte of the backend.
+    /// Next new byte of the backend, likewise.
     pub(crate) server_next: SeqNumber,
     /// Highest backend byte that the client acknowledged.
     pub(crate) server_acked: SeqNumber,
@@ -153,6 +153,9 @@ pub(crate) struct Flow {
     /// At most 65,535 are counted.
     pub(crate) migrations: u16,
     pub(crate) kept: KeptList,
+    /// What came ahead of missing segments, from the client and from the server (`early`).
+    pub(crate) early_client: KeptList,
+    pub(crate) early_server: KeptList,
     /// The guard's slot.
     pub(crate) guard: u32,
     /// Its slot in the table of backlogs, if some of its client's bytes wait for a new owner's window.
@@ -202,6 +205,8 @@ impl Flow {
             moved_ms: 0,
             migrations: 0,
             kept: KeptList::default(),
+            early_client: KeptList::default(),
+            early_server: KeptList::default(),
             guard: NONE,
             backlog: BacklogId::NONE,
             unsized_request: false,

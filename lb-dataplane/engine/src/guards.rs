@@ -1,7 +1,9 @@
 //! The conversations that protocol guards follow, and what their findings mean to a flow.
 //!
-//! Owns one slab of trackers: a flow has one while a request is outstanding or there is state to remember. It never
-//! looks into bytes itself (`baton-guard` does) and never allocates after construction.
+//! Owns one slab of trackers: a flow has one while a request is outstanding or there is state to remember. Where none is
+//! free, the flow whose request has been incomplete for the longest time gives its tracker away, and is pinned: whoever
+//! begins requests and ends none harms himself. It never looks into bytes itself (`baton-guard` does) and never
+//! allocates after construction.
 
 use crate::{
     Engine,
@@ -23,40 +25,113 @@ pub(crate) const fn guard_of(protocol: Protocol) -> Option<Guard> {
     }
 }
 
-/// All trackers: a slab with a free list.
+/// Of those who began first, so many are looked at for one whose request is incomplete.
+const LOOKED_AT_MAX: usize = 32;
+/// Instead of the one in front: not among those with a request.
+const UNLISTED: u32 = NONE - 1;
+
+/// Beside each tracker: whose it is, and its neighbours among those with a request, in the order in which these began.
+#[derive(Clone, Copy)]
+struct Place {
+    flow: FlowId,
+    before: u32,
+    /// Or the next free one.
+    next: u32,
+}
+
+/// All trackers: a slab with a free list, and a list of those with a request.
 pub(crate) struct Guards {
     slots: Box<[Tracker]>,
-    next: Box<[u32]>,
+    places: Box<[Place]>,
     free: u32,
     used: u32,
+    oldest: u32,
+    newest: u32,
 }
 
 impl Guards {
     pub(crate) fn new(limit: u32) -> Self {
-        let next = |i: u32| if i + 1 < limit { i + 1 } else { NONE };
+        let place = |i: u32| Place {
+            flow: NONE,
+            before: UNLISTED,
+            next: if i + 1 < limit { i + 1 } else { NONE },
+        };
         Self {
             slots: vec![Tracker::new(Guard::Http1); limit as usize].into_boxed_slice(),
-            next: (0..limit).map(next).collect(),
+            places: (0..limit).map(place).collect(),
             free: if limit == 0 { NONE } else { 0 },
             used: 0,
+            oldest: NONE,
+            newest: NONE,
         }
     }
 
-    fn take(&mut self, guard: Guard) -> Option<u32> {
+    fn take(&mut self, guard: Guard, flow: FlowId) -> Option<u32> {
         let id = self.free;
-        let next = *self.next.get(id as usize)?;
-        self.free = next;
+        let place = self.places.get_mut(id as usize)?;
+        self.free = place.next;
+        place.flow = flow;
         self.slots[id as usize] = Tracker::new(guard);
         self.used += 1;
         Some(id)
     }
 
     fn give_back(&mut self, id: u32) {
+        self.rests(id);
         // What it remembered may be a secret.
         self.slots[id as usize] = Tracker::new(Guard::Http1);
-        self.next[id as usize] = self.free;
+        self.places[id as usize].next = self.free;
         self.free = id;
         self.used -= 1;
+    }
+
+    /// A request begins, if none is there.
+    #[inline]
+    fn works(&mut self, id: u32) {
+        let place = &mut self.places[id as usize];
+        if place.before != UNLISTED {
+            return;
+        }
+        (place.before, place.next) = (self.newest, NONE);
+        match self.places.get_mut(self.newest as usize) {
+            Some(last) => last.next = id,
+            None => self.oldest = id,
+        }
+        self.newest = id;
+    }
+
+    /// All requests are answered.
+    fn rests(&mut self, id: u32) {
+        let Place { before, next, .. } = self.places[id as usize];
+        if before == UNLISTED {
+            return;
+        }
+        self.places[id as usize].before = UNLISTED;
+        match self.places.get_mut(before as usize) {
+            Some(place) => place.next = next,
+            None => self.oldest = next,
+        }
+        match self.places.get_mut(next as usize) {
+            Some(place) => place.before = before,
+            None => self.newest = before,
+        }
+    }
+
+    /// Whose tracker another flow gets where none is free.
+    fn gives_way(&self) -> Option<FlowId> {
+        let mut at = self.oldest;
+        let mut first = std::iter::from_fn(|| {
+            let place = self.places.get(at as usize)?;
+            Some((std::mem::replace(&mut at, place.next), place.flow))
+        });
+        let incomplete = |(id, _): &(u32, FlowId)| {
+            self.slots[*id as usize].to_come() != baton_guard::ToCome::Exactly(0)
+        };
+        let found = first.by_ref().take(LOOKED_AT_MAX).find(incomplete);
+        let oldest = self.places.get(self.oldest as usize);
+        found
+            .map(|(_, flow)| flow)
+            .or(oldest.map(|place| place.flow))
     }
 
     pub(crate) fn get(&self, id: u32) -> Option<&Tracker> {
@@ -91,16 +166,18 @@ impl Engine {
         self.guards.get(self.flows[id].guard)
     }
 
-    /// Shows new bytes to the guard. `gap` bytes in front of them were not seen.
+    /// Shows new bytes to the guard. `gap` bytes in front of them were not seen, and need not be (`early`).
     #[inline]
     pub(crate) fn follow(&mut self, id: FlowId, from: From, gap: u32, data: &[u8]) {
         if self.flows[id].guard == NONE && !self.begin_to_follow(id) {
             return;
         }
         let slot = self.flows[id].guard;
-        let Some(tracker) = self.guards.slots.get_mut(slot as usize) else {
+        if self.guards.get(slot).is_none() {
             return;
-        };
+        }
+        self.guards.works(slot);
+        let tracker = &mut self.guards.slots[slot as usize];
         match from {
             From::Client => tracker.client(gap, data),
             From::Server => tracker.server(gap, data),
@@ -118,7 +195,14 @@ impl Engine {
         let Some(guard) = guard_of(self.protocol(id)) else {
             return false;
         };
-        match self.guards.take(guard) {
+        let mut slot = self.guards.take(guard, id);
+        if slot.is_none()
+            && let Some(other) = self.guards.gives_way()
+        {
+            self.pin(other, PinReason::GuardsFull);
+            slot = self.guards.take(guard, id);
+        }
+        match slot {
             Some(slot) => self.flows[id].guard = slot,
             None => self.pin(id, PinReason::GuardsFull),
         }
@@ -128,20 +212,26 @@ impl Engine {
     /// Whether all requests are answered, as far as the protocol tells; the bare rule tells nothing.
     #[inline]
     pub(crate) fn answered(&self, id: FlowId) -> bool {
-        self.tracker(id).is_none_or(|t| t.unanswered() == 0) || self.mutated(Mutant::MovePipelined)
+        let answered = self.tracker(id).is_none_or(|t| t.unanswered() == 0);
+        (answered && self.flows[id].early_server.is_empty()) || self.mutated(Mutant::MovePipelined)
     }
 
     /// Whether no state ties the flow to its owner between two requests.
     #[inline]
     pub(crate) fn at_rest(&self, id: FlowId) -> bool {
-        self.tracker(id).is_none_or(Tracker::at_rest) || self.mutated(Mutant::MovePipelined)
+        let at_rest = self.tracker(id).is_none_or(Tracker::at_rest);
+        (at_rest && self.flows[id].early_server.is_empty()) || self.mutated(Mutant::MovePipelined)
     }
 
     /// The tracker that has nothing to remember goes back.
     #[inline]
     pub(crate) fn settle_guard(&mut self, id: FlowId) {
-        if self.tracker(id).is_some_and(Tracker::is_default) {
-            self.drop_guard(id);
+        let slot = self.flows[id].guard;
+        match self.guards.get(slot) {
+            Some(tracker) if tracker.is_default() => self.drop_guard(id),
+            // A session, or a hold.
+            Some(tracker) if tracker.unanswered() == 0 => self.guards.rests(slot),
+            _ => {}
         }
     }
 

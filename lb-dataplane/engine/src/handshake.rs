@@ -2,6 +2,7 @@
 
 use crate::{
     Engine, Output, Verdict,
+    backend::Use,
     counters::{Counter, DropReason},
     engine::Instant,
     figures::Reset,
@@ -15,6 +16,11 @@ use baton_packet::{Flags, Segment, ether_src, parse_syn_options};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
+/// Handshakes towards one backend that are not complete are at most one in so many of its ports: anybody can begin them,
+/// with any address. Another one takes the place of the oldest.
+const HALF_OPEN_PORTS: usize = 4;
+/// Those towards all backends together, if they are evenly many, are at most one in so many flows.
+const HALF_OPEN_FLOWS: usize = 2;
 /// Backends that a new flow asks before the client is told that none accepts.
 const SYN_TRIES_MAX: u8 = 3;
 /// Stale sockets that a SYN steps around at once; the client's retransmission goes on from there.
@@ -63,7 +69,15 @@ impl Engine {
             // The client reuses its port for a new connection.
             let _ = self.step(now, id, Event::ClientRst, out);
         }
-        self.open(now, frame, segment, frontend)
+        let verdict = self.open(now, frame, segment, frontend, out);
+        if verdict == Verdict::Drop(DropReason::NoFamily)
+            && self.reset_unknown(now, frame, segment, Counter::ResetsToClients, out)
+        {
+            // No wait helps: the client had better try the frontend's other family (RFC 8305).
+            let policy = self.frontends[usize::from(frontend)].policy;
+            self.count_reset(policy, Reset::NoFamily);
+        }
+        verdict
     }
 
     fn open(
@@ -72,6 +86,7 @@ impl Engine {
         frame: &mut [u8],
         segment: &Segment,
         frontend: u16,
+        out: &mut impl Output,
     ) -> Verdict {
         let slot = &self.frontends[usize::from(frontend)];
         if !slot.listed {
@@ -89,8 +104,14 @@ impl Engine {
         let hash = hasher.finish();
         let v6 = segment.is_v6();
         let Some(backend) = self.choose_new(now, (policy, &client), (v6, hash), None) else {
-            return Verdict::Drop(DropReason::NoBackend);
+            let policy = &self.policies[usize::from(policy)];
+            return Verdict::Drop(if policy.lacks_family(v6) {
+                DropReason::NoFamily
+            } else {
+                DropReason::NoBackend
+            });
         };
+        self.bound_half_open(now, backend, out);
         if self.flows.is_full() {
             return Verdict::Drop(DropReason::FlowTableFull);
         }
@@ -148,6 +169,24 @@ impl Engine {
         self.keep(id, frame, segment);
         self.arm(now, id, crate::states::Action::ArmHandshake);
         self.forward_to_leg(frame, segment, leg)
+    }
+
+    /// Makes room for one more handshake with a backend: the oldest that is not complete gives way, where there are too
+    /// many. Its client sends its SYN again, if it is one.
+    fn bound_half_open(&mut self, now: Instant, backend: u16, out: &mut impl Output) {
+        let ports = &self.backends[usize::from(backend)].ports;
+        let Some((oldest, count)) = ports.half_open() else {
+            return;
+        };
+        let flows = self.flows.limit() as usize / (HALF_OPEN_FLOWS * self.backends.len().max(1));
+        let most = (ports.all() / HALF_OPEN_PORTS).min(flows).max(1);
+        if count < most && !self.flows.is_full() {
+            return;
+        }
+        if let Some(Use::Owner(id)) = self.backends[usize::from(backend)].used_by(oldest) {
+            self.counters.add(Counter::HalfOpenReplaced);
+            let _ = self.step(now, id, Event::Outnumbered, out);
+        }
     }
 
     /// A segment from the backend that was sent the SYN.

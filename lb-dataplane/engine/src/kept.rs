@@ -1,4 +1,5 @@
-//! Copies of client segments that may have to be sent again, to another backend, or that wait to be sent (`backlog`).
+//! Copies of segments: of a client's that may have to be sent again, to another backend, or that wait to be sent (`backlog`);
+//! of either side's that came ahead of missing ones (`early`).
 //!
 //! Owns one slab of fixed slots for all flows and the lists of what each flow keeps. It never looks
 //! into a segment, never allocates after construction, and refuses rather than grows.
@@ -20,8 +21,8 @@ struct Slot {
     /// In a list's first slot: its last one.
     tail: u32,
     bytes: u16,
-    /// How many segments were put into the list before this one, wrapping.
-    before: u16,
+    /// In a list's first slot: how many the list has.
+    count: u16,
 }
 
 /// What one flow keeps: its first slot. 4 bytes, lives in the flow. It is `Copy` so that a
@@ -60,7 +61,7 @@ impl Kept {
             next,
             tail: NONE,
             bytes: 0,
-            before: 0,
+            count: 0,
         };
         let slots: Box<[Slot]> = (1..=count)
             .map(|next| slot(if next == count { NONE } else { next as u32 }))
@@ -82,40 +83,74 @@ impl Kept {
     /// empty, the frame is too long or the list has `max` segments.
     #[must_use]
     pub(crate) fn push(&mut self, list: &mut KeptList, frame: &[u8], max: u16) -> bool {
+        self.insert(list, frame, max, |_| false)
+    }
+
+    /// The same, in front of the first copy that `comes_later`, behind all others.
+    #[must_use]
+    pub(crate) fn insert(
+        &mut self,
+        list: &mut KeptList,
+        frame: &[u8],
+        max: u16,
+        comes_later: impl Fn(&[u8]) -> bool,
+    ) -> bool {
         if !self.has_room(*list, frame.len(), max) {
             return false;
         }
+        // Mostly the newest one comes last.
+        let tail = self.slots.get(list.head as usize).map(|first| first.tail);
+        let mut before = tail.filter(|last| !comes_later(self.copy(*last)));
+        let mut next = NONE;
+        if before.is_none() {
+            next = list.head;
+            while next != NONE && !comes_later(self.copy(next)) {
+                before = Some(next);
+                next = self.slots[next as usize].next;
+            }
+        }
         let slot = self.free;
-        let last = self.slots.get(list.head as usize).map(|first| first.tail);
-        let before = last.map_or(0, |last| self.slots[last as usize].before.wrapping_add(1));
         let at = slot as usize * KEPT_BYTES;
         self.slab[at..at + frame.len()].copy_from_slice(frame);
         self.free = self.slots[slot as usize].next;
+        let (tail, count) = match self.slots.get(list.head as usize) {
+            Some(first) => (first.tail, first.count),
+            None => (slot, 0),
+        };
         self.slots[slot as usize] = Slot {
-            next: NONE,
+            next,
             tail: NONE,
             bytes: frame.len() as u16,
-            before,
+            count: 0,
         };
-        if list.is_empty() {
-            list.head = slot;
-        } else {
-            let last = self.slots[list.head as usize].tail;
-            self.slots[last as usize].next = slot;
+        match before {
+            Some(before) => self.slots[before as usize].next = slot,
+            None => list.head = slot,
         }
-        self.slots[list.head as usize].tail = slot;
+        let first = &mut self.slots[list.head as usize];
+        first.tail = if next == NONE { slot } else { tail };
+        first.count = count + 1;
         self.used += 1;
         true
+    }
+
+    fn copy(&self, slot: u32) -> &[u8] {
+        let at = slot as usize * KEPT_BYTES;
+        &self.slab[at..at + usize::from(self.slots[slot as usize].bytes)]
+    }
+
+    /// The newest kept segment.
+    pub(crate) fn last(&self, list: KeptList) -> Option<&[u8]> {
+        let first = self.slots.get(list.head as usize)?;
+        Some(self.copy(first.tail))
     }
 
     /// The kept segments, oldest first.
     pub(crate) fn iter(&self, list: KeptList) -> impl Iterator<Item = &[u8]> {
         let mut slot = list.head;
         std::iter::from_fn(move || {
-            let Slot { next, bytes, .. } = *self.slots.get(slot as usize)?;
-            let at = slot as usize * KEPT_BYTES;
-            slot = next;
-            Some(&self.slab[at..at + usize::from(bytes)])
+            let next = self.slots.get(slot as usize)?.next;
+            Some(self.copy(std::mem::replace(&mut slot, next)))
         })
     }
 
@@ -133,24 +168,24 @@ impl Kept {
 
     /// Gives the first segment of `list` back to the pool.
     pub(crate) fn pop(&mut self, list: &mut KeptList) {
-        let Some(Slot { next, tail, .. }) = self.slots.get(list.head as usize).copied() else {
+        let Some(first) = self.slots.get(list.head as usize).copied() else {
             return;
         };
         self.slots[list.head as usize].next = self.free;
         self.free = list.head;
         self.used -= 1;
-        list.head = next;
-        if let Some(first) = self.slots.get_mut(next as usize) {
-            first.tail = tail;
+        list.head = first.next;
+        if let Some(second) = self.slots.get_mut(first.next as usize) {
+            second.tail = first.tail;
+            second.count = first.count - 1;
         }
     }
 
     /// How many segments `list` has.
     pub(crate) fn count(&self, list: KeptList) -> u16 {
-        self.slots.get(list.head as usize).map_or(0, |first| {
-            let last = &self.slots[first.tail as usize];
-            last.before.wrapping_sub(first.before) + 1
-        })
+        self.slots
+            .get(list.head as usize)
+            .map_or(0, |first| first.count)
     }
 
     /// How many segments are kept now, over all flows.
@@ -258,7 +293,7 @@ mod tests {
 
         #[test]
         fn agrees_with_vectors(
-            ops in prop::collection::vec((0..6_usize, 0..5_u8, 0..64_usize), 1..200),
+            ops in prop::collection::vec((0..6_usize, 0..6_u8, 0..64_usize), 1..200),
         ) {
             const SLOTS: usize = 13;
             let mut kept = Kept::new(SLOTS);
@@ -277,10 +312,20 @@ mod tests {
                     let frame = vec![number as u8; bytes];
                     let used: usize = model.iter().map(Vec::len).sum();
                     let fits = used < SLOTS && model[flow].len() < usize::from(KEPT_PER_FLOW_MAX);
-                    prop_assert_eq!(kept.push(&mut lists[flow], &frame, KEPT_PER_FLOW_MAX), fits);
+                    // By length, or behind all.
+                    let later = |kept: &[u8]| kind == 5 && kept.len() > bytes;
+                    let list = &mut lists[flow];
+                    prop_assert_eq!(kept.insert(list, &frame, KEPT_PER_FLOW_MAX, later), fits);
                     if fits {
-                        model[flow].push(frame);
+                        // As documented, with one short cut: behind the last one if that is not later.
+                        let model = &mut model[flow];
+                        let last = model.last().is_none_or(|last| !later(last));
+                        let at = model.iter().position(|kept| later(kept)).filter(|_| !last);
+                        model.insert(at.unwrap_or(model.len()), frame);
                     }
+                }
+                for (list, frames) in lists.iter().zip(&model) {
+                    prop_assert_eq!(kept.last(*list), frames.last().map(Vec::as_slice));
                 }
                 for (list, frames) in lists.iter().zip(&model) {
                     prop_assert_eq!(&kept_frames(&kept, *list), frames);

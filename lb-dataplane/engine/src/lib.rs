@@ -23,6 +23,7 @@ mod client;
 mod closing;
 mod counters;
 mod drain;
+mod early;
 mod emit;
 mod engine;
 mod estimate;
@@ -76,4 +77,4 @@ pub use routes::{Route, Via};
 pub use sight::Sight;
 
 /// Bytes that one flow costs in the flow table, timers and hash chains together, checked at compile time.
-pub const FLOW_BYTES_MAX: usize = 132;
+pub const FLOW_BYTES_MAX: usize = 140;

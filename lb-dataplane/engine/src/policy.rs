@@ -382,6 +382,12 @@ impl Policy {
         chosen.map(|at| pool.members[at].backend)
     }
 
+    /// Whether all backends are of the other family: flows are not translated between the two.
+    pub(crate) fn lacks_family(&self, v6: bool) -> bool {
+        let of = |v6: bool| &self.pools[usize::from(v6)].members;
+        of(v6).is_empty() && !of(!v6).is_empty()
+    }
+
     /// Where a flow of `owner` should go at this boundary, if anywhere, and why. `ties` says what holds it there; its last
     /// request was sent `gap_us` ago.
     #[expect(

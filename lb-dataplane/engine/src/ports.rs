@@ -7,7 +7,8 @@
 //! ready (never used, or certainly forgotten: for all), resting (for nobody yet), and rested (for handshakes alone,
 //! until it is forgotten, see `forget`, or its time is over).
 //!
-//! Owns the order in which free ports are used and their rest. It never hands out a port twice, and never before its
+//! Owns the order in which free ports are used and their rest, and the order in which handshakes began on those that are
+//! half open. It never hands out a port twice, and never before its
 //! time. It never allocates after construction.
 
 /// End of a list; an offset never has this value because port 0 is left out.
@@ -16,7 +17,8 @@ const NONE: u16 = u16::MAX;
 /// So long a tracker may remember a pair: Linux `nf_conntrack_tcp_timeout_time_wait` and `_syn_sent` (120 s); after a
 /// RST it is `_close` (10 s).
 pub(crate) const REMEMBERED_MS: u32 = 120_000;
-/// Of each backend's ports that are ready for adoptions, one in so many is kept for rescues and drains.
+/// Of each backend's ports that are ready for adoptions, one in so many is kept for rescues and drains: not for moves that
+/// need not be now, nor for clients' SYNs, of which anybody sends as many as he likes.
 const RESERVE_SHARE: usize = 8;
 /// Ports that become ready by time in one call: taking one needs one.
 const SETTLED_PER_CALL: usize = 4;
@@ -55,7 +57,7 @@ pub(crate) enum Purpose {
     Move,
     /// The same, of one that must: a rescue, a drain, a person's wish. May take the reserve.
     Rescue,
-    /// A SYN, or a question that leaves nothing with a tracker.
+    /// A client's SYN.
     Handshake,
 }
 
@@ -81,13 +83,16 @@ impl Queue {
 /// long, so each queue is in the order in which its ports may be used, and taking looks at heads only.
 pub(crate) struct Ports {
     first: u16,
-    /// For each free port, by its offset from `first`: the port after it in its queue.
+    /// For each free port and each half-open one, by its offset from `first`: the port after it in its queue.
     next: Box<[u16]>,
     /// When it was given back (ms, wrapping): a port that is ready needs none, and any other one is settled long before
-    /// this wraps.
+    /// this wraps. Of a half-open one: the port in front of it in its queue.
     since_ms: Box<[u32]>,
-    /// One bit for each port that is out, so that a port given back twice is noticed.
+    /// One bit for each port that is out, so that a port given back twice is noticed; and for each half-open one.
     out: Box<[u64]>,
+    half: Box<[u64]>,
+    /// Those of handshakes that are not complete, the oldest in front.
+    half_open: Queue,
     ready: Queue,
     resting: [Queue; Rest::ALL.len()],
 }
@@ -104,6 +109,8 @@ impl Ports {
             next: vec![NONE; count].into_boxed_slice(),
             since_ms: vec![0; count].into_boxed_slice(),
             out: vec![0; count.div_ceil(64)].into_boxed_slice(),
+            half: vec![0; count.div_ceil(64)].into_boxed_slice(),
+            half_open: Queue::EMPTY,
             ready: Queue::EMPTY,
             resting: [Queue::EMPTY; Rest::ALL.len()],
         };
@@ -133,7 +140,7 @@ impl Ports {
                 };
                 match rested {
                     Some(kind) => pop(&self.next, &mut self.resting[kind]),
-                    None if ready => pop(&self.next, &mut self.ready),
+                    None if spare => pop(&self.next, &mut self.ready),
                     None => return None,
                 }
             }
@@ -151,7 +158,8 @@ impl Ports {
     /// Whether [`Ports::take`] would find one for a handshake.
     #[cfg(test)]
     pub(crate) fn has_one(&self, now_ms: u64) -> bool {
-        self.ready.len > 0 || (0..self.resting.len()).any(|kind| self.has_rested(kind, now_ms))
+        usize::from(self.ready.len) > self.reserve()
+            || (0..self.resting.len()).any(|kind| self.has_rested(kind, now_ms))
     }
 
     /// A port that has rested and that trackers may remember, to be forgotten; and how its last use ended.
@@ -165,6 +173,49 @@ impl Ports {
             }
         }
         None
+    }
+
+    /// A handshake begins on a port that is out.
+    pub(crate) fn begins(&mut self, port: u16) {
+        if !self.is_out(port) {
+            return;
+        }
+        let offset = port.wrapping_sub(self.first);
+        self.half[usize::from(offset) / 64] |= 1 << (offset % 64);
+        self.since_ms[usize::from(offset)] = u32::from(self.half_open.tail);
+        push(&mut self.next, &mut self.half_open, offset);
+    }
+
+    /// The handshake on a port is complete, or over.
+    pub(crate) fn completes(&mut self, port: u16) {
+        let offset = port.wrapping_sub(self.first);
+        let at = usize::from(offset);
+        let bit = 1 << (offset % 64);
+        let Some(word) = self.half.get_mut(at / 64).filter(|word| **word & bit != 0) else {
+            return;
+        };
+        *word &= !bit;
+        let (before, after) = (self.since_ms[at] as u16, self.next[at]);
+        match self.next.get_mut(usize::from(before)) {
+            Some(next) => *next = after,
+            None => self.half_open.head = after,
+        }
+        match self.since_ms.get_mut(usize::from(after)) {
+            Some(since) => *since = u32::from(before),
+            None => self.half_open.tail = before,
+        }
+        self.half_open.len -= 1;
+    }
+
+    /// The port whose handshake began first of those that are not complete, and how many there are.
+    pub(crate) fn half_open(&self) -> Option<(u16, usize)> {
+        let head = self.half_open.head;
+        (head != NONE).then(|| {
+            (
+                self.first.wrapping_add(head),
+                usize::from(self.half_open.len),
+            )
+        })
     }
 
     /// When [`Ports::take_to_forget`] finds the next one, if any rests.
@@ -282,6 +333,7 @@ impl Ports {
             debug_assert!(false, "port {port} was given back but is not out");
             return None;
         }
+        self.completes(port);
         let offset = port.wrapping_sub(self.first);
         self.out[usize::from(offset) / 64] &= !(1 << (offset % 64));
         Some(offset)
@@ -493,11 +545,20 @@ mod tests {
         assert_eq!(taken.iter().collect::<HashSet<_>>().len(), 10);
     }
 
+    #[test]
+    fn handshakes_leave_the_reserve_to_rescues() {
+        let mut ports = ports(5_000..=5_079, 1);
+        assert_eq!(take_all(&mut ports, 0, Purpose::Handshake).len(), 70);
+        assert_eq!(take_all(&mut ports, 0, Purpose::Rescue).len(), 10);
+    }
+
     #[derive(Debug, Clone)]
     enum Op {
         Take(Purpose),
         Forget,
         GiveBack { which: usize, rest: Option<Rest> },
+        Begins { which: usize },
+        Completes { which: usize },
         Advance { by_ms: u64 },
     }
 
@@ -514,6 +575,8 @@ mod tests {
             5 => prop::sample::select(purposes).prop_map(Op::Take),
             2 => Just(Op::Forget),
             5 => give_back,
+            3 => (0..64_usize).prop_map(|which| Op::Begins { which }),
+            2 => (0..64_usize).prop_map(|which| Op::Completes { which }),
             2 => (0..400_u64).prop_map(|by_ms| Op::Advance { by_ms }),
             1 => (0..90_000_u64).prop_map(|by_ms| Op::Advance { by_ms }),
         ]
@@ -528,12 +591,13 @@ mod tests {
             let mut ports = ports(5_000..=5_015, 6);
             let mut now_ms = u64::from(u32::MAX) - 100_000;
             let mut free: Vec<(u16, u64, u64)> = (5_000..=5_015).map(|port| (port, 0, 0)).collect();
-            let mut out: Vec<u16> = Vec::new();
+            let (mut out, mut half): (Vec<u16>, Vec<u16>) = Default::default();
             for op in ops {
                 match op {
                     Op::Advance { by_ms } => now_ms += by_ms,
                     Op::GiveBack { which, rest } if !out.is_empty() => {
                         let port = out.swap_remove(which % out.len());
+                        half.retain(|other| *other != port);
                         match rest {
                             Some(rest) => {
                                 ports.give_back(port, now_ms, rest);
@@ -546,7 +610,19 @@ mod tests {
                             }
                         }
                     }
-                    Op::GiveBack { .. } => {}
+                    Op::Begins { which } if !out.is_empty() => {
+                        let port = out[which % out.len()];
+                        if !half.contains(&port) {
+                            ports.begins(port);
+                            half.push(port);
+                        }
+                    }
+                    Op::Completes { which } if !out.is_empty() => {
+                        let port = out[which % out.len()];
+                        ports.completes(port);
+                        half.retain(|other| *other != port);
+                    }
+                    Op::GiveBack { .. } | Op::Begins { .. } | Op::Completes { .. } => {}
                     Op::Forget => {
                         if let Some((port, _)) = ports.take_to_forget(now_ms) {
                             let at = free.iter().position(|f| f.0 == port).unwrap();
@@ -564,7 +640,9 @@ mod tests {
                             Purpose::Move if ready <= ports.reserve() => prop_assert_eq!(taken, None),
                             Purpose::Move => {}
                             Purpose::Rescue => prop_assert_eq!(taken.is_some(), ready > 0),
-                            Purpose::Handshake => prop_assert_eq!(taken.is_some(), rested > 0),
+                            // Those that are kept back are ready ones.
+                            Purpose::Handshake if rested > ports.reserve() => prop_assert!(taken.is_some()),
+                            Purpose::Handshake => prop_assert!(rested > 0 || taken.is_none()),
                         }
                         if let Some(port) = taken {
                             prop_assert!(!out.contains(&port), "{port} is out already");
@@ -577,7 +655,11 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(ports.free(), 16 - out.len());
-                prop_assert_eq!(ports.has_one(now_ms), free.iter().any(|f| f.1 <= now_ms));
+                let rested = free.iter().filter(|f| f.1 <= now_ms).count();
+                prop_assert!(ports.has_one(now_ms) || rested <= ports.reserve());
+                prop_assert!(!ports.has_one(now_ms) || rested > 0);
+                let half_open = half.first().map(|oldest| (*oldest, half.len()));
+                prop_assert_eq!(ports.half_open(), half_open);
             }
         }
     }

@@ -6,6 +6,7 @@ use crate::{
     answer::Judged,
     backend::Use,
     counters::{Counter, DropReason},
+    early::Turn,
     engine::Instant,
     figures::Reset,
     flow::{Bits, FlowId},
@@ -114,8 +115,16 @@ impl Engine {
         let end = segment.seq.add(segment.payload_len());
         // A segment without bytes may be ahead of lost ones, or behind a FIN that is still to come. It is no response.
         if segment.payload_len() > 0 && end.after(flow.server_next) {
+            match self.turn(now, id, From::Server, frame, segment, out) {
+                Turn::Now => {}
+                Turn::Later => return self.early_from_owner(now, frame, segment, id, out),
+                Turn::Never => return Verdict::Absorbed,
+            }
+            // Early segments may have had their turn.
+            let ahead = segment.seq.since(self.flows[id].server_next);
             treat = self.server_data(now, frame, segment, id, ahead, out);
             self.flows[id].server_next = end;
+            self.take_up(now, id, From::Server, out);
             if ahead <= 0 && self.flows[id].state == State::Response {
                 self.comes_to_rest(now, id, out);
             }
@@ -131,6 +140,23 @@ impl Engine {
         };
         self.closes_wholly(now, id, out);
         verdict
+    }
+
+    /// Bytes that are set aside until their turn comes; a FIN behind them comes again.
+    #[cold]
+    fn early_from_owner(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        segment: &Segment,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> Verdict {
+        self.answer_begins_early(now, id, out);
+        if segment.flags.has(Flags::FIN) {
+            clear_fin(frame, segment);
+        }
+        self.forward_to_client(frame, segment, id)
     }
 
     /// Once both ends have acknowledged all, the close of the other one too, a closed flow needs its leg no more.
@@ -219,9 +245,10 @@ impl Engine {
             Bare::Proof => true,
             // Any of these numbers may be exact for the client.
             Bare::Not => {
-                let flow = &self.flows[id];
-                segment.seq.at_or_after(flow.server_acked)
-                    && segment.seq.at_or_before(flow.server_next)
+                segment.seq.at_or_after(self.flows[id].server_acked)
+                    && segment
+                        .seq
+                        .at_or_before(self.sent_at_most(id, From::Server))
             }
         };
         let end = End::of(frame, segment);
@@ -245,7 +272,7 @@ impl Engine {
     }
 
     /// New bytes from the owner. `ahead` bytes in front of them are missing, or were seen before if it is negative.
-    fn server_data(
+    pub(crate) fn server_data(
         &mut self,
         now: Instant,
         frame: &[u8],

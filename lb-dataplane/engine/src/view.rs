@@ -190,6 +190,11 @@ impl Engine {
                 self.kept.capacity() as u64,
             ),
             (
+                "early_segments",
+                u64::from(self.early.used().0),
+                u64::from(self.early.used().1),
+            ),
+            (
                 "guarded_flows",
                 u64::from(self.guards.used()),
                 u64::from(self.guards.limit()),

@@ -37,10 +37,11 @@ fn policy_for(state: &str, event: &str) -> Policy {
             p.on_backend_failure = BackendFailure::Reset;
         }
         ("AdoptingIdle", "FateUnknownReset") => p.protocol = Protocol::Resp,
+        (_, "DrainCut") => p.timeouts.half_closed = Micros::from_secs(60),
         ("Request", "ResponseTimeout") => p.response_timeout = Some(Micros::from_millis(200)),
         _ => {}
     }
-    if event == "DrainClose" || state == "Parted" {
+    if matches!(event, "DrainClose" | "DrainCut") || state == "Parted" {
         p.drain.quiet = Micros::from_secs(3_600);
         p.drain.deadline = Micros::from_secs(1);
         p.drain.on_deadline = OnDeadline::Close;
@@ -216,6 +217,13 @@ impl Scene {
                 wire.ack = 99;
                 w.inject(&wire.build());
             }
+            (_, "Outnumbered") => {
+                // As many more as may be half open with this pod at the least.
+                for n in 100..200 {
+                    let syn = w.syn_wire(&Conn::new(n)).build();
+                    w.inject(&syn);
+                }
+            }
             (_, "SynRefused") => self.syn_refused(),
             (_, "SynRefusedByAll") => self.refused_by_all(),
             (_, "Established" | "AllAcked") => {
@@ -230,8 +238,21 @@ impl Scene {
                 w.until_adoption(200);
             }
             (_, "DrainClose") => {
+                if state == "ClientFin" {
+                    let ack = w.pod_wire(c, Flags::ACK, &[]);
+                    w.forwarded_to_client(c, &ack);
+                }
                 w.engine.drain(w.now, None, &format!("pod-{}", c.pod), true);
                 w.run_ms(1_060);
+            }
+            ("ServerFin", "DrainCut") => {
+                w.ack(c);
+                w.engine.drain(w.now, None, &format!("pod-{}", c.pod), true);
+                w.run_ms(1_060);
+            }
+            (_, "DrainCut") => {
+                w.engine.drain(w.now, None, &format!("pod-{}", c.pod), true);
+                w.run_ms(6_060);
             }
             (_, "ServerData") => {
                 w.responds(c, OK);

@@ -87,6 +87,14 @@ impl Http1 {
         }
     }
 
+    pub(crate) fn client_skips(&self) -> u64 {
+        self.client.skips()
+    }
+
+    pub(crate) fn server_skips(&self) -> u64 {
+        self.server.skips()
+    }
+
     fn in_method(&self) -> bool {
         self.client.at == At::Start
             && self.client.stage == Stage::First

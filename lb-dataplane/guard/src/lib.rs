@@ -76,8 +76,8 @@ impl Tracker {
         Self { pin: None, talk }
     }
 
-    /// New bytes of the client, in order. `gap` bytes directly before `data` were forwarded but will never be shown. A gap that
-    /// lies wholly inside a body of known length is counted and skipped; any other pins ([`Pin::Gap`]).
+    /// New bytes of the client, in order. `gap` bytes directly before `data` will never be shown: see
+    /// [`Tracker::client_may_skip`]. Where they may not be skipped, they pin ([`Pin::Gap`]).
     #[inline]
     pub fn client(&mut self, gap: u32, data: &[u8]) {
         if self.pin.is_none() {
@@ -93,6 +93,16 @@ impl Tracker {
             let followed = each!(&mut self.talk, t => t.server(gap, data));
             self.settle(followed);
         }
+    }
+
+    /// Whether the client's next `gap` bytes need not be shown: they lie wholly inside a body of known length.
+    pub fn client_may_skip(&self, gap: u32) -> bool {
+        self.pin.is_none() && each!(&self.talk, t => t.client_skips()) >= u64::from(gap)
+    }
+
+    /// The same of the server's bytes.
+    pub fn server_may_skip(&self, gap: u32) -> bool {
+        self.pin.is_none() && each!(&self.talk, t => t.server_skips()) >= u64::from(gap)
     }
 
     fn settle(&mut self, followed: Result<(), Pin>) {

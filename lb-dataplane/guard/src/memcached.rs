@@ -121,6 +121,14 @@ impl Side {
         self.at == At::Line && self.words == 0 && self.word.is_empty() && !self.cr
     }
 
+    /// How many bytes from here on need not be seen.
+    fn skips(&self) -> u32 {
+        match self.at {
+            At::Data(left) => left,
+            _ => 0,
+        }
+    }
+
     fn skip(&mut self, gap: u32) -> Result<(), Pin> {
         match &mut self.at {
             _ if gap == 0 => Ok(()),
@@ -306,6 +314,14 @@ impl Memcached {
             At::Data(left) => ToCome::Exactly(u64::from(left) + 2),
             At::DataEnd => ToCome::Exactly(2 - u64::from(side.cr)),
         }
+    }
+
+    pub(crate) fn client_skips(&self) -> u64 {
+        u64::from(self.client.skips())
+    }
+
+    pub(crate) fn server_skips(&self) -> u64 {
+        u64::from(self.server.skips())
     }
 
     pub(crate) fn closing(&self) -> bool {

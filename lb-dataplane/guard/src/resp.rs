@@ -93,6 +93,14 @@ impl Resp {
         self.client.to_come()
     }
 
+    pub(crate) fn client_skips(&self) -> u64 {
+        u64::from(self.client.skips())
+    }
+
+    pub(crate) fn server_skips(&self) -> u64 {
+        u64::from(self.server.skips())
+    }
+
     pub(crate) fn closing(&self) -> bool {
         self.state.closing
     }

@@ -185,7 +185,7 @@ impl<'a> Run<'a> {
             }
             Action::ResetOwner => self.reset_leg(self.world.flow.owner),
             Action::ResetStandby => self.reset_leg(self.world.flow.standby),
-            Action::ResetClient => {
+            Action::ResetClient | Action::CutClient => {
                 let seq = flow.server_next;
                 self.rst_to_client(seq);
             }

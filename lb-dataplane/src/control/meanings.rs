@@ -34,6 +34,10 @@ const MEANINGS: &[(&str, &str)] = &[
         "Client segments that could not wait for a new owner's receive window, by the limit that was hit; their clients send them again.",
     ),
     (
+        "early_full_total",
+        "Segments that came ahead of missing ones and were not passed on, by the limit that was hit; their senders repeat them.",
+    ),
+    (
         "forgets_total",
         "Forgets, which let connection trackers forget the ports of a closed leg, by what the pod answered.",
     ),

@@ -126,8 +126,12 @@ names! {
         RescueIdle,
         /// Nothing can save the flow.
         Lost,
+        /// The handshake is not complete, and too many that are not began since.
+        Outnumbered,
         /// The drain's deadline has passed and the flow is at rest.
         DrainClose,
+        /// The drain's deadline has passed, and what was in progress has had its time.
+        DrainCut,
         /// The client closed its direction.
         ClientFin,
         /// The owner closed its direction, and the client may know.
@@ -180,6 +184,8 @@ names! {
         ResetStandby,
         /// Reset the client's connection in the backend's name.
         ResetClient,
+        /// The same because of the drain's deadline.
+        CutClient,
         /// Count the request as outstanding at the owner.
         RequestBegins,
         /// The owner answered: take the time to first byte.

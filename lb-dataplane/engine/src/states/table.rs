@@ -24,10 +24,12 @@ table! {
     SynSent + SynStale => SynSent [RenewPort, ReplayKept] Absorb;
     SynSent + SynRefused => SynSent [Redirect, ReplayKept] Absorb;
     SynSent + SynRefusedByAll => Gone [DropKept, Release] Forward;
+    SynSent + Outnumbered => Gone [DropKept, ResetOwner, EndOwner, Release] Absorb;
     SynSent + ClientRst => Gone [DropKept, Release] Forward;
     SynSent + Timeout => Gone [DropKept, Release] Absorb;
 
     SynAcked + Established => Fresh [ArmIdle] Forward;
+    SynAcked + Outnumbered => Gone [ResetOwner, EndOwner, Release] Absorb;
     SynAcked + ClientRst => Gone [Release] Forward;
     SynAcked + ServerRst => Gone [Release] Forward;
     SynAcked + Timeout => Gone [ResetOwner, Release] Absorb;
@@ -51,6 +53,7 @@ table! {
     Request + ServerFin => ServerFin [RequestForgotten, DropKept, ArmHalfClosed] Forward;
     Request + ClientRst => Gone [RequestForgotten, DropKept, Release] Forward;
     Request + ServerRst => Gone [RequestForgotten, DropKept, Release] Forward;
+    Request + DrainCut => Gone [RequestForgotten, DropKept, CutClient, ResetOwner, Release] Absorb;
     Request + Timeout => Gone [RequestForgotten, DropKept, ResetClient, ResetOwner, Release] Absorb;
 
     Response + AllAcked => Idle [] Forward;
@@ -60,6 +63,7 @@ table! {
     Response + ServerFin => ServerFin [ArmHalfClosed] Forward;
     Response + ClientRst => Gone [Release] Forward;
     Response + ServerRst => Gone [Release] Forward;
+    Response + DrainCut => Gone [CutClient, ResetOwner, Release] Absorb;
     Response + Timeout => Gone [ResetClient, ResetOwner, Release] Absorb;
 
     Idle + ClientData => Request [RequestBegins] Forward;
@@ -115,11 +119,14 @@ table! {
 
     ClientFin + ServerData => ClientFin [RequestAnswered] Forward;
     ClientFin + ServerFin => Closed [RequestForgotten, ArmLinger] Forward;
+    ClientFin + DrainClose => Closed [RequestForgotten, ResetOwner, DropOwner, SendFin, ArmLinger] Absorb;
+    ClientFin + DrainCut => Gone [RequestForgotten, CutClient, ResetOwner, Release] Absorb;
     ClientFin + ClientRst => Gone [RequestForgotten, Release] Forward;
     ClientFin + ServerRst => Gone [RequestForgotten, Release] Forward;
     ClientFin + Timeout => Gone [RequestForgotten, ResetClient, ResetOwner, Release] Absorb;
 
     ServerFin + ClientFin => Closed [ArmLinger] Forward;
+    ServerFin + DrainCut => Gone [CutClient, ResetOwner, Release] Absorb;
     ServerFin + ClientRst => Gone [Release] Forward;
     ServerFin + ServerRst => Gone [Release] Forward;
     ServerFin + Timeout => Gone [ResetClient, ResetOwner, Release] Absorb;

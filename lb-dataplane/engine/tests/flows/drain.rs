@@ -137,7 +137,7 @@ fn what_flows_wait_for_is_shown() {
         ("quiet time", 1),
         ("pinned: server_first", 1),
         ("handshake", 1),
-        ("closing", 1),
+        ("the server's close, as the client has closed", 1),
     ];
     let seen = waiting(&w, pod);
     for (what, count) in expected {
@@ -343,6 +343,67 @@ fn a_request_that_is_outstanding_at_the_deadline_is_answered_first() {
     let sent = w.run_ms(60);
     assert!(World::to_client(&sent).iter().any(|s| s.is(FIN_ACK)));
     w.assert_state(&c, "Parted");
+}
+
+/// Half-closed flows and requests in progress, at a drain's deadline of 2 s.
+#[test]
+fn every_flow_is_closed_in_the_end() {
+    let half_closed: [fn(&mut World, &mut Conn); 4] = [
+        |w, c| w.client_fin(c),
+        |w, c| {
+            // As a WebSocket whose server does not close: pinned, and what the client said last is never answered.
+            w.stays(c, GET);
+            w.responds(c, b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
+            w.ack(c);
+            w.stays(c, b"\x88\x80close");
+            w.client_fin(c);
+        },
+        |w, c| {
+            w.stays(c, GET);
+            w.client_fin(c);
+        },
+        |w, c| {
+            w.stays(c, POST);
+        },
+    ];
+    for (number, close) in half_closed.into_iter().enumerate() {
+        let mut w = World::with(settings(), with_deadline(OnDeadline::Close));
+        let mut c = w.idle(1);
+        close(&mut w, &mut c);
+        let ack = w.pod_wire(&c, Flags::ACK, &[]);
+        w.forwarded_to_client(&c, &ack);
+        drain(&mut w, c.pod);
+        assert!(w.run_ms(1_990).is_empty(), "{number}");
+        let at_rest = number < 2;
+        if !at_rest {
+            assert!(w.run_ms(4_990).is_empty(), "{number}: its time is not over");
+        }
+        let sent = w.run_ms(60);
+        let told = World::to_client(&sent);
+        assert_eq!(told.len(), 1, "{number}: {sent:?}");
+        assert_eq!(told[0].is(FIN_ACK), at_rest, "{number}: {told:?}");
+        assert_eq!(told[0].segment.flags.has(Flags::RST), !at_rest);
+        assert_eq!(w.engine.lost(Lost::DrainDeadline), 1);
+        let after = state(&w, c.pod);
+        assert_eq!((after.closed, after.waiting.len()), (1, 0));
+    }
+}
+
+#[test]
+fn a_flow_that_its_server_closed_is_closed_at_the_deadline() {
+    let mut p = with_deadline(OnDeadline::Close);
+    p.on_backend_failure = baton_api::BackendFailure::Reset;
+    let mut w = World::with(settings(), p);
+    let mut c = w.idle(1);
+    w.pod_fin(&mut c);
+    w.assert_state(&c, "ServerFin");
+    w.ack(&mut c);
+    drain(&mut w, c.pod);
+    assert!(w.run_ms(1_990).is_empty());
+    let sent = w.run_ms(60);
+    assert!(World::to_client(&sent)[0].segment.flags.has(Flags::RST));
+    assert_eq!(w.state(&c), None);
+    assert!(state(&w, c.pod).waiting.is_empty());
 }
 
 #[test]

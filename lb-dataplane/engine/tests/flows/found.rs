@@ -1,7 +1,7 @@
 //! What simulation, vectors, the hand-over model and faulty paths found: one test each, so that it stays found.
 
 use crate::common::{
-    Conn, Dest, End, Listener, Sent, World, answer_with, conn::*, key, policy, settings,
+    Conn, Dest, End, Listener, World, answer_with, conn::*, key, policy, settings,
 };
 use baton_api::{Micros, MigrationMode, Protocol};
 use baton_engine::{Counter, Lost, PinReason};
@@ -254,28 +254,6 @@ fn a_command_that_is_answered_by_a_close_is_no_loss() {
     w.pod_fin(&mut c);
     assert!(w.asked.is_empty());
     assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
-}
-
-#[test]
-fn a_request_with_a_hole_is_not_given_to_another_backend() {
-    let mut w = never(2);
-    let mut c = w.idle(1);
-    let head = post_head(30);
-    let boundary = c.seq;
-    w.stays(&mut c, &head);
-    // Ten bytes are lost or late, the next ten come, then the missing ones.
-    let mut behind = w.client_wire(&c, PSH_ACK, &[b'b'; 10]);
-    behind.seq = behind.seq.wrapping_add(10);
-    w.forwarded_to_pod(&c, &behind);
-    let missing = w.client_wire(&c, PSH_ACK, &[b'a'; 10]);
-    w.forwarded_to_pod(&c, &missing);
-    c.seq = c.seq.wrapping_add(20);
-    w.engine.check_invariants();
-    let mut ended = w.pod_wire(&c, FIN_ACK, &[]);
-    ended.ack = boundary;
-    let sent = w.inject(&ended.build());
-    assert!(!sent.iter().any(Sent::is_adoption), "{sent:?}");
-    assert_eq!(w.engine.lost(Lost::NotKept), 1);
 }
 
 #[test]

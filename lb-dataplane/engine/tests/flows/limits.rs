@@ -133,8 +133,8 @@ fn exhausted_ports_refuse_new_flows_and_moves_only() {
     // All new flows go to the first pod.
     p.backends[1].weight = 0;
     let mut w = World::with(s, p);
-    // One port is the probe's.
-    let mut flows: Vec<Conn> = (0..63).map(|n| w.idle(n)).collect();
+    // The last eighth is for rescues, drains and probes.
+    let mut flows: Vec<Conn> = (0..55).map(|n| w.idle(n)).collect();
     assert!(w.inject(&w.syn_wire(&Conn::new(99)).build()).is_empty());
     assert_eq!(w.verdict, Verdict::Drop(DropReason::NoPort));
     assert_eq!(w.dropped(DropReason::NoPort), 1);
@@ -148,12 +148,12 @@ fn exhausted_ports_refuse_new_flows_and_moves_only() {
     w.change(|s| s.policies[0].backends[0].weight = 1);
     w.run_ms(10);
     w.exchange(&mut there[0]);
-    assert_eq!(w.count(Counter::StayedNoPort), 1);
+    assert_eq!(w.count(Counter::StayedPortReserve), 1);
     w.moves(&mut flows[5], GET);
     w.responds(&mut flows[5], OK);
     w.exchange(&mut there[1]);
     assert_eq!(
-        w.count(Counter::StayedNoPort),
+        w.count(Counter::StayedPortReserve),
         2,
         "its port is closing still"
     );

@@ -9,6 +9,7 @@ mod boundary;
 mod choice;
 mod closing;
 mod drain;
+mod early;
 mod exit;
 mod figures;
 mod forget;

@@ -11,6 +11,7 @@ use baton_api::{
 };
 use baton_engine::{DropReason, Route, Settings, Verdict, Via};
 use baton_packet::{AdoptionKey, Flags, Reason};
+use std::net::Ipv4Addr;
 
 /// What the scene does by itself.
 pub struct Ambient {
@@ -45,17 +46,19 @@ pub fn world<'a>(
     said: impl Iterator<Item = &'a String>,
 ) -> Result<(Settings, Policy, Ambient, bool), String> {
     let mut pods = 2;
-    let mut v6 = false;
+    let (mut v6, mut other_family) = (false, false);
     let mut rest = Vec::new();
     for words in said.flat_map(|line| line.split(',')).map(str::trim) {
         match *words.split_whitespace().collect::<Vec<_>>() {
             ["pods", n] => pods = n.parse().map_err(|_| wrong(words))?,
             ["ipv6"] => v6 = true,
+            ["other-family"] => other_family = true,
             _ => rest.push(words),
         }
     }
     let (mut s, mut p) = (settings(), policy(pods));
-    p.backends.retain(|b| b.endpoint.address().is_ipv6() == v6);
+    p.backends
+        .retain(|b| b.endpoint.address().is_ipv6() == (v6 != other_family));
     let mut ambient = Ambient {
         probes: true,
         questions: true,
@@ -278,11 +281,30 @@ fn strays(w: &mut World, n: usize) {
     }
 }
 
+/// So many segments behind a missing one.
+fn early(w: &mut World, c: &Conn, count: u32) {
+    for number in 1..=count {
+        let mut wire = w.client_wire(c, PSH_ACK, b"x");
+        wire.seq = wire.seq.wrapping_add(number);
+        w.inject(&wire.build());
+    }
+}
+
 /// A connection that is not shown, driven by the harness.
 fn other(w: &mut World, mut c: Conn, how: &str) -> Result<(), String> {
     match how {
         "syn" => {
-            w.syn(&mut c);
+            let syn = w.syn_wire(&c).build();
+            w.inject(&syn);
+        }
+        // It leaves a pod that drains, and nothing else does.
+        "leaving" => {
+            c.client.set_port(c.client.port() + 1_000);
+            let mut c = w.idle_as(c);
+            let pod = format!("pod-{}", c.pod);
+            w.engine.drain(w.now, None, &pod, true);
+            w.moves(&mut c, GET);
+            w.engine.drain(w.now, None, &pod, false);
         }
         "open" => {
             w.open_as(c);
@@ -303,6 +325,18 @@ fn other(w: &mut World, mut c: Conn, how: &str) -> Result<(), String> {
             w.moves(&mut c, CHUNKED);
             let confirms = w.pod_wire(&c, Flags::ACK, &[]).build();
             w.inject(&confirms);
+        }
+        // Bytes behind missing ones, from a network of its own.
+        "early-elsewhere" => {
+            c.client
+                .set_ip(Ipv4Addr::from_bits(0x0a40_0000 + u32::from(c.client.port())).into());
+            let c = w.idle_as(c);
+            early(w, &c, 1);
+        }
+        _ if how.starts_with("early-") => {
+            let count = how["early-".len()..].parse().map_err(|_| wrong(how))?;
+            let c = w.idle_as(c);
+            early(w, &c, count);
         }
         _ => {
             // The same and so many segments behind it, of which nothing is confirmed.

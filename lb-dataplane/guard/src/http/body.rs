@@ -47,6 +47,15 @@ impl Side {
         }
     }
 
+    /// How many bytes from here on need not be seen.
+    pub(crate) fn skips(&self) -> u64 {
+        match self.at {
+            At::UntilClose => u64::MAX,
+            At::Body(left) | At::ChunkData(left) => left,
+            _ => 0,
+        }
+    }
+
     /// Bytes that were not seen. True if the message ended with them.
     pub(crate) fn skip(&mut self, gap: u32) -> Result<bool, Pin> {
         let (taken, ended) = self.advance(u64::from(gap));

@@ -98,11 +98,20 @@ impl Parser {
         self.named
     }
 
+    /// How many bytes from here on need not be seen.
+    pub(super) fn skips(&self) -> u32 {
+        match self.at {
+            At::Data(left) if self.named && !self.captured => left,
+            _ => 0,
+        }
+    }
+
     /// Bytes that were not seen.
     pub(super) fn skip(&mut self, gap: u32) -> Result<(), Pin> {
+        let skips = self.skips();
         match &mut self.at {
             _ if gap == 0 => Ok(()),
-            At::Data(left) if gap <= *left && self.named && !self.captured => {
+            At::Data(left) if gap <= skips => {
                 *left -= gap;
                 if *left == 0 {
                     self.at = At::DataEnd;

@@ -63,6 +63,13 @@ impl Replies {
     }
 
     /// Bytes that were not seen.
+    pub(super) fn skips(&self) -> u32 {
+        match self.at {
+            At::Data(left) => left,
+            _ => 0,
+        }
+    }
+
     pub(super) fn skip(&mut self, gap: u32) -> Result<(), Pin> {
         match &mut self.at {
             _ if gap == 0 => Ok(()),

@@ -5,7 +5,7 @@
 use super::{Next, STEPS_MAX, World};
 use crate::{address, clock::Time};
 use baton_api::FlowView;
-use baton_engine::{Counter, Engine, Lost, states::TABLE};
+use baton_engine::{Counter, Engine, Lost, PinReason, states::TABLE};
 use baton_packet::SeqNumber;
 use std::collections::BTreeMap;
 
@@ -86,6 +86,11 @@ impl World {
         self.engine.check_invariants();
         if self.engine.counter(Counter::UnexpectedEvents) > 0 {
             self.violated("an event that no row of the state machine foresees");
+        }
+        // Whatever the network loses, doubles and reorders.
+        let gap = PinReason::all().find(|pin| pin.label() == "gap");
+        if gap.is_none_or(|gap| self.engine.pinned(gap) > 0) {
+            self.violated("a guard was shown bytes behind missing ones");
         }
         if self.out.broken {
             self.violated("frames: sent without a free frame");

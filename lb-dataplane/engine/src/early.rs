@@ -1,0 +1,336 @@
+//! Segments that came ahead of missing ones. A network loses and reorders; guards are shown bytes in order all the same.
+//!
+//! What is ahead is forwarded at once, as the receiver's kernel wants it, and a copy of it is set aside. When the missing
+//! bytes come, the copies are treated as if they came only then. Until then the flow's place (`client_next`,
+//! `server_next`) stays in front of the hole, so no rule of the engine ever sees one. Where nothing that is followed can
+//! lie in the hole, nothing is set aside: inside a body of known length, in a flow that nobody follows. Without room the
+//! segment is not passed on: nobody acknowledges it, so its sender repeats it.
+//!
+//! Owns the limits of what is set aside, and in which order it is taken up again. The copies lie among the kept ones
+//! (`kept`). It never judges bytes, and never changes a flow's state itself.
+
+use crate::{
+    Engine, Output,
+    counters::Counter,
+    engine::Instant,
+    flow::{Addr, Bits, FlowId},
+    guards::From,
+    kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, KeptList},
+    states::{Event, State},
+};
+use baton_api::Protocol;
+use baton_packet::{Decoded, Segment, SeqNumber, decode};
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
+
+/// Segments of one flow and direction that may be set aside: 93 KB at the usual MTU, six times a sender's first window
+/// (RFC 6928).
+pub(crate) const EARLY_PER_FLOW_MAX: u16 = 64;
+/// The part of all kept segments that may be set aside: requests that move need the others.
+const EARLY_PART: u32 = 4;
+/// The part of these that the clients of one network may have: nobody can take the room of all.
+const NETWORK_PART: u32 = 4;
+/// Networks are counted by a keyed hash; those that share a number share its part.
+const NETWORKS: usize = 1_024;
+
+/// How many segments are set aside, in all and by their clients' networks.
+pub(crate) struct Early {
+    segments: u32,
+    segments_max: u32,
+    networks: Box<[u32]>,
+    network_max: u32,
+    keys: (u64, u64),
+}
+
+impl Early {
+    /// For an engine with so many kept segments.
+    pub(crate) fn new(kept_segments: u32, keys: (u64, u64)) -> Self {
+        let segments_max = (kept_segments / EARLY_PART).max(1);
+        Self {
+            segments: 0,
+            segments_max,
+            networks: vec![0; NETWORKS].into_boxed_slice(),
+            network_max: (segments_max / NETWORK_PART).max(1),
+            keys,
+        }
+    }
+
+    fn network(&mut self, network: &Addr) -> &mut u32 {
+        let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
+        hasher.write(network);
+        let number = hasher.finish() as usize % self.networks.len();
+        &mut self.networks[number]
+    }
+
+    fn returned(&mut self, network: &Addr, count: u16) {
+        *self.network(network) -= u32::from(count);
+        self.segments -= u32::from(count);
+    }
+
+    /// Asserts that so many are set aside, for tests.
+    pub(crate) fn check(&self, segments: usize) {
+        assert_eq!(self.segments as usize, segments, "early segments");
+        let of_networks: u32 = self.networks.iter().sum();
+        assert_eq!(of_networks, self.segments, "early segments by network");
+    }
+
+    /// How many are set aside, and how many may be.
+    pub(crate) fn used(&self) -> (u32, u32) {
+        (self.segments, self.segments_max)
+    }
+}
+
+/// What becomes of a segment with new bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It is its turn, or what is missing in front of it is of no interest.
+    Now,
+    /// It is set aside. It is passed on all the same.
+    Later,
+    /// There is no room: it comes again.
+    Never,
+}
+
+fn span(copy: &[u8]) -> Option<(Segment, SeqNumber)> {
+    match decode(copy) {
+        Ok(Decoded::Tcp(segment)) => {
+            let end = segment.seq.add(segment.seq_len());
+            Some((segment, end))
+        }
+        _ => None,
+    }
+}
+
+impl Engine {
+    fn early_of(&self, id: FlowId, from: From) -> KeptList {
+        match from {
+            From::Client => self.flows[id].early_client,
+            From::Server => self.flows[id].early_server,
+        }
+    }
+
+    fn set_early(&mut self, id: FlowId, from: From, list: KeptList) {
+        match from {
+            From::Client => self.flows[id].early_client = list,
+            From::Server => self.flows[id].early_server = list,
+        }
+    }
+
+    fn place(&self, id: FlowId, from: From) -> SeqNumber {
+        match from {
+            From::Client => self.flows[id].client_next,
+            From::Server => self.flows[id].server_next,
+        }
+    }
+
+    /// Whether it is the turn of a segment with new bytes, which becomes early otherwise.
+    #[inline]
+    pub(crate) fn turn(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        from: From,
+        frame: &[u8],
+        segment: &Segment,
+        out: &mut impl Output,
+    ) -> Turn {
+        if segment.seq.at_or_before(self.place(id, from)) {
+            return Turn::Now;
+        }
+        self.turn_ahead(now, id, from, frame, segment, out)
+    }
+
+    #[cold]
+    fn turn_ahead(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        from: From,
+        frame: &[u8],
+        segment: &Segment,
+        out: &mut impl Output,
+    ) -> Turn {
+        if !self.may_be_kept_whole(id, from) {
+            self.take_up(now, id, from, out);
+            let place = self.place(id, from);
+            if segment.seq.add(segment.seq_len()).at_or_before(place) {
+                // It was among them.
+                return Turn::Later;
+            }
+            let none_early = self.early_of(id, from).is_empty();
+            if segment.seq.at_or_before(place)
+                || (none_early && self.may_skip(id, from, segment.seq))
+            {
+                return Turn::Now;
+            }
+        }
+        if self.set_aside(id, from, frame, segment) {
+            Turn::Later
+        } else if self.early_of(id, from).is_empty() && self.may_skip(id, from, segment.seq) {
+            Turn::Now
+        } else {
+            Turn::Never
+        }
+    }
+
+    /// Whether all of the client's request may still be kept: then a hole in its body is not skipped, as a rescue needs
+    /// what is missing.
+    fn may_be_kept_whole(&self, id: FlowId, from: From) -> bool {
+        let flow = &self.flows[id];
+        let count = self.kept.count(flow.kept) + self.kept.count(flow.early_client);
+        from == From::Client && flow.bits.has(Bits::KEPT_WHOLE) && count < KEPT_PER_FLOW_MAX
+    }
+
+    /// Whether nothing of interest can lie between the flow's place and `seq`.
+    fn may_skip(&self, id: FlowId, from: From, seq: SeqNumber) -> bool {
+        let flow = &self.flows[id];
+        let protocol = self.policies[usize::from(flow.policy)].spec.protocol;
+        if flow.pin.is_some() || protocol == Protocol::None {
+            return true;
+        }
+        if protocol == Protocol::RequestResponse {
+            // Only where requests begin is of interest.
+            return from == From::Server || !matches!(flow.state, State::Fresh | State::Idle);
+        }
+        let gap = seq.since(self.place(id, from)).max(0) as u32;
+        self.tracker(id).is_some_and(|tracker| match from {
+            From::Client => tracker.client_may_skip(gap),
+            From::Server => tracker.server_may_skip(gap),
+        })
+    }
+
+    /// Keeps a copy until the turn of the segment comes. False if there is no room, which is counted.
+    fn set_aside(&mut self, id: FlowId, from: From, frame: &[u8], segment: &Segment) -> bool {
+        let frame = &frame[..usize::from(segment.end)];
+        let end = segment.seq.add(segment.seq_len());
+        let mut list = self.early_of(id, from);
+        let is_there = self
+            .kept
+            .iter(list)
+            .filter_map(span)
+            .any(|(early, to)| early.seq.at_or_before(segment.seq) && end.at_or_before(to));
+        if is_there {
+            return true;
+        }
+        let network = self.flows[id].client_network();
+        let of_network = *self.early.network(&network);
+        let full = if self.kept.count(list) >= EARLY_PER_FLOW_MAX {
+            Some(Counter::EarlyFlowFull)
+        } else if of_network >= self.early.network_max {
+            Some(Counter::EarlyNetworkFull)
+        } else if frame.len() > KEPT_BYTES {
+            Some(Counter::EarlyTooLong)
+        } else if self.early.segments >= self.early.segments_max {
+            Some(Counter::EarlyFull)
+        } else {
+            None
+        };
+        let later = |copy: &[u8]| span(copy).is_some_and(|(early, _)| early.seq.after(segment.seq));
+        let kept = full.is_none()
+            && self
+                .kept
+                .insert(&mut list, frame, EARLY_PER_FLOW_MAX, later);
+        self.counters.add(match full {
+            Some(limit) => limit,
+            None if kept => Counter::EarlySegments,
+            None => Counter::EarlyFull,
+        });
+        if kept {
+            *self.early.network(&network) += 1;
+            self.early.segments += 1;
+            self.set_early(id, from, list);
+        }
+        kept
+    }
+
+    /// The next early segment whose turn has come, copied into `frame`.
+    fn next_early(
+        &mut self,
+        id: FlowId,
+        from: From,
+        frame: &mut [u8; KEPT_BYTES],
+    ) -> Option<Segment> {
+        loop {
+            let mut list = self.early_of(id, from);
+            let copy = self.kept.iter(list).next()?;
+            let next = span(copy);
+            let place = self.place(id, from);
+            if let Some((segment, _)) = next
+                && segment.seq.after(place)
+                && (self.may_be_kept_whole(id, from) || !self.may_skip(id, from, segment.seq))
+            {
+                return None;
+            }
+            frame[..copy.len()].copy_from_slice(copy);
+            self.kept.pop(&mut list);
+            self.set_early(id, from, list);
+            let network = self.flows[id].client_network();
+            self.early.returned(&network, 1);
+            if let Some((segment, end)) = next
+                && end.after(place)
+            {
+                return Some(segment);
+            }
+        }
+    }
+
+    /// Bytes were missing and have come: early segments whose turn it is are treated like any other, but they are with
+    /// their receiver already.
+    #[inline]
+    pub(crate) fn take_up(&mut self, now: Instant, id: FlowId, from: From, out: &mut impl Output) {
+        if !self.early_of(id, from).is_empty() {
+            self.take_up_early(now, id, from, out);
+        }
+    }
+
+    #[cold]
+    fn take_up_early(&mut self, now: Instant, id: FlowId, from: From, out: &mut impl Output) {
+        if from == From::Client && matches!(self.flows[id].state, State::Held | State::Orphan) {
+            // Only the owner that ended has them.
+            return self.drop_early(id, from);
+        }
+        let mut frame = [0; KEPT_BYTES];
+        while let Some(segment) = self.next_early(id, from, &mut frame) {
+            let frame = &mut frame[..usize::from(segment.end)];
+            match from {
+                From::Client => {
+                    let _ = self.client_goes_on(now, frame, &segment, id, out);
+                }
+                From::Server => {
+                    let ahead = segment.seq.since(self.flows[id].server_next);
+                    let _ = self.server_data(now, frame, &segment, id, ahead, out);
+                    let end = segment.seq.add(segment.payload_len());
+                    self.flows[id].server_next = end;
+                }
+            }
+        }
+    }
+
+    /// The server's bytes are early: whatever they are, an answer has begun.
+    pub(crate) fn answer_begins_early(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        if matches!(
+            self.flows[id].state,
+            State::Fresh | State::Idle | State::Request
+        ) {
+            let _ = self.step(now, id, Event::ServerData, out);
+        }
+    }
+
+    /// The end of all that a side is known to have sent.
+    pub(crate) fn sent_at_most(&self, id: FlowId, from: From) -> SeqNumber {
+        let last = self.kept.last(self.early_of(id, from)).and_then(span);
+        last.map_or(self.place(id, from), |(_, end)| end)
+    }
+
+    /// Forgets what was set aside: nobody has it any more, or nobody needs it.
+    pub(crate) fn drop_early(&mut self, id: FlowId, from: From) {
+        let mut list = self.early_of(id, from);
+        if list.is_empty() {
+            return;
+        }
+        let network = self.flows[id].client_network();
+        self.early.returned(&network, self.kept.count(list));
+        self.kept.clear(&mut list);
+        self.set_early(id, from, list);
+    }
+}
