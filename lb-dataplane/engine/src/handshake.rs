@@ -16,11 +16,15 @@ use baton_packet::{Flags, Segment, ether_src, parse_syn_options};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
-/// Handshakes towards one backend that are not complete are at most one in so many of its ports: anybody can begin them,
-/// with any address. Another one takes the place of the oldest.
+/// With so many handshakes towards one backend that are not complete, one in so many of its ports, another one takes the
+/// place of the oldest: anybody can begin them, with any address.
 const HALF_OPEN_PORTS: usize = 4;
-/// Those towards all backends together, if they are evenly many, are at most one in so many flows.
+/// The same in flows, for all backends together, if they are evenly many.
 const HALF_OPEN_FLOWS: usize = 2;
+/// But never with fewer, as when many clients come back at once.
+const HALF_OPEN_MIN: usize = 16;
+/// Nor before the oldest has had so long: more than a round trip around the world.
+const HALF_OPEN_US: u32 = 250_000;
 /// Backends that a new flow asks before the client is told that none accepts.
 const SYN_TRIES_MAX: u8 = 3;
 /// Stale sockets that a SYN steps around at once; the client's retransmission goes on from there.
@@ -133,6 +137,7 @@ impl Engine {
             .unwrap_or(if v6 { MSS_DEFAULT_V6 } else { MSS_DEFAULT_V4 });
         flow.scales = options.window_scale.unwrap_or(0);
         flow.last_ms = now.ms32();
+        flow.sent_us = now.0 as u32;
         flow.tries = 1;
         flow.bits.set(Bits::V6, v6);
         flow.bits.set(Bits::WSCALE, options.window_scale.is_some());
@@ -172,18 +177,22 @@ impl Engine {
     }
 
     /// Makes room for one more handshake with a backend: the oldest that is not complete gives way, where there are too
-    /// many. Its client sends its SYN again, if it is one.
+    /// many. If there is a client behind it, that one is told with a reset, and connects again.
     fn bound_half_open(&mut self, now: Instant, backend: u16, out: &mut impl Output) {
         let ports = &self.backends[usize::from(backend)].ports;
         let Some((oldest, count)) = ports.half_open() else {
             return;
         };
         let flows = self.flows.limit() as usize / (HALF_OPEN_FLOWS * self.backends.len().max(1));
-        let most = (ports.all() / HALF_OPEN_PORTS).min(flows).max(1);
-        if count < most && !self.flows.is_full() {
+        let enough = (ports.all() / HALF_OPEN_PORTS)
+            .min(flows)
+            .max(HALF_OPEN_MIN);
+        if count < enough {
             return;
         }
-        if let Some(Use::Owner(id)) = self.backends[usize::from(backend)].used_by(oldest) {
+        if let Some(Use::Owner(id)) = self.backends[usize::from(backend)].used_by(oldest)
+            && (now.0 as u32).wrapping_sub(self.flows[id].sent_us) >= HALF_OPEN_US
+        {
             self.counters.add(Counter::HalfOpenReplaced);
             let _ = self.step(now, id, Event::Outnumbered, out);
         }

@@ -219,9 +219,10 @@ impl Scene {
             }
             (_, "Outnumbered") => {
                 // As many more as may be half open with this pod at the least.
-                for n in 100..200 {
+                for n in 100..160 {
                     let syn = w.syn_wire(&Conn::new(n)).build();
                     w.inject(&syn);
+                    w.run_ms(10);
                 }
             }
             (_, "SynRefused") => self.syn_refused(),

@@ -293,7 +293,10 @@ fn early(w: &mut World, c: &Conn, count: u32) {
 /// A connection that is not shown, driven by the harness.
 fn other(w: &mut World, mut c: Conn, how: &str) -> Result<(), String> {
     match how {
-        "syn" => {
+        "syn" | "late-syn" => {
+            if how == "late-syn" {
+                c.client.set_port(c.client.port() + 1_000);
+            }
             let syn = w.syn_wire(&c).build();
             w.inject(&syn);
         }
