@@ -105,7 +105,7 @@ struct SoakArguments {
     #[arg(long, requires = "migrations", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=250))]
     reorder: u32,
     /// Of 1,000 packets so many come twice
-    #[arg(long, requires = "migrations", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=250))]
+    #[arg(long, requires = "migrations", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=250))]
     duplicate: u32,
     /// Of 1,000 packets so many have one bit flipped
     #[arg(long, requires = "migrations", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=250))]
