@@ -1,10 +1,15 @@
-//! Ten thousand idle connections leave a pod that drains, in order and soon.
+//! Ten thousand idle connections leave a pod that drains, in order and soon; what cannot leave ends at the deadline.
 
 use anyhow::{Context, Result, ensure};
-use baton_api::{Drain, Micros, Migration};
-use baton_lab::{IdleConnections, NginxOptions, Options};
+use baton_api::{Drain, Micros, Migration, OnDeadline, Protocol};
+use baton_lab::{IdleConnections, NginxOptions, Options, Pod, policy};
 use baton_ns::{HTTP_PORT, Scene, until};
-use std::time::{Duration, Instant};
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
 
 const CONNECTIONS: usize = 10_000;
 const QUIET: Micros = Micros::from_millis(20);
@@ -86,6 +91,89 @@ fn ten_thousand_idle_connections_leave_in_a_second() -> Result<()> {
     ensure!(!on.contains(&"pod-b".to_owned()), "{on:?}");
     scene.nothing_lost(0)?;
     Ok(())
+}
+
+const WEBSOCKET_PORT: u16 = 9_001;
+const WEBSOCKETS: usize = 8;
+const UPGRADE: &[u8] =
+    b"GET /chat HTTP/1.1\r\nHost: chat\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+const UPGRADED: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+
+#[test]
+fn a_drain_ends_though_servers_do_not_close_what_their_clients_closed() -> Result<()> {
+    let mut scene = Scene::with_pods("drainclose", 2)?;
+    let pods = scene.lab.pods();
+    let backends = pods
+        .iter()
+        .map(|pod| Ok((pod.name().to_owned(), stubborn_websocket_server(pod)?)))
+        .collect::<Result<Vec<_>>>()?;
+    let mut websockets = policy("chat", WEBSOCKET_PORT, &backends);
+    websockets.protocol = Protocol::Http1;
+    websockets.drain = Drain {
+        deadline: Micros::from_millis(500),
+        on_deadline: OnDeadline::Close,
+        ..Drain::default()
+    };
+    websockets.backends[1].weight = 0;
+    scene.config.policies.push(websockets);
+    scene.start()?;
+    let address = scene.address(WEBSOCKET_PORT)?;
+    let mut streams = (0..WEBSOCKETS)
+        .map(|_| {
+            let client = scene.lab.client().namespace();
+            let mut stream = client.run(|| TcpStream::connect(address))??;
+            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+            stream.write_all(UPGRADE)?;
+            let mut answer = vec![0; UPGRADED.len()];
+            stream.read_exact(&mut answer)?;
+            ensure!(answer == UPGRADED, "not upgraded: {answer:?}");
+            Ok(stream)
+        })
+        .collect::<Result<Vec<_>>>()?;
+    // Half of the clients have said all, and their server does not close.
+    for stream in &streams[..WEBSOCKETS / 2] {
+        stream.shutdown(Shutdown::Write)?;
+    }
+    let command = ["drain", "pod-a", "--policy", "chat", "--wait"];
+    let words = scene.explained(scene.dataplane()?.tool(&command))?;
+    eprintln!("{words}");
+    ensure!(
+        scene.backend(1, "pod-a")?.flows == 0,
+        "the command ended before the drain"
+    );
+    // Each client is told.
+    for stream in &mut streams {
+        let mut byte = [0];
+        match stream.read(&mut byte) {
+            Ok(0) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {}
+            other => anyhow::bail!("a client heard {other:?}"),
+        }
+    }
+    let lost = scene.policy(1)?.lost_total;
+    ensure!(
+        lost.get("drain_deadline") == Some(&(WEBSOCKETS as u64)),
+        "{lost:?}"
+    );
+    Ok(())
+}
+
+/// Upgrades, and never closes. Its threads end with the test's process.
+fn stubborn_websocket_server(pod: &Pod) -> Result<SocketAddr> {
+    let address = SocketAddr::new(pod.ipv4(), WEBSOCKET_PORT);
+    let listener = pod.namespace().run(|| TcpListener::bind(address))??;
+    thread::spawn(move || {
+        let mut held = Vec::new();
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut request = vec![0; UPGRADE.len()];
+            if stream.read_exact(&mut request).is_ok() && stream.write_all(UPGRADED).is_ok() {
+                held.push(stream);
+            }
+        }
+    });
+    Ok(address)
 }
 
 /// Each connection lives and makes one more request; gives the pods that answered.
