@@ -125,7 +125,13 @@ fn class(plane: SocketAddr) -> String {
         "apiVersion: baton.dev/v1alpha1
 kind: BatonDataplane
 metadata: {{name: edge}}
-spec: {{default: true, namespace: baton, selector: {{matchLabels: {{app: lb}}}}, controlPort: {}}}
+spec:
+  default: true
+  namespace: baton
+  selector: {{matchLabels: {{app: lb}}}}
+  controlPort: {}
+  # The slices here name no Pods.
+  allowed: [{{namespaces: {{names: [shop]}}, ports: [81-83], endpoints: [10.0.0.0/16]}}]
 ---
 apiVersion: v1
 kind: Pod

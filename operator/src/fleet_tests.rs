@@ -297,6 +297,7 @@ fn shims_are_pods_with_the_labels_in_the_namespace() {
         ready: true,
         node: Some("n1".into()),
         address: address.map(|a| a.parse().expect("an address")),
+        second_address: None,
         cost: None,
     };
     let see = |fleet: &mut Fleet, namespace: &str, pod: Option<Pod>| {

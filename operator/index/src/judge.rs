@@ -45,7 +45,7 @@ pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<Judged> {
     let rejected = accepted.0 != Status::True && !record.translation.as_ref().is_some_and(serves);
     let (programmed, dataplanes, have) = programmed(index, key, record, rejected);
     let adoptable = adoptable(index, key, record, &present, rejected);
-    let degraded = degraded(index, record, &present, rejected);
+    let degraded = degraded(index, key, record, &present, rejected);
     let all = [accepted, programmed, adoptable, degraded];
     let translation = record.translation.as_ref();
     present.drains.sort_by_key(|drain| {
@@ -151,9 +151,9 @@ fn programmed(
             Room::NoBackend => problems.push((
                 Reason::ClassBackendLimit,
                 format!(
-                    "dataplanes of class {name} have room for {} backends, and older policies need it: raise `limits.backends` \
-                     of the dataplanes and of BatonDataplane {name}, or select another class",
-                    class.spec.limit_backends.unwrap_or_default()
+                    "dataplanes of class {name} have room for {} backends and for those that leave, and older policies need it: \
+                     raise `limits.backends` of the dataplanes and of BatonDataplane {name}, or select another class",
+                    class.limit_backends()
                 ),
             )),
         }
@@ -299,7 +299,24 @@ fn adoptable(
     )
 }
 
-fn degraded(index: &Index, record: &PolicyRecord, present: &Present, rejected: bool) -> Said {
+fn not_allowed(key: &Key, record: &PolicyRecord, translation: &Translation) -> String {
+    let addresses = few(&translation.not_allowed, ", ");
+    let classes = few(&record.staged, ", ");
+    format!(
+        "{} not used, as no Pod of namespace {} has the address and is named in targetRef: {addresses}; correct the \
+         EndpointSlices, or have an admin of BatonDataplane {classes} allow such addresses in spec.allowed[].endpoints",
+        is_or_are(translation.not_allowed.len(), "endpoint"),
+        key.namespace
+    )
+}
+
+fn degraded(
+    index: &Index,
+    key: &Key,
+    record: &PolicyRecord,
+    present: &Present,
+    rejected: bool,
+) -> Said {
     let Some(translation) = record.translation.as_ref().filter(|_| !rejected) else {
         return said(Status::Unknown, Reason::NotAccepted, "it is not accepted");
     };
@@ -316,10 +333,23 @@ fn degraded(index: &Index, record: &PolicyRecord, present: &Present, rejected: b
     if !translation.without_port.is_empty() {
         issues.push((Reason::PortNotFound, without_port(service, translation)));
     }
+    if !translation.not_allowed.is_empty() {
+        issues.push((
+            Reason::EndpointsNotAllowed,
+            not_allowed(key, record, translation),
+        ));
+    }
     if translation.total == 0 {
-        let message = format!(
-            "Service {service} has no endpoints: see whether its selector matches pods that run"
-        );
+        let message = match translation.absent_pods.is_empty() {
+            true => format!(
+                "Service {service} has no endpoints: see whether its selector matches pods that run"
+            ),
+            false => format!(
+                "Service {service} has no endpoints: the Pods that its EndpointSlices name ({}) do not exist or have no \
+                 address",
+                few(&translation.absent_pods, ", ")
+            ),
+        };
         issues.push((Reason::NoEndpoints, message));
     } else if translation.ready == 0 {
         let draining = |b: &&Measured| b.verdict.state == BackendState::Draining;

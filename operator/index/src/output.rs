@@ -217,6 +217,10 @@ pub enum Reason {
     Conflict,
     /// Accepted: a listener's port belongs to the dataplane's own connections.
     PortInLegRange,
+    /// Accepted: dataplanes or their nodes listen at a listener's port themselves.
+    PortReserved,
+    /// Accepted: a class does not allow the namespace a listener's port or address.
+    NotAllowed,
     /// Accepted: no class fits.
     NoDataplaneClass,
     /// Accepted: the Service does not exist.
@@ -249,6 +253,8 @@ pub enum Reason {
     ProtocolNone,
     /// Adoptable: no dataplane has said yet.
     NotProbed,
+    /// Degraded: endpoints are no Pods of the namespace, and a class does not allow them.
+    EndpointsNotAllowed,
     /// Degraded, Adoptable: there is no endpoint.
     NoEndpoints,
     /// Degraded: none of the endpoints is ready.
@@ -278,6 +284,8 @@ impl Reason {
             Self::Invalid => "Invalid",
             Self::Conflict => "Conflict",
             Self::PortInLegRange => "PortInLegRange",
+            Self::PortReserved => "PortReserved",
+            Self::NotAllowed => "NotAllowed",
             Self::NoDataplaneClass => "NoDataplaneClass",
             Self::ServiceNotFound => "ServiceNotFound",
             Self::PortNotFound => "PortNotFound",
@@ -294,6 +302,7 @@ impl Reason {
             Self::BackendsNotAdoptable => "BackendsNotAdoptable",
             Self::ProtocolNone => "ProtocolNone",
             Self::NotProbed => "NotProbed",
+            Self::EndpointsNotAllowed => "EndpointsNotAllowed",
             Self::NoEndpoints => "NoEndpoints",
             Self::NoReadyEndpoints => "NoReadyEndpoints",
             Self::BackendLimit => "BackendLimit",

@@ -232,12 +232,13 @@ impl Term {
                     }
                 })
             }
-            Outcome::State { .. } => {
+            Outcome::State { state, .. } => {
                 // None if the report before this one was told with newer ones.
                 let figures = self.inbox.take(target);
                 changes.extend(figures.map(|f| Change::Figures(pod.clone(), Some(Arc::new(f)))));
                 let reachable = !self.dataplanes.get(target).is_some_and(|k| k.takes_no_push);
                 self.progress(target, |progress| {
+                    progress.addresses.clone_from(&state.worker.addresses);
                     if reachable {
                         progress.unreachable = None;
                     }

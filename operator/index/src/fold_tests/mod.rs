@@ -7,6 +7,7 @@ mod coverage;
 mod figures;
 mod kept;
 mod situations;
+mod tenants;
 
 fn key(name: &str) -> Key {
     Key::new("ns", name)
@@ -47,6 +48,7 @@ fn pod(last: u8, labels: Labels) -> Change {
         ready: true,
         node: Some("node".into()),
         address: Some(address(last)),
+        second_address: None,
         cost: None,
     };
     Change::Pod(key(&format!("pod-{last}")), Some(Arc::new(value)))
@@ -115,6 +117,13 @@ fn index() -> Index {
         selector: Labels::from_iter([("app", "dataplane")]),
         control_port: 9_900,
         leg_ports: Some((20_000, 32_767)),
+        reserved_ports: vec!["9910".parse().expect("a port")],
+        allowed: vec![Allowance {
+            ports: vec!["1-65535".parse().expect("ports")],
+            // No Pod has these.
+            endpoints: vec!["10.1.0.0/16".parse().expect("a network")],
+            ..Allowance::default()
+        }],
         limit_policies: 2,
         limit_backends: None,
     };
