@@ -156,13 +156,14 @@ impl Engine {
         if owner.health.is_down() {
             return Ties::Gone;
         }
-        if self.is_leaving(flow.owner.backend) {
+        if self.is_leaving(id) {
             return Ties::Leaving;
         }
         let policy = &self.policies[usize::from(flow.policy)];
         if policy.spec.affinity.is_some() {
-            let panic = policy.pools[usize::from(flow.bits.has(Bits::V6))].panic;
-            return if panic || owner.health.is_usable(now) {
+            let pool = &policy.pools[usize::from(flow.bits.has(Bits::V6))];
+            let ejected = pool.is_ejected(flow.owner.backend, &self.backends, now);
+            return if pool.panic || (owner.health.is_usable() && !ejected) {
                 Ties::Together
             } else {
                 Ties::Ejected
@@ -405,7 +406,12 @@ impl Engine {
             return;
         }
         // A rescued flow is counted as such.
-        self.backends[usize::from(old.backend)].moves_out += u64::from(!rescued);
+        if !rescued {
+            let policy = self.flows[id].policy;
+            let former = &mut self.backends[usize::from(old.backend)];
+            former.moves_out += 1;
+            former.drains.moved(policy);
+        }
         if self.mutated(Mutant::LeaveOldLeg) {
             self.free_leg(now, old, Rest::Quiet);
             return;

@@ -12,7 +12,8 @@ use crate::{
     engine::{FrontendSlot, Instant},
     flow::{Addr, from_addr, to_addr},
     lookup::Lookup,
-    policy::{Member, Pace, Policy, Pool},
+    member::Member,
+    policy::{Policy, Pool},
     states::State,
 };
 use baton_api::{Endpoint, Snapshot, SnapshotError};
@@ -94,12 +95,14 @@ impl Engine {
         self.check(snapshot)?;
         self.settle_affinities(snapshot);
         self.place_backends(now, snapshot);
-        self.place_policies(snapshot);
+        self.place_policies(now, snapshot);
         self.refresh_hops();
         self.generation = snapshot.generation;
         self.next_probe_ms = now.ms();
+        self.count_suspects();
         self.judge_pools(now);
-        self.look_over_drains(now);
+        self.settle_drains(now);
+        self.look_over_drains();
         Ok(())
     }
 
@@ -169,31 +172,18 @@ impl Engine {
         for index in 0..self.backends.len() {
             let slot = &mut self.backends[index];
             slot.listed = named.contains_key(&(slot.addr, slot.port));
-            slot.draining = false;
-            slot.spec = None;
-            slot.slow_start_ms = 0;
             if !slot.listed {
                 self.stop_probing(now, index as u16);
                 self.stop_asking(now, index as u16);
             }
         }
-        let first = self.generation == 0;
         let mut new = NewSlots::default();
-        let all = snapshot.policies.iter();
-        for (policy, backend) in all.flat_map(|p| p.backends.iter().map(move |b| (p, b))) {
-            let known = self.backends.len();
-            let index = self.backend_slot(backend, &mut new);
+        for backend in snapshot.policies.iter().flat_map(|p| &p.backends) {
+            let index = self.backend_slot(now, backend, &mut new);
             let slot = &mut self.backends[index];
             slot.listed = true;
-            slot.draining |= backend.draining;
             if slot.name != backend.name {
                 slot.name.clone_from(&backend.name);
-            }
-            slot.spec.get_or_insert_with(|| policy.health.clone());
-            slot.slow_start_ms = slot.slow_start_ms.max(policy.slow_start.0 / 1_000);
-            if !first && index >= known {
-                let slow_ms = slot.slow_start_ms;
-                slot.health.starts_slowly(now, slow_ms);
             }
         }
         self.drop_wishes_for(&new.reused);
@@ -207,7 +197,12 @@ impl Engine {
     }
 
     /// The slot of a backend: its own, or one that nobody refers to any more, or a new one.
-    fn backend_slot(&mut self, backend: &baton_api::Backend, new: &mut NewSlots) -> usize {
+    fn backend_slot(
+        &mut self,
+        now: Instant,
+        backend: &baton_api::Backend,
+        new: &mut NewSlots,
+    ) -> usize {
         let (addr, port) = (to_addr(backend.endpoint.address()), backend.endpoint.port());
         // The look-up is from before this snapshot: a slot may be another backend's by now.
         let old = self.backend_ids.find(&addr, port).map(usize::from);
@@ -224,6 +219,9 @@ impl Engine {
         let numbers = self.sources.numbers(from_addr(&addr).is_ipv6());
         let mut fresh = Backend::new(name, addr, port, (first, numbers), &mut self.rng);
         fresh.since_event = self.events.last();
+        if self.generation > 0 {
+            fresh.health.comes_up(now);
+        }
         // None in front of it comes free while a snapshot is placed.
         while self
             .backends
@@ -252,7 +250,7 @@ impl Engine {
         })
     }
 
-    fn place_policies(&mut self, snapshot: &Snapshot) {
+    fn place_policies(&mut self, now: Instant, snapshot: &Snapshot) {
         // What stays as it is keeps its slots: its backends are named still, so theirs are the same too.
         let same: Vec<bool> = snapshot.policies.iter().map(|p| self.has(p)).collect();
         for policy in &mut self.policies {
@@ -272,7 +270,7 @@ impl Engine {
             let index = if same {
                 self.policy_ids[&spec.name]
             } else {
-                self.policy_slot(spec)
+                self.policy_slot(now, spec)
             };
             for endpoint in &spec.frontends {
                 for address in self.expand(*endpoint) {
@@ -281,8 +279,12 @@ impl Engine {
             }
         }
         // Flows of a policy that left stay where they are: its backends' slots may go to others.
-        for policy in self.policies.iter_mut().filter(|p| !p.listed) {
-            policy.pools = [Pool::default(), Pool::default()];
+        for index in 0..self.policies.len() {
+            if !self.policies[index].listed {
+                let none = [Pool::default(), Pool::default()];
+                let old = std::mem::replace(&mut self.policies[index].pools, none);
+                self.members_left(now, index as u16, &old, &[Pool::default(), Pool::default()]);
+            }
         }
         let entries: Vec<(Addr, u16, u16)> = self
             .frontends
@@ -294,7 +296,7 @@ impl Engine {
     }
 
     /// Puts a new or changed policy into its slot, or into one that nobody refers to any more, or into a new one.
-    fn policy_slot(&mut self, spec: &baton_api::Policy) -> u16 {
+    fn policy_slot(&mut self, now: Instant, spec: &baton_api::Policy) -> u16 {
         if let Some(index) = self.policy_ids.get(&spec.name).copied() {
             let at = usize::from(index);
             let old = std::mem::take(&mut self.policies[at].pools);
@@ -303,6 +305,7 @@ impl Engine {
                 self.pools(spec, &old, self.policies[at].flows > 0),
             );
             policy.inherit(&self.policies[at], &old);
+            self.members_left(now, index, &old, &policy.pools);
             self.policies[at] = policy;
             return index;
         }
@@ -312,6 +315,9 @@ impl Engine {
         let index = free.unwrap_or(self.policies.len());
         if index < self.policies.len() {
             self.policy_ids.remove(&self.policies[index].spec.name);
+            for backend in &mut self.backends {
+                backend.drains.end(index as u16);
+            }
             self.policies[index] = policy;
         } else {
             self.policies.push(policy);
@@ -361,11 +367,8 @@ impl Engine {
     fn pools(&self, spec: &baton_api::Policy, old: &[Pool], has_flows: bool) -> [Pool; 2] {
         [false, true].map(|v6| {
             let mut members = Vec::new();
-            for backend in spec
-                .backends
-                .iter()
-                .filter(|b| b.endpoint.address().is_ipv6() == v6)
-            {
+            let all = spec.backends.iter().enumerate();
+            for (at, backend) in all.filter(|(_, b)| b.endpoint.address().is_ipv6() == v6) {
                 let addr = to_addr(backend.endpoint.address());
                 let Some(id) = self.backend_ids.find(&addr, backend.endpoint.port()) else {
                     continue;
@@ -374,14 +377,8 @@ impl Engine {
                 let mut hasher = SipHasher13::new();
                 hasher.write(&addr);
                 hasher.write_u16(backend.endpoint.port());
-                members.push(Member {
-                    backend: id,
-                    identity: hasher.finish(),
-                    weight: backend.weight,
-                    draining: backend.draining,
-                    unhealthy: false,
-                    pace: Pace::default(),
-                });
+                let known = (id, hasher.finish());
+                members.push(Member::new(known, at, backend, spec.slow_start));
             }
             Pool::new(members, spec.algorithm, old.get(usize::from(v6)), has_flows)
         })

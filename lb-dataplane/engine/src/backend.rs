@@ -4,7 +4,7 @@
 //! a segment (`emit`).
 
 use crate::{
-    drain::{Budget, Drain},
+    drain::{Budget, Drains},
     estimate::Estimate,
     figures::OfBackend,
     flow::{Addr, FlowId},
@@ -79,18 +79,12 @@ pub(crate) struct Backend {
     pub(crate) source: Option<IpAddr>,
     /// In the snapshot in force. A backend that left it keeps its slot until its last leg is gone.
     pub(crate) listed: bool,
-    /// The snapshot says so.
-    pub(crate) draining: bool,
-    /// A command says so.
-    pub(crate) drained: bool,
-    pub(crate) drain: Option<Drain>,
+    /// Which policies' flows leave it.
+    pub(crate) drains: Drains,
     pub(crate) health: Health,
     pub(crate) question: Question,
     pub(crate) sweep: Option<Progress>,
     pub(crate) budget: Budget,
-    /// How the policy that names it first finds failures, and how long its slow start is.
-    pub(crate) spec: Option<baton_api::Health>,
-    pub(crate) slow_start_ms: u64,
     pub(crate) ports: Ports,
     base: u16,
     legs: Box<[Packed]>,
@@ -128,15 +122,11 @@ impl Backend {
             hop: None,
             source: None,
             listed: true,
-            draining: false,
-            drained: false,
-            drain: None,
+            drains: Drains::default(),
             health: Health::default(),
             question: Question::default(),
             sweep: None,
             budget: Budget::default(),
-            spec: None,
-            slow_start_ms: 0,
             ports: Ports::new(first, count, rng),
             base: first,
             legs: vec![Packed::FREE; count].into_boxed_slice(),
@@ -154,12 +144,6 @@ impl Backend {
             rescued: 0,
             since_event: 0,
         }
-    }
-
-    /// It takes no new flow, and its flows leave.
-    #[inline]
-    pub(crate) fn is_draining(&self) -> bool {
-        self.draining || self.drained
     }
 
     /// Ports that legs may have.

@@ -5,7 +5,7 @@
 use crate::{
     Engine,
     backend::Use,
-    flow::{Bits, Flow, FlowId, Leg},
+    flow::{Bits, Flow, FlowId, Leg, to_addr},
     pins::PinReason,
     states::State,
 };
@@ -58,6 +58,7 @@ impl Engine {
             assert_eq!(pinned, policy.figures.pinned, "pins by reason");
         }
         self.check_affinities();
+        self.check_members();
         let mut closing = 0;
         for index in 0..self.backends.len() {
             closing += self.check_backend(index as u16);
@@ -112,6 +113,27 @@ impl Engine {
             State::Request | State::Adopting | State::ClientFin
         );
         assert!(!flow.bits.has(Bits::OUTSTANDING) || may_wait);
+    }
+
+    /// Members and the slots that they share.
+    fn check_members(&self) {
+        let mut suspects = vec![0; self.backends.len()];
+        for policy in self.policies.iter().filter(|p| p.listed) {
+            for pool in &policy.pools {
+                assert_eq!(pool.members.len(), pool.evidence.len(), "evidence");
+                for (member, evidence) in pool.members.iter().zip(&pool.evidence) {
+                    let backend = &self.backends[usize::from(member.backend)];
+                    let named = policy.spec.backends[usize::from(member.at)].endpoint;
+                    let at = (to_addr(named.address()), named.port());
+                    assert_eq!(at, (backend.addr, backend.port), "a member's slot");
+                    let process = backend.health.process();
+                    suspects[usize::from(member.backend)] += u32::from(!evidence.is_clean(process));
+                }
+            }
+        }
+        for (backend, suspects) in self.backends.iter().zip(suspects) {
+            assert_eq!(backend.health.suspects(), suspects, "suspects");
+        }
     }
 
     /// Returns how many legs of the backend are closing.

@@ -337,11 +337,7 @@ impl Engine {
             && waited_us >= REPEATED_US
             && !std::mem::replace(&mut flow.repeated, true);
         if counts {
-            let (backend, client) = (flow.owner.backend, flow.client_network());
-            let health = &mut self.backends[usize::from(backend)].health;
-            if health.is_repeated_by(client) {
-                self.backend_fails(now, backend);
-            }
+            self.request_repeated(now, id);
         }
     }
 

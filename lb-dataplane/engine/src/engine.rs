@@ -534,7 +534,7 @@ impl Engine {
             }
             backend.load.answered(now.0, took);
             backend.figures.first_byte.add(took);
-            backend.health.works();
+            self.backend_works(id);
         }
     }
 
@@ -557,6 +557,7 @@ impl Engine {
         }
         backend.flows += 1;
         backend.pinned += u32::from(self.flows[id].pin.is_some());
+        backend.drains.comes(self.flows[id].policy);
         self.flows[id].owner = leg;
     }
 
@@ -565,6 +566,7 @@ impl Engine {
         let backend = &mut self.backends[usize::from(backend)];
         backend.flows -= 1;
         backend.pinned -= u32::from(self.flows[id].pin.is_some());
+        backend.drains.goes(self.flows[id].policy);
     }
 
     /// Takes the owner leg off the flow; its port rests.

@@ -212,14 +212,18 @@ impl Engine {
 
     fn event(&self, number: u64) -> Option<FlowEvent> {
         let event = self.events.ring.get(Events::slot(number))?;
-        let name = |slot: u16| {
+        let known = |slot: u16| {
             let backend = self.backends.get(usize::from(slot))?;
-            (backend.since_event < number).then(|| backend.name.clone())
+            (backend.since_event < number).then_some(slot)
         };
         let frontend = self.frontends.get(usize::from(event.frontend));
         let frontend = frontend.filter(|f| f.since_event < number);
         let policy = self.policies.get(usize::from(event.policy));
         let policy = policy.filter(|p| p.since_event < number);
+        let named = |slot: u16| match (known(slot)?, policy) {
+            (slot, Some(_)) => Some(self.backend_name(event.policy, slot).to_owned()),
+            (slot, None) => Some(self.backends[usize::from(slot)].name.clone()),
+        };
         Some(FlowEvent {
             seq: number,
             at_micros: event.at_us,
@@ -229,8 +233,8 @@ impl Engine {
             policy: policy.map(|p| p.spec.name.clone()).unwrap_or_default(),
             cause: event.cause.map(|c| c.label().to_owned()),
             reason: event.what.reason().map(str::to_owned),
-            from: name(event.from),
-            to: name(event.to),
+            from: named(event.from),
+            to: named(event.to),
         })
     }
 }

@@ -216,7 +216,7 @@ impl Engine {
                 .map(|member| {
                     let backend = &self.backends[usize::from(member.backend)];
                     BackendFigures {
-                        name: backend.name.clone(),
+                        name: policy.name_of(member).to_owned(),
                         first_byte: backend.figures.first_byte.clone(),
                         flows_begun: backend.figures.begun,
                         leg_ports: backend.ports.all() as u64,

@@ -246,9 +246,8 @@ impl Engine {
             flow.server_acked = segment.seq;
             flow.moved_ms = now.ms32();
             let backend = flow.owner.backend;
-            let backend = &mut self.backends[usize::from(backend)];
-            backend.health.works();
-            backend.figures.begun += 1;
+            self.backends[usize::from(backend)].figures.begun += 1;
+            self.backend_works(id);
             let _ = self.step(now, id, Event::SynAck, out);
             return self.forward_to_client(frame, segment, id);
         }
@@ -272,7 +271,7 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         let refused_by = self.flows[id].owner.backend;
-        self.backend_fails(now, refused_by);
+        self.backend_fails(now, id);
         if !self.backends[usize::from(refused_by)].health.is_down() {
             self.backend_is_down(now, refused_by, Down::NoListener, out);
         }

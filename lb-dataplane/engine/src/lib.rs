@@ -41,6 +41,7 @@ mod listener;
 mod load;
 mod lookup;
 mod maglev;
+mod member;
 mod migrate;
 mod mutants;
 mod pins;

@@ -111,10 +111,10 @@ impl Engine {
                 .spec
                 .name
                 .clone(),
-            from: engine.backends[usize::from(owner_before(engine, id, begun))]
-                .name
-                .clone(),
-            to: to.map(|b| engine.backends[usize::from(b)].name.clone()),
+            from: engine
+                .backend_name(engine.flows[id].policy, owner_before(engine, id, begun))
+                .to_owned(),
+            to: to.map(|b| engine.backend_name(engine.flows[id].policy, b).to_owned()),
             begun,
         };
         if self.rests_surely(flow, id)
@@ -201,12 +201,10 @@ impl Engine {
             };
         };
         let members = &policy.pools[usize::from(v6)].members;
-        let named = members
-            .iter()
-            .find(|m| self.backends[usize::from(m.backend)].name == name);
+        let named = members.iter().find(|m| policy.name_of(m) == name);
         let Some(member) = named else {
             let known = members.iter();
-            let known = known.map(|m| self.backends[usize::from(m.backend)].name.clone());
+            let known = known.map(|m| policy.name_of(m).to_owned());
             return Err(MigrateError::UnknownBackend {
                 policy: policy.spec.name.clone(),
                 name: name.to_owned(),
@@ -220,8 +218,8 @@ impl Engine {
             return Ok(Some(member.backend));
         }
         let backend = &self.backends[usize::from(member.backend)];
-        let health = backend.health.words(now, member.unhealthy);
-        let why = if member.draining || backend.drained {
+        let health = member.words(&backend.health, now);
+        let why = if member.is_leaving() {
             "it drains".to_owned()
         } else if member.weight == 0 {
             "its weight is 0".to_owned()

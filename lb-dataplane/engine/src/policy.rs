@@ -12,6 +12,7 @@ use crate::{
     figures::OfPolicy,
     ledger::Gains,
     maglev::Maglev,
+    member::{Evidence, Member, Pace},
     mutants::Committed,
     pins::{Lost, PinReason},
     placement::{Asking, Placement, Seat, Why},
@@ -23,47 +24,6 @@ use std::sync::Arc;
 
 /// Expected waits below this are all alike: wake-ups on a busy machine take as long.
 const ALIKE_US: u64 = 512;
-
-/// A backend as a policy sees it.
-#[derive(Clone, Copy)]
-pub(crate) struct Member {
-    pub(crate) backend: u16,
-    /// Of its address and port: slots are used again for other backends.
-    pub(crate) identity: u64,
-    pub(crate) weight: u16,
-    pub(crate) draining: bool,
-    /// The policy's active check says no.
-    pub(crate) unhealthy: bool,
-    /// Moves onto it.
-    pub(crate) pace: Pace,
-}
-
-impl Member {
-    /// Its weight for new flows.
-    fn share(&self) -> u16 {
-        if self.draining { 0 } else { self.weight }
-    }
-}
-
-/// What was done within the present second.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Pace {
-    /// Seconds of the clock, wrapping.
-    second: u32,
-    count: u32,
-}
-
-impl Pace {
-    /// Whether once more is within the limit; 0 is none.
-    fn has_room(self, limit: u32, second: u32) -> bool {
-        limit == 0 || self.second != second || self.count < limit
-    }
-
-    fn spend(&mut self, second: u32) {
-        let before = if self.second == second { self.count } else { 0 };
-        (self.second, self.count) = (second, before.saturating_add(1));
-    }
-}
 
 /// What holds a flow where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +57,8 @@ impl Ties {
 /// The members of one address family.
 pub(crate) struct Pool {
     pub(crate) members: Vec<Member>,
+    /// What its flows say against each of these.
+    pub(crate) evidence: Vec<Evidence>,
     maglev: Option<Arc<Maglev>>,
     wrr: Wrr,
     rotor: usize,
@@ -145,6 +107,7 @@ impl Default for Pool {
     fn default() -> Self {
         Self {
             members: Vec::new(),
+            evidence: Vec::new(),
             maglev: None,
             wrr: Wrr::new(&[]),
             rotor: 0,
@@ -181,6 +144,7 @@ impl Pool {
         let joins = has_flows && old.is_some_and(|old| !old.members.is_empty());
         Self {
             placement: Placement::new(members.len(), before, joins),
+            evidence: vec![Evidence::default(); members.len()],
             members,
             maglev,
             wrr: Wrr::new(&weights),
@@ -195,8 +159,7 @@ impl Pool {
         let member = self.members[at];
         let backend = &backends[usize::from(member.backend)];
         member.weight > 0
-            && !member.draining
-            && !backend.drained
+            && !member.is_leaving()
             && !backend.health.is_elsewhere()
             && (self.panic || self.works(at, backends, now))
     }
@@ -212,7 +175,26 @@ impl Pool {
     #[inline]
     fn works(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
         let member = self.members[at];
-        !member.unhealthy && backends[usize::from(member.backend)].health.is_usable(now)
+        member.works(&backends[usize::from(member.backend)].health, now)
+    }
+
+    /// The part of a member's weight that counts at present, of 256.
+    #[inline]
+    fn slow_share(&self, at: usize, backends: &[Backend], now: Instant) -> u64 {
+        let member = &self.members[at];
+        member.slow_share(&backends[usize::from(member.backend)].health, now)
+    }
+
+    /// Whether the policy's flows found that it fails.
+    pub(crate) fn is_ejected(&self, backend: u16, backends: &[Backend], now: Instant) -> bool {
+        let health = &backends[usize::from(backend)].health;
+        let member = self.place_of(backend).map(|at| &self.members[at]);
+        health.may_be_ejected(now) && member.is_some_and(|m| m.is_ejected(health, now))
+    }
+
+    /// Ejects a member; until when.
+    pub(crate) fn eject(&mut self, at: usize, now: Instant, first_ms: u64) -> u64 {
+        self.evidence[at].eject(&mut self.members[at], now, first_ms)
     }
 
     /// A member as `placement` sees it.
@@ -223,7 +205,7 @@ impl Pool {
         Seat {
             load: backend.load.reading(now.0),
             flows: backend.flows,
-            weight: u64::from(member.weight) * backend.health.share(now),
+            weight: u64::from(member.weight) * self.slow_share(at, backends, now),
             usable,
             adopts: usable && backend.probe.adoptable(now),
         }
@@ -241,14 +223,15 @@ impl Pool {
     fn cost(&self, at: usize, backends: &[Backend], now: Instant) -> (u32, u64, u64) {
         let member = self.members[at];
         let backend = &backends[usize::from(member.backend)];
-        let weight = (u64::from(member.weight.max(1)) * backend.health.share(now)).div_ceil(256);
+        let share = self.slow_share(at, backends, now);
+        let weight = (u64::from(member.weight.max(1)) * share).div_ceil(256);
         let wait_us = backend.estimate.wait_us(now.0).saturating_mul(256) / weight;
         let flows = u64::from(backend.flows) * 256 / weight;
         (wait_us.max(ALIKE_US * 256).ilog2(), flows, wait_us)
     }
 
     /// The place of a backend.
-    fn place_of(&self, backend: u16) -> Option<usize> {
+    pub(crate) fn place_of(&self, backend: u16) -> Option<usize> {
         self.members.iter().position(|m| m.backend == backend)
     }
 
@@ -263,9 +246,8 @@ impl Pool {
         let weights = || {
             let good = (0..self.members.len()).filter(|at| good(*at));
             good.map(|at| {
-                let member = self.members[at];
-                let share = backends[usize::from(member.backend)].health.share(now);
-                (at, u64::from(member.weight) * share)
+                let share = self.slow_share(at, backends, now);
+                (at, u64::from(self.members[at].weight) * share)
             })
         };
         let sum: u64 = weights().map(|(_, weight)| weight).sum();
@@ -360,12 +342,8 @@ impl Policy {
             Algorithm::WeightedRoundRobin => {
                 let mut wrr = std::mem::take(&mut pool.wrr);
                 let draw = rng.u64(..256);
-                let chosen = wrr.next(|at| {
-                    let share = backends[usize::from(pool.members[at].backend)]
-                        .health
-                        .share(now);
-                    admits(pool, at) && draw < share
-                });
+                let chosen =
+                    wrr.next(|at| admits(pool, at) && draw < pool.slow_share(at, backends, now));
                 pool.wrr = wrr;
                 chosen.or_else(|| pool.two_choices(backends, now, rng, |at| admits(pool, at)))
             }
@@ -374,8 +352,7 @@ impl Policy {
         // Better a pod that looks bad, or drains, than none; but weight 0 means none, whatever happens.
         let any = |draining: bool| {
             pool.members.iter().position(|m| {
-                let drains = m.draining || backends[usize::from(m.backend)].drained;
-                m.weight > 0 && Some(m.backend) != except && (draining || !drains)
+                m.weight > 0 && Some(m.backend) != except && (draining || !m.is_leaving())
             })
         };
         let chosen = chosen.or_else(|| any(false)).or_else(|| any(true));
@@ -596,11 +573,46 @@ impl Policy {
         (self.lost, self.pins) = (old.lost, old.pins);
         (self.ends, self.since_event) = (old.ends, old.since_event);
         self.learned = old.learned;
-        let known = || pools.iter().flat_map(|p| &p.members);
-        for member in self.pools.iter_mut().flat_map(|p| &mut p.members) {
-            if let Some(known) = known().find(|m| m.identity == member.identity) {
-                (member.unhealthy, member.pace) = (known.unhealthy, known.pace);
+        let known = || {
+            let all = pools.iter();
+            all.flat_map(|p| p.members.iter().zip(&p.evidence))
+        };
+        for pool in &mut self.pools {
+            for (member, evidence) in pool.members.iter_mut().zip(&mut pool.evidence) {
+                let same = known().find(|(m, _)| m.identity == member.identity);
+                if let Some((was, seen)) = same {
+                    member.inherit(was);
+                    *evidence = *seen;
+                }
             }
         }
+    }
+
+    /// Whether one more may be ejected: the share of ejected members stays within the cap.
+    pub(crate) fn may_eject(&self, backends: &[Backend], now: Instant) -> bool {
+        let members = || self.pools.iter().flat_map(|p| &p.members);
+        let health = |m: &Member| &backends[usize::from(m.backend)].health;
+        let ejected = members().filter(|m| m.is_ejected(health(m), now)).count();
+        let percent = usize::from(self.spec.health.max_ejected_percent);
+        (ejected + 1) * 100 <= members().count() * percent
+    }
+
+    /// Whether too few members are usable to leave the others out.
+    pub(crate) fn judge(&mut self, backends: &[Backend], now: Instant) {
+        let percent = self.spec.health.panic_percent;
+        for pool in &mut self.pools {
+            pool.judge(percent, backends, now);
+        }
+    }
+
+    /// What the policy calls one of its members.
+    pub(crate) fn name_of(&self, member: &Member) -> &str {
+        &self.spec.backends[usize::from(member.at)].name
+    }
+
+    /// The member that a backend is, if it is one.
+    pub(crate) fn member(&self, backend: u16) -> Option<&Member> {
+        let members = || self.pools.iter().flat_map(|p| &p.members);
+        members().find(|m| m.backend == backend)
     }
 }

@@ -46,6 +46,8 @@ pub(crate) enum Swept {
 pub(crate) struct Progress {
     pub(crate) what: Sweep,
     at: u32,
+    /// A flow was seen whose policy drains the backend.
+    leaving: bool,
 }
 
 impl Engine {
@@ -55,7 +57,11 @@ impl Engine {
         if what == Sweep::Drain && slot.is_some() {
             return;
         }
-        *slot = Some(Progress { what, at: 0 });
+        *slot = Some(Progress {
+            what,
+            at: 0,
+            leaving: false,
+        });
         self.sweep_due_ms = Some(0);
     }
 
@@ -79,7 +85,7 @@ impl Engine {
         &mut self,
         now: Instant,
         index: u16,
-        progress: Progress,
+        mut progress: Progress,
         out: &mut impl Output,
     ) -> Option<(Progress, u64)> {
         let (mut at, mut acted) = (progress.at as usize, 0);
@@ -87,25 +93,25 @@ impl Engine {
         let end = (at + PORTS_PER_CALL).min(all);
         while at < end && acted < FLOWS_PER_CALL {
             if let Some(Use::Owner(id)) = self.backends[usize::from(index)].used_at(at) {
+                progress.at = at as u32;
+                progress.leaving |= progress.what == Sweep::Drain && self.is_drained(id);
                 match self.swept(now, id, progress.what, out) {
                     Swept::Stays => {}
                     Swept::Done => acted += 1,
-                    Swept::NoRoom => {
-                        let next = Progress {
-                            what: progress.what,
-                            at: at as u32,
-                        };
-                        return Some((next, now.ms() + 1));
-                    }
+                    Swept::NoRoom => return Some((progress, now.ms() + 1)),
                 }
             }
             at += 1;
         }
-        let next = Progress {
-            what: progress.what,
-            at: at as u32,
-        };
-        (at < all).then_some((next, 0))
+        progress.at = at as u32;
+        if at < all {
+            return Some((progress, 0));
+        }
+        if progress.what == Sweep::Drain {
+            let drains = &mut self.backends[usize::from(index)].drains;
+            drains.is_swept(progress.leaving);
+        }
+        None
     }
 
     fn swept(&mut self, now: Instant, id: FlowId, what: Sweep, out: &mut impl Output) -> Swept {
@@ -133,7 +139,7 @@ impl Engine {
                 self.close_stands(now, id, out);
             }
             (Sweep::Gone, _) if self.owner_is_gone(now, id, out) => {}
-            (Sweep::Drain, _) => return self.drain_flow(now, id, out),
+            (Sweep::Drain, _) if self.is_drained(id) => return self.drain_flow(now, id, out),
             _ => return Swept::Stays,
         }
         Swept::Done

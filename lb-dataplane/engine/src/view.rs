@@ -253,10 +253,10 @@ impl Engine {
             let b = &self.backends[usize::from(m.backend)];
             let load = b.load.reading(now.0);
             Some(BackendState {
-                name: b.name.clone(),
+                name: policy.name_of(m).to_owned(),
                 endpoint: Endpoint::new(from_addr(&b.addr), b.port)?,
                 weight: m.weight,
-                draining: m.draining || b.drained,
+                draining: m.is_leaving(),
                 adoptable: b.probe.adoptable(now),
                 adoptable_reason: b.probe.words(now).to_owned(),
                 flows: u64::from(b.flows),
@@ -275,10 +275,10 @@ impl Engine {
                 requests_total: b.requests,
                 migrations_in_total: b.moves_in,
                 migrations_out_total: b.moves_out,
-                health: b.health.words(now, m.unhealthy),
+                health: m.words(&b.health, now),
                 stranded: self.stranded(m.backend),
                 rescued_total: b.rescued,
-                drain: self.drain_state(m.backend, now),
+                drain: self.drain_state(index as u16, m, now),
             })
         });
         let frontends = self
@@ -304,6 +304,16 @@ impl Engine {
             panic: policy.pools.iter().any(|p| p.panic),
             placement: Some(placement_of(policy, now)),
             backends: backends.collect(),
+        }
+    }
+
+    /// What a policy calls a backend: another one may have another name for it. Empty if it is none.
+    pub(crate) fn backend_name(&self, policy: u16, backend: u16) -> &str {
+        let policy = &self.policies[usize::from(policy)];
+        let slot = self.backends.get(usize::from(backend));
+        match policy.member(backend) {
+            Some(member) => policy.name_of(member),
+            None => slot.map_or("", |slot| &slot.name),
         }
     }
 
@@ -334,22 +344,19 @@ impl Engine {
 
     fn flow_view(&self, flow: &Flow, now: Instant) -> Option<FlowView> {
         let frontend = self.frontends.get(usize::from(flow.frontend))?;
-        let backend = self.backends.get(usize::from(flow.owner.backend));
+        let named = |backend: u16| self.backend_name(flow.policy, backend).to_owned();
         Some(FlowView {
             client: SocketAddr::new(from_addr(&flow.client), flow.client_port),
             frontend: Endpoint::new(from_addr(&frontend.addr), frontend.port)?,
             policy: self.policies[usize::from(flow.policy)].spec.name.clone(),
-            backend: backend.map(|b| b.name.clone()).unwrap_or_default(),
+            backend: named(flow.owner.backend),
             port: self.leg_port(flow.owner),
             state: flow.state.name().to_owned(),
             migrations: u32::from(flow.migrations),
             quiet: Micros::from_millis(u64::from(now.ms32().wrapping_sub(flow.last_ms))),
             pinned: flow.pin.map(|p| p.label().to_owned()),
             last_move: self.last_move(flow, now),
-            asked_to: flow.has_wish().then(|| {
-                let to = self.backends.get(usize::from(flow.standby.backend));
-                to.map(|b| b.name.clone()).unwrap_or_default()
-            }),
+            asked_to: flow.has_wish().then(|| named(flow.standby.backend)),
         })
     }
 

@@ -24,6 +24,7 @@ mod large;
 mod limits;
 mod listener;
 mod meant;
+mod members;
 mod migrate;
 mod migration;
 mod never;
