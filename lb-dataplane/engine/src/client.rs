@@ -11,10 +11,14 @@ use crate::{
     kept::KEPT_PER_FLOW_MAX,
     mutants::Mutant,
     pins::{Lost, PinReason},
+    resets::Whom,
     states::{Event, Frame, State},
 };
 use baton_api::{BackendFailure, MigrationMode, Protocol};
-use baton_packet::{Flags, STRIPPED_FROM_CLIENTS, Segment, strip_options, timestamps};
+use baton_packet::{
+    Flags, STRIPPED_FROM_CLIENTS, Segment, build_segment, clear_accurate_ecn, strip_options,
+    timestamps,
+};
 
 /// A client's kernel repeats no earlier than this (Linux `TCP_RTO_MIN`); what comes again sooner,
 /// the network doubled.
@@ -32,7 +36,11 @@ impl Engine {
         let client = to_addr(segment.src);
         let found = self.flows.find(&client, segment.src_port, frontend);
         let flags = segment.flags;
-        if strip_options(frame, segment, STRIPPED_FROM_CLIENTS) {
+        let mut stripped = strip_options(frame, segment, STRIPPED_FROM_CLIENTS);
+        if flags.has(Flags::SYN) {
+            stripped |= clear_accurate_ecn(frame, segment);
+        }
+        if stripped {
             self.counters.add(Counter::OptionsStripped);
         }
         if flags.has(Flags::SYN) {
@@ -45,7 +53,7 @@ impl Engine {
             let slot = &self.frontends[usize::from(frontend)];
             // A frontend that left the snapshot may name a slot that is another policy's by now.
             let policy = slot.listed.then_some(slot.policy);
-            if self.reset_unknown(now, frame, segment, Counter::ResetsToClients, out)
+            if self.reset_unknown(now, frame, segment, Whom::Strangers, out)
                 && let Some(policy) = policy
             {
                 self.count_reset(policy, Reset::NoFlow);
@@ -71,12 +79,16 @@ impl Engine {
     ) -> Verdict {
         let flow = &self.flows[id];
         let owner = flow.owner;
-        // Only an exact number resets (RFC 5961 section 3.2), and which one that is the backend's kernel knows; it lies between
-        // what it acknowledged and what it was sent. Any other is for it to judge.
-        let exact = segment.seq.at_or_after(flow.client_acked)
-            && segment
-                .seq
-                .at_or_before(self.sent_at_most(id, From::Client));
+        // Only an exact number resets (RFC 5961 section 3.2), and which one that is the backend's kernel knows. A client resets
+        // with the number behind its last byte, or, without a socket, with the one that it was last acknowledged.
+        let (acked, last) = (flow.client_acked, self.sent_at_most(id, From::Client));
+        let exact =
+            segment.seq == last || (segment.seq == acked && flow.state != State::SynSent);
+        let perhaps = segment.seq.after(acked) && segment.seq.before(last);
+        if !exact && perhaps && self.doubts_client_reset(segment, id, out) {
+            return Verdict::Absorbed;
+        }
+        let flow = &self.flows[id];
         let verdict = match flow.state {
             State::Orphan | State::Parted => Verdict::Absorbed,
             State::Closed if !owner.is_some() => Verdict::Absorbed,
@@ -92,6 +104,32 @@ impl Engine {
             let _ = self.step(now, id, Event::ClientRst, out);
         }
         verdict
+    }
+
+    /// A RST between what the pod acknowledged and what it was sent, which only the pod can judge: it goes there, and behind it a
+    /// question that shows whether the socket is gone. False if it has to go as it is.
+    fn doubts_client_reset(
+        &mut self,
+        segment: &Segment,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> bool {
+        let flow = &self.flows[id];
+        let open = matches!(
+            flow.state,
+            State::Fresh | State::Request | State::Response | State::Idle | State::ClientFin
+        );
+        let Some(mut spec) = self.to_leg(flow.owner).filter(|_| open) else {
+            return false;
+        };
+        self.flows[id].client_reset = true;
+        (spec.seq, spec.ack, spec.flags) = (segment.seq, segment.ack, segment.flags);
+        let sent = self.emit(out, |buffer| build_segment(buffer, &spec));
+        if sent {
+            self.counters.add(Counter::ClientResetsDoubted);
+            self.challenge_owner(id, out);
+        }
+        sent
     }
 
     #[inline]
@@ -138,6 +176,7 @@ impl Engine {
                 self.backends[usize::from(owner.backend)]
                     .ports
                     .completes(owner.port);
+                self.hop_of_open(id);
                 let _ = self.step(now, id, Event::Established, out);
             }
             State::Response if acks_more => self.comes_to_rest(now, id, out),
@@ -405,6 +444,7 @@ impl Engine {
                 self.step(now, id, Event::ClientData, out)
             }
             State::Request => {
+                self.request_goes_on(now, id);
                 if ahead > 0 {
                     self.keep_no_more(id);
                 }
@@ -412,6 +452,7 @@ impl Engine {
                 Frame::Forward
             }
             State::Adopting => {
+                self.request_goes_on(now, id);
                 if ahead > 0 {
                     self.keep_no_more(id);
                 }
@@ -450,6 +491,7 @@ impl Engine {
         let flow = &mut self.flows[id];
         flow.boundary = segment.seq;
         flow.replays = 0;
+        flow.client_reset = false;
         let spec = &self.policies[usize::from(flow.policy)].spec;
         let of_use = flow.pin.is_none()
             && spec.protocol != Protocol::None

@@ -49,6 +49,7 @@ mod policy;
 mod ports;
 mod probe;
 mod rescue;
+mod resets;
 mod routes;
 mod rules;
 mod server;
@@ -77,4 +78,4 @@ pub use routes::{Route, Via};
 pub use sight::Sight;
 
 /// Bytes that one flow costs in the flow table, timers and hash chains together, checked at compile time.
-pub const FLOW_BYTES_MAX: usize = 140;
+pub const FLOW_BYTES_MAX: usize = 148;
