@@ -8,13 +8,12 @@ use crate::{
     figures::Reset,
     flow::{Bits, FlowId, to_addr},
     guards::From,
-    kept::KEPT_PER_FLOW_MAX,
     mutants::Mutant,
     pins::{Lost, PinReason},
     resets::Whom,
     states::{Event, Frame, State},
 };
-use baton_api::{BackendFailure, MigrationMode, Protocol};
+use baton_api::Protocol;
 use baton_packet::{
     Flags, STRIPPED_FROM_CLIENTS, Segment, build_segment, clear_accurate_ecn, strip_options,
     timestamps,
@@ -463,6 +462,9 @@ impl Engine {
                 self.step(now, id, Event::ClientData, out)
             }
             State::Held | State::Orphan => {
+                if self.request_is_complete(id) {
+                    self.kept.is_complete(self.flows[id].kept);
+                }
                 if self.flows[id].bits.has(Bits::KEPT_WHOLE) {
                     let _ = self.keep_or_wait(id, frame, segment);
                 } else if boundary {
@@ -478,82 +480,5 @@ impl Engine {
             }
             _ => Frame::Forward,
         }
-    }
-
-    /// A request begins with this segment: where, and a copy of it.
-    fn begin_request(&mut self, id: FlowId, frame: &[u8], segment: &Segment) {
-        self.counters.add(Counter::Requests);
-        self.drop_kept(id);
-        if self.flows[id].backlog.is_some() {
-            self.drop_backlog(id);
-        }
-        self.size_request(id);
-        let flow = &mut self.flows[id];
-        flow.boundary = segment.seq;
-        flow.replays = 0;
-        flow.client_reset = false;
-        let spec = &self.policies[usize::from(flow.policy)].spec;
-        let of_use = flow.pin.is_none()
-            && spec.protocol != Protocol::None
-            && (spec.on_backend_failure != BackendFailure::Reset
-                || spec.migration.mode != MigrationMode::Never);
-        if of_use && self.keep(id, frame, segment) {
-            self.flows[id].bits.set(Bits::KEPT_WHOLE, true);
-        }
-    }
-
-    /// More of the request, while all of it so far is kept.
-    fn keep_more(&mut self, id: FlowId, frame: &[u8], segment: &Segment) {
-        if !self.flows[id].bits.has(Bits::KEPT_WHOLE) || self.keep(id, frame, segment) {
-            return;
-        }
-        self.keep_no_more(id);
-    }
-
-    /// More of a request that is being handed over, or a FIN behind it: kept and forwarded as long
-    /// as there is room, then it waits until the new owner has confirmed. With what waits the
-    /// request is still whole.
-    fn keep_or_wait(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> Frame {
-        let of_use = self.flows[id].bits.has(Bits::KEPT_WHOLE) || segment.payload_len() == 0;
-        if of_use && self.is_kept_next(id, usize::from(segment.end)) {
-            let _ = self.keep(id, frame, segment);
-            return Frame::Forward;
-        }
-        let waits = self.let_wait(id, frame, segment);
-        if !waits {
-            self.keep_no_more(id);
-        }
-        if waits || self.flows[id].backlog.is_some() {
-            Frame::Absorb
-        } else {
-            // Nothing is in front of it: the new owner may take it at once.
-            Frame::Forward
-        }
-    }
-
-    /// Some of the request is missing among the kept copies, or was sent since. What they hold may
-    /// still complete a hand-over, as nobody has acknowledged it yet; for another one they are of
-    /// no use.
-    pub(crate) fn keep_no_more(&mut self, id: FlowId) {
-        self.flows[id].bits.set(Bits::KEPT_WHOLE, false);
-        if self.flows[id].state == State::Request {
-            self.drop_kept(id);
-        }
-    }
-
-    /// Keeps a copy of a client segment while its request's fate is open.
-    pub(crate) fn keep(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> bool {
-        let mut list = self.flows[id].kept;
-        let kept = self.kept.push(
-            &mut list,
-            &frame[..usize::from(segment.end)],
-            KEPT_PER_FLOW_MAX,
-        );
-        self.flows[id].kept = list;
-        if !kept {
-            self.flows[id].bits.set(Bits::KEPT_WHOLE, false);
-            self.counters.add(Counter::KeptFull);
-        }
-        kept
     }
 }

@@ -13,8 +13,8 @@ use crate::{
     states::State,
 };
 use baton_packet::{
-    Flags, Mac, Rewrite, RewriteError, Segment, SegmentSpec, SeqNumber, build_segment, ether_dst,
-    ether_src, rewrite_tcp,
+    Flags, Mac, Rewrite, RewriteError, Segment, SegmentSpec, SeqNumber, SynOptions, build_segment,
+    build_syn, ether_dst, ether_src, rewrite_tcp,
 };
 
 impl Engine {
@@ -150,6 +150,29 @@ impl Engine {
                 out.send(usize::from(segment.end));
             }
         }
+    }
+
+    /// The client's SYN to the owner leg, as what was noted of it says: nothing else of it counts.
+    pub(crate) fn send_syn(&mut self, id: FlowId, out: &mut impl Output) {
+        let flow = &self.flows[id];
+        let Some(mut spec) = self.to_leg(flow.owner) else {
+            return;
+        };
+        spec.seq = flow.client_next.add(u32::MAX);
+        spec.window = flow.client_window;
+        spec.flags = if flow.bits.has(Bits::ECN) {
+            Flags::SYN | Flags::ECE | Flags::CWR
+        } else {
+            Flags::SYN
+        };
+        let offer = SynOptions {
+            mss: Some(flow.mss),
+            window_scale: flow.bits.has(Bits::WSCALE).then_some(flow.scales & 15),
+            sack_permitted: flow.bits.has(Bits::SACK),
+            timestamps: flow.bits.has(Bits::TIMESTAMPS).then_some((flow.client_ts, 0)),
+            ..SynOptions::default()
+        };
+        self.emit(out, |buffer| build_syn(buffer, &spec, &offer));
     }
 
     /// Timestamps of a segment in the client's name.

@@ -9,6 +9,7 @@ use crate::{
     backlog::Backlogs,
     cause::MoveEnd,
     closing::Closing,
+    copies,
     counters::{Counter, Counters, DropReason},
     early::Early,
     events::Events,
@@ -24,6 +25,7 @@ use crate::{
     ports::Rest,
     resets::Resets,
     routes::{Hops, Route, Routes},
+    shares::Shares,
     sources::Sources,
     states::{Action, Event, Frame, Meaning, State, meaning},
     wheel::Wheel,
@@ -132,6 +134,8 @@ pub struct Engine {
     /// Pairs that trackers on the way may remember, as of the last look over the backends.
     pub(crate) tracked: u32,
     pub(crate) kept: Kept,
+    /// Copies of requests among these, by their clients' networks.
+    pub(crate) requests: Shares,
     pub(crate) backlogs: Backlogs,
     pub(crate) early: Early,
     pub(crate) guards: Guards,
@@ -216,7 +220,8 @@ impl Engine {
             tracked: 0,
             kept: Kept::new(limits.kept_segments as usize),
             backlogs: Backlogs::new(limits.kept_segments),
-            early: Early::new(limits.kept_segments, keys),
+            requests: Shares::new(copies::network_max(limits.kept_segments)),
+            early: Early::new(limits.kept_segments),
             guards: Guards::new(limits.guarded_flows),
             affinities: Affinities::new(limits.affinities, keys),
             wheel: Wheel::new((limits.flows + limits.closing_legs + limits.affinities) as usize),
@@ -459,6 +464,7 @@ impl Engine {
                 self.replay_kept(id, out);
                 let _ = self.send_waiting(now, id, out);
             }
+            Action::SendSyn => self.send_syn(id, out),
             Action::SendAdoption => {
                 self.adoption_leaves(now, id);
                 self.send_adoption(now, id, out);
@@ -517,14 +523,22 @@ impl Engine {
         }
     }
 
-    /// More of the request came, or its begin: once it is complete its owner has to answer. Where no guard follows, nobody
-    /// knows what is still to come, and it counts as complete.
+    /// Whether all of the flow's request is there. Where no guard follows, nobody knows what is still to come, and it counts as
+    /// complete.
+    #[inline]
+    pub(crate) fn request_is_complete(&self, id: FlowId) -> bool {
+        self.tracker(id)
+            .is_none_or(|t| t.to_come() == ToCome::Exactly(0))
+    }
+
+    /// More of the request came, or its begin: once it is complete its owner has to answer.
     #[inline]
     pub(crate) fn request_goes_on(&mut self, now: Instant, id: FlowId) {
-        let complete = self
-            .tracker(id)
-            .is_none_or(|t| t.to_come() == ToCome::Exactly(0));
-        if !complete || self.flows[id].bits.has(Bits::OUTSTANDING) {
+        if !self.request_is_complete(id) {
+            return;
+        }
+        self.kept.is_complete(self.flows[id].kept);
+        if self.flows[id].bits.has(Bits::OUTSTANDING) {
             return;
         }
         let flow = &mut self.flows[id];
@@ -648,20 +662,5 @@ impl Engine {
         self.policies[usize::from(self.flows[id].policy)].flows -= 1;
         self.counters.add(Counter::FlowsClosed);
         self.flows.remove(id);
-    }
-
-    pub(crate) fn drop_kept(&mut self, id: FlowId) {
-        let mut list = self.flows[id].kept;
-        self.kept.clear(&mut list);
-        self.flows[id].kept = list;
-        let bits = &mut self.flows[id].bits;
-        bits.set(Bits::KEPT_WHOLE | Bits::UNSEEN, false);
-    }
-
-    /// A pinned flow's request is not sent again, unless it is being handed over just now.
-    pub(crate) fn drop_kept_unless_needed(&mut self, id: FlowId) {
-        if matches!(self.flows[id].state, State::Request) {
-            self.drop_kept(id);
-        }
     }
 }

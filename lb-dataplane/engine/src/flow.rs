@@ -111,6 +111,8 @@ pub(crate) struct Flow {
     pub(crate) hop: HopId,
     /// Where its SYN came from.
     pub(crate) mac: Mac,
+    /// The number of its client's network (`shares`).
+    pub(crate) network: u16,
     pub(crate) bits: Bits,
     pub(crate) state: State,
     /// Server's window scale in the high nibble, client's in the low one.
@@ -185,6 +187,7 @@ impl Flow {
             standby: Leg::NONE,
             hop: HopId::NONE,
             mac: Mac::HOST,
+            network: 0,
             bits: Bits::default(),
             state: State::Gone,
             scales: 0,

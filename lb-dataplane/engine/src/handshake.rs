@@ -11,6 +11,7 @@ use crate::{
     pins::PinReason,
     ports::{Purpose, Rest},
     resets::Whom,
+    shares,
     states::{Event, Frame, State},
 };
 use baton_packet::{Flags, Segment, ether_src, parse_syn_options};
@@ -147,6 +148,7 @@ impl Engine {
         flow.sent_us = now.0 as u32;
         flow.tries = 1;
         flow.bits.set(Bits::V6, v6);
+        flow.network = shares::network(&flow.client_network(), self.settings.hash_keys);
         flow.bits.set(Bits::WSCALE, options.window_scale.is_some());
         flow.bits.set(Bits::SACK, options.sack_permitted);
         flow.bits
@@ -178,7 +180,6 @@ impl Engine {
         policy.flows += 1;
         policy.flows_total += 1;
         self.counters.add(Counter::FlowsOpened);
-        self.keep(id, frame, segment);
         self.arm(now, id, crate::states::Action::ArmHandshake);
         self.forward_to_leg(frame, segment, leg)
     }
@@ -303,7 +304,7 @@ impl Engine {
     pub(crate) fn another_for_syn(&mut self, now: Instant, id: FlowId) -> Option<Leg> {
         let flow = &mut self.flows[id];
         flow.tries = flow.tries.saturating_add(1);
-        if flow.tries > SYN_TRIES_MAX || flow.kept.is_empty() {
+        if flow.tries > SYN_TRIES_MAX {
             return None;
         }
         let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));

@@ -48,7 +48,7 @@ pub use adoption::{
     ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, KeyError, MessageKind, RawAdoption, Reason,
     build_adoption, parse_adoption,
 };
-pub use builder::{SegmentSpec, build_segment};
+pub use builder::{SegmentSpec, build_segment, build_syn, extend_segment};
 pub use checksum::{ChecksumState, complete_tcp_checksum, settle_tcp_checksum, tcp_checksum_state};
 pub use decode::{Decoded, LIMIT_EXTENSION_HEADERS, Segment, UdpDatagram, decode};
 pub use ecn::clear_accurate_ecn;

@@ -12,10 +12,10 @@ use crate::{
 };
 
 const END: u8 = 0;
-const NOP: u8 = 1;
-const MSS: u8 = 2;
-const WINDOW_SCALE: u8 = 3;
-const SACK_PERMITTED: u8 = 4;
+pub(crate) const NOP: u8 = 1;
+pub(crate) const MSS: u8 = 2;
+pub(crate) const WINDOW_SCALE: u8 = 3;
+pub(crate) const SACK_PERMITTED: u8 = 4;
 const TIMESTAMPS: u8 = 8;
 const MPTCP: u8 = 30;
 const FAST_OPEN: u8 = 34;

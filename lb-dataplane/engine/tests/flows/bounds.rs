@@ -373,3 +373,118 @@ fn an_answer_to_half_a_request_ends_it() {
     w.run_ms(900);
     assert_eq!(blamed(&w), 0);
 }
+
+/// Clients of another network than [`Conn::new`]'s.
+fn other_network(n: u16) -> Conn {
+    Conn::of(n, true)
+}
+
+fn pool(kept_segments: u32) -> World {
+    let mut s = settings();
+    s.limits.flows = 4_096;
+    s.limits.guarded_flows = 4_096;
+    s.limits.closing_legs = 4_096;
+    s.limits.kept_segments = kept_segments;
+    s.ports = 40_000..=59_999;
+    let mut w = World::unprobed(s, policy(2));
+    (w.strict, w.careful) = (false, false);
+    w.poll();
+    w
+}
+
+#[test]
+fn small_segments_of_a_request_share_a_copy() {
+    let mut w = World::new(2);
+    w.change(|s| s.policies[0].migration.mode = MigrationMode::DrainOnly);
+    let mut c = w.idle(1);
+    let boundary = c.seq;
+    for byte in &GET[..17] {
+        w.stays(&mut c, &[*byte]);
+    }
+    assert_eq!(w.table("kept_segments").0, 1);
+    w.stays(&mut c, &GET[17..]);
+    let sent = w.dies(c.pod, crate::common::End::Rst, &[c.clone()]);
+    let behind = w.adopted_from(&mut c, &sent, boundary);
+    assert_eq!(one(behind).data(), GET);
+    w.responds(&mut c, OK);
+    assert_eq!(w.table("kept_segments").0, 0);
+}
+
+#[test]
+fn a_client_that_ends_no_request_takes_no_copies_from_others() {
+    // As many as the chart has connections for each, in proportion.
+    let mut w = pool(1_024);
+    let mut holders: Vec<Conn> = (0..2_048).map(|n| w.idle(n)).collect();
+    w.change(|s| s.policies[0].migration.mode = MigrationMode::Never);
+    for _ in 0..8 {
+        for c in &mut holders {
+            w.data(c, b"x");
+        }
+    }
+    w.change(|s| s.policies[0].migration.mode = MigrationMode::Always);
+    let used = w.table("kept_segments").0;
+    assert!(used <= 512, "half of all: {used}");
+    assert!(w.count(Counter::KeptGaveWay) > 0);
+    let (full, stayed) = (w.count(Counter::KeptFull), w.count(Counter::StayedKeptFull));
+    for n in 0..400 {
+        let mut c = w.idle_as(other_network(n));
+        w.moves(&mut c, GET);
+        w.responds(&mut c, OK);
+        w.ack(&mut c);
+    }
+    assert_eq!(w.count(Counter::KeptFull), full);
+    assert_eq!(w.count(Counter::StayedKeptFull), stayed);
+    w.engine.check_invariants();
+}
+
+#[test]
+fn where_no_copy_is_left_the_oldest_incomplete_request_gives_way() {
+    let mut w = pool(16);
+    // Sixteen are two requests of the most segments that one may have, and all that there are here.
+    let mut whole = w.idle(100);
+    w.moves(&mut whole, GET);
+    let mut holders: Vec<Conn> = (0..15).map(|n| w.idle_as(other_network(n))).collect();
+    for c in &mut holders {
+        w.moves(c, b"G");
+        // The new owner confirms; otherwise the copies are needed.
+        let ack = w.pod_wire(c, Flags::ACK, &[]);
+        w.forwarded_to_client(c, &ack);
+    }
+    assert_eq!(w.table("kept_segments"), (16, 16));
+    let mut honest = w.idle(101);
+    w.moves(&mut honest, GET);
+    assert_eq!(w.count(Counter::KeptGaveWay), 1);
+    assert_eq!(w.count(Counter::KeptFull), 0);
+    // A complete one gives way to nobody; the holder is served all the same.
+    w.responds(&mut whole, OK);
+    w.stays(&mut holders[0], &GET[1..]);
+    w.responds(&mut holders[0], OK);
+    w.engine.check_invariants();
+}
+
+#[test]
+fn handshakes_take_no_copies() {
+    let mut w = pool(16);
+    for n in 0..1_000 {
+        let mut c = Conn::new(n);
+        w.syn(&mut c);
+    }
+    assert_eq!(w.table("kept_segments").0, 0);
+    // One that is refused goes to another pod all the same.
+    let mut c = Conn::new(2_000);
+    c.options.ecn = true;
+    let first = w.syn(&mut c);
+    let mut rst = w.pod_wire(&c, RST_ACK, &[]);
+    (rst.seq, rst.ack) = (0, c.seq.wrapping_add(1));
+    w.stops(c.pod);
+    let again = one(w.inject(&rst.build()));
+    assert_ne!(again.to, first.to);
+    assert_eq!(
+        (again.segment.seq, again.segment.flags, again.segment.window),
+        (first.segment.seq, first.segment.flags, first.segment.window)
+    );
+    assert_eq!(
+        again.segment.options(&again.frame),
+        first.segment.options(&first.frame)
+    );
+}
