@@ -99,10 +99,7 @@ impl Engine {
         assert!(
             flow.kept.is_empty()
                 || adopting
-                || matches!(
-                    flow.state,
-                    State::Request | State::Held | State::Orphan
-                ),
+                || matches!(flow.state, State::Request | State::Held | State::Orphan),
             "kept copies in {:?}",
             flow.state
         );

@@ -81,8 +81,7 @@ impl Engine {
         // Only an exact number resets (RFC 5961 section 3.2), and which one that is the backend's kernel knows. A client resets
         // with the number behind its last byte, or, without a socket, with the one that it was last acknowledged.
         let (acked, last) = (flow.client_acked, self.sent_at_most(id, From::Client));
-        let exact =
-            segment.seq == last || (segment.seq == acked && flow.state != State::SynSent);
+        let exact = segment.seq == last || (segment.seq == acked && flow.state != State::SynSent);
         let perhaps = segment.seq.after(acked) && segment.seq.before(last);
         if !exact && perhaps && self.doubts_client_reset(segment, id, out) {
             return Verdict::Absorbed;

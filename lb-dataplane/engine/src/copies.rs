@@ -104,8 +104,8 @@ impl Engine {
             self.make_room(id);
         }
         let mut list = self.flows[id].kept;
-        let kept = !self.requests.is_full(network)
-            && self.kept.push(&mut list, frame, KEPT_PER_FLOW_MAX);
+        let kept =
+            !self.requests.is_full(network) && self.kept.push(&mut list, frame, KEPT_PER_FLOW_MAX);
         if kept {
             self.requests.takes(network);
             self.flows[id].kept = list;
@@ -144,9 +144,7 @@ impl Engine {
         let own_alone = self.requests.is_full(network);
         let gives_way = |other: &FlowId| {
             let flow = &self.flows[*other];
-            *other != id
-                && flow.state == State::Request
-                && (!own_alone || flow.network == network)
+            *other != id && flow.state == State::Request && (!own_alone || flow.network == network)
         };
         let oldest = self.kept.incomplete().take(LOOKED_AT_MAX).find(gives_way);
         if let Some(other) = oldest {

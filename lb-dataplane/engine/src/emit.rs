@@ -169,7 +169,10 @@ impl Engine {
             mss: Some(flow.mss),
             window_scale: flow.bits.has(Bits::WSCALE).then_some(flow.scales & 15),
             sack_permitted: flow.bits.has(Bits::SACK),
-            timestamps: flow.bits.has(Bits::TIMESTAMPS).then_some((flow.client_ts, 0)),
+            timestamps: flow
+                .bits
+                .has(Bits::TIMESTAMPS)
+                .then_some((flow.client_ts, 0)),
             ..SynOptions::default()
         };
         self.emit(out, |buffer| build_syn(buffer, &spec, &offer));

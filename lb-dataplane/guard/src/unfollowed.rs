@@ -43,7 +43,10 @@ impl Words {
             it.last |= 1 << (bit - 1);
             word += 1;
         }
-        assert!(bit < 24, "with the bit that says that one was found, three bytes");
+        assert!(
+            bit < 24,
+            "with the bit that says that one was found, three bytes"
+        );
         it
     }
 }
@@ -138,16 +141,26 @@ mod tests {
                 let _ = harmless(Guard::Http1, &[&text[word..]]);
             }
         }
-        assert!(!harmless(Guard::Http1, &[b"LM TlRM"]), "its half was not seen");
-        assert!(!harmless(Guard::Memcached, &[b"x", b"wat", b"ch fetchers\r\n"]));
+        assert!(
+            !harmless(Guard::Http1, &[b"LM TlRM"]),
+            "its half was not seen"
+        );
+        assert!(!harmless(
+            Guard::Memcached,
+            &[b"x", b"wat", b"ch fetchers\r\n"]
+        ));
     }
 
     #[test]
     fn ordinary_requests_are_harmless() {
         let get = b"GET /a HTTP/1.1\r\nhost: a\r\nConnection: keep-alive\r\nUpgrade-Insecure-Requests: 1\r\n\r\n";
-        let bearer = b"POST / HTTP/1.1\r\nAuthorization: Bearer abc\r\ncontent-length: 3\r\n\r\nabc";
+        let bearer =
+            b"POST / HTTP/1.1\r\nAuthorization: Bearer abc\r\ncontent-length: 3\r\n\r\nabc";
         assert!(harmless(Guard::Http1, &[get, bearer, get]));
-        assert!(harmless(Guard::Memcached, &[b"set a 0 0 1\r\nx\r\nget a\r\n"]));
+        assert!(harmless(
+            Guard::Memcached,
+            &[b"set a 0 0 1\r\nx\r\nget a\r\n"]
+        ));
     }
 
     #[test]

@@ -250,7 +250,10 @@ mod tests {
                 let seg = segment(&frame[..len]);
                 assert_eq!(tcp_checksum_state(&frame, &seg), ChecksumState::Full);
                 let full = frame;
-                assert_eq!(extend_segment(&mut frame, &seg, &[0; 256], Flags::FIN), None);
+                assert_eq!(
+                    extend_segment(&mut frame, &seg, &[0; 256], Flags::FIN),
+                    None
+                );
                 assert_eq!(frame, full);
             }
         }

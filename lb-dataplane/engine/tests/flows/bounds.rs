@@ -1,9 +1,7 @@
 //! What one client cannot spend: answers to segments of nobody, next hops, the clocks of others' requests, connections of
 //! others by guessed resets.
 
-use crate::common::{
-    Conn, Dest, Sent, World, conn::*, endpoint, pod, pod_mac, policy, settings,
-};
+use crate::common::{Conn, Dest, Sent, World, conn::*, endpoint, pod, pod_mac, policy, settings};
 use baton_api::{BackendFailure, Health, Micros, MigrationMode};
 use baton_engine::{Counter, DropReason, Lost};
 use baton_packet::{Flags, Mac, complete_tcp_checksum, ether_dst};
@@ -249,7 +247,10 @@ fn new_backend_serves(w: &mut World, n: u32) {
     let mut syn = w.syn_wire(&c);
     syn.src_mac = mac;
     let sent = one(w.inject(&syn.build()));
-    assert_eq!((sent.to, ether_dst(&sent.frame)), (Dest::Pod(7), pod_mac(7)));
+    assert_eq!(
+        (sent.to, ether_dst(&sent.frame)),
+        (Dest::Pod(7), pod_mac(7))
+    );
     take_leg(&mut c, &sent);
     w.synack(&mut c);
     w.ack(&mut c);
@@ -367,7 +368,10 @@ fn an_answer_to_half_a_request_ends_it() {
     let mut c = w.idle(1);
     w.stays(&mut c, &post_head(10));
     w.run_ms(5_000);
-    w.responds(&mut c, b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n");
+    w.responds(
+        &mut c,
+        b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n",
+    );
     w.assert_state(&c, "Response");
     w.stays(&mut c, &[b'x'; 10]);
     w.run_ms(900);

@@ -295,7 +295,14 @@ fn without_tracker(protocol: Protocol, first: &[(&[u8], &[u8])], begin: &[u8]) -
         talk(&mut w, &mut c, request, answer);
     }
     w.stays(&mut c, begin);
-    w.stays(&mut other, if protocol == Protocol::Http1 { b"G" } else { b"g" });
+    w.stays(
+        &mut other,
+        if protocol == Protocol::Http1 {
+            b"G"
+        } else {
+            b"g"
+        },
+    );
     assert_eq!((w.engine.pinned(PinReason::GuardsFull), pinned(&w)), (1, 1));
     // The other one ends, and leaves its tracker.
     w.inject(&w.client_wire(&other, baton_packet::Flags::RST, &[]).build());
@@ -333,8 +340,10 @@ fn a_pin_for_want_of_room_ends_with_a_whole_exchange() {
 fn a_place_that_is_not_between_two_messages_ends_no_pin() {
     // In the middle of an answer, or of a request whose client was asked to go on.
     let rest = [&OK[9..], GET].concat();
-    let cases: [(&[u8], &[u8], bool); 2] =
-        [(GET, b"HTTP/1.1 200 OK\r\nconten", true), (&rest, b"HTTP/1.1 100 Continue\r\n\r\n", false)];
+    let cases: [(&[u8], &[u8], bool); 2] = [
+        (GET, b"HTTP/1.1 200 OK\r\nconten", true),
+        (&rest, b"HTTP/1.1 100 Continue\r\n\r\n", false),
+    ];
     for (next, said, from_server) in cases {
         let (mut w, mut c) = without_tracker(Protocol::Http1, &[], &GET[..5]);
         w.stays(&mut c, &GET[5..]);
