@@ -279,8 +279,8 @@ fn engine(loaded: &Loaded, addresses: &[IpAddr], port: &Port) -> anyhow::Result<
         legs_from_all: !config.address.is_empty(),
         ports: config.ports.range(),
         mac: Mac(port.mac()),
-        // The standard library's hash keys come from the kernel's random numbers.
-        seed: RandomState::new().build_hasher().finish(),
+        seed: random_number(),
+        hash_keys: (random_number(), random_number()),
         mtu,
     };
     let mut engine = Engine::new(settings, clock::now())?;
@@ -289,6 +289,11 @@ fn engine(loaded: &Loaded, addresses: &[IpAddr], port: &Port) -> anyhow::Result<
     }
     engine.set_keys(&loaded.engine_keys());
     Ok(engine)
+}
+
+/// The standard library's hash keys come from the kernel's random numbers.
+fn random_number() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 type Ended = oneshot::Receiver<Result<(), WorkerFailure>>;

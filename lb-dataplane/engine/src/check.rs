@@ -39,9 +39,14 @@ impl Engine {
             usize::from(self.backlogs.used()),
             "backlogs"
         );
+        assert_eq!(self.requests.sum(), kept, "copies of requests by network");
+        for id in self.kept.incomplete() {
+            assert!(!self.request_is_complete(id), "a complete request");
+            assert!(!self.flows[id].kept.is_empty(), "an incomplete request");
+        }
         kept += waiting + early;
         assert_eq!(kept, self.kept.used(), "kept segments");
-        let followed = live().filter(|(_, f)| f.guard != crate::flow::NONE);
+        let followed = live().filter(|(_, f)| self.guards.get(f.guard).is_some());
         assert_eq!(followed.count(), self.guards.used() as usize, "guards");
         for (id, flow) in self.flows.slots().iter().enumerate() {
             let timed = self.wheel.is_armed(id as u32);
@@ -95,10 +100,7 @@ impl Engine {
         assert!(
             flow.kept.is_empty()
                 || adopting
-                || matches!(
-                    flow.state,
-                    State::SynSent | State::Request | State::Held | State::Orphan
-                ),
+                || matches!(flow.state, State::Request | State::Held | State::Orphan),
             "kept copies in {:?}",
             flow.state
         );

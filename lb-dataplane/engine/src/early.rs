@@ -13,15 +13,14 @@ use crate::{
     Engine, Output,
     counters::Counter,
     engine::Instant,
-    flow::{Addr, Bits, FlowId},
+    flow::{Bits, FlowId},
     guards::From,
     kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, KeptList},
+    shares::Shares,
     states::{Event, State},
 };
 use baton_api::Protocol;
 use baton_packet::{Decoded, Segment, SeqNumber, decode};
-use siphasher::sip::SipHasher13;
-use std::hash::Hasher;
 
 /// Segments of one flow and direction that may be set aside: 93 KB at the usual MTU, six times a sender's first window
 /// (RFC 6928).
@@ -30,48 +29,34 @@ pub(crate) const EARLY_PER_FLOW_MAX: u16 = 64;
 const EARLY_PART: u32 = 4;
 /// The part of these that the clients of one network may have: nobody can take the room of all.
 const NETWORK_PART: u32 = 4;
-/// Networks are counted by a keyed hash; those that share a number share its part.
-const NETWORKS: usize = 1_024;
 
 /// How many segments are set aside, in all and by their clients' networks.
 pub(crate) struct Early {
     segments: u32,
     segments_max: u32,
-    networks: Box<[u32]>,
-    network_max: u32,
-    keys: (u64, u64),
+    shares: Shares,
 }
 
 impl Early {
     /// For an engine with so many kept segments.
-    pub(crate) fn new(kept_segments: u32, keys: (u64, u64)) -> Self {
+    pub(crate) fn new(kept_segments: u32) -> Self {
         let segments_max = (kept_segments / EARLY_PART).max(1);
         Self {
             segments: 0,
             segments_max,
-            networks: vec![0; NETWORKS].into_boxed_slice(),
-            network_max: (segments_max / NETWORK_PART).max(1),
-            keys,
+            shares: Shares::new((segments_max / NETWORK_PART).max(1)),
         }
     }
 
-    fn network(&mut self, network: &Addr) -> &mut u32 {
-        let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
-        hasher.write(network);
-        let number = hasher.finish() as usize % self.networks.len();
-        &mut self.networks[number]
-    }
-
-    fn returned(&mut self, network: &Addr, count: u16) {
-        *self.network(network) -= u32::from(count);
+    fn returned(&mut self, network: u16, count: u16) {
+        self.shares.returns(network, count);
         self.segments -= u32::from(count);
     }
 
     /// Asserts that so many are set aside, for tests.
     pub(crate) fn check(&self, segments: usize) {
         assert_eq!(self.segments as usize, segments, "early segments");
-        let of_networks: u32 = self.networks.iter().sum();
-        assert_eq!(of_networks, self.segments, "early segments by network");
+        assert_eq!(self.shares.sum(), segments, "early segments by network");
     }
 
     /// How many are set aside, and how many may be.
@@ -212,11 +197,10 @@ impl Engine {
         if is_there {
             return true;
         }
-        let network = self.flows[id].client_network();
-        let of_network = *self.early.network(&network);
+        let network = self.flows[id].network;
         let full = if self.kept.count(list) >= EARLY_PER_FLOW_MAX {
             Some(Counter::EarlyFlowFull)
-        } else if of_network >= self.early.network_max {
+        } else if self.early.shares.is_full(network) {
             Some(Counter::EarlyNetworkFull)
         } else if frame.len() > KEPT_BYTES {
             Some(Counter::EarlyTooLong)
@@ -236,7 +220,7 @@ impl Engine {
             None => Counter::EarlyFull,
         });
         if kept {
-            *self.early.network(&network) += 1;
+            self.early.shares.takes(network);
             self.early.segments += 1;
             self.set_early(id, from, list);
         }
@@ -264,8 +248,7 @@ impl Engine {
             frame[..copy.len()].copy_from_slice(copy);
             self.kept.pop(&mut list);
             self.set_early(id, from, list);
-            let network = self.flows[id].client_network();
-            self.early.returned(&network, 1);
+            self.early.returned(self.flows[id].network, 1);
             if let Some((segment, end)) = next
                 && end.after(place)
             {
@@ -328,8 +311,8 @@ impl Engine {
         if list.is_empty() {
             return;
         }
-        let network = self.flows[id].client_network();
-        self.early.returned(&network, self.kept.count(list));
+        let network = self.flows[id].network;
+        self.early.returned(network, self.kept.count(list));
         self.kept.clear(&mut list);
         self.set_early(id, from, list);
     }

@@ -9,6 +9,7 @@ use crate::{
     backlog::Backlogs,
     cause::MoveEnd,
     closing::Closing,
+    copies,
     counters::{Counter, Counters, DropReason},
     early::Early,
     events::Events,
@@ -22,13 +23,17 @@ use crate::{
     mutants::{Committed, Mutant},
     policy::Policy,
     ports::Rest,
+    resets::Resets,
     routes::{Hops, Route, Routes},
+    shares::Shares,
     sources::Sources,
     states::{Action, Event, Frame, Meaning, State, meaning},
     wheel::Wheel,
 };
-use baton_packet::{AdoptionKey, ChecksumState, Decoded, Mac, Segment, ether_src};
-use std::{collections::HashMap, net::IpAddr, ops::RangeInclusive};
+use baton_guard::ToCome;
+use baton_packet::{AdoptionKey, ChecksumState, Decoded, Mac, Segment, SeqNumber, ether_src};
+use siphasher::sip::SipHasher13;
+use std::{collections::HashMap, hash::Hasher, net::IpAddr, ops::RangeInclusive};
 
 /// Microseconds on a monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,8 +65,10 @@ pub struct Settings {
     pub ports: RangeInclusive<u16>,
     /// The interface's link-layer address.
     pub mac: Mac,
-    /// Seeds hash keys and every random choice.
+    /// Seeds every random choice.
     pub seed: u64,
+    /// Keys of tables that clients have entries in, and of numbers that others must not guess: secret, from the system.
+    pub hash_keys: (u64, u64),
     /// The interface's MTU in bytes.
     pub mtu: u16,
 }
@@ -100,9 +107,6 @@ pub enum Verdict {
     Absorbed,
 }
 
-/// Resets per second for segments that belong to nothing, so that a flood is not answered with a flood.
-const RESETS_PER_SECOND: u32 = 20_000;
-
 /// So long after our link came up, next hops may be unknown still: Linux asks for an address three times, a second apart
 /// (`mcast_solicit`, `retrans_time_ms`).
 const LINK_SETTLE_MS: u64 = 3_000;
@@ -130,6 +134,8 @@ pub struct Engine {
     /// Pairs that trackers on the way may remember, as of the last look over the backends.
     pub(crate) tracked: u32,
     pub(crate) kept: Kept,
+    /// Copies of requests among these, by their clients' networks.
+    pub(crate) requests: Shares,
     pub(crate) backlogs: Backlogs,
     pub(crate) early: Early,
     pub(crate) guards: Guards,
@@ -143,7 +149,9 @@ pub struct Engine {
     pub(crate) events: Events,
     /// Some flow's move may have been asked for that has not begun.
     pub(crate) wishes: bool,
+    /// For choices. Nobody is told what it yields.
     pub(crate) rng: fastrand::Rng,
+    numbers: u64,
     pub(crate) next_probe_ms: u64,
     /// When a question to a listener is due.
     pub(crate) next_question_ms: u64,
@@ -162,8 +170,7 @@ pub struct Engine {
     pub(crate) link_settled_ms: u64,
     /// Nothing but in the simulation's search for blind checkers.
     pub(crate) committed: Committed,
-    resets_left: u32,
-    resets_second: u64,
+    pub(crate) resets: Resets,
 }
 
 /// An address and port that clients connect to.
@@ -194,8 +201,8 @@ impl Engine {
             return Err(SettingsError::NoAddress);
         }
         let sources = Sources::new(&settings.addresses, settings.legs_from_all, &settings.ports);
-        let mut rng = fastrand::Rng::with_seed(settings.seed);
-        let keys = (rng.u64(..), rng.u64(..));
+        let rng = fastrand::Rng::with_seed(settings.seed);
+        let keys = settings.hash_keys;
         Ok(Self {
             sources,
             of_host: Vec::new(),
@@ -213,7 +220,8 @@ impl Engine {
             tracked: 0,
             kept: Kept::new(limits.kept_segments as usize),
             backlogs: Backlogs::new(limits.kept_segments),
-            early: Early::new(limits.kept_segments, keys),
+            requests: Shares::new(copies::network_max(limits.kept_segments)),
+            early: Early::new(limits.kept_segments),
             guards: Guards::new(limits.guarded_flows),
             affinities: Affinities::new(limits.affinities, keys),
             wheel: Wheel::new((limits.flows + limits.closing_legs + limits.affinities) as usize),
@@ -224,6 +232,7 @@ impl Engine {
             events: Events::new(),
             wishes: false,
             rng,
+            numbers: 0,
             next_probe_ms: now.ms(),
             next_question_ms: u64::MAX,
             next_round_ms: now.ms(),
@@ -234,8 +243,7 @@ impl Engine {
             stood_still_us: 0,
             link_settled_ms: 0,
             committed: Committed::default(),
-            resets_left: RESETS_PER_SECOND,
-            resets_second: 0,
+            resets: Resets::new(),
             settings,
         })
     }
@@ -398,6 +406,15 @@ impl Engine {
         Verdict::Drop(DropReason::NotOurs)
     }
 
+    /// A number that pods see and nobody guesses, whatever others he has seen.
+    pub(crate) fn fresh_number(&mut self) -> SeqNumber {
+        self.numbers += 1;
+        let keys = self.settings.hash_keys;
+        let mut hasher = SipHasher13::new_with_keys(keys.0, keys.1);
+        hasher.write_u64(self.numbers);
+        SeqNumber(hasher.finish() as u32)
+    }
+
     /// Whether legs come from this address.
     pub(crate) fn is_source(&self, address: IpAddr) -> bool {
         self.sources.contains(address) || self.of_host.contains(&address)
@@ -447,6 +464,7 @@ impl Engine {
                 self.replay_kept(id, out);
                 let _ = self.send_waiting(now, id, out);
             }
+            Action::SendSyn => self.send_syn(id, out),
             Action::SendAdoption => {
                 self.adoption_leaves(now, id);
                 self.send_adoption(now, id, out);
@@ -494,34 +512,68 @@ impl Engine {
         }
     }
 
+    /// A request begins at its owner. What it waits for counts from the moment that all of it is there.
     fn request_begins(&mut self, now: Instant, id: FlowId) {
         let flow = &mut self.flows[id];
         if !flow.bits.has(Bits::OUTSTANDING) {
-            flow.bits.set(Bits::OUTSTANDING, true);
             flow.sent_us = now.0 as u32;
             flow.repeated = false;
-            let backend = &mut self.backends[usize::from(flow.owner.backend)];
-            backend.estimate.request(now.0);
-            backend.load.request(now.0);
-            backend.requests += 1;
-            let spec = &self.policies[usize::from(flow.policy)].spec;
-            if let Some(limit) = spec.response_timeout {
-                self.wheel.arm(id, now.ms() + limit.0.div_ceil(1_000));
-            }
+            self.backends[usize::from(flow.owner.backend)].requests += 1;
+            self.request_goes_on(now, id);
+        }
+    }
+
+    /// Whether all of the flow's request is there. Where no guard follows, nobody knows what is still to come, and it counts as
+    /// complete.
+    #[inline]
+    pub(crate) fn request_is_complete(&self, id: FlowId) -> bool {
+        self.tracker(id)
+            .is_none_or(|t| t.to_come() == ToCome::Exactly(0))
+    }
+
+    /// More of the request came, or its begin: once it is complete its owner has to answer.
+    #[inline]
+    pub(crate) fn request_goes_on(&mut self, now: Instant, id: FlowId) {
+        if !self.request_is_complete(id) {
+            return;
+        }
+        self.kept.is_complete(self.flows[id].kept);
+        if self.flows[id].bits.has(Bits::OUTSTANDING) {
+            return;
+        }
+        let flow = &mut self.flows[id];
+        flow.bits.set(Bits::OUTSTANDING, true);
+        flow.sent_us = now.0 as u32;
+        let backend = &mut self.backends[usize::from(flow.owner.backend)];
+        backend.estimate.request(now.0);
+        backend.load.request(now.0);
+        let spec = &self.policies[usize::from(flow.policy)].spec;
+        if let Some(limit) = spec.response_timeout
+            && flow.state == State::Request
+        {
+            // What waits for the owner's window has its own turns.
+            let wait_ms = if flow.backlog.is_some() {
+                1
+            } else {
+                limit.0.div_ceil(1_000)
+            };
+            self.wheel.arm(id, now.ms() + wait_ms);
         }
     }
 
     fn request_answered(&mut self, now: Instant, id: FlowId) {
         self.learn_size(id);
+        self.backend_works(id);
         let flow = &mut self.flows[id];
+        let moved = std::mem::replace(&mut flow.moved, Moved::NO);
+        let backend = &mut self.backends[usize::from(flow.owner.backend)];
+        // Answered before it was complete: that says nothing about its wait.
         if flow.bits.has(Bits::OUTSTANDING) {
             flow.bits.set(Bits::OUTSTANDING, false);
             let took = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
-            let backend = &mut self.backends[usize::from(flow.owner.backend)];
             backend
                 .estimate
                 .first_byte(now.0, now.0.saturating_sub(took));
-            let moved = std::mem::replace(&mut flow.moved, Moved::NO);
             if moved.is_some() {
                 backend
                     .move_cost
@@ -534,7 +586,6 @@ impl Engine {
             }
             backend.load.answered(now.0, took);
             backend.figures.first_byte.add(took);
-            self.backend_works(id);
         }
     }
 
@@ -613,35 +664,5 @@ impl Engine {
         self.policies[usize::from(self.flows[id].policy)].flows -= 1;
         self.counters.add(Counter::FlowsClosed);
         self.flows.remove(id);
-    }
-
-    pub(crate) fn drop_kept(&mut self, id: FlowId) {
-        let mut list = self.flows[id].kept;
-        self.kept.clear(&mut list);
-        self.flows[id].kept = list;
-        let bits = &mut self.flows[id].bits;
-        bits.set(Bits::KEPT_WHOLE | Bits::UNSEEN, false);
-    }
-
-    /// A pinned flow's request is not sent again, unless it is being handed over just now.
-    pub(crate) fn drop_kept_unless_needed(&mut self, id: FlowId) {
-        if matches!(self.flows[id].state, State::Request) {
-            self.drop_kept(id);
-        }
-    }
-
-    /// Whether one more reset for a segment that belongs to nothing may be sent.
-    pub(crate) fn may_reset(&mut self, now: Instant) -> bool {
-        let second = now.0 / 1_000_000;
-        if second != self.resets_second {
-            self.resets_second = second;
-            self.resets_left = RESETS_PER_SECOND;
-        }
-        if self.resets_left == 0 {
-            self.counters.add(Counter::ResetsLimited);
-            return false;
-        }
-        self.resets_left -= 1;
-        true
     }
 }

@@ -46,8 +46,10 @@ pub(crate) enum What {
     OwnerLost(Gone),
     /// A request that may have been executed is sent again.
     Replayed,
-    /// The flow never moves again.
+    /// The flow does not move any more.
     Pinned(PinReason),
+    /// It may move again.
+    PinLifted,
     /// The flow ended, or its client was told of an end, because of its backend.
     Lost(Lost),
 }
@@ -65,6 +67,7 @@ impl What {
             What::OwnerLost(_) => "owner_lost",
             What::Replayed => "replayed",
             What::Pinned(_) => "pinned",
+            What::PinLifted => "pin_lifted",
             What::Lost(_) => "lost",
         }
     }

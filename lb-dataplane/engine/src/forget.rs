@@ -175,9 +175,10 @@ impl Engine {
         out: &mut impl Output,
     ) {
         self.backends[usize::from(backend)].assign(port, Use::Forget(slot));
+        let seq = self.fresh_number();
         self.forgets.open[usize::from(slot)] = Open {
             leg: Leg { backend, port },
-            seq: SeqNumber(self.rng.u32(..)),
+            seq,
             tries: 0,
             rounds: u8::from(rest != Rest::Clean),
             due_ms: u64::MAX,
@@ -273,10 +274,11 @@ impl Engine {
             return Verdict::Absorbed;
         }
         if reason == Reason::Forgotten && open.rounds > 0 {
+            let seq = self.fresh_number();
             let open = &mut self.forgets.open[usize::from(slot)];
             open.rounds -= 1;
             open.tries = 0;
-            open.seq = SeqNumber(self.rng.u32(..));
+            open.seq = seq;
             self.try_forget(now, slot, true, out);
             return Verdict::Absorbed;
         }

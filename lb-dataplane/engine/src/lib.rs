@@ -21,6 +21,7 @@ mod cause;
 mod check;
 mod client;
 mod closing;
+mod copies;
 mod counters;
 mod drain;
 mod early;
@@ -50,10 +51,12 @@ mod policy;
 mod ports;
 mod probe;
 mod rescue;
+mod resets;
 mod routes;
 mod rules;
 mod server;
 mod session;
+mod shares;
 mod sight;
 mod sources;
 mod standing;
@@ -78,4 +81,4 @@ pub use routes::{Route, Via};
 pub use sight::Sight;
 
 /// Bytes that one flow costs in the flow table, timers and hash chains together, checked at compile time.
-pub const FLOW_BYTES_MAX: usize = 140;
+pub const FLOW_BYTES_MAX: usize = 148;

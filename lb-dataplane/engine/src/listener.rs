@@ -216,7 +216,7 @@ impl Engine {
     }
 
     fn send_question(&mut self, now: Instant, index: u16, out: &mut impl Output) {
-        let fresh = SeqNumber(self.rng.u32(..));
+        let (fresh, other) = (self.fresh_number(), self.fresh_number());
         let question = &self.backends[usize::from(index)].question;
         if question.pending && question.probe_ack.is_some() && question.tries >= PROBES_MAX {
             self.no_adopter_answers(now, index);
@@ -234,7 +234,7 @@ impl Engine {
             return self.due(index, now.ms() + 1);
         }
         let by_probe = backend.question.tries < PROBES_MAX && backend.probe.tells();
-        let probe_ack = by_probe.then(|| SeqNumber(self.rng.u32(..)));
+        let probe_ack = by_probe.then_some(other);
         let question = &mut backend.question;
         // A repetition keeps its number: the pod may have the first one, and answers the same SYN again (Linux
         // `tcp_check_req`), but another one on its tuple with a challenge ACK at best.

@@ -4,7 +4,7 @@
 
 use baton_guard::Pin;
 
-/// Why a flow never moves again.
+/// Why a flow does not move any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinReason {
     /// Requests overlapped under a rule that cannot follow them.
@@ -37,6 +37,14 @@ impl PinReason {
     pub fn all() -> impl Iterator<Item = PinReason> {
         let guards = Pin::ALL.iter().copied().map(PinReason::Guard);
         OWN.into_iter().chain(guards)
+    }
+
+    /// Not because of what was said, but because no room was left to follow it: that may end.
+    pub(crate) fn wants_room(self) -> bool {
+        matches!(
+            self,
+            PinReason::GuardsFull | PinReason::Guard(Pin::Gap | Pin::PipelineTooDeep)
+        )
     }
 
     pub(crate) fn number(self) -> usize {

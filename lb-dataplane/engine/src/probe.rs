@@ -284,6 +284,7 @@ impl Engine {
     }
 
     fn send_probe(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let numbers = (self.fresh_number(), self.fresh_number());
         let backend = &mut self.backends[usize::from(index)];
         let wait = if backend.probe.adoptable(now) && !backend.probe.mute {
             PROBE_READY_MS
@@ -298,14 +299,11 @@ impl Engine {
             backend.assign(port, Use::Probe);
             backend.probe.port = port;
         }
-        backend.probe.seq = SeqNumber(self.rng.u32(..));
-        backend.probe.ack = SeqNumber(self.rng.u32(..));
-        let probe = &backend.probe;
+        (backend.probe.seq, backend.probe.ack) = numbers;
         let leg = Leg {
             backend: index,
-            port: probe.port,
+            port: backend.probe.port,
         };
-        let numbers = (probe.seq, probe.ack);
         if self.emit_probe(leg, numbers, out) {
             self.counters.add(Counter::ProbesSent);
             let probe = &mut self.backends[usize::from(index)].probe;

@@ -65,7 +65,9 @@ impl Engine {
         }
         let mut used = [false; LIMIT_HOPS];
         for flow in self.flows.slots().iter().filter(|f| f.state != State::Gone) {
-            used[usize::from(flow.hop.0)] = true;
+            if let Some(used) = used.get_mut(usize::from(flow.hop.0)) {
+                *used = true;
+            }
         }
         for hop in self.backends.iter().filter_map(|b| b.hop) {
             used[usize::from(hop.0)] = true;

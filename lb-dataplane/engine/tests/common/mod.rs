@@ -117,6 +117,7 @@ pub fn settings() -> Settings {
         ports: 40_000..=40_127,
         mac: OUR_MAC,
         seed: 1,
+        hash_keys: (3, 4),
         mtu: 1_500,
     }
 }

@@ -6,6 +6,7 @@ mod common;
 mod affinity;
 mod apply;
 mod boundary;
+mod bounds;
 mod choice;
 mod closing;
 mod drain;

@@ -293,14 +293,15 @@ fn a_lost_adoption_is_sent_again_with_the_request_and_confirmed_once() {
     let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
     let mut c = w.idle(1);
     let present = c.clone();
-    let head = post_head(4);
+    // Too much for one copy.
+    let (head, more) = (post_head(500), [b'm'; 500]);
     w.moves(&mut c, &head);
-    w.stays(&mut c, b"more");
+    w.stays(&mut c, &more);
     let sent = bare_rst(&mut w, &c);
     assert_eq!(sent.len(), 3, "adoption and both segments");
     w.expect_adoption(&sent[0], &present);
     assert_eq!(sent[0].segment.src_port, c.leg.port(), "the same leg");
-    assert_eq!((sent[1].data(), sent[2].data()), (&head[..], &b"more"[..]));
+    assert_eq!((sent[1].data(), sent[2].data()), (&head[..], &more[..]));
     assert_eq!(w.count(Counter::AdoptionRetries), 1);
     w.responds(&mut c, OK);
     w.ack(&mut c);

@@ -198,6 +198,7 @@ impl World {
             ports: address::LEG_PORTS_FROM..=address::LEG_PORTS_FROM + scenario.ports - 1,
             mac: address::OUR_MAC,
             seed: rng.u64(..),
+            hash_keys: (seed, seed ^ 0x6a5e_6d00),
             mtu: 1_500,
         };
         let engine = match Engine::new(settings, Instant(START)) {
