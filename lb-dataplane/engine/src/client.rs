@@ -32,7 +32,9 @@ impl Engine {
         let client = to_addr(segment.src);
         let found = self.flows.find(&client, segment.src_port, frontend);
         let flags = segment.flags;
-        if strip_options(frame, segment, STRIPPED_FROM_CLIENTS) {
+        if !self.mutated(Mutant::KeepOptions)
+            && strip_options(frame, segment, STRIPPED_FROM_CLIENTS)
+        {
             self.counters.add(Counter::OptionsStripped);
         }
         if flags.has(Flags::SYN) {
