@@ -35,10 +35,10 @@ use std::collections::BTreeMap;
     printcolumn = r#"{"name": "Migrations", "type": "integer", "jsonPath": ".status.migrations", "description": "Moves from one pod to another"}"#,
     printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status", "description": "Whether the policy makes sense"}"#,
     printcolumn = r#"{"name": "Programmed", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Programmed\")].status", "description": "Whether all dataplanes serve it"}"#,
+    printcolumn = r#"{"name": "Adoptable", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Adoptable\")].status", "description": "Whether connections can move"}"#,
     printcolumn = r#"{"name": "Protocol", "type": "string", "jsonPath": ".spec.protocol", "priority": 1, "description": "How requests are recognised"}"#,
     printcolumn = r#"{"name": "Rescued", "type": "integer", "jsonPath": ".status.rescued", "priority": 1, "description": "Connections that outlived their pod"}"#,
     printcolumn = r#"{"name": "Lost", "type": "integer", "jsonPath": ".status.lost", "priority": 1, "description": "Connections that did not"}"#,
-    printcolumn = r#"{"name": "Adoptable", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Adoptable\")].status", "priority": 1, "description": "Whether connections can move"}"#,
     printcolumn = r#"{"name": "Degraded", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Degraded\")].status", "priority": 1, "description": "Whether something needs attention"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
