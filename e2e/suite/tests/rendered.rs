@@ -104,6 +104,35 @@ fn what_helm_renders_is_what_is_committed() -> Result<()> {
     Ok(())
 }
 
+/// GKE admits Pods with these classes in its own namespaces only (its quota `gcp-critical-pods`).
+#[test]
+fn no_pod_has_a_priority_class_of_the_systems() -> Result<()> {
+    let helm = helm()?;
+    let mut of_users = 0;
+    for set in sets()? {
+        let objects = manifests::parse(&rendered(&helm, &set)?)?;
+        let is_class = |o: &&Value| o["kind"] == "PriorityClass";
+        let names = objects.iter().filter(is_class);
+        let made: BTreeSet<_> = names.map(|o| o["metadata"]["name"].as_str()).collect();
+        for object in objects.iter().filter(|o| !is_class(o)) {
+            let class = &object["spec"]["template"]["spec"]["priorityClassName"];
+            let Some(class) = class.as_str() else {
+                continue;
+            };
+            let name = &object["metadata"]["name"];
+            assert!(!class.starts_with("system-"), "{set}: {name}: {class}");
+            if made.contains(&Some(class)) {
+                assert_eq!(*name, class, "{set}: its own");
+            } else {
+                of_users += 1;
+                assert_eq!(class, "platform-critical", "{set}: {name}");
+            }
+        }
+    }
+    assert_eq!(of_users, 1, "the operator's in `production`");
+    Ok(())
+}
+
 #[test]
 fn wrong_values_are_refused_with_their_names() -> Result<()> {
     let helm = helm()?;

@@ -2,6 +2,7 @@
 //! is not looked at here.
 
 use baton_tidy::root;
+use serde_json::Value;
 use std::{collections::BTreeSet, fs, path::Path};
 
 fn read(path: &Path) -> String {
@@ -73,5 +74,34 @@ fn every_alert_has_its_section_in_the_runbook() {
             alerts.contains(&anchor),
             "{alert} does not lead to {anchor}"
         );
+    }
+}
+
+/// Whoever installs the chart and copies a policy of a page can connect.
+#[test]
+fn policies_of_the_pages_listen_where_the_charts_service_leads() {
+    let root = root();
+    let values: Value = serde_saphyr::from_str(&read(&root.join("charts/baton/values.yaml")))
+        .expect("the chart's values");
+    let ports = values["dataplane"]["service"]["ports"].as_array();
+    let leads: BTreeSet<u64> = ports
+        .expect("ports")
+        .iter()
+        .filter_map(|port| port.get("targetPort").unwrap_or(&port["port"]).as_u64())
+        .collect();
+    for page in ["README.md", "crds/README.md", "docs/install.md"] {
+        let text = read(&root.join(page));
+        let policies = text.split("kind: LoadBalancerPolicy").skip(1);
+        let mut found = 0;
+        for policy in policies.filter_map(|rest| rest.split("```").next()) {
+            // The first of its fields of that name that stands alone.
+            let words = policy.split([' ', '{', ',', '\n']);
+            let at = words.skip_while(|word| *word != "port:").nth(1);
+            let port = at.and_then(|port| port.trim_end_matches('}').parse().ok());
+            let Some(port) = port else { continue };
+            assert!(leads.contains(&port), "{page}: nothing leads to {port}");
+            found += 1;
+        }
+        assert!(found > 0, "{page} has a policy");
     }
 }

@@ -111,7 +111,7 @@ pub enum Algorithm {
     Random,
 }
 
-/// What keeps flows together. It works on top of any algorithm, which is asked where it says nothing.
+/// What keeps flows together, in place of the algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Affinity {
@@ -122,7 +122,9 @@ pub struct Affinity {
 
 /// Flows of one client address stay together, whatever their ports and frontends are. They do not move because another
 /// backend is better, but with their backend's drain, death or ejection, as `migration.mode` allows (`Always` is refused); then
-/// they all go to the same other one. The address is remembered by each dataplane for itself and is lost with it.
+/// they all go to the same other one. Which one that is follows from the address and from the backends that take flows
+/// (rendezvous hashing by weight), alike in all dataplanes. Each remembers it for itself, so that a client stays where it is
+/// when a backend joins: then dataplanes that know the client and those that do not may differ until `timeout`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientIp {

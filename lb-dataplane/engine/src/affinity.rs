@@ -1,7 +1,9 @@
 //! Client-IP affinity: which backend a client's flows have, and how long that is remembered.
 //!
-//! Owns the table of clients (one slab, one array of hash chains, reserved at start). It never decides whether a flow moves,
-//! and never who is usable: that is `policy`'s.
+//! The first one follows from the client's address and the members that are usable, so that all dataplanes choose the same;
+//! the table keeps a client there when another member joins, and where it went when its own left. Owns the table of clients
+//! (one slab, one array of hash chains, reserved at start). It never decides whether a flow moves, and never who is usable:
+//! that is `policy`'s.
 
 use crate::{
     Engine,
@@ -227,7 +229,16 @@ impl Engine {
         Some(self.affinities.entries[id as usize].backend)
     }
 
-    /// The backend for a new flow: its client's, if that takes new flows, or the algorithm's. `except` was tried already.
+    /// What a client's address says, alike in all dataplanes, where its policy wants its flows together.
+    fn number(&self, policy: u16, client: &Addr) -> Option<u64> {
+        self.policies[usize::from(policy)].spec.affinity?;
+        let mut hasher = SipHasher13::new();
+        hasher.write(client);
+        Some(hasher.finish())
+    }
+
+    /// The backend for a new flow: its client's, if that takes new flows, or the one that its address says; without affinity
+    /// the algorithm's. `except` was tried already.
     pub(crate) fn choose_new(
         &mut self,
         now: Instant,
@@ -236,12 +247,14 @@ impl Engine {
         except: Option<u16>,
     ) -> Option<u16> {
         let held = self.held(policy, client).filter(|b| Some(*b) != except);
+        let number = self.number(policy, client);
         let policy = &mut self.policies[usize::from(policy)];
         held.filter(|b| policy.takes(v6, *b, &self.backends, now))
+            .or_else(|| policy.takes_client(v6, number?, &self.backends, now, except))
             .or_else(|| policy.choose(v6, hash, &self.backends, now, &mut self.rng, except))
     }
 
-    /// The backend that the client's flows have, if one of them can be moved there from elsewhere.
+    /// Where a flow of a client with affinity goes if it moves: to its other flows, or where its address says.
     pub(crate) fn held_elsewhere(
         &self,
         now: Instant,
@@ -249,10 +262,12 @@ impl Engine {
         except: Option<u16>,
     ) -> Option<u16> {
         let flow = &self.flows[id];
-        let held = self.held(flow.policy, &flow.client)?;
+        let number = self.number(flow.policy, &flow.client)?;
+        let held = self.held(flow.policy, &flow.client);
         let policy = &self.policies[usize::from(flow.policy)];
         let v6 = flow.bits.has(crate::flow::Bits::V6);
-        (Some(held) != except && policy.adopts(v6, held, &self.backends, now)).then_some(held)
+        held.filter(|b| Some(*b) != except && policy.adopts(v6, *b, &self.backends, now))
+            .or_else(|| policy.adopts_client(v6, number, &self.backends, now, except))
     }
 
     /// A flow of the client was opened towards `backend`.

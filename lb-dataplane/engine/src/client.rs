@@ -35,7 +35,8 @@ impl Engine {
         let client = to_addr(segment.src);
         let found = self.flows.find(&client, segment.src_port, frontend);
         let flags = segment.flags;
-        let mut stripped = strip_options(frame, segment, STRIPPED_FROM_CLIENTS);
+        let mut stripped = !self.mutated(Mutant::KeepOptions)
+            && strip_options(frame, segment, STRIPPED_FROM_CLIENTS);
         if flags.has(Flags::SYN) {
             stripped |= clear_accurate_ecn(frame, segment);
         }

@@ -264,8 +264,7 @@ impl Engine {
             }
             return Verdict::Absorbed;
         };
-        let answer = self.key(raw.epoch()).and_then(|key| raw.verify(key));
-        let Some(MessageKind::Answer(reason)) = answer.map(|a| a.kind) else {
+        let Some(MessageKind::Answer(reason)) = self.verified(&raw).map(|a| a.kind) else {
             self.counters.add(Counter::ForgedAnswers);
             return Verdict::Absorbed;
         };

@@ -322,7 +322,7 @@ impl Engine {
             self.send_question(now, index, out);
             return Verdict::Absorbed;
         }
-        let answer = raw.and_then(|raw| raw.verify(self.key(raw.epoch())?));
+        let answer = raw.and_then(|raw| self.verified(&raw));
         let Some(Adoption {
             kind: MessageKind::Answer(reason),
             server_ts,

@@ -11,7 +11,7 @@ use crate::{
     engine::Instant,
     figures::OfPolicy,
     ledger::Gains,
-    maglev::Maglev,
+    maglev::{Maglev, mix},
     member::{Evidence, Member, Pace},
     mutants::Committed,
     pins::{Lost, PinReason},
@@ -235,6 +235,22 @@ impl Pool {
         self.members.iter().position(|m| m.backend == backend)
     }
 
+    /// The member of those that `good` admits that a client's number says (rendezvous hashing, by weight): where one is not
+    /// admitted any more, only its own clients go elsewhere.
+    fn of_client(&self, number: u64, good: impl Fn(usize) -> bool) -> Option<usize> {
+        let draw = |member: &Member| {
+            // Exponential with the weight as its rate: the least of all is its with a chance in proportion to the weight.
+            let even = (mix(number ^ mix(member.identity)) >> 11) as f64 + 0.5;
+            -(even / (1u64 << 53) as f64).ln() / f64::from(member.weight)
+        };
+        let members = self.members.iter().enumerate();
+        members
+            .filter(|(at, member)| member.weight > 0 && good(*at))
+            .map(|(at, member)| (draw(member), at))
+            .min_by(|a, b| a.0.total_cmp(&b.0))
+            .map(|(_, at)| at)
+    }
+
     /// A random member that `good` admits, by its weight at this time.
     fn by_chance(
         &self,
@@ -357,6 +373,39 @@ impl Policy {
         };
         let chosen = chosen.or_else(|| any(false)).or_else(|| any(true));
         chosen.map(|at| pool.members[at].backend)
+    }
+
+    /// The backend that takes a new flow of the client with this number; `except` was tried already. Which members have just
+    /// joined, are slow or have much to do is not asked: dataplanes do not see that alike.
+    pub(crate) fn takes_client(
+        &self,
+        v6: bool,
+        number: u64,
+        backends: &[Backend],
+        now: Instant,
+        except: Option<u16>,
+    ) -> Option<u16> {
+        let pool = &self.pools[usize::from(v6)];
+        let at = pool.of_client(number, |at| {
+            Some(pool.members[at].backend) != except && pool.usable(at, backends, now)
+        })?;
+        Some(pool.members[at].backend)
+    }
+
+    /// The backend that adopts a flow of the client with this number, however many flows it was given already.
+    pub(crate) fn adopts_client(
+        &self,
+        v6: bool,
+        number: u64,
+        backends: &[Backend],
+        now: Instant,
+        except: Option<u16>,
+    ) -> Option<u16> {
+        let pool = &self.pools[usize::from(v6)];
+        let at = pool.of_client(number, |at| {
+            Some(pool.members[at].backend) != except && pool.adopts(at, backends, now)
+        })?;
+        Some(pool.members[at].backend)
     }
 
     /// Whether all backends are of the other family: flows are not translated between the two.

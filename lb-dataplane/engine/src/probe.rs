@@ -11,6 +11,7 @@ use crate::{
     engine::Instant,
     flow::Leg,
     health::Down,
+    mutants::Mutant,
     ports::{Purpose, Rest},
 };
 use baton_packet::{
@@ -299,7 +300,11 @@ impl Engine {
             backend.assign(port, Use::Probe);
             backend.probe.port = port;
         }
-        (backend.probe.seq, backend.probe.ack) = numbers;
+        let same = self.committed.is(Mutant::SameNumbers) && backend.probe.seq != SeqNumber(0);
+        if !same {
+            (backend.probe.seq, backend.probe.ack) = numbers;
+        }
+        let numbers = (backend.probe.seq, backend.probe.ack);
         let leg = Leg {
             backend: index,
             port: backend.probe.port,
@@ -367,11 +372,10 @@ impl Engine {
         let (seq, ack) = (probe.seq, probe.ack);
         let mut told = None;
         let (finding, counter) = if let Some(raw) = parse_adoption(frame, segment) {
-            let answer = self.key(raw.epoch()).and_then(|key| raw.verify(key));
-            match answer.map(|a| (a.kind, a.server_ts)) {
-                Some((MessageKind::Answer(reason), field))
-                    if segment.seq == ack && segment.ack == seq =>
-                {
+            let ours = segment.seq == ack && segment.ack == seq;
+            let believed = ours || self.mutated(Mutant::AnyNumbers);
+            match self.verified(&raw).map(|a| (a.kind, a.server_ts)) {
+                Some((MessageKind::Answer(reason), field)) if believed => {
                     told = Some((reason, Told::from_field(field)));
                     if reason == Reason::Ready {
                         (
