@@ -10,6 +10,7 @@ use crate::{
     guards::From,
     kept::KEPT_PER_FLOW_MAX,
     mutants::Mutant,
+    pieces,
     pins::{Lost, PinReason},
     states::{Event, Frame, State},
 };
@@ -155,7 +156,7 @@ impl Engine {
                 let of_request = segment.payload_len() > 0 || flow.bits.has(Bits::KEPT_WHOLE);
                 segment.seq.after(flow.client_next)
                     || (segment.payload_len() > 0 && !self.may_keep(segment, id))
-                    || (new && of_request && !self.may_wait(id, usize::from(segment.end)))
+                    || (new && of_request && !self.may_wait(id, segment))
             }
             // Nor may it begin the request that a hand-over carries.
             State::AdoptingIdle => segment.seq != flow.client_next,
@@ -473,7 +474,7 @@ impl Engine {
     /// request is still whole.
     fn keep_or_wait(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> Frame {
         let of_use = self.flows[id].bits.has(Bits::KEPT_WHOLE) || segment.payload_len() == 0;
-        if of_use && self.is_kept_next(id, usize::from(segment.end)) {
+        if of_use && self.is_kept_next(id, segment) {
             let _ = self.keep(id, frame, segment);
             return Frame::Forward;
         }
@@ -502,11 +503,12 @@ impl Engine {
     /// Keeps a copy of a client segment while its request's fate is open.
     pub(crate) fn keep(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> bool {
         let mut list = self.flows[id].kept;
-        let kept = self.kept.push(
-            &mut list,
-            &frame[..usize::from(segment.end)],
-            KEPT_PER_FLOW_MAX,
-        );
+        let kept = self
+            .kept
+            .has_room(list, pieces::count(segment), KEPT_PER_FLOW_MAX)
+            && pieces::all(frame, segment, |copy| {
+                self.kept.push(&mut list, copy, KEPT_PER_FLOW_MAX)
+            });
         self.flows[id].kept = list;
         if !kept {
             self.flows[id].bits.set(Bits::KEPT_WHOLE, false);

@@ -4,10 +4,9 @@
 //! Owns one slab of fixed slots for all flows and the lists of what each flow keeps. It never looks
 //! into a segment, never allocates after construction, and refuses rather than grows.
 
-/// Largest segment that can be kept: a full Ethernet frame at the usual MTU of 1500 is 1514 bytes.
-/// Jumbo frames are not kept.
+/// Largest copy: a full Ethernet frame at the usual MTU of 1500 is 1514 bytes. Longer segments are kept in pieces.
 pub(crate) const KEPT_BYTES: usize = 2048;
-/// Most segments that one flow may keep: a request of about 11 KB at the usual MTU.
+/// Most copies that one flow may keep: a request of about 11 KB at the usual MTU.
 pub(crate) const KEPT_PER_FLOW_MAX: u16 = 8;
 
 /// No slot.
@@ -74,9 +73,10 @@ impl Kept {
         }
     }
 
-    /// Whether [`Self::push`] would keep a frame of `bytes` bytes.
-    pub(crate) fn has_room(&self, list: KeptList, bytes: usize, max: u16) -> bool {
-        self.free != NONE && bytes <= KEPT_BYTES && self.count(list) < max
+    /// Whether [`Self::push`] would keep so many more copies.
+    pub(crate) fn has_room(&self, list: KeptList, copies: u16, max: u16) -> bool {
+        usize::from(copies) <= self.slots.len() - self.used
+            && copies <= max.saturating_sub(self.count(list))
     }
 
     /// Keeps a copy of `frame` at the end of `list`. False, and nothing changes, if the pool is
@@ -95,7 +95,7 @@ impl Kept {
         max: u16,
         comes_later: impl Fn(&[u8]) -> bool,
     ) -> bool {
-        if !self.has_room(*list, frame.len(), max) {
+        if frame.len() > KEPT_BYTES || !self.has_room(*list, 1, max) {
             return false;
         }
         // Mostly the newest one comes last.

@@ -43,6 +43,7 @@ mod lookup;
 mod maglev;
 mod migrate;
 mod mutants;
+mod pieces;
 mod pins;
 mod placement;
 mod policy;

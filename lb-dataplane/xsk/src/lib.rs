@@ -37,7 +37,9 @@ mod xdp;
 mod xdp_send;
 
 pub use capability::{Missing, MissingList, probe_capabilities};
-pub use config::{ADDRESSES_MAX, BACKENDS_MAX, Config, FRONTENDS_MAX, Mode, ModeChoice, Steering};
+pub use config::{
+    ADDRESSES_MAX, BACKENDS_MAX, Config, FRONTENDS_MAX, Mode, ModeChoice, QUEUE_BYTES_MAX, Steering,
+};
 pub use error::OpenError;
 pub use frames::FrameAccount;
 pub use host::HOST_MAC;
