@@ -6,6 +6,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `port` | the choice of the mode |
+//! | `spin` | whether to wait awake |
 //! | `xdp`, `xdp_send` | frames between rings, for native and generic mode |
 //! | `packet`, `packet_send` | the same with packet sockets; `gso` cuts large frames |
 //! | `host` | the way through the host's own stack, on a node's network |
