@@ -46,6 +46,8 @@ pub enum Command {
     Neighbour(IpAddr, Option<Mac>),
     /// Whether the dataplane's interface is up.
     Link(bool),
+    /// Whether frames may be waited for awake.
+    Spin(bool),
     /// What the active check of a backend found; none: it is no longer checked. A backend that is not served (any more)
     /// is not meant.
     Health {

@@ -13,6 +13,7 @@ use crate::{
         snapshot::{Refusal, Snapshots},
         socket,
     },
+    cpu_quota::CpuQuota,
     ending::Ending,
     health, logging, neighbour, preflight,
     worker::{Worker, WorkerFailure},
@@ -100,7 +101,9 @@ async fn serve(
         Some(address) => Some(serve::bind("probes", address).await?),
         None => None,
     };
-    let port = open_port(&loaded, &addresses)?;
+    let mut port = open_port(&loaded, &addresses)?;
+    let quota = CpuQuota::find();
+    port.allow_spinning(quota.allows_spinning());
     let mode = port.mode();
     let engine = engine(&loaded, &addresses, &port)?;
 
@@ -132,6 +135,7 @@ async fn serve(
         config.ports.range(),
     );
     let mut ended = spawn(packets)?;
+    tokio::spawn(quota.watch(worker.clone()));
     let place = neighbour::Place {
         ifindex,
         host: config.host_network,

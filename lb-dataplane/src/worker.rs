@@ -236,6 +236,7 @@ impl Worker {
             }
             Command::Neighbour(address, mac) => self.engine.set_neighbour(address, mac),
             Command::Link(up) => self.engine.set_link(now, up),
+            Command::Spin(allowed) => self.port.allow_spinning(allowed),
             Command::Health {
                 policy,
                 backend,
@@ -393,6 +394,7 @@ fn port_counters(stats: &Stats, counters: &mut Vec<CounterValue>) {
         ("fill_ring_empty_total", None, stats.fill_ring_empty),
         ("io_wakeups_total", None, stats.wakeups),
         ("io_waits_total", None, stats.waits),
+        ("io_spins_total", None, stats.spins),
         ("kernel_tx_ring_empty_total", None, kernel.tx_ring_empty),
         ("steered_frames_total", None, steering.taken),
         ("passed_frames_total", None, steering.passed),

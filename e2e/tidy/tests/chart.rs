@@ -105,3 +105,50 @@ fn policies_of_the_pages_listen_where_the_charts_service_leads() {
         assert!(found > 0, "{page} has a policy");
     }
 }
+
+/// What a dataplane takes at most with 32 receive queues, all tables full, and as many ports as legs may have: its buffers are
+/// there from the start, tables and ports fill up.
+#[test]
+fn thirty_two_queues_and_full_tables_fit_the_charts_memory_limit() {
+    /// `QUEUE_BYTES_MAX` of `lb-dataplane/xsk/src/config.rs`, whose tests hold the buffers of each mode to it.
+    const QUEUE_BYTES: u64 = 8_000_000;
+    const QUEUES: u64 = 32;
+    /// The program, its threads, BPF maps of 16,384 frontends, a snapshot and its successor.
+    const REST_BYTES: u64 = 96 << 20;
+    /// Bytes of one of each, as the comments of the chart's values and `docs/operations.md` have it; a leg's port takes
+    /// 14.1 at each backend.
+    const BYTES: [(&str, u64); 6] = [
+        ("flows", 250),
+        ("guardedFlows", 256),
+        ("keptSegments", 2_048),
+        ("closingLegs", 128),
+        ("affinities", 56),
+        ("trackedPairs", 0),
+    ];
+    let constants = read(&root().join("lb-dataplane/xsk/src/config.rs"));
+    assert!(constants.contains("pub const QUEUE_BYTES_MAX: usize = 8_000_000;"));
+    let values: Value = serde_saphyr::from_str(&read(&root().join("charts/baton/values.yaml")))
+        .expect("the values are YAML");
+    let of = |path: &str| values.pointer(path).unwrap_or_else(|| panic!("no {path}"));
+    let number = |path: &str| of(path).as_u64().unwrap_or_else(|| panic!("{path}"));
+    let tables: u64 = BYTES
+        .iter()
+        .map(|(name, bytes)| number(&format!("/dataplane/limits/{name}")) * bytes)
+        .sum();
+    let first = number("/dataplane/legPorts/first");
+    // `last: 0` is 49,999 in a Deployment, which has the most.
+    let last = match number("/dataplane/legPorts/last") {
+        0 => 49_999,
+        last => last,
+    };
+    let ports = number("/dataplane/limits/backends") * (last - first + 1) * 141 / 10;
+    let limit = match of("/dataplane/resources/limits/memory").as_str() {
+        Some("1Gi") => 1_u64 << 30,
+        other => panic!("read {other:?} here, too"),
+    };
+    let wanted = QUEUES * QUEUE_BYTES + tables + ports + REST_BYTES;
+    assert!(
+        wanted <= limit,
+        "{wanted} of {limit}: ports {ports}, tables {tables}"
+    );
+}

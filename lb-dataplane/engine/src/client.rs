@@ -9,6 +9,7 @@ use crate::{
     flow::{Bits, FlowId, to_addr},
     guards::From,
     mutants::Mutant,
+    pieces,
     pins::{Lost, PinReason},
     resets::Whom,
     states::{Event, Frame, State},
@@ -193,7 +194,7 @@ impl Engine {
                 let of_request = segment.payload_len() > 0 || flow.bits.has(Bits::KEPT_WHOLE);
                 segment.seq.after(flow.client_next)
                     || (segment.payload_len() > 0 && !self.may_keep(segment, id))
-                    || (new && of_request && !self.may_wait(id, usize::from(segment.end)))
+                    || (new && of_request && !self.may_wait(id, segment))
             }
             // Nor may it begin the request that a hand-over carries.
             State::AdoptingIdle => segment.seq != flow.client_next,

@@ -9,6 +9,7 @@ use crate::{
     counters::Counter,
     flow::{Bits, FlowId},
     kept::{KEPT_PER_FLOW_MAX, KeptList},
+    pieces,
     states::{Frame, State},
 };
 use baton_api::{BackendFailure, MigrationMode, Protocol};
@@ -67,7 +68,7 @@ impl Engine {
     /// request is still whole.
     pub(crate) fn keep_or_wait(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> Frame {
         let of_use = self.flows[id].bits.has(Bits::KEPT_WHOLE) || segment.payload_len() == 0;
-        if of_use && self.is_kept_next(id, usize::from(segment.end)) {
+        if of_use && self.is_kept_next(id, segment) {
             let _ = self.keep(id, frame, segment);
             return Frame::Forward;
         }
@@ -98,18 +99,23 @@ impl Engine {
         if self.shares_a_copy(self.flows[id].kept, frame, segment) {
             return true;
         }
-        let network = self.flows[id].network;
-        let frame = &frame[..usize::from(segment.end)];
-        if self.kept.is_full() || self.requests.is_full(network) {
-            self.make_room(id);
-        }
+        let (network, copies) = (self.flows[id].network, pieces::count(segment));
         let mut list = self.flows[id].kept;
-        let kept =
-            !self.requests.is_full(network) && self.kept.push(&mut list, frame, KEPT_PER_FLOW_MAX);
-        if kept {
-            self.requests.takes(network);
-            self.flows[id].kept = list;
-        } else {
+        let before = self.kept.count(list);
+        let fits = copies <= KEPT_PER_FLOW_MAX.saturating_sub(before);
+        if fits && !(self.kept.has_free(copies) && self.requests.has_room(network, copies)) {
+            self.make_room(id, copies);
+        }
+        let kept = fits
+            && self.kept.has_free(copies)
+            && self.requests.has_room(network, copies)
+            && pieces::all(frame, segment, |copy| {
+                self.kept.push(&mut list, copy, KEPT_PER_FLOW_MAX)
+            });
+        let added = self.kept.count(list) - before;
+        self.requests.takes(network, added);
+        self.flows[id].kept = list;
+        if !kept {
             self.flows[id].bits.set(Bits::KEPT_WHOLE, false);
             self.counters.add(Counter::KeptFull);
         }
@@ -137,11 +143,11 @@ impl Engine {
         })
     }
 
-    /// Makes room for a copy of this flow's: of its own network's where that has its part, else of anybody's.
+    /// Makes room for copies of this flow's: of its own network's where that has its part, else of anybody's.
     #[cold]
-    fn make_room(&mut self, id: FlowId) {
+    fn make_room(&mut self, id: FlowId, copies: u16) {
         let network = self.flows[id].network;
-        let own_alone = self.requests.is_full(network);
+        let own_alone = !self.requests.has_room(network, copies);
         let gives_way = |other: &FlowId| {
             let flow = &self.flows[*other];
             *other != id && flow.state == State::Request && (!own_alone || flow.network == network)

@@ -15,7 +15,8 @@ use crate::{
     engine::Instant,
     flow::{Bits, FlowId},
     guards::From,
-    kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, KeptList},
+    kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, Kept, KeptList},
+    pieces,
     shares::Shares,
     states::{Event, State},
 };
@@ -186,44 +187,50 @@ impl Engine {
 
     /// Keeps a copy until the turn of the segment comes. False if there is no room, which is counted.
     fn set_aside(&mut self, id: FlowId, from: From, frame: &[u8], segment: &Segment) -> bool {
-        let frame = &frame[..usize::from(segment.end)];
-        let end = segment.seq.add(segment.seq_len());
         let mut list = self.early_of(id, from);
-        let is_there = self
-            .kept
-            .iter(list)
-            .filter_map(span)
-            .any(|(early, to)| early.seq.at_or_before(segment.seq) && end.at_or_before(to));
-        if is_there {
+        let is_there = |kept: &Kept, list, part: &Segment, end: SeqNumber| {
+            kept.iter(list)
+                .filter_map(span)
+                .any(|(early, to)| early.seq.at_or_before(part.seq) && end.at_or_before(to))
+        };
+        if pieces::all(frame, segment, |copy| {
+            span(copy).is_some_and(|(part, end)| is_there(&self.kept, list, &part, end))
+        }) {
             return true;
         }
         let network = self.flows[id].network;
-        let full = if self.kept.count(list) >= EARLY_PER_FLOW_MAX {
+        let copies = pieces::count(segment);
+        let full = if copies > EARLY_PER_FLOW_MAX - self.kept.count(list) {
             Some(Counter::EarlyFlowFull)
-        } else if self.early.shares.is_full(network) {
+        } else if !self.early.shares.has_room(network, copies) {
             Some(Counter::EarlyNetworkFull)
-        } else if frame.len() > KEPT_BYTES {
-            Some(Counter::EarlyTooLong)
-        } else if self.early.segments >= self.early.segments_max {
+        } else if self.early.segments + u32::from(copies) > self.early.segments_max
+            || !self.kept.has_room(list, copies, EARLY_PER_FLOW_MAX)
+        {
             Some(Counter::EarlyFull)
         } else {
             None
         };
-        let later = |copy: &[u8]| span(copy).is_some_and(|(early, _)| early.seq.after(segment.seq));
-        let kept = full.is_none()
-            && self
-                .kept
-                .insert(&mut list, frame, EARLY_PER_FLOW_MAX, later);
-        self.counters.add(match full {
-            Some(limit) => limit,
-            None if kept => Counter::EarlySegments,
-            None => Counter::EarlyFull,
-        });
-        if kept {
-            self.early.shares.takes(network);
-            self.early.segments += 1;
-            self.set_early(id, from, list);
+        self.counters.add(full.unwrap_or(Counter::EarlySegments));
+        if full.is_some() {
+            return false;
         }
+        let mut added = 0;
+        let kept = pieces::all(frame, segment, |copy| {
+            let Some((part, end)) = span(copy) else {
+                return false;
+            };
+            if is_there(&self.kept, list, &part, end) {
+                return true;
+            }
+            let later = |early: &[u8]| span(early).is_some_and(|(e, _)| e.seq.after(part.seq));
+            added += 1;
+            self.kept.insert(&mut list, copy, EARLY_PER_FLOW_MAX, later)
+        });
+        debug_assert!(kept, "there was room");
+        self.early.shares.takes(network, added);
+        self.early.segments += u32::from(added);
+        self.set_early(id, from, list);
         kept
     }
 

@@ -6,10 +6,9 @@
 
 use crate::flow::FlowId;
 
-/// Largest segment that can be kept: a full Ethernet frame at the usual MTU of 1500 is 1514 bytes.
-/// Jumbo frames are not kept.
+/// Largest copy: a full Ethernet frame at the usual MTU of 1500 is 1514 bytes. Longer segments are kept in pieces.
 pub(crate) const KEPT_BYTES: usize = 2048;
-/// Most segments that one flow may keep: a request of about 11 KB at the usual MTU.
+/// Most copies that one flow may keep: a request of about 11 KB at the usual MTU.
 pub(crate) const KEPT_PER_FLOW_MAX: u16 = 8;
 
 /// No slot.
@@ -88,10 +87,10 @@ impl Kept {
         }
     }
 
-    /// Whether every slot is used.
+    /// Whether so many slots are free.
     #[inline]
-    pub(crate) fn is_full(&self) -> bool {
-        self.free == NONE
+    pub(crate) fn has_free(&self, copies: u16) -> bool {
+        usize::from(copies) <= self.slots.len() - self.used
     }
 
     /// What `list` holds is a request of which more is to come: the newest one of these.
@@ -160,9 +159,9 @@ impl Kept {
         longer.is_some()
     }
 
-    /// Whether [`Self::push`] would keep a frame of `bytes` bytes.
-    pub(crate) fn has_room(&self, list: KeptList, bytes: usize, max: u16) -> bool {
-        self.free != NONE && bytes <= KEPT_BYTES && self.count(list) < max
+    /// Whether [`Self::push`] would keep so many more copies.
+    pub(crate) fn has_room(&self, list: KeptList, copies: u16, max: u16) -> bool {
+        self.has_free(copies) && copies <= max.saturating_sub(self.count(list))
     }
 
     /// Keeps a copy of `frame` at the end of `list`. False, and nothing changes, if the pool is
@@ -181,7 +180,7 @@ impl Kept {
         max: u16,
         comes_later: impl Fn(&[u8]) -> bool,
     ) -> bool {
-        if !self.has_room(*list, frame.len(), max) {
+        if frame.len() > KEPT_BYTES || !self.has_room(*list, 1, max) {
             return false;
         }
         // Mostly the newest one comes last.

@@ -45,6 +45,7 @@ mod maglev;
 mod member;
 mod migrate;
 mod mutants;
+mod pieces;
 mod pins;
 mod placement;
 mod policy;

@@ -31,14 +31,15 @@ impl Shares {
         }
     }
 
+    /// Whether the network may have so many more.
     #[inline]
-    pub(crate) fn is_full(&self, network: u16) -> bool {
-        self.used[usize::from(network)] >= self.max
+    pub(crate) fn has_room(&self, network: u16, count: u16) -> bool {
+        self.used[usize::from(network)] + u32::from(count) <= self.max
     }
 
     #[inline]
-    pub(crate) fn takes(&mut self, network: u16) {
-        self.used[usize::from(network)] += 1;
+    pub(crate) fn takes(&mut self, network: u16, count: u16) {
+        self.used[usize::from(network)] += u32::from(count);
     }
 
     #[inline]

@@ -39,6 +39,7 @@ mod end_mark;
 mod icmp;
 mod malformed;
 mod options;
+mod piece;
 mod rewrite;
 mod seq;
 mod told;
@@ -58,6 +59,7 @@ pub use malformed::Malformed;
 pub use options::{
     STRIPPED_FROM_CLIENTS, SynOptions, parse_syn_options, strip_options, timestamps,
 };
+pub use piece::part_of_segment;
 pub use rewrite::{Rewrite, RewriteError, clear_fin, rewrite_tcp};
 pub use seq::SeqNumber;
 pub use told::{Listener, Told};

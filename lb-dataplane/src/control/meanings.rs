@@ -101,6 +101,10 @@ const MEANINGS: &[(&str, &str)] = &[
         "Times that a fill ring was dry with no free buffer at hand.",
     ),
     ("io_wakeups_total", "System calls that send frames."),
+    (
+        "io_spins_total",
+        "Times that frames were waited for awake, for some 40 us: where that pays, and CPU time is not rationed.",
+    ),
     ("io_waits_total", "System calls that wait for frames."),
     (
         "kernel_tx_ring_empty_total",

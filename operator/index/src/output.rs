@@ -265,6 +265,8 @@ pub enum Reason {
     BackendsNotFollowed,
     /// Degraded: dataplanes give some backends no flows.
     BackendsUnusable,
+    /// Degraded: clients of an address family that no backend has are refused.
+    FamilyWithoutBackends,
     /// Degraded: a Pod's weight is no weight.
     WeightUnreadable,
     /// Degraded: nothing is wrong.
@@ -308,6 +310,7 @@ impl Reason {
             Self::BackendLimit => "BackendLimit",
             Self::BackendsNotFollowed => "BackendsNotFollowed",
             Self::BackendsUnusable => "BackendsUnusable",
+            Self::FamilyWithoutBackends => "FamilyWithoutBackends",
             Self::WeightUnreadable => "WeightUnreadable",
             Self::AsExpected => "AsExpected",
             Self::Drained => "Drained",

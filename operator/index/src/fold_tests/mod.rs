@@ -73,12 +73,16 @@ fn slice(service: &str, pods: &[(u8, Conditions)]) -> Change {
 }
 
 fn service(name: &str) -> Change {
+    service_of(name, vec![Family::V4])
+}
+
+fn service_of(name: &str, families: Vec<Family>) -> Change {
     let value = Service {
         ports: vec![ServicePort {
             name: "http".into(),
             port: 80,
         }],
-        families: vec![Family::V4],
+        families,
         external_name: false,
     };
     Change::Service(key(name), Some(Arc::new(value)))
