@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 /// Successes that are remembered: so many more failures than successes end the spinning.
 const SCORE_MAX: u8 = 16;
-/// With a score of 0, one wait in so many spins all the same, to notice when it is worth it again.
-const TRY_EVERY: u8 = 32;
+/// With a score of 0, it is tried again after so many waits, to notice when it is worth it again.
+const TRY_EVERY: u8 = 128;
+/// As so many spins in a row: what is waited for comes sooner while no CPU sleeps, which shows with the second.
+const TRIAL: u8 = 4;
 /// A mean of the last so many gaps, roughly.
 const GAPS: i64 = 8;
 /// A gap counts for at most so many times the longest spin, so that one idle second does not outweigh what follows.
@@ -48,6 +50,7 @@ impl SpinRule {
                 return None;
             }
             self.skipped = 0;
+            self.score = TRIAL;
         }
         Some(self.longest.min(self.mean_gap * 2))
     }
@@ -259,6 +262,25 @@ mod tests {
             waits += 1;
         }
         assert!(waits < 100 + 2 * u32::from(TRY_EVERY), "{waits}");
+    }
+
+    #[test]
+    fn what_comes_soon_only_while_nobody_sleeps_is_found_out() {
+        let mut rule = SpinRule::new(LONGEST);
+        cost(&mut rule, |_| 5_000.0);
+        // Behind a sleep, the other side has to wake up, too.
+        let (mut slept, mut spun) = (true, 0);
+        for _ in 0..10_000 {
+            let gap = Duration::from_micros(if slept { 60 } else { 20 });
+            let limit = rule.limit();
+            if let Some(limit) = limit {
+                spun += 1;
+                rule.spun(gap <= limit);
+            }
+            slept = limit.is_none();
+            rule.waited(gap);
+        }
+        assert!(spun > 9_000, "{spun}");
     }
 
     #[test]
