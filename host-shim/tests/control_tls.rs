@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use support::Authority;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
 };
 
 fn operator(authority: &Authority) -> Client {
@@ -134,4 +134,46 @@ fn the_operator_reads_the_state_and_both_secrets_are_exchanged() {
     get(&client, tls, "/healthz").expect_err("the old one is over");
     daemon.signal("TERM");
     assert!(daemon.wait().success());
+}
+
+/// From another address, and from the kubelet's own, at the port of probes and at the operator's.
+#[test]
+fn probes_and_the_operator_are_answered_whoever_holds_the_ports() {
+    let (files, authority) = (Files::new(), Authority::new());
+    let (control, tls, probes) = (free_address(), free_address(), free_address());
+    write(&files, &authority);
+    files.config(&format!(
+        "keys: [{{epoch: 1, file: KEY}}]\ncontrol: {control}\nprobes: {probes}\npin: PINS\n\
+         controlTls: {{listen: '{tls}', certificate: tls.crt, key: tls.key, clientAuthority: ca.crt}}\n"
+    ));
+    let _daemon = Daemon::start(&files, control, &[]);
+    let client = operator(&authority);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let connect = |source: &str, to: SocketAddr| {
+        let source = SocketAddr::new(source.parse().expect("an address"), 0);
+        runtime.block_on(async {
+            let socket = TcpSocket::new_v4().expect("a socket");
+            socket.bind(source).expect("bound");
+            socket.connect(to).await.expect("connected")
+        })
+    };
+    for hostile in ["127.0.0.9", "127.0.0.1"] {
+        let mut held = Vec::new();
+        for round in 0..60 {
+            held.clear();
+            for _ in 0..200 {
+                held.push(connect(hostile, probes));
+            }
+            assert_eq!(daemon::request(probes, "GET", "/healthz").0, 200);
+            // Handshakes take their time.
+            if round % 10 == 0 {
+                held.extend((0..200).map(|_| connect(hostile, tls)));
+                let answer = get(&client, tls, "/v1/state").expect("taken");
+                assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            }
+        }
+    }
 }

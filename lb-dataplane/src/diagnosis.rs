@@ -131,7 +131,9 @@ fn most(counts: &BTreeMap<String, u64>) -> Option<&str> {
 /// What an admin can do about the most frequent reason, where something can be done.
 fn advice(reason: &str) -> &'static str {
     match reason {
-        "fate_unknown" => ": `onBackendFailure` says which requests may be executed once more",
+        "fate_unknown" | "adopted_before" => {
+            ": `onBackendFailure` says which requests may be executed once more"
+        }
         "no_backend" => ": no backend adopted in time; `lb-dataplane backends` says which can",
         "not_kept" => ": raise `limits.keptSegments`",
         "drain_deadline" => ": raise `drain.deadline`, or let them wait (`drain.onDeadline`)",

@@ -16,6 +16,7 @@ mod faults_process_links;
 mod faults_process_shim;
 mod flood;
 mod forged;
+mod forged_answers;
 mod guards;
 mod host_network;
 mod ipv6;

@@ -215,7 +215,7 @@ impl Engine {
         self.counters.add(counter);
         self.tell(id, What::Refused(reason));
         if !reason.pod_never_had_it() {
-            return self.fate_unknown(now, id, out);
+            return self.fate_unknown_as(now, id, Lost::AdoptedBefore, out);
         }
         if reason != Reason::TupleInUse {
             self.probe_soon(now, owner.backend, |probe| probe.refused(now, reason));
@@ -367,6 +367,11 @@ impl Engine {
     }
 
     pub(crate) fn fate_unknown(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        self.fate_unknown_as(now, id, Lost::FateUnknown, out);
+    }
+
+    /// The same; what a client that has to be told counts as.
+    fn fate_unknown_as(&mut self, now: Instant, id: FlowId, lost: Lost, out: &mut impl Output) {
         let flow = &self.flows[id];
         if flow.state == State::AdoptingIdle || flow.bits.has(Bits::PRELUDE) {
             // No request is at stake.
@@ -390,7 +395,7 @@ impl Engine {
             let why = if self.may_replay(id) {
                 Lost::ReplayedOften
             } else {
-                Lost::FateUnknown
+                lost
             };
             self.count_lost(id, why);
             let _ = self.step(now, id, Event::FateUnknownReset, out);

@@ -409,6 +409,9 @@ impl Engine {
         {
             self.pin(id, PinReason::Guard(pin));
         }
+        // Of bytes that come twice the guard sees the first ones. A pod may take others, where it dropped the segment that had the
+        // first (a bad PAWS stamp): then this client's connection moves in the middle of its request, or not at all. That harms
+        // the client alone, as connections are never shared.
         self.follow(id, From::Client, gap, data.get(seen..).unwrap_or_default());
         match state {
             State::Idle | State::Fresh if boundary && whole => {

@@ -79,6 +79,9 @@ impl PinReason {
 pub enum Lost {
     /// The outstanding request may have been executed, and policy forbids to execute it once more.
     FateUnknown,
+    /// The same, as its pod says that it took the connection, of whose socket nothing was ever seen: the process may have ended,
+    /// or the segment was dropped behind the adopter (the pod's own packet filter, no memory).
+    AdoptedBefore,
     /// The response had begun.
     ResponseBegun,
     /// The client had not acknowledged the response, and nobody is left to send it again.
@@ -101,6 +104,7 @@ impl Lost {
     /// All of them.
     pub const ALL: &'static [Lost] = &[
         Lost::FateUnknown,
+        Lost::AdoptedBefore,
         Lost::ResponseBegun,
         Lost::ResponseUnacknowledged,
         Lost::NotKept,
@@ -116,6 +120,7 @@ impl Lost {
     pub const fn label(self) -> &'static str {
         match self {
             Lost::FateUnknown => "fate_unknown",
+            Lost::AdoptedBefore => "adopted_before",
             Lost::ResponseBegun => "response_begun",
             Lost::ResponseUnacknowledged => "response_unacknowledged",
             Lost::NotKept => "not_kept",

@@ -314,7 +314,7 @@ impl<'a> Run<'a> {
     pub fn count_lost(&mut self, why: Lost) {
         let (flow, replay) = (&self.world.flow, self.config.replay);
         let holds = match why {
-            Lost::FateUnknown => !replay,
+            Lost::FateUnknown | Lost::AdoptedBefore => !replay,
             Lost::ReplayedOften => replay && flow.replays >= crate::config::REPLAYS_MAX,
             Lost::ResponseBegun => {
                 flow.requests > 0 && flow.server_next > (flow.requests - 1) * self.config.parts
