@@ -265,16 +265,7 @@ impl Index {
         });
         let class = class.map(|(name, _)| name.clone());
         let report = self.dataplanes.get(key).and_then(|d| d.report.as_ref());
-        let member = pod.and_then(|pod| {
-            Some(Member {
-                address: pod.address?,
-                others: pod
-                    .second_address
-                    .into_iter()
-                    .chain(report.into_iter().flat_map(|r| r.addresses.iter().copied()))
-                    .collect(),
-            })
-        });
+        let member = pod.and_then(|pod| Member::of(pod, report.map(|r| &**r)));
         let before = match &class {
             Some(name) => self.class_of.insert(key.clone(), name.clone()),
             None => self.class_of.remove(key),

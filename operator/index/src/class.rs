@@ -4,7 +4,7 @@
 //! one that does not fit and all younger ones are left out, so that a younger policy never takes an older one's place.
 //! Some places for backends are left to those that linger in dataplanes, where they have connections, after they left.
 
-use crate::{Class, ClassUpdate, Key, LINGERING_SHARE, Text, claims::Age};
+use crate::{Class, ClassUpdate, Key, LINGERING_SHARE, Pod, Report, Text, claims::Age};
 use baton_api::LIMIT_POLICIES;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,6 +41,18 @@ pub(crate) struct Member {
     pub address: IpAddr,
     /// What else is its own.
     pub others: Vec<IpAddr>,
+}
+
+impl Member {
+    /// Nothing without an address.
+    pub fn of(pod: &Pod, report: Option<&Report>) -> Option<Self> {
+        let said = report.into_iter().flat_map(|report| &report.addresses);
+        let others = pod.second_address.iter().chain(said);
+        Some(Self {
+            address: pod.address?,
+            others: others.copied().collect(),
+        })
+    }
 }
 
 #[derive(Debug)]

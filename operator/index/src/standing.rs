@@ -303,8 +303,8 @@ impl Refused {
                     Place::Address(address) => format!("{at}.addresses: port {port} of {address}"),
                 };
                 format!(
-                    "{what} is not allowed: of class {class}, namespace {} may have {grants}; take what is allowed, or have an \
-                     admin of BatonDataplane {class} change its spec.allowed",
+                    "{what} is not allowed: of class {class}, namespace {} may have {grants}; take what is allowed, select \
+                     another class, or have an admin of BatonDataplane {class} change its spec.allowed",
                     key.namespace
                 )
             }

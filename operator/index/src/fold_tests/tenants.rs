@@ -99,8 +99,8 @@ fn what_is_granted_is_said_and_counts_at_once() {
     let _ = index.fold(3);
     let accepted = ConditionKind::Accepted;
     let words = "spec.listeners[0].port: 22 is not allowed: of class class, namespace ns may have ports 1024-65535 of the \
-                 dataplanes' own addresses; take what is allowed, or have an admin of BatonDataplane class change its \
-                 spec.allowed";
+                 dataplanes' own addresses; take what is allowed, select another class, or have an admin of \
+                 BatonDataplane class change its spec.allowed";
     expect(&index, "q", accepted, Reason::NotAllowed, words);
     // By a label that the namespace gets.
     index.apply(class(|class| {
