@@ -9,7 +9,6 @@ use crate::{
     flow::{Bits, FlowId, to_addr},
     guards::From,
     mutants::Mutant,
-    pieces,
     pins::{Lost, PinReason},
     resets::Whom,
     states::{Event, Frame, State},
