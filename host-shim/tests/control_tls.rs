@@ -121,11 +121,11 @@ fn the_operator_reads_the_state_and_both_secrets_are_exchanged() {
     let pair = next.pair(Name::Shim);
     files.write("tls.crt", &pair.certificate, 0o644);
     wait_for("the half is refused", || refused() > before);
-    assert!(
+    wait_for("the log says why", || {
         daemon
             .log()
             .contains("the key does not belong to the certificate")
-    );
+    });
     get(&client, tls, "/healthz").expect("the last good one stays");
     files.write("tls.key", &pair.key, 0o600);
     files.write("ca.crt", &next.pem, 0o644);
@@ -162,14 +162,14 @@ fn probes_and_the_operator_are_answered_whoever_holds_the_ports() {
     };
     for hostile in ["127.0.0.9", "127.0.0.1"] {
         let mut held = Vec::new();
-        for round in 0..60 {
+        for round in 0..10 {
             held.clear();
             for _ in 0..200 {
                 held.push(connect(hostile, probes));
             }
             assert_eq!(daemon::request(probes, "GET", "/healthz").0, 200);
             // Handshakes take their time.
-            if round % 10 == 0 {
+            if round % 5 == 0 {
                 held.extend((0..200).map(|_| connect(hostile, tls)));
                 let answer = get(&client, tls, "/v1/state").expect("taken");
                 assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
