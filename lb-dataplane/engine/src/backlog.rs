@@ -304,7 +304,9 @@ impl Engine {
     /// it, and there is room.
     pub(crate) fn is_kept_next(&self, id: FlowId, bytes: usize) -> bool {
         let flow = &self.flows[id];
-        !flow.backlog.is_some() && self.kept.has_room(flow.kept, bytes, KEPT_PER_FLOW_MAX)
+        !flow.backlog.is_some()
+            && self.kept.has_room(flow.kept, bytes, KEPT_PER_FLOW_MAX)
+            && !self.requests.is_full(flow.network)
     }
 
     /// Lets a client segment wait. False if a limit is reached, which is counted: the client sends

@@ -100,10 +100,11 @@ impl Engine {
         }
         let network = self.flows[id].network;
         let frame = &frame[..usize::from(segment.end)];
-        if self.kept.is_full() || self.requests.is_full(network) {
+        let mut list = self.flows[id].kept;
+        let lacks_room = self.kept.is_full() || self.requests.is_full(network);
+        if lacks_room && self.kept.count(list) < KEPT_PER_FLOW_MAX {
             self.make_room(id);
         }
-        let mut list = self.flows[id].kept;
         let kept =
             !self.requests.is_full(network) && self.kept.push(&mut list, frame, KEPT_PER_FLOW_MAX);
         if kept {
