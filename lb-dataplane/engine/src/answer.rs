@@ -318,7 +318,12 @@ impl Engine {
         proof: Proof,
         out: &mut impl Output,
     ) {
-        self.reset_stale(leg, expects, out);
+        if proof == Proof::Refusal {
+            self.reset_stale(leg, expects, out);
+        } else {
+            // It stays: an adoption that is late would take its place, and have the request too.
+            self.counters.add(Counter::StaleSockets);
+        }
         let another = self.backends[usize::from(leg.backend)]
             .ports
             .has_ready(now.ms());

@@ -305,7 +305,9 @@ impl Engine {
     /// it, and there is room.
     pub(crate) fn is_kept_next(&self, id: FlowId, segment: &Segment) -> bool {
         let (flow, copies) = (&self.flows[id], pieces::count(segment));
-        !flow.backlog.is_some() && self.kept.has_room(flow.kept, copies, KEPT_PER_FLOW_MAX)
+        !flow.backlog.is_some()
+            && self.kept.has_room(flow.kept, copies, KEPT_PER_FLOW_MAX)
+            && self.requests.has_room(flow.network, copies)
     }
 
     /// Lets a client segment wait. False if a limit is reached, which is counted: the client sends

@@ -26,6 +26,10 @@ const MEANINGS: &[(&str, &str)] = &[
     ),
     ("resets_sent_total", "Resets that Baton sent, by to whom."),
     (
+        "resets_limited_total",
+        "Resets and challenges that the rate limits held back, by whom they were for.",
+    ),
+    (
         "stays_total",
         "Flows that stayed although another backend was better, by what was exhausted; `large`: with requests too large for a new pod's first window.",
     ),

@@ -182,12 +182,11 @@ fn a_challenge_ack_on_a_new_leg_is_a_stale_socket() {
         wire.src_mac = crate::common::pod_mac(c.pod);
         wire.seq = present.server.wrapping_add_signed(seq_off);
         wire.ack = if ack_off > 0 { c.seq } else { present.seq }.wrapping_add_signed(ack_off);
+        // It is not reset: the first adoption may be late, and would take its place (found by the simulation).
         let sent = w.inject(&wire.build());
-        assert_eq!(sent.len(), 3, "{seq_off} {ack_off}");
-        assert!(sent[0].is(Flags::RST));
-        assert_eq!(sent[0].segment.seq.0, wire.ack);
-        w.expect_adoption(&sent[1], &present);
-        take_leg(&mut c, &sent[2]);
+        assert_eq!(sent.len(), 2, "{seq_off} {ack_off}");
+        w.expect_adoption(&sent[0], &present);
+        take_leg(&mut c, &sent[1]);
         assert_ne!(c.leg, taken);
         w.responds(&mut c, OK);
     }
