@@ -352,6 +352,8 @@ pub struct Report {
     pub acknowledged: Option<u64>,
     /// The newest revision that it refused, with its words.
     pub refused: Option<(u64, Text)>,
+    /// Policies of what it acknowledged that it cannot take, with its words, by name of the snapshot policy.
+    pub refused_policies: BTreeMap<Text, Text>,
 }
 
 /// What a dataplane counts, as of one moment. [`PolicyFigures::from_state`] takes it out of what it answered.

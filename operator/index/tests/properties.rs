@@ -142,7 +142,7 @@ fn acknowledge(index: &mut Index, objects: &Objects) {
                 Report {
                     unreachable: old.and_then(|r| r.unreachable.clone()),
                     acknowledged: Some(class.revision),
-                    refused: None,
+                    ..Report::default()
                 },
             ));
         }

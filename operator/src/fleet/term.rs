@@ -192,6 +192,7 @@ impl Term {
                 version,
                 pushed,
                 took,
+                refused,
             } => {
                 if *pushed {
                     info!(dataplane = %pod, generation, took_us = took.as_micros(), "snapshot in force");
@@ -200,6 +201,7 @@ impl Term {
                 self.progress(target, |progress| {
                     progress.unreachable = None;
                     progress.refused = None;
+                    progress.refused_policies = words::refused_policies(refused);
                     progress.acknowledged = revision.max(progress.acknowledged);
                 })
             }
@@ -232,7 +234,7 @@ impl Term {
                     }
                 })
             }
-            Outcome::State { .. } => {
+            Outcome::State { state, .. } => {
                 // None if the report before this one was told with newer ones.
                 let figures = self.inbox.take(target);
                 changes.extend(figures.map(|f| Change::Figures(pod.clone(), Some(Arc::new(f)))));
@@ -241,6 +243,7 @@ impl Term {
                     if reachable {
                         progress.unreachable = None;
                     }
+                    progress.refused_policies = words::refused_policies(&state.refused);
                 })
             }
             Outcome::Shim(_) => None,

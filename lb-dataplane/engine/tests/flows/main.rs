@@ -34,5 +34,6 @@ mod refusal;
 mod replay;
 mod rescue;
 mod session;
+mod sift;
 mod sight;
 mod sources;
