@@ -6,7 +6,7 @@
 
 use crate::capture::Tap;
 use baton_api::{Endpoint, FlowEvents, FlowView, MigrateReply, Snapshot, State};
-use baton_engine::{Migrate, MigrateError, Route};
+use baton_engine::{Applied, Migrate, MigrateError, Objection, Route};
 use baton_packet::{AdoptionKey, Mac};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -36,8 +36,12 @@ pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// What the worker can be told.
 pub enum Command {
-    /// Serve this snapshot; the answer says why not.
-    Apply(Arc<Snapshot>, oneshot::Sender<Result<(), String>>),
+    /// Serve this snapshot; the answer says what of it, or why nothing.
+    Apply(
+        Arc<Snapshot>,
+        Taking,
+        oneshot::Sender<Result<Applied, String>>,
+    ),
     /// Use these keys, the first to sign.
     Keys(Vec<(u8, AdoptionKey)>),
     /// Use these routes.
@@ -81,6 +85,14 @@ pub enum Command {
     Flows(u32, usize, oneshot::Sender<Flows>),
     /// End the loop.
     Stop,
+}
+
+/// How a snapshot is taken.
+pub enum Taking {
+    /// All of it or nothing: it is the file's, and whoever wrote it reads the error.
+    Whole,
+    /// Each policy by itself: they are of many people. These are refused for what the engine does not know.
+    Each(Vec<Objection>),
 }
 
 /// One counter: name without prefix, label, value.
@@ -172,8 +184,13 @@ impl WorkerHandle {
     ///
     /// # Errors
     /// The worker is gone or stuck.
-    pub async fn apply(&self, snapshot: Arc<Snapshot>) -> Result<Result<(), String>, WorkerError> {
-        self.ask(|answer| Command::Apply(snapshot, answer)).await
+    pub async fn apply(
+        &self,
+        snapshot: Arc<Snapshot>,
+        taking: Taking,
+    ) -> Result<Result<Applied, String>, WorkerError> {
+        self.ask(|answer| Command::Apply(snapshot, taking, answer))
+            .await
     }
 
     /// The worker's figures.

@@ -155,6 +155,8 @@ async fn serve(
             .await
             .map_err(|refusal| explain(file, refusal))?;
     }
+    let retried = Arc::clone(&control);
+    tokio::spawn(async move { retried.snapshots.retry().await });
     if let Some(listener) = listener {
         offer(listener, &control, Door::Plain);
     }

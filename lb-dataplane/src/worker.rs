@@ -6,9 +6,9 @@
 use crate::{
     capture::{Counts, Tap, through},
     clock,
-    commands::{Command, CounterValue, Inbox, Report},
+    commands::{Command, CounterValue, Inbox, Report, Taking},
 };
-use baton_engine::{Engine, Instant, Output, Verdict};
+use baton_engine::{Applied, Engine, Instant, Output, Verdict};
 use baton_xsk::{Disposition, Port, Stats, Steering, Tx};
 use std::{io, net::IpAddr, ops::RangeInclusive, sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc;
@@ -219,11 +219,13 @@ impl Worker {
         self.own.commands += 1;
         // An asker that has gone away is no reason to stop: answers may fail.
         match command {
-            Command::Apply(snapshot, answer) => {
-                let result = self
-                    .engine
-                    .apply(now, &snapshot)
-                    .map_err(|error| error.to_string());
+            Command::Apply(snapshot, taking, answer) => {
+                let engine = &mut self.engine;
+                let result = match taking {
+                    Taking::Whole => engine.apply(now, &snapshot).map(|()| Applied::default()),
+                    Taking::Each(objections) => engine.apply_each(now, &snapshot, &objections),
+                };
+                let result = result.map_err(|error| error.to_string());
                 if result.is_ok() {
                     self.steer(now);
                 }

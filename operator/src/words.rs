@@ -34,6 +34,13 @@ pub fn shim(node: Text, result: Outcome) -> Option<Change> {
     Some(Change::Shim(node, Some(Arc::new(shim))))
 }
 
+/// What a dataplane says of policies that it cannot take, by name of the snapshot policy.
+pub fn refused_policies(all: &[baton_api::RefusedPolicy]) -> BTreeMap<Text, Text> {
+    let all = all.iter();
+    all.map(|one| (one.policy.as_str().into(), one.message.as_str().into()))
+        .collect()
+}
+
 /// A dataplane's refusal in one line.
 pub fn refusal(refusal: &baton_push::push::Refusal) -> String {
     let mut words = String::new();

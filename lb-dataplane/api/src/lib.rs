@@ -26,12 +26,12 @@ pub use replies::{
     CAPTURE, DrainReply, DrainRequest, ErrorReply, SnapshotReply, StateReply, TRUNCATED,
 };
 pub use snapshot::{
-    Affinity, Algorithm, Backend, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES,
-    LIMIT_POLICIES, Limits, Migration, MigrationMode, Policy, Protocol, Snapshot, SnapshotError,
-    Timeouts,
+    Affinity, Algorithm, Backend, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_FRONTENDS,
+    LIMIT_NAME_BYTES, LIMIT_POLICIES, Limits, Migration, MigrationMode, Policy, Protocol, Snapshot,
+    SnapshotError, Timeouts,
 };
 pub use state::{
-    BackendPlacement, BackendState, DrainState, FlowView, PolicyPlacement, PolicyState, State,
-    WorkerState,
+    BackendPlacement, BackendState, DrainState, FlowView, PolicyPlacement, PolicyState,
+    RefusedPolicy, State, WorkerState,
 };
 pub use status::{StatusRange, StatusRangeError};

@@ -12,6 +12,8 @@ use std::{
 pub const LIMIT_POLICIES: usize = 1024;
 /// Backends in one policy: a Maglev table of 65,537 slots keeps shares even (within 1 %) up to here.
 pub const LIMIT_BACKENDS_PER_POLICY: usize = 256;
+/// Frontends of all policies in one snapshot, addresses of its own counted one by one: packet steering has a table of fixed size.
+pub const LIMIT_FRONTENDS: usize = 16_384;
 /// Bytes of a policy's or backend's name (Kubernetes `namespace/policy/listener` fits: 63 + 1 + 63 + 1 + 15).
 pub const LIMIT_NAME_BYTES: usize = 143;
 
@@ -279,7 +281,7 @@ impl Default for Limits {
 }
 
 /// Why a snapshot cannot be used. Each names the field; nothing is applied.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{path}: {problem}")]
 pub struct SnapshotError {
     /// Where, as `policies[1].backends[0].name`.

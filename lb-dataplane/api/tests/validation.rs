@@ -66,7 +66,7 @@ fn each_refusal_names_its_path_and_what_was_expected() {
             "[fd00::1]:80",
             "10.0.0.1:80",
             "policies[0].frontends[1]",
-            "frontend of policy `web`",
+            "is there twice",
         ),
         (
             "\"b\"",

@@ -10,8 +10,8 @@ use crate::{
     counters::Counter,
     engine::Instant,
     flow::{Addr, FlowId, NONE, to_addr},
+    sift::Wanted,
 };
-use baton_api::Snapshot;
 use siphasher::sip::SipHasher13;
 use std::{
     collections::{HashMap, HashSet},
@@ -334,13 +334,14 @@ impl Engine {
         self.affinities.remove(id);
     }
 
-    /// Before `snapshot` comes into force: forgets the clients of policies that go or have affinity no more, and backends that
+    /// Before these policies come into force: forgets the clients of policies that go or have affinity no more, and backends that
     /// leave, because their slots may go to others.
-    pub(crate) fn settle_affinities(&mut self, snapshot: &Snapshot) {
+    pub(crate) fn settle_affinities(&mut self, wanted: &[Wanted<'_>]) {
         if self.affinities.used == 0 {
             return;
         }
-        let wanted = snapshot.policies.iter().filter(|p| p.affinity.is_some());
+        let wanted = wanted.iter().map(|w| &*w.spec);
+        let wanted = wanted.filter(|p| p.affinity.is_some());
         let by_name: HashMap<&str, &baton_api::Policy> =
             wanted.map(|p| (p.name.as_str(), p)).collect();
         let (mut stay, mut backends) = (HashSet::new(), HashSet::new());

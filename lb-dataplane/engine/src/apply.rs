@@ -14,9 +14,10 @@ use crate::{
     lookup::Lookup,
     member::Member,
     policy::{Policy, Pool},
+    sift::{Applied, Objection, Wanted, told},
     states::State,
 };
-use baton_api::{Endpoint, Snapshot, SnapshotError};
+use baton_api::{Snapshot, SnapshotError};
 use siphasher::sip::SipHasher13;
 use std::{
     collections::{HashMap, HashSet},
@@ -27,7 +28,7 @@ use std::{
 /// Why a snapshot was not applied. Nothing has changed then.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ApplyError {
-    /// The snapshot contradicts itself.
+    /// The snapshot contradicts itself, or the dataplane.
     #[error(transparent)]
     Invalid(#[from] SnapshotError),
     /// An older one than what is in force.
@@ -52,6 +53,9 @@ pub enum ApplyError {
         /// Its end.
         last: u16,
     },
+    /// A table of fixed size is full.
+    #[error(transparent)]
+    NoRoom(SnapshotError),
     /// More distinct backends than the table holds.
     #[error("{needed} backends are more than limits.backends, {limit}")]
     TooManyBackends {
@@ -78,107 +82,73 @@ struct FrontendSlots {
 }
 
 impl Engine {
-    /// Puts `snapshot` in force. Flows stay where they are.
+    /// Puts `snapshot` in force, whole. Flows stay where they are.
     ///
     /// # Errors
     /// The snapshot is not used at all then.
     pub fn apply(&mut self, now: Instant, snapshot: &Snapshot) -> Result<(), ApplyError> {
+        let sifted = self.sift(snapshot, &[])?;
+        match sifted.refused.into_iter().next() {
+            Some(first) => Err(first.error),
+            None => {
+                self.put_in_force(now, snapshot.generation, &sifted.wanted);
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts each policy of `snapshot` in force that can be, and to which nobody objects. Those that cannot keep what they
+    /// had, where that goes together with the others.
+    ///
+    /// # Errors
+    /// The snapshot is not used at all then.
+    pub fn apply_each(
+        &mut self,
+        now: Instant,
+        snapshot: &Snapshot,
+        objections: &[Objection],
+    ) -> Result<Applied, ApplyError> {
+        let sifted = self.sift(snapshot, objections)?;
+        self.put_in_force(now, snapshot.generation, &sifted.wanted);
+        Ok(told(snapshot, &sifted.refused))
+    }
+
+    fn put_in_force(&mut self, now: Instant, generation: u64, wanted: &[Wanted<'_>]) {
+        let listed = self.policies.iter().filter(|p| p.listed).count();
+        let nothing_new = wanted.len() == listed && wanted.iter().all(|w| w.same);
+        if nothing_new && generation == self.generation {
+            return;
+        }
         let now = self.engine_time(now);
         self.events.now = now;
-        snapshot.validate_but(|policy| self.has(policy))?;
-        if snapshot.generation < self.generation {
-            return Err(ApplyError::Stale {
-                offered: snapshot.generation,
-                current: self.generation,
-            });
-        }
-        self.check(snapshot)?;
-        self.settle_affinities(snapshot);
-        self.place_backends(now, snapshot);
-        self.place_policies(now, snapshot);
+        self.settle_affinities(wanted);
+        self.place_backends(now, wanted);
+        self.place_policies(now, wanted);
         self.refresh_hops();
-        self.generation = snapshot.generation;
+        self.generation = generation;
         self.next_probe_ms = now.ms();
         self.count_suspects();
         self.judge_pools(now);
         self.settle_drains(now);
         self.look_over_drains();
-        Ok(())
     }
 
-    /// The addresses that a frontend's address stands for.
-    fn expand(&self, endpoint: Endpoint) -> Vec<IpAddr> {
-        let address = endpoint.address();
-        if address.is_unspecified() {
-            let own = self.settings.addresses.iter().copied();
-            own.filter(|a| a.is_ipv6() == address.is_ipv6()).collect()
-        } else {
-            vec![address]
-        }
-    }
-
-    fn check(&self, snapshot: &Snapshot) -> Result<(), ApplyError> {
-        let mut backends = HashSet::new();
-        let mut ends: HashMap<(IpAddr, u16), Endpoint> = HashMap::new();
-        for (p, policy) in snapshot.policies.iter().enumerate() {
-            for (i, frontend) in policy.frontends.iter().enumerate() {
-                let addresses = self.expand(*frontend);
-                for address in &addresses {
-                    if let Some(other) = ends.insert((*address, frontend.port()), *frontend) {
-                        // An unspecified address and our own one: equal ones the snapshot's check refused.
-                        return Err(ApplyError::Invalid(SnapshotError {
-                            path: format!("policies[{p}].frontends[{i}]"),
-                            problem: format!("{frontend} means {address} here, as {other} does"),
-                        }));
-                    }
-                }
-                let ours = addresses
-                    .iter()
-                    .any(|a| self.settings.addresses.contains(a));
-                if ours && self.settings.ports.contains(&frontend.port()) {
-                    return Err(ApplyError::PortConflict {
-                        path: format!("policies[{p}].frontends[{i}]"),
-                        port: frontend.port(),
-                        first: *self.settings.ports.start(),
-                        last: *self.settings.ports.end(),
-                    });
-                }
-            }
-            backends.extend(policy.backends.iter().map(|b| b.endpoint));
-        }
-        let named = |b: &Backend| {
-            Endpoint::new(from_addr(&b.addr), b.port).is_some_and(|e| backends.contains(&e))
-        };
-        let lingering = self
-            .backends
-            .iter()
-            .filter(|b| b.legs_used > b.service_ports() && !named(b))
-            .count();
-        let (needed, limit) = (backends.len() + lingering, self.settings.limits.backends);
-        if needed > usize::from(limit) {
-            return Err(ApplyError::TooManyBackends { needed, limit });
-        }
-        Ok(())
-    }
-
-    fn place_backends(&mut self, now: Instant, snapshot: &Snapshot) {
-        let named: HashMap<(Addr, u16), &baton_api::Backend> = snapshot
-            .policies
-            .iter()
-            .flat_map(|p| &p.backends)
-            .map(|b| ((to_addr(b.endpoint.address()), b.endpoint.port()), b))
+    fn place_backends(&mut self, now: Instant, wanted: &[Wanted<'_>]) {
+        let all = || wanted.iter().flat_map(|w| &w.spec.backends);
+        let named: HashSet<(Addr, u16)> = all()
+            .map(|b| (to_addr(b.endpoint.address()), b.endpoint.port()))
             .collect();
         // All that stay are marked first, so that no new backend takes a slot that is still named.
         for index in 0..self.backends.len() {
             let slot = &mut self.backends[index];
-            slot.listed = named.contains_key(&(slot.addr, slot.port));
+            slot.listed = named.contains(&(slot.addr, slot.port));
             if !slot.listed {
                 self.stop_probing(now, index as u16);
                 self.stop_asking(now, index as u16);
             }
         }
         let mut new = NewSlots::default();
-        for backend in snapshot.policies.iter().flat_map(|p| &p.backends) {
+        for backend in all() {
             let index = self.backend_slot(now, backend, &mut new);
             let slot = &mut self.backends[index];
             slot.listed = true;
@@ -241,18 +211,7 @@ impl Engine {
         index
     }
 
-    /// Whether a policy is in force just so.
-    fn has(&self, spec: &baton_api::Policy) -> bool {
-        let index = self.policy_ids.get(&spec.name);
-        index.is_some_and(|index| {
-            let policy = &self.policies[usize::from(*index)];
-            policy.listed && policy.spec == *spec
-        })
-    }
-
-    fn place_policies(&mut self, now: Instant, snapshot: &Snapshot) {
-        // What stays as it is keeps its slots: its backends are named still, so theirs are the same too.
-        let same: Vec<bool> = snapshot.policies.iter().map(|p| self.has(p)).collect();
+    fn place_policies(&mut self, now: Instant, wanted: &[Wanted<'_>]) {
         for policy in &mut self.policies {
             policy.listed = false;
         }
@@ -260,14 +219,15 @@ impl Engine {
             frontend.listed = false;
         }
         // All that stay are marked first, so that no new policy takes a slot that is still named.
-        for spec in &snapshot.policies {
+        for Wanted { spec, .. } in wanted {
             if let Some(index) = self.policy_ids.get(&spec.name) {
                 self.policies[usize::from(*index)].listed = true;
             }
         }
         let mut frontends = FrontendSlots::default();
-        for (spec, same) in snapshot.policies.iter().zip(same) {
-            let index = if same {
+        // What stays as it is keeps its slots: its backends are named still, so theirs are the same too.
+        for Wanted { spec, same } in wanted {
+            let index = if *same {
                 self.policy_ids[&spec.name]
             } else {
                 self.policy_slot(now, spec)

@@ -58,6 +58,7 @@ mod rules;
 mod server;
 mod session;
 mod shares;
+mod sift;
 mod sight;
 mod sources;
 mod standing;
@@ -79,6 +80,7 @@ pub use mutants::Mutant;
 pub use pins::{Lost, PinReason};
 pub use placement::promises;
 pub use routes::{Route, Via};
+pub use sift::{Applied, Objection};
 pub use sight::Sight;
 
 /// Bytes that one flow costs in the flow table, timers and hash chains together, checked at compile time.

@@ -7,7 +7,7 @@ use super::{
     *,
 };
 use crate::certificates::Authority;
-use baton_api::{ErrorReply, LIMIT_POLICIES, Snapshot, StateReply};
+use baton_api::{ErrorReply, LIMIT_POLICIES, RefusedPolicy, Snapshot, SnapshotReply, StateReply};
 use baton_tls::{Client, Name, Reason, Refusal};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1 as client};
@@ -290,12 +290,11 @@ async fn large_snapshots_are_taken() {
     let text = large(1, LIMIT_POLICIES, 2);
     assert_eq!(lab.put(&text).await.0, StatusCode::OK);
     let (status, body) = lab.put(&large(2, 300, 10)).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    let error: ErrorReply = serde_json::from_slice(&body).expect("an error");
-    assert!(
-        error.error.contains("limits.backends"),
-        "by the worker alone: {error:?}"
-    );
+    assert_eq!(status, StatusCode::OK);
+    let reply: SnapshotReply = serde_json::from_slice(&body).expect("a reply");
+    assert_eq!(reply.refused.len(), 300, "each by itself");
+    let by_the_worker = |r: &RefusedPolicy| r.message.contains("limits.backends");
+    assert!(reply.refused.iter().all(by_the_worker), "{reply:?}");
 }
 
 #[tokio::test]

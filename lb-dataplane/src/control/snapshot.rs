@@ -1,15 +1,28 @@
 //! The one way by which a snapshot comes into force, be it from the file or pushed.
 //!
-//! Owns the generation. Never forwards a snapshot that is invalid or older than what is in force.
+//! Owns the generation. Never forwards a snapshot that is older than what is in force. Of a pushed one, which is of many
+//! people, each policy is taken or refused by itself; one from the file is taken whole or not at all.
 
 use crate::{
-    commands::{WorkerError, WorkerHandle},
+    commands::{Taking, WorkerError, WorkerHandle},
     config::Config,
 };
-use baton_api::{Policy, Snapshot, SnapshotError};
-use std::{net::IpAddr, sync::Arc, time::Instant};
-use tokio::sync::{Mutex, watch};
-use tracing::info;
+use baton_api::{Policy, RefusedPolicy, Snapshot, SnapshotError};
+use baton_engine::Applied;
+use std::{
+    convert::Infallible,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    sync::{Mutex, watch},
+    time,
+};
+use tracing::{info, warn};
+
+/// A policy for which there was no room is tried again so often: rooms become free as flows end.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// Why a snapshot is not served. What was in force stays.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +66,44 @@ enum Source {
     Pushes,
 }
 
+/// What is in force.
+#[derive(Clone, Default)]
+struct InForce {
+    /// As it was offered.
+    offered: Arc<Snapshot>,
+    /// What of it is served, with what stays in place of refused policies.
+    served: Arc<Snapshot>,
+    applied: Arc<Applied>,
+}
+
+impl InForce {
+    fn new(offered: Arc<Snapshot>, applied: Applied, before: Option<&Snapshot>) -> Self {
+        let served = if applied.refused.is_empty() {
+            Arc::clone(&offered)
+        } else {
+            let refusal = |p: &Policy| applied.refused.iter().find(|r| r.policy == p.name);
+            let before = |p: &Policy| {
+                let mut all = before.iter().flat_map(|b| &b.policies);
+                all.find(|old| old.name == p.name)
+            };
+            let policies = offered.policies.iter().filter_map(|p| match refusal(p) {
+                None => Some(p.clone()),
+                Some(refusal) if refusal.kept => before(p).cloned(),
+                Some(_) => None,
+            });
+            Arc::new(Snapshot {
+                generation: offered.generation,
+                policies: policies.collect(),
+            })
+        };
+        Self {
+            offered,
+            served,
+            applied: Arc::new(applied),
+        }
+    }
+}
+
 /// The snapshot in force and the rules for the next one.
 pub struct Snapshots {
     worker: WorkerHandle,
@@ -60,6 +111,7 @@ pub struct Snapshots {
     own: Vec<IpAddr>,
     /// Held while one is applied, so that two cannot overtake each other. Holds who may say what is served.
     turn: Mutex<Source>,
+    in_force: watch::Sender<Option<InForce>>,
     current: watch::Sender<Option<Arc<Snapshot>>>,
 }
 
@@ -72,13 +124,27 @@ impl Snapshots {
             config,
             own,
             turn: Mutex::new(Source::Pushes),
+            in_force: watch::Sender::new(None),
             current: watch::Sender::new(None),
         }
     }
 
-    /// The snapshot in force, if one is.
+    /// What is served, if a snapshot is in force.
     pub fn current(&self) -> Option<Arc<Snapshot>> {
         self.current.borrow().clone()
+    }
+
+    /// The snapshot in force as it was offered, refused policies included.
+    pub fn offered(&self) -> Option<Arc<Snapshot>> {
+        let in_force = self.in_force.borrow();
+        in_force.as_ref().map(|f| Arc::clone(&f.offered))
+    }
+
+    /// Its policies that are not served as it has them.
+    pub fn refused(&self) -> Vec<RefusedPolicy> {
+        let in_force = self.in_force.borrow();
+        let refused = in_force.as_ref().map(|f| f.applied.refused.clone());
+        refused.unwrap_or_default()
     }
 
     /// Tells each snapshot that comes into force; the last one, if they come faster than one looks.
@@ -105,7 +171,7 @@ impl Snapshots {
         if *turn == Source::File {
             return Err(Refusal::FileOwned);
         }
-        if let Some(in_force) = self.current() {
+        if let Some(in_force) = self.offered() {
             if *in_force == snapshot {
                 return Ok(Taken::Unchanged);
             }
@@ -116,7 +182,8 @@ impl Snapshots {
                 });
             }
         }
-        self.apply(snapshot).await
+        self.apply_each(Arc::new(snapshot)).await?;
+        Ok(Taken::Applied)
     }
 
     /// Takes the file's policies as the next generation. From now on only the file says what is served.
@@ -129,9 +196,42 @@ impl Snapshots {
             generation: self.generation() + 1,
             policies,
         };
-        let taken = self.apply(snapshot).await?;
+        self.config.check_snapshot(&snapshot, &self.own)?;
+        self.apply(Arc::new(snapshot), Taking::Whole).await?;
         *turn = Source::File;
-        Ok(taken)
+        Ok(Taken::Applied)
+    }
+
+    /// Tries again what was refused for want of room, for as long as the process lives.
+    pub async fn retry(&self) -> Infallible {
+        let mut again = time::interval(RETRY);
+        again.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+        loop {
+            again.tick().await;
+            if let Err(error) = self.try_again().await {
+                warn!(%error, "what was refused for want of room could not be tried again");
+            }
+        }
+    }
+
+    /// The same once.
+    ///
+    /// # Errors
+    /// The worker did not answer.
+    pub async fn try_again(&self) -> Result<(), Refusal> {
+        let turn = self.turn.lock().await;
+        let in_force = self.in_force.borrow().clone();
+        match in_force {
+            Some(InForce {
+                offered, applied, ..
+            }) if applied.may_pass && *turn == Source::Pushes => self.apply_each(offered).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn apply_each(&self, snapshot: Arc<Snapshot>) -> Result<(), Refusal> {
+        let objections = self.config.objections(&snapshot, &self.own);
+        self.apply(snapshot, Taking::Each(objections)).await
     }
 
     /// The file says nothing any more. What is in force stays until something is pushed.
@@ -139,29 +239,51 @@ impl Snapshots {
         *self.turn.lock().await = Source::Pushes;
     }
 
-    async fn apply(&self, snapshot: Snapshot) -> Result<Taken, Refusal> {
-        self.config.check_snapshot(&snapshot, &self.own)?;
-        let snapshot = Arc::new(snapshot);
+    async fn apply(&self, snapshot: Arc<Snapshot>, taking: Taking) -> Result<(), Refusal> {
         let asked = Instant::now();
-        if let Err(text) = self.worker.apply(Arc::clone(&snapshot)).await? {
-            // The engine names the field in front where it knows one.
-            let (path, problem) = match text.split_once(": ") {
-                Some((path, problem)) if path.starts_with("policies") => (path, problem),
-                _ => ("policies", text.as_str()),
-            };
-            return Err(SnapshotError {
-                path: path.to_owned(),
-                problem: problem.to_owned(),
+        let applied = match self.worker.apply(Arc::clone(&snapshot), taking).await? {
+            Ok(applied) => applied,
+            Err(text) => {
+                // The engine names the field in front where it knows one.
+                let (path, problem) = match text.split_once(": ") {
+                    Some((path, problem)) if path.starts_with("policies") => (path, problem),
+                    _ => ("policies", text.as_str()),
+                };
+                return Err(SnapshotError {
+                    path: path.to_owned(),
+                    problem: problem.to_owned(),
+                }
+                .into());
             }
-            .into());
+        };
+        let before = self.in_force.borrow().clone();
+        if before.as_ref().is_some_and(|b| {
+            Arc::ptr_eq(&b.offered, &snapshot) && b.applied.refused == applied.refused
+        }) {
+            // Tried again, and nothing has come of it.
+            return Ok(());
+        }
+        for RefusedPolicy {
+            policy, message, ..
+        } in &applied.refused
+        {
+            warn!(
+                policy,
+                "this policy is refused, all others are served: {message}"
+            );
         }
         info!(
             generation = snapshot.generation,
             policies = snapshot.policies.len(),
+            refused = applied.refused.len(),
             took_ms = asked.elapsed().as_millis(),
             "snapshot in force"
         );
-        self.current.send_replace(Some(snapshot));
-        Ok(Taken::Applied)
+        let before = before.as_ref().map(|b| &*b.served);
+        let in_force = InForce::new(snapshot, applied, before);
+        let served = Arc::clone(&in_force.served);
+        self.in_force.send_replace(Some(in_force));
+        self.current.send_replace(Some(served));
+        Ok(())
     }
 }

@@ -7,14 +7,14 @@ use super::{
 };
 use crate::{
     capture::Tap,
-    commands::{self, Command},
+    commands::{self, Command, Taking},
     config::Config,
 };
 use baton_api::{
-    ErrorReply, FlowEvent, FlowEvents, FlowView, LIMIT_POLICIES, Micros, MigrateReply,
-    SnapshotReply,
+    ErrorReply, FlowEvent, FlowEvents, FlowView, LIMIT_POLICIES, Micros, MigrateReply, Policy,
+    RefusedPolicy, Snapshot, SnapshotReply,
 };
-use baton_engine::{Migrate, MigrateError};
+use baton_engine::{Applied, Migrate, MigrateError};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1 as client};
 use hyper_util::rt::TokioIo;
@@ -93,6 +93,35 @@ fn migrated(wanted: Migrate) -> Result<MigrateReply, MigrateError> {
     })
 }
 
+/// Has room for two backends in each policy.
+fn taken(snapshot: &Snapshot, taking: Taking) -> Result<Applied, String> {
+    let crowded = |p: &Policy| p.backends.len() > 2;
+    let why = "3 backends are more than limits.backends, 2".to_owned();
+    let objections = match taking {
+        Taking::Whole if snapshot.policies.iter().any(crowded) => return Err(why),
+        Taking::Whole => Vec::new(),
+        Taking::Each(objections) => objections,
+    };
+    snapshot.names().map_err(|error| error.to_string())?;
+    let refused = snapshot
+        .policies
+        .iter()
+        .enumerate()
+        .filter_map(|(p, policy)| {
+            let objection = objections.iter().find(|(at, _)| *at == p);
+            let objection = objection.map(|(_, error)| error.problem.clone());
+            Some(RefusedPolicy {
+                policy: policy.name.clone(),
+                message: objection.or_else(|| crowded(policy).then(|| why.clone()))?,
+                kept: policy.name == "kept",
+            })
+        });
+    Ok(Applied {
+        refused: refused.collect(),
+        may_pass: snapshot.policies.iter().any(crowded),
+    })
+}
+
 fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
     let mut generation = 0;
     // Kept until the capture ends, as by the worker.
@@ -101,14 +130,12 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
         if !stuck.load(Ordering::Relaxed) {
             inbox.beat(clock::now().0);
             match inbox.next() {
-                Some(Command::Apply(snapshot, answer)) => {
-                    let crowded = snapshot.policies.iter().any(|p| p.backends.len() > 2);
-                    let _ = answer.send(if crowded {
-                        Err("3 backends are more than limits.backends, 2".to_owned())
-                    } else {
+                Some(Command::Apply(snapshot, taking, answer)) => {
+                    let taken = taken(&snapshot, taking);
+                    if taken.is_ok() {
                         generation = snapshot.generation;
-                        Ok(())
-                    });
+                    }
+                    let _ = answer.send(taken);
                 }
                 Some(Command::Report(answer)) => {
                     let _ = answer.send(figures(generation));
@@ -348,16 +375,10 @@ async fn bad_snapshots_are_refused_with_field_and_expectation() {
             Some("as 10.0.0.1:80 or [fd00::1]:80"),
         ),
         (
-            snapshot(1, 1).replace("\"name\":\"b0\"", "\"name\":\"\""),
-            "policies[0].backends[0].name",
+            snapshot(1, 1).replace("\"name\":\"web\"", "\"name\":\"\""),
+            "policies[0].name",
             Some("1 to 143 letters, digits, `-`, `.`, `_` or `/`"),
         ),
-        (
-            snapshot(1, 1).replace("0.0.0.0:80", "10.0.0.1:20000"),
-            "policies[0].frontends[0]",
-            None,
-        ),
-        (snapshot(1, 3), "policies", None),
     ];
     for (text, field, expected) in cases {
         let (status, error) = lab.refused(&text).await;
@@ -374,11 +395,111 @@ async fn bad_snapshots_are_refused_with_field_and_expectation() {
         vec![r#"{"name":"x","frontends":[],"backends":[]}"#; LIMIT_POLICIES + 1].join(",")
     );
     let (_, error) = lab.refused(&many).await;
-    assert_eq!(error.field.as_deref(), Some("policies"));
+    assert_eq!(error.field.as_deref(), Some("policies[1].name"));
 
     let (status, error) = lab.refused(&" ".repeat((16 << 20) + 1)).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     assert!(error.expected.is_some_and(|e| e.contains("16777216")));
+}
+
+/// Three policies; the second wants the dataplane's own leg ports, or whatever `frontend` says.
+fn three(generation: u64, frontend: &str, backends: usize) -> String {
+    let one = |name: &str, frontend: &str, backends: usize| {
+        let backends: Vec<String> = (0..backends)
+            .map(|i| format!(r#"{{"name":"b{i}","endpoint":"10.0.1.{i}:80"}}"#))
+            .collect();
+        let backends = backends.join(",");
+        format!(r#"{{"name":"{name}","frontends":["{frontend}"],"backends":[{backends}]}}"#)
+    };
+    format!(
+        r#"{{"generation":{generation},"policies":[{},{},{}]}}"#,
+        one("good", "0.0.0.0:80", 1),
+        one("kept", frontend, backends),
+        one("too", "0.0.0.0:82", 2)
+    )
+}
+
+fn names(lab: &Lab) -> Vec<(String, usize)> {
+    let served = lab.control.snapshots.current().unwrap_or_default();
+    let all = served.policies.iter();
+    all.map(|p| (p.name.clone(), p.backends.len())).collect()
+}
+
+#[tokio::test]
+async fn one_bad_policy_of_a_push_is_refused_by_name_and_the_others_are_served() {
+    let lab = lab().await;
+    assert_eq!(lab.put(&three(1, "0.0.0.0:81", 1)).await.0, StatusCode::OK);
+    let (_, text) = lab.get("/metrics").await;
+    let none = "baton_dataplane_snapshot_refused_policies 0";
+    assert!(text.lines().any(|l| l == none), "{text}");
+    // Its change is refused: where this process listens (`control` is 127.0.0.1), among the legs' ports, too much.
+    for (generation, frontend, backends, words) in [
+        (
+            2,
+            "127.0.0.1:9900",
+            1,
+            "127.0.0.1:9900 is where the control API listens",
+        ),
+        (
+            3,
+            "10.0.0.1:20000",
+            1,
+            "port 20000 is one of the legs' ports",
+        ),
+        (
+            4,
+            "0.0.0.0:81",
+            3,
+            "3 backends are more than limits.backends, 2",
+        ),
+    ] {
+        let sent = three(generation, frontend, backends);
+        let (status, body) = lab.put(&sent).await;
+        assert_eq!(status, StatusCode::OK, "{body:?}");
+        let reply: SnapshotReply = serde_json::from_slice(&body).expect("a reply");
+        assert_eq!((reply.generation, reply.unchanged), (generation, false));
+        let [refused] = &reply.refused[..] else {
+            panic!("{reply:?}");
+        };
+        assert_eq!((refused.policy.as_str(), refused.kept), ("kept", true));
+        assert!(refused.message.contains(words), "{refused:?}");
+        // It is the newest; what it says is told, and what is served is the old content of that one.
+        assert_eq!(lab.control.snapshots.generation(), generation);
+        let (_, text) = lab.get("/v1/snapshot").await;
+        let there: Snapshot = serde_json::from_str(&text).expect("a snapshot");
+        assert_eq!(there, serde_json::from_str::<Snapshot>(&sent).expect("one"));
+        let served = [("good", 1), ("kept", 1), ("too", 2)];
+        assert_eq!(names(&lab), served.map(|(n, b)| (n.to_owned(), b)));
+        let (_, text) = lab.get("/v1/state").await;
+        let state: baton_api::StateReply = serde_json::from_str(&text).expect("a state");
+        assert_eq!(state.state.refused, reply.refused);
+        let problem = "policy `kept` of the snapshot is refused, what it had before stays in force";
+        assert!(
+            state.problems.iter().any(|p| p.starts_with(problem)),
+            "{text}"
+        );
+        let (_, text) = lab.get("/metrics").await;
+        let one = "baton_dataplane_snapshot_refused_policies 1";
+        assert!(text.lines().any(|l| l == one), "{text}");
+        let (_, ready) = lab.get("/readyz").await;
+        assert!(!ready.contains("kept"), "{ready}");
+        // Repeated, it says so again.
+        let (_, body) = lab.put(&sent).await;
+        let again: SnapshotReply = serde_json::from_slice(&body).expect("a reply");
+        assert_eq!((again.unchanged, &again.refused), (true, &reply.refused));
+        assert_eq!(lab.control.snapshots.try_again().await, Ok(()));
+        assert_eq!(lab.control.snapshots.generation(), generation);
+    }
+    // The file is one person's: it is taken whole or not at all.
+    let bad: Snapshot = serde_json::from_str(&three(1, "127.0.0.1:9900", 1)).expect("one");
+    let refusal = lab.control.snapshots.take_file(bad.policies).await;
+    let refusal = refusal.expect_err("refused").to_string();
+    assert!(
+        refusal.starts_with("policies[1].frontends[0]: "),
+        "{refusal}"
+    );
+    assert_eq!(lab.put(&three(9, "0.0.0.0:81", 2)).await.0, StatusCode::OK);
+    assert!(lab.control.snapshots.refused().is_empty());
 }
 
 #[tokio::test]

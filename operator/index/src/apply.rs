@@ -445,8 +445,17 @@ impl Index {
             report.map(|r| r.addresses.clone()).unwrap_or_default()
         };
         let (before, had) = (said(record), addresses(record));
-        record.report = report;
+        let old = std::mem::replace(&mut record.report, report);
         let (after, has) = (said(record), addresses(record));
+        let refused = |of: Option<&Arc<Report>>| of.map(|r| r.refused_policies.clone());
+        let refused = [refused(old.as_ref()), refused(record.report.as_ref())];
+        let [before_names, after_names] = refused.map(Option::unwrap_or_default);
+        if before_names != after_names {
+            let changed = before_names.keys().chain(after_names.keys());
+            let changed = changed.filter(|n| before_names.get(*n) != after_names.get(*n));
+            let keys = changed.filter_map(|name| self.names.get(name));
+            self.dirty.judge.extend(keys.cloned());
+        }
         if let Some(name) = self.class_of.get(pod)
             && let Some(class) = self.classes.get(name)
         {

@@ -374,6 +374,8 @@ pub struct Report {
     pub refused: Option<(u64, Text)>,
     /// The addresses that it says are its own: its Pod may have more than the cluster knows.
     pub addresses: Vec<IpAddr>,
+    /// Policies of what it acknowledged that it cannot take, with its words, by name of the snapshot policy.
+    pub refused_policies: BTreeMap<Text, Text>,
 }
 
 /// What a dataplane counts, as of one moment. [`PolicyFigures::from_state`] takes it out of what it answered.

@@ -164,7 +164,11 @@ fn programmed(
         for pod in ready {
             should += 1;
             match behind(index, pod, placed.revision) {
-                None => have += usize::from(placed.room == Room::Enough),
+                None if placed.room == Room::Enough => match refused_by(index, pod, key) {
+                    Some(problem) => problems.push(problem),
+                    None => have += 1,
+                },
+                None => {}
                 Some(_) if placed.room != Room::Enough => {}
                 Some(problem) => problems.push(problem),
             }
@@ -228,6 +232,23 @@ pub(crate) fn behind(index: &Index, pod: &Key, revision: u64) -> Option<(Reason,
     }
     let message = format!("dataplane {pod} has not acknowledged it yet");
     Some((Reason::Pending, message))
+}
+
+/// What a dataplane says of a policy that it cannot take.
+fn refused_by(index: &Index, pod: &Key, policy: &Key) -> Option<(Reason, String)> {
+    let record = index.dataplanes.get(pod)?;
+    let all = record.refused_policies();
+    let own: Vec<String> = all
+        .filter(|(name, _)| index.names.get(*name) == Some(policy))
+        .map(|(name, words)| format!("{name}: {words}"))
+        .collect();
+    (!own.is_empty()).then(|| {
+        let message = format!(
+            "dataplane {pod} cannot take it, and has what it had before if it had it: {}",
+            few(own, "; ")
+        );
+        (Reason::RefusedByDataplane, message)
+    })
 }
 
 fn adoptable(

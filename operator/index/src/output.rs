@@ -241,6 +241,8 @@ pub enum Reason {
     NoDataplane,
     /// Programmed: a dataplane refuses the snapshot.
     SnapshotRefused,
+    /// Programmed: a dataplane refuses this policy, and serves all others.
+    RefusedByDataplane,
     /// Programmed, Degraded: a dataplane cannot be reached.
     DataplaneUnreachable,
     /// Programmed: dataplanes have not acknowledged it yet.
@@ -299,6 +301,7 @@ impl Reason {
             Self::PolicyLimit => "PolicyLimit",
             Self::ClassBackendLimit => "ClassBackendLimit",
             Self::SnapshotRefused => "SnapshotRefused",
+            Self::RefusedByDataplane => "RefusedByDataplane",
             Self::DataplaneUnreachable => "DataplaneUnreachable",
             Self::Adoptable => "Adoptable",
             Self::BackendsNotAdoptable => "BackendsNotAdoptable",

@@ -143,7 +143,7 @@ fn acknowledge(index: &mut Index, objects: &Objects) {
                     unreachable: old.and_then(|r| r.unreachable.clone()),
                     addresses: old.map(|r| r.addresses.clone()).unwrap_or_default(),
                     acknowledged: Some(class.revision),
-                    refused: None,
+                    ..Report::default()
                 },
             ));
         }

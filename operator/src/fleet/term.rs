@@ -192,6 +192,7 @@ impl Term {
                 version,
                 pushed,
                 took,
+                refused,
             } => {
                 if *pushed {
                     info!(dataplane = %pod, generation, took_us = took.as_micros(), "snapshot in force");
@@ -200,6 +201,7 @@ impl Term {
                 self.progress(target, |progress| {
                     progress.unreachable = None;
                     progress.refused = None;
+                    progress.refused_policies = words::refused_policies(refused);
                     progress.acknowledged = revision.max(progress.acknowledged);
                 })
             }
@@ -242,6 +244,7 @@ impl Term {
                     if reachable {
                         progress.unreachable = None;
                     }
+                    progress.refused_policies = words::refused_policies(&state.refused);
                 })
             }
             Outcome::Shim(_) => None,

@@ -301,13 +301,18 @@ impl World {
         self.engine
             .apply(self.now, &self.snapshot)
             .expect("snapshot of the test");
+        self.neighbours();
+        self.engine.check_invariants();
+    }
+
+    /// Tells the neighbours' addresses.
+    pub fn neighbours(&mut self) {
         for v6 in [false, true] {
             for index in 0..32 {
                 self.engine
                     .set_neighbour(pod(v6, index).ip(), Some(pod_mac(index)));
             }
         }
-        self.engine.check_invariants();
     }
 
     /// Applies a changed policy as the next generation.

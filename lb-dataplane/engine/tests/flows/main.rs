@@ -35,5 +35,6 @@ mod refusal;
 mod replay;
 mod rescue;
 mod session;
+mod sift;
 mod sight;
 mod sources;

@@ -211,6 +211,45 @@ fn programmed_says_what_each_dataplane_does() {
 }
 
 #[test]
+fn what_a_dataplane_refuses_is_said_of_that_policy_alone() {
+    let mut index = index();
+    add(&mut index, "q", policy(2, "t", 81));
+    let _ = index.fold(1);
+    let revision = u64::MAX;
+    let say = |refused: &[(&str, &str)], index: &mut Index| {
+        let refused = refused
+            .iter()
+            .map(|(name, why)| ((*name).into(), (*why).into()));
+        report(
+            index,
+            Report {
+                acknowledged: Some(revision),
+                refused_policies: refused.collect(),
+                ..Report::default()
+            },
+        );
+        let _ = index.fold(2);
+    };
+    let programmed = ConditionKind::Programmed;
+    say(
+        &[("ns/q/http", "frontends[0]: that port is taken")],
+        &mut index,
+    );
+    let (refused, whole) = (Reason::RefusedByDataplane, Reason::Programmed);
+    expect(&index, "q", programmed, refused, "that port is taken");
+    expect(&index, "p", programmed, whole, "all ready dataplanes");
+    assert_eq!(verdict(&index, "q").programmed, 0);
+    say(
+        &[("ns/p/http", "too large"), ("ns/other/http", "?")],
+        &mut index,
+    );
+    expect(&index, "p", programmed, refused, "too large");
+    expect(&index, "q", programmed, whole, "all ready dataplanes");
+    say(&[], &mut index);
+    expect(&index, "p", programmed, whole, "all ready dataplanes");
+}
+
+#[test]
 fn a_full_class_keeps_the_oldest() {
     let mut index = index();
     for (created, name) in [(2, "q"), (3, "r")] {

@@ -9,7 +9,7 @@ use super::{
     session::{Answer, Request as Ask},
     split::{Splitter, TooLarge},
 };
-use baton_api::{ErrorReply, State};
+use baton_api::{ErrorReply, LIMIT_POLICIES, RefusedPolicy, State};
 use baton_tls::Name;
 use http_body_util::{BodyExt, Limited};
 use hyper::{
@@ -36,6 +36,8 @@ const LIMIT_BUFFER_BYTES: usize = 64 << 10;
 pub(super) const SNAPSHOT_LIMIT_BYTES: u64 = 64 << 20;
 /// Bytes of an error.
 pub(super) const ERROR_LIMIT_BYTES: usize = 64 << 10;
+/// Bytes of the answer to a push: 1,024 refused policies with 600 bytes each.
+const REPLY_LIMIT_BYTES: usize = 1 << 20;
 /// Characters of an error that go into a report.
 const ERROR_SHOWN_CHARS: usize = 400;
 /// A connection that is older is made anew, so that a certificate that was replaced is not shown for ever.
@@ -50,6 +52,8 @@ pub(super) enum Found {
     Dataplane(Arc<State>, Vec<String>),
     /// A shim's state.
     Shim(Arc<ShimState>),
+    /// What a dataplane took of a push: all but these policies.
+    Taken(Vec<RefusedPolicy>),
 }
 
 /// A request's end.
@@ -209,7 +213,7 @@ impl Client {
             Ask::Poll => dataplane(response, &name, &*states).await,
             Ask::Put { .. } => put(response, content)
                 .await
-                .map(|answer| (answer, Found::Nothing, usize::try_from(sent).unwrap_or(0))),
+                .map(|(answer, found)| (answer, found, usize::try_from(sent).unwrap_or(0))),
         }
         .map_err(Failure::Other)
     }
@@ -360,7 +364,8 @@ async fn dataplane(
             .map_err(|error| no_state(&error))?;
     }
     let rest = splitter.finish();
-    let state: State = serde_json::from_slice(&rest).map_err(|error| no_state(&error))?;
+    let mut state: State = serde_json::from_slice(&rest).map_err(|error| no_state(&error))?;
+    state.refused = plain(state.refused);
     let Words { problems } = serde_json::from_slice(&rest).map_err(|error| no_state(&error))?;
     reading.whole(&state);
     let answer = Answer::State {
@@ -388,19 +393,28 @@ fn no_state(error: &dyn Error) -> String {
 async fn put(
     response: Response<Incoming>,
     content: Option<&Arc<Rendered>>,
-) -> Result<Answer, String> {
+) -> Result<(Answer, Found), String> {
+    /// The part of the answer that is of use.
+    #[derive(Default, Deserialize)]
+    struct Taken {
+        #[serde(default)]
+        refused: Vec<RefusedPolicy>,
+    }
     match response.status() {
         StatusCode::OK => {
             // Read to the end so that the connection can be used again.
-            whole(response.into_body(), ERROR_LIMIT_BYTES).await?;
-            Ok(Answer::Accepted)
+            let body = whole(response.into_body(), REPLY_LIMIT_BYTES).await?;
+            // What it does not say, its state says a little later.
+            let Taken { refused } = serde_json::from_slice(&body).unwrap_or_default();
+            Ok((Answer::Accepted, Found::Taken(plain(refused))))
         }
         StatusCode::CONFLICT => {
             whole(response.into_body(), ERROR_LIMIT_BYTES).await?;
-            Ok(Answer::Conflict)
+            Ok((Answer::Conflict, Found::Nothing))
         }
         StatusCode::UNPROCESSABLE_ENTITY | StatusCode::PAYLOAD_TOO_LARGE => {
-            Ok(Answer::Refused(refusal(response, content).await))
+            let refusal = refusal(response, content).await;
+            Ok((Answer::Refused(refusal), Found::Nothing))
         }
         _ => Err(unexpected(response).await),
     }
@@ -432,6 +446,15 @@ async fn refusal(response: Response<Incoming>, content: Option<&Arc<Rendered>>) 
         problem: shortened(&reply.error),
         expected: reply.expected.map(|expected| shortened(&expected)),
     }
+}
+
+/// What a dataplane says of policies that it cannot take.
+fn plain(mut refused: Vec<RefusedPolicy>) -> Vec<RefusedPolicy> {
+    refused.truncate(LIMIT_POLICIES);
+    for one in &mut refused {
+        one.message = shortened(&one.message);
+    }
+    refused
 }
 
 /// `policies[3].backends[1].name` is about policy 3.

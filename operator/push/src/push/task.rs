@@ -8,6 +8,7 @@ use super::{
     session::{Answer, Event, News, Request, Session},
 };
 use crate::SPANS;
+use baton_api::RefusedPolicy;
 use std::{
     pin::Pin,
     sync::{
@@ -88,6 +89,8 @@ pub(super) struct Task {
     start: Instant,
     /// At most one of each kind.
     waiting: Vec<Report>,
+    /// What the dataplane said last of policies that it cannot take.
+    refused: Arc<[RefusedPolicy]>,
     counted_in_sync: bool,
 }
 
@@ -128,6 +131,7 @@ impl Task {
             state_bytes: 0,
             start: Instant::now(),
             waiting: Vec::new(),
+            refused: Arc::default(),
             counted_in_sync: false,
         };
         task.count_target().fetch_add(1, Relaxed);
@@ -239,9 +243,14 @@ impl Task {
         self.room = None;
         self.count(ask, &done);
         debug!(target_name = &*self.name, ?ask, answer = ?done.answer, took = ?done.took, bytes = done.bytes, "asked");
+        match &done.found {
+            Found::Taken(refused) => self.refused = refused.clone().into(),
+            Found::Dataplane(state, _) => self.refused = state.refused.clone().into(),
+            Found::Nothing | Found::Shim(_) => {}
+        }
         self.handle(Event::Answer(done.answer));
         match done.found {
-            Found::Nothing => {}
+            Found::Nothing | Found::Taken(_) => {}
             Found::Dataplane(state, problems) => {
                 self.state_bytes = done.bytes;
                 let in_sync = self.session.is_in_sync();
@@ -273,6 +282,7 @@ impl Task {
                     version,
                     pushed,
                     took,
+                    refused: Arc::clone(&self.refused),
                 }
             }
             News::Refused { version, refusal } => Outcome::Refused { version, refusal },
