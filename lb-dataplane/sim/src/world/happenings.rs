@@ -84,9 +84,6 @@ impl World {
     pub(super) fn restart(&mut self, i: usize, anew: bool) {
         if !self.pods[i].process.is_alive() {
             self.listens_again(i);
-            if anew {
-                self.truth.replaced.push((i, self.now));
-            }
         }
         self.pods[i].restart(self.now, anew);
         self.step_pod(i);
@@ -264,13 +261,14 @@ impl World {
 }
 
 /// What the adopters' answers count as.
-const REFUSALS: [Counter; 6] = [
+const REFUSALS: [Counter; 7] = [
     Counter::RefusedNoListener,
     Counter::RefusedQueueFull,
     Counter::RefusedKernel,
     Counter::RefusedTupleInUse,
     Counter::RefusedAlreadyAdopted,
     Counter::RefusedSyncookies,
+    Counter::RefusedRenew,
 ];
 
 impl World {
@@ -286,7 +284,12 @@ impl World {
             None => (self.epoch, key(FORGED_EPOCH)),
         };
         let macs = (address::pod_mac(pod), address::OUR_MAC);
-        let frame = answer(seg, macs, reason, rng.u32(..), epoch, &key);
+        let content = Adoption {
+            server_ts: rng.u32(..),
+            namespace: rng.u64(..),
+            ..Adoption::bare(MessageKind::Answer(reason), epoch)
+        };
+        let frame = answer(seg, macs, &content, &key);
         self.queue
             .push(self.now + 1, Event::ToEngine(Party::Pod(pod), frame));
     }
@@ -296,7 +299,7 @@ impl World {
         let Some((_, seg)) = receive(frame) else {
             return false;
         };
-        let is_answer = seg.options.starts_with(&[253, 20, 0xba, 0x72]);
+        let is_answer = seg.options.starts_with(&[253, 28, 0xba, 0x72]);
         let epoch = seg.options.get(7).map(|flags| flags >> 4);
         is_answer && epoch.is_some_and(|e| self.epochs.iter().all(|live| live & 15 != e))
     }
@@ -350,6 +353,8 @@ fn forged(
         ecn_ok: false,
         epoch,
         server_ts: rng.u32(..),
+        // A pod's own: the tag alone is wrong.
+        namespace: 1,
     };
     let mut buffer = [0; 128];
     let len = build_adoption(&mut buffer, &spec, &message, &key(FORGED_EPOCH)).unwrap_or(0);

@@ -227,7 +227,7 @@ impl World {
             Party::Pod(pod) => {
                 let leg = seg.dst.port();
                 // An adopter's refusal looks like a reset, and is none.
-                let message = seg.options.starts_with(&[253, 20]);
+                let message = seg.options.starts_with(&[253, 28]);
                 if seg.flags.any(Flags::FIN | Flags::RST) && !message {
                     self.owner_ends(pod, leg, seg.seq);
                 }
@@ -314,7 +314,7 @@ impl World {
     fn leaves_to_pod(&mut self, pod: usize, seg: &Seg<'_>, frame: &[u8], own: bool, call: &Call) {
         let port = seg.src.port();
         let message = match seg.options.first_chunk::<4>() {
-            Some([253, 20, 0xba, kind]) => Some(*kind),
+            Some([253, 28, 0xba, kind]) => Some(*kind),
             _ => None,
         };
         // Probes and Forgets carry nothing of a connection's.
