@@ -46,11 +46,14 @@ pub enum Outcome {
     Forgotten,
     /// Dropped: a Forget for a 4-tuple that a socket is on.
     ForgetInUse,
+    /// A message for a namespace with another number, such as the pod's that had the address before: nothing created. An adoption
+    /// is answered, a Forget dropped.
+    Renew,
 }
 
 impl Outcome {
     /// Every outcome, in the order of the BPF program's table.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Adopted,
         Self::Repeated,
         Self::ProbeReady,
@@ -72,6 +75,7 @@ impl Outcome {
         Self::TooManyDescriptors,
         Self::Forgotten,
         Self::ForgetInUse,
+        Self::Renew,
     ];
 
     /// A fixed name for metric labels and JSON.
@@ -99,6 +103,7 @@ impl Outcome {
             Self::TooManyDescriptors => "too_many_descriptors",
             Self::Forgotten => "forgotten",
             Self::ForgetInUse => "forget_in_use",
+            Self::Renew => "renew",
         }
     }
 }

@@ -202,6 +202,13 @@ impl Engine {
             return;
         };
         let stamps_anew = self.mutated(Mutant::StampsAnew);
+        let probe = &self.backends[usize::from(flow.owner.backend)].probe;
+        // Where the pod was replaced since the flow came to it, the one before may have taken it: this one must not, and says so.
+        let namespace = if flow.renewed == probe.renewed() {
+            probe.namespace()
+        } else {
+            0
+        };
         let message = Adoption {
             kind: MessageKind::Adopt,
             mss: flow.mss,
@@ -217,6 +224,7 @@ impl Engine {
             } else {
                 flow.server_ts_at(now.ms32())
             },
+            namespace,
         };
         (spec.seq, spec.ack) = self.adoption_start(id);
         spec.window = flow.client_window;

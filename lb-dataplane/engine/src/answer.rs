@@ -24,6 +24,8 @@ const WINDOW_MAX: i32 = 1 << 30;
 /// Each segment of a request that meets a listener draws a bare RST of its own. After the first one, further
 /// ones wait this long for the answer to the second adoption, which a pod network brings in well under 1 ms.
 const RST_PAUSE_MS: u64 = 2;
+/// Our clock is read once for a batch of frames, and a pod's is told in whole milliseconds.
+const CLOCKS_US: u64 = 1_000;
 
 /// What says that another socket is on the new leg's tuple.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,7 +81,7 @@ impl Engine {
                 self.counters.add(Counter::LateAnswers);
                 return Judged::Done(Verdict::Absorbed);
             }
-            self.refused(now, id, reason, SeqNumber(server_ts), out);
+            self.refused(now, id, reason, server_ts, out);
             return Judged::Done(Verdict::Absorbed);
         }
         let flags = segment.flags;
@@ -193,12 +195,13 @@ impl Engine {
         }
     }
 
+    /// `detail`: what the reason tells of besides.
     fn refused(
         &mut self,
         now: Instant,
         id: FlowId,
         reason: Reason,
-        in_the_way: SeqNumber,
+        detail: u32,
         out: &mut impl Output,
     ) {
         let owner = self.flows[id].owner;
@@ -209,15 +212,28 @@ impl Engine {
             Reason::TupleInUse => Counter::RefusedTupleInUse,
             Reason::AlreadyAdopted => Counter::RefusedAlreadyAdopted,
             Reason::SyncookiesOff => Counter::RefusedSyncookies,
+            Reason::Renew => Counter::RefusedRenew,
             // The answer to a probe or a Forget, not to an adoption.
             Reason::Ready | Reason::Forgotten => return,
         };
         self.counters.add(counter);
         self.tell(id, What::Refused(reason));
-        if !reason.pod_never_had_it() {
-            return self.fate_unknown_as(now, id, Lost::AdoptedBefore, out);
+        if reason == Reason::Renew {
+            // Another number is all that is in the way: it is asked for at once.
+            self.backends[usize::from(owner.backend)].probe.forget();
+            self.next_probe_ms = now.ms();
         }
-        if reason != Reason::TupleInUse {
+        let replaced_before =
+            reason == Reason::Renew && self.replaced_before_request(now, id, detail);
+        if !reason.pod_never_had_it() && !replaced_before {
+            let lost = if reason == Reason::Renew {
+                Lost::FateUnknown
+            } else {
+                Lost::AdoptedBefore
+            };
+            return self.fate_unknown_as(now, id, lost, out);
+        }
+        if !matches!(reason, Reason::TupleInUse | Reason::Renew) {
             self.probe_soon(now, owner.backend, |probe| probe.refused(now, reason));
         }
         let flow = &mut self.flows[id];
@@ -229,10 +245,18 @@ impl Engine {
             return;
         }
         if reason == Reason::TupleInUse {
-            self.stale_in_the_way(now, id, owner, in_the_way, Proof::Refusal, out);
+            self.stale_in_the_way(now, id, owner, SeqNumber(detail), Proof::Refusal, out);
         } else {
             self.never_had_it(now, id, Event::Refused, out);
         }
+    }
+
+    /// A pod has had its number for `age_ms`, and the adoption names another one. Whether it was this pod already when the request
+    /// was sent: then the one before it never had that. Else that one may have had it and be gone.
+    fn replaced_before_request(&self, now: Instant, id: FlowId, age_ms: u32) -> bool {
+        let flow = &self.flows[id];
+        let sent_us_ago = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
+        flow.bits.has(Bits::OUTSTANDING) && u64::from(age_ms) * 1_000 >= sent_us_ago + CLOCKS_US
     }
 
     /// The new owner never had the request: the old one serves it, or a third one, or whoever can later. `event` says whether

@@ -120,6 +120,7 @@ counters! {
     RefusedKernel = "adoptions_refused_total", "reason": "kernel_refused"; #[doc = "Refusals: the kernel function failed."]
     RefusedTupleInUse = "adoptions_refused_total", "reason": "tuple_in_use"; #[doc = "Refusals: a socket is in the way."]
     RefusedAlreadyAdopted = "adoptions_refused_total", "reason": "already_adopted"; #[doc = "Adopted before, and that socket is gone."]
+    RefusedRenew = "adoptions_refused_total", "reason": "renew"; #[doc = "Refusals: the pod was replaced, or its number made anew, since it was probed."]
     RefusedSyncookies = "adoptions_refused_total", "reason": "syncookies_off"; #[doc = "Refusals: tcp_syncookies is 0."]
     ForgedAnswers = "forged_answers_total"; #[doc = "Adoption answers whose tag or epoch is wrong."]
     FateReplayed = "fates_unknown_total", "outcome": "replayed"; #[doc = "Requests of unknown fate that policy allowed to replay."]

@@ -609,7 +609,9 @@ impl Engine {
         backend.flows += 1;
         backend.pinned += u32::from(self.flows[id].pin.is_some());
         backend.drains.comes(self.flows[id].policy);
-        self.flows[id].owner = leg;
+        let renewed = backend.probe.renewed();
+        let flow = &mut self.flows[id];
+        (flow.owner, flow.renewed) = (leg, renewed);
     }
 
     /// The flow is not the backend's any more.

@@ -130,6 +130,8 @@ pub(crate) struct Flow {
     /// Adoption segments sent on the owner leg, and refusals among the answers to them.
     pub(crate) asked: u8,
     pub(crate) refusals: u8,
+    /// How often the owner's pod had been replaced when the flow came to it (`Probe::renewed`).
+    pub(crate) renewed: u8,
     /// The client's MSS.
     pub(crate) mss: u16,
     /// Last window field of each side, unscaled.
@@ -198,6 +200,7 @@ impl Flow {
             moved: Moved::NO,
             asked: 0,
             refusals: 0,
+            renewed: 0,
             mss: 536,
             client_window: 0,
             client_next: SeqNumber(0),

@@ -210,7 +210,11 @@ impl Engine {
         let (Some(spec), Some((epoch, key))) = (self.to_leg(leg), self.keys.first()) else {
             return false;
         };
-        let message = Adoption::bare(MessageKind::Forget, *epoch);
+        let probe = &self.backends[usize::from(leg.backend)].probe;
+        let message = Adoption {
+            namespace: probe.namespace(),
+            ..Adoption::bare(MessageKind::Forget, *epoch)
+        };
         let key = key.clone();
         if reset {
             let rst = SegmentSpec {

@@ -326,6 +326,7 @@ impl Engine {
         let Some(Adoption {
             kind: MessageKind::Answer(reason),
             server_ts,
+            namespace,
             ..
         }) = answer.filter(|_| segment.seq == ack && segment.ack == isn)
         else {
@@ -333,6 +334,7 @@ impl Engine {
             self.clear_question_port(now, index, segment, out);
             return Verdict::Absorbed;
         };
+        self.backends[usize::from(index)].probe.is_in(namespace);
         if reason == Reason::NoListener {
             self.counters.add(Counter::QuestionsRefused);
             self.backend_is_down(now, index, Down::NoListener, out);

@@ -79,6 +79,10 @@ pub(crate) struct Probe {
     ever_ready: bool,
     /// What it last told besides that.
     told: Told,
+    /// The number of the pod's network namespace, which its adopter wants to see in what it acts upon; 0: not known yet.
+    namespace: u64,
+    /// How often that became another one.
+    renewed: u8,
     /// Since when there is this listener.
     since: Instant,
     /// It left a question unanswered since.
@@ -100,6 +104,8 @@ impl Default for Probe {
             unanswered: 0,
             ever_ready: false,
             told: Told::default(),
+            namespace: 0,
+            renewed: 0,
             since: Instant(0),
             mute: false,
             let_go: None,
@@ -127,6 +133,25 @@ impl Probe {
     /// Whether its adopter answers Forgets.
     pub(crate) fn forgets(&self) -> bool {
         self.told.forgets
+    }
+
+    /// The number of the pod's network namespace.
+    pub(crate) fn namespace(&self) -> u64 {
+        self.namespace
+    }
+
+    /// How often the pod was found to have another number than before, modulo 256: what began with one pod must not go on with
+    /// the next.
+    pub(crate) fn renewed(&self) -> u8 {
+        self.renewed
+    }
+
+    /// The answer to a question that nobody else was asked came from this namespace.
+    pub(crate) fn is_in(&mut self, namespace: u64) {
+        if self.namespace != namespace {
+            self.renewed = self.renewed.wrapping_add(u8::from(self.namespace != 0));
+            self.namespace = namespace;
+        }
     }
 
     /// Whether its adopter ever told of the present listener: what is not known of it now will be.
@@ -370,13 +395,14 @@ impl Engine {
     ) -> Verdict {
         let probe = &self.backends[usize::from(index)].probe;
         let (seq, ack) = (probe.seq, probe.ack);
-        let mut told = None;
+        let (mut told, mut namespace) = (None, None);
         let (finding, counter) = if let Some(raw) = parse_adoption(frame, segment) {
             let ours = segment.seq == ack && segment.ack == seq;
             let believed = ours || self.mutated(Mutant::AnyNumbers);
-            match self.verified(&raw).map(|a| (a.kind, a.server_ts)) {
-                Some((MessageKind::Answer(reason), field)) if believed => {
-                    told = Some((reason, Told::from_field(field)));
+            match self.verified(&raw).map(|a| (a.kind, a)) {
+                Some((MessageKind::Answer(reason), a)) if believed => {
+                    told = Some((reason, Told::from_field(a.server_ts)));
+                    namespace = Some(a.namespace);
                     if reason == Reason::Ready {
                         (
                             Finding::Ready {
@@ -404,6 +430,9 @@ impl Engine {
         };
         self.counters.add(counter);
         let probe = &mut self.backends[usize::from(index)].probe;
+        if let Some(namespace) = namespace {
+            probe.is_in(namespace);
+        }
         let ready = matches!(finding, Finding::Ready { .. });
         let nobody = finding == Finding::Refused(Reason::NoListener);
         if ready {

@@ -46,8 +46,8 @@ mod told;
 mod types;
 
 pub use adoption::{
-    ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, KeyError, MessageKind, RawAdoption, Reason,
-    build_adoption, parse_adoption,
+    ADOPTION_HEADER_BYTES, ADOPTION_OPTION_BYTES, Adoption, AdoptionKey, KeyError, MessageKind,
+    RawAdoption, Reason, build_adoption, parse_adoption,
 };
 pub use builder::{SegmentSpec, build_segment, build_syn, extend_segment};
 pub use checksum::{ChecksumState, complete_tcp_checksum, settle_tcp_checksum, tcp_checksum_state};

@@ -134,7 +134,7 @@ pub fn parse_syn_options(options: &[u8]) -> SynOptions {
             (FAST_OPEN, _) => found.has_tfo = true,
             (EXPERIMENT_1 | EXPERIMENT_2, value) => match experiment(value) {
                 Some(EXPERIMENT_FAST_OPEN) => found.has_tfo = true,
-                Some(0xba70..=0xba72) if kind == EXPERIMENT_1 => found.has_adoption = true,
+                Some(0xba70..=0xba73) if kind == EXPERIMENT_1 => found.has_adoption = true,
                 _ => {}
             },
             _ => {}

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 const HEARD_MAX: usize = 64;
 
 /// What an adoption option of one of our messages begins with, but for its kind.
-const MESSAGE: [u8; 3] = [253, 20, 0xba];
+const MESSAGE: [u8; 3] = [253, 28, 0xba];
 const PROBE: u8 = 0x71;
 const ANSWER: u8 = 0x72;
 

@@ -25,6 +25,8 @@ use std::net::{IpAddr, SocketAddr};
 pub const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 pub const ROUTER_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub const EPOCH: u8 = 3;
+/// The number of every pod's network namespace, unless a test says otherwise.
+pub const NAMESPACE: u64 = 0xba70_0123_4567_89ab;
 pub const POD_PORT: u16 = 8080;
 /// Bytes of a frame buffer of the harness.
 const FRAME_BYTES: usize = 2_048;
@@ -230,6 +232,8 @@ pub struct World {
     pub adopters: Vec<Option<Reason>>,
     /// What those that are ready tell of their pods.
     pub told: Vec<Told>,
+    /// The numbers of the pods' network namespaces.
+    pub namespaces: Vec<u64>,
     /// What the pods' kernels say to a question whether anybody listens.
     pub listeners: Vec<Listener>,
     /// The last probe that left.
@@ -273,6 +277,7 @@ impl World {
             },
             adopters: vec![Some(Reason::Ready); 32],
             told: vec![Told::default(); 32],
+            namespaces: vec![NAMESPACE; 32],
             listeners: vec![Listener::Listens; 32],
             last_probe: None,
             asked: Vec::new(),
@@ -461,6 +466,16 @@ pub fn answer(message: &Sent, reason: Reason, server_ts: u32) -> Vec<u8> {
     answer_with(message, reason, server_ts, EPOCH, &key())
 }
 
+/// That of a pod in another namespace.
+pub fn answer_from(namespace: u64, message: &Sent, reason: Reason, server_ts: u32) -> Vec<u8> {
+    let content = Adoption {
+        server_ts,
+        namespace,
+        ..Adoption::bare(MessageKind::Answer(reason), EPOCH)
+    };
+    answer_of(message, &content, &key())
+}
+
 pub fn answer_with(
     message: &Sent,
     reason: Reason,
@@ -468,6 +483,15 @@ pub fn answer_with(
     epoch: u8,
     key: &AdoptionKey,
 ) -> Vec<u8> {
+    let content = Adoption {
+        server_ts,
+        namespace: NAMESPACE,
+        ..Adoption::bare(MessageKind::Answer(reason), epoch)
+    };
+    answer_of(message, &content, key)
+}
+
+fn answer_of(message: &Sent, content: &Adoption, key: &AdoptionKey) -> Vec<u8> {
     let m = &message.segment;
     let spec = SegmentSpec {
         src_mac: baton_packet::ether_dst(&message.frame),
@@ -483,12 +507,8 @@ pub fn answer_with(
         timestamps: message.stamps(),
         payload: &[],
     };
-    let message = Adoption {
-        server_ts,
-        ..Adoption::bare(MessageKind::Answer(reason), epoch)
-    };
     let mut buffer = [0; 128];
-    let len = build_adoption(&mut buffer, &spec, &message, key).expect("room for an answer");
+    let len = build_adoption(&mut buffer, &spec, content, key).expect("room for an answer");
     buffer[..len].to_vec()
 }
 

@@ -32,6 +32,7 @@ mod never;
 mod probes;
 mod random;
 mod refusal;
+mod replaced;
 mod replay;
 mod rescue;
 mod session;

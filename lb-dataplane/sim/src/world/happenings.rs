@@ -84,9 +84,6 @@ impl World {
     pub(super) fn restart(&mut self, i: usize, anew: bool) {
         if !self.pods[i].process.is_alive() {
             self.listens_again(i);
-            if anew {
-                self.truth.replaced.push((i, self.now));
-            }
         }
         self.pods[i].restart(self.now, anew);
         self.step_pod(i);
@@ -280,7 +277,7 @@ impl World {
 }
 
 /// What the adopters' answers count as where they are believed.
-const BELIEVED: [Counter; 12] = [
+const BELIEVED: [Counter; 13] = [
     Counter::ProbesReady,
     Counter::ProbesRefused,
     Counter::QuestionsAnswered,
@@ -293,6 +290,7 @@ const BELIEVED: [Counter; 12] = [
     Counter::RefusedTupleInUse,
     Counter::RefusedAlreadyAdopted,
     Counter::RefusedSyncookies,
+    Counter::RefusedRenew,
 ];
 
 impl World {
@@ -308,7 +306,12 @@ impl World {
             None => (self.epoch, key(FORGED_EPOCH)),
         };
         let macs = (address::pod_mac(pod), address::OUR_MAC);
-        let frame = answer(seg, macs, reason, rng.u32(..), epoch, &key);
+        let content = Adoption {
+            server_ts: rng.u32(..),
+            namespace: rng.u64(..),
+            ..Adoption::bare(MessageKind::Answer(reason), epoch)
+        };
+        let frame = answer(seg, macs, &content, &key);
         self.queue
             .push(self.now + 1, Event::ToEngine(Party::Pod(pod), frame));
     }
@@ -387,6 +390,8 @@ fn message(kind: MessageKind, seg: &Seg<'_>, epoch: u8, rng: &mut fastrand::Rng)
         ecn_ok: false,
         epoch,
         server_ts: rng.u32(..),
+        // A pod's own: the tag alone is wrong.
+        namespace: 1,
     };
     let mut buffer = [0; 128];
     let len = build_adoption(&mut buffer, &spec, &message, &key(FORGED_EPOCH)).unwrap_or(0);

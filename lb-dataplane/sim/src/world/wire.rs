@@ -232,7 +232,7 @@ impl World {
             Party::Pod(pod) => {
                 let leg = seg.dst.port();
                 // An adopter's refusal looks like a reset, and is none.
-                let message = seg.options.starts_with(&[253, 20]);
+                let message = seg.options.starts_with(&[253, 28]);
                 if seg.flags.any(Flags::FIN | Flags::RST) && !message {
                     self.owner_ends(pod, leg, seg.seq);
                 }
