@@ -22,6 +22,8 @@ pub(crate) struct Loaded {
     pub(crate) keys: MapHandle,
     pub(crate) counters: MapHandle,
     pub(crate) netns_counters: MapHandle,
+    /// By namespace: whether its packet rules let adoptions be.
+    pub(crate) rules: MapHandle,
     /// Maps of a predecessor that could not be reused, because their layout differs.
     pub(crate) replaced: Vec<String>,
     /// Maps of a predecessor that go on.
@@ -128,7 +130,7 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
             exit_mark = Some(copy(p.as_fd(), "program")?);
         }
     }
-    let (mut keys, mut counters, mut netns_counters) = (None, None, None);
+    let (mut keys, mut counters, mut netns_counters, mut rules) = (None, None, None, None);
     for map in object.maps() {
         let name = map.name().to_string_lossy().into_owned();
         let handle = MapHandle::try_from(&map).map_err(refuse)?;
@@ -147,6 +149,7 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
             "keys" => keys = Some(handle),
             "counters" => counters = Some(handle),
             "netns_counters" => netns_counters = Some(handle),
+            "rules" => rules = Some(handle),
             _ => {}
         }
     }
@@ -159,6 +162,7 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
         keys: keys.ok_or_else(missing)?,
         counters: counters.ok_or_else(missing)?,
         netns_counters: netns_counters.ok_or_else(missing)?,
+        rules: rules.ok_or_else(missing)?,
         replaced,
         reused,
     };

@@ -46,11 +46,13 @@ pub enum Outcome {
     Forgotten,
     /// Dropped: a Forget for a 4-tuple that a socket is on.
     ForgetInUse,
+    /// Answered: the pod's packet rules redirect connections, or could not be read.
+    PacketRules,
 }
 
 impl Outcome {
     /// Every outcome, in the order of the BPF program's table.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Adopted,
         Self::Repeated,
         Self::ProbeReady,
@@ -72,6 +74,7 @@ impl Outcome {
         Self::TooManyDescriptors,
         Self::Forgotten,
         Self::ForgetInUse,
+        Self::PacketRules,
     ];
 
     /// A fixed name for metric labels and JSON.
@@ -99,6 +102,7 @@ impl Outcome {
             Self::TooManyDescriptors => "too_many_descriptors",
             Self::Forgotten => "forgotten",
             Self::ForgetInUse => "forget_in_use",
+            Self::PacketRules => "packet_rules",
         }
     }
 }

@@ -209,6 +209,7 @@ impl Engine {
             Reason::TupleInUse => Counter::RefusedTupleInUse,
             Reason::AlreadyAdopted => Counter::RefusedAlreadyAdopted,
             Reason::SyncookiesOff => Counter::RefusedSyncookies,
+            Reason::PacketRules => Counter::RefusedPacketRules,
             // The answer to a probe or a Forget, not to an adoption.
             Reason::Ready | Reason::Forgotten => return,
         };

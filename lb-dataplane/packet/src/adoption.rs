@@ -122,10 +122,12 @@ pub enum Reason {
     SyncookiesOff = 7,
     /// The answer to a Forget: no socket of the pod is on that 4-tuple, and nothing was created.
     Forgotten = 8,
+    /// The pod's packet rules redirect connections, so that an adoption would go around a proxy.
+    PacketRules = 10,
 }
 
 impl Reason {
-    /// Every reason, in the order of their codes from 1.
+    /// Every reason, in the order of their codes. (9 is for the renewal of a pod's number.)
     pub const ALL: &'static [Self] = &[
         Self::NoListener,
         Self::AcceptQueueFull,
@@ -135,6 +137,7 @@ impl Reason {
         Self::Ready,
         Self::SyncookiesOff,
         Self::Forgotten,
+        Self::PacketRules,
     ];
 
     /// The code on the wire.
@@ -146,8 +149,7 @@ impl Reason {
     /// The reason of a code on the wire.
     #[must_use]
     pub fn from_code(code: u16) -> Option<Self> {
-        let index = usize::from(code).checked_sub(1)?;
-        Self::ALL.get(index).copied()
+        Self::ALL.iter().copied().find(|reason| reason.code() == code)
     }
 
     /// The value of the `reason` label in metrics.
@@ -162,6 +164,7 @@ impl Reason {
             Self::Ready => "ready",
             Self::SyncookiesOff => "syncookies_off",
             Self::Forgotten => "forgotten",
+            Self::PacketRules => "packet_rules",
         }
     }
 
