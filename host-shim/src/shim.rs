@@ -10,9 +10,12 @@ use crate::{
 use baton_adopter::{Adopter, AttachmentId, EPOCHS, Error, Hook};
 use std::{
     collections::{BTreeMap, HashSet},
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tracing::{error, info, warn};
+
+/// Packet rules that a pod gets while it runs are found out within this time and one turn of the loop. A look takes about 0.1 ms per pod.
+const RULES_EVERY: Duration = Duration::from_millis(500);
 
 /// The loaded adopter and the pods of the last good configuration and of the cluster.
 #[derive(Debug)]
@@ -30,6 +33,8 @@ pub struct Shim {
     attached: [u64; When::ALL.len()],
     discovery: Option<Discovery>,
     network: NodeNetwork,
+    /// When the pods' packet rules are looked at next.
+    rules_due: Instant,
 }
 
 /// What is needed to find pods.
@@ -100,6 +105,7 @@ impl Shim {
             attached: [0; When::ALL.len()],
             discovery,
             network: NodeNetwork::new(config.discovery.as_ref()),
+            rules_due: Instant::now(),
         };
         shim.apply(config)?;
         Ok(shim)
@@ -277,6 +283,9 @@ impl Shim {
                             if let Some(when) = when {
                                 self.attached[when as usize] += 1;
                             }
+                            if let Some(reason) = attachment.refusal() {
+                                warn!(pod = state.name(), reason, "adoptions are refused");
+                            }
                             info!(
                                 pod = state.name(),
                                 interface,
@@ -309,6 +318,34 @@ impl Shim {
             .retain(|state| !state.is_gone() || state.stays_to_the_end());
         if !self.swept {
             self.swept = self.sweep();
+        }
+        self.look_at_rules(now);
+    }
+
+    /// Looks at the packet rules of all pods that have the adopter: whoever may change them in a pod may do so at any time.
+    fn look_at_rules(&mut self, now: Instant) {
+        if now < self.rules_due {
+            return;
+        }
+        self.rules_due = now + RULES_EVERY;
+        let Ok(adopter) = &self.adopter else { return };
+        for state in &mut self.pods {
+            let name = state.name().to_owned();
+            let (AdopterState::Attached(attachment), Some(place)) =
+                (&mut state.adopter, &state.place)
+            else {
+                continue;
+            };
+            match adopter.look_at_rules(&place.netns, attachment) {
+                Ok(false) => {}
+                Ok(true) => match attachment.refusal() {
+                    Some(reason) => warn!(pod = name, reason, "adoptions are refused"),
+                    None => info!(pod = name, "its packet rules redirect nothing any more"),
+                },
+                // Its processes are gone.
+                Err(Error::NetnsMissing { .. }) => {}
+                Err(error) => warn!(pod = name, %error, "its packet rules cannot be looked at"),
+            }
         }
     }
 

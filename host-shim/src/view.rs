@@ -56,7 +56,7 @@ pub struct PodView {
     /// `tcx` or `clsact`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hook: Option<&'static str>,
-    /// Why not.
+    /// Why not, or why it refuses adoptions there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,8 @@ impl PodView {
             AdopterState::Failed {
                 reason, attempts, ..
             } => (Some(reason.clone()), Some(*attempts)),
-            _ => (None, None),
+            AdopterState::Attached(attachment) => (attachment.refusal().map(str::to_owned), None),
+            AdopterState::New => (None, None),
         };
         let place = state.place.as_ref();
         Self {

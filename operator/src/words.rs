@@ -12,7 +12,8 @@ pub fn shim(node: Text, result: Outcome) -> Option<Change> {
             let unattached = state
                 .pods
                 .iter()
-                .filter(|pod| !pod.attached)
+                // One that has the adopter and a reason refuses adoptions.
+                .filter(|pod| !pod.attached || pod.reason.is_some())
                 .filter_map(|pod| {
                     let (namespace, name) = pod.name.split_once('/')?;
                     let why = pod.reason.as_deref().unwrap_or("the shim gives no reason");

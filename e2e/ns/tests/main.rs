@@ -26,6 +26,7 @@ mod migrate_by_hand;
 mod migration;
 mod modes;
 mod operator;
+mod packet_rules;
 mod posts;
 mod refusal;
 mod reload;

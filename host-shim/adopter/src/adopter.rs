@@ -7,6 +7,7 @@ use crate::{
     kernel,
     object::{self, Loaded},
     outcome::COUNTERS_BYTES,
+    rules::PacketRules,
     sys,
 };
 use libbpf_rs::{MapCore, MapFlags};
@@ -133,12 +134,16 @@ impl Adopter {
     pub fn attach(&self, netns: &Netns, interface: &str) -> Result<Attachment, Error> {
         let open = netns.open()?;
         let ifindex = open.ifindex(interface)?;
+        let rules = self.judge(&open)?;
         let attached = self.numbered(&open, || {
             attach_tcx(&self.loaded, &open, ifindex, self.pins.as_ref())?
                 .map_err(|source| refused(&open, interface, Hook::Tcx, source))
         })?;
         match attached {
-            Some(attachment) => Ok(self.note(attachment)),
+            Some(attachment) => Ok(self.note(Attachment {
+                rules,
+                ..attachment
+            })),
             None => self.attach_clsact(netns, interface),
         }
     }
@@ -223,11 +228,48 @@ impl Adopter {
     pub fn attach_clsact(&self, netns: &Netns, interface: &str) -> Result<Attachment, Error> {
         let open = netns.open()?;
         let ifindex = open.ifindex(interface)?;
+        let rules = self.judge(&open)?;
         let attachment = self.numbered(&open, || {
             attach_clsact(&self.loaded, &open, ifindex, self.pins.as_ref())?
                 .map_err(|source| refused(&open, interface, Hook::Clsact, source))
         })?;
-        Ok(self.note(attachment))
+        Ok(self.note(Attachment {
+            rules,
+            ..attachment
+        }))
+    }
+
+    /// Reads a namespace's packet rules and tells the program, before it is there: it refuses where nobody has.
+    fn judge(&self, open: &OpenNetns) -> Result<PacketRules, Error> {
+        let rules = open.within(|| PacketRules::default().read_again())?;
+        self.tell(open.cookie(), &rules)?;
+        Ok(rules)
+    }
+
+    fn tell(&self, netns: u64, rules: &PacketRules) -> Result<(), Error> {
+        let harmless = u32::from(rules.refusal().is_none());
+        self.loaded
+            .rules
+            .update(&netns.to_ne_bytes(), &harmless.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| map_error("rules", "telling of packet rules", &e))
+    }
+
+    /// Looks at the packet rules of namespaces again, which their pods change as they like. A look costs little while nothing
+    /// changed. Returns whether an attachment's [`Attachment::refusal`] is another one. A namespace that the name does not lead to any
+    /// more is left as it is.
+    ///
+    /// # Errors
+    /// [`Error::Map`] and those of [`Netns::open`]: nothing is known of the rules then, and nothing is adopted.
+    pub fn look_at_rules(&self, netns: &Netns, attachment: &mut Attachment) -> Result<bool, Error> {
+        let id = attachment.id;
+        let known = attachment.rules.clone();
+        let Some(rules) = rules_of(netns, id.netns, &known)? else {
+            return Ok(false);
+        };
+        self.tell(id.netns, &rules)?;
+        let changed = rules.refusal() != attachment.rules.refusal();
+        attachment.rules = rules;
+        Ok(changed)
     }
 
     /// Takes the adopter off an interface, and forgets its pin and the namespace's counters and number.
@@ -280,6 +322,8 @@ impl Adopter {
         self.take_number(id.netns);
         // Absent if nothing ever came.
         let _ = self.loaded.netns_counters.delete(&id.netns.to_ne_bytes());
+        // Its other interfaces, if it has any, are told of at the next look.
+        let _ = self.loaded.rules.delete(&id.netns.to_ne_bytes());
         Ok(())
     }
 
@@ -346,6 +390,15 @@ impl Adopter {
     pub(crate) fn program(&self) -> std::os::fd::BorrowedFd<'_> {
         self.loaded.program.as_fd()
     }
+}
+
+/// The rules of a namespace, if it is still the one with that cookie.
+fn rules_of(netns: &Netns, cookie: u64, known: &PacketRules) -> Result<Option<PacketRules>, Error> {
+    let open = netns.open()?;
+    if open.cookie() != cookie {
+        return Ok(None);
+    }
+    open.within(|| known.read_again()).map(Some)
 }
 
 /// Takes a link's program off at once and removes its pin.

@@ -49,11 +49,13 @@ pub enum Outcome {
     /// A message for a namespace with another number, such as the pod's that had the address before: nothing created. An adoption
     /// is answered, a Forget dropped.
     Renew,
+    /// Answered: the pod's packet rules redirect connections, or could not be read.
+    PacketRules,
 }
 
 impl Outcome {
     /// Every outcome, in the order of the BPF program's table.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Adopted,
         Self::Repeated,
         Self::ProbeReady,
@@ -76,6 +78,7 @@ impl Outcome {
         Self::Forgotten,
         Self::ForgetInUse,
         Self::Renew,
+        Self::PacketRules,
     ];
 
     /// A fixed name for metric labels and JSON.
@@ -104,6 +107,7 @@ impl Outcome {
             Self::Forgotten => "forgotten",
             Self::ForgetInUse => "forget_in_use",
             Self::Renew => "renew",
+            Self::PacketRules => "packet_rules",
         }
     }
 }

@@ -213,6 +213,7 @@ impl Engine {
             Reason::AlreadyAdopted => Counter::RefusedAlreadyAdopted,
             Reason::SyncookiesOff => Counter::RefusedSyncookies,
             Reason::Renew => Counter::RefusedRenew,
+            Reason::PacketRules => Counter::RefusedPacketRules,
             // The answer to a probe or a Forget, not to an adoption.
             Reason::Ready | Reason::Forgotten => return,
         };

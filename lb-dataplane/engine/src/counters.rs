@@ -122,6 +122,7 @@ counters! {
     RefusedAlreadyAdopted = "adoptions_refused_total", "reason": "already_adopted"; #[doc = "Adopted before, and that socket is gone."]
     RefusedRenew = "adoptions_refused_total", "reason": "renew"; #[doc = "Refusals: the pod was replaced, or its number made anew, since it was probed."]
     RefusedSyncookies = "adoptions_refused_total", "reason": "syncookies_off"; #[doc = "Refusals: tcp_syncookies is 0."]
+    RefusedPacketRules = "adoptions_refused_total", "reason": "packet_rules"; #[doc = "Refusals: the pod's packet rules redirect connections."]
     ForgedAnswers = "forged_answers_total"; #[doc = "Adoption answers whose tag or epoch is wrong."]
     FateReplayed = "fates_unknown_total", "outcome": "replayed"; #[doc = "Requests of unknown fate that policy allowed to replay."]
     FateReset = "fates_unknown_total", "outcome": "reset"; #[doc = "Requests of unknown fate that ended in a reset."]

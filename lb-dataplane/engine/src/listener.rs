@@ -62,6 +62,8 @@ pub(crate) struct Question {
     isn: SeqNumber,
     /// The acknowledged number of a probe; `None` for a SYN.
     probe_ack: Option<SeqNumber>,
+    /// The adopter found no listener: only a SYN says whether clients find one.
+    by_syn: bool,
     /// Sent, and not answered yet.
     pending: bool,
     tries: u8,
@@ -87,6 +89,7 @@ impl Default for Question {
             port: 0,
             isn: SeqNumber(0),
             probe_ack: None,
+            by_syn: false,
             pending: false,
             tries: 0,
             due_ms: u64::MAX,
@@ -233,7 +236,9 @@ impl Engine {
             // Not asked, so silence means nothing.
             return self.due(index, now.ms() + 1);
         }
-        let by_probe = backend.question.tries < PROBES_MAX && backend.probe.tells();
+        let by_probe = backend.question.tries < PROBES_MAX
+            && backend.probe.tells()
+            && !backend.question.by_syn;
         let probe_ack = by_probe.then_some(other);
         let question = &mut backend.question;
         // A repetition keeps its number: the pod may have the first one, and answers the same SYN again (Linux
@@ -267,6 +272,22 @@ impl Engine {
             self.counters.add(Counter::QuestionsSent);
             self.emit(out, |buffer| build_segment(buffer, &syn));
         }
+    }
+
+    /// Its adopter says that nobody listens on the port. Whether a client's SYN is refused too, only a SYN says: something in the pod may
+    /// hand connections to another port. If one was listening before, it is gone or is being replaced.
+    pub(crate) fn adopter_finds_nobody(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let backend = &mut self.backends[usize::from(index)];
+        if backend.probe.told_of_listener() {
+            backend.probe.process_exited(now);
+        }
+        let question = &mut backend.question;
+        if question.pending && question.probe_ack.is_none() {
+            return;
+        }
+        question.by_syn = true;
+        question.pending = false;
+        self.begin_question(now, index, out);
     }
 
     /// Its kernel is asked from now on; besides, the adopter is probed until it says Ready.
@@ -336,8 +357,7 @@ impl Engine {
         };
         self.backends[usize::from(index)].probe.is_in(namespace);
         if reason == Reason::NoListener {
-            self.counters.add(Counter::QuestionsRefused);
-            self.backend_is_down(now, index, Down::NoListener, out);
+            self.adopter_finds_nobody(now, index, out);
             return Verdict::Absorbed;
         }
         self.counters.add(Counter::QuestionsAnswered);
@@ -399,6 +419,7 @@ impl Engine {
         let never_told = !backend.probe.told_of_listener();
         let question = &mut backend.question;
         question.pending = false;
+        question.by_syn = false;
         question.tries = 0;
         let few = question.ends < BURST;
         let what = match news {
@@ -481,6 +502,7 @@ impl Engine {
         let backend = &mut self.backends[usize::from(index)];
         let question = &mut backend.question;
         question.pending = false;
+        question.by_syn = false;
         question.tries = 0;
         question.ends = 0;
         let waiting = backend.flows > 0;

@@ -10,7 +10,6 @@ use crate::{
     counters::Counter,
     engine::Instant,
     flow::Leg,
-    health::Down,
     mutants::Mutant,
     ports::{Purpose, Rest},
 };
@@ -277,6 +276,9 @@ impl Probe {
                 "the pod's kernel refuses (an MPTCP listener?)"
             }
             Finding::Refused(Reason::SyncookiesOff) => "net.ipv4.tcp_syncookies is 0 in the pod",
+            Finding::Refused(Reason::PacketRules) => {
+                "the pod's network namespace redirects connections (NAT, TPROXY): an adoption would go around the proxy"
+            }
             Finding::Refused(_) => "refused",
             Finding::NoAdopter => "no adopter (is host-shim running there?)",
             Finding::Silent => "adoptions meet silence",
@@ -443,7 +445,7 @@ impl Engine {
             self.backend_told(now, index, reason, told);
         }
         if nobody && !self.backends[usize::from(index)].health.is_down() {
-            self.backend_is_down(now, index, Down::NoListener, out);
+            self.adopter_finds_nobody(now, index, out);
         }
         if ready {
             self.backend_is_up(now, index);

@@ -128,10 +128,12 @@ pub enum Reason {
     /// The adoption is for another network namespace: the pod was replaced, or its number made anew. Nothing was created, and no
     /// copy of this adoption will be taken here; whether the pod of former times took one is not known to it.
     Renew = 9,
+    /// The pod's packet rules redirect connections, so that an adoption would go around a proxy.
+    PacketRules = 10,
 }
 
 impl Reason {
-    /// Every reason, in the order of their codes from 1.
+    /// Every reason, in the order of their codes. (9 is for the renewal of a pod's number.)
     pub const ALL: &'static [Self] = &[
         Self::NoListener,
         Self::AcceptQueueFull,
@@ -142,6 +144,7 @@ impl Reason {
         Self::SyncookiesOff,
         Self::Forgotten,
         Self::Renew,
+        Self::PacketRules,
     ];
 
     /// The code on the wire.
@@ -153,8 +156,10 @@ impl Reason {
     /// The reason of a code on the wire.
     #[must_use]
     pub fn from_code(code: u16) -> Option<Self> {
-        let index = usize::from(code).checked_sub(1)?;
-        Self::ALL.get(index).copied()
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|reason| reason.code() == code)
     }
 
     /// The value of the `reason` label in metrics.
@@ -170,6 +175,7 @@ impl Reason {
             Self::SyncookiesOff => "syncookies_off",
             Self::Forgotten => "forgotten",
             Self::Renew => "renew",
+            Self::PacketRules => "packet_rules",
         }
     }
 

@@ -307,6 +307,14 @@ fn cases() -> Vec<Case> {
             message(Answer(Reason::Forgotten), 3, 0),
             (0, 0),
         ),
+        (
+            "v4 answer packet rules",
+            false,
+            mixed,
+            // Ends are marked, Forgets answered; no listener is told of.
+            message(Answer(Reason::PacketRules), 4, 5),
+            stamps,
+        ),
     ]
 }
 

@@ -116,7 +116,7 @@ async fn shims_are_asked_for_pods_and_keys() -> Result<()> {
         ..Load::default()
     };
     dataplane.set_figures(vec![figures(served, &[("a", obstacle)])]);
-    let says = format!("could not attach the adopter: {why}");
+    let says = format!("cannot have it adopt: {why}");
     let told = |c: &Value| {
         let message = c["message"].as_str().unwrap_or_default();
         c["status"] == "False" && message.contains(&says) && message.contains("1 of 2 backends")

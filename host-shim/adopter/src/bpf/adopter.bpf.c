@@ -16,6 +16,8 @@
 #include "answer.h"
 #include "exit_mark.h"
 #include "kernel.h"
+#include "peers.h"
+#include "rules.h"
 #include "siphash.h"
 #include "tables.h"
 #include "told.h"
@@ -56,6 +58,8 @@ static __always_inline __u32 outcome_of(__u32 reason)
 		return ANSWERED_FORGOTTEN;
 	case RENEW:
 		return ANSWERED_RENEW;
+	case PACKET_RULES:
+		return ANSWERED_PACKET_RULES;
 	default:
 		return ANSWERED_KERNEL_REFUSED;
 	}
@@ -114,11 +118,16 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 }
 
 /* A Probe asks for the listener, whatever socket its own tuple may name. */
-static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, __u32 *outcome, __be32 *told)
+static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, __u64 netns, __u32 *outcome, __be32 *told)
 {
 	__u32 reason = NO_LISTENER;
 	struct tcp_sock *listener;
 
+	if (redirects(netns)) {
+		/* The listener that is found, if any, is not who closes clients' connections. */
+		*told = bpf_htonl(MARKS_EXITS | FORGETS);
+		return PACKET_RULES;
+	}
 	if (!sk)
 		return NO_LISTENER;
 	listener = sk->state == BPF_TCP_LISTEN ? bpf_skc_to_tcp_sock(sk) : NULL;
@@ -202,7 +211,9 @@ static __always_inline __u32 decide(struct __sk_buff *skb, const struct tagged *
 	struct tcp_sock *listener = NULL;
 	struct fate fate = { .of = KERNEL_REFUSED, .decided_ns = bpf_ktime_get_ns() };
 
-	if (!sk) {
+	if (redirects(this->netns)) {
+		fate.of = PACKET_RULES;
+	} else if (!sk) {
 		fate.of = NO_LISTENER;
 	} else if (sk->state != BPF_TCP_LISTEN) {
 		*in_the_way = rcv_nxt_of(sk);
@@ -342,6 +353,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		count(netns, BAD_TAG);
 		return TC_ACT_SHOT;
 	}
+	remember_peer(t.saddr, netns);
 
 	/* The loader writes it before it attaches. */
 	here = bpf_map_lookup_elem(&namespaces, &netns);
@@ -364,7 +376,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	/* Port 0 is on no connection: the listener. */
 	sk = find(skb, &t, m.exid == bpf_htons(EXID_PROBE) ? 0 : m.source, tcp_at);
 	if (m.exid == bpf_htons(EXID_PROBE))
-		reason = probe(sk, net, &j.outcome, &j.detail);
+		reason = probe(sk, net, netns, &j.outcome, &j.detail);
 	else if (forgets)
 		reason = forget(sk);
 	else

@@ -56,7 +56,8 @@ enum reason {
 	SYNCOOKIES_OFF = 7,
 	FORGOTTEN = 8,
 	RENEW = 9,
-	UNDECIDED = 10,		/* never sent: say nothing, the next copy is told */
+	PACKET_RULES = 10,
+	UNDECIDED = 11,		/* never sent: say nothing, the next copy is told */
 };
 
 /* The server timestamp of an Answer to a Probe that found a listener: that ends of exiting processes are marked, and of the

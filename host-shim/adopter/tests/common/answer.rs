@@ -21,6 +21,7 @@ pub const READY: u16 = 6;
 pub const SYNCOOKIES_OFF: u16 = 7;
 pub const FORGOTTEN: u16 = 8;
 pub const RENEW: u16 = 9;
+pub const PACKET_RULES: u16 = 10;
 
 pub fn adopter(lab: &Lab) -> (Adopter, Attachment) {
     let adopter = Adopter::load(None).expect("the kernel takes the adopter");

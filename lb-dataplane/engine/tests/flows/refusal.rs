@@ -7,11 +7,12 @@ use baton_api::{BackendFailure, Protocol};
 use baton_engine::Counter;
 use baton_packet::{AdoptionKey, Flags, Reason};
 
-const NEVER_HAD_IT: [(Reason, Counter); 4] = [
+const NEVER_HAD_IT: [(Reason, Counter); 5] = [
     (Reason::NoListener, Counter::RefusedNoListener),
     (Reason::AcceptQueueFull, Counter::RefusedQueueFull),
     (Reason::KernelRefused, Counter::RefusedKernel),
     (Reason::SyncookiesOff, Counter::RefusedSyncookies),
+    (Reason::PacketRules, Counter::RefusedPacketRules),
 ];
 
 fn world(pods: usize, protocol: Protocol, failure: BackendFailure) -> World {

@@ -85,7 +85,7 @@ fn one_that_came_after_the_request_cannot_speak_for_the_one_before() {
                 goes_back(&sent, &old, request);
             } else {
                 assert_eq!(w.count(Counter::FateReset), 1, "{ran_ms} {age_ms}");
-let to_client: Vec<_> = sent.iter().filter(|s| s.to == Dest::Client).collect();
+                let to_client: Vec<_> = sent.iter().filter(|s| s.to == Dest::Client).collect();
                 assert!(to_client.len() == 1 && to_client[0].is(RST_ACK), "{sent:?}");
             }
         }

@@ -277,7 +277,7 @@ impl World {
 }
 
 /// What the adopters' answers count as where they are believed.
-const BELIEVED: [Counter; 13] = [
+const BELIEVED: [Counter; 14] = [
     Counter::ProbesReady,
     Counter::ProbesRefused,
     Counter::QuestionsAnswered,
@@ -291,6 +291,7 @@ const BELIEVED: [Counter; 13] = [
     Counter::RefusedAlreadyAdopted,
     Counter::RefusedSyncookies,
     Counter::RefusedRenew,
+    Counter::RefusedPacketRules,
 ];
 
 impl World {

@@ -117,7 +117,7 @@ fn adoptable_names_the_pod_the_node_and_the_shim() {
         "p",
         adoptable,
         Reason::BackendsNotAdoptable,
-        "1 of 2 backends: pod-2: the host-shim of node node could not attach the adopter: kernel 5.10",
+        "1 of 2 backends: pod-2: the host-shim of node node cannot have it adopt: kernel 5.10",
     );
     // What holds of several is said once.
     index.apply(figures(

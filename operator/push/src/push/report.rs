@@ -110,6 +110,6 @@ pub struct ShimPod {
     pub name: String,
     /// Whether the adopter is there.
     pub attached: bool,
-    /// Why not.
+    /// Why not, or why it refuses adoptions there.
     pub reason: Option<String>,
 }
