@@ -149,7 +149,10 @@ impl Reason {
     /// The reason of a code on the wire.
     #[must_use]
     pub fn from_code(code: u16) -> Option<Self> {
-        Self::ALL.iter().copied().find(|reason| reason.code() == code)
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|reason| reason.code() == code)
     }
 
     /// The value of the `reason` label in metrics.

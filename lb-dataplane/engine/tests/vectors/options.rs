@@ -221,8 +221,9 @@ fn adoption_bytes(words: &[&str], bases: Bases, names: &Names) -> Option<Vec<u8>
     let rest = if words.get(1) == Some(&"mss") { 3 } else { 2 };
     let first = match words[1] {
         "mss" => words.get(2)?.parse().ok()?,
-        reason => (1..16_u16)
-            .find(|c| Reason::from_code(*c).is_some_and(|r| r.label() == reason))?,
+        reason => {
+            (1..16_u16).find(|c| Reason::from_code(*c).is_some_and(|r| r.label() == reason))?
+        }
     };
     let &[
         "scales",
