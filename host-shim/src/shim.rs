@@ -14,7 +14,7 @@ use std::{
 };
 use tracing::{error, info, warn};
 
-/// Packet rules that a pod gets while it runs are found out within this time and one turn of the loop. A look takes about 0.1 ms per pod.
+/// Packet rules that a pod gets while it runs are found out within this time and one turn of the loop.
 const RULES_EVERY: Duration = Duration::from_millis(500);
 
 /// The loaded adopter and the pods of the last good configuration and of the cluster.

@@ -259,7 +259,7 @@ impl Adopter {
     /// more is left as it is.
     ///
     /// # Errors
-    /// [`Error::Map`] and those of [`Netns::open`]: nothing is known of the rules then, and nothing is adopted.
+    /// [`Error::Map`] and those of [`Netns::open`]: what was known of the rules before stays in force.
     pub fn look_at_rules(&self, netns: &Netns, attachment: &mut Attachment) -> Result<bool, Error> {
         let id = attachment.id;
         let known = attachment.rules.clone();

@@ -88,7 +88,8 @@ impl Pod {
     }
 
     fn probe(&self) -> u16 {
-        let (pod, ours) = ends(false, 8080, PORT);
+        // Not that of a connection, whose end may be under way.
+        let (pod, ours) = ends(false, 8080, PORT + 100);
         ask(&self.lab, Message::probe(), ours, pod).0
     }
 
@@ -216,7 +217,7 @@ fn more_rules_than_are_read_count_as_redirecting() {
         Pod::nft(
             lab,
             &format!(
-                "table inet many {{ chain in {{ type filter hook input priority 0; {rules} }} }}"
+                "table inet many {{ chain in {{ type filter hook input priority 0; {rules}\n }}\n }}"
             ),
         );
     });

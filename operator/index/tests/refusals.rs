@@ -51,6 +51,7 @@ fn engine(addresses: Vec<IpAddr>, class: &Class) -> Engine {
         ports: first..=last,
         mac: Mac([2, 0, 0, 0, 0, 1]),
         seed: 7,
+        hash_keys: (3, 4),
         mtu: 1_500,
     };
     Engine::new(settings, Instant(0)).expect("an engine")
