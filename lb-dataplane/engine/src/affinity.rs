@@ -7,17 +7,16 @@ use crate::{
     Engine,
     counters::Counter,
     engine::Instant,
-    flow::{Addr, FlowId, NONE, to_addr},
+    flow::{Addr, FlowId, NONE},
 };
-use baton_api::Snapshot;
 use siphasher::sip::SipHasher13;
-use std::{
-    collections::{HashMap, HashSet},
-    hash::Hasher,
-};
+use std::hash::Hasher;
 
 /// No backend: the last one left the policy, and the next choice decides.
 const NOWHERE: u16 = u16::MAX;
+
+/// No policy: the entry is free.
+const NOBODY: u16 = u16::MAX;
 
 /// Bytes of a client's entry, its timer (16) and its hash chain (4) together, as `baton_api::Limits` says.
 const CLIENT_BYTES_MAX: usize = 56;
@@ -62,7 +61,7 @@ impl Affinities {
         let entries = (0..limit)
             .map(|i| Entry {
                 client: [0; 16],
-                policy: 0,
+                policy: NOBODY,
                 backend: NOWHERE,
                 flows: 0,
                 next: if i + 1 < limit { i + 1 } else { NONE },
@@ -199,7 +198,8 @@ impl Affinities {
             self.at(at).next = next;
         }
         let free = std::mem::replace(&mut self.free, id);
-        self.at(id).next = free;
+        let entry = self.at(id);
+        (entry.policy, entry.next) = (NOBODY, free);
         self.used -= 1;
     }
 
@@ -319,36 +319,26 @@ impl Engine {
         self.affinities.remove(id);
     }
 
-    /// Before `snapshot` comes into force: forgets the clients of policies that go or have affinity no more, and backends that
-    /// leave, because their slots may go to others.
-    pub(crate) fn settle_affinities(&mut self, snapshot: &Snapshot) {
-        if self.affinities.used == 0 {
-            return;
+    /// After a snapshot's policies came into force: forgets the next client if its policy went or has affinity no more, and its
+    /// backend if that left, because their slots may go to others.
+    pub(crate) fn client_settles(&mut self, id: u32) -> Option<usize> {
+        if self.affinities.used == 0 || id >= self.affinities.limit() {
+            return None;
         }
-        let wanted = snapshot.policies.iter().filter(|p| p.affinity.is_some());
-        let by_name: HashMap<&str, &baton_api::Policy> =
-            wanted.map(|p| (p.name.as_str(), p)).collect();
-        let (mut stay, mut backends) = (HashSet::new(), HashSet::new());
-        for (slot, policy) in self.policies.iter().enumerate() {
-            let Some(spec) = by_name.get(policy.spec.name.as_str()) else {
-                continue;
-            };
-            stay.insert(slot as u16);
-            for end in spec.backends.iter().map(|b| b.endpoint) {
-                if let Some(index) = self.backend_ids.find(&to_addr(end.address()), end.port()) {
-                    backends.insert((slot as u16, index));
-                }
-            }
+        let entry = self.affinities.at(id);
+        if entry.policy == NOBODY {
+            return Some(1);
         }
-        for id in self.affinities.ids().collect::<Vec<_>>() {
-            let entry = self.affinities.at(id);
-            let known = backends.contains(&(entry.policy, entry.backend));
-            if !stay.contains(&entry.policy) || (!known && entry.flows == 0) {
-                self.forget(id);
-            } else if !known {
-                entry.backend = NOWHERE;
-            }
+        let policy = &self.policies[usize::from(entry.policy)];
+        let stays = policy.listed && policy.spec.affinity.is_some();
+        let backend = self.backends.get(usize::from(entry.backend));
+        let known = backend.is_some_and(|b| b.listed && b.policies.contains(&entry.policy));
+        if !stays || (!known && entry.flows == 0) {
+            self.forget(id);
+        } else if !known {
+            entry.backend = NOWHERE;
         }
+        Some(2)
     }
 
     /// Part of `check_invariants`.

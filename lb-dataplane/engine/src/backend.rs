@@ -69,6 +69,12 @@ impl Packed {
     }
 }
 
+/// Memory of a slot that nobody uses, to be freed elsewhere.
+pub(crate) struct Tables {
+    _ports: Ports,
+    _legs: Box<[Packed]>,
+}
+
 /// One pod's listening address and port.
 pub(crate) struct Backend {
     pub(crate) name: String,
@@ -111,6 +117,8 @@ pub(crate) struct Backend {
     pub(crate) rescued: u64,
     /// The last event of flows before the slot was its.
     pub(crate) since_event: u64,
+    /// Policies that have it as a member.
+    pub(crate) policies: Vec<u16>,
 }
 
 impl Backend {
@@ -153,6 +161,7 @@ impl Backend {
             moves_out: 0,
             rescued: 0,
             since_event: 0,
+            policies: Vec::with_capacity(4),
         }
     }
 
@@ -160,6 +169,15 @@ impl Backend {
     #[inline]
     pub(crate) fn is_draining(&self) -> bool {
         self.draining || self.drained
+    }
+
+    /// It has left the snapshot and has no legs: its memory, without which it can have none.
+    pub(crate) fn take_tables(&mut self) -> Tables {
+        debug_assert_eq!(self.legs_used, 0, "legs of {}", self.name);
+        Tables {
+            _ports: std::mem::replace(&mut self.ports, Ports::none(self.base)),
+            _legs: std::mem::take(&mut self.legs),
+        }
     }
 
     /// Ports that legs may have.

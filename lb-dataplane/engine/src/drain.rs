@@ -4,7 +4,6 @@
 
 use crate::{
     Cause, Engine, Output, Verdict,
-    backend::Use,
     counters::Counter,
     engine::Instant,
     flow::{Bits, FlowId, Leg, from_addr},
@@ -34,6 +33,14 @@ pub(crate) struct Drain {
     flows: u64,
     moved_before: u64,
     closed: u64,
+}
+
+/// What the flows of a draining backend wait for: a pin or something else, with their counts.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    flows: u64,
+    deadline_ms: u64,
+    what: BTreeMap<(bool, &'static str), u64>,
 }
 
 /// Adoptions per millisecond towards one backend that were begun without a request.
@@ -90,31 +97,29 @@ impl Engine {
         found.dedup();
         for index in &found {
             self.backends[usize::from(*index)].drained = on;
+            self.look_over_drain(now, usize::from(*index));
         }
-        self.look_over_drains(now);
         found.len()
     }
 
-    /// Begins, continues and ends drains.
-    pub(crate) fn look_over_drains(&mut self, now: Instant) {
-        for index in 0..self.backends.len() {
-            let backend = &mut self.backends[index];
-            let leaves = backend.is_draining() || !backend.listed;
-            if !leaves {
-                backend.drain = None;
-                continue;
-            }
-            if backend.drain.is_none() {
-                backend.drain = Some(Drain {
-                    since_ms: now.ms(),
-                    flows: u64::from(backend.flows),
-                    moved_before: backend.moves_out + backend.rescued,
-                    closed: 0,
-                });
-            }
-            if backend.flows > 0 {
-                self.begin_sweep(index as u16, Sweep::Drain);
-            }
+    /// Begins, continues or ends the drain of a backend.
+    pub(crate) fn look_over_drain(&mut self, now: Instant, index: usize) {
+        let backend = &mut self.backends[index];
+        let leaves = backend.is_draining() || !backend.listed;
+        if !leaves {
+            backend.drain = None;
+            return;
+        }
+        if backend.drain.is_none() {
+            backend.drain = Some(Drain {
+                since_ms: now.ms(),
+                flows: u64::from(backend.flows),
+                moved_before: backend.moves_out + backend.rescued,
+                closed: 0,
+            });
+        }
+        if backend.flows > 0 {
+            self.begin_sweep(index as u16, Sweep::Drain);
         }
     }
 
@@ -269,44 +274,52 @@ impl Engine {
         self.close_leg(now, id, leg, self.flows[id].client_next, out);
     }
 
-    /// How far the drain of a backend is.
-    pub(crate) fn drain_state(&self, index: u16, now: Instant) -> Option<DrainState> {
+    /// How far the drain of a backend is, whose flows wait for these things.
+    pub(crate) fn drain_state(
+        &self,
+        index: u16,
+        now: Instant,
+        waiting: Waiting,
+    ) -> Option<DrainState> {
         let backend = &self.backends[usize::from(index)];
         let drain = backend.drain?;
-        let mut waiting: BTreeMap<String, u64> = BTreeMap::new();
-        let (mut deadline_ms, mut left) = (0, 0);
-        for at in 0..backend.slots() {
-            // A flow on its way may come back.
-            let Some(Use::Owner(id) | Use::Standby(id)) = backend.used_at(at) else {
-                continue;
-            };
-            left += 1;
-            let spec = &self.policies[usize::from(self.flows[id].policy)].spec;
-            deadline_ms = deadline_ms.max(spec.drain.deadline.0 / 1_000);
-            *waiting.entry(self.waits_for(id, now)).or_default() += 1;
-        }
         let moved = (backend.moves_out + backend.rescued).saturating_sub(drain.moved_before);
-        let gone = moved + drain.closed + left;
+        let gone = moved + drain.closed + waiting.flows;
+        let left_ms = (drain.since_ms + waiting.deadline_ms).saturating_sub(now.ms());
+        let what = waiting.what.into_iter();
         Some(DrainState {
             by_command: backend.drained,
             since: Micros::from_millis(now.ms().saturating_sub(drain.since_ms)),
-            left: Micros::from_millis((drain.since_ms + deadline_ms).saturating_sub(now.ms())),
+            left: Micros::from_millis(left_ms),
             moved,
             ended: drain.flows.saturating_sub(gone),
             closed: drain.closed,
-            waiting,
+            waiting: what
+                .map(|((pinned, what), count)| match pinned {
+                    true => (format!("pinned: {what}"), count),
+                    false => (what.to_owned(), count),
+                })
+                .collect(),
         })
     }
 
-    fn waits_for(&self, id: FlowId, now: Instant) -> String {
+    /// One more flow of a draining backend, or on its way there: it may come back.
+    pub(crate) fn note_waiting(&self, id: FlowId, now: Instant, waiting: &mut Waiting) {
+        waiting.flows += 1;
+        let spec = &self.policies[usize::from(self.flows[id].policy)].spec;
+        waiting.deadline_ms = waiting.deadline_ms.max(spec.drain.deadline.0 / 1_000);
+        *waiting.what.entry(self.waits_for(id, now)).or_default() += 1;
+    }
+
+    fn waits_for(&self, id: FlowId, now: Instant) -> (bool, &'static str) {
         let flow = &self.flows[id];
         let policy = &self.policies[usize::from(flow.policy)];
         let spec = &policy.spec;
         if let Some(pin) = flow.pin {
-            return format!("pinned: {}", pin.label());
+            return (true, pin.label());
         }
         let quiet_for_us = u64::from(now.ms32().wrapping_sub(flow.last_ms)) * 1_000;
-        match flow.state {
+        let what = match flow.state {
             State::Idle | State::Fresh if !self.at_rest(id) => "state of its own there",
             State::Idle | State::Fresh if spec.migration.mode == MigrationMode::Never => {
                 "its end: migration.mode is Never"
@@ -322,8 +335,8 @@ impl Engine {
             State::ClientFin => "the server's close, as the client has closed",
             State::ServerFin => "the client's close, as the server has closed",
             State::Closed | State::Parted | State::Gone => "closing",
-        }
-        .into()
+        };
+        (false, what)
     }
 
     /// Names of the backends in force, for whoever asked for another one.

@@ -9,6 +9,10 @@ use baton_api::Endpoint;
 
 /// The backends are looked over this often.
 const ROUND_MS: u64 = 50;
+/// Backends looked over in one call: some 20 us.
+const BACKENDS_PER_CALL: usize = 256;
+/// Members of policies judged in one call: some 20 us.
+const MEMBERS_PER_CALL: usize = 1_024;
 /// Ports of each backend that may become ready by time in one of these rounds.
 const PORTS_PER_ROUND: usize = 64;
 /// With requests outstanding and nothing heard for this long, the pod is asked whether it is there. A pod's kernel
@@ -187,17 +191,16 @@ impl Engine {
         health.ejections = (health.ejections(now, first_ms) + 1).min(EJECTIONS_MAX);
         health.ejected_until_ms = now.ms() + first_ms * u64::from(health.ejections);
         self.counters.add(Counter::Ejections);
-        self.judge_pools(now);
+        self.judge_pools(now, index);
     }
 
     /// Whether the share of ejected backends stays within every policy's cap.
     fn may_eject(&self, now: Instant, index: u16) -> bool {
         let backends = &self.backends;
-        self.policies.iter().filter(|p| p.listed).all(|policy| {
+        let mut of = backends[usize::from(index)].policies.iter();
+        of.all(|policy| {
+            let policy = &self.policies[usize::from(*policy)];
             let members = || policy.pools.iter().flat_map(|p| &p.members);
-            if !members().any(|m| m.backend == index) {
-                return true;
-            }
             let ejected =
                 members().filter(|m| backends[usize::from(m.backend)].health.is_ejected(now));
             let percent = usize::from(policy.spec.health.max_ejected_percent);
@@ -220,7 +223,7 @@ impl Engine {
                 Down::NoListener => Counter::BackendsWithoutListener,
                 Down::Silent => Counter::BackendsSilent,
             });
-            self.judge_pools(now);
+            self.judge_pools(now, index);
         }
         self.probe_soon(now, index, crate::probe::Probe::forget);
         self.begin_sweep(index, Sweep::Gone);
@@ -239,7 +242,7 @@ impl Engine {
         backend.probe.hurry();
         self.next_probe_ms = now.ms();
         self.counters.add(Counter::BackendsBack);
-        self.judge_pools(now);
+        self.judge_pools(now, index);
     }
 
     /// What an active check found; `None` when there is none any more.
@@ -255,10 +258,10 @@ impl Engine {
         let Some(index) = self.backend_ids.find(&addr, backend.port()) else {
             return;
         };
-        let mut named = self.policies.iter_mut().filter(|p| p.listed);
-        let Some(policy) = named.find(|p| p.spec.name == policy) else {
+        let Some(policy) = self.policy_ids.get(policy) else {
             return;
         };
+        let policy = &mut self.policies[usize::from(*policy)];
         let unhealthy = healthy == Some(false);
         let mut members = policy.pools.iter_mut().flat_map(|p| &mut p.members);
         let Some(member) = members.find(|m| m.backend == index) else {
@@ -269,44 +272,93 @@ impl Engine {
             let slow_ms = backend.slow_start_ms;
             backend.health.starts_slowly(now, slow_ms);
         }
-        self.judge_pools(now);
+        self.judge_pools(now, index);
     }
 
-    /// Finds silent backends, and says anew who has too few usable ones.
+    /// Finds silent backends, a piece of the table at a time, and says anew who has too few usable ones.
     pub(crate) fn look_over(&mut self, now: Instant, out: &mut impl Output) {
-        if now.ms() < self.next_round_ms {
-            return;
+        if self.round.at.is_none() && now.ms() >= self.next_round_ms {
+            self.next_round_ms = now.ms() + ROUND_MS;
+            (self.round.at, self.round.found) = (Some(0), 0);
         }
-        self.next_round_ms = now.ms() + ROUND_MS;
-        self.tracked = 0;
-        for index in 0..self.backends.len() as u16 {
-            let backend = &mut self.backends[usize::from(index)];
-            backend.ports.settle(now.ms(), PORTS_PER_ROUND);
-            self.tracked += backend.legs_used + backend.ports.remembered() as u32;
-            if (!backend.listed && backend.flows == 0) || backend.question.is_open() {
-                continue;
+        if let Some(from) = self.round.at {
+            let to = (from + BACKENDS_PER_CALL).min(self.backends.len());
+            let stopped = (from..to).find(|index| {
+                self.look_over_one(now, *index as u16, out);
+                self.acts == 0
+            });
+            let next = stopped.map_or(to, |index| index + 1);
+            self.round.at = (next < self.backends.len()).then_some(next);
+            if self.round.at.is_none() {
+                self.tracked = self.round.found as u32;
+                for index in 0..self.policies.len() as u16 {
+                    self.judge_later(index);
+                }
             }
+        }
+        self.judge_some(now, MEMBERS_PER_CALL);
+    }
+
+    fn look_over_one(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let backend = &mut self.backends[usize::from(index)];
+        backend.ports.settle(now.ms(), PORTS_PER_ROUND);
+        self.round.found += u64::from(backend.legs_used) + backend.ports.remembered() as u64;
+        if (backend.listed || backend.flows > 0) && !backend.question.is_open() {
             let quiet_ms = now.ms().saturating_sub(backend.health.heard_ms);
             let stalled_ms = backend.estimate.stalled_us(now.0) / 1_000;
             let busy = quiet_ms.min(stalled_ms) >= SILENT_BUSY_MS;
             let idle = quiet_ms >= SILENT_IDLE_MS && backend.probe.heard() == Heard::Before;
             if busy || idle {
+                self.spend(1);
                 self.ask_for_life(now, index, out);
             }
         }
-        self.judge_pools(now);
-        self.look_over_drains(now);
+        self.look_over_drain(now, usize::from(index));
     }
 
-    /// Which policies have too few usable backends to leave the others out.
-    pub(crate) fn judge_pools(&mut self, now: Instant) {
-        let backends = &self.backends;
-        for policy in self.policies.iter_mut().filter(|p| p.listed) {
-            let percent = policy.spec.health.panic_percent;
-            for pool in &mut policy.pools {
-                pool.judge(percent, backends, now);
-            }
+    /// A backend comes or goes: which of its policies have too few usable ones to leave the others out? Known at once, but where it
+    /// has very many: then with the next calls of `poll`.
+    pub(crate) fn judge_pools(&mut self, now: Instant, index: u16) {
+        for at in 0..self.backends[usize::from(index)].policies.len() {
+            let policy = self.backends[usize::from(index)].policies[at];
+            self.judge_later(policy);
         }
+        if self.judged.0 != now.0 {
+            self.judged = (now.0, MEMBERS_PER_CALL);
+        }
+        self.judged.1 = self.judge_some(now, self.judged.1);
+    }
+
+    fn judge_later(&mut self, index: u16) {
+        let policy = &mut self.policies[usize::from(index)];
+        if policy.listed && !std::mem::replace(&mut policy.judge_due, true) {
+            self.to_judge.push_back(index);
+        }
+    }
+
+    /// Judges pools that wait for it, of about so many members. How many are left of these.
+    fn judge_some(&mut self, now: Instant, mut left: usize) -> usize {
+        while left > 0
+            && let Some(index) = self.to_judge.pop_front()
+        {
+            let index = usize::from(index);
+            self.policies[index].judge_due = false;
+            left = left.saturating_sub(self.judge_policy(now, index));
+        }
+        left
+    }
+
+    /// Whether a policy has too few usable backends to leave the others out. How many members it has.
+    pub(crate) fn judge_policy(&mut self, now: Instant, index: usize) -> usize {
+        let Self {
+            policies, backends, ..
+        } = self;
+        let policy = &mut policies[index];
+        let percent = policy.spec.health.panic_percent;
+        for pool in &mut policy.pools {
+            pool.judge(percent, backends, now);
+        }
+        policy.pools.iter().map(|pool| pool.members.len()).sum()
     }
 }
 

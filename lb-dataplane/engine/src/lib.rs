@@ -47,7 +47,9 @@ mod pins;
 mod placement;
 mod policy;
 mod ports;
+mod prepare;
 mod probe;
+mod report;
 mod rescue;
 mod routes;
 mod rules;
@@ -73,6 +75,8 @@ pub use migrate::{Migrate, MigrateError};
 pub use mutants::Mutant;
 pub use pins::{Lost, PinReason};
 pub use placement::promises;
+pub use prepare::{Planner, Prepared};
+pub use report::Reporting;
 pub use routes::{Route, Via};
 pub use sight::Sight;
 

@@ -40,7 +40,7 @@ pub(crate) struct Member {
 
 impl Member {
     /// Its weight for new flows.
-    fn share(&self) -> u16 {
+    pub(crate) fn share(&self) -> u16 {
         if self.draining { 0 } else { self.weight }
     }
 }
@@ -139,53 +139,51 @@ pub(crate) struct Policy {
     pub(crate) ends: MoveEnds,
     /// The last event of flows before the slot was its.
     pub(crate) since_event: u64,
-}
-
-impl Default for Pool {
-    fn default() -> Self {
-        Self {
-            members: Vec::new(),
-            maglev: None,
-            wrr: Wrr::new(&[]),
-            rotor: 0,
-            panic: false,
-            placement: Placement::default(),
-        }
-    }
+    /// The number of the snapshot that named it last.
+    pub(crate) applied: u64,
+    /// It waits for a judgement of its pools.
+    pub(crate) judge_due: bool,
 }
 
 impl Pool {
-    /// `old` is what the policy had: its table is used again where nothing of it changes, as building one takes milliseconds.
-    pub(crate) fn new(
-        members: Vec<Member>,
-        algorithm: Algorithm,
-        old: Option<&Pool>,
-        has_flows: bool,
-    ) -> Self {
-        let maglev = (algorithm == Algorithm::Maglev && !members.is_empty()).then(|| {
-            let rows = |members: &[Member]| -> Vec<(u64, u16)> {
-                members.iter().map(|m| (m.identity, m.share())).collect()
-            };
-            let table = rows(&members);
-            let same = old.filter(|old| rows(&old.members) == table);
-            let known = same.and_then(|old| old.maglev.clone());
-            known.unwrap_or_else(|| Arc::new(Maglev::build(&table)))
-        });
+    /// Of these members; `maglev` is their table, if the policy wants one.
+    pub(crate) fn new(members: Vec<Member>, maglev: Option<Arc<Maglev>>) -> Self {
         let weights: Vec<u16> = members.iter().map(Member::share).collect();
-        let before = |at: usize| {
-            let old = old?;
-            let identity = members[at].identity;
-            let place = old.members.iter().position(|m| m.identity == identity)?;
-            Some(old.placement.standing(place))
-        };
-        let joins = has_flows && old.is_some_and(|old| !old.members.is_empty());
         Self {
-            placement: Placement::new(members.len(), before, joins),
+            placement: Placement::new(members.len()),
             members,
             maglev,
             wrr: Wrr::new(&weights),
             rotor: 0,
             panic: false,
+        }
+    }
+
+    /// Its table, if it is made of these rows.
+    pub(crate) fn table_of(&self, rows: &[(u64, u16)]) -> Option<Arc<Maglev>> {
+        let own = self.members.iter().map(|m| (m.identity, m.share()));
+        let table = self.maglev.as_ref()?;
+        own.eq(rows.iter().copied()).then(|| Arc::clone(table))
+    }
+
+    /// What is known of members that the policy had before goes on; others join if it `has_flows`.
+    fn inherit(&mut self, old: &Pool, has_flows: bool) {
+        let joins = has_flows && !old.members.is_empty();
+        let count = old.members.len();
+        // Most are in the order in which they were: each is looked for behind the one before it.
+        let mut from = 0;
+        for (at, member) in self.members.iter_mut().enumerate() {
+            let places = (from..count).chain(0..from);
+            let place = places
+                .into_iter()
+                .find(|p| old.members[*p].identity == member.identity);
+            if let Some(place) = place {
+                let known = &old.members[place];
+                (member.unhealthy, member.pace) = (known.unhealthy, known.pace);
+                from = place + 1;
+            }
+            let before = place.map(|place| old.placement.standing(place));
+            self.placement.begin(at, before, joins);
         }
     }
 
@@ -327,6 +325,8 @@ impl Policy {
             learned: Learned::default(),
             ends: MoveEnds::default(),
             since_event: 0,
+            applied: 0,
+            judge_due: false,
         }
     }
 
@@ -585,7 +585,10 @@ impl Policy {
     }
 
     /// The counts of its predecessor under the same name go on.
-    pub(crate) fn inherit(&mut self, old: &Policy, pools: &[Pool]) {
+    pub(crate) fn inherit(&mut self, old: &Policy) {
+        for (pool, old_pool) in self.pools.iter_mut().zip(&old.pools) {
+            pool.inherit(old_pool, old.flows > 0);
+        }
         (self.pace, self.flows) = (old.pace, old.flows);
         self.figures = old.figures.clone();
         self.gains = old.gains;
@@ -596,11 +599,6 @@ impl Policy {
         (self.lost, self.pins) = (old.lost, old.pins);
         (self.ends, self.since_event) = (old.ends, old.since_event);
         self.learned = old.learned;
-        let known = || pools.iter().flat_map(|p| &p.members);
-        for member in self.pools.iter_mut().flat_map(|p| &mut p.members) {
-            if let Some(known) = known().find(|m| m.identity == member.identity) {
-                (member.unhealthy, member.pace) = (known.unhealthy, known.pace);
-            }
-        }
+        self.judge_due = old.judge_due;
     }
 }

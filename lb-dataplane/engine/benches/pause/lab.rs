@@ -5,7 +5,7 @@
 
 use super::common::{EPOCH, OUR_MAC, ROUTER_MAC, Sent, answer, endpoint, key, ours, wire};
 use baton_api::{Backend, Limits, Policy, Protocol, Snapshot};
-use baton_engine::{Engine, Instant, Output, Route, Settings, Verdict, Via};
+use baton_engine::{Engine, Instant, Output, Planner, Reporting, Route, Settings, Verdict, Via};
 use baton_packet::{Flags, MessageKind, Reason};
 use rustix::time::{ClockId, clock_gettime};
 use std::{
@@ -69,6 +69,7 @@ pub struct Conn {
 
 pub struct Lab {
     pub engine: Engine,
+    planner: Planner,
     pub now: Instant,
     pub meter: Meter,
     pub snapshot: Snapshot,
@@ -133,6 +134,7 @@ impl Lab {
             mtu: 1_500,
         };
         let now = Instant(50_000_000);
+        let planner = Planner::new(&settings, 1);
         let mut engine = Engine::new(settings, now).expect("settings of the benchmark");
         let router = super::common::router(false);
         let route = |prefix: [u8; 4], prefix_len, via| Route {
@@ -147,6 +149,7 @@ impl Lab {
         engine.set_keys(&[(EPOCH, key())]);
         Self {
             engine,
+            planner,
             now,
             meter: Meter::default(),
             snapshot: Snapshot {
@@ -161,31 +164,46 @@ impl Lab {
         }
     }
 
-    /// Puts the lab's snapshot in force, as the worker does it.
+    /// Puts the lab's snapshot in force, as control thread and worker do it.
     pub fn apply(&mut self) {
         self.snapshot.generation += 1;
-        let Self {
-            engine,
-            meter,
-            snapshot,
-            now,
-            ..
-        } = self;
-        meter
-            .time("apply", || engine.apply(*now, snapshot))
+        let mut prepared = self
+            .planner
+            .prepare(&self.snapshot)
             .expect("a good snapshot");
-        meter.time("steer", || (engine.steering(), engine.backends_to_steer()));
+        loop {
+            let (engine, now) = (&mut self.engine, self.now);
+            let piece = || engine.apply_piece(now, &mut prepared);
+            if self.meter.time("apply", piece).expect("a good snapshot") {
+                break;
+            }
+            self.now.0 += 50;
+            self.poll_if_due();
+        }
+        self.planner.in_force(&mut prepared);
+        let engine = &self.engine;
+        self.meter
+            .time("steer", || (engine.steering(), engine.backends_to_steer()));
         let router = super::common::router(false);
         self.engine.set_neighbour(router, Some(ROUTER_MAC));
     }
 
     /// What a scrape or a look at the state asks of the worker.
     pub fn report(&mut self) {
-        let Self {
-            engine, meter, now, ..
-        } = self;
-        let report = meter.time("report", || (engine.state(*now), engine.figures()));
-        drop(report);
+        let mut report = Box::<Reporting>::default();
+        loop {
+            let (engine, now) = (&self.engine, self.now);
+            let piece = || engine.report_piece(now, &mut report);
+            if self.meter.time("report", piece) {
+                break;
+            }
+            self.now.0 += 50;
+            self.poll_if_due();
+        }
+        let engine = &self.engine;
+        let counters = || engine.counters().count();
+        self.meter.time("report", counters);
+        drop(report.end());
     }
 
     /// All flows, page by page.
@@ -231,12 +249,7 @@ impl Lab {
         for _ in 0..ms {
             self.now.0 += 1_000;
             let mut turns = 0;
-            while self
-                .engine
-                .next_deadline()
-                .is_some_and(|due| due <= self.now)
-            {
-                self.poll();
+            while self.poll_if_due() {
                 turns += 1;
                 if turns == TURNS_PER_MS {
                     break;
@@ -260,6 +273,15 @@ impl Lab {
             let router = super::common::router(false);
             self.engine.set_neighbour(router, Some(ROUTER_MAC));
         }
+    }
+
+    fn poll_if_due(&mut self) -> bool {
+        let due = self.engine.next_deadline();
+        let due = due.is_some_and(|due| due <= self.now);
+        if due {
+            self.poll();
+        }
+        due
     }
 
     pub fn poll(&mut self) {

@@ -27,6 +27,7 @@ mod meant;
 mod migrate;
 mod migration;
 mod never;
+mod pauses;
 mod probes;
 mod random;
 mod refusal;
