@@ -5,8 +5,8 @@
 //! side wait, and every answer has a deadline.
 
 use crate::capture::Tap;
-use baton_api::{Endpoint, FlowEvents, FlowView, MigrateReply, Snapshot, State};
-use baton_engine::{Migrate, MigrateError, Route};
+use baton_api::{Endpoint, FlowEvents, FlowView, MigrateReply, State};
+use baton_engine::{Migrate, MigrateError, Prepared, Route};
 use baton_packet::{AdoptionKey, Mac};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -36,8 +36,8 @@ pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// What the worker can be told.
 pub enum Command {
-    /// Serve this snapshot; the answer says why not.
-    Apply(Arc<Snapshot>, oneshot::Sender<Result<(), String>>),
+    /// Serve this snapshot; the answer says why not. With it comes back what is to be freed elsewhere.
+    Apply(Box<Prepared>, oneshot::Sender<Applied>),
     /// Use these keys, the first to sign.
     Keys(Vec<(u8, AdoptionKey)>),
     /// Use these routes.
@@ -80,6 +80,9 @@ pub enum Command {
     /// End the loop.
     Stop,
 }
+
+/// Whether a snapshot is served, else why not, and what is left over.
+pub type Applied = (Result<(), String>, Box<Prepared>);
 
 /// One counter: name without prefix, label, value.
 pub type CounterValue = (&'static str, Option<(&'static str, &'static str)>, u64);
@@ -170,7 +173,7 @@ impl WorkerHandle {
     ///
     /// # Errors
     /// The worker is gone or stuck.
-    pub async fn apply(&self, snapshot: Arc<Snapshot>) -> Result<Result<(), String>, WorkerError> {
+    pub async fn apply(&self, snapshot: Box<Prepared>) -> Result<Applied, WorkerError> {
         self.ask(|answer| Command::Apply(snapshot, answer)).await
     }
 
@@ -179,7 +182,15 @@ impl WorkerHandle {
     /// # Errors
     /// The worker is gone or stuck.
     pub async fn report(&self) -> Result<Report, WorkerError> {
-        self.ask(Command::Report).await
+        let mut report = self.ask(Command::Report).await?;
+        for (name, label, value) in &report.counters {
+            let name = match label {
+                Some((label, text)) => format!("{name}{{{label}=\"{text}\"}}"),
+                None => (*name).to_owned(),
+            };
+            report.state.counters.insert(name, *value);
+        }
+        Ok(report)
     }
 
     /// At most `max` flows from `cursor` on, and the cursor of the next ones.

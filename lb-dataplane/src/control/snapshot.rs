@@ -7,7 +7,15 @@ use crate::{
     config::Config,
 };
 use baton_api::{Policy, Snapshot, SnapshotError};
-use std::{net::IpAddr, sync::Arc, time::Instant};
+use baton_engine::{Planner, Prepared, Settings};
+use baton_packet::Mac;
+use std::{
+    collections::hash_map::RandomState,
+    hash::{BuildHasher, Hasher},
+    net::IpAddr,
+    sync::{Arc, Mutex as Lock, PoisonError},
+    time::Instant,
+};
 use tokio::sync::{Mutex, watch};
 use tracing::info;
 
@@ -60,6 +68,8 @@ pub struct Snapshots {
     own: Vec<IpAddr>,
     /// Held while one is applied, so that two cannot overtake each other. Holds who may say what is served.
     turn: Mutex<Source>,
+    /// Makes them ready, so that the worker does not have to. Asked by whoever has the turn.
+    planner: Arc<Lock<Planner>>,
     current: watch::Sender<Option<Arc<Snapshot>>>,
 }
 
@@ -67,7 +77,20 @@ impl Snapshots {
     /// Nothing is in force. `config` gives the rules that do not change while running; `own` are the
     /// dataplane's addresses.
     pub fn new(worker: WorkerHandle, config: Config, own: Vec<IpAddr>) -> Self {
+        let settings = Settings {
+            limits: config.limits,
+            addresses: own.clone(),
+            legs_from_all: !config.address.is_empty(),
+            ports: config.ports.range(),
+            // These two are not looked at.
+            mac: Mac([0; 6]),
+            mtu: 0,
+            seed: 0,
+        };
+        // The standard library's hash keys come from the kernel's random numbers.
+        let seed = RandomState::new().build_hasher().finish();
         Self {
+            planner: Arc::new(Lock::new(Planner::new(&settings, seed))),
             worker,
             config,
             own,
@@ -143,7 +166,20 @@ impl Snapshots {
         self.config.check_snapshot(&snapshot, &self.own)?;
         let snapshot = Arc::new(snapshot);
         let asked = Instant::now();
-        if let Err(text) = self.worker.apply(Arc::clone(&snapshot)).await? {
+        let (planner, given) = (Arc::clone(&self.planner), Arc::clone(&snapshot));
+        let prepared = aside(move || lock(&planner).prepare(&given).map_err(|e| e.to_string()));
+        let in_force = match prepared.await.map(Box::new) {
+            Ok(prepared) => {
+                let (result, mut rest) = self.worker.apply(prepared).await?;
+                if result.is_ok() {
+                    lock(&self.planner).in_force(&mut rest);
+                }
+                drop(tokio::task::spawn_blocking(|| drop(rest)));
+                result
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(text) = in_force {
             // The engine names the field in front where it knows one.
             let (path, problem) = match text.split_once(": ") {
                 Some((path, problem)) if path.starts_with("policies") => (path, problem),
@@ -164,4 +200,17 @@ impl Snapshots {
         self.current.send_replace(Some(snapshot));
         Ok(Taken::Applied)
     }
+}
+
+/// Does what takes milliseconds on a thread of its own.
+async fn aside(
+    work: impl FnOnce() -> Result<Prepared, String> + Send + 'static,
+) -> Result<Prepared, String> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err("making the snapshot ready failed: please report this".to_owned()))
+}
+
+/// What a panic left is as good: a planner only remembers what can be used again.
+fn lock(planner: &Lock<Planner>) -> std::sync::MutexGuard<'_, Planner> {
+    planner.lock().unwrap_or_else(PoisonError::into_inner)
 }

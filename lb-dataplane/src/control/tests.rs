@@ -102,13 +102,14 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
             inbox.beat(clock::now().0);
             match inbox.next() {
                 Some(Command::Apply(snapshot, answer)) => {
-                    let crowded = snapshot.policies.iter().any(|p| p.backends.len() > 2);
-                    let _ = answer.send(if crowded {
+                    let crowded = snapshot.backends() > 2;
+                    let result = if crowded {
                         Err("3 backends are more than limits.backends, 2".to_owned())
                     } else {
-                        generation = snapshot.generation;
+                        generation = snapshot.generation();
                         Ok(())
-                    });
+                    };
+                    let _ = answer.send((result, snapshot));
                 }
                 Some(Command::Report(answer)) => {
                     let _ = answer.send(figures(generation));
