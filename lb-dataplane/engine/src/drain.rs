@@ -295,9 +295,9 @@ impl Engine {
             ended: drain.flows.saturating_sub(gone),
             closed: drain.closed,
             waiting: what
-                .map(|((pinned, what), count)| match pinned {
-                    true => (format!("pinned: {what}"), count),
-                    false => (what.to_owned(), count),
+                .map(|((pinned, what), count)| {
+                    let pin = if pinned { "pinned: " } else { "" };
+                    (format!("{pin}{what}"), count)
                 })
                 .collect(),
         })

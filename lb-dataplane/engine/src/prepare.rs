@@ -35,7 +35,7 @@ pub(crate) struct Fixed {
     ports: RangeInclusive<u16>,
     /// Of legs, by family.
     numbers: [usize; 2],
-    backends: usize,
+    backends: u16,
 }
 
 impl Fixed {
@@ -44,7 +44,7 @@ impl Fixed {
             addresses: settings.addresses.clone(),
             ports: settings.ports.clone(),
             numbers: [false, true].map(|v6| sources.numbers(v6)),
-            backends: usize::from(settings.limits.backends),
+            backends: settings.limits.backends,
         }
     }
 
@@ -57,6 +57,17 @@ impl Fixed {
         } else {
             vec![address]
         }
+    }
+
+    /// Before memory is taken for them.
+    fn check_room(&self, snapshot: &Snapshot) -> Result<(), ApplyError> {
+        let backends = snapshot.policies.iter().flat_map(|p| &p.backends);
+        let distinct: HashSet<Endpoint> = backends.map(|b| b.endpoint).collect();
+        let (needed, limit) = (distinct.len(), self.backends);
+        if needed > usize::from(limit) {
+            return Err(ApplyError::TooManyBackends { needed, limit });
+        }
+        Ok(())
     }
 
     fn check(&self, snapshot: &Snapshot) -> Result<(), ApplyError> {
@@ -130,6 +141,7 @@ impl Prepared {
         table: impl Fn(&str, bool, &Rows) -> Option<Arc<Maglev>>,
     ) -> Result<Self, ApplyError> {
         fixed.check(snapshot)?;
+        fixed.check_room(snapshot)?;
         let mut named: HashMap<End, Named> = HashMap::new();
         let mut fresh = Vec::new();
         for policy in &snapshot.policies {
@@ -188,10 +200,16 @@ impl Prepared {
             fresh,
             policies,
             pools: Vec::with_capacity(LIMIT_POLICIES),
-            tables: Vec::with_capacity(2 * fixed.backends),
+            tables: Vec::with_capacity(2 * usize::from(fixed.backends)),
             progress: Progress::default(),
             maglevs,
         })
+    }
+
+    /// How many policies the snapshot has.
+    #[must_use]
+    pub fn policies(&self) -> usize {
+        self.policies.len()
     }
 
     /// How many distinct backends the snapshot names.

@@ -344,7 +344,8 @@ mod tests {
     const TURN_MS: u64 = SLOTS as u64;
 
     fn pop(wheel: &mut Wheel, now_ms: u64) -> Option<u32> {
-        wheel.pop_due(now_ms, &mut u32::MAX.clone())
+        let mut looks = u32::MAX;
+        wheel.pop_due(now_ms, &mut looks)
     }
 
     fn drain(wheel: &mut Wheel, now_ms: u64) -> Vec<u32> {

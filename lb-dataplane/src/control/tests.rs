@@ -102,7 +102,7 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
             inbox.beat(clock::now().0);
             match inbox.next() {
                 Some(Command::Apply(snapshot, answer)) => {
-                    let crowded = snapshot.backends() > 2;
+                    let crowded = snapshot.backends() > 2 * snapshot.policies();
                     let result = if crowded {
                         Err("3 backends are more than limits.backends, 2".to_owned())
                     } else {
@@ -155,7 +155,7 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
 pub(super) async fn lab() -> Lab {
     let config = Config::parse(
         Path::new("test.yaml"),
-        "interface: eth0\nkeys: [{epoch: 3, file: k}]\n",
+        "interface: eth0\nkeys: [{epoch: 3, file: k}]\nports: 20000-20063\nlimits: {backends: 4096}\n",
     )
     .expect("good");
     let (worker, inbox) = commands::channel().expect("an eventfd");
