@@ -48,8 +48,8 @@ const DOWN_PAUSE_WAITING_MS: u64 = 20;
 
 /// Backends looked at in one call for whether a question is due, and questions sent: usually, and whatever else there is to do.
 const BACKENDS_PER_CALL: usize = 1_024;
-const ASKED_PER_CALL: usize = 12;
-const ASKED_AT_LEAST: usize = 8;
+const ASKED_PER_CALL: usize = 8;
+const ASKED_AT_LEAST: usize = 4;
 
 /// Who says that somebody listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

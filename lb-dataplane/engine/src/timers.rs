@@ -18,7 +18,7 @@ const HELD_MS: u64 = 2_000;
 /// An overdue request that nobody can take is looked at again after this long.
 const OVERDUE_AGAIN_MS: u64 = 100;
 /// Timers handled in one call, so that packets never wait long for them: each may send a segment, some 50 us in all.
-const DUE_PER_CALL_MAX: usize = 64;
+const DUE_PER_CALL_MAX: usize = 48;
 /// What one call does in all that takes as long as a segment does, about 1 us: about 130 us. Each kind of work has its own
 /// bound besides, and a small one that holds whatever was done before it.
 const ACTS_PER_CALL: usize = 128;
