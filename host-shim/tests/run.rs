@@ -4,7 +4,7 @@ mod daemon;
 
 use common::{
     Lab, ends,
-    segment::{Message, PSH_ACK, RST, Segment, timestamps},
+    segment::{Message, NAMESPACE, PSH_ACK, RST, Segment, timestamps},
     wait_for,
 };
 use daemon::{Daemon, Files, KEY, OTHER_KEY, common, free_address};
@@ -28,6 +28,10 @@ const TWO_KEYS: &str = "{epoch: 1, file: KEY}, {epoch: 2, file: OTHER_KEY}";
 
 /// What a probe of that epoch draws: `Some(reason)`, or `None` where no adopter with that key answers.
 fn probe(lab: &Lab, epoch: u8, key: &[u8; 16]) -> Option<u16> {
+    Some(answer(lab, epoch, key)?.mss)
+}
+
+fn answer(lab: &Lab, epoch: u8, key: &[u8; 16]) -> Option<Message> {
     let (pod, ours) = ends(false, 8081, 50_000);
     let sent = Message::probe()
         .epoch(epoch)
@@ -42,7 +46,7 @@ fn probe(lab: &Lab, epoch: u8, key: &[u8; 16]) -> Option<u16> {
     });
     lab.receive(behind).expect("the pod resets");
     let answer = lab.receive_queued(ours)?.segment;
-    Message::parse(&answer).map(|(message, _)| message.mss)
+    Message::parse(&answer).map(|(message, _)| message)
 }
 
 /// The reason of an Answer to a probe where nothing listens.
@@ -320,6 +324,8 @@ fn replaced_without_a_gap(end: impl Fn(Daemon), arguments: &[&str]) {
     let (lab, files, control) = (Lab::new(), Files::new(), free_address());
     files.config(&config(&lab, control, ONE_KEY));
     let first = Daemon::start(&files, control, arguments);
+    let told = answer(&lab, 1, &KEY).expect("the adopter answers");
+    NAMESPACE.store(told.namespace, Ordering::Relaxed);
     let stop = AtomicBool::new(false);
     let (adopted, last) = std::thread::scope(|scope| {
         let client = scope.spawn(|| adopt_without_end(&lab, &stop));

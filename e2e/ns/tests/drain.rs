@@ -1,4 +1,5 @@
-//! Ten thousand idle connections leave a pod that drains, in order and soon; what cannot leave ends at the deadline.
+//! Ten thousand idle connections leave a pod that drains, in order and soon; what cannot leave
+//! ends at the deadline.
 
 use anyhow::{Context, Result, ensure};
 use baton_api::{Drain, Micros, Migration, OnDeadline, Protocol};

@@ -17,7 +17,8 @@ const REQUESTS: u64 = 8_000;
 const NOT_LET_IN: Duration = Duration::from_millis(400);
 /// Smallest table of flows that a configuration may ask for, times four.
 const FLOWS: usize = 64;
-/// Of the smallest port range, 64: without the port of the probe, and without the eighth that is kept for rescues and drains.
+/// Of the smallest port range, 64: without the port of the probe, and without the eighth that is
+/// kept for rescues and drains.
 const PORTS: usize = 64 - 1 - 64 / 8;
 
 #[test]
@@ -154,7 +155,7 @@ fn a_used_up_port_range_lets_no_one_in_until_someone_leaves() -> Result<()> {
     let mut inside = clients(&scene, 2 * PORTS)?;
     not_let_in(&scene, "no_port")?;
     work(&mut inside)?;
-    // What is left are the ports kept for rescues and drains: where moving is a choice, they stay where they are.
+    // The ports that are left are kept for rescues and drains: where moving is a choice, flows stay.
     scene.config.policies[0].migration = baton_ns::always();
     scene.reconfigure()?;
     scene.wait_adoptable()?;

@@ -47,11 +47,20 @@ fn owners(snapshot: &Snapshot, port: u16) -> Vec<&str> {
         .collect()
 }
 
-/// What the conditions of a policy say, and since when.
+/// What the conditions of a policy say, and since when. Not since when it is programmed: each change of its own endpoints makes
+/// it wait for the dataplanes.
 fn conditions(stored: &Value) -> [[Value; 3]; 4] {
     CONDITIONS.map(|kind| {
         let condition = condition(stored, kind).unwrap_or_default();
-        ["status", "reason", "lastTransitionTime"].map(|field| condition[field].clone())
+        let since = match kind {
+            "Programmed" => Value::Null,
+            _ => condition["lastTransitionTime"].clone(),
+        };
+        [
+            condition["status"].clone(),
+            condition["reason"].clone(),
+            since,
+        ]
     })
 }
 
@@ -207,6 +216,7 @@ async fn a_hostile_tenant_holds_up_nothing_of_the_others() -> Result<()> {
         let others: Vec<&str> = owners(&arrival.snapshot, PORT);
         assert!(others.iter().all(|p| own(&p)), "{others:?}");
     }
+    scene.condition(&mine, "Programmed", "True").await?;
     assert_eq!(self::conditions(&admin.get(&mine).await?), conditions);
     for policy in &asked[1..3] {
         admin.condition(policy, "Accepted", "False").await?;

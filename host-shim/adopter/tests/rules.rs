@@ -96,6 +96,8 @@ impl Pod {
     /// Neither is there a connection, nor does another look at an adoption that was refused change that.
     fn refuses(&self, port: u16) {
         let (pod, ours) = ends(false, 8080, port);
+        let sockets = || self.lab.sockets(8080) + self.lab.sockets(15006);
+        let before = sockets();
         assert_eq!(self.probe(), PACKET_RULES);
         for _ in 0..2 {
             assert_eq!(
@@ -103,7 +105,7 @@ impl Pod {
                 (PACKET_RULES, 0)
             );
         }
-        assert_eq!(self.lab.sockets(8080) + self.lab.sockets(15006), 0);
+        assert_eq!(sockets(), before);
         let forget = ask(&self.lab, Message::forget(), ours, pod);
         assert_eq!(forget.0, FORGOTTEN);
     }
@@ -151,7 +153,7 @@ fn nothing_is_adopted_where_rules_redirect_however_they_were_made() {
         let pod = Pod::new(|lab| {
             Pod::nft(
                 lab,
-                &format!("table inet mesh {{ chain in {{ {rule}; }} }}"),
+                &format!("table inet mesh {{\n chain in {{ {rule}; }}\n}}\n"),
             );
         });
         let refusal = pod.attachment.refusal().expect("refused");

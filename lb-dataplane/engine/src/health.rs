@@ -235,8 +235,9 @@ impl Engine {
                 Down::Silent => Counter::BackendsSilent,
             });
             self.judge_pools(now);
+            // What was found since it is down still holds.
+            self.probe_soon(now, index, crate::probe::Probe::forget);
         }
-        self.probe_soon(now, index, crate::probe::Probe::forget);
         self.begin_sweep(index, Sweep::Gone);
         self.ask_again_later(now, index);
     }

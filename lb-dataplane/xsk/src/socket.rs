@@ -41,10 +41,12 @@ pub(crate) struct Umem {
 impl Umem {
     /// Bytes of one chunk: the kernel's headroom and a frame. `None` if no chunk is so large.
     pub(crate) fn chunk_bytes(frame_bytes: u32) -> Option<u32> {
-        match frame_bytes {
-            0..=FRAME_BYTES => Some(abi::UMEM_CHUNK_BYTES_MIN),
-            ..=XDP_FRAME_BYTES_MAX => Some(CHUNK_BYTES_MAX),
-            _ => None,
+        if frame_bytes <= FRAME_BYTES {
+            Some(abi::UMEM_CHUNK_BYTES_MIN)
+        } else if frame_bytes <= XDP_FRAME_BYTES_MAX {
+            Some(CHUNK_BYTES_MAX)
+        } else {
+            None
         }
     }
 
