@@ -19,11 +19,11 @@ const CONNECTIONS: usize = 32;
 
 /// Fields end in the order in which they are declared: the lab last.
 pub(crate) struct Chain {
-    dataplane: Dataplane,
+    pub(crate) dataplane: Dataplane,
     _shim: Shim,
     pub(crate) operator: Operator,
     nginx: Vec<Nginx>,
-    lab: Lab,
+    pub(crate) lab: Lab,
 }
 
 impl Chain {

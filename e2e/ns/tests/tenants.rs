@@ -7,9 +7,11 @@ use crate::{
     operator::{Chain, READY},
 };
 use anyhow::{Context, Result, ensure};
+use baton_lab::Operator;
 use baton_ns::until;
 use std::{
     fmt::Write,
+    net::{TcpListener, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -59,7 +61,7 @@ fn endpoint(address: &str, pod: &str, conditions: &str) -> String {
 }
 
 /// The hostile tenant's Pods and what its EndpointSlice says of them.
-fn flapping(ready: bool) -> String {
+fn flapping(port: u16, ready: bool) -> String {
     let conditions = format!("ready: {ready}, serving: {ready}, terminating: false");
     let address = |n: usize| format!("10.77.200.{}", n + 1);
     let endpoints: Vec<String> = (0..FLAPPING)
@@ -68,7 +70,7 @@ fn flapping(ready: bool) -> String {
             endpoint(&address(n), &pod, &conditions)
         })
         .collect();
-    let mut text = served("flap", &listener(PORT), &endpoints);
+    let mut text = served("flap", &listener(port), &endpoints);
     for n in 0..FLAPPING {
         let _ = write!(
             text,
@@ -145,20 +147,24 @@ fn within_its_bounds(chain: &Chain) -> Result<()> {
     Ok(())
 }
 
+/// The class lets the hostile tenant have any port but the reserved ones and those of others.
+fn allow_all_ports(operator: &Operator) -> Result<()> {
+    let allowed = "  allowed:\n";
+    let evil = "    - {namespaces: {names: [evil]}, ports: [\"1-65535\"]}\n";
+    operator.edit("dataplane.yaml", allowed, &format!("{allowed}{evil}"))
+}
+
 #[test]
 fn a_hostile_tenant_costs_the_other_no_connection() -> Result<()> {
     let chain = Chain::start("tenants")?;
     let load = chain.load()?;
     let stop = AtomicBool::new(false);
     let operator = &chain.operator;
-    // The class lets it have any port but the reserved ones and those of others.
-    let allowed = "  allowed:\n";
-    let evil = "    - {namespaces: {names: [evil]}, ports: [\"1-65535\"]}\n";
-    operator.edit("dataplane.yaml", allowed, &format!("{allowed}{evil}"))?;
+    allow_all_ports(operator)?;
     // An API server says who was first, files do not.
     let first = "  namespace: shop\n  creationTimestamp: \"2026-01-01T00:00:00Z\"\nspec:\n";
     operator.edit("web.yaml", "  namespace: shop\nspec:\n", first)?;
-    operator.write("evil-flap.yaml", &flapping(true))?;
+    operator.write("evil-flap.yaml", &flapping(PORT, true))?;
     until("the hostile tenant is served", || {
         let text = chain.snapshot()?.to_string();
         ensure!(text.contains("evil/flap/"), "{}", operator.process.stderr());
@@ -180,7 +186,7 @@ fn a_hostile_tenant_costs_the_other_no_connection() -> Result<()> {
         let flapping = scope.spawn(|| -> Result<u32> {
             let mut flaps = 0;
             while !stop.load(Ordering::Relaxed) {
-                operator.write("evil-flap.yaml", &flapping(flaps % 2 == 1))?;
+                operator.write("evil-flap.yaml", &flapping(PORT, flaps % 2 == 1))?;
                 flaps += 1;
                 let due = began + flaps * FLAP_EVERY;
                 thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -224,4 +230,35 @@ fn changes(chain: &Chain, mut meanwhile: impl FnMut() -> Result<()>) -> Result<D
         meanwhile()?;
     }
     Ok(worst)
+}
+
+#[test]
+fn a_port_that_the_machine_listens_on_is_not_given_away() -> Result<()> {
+    let chain = Chain::start("hostports")?;
+    let (machine, client) = (chain.lab.dataplane_pod(), chain.lab.client());
+    let bind = || TcpListener::bind("0.0.0.0:22");
+    let ssh = machine.namespace().run(bind)??;
+    allow_all_ports(&chain.operator)?;
+    chain
+        .operator
+        .write("evil-flap.yaml", &flapping(22, true))?;
+    until("it is refused", || {
+        let said = chain.operator.process.stderr();
+        ensure!(
+            said.contains("where another process of this machine listens"),
+            "{said}"
+        );
+        Ok(())
+    })?;
+    let address = chain.dataplane.address(22);
+    let stream = client.namespace().run(|| TcpStream::connect(address))??;
+    let (_, peer) = ssh.accept()?;
+    ensure!(peer == stream.local_addr()?, "{peer}");
+    drop((ssh, stream));
+    // Who waited for the port gets it when it is free.
+    until("it is served", || {
+        let text = chain.snapshot()?.to_string();
+        ensure!(text.contains("evil/flap/"), "{text}");
+        Ok(())
+    })
 }
