@@ -73,10 +73,9 @@ impl ApplyError {
 }
 
 /// What is done next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Which slots of policies are free, and which frontends have flows. Nothing has changed yet.
-    #[default]
     Free,
     /// Whether there is room.
     Room,
@@ -112,8 +111,10 @@ impl Stage {
 }
 
 /// How far a snapshot is put in force.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
+    /// What one piece may cost.
+    pub(crate) piece: usize,
     stage: Stage,
     /// Where the stage goes on.
     pub(crate) at: usize,
@@ -137,14 +138,23 @@ pub(crate) struct Progress {
 impl Progress {
     /// Of a snapshot, in which there may be `nothing_new`.
     pub(crate) fn of(nothing_new: bool) -> Self {
-        let stage = if nothing_new {
-            Stage::Done
-        } else {
-            Stage::default()
-        };
         Self {
-            stage,
-            ..Self::default()
+            piece: PIECE,
+            stage: if nothing_new {
+                Stage::Done
+            } else {
+                Stage::Free
+            },
+            at: 0,
+            placing: None,
+            lingering: (0, 0),
+            known: 0,
+            free_backend: 0,
+            free_policy: 0,
+            free_frontend: 0,
+            stamp: 0,
+            left: false,
+            wishes: false,
         }
     }
 }
@@ -213,7 +223,7 @@ impl Engine {
                 current: self.generation,
             });
         }
-        let mut left = PIECE;
+        let mut left = prepared.progress.piece;
         while left > 0 {
             let stage = prepared.progress.stage;
             let cost = match stage {

@@ -209,6 +209,13 @@ impl Engine {
                 .filter(|p| usize::from(**p) == policy);
             assert_eq!(count.count(), usize::from(member), "its policies");
         }
+        for (policy, of) in self.policies.iter().enumerate() {
+            let drains = backend.drains.has(policy as u16);
+            match of.member(index) {
+                Some(member) => assert_eq!(drains, member.is_leaving(), "a member's drain"),
+                None => assert!(!drains || !of.is_free, "a drain of nobody"),
+            }
+        }
         assert_eq!(owned, backend.flows, "flows of {}", backend.name);
         let pinned = self
             .flows

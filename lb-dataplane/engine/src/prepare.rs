@@ -218,6 +218,12 @@ impl Prepared {
         &self.applied
     }
 
+    /// Has it put in force in smaller or larger pieces than packets want, for tests.
+    #[doc(hidden)]
+    pub fn cut(&mut self, piece: usize) {
+        self.progress.piece = piece.max(1);
+    }
+
     /// The generation of the snapshot.
     #[must_use]
     pub fn generation(&self) -> u64 {

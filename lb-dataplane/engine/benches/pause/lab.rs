@@ -131,6 +131,7 @@ impl Lab {
             ports: 20_000..=19_999 + leg_ports,
             mac: OUR_MAC,
             seed: 1,
+            hash_keys: (3, 4),
             mtu: 1_500,
         };
         let now = Instant(50_000_000);

@@ -30,6 +30,7 @@ mod migrate;
 mod migration;
 mod never;
 mod pauses;
+mod planner;
 mod probes;
 mod random;
 mod refusal;

@@ -3,8 +3,8 @@
 use crate::common::{
     Conn, Dest, End, Listener, World, endpoint, frontend, pod, pod_mac, policy, settings,
 };
-use baton_api::{Algorithm, Backend, MigrationMode, Policy, Snapshot, State};
-use baton_engine::{Counter, Planner, Prepared, Reporting, Verdict};
+use baton_api::{Algorithm, Backend, MigrationMode, Policy, Snapshot, SnapshotError, State};
+use baton_engine::{Counter, Objection, Planner, Prepared, Reporting, Verdict};
 use baton_packet::Flags;
 use proptest::prelude::*;
 use std::net::SocketAddr;
@@ -189,36 +189,68 @@ fn pods_that_die_together_are_swept_in_turn() {
     assert!((0..6).all(|pod| asked.contains(&pod)), "{asked:?}");
 }
 
+/// What becomes of one policy.
+#[derive(Clone, Debug)]
+struct Turn {
+    there: bool,
+    /// As bits.
+    pods: u8,
+    drain: u8,
+    maglev: bool,
+    together: bool,
+    /// Wants a frontend that its neighbour may have, too.
+    swapped: bool,
+    /// Somebody objects to it.
+    objected: bool,
+}
+
 #[derive(Clone, Debug)]
 struct Change {
-    /// For each policy: whether it is there, its pods as bits, those that drain, its algorithm, and whether frontends are swapped.
-    policies: Vec<(bool, u8, u8, bool, bool)>,
+    policies: Vec<Turn>,
+    /// What a piece may cost.
+    piece: usize,
 }
 
 fn change() -> impl Strategy<Value = Change> {
     let one = (
         prop::bool::weighted(0.8),
-        any::<u8>(),
-        any::<u8>(),
-        any::<bool>(),
+        any::<[u8; 2]>(),
+        any::<[bool; 2]>(),
+        prop::bool::weighted(0.3),
         prop::bool::weighted(0.2),
     );
-    prop::collection::vec(one, 4).prop_map(|policies| Change { policies })
+    let one = one.prop_map(
+        |(there, [pods, drain], [maglev, together], swapped, objected)| Turn {
+            there,
+            pods,
+            drain,
+            maglev,
+            together,
+            swapped,
+            objected,
+        },
+    );
+    let policies = prop::collection::vec(one, 4);
+    let change = (policies, prop_oneof![1..40_usize, 40..600_usize]);
+    change.prop_map(|(policies, piece)| Change { policies, piece })
 }
 
 fn snapshot(change: &Change, generation: u64) -> Snapshot {
     let policies = (0..).zip(&change.policies);
-    let there = policies.filter(|(_, p)| p.0);
-    let policies = there.map(|(n, (_, pods, drain, maglev, swapped))| {
-        let mut p = numbered(n, (0..8).filter(|i| pods >> i & 1 == 1));
+    let there = policies.filter(|(_, turn)| turn.there);
+    let policies = there.map(|(n, turn)| {
+        let mut p = numbered(n, (0..8).filter(|i| turn.pods >> i & 1 == 1));
         for (i, backend) in p.backends.iter_mut().enumerate() {
-            backend.draining = drain >> i & 1 == 1;
+            backend.draining = turn.drain >> i & 1 == 1;
         }
-        if *maglev {
+        if turn.maglev {
             p.algorithm = Algorithm::Maglev;
         }
-        if *swapped {
-            let port = 200 + (n ^ 1);
+        p.affinity = turn.together.then(|| baton_api::Affinity {
+            client_ip: Default::default(),
+        });
+        if turn.swapped {
+            let port = 200 + n / 2;
             p.frontends
                 .push(endpoint(SocketAddr::new(frontend(false).ip(), port)));
         }
@@ -233,17 +265,38 @@ fn snapshot(change: &Change, generation: u64) -> Snapshot {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever snapshots follow each other, what a planner made ready and pieces put in force is what one call puts in force.
+    /// Whatever snapshots follow each other, what a planner made ready and pieces put in force, however small they are and
+    /// whatever clients come in between, is what one call puts in force.
     #[test]
     fn pieces_come_to_the_same_as_one_call(changes in prop::collection::vec(change(), 1..8)) {
         let mut planner = Planner::new(&settings(), 7);
         let (mut whole, mut pieces) = (World::new(1), World::new(1));
+        pieces.careful = false;
+        let mut client = 0;
         for (generation, change) in (2..).zip(&changes) {
             let snapshot = snapshot(change, generation);
-            whole.engine.apply(whole.now, &snapshot).expect("a good snapshot");
+            let there = change.policies.iter().filter(|turn| turn.there);
+            let objections: Vec<Objection> = (there.enumerate())
+                .filter(|(_, turn)| turn.objected)
+                .map(|(p, _)| {
+                    let path = format!("policies[{p}]");
+                    (p, SnapshotError { path, problem: "no".into() })
+                })
+                .collect();
+            let told = whole.engine.apply_each(whole.now, &snapshot, &objections).expect("sorted");
             whole.engine.check_invariants();
-            let mut prepared = planner.prepare(&snapshot).expect("a good snapshot");
-            in_pieces(&mut pieces, &mut prepared, |_| {});
+            let mut prepared = planner.prepare_each(&snapshot, &objections).expect("sorted");
+            prepared.cut(change.piece);
+            in_pieces(&mut pieces, &mut prepared, |w| {
+                client += 1;
+                let mut conn = Conn::new(1_000 + client);
+                conn.frontend = SocketAddr::new(frontend(false).ip(), 100 + client % 4);
+                w.inject(&w.syn_wire(&conn).build());
+                if client % 3 == 0 {
+                    w.inject(&w.client_wire(&conn, Flags::RST, &[]).build());
+                }
+            });
+            prop_assert_eq!(prepared.applied(), &told);
             planner.in_force(&mut prepared);
             for w in [&mut whole, &mut pieces] {
                 for at in 0..8 {
@@ -256,7 +309,11 @@ proptest! {
                 let policies = policies.iter().map(|p| {
                     let backends = p.backends.iter();
                     let backends: Vec<_> = backends
-                        .map(|b| (b.name.clone(), b.draining, b.adoptable))
+                        .map(|b| {
+                            let drains = b.drain.as_ref().map(|d| d.by_command);
+                            let (name, health) = (b.name.clone(), b.health.clone());
+                            (name, b.draining, drains, b.adoptable, health)
+                        })
                         .collect();
                     let mut frontends: Vec<_> = p.frontends.iter().map(|f| f.port()).collect();
                     frontends.sort_unstable();
@@ -266,17 +323,23 @@ proptest! {
                 policies.sort_by(|a, b| a.0.cmp(&b.0));
                 policies
             };
-            prop_assert_eq!(shown(&whole), shown(&pieces));
+            let served = shown(&whole);
+            prop_assert_eq!(&served, &shown(&pieces));
             // A new flow of each policy goes to one of its pods.
-            for (n, (there, pods, ..)) in (0..).zip(&change.policies) {
+            for n in 0..4 {
+                let name = format!("p{n}");
+                let policy = served.iter().find(|p| p.0 == name);
+                let names = policy.map(|p| p.3.iter().map(|b| b.0.clone()).collect::<Vec<_>>());
                 let mut conn = Conn::new(generation as u16 * 10 + n);
                 conn.frontend = SocketAddr::new(frontend(false).ip(), 100 + n);
                 let syn = pieces.syn_wire(&conn).build();
                 let sent = pieces.inject(&syn);
-                let served = matches!(pieces.verdict, Verdict::Transmit(_));
-                prop_assert_eq!(served, *there && *pods != 0, "{:?}", sent);
+                let taken = matches!(pieces.verdict, Verdict::Transmit(_));
+                let names = names.unwrap_or_default();
+                prop_assert_eq!(taken, !names.is_empty(), "{:?}", sent);
                 if let Some(Dest::Pod(at)) = sent.last().map(|s| s.to) {
-                    prop_assert!(pods >> at & 1 == 1);
+                    let name = format!("pod-{at}");
+                    prop_assert!(names.contains(&name), "{}", name);
                 }
                 let rst = pieces.client_wire(&conn, Flags::RST, &[]).build();
                 pieces.inject(&rst);
