@@ -357,10 +357,10 @@ impl InForce for Engine {
         self.policies.iter().filter(|p| p.listed).count()
     }
 
-    fn policy(&self, name: &str) -> Option<&Policy> {
+    fn policy(&self, name: &str) -> Option<&Arc<Policy>> {
         let index = self.policy_ids.get(name)?;
         let policy = &self.policies[usize::from(*index)];
-        policy.listed.then_some(&policy.spec)
+        policy.listed.then_some(&policy.origin)
     }
 
     fn holder(&self, end: &End) -> Option<&str> {

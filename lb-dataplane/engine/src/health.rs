@@ -17,8 +17,8 @@ use baton_api::Endpoint;
 const ROUND_MS: u64 = 50;
 /// Backends looked over in one call: some 20 us.
 const BACKENDS_PER_CALL: usize = 256;
-/// Members of policies judged in one call: some 20 us.
-const MEMBERS_PER_CALL: usize = 1_024;
+/// Members of policies judged in one call: some 20 us, and twice that where memory is cold.
+const MEMBERS_PER_CALL: usize = 512;
 /// Ports of each backend that may become ready by time in one of these rounds.
 const PORTS_PER_ROUND: usize = 64;
 /// With requests outstanding and nothing heard for this long, the pod is asked whether it is there. A pod's kernel

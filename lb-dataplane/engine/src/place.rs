@@ -14,6 +14,7 @@ use crate::{
     prepare::{End, Prepared},
     states::State,
 };
+use std::sync::Arc;
 
 /// A backend's slot, filled or changed.
 const COST_BACKEND: usize = 20;
@@ -86,12 +87,11 @@ impl Engine {
             progress.placing = (to < ready.frontends.len()).then_some((index, to));
             return Some(to - from);
         }
-        let size = ready.spec.backends.len();
-        let mut cost = COST_POLICY + size;
+        let mut cost = COST_POLICY;
         let known = self.policy_ids.get(&ready.spec.name).copied();
         let same = known.filter(|index| {
             let policy = &self.policies[usize::from(*index)];
-            policy.listed && policy.spec == *ready.spec
+            policy.listed && Arc::ptr_eq(&policy.origin, &ready.spec)
         });
         // Of one that stays as it is the backends are named still, so their slots are the same too.
         let index = same.unwrap_or_else(|| {
@@ -122,7 +122,7 @@ impl Engine {
             let left = self.place_policy(now, &mut ready.policy, index, known.is_some());
             let before = ready.policy.iter().flat_map(|p| &p.pools);
             let before: usize = before.map(|p| p.members.len()).sum();
-            cost += COST_MEMBER * (size + before);
+            cost += COST_MEMBER * (ready.spec.backends.len() + before);
             progress.left |= left;
             index as u16
         });

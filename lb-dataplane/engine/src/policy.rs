@@ -79,6 +79,8 @@ pub(crate) struct Target {
 /// One policy.
 pub(crate) struct Policy {
     pub(crate) spec: baton_api::Policy,
+    /// Where that is from: one that stays as it is is known by it.
+    pub(crate) origin: Arc<baton_api::Policy>,
     /// In the snapshot in force. A policy that left it keeps its slot until its last flow is gone.
     pub(crate) listed: bool,
     /// IPv4 and IPv6.
@@ -311,9 +313,10 @@ impl Pool {
 }
 
 impl Policy {
-    pub(crate) fn new(spec: baton_api::Policy, pools: [Pool; 2]) -> Self {
+    pub(crate) fn new(spec: &Arc<baton_api::Policy>, pools: [Pool; 2]) -> Self {
         Self {
-            spec,
+            spec: (**spec).clone(),
+            origin: Arc::clone(spec),
             listed: true,
             pools,
             pace: Pace::default(),

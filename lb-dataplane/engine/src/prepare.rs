@@ -81,7 +81,7 @@ pub(crate) trait InForce {
     /// How many policies.
     fn policies(&self) -> usize;
     /// What the policy of this name is.
-    fn policy(&self, name: &str) -> Option<&baton_api::Policy>;
+    fn policy(&self, name: &str) -> Option<&Arc<baton_api::Policy>>;
     /// Who has a frontend.
     fn holder(&self, end: &End) -> Option<&str>;
     /// Whether a backend has a slot, with ports.
@@ -133,7 +133,7 @@ impl Prepared {
         rng: &mut fastrand::Rng,
         in_force: &impl InForce,
         generation: u64,
-        wanted: Vec<Wanted<'_>>,
+        wanted: Vec<Wanted>,
         applied: Applied,
     ) -> Self {
         let nothing_new = generation == in_force.generation()
@@ -163,7 +163,6 @@ impl Prepared {
         let policies: Vec<Ready> = wanted
             .into_iter()
             .map(|Wanted { spec, .. }| {
-                let spec = spec.into_owned();
                 let pools = [false, true].map(|v6| {
                     let members = members_of(&spec, v6);
                     let maglev =
@@ -183,8 +182,8 @@ impl Prepared {
                         all.map(|(_, b)| end_of(b.endpoint)).collect()
                     }),
                     frontends: fixed.ends(&spec),
-                    policy: Some(Policy::new(spec.clone(), pools)),
-                    spec: Arc::new(spec),
+                    policy: Some(Policy::new(&spec, pools)),
+                    spec,
                 }
             })
             .collect();
@@ -258,8 +257,8 @@ impl InForce for Memory {
         self.policies.len()
     }
 
-    fn policy(&self, name: &str) -> Option<&baton_api::Policy> {
-        self.policies.get(name).map(Arc::as_ref)
+    fn policy(&self, name: &str) -> Option<&Arc<baton_api::Policy>> {
+        self.policies.get(name)
     }
 
     fn holder(&self, end: &End) -> Option<&str> {

@@ -169,6 +169,12 @@ impl Engine {
     /// The next policy, or the next of its backends, or more of that one's legs.
     fn report_policy(&self, now: Instant, report: &mut Reporting) -> Option<usize> {
         let policy = self.policies.get(report.at)?;
+        if report.places.is_empty() {
+            // Moving what is there to larger memory would take long.
+            report.places.reserve(self.policies.len());
+            report.state.policies.reserve(self.policies.len());
+            report.figures.reserve(self.policies.len());
+        }
         if !policy.listed && policy.flows == 0 {
             report.places.push(None);
             report.at += 1;
@@ -177,7 +183,10 @@ impl Engine {
         if report.places.len() == report.at {
             report.places.push(Some(report.state.policies.len() as u16));
             report.state.policies.push(policy_state(policy, now));
-            report.figures.push(policy.figures.shown(&policy.spec.name));
+            let mut figures = policy.figures.shown(&policy.spec.name);
+            let members = policy.pools.iter().map(|p| p.members.len());
+            figures.backends.reserve(members.sum());
+            report.figures.push(figures);
             return Some(COST_POLICY);
         }
         let [v4, v6] = policy.pools.each_ref();

@@ -14,19 +14,19 @@ use baton_api::{
     Endpoint, LIMIT_FRONTENDS, LIMIT_POLICIES, Policy, RefusedPolicy, Snapshot, SnapshotError,
 };
 use std::{
-    borrow::Cow,
     collections::{HashMap, hash_map::Entry},
     hash::Hash,
     net::SocketAddr,
+    sync::Arc,
 };
 
 /// A policy of the snapshot and what is wrong with it, found by somebody else than the engine.
 pub type Objection = (usize, SnapshotError);
 
 /// A policy that comes into force.
-pub(crate) struct Wanted<'a> {
-    pub(crate) spec: Cow<'a, Policy>,
-    /// It is in force just so.
+pub(crate) struct Wanted {
+    /// What is in force itself, if that is the same.
+    pub(crate) spec: Arc<Policy>,
     pub(crate) same: bool,
 }
 
@@ -40,8 +40,8 @@ pub(crate) struct Refused {
 }
 
 /// What comes of a snapshot, both in its order.
-pub(crate) struct Sifted<'a> {
-    pub(crate) wanted: Vec<Wanted<'a>>,
+pub(crate) struct Sifted {
+    pub(crate) wanted: Vec<Wanted>,
     pub(crate) refused: Vec<Refused>,
 }
 
@@ -160,13 +160,13 @@ impl Room {
 ///
 /// # Errors
 /// The snapshot says nothing that could be sorted: names are wrong, or it is an old one.
-pub(crate) fn sift<'a>(
+pub(crate) fn sift(
     fixed: &Fixed,
-    in_force: &'a impl InForce,
+    in_force: &impl InForce,
     lingering: &Lingering,
-    snapshot: &'a Snapshot,
+    snapshot: &Snapshot,
     objections: &[Objection],
-) -> Result<Sifted<'a>, ApplyError> {
+) -> Result<Sifted, ApplyError> {
     let by_name = snapshot.names()?;
     if snapshot.generation < in_force.generation() {
         return Err(ApplyError::Stale {
@@ -177,7 +177,7 @@ pub(crate) fn sift<'a>(
     let all = &snapshot.policies;
     let same: Vec<bool> = all
         .iter()
-        .map(|p| in_force.policy(&p.name) == Some(p))
+        .map(|p| in_force.policy(&p.name).is_some_and(|old| **old == *p))
         .collect();
     let ends: Vec<Vec<End>> = all.iter().map(|p| fixed.ends(p)).collect();
     let mut problems: Vec<Option<ApplyError>> = all.iter().map(|_| None).collect();
@@ -217,7 +217,7 @@ pub(crate) fn sift<'a>(
     let mut old: Vec<Option<(&Policy, Vec<End>)>> = Vec::with_capacity(all.len());
     for (p, policy) in all.iter().enumerate() {
         let policy = in_force.policy(&policy.name);
-        let policy = policy.map(|policy| (policy, fixed.ends(policy)));
+        let policy = policy.map(|policy| (&**policy, fixed.ends(policy)));
         let stays = |(_, ends): &(&Policy, Vec<End>)| {
             ends.iter().all(|e| claimed.get(e).is_none_or(|q| *q == p))
         };
@@ -250,9 +250,11 @@ pub(crate) fn sift<'a>(
     };
     for (index, (spec, problem)) in all.iter().zip(problems).enumerate() {
         let kept = problem.is_some() && old[index].is_some();
-        let (spec, same) = match (&problem, in_force.policy(&spec.name)) {
-            (None, _) => (Some(Cow::Borrowed(spec)), same[index]),
-            (Some(_), old) => (old.filter(|_| kept).cloned().map(Cow::Owned), true),
+        let old = in_force.policy(&spec.name);
+        let same = same[index] || problem.is_some();
+        let spec = match (same, old) {
+            (false, _) => Some(Arc::new(spec.clone())),
+            (true, old) => old.filter(|_| kept || problem.is_none()).cloned(),
         };
         sifted.wanted.extend(spec.map(|spec| Wanted { spec, same }));
         sifted
