@@ -318,7 +318,9 @@ impl Engine {
                 }
             }
         }
-        self.judge_some(now, MEMBERS_PER_CALL);
+        // Fewer where there was much else to do.
+        let left = 4 * self.room(MEMBERS_PER_CALL / 4, MEMBERS_PER_CALL / 32);
+        self.judge_some(now, left);
     }
 
     fn look_over_one(&mut self, now: Instant, index: u16, out: &mut impl Output) {
