@@ -215,7 +215,7 @@ mod tests {
             s["backendFigures"]
                 .as_array_mut()
                 .expect("a list")
-                .reverse()
+                .reverse();
         };
         assert_eq!(news(order), (true, false, false));
     }

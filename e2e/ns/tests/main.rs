@@ -36,6 +36,7 @@ mod shutdown;
 mod silence;
 mod stale;
 mod stateful;
+mod tenants;
 mod throttle;
 mod tracked;
 mod wire;

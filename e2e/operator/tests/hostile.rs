@@ -214,7 +214,7 @@ async fn a_hostile_tenant_holds_up_nothing_of_the_others() -> Result<()> {
         let name = format!("{honest}/web/main");
         let own = |p: &&str| **p == name || p.ends_with("/elsewhere/main");
         let others: Vec<&str> = owners(&arrival.snapshot, PORT);
-        assert!(others.iter().all(|p| own(&p)), "{others:?}");
+        assert!(others.iter().all(own), "{others:?}");
     }
     scene.condition(&mine, "Programmed", "True").await?;
     assert_eq!(self::conditions(&admin.get(&mine).await?), conditions);

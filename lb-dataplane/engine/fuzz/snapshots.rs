@@ -24,7 +24,7 @@ fn check_refusal(error: &ApplyError, offered: u64) {
     let words = error.to_string();
     match error {
         ApplyError::Invalid(e) | ApplyError::NoRoom(e) => {
-            assert!(e.path.starts_with("policies"), "{words}")
+            assert!(e.path.starts_with("policies"), "{words}");
         }
         ApplyError::PortConflict { path, port, .. } => {
             assert!(path.contains(".frontends["), "{words}");

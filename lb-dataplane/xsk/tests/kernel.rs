@@ -175,7 +175,7 @@ fn jumbo_frames_pass_whole_in_the_mode_that_auto_chooses() {
         assert_eq!(port.mode(), mode, "MTU {mtu}: {:?}", port.fallbacks());
         let worker = echo(port);
         let client = Raw::open(&lab);
-        let payload: Vec<u8> = (0..mtu - 40).map(|i| (i * 31 >> 3) as u8).collect();
+        let payload: Vec<u8> = (0..mtu - 40).map(|i| ((i * 31) >> 3) as u8).collect();
         let (from, to) = ((RAW_V4.into(), 40_000), (PORT_V4.into(), 80));
         let mut buffer = vec![0; 20_000];
         for number in 0..5_000_u32 {
