@@ -370,7 +370,7 @@ impl Lab {
             seq: 1_001,
             server: 5_001,
         };
-        let _ = self.give(&conn.from_client(Flags::ACK, &[]));
+        let _ = self.give(&conn.by_client(Flags::ACK, &[]));
         self.out.lens.clear();
         conn
     }
@@ -384,12 +384,12 @@ impl Lab {
     /// One request and its response: the connection is idle then.
     pub fn exchange(&mut self, conn: &mut Conn) {
         let get = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-        let _ = self.give(&conn.from_client(Flags::PSH | Flags::ACK, get));
+        let _ = self.give(&conn.by_client(Flags::PSH | Flags::ACK, get));
         conn.seq += get.len() as u32;
         let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-        let _ = self.give(&conn.from_pod(Flags::PSH | Flags::ACK, ok));
+        let _ = self.give(&conn.by_pod(Flags::PSH | Flags::ACK, ok));
         conn.server += ok.len() as u32;
-        let _ = self.give(&conn.from_client(Flags::ACK, &[]));
+        let _ = self.give(&conn.by_client(Flags::ACK, &[]));
         self.out.lens.clear();
     }
 }
@@ -400,12 +400,12 @@ const FLOWS_PER_PAGE: usize = 512;
 const TURNS_PER_MS: usize = 20;
 
 impl Conn {
-    pub fn from_client(&self, flags: Flags, data: &[u8]) -> Vec<u8> {
+    pub fn by_client(&self, flags: Flags, data: &[u8]) -> Vec<u8> {
         let ends = (self.client, self.frontend);
         wire_of(ends, self.seq, self.server, flags, data).build()
     }
 
-    pub fn from_pod(&self, flags: Flags, data: &[u8]) -> Vec<u8> {
+    pub fn by_pod(&self, flags: Flags, data: &[u8]) -> Vec<u8> {
         wire_of((self.pod, self.leg), self.server, self.seq, flags, data).build()
     }
 }

@@ -17,10 +17,12 @@ const RUNS: usize = 3;
 /// What each call may take.
 const TARGET_US: f64 = 200.0;
 
+type Case = (&'static str, fn() -> Lab);
+
 fn main() {
     // `cargo test --benches` and `cargo bench` pass flags of their own.
     let filter = std::env::args().skip(1).find(|a| !a.starts_with('-'));
-    let cases: &[(&str, fn() -> Lab)] = &[
+    let cases: &[Case] = &[
         ("0 to 1,000 backends in 10 policies", backends),
         ("one pod of 3,000 (300 policies) leaves", one_of_many),
         ("a pod of 16 Maglev listeners flaps 20 times", maglev),
@@ -245,11 +247,11 @@ fn capped() -> Lab {
     lab.start();
     for turn in 0..2 {
         for flow in &flows[turn * 4_096..(turn + 1) * 4_096] {
-            let _ = lab.give(&flow.from_client(Flags::PSH | Flags::ACK, get));
+            let _ = lab.give(&flow.by_client(Flags::PSH | Flags::ACK, get));
         }
         lab.run_ms(1_100);
         for flow in &flows[turn * 4_096..(turn + 1) * 4_096] {
-            let _ = lab.give(&flow.from_client(Flags::PSH | Flags::ACK, get));
+            let _ = lab.give(&flow.by_client(Flags::PSH | Flags::ACK, get));
         }
     }
     lab
@@ -265,7 +267,7 @@ fn crowd(idle: Option<Micros>) -> Lab {
     let mut flows = with_flows(&mut lab, 200_000);
     fastrand::Rng::with_seed(1).shuffle(&mut flows);
     for flow in &flows[..50_000] {
-        let _ = lab.give(&flow.from_client(Flags::RST, &[]));
+        let _ = lab.give(&flow.by_client(Flags::RST, &[]));
     }
     for n in 200_000..250_000 {
         lab.open(far(n), frontend(0));
