@@ -19,6 +19,8 @@ const FLOWS_PER_CALL: usize = 256;
 /// Flows acted on in one call, so that packets never wait long: about 40 us of segments; and whatever else there is to do.
 const ACTS_PER_CALL: usize = 64;
 const ACTS_AT_LEAST: usize = 8;
+/// A flow that lost its owner: a reset, and an adoption with what was kept.
+const COST_LOST: usize = 2;
 /// Looking in vain for somebody who takes a flow goes through a policy's backends.
 const COST_IN_VAIN: usize = 4;
 
@@ -139,6 +141,7 @@ impl Engine {
                 let cost = match self.swept(now, id, progress.what, out) {
                     // Who might take it was looked for.
                     Swept::Stays => usize::from(leaves),
+                    Swept::Done if progress.what == Sweep::Gone => COST_LOST,
                     Swept::Done => 1,
                     Swept::NoRoom => COST_IN_VAIN,
                 };
