@@ -6,7 +6,7 @@ use baton_lab::{HttpClient, NginxOptions, Options};
 use baton_ns::{HTTP_PORT, Scene};
 use std::process::Command;
 
-const REASON: &str = "the pod's network namespace redirects connections (NAT, TPROXY): an adoption would go around the proxy";
+const REASON: &str = "the pod's network namespace has NAT or TPROXY: an adoption would go around a proxy, or be lost";
 /// The proxy of each pod, which adds a header.
 const PROXY: &str = "server {
     listen 0.0.0.0:15006;
@@ -99,7 +99,10 @@ fn no_request_goes_around_a_pods_proxy() -> Result<()> {
         ensure!(scene.counter("rollbacks_total")? == 0, "{tool}");
         let shim = scene.shim.as_ref().context("shim")?;
         let state = shim.control_text("/v1/state")?;
-        ensure!(state.contains("redirects connections (NAT in"), "{state}");
+        ensure!(
+            state.contains("has NAT or redirects connections (NAT in"),
+            "{state}"
+        );
     }
     Ok(())
 }

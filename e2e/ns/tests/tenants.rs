@@ -23,14 +23,15 @@ const ENDPOINTS: usize = 5_000;
 /// An EndpointSlice has so many at most.
 const ENDPOINTS_OF_SLICE: usize = 1_000;
 /// Changes of the honest tenant.
-const CHANGES: usize = 20;
+const CHANGES: usize = 100;
 /// Its own, which the class lets it have.
 const PORT: u16 = 8_200;
 
 /// A Service of the hostile tenant with its endpoints, and a policy for it with these listeners.
 fn served(name: &str, listeners: &str, endpoints: &[String]) -> String {
     let mut text = format!(
-        "apiVersion: baton.dev/v1alpha1\nkind: LoadBalancerPolicy\nmetadata: {{name: {name}, namespace: evil}}\n\
+        "apiVersion: baton.dev/v1alpha1\nkind: LoadBalancerPolicy\n\
+         metadata: {{name: {name}, namespace: evil, creationTimestamp: \"2026-01-02T00:00:00Z\"}}\n\
          spec: {{targetRef: {{name: {name}}}, listeners: [{listeners}], protocol: HTTP1}}\n---\n\
          apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: evil}}\n\
          spec: {{ipFamilies: [IPv4], ports: [{{name: http, port: 80}}]}}\n"
@@ -150,14 +151,29 @@ fn a_hostile_tenant_costs_the_other_no_connection() -> Result<()> {
     let load = chain.load()?;
     let stop = AtomicBool::new(false);
     let operator = &chain.operator;
+    // The class lets it have any port but the reserved ones and those of others.
+    let allowed = "  allowed:\n";
+    let evil = "    - {namespaces: {names: [evil]}, ports: [\"1-65535\"]}\n";
+    operator.edit("dataplane.yaml", allowed, &format!("{allowed}{evil}"))?;
+    // An API server says who was first, files do not.
+    let first = "  namespace: shop\n  creationTimestamp: \"2026-01-01T00:00:00Z\"\nspec:\n";
+    operator.edit("web.yaml", "  namespace: shop\nspec:\n", first)?;
     operator.write("evil-flap.yaml", &flapping(true))?;
     until("the hostile tenant is served", || {
         let text = chain.snapshot()?.to_string();
-        ensure!(text.contains("evil/flap/"), "{text}");
+        ensure!(text.contains("evil/flap/"), "{}", operator.process.stderr());
         Ok(())
     })?;
     for (file, text) in asked() {
         operator.write(file, &text)?;
+    }
+    for name in ["same-port", "control", "probes", "elsewhere"] {
+        let refused = format!("LoadBalancerPolicy evil/{name}: Accepted: no");
+        until("it is refused", || {
+            let said = operator.process.stderr();
+            ensure!(said.contains(&refused), "`{refused}` is not in {said}");
+            Ok(())
+        })?;
     }
     let began = Instant::now();
     let (flaps, changes) = thread::scope(|scope| {

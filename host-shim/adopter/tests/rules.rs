@@ -26,11 +26,11 @@ const REDIRECTING: [(&str, &[&str]); 6] = [
         ],
     ),
     (
-        "NAT in PREROUTING in iptables-legacy's table `nat`",
+        "NAT in iptables-legacy's table `nat`",
         &["iptables-legacy -t nat -A PREROUTING -p tcp --dport 8080 -j REDIRECT --to-ports 15006"],
     ),
     (
-        "NAT in PREROUTING in ip6tables-legacy's table `nat`",
+        "NAT in ip6tables-legacy's table `nat`",
         &["ip6tables-legacy -t nat -A PREROUTING -p tcp --dport 8080 -j REDIRECT --to-ports 15006"],
     ),
     (
@@ -50,7 +50,7 @@ struct Pod {
     lab: Lab,
     adopter: Adopter,
     attachment: Attachment,
-    _listener: TcpListener,
+    listener: TcpListener,
 }
 
 impl Pod {
@@ -64,7 +64,7 @@ impl Pod {
             lab,
             adopter,
             attachment,
-            _listener: listener,
+            listener,
         }
     }
 
@@ -110,17 +110,12 @@ impl Pod {
         assert_eq!(forget.0, FORGOTTEN);
     }
 
-    /// The adopter acts upon an adoption. What becomes of it behind the adopter is another matter: where the pod's rules have
-    /// its kernel track connections, that may have forgotten by then which request it was given, and answers with a reset.
     fn adopts(&self, port: u16) {
         let (pod, ours) = ends(false, 8080, port);
         assert_eq!(self.probe(), READY);
-        let before = self.lab.count(&self.adopter, Outcome::Adopted);
         let adopt = Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY);
         self.lab.send(&adopt);
-        common::wait_for("the adoption is taken", || {
-            self.lab.count(&self.adopter, Outcome::Adopted) == before + 1
-        });
+        assert_eq!(self.listener.accept().expect("accept").1, ours);
     }
 }
 
@@ -169,22 +164,46 @@ fn nothing_is_adopted_where_rules_redirect_however_they_were_made() {
 }
 
 #[test]
-fn rules_that_redirect_nothing_that_comes_are_none() {
+fn nothing_is_adopted_where_the_pod_translates_what_it_sends() {
+    for (place, rules) in [
+        (
+            "`own`, chain `out`",
+            "table inet own {
+                chain out { type nat hook output priority -100; tcp dport 81 redirect to :82; }
+            }",
+        ),
+        (
+            "`own`, chain `post`",
+            "table ip own {
+                chain post { type nat hook postrouting priority 100; oifname eth9 masquerade; }
+            }",
+        ),
+    ] {
+        let pod = Pod::new(|lab| Pod::nft(lab, rules));
+        let refusal = pod.attachment.refusal().expect("refused");
+        assert!(refusal.contains(place), "{refusal}");
+        pod.refuses(PORT);
+    }
+    // To ask for the table makes it, and with it NAT.
+    let pod = Pod::new(|lab| Pod::within(lab, &["iptables-legacy -t nat -L"]));
+    let refusal = pod.attachment.refusal().expect("refused");
+    assert!(refusal.contains("NAT in iptables-legacy"), "{refusal}");
+    pod.refuses(PORT);
+}
+
+#[test]
+fn rules_that_neither_redirect_nor_translate_are_none() {
     let pod = Pod::new(|lab| {
         Pod::nft(
             lab,
             "table inet own {
                 chain in { type filter hook input priority 0; tcp dport 9 drop; ip dscp set cs1; }
-                chain pre { type nat hook prerouting priority -100; }
-                chain post { type nat hook postrouting priority 100; oifname eth9 masquerade; }
-                chain out { type nat hook output priority -100; tcp dport 81 redirect to :82; }
+                chain state { type filter hook input priority 1; ct state invalid drop; }
             }",
         );
         Pod::within(
             lab,
             &[
-                "iptables-legacy -t nat -L",
-                "iptables-legacy -t nat -A OUTPUT -p tcp --dport 81 -j REDIRECT --to-ports 82",
                 "iptables-legacy -t mangle -A PREROUTING -p tcp -j MARK --set-mark 7",
                 "ip6tables-legacy -t mangle -L",
             ],
@@ -200,7 +219,7 @@ fn rules_that_come_and_go_while_the_adopter_is_there_are_found_at_the_next_look(
     let mut pod = Pod::new(|_| ());
     pod.adopts(PORT);
     assert!(!pod.look(), "nothing changed");
-    for (port, tool) in [(1, "iptables-nft"), (3, "iptables-legacy")] {
+    for (port, tool, goes) in [(1, "iptables-nft", true), (3, "iptables-legacy", false)] {
         let rule = |what| {
             format!(
                 "{tool} -t nat -{what} PREROUTING -p tcp --dport 8080 -j REDIRECT --to-ports 15006"
@@ -211,8 +230,13 @@ fn rules_that_come_and_go_while_the_adopter_is_there_are_found_at_the_next_look(
         assert!(!pod.look(), "{tool}: the same as before");
         pod.refuses(PORT + port);
         Pod::within(&pod.lab, &[&rule("D")]);
-        assert!(pod.look(), "{tool}");
-        pod.adopts(PORT + port + 1);
+        // The table stays where it is legacy's, and with it NAT.
+        assert_eq!(pod.look(), goes, "{tool}");
+        if goes {
+            pod.adopts(PORT + port + 1);
+        } else {
+            pod.refuses(PORT + port + 1);
+        }
     }
 }
 

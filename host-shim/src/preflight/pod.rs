@@ -85,7 +85,7 @@ fn conntrack(open: &OpenNetns) -> Option<Finding> {
 
 fn packet_rules(open: &OpenNetns) -> Finding {
     match open.packet_rules() {
-        Ok(None) => Finding::good("none that redirect connections"),
+        Ok(None) => Finding::good("none that redirect or translate connections"),
         Ok(Some(refusal)) => Finding::missing(
             refusal,
             "have no sidecar or mesh take this pod's connections (for Istio: `sidecar.istio.io/inject: \"false\"`); the pod is served as it is",

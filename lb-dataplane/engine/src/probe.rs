@@ -281,7 +281,7 @@ impl Probe {
             }
             Finding::Refused(Reason::SyncookiesOff) => "net.ipv4.tcp_syncookies is 0 in the pod",
             Finding::Refused(Reason::PacketRules) => {
-                "the pod's network namespace redirects connections (NAT, TPROXY): an adoption would go around the proxy"
+                "the pod's network namespace has NAT or TPROXY: an adoption would go around a proxy, or be lost"
             }
             Finding::Refused(_) => "refused",
             Finding::NoAdopter => "no adopter (is host-shim running there?)",

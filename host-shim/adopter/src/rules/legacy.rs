@@ -1,5 +1,5 @@
-//! The rules of `iptables-legacy` (x_tables), IPv4 and IPv6. Owns which of them redirect connections: any in the chain PREROUTING of the
-//! table `nat`, and the target TPROXY in `mangle`, the only table that has it.
+//! The rules of `iptables-legacy` (x_tables), IPv4 and IPv6. Owns which of them redirect connections: the table `nat`, whatever is in it,
+//! as its being there has the kernel track and translate, and the target TPROXY in `mangle`, the only table that has it.
 //!
 //! Only tables that are there are looked at: to ask for another one would make it.
 
@@ -47,8 +47,6 @@ const GET_ENTRIES: i32 = 65;
 /// `struct ipt_getinfo`: a name, then numbers: the hooks, the first rule of each of five hooks, their policies, how many, how long.
 const NAME_BYTES: usize = 32;
 const INFO_BYTES: usize = 84;
-const FIRST_RULE_AT: usize = 36;
-const POLICY_AT: usize = 56;
 const SIZE_AT: usize = 80;
 /// `struct ipt_get_entries` before its entries.
 const ENTRIES_AT: usize = 40;
@@ -70,7 +68,7 @@ pub(super) fn read() -> io::Result<Option<String>> {
         };
         for table in tables.lines() {
             let how = match table {
-                "nat" => nat(family)?.then_some("NAT in PREROUTING"),
+                "nat" => Some("NAT"),
                 "mangle" => tproxy(family)?.then_some("TPROXY"),
                 _ => None,
             };
@@ -110,12 +108,6 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 fn half(bytes: &[u8], at: usize) -> usize {
     let half = bytes.get(at..).and_then(|rest| rest.first_chunk());
     half.map_or(0, |half| usize::from(u16::from_ne_bytes(*half)))
-}
-
-/// Whether PREROUTING, the first hook, has more than its policy.
-fn nat(family: &Family) -> io::Result<bool> {
-    let info = info(socket(family)?.as_fd(), family, "nat")?;
-    Ok(word(&info, FIRST_RULE_AT) != word(&info, POLICY_AT))
 }
 
 fn tproxy(family: &Family) -> io::Result<bool> {

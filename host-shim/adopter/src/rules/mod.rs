@@ -1,6 +1,9 @@
 //! What a network namespace's own packet rules do to connections: whether a SYN may reach another listener than the one on its port.
 //!
 //! The adopter acts before such rules (tc comes before netfilter), so an adoption would go around a proxy to which they redirect.
+//! NAT of any kind counts as well: on the way to the listener its hook compares the port that it tracks with the one of the request
+//! that the adopter assigned, where the kernel has not put it yet, and takes the request off the segment, which then draws a
+//! reset (`nf_nat_ipv4_local_in`, net/netfilter/nf_nat_proto.c, Linux 5.1).
 //! Owns what counts as redirecting, and its words. What a kernel has no support for has no rules; what cannot be read counts as
 //! redirecting. Changes nothing.
 
@@ -36,8 +39,8 @@ impl PacketRules {
             Ok(found) => Self {
                 refusal: found.map(|place| {
                     format!(
-                        "the Pod's network namespace redirects connections ({place}): an adoption would go around the proxy, so its \
-                         connections stay where they are"
+                        "the Pod's network namespace has NAT or redirects connections ({place}): an adoption would go around a \
+                         proxy, or be lost, so its connections stay where they are"
                     )
                 }),
                 nftables,

@@ -1,7 +1,7 @@
 //! The rules of nftables, which are also those of `iptables-nft`. Owns which of them redirect connections.
 //!
-//! These do: any rule in a chain of type `nat` at prerouting; TPROXY; a rule that writes addresses or ports; one that hands packets to
-//! another device. A chain of NAT without rules does not, nor does NAT of what the pod sends.
+//! These do: any rule in a chain of type `nat`, also for what the pod sends; TPROXY; a rule that writes addresses or ports; one that
+//! hands packets to another device. A chain of NAT without rules does not: nothing is tracked for its sake.
 
 use super::{
     netlink::{Netlink, attribute, attributes, number},
@@ -21,10 +21,7 @@ const GET_GENERATION: u16 = 10 << 8 | 16;
 const GENERATION_ID: u16 = 1;
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
-const CHAIN_HOOK: u16 = 4;
 const CHAIN_TYPE: u16 = 7;
-const HOOK_NUMBER: u16 = 1;
-const PREROUTING: u32 = 0;
 const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
 const RULE_EXPRESSIONS: u16 = 4;
@@ -106,7 +103,7 @@ fn generation(netlink: &mut Netlink) -> io::Result<Option<u32>> {
 
 type Chain = (u8, Vec<u8>, Vec<u8>);
 
-/// The chains of type `nat` at prerouting.
+/// The chains of type `nat`.
 fn nat_chains(netlink: &mut Netlink) -> io::Result<HashSet<Chain>> {
     let (mut chains, mut read) = (HashSet::new(), 0);
     netlink.ask(GET_CHAIN, true, |family, message| {
@@ -135,9 +132,7 @@ fn bounded(read: &mut usize) -> io::Result<()> {
 }
 
 fn is_nat(chain: &[u8]) -> bool {
-    let kind = attribute(chain, CHAIN_TYPE).is_some_and(|kind| kind.starts_with(b"nat"));
-    let hook = attribute(chain, CHAIN_HOOK).and_then(|hook| number(hook, HOOK_NUMBER));
-    kind && hook == Some(PREROUTING)
+    attribute(chain, CHAIN_TYPE).is_some_and(|kind| kind.starts_with(b"nat"))
 }
 
 /// The first rule that redirects.

@@ -90,7 +90,7 @@ fn every_other_answer_says_why_not() {
         ),
         (
             Reason::PacketRules,
-            "the pod's network namespace redirects connections (NAT, TPROXY): an adoption would go around the proxy",
+            "the pod's network namespace has NAT or TPROXY: an adoption would go around a proxy, or be lost",
         ),
     ] {
         let mut w = silent();
