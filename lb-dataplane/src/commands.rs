@@ -5,8 +5,8 @@
 //! side wait, and every answer has a deadline.
 
 use crate::capture::Tap;
-use baton_api::{Endpoint, FlowEvents, FlowView, MigrateReply, Snapshot, State};
-use baton_engine::{Applied, Migrate, MigrateError, Objection, Route};
+use baton_api::{Endpoint, FlowEvents, FlowView, MigrateReply, State};
+use baton_engine::{ApplyError, Migrate, MigrateError, Prepared, Route};
 use baton_packet::{AdoptionKey, Mac};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -36,12 +36,8 @@ pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// What the worker can be told.
 pub enum Command {
-    /// Serve this snapshot; the answer says what of it, or why nothing.
-    Apply(
-        Arc<Snapshot>,
-        Taking,
-        oneshot::Sender<Result<Applied, String>>,
-    ),
+    /// Serve this snapshot; the answer says why not. With it comes back what is to be freed elsewhere.
+    Apply(Box<Prepared>, oneshot::Sender<Applied>),
     /// Use these keys, the first to sign.
     Keys(Vec<(u8, AdoptionKey)>),
     /// Use these routes.
@@ -87,13 +83,8 @@ pub enum Command {
     Stop,
 }
 
-/// How a snapshot is taken.
-pub enum Taking {
-    /// All of it or nothing: it is the file's, and whoever wrote it reads the error.
-    Whole,
-    /// Each policy by itself: they are of many people. These are refused for what the engine does not know.
-    Each(Vec<Objection>),
-}
+/// Whether a snapshot is served, else why not, and what is left over.
+pub type Applied = (Result<(), ApplyError>, Box<Prepared>);
 
 /// One counter: name without prefix, label, value.
 pub type CounterValue = (&'static str, Option<(&'static str, &'static str)>, u64);
@@ -180,17 +171,17 @@ impl WorkerHandle {
         }
     }
 
-    /// Has the worker apply a snapshot; the inner error says why it cannot.
+    /// Has the worker apply a snapshot, whether or not somebody waits for the answer.
     ///
     /// # Errors
     /// The worker is gone or stuck.
     pub async fn apply(
         &self,
-        snapshot: Arc<Snapshot>,
-        taking: Taking,
-    ) -> Result<Result<Applied, String>, WorkerError> {
-        self.ask(|answer| Command::Apply(snapshot, taking, answer))
-            .await
+        snapshot: Box<Prepared>,
+    ) -> Result<oneshot::Receiver<Applied>, WorkerError> {
+        let (sender, receiver) = oneshot::channel();
+        self.tell(Command::Apply(snapshot, sender)).await?;
+        Ok(receiver)
     }
 
     /// The worker's figures.
@@ -198,7 +189,15 @@ impl WorkerHandle {
     /// # Errors
     /// The worker is gone or stuck.
     pub async fn report(&self) -> Result<Report, WorkerError> {
-        self.ask(Command::Report).await
+        let mut report = self.ask(Command::Report).await?;
+        for (name, label, value) in &report.counters {
+            let name = match label {
+                Some((label, text)) => format!("{name}{{{label}=\"{text}\"}}"),
+                None => (*name).to_owned(),
+            };
+            report.state.counters.insert(name, *value);
+        }
+        Ok(report)
     }
 
     /// At most `max` flows from `cursor` on, and the cursor of the next ones.
@@ -271,13 +270,9 @@ impl WorkerHandle {
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<T, WorkerError> {
-        let (sender, receiver) = oneshot::channel();
+        let (sender, mut receiver) = oneshot::channel();
         self.tell(command(sender)).await?;
-        match timeout(ANSWER_LIMIT, receiver).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(WorkerError::Gone),
-            Err(_) => Err(WorkerError::Stuck),
-        }
+        answer(&mut receiver).await
     }
 
     fn wake(&self) {
@@ -285,6 +280,18 @@ impl WorkerHandle {
         let _ = write(self.wake.as_fd(), &1_u64.to_ne_bytes());
         // After the write: were it before, the worker could rearm first and then find the event readable for ever.
         self.woken.store(true, Ordering::Release);
+    }
+}
+
+/// The worker's answer, for which one may wait again.
+///
+/// # Errors
+/// The worker is gone or stuck.
+pub async fn answer<T>(receiver: &mut oneshot::Receiver<T>) -> Result<T, WorkerError> {
+    match timeout(ANSWER_LIMIT, receiver).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err(WorkerError::Gone),
+        Err(_) => Err(WorkerError::Stuck),
     }
 }
 

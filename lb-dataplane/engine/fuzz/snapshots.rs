@@ -33,6 +33,7 @@ fn check_refusal(error: &ApplyError, offered: u64) {
         ApplyError::TooManyBackends { needed, limit } => {
             assert!(*needed > usize::from(*limit), "{words}");
         }
+        ApplyError::Astray => panic!("{words}"),
         ApplyError::Stale {
             offered: o,
             current,

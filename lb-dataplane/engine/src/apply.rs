@@ -1,29 +1,24 @@
-//! Putting a snapshot in force: slots for policies, frontends and backends, without touching flows.
+//! Putting a snapshot in force: the order of that, without touching flows.
 //!
-//! The only place after start that allocates. A slot that left the snapshot stays until the last flow that
-//! refers to it is gone, and is then used again.
-//!
-//! Packets wait meanwhile, so a policy that is as it was is left as it is: one changed policy among hundreds costs what
-//! looking at the others costs (`make bench-engine`, `apply`).
+//! Owns how far it is. It goes through a bounded piece at a time, between which packets are served: backends that are new come
+//! first, then the policies one by one, then what is named no more goes (`place`). So each state in between is one in which
+//! every policy is as it was or as it will be. What takes long is done before, by `prepare`.
 
 use crate::{
-    Engine, Via,
-    backend::Backend,
-    engine::{FrontendSlot, Instant},
-    flow::{Addr, from_addr, to_addr},
-    lookup::Lookup,
-    member::Member,
-    policy::{Policy, Pool},
-    sift::{Applied, Objection, Wanted, told},
-    states::State,
+    Engine,
+    engine::Instant,
+    flow::from_addr,
+    maglev::Maglev,
+    prepare::{End, Fixed, InForce, Prepared, Rows, plan},
+    sift::{Applied, Lingering, Objection},
 };
-use baton_api::{Snapshot, SnapshotError};
-use siphasher::sip::SipHasher13;
-use std::{
-    collections::{HashMap, HashSet},
-    hash::Hasher,
-    net::IpAddr,
-};
+use baton_api::{LIMIT_FRONTENDS, Policy, Snapshot, SnapshotError};
+use std::{net::IpAddr, sync::Arc};
+
+/// What one piece may cost, in units of about 0.1 us: some 50 us.
+const PIECE: usize = 512;
+/// Looking at a slot of a table that stays as it is; at a flow, or a client with affinity, which lie apart in memory.
+pub(crate) const COST_SLOT: usize = 1;
 
 /// Why a snapshot was not applied. Nothing has changed then.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -64,37 +59,115 @@ pub enum ApplyError {
         /// The table's size.
         limit: u16,
     },
+    /// It was made ready for something else than what is in force.
+    #[error("the snapshot was made ready beside another one than is in force: please report this")]
+    Astray,
 }
 
-/// Backends that a snapshot has placed so far, and where the search for free slots goes on.
-#[derive(Default)]
-struct NewSlots {
-    placed: HashMap<(Addr, u16), usize>,
-    free: usize,
-    /// Slots that were another backend's before.
-    reused: Vec<u16>,
+impl ApplyError {
+    /// Whether a table is full: that passes when flows end.
+    #[must_use]
+    pub fn is_room(&self) -> bool {
+        matches!(self, Self::NoRoom(_) | Self::TooManyBackends { .. })
+    }
 }
 
-/// Slots of frontends without flows, once they are known, the lowest last.
-#[derive(Default)]
-struct FrontendSlots {
-    free: Option<Vec<u16>>,
+/// What is done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Which slots of policies are free, and which frontends have flows. Nothing has changed yet.
+    Free,
+    /// Whether there is room.
+    Room,
+    /// Slots of new backends.
+    Arrive,
+    /// Policies that are new or changed, and all frontends.
+    Policies,
+    /// Policies and frontends that are named no more.
+    Retire,
+    /// Backends: those that go, and what changed of the others.
+    Backends,
+    /// Clients with affinity to what went.
+    Clients,
+    /// Flows that were to move to what went.
+    Wishes,
+    /// In force.
+    Done,
+}
+
+impl Stage {
+    fn next(self) -> Self {
+        match self {
+            Self::Free => Self::Room,
+            Self::Room => Self::Arrive,
+            Self::Arrive => Self::Policies,
+            Self::Policies => Self::Retire,
+            Self::Retire => Self::Backends,
+            Self::Backends => Self::Clients,
+            Self::Clients => Self::Wishes,
+            Self::Wishes | Self::Done => Self::Done,
+        }
+    }
+}
+
+/// How far a snapshot is put in force.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    /// What one piece may cost.
+    pub(crate) piece: usize,
+    stage: Stage,
+    /// Where the stage goes on.
+    pub(crate) at: usize,
+    /// The slot of the policy whose frontends are placed, and how many are.
+    pub(crate) placing: Option<(u16, usize)>,
+    /// Backends that have legs still and are named no more, and frontends with flows.
+    lingering: (usize, usize),
+    /// Backends with slots whose slots were seen.
+    known: usize,
+    /// Where the search for free slots goes on.
+    pub(crate) free_backend: usize,
+    pub(crate) free_policy: usize,
+    pub(crate) free_frontend: usize,
+    /// What is named is stamped with this number.
+    pub(crate) stamp: u64,
+    /// A policy, one of its backends or its affinity went.
+    pub(crate) left: bool,
+    pub(crate) wishes: bool,
+}
+
+impl Progress {
+    /// Of a snapshot, in which there may be `nothing_new`.
+    pub(crate) fn of(nothing_new: bool) -> Self {
+        Self {
+            piece: PIECE,
+            stage: if nothing_new {
+                Stage::Done
+            } else {
+                Stage::Free
+            },
+            at: 0,
+            placing: None,
+            lingering: (0, 0),
+            known: 0,
+            free_backend: 0,
+            free_policy: 0,
+            free_frontend: 0,
+            stamp: 0,
+            left: false,
+            wishes: false,
+        }
+    }
 }
 
 impl Engine {
-    /// Puts `snapshot` in force, whole. Flows stay where they are.
+    /// Puts `snapshot` in force at once and whole, however long that takes. Flows stay where they are.
     ///
     /// # Errors
     /// The snapshot is not used at all then.
     pub fn apply(&mut self, now: Instant, snapshot: &Snapshot) -> Result<(), ApplyError> {
-        let sifted = self.sift(snapshot, &[])?;
-        match sifted.refused.into_iter().next() {
-            Some(first) => Err(first.error),
-            None => {
-                self.put_in_force(now, snapshot.generation, &sifted.wanted);
-                Ok(())
-            }
-        }
+        let mut prepared = self.prepare(snapshot, None)?;
+        while !self.apply_piece(now, &mut prepared)? {}
+        Ok(())
     }
 
     /// Puts each policy of `snapshot` in force that can be, and to which nobody objects. Those that cannot keep what they
@@ -108,265 +181,143 @@ impl Engine {
         snapshot: &Snapshot,
         objections: &[Objection],
     ) -> Result<Applied, ApplyError> {
-        let sifted = self.sift(snapshot, objections)?;
-        self.put_in_force(now, snapshot.generation, &sifted.wanted);
-        Ok(told(snapshot, &sifted.refused))
+        let mut prepared = self.prepare(snapshot, Some(objections))?;
+        while !self.apply_piece(now, &mut prepared)? {}
+        Ok(prepared.applied)
     }
 
-    fn put_in_force(&mut self, now: Instant, generation: u64, wanted: &[Wanted<'_>]) {
-        let listed = self.policies.iter().filter(|p| p.listed).count();
-        let nothing_new = wanted.len() == listed && wanted.iter().all(|w| w.same);
-        if nothing_new && generation == self.generation {
-            return;
-        }
-        let now = self.engine_time(now);
-        self.events.now = now;
-        self.settle_affinities(wanted);
-        self.place_backends(now, wanted);
-        self.place_policies(now, wanted);
-        self.refresh_hops();
-        self.generation = generation;
-        self.next_probe_ms = now.ms();
-        self.count_suspects();
-        self.judge_pools(now);
-        self.settle_drains(now);
-        self.look_over_drains();
+    /// What a planner does, with the tables in view.
+    fn prepare(
+        &mut self,
+        snapshot: &Snapshot,
+        objections: Option<&[Objection]>,
+    ) -> Result<Prepared, ApplyError> {
+        let fixed = Fixed::new(&self.settings, &self.sources);
+        let used = self.backends.iter().filter(|b| b.lingers());
+        let live = self.frontends.iter().filter(|f| f.flows > 0);
+        let lingering = Lingering {
+            backends: used.map(|b| (b.addr, b.port)).collect(),
+            frontends: live.map(|f| (f.addr, f.port)).collect(),
+        };
+        let mut rng = self.rng.clone();
+        let prepared = plan(&fixed, &mut rng, self, &lingering, snapshot, objections);
+        self.rng = rng;
+        prepared
     }
 
-    fn place_backends(&mut self, now: Instant, wanted: &[Wanted<'_>]) {
-        let all = || wanted.iter().flat_map(|w| &w.spec.backends);
-        let named: HashSet<(Addr, u16)> = all()
-            .map(|b| (to_addr(b.endpoint.address()), b.endpoint.port()))
-            .collect();
-        // All that stay are marked first, so that no new backend takes a slot that is still named.
-        for index in 0..self.backends.len() {
-            let slot = &mut self.backends[index];
-            slot.listed = named.contains(&(slot.addr, slot.port));
-            if !slot.listed {
-                self.stop_probing(now, index as u16);
-                self.stop_asking(now, index as u16);
-            }
-        }
-        let mut new = NewSlots::default();
-        for backend in all() {
-            let index = self.backend_slot(now, backend, &mut new);
-            let slot = &mut self.backends[index];
-            slot.listed = true;
-            if slot.name != backend.name {
-                slot.name.clone_from(&backend.name);
-            }
-        }
-        self.drop_wishes_for(&new.reused);
-        let entries: Vec<(Addr, u16, u16)> = self
-            .backends
-            .iter()
-            .enumerate()
-            .map(|(i, b)| (b.addr, b.port, i as u16))
-            .collect();
-        self.backend_ids = Lookup::build(entries.into_iter());
-    }
-
-    /// The slot of a backend: its own, or one that nobody refers to any more, or a new one.
-    fn backend_slot(
+    /// Goes on with putting a snapshot in force; whether it is. Flows stay where they are, and packets may be served in
+    /// between. None is begun before the one before is in force.
+    ///
+    /// # Errors
+    /// The snapshot is not used at all then. Where there was no room for it, [`crate::Planner::no_room`] is to be told.
+    pub fn apply_piece(
         &mut self,
         now: Instant,
-        backend: &baton_api::Backend,
-        new: &mut NewSlots,
-    ) -> usize {
-        let (addr, port) = (to_addr(backend.endpoint.address()), backend.endpoint.port());
-        // The look-up is from before this snapshot: a slot may be another backend's by now.
-        let old = self.backend_ids.find(&addr, port).map(usize::from);
-        if let Some(index) = old
-            && (self.backends[index].addr, self.backends[index].port) == (addr, port)
-        {
-            return index;
+        prepared: &mut Prepared,
+    ) -> Result<bool, ApplyError> {
+        let now = self.engine_time(now);
+        self.events.now = now;
+        if prepared.generation < self.generation {
+            return Err(ApplyError::Stale {
+                offered: prepared.generation,
+                current: self.generation,
+            });
         }
-        if let Some(index) = new.placed.get(&(addr, port)) {
-            return *index;
-        }
-        let name = backend.name.clone();
-        let first = *self.settings.ports.start();
-        let numbers = self.sources.numbers(from_addr(&addr).is_ipv6());
-        let mut fresh = Backend::new(name, addr, port, (first, numbers), &mut self.rng);
-        fresh.since_event = self.events.last();
-        if self.generation > 0 {
-            fresh.health.comes_up(now);
-        }
-        // None in front of it comes free while a snapshot is placed.
-        while self
-            .backends
-            .get(new.free)
-            .is_some_and(|b| b.listed || b.legs_used > 0)
-        {
-            new.free += 1;
-        }
-        let index = new.free;
-        if index < self.backends.len() {
-            self.backends[index] = fresh;
-            new.reused.push(index as u16);
-        } else {
-            self.backends.push(fresh);
-        }
-        new.placed.insert((addr, port), index);
-        index
-    }
-
-    fn place_policies(&mut self, now: Instant, wanted: &[Wanted<'_>]) {
-        for policy in &mut self.policies {
-            policy.listed = false;
-        }
-        for frontend in &mut self.frontends {
-            frontend.listed = false;
-        }
-        // All that stay are marked first, so that no new policy takes a slot that is still named.
-        for Wanted { spec, .. } in wanted {
-            if let Some(index) = self.policy_ids.get(&spec.name) {
-                self.policies[usize::from(*index)].listed = true;
-            }
-        }
-        let mut frontends = FrontendSlots::default();
-        // What stays as it is keeps its slots: its backends are named still, so theirs are the same too.
-        for Wanted { spec, same } in wanted {
-            let index = if *same {
-                self.policy_ids[&spec.name]
-            } else {
-                self.policy_slot(now, spec)
+        let mut left = prepared.progress.piece;
+        while left > 0 {
+            let stage = prepared.progress.stage;
+            let cost = match stage {
+                Stage::Free => self.find_free(prepared),
+                Stage::Room => self.find_room(prepared),
+                Stage::Arrive => self.backend_arrives(now, prepared),
+                Stage::Policies => self.policy_changes(now, prepared),
+                Stage::Retire => self.slot_retires(now, prepared),
+                Stage::Backends => self.backend_changes(now, prepared),
+                Stage::Clients if !prepared.progress.left => None,
+                Stage::Clients => self.client_settles(prepared.progress.at as u32),
+                Stage::Wishes => self.wish_settles(&mut prepared.progress),
+                Stage::Done => return Ok(true),
             };
-            for endpoint in &spec.frontends {
-                for address in self.expand(*endpoint) {
-                    self.frontend_slot(to_addr(address), endpoint.port(), index, &mut frontends);
+            let progress = &mut prepared.progress;
+            match cost {
+                Some(cost) => {
+                    progress.at += usize::from(progress.placing.is_none());
+                    left = left.saturating_sub(cost);
+                }
+                None => {
+                    (progress.stage, progress.at) = (stage.next(), 0);
+                    if progress.stage == Stage::Arrive {
+                        self.check_room(prepared)?;
+                        self.applies += 1;
+                        prepared.progress.stamp = self.applies;
+                    } else if progress.stage == Stage::Done {
+                        self.applied = self.applies;
+                        self.generation = prepared.generation;
+                        self.next_probe_ms = self.next_probe_ms.min(now.ms());
+                    }
                 }
             }
         }
-        // Flows of a policy that left stay where they are: its backends' slots may go to others.
-        for index in 0..self.policies.len() {
-            if !self.policies[index].listed {
-                let none = [Pool::default(), Pool::default()];
-                let old = std::mem::replace(&mut self.policies[index].pools, none);
-                self.members_left(now, index as u16, &old, &[Pool::default(), Pool::default()]);
-            }
-        }
-        let entries: Vec<(Addr, u16, u16)> = self
-            .frontends
-            .iter()
-            .enumerate()
-            .map(|(i, f)| (f.addr, f.port, i as u16))
-            .collect();
-        self.frontend_ids = Lookup::build(entries.into_iter());
+        Ok(false)
     }
 
-    /// Puts a new or changed policy into its slot, or into one that nobody refers to any more, or into a new one.
-    fn policy_slot(&mut self, now: Instant, spec: &baton_api::Policy) -> u16 {
-        if let Some(index) = self.policy_ids.get(&spec.name).copied() {
-            let at = usize::from(index);
-            let old = std::mem::take(&mut self.policies[at].pools);
-            let mut policy = Policy::new(
-                spec.clone(),
-                self.pools(spec, &old, self.policies[at].flows > 0),
-            );
-            policy.inherit(&self.policies[at], &old);
-            self.members_left(now, index, &old, &policy.pools);
-            self.policies[at] = policy;
-            return index;
+    /// Whether the next slots of a policy and of a frontend are needed still.
+    fn find_free(&mut self, prepared: &mut Prepared) -> Option<usize> {
+        let at = prepared.progress.at;
+        let slots = self.policies.len().max(self.frontends.len());
+        if let Some(policy) = self.policies.get_mut(at) {
+            policy.is_free = !policy.listed && policy.flows == 0;
         }
-        let mut policy = Policy::new(spec.clone(), self.pools(spec, &[], false));
-        policy.since_event = self.events.last();
-        let free = self.policies.iter().position(|p| !p.listed && p.flows == 0);
-        let index = free.unwrap_or(self.policies.len());
-        if index < self.policies.len() {
-            self.policy_ids.remove(&self.policies[index].spec.name);
-            for backend in &mut self.backends {
-                backend.drains.end(index as u16);
-            }
-            self.policies[index] = policy;
-        } else {
-            self.policies.push(policy);
+        if let Some(frontend) = self.frontends.get(at).filter(|f| f.flows > 0) {
+            let end = (frontend.addr, frontend.port);
+            prepared.lingering.frontends.push(end);
+            prepared.progress.lingering.1 += usize::from(!prepared.frontends.contains(&end));
         }
-        self.policy_ids.insert(spec.name.clone(), index as u16);
-        index as u16
+        (at < slots).then_some(2 * COST_SLOT)
     }
 
-    fn frontend_slot(&mut self, addr: Addr, port: u16, policy: u16, slots: &mut FrontendSlots) {
-        let slot = FrontendSlot {
-            addr,
-            port,
-            policy,
-            listed: true,
-            since_event: self.events.last(),
-        };
-        let old = self.frontend_ids.find(&addr, port).map(usize::from);
-        if let Some(index) = old
-            && (self.frontends[index].addr, self.frontends[index].port) == (addr, port)
-        {
-            let since_event = self.frontends[index].since_event;
-            self.frontends[index] = FrontendSlot {
-                since_event,
-                ..slot
-            };
-            return;
+    /// Whether the next backend is needed still. A drain whose policy has no flow any more is over: a slot of a policy is free
+    /// only once it was seen to be before this.
+    fn find_room(&mut self, prepared: &mut Prepared) -> Option<usize> {
+        let at = prepared.progress.at;
+        self.backends.get(at)?;
+        self.forget_drains(at);
+        let backend = &self.backends[at];
+        let end = (backend.addr, backend.port);
+        let named = prepared.named.get(&end);
+        if backend.lingers() {
+            prepared.lingering.backends.push(end);
+            prepared.progress.lingering.0 += usize::from(named.is_none());
         }
-        // Which are in use is asked once, and only if there is a new one.
-        let free = slots.free.get_or_insert_with(|| {
-            let live = self.flows.slots().iter();
-            let live = live.filter(|f| f.state != State::Gone);
-            let in_use: HashSet<u16> = live.map(|f| f.frontend).collect();
-            let all = 0..self.frontends.len() as u16;
-            all.rev().filter(|i| !in_use.contains(i)).collect()
-        });
-        while let Some(index) = free.pop() {
-            let old = &mut self.frontends[usize::from(index)];
-            if !old.listed {
-                *old = slot;
-                return;
-            }
-        }
-        self.frontends.push(slot);
+        let known = named.is_some_and(|named| named.known) && backend.slots() > 0;
+        prepared.progress.known += usize::from(known);
+        Some(2 * COST_SLOT)
     }
 
-    /// The members of a policy; `old` are the ones that it had.
-    fn pools(&self, spec: &baton_api::Policy, old: &[Pool], has_flows: bool) -> [Pool; 2] {
-        [false, true].map(|v6| {
-            let mut members = Vec::new();
-            let all = spec.backends.iter().enumerate();
-            for (at, backend) in all.filter(|(_, b)| b.endpoint.address().is_ipv6() == v6) {
-                let addr = to_addr(backend.endpoint.address());
-                let Some(id) = self.backend_ids.find(&addr, backend.endpoint.port()) else {
-                    continue;
-                };
-                // The same on every dataplane: no key.
-                let mut hasher = SipHasher13::new();
-                hasher.write(&addr);
-                hasher.write_u16(backend.endpoint.port());
-                let known = (id, hasher.finish());
-                members.push(Member::new(known, at, backend, spec.slow_start));
-            }
-            Pool::new(members, spec.algorithm, old.get(usize::from(v6)), has_flows)
-        })
+    fn check_room(&self, prepared: &Prepared) -> Result<(), ApplyError> {
+        if prepared.progress.known != prepared.known {
+            return Err(ApplyError::Astray);
+        }
+        let limit = self.settings.limits.backends;
+        let needed = prepared.named.len() + prepared.progress.lingering.0;
+        if needed > usize::from(limit) {
+            return Err(ApplyError::TooManyBackends { needed, limit });
+        }
+        if prepared.frontends.len() + prepared.progress.lingering.1 > LIMIT_FRONTENDS {
+            return Err(ApplyError::NoRoom(SnapshotError {
+                path: "policies".into(),
+                problem: format!(
+                    "at most {LIMIT_FRONTENDS} frontends are possible, those of open connections too"
+                ),
+            }));
+        }
+        Ok(())
     }
 
-    /// Next hops of backends and sources of their legs, after routes or backends changed.
-    pub(crate) fn refresh_hops(&mut self) {
-        self.of_host.clear();
-        for index in 0..self.backends.len() {
-            let address = from_addr(&self.backends[index].addr);
-            let own = self.sources.first(address.is_ipv6());
-            let hop = self.hop_to(address, None);
-            let via = self.routes.via(address);
-            let backend = &mut self.backends[index];
-            backend.hop = hop;
-            backend.health.leads(via == Some(Via::Elsewhere));
-            backend.source = match via {
-                Some(Via::Host(source)) => source.or(own),
-                Some(Via::Link | Via::Router(_)) => own,
-                // Its legs are what they were when the route comes back.
-                Some(Via::Elsewhere) | None => backend.source.or(own),
-            };
-            if let Some(source) = backend.source
-                && !self.is_source(source)
-            {
-                self.of_host.push(source);
-            }
-        }
+    /// The slot of a backend that can have legs.
+    pub(crate) fn slot_of(&self, end: &End) -> Option<u16> {
+        let index = self.backend_ids.find(&end.0, end.1)?;
+        (self.backends[usize::from(index)].slots() > 0).then_some(index)
     }
 
     /// Who answers to legs, if others may have such ports ([`Self::share_ports`]): backends of the snapshot, and those with legs still.
@@ -389,11 +340,42 @@ impl Engine {
     /// The frontends to steer to us: those in force, and those whose flows still live.
     #[must_use]
     pub fn steering(&self) -> Vec<(IpAddr, u16)> {
-        let live = |f: &&FrontendSlot| f.listed || self.policies[usize::from(f.policy)].flows > 0;
         self.frontends
             .iter()
-            .filter(live)
+            .filter(|f| f.listed || f.flows > 0)
             .map(|f| (from_addr(&f.addr), f.port))
             .collect()
+    }
+}
+
+impl InForce for Engine {
+    fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    fn policies(&self) -> usize {
+        self.policies.iter().filter(|p| p.listed).count()
+    }
+
+    fn policy(&self, name: &str) -> Option<&Arc<Policy>> {
+        let index = self.policy_ids.get(name)?;
+        let policy = &self.policies[usize::from(*index)];
+        policy.listed.then_some(&policy.origin)
+    }
+
+    fn holder(&self, end: &End) -> Option<&str> {
+        let slot = self.frontend_ids.find(&end.0, end.1)?;
+        let slot = &self.frontends[usize::from(slot)];
+        let policy = &self.policies[usize::from(slot.policy)];
+        (slot.listed && policy.listed).then_some(&policy.spec.name)
+    }
+
+    fn has_backend(&self, end: &End) -> bool {
+        self.slot_of(end).is_some()
+    }
+
+    fn table(&self, name: &str, v6: bool, rows: &Rows) -> Option<Arc<Maglev>> {
+        let at = self.policy_ids.get(name)?;
+        self.policies[usize::from(*at)].pools[usize::from(v6)].table_of(rows)
     }
 }

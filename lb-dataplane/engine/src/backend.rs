@@ -69,6 +69,12 @@ impl Packed {
     }
 }
 
+/// Memory of a slot that nobody uses, to be freed elsewhere.
+pub(crate) struct Tables {
+    _ports: Ports,
+    _legs: Box<[Packed]>,
+}
+
 /// One pod's listening address and port.
 pub(crate) struct Backend {
     pub(crate) name: String,
@@ -105,6 +111,8 @@ pub(crate) struct Backend {
     pub(crate) rescued: u64,
     /// The last event of flows before the slot was its.
     pub(crate) since_event: u64,
+    /// Policies that have it as a member.
+    pub(crate) policies: Vec<u16>,
 }
 
 impl Backend {
@@ -143,7 +151,22 @@ impl Backend {
             moves_out: 0,
             rescued: 0,
             since_event: 0,
+            policies: Vec::with_capacity(4),
         }
+    }
+
+    /// It has left the snapshot and has no legs: its memory, without which it can have none.
+    pub(crate) fn take_tables(&mut self) -> Tables {
+        debug_assert_eq!(self.legs_used, 0, "legs of {}", self.name);
+        Tables {
+            _ports: std::mem::replace(&mut self.ports, Ports::none(self.base)),
+            _legs: std::mem::take(&mut self.legs),
+        }
+    }
+
+    /// Whether it has legs, and so needs its slot.
+    pub(crate) fn lingers(&self) -> bool {
+        self.legs_used > self.service_ports()
     }
 
     /// Ports that legs may have.

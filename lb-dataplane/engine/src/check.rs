@@ -62,6 +62,13 @@ impl Engine {
             }
             assert_eq!(pinned, policy.figures.pinned, "pins by reason");
         }
+        for (index, frontend) in self.frontends.iter().enumerate() {
+            let flows = live().filter(|(_, f)| usize::from(f.frontend) == index);
+            assert_eq!(flows.count(), frontend.flows as usize, "its flows");
+            let found = self.frontend_ids.find(&frontend.addr, frontend.port);
+            assert_eq!(found, Some(index as u16), "a frontend is found");
+        }
+        self.check_hops();
         self.check_affinities();
         self.check_members();
         let mut closing = 0;
@@ -70,6 +77,24 @@ impl Engine {
         }
         assert_eq!(closing, self.closing.used(), "closing legs");
         assert!(!self.pending.is_some(), "a leg was taken and not used");
+        let sweeping = self.backends.iter().filter(|b| b.sweep.is_some()).count();
+        assert!(self.sweeps.len() >= sweeping, "a sweep without a turn");
+    }
+
+    fn check_hops(&self) {
+        let mut uses = [0_u32; crate::routes::LIMIT_HOPS];
+        let live = self.flows.slots().iter();
+        for flow in live.filter(|f| f.state != State::Gone) {
+            if let Some(uses) = uses.get_mut(usize::from(flow.hop.0)) {
+                *uses += 1;
+            }
+        }
+        for hop in self.backends.iter().filter_map(|b| b.hop) {
+            uses[usize::from(hop.0)] += 1;
+        }
+        for (hop, uses) in (0..).zip(uses) {
+            assert_eq!(self.hops.uses(crate::routes::HopId(hop)), uses, "hop {hop}");
+        }
     }
 
     fn check_flow(&self, id: FlowId, flow: &Flow) {
@@ -175,6 +200,22 @@ impl Engine {
             }
         }
         assert_eq!(used, backend.legs_used, "legs of {}", backend.name);
+        for (policy, of) in self.policies.iter().enumerate() {
+            let mut members = of.pools.iter().flat_map(|p| &p.members);
+            let member = members.any(|m| m.backend == index);
+            let count = backend
+                .policies
+                .iter()
+                .filter(|p| usize::from(**p) == policy);
+            assert_eq!(count.count(), usize::from(member), "its policies");
+        }
+        for (policy, of) in self.policies.iter().enumerate() {
+            let drains = backend.drains.has(policy as u16);
+            match of.member(index) {
+                Some(member) => assert_eq!(drains, member.is_leaving(), "a member's drain"),
+                None => assert!(!drains || !of.is_free, "a drain of nobody"),
+            }
+        }
         assert_eq!(owned, backend.flows, "flows of {}", backend.name);
         let pinned = self
             .flows

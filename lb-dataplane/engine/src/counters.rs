@@ -2,6 +2,8 @@
 //!
 //! Owns the fixed metric names and labels. It never formats anything on the packet path.
 
+use crate::pins::{Lost, PinReason};
+
 /// Why a frame was dropped. Each ends in `drops_total{reason="..."}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -209,6 +211,9 @@ pub(crate) struct Counters {
     drops: [u64; DropReason::ALL.len()],
     pub(crate) malformed: [u64; baton_packet::Malformed::ALL.len()],
     pub(crate) transitions: [u64; crate::states::TABLE.len()],
+    /// Of all policies there ever were.
+    pub(crate) lost: [u64; Lost::ALL.len()],
+    pub(crate) pins: [u64; PinReason::COUNT],
 }
 
 impl Counters {
@@ -218,6 +223,8 @@ impl Counters {
             drops: [0; DropReason::ALL.len()],
             malformed: [0; baton_packet::Malformed::ALL.len()],
             transitions: [0; crate::states::TABLE.len()],
+            lost: [0; Lost::ALL.len()],
+            pins: [0; PinReason::COUNT],
         }
     }
 

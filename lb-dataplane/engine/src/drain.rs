@@ -5,14 +5,13 @@
 
 use crate::{
     Cause, Engine, Output, Verdict,
-    backend::Use,
+    backend::Backend,
     counters::Counter,
     engine::Instant,
     flow::{Bits, FlowId, Leg, from_addr},
     guards::guard_of,
     member::Member,
     pins::Lost,
-    policy::Pool,
     rescue::ADOPTIONS_PER_MS,
     states::{Event, State},
     sweep::{Sweep, Swept},
@@ -67,7 +66,7 @@ impl Drains {
     }
 
     /// The flows of a policy leave from now on.
-    pub(crate) fn begin(&mut self, policy: u16, now: Instant) {
+    fn begin(&mut self, policy: u16, now: Instant) {
         if !self.has(policy) {
             self.empty = false;
             self.all.push(Drain {
@@ -81,7 +80,7 @@ impl Drains {
     }
 
     /// Those of a policy do so no longer.
-    pub(crate) fn end(&mut self, policy: u16) {
+    fn end(&mut self, policy: u16) {
         self.all.retain(|d| d.policy != policy);
     }
 
@@ -124,6 +123,14 @@ impl Drains {
     }
 }
 
+/// What the flows that leave a backend wait for: a pin or something else, with their counts.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    /// Of these, the ones that are on their way elsewhere.
+    returning: u64,
+    what: BTreeMap<(bool, &'static str), u64>,
+}
+
 /// Adoptions per millisecond towards one backend that were begun without a request.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Budget {
@@ -159,13 +166,25 @@ fn quiet_us(spec: &baton_api::Policy) -> u64 {
     }
 }
 
+impl Backend {
+    /// A policy's flows leave it from now on, or no longer.
+    pub(crate) fn settle_drain(&mut self, now: Instant, policy: u16, leave: bool) {
+        if leave {
+            self.drains.begin(policy, now);
+        } else {
+            self.drains.end(policy);
+        }
+    }
+}
+
 impl Engine {
     /// Drains the backends of this name, or ends that, beside what the snapshot says: the flows of this policy, or of each
     /// that has one of the name. How many backends that are.
     pub fn drain(&mut self, now: Instant, policy: Option<&str>, name: &str, on: bool) -> usize {
         let now = self.engine_time(now);
         let mut found = Vec::new();
-        for p in self.policies.iter_mut().filter(|p| p.listed) {
+        let listed = (0u16..).zip(&mut self.policies).filter(|(_, p)| p.listed);
+        for (number, p) in listed {
             if policy.is_some_and(|wanted| wanted != p.spec.name) {
                 continue;
             }
@@ -173,61 +192,40 @@ impl Engine {
             for member in p.pools.iter_mut().flat_map(|p| &mut p.members) {
                 if names[usize::from(member.at)].name == name {
                     member.drained = on;
-                    found.push(member.backend);
+                    found.push((number, member.backend));
                 }
             }
         }
+        for (policy, index) in &found {
+            let member = self.policies[usize::from(*policy)].member(*index);
+            let leaves = member.is_some_and(Member::is_leaving);
+            self.backends[usize::from(*index)].settle_drain(now, *policy, leaves);
+            self.look_over_drain(*index);
+        }
+        let mut found: Vec<u16> = found.into_iter().map(|(_, index)| index).collect();
         found.sort_unstable();
         found.dedup();
-        self.settle_drains(now);
-        self.look_over_drains();
         found.len()
     }
 
-    /// Begins and ends drains, after a snapshot or a command.
-    pub(crate) fn settle_drains(&mut self, now: Instant) {
+    /// Forgets the drains of a backend whose policies have neither a flow nor it as a member any more: their slots may become others'.
+    pub(crate) fn forget_drains(&mut self, index: usize) {
         let policies = &self.policies;
-        for (index, backend) in (0u16..).zip(&mut self.backends) {
-            backend.drains.all.retain(|drain| {
-                let policy = &policies[usize::from(drain.policy)];
-                match policy.member(index) {
-                    Some(member) => member.is_leaving(),
-                    None => policy.flows > 0,
-                }
-            });
-        }
-        for (number, policy) in (0u16..).zip(policies).filter(|(_, p)| p.listed) {
-            for member in policy.pools.iter().flat_map(|p| &p.members) {
-                if member.is_leaving() {
-                    let backend = &mut self.backends[usize::from(member.backend)];
-                    backend.drains.begin(number, now);
-                }
-            }
-        }
+        let Backend {
+            drains,
+            policies: of,
+            ..
+        } = &mut self.backends[index];
+        drains
+            .all
+            .retain(|d| of.contains(&d.policy) || policies[usize::from(d.policy)].flows > 0);
     }
 
-    /// A policy had these members. Its flows leave those that are none of `new`.
-    pub(crate) fn members_left(&mut self, now: Instant, policy: u16, old: &[Pool], new: &[Pool]) {
-        if self.policies[usize::from(policy)].flows == 0 {
-            return;
-        }
-        for (old, new) in old.iter().zip(new) {
-            for member in &old.members {
-                if !new.members.iter().any(|m| m.backend == member.backend) {
-                    let backend = &mut self.backends[usize::from(member.backend)];
-                    backend.drains.begin(policy, now);
-                }
-            }
-        }
-    }
-
-    /// Has those flows looked at that leave.
-    pub(crate) fn look_over_drains(&mut self) {
-        for index in 0..self.backends.len() {
-            let backend = &mut self.backends[index];
-            if backend.flows > 0 && backend.sweep.is_none() && backend.drains.begins_sweep() {
-                self.begin_sweep(index as u16, Sweep::Drain);
-            }
+    /// Has those flows looked at that leave a backend.
+    pub(crate) fn look_over_drain(&mut self, index: u16) {
+        let backend = &mut self.backends[usize::from(index)];
+        if backend.flows > 0 && backend.sweep.is_none() && backend.drains.begins_sweep() {
+            self.begin_sweep(index, Sweep::Drain);
         }
     }
 
@@ -389,56 +387,55 @@ impl Engine {
         self.close_leg(now, id, leg, self.flows[id].client_next, out);
     }
 
-    /// How far a policy's drain of a backend is.
+    /// How far a policy's drain of a backend is, whose flows wait for these things.
     pub(crate) fn drain_state(
         &self,
         policy: u16,
         member: &Member,
         now: Instant,
+        waiting: Waiting,
     ) -> Option<DrainState> {
         let backend = &self.backends[usize::from(member.backend)];
         let drain = backend.drains.of(policy)?;
-        let mut waiting: BTreeMap<String, u64> = BTreeMap::new();
-        let mut returning = 0;
-        for at in 0..backend.slots() {
-            // A flow on its way may come back.
-            let (id, returns) = match backend.used_at(at) {
-                Some(Use::Owner(id)) => (id, 0),
-                Some(Use::Standby(id)) => (id, 1),
-                _ => continue,
-            };
-            if self.flows[id].policy == policy {
-                returning += returns;
-                *waiting.entry(self.waits_for(id, now)).or_default() += 1;
-            }
-        }
-        let deadline_ms = if waiting.is_empty() {
+        let deadline_ms = if waiting.what.is_empty() {
             0
         } else {
             let spec = &self.policies[usize::from(policy)].spec;
             spec.drain.deadline.0 / 1_000
         };
         let gone = u64::try_from(drain.fewer).unwrap_or(0);
+        let what = waiting.what.into_iter();
         Some(DrainState {
             by_command: member.drained,
             since: Micros::from_millis(now.ms().saturating_sub(drain.since_ms)),
             left: Micros::from_millis((drain.since_ms + deadline_ms).saturating_sub(now.ms())),
             moved: drain.moved,
-            ended: gone.saturating_sub(drain.moved + drain.closed + returning),
+            ended: gone.saturating_sub(drain.moved + drain.closed + waiting.returning),
             closed: drain.closed,
-            waiting,
+            waiting: what
+                .map(|((pinned, what), count)| {
+                    let pin = if pinned { "pinned: " } else { "" };
+                    (format!("{pin}{what}"), count)
+                })
+                .collect(),
         })
     }
 
-    fn waits_for(&self, id: FlowId, now: Instant) -> String {
+    /// One more flow that leaves a backend; on its way elsewhere it may come back.
+    pub(crate) fn note_waiting(&self, id: FlowId, back: bool, now: Instant, waiting: &mut Waiting) {
+        waiting.returning += u64::from(back);
+        *waiting.what.entry(self.waits_for(id, now)).or_default() += 1;
+    }
+
+    fn waits_for(&self, id: FlowId, now: Instant) -> (bool, &'static str) {
         let flow = &self.flows[id];
         let policy = &self.policies[usize::from(flow.policy)];
         let spec = &policy.spec;
         if let Some(pin) = flow.pin {
-            return format!("pinned: {}", pin.label());
+            return (true, pin.label());
         }
         let quiet_for_us = u64::from(now.ms32().wrapping_sub(flow.last_ms)) * 1_000;
-        match flow.state {
+        let what = match flow.state {
             State::Idle | State::Fresh if !self.at_rest(id) => "state of its own there",
             State::Idle | State::Fresh if spec.migration.mode == MigrationMode::Never => {
                 "its end: migration.mode is Never"
@@ -454,8 +451,8 @@ impl Engine {
             State::ClientFin => "the server's close, as the client has closed",
             State::ServerFin => "the client's close, as the server has closed",
             State::Closed | State::Parted | State::Gone => "closing",
-        }
-        .into()
+        };
+        (false, what)
     }
 
     /// Names of the backends in force, for whoever asked for another one.

@@ -383,6 +383,7 @@ impl Engine {
         match self.hops.intern_client(client) {
             Some(hop) => {
                 self.hops.learn(hop, mac);
+                self.hops.hold(hop);
                 self.flows[id].hop = hop;
             }
             None => self.counters.add(Counter::NextHopsFull),

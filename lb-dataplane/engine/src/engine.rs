@@ -30,10 +30,16 @@ use crate::{
     states::{Action, Event, Frame, Meaning, State, meaning},
     wheel::Wheel,
 };
+use baton_api::LIMIT_POLICIES;
 use baton_guard::ToCome;
 use baton_packet::{AdoptionKey, ChecksumState, Decoded, Mac, Segment, SeqNumber, ether_src};
 use siphasher::sip::SipHasher13;
-use std::{collections::HashMap, hash::Hasher, net::IpAddr, ops::RangeInclusive};
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::Hasher,
+    net::IpAddr,
+    ops::RangeInclusive,
+};
 
 /// Microseconds on a monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,6 +113,11 @@ pub enum Verdict {
     Absorbed,
 }
 
+/// Frontends that there is room for from the start; with more, the tables grow.
+const FRONTENDS: usize = 4_096;
+/// Backends whose next hops are looked up at once when routes change: less than 0.1 ms with some hundred routes.
+pub(crate) const HOPS_AT_ONCE: usize = 128;
+
 /// So long after our link came up, next hops may be unknown still: Linux asks for an address three times, a second apart
 /// (`mcast_solicit`, `retrans_time_ms`).
 const LINK_SETTLE_MS: u64 = 3_000;
@@ -118,6 +129,8 @@ pub struct Engine {
     pub(crate) sources: Sources,
     /// Addresses of the host that legs come from besides.
     pub(crate) of_host: Vec<IpAddr>,
+    /// The same by the new routes, while backends are gone through for these.
+    pub(crate) of_host_anew: Vec<IpAddr>,
     /// On a node's network: what is no leg's may be the node's own ([`Self::share_ports`]).
     pub(crate) shares_ports: bool,
     pub(crate) generation: u64,
@@ -159,6 +172,25 @@ pub struct Engine {
     pub(crate) next_round_ms: u64,
     /// When going through the legs of some backend goes on.
     pub(crate) sweep_due_ms: Option<u64>,
+    /// Backends whose legs are gone through, the next one in front.
+    pub(crate) sweeps: VecDeque<u16>,
+    /// What this call of [`Self::poll`] may still do; see [`Self::spend`].
+    pub(crate) acts: usize,
+    /// Where the going through all backends is: to probe, to ask, to look over.
+    pub(crate) probe_pass: Pass,
+    pub(crate) question_pass: Pass,
+    pub(crate) round: Pass,
+    /// Policies whose pools are to be judged.
+    pub(crate) to_judge: VecDeque<u16>,
+    /// When pools were judged at once, and members that still may be, in this moment.
+    pub(crate) judged: (u64, usize),
+    /// The first backend whose next hop is from before the routes changed.
+    pub(crate) stale_hops: Option<usize>,
+    /// Snapshots that began to come into force, and those that did.
+    pub(crate) applies: u64,
+    pub(crate) applied: u64,
+    /// A flow's move was asked for since the last look at all of them began.
+    pub(crate) new_wishes: bool,
     pub(crate) resolve_again_ms: u64,
     /// The leg that the current event redirects its flow to.
     pub(crate) pending: Leg,
@@ -182,6 +214,19 @@ pub(crate) struct FrontendSlot {
     pub(crate) listed: bool,
     /// The last event of flows before the slot was its.
     pub(crate) since_event: u64,
+    /// Flows that came through it.
+    pub(crate) flows: u32,
+    /// The number of the snapshot that named it last.
+    pub(crate) applied: u64,
+}
+
+/// A going through all backends, a piece at a time.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Pass {
+    /// Where it goes on; none: it is not begun.
+    pub(crate) at: Option<usize>,
+    /// What it found so far: the earliest time, or a sum.
+    pub(crate) found: u64,
 }
 
 impl Engine {
@@ -201,20 +246,23 @@ impl Engine {
             return Err(SettingsError::NoAddress);
         }
         let sources = Sources::new(&settings.addresses, settings.legs_from_all, &settings.ports);
+        // Those of a snapshot, and of the one before it that has other ones.
+        let backends = 2 * usize::from(limits.backends);
         let rng = fastrand::Rng::with_seed(settings.seed);
         let keys = settings.hash_keys;
         Ok(Self {
             sources,
             of_host: Vec::new(),
+            of_host_anew: Vec::new(),
             shares_ports: false,
             generation: 0,
             flows: FlowTable::new(limits.flows, keys),
-            frontends: Vec::new(),
-            frontend_ids: Lookup::build([].into_iter()),
-            policy_ids: HashMap::new(),
-            policies: Vec::new(),
-            backends: Vec::new(),
-            backend_ids: Lookup::build([].into_iter()),
+            frontends: Vec::with_capacity(FRONTENDS),
+            frontend_ids: Lookup::new(FRONTENDS),
+            policy_ids: HashMap::with_capacity(2 * LIMIT_POLICIES),
+            policies: Vec::with_capacity(2 * LIMIT_POLICIES),
+            backends: Vec::with_capacity(backends),
+            backend_ids: Lookup::new(backends),
             closing: Closing::new(limits.closing_legs),
             forgets: Forgets::new(),
             tracked: 0,
@@ -237,6 +285,17 @@ impl Engine {
             next_question_ms: u64::MAX,
             next_round_ms: now.ms(),
             sweep_due_ms: None,
+            sweeps: VecDeque::with_capacity(backends),
+            acts: 0,
+            probe_pass: Pass::default(),
+            question_pass: Pass::default(),
+            round: Pass::default(),
+            to_judge: VecDeque::with_capacity(2 * LIMIT_POLICIES),
+            judged: (0, 0),
+            stale_hops: None,
+            applies: 0,
+            applied: 0,
+            new_wishes: false,
             resolve_again_ms: now.ms(),
             pending: Leg::NONE,
             link_down: None,
@@ -266,7 +325,9 @@ impl Engine {
     /// Replaces the routes, as the kernel has them.
     pub fn set_routes(&mut self, routes: &[Route]) {
         self.routes.set(routes);
-        self.refresh_hops();
+        self.stale_hops = Some(0);
+        self.of_host_anew.clear();
+        self.refresh_hops(HOPS_AT_ONCE);
     }
 
     /// Says that the host translates connections of others to the dataplane's address, at ports of its choice: the legs' too. From now
@@ -663,7 +724,10 @@ impl Engine {
         if self.flows[id].is_moving() {
             self.move_ends(id, MoveEnd::Ended);
         }
-        self.policies[usize::from(self.flows[id].policy)].flows -= 1;
+        let flow = &self.flows[id];
+        self.policies[usize::from(flow.policy)].flows -= 1;
+        self.frontends[usize::from(flow.frontend)].flows -= 1;
+        self.hops.let_go(flow.hop);
         self.counters.add(Counter::FlowsClosed);
         self.flows.remove(id);
     }

@@ -30,6 +30,8 @@ const OPEN_MAX: usize = 1_024;
 /// Forgets that leave in one call, so that frames never wait long for them: some 20 us. Under full load there are some 500
 /// calls a second; with 8, legs came faster than they were forgotten (24,000 moves a second).
 const SENT_PER_CALL: usize = 64;
+/// So many whatever else there is to do.
+const SENT_AT_LEAST: usize = 16;
 /// Backends looked at in one call.
 const BACKENDS_PER_CALL: usize = 64;
 /// The first wait for an answer; it doubles. A pod network answers in well under 1 ms.
@@ -133,7 +135,7 @@ impl Engine {
         if now.ms() < self.forgets.rested_ms || self.keys.is_empty() {
             return;
         }
-        let mut left = SENT_PER_CALL;
+        let mut left = self.room(SENT_PER_CALL, SENT_AT_LEAST);
         for _ in 0..BACKENDS_PER_CALL.min(self.backends.len()) {
             let index = self.forgets.cursor;
             let Some(backend) = self.backends.get_mut(index) else {
@@ -146,6 +148,7 @@ impl Engine {
                     && let Some((port, rest)) = self.backends[index].ports.take_to_forget(now.ms())
                 {
                     left -= 1;
+                    self.spend(1);
                     self.forgets.free.pop();
                     self.begin_forget(now, slot, (index as u16, port), rest, out);
                 }
@@ -235,14 +238,23 @@ impl Engine {
 
     fn overdue_forgets(&mut self, now: Instant, out: &mut impl Output) {
         self.forgets.overdue_ms = u64::MAX;
+        let mut left = self.room(SENT_PER_CALL, SENT_AT_LEAST);
         for slot in 0..OPEN_MAX as u16 {
+            if left == 0 {
+                // The others with the next call.
+                self.forgets.overdue_ms = now.ms();
+                return;
+            }
             let open = self.forgets.open[usize::from(slot)];
             if now.ms() < open.due_ms {
                 self.forgets.overdue_ms = self.forgets.overdue_ms.min(open.due_ms);
             } else if open.tries < TRIES_MAX {
                 // The first one may have opened an entry that no RST ended: this one takes its place.
+                left -= 1;
+                self.spend(1);
                 self.try_forget(now, slot, true, out);
             } else {
+                left -= 1;
                 self.counters.add(Counter::ForgetsUnanswered);
                 let leg = self.forgets.close(slot);
                 self.free_leg(now, leg, Rest::Unforgotten);

@@ -325,6 +325,7 @@ impl Engine {
         let policy = &mut self.policies[usize::from(flow.policy)];
         policy.figures.pinned[why.number()] += 1;
         policy.pins[why.number()] += 1;
+        self.counters.pins[why.number()] += 1;
         self.drop_wish(id);
         self.tell(id, What::Pinned(why));
         // A hand-over that began with a session goes on with it, whatever the client sends meanwhile.

@@ -170,6 +170,8 @@ impl Engine {
                 .give_back(port, now.ms(), Rest::Clean);
             return Verdict::Drop(DropReason::FlowTableFull);
         };
+        self.frontends[usize::from(frontend)].flows += 1;
+        self.hops.hold(hop);
         let leg = Leg { backend, port };
         self.own_leg(id, leg);
         if !adoptable_mss {

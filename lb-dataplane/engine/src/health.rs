@@ -15,6 +15,10 @@ use baton_api::Endpoint;
 
 /// The backends are looked over this often.
 const ROUND_MS: u64 = 50;
+/// Backends looked over in one call: some 20 us.
+const BACKENDS_PER_CALL: usize = 256;
+/// Members of policies judged in one call: some 20 us, and twice that where memory is cold.
+const MEMBERS_PER_CALL: usize = 512;
 /// Ports of each backend that may become ready by time in one of these rounds.
 const PORTS_PER_ROUND: usize = 64;
 /// With requests outstanding and nothing heard for this long, the pod is asked whether it is there. A pod's kernel
@@ -69,6 +73,16 @@ impl Health {
 
     pub(crate) fn process(&self) -> u32 {
         self.process
+    }
+
+    /// A member comes, with evidence against this process or without.
+    pub(crate) fn suspect(&mut self, suspected: bool) {
+        self.suspects += u32::from(suspected);
+    }
+
+    /// A member goes.
+    pub(crate) fn no_suspect(&mut self, suspected: bool) {
+        self.suspects -= u32::from(suspected);
     }
 
     pub(crate) fn suspects(&self) -> u32 {
@@ -234,7 +248,7 @@ impl Engine {
                 Down::NoListener => Counter::BackendsWithoutListener,
                 Down::Silent => Counter::BackendsSilent,
             });
-            self.judge_pools(now);
+            self.judge_pools(now, index);
             // What was found since it is down still holds.
             self.probe_soon(now, index, crate::probe::Probe::forget);
         }
@@ -253,7 +267,7 @@ impl Engine {
         backend.probe.hurry();
         self.next_probe_ms = now.ms();
         self.counters.add(Counter::BackendsBack);
-        self.judge_pools(now);
+        self.judge_pools(now, index);
     }
 
     /// What an active check found; `None` when there is none any more.
@@ -269,61 +283,107 @@ impl Engine {
         let Some(index) = self.backend_ids.find(&addr, backend.port()) else {
             return;
         };
-        let mut named = self.policies.iter_mut().filter(|p| p.listed);
-        let Some(policy) = named.find(|p| p.spec.name == policy) else {
+        let Some(policy) = self.policy_ids.get(policy) else {
             return;
         };
+        let number = *policy;
+        let policy = &mut self.policies[usize::from(number)];
         let mut members = policy.pools.iter_mut().flat_map(|p| &mut p.members);
         let Some(member) = members.find(|m| m.backend == index) else {
             return;
         };
         member.is_checked(now, healthy);
-        self.judge_pools(now);
+        self.judge_later(number);
+        self.judge_now(now);
     }
 
-    /// Finds silent backends, and says anew who has too few usable ones.
+    /// Finds silent backends, a piece of the table at a time, and says anew who has too few usable ones.
     pub(crate) fn look_over(&mut self, now: Instant, out: &mut impl Output) {
-        if now.ms() < self.next_round_ms {
-            return;
+        if self.round.at.is_none() && now.ms() >= self.next_round_ms {
+            self.next_round_ms = now.ms() + ROUND_MS;
+            (self.round.at, self.round.found) = (Some(0), 0);
         }
-        self.next_round_ms = now.ms() + ROUND_MS;
-        self.tracked = 0;
-        for index in 0..self.backends.len() as u16 {
-            let backend = &mut self.backends[usize::from(index)];
-            backend.ports.settle(now.ms(), PORTS_PER_ROUND);
-            self.tracked += backend.legs_used + backend.ports.remembered() as u32;
-            if (!backend.listed && backend.flows == 0) || backend.question.is_open() {
-                continue;
+        if let Some(from) = self.round.at {
+            let to = (from + BACKENDS_PER_CALL).min(self.backends.len());
+            let stopped = (from..to).find(|index| {
+                self.look_over_one(now, *index as u16, out);
+                self.acts == 0
+            });
+            let next = stopped.map_or(to, |index| index + 1);
+            self.round.at = (next < self.backends.len()).then_some(next);
+            if self.round.at.is_none() {
+                self.tracked = self.round.found as u32;
+                for index in 0..self.policies.len() as u16 {
+                    self.judge_later(index);
+                }
             }
+        }
+        // Fewer where there was much else to do.
+        let left = 4 * self.room(MEMBERS_PER_CALL / 4, MEMBERS_PER_CALL / 32);
+        self.judge_some(now, left);
+    }
+
+    fn look_over_one(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let backend = &mut self.backends[usize::from(index)];
+        backend.ports.settle(now.ms(), PORTS_PER_ROUND);
+        self.round.found += u64::from(backend.legs_used) + backend.ports.remembered() as u64;
+        if (backend.listed || backend.flows > 0) && !backend.question.is_open() {
             let quiet_ms = now.ms().saturating_sub(backend.health.heard_ms);
             let stalled_ms = backend.estimate.stalled_us(now.0) / 1_000;
             let busy = quiet_ms.min(stalled_ms) >= SILENT_BUSY_MS;
             let idle = quiet_ms >= SILENT_IDLE_MS && backend.probe.heard() == Heard::Before;
             if busy || idle {
+                self.spend(1);
                 self.ask_for_life(now, index, out);
             }
         }
-        self.judge_pools(now);
-        self.look_over_drains();
+        self.look_over_drain(index);
     }
 
-    /// Counts anew who has evidence against whom, after a snapshot.
-    pub(crate) fn count_suspects(&mut self) {
-        for backend in &mut self.backends {
-            backend.health.suspects = 0;
+    /// A backend comes or goes: which of its policies have too few usable ones to leave the others out? Known at once, but where it
+    /// has very many: then with the next calls of `poll`.
+    pub(crate) fn judge_pools(&mut self, now: Instant, index: u16) {
+        for at in 0..self.backends[usize::from(index)].policies.len() {
+            let policy = self.backends[usize::from(index)].policies[at];
+            self.judge_later(policy);
         }
-        for pool in self.policies.iter().flat_map(|p| &p.pools) {
-            for (member, evidence) in pool.members.iter().zip(&pool.evidence) {
-                let health = &mut self.backends[usize::from(member.backend)].health;
-                health.suspects += u32::from(!evidence.is_clean(health.process));
-            }
+        self.judge_now(now);
+    }
+
+    /// As many as may be in this moment.
+    fn judge_now(&mut self, now: Instant) {
+        if self.judged.0 != now.0 {
+            self.judged = (now.0, MEMBERS_PER_CALL);
+        }
+        self.judged.1 = self.judge_some(now, self.judged.1);
+    }
+
+    fn judge_later(&mut self, index: u16) {
+        let policy = &mut self.policies[usize::from(index)];
+        if policy.listed && !std::mem::replace(&mut policy.judge_due, true) {
+            self.to_judge.push_back(index);
         }
     }
 
-    /// Which policies have too few usable backends to leave the others out.
-    pub(crate) fn judge_pools(&mut self, now: Instant) {
-        for policy in self.policies.iter_mut().filter(|p| p.listed) {
-            policy.judge(&self.backends, now);
+    /// Judges pools that wait for it, of about so many members. How many are left of these.
+    fn judge_some(&mut self, now: Instant, mut left: usize) -> usize {
+        while left > 0
+            && let Some(index) = self.to_judge.pop_front()
+        {
+            let index = usize::from(index);
+            self.policies[index].judge_due = false;
+            left = left.saturating_sub(self.judge_policy(now, index));
         }
+        left
+    }
+
+    /// Whether a policy has too few usable backends to leave the others out. How many members it has.
+    pub(crate) fn judge_policy(&mut self, now: Instant, index: usize) -> usize {
+        let Self {
+            policies, backends, ..
+        } = self;
+        let policy = &mut policies[index];
+        policy.judge(backends, now);
+        policy.pools.iter().map(|pool| pool.members.len()).sum()
     }
 }

@@ -46,6 +46,11 @@ const BURST_PAUSE_MS: u64 = 5;
 const DOWN_PAUSE_MS: u64 = 100;
 const DOWN_PAUSE_WAITING_MS: u64 = 20;
 
+/// Backends looked at in one call for whether a question is due, and questions sent: usually, and whatever else there is to do.
+const BACKENDS_PER_CALL: usize = 1_024;
+const ASKED_PER_CALL: usize = 8;
+const ASKED_AT_LEAST: usize = 4;
+
 /// Who says that somebody listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
@@ -159,7 +164,7 @@ impl Engine {
             backend.health.is_another_process();
             if !known {
                 self.counters.add(Counter::BackendsRestarted);
-                self.judge_pools(now);
+                self.judge_pools(now, index);
             }
         }
     }
@@ -454,19 +459,35 @@ impl Engine {
         self.due(index, next_ms.max(now.ms() + 1));
     }
 
-    /// Repeats, gives up or asks anew what is due.
+    /// Repeats, gives up or asks anew what is due, a piece of the table at a time.
     pub(crate) fn questions_due(&mut self, now: Instant, out: &mut impl Output) {
-        if now.ms() < self.next_question_ms {
-            return;
-        }
-        self.next_question_ms = u64::MAX;
-        for index in 0..self.backends.len() as u16 {
-            let backend = &self.backends[usize::from(index)];
-            if now.ms() >= backend.question.due_ms {
-                self.question_due(now, index, out);
+        if self.question_pass.at.is_none() {
+            if now.ms() < self.next_question_ms {
+                return;
             }
-            let due_ms = self.backends[usize::from(index)].question.due_ms;
-            self.next_question_ms = self.next_question_ms.min(due_ms);
+            // Who is asked meanwhile makes it sooner again.
+            self.next_question_ms = u64::MAX;
+            (self.question_pass.at, self.question_pass.found) = (Some(0), u64::MAX);
+        }
+        let Some(from) = self.question_pass.at else {
+            return;
+        };
+        let mut left = self.room(ASKED_PER_CALL, ASKED_AT_LEAST);
+        let to = (from + BACKENDS_PER_CALL).min(self.backends.len());
+        let mut at = from;
+        while at < to && left > 0 {
+            if now.ms() >= self.backends[at].question.due_ms {
+                self.spend(1);
+                left -= 1;
+                self.question_due(now, at as u16, out);
+            }
+            let due_ms = self.backends[at].question.due_ms;
+            self.question_pass.found = self.question_pass.found.min(due_ms);
+            at += 1;
+        }
+        self.question_pass.at = (at < self.backends.len()).then_some(at);
+        if self.question_pass.at.is_none() {
+            self.next_question_ms = self.next_question_ms.min(self.question_pass.found);
         }
     }
 

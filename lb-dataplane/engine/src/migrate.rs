@@ -271,7 +271,7 @@ impl Engine {
             backend: target.unwrap_or(Leg::NONE.backend),
             ..Leg::NONE
         };
-        self.wishes = true;
+        (self.wishes, self.new_wishes) = (true, true);
         self.tell(id, What::MoveAsked);
     }
 
@@ -307,26 +307,6 @@ impl Engine {
             let flow = &mut self.flows[id];
             flow.causes.drop_open();
             flow.standby = Leg::NONE;
-        }
-    }
-
-    /// These slots are other backends' from now on.
-    pub(crate) fn drop_wishes_for(&mut self, slots: &[u16]) {
-        if !self.wishes || slots.is_empty() {
-            return;
-        }
-        self.wishes = false;
-        for id in 0..self.flows.limit() {
-            let flow = &self.flows[id];
-            if flow.state == State::Gone || !flow.has_wish() {
-                continue;
-            }
-            if slots.contains(&flow.standby.backend) {
-                self.flows[id].standby = Leg::NONE;
-                self.drop_wish(id);
-            } else {
-                self.wishes = true;
-            }
         }
     }
 }

@@ -79,6 +79,8 @@ pub(crate) struct Target {
 /// One policy.
 pub(crate) struct Policy {
     pub(crate) spec: baton_api::Policy,
+    /// Where that is from: one that stays as it is is known by it.
+    pub(crate) origin: Arc<baton_api::Policy>,
     /// In the snapshot in force. A policy that left it keeps its slot until its last flow is gone.
     pub(crate) listed: bool,
     /// IPv4 and IPv6.
@@ -101,55 +103,60 @@ pub(crate) struct Policy {
     pub(crate) ends: MoveEnds,
     /// The last event of flows before the slot was its.
     pub(crate) since_event: u64,
+    /// The number of the snapshot that named it last.
+    pub(crate) applied: u64,
+    /// It left, and neither a flow nor a drain of one refers to the slot: another policy may have it.
+    pub(crate) is_free: bool,
+    /// It waits for a judgement of its pools.
+    pub(crate) judge_due: bool,
 }
 
 impl Default for Pool {
     fn default() -> Self {
-        Self {
-            members: Vec::new(),
-            evidence: Vec::new(),
-            maglev: None,
-            wrr: Wrr::new(&[]),
-            rotor: 0,
-            panic: false,
-            placement: Placement::default(),
-        }
+        Self::new(Vec::new(), None)
     }
 }
 
 impl Pool {
-    /// `old` is what the policy had: its table is used again where nothing of it changes, as building one takes milliseconds.
-    pub(crate) fn new(
-        members: Vec<Member>,
-        algorithm: Algorithm,
-        old: Option<&Pool>,
-        has_flows: bool,
-    ) -> Self {
-        let maglev = (algorithm == Algorithm::Maglev && !members.is_empty()).then(|| {
-            let rows = |members: &[Member]| -> Vec<(u64, u16)> {
-                members.iter().map(|m| (m.identity, m.share())).collect()
-            };
-            let table = rows(&members);
-            let same = old.filter(|old| rows(&old.members) == table);
-            let known = same.and_then(|old| old.maglev.clone());
-            known.unwrap_or_else(|| Arc::new(Maglev::build(&table)))
-        });
+    /// Of these members; `maglev` is their table, if the policy wants one.
+    pub(crate) fn new(members: Vec<Member>, maglev: Option<Arc<Maglev>>) -> Self {
         let weights: Vec<u16> = members.iter().map(Member::share).collect();
-        let before = |at: usize| {
-            let old = old?;
-            let identity = members[at].identity;
-            let place = old.members.iter().position(|m| m.identity == identity)?;
-            Some(old.placement.standing(place))
-        };
-        let joins = has_flows && old.is_some_and(|old| !old.members.is_empty());
         Self {
-            placement: Placement::new(members.len(), before, joins),
+            placement: Placement::new(members.len()),
             evidence: vec![Evidence::default(); members.len()],
             members,
             maglev,
             wrr: Wrr::new(&weights),
             rotor: 0,
             panic: false,
+        }
+    }
+
+    /// Its table, if it is made of these rows.
+    pub(crate) fn table_of(&self, rows: &[(u64, u16)]) -> Option<Arc<Maglev>> {
+        let own = self.members.iter().map(|m| (m.identity, m.share()));
+        let table = self.maglev.as_ref()?;
+        own.eq(rows.iter().copied()).then(|| Arc::clone(table))
+    }
+
+    /// What is known of members that the policy had before goes on; others join if it `has_flows`.
+    fn inherit(&mut self, old: &Pool, has_flows: bool) {
+        let joins = has_flows && !old.members.is_empty();
+        let count = old.members.len();
+        // Most are in the order in which they were: each is looked for behind the one before it.
+        let mut from = 0;
+        for (at, member) in self.members.iter_mut().enumerate() {
+            let places = (from..count).chain(0..from);
+            let place = places
+                .into_iter()
+                .find(|p| old.members[*p].identity == member.identity);
+            if let Some(place) = place {
+                member.inherit(&old.members[place]);
+                self.evidence[at] = old.evidence[place];
+                from = place + 1;
+            }
+            let before = place.map(|place| old.placement.standing(place));
+            self.placement.begin(at, before, joins);
         }
     }
 
@@ -306,9 +313,10 @@ impl Pool {
 }
 
 impl Policy {
-    pub(crate) fn new(spec: baton_api::Policy, pools: [Pool; 2]) -> Self {
+    pub(crate) fn new(spec: &Arc<baton_api::Policy>, pools: [Pool; 2]) -> Self {
         Self {
-            spec,
+            spec: (**spec).clone(),
+            origin: Arc::clone(spec),
             listed: true,
             pools,
             pace: Pace::default(),
@@ -325,6 +333,9 @@ impl Policy {
             learned: Learned::default(),
             ends: MoveEnds::default(),
             since_event: 0,
+            applied: 0,
+            is_free: false,
+            judge_due: false,
         }
     }
 
@@ -611,7 +622,10 @@ impl Policy {
     }
 
     /// The counts of its predecessor under the same name go on.
-    pub(crate) fn inherit(&mut self, old: &Policy, pools: &[Pool]) {
+    pub(crate) fn inherit(&mut self, old: &Policy) {
+        for (pool, old_pool) in self.pools.iter_mut().zip(&old.pools) {
+            pool.inherit(old_pool, old.flows > 0);
+        }
         (self.pace, self.flows) = (old.pace, old.flows);
         self.figures = old.figures.clone();
         self.gains = old.gains;
@@ -622,19 +636,7 @@ impl Policy {
         (self.lost, self.pins) = (old.lost, old.pins);
         (self.ends, self.since_event) = (old.ends, old.since_event);
         self.learned = old.learned;
-        let known = || {
-            let all = pools.iter();
-            all.flat_map(|p| p.members.iter().zip(&p.evidence))
-        };
-        for pool in &mut self.pools {
-            for (member, evidence) in pool.members.iter_mut().zip(&mut pool.evidence) {
-                let same = known().find(|(m, _)| m.identity == member.identity);
-                if let Some((was, seen)) = same {
-                    member.inherit(was);
-                    *evidence = *seen;
-                }
-            }
-        }
+        self.judge_due = old.judge_due;
     }
 
     /// Whether one more may be ejected: the share of ejected members stays within the cap.

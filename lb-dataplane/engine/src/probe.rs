@@ -20,6 +20,10 @@ use baton_packet::{
 /// A ready backend is asked this often, any other one more often.
 const PROBE_READY_MS: u64 = 1_000;
 const PROBE_OTHER_MS: u64 = 100;
+/// Backends looked at in one call for whether a probe is due, and probes sent: usually, and whatever else there is to do.
+const BACKENDS_PER_CALL: usize = 1_024;
+const PROBES_PER_CALL: usize = 48;
+const PROBES_AT_LEAST: usize = 8;
 /// So many probes without an answer (2 s) are no accident, and an admin is told.
 const UNANSWERED_MAX: u8 = 20;
 /// `Ready` holds this long: three probes may be lost.
@@ -293,22 +297,40 @@ impl Engine {
         self.next_probe_ms = self.next_probe_ms.min(now.ms() + PROBE_OTHER_MS);
     }
 
-    /// Sends the probes that are due.
+    /// Sends the probes that are due, a piece of the table at a time.
     pub(crate) fn send_probes(&mut self, now: Instant, out: &mut impl Output) {
-        if now.ms() < self.next_probe_ms {
+        if self.probe_pass.at.is_none() {
+            if now.ms() < self.next_probe_ms {
+                return;
+            }
+            // Who wants one meanwhile makes it sooner again.
+            self.next_probe_ms = u64::MAX;
+            (self.probe_pass.at, self.probe_pass.found) = (Some(0), now.ms() + PROBE_READY_MS);
+        }
+        let Some(from) = self.probe_pass.at else {
             return;
-        }
-        let mut next = now.ms() + PROBE_READY_MS;
-        for index in 0..self.backends.len() {
-            if !self.backends[index].listed || self.keys.is_empty() {
-                continue;
+        };
+        let mut left = self.room(PROBES_PER_CALL, PROBES_AT_LEAST);
+        let to = (from + BACKENDS_PER_CALL).min(self.backends.len());
+        let mut at = from;
+        while at < to && left > 0 {
+            let backend = &self.backends[at];
+            if backend.listed && !self.keys.is_empty() {
+                if now.ms() >= backend.probe.due_ms {
+                    self.spend(1);
+                    left -= 1;
+                    self.send_probe(now, at as u16, out);
+                }
+                let due_ms = self.backends[at].probe.due_ms;
+                self.probe_pass.found = self.probe_pass.found.min(due_ms);
             }
-            if now.ms() >= self.backends[index].probe.due_ms {
-                self.send_probe(now, index as u16, out);
-            }
-            next = next.min(self.backends[index].probe.due_ms);
+            at += 1;
         }
-        self.next_probe_ms = next.max(now.ms() + 1);
+        self.probe_pass.at = (at < self.backends.len()).then_some(at);
+        if self.probe_pass.at.is_none() {
+            let next_ms = self.next_probe_ms.min(self.probe_pass.found);
+            self.next_probe_ms = next_ms.max(now.ms() + 1);
+        }
     }
 
     fn send_probe(&mut self, now: Instant, index: u16, out: &mut impl Output) {
@@ -381,7 +403,7 @@ impl Engine {
         if backend.probe.is_told(now, told) {
             backend.health.is_another_process();
             self.counters.add(Counter::BackendsRestarted);
-            self.judge_pools(now);
+            self.judge_pools(now, index);
         }
         true
     }

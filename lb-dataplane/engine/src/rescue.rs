@@ -494,6 +494,7 @@ impl Engine {
     pub(crate) fn count_lost(&mut self, id: FlowId, why: Lost) {
         let policy = usize::from(self.flows[id].policy);
         self.policies[policy].lost[why as usize] += 1;
+        self.counters.lost[why as usize] += 1;
         self.tell(id, What::Lost(why));
     }
 

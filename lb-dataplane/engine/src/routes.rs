@@ -94,7 +94,7 @@ impl Route {
     }
 }
 
-/// A next-hop address in [`Hops`], valid until [`Hops::evict_unused`] finds it unused.
+/// A next-hop address in [`Hops`], valid until [`Hops::evict`] finds that nobody holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct HopId(pub(crate) u16);
 
@@ -136,6 +136,8 @@ const FREE: Hop = Hop {
 pub(crate) struct Hops {
     hops: Box<[Hop]>,
     free: Vec<u16>,
+    /// Flows and backends that hold each.
+    uses: Box<[u32]>,
     /// Ids in the order of their addresses: found by bisection, so that no choice of addresses by
     /// a client makes a lookup slow, and the same in every run.
     by_address: Vec<(IpAddr, u16)>,
@@ -152,6 +154,7 @@ impl Hops {
         Self {
             hops: vec![FREE; LIMIT_HOPS].into_boxed_slice(),
             free: (0..LIMIT_HOPS as u16).rev().collect(),
+            uses: vec![0; LIMIT_HOPS].into_boxed_slice(),
             by_address: Vec::with_capacity(LIMIT_HOPS),
             to_ask: 0,
             cursor: 0,
@@ -262,8 +265,34 @@ impl Hops {
         self.by_address.len()
     }
 
+    /// A flow or backend has this hop from now on; none is nobody's.
+    pub(crate) fn hold(&mut self, hop: HopId) {
+        if let Some(uses) = self.uses.get_mut(usize::from(hop.0)) {
+            *uses += 1;
+        }
+    }
+
+    /// And not any more.
+    pub(crate) fn let_go(&mut self, hop: HopId) {
+        if let Some(uses) = self.uses.get_mut(usize::from(hop.0)) {
+            *uses -= 1;
+        }
+    }
+
+    /// How many have it.
+    pub(crate) fn uses(&self, hop: HopId) -> u32 {
+        self.uses[usize::from(hop.0)]
+    }
+
+    /// Forgets the hops that nobody holds.
+    pub(crate) fn evict(&mut self) {
+        let uses = std::mem::take(&mut self.uses);
+        self.evict_unused(|hop| uses[usize::from(hop.0)] > 0);
+        self.uses = uses;
+    }
+
     /// Forgets the hops that are not `used`, so that their ids can be given to other addresses.
-    pub(crate) fn evict_unused(&mut self, used: impl Fn(HopId) -> bool) {
+    fn evict_unused(&mut self, used: impl Fn(HopId) -> bool) {
         let Self {
             hops,
             free,

@@ -2,29 +2,31 @@
 //!
 //! The unit of refusal is the policy: one that cannot be taken is nobody else's trouble. What it had
 //! stays in force where that goes together with the others. Owns these reasons and who comes before
-//! whom; it changes nothing, `apply` puts in force what comes of it.
+//! whom; it changes nothing and sees no table of the engine, so it takes its time on any thread:
+//! `prepare` makes ready what comes of it.
 
 use crate::{
-    ApplyError, Engine,
-    flow::{Addr, from_addr, to_addr},
+    ApplyError,
+    flow::from_addr,
+    prepare::{End, Fixed, InForce, end_of},
 };
 use baton_api::{
     Endpoint, LIMIT_FRONTENDS, LIMIT_POLICIES, Policy, RefusedPolicy, Snapshot, SnapshotError,
 };
 use std::{
-    borrow::Cow,
     collections::{HashMap, hash_map::Entry},
     hash::Hash,
-    net::IpAddr,
+    net::SocketAddr,
+    sync::Arc,
 };
 
 /// A policy of the snapshot and what is wrong with it, found by somebody else than the engine.
 pub type Objection = (usize, SnapshotError);
 
 /// A policy that comes into force.
-pub(crate) struct Wanted<'a> {
-    pub(crate) spec: Cow<'a, Policy>,
-    /// It is in force just so.
+pub(crate) struct Wanted {
+    /// What is in force itself, if that is the same.
+    pub(crate) spec: Arc<Policy>,
     pub(crate) same: bool,
 }
 
@@ -38,8 +40,8 @@ pub(crate) struct Refused {
 }
 
 /// What comes of a snapshot, both in its order.
-pub(crate) struct Sifted<'a> {
-    pub(crate) wanted: Vec<Wanted<'a>>,
+pub(crate) struct Sifted {
+    pub(crate) wanted: Vec<Wanted>,
     pub(crate) refused: Vec<Refused>,
 }
 
@@ -53,11 +55,18 @@ pub struct Applied {
     pub may_pass: bool,
 }
 
-type End = (IpAddr, u16);
+/// What is still needed, whatever a snapshot says.
+#[derive(Clone, Default)]
+pub(crate) struct Lingering {
+    /// Backends with legs.
+    pub(crate) backends: Vec<End>,
+    /// Frontends of flows.
+    pub(crate) frontends: Vec<End>,
+}
 
 /// How much of the fixed tables is taken, and how often each thing of it.
 struct Room {
-    backends: HashMap<(Addr, u16), u32>,
+    backends: HashMap<End, u32>,
     frontends: HashMap<End, u32>,
     policies: usize,
     backends_max: usize,
@@ -77,9 +86,22 @@ fn count<T: Hash + Eq>(counts: &mut HashMap<T, u32>, all: impl Iterator<Item = T
 }
 
 impl Room {
+    fn new(fixed: &Fixed, lingering: &Lingering) -> Self {
+        let mut room = Self {
+            backends: HashMap::new(),
+            frontends: HashMap::new(),
+            policies: 0,
+            backends_max: usize::from(fixed.backends),
+        };
+        count(&mut room.backends, lingering.backends.iter().copied(), true);
+        let frontends = lingering.frontends.iter().copied();
+        count(&mut room.frontends, frontends, true);
+        room
+    }
+
     /// Takes what a policy needs, or gives it back.
     fn count(&mut self, (spec, ends): (&Policy, &[End]), more: bool) {
-        let backends = spec.backends.iter().map(|b| key(b.endpoint));
+        let backends = spec.backends.iter().map(|b| end_of(b.endpoint));
         count(&mut self.backends, backends, more);
         count(&mut self.frontends, ends.iter().copied(), more);
         self.policies = if more {
@@ -134,213 +156,159 @@ impl Room {
     }
 }
 
-fn key(endpoint: Endpoint) -> (Addr, u16) {
-    (to_addr(endpoint.address()), endpoint.port())
+/// Sorts the policies of a snapshot into those that come into force and those that cannot.
+///
+/// # Errors
+/// The snapshot says nothing that could be sorted: names are wrong, or it is an old one.
+pub(crate) fn sift(
+    fixed: &Fixed,
+    in_force: &impl InForce,
+    lingering: &Lingering,
+    snapshot: &Snapshot,
+    objections: &[Objection],
+) -> Result<Sifted, ApplyError> {
+    let by_name = snapshot.names()?;
+    if snapshot.generation < in_force.generation() {
+        return Err(ApplyError::Stale {
+            offered: snapshot.generation,
+            current: in_force.generation(),
+        });
+    }
+    let all = &snapshot.policies;
+    let same: Vec<bool> = all
+        .iter()
+        .map(|p| in_force.policy(&p.name).is_some_and(|old| **old == *p))
+        .collect();
+    let ends: Vec<Vec<End>> = all.iter().map(|p| fixed.ends(p)).collect();
+    let mut problems: Vec<Option<ApplyError>> = all.iter().map(|_| None).collect();
+    for (p, error) in objections {
+        problems[*p] = Some(error.clone().into());
+    }
+    for (p, policy) in all.iter().enumerate().filter(|(p, _)| !same[*p]) {
+        if problems[p].is_none() {
+            problems[p] = problem(fixed, p, policy).err();
+        }
+    }
+    // An end that a policy has and still wants is its; of others, the first gets it.
+    let mut claimed: HashMap<End, usize> = HashMap::new();
+    for p in 0..all.len() {
+        if problems[p].is_some() {
+            continue;
+        }
+        let rival = |end: &End| {
+            let holder = || {
+                let holder = in_force.holder(end)?;
+                let holder = *by_name.get(holder)?;
+                let wants = problems[holder].is_none() && ends[holder].contains(end);
+                (holder != p && wants).then_some(holder)
+            };
+            claimed.get(end).copied().or_else(holder)
+        };
+        match ends[p].iter().find_map(|end| Some((*end, rival(end)?))) {
+            None => claimed.extend(ends[p].iter().map(|end| (*end, p))),
+            Some((end, rival)) => {
+                problems[p] = Some(taken(fixed, &all[p], p, end, &all[rival].name));
+            }
+        }
+    }
+    // What is in force has its place, unless others may have its frontends; what takes its place comes next, and new ones
+    // last: nobody who comes or grows makes somebody leave.
+    let mut room = Room::new(fixed, lingering);
+    let mut old: Vec<Option<(&Policy, Vec<End>)>> = Vec::with_capacity(all.len());
+    for (p, policy) in all.iter().enumerate() {
+        let policy = in_force.policy(&policy.name);
+        let policy = policy.map(|policy| (&**policy, fixed.ends(policy)));
+        let stays = |(_, ends): &(&Policy, Vec<End>)| {
+            ends.iter().all(|e| claimed.get(e).is_none_or(|q| *q == p))
+        };
+        let policy = policy.filter(stays);
+        if let Some((policy, ends)) = &policy {
+            room.count((policy, ends), true);
+        }
+        old.push(policy);
+    }
+    let good = |p: &usize| !same[*p] && problems[*p].is_none();
+    let known = |p: &usize| in_force.policy(&all[*p].name).is_some();
+    let (changed, new) = (0..all.len()).filter(good).partition::<Vec<_>, _>(known);
+    for mut waiting in [changed, new] {
+        // One may fit when another one became smaller.
+        loop {
+            let before = waiting.len();
+            waiting.retain(|p| {
+                let old = old[*p].as_ref().map(|(policy, ends)| (*policy, &ends[..]));
+                problems[*p] = room.take(*p, (&all[*p], &ends[*p]), old).err();
+                problems[*p].is_some()
+            });
+            if waiting.is_empty() || waiting.len() == before {
+                break;
+            }
+        }
+    }
+    let mut sifted = Sifted {
+        wanted: Vec::with_capacity(all.len()),
+        refused: Vec::new(),
+    };
+    for (index, (spec, problem)) in all.iter().zip(problems).enumerate() {
+        let kept = problem.is_some() && old[index].is_some();
+        let old = in_force.policy(&spec.name);
+        let same = same[index] || problem.is_some();
+        let spec = match (same, old) {
+            (false, _) => Some(Arc::new(spec.clone())),
+            (true, old) => old.filter(|_| kept || problem.is_none()).cloned(),
+        };
+        sifted.wanted.extend(spec.map(|spec| Wanted { spec, same }));
+        sifted
+            .refused
+            .extend(problem.map(|error| Refused { index, error, kept }));
+    }
+    Ok(sifted)
 }
 
-impl Engine {
-    /// Sorts the policies of a snapshot into those that come into force and those that cannot.
-    ///
-    /// # Errors
-    /// The snapshot says nothing that could be sorted: names are wrong, or it is an old one.
-    pub(crate) fn sift<'a>(
-        &self,
-        snapshot: &'a Snapshot,
-        objections: &[Objection],
-    ) -> Result<Sifted<'a>, ApplyError> {
-        let by_name = snapshot.names()?;
-        if snapshot.generation < self.generation {
-            return Err(ApplyError::Stale {
-                offered: snapshot.generation,
-                current: self.generation,
+/// What is wrong with a policy by itself.
+fn problem(fixed: &Fixed, p: usize, policy: &Policy) -> Result<(), ApplyError> {
+    policy.validate(&format!("policies[{p}]"))?;
+    let mut ends = HashMap::new();
+    for (i, frontend) in policy.frontends.iter().enumerate() {
+        let path = || format!("policies[{p}].frontends[{i}]");
+        let addresses = fixed.expand(*frontend);
+        for address in &addresses {
+            if let Some(other) = ends.insert((*address, frontend.port()), *frontend) {
+                // An unspecified address and our own one: equal ones the policy's check refused.
+                return Err(ApplyError::Invalid(SnapshotError {
+                    path: path(),
+                    problem: format!("{frontend} means {address} here, as {other} does"),
+                }));
+            }
+        }
+        let own = &fixed.addresses;
+        if addresses.iter().any(|a| own.contains(a)) && fixed.ports.contains(&frontend.port()) {
+            return Err(ApplyError::PortConflict {
+                path: path(),
+                port: frontend.port(),
+                first: *fixed.ports.start(),
+                last: *fixed.ports.end(),
             });
         }
-        let all = &snapshot.policies;
-        let same: Vec<bool> = all.iter().map(|p| self.has(p)).collect();
-        let ends: Vec<Vec<End>> = all.iter().map(|p| self.ends(p)).collect();
-        let mut problems: Vec<Option<ApplyError>> = all.iter().map(|_| None).collect();
-        for (p, error) in objections {
-            problems[*p] = Some(error.clone().into());
-        }
-        for (p, policy) in all.iter().enumerate().filter(|(p, _)| !same[*p]) {
-            if problems[p].is_none() {
-                problems[p] = self.problem(p, policy).err();
-            }
-        }
-        // An end that a policy has and still wants is its; of others, the first gets it.
-        let mut claimed: HashMap<End, usize> = HashMap::new();
-        for p in 0..all.len() {
-            if problems[p].is_some() {
-                continue;
-            }
-            let rival = |end: &End| {
-                let holder = || {
-                    let holder = self.holder(end)?;
-                    let holder = *by_name.get(holder)?;
-                    let wants = problems[holder].is_none() && ends[holder].contains(end);
-                    (holder != p && wants).then_some(holder)
-                };
-                claimed.get(end).copied().or_else(holder)
-            };
-            match ends[p].iter().find_map(|end| Some((*end, rival(end)?))) {
-                None => claimed.extend(ends[p].iter().map(|end| (*end, p))),
-                Some((end, rival)) => {
-                    problems[p] = Some(self.taken(&all[p], p, end, &all[rival].name));
-                }
-            }
-        }
-        // What is in force has its place, unless others may have its frontends; what takes its place comes next, and new ones
-        // last: nobody who comes or grows makes somebody leave.
-        let mut room = self.room();
-        let mut old: Vec<Option<(&Policy, Vec<End>)>> = Vec::with_capacity(all.len());
-        for (p, policy) in all.iter().enumerate() {
-            let policy = self.in_force(&policy.name);
-            let policy = policy.map(|policy| (policy, self.ends(policy)));
-            let stays = |(_, ends): &(&Policy, Vec<End>)| {
-                ends.iter().all(|e| claimed.get(e).is_none_or(|q| *q == p))
-            };
-            let policy = policy.filter(stays);
-            if let Some((policy, ends)) = &policy {
-                room.count((policy, ends), true);
-            }
-            old.push(policy);
-        }
-        let good = |p: &usize| !same[*p] && problems[*p].is_none();
-        let known = |p: &usize| self.in_force(&all[*p].name).is_some();
-        let (changed, new) = (0..all.len()).filter(good).partition::<Vec<_>, _>(known);
-        for mut waiting in [changed, new] {
-            // One may fit when another one became smaller.
-            loop {
-                let before = waiting.len();
-                waiting.retain(|p| {
-                    let old = old[*p].as_ref().map(|(policy, ends)| (*policy, &ends[..]));
-                    problems[*p] = room.take(*p, (&all[*p], &ends[*p]), old).err();
-                    problems[*p].is_some()
-                });
-                if waiting.is_empty() || waiting.len() == before {
-                    break;
-                }
-            }
-        }
-        let mut sifted = Sifted {
-            wanted: Vec::with_capacity(all.len()),
-            refused: Vec::new(),
-        };
-        for (index, (spec, problem)) in all.iter().zip(problems).enumerate() {
-            let kept = problem.is_some() && old[index].is_some();
-            let (spec, same) = match (&problem, self.in_force(&spec.name)) {
-                (None, _) => (Some(Cow::Borrowed(spec)), same[index]),
-                (Some(_), old) => (old.filter(|_| kept).cloned().map(Cow::Owned), true),
-            };
-            sifted.wanted.extend(spec.map(|spec| Wanted { spec, same }));
-            sifted
-                .refused
-                .extend(problem.map(|error| Refused { index, error, kept }));
-        }
-        Ok(sifted)
     }
+    Ok(())
+}
 
-    /// What the policy of this name has in force.
-    fn in_force(&self, name: &str) -> Option<&Policy> {
-        let index = self.policy_ids.get(name)?;
-        let policy = &self.policies[usize::from(*index)];
-        policy.listed.then_some(&policy.spec)
-    }
-
-    /// Whether a policy is in force just so.
-    fn has(&self, spec: &Policy) -> bool {
-        self.in_force(&spec.name) == Some(spec)
-    }
-
-    /// Who has a frontend in force.
-    fn holder(&self, (address, port): &End) -> Option<&str> {
-        let slot = self.frontend_ids.find(&to_addr(*address), *port)?;
-        let slot = &self.frontends[usize::from(slot)];
-        let policy = &self.policies[usize::from(slot.policy)];
-        (slot.listed && policy.listed).then_some(&policy.spec.name)
-    }
-
-    /// The addresses that a frontend's address stands for.
-    pub(crate) fn expand(&self, endpoint: Endpoint) -> Vec<IpAddr> {
-        let address = endpoint.address();
-        if address.is_unspecified() {
-            let own = self.settings.addresses.iter().copied();
-            own.filter(|a| a.is_ipv6() == address.is_ipv6()).collect()
+/// Another policy has a frontend that this one wants.
+fn taken(fixed: &Fixed, policy: &Policy, p: usize, end: End, by: &str) -> ApplyError {
+    let means = |f: &Endpoint| fixed.ends_of(*f).contains(&end);
+    let i = policy.frontends.iter().position(means).unwrap_or_default();
+    let here = policy.frontends.get(i).map_or_else(String::new, |f| {
+        let end = SocketAddr::new(from_addr(&end.0), end.1).to_string();
+        if f.to_string() == end {
+            format!("{end} is")
         } else {
-            vec![address]
+            format!("{f} means {end} here, which is")
         }
-    }
-
-    fn ends(&self, policy: &Policy) -> Vec<End> {
-        let all = policy.frontends.iter();
-        all.flat_map(|f| self.expand(*f).into_iter().map(|a| (a, f.port())))
-            .collect()
-    }
-
-    /// What is wrong with a policy by itself.
-    fn problem(&self, p: usize, policy: &Policy) -> Result<(), ApplyError> {
-        policy.validate(&format!("policies[{p}]"))?;
-        let mut ends: HashMap<End, Endpoint> = HashMap::new();
-        for (i, frontend) in policy.frontends.iter().enumerate() {
-            let path = || format!("policies[{p}].frontends[{i}]");
-            let addresses = self.expand(*frontend);
-            for address in &addresses {
-                if let Some(other) = ends.insert((*address, frontend.port()), *frontend) {
-                    // An unspecified address and our own one: equal ones the policy's check refused.
-                    return Err(ApplyError::Invalid(SnapshotError {
-                        path: path(),
-                        problem: format!("{frontend} means {address} here, as {other} does"),
-                    }));
-                }
-            }
-            let own = &self.settings.addresses;
-            if addresses.iter().any(|a| own.contains(a))
-                && self.settings.ports.contains(&frontend.port())
-            {
-                return Err(ApplyError::PortConflict {
-                    path: path(),
-                    port: frontend.port(),
-                    first: *self.settings.ports.start(),
-                    last: *self.settings.ports.end(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Another policy has a frontend that this one wants.
-    fn taken(&self, policy: &Policy, p: usize, end: End, by: &str) -> ApplyError {
-        let means =
-            |f: &Endpoint| f.port() == end.1 && self.expand(*f).into_iter().any(|a| a == end.0);
-        let i = policy.frontends.iter().position(means).unwrap_or_default();
-        let here = policy.frontends.get(i).map_or_else(String::new, |f| {
-            let end = std::net::SocketAddr::from(end).to_string();
-            if f.to_string() == end {
-                format!("{end} is")
-            } else {
-                format!("{f} means {end} here, which is")
-            }
-        });
-        ApplyError::Invalid(SnapshotError {
-            path: format!("policies[{p}].frontends[{i}]"),
-            problem: format!("{here} already a frontend of policy `{by}`"),
-        })
-    }
-
-    /// What those leave that are still needed, whatever the snapshot says: slots with legs, and
-    /// frontends of flows.
-    fn room(&self) -> Room {
-        let used = self.backends.iter();
-        let used = used.filter(|b| b.legs_used > b.service_ports());
-        let live = |policy: u16| self.policies[usize::from(policy)].flows > 0;
-        let ends = self.frontends.iter().filter(|f| live(f.policy));
-        Room {
-            backends: used.map(|b| ((b.addr, b.port), 1)).collect(),
-            frontends: ends.map(|f| ((from_addr(&f.addr), f.port), 1)).collect(),
-            policies: 0,
-            backends_max: usize::from(self.settings.limits.backends),
-        }
-    }
+    });
+    ApplyError::Invalid(SnapshotError {
+        path: format!("policies[{p}].frontends[{i}]"),
+        problem: format!("{here} already a frontend of policy `{by}`"),
+    })
 }
 
 /// What is told of refused policies.

@@ -4,25 +4,30 @@
 //! people, each policy is taken or refused by itself; one from the file is taken whole or not at all.
 
 use crate::{
-    commands::{Taking, WorkerError, WorkerHandle},
+    commands::{self, WorkerError, WorkerHandle},
     config::Config,
 };
 use baton_api::{Policy, RefusedPolicy, Snapshot, SnapshotError};
-use baton_engine::Applied;
+use baton_engine::{Applied, ApplyError, Objection, Planner, Prepared, Settings};
+use baton_packet::Mac;
 use std::{
+    collections::hash_map::RandomState,
     convert::Infallible,
+    hash::{BuildHasher, Hasher},
     net::IpAddr,
-    sync::Arc,
+    sync::{Arc, Mutex as Lock, PoisonError},
     time::{Duration, Instant},
 };
 use tokio::{
-    sync::{Mutex, watch},
+    sync::{Mutex, MutexGuard, oneshot, watch},
     time,
 };
 use tracing::{info, warn};
 
 /// A policy for which there was no room is tried again so often: rooms become free as flows end.
 const RETRY: Duration = Duration::from_secs(5);
+/// A snapshot is made ready so often, until the worker has room for it (`Planner::no_room`).
+const TRIES: usize = 3;
 
 /// Why a snapshot is not served. What was in force stays.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,6 +69,30 @@ enum Source {
     File,
     /// Whoever pushes.
     Pushes,
+}
+
+/// How a snapshot is taken.
+#[derive(Clone)]
+enum Taking {
+    /// All of it or nothing: it is the file's, and whoever wrote it reads the error.
+    Whole,
+    /// Each policy by itself: they are of many people. These are refused for what the engine does not know.
+    Each(Arc<[Objection]>),
+}
+
+/// What only one can have at a time.
+struct Turn {
+    /// Who may say what is served.
+    source: Source,
+    /// The worker has it and has not answered yet. It may come into force although nobody waits for that any more.
+    underway: Option<Underway>,
+}
+
+/// A snapshot that the worker puts in force.
+struct Underway {
+    snapshot: Arc<Snapshot>,
+    asked: Instant,
+    answer: oneshot::Receiver<commands::Applied>,
 }
 
 /// What is in force.
@@ -109,9 +138,11 @@ pub struct Snapshots {
     worker: WorkerHandle,
     config: Config,
     own: Vec<IpAddr>,
-    /// Held while one is applied, so that two cannot overtake each other. Holds who may say what is served.
-    turn: Mutex<Source>,
+    /// Held while one is applied, so that two cannot overtake each other.
+    turn: Mutex<Turn>,
     in_force: watch::Sender<Option<InForce>>,
+    /// Makes them ready, so that the worker does not have to. Asked by whoever has the turn.
+    planner: Arc<Lock<Planner>>,
     current: watch::Sender<Option<Arc<Snapshot>>>,
 }
 
@@ -119,11 +150,28 @@ impl Snapshots {
     /// Nothing is in force. `config` gives the rules that do not change while running; `own` are the
     /// dataplane's addresses.
     pub fn new(worker: WorkerHandle, config: Config, own: Vec<IpAddr>) -> Self {
+        let settings = Settings {
+            limits: config.limits,
+            addresses: own.clone(),
+            legs_from_all: !config.address.is_empty(),
+            ports: config.ports.range(),
+            // These are not looked at.
+            mac: Mac([0; 6]),
+            mtu: 0,
+            seed: 0,
+            hash_keys: (0, 0),
+        };
+        // The standard library's hash keys come from the kernel's random numbers.
+        let seed = RandomState::new().build_hasher().finish();
         Self {
+            planner: Arc::new(Lock::new(Planner::new(&settings, seed))),
             worker,
             config,
             own,
-            turn: Mutex::new(Source::Pushes),
+            turn: Mutex::new(Turn {
+                source: Source::Pushes,
+                underway: None,
+            }),
             in_force: watch::Sender::new(None),
             current: watch::Sender::new(None),
         }
@@ -167,8 +215,8 @@ impl Snapshots {
     /// # Errors
     /// See [`Refusal`].
     pub async fn offer(&self, snapshot: Snapshot) -> Result<Taken, Refusal> {
-        let turn = self.turn.lock().await;
-        if *turn == Source::File {
+        let mut turn = self.turn().await?;
+        if turn.source == Source::File {
             return Err(Refusal::FileOwned);
         }
         if let Some(in_force) = self.offered() {
@@ -182,7 +230,7 @@ impl Snapshots {
                 });
             }
         }
-        self.apply_each(Arc::new(snapshot)).await?;
+        self.apply_each(&mut turn, Arc::new(snapshot)).await?;
         Ok(Taken::Applied)
     }
 
@@ -191,14 +239,15 @@ impl Snapshots {
     /// # Errors
     /// See [`Refusal`]. Whoever said it before goes on to.
     pub async fn take_file(&self, policies: Vec<Policy>) -> Result<Taken, Refusal> {
-        let mut turn = self.turn.lock().await;
+        let mut turn = self.turn().await?;
         let snapshot = Snapshot {
             generation: self.generation() + 1,
             policies,
         };
         self.config.check_snapshot(&snapshot, &self.own)?;
-        self.apply(Arc::new(snapshot), Taking::Whole).await?;
-        *turn = Source::File;
+        self.apply(&mut turn, Arc::new(snapshot), Taking::Whole)
+            .await?;
+        turn.source = Source::File;
         Ok(Taken::Applied)
     }
 
@@ -219,49 +268,126 @@ impl Snapshots {
     /// # Errors
     /// The worker did not answer.
     pub async fn try_again(&self) -> Result<(), Refusal> {
-        let turn = self.turn.lock().await;
+        let mut turn = self.turn().await?;
         let in_force = self.in_force.borrow().clone();
         match in_force {
             Some(InForce {
                 offered, applied, ..
-            }) if applied.may_pass && *turn == Source::Pushes => self.apply_each(offered).await,
+            }) if applied.may_pass && turn.source == Source::Pushes => {
+                self.apply_each(&mut turn, offered).await
+            }
             _ => Ok(()),
         }
     }
 
-    async fn apply_each(&self, snapshot: Arc<Snapshot>) -> Result<(), Refusal> {
+    async fn apply_each(&self, turn: &mut Turn, snapshot: Arc<Snapshot>) -> Result<(), Refusal> {
         let objections = self.config.objections(&snapshot, &self.own);
-        self.apply(snapshot, Taking::Each(objections)).await
+        self.apply(turn, snapshot, Taking::Each(objections.into()))
+            .await
     }
 
     /// The file says nothing any more. What is in force stays until something is pushed.
     pub async fn leave_to_pushes(&self) {
-        *self.turn.lock().await = Source::Pushes;
+        self.turn.lock().await.source = Source::Pushes;
     }
 
-    async fn apply(&self, snapshot: Arc<Snapshot>, taking: Taking) -> Result<(), Refusal> {
+    /// One's turn, once it is known what became of what the worker had.
+    async fn turn(&self) -> Result<MutexGuard<'_, Turn>, WorkerError> {
+        let mut turn = self.turn.lock().await;
+        // Who offered it was not told, and is not there to be told why not.
+        let _ = self.settle(&mut turn).await?;
+        Ok(turn)
+    }
+
+    async fn apply(
+        &self,
+        turn: &mut Turn,
+        snapshot: Arc<Snapshot>,
+        taking: Taking,
+    ) -> Result<(), Refusal> {
         let asked = Instant::now();
-        let applied = match self.worker.apply(Arc::clone(&snapshot), taking).await? {
-            Ok(applied) => applied,
-            Err(text) => {
-                // The engine names the field in front where it knows one.
-                let (path, problem) = match text.split_once(": ") {
-                    Some((path, problem)) if path.starts_with("policies") => (path, problem),
-                    _ => ("policies", text.as_str()),
-                };
-                return Err(SnapshotError {
-                    path: path.to_owned(),
-                    problem: problem.to_owned(),
-                }
-                .into());
+        lock(&self.planner).begin();
+        let mut tries = 0;
+        let error = loop {
+            tries += 1;
+            let prepared = match self.prepare(Arc::clone(&snapshot), taking.clone()).await {
+                Ok(prepared) => prepared,
+                Err(error) => break error,
+            };
+            turn.underway = Some(Underway {
+                answer: self.worker.apply(prepared).await?,
+                snapshot: Arc::clone(&snapshot),
+                asked,
+            });
+            match self.settle(turn).await? {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_room() && tries < TRIES => {}
+                Err(error) => break error,
             }
         };
+        let text = error.to_string();
+        // The engine names the field in front where it knows one.
+        let (path, problem) = match text.split_once(": ") {
+            Some((path, problem)) if path.starts_with("policies") => (path, problem),
+            _ => ("policies", text.as_str()),
+        };
+        Err(SnapshotError {
+            path: path.to_owned(),
+            problem: problem.to_owned(),
+        }
+        .into())
+    }
+
+    async fn prepare(
+        &self,
+        snapshot: Arc<Snapshot>,
+        taking: Taking,
+    ) -> Result<Box<Prepared>, ApplyError> {
+        let planner = Arc::clone(&self.planner);
+        let prepared = aside(move || match taking {
+            Taking::Whole => lock(&planner).prepare(&snapshot),
+            Taking::Each(objections) => lock(&planner).prepare_each(&snapshot, &objections),
+        });
+        prepared.await.map(Box::new)
+    }
+
+    /// Waits for what the worker has, and notes what became of it.
+    async fn settle(&self, turn: &mut Turn) -> Result<Result<(), ApplyError>, WorkerError> {
+        let Some(underway) = &mut turn.underway else {
+            return Ok(Ok(()));
+        };
+        let (result, mut rest) = match commands::answer(&mut underway.answer).await {
+            Err(WorkerError::Stuck) => return Err(WorkerError::Stuck),
+            Err(WorkerError::Gone) => {
+                turn.underway = None;
+                return Err(WorkerError::Gone);
+            }
+            Ok(answer) => answer,
+        };
+        let (snapshot, asked) = (Arc::clone(&underway.snapshot), underway.asked);
+        turn.underway = None;
+        let applied = rest.applied().clone();
+        match &result {
+            Ok(()) => lock(&self.planner).in_force(&mut rest),
+            Err(error) if error.is_room() => lock(&self.planner).no_room(&mut rest),
+            Err(_) => {}
+        }
+        // Freeing takes a while, too.
+        drop(tokio::task::spawn_blocking(|| drop(rest)));
+        if result.is_ok() {
+            self.note(snapshot, applied, asked);
+        }
+        Ok(result)
+    }
+
+    /// A snapshot is in force.
+    fn note(&self, snapshot: Arc<Snapshot>, applied: Applied, asked: Instant) {
         let before = self.in_force.borrow().clone();
         if before.as_ref().is_some_and(|b| {
             Arc::ptr_eq(&b.offered, &snapshot) && b.applied.refused == applied.refused
         }) {
             // Tried again, and nothing has come of it.
-            return Ok(());
+            return;
         }
         for RefusedPolicy {
             policy, message, ..
@@ -284,6 +410,19 @@ impl Snapshots {
         let served = Arc::clone(&in_force.served);
         self.in_force.send_replace(Some(in_force));
         self.current.send_replace(Some(served));
-        Ok(())
     }
+}
+
+/// Does what takes milliseconds on a thread of its own.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        // Nobody cancels it.
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
+}
+
+/// What a panic left is as good: a planner only remembers what can be used again.
+fn lock(planner: &Lock<Planner>) -> std::sync::MutexGuard<'_, Planner> {
+    planner.lock().unwrap_or_else(PoisonError::into_inner)
 }

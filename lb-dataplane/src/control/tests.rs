@@ -7,14 +7,14 @@ use super::{
 };
 use crate::{
     capture::Tap,
-    commands::{self, Command, Taking},
+    commands::{self, Command},
     config::Config,
 };
 use baton_api::{
-    ErrorReply, FlowEvent, FlowEvents, FlowView, LIMIT_POLICIES, Micros, MigrateReply, Policy,
-    RefusedPolicy, Snapshot, SnapshotReply,
+    ErrorReply, FlowEvent, FlowEvents, FlowView, LIMIT_POLICIES, Micros, MigrateReply, Snapshot,
+    SnapshotReply,
 };
-use baton_engine::{Applied, Migrate, MigrateError};
+use baton_engine::{Migrate, MigrateError};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1 as client};
 use hyper_util::rt::TokioIo;
@@ -93,35 +93,6 @@ fn migrated(wanted: Migrate) -> Result<MigrateReply, MigrateError> {
     })
 }
 
-/// Has room for two backends in each policy.
-fn taken(snapshot: &Snapshot, taking: Taking) -> Result<Applied, String> {
-    let crowded = |p: &Policy| p.backends.len() > 2;
-    let why = "3 backends are more than limits.backends, 2".to_owned();
-    let objections = match taking {
-        Taking::Whole if snapshot.policies.iter().any(crowded) => return Err(why),
-        Taking::Whole => Vec::new(),
-        Taking::Each(objections) => objections,
-    };
-    snapshot.names().map_err(|error| error.to_string())?;
-    let refused = snapshot
-        .policies
-        .iter()
-        .enumerate()
-        .filter_map(|(p, policy)| {
-            let objection = objections.iter().find(|(at, _)| *at == p);
-            let objection = objection.map(|(_, error)| error.problem.clone());
-            Some(RefusedPolicy {
-                policy: policy.name.clone(),
-                message: objection.or_else(|| crowded(policy).then(|| why.clone()))?,
-                kept: policy.name == "kept",
-            })
-        });
-    Ok(Applied {
-        refused: refused.collect(),
-        may_pass: snapshot.policies.iter().any(crowded),
-    })
-}
-
 fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
     let mut generation = 0;
     // Kept until the capture ends, as by the worker.
@@ -130,12 +101,9 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
         if !stuck.load(Ordering::Relaxed) {
             inbox.beat(clock::now().0);
             match inbox.next() {
-                Some(Command::Apply(snapshot, taking, answer)) => {
-                    let taken = taken(&snapshot, taking);
-                    if taken.is_ok() {
-                        generation = snapshot.generation;
-                    }
-                    let _ = answer.send(taken);
+                Some(Command::Apply(snapshot, answer)) => {
+                    generation = snapshot.generation();
+                    let _ = answer.send((Ok(()), snapshot));
                 }
                 Some(Command::Report(answer)) => {
                     let _ = answer.send(figures(generation));
@@ -179,11 +147,15 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
 }
 
 pub(super) async fn lab() -> Lab {
-    let config = Config::parse(
-        Path::new("test.yaml"),
-        "interface: eth0\nkeys: [{epoch: 3, file: k}]\n",
-    )
-    .expect("good");
+    lab_for(4_096).await
+}
+
+/// With room for so many backends.
+pub(super) async fn lab_for(backends: u16) -> Lab {
+    let file = format!(
+        "interface: eth0\nkeys: [{{epoch: 3, file: k}}]\nports: 20000-20063\nlimits: {{backends: {backends}}}\n"
+    );
+    let config = Config::parse(Path::new("test.yaml"), &file).expect("good");
     let (worker, inbox) = commands::channel().expect("an eventfd");
     let stuck = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stuck);
@@ -333,6 +305,23 @@ async fn a_stuck_worker_shows_in_health_state_and_metrics() {
     assert!(text.contains("baton_dataplane_ready 0"), "{text}");
 }
 
+/// The worker puts it in force although nobody waits for the answer any more, and what comes next builds on that.
+#[tokio::test]
+async fn a_snapshot_whose_answer_comes_late_is_known_to_be_in_force() {
+    let lab = lab().await;
+    assert_eq!(lab.put(&snapshot(1, 1)).await.0, StatusCode::OK);
+    lab.stuck.store(true, Ordering::Relaxed);
+    let (status, _) = lab.put(&snapshot(2, 2)).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(lab.control.snapshots.generation(), 1);
+    lab.stuck.store(false, Ordering::Relaxed);
+    let (status, body) = lab.put(&snapshot(2, 2)).await;
+    assert_eq!(status, StatusCode::OK);
+    let reply: SnapshotReply = serde_json::from_slice(&body).expect("a reply");
+    assert!(reply.unchanged, "it came into force meanwhile");
+    assert_eq!(lab.control.snapshots.generation(), 2);
+}
+
 #[tokio::test]
 async fn snapshots_are_applied_once_and_never_backwards() {
     let lab = lab().await;
@@ -427,7 +416,7 @@ fn names(lab: &Lab) -> Vec<(String, usize)> {
 
 #[tokio::test]
 async fn one_bad_policy_of_a_push_is_refused_by_name_and_the_others_are_served() {
-    let lab = lab().await;
+    let lab = lab_for(2).await;
     assert_eq!(lab.put(&three(1, "0.0.0.0:81", 1)).await.0, StatusCode::OK);
     let (_, text) = lab.get("/metrics").await;
     let none = "baton_dataplane_snapshot_refused_policies 0";

@@ -29,6 +29,8 @@ mod members;
 mod migrate;
 mod migration;
 mod never;
+mod pauses;
+mod planner;
 mod probes;
 mod random;
 mod refusal;
