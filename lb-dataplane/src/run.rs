@@ -7,7 +7,7 @@ use crate::{
     commands::{Command, WorkerHandle},
     config::{Change, ConfigError, INTERFACE_AUTO, Loaded, Sources, Watcher, compare},
     control::{
-        Control, Facts,
+        Control, Facts, host_ports,
         metrics::Metrics,
         serve::{self, Door, Gates, Listen},
         snapshot::{Refusal, Snapshots},
@@ -111,7 +111,12 @@ async fn serve(
     let (asks, asked) = mpsc::channel(neighbour::ASKS_MAX);
     let network = Arc::new(neighbour::Health::default());
     let control = Arc::new(Control {
-        snapshots: Snapshots::new(worker.clone(), config.clone(), addresses.clone()),
+        snapshots: Snapshots::new(
+            worker.clone(),
+            config.clone(),
+            addresses.clone(),
+            host_ports::listening,
+        ),
         metrics: Metrics::new(
             config,
             mode.label(),

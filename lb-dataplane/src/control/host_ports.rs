@@ -56,7 +56,9 @@ fn address_of(text: &str) -> Option<SocketAddr> {
     for word in 0..words {
         let word_text = address.get(8 * word..8 * word + 8)?;
         let word_bytes = u32::from_str_radix(word_text, 16).ok()?.to_ne_bytes();
-        bytes.get_mut(4 * word..4 * word + 4)?.copy_from_slice(&word_bytes);
+        bytes
+            .get_mut(4 * word..4 * word + 4)?
+            .copy_from_slice(&word_bytes);
     }
     let ip: IpAddr = match words {
         1 => Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into(),

@@ -16,6 +16,7 @@ mod families;
 mod figures;
 #[cfg(test)]
 mod figures_tests;
+pub mod host_ports;
 mod meanings;
 pub mod metrics;
 mod migrate;

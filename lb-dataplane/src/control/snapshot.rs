@@ -3,6 +3,7 @@
 //! Owns the generation. Never forwards a snapshot that is older than what is in force. Of a pushed one, which is of many
 //! people, each policy is taken or refused by itself; one from the file is taken whole or not at all.
 
+use super::host_ports;
 use crate::{
     commands::{self, WorkerError, WorkerHandle},
     config::Config,
@@ -14,7 +15,8 @@ use std::{
     collections::hash_map::RandomState,
     convert::Infallible,
     hash::{BuildHasher, Hasher},
-    net::IpAddr,
+    io,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex as Lock, PoisonError},
     time::{Duration, Instant},
 };
@@ -24,7 +26,10 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-/// A policy for which there was no room is tried again so often: rooms become free as flows end.
+/// Tells who listens in the dataplane's network.
+pub type Listening = fn() -> io::Result<Vec<SocketAddr>>;
+
+/// A policy for which there was no room, or whose port was another's, is tried again so often: rooms become free as flows end.
 const RETRY: Duration = Duration::from_secs(5);
 /// A snapshot is made ready so often, until the worker has room for it (`Planner::no_room`).
 const TRIES: usize = 3;
@@ -84,6 +89,8 @@ enum Taking {
 struct Turn {
     /// Who may say what is served.
     source: Source,
+    /// A policy was refused because its port is that of another process.
+    occupied: bool,
     /// The worker has it and has not answered yet. It may come into force although nobody waits for that any more.
     underway: Option<Underway>,
 }
@@ -138,6 +145,7 @@ pub struct Snapshots {
     worker: WorkerHandle,
     config: Config,
     own: Vec<IpAddr>,
+    listening: Listening,
     /// Held while one is applied, so that two cannot overtake each other.
     turn: Mutex<Turn>,
     in_force: watch::Sender<Option<InForce>>,
@@ -148,8 +156,13 @@ pub struct Snapshots {
 
 impl Snapshots {
     /// Nothing is in force. `config` gives the rules that do not change while running; `own` are the
-    /// dataplane's addresses.
-    pub fn new(worker: WorkerHandle, config: Config, own: Vec<IpAddr>) -> Self {
+    /// dataplane's addresses; `listening` tells who else listens in its network.
+    pub fn new(
+        worker: WorkerHandle,
+        config: Config,
+        own: Vec<IpAddr>,
+        listening: Listening,
+    ) -> Self {
         let settings = Settings {
             limits: config.limits,
             addresses: own.clone(),
@@ -168,8 +181,10 @@ impl Snapshots {
             worker,
             config,
             own,
+            listening,
             turn: Mutex::new(Turn {
                 source: Source::Pushes,
+                occupied: false,
                 underway: None,
             }),
             in_force: watch::Sender::new(None),
@@ -273,7 +288,7 @@ impl Snapshots {
         match in_force {
             Some(InForce {
                 offered, applied, ..
-            }) if applied.may_pass && turn.source == Source::Pushes => {
+            }) if (applied.may_pass || turn.occupied) && turn.source == Source::Pushes => {
                 self.apply_each(&mut turn, offered).await
             }
             _ => Ok(()),
@@ -281,7 +296,16 @@ impl Snapshots {
     }
 
     async fn apply_each(&self, turn: &mut Turn, snapshot: Arc<Snapshot>) -> Result<(), Refusal> {
-        let objections = self.config.objections(&snapshot, &self.own);
+        let mut objections = self.config.objections(&snapshot, &self.own);
+        let listening = (self.listening)().unwrap_or_else(|error| {
+            warn!(%error, "who listens on this machine cannot be read: policies for such ports are not refused");
+            Vec::new()
+        });
+        let mut others = host_ports::objections(&snapshot, &self.own, &listening);
+        others.retain(|(policy, _)| objections.iter().all(|(known, _)| known != policy));
+        turn.occupied = !others.is_empty();
+        objections.append(&mut others);
+        objections.sort_by_key(|(policy, _)| *policy);
         self.apply(turn, snapshot, Taking::Each(objections.into()))
             .await
     }

@@ -163,7 +163,7 @@ pub(super) async fn lab_for(backends: u16) -> Lab {
     let health = Arc::new(Health::default());
     let own = vec!["10.0.0.1".parse().expect("an address")];
     let control = Arc::new(Control {
-        snapshots: Snapshots::new(worker.clone(), config.clone(), own),
+        snapshots: Snapshots::new(worker.clone(), config.clone(), own, || Ok(Vec::new())),
         metrics: Metrics::new(&config, "native", Arc::clone(&health), None).expect("metrics"),
         health,
         failures: Arc::default(),
