@@ -206,6 +206,7 @@ pub fn policy(name: &str, port: u16, backends: &[(String, SocketAddr)]) -> Polic
                 endpoint: endpoint(*address),
                 weight: 1,
                 draining: false,
+                node: None,
             })
             .collect(),
         algorithm: Default::default(),

@@ -260,6 +260,7 @@ fn large(n: u16, algorithm: Algorithm) -> Policy {
             )),
             weight: 1,
             draining: false,
+            node: None,
         })
         .collect();
     p

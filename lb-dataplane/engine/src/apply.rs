@@ -123,6 +123,7 @@ impl Engine {
         self.events.now = now;
         self.settle_affinities(wanted);
         self.place_backends(now, wanted);
+        self.place_nodes(now, wanted);
         self.place_policies(now, wanted);
         self.refresh_hops();
         self.generation = generation;

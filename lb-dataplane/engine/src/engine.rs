@@ -248,21 +248,6 @@ impl Engine {
         })
     }
 
-    /// Sets the adoption keys with their epochs; the first signs, all verify.
-    pub fn set_keys(&mut self, keys: &[(u8, AdoptionKey)]) {
-        let old = std::mem::replace(&mut self.keys, keys.to_vec());
-        if old.first() != self.keys.first() {
-            // `Ready` was said to another key: who does not know this one would drop adoptions.
-            for backend in &mut self.backends {
-                backend.probe.forget();
-            }
-        }
-        if self.mutated(Mutant::KeepOldKeys) {
-            self.keys.extend(old);
-        }
-        self.next_probe_ms = 0;
-    }
-
     /// Replaces the routes, as the kernel has them.
     pub fn set_routes(&mut self, routes: &[Route]) {
         self.routes.set(routes);

@@ -16,6 +16,7 @@ fn backends(policy: &Policy) -> Vec<String> {
     let one = |b: &baton_api::Backend| {
         let draining = if b.draining { " draining" } else { "" };
         let idle = if b.weight == 0 { " no new flows" } else { "" };
+        assert_eq!(b.node.as_deref(), Some(NODE));
         format!("{} {}{draining}{idle}", b.name, b.endpoint)
     };
     policy.backends.iter().map(one).collect()
