@@ -13,7 +13,9 @@ use crate::{
 use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Text, Wants};
 use baton_push::{
     keys::LiveKeys,
-    push::{Connect, Epoch, Metrics as PushMetrics, PolicySet, Report, Settings, Target, TargetKind},
+    push::{
+        Connect, Epoch, Metrics as PushMetrics, PolicySet, Report, Settings, Target, TargetKind,
+    },
 };
 use std::{
     collections::BTreeMap,

@@ -72,7 +72,10 @@ pub(super) struct Done {
 pub(super) enum Server {
     Dataplane,
     /// Gets the keys of its node.
-    Shim { node: String, keys: LiveKeys },
+    Shim {
+        node: String,
+        keys: LiveKeys,
+    },
 }
 
 impl Server {

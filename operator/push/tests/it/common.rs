@@ -172,9 +172,7 @@ impl Fake {
                     ),
                 }
             }
-            (&Method::GET, "/v1/state") => {
-                self.state()
-            }
+            (&Method::GET, "/v1/state") => self.state(),
             (&Method::PUT, "/v1/keys") => {
                 let body = request.into_body().collect().await.expect("a body");
                 let keys: NodeKeys = serde_json::from_slice(&body.to_bytes()).expect("keys");
