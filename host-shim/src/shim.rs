@@ -1,7 +1,7 @@
 //! The daemon's work without its loop: makes what is attached equal what is configured and discovered, and says what is.
 
 use crate::{
-    config::{Config, Pod},
+    config::{Config, Keys, Pod},
     discovery::{Cause, Place, Processes, Told, Unfit, WantedPod, place},
     pods::{AdopterState, Origin, PodState, When, unfit},
     tracking::NodeNetwork,
@@ -25,8 +25,10 @@ pub struct Shim {
     pods: Vec<PodState>,
     started: Instant,
     swept: bool,
-    /// Epochs of the configured keys, the one to sign with first.
+    /// Epochs of the configured keys, or of those that the operator sent to this process, the one to sign with first.
     epochs: Vec<u8>,
+    /// This node, if the operator sends its keys.
+    keys_of: Option<String>,
     pub reloads: Reloads,
     attach_failures: u64,
     /// How many discovered pods got their adopter when, by the number of [`When`].
@@ -100,6 +102,7 @@ impl Shim {
             started: Instant::now(),
             swept: false,
             epochs: Vec::new(),
+            keys_of: None,
             reloads: Reloads::default(),
             attach_failures: 0,
             attached: [0; When::ALL.len()],
@@ -113,20 +116,15 @@ impl Shim {
 
     /// Makes a configuration the current one. Keys first: an adopter without keys drops what it could adopt.
     pub fn apply(&mut self, config: &Config) -> Result<(), Error> {
-        let wanted: HashSet<u8> = config.keys.iter().map(|k| k.epoch % EPOCHS).collect();
-        if let Ok(adopter) = &self.adopter {
-            for key in &config.keys {
-                adopter.set_key(key.epoch, &key.key.0)?;
+        match &config.keys {
+            Keys::Configured(keys) => {
+                self.keys_of = None;
+                let keys: Vec<_> = keys.iter().map(|k| (k.epoch, k.key.0)).collect();
+                self.set_keys(&keys)?;
             }
-            for epoch in adopter.live_epochs()? {
-                if !wanted.contains(&epoch) {
-                    adopter.retire_key(epoch)?;
-                    info!(epoch, "key epoch retired");
-                }
-            }
+            // Those that a predecessor was sent go on in the adopter's maps until the operator sends others.
+            Keys::Operator { node } => self.keys_of = Some(node.clone()),
         }
-        self.epochs = config.keys.iter().map(|k| k.epoch).collect();
-        info!(epochs = ?self.epochs, "key epochs live");
         let gone = self.take(|state| match &state.origin {
             Origin::Configured(pod) => !config.pods.contains(pod),
             Origin::Discovered { .. } => false,
@@ -141,6 +139,32 @@ impl Shim {
         self.swept = false;
         self.release(gone);
         self.attend(Instant::now());
+        Ok(())
+    }
+
+    /// The node whose keys the operator is to send; none if they are configured.
+    pub fn keys_of(&self) -> Option<&str> {
+        self.keys_of.as_deref()
+    }
+
+    /// Makes these keys the live ones, and no others.
+    pub fn set_keys(&mut self, keys: &[(u8, [u8; 16])]) -> Result<(), Error> {
+        if let Ok(adopter) = &self.adopter {
+            for (epoch, key) in keys {
+                adopter.set_key(*epoch, key)?;
+            }
+            for epoch in adopter.live_epochs()? {
+                if !keys.iter().any(|(e, _)| e % EPOCHS == epoch) {
+                    adopter.retire_key(epoch)?;
+                    info!(epoch, "key epoch retired");
+                }
+            }
+        }
+        let epochs: Vec<u8> = keys.iter().map(|(epoch, _)| *epoch).collect();
+        if epochs != self.epochs {
+            info!(?epochs, "key epochs live");
+            self.epochs = epochs;
+        }
         Ok(())
     }
 
@@ -413,6 +437,7 @@ impl Shim {
             unable: self.adopter.as_ref().err().map(ToString::to_string),
             key_epochs: named(&live, &self.epochs),
             signing_epoch: self.epochs.first().copied(),
+            takes_keys: self.keys_of.is_some(),
             config_reloads: self.reloads.good,
             config_refusals: self.reloads.refused,
             attach_failures: self.attach_failures,
@@ -446,6 +471,13 @@ impl Shim {
         }
         if self.discovery.as_ref().is_some_and(|d| !d.listed) {
             return Some("the API server has not told yet which pods there are".into());
+        }
+        if let (Ok(adopter), Some(node)) = (&self.adopter, &self.keys_of)
+            && adopter.live_epochs().is_ok_and(|live| live.is_empty())
+        {
+            return Some(format!(
+                "the operator has not sent the keys of node {node} yet"
+            ));
         }
         let (attached, all) = self.attached();
         (attached == 0 && self.pods.iter().any(PodState::is_wrong))

@@ -7,7 +7,9 @@ use common::{
     segment::{Message, NAMESPACE, PSH_ACK, RST, Segment, timestamps},
     wait_for,
 };
-use daemon::{Daemon, Files, KEY, OTHER_KEY, common, free_address};
+use daemon::{
+    ADOPTER_IS_THERE, Daemon, Files, KEY, OTHER_KEY, answer, common, free_address, probe,
+};
 use std::{
     net::SocketAddr,
     sync::atomic::{AtomicBool, Ordering},
@@ -25,32 +27,6 @@ fn config(lab: &Lab, control: SocketAddr, keys: &str) -> String {
 
 const ONE_KEY: &str = "{epoch: 1, file: KEY}";
 const TWO_KEYS: &str = "{epoch: 1, file: KEY}, {epoch: 2, file: OTHER_KEY}";
-
-/// What a probe of that epoch draws: `Some(reason)`, or `None` where no adopter with that key answers.
-fn probe(lab: &Lab, epoch: u8, key: &[u8; 16]) -> Option<u16> {
-    Some(answer(lab, epoch, key)?.mss)
-}
-
-fn answer(lab: &Lab, epoch: u8, key: &[u8; 16]) -> Option<Message> {
-    let (pod, ours) = ends(false, 8081, 50_000);
-    let sent = Message::probe()
-        .epoch(epoch)
-        .segment(ours, pod, SEQ, ACKED, key);
-    lab.send(&sent);
-    // Behind the probe, something that draws a reset: silence needs no waiting.
-    let (_, behind) = ends(false, 8081, 50_001);
-    lab.send(&Segment {
-        from: behind,
-        options: Vec::new(),
-        ..sent
-    });
-    lab.receive(behind).expect("the pod resets");
-    let answer = lab.receive_queued(ours)?.segment;
-    Message::parse(&answer).map(|(message, _)| message)
-}
-
-/// The reason of an Answer to a probe where nothing listens.
-const ADOPTER_IS_THERE: Option<u16> = Some(1);
 
 #[test]
 fn it_attaches_serves_and_leaves_nothing() {

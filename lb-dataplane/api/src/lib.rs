@@ -10,6 +10,7 @@ mod duration;
 mod events;
 mod failure;
 mod local;
+mod node_keys;
 mod replies;
 mod snapshot;
 mod state;
@@ -22,6 +23,9 @@ pub use duration::{DurationError, Micros};
 pub use events::{FlowEvent, FlowEvents, LastMove, MigrateReply, MigrateRequest, time_of_day};
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline};
 pub use local::{Asked, Foreign};
+pub use node_keys::{
+    LIMIT_NODE_BYTES, LIMIT_NODE_KEYS, NodeKey, NodeKeys, NodeKeysError, is_node_name, node_key,
+};
 pub use replies::{
     CAPTURE, DrainReply, DrainRequest, ErrorReply, SnapshotReply, StateReply, TRUNCATED,
 };

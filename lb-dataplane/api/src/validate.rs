@@ -4,8 +4,8 @@
 
 use crate::{
     ActiveCheck, Affinity, Algorithm, Backend, Drain, Endpoint, Health, LIMIT_BACKENDS_PER_POLICY,
-    LIMIT_NAME_BYTES, LIMIT_POLICIES, Limits, Micros, MigrationMode, Policy, Snapshot,
-    SnapshotError,
+    LIMIT_NAME_BYTES, LIMIT_NODE_BYTES, LIMIT_POLICIES, Limits, Micros, MigrationMode, Policy,
+    Snapshot, SnapshotError, is_node_name,
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -354,6 +354,15 @@ fn backends(at: &str, backends: &[Backend]) -> Checked {
             return refuse(
                 format!("{at}.endpoint"),
                 format!("{address} is not the address of a pod"),
+            );
+        }
+        if let Some(node) = backend.node.as_deref().filter(|node| !is_node_name(node)) {
+            return refuse(
+                format!("{at}.node"),
+                format!(
+                    "`{}` is not a node's name: expected 1 to {LIMIT_NODE_BYTES} letters, digits, `-`, `.` or `_`",
+                    shortened(node)
+                ),
             );
         }
     }

@@ -17,8 +17,8 @@ use crate::{
     states::{Event, Frame, State},
 };
 use baton_packet::{
-    Adoption, Decoded, Flags, MessageKind, RawAdoption, Segment, SeqNumber, build_adoption,
-    build_segment, parse_adoption, timestamps,
+    Adoption, Decoded, Flags, MessageKind, Segment, SeqNumber, build_adoption, build_segment,
+    parse_adoption, timestamps,
 };
 
 /// First wait for any sign of the new owner; it doubles with each try. A pod network answers in well under
@@ -197,8 +197,8 @@ impl Engine {
     /// The adoption segment to the owner leg.
     pub(crate) fn send_adoption(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
-        let (Some(mut spec), Some((epoch, key))) = (self.to_leg(flow.owner), self.keys.first())
-        else {
+        let signs = self.signing_key(flow.owner.backend);
+        let (Some(mut spec), Some((epoch, key))) = (self.to_leg(flow.owner), signs) else {
             return;
         };
         let stamps_anew = self.mutated(Mutant::StampsAnew);
@@ -218,7 +218,7 @@ impl Engine {
             sack_ok: flow.bits.has(Bits::SACK),
             timestamps_ok: flow.bits.has(Bits::TIMESTAMPS),
             ecn_ok: flow.bits.has(Bits::ECN),
-            epoch: *epoch,
+            epoch,
             server_ts: if stamps_anew {
                 0
             } else {
@@ -229,7 +229,6 @@ impl Engine {
         (spec.seq, spec.ack) = self.adoption_start(id);
         spec.window = flow.client_window;
         spec.timestamps = Some((self.first_client_ts(id), flow.server_ts));
-        let key = key.clone();
         let restores = flow.bits.has(Bits::PRELUDE);
         let again = flow.tries > 1;
         if again {
@@ -459,22 +458,5 @@ impl Engine {
             self.counters.add(Counter::LegsReset);
             self.free_leg(now, leg, Rest::Quiet);
         }
-    }
-
-    /// The key of a live epoch.
-    pub(crate) fn key(&self, epoch: u8) -> Option<&baton_packet::AdoptionKey> {
-        self.keys
-            .iter()
-            .find(|(e, _)| e & 15 == epoch & 15)
-            .map(|(_, key)| key)
-    }
-
-    /// What a message says, if its tag is right.
-    pub(crate) fn verified(&self, raw: &RawAdoption) -> Option<Adoption> {
-        if self.mutated(Mutant::TrustTags) {
-            let kind = raw.claimed_kind()?;
-            return Some(Adoption::bare(kind, raw.epoch()));
-        }
-        raw.verify(self.key(raw.epoch())?)
     }
 }

@@ -63,7 +63,7 @@ impl Engine {
                 kind: MessageKind::Answer(reason),
                 server_ts,
                 ..
-            }) = self.verified(&raw)
+            }) = self.verified(&raw, owner.backend)
             else {
                 self.counters.add(Counter::ForgedAnswers);
                 return Judged::Done(Verdict::Absorbed);

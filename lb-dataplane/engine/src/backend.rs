@@ -9,6 +9,7 @@ use crate::{
     figures::OfBackend,
     flow::{Addr, FlowId},
     health::Health,
+    keys::Keyring,
     ledger::MoveCost,
     listener::Question,
     load::Load,
@@ -100,6 +101,7 @@ pub(crate) struct Backend {
     pub(crate) move_cost: MoveCost,
     pub(crate) figures: OfBackend,
     pub(crate) probe: Probe,
+    pub(crate) keyring: Keyring,
     /// Flows that it owns.
     pub(crate) flows: u32,
     /// Of these, the ones that never move.
@@ -144,6 +146,7 @@ impl Backend {
             move_cost: MoveCost::default(),
             figures: OfBackend::default(),
             probe: Probe::default(),
+            keyring: Keyring::default(),
             flows: 0,
             pinned: 0,
             requests: 0,

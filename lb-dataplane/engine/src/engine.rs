@@ -186,6 +186,8 @@ pub struct Engine {
     pub(crate) judged: (u64, usize),
     /// The first backend whose next hop is from before the routes changed.
     pub(crate) stale_hops: Option<usize>,
+    /// The same of backends whose keys changed.
+    pub(crate) stale_keys: Option<usize>,
     /// Snapshots that began to come into force, and those that did.
     pub(crate) applies: u64,
     pub(crate) applied: u64,
@@ -293,6 +295,7 @@ impl Engine {
             to_judge: VecDeque::with_capacity(2 * LIMIT_POLICIES),
             judged: (0, 0),
             stale_hops: None,
+            stale_keys: None,
             applies: 0,
             applied: 0,
             new_wishes: false,
@@ -305,21 +308,6 @@ impl Engine {
             resets: Resets::new(),
             settings,
         })
-    }
-
-    /// Sets the adoption keys with their epochs; the first signs, all verify.
-    pub fn set_keys(&mut self, keys: &[(u8, AdoptionKey)]) {
-        let old = std::mem::replace(&mut self.keys, keys.to_vec());
-        if old.first() != self.keys.first() {
-            // `Ready` was said to another key: who does not know this one would drop adoptions.
-            for backend in &mut self.backends {
-                backend.probe.forget();
-            }
-        }
-        if self.mutated(Mutant::KeepOldKeys) {
-            self.keys.extend(old);
-        }
-        self.next_probe_ms = 0;
     }
 
     /// Replaces the routes, as the kernel has them.

@@ -210,15 +210,15 @@ impl Engine {
         reset: bool,
         out: &mut impl Output,
     ) -> bool {
-        let (Some(spec), Some((epoch, key))) = (self.to_leg(leg), self.keys.first()) else {
+        let signs = self.signing_key(leg.backend);
+        let (Some(spec), Some((epoch, key))) = (self.to_leg(leg), signs) else {
             return false;
         };
         let probe = &self.backends[usize::from(leg.backend)].probe;
         let message = Adoption {
             namespace: probe.namespace(),
-            ..Adoption::bare(MessageKind::Forget, *epoch)
+            ..Adoption::bare(MessageKind::Forget, epoch)
         };
-        let key = key.clone();
         if reset {
             let rst = SegmentSpec {
                 seq,
@@ -280,7 +280,9 @@ impl Engine {
             }
             return Verdict::Absorbed;
         };
-        let Some(MessageKind::Answer(reason)) = self.verified(&raw).map(|a| a.kind) else {
+        let Some(MessageKind::Answer(reason)) =
+            self.verified(&raw, open.leg.backend).map(|a| a.kind)
+        else {
             self.counters.add(Counter::ForgedAnswers);
             return Verdict::Absorbed;
         };

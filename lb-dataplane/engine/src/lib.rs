@@ -37,6 +37,7 @@ mod handshake;
 mod health;
 mod icmp;
 mod kept;
+mod keys;
 mod ledger;
 mod listener;
 mod load;

@@ -348,7 +348,7 @@ impl Engine {
             self.send_question(now, index, out);
             return Verdict::Absorbed;
         }
-        let answer = raw.and_then(|raw| self.verified(&raw));
+        let answer = raw.and_then(|raw| self.verified(&raw, index));
         let Some(Adoption {
             kind: MessageKind::Answer(reason),
             server_ts,

@@ -63,7 +63,8 @@ impl Lookup {
     fn start(&self, address: &Addr, port: u16) -> usize {
         let mut low = [0; 8];
         low.copy_from_slice(&address[8..]);
-        let mixed = (u64::from_le_bytes(low) ^ u64::from(port).rotate_left(17))
+        // The last bytes, in which addresses differ, lowest: what is multiplied spreads upwards only.
+        let mixed = (u64::from_be_bytes(low) ^ u64::from(port).rotate_left(17))
             .wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> 32) as usize & (self.slots.len() - 1)
     }
@@ -122,5 +123,33 @@ mod tests {
                 prop_assert!(oracle.contains_key(&(address, port)) || lookup.find(&address, port).is_none());
             }
         }
+    }
+
+    #[test]
+    fn neighbours_do_not_end_in_one_place() {
+        let all = (0..4_096_u16).map(|i| {
+            let [high, low] = i.to_be_bytes();
+            let v4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, high, low];
+            (v4, 8_080, i)
+        });
+        let all: Vec<_> = all.collect();
+        let mut lookup = Lookup::new(4);
+        for (address, port, id) in &all {
+            lookup.insert(address, *port, *id);
+        }
+        let mut probes = 0;
+        for (address, port, id) in &all {
+            assert_eq!(lookup.find(address, *port), Some(*id));
+            let mut at = lookup.start(address, *port);
+            while lookup.slots[at].is_none_or(|(_, _, found)| found != *id) {
+                at = (at + 1) & (lookup.slots.len() - 1);
+                probes += 1;
+            }
+        }
+        assert!(
+            probes <= all.len() / 2,
+            "{probes} steps to {} entries",
+            all.len()
+        );
     }
 }

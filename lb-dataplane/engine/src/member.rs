@@ -237,6 +237,7 @@ mod tests {
             endpoint: "10.0.0.1:80".parse().expect("an endpoint"),
             weight: 1,
             draining: false,
+            node: None,
         };
         Member::new((0, 1), 0, &spec, Micros::from_millis(slow_ms))
     }

@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// A backend's slot, filled or changed.
 const COST_BACKEND: usize = 20;
+/// A backend whose keys are derived: one or two.
+const COST_KEYS: usize = 40;
 /// A policy, beside its members and frontends.
 const COST_POLICY: usize = 16;
 /// A member that comes, stays or goes.
@@ -292,7 +294,8 @@ impl Engine {
         if slot.hop.is_none() {
             self.refresh_hop(index);
         }
-        Some(2 * COST_SLOT)
+        let derived = self.place_node(now, index, &mut named.node);
+        Some(if derived { COST_KEYS } else { 2 * COST_SLOT })
     }
 
     /// A flow that was to move to a backend that went stays.

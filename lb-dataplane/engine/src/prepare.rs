@@ -95,6 +95,8 @@ pub(crate) struct Named {
     pub(crate) name: String,
     /// It has a slot already.
     pub(crate) known: bool,
+    /// Where it runs. Policies may share a backend: whoever names its node knows more than who does not.
+    pub(crate) node: Option<Box<str>>,
 }
 
 /// A policy with its members, whose slots are still to be found.
@@ -155,9 +157,13 @@ impl Prepared {
                 Named {
                     name: String::new(),
                     known,
+                    node: None,
                 }
             });
             entry.name.clone_from(&backend.name);
+            if entry.node.is_none() {
+                entry.node = backend.node.as_deref().map(Into::into);
+            }
         }
         let mut maglevs = HashMap::new();
         let policies: Vec<Ready> = wanted

@@ -374,14 +374,14 @@ impl Engine {
         (seq, ack): (SeqNumber, SeqNumber),
         out: &mut impl Output,
     ) -> bool {
-        let (Some(mut spec), Some((epoch, key))) = (self.to_leg(leg), self.keys.first()) else {
+        let signs = self.signing_key(leg.backend);
+        let (Some(mut spec), Some((epoch, key))) = (self.to_leg(leg), signs) else {
             return false;
         };
         spec.seq = seq;
         spec.ack = ack;
         spec.timestamps = Some((0, 0));
-        let message = Adoption::bare(MessageKind::Probe, *epoch);
-        let key = key.clone();
+        let message = Adoption::bare(MessageKind::Probe, epoch);
         self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key))
     }
 
@@ -423,7 +423,7 @@ impl Engine {
         let (finding, counter) = if let Some(raw) = parse_adoption(frame, segment) {
             let ours = segment.seq == ack && segment.ack == seq;
             let believed = ours || self.mutated(Mutant::AnyNumbers);
-            match self.verified(&raw).map(|a| (a.kind, a)) {
+            match self.verified(&raw, index).map(|a| (a.kind, a)) {
                 Some((MessageKind::Answer(reason), a)) if believed => {
                     told = Some((reason, Told::from_field(a.server_ts)));
                     namespace = Some(a.namespace);

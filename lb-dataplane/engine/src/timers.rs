@@ -60,6 +60,7 @@ impl Engine {
         self.sweep(now, out);
         self.send_probes(now, out);
         self.refresh_hops(HOPS_AT_ONCE);
+        self.renew_keys();
         if now.ms() >= self.resolve_again_ms {
             self.resolve_again_ms = now.ms() + RESOLVE_AGAIN_MS;
             self.hops.ask_again();
@@ -99,6 +100,7 @@ impl Engine {
         let passes = [self.probe_pass, self.question_pass, self.round];
         let goes_on = passes.iter().any(|pass| pass.at.is_some())
             || self.stale_hops.is_some()
+            || self.stale_keys.is_some()
             || !self.to_judge.is_empty();
         let us = |ms: u64| ms.saturating_mul(1_000);
         wheel

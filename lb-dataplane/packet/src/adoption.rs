@@ -78,6 +78,12 @@ impl AdoptionKey {
         Ok(Self(key))
     }
 
+    /// Its bytes, to derive others from.
+    #[must_use]
+    pub const fn bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
     fn tag(&self, input: &[u8; TAG_INPUT_BYTES]) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(input);

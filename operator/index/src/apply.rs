@@ -222,7 +222,7 @@ impl Index {
         let as_backend = |pod: &Arc<Pod>| {
             let addresses = (pod.address, pod.second_address);
             let marks = (pod.labels.clone(), pod.annotations.clone());
-            (pod.deleting, addresses, marks)
+            (pod.deleting, addresses, marks, pod.node.clone())
         };
         if before.as_ref().map(as_backend) != pod.map(as_backend) {
             for service in self.world.services_of_pod(key) {

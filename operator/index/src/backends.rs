@@ -8,7 +8,7 @@ use crate::{
     translate::View,
     world::{ServiceRecord, World},
 };
-use baton_api::{Backend, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES};
+use baton_api::{Backend, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES, is_node_name};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -113,6 +113,7 @@ pub(crate) fn backends(view: &View<'_>, service: &ServiceRecord, port: &ServiceP
             (false, true) => BackendState::Ready,
             (false, false) => BackendState::NotReady,
         };
+        let node = keys_of(namespace, &candidate, world);
         out.details.push(Detail {
             name: pod
                 .filter(|pod| ***pod == *name)
@@ -127,9 +128,19 @@ pub(crate) fn backends(view: &View<'_>, service: &ServiceRecord, port: &ServiceP
             endpoint: candidate.endpoint,
             weight: if serves { weight } else { 0 },
             draining: candidate.terminating,
+            node: node.map(|node| node.to_string()),
         });
     }
     out
+}
+
+/// The node whose adoption keys it has: the one that the API server says of the Pod that has the address. What a slice says of
+/// nodes is the word of whoever wrote it.
+fn keys_of(namespace: &Text, candidate: &Candidate, world: &World) -> Option<Text> {
+    let key = Key::new(namespace.clone(), candidate.pod.clone()?);
+    let pod = world.live_pod(&key)?;
+    let node = pod.node.clone().filter(|node| is_node_name(node));
+    node.filter(|_| pod.has(candidate.endpoint.address()))
 }
 
 /// Whether an endpoint counts. What does not is noted.

@@ -13,7 +13,7 @@ use crate::{
 use baton_index::{Change, Key, Report as Progress, Text};
 use baton_push::{
     UnixSeconds,
-    keys::{Peer, PeerKind},
+    keys::{LiveKeys, Peer, PeerKind},
     push::{
         Connect, Epoch, Metrics as PushMetrics, Outcome, Pusher, Report, Settings, Unreached,
         Version,
@@ -65,6 +65,7 @@ impl Term {
         settings: &Settings,
         push_metrics: &Arc<PushMetrics>,
         peers: &Arc<Peers>,
+        keys: &LiveKeys,
         texts: &SharedInterner,
     ) -> Self {
         let inbox = Inbox::new(Arc::clone(texts));
@@ -73,6 +74,7 @@ impl Term {
             epoch,
             Arc::clone(connect),
             Arc::new(inbox.clone()),
+            keys.clone(),
             Arc::clone(push_metrics),
             fastrand::Rng::new(),
         );

@@ -109,6 +109,7 @@ pub fn policy(n: usize, pods: impl IntoIterator<Item = usize>) -> Policy {
             endpoint: endpoint(pod(n)),
             weight: 1,
             draining: false,
+            node: None,
         })
         .collect();
     policy

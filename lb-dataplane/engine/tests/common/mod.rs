@@ -78,6 +78,7 @@ pub fn policy(pods: usize) -> Policy {
         endpoint: endpoint(pod(v6, i)),
         weight: 1,
         draining: false,
+        node: None,
     };
     Policy {
         name: "web".into(),
@@ -137,6 +138,8 @@ pub struct Sent {
     pub frame: Vec<u8>,
     pub segment: Segment,
     pub to: Dest,
+    /// What the receiving pod has.
+    pub key: AdoptionKey,
 }
 
 impl std::fmt::Debug for Sent {
@@ -172,7 +175,7 @@ impl Sent {
 
     /// The adoption message in it, if its tag is right.
     pub fn message(&self) -> Option<Adoption> {
-        parse_adoption(&self.frame, &self.segment)?.verify(&key())
+        parse_adoption(&self.frame, &self.segment)?.verify(&self.key)
     }
 
     /// A SYN without options and with the largest window is Baton's own: no client sends one here.
@@ -234,6 +237,8 @@ pub struct World {
     pub told: Vec<Told>,
     /// The numbers of the pods' network namespaces.
     pub namespaces: Vec<u64>,
+    /// The keys that the pods' adopters have, of [`EPOCH`].
+    pub keys: Vec<AdoptionKey>,
     /// What the pods' kernels say to a question whether anybody listens.
     pub listeners: Vec<Listener>,
     /// The last probe that left.
@@ -278,6 +283,7 @@ impl World {
             adopters: vec![Some(Reason::Ready); 32],
             told: vec![Told::default(); 32],
             namespaces: vec![NAMESPACE; 32],
+            keys: vec![key(); 32],
             listeners: vec![Listener::Listens; 32],
             last_probe: None,
             asked: Vec::new(),
@@ -456,6 +462,10 @@ impl World {
         Sent {
             frame: frame.to_vec(),
             segment,
+            key: match to {
+                Dest::Pod(index) => self.keys[index].clone(),
+                Dest::Client => key(),
+            },
             to,
         }
     }
@@ -463,7 +473,7 @@ impl World {
 
 /// The adopter's answer to a message.
 pub fn answer(message: &Sent, reason: Reason, server_ts: u32) -> Vec<u8> {
-    answer_with(message, reason, server_ts, EPOCH, &key())
+    answer_with(message, reason, server_ts, EPOCH, &message.key)
 }
 
 /// That of a pod in another namespace.
@@ -473,7 +483,7 @@ pub fn answer_from(namespace: u64, message: &Sent, reason: Reason, server_ts: u3
         namespace,
         ..Adoption::bare(MessageKind::Answer(reason), EPOCH)
     };
-    answer_of(message, &content, &key())
+    answer_of(message, &content, &message.key)
 }
 
 pub fn answer_with(

@@ -29,6 +29,7 @@ mod members;
 mod migrate;
 mod migration;
 mod never;
+mod nodes;
 mod pauses;
 mod planner;
 mod probes;

@@ -21,6 +21,7 @@ fn numbered(n: u16, pods: impl IntoIterator<Item = usize>) -> Policy {
             endpoint: endpoint(pod(false, i)),
             weight: 1,
             draining: false,
+            node: None,
         })
         .collect();
     p
@@ -35,6 +36,7 @@ fn many(n: u16) -> Policy {
             endpoint: endpoint(SocketAddr::new([10, 0, 100 + n as u8, i].into(), 8_080)),
             weight: 1,
             draining: false,
+            node: None,
         })
         .collect();
     p

@@ -18,6 +18,7 @@ fn named(name: &str, port: u16, pods: std::ops::Range<usize>) -> Policy {
             endpoint: endpoint(pod(false, i)),
             weight: 1,
             draining: false,
+            node: None,
         })
         .collect();
     p

@@ -87,6 +87,7 @@ fn one_bad_policy_of_three_is_refused_by_name_and_the_others_are_served() {
                         endpoint: at(&format!("10.0.3.{i}:80")),
                         weight: 1,
                         draining: false,
+                        node: None,
                     })
                     .collect();
             },
@@ -205,6 +206,7 @@ fn crowd(mut p: Policy, count: usize, net: u8) -> Policy {
             endpoint: at(&format!("10.0.{net}.{}:80", i + 1)),
             weight: 1,
             draining: false,
+            node: None,
         })
         .collect();
     p

@@ -272,3 +272,55 @@ fn places_for_backends_that_linger_are_given_to_nobody() {
     let words = "have room for 14 backends and for those that leave";
     expect(&index, "p", programmed, Reason::ClassBackendLimit, words);
 }
+
+/// The nodes that the only policy's backends have in the snapshot.
+fn nodes(index: &Index) -> Vec<Option<String>> {
+    let backends = index.snapshot("class").flat_map(|p| &p.backends);
+    backends.map(|b| b.node.clone()).collect()
+}
+
+#[test]
+fn a_backends_node_is_its_pods_and_not_what_a_slice_says() {
+    let mut index = index_of(|class| {
+        class.allowed[0].endpoints = vec!["10.9.0.0/16".parse().expect("a network")];
+    });
+    let on = |node: Option<&str>| match pod_at("pod-1", [Some("10.0.0.1"), None]) {
+        Change::Pod(key, Some(pod)) => {
+            let node = node.map(Text::from);
+            Change::Pod(
+                key,
+                Some(Arc::new(Pod {
+                    node,
+                    ..(*pod).clone()
+                })),
+            )
+        }
+        other => other,
+    };
+    let lies = |endpoints: &[(&str, Option<&str>)]| match slice_at(endpoints) {
+        Change::Slice(key, Some(slice)) => {
+            let mut slice = (*slice).clone();
+            for endpoint in &mut slice.endpoints {
+                endpoint.node = Some("elsewhere".into());
+            }
+            Change::Slice(key, Some(Arc::new(slice)))
+        }
+        other => other,
+    };
+    index.apply(on(Some("node-1")));
+    index.apply(lies(&[("10.0.0.1", Some("pod-1"))]));
+    let _ = index.fold(3);
+    assert_eq!(nodes(&index), [Some("node-1".into())]);
+    // As a Pod of a StatefulSet that is made anew.
+    index.apply(on(Some("node-2")));
+    let _ = index.fold(4);
+    assert_eq!(nodes(&index), [Some("node-2".into())]);
+    index.apply(on(None));
+    let _ = index.fold(5);
+    assert_eq!(nodes(&index), [None]);
+    // An address that the class allows and the Pod has not is on no node that is known.
+    index.apply(on(Some("node-1")));
+    index.apply(lies(&[("10.9.0.1", Some("pod-1")), ("10.9.0.2", None)]));
+    let _ = index.fold(6);
+    assert_eq!(nodes(&index), [None, None]);
+}

@@ -415,12 +415,21 @@ fn backends(
         .map(|(one, name)| {
             let evicted = policy.drain_cordoned && elsewhere && one.cordoned && !one.leaves;
             let serves = if one.leaves { one.serving } else { one.ready };
-            let weight = weight(policy, one.pod.as_ref().and_then(pod_of));
+            let pod = one.pod.as_ref().and_then(pod_of);
+            let weight = weight(policy, pod);
+            // Only a Pod that has the address says on which node that is.
+            let has = |pod: &&Arc<Pod>| {
+                let own = [pod.address, pod.second_address].into_iter().flatten();
+                own.map(|own| own.to_canonical())
+                    .any(|own| own == one.endpoint.address())
+            };
+            let node = pod.filter(has).and_then(|pod| pod.node.as_deref());
             Backend {
                 name,
                 endpoint: one.endpoint,
                 weight: if serves { weight } else { 0 },
                 draining: one.leaves || evicted,
+                node: node.map(str::to_owned),
             }
         })
         .collect();

@@ -155,7 +155,7 @@ impl fmt::Display for Warning {
             Self::Stuck { reasons } => {
                 f.write_str("adoption keys: the rotation waits for too long: ")?;
                 list(f, reasons)?;
-                f.write_str("; see whether the Secret is mounted there and the configuration says `keys: {directory: ..}`")
+                f.write_str("; see whether a dataplane has the Secret mounted and says `keys: {directory: ..}`, and a host-shim has no `keys` and is reached")
             }
         }
     }

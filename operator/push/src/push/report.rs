@@ -98,6 +98,8 @@ pub struct ShimState {
     pub uptime_seconds: u64,
     /// Live key epochs, modulo 16.
     pub key_epochs: Vec<u8>,
+    /// Whether it has its keys from the operator.
+    pub takes_keys: bool,
     /// The node's pods.
     pub pods: Vec<ShimPod>,
 }

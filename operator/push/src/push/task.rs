@@ -7,7 +7,7 @@ use super::{
     client::{Client, Done, Found},
     session::{Answer, Event, News, Request, Session},
 };
-use crate::SPANS;
+use crate::{SPANS, keys::LiveKeys};
 use baton_api::RefusedPolicy;
 use std::{
     pin::Pin,
@@ -42,6 +42,8 @@ pub(super) struct Inputs {
     /// A shim's never changes.
     pub(super) content: Newest,
     pub(super) epoch: watch::Receiver<Epoch>,
+    /// Of no use to a dataplane's.
+    pub(super) keys: LiveKeys,
     pub(super) nudge: Arc<Notify>,
     pub(super) stop: watch::Receiver<bool>,
 }
@@ -64,6 +66,7 @@ enum Woken {
     Content,
     Epoch,
     Nudged,
+    Keys,
     Alarm,
     /// There is room for one report.
     Room(mpsc::OwnedPermit<Report>),
@@ -155,6 +158,7 @@ impl Task {
                     self.handle(Event::Epoch(epoch));
                 }
                 Woken::Nudged => self.handle(Event::Nudge),
+                Woken::Keys => self.handle(Event::Look),
                 Woken::Alarm => self.handle(Event::Tick),
                 Woken::Room(permit) => drop(permit.send(self.waiting.remove(0))),
                 // Nobody reads any more; the dataplane is served all the same.
@@ -180,6 +184,9 @@ impl Task {
             changed = self.inputs.content.changed() => changed.ok().map(|()| Woken::Content)?,
             changed = self.inputs.epoch.changed() => changed.ok().map(|()| Woken::Epoch)?,
             () = self.inputs.nudge.notified() => Woken::Nudged,
+            changed = self.inputs.keys.changed(), if !self.is_dataplane => {
+                changed.ok().map(|()| Woken::Keys)?
+            }
             () = rung(alarm), if alarm.is_some() => Woken::Alarm,
             permit = reports.clone().reserve_owned(), if told => {
                 permit.map_or(Woken::Unread, Woken::Room)
