@@ -379,7 +379,10 @@ async fn each_shim_is_sent_the_keys_of_its_own_node() {
     // It lost one, or started again with what an older one left.
     fakes[0].inner.lock().expect("inner").key_epochs = vec![7];
     until("again", || sent(0).len() == 3).await;
-    fakes[0].restart();
+    let before = op.figures().failures;
+    fakes[0].set_down(true);
+    until("it is away", || op.figures().failures > before).await;
+    fakes[0].set_down(false);
     until("to the new process", || sent(0).len() == 4).await;
     assert_eq!(of(&sent(0)[3]), both);
     // A key of the same epoch that is another one.
