@@ -332,6 +332,7 @@ impl Lab {
                 to: super::common::Dest::Client,
                 frame,
                 segment,
+                key: key(),
             };
             let Some(message) = sent.message() else {
                 continue;
