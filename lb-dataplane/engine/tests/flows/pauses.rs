@@ -7,7 +7,7 @@ use baton_api::{Algorithm, Backend, MigrationMode, Policy, Snapshot, SnapshotErr
 use baton_engine::{Counter, Objection, Planner, Prepared, Reporting, Verdict};
 use baton_packet::Flags;
 use proptest::prelude::*;
-use std::net::SocketAddr;
+use std::{collections::VecDeque, net::SocketAddr};
 
 /// Policy number `n` with a frontend of its own and these pods.
 fn numbered(n: u16, pods: impl IntoIterator<Item = usize>) -> Policy {
@@ -274,7 +274,7 @@ proptest! {
         let mut planner = Planner::new(&settings(), 7);
         let (mut whole, mut pieces) = (World::new(1), World::new(1));
         pieces.careful = false;
-        let mut client = 0;
+        let (mut client, mut waiting) = (0, VecDeque::new());
         for (generation, change) in (2..).zip(&changes) {
             let snapshot = snapshot(change, generation);
             let there = change.policies.iter().filter(|turn| turn.there);
@@ -294,7 +294,11 @@ proptest! {
                 let mut conn = Conn::new(1_000 + client);
                 conn.frontend = SocketAddr::new(frontend(false).ip(), 100 + client % 4);
                 w.inject(&w.syn_wire(&conn).build());
-                if client % 3 == 0 {
+                waiting.push_back(conn);
+                // Small pieces are many, and so are clients between them: the table has 64 places.
+                let gone = (waiting.len() > 16).then(|| waiting.pop_front()).flatten();
+                let gone = gone.or_else(|| (client % 3 == 0).then(|| waiting.pop_back()).flatten());
+                if let Some(conn) = gone {
                     w.inject(&w.client_wire(&conn, Flags::RST, &[]).build());
                 }
             });
