@@ -4,8 +4,9 @@
 //! free, the flow whose request has been incomplete for the longest time gives its tracker away, and is pinned: whoever
 //! begins requests and ends none harms himself. A pin for want of room ends once the flow's place in both streams is exact
 //! again: a fresh tracker that began where all was acknowledged has followed a whole exchange, to where all is acknowledged
-//! again, and nothing that was said unfollowed ties the connection to its owner ([`Unfollowed`]). It never looks into bytes
-//! itself (`baton-guard` does) and never allocates after construction.
+//! again, and nothing that was said unfollowed ties the connection to its owner ([`Unfollowed`]). Sequence numbers do not say
+//! how many answers are still to come: so the client has sent one whole request at a time meanwhile, each at rest. It
+//! never looks into bytes itself (`baton-guard` does) and never allocates after construction.
 
 use crate::{
     Engine,
@@ -17,7 +18,7 @@ use crate::{
     states::State,
 };
 use baton_api::Protocol;
-use baton_guard::{Guard, Pin, Tracker, Unfollowed};
+use baton_guard::{Guard, Pin, ToCome, Tracker, Unfollowed};
 
 /// The guard of a protocol, if it has one.
 pub(crate) const fn guard_of(protocol: Protocol) -> Option<Guard> {
@@ -140,9 +141,8 @@ impl Guards {
             let place = self.places.get(at as usize)?;
             Some((std::mem::replace(&mut at, place.next), place.flow))
         });
-        let incomplete = |(id, _): &(u32, FlowId)| {
-            self.slots[*id as usize].to_come() != baton_guard::ToCome::Exactly(0)
-        };
+        let incomplete =
+            |(id, _): &(u32, FlowId)| self.slots[*id as usize].to_come() != ToCome::Exactly(0);
         let found = first.by_ref().take(LOOKED_AT_MAX).find(incomplete);
         let oldest = self.places.get(self.oldest as usize);
         found
@@ -221,7 +221,14 @@ impl Engine {
             && let Some(known) = as_unfollowed(self.flows[id].guard)
             && let Some(guard) = guard_of(self.protocol(id))
         {
-            self.flows[id].guard = UNFOLLOWED | known.client(guard, gap, data).bits();
+            let flow = &self.flows[id];
+            let alone = matches!(flow.state, State::Idle | State::Fresh) && flow.all_acked();
+            let known = if alone && Unfollowed::is_one_request(guard, data) {
+                known.client(guard, gap, data)
+            } else {
+                Unfollowed::BOUND
+            };
+            self.flows[id].guard = UNFOLLOWED | known.bits();
         }
     }
 
@@ -330,11 +337,20 @@ impl Engine {
         self.tell(id, What::Pinned(why));
         // A hand-over that began with a session goes on with it, whatever the client sends meanwhile.
         if why == PinReason::SessionRefused || !self.flows[id].bits.has(Bits::PRELUDE) {
+            let one_answer = self.tracker(id).is_none_or(|tracker| {
+                let whole = tracker.to_come() == ToCome::Exactly(0);
+                tracker.unanswered() <= 1 && whole && !tracker.closing()
+            });
             self.drop_guard(id);
             if why.wants_room()
                 && let Some(guard) = guard_of(self.protocol(id))
             {
-                self.flows[id].guard = UNFOLLOWED | Unfollowed::new(guard).bits();
+                let known = if one_answer {
+                    Unfollowed::new(guard)
+                } else {
+                    Unfollowed::BOUND
+                };
+                self.flows[id].guard = UNFOLLOWED | known.bits();
             }
         }
         let kept = self.flows[id].kept;

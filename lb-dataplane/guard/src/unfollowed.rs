@@ -104,6 +104,17 @@ impl Unfollowed {
         Self(at)
     }
 
+    /// Whether a segment is one whole request and nothing else, for certain: the head of one without a body. Servers take a line
+    /// feed alone for the end of a line (RFC 9112, section 2.2). Other protocols' requests are not looked at.
+    #[must_use]
+    pub fn is_one_request(guard: Guard, data: &[u8]) -> bool {
+        let Some(head) = data.strip_suffix(b"\r\n\r\n") else {
+            return false;
+        };
+        let ends = |line: &[u8]| line.is_empty() || line == b"\r";
+        guard == Guard::Http1 && !head.split(|byte| *byte == b'\n').any(ends)
+    }
+
     /// Whether nothing was said that ties the connection to its server.
     #[must_use]
     pub const fn is_harmless(self) -> bool {
@@ -160,6 +171,29 @@ mod tests {
         assert!(harmless(
             Guard::Memcached,
             &[b"set a 0 0 1\r\nx\r\nget a\r\n"]
+        ));
+    }
+
+    #[test]
+    fn one_request_is_a_head_that_ends_with_the_segment() {
+        let one = |text: &str| Unfollowed::is_one_request(Guard::Http1, text.as_bytes());
+        assert!(one("GET / HTTP/1.1\r\nhost: a\r\n\r\n"));
+        assert!(one("GET / HTTP/1.1\nhost: a\r\n\r\n"));
+        for text in [
+            "GET / HTTP/1.1\r\n",
+            "GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\n\nGET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\n\r\nGET / HTTP/1.1\r\n\r\n",
+            "POST / HTTP/1.1\r\ncontent-length: 4\r\n\r\n\r\n\r\n",
+            "POST / HTTP/1.1\r\ncontent-length: 1\r\n\r\na",
+            "\r\n\r\n",
+            "",
+        ] {
+            assert!(!one(text), "{text:?}");
+        }
+        assert!(!Unfollowed::is_one_request(
+            Guard::Memcached,
+            b"get a\r\n\r\n"
         ));
     }
 
