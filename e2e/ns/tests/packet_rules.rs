@@ -2,6 +2,7 @@
 //! made the rules, and also where they are made while requests move.
 
 use anyhow::{Context, Result, ensure};
+use baton_api::Algorithm;
 use baton_lab::{HttpClient, NginxOptions, Options};
 use baton_ns::{HTTP_PORT, Scene};
 use std::process::Command;
@@ -41,7 +42,10 @@ fn scene(name: &str) -> Result<Scene> {
         more: PROXY.into(),
         ..NginxOptions::default()
     };
-    Scene::with_nginx(name, &options, &web)
+    let mut scene = Scene::with_nginx(name, &options, &web)?;
+    // Each second connection begins at the pod with a proxy, however much slower that is.
+    scene.config.policies[0].algorithm = Algorithm::WeightedRoundRobin;
+    Ok(scene)
 }
 
 fn redirect(scene: &Scene, commands: &[&str]) -> Result<()> {
