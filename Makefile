@@ -25,7 +25,7 @@ NS := $(CARGO) test $(CI) --workspace --test ns
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo soak soak-path soak-tracked sim mutants test test-pure test-root test-api test-vm test-ns e2e e2e-kind e2e-cluster \
         images lint deny \
-        generate bench-engine bench-compare bench-short bench-migration bench-placement bench-uploads bench-rescue \
+        generate bench-engine bench-pause bench-compare bench-short bench-migration bench-placement bench-uploads bench-rescue \
         bench-operator fuzz clean
 
 help: ## Show this menu
@@ -128,6 +128,9 @@ bench-engine: ## Nanoseconds and instructions per packet (criterion, callgrind)
 	$(CARGO) bench -p baton-guard --bench guard -- --quick --noplot
 	$(CARGO) bench -p baton-engine --bench engine -- --quick --noplot
 	@tools/instructions.sh
+
+bench-pause: ## The longest that packets wait while something changes: backends, frontends, drains, scrapes, timers, one row each
+	$(CARGO) bench -p baton-engine --bench pause
 
 bench-compare: build ## Baton and HAProxy in the same layout and run; report in target/bench
 	target/release/baton-demo compare

@@ -2,7 +2,13 @@
 //!
 //! Cluster-scoped: dataplane pods are the cluster's infrastructure, policies of many namespaces share them.
 
-use crate::{Condition, Count, condition::CONDITIONS_MAX, rules::forbidden, text::label_map_some};
+use crate::{
+    Allowance, Condition, Count,
+    allowance::{allowed, port_range},
+    condition::CONDITIONS_MAX,
+    rules::forbidden,
+    text::label_map_some,
+};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -52,6 +58,20 @@ pub struct BatonDataplaneSpec {
     /// one of them.
     #[serde(default)]
     pub ports: LegPorts,
+    /// Ports (`9910`, `10248-10259`) where the dataplanes listen themselves besides `controlPort`, as for probes, or their
+    /// nodes where they use the nodes' network. No listener on their own address may have one of them, whatever is allowed.
+    #[serde(default = "reserved_ports")]
+    #[schemars(
+        length(max = 64),
+        extend("items" = port_range(), "x-kubernetes-list-type" = "set"),
+    )]
+    pub reserved_ports: Vec<String>,
+    /// What policies of which namespaces may have of this class. A policy may have what one entry allows; without any entry
+    /// none may have anything. Unless said otherwise: ports from 1024 on of the dataplanes' own addresses, and backends that
+    /// are Pods of the policy's namespace, for policies of all namespaces.
+    #[serde(default = "allowed")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
+    pub allowed: Vec<Allowance>,
     /// How much they take.
     #[serde(default)]
     pub limits: DataplaneLimits,
@@ -62,6 +82,11 @@ pub struct BatonDataplaneSpec {
 
 fn control_port() -> i32 {
     9_900
+}
+
+fn reserved_ports() -> Vec<String> {
+    // Where the chart has dataplanes answer probes.
+    vec!["9910".to_owned()]
 }
 
 /// Chooses pods.
@@ -107,8 +132,8 @@ pub struct DataplaneLimits {
     /// Listeners of policies. The oldest policies keep their place; a younger one that finds none is not accepted.
     #[schemars(range(min = 1, max = 1_024))]
     pub policies: i32,
-    /// Distinct backends (address and port) of all policies, as `limits.backends` of their configuration says. A dataplane refuses
-    /// a snapshot with more as a whole, so a younger policy that finds no room is not accepted.
+    /// Distinct backends (address and port) of all policies, as `limits.backends` of their configuration says. An eighth is
+    /// kept for those that have left and still have connections; a younger policy that finds no room is not served.
     #[schemars(range(min = 1, max = 4_096))]
     pub backends: i32,
 }

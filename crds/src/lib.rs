@@ -4,6 +4,7 @@
 //! nothing of watching, of the cluster's other objects and of dataplanes.
 #![forbid(unsafe_code)]
 
+mod allowance;
 mod behaviour;
 mod check;
 mod condition;
@@ -14,6 +15,7 @@ mod rules;
 mod status;
 mod text;
 
+pub use allowance::{Allowance, NamespaceSelector};
 pub use behaviour::{
     ActiveCheck, BackendFailure, Drain, Health, Migration, MigrationMode, OnDeadline, Timeouts,
 };

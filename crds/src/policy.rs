@@ -35,10 +35,10 @@ use std::collections::BTreeMap;
     printcolumn = r#"{"name": "Migrations", "type": "integer", "jsonPath": ".status.migrations", "description": "Moves from one pod to another"}"#,
     printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status", "description": "Whether the policy makes sense"}"#,
     printcolumn = r#"{"name": "Programmed", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Programmed\")].status", "description": "Whether all dataplanes serve it"}"#,
+    printcolumn = r#"{"name": "Adoptable", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Adoptable\")].status", "description": "Whether connections can move"}"#,
     printcolumn = r#"{"name": "Protocol", "type": "string", "jsonPath": ".spec.protocol", "priority": 1, "description": "How requests are recognised"}"#,
     printcolumn = r#"{"name": "Rescued", "type": "integer", "jsonPath": ".status.rescued", "priority": 1, "description": "Connections that outlived their pod"}"#,
     printcolumn = r#"{"name": "Lost", "type": "integer", "jsonPath": ".status.lost", "priority": 1, "description": "Connections that did not"}"#,
-    printcolumn = r#"{"name": "Adoptable", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Adoptable\")].status", "priority": 1, "description": "Whether connections can move"}"#,
     printcolumn = r#"{"name": "Degraded", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Degraded\")].status", "priority": 1, "description": "Whether something needs attention"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
@@ -80,7 +80,7 @@ pub struct LoadBalancerPolicySpec {
     /// hashing of the client's address and port. `WeightedRoundRobin`: one after the other. `Random`: by chance.
     #[serde(default)]
     pub algorithm: Algorithm,
-    /// What keeps a client's flows together at one pod, on top of the algorithm.
+    /// What keeps a client's flows together at one pod, in place of the algorithm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
     /// How the begin of a request, where a flow can move, is recognised. `HTTP1`: HTTP/1.0 and HTTP/1.1. `RESP`: Redis.
@@ -234,8 +234,9 @@ pub enum Protocol {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Affinity {
-    /// All flows of one client address have the same pod. They move only with its drain, death or ejection, and then all
-    /// to the same other one: `WhenBetter` is as `DrainOnly`.
+    /// All flows of one client address have the same pod, which follows from the address and is the same on all
+    /// dataplanes; the algorithm is not asked. They move only with its drain, death or ejection, and then all to the same
+    /// other one: `WhenBetter` is as `DrainOnly`.
     #[serde(rename = "clientIP")]
     pub client_ip: ClientIp,
 }

@@ -36,6 +36,7 @@ pub(crate) fn form(pattern: &str) -> Option<&'static str> {
         QUALIFIED_NAME => {
             "a key as example.org/weight: before the `/` a DNS name, behind it up to 63 letters, digits, `-`, `_` and `.`"
         }
+        crate::allowance::PORT_RANGE => "a port or a range of them, as 8080 or 8000-8999",
         _ => return None,
     };
     Some(form)

@@ -1,6 +1,7 @@
 //! The configuration: YAML text becomes checked values once. Owns what is valid and how a refusal reads.
 
 use baton_adopter::{DEFAULT_PIN_DIR, EPOCHS, Netns};
+use baton_api::is_node_name;
 use baton_config::{
     ConfigError, ControlTls, Document, FolderError, KEYS_EXPECTED, KeyFile, KeysField, Place,
     key::{DIGITS, Key, KeyError},
@@ -30,7 +31,7 @@ const OTHERS: u32 = 0o077;
 /// A checked configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    pub keys: Vec<EpochKey>,
+    pub keys: Keys,
     pub pods: Vec<Pod>,
     /// Where the HTTP side listens without TLS.
     pub control: Option<SocketAddr>,
@@ -58,6 +59,18 @@ pub struct Discovery {
     /// Namespace and name of the DaemonSet that this process is of: with `--keep-on-exit`, what is attached stays only while
     /// there is one.
     pub daemon_set: Option<(String, String)>,
+}
+
+/// Where the adoption keys come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// Files, the one to sign with first.
+    Configured(Vec<EpochKey>),
+    /// The operator sends those of this node.
+    Operator {
+        /// Its name.
+        node: String,
+    },
 }
 
 /// One live key.
@@ -98,7 +111,8 @@ pub enum LogLevel {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawConfig {
-    keys: KeysField,
+    keys: Option<KeysField>,
+    node: Option<String>,
     #[serde(default)]
     pods: Vec<RawPod>,
     control: Option<String>,
@@ -140,7 +154,10 @@ enum RawNetns {
 fn expected(field: &str) -> Option<&'static str> {
     let last = field.rsplit('.').next().unwrap_or(field);
     Some(match last.split('[').next().unwrap_or(last) {
-        "keys" => KEYS_EXPECTED,
+        "keys" => {
+            "a list of one or two {epoch: NUMBER, file: FILE}, or {directory: DIRECTORY}, or no keys: then the operator sends \
+             them by controlTls"
+        }
         "directory" => "the path of a directory with files epoch-N and current",
         "controlTls" => {
             "{listen: ADDRESS:PORT, certificate: FILE, key: FILE, clientAuthority: FILE}"
@@ -240,7 +257,13 @@ impl RawConfig {
         folder: &Path,
         refuse: impl Fn(String, String) -> ConfigError,
     ) -> Result<Config, ConfigError> {
-        let (keys, mut files) = read_keys(&self.keys, folder, &refuse)?;
+        let (configured, mut files) = match &self.keys {
+            Some(keys) => {
+                let (keys, files) = read_keys(keys, folder, &refuse)?;
+                (Some(keys), files)
+            }
+            None => (None, Vec::new()),
+        };
         let address = |field: &str, text: Option<String>| {
             let parsed = text.map(|text| {
                 let wrong = |_| refuse(field.into(), format!("`{text}` is no such address"));
@@ -270,6 +293,21 @@ impl RawConfig {
             Some(raw) => Some(raw.check(&refuse)?),
             None => None,
         };
+        let keys = match configured {
+            Some(keys) => Keys::Configured(keys),
+            None if control_tls.is_none() => {
+                let problem = "there are none, and no operator can send them".to_owned();
+                return Err(refuse("keys".into(), problem));
+            }
+            None => {
+                let node = self
+                    .node
+                    .or_else(|| discovery.as_ref().map(|d| d.node.clone()));
+                Keys::Operator {
+                    node: this_node(node, "node", &refuse)?,
+                }
+            }
+        };
         Ok(Config {
             keys,
             pods: check_pods(self.pods, refuse)?,
@@ -289,13 +327,7 @@ impl RawDiscovery {
         self,
         refuse: impl Fn(String, String) -> ConfigError,
     ) -> Result<Discovery, ConfigError> {
-        let node = self.node.or_else(|| std::env::var(NODE_VARIABLE).ok());
-        let node = node.filter(|name| is_name(name, "")).ok_or_else(|| {
-            refuse(
-                "discovery.node".into(),
-                "it is not known which node this is".into(),
-            )
-        })?;
+        let node = this_node(self.node, "discovery.node", &refuse)?;
         let proc = self.proc.unwrap_or_else(|| "/proc".into());
         if !proc.is_absolute() {
             let problem = format!("`{}` is not absolute", proc.display());
@@ -320,6 +352,17 @@ impl RawDiscovery {
             proc,
         })
     }
+}
+
+/// The name of this node, as the configuration has it or else the environment.
+fn this_node(
+    configured: Option<String>,
+    field: &str,
+    refuse: impl Fn(String, String) -> ConfigError,
+) -> Result<String, ConfigError> {
+    let node = configured.or_else(|| std::env::var(NODE_VARIABLE).ok());
+    let unknown = || refuse(field.into(), "it is not known which node this is".into());
+    node.filter(|name| is_node_name(name)).ok_or_else(unknown)
 }
 
 /// Whether a text is a name of Kubernetes or of `ip netns`, but for what else may be in it.

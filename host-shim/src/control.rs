@@ -1,9 +1,10 @@
-//! The HTTP side: health, readiness, metrics and state, all read-only. Owns paths, status codes and who gets in where.
+//! The HTTP side: health, readiness, metrics and state, and the way by which the operator sends keys. Owns paths, status codes and
+//! who gets in where.
 
 use crate::{metrics, shim::Shim};
-use baton_api::{Asked, Foreign};
+use baton_api::{Asked, Foreign, NodeKeys};
 use baton_tls::{Places, Server};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
@@ -36,6 +37,11 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// long that a new authority would not let in.
 const AGE_LIMIT: Duration = Duration::from_secs(300);
 
+/// Where the operator puts the node's keys.
+const KEYS_PATH: &str = "/v1/keys";
+/// Bytes of the keys that it sends: eight take less than one KiB.
+const KEYS_BYTES_MAX: usize = 8 << 10;
+
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Who comes in how.
@@ -43,7 +49,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 pub enum Door {
     /// Any program that reaches this port, for everything; no web page.
     Plain,
-    /// Only the operator, for everything. Who has no certificate holds a place for 5 s at most.
+    /// Only the operator, for everything and to send keys. Who has no certificate holds a place for 5 s at most.
     Tls(Arc<Server>),
     /// Anybody, for health and metrics; over loopback no web page.
     Probes,
@@ -61,7 +67,8 @@ impl Door {
 
     fn paths(&self) -> &'static [&'static str] {
         match self {
-            Self::Plain | Self::Tls(_) => &["/healthz", "/readyz", "/metrics", "/v1/state"],
+            Self::Plain => &["/healthz", "/readyz", "/metrics", "/v1/state"],
+            Self::Tls(_) => &["/healthz", "/readyz", "/metrics", "/v1/state", KEYS_PATH],
             Self::Probes => &["/healthz", "/readyz", "/metrics"],
         }
     }
@@ -122,12 +129,18 @@ async fn http<S>(stream: S, control: &Control, paths: &'static [&'static str], n
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let service = service_fn(|request| {
+    let service = service_fn(|request| async move {
         let refusal = near_pages
             .then(|| refuse_pages(&request, control))
             .flatten();
-        let response = refusal.unwrap_or_else(|| answer(&request, control, paths));
-        async move { Ok::<_, Infallible>(response) }
+        let response = match refusal {
+            Some(refusal) => refusal,
+            None if request.uri().path() == KEYS_PATH && paths.contains(&KEYS_PATH) => {
+                take_keys(request, control).await
+            }
+            None => answer(&request, control, paths),
+        };
+        Ok::<_, Infallible>(response)
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -187,35 +200,78 @@ fn answer(request: &Request<Incoming>, control: &Control, paths: &[&str]) -> Res
             ),
         };
     }
+    if path == "/v1/state" {
+        return state_of(&shim);
+    }
     let state = match shim.state() {
         Ok(state) => state,
-        Err(error) => {
-            return respond(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                TEXT,
-                format!("{error}\n").into(),
-            );
-        }
+        Err(error) => return failed(&error),
     };
     drop(shim);
-    if path == "/metrics" {
-        return match metrics::text(&state, control.tls.as_deref(), &control.foreign) {
-            Ok(text) => respond(StatusCode::OK, prometheus::TEXT_FORMAT, text.into()),
-            Err(error) => respond(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                TEXT,
-                format!("{error}\n").into(),
-            ),
-        };
+    match metrics::text(&state, control.tls.as_deref(), &control.foreign) {
+        Ok(text) => respond(StatusCode::OK, prometheus::TEXT_FORMAT, text.into()),
+        Err(error) => failed(&error),
     }
+}
+
+fn state_of(shim: &Shim) -> Response<Full<Bytes>> {
+    let state = match shim.state() {
+        Ok(state) => state,
+        Err(error) => return failed(&error),
+    };
     match serde_json::to_vec(&state) {
         Ok(json) => respond(StatusCode::OK, "application/json", json.into()),
-        Err(error) => respond(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            TEXT,
-            format!("{error}\n").into(),
-        ),
+        Err(error) => failed(&error),
     }
+}
+
+/// `PUT /v1/keys`: all keys of this node, from the operator. Answered with the state. No word of it is ever told again.
+async fn take_keys(request: Request<Incoming>, control: &Control) -> Response<Full<Bytes>> {
+    let refuse = |status, words: String| {
+        warn!(words, "keys are refused");
+        respond(status, TEXT, format!("{words}\n").into())
+    };
+    if request.method() != Method::PUT {
+        return respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only PUT\n".into());
+    }
+    let body = Limited::new(request.into_body(), KEYS_BYTES_MAX)
+        .collect()
+        .await;
+    let Ok(body) = body else {
+        let words = format!("expected the whole of at most {KEYS_BYTES_MAX} bytes");
+        return refuse(StatusCode::PAYLOAD_TOO_LARGE, words);
+    };
+    let keys: NodeKeys = match serde_json::from_slice(&body.to_bytes()) {
+        Ok(keys) => keys,
+        Err(error) => {
+            let (line, column) = (error.line(), error.column());
+            let words = format!("no keys of a node, at line {line} column {column}");
+            return refuse(StatusCode::UNPROCESSABLE_ENTITY, words);
+        }
+    };
+    let mut shim = control.shim.lock().unwrap_or_else(PoisonError::into_inner);
+    match shim.keys_of() {
+        None => {
+            let words =
+                "this host-shim's configuration has `keys`: expected none, to take the operator's";
+            return refuse(StatusCode::CONFLICT, words.into());
+        }
+        Some(own) if own != keys.node => {
+            let words = format!("this is node {own}, and the keys are of another one");
+            return refuse(StatusCode::CONFLICT, words);
+        }
+        Some(_) => {}
+    }
+    match keys.checked().map(|keys| shim.set_keys(&keys)) {
+        Err(problem) => refuse(StatusCode::UNPROCESSABLE_ENTITY, problem.to_string()),
+        Ok(Err(error)) => failed(&error),
+        Ok(Ok(())) => state_of(&shim),
+    }
+}
+
+fn failed(error: &dyn std::error::Error) -> Response<Full<Bytes>> {
+    let status = StatusCode::INTERNAL_SERVER_ERROR;
+    respond(status, TEXT, format!("{error}\n").into())
 }
 
 fn respond(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Full<Bytes>> {

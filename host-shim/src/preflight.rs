@@ -5,7 +5,7 @@ mod pod;
 mod report;
 
 use crate::{
-    config::{Config, Pod},
+    config::{Config, Keys, Pod},
     tracking::NodeNetwork,
 };
 use baton_adopter::{DEFAULT_PIN_DIR, Netns};
@@ -29,12 +29,11 @@ pub fn check(config: Option<&Path>, extra: Option<(String, String)>) -> Report {
     let mut pods = Vec::new();
     match read {
         Some((file, Ok(config))) => {
-            let found = format!(
-                "{}: {} keys, {} pods",
-                file.display(),
-                config.keys.len(),
-                config.pods.len()
-            );
+            let keys = match &config.keys {
+                Keys::Configured(keys) => format!("{} keys", keys.len()),
+                Keys::Operator { .. } => "keys from the operator".to_owned(),
+            };
+            let found = format!("{}: {keys}, {} pods", file.display(), config.pods.len());
             report.add("node", "configuration", Finding::good(found));
             pods = config.pods;
         }

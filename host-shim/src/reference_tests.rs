@@ -14,6 +14,7 @@ fn metric_reference_is_what_the_shim_exports() {
         unable: None,
         key_epochs: Vec::new(),
         signing_epoch: None,
+        takes_keys: false,
         config_reloads: 0,
         config_refusals: 0,
         attach_failures: 0,

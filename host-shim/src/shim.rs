@@ -1,7 +1,7 @@
 //! The daemon's work without its loop: makes what is attached equal what is configured and discovered, and says what is.
 
 use crate::{
-    config::{Config, Pod},
+    config::{Config, Keys, Pod},
     discovery::{Cause, Place, Processes, Told, Unfit, WantedPod, place},
     pods::{AdopterState, Origin, PodState, When, unfit},
     tracking::NodeNetwork,
@@ -10,9 +10,12 @@ use crate::{
 use baton_adopter::{Adopter, AttachmentId, EPOCHS, Error, Hook};
 use std::{
     collections::{BTreeMap, HashSet},
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tracing::{error, info, warn};
+
+/// Packet rules that a pod gets while it runs are found out within this time and one turn of the loop.
+const RULES_EVERY: Duration = Duration::from_millis(500);
 
 /// The loaded adopter and the pods of the last good configuration and of the cluster.
 #[derive(Debug)]
@@ -22,14 +25,18 @@ pub struct Shim {
     pods: Vec<PodState>,
     started: Instant,
     swept: bool,
-    /// Epochs of the configured keys, the one to sign with first.
+    /// Epochs of the configured keys, or of those that the operator sent to this process, the one to sign with first.
     epochs: Vec<u8>,
+    /// This node, if the operator sends its keys.
+    keys_of: Option<String>,
     pub reloads: Reloads,
     attach_failures: u64,
     /// How many discovered pods got their adopter when, by the number of [`When`].
     attached: [u64; When::ALL.len()],
     discovery: Option<Discovery>,
     network: NodeNetwork,
+    /// When the pods' packet rules are looked at next.
+    rules_due: Instant,
 }
 
 /// What is needed to find pods.
@@ -95,11 +102,13 @@ impl Shim {
             started: Instant::now(),
             swept: false,
             epochs: Vec::new(),
+            keys_of: None,
             reloads: Reloads::default(),
             attach_failures: 0,
             attached: [0; When::ALL.len()],
             discovery,
             network: NodeNetwork::new(config.discovery.as_ref()),
+            rules_due: Instant::now(),
         };
         shim.apply(config)?;
         Ok(shim)
@@ -107,20 +116,15 @@ impl Shim {
 
     /// Makes a configuration the current one. Keys first: an adopter without keys drops what it could adopt.
     pub fn apply(&mut self, config: &Config) -> Result<(), Error> {
-        let wanted: HashSet<u8> = config.keys.iter().map(|k| k.epoch % EPOCHS).collect();
-        if let Ok(adopter) = &self.adopter {
-            for key in &config.keys {
-                adopter.set_key(key.epoch, &key.key.0)?;
+        match &config.keys {
+            Keys::Configured(keys) => {
+                self.keys_of = None;
+                let keys: Vec<_> = keys.iter().map(|k| (k.epoch, k.key.0)).collect();
+                self.set_keys(&keys)?;
             }
-            for epoch in adopter.live_epochs()? {
-                if !wanted.contains(&epoch) {
-                    adopter.retire_key(epoch)?;
-                    info!(epoch, "key epoch retired");
-                }
-            }
+            // Those that a predecessor was sent go on in the adopter's maps until the operator sends others.
+            Keys::Operator { node } => self.keys_of = Some(node.clone()),
         }
-        self.epochs = config.keys.iter().map(|k| k.epoch).collect();
-        info!(epochs = ?self.epochs, "key epochs live");
         let gone = self.take(|state| match &state.origin {
             Origin::Configured(pod) => !config.pods.contains(pod),
             Origin::Discovered { .. } => false,
@@ -135,6 +139,32 @@ impl Shim {
         self.swept = false;
         self.release(gone);
         self.attend(Instant::now());
+        Ok(())
+    }
+
+    /// The node whose keys the operator is to send; none if they are configured.
+    pub fn keys_of(&self) -> Option<&str> {
+        self.keys_of.as_deref()
+    }
+
+    /// Makes these keys the live ones, and no others.
+    pub fn set_keys(&mut self, keys: &[(u8, [u8; 16])]) -> Result<(), Error> {
+        if let Ok(adopter) = &self.adopter {
+            for (epoch, key) in keys {
+                adopter.set_key(*epoch, key)?;
+            }
+            for epoch in adopter.live_epochs()? {
+                if !keys.iter().any(|(e, _)| e % EPOCHS == epoch) {
+                    adopter.retire_key(epoch)?;
+                    info!(epoch, "key epoch retired");
+                }
+            }
+        }
+        let epochs: Vec<u8> = keys.iter().map(|(epoch, _)| *epoch).collect();
+        if epochs != self.epochs {
+            info!(?epochs, "key epochs live");
+            self.epochs = epochs;
+        }
         Ok(())
     }
 
@@ -277,6 +307,9 @@ impl Shim {
                             if let Some(when) = when {
                                 self.attached[when as usize] += 1;
                             }
+                            if let Some(reason) = attachment.refusal() {
+                                warn!(pod = state.name(), reason, "adoptions are refused");
+                            }
                             info!(
                                 pod = state.name(),
                                 interface,
@@ -309,6 +342,34 @@ impl Shim {
             .retain(|state| !state.is_gone() || state.stays_to_the_end());
         if !self.swept {
             self.swept = self.sweep();
+        }
+        self.look_at_rules(now);
+    }
+
+    /// Looks at the packet rules of all pods that have the adopter: whoever may change them in a pod may do so at any time.
+    fn look_at_rules(&mut self, now: Instant) {
+        if now < self.rules_due {
+            return;
+        }
+        self.rules_due = now + RULES_EVERY;
+        let Ok(adopter) = &self.adopter else { return };
+        for state in &mut self.pods {
+            let name = state.name().to_owned();
+            let (AdopterState::Attached(attachment), Some(place)) =
+                (&mut state.adopter, &state.place)
+            else {
+                continue;
+            };
+            match adopter.look_at_rules(&place.netns, attachment) {
+                Ok(false) => {}
+                Ok(true) => match attachment.refusal() {
+                    Some(reason) => warn!(pod = name, reason, "adoptions are refused"),
+                    None => info!(pod = name, "its packet rules redirect nothing any more"),
+                },
+                // Its processes are gone.
+                Err(Error::NetnsMissing { .. }) => {}
+                Err(error) => warn!(pod = name, %error, "its packet rules cannot be looked at"),
+            }
         }
     }
 
@@ -376,6 +437,7 @@ impl Shim {
             unable: self.adopter.as_ref().err().map(ToString::to_string),
             key_epochs: named(&live, &self.epochs),
             signing_epoch: self.epochs.first().copied(),
+            takes_keys: self.keys_of.is_some(),
             config_reloads: self.reloads.good,
             config_refusals: self.reloads.refused,
             attach_failures: self.attach_failures,
@@ -409,6 +471,13 @@ impl Shim {
         }
         if self.discovery.as_ref().is_some_and(|d| !d.listed) {
             return Some("the API server has not told yet which pods there are".into());
+        }
+        if let (Ok(adopter), Some(node)) = (&self.adopter, &self.keys_of)
+            && adopter.live_epochs().is_ok_and(|live| live.is_empty())
+        {
+            return Some(format!(
+                "the operator has not sent the keys of node {node} yet"
+            ));
         }
         let (attached, all) = self.attached();
         (attached == 0 && self.pods.iter().any(PodState::is_wrong))

@@ -18,10 +18,12 @@ pub struct State {
     /// Why no pod of this node can adopt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unable: Option<String>,
-    /// Those that are live in the kernel, which keeps them modulo 16; with the configured number where there is one.
+    /// Those that are live in the kernel, which keeps them modulo 16; with the number that they came with where it is known.
     pub key_epochs: Vec<u8>,
-    /// The configured one that dataplanes sign with. Pods answer with the key of the question.
+    /// The one that dataplanes sign with, where that is known. Pods answer with the key of the question.
     pub signing_epoch: Option<u8>,
+    /// Whether the operator sends the keys, and not the configuration.
+    pub takes_keys: bool,
     pub config_reloads: u64,
     pub config_refusals: u64,
     pub attach_failures: u64,
@@ -56,7 +58,7 @@ pub struct PodView {
     /// `tcx` or `clsact`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hook: Option<&'static str>,
-    /// Why not.
+    /// Why not, or why it refuses adoptions there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,7 +75,8 @@ impl PodView {
             AdopterState::Failed {
                 reason, attempts, ..
             } => (Some(reason.clone()), Some(*attempts)),
-            _ => (None, None),
+            AdopterState::Attached(attachment) => (attachment.refusal().map(str::to_owned), None),
+            AdopterState::New => (None, None),
         };
         let place = state.place.as_ref();
         Self {

@@ -108,6 +108,10 @@ fn preflight_says_what_is_missing_and_what_to_change() {
     let lab = Lab::new();
     lab.sysctl("net.ipv4.tcp_syncookies=0");
     lab.sysctl("net.ipv4.tcp_timestamps=0");
+    common::run(&format!(
+        "ip netns exec {} iptables-nft -t nat -A PREROUTING -p tcp --dport 8080 -j REDIRECT --to-ports 15006",
+        lab.netns_name()
+    ));
     let output = host_shim(&[
         "preflight",
         "--netns",
@@ -125,9 +129,10 @@ fn preflight_says_what_is_missing_and_what_to_change() {
         "has no interface `eth7`; it has: lo, eth0",
         "MISSING net.ipv4.tcp_syncookies 0:",
         "sysctl -w net.ipv4.tcp_syncookies=1",
+        "MISSING packet rules the Pod's network namespace has NAT or redirects connections (NAT in nftables' table `nat`, chain `PREROUTING`)",
         "note TCP options tcp_timestamps off",
         "note listeners none",
-        "2 things are missing",
+        "3 things are missing",
     ] {
         assert!(said.contains(words), "`{words}` is not in: {said}");
     }

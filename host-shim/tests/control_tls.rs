@@ -4,14 +4,19 @@ mod daemon;
 #[path = "../../lb-dataplane/tls/tests/support/mod.rs"]
 mod support;
 
+use baton_api::{NodeKey, NodeKeys, node_key};
 use baton_tls::{Client, Name, Refusal};
-use common::wait_for;
-use daemon::{Daemon, Files, KEY_HEX, common, free_address};
+use common::{Lab, wait_for};
+use daemon::{
+    ADOPTER_IS_THERE, Daemon, Files, KEY, KEY_HEX, OTHER_KEY, common, free_address, probe,
+};
+use rcgen::ExtendedKeyUsagePurpose;
+use serde_json::json;
 use std::net::SocketAddr;
 use support::Authority;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
 };
 
 fn operator(authority: &Authority) -> Client {
@@ -21,13 +26,26 @@ fn operator(authority: &Authority) -> Client {
 
 /// One GET over TLS: the whole answer, or why there was none.
 fn get(client: &Client, address: SocketAddr, path: &str) -> Result<String, Refusal> {
+    ask(client, address, "GET", path, "")
+}
+
+fn ask(
+    client: &Client,
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> Result<String, Refusal> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     runtime.expect("a runtime").block_on(async {
         let stream = TcpStream::connect(address).await.expect("connected");
         let mut stream = client.connect(Name::Shim, stream).await?;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        );
         let told = |error: std::io::Error| Refusal::find(&error).expect("a refusal");
         stream.write_all(request.as_bytes()).await.map_err(told)?;
         let mut answer = String::new();
@@ -121,11 +139,11 @@ fn the_operator_reads_the_state_and_both_secrets_are_exchanged() {
     let pair = next.pair(Name::Shim);
     files.write("tls.crt", &pair.certificate, 0o644);
     wait_for("the half is refused", || refused() > before);
-    assert!(
+    wait_for("the log says why", || {
         daemon
             .log()
             .contains("the key does not belong to the certificate")
-    );
+    });
     get(&client, tls, "/healthz").expect("the last good one stays");
     files.write("tls.key", &pair.key, 0o600);
     files.write("ca.crt", &next.pem, 0o644);
@@ -134,4 +152,161 @@ fn the_operator_reads_the_state_and_both_secrets_are_exchanged() {
     get(&client, tls, "/healthz").expect_err("the old one is over");
     daemon.signal("TERM");
     assert!(daemon.wait().success());
+}
+
+/// Keys as the operator sends them.
+fn keys(node: &str, masters: &[(u8, [u8; 16])]) -> String {
+    let keys = masters.iter();
+    let keys = keys.map(|(epoch, master)| NodeKey::derive(*epoch, master, node));
+    let keys = NodeKeys {
+        node: node.into(),
+        keys: keys.collect(),
+    };
+    serde_json::to_string(&keys).expect("JSON")
+}
+
+#[test]
+fn the_operator_and_nobody_else_sends_keys_and_they_outlive_a_restart() {
+    let (lab, files, authority) = (Lab::new(), Files::new(), Authority::new());
+    let (control, tls, probes) = (free_address(), free_address(), free_address());
+    write(&files, &authority);
+    files.config(&format!(
+        "node: node-1\npods:\n  - {{name: pod-a, netns: {{name: {}}}, interface: eth0}}\ncontrol: {control}\nprobes: {probes}\npin: PINS\n\
+         controlTls: {{listen: '{tls}', certificate: tls.crt, key: tls.key, clientAuthority: ca.crt}}\n",
+        lab.netns_name()
+    ));
+    let daemon = Daemon::start(&files, control, &["--keep-on-exit"]);
+    let (status, words) = daemon.get("/readyz");
+    assert_eq!(status, 503);
+    assert!(
+        words.contains("has not sent the keys of node node-1"),
+        "{words}"
+    );
+    let state = daemon.state();
+    assert_eq!(
+        (&state["keyEpochs"], &state["takesKeys"]),
+        (&json!([]), &true.into())
+    );
+    let own = node_key(&KEY, "node-1");
+    let good = keys("node-1", &[(18, KEY)]);
+
+    // Not without the operator's certificate: not on the other ports, nor with another part's.
+    for address in [control, probes] {
+        assert_eq!(daemon::request(address, "PUT", "/v1/keys").0, 404);
+    }
+    for other in [Name::Shim, Name::Dataplane] {
+        let pair = authority.sign(other.as_str(), |params| {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        });
+        let client = Client::new(other, authority.material(&pair)).expect("a client");
+        ask(&client, tls, "PUT", "/v1/keys", &good).expect_err("it is not the operator");
+    }
+    assert_eq!(daemon.state()["keyEpochs"], json!([]));
+    assert_eq!(probe(&lab, 18, &own), None);
+
+    let operator = operator(&authority);
+    let put = |body: &str| ask(&operator, tls, "PUT", "/v1/keys", body).expect("an answer");
+    let answer = put(&good);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(
+        answer.contains(r#""keyEpochs":[18],"signingEpoch":18,"takesKeys":true"#),
+        "{answer}"
+    );
+    assert_eq!(probe(&lab, 18, &own), ADOPTER_IS_THERE);
+    // Another node's key, and the one that both come from, open nothing here.
+    assert_eq!(probe(&lab, 18, &node_key(&KEY, "node-2")), None);
+    assert_eq!(probe(&lab, 18, &KEY), None);
+    assert_eq!(daemon.get("/readyz").0, 200);
+    assert_eq!(daemon.state()["adoptionSegments"]["bad_tag"], 2);
+
+    // What is wrong changes nothing, and is not repeated.
+    let secret = "ab".repeat(16);
+    for (body, status) in [
+        (keys("node-2", &[(18, OTHER_KEY)]), 409),
+        (keys("node-1", &[]), 422),
+        (keys("node-1", &[(18, KEY), (2, OTHER_KEY)]), 422),
+        (
+            format!(r#"{{"node":"node-1","keys":[{{"epoch":1,"key":"{secret}0"}}]}}"#),
+            422,
+        ),
+        (format!(r#"{{"node":"node-1","keys":"{secret}"}}"#), 422),
+        (format!("{}{}", good, " ".repeat(8 << 10)), 413),
+    ] {
+        let answer = put(&body);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{answer}"
+        );
+        assert!(!answer.contains(&secret), "{answer}");
+    }
+    let answer = get(&operator, tls, "/v1/keys").expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    assert_eq!(daemon.state()["keyEpochs"], json!([18]));
+    assert_eq!(probe(&lab, 18, &own), ADOPTER_IS_THERE);
+
+    // It is replaced while no operator is there.
+    daemon.signal("TERM");
+    let log = daemon.log();
+    assert!(daemon.wait().success());
+    assert_eq!(probe(&lab, 18, &own), ADOPTER_IS_THERE);
+    let daemon = Daemon::start(&files, control, &["--keep-on-exit"]);
+    assert_eq!(daemon.get("/readyz").0, 200);
+    assert_eq!(daemon.state()["keyEpochs"], json!([2]), "modulo 16");
+    assert_eq!(probe(&lab, 18, &own), ADOPTER_IS_THERE);
+    // A rotation's last step.
+    put(&keys("node-1", &[(19, OTHER_KEY)]));
+    assert_eq!(daemon.state()["keyEpochs"], json!([19]));
+    assert_eq!(probe(&lab, 18, &own), None);
+    assert_eq!(
+        probe(&lab, 19, &node_key(&OTHER_KEY, "node-1")),
+        ADOPTER_IS_THERE
+    );
+    for text in [log, daemon.log()] {
+        assert!(
+            !text.contains(&secret) && !text.contains("06e22ef8"),
+            "{text}"
+        );
+    }
+}
+
+/// From another address, and from the kubelet's own, at the port of probes and at the operator's.
+#[test]
+fn probes_and_the_operator_are_answered_whoever_holds_the_ports() {
+    let (files, authority) = (Files::new(), Authority::new());
+    let (control, tls, probes) = (free_address(), free_address(), free_address());
+    write(&files, &authority);
+    files.config(&format!(
+        "keys: [{{epoch: 1, file: KEY}}]\ncontrol: {control}\nprobes: {probes}\npin: PINS\n\
+         controlTls: {{listen: '{tls}', certificate: tls.crt, key: tls.key, clientAuthority: ca.crt}}\n"
+    ));
+    let _daemon = Daemon::start(&files, control, &[]);
+    let client = operator(&authority);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let connect = |source: &str, to: SocketAddr| {
+        let source = SocketAddr::new(source.parse().expect("an address"), 0);
+        runtime.block_on(async {
+            let socket = TcpSocket::new_v4().expect("a socket");
+            socket.bind(source).expect("bound");
+            socket.connect(to).await.expect("connected")
+        })
+    };
+    for hostile in ["127.0.0.9", "127.0.0.1"] {
+        let mut held = Vec::new();
+        for round in 0..10 {
+            held.clear();
+            for _ in 0..200 {
+                held.push(connect(hostile, probes));
+            }
+            assert_eq!(daemon::request(probes, "GET", "/healthz").0, 200);
+            // Handshakes take their time.
+            if round % 5 == 0 {
+                held.extend((0..200).map(|_| connect(hostile, tls)));
+                let answer = get(&client, tls, "/v1/state").expect("taken");
+                assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            }
+        }
+    }
 }

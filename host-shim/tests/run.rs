@@ -4,10 +4,12 @@ mod daemon;
 
 use common::{
     Lab, ends,
-    segment::{Message, PSH_ACK, RST, Segment, timestamps},
+    segment::{Message, NAMESPACE, PSH_ACK, RST, Segment, timestamps},
     wait_for,
 };
-use daemon::{Daemon, Files, KEY, OTHER_KEY, common, free_address};
+use daemon::{
+    ADOPTER_IS_THERE, Daemon, Files, KEY, OTHER_KEY, answer, common, free_address, probe,
+};
 use std::{
     net::SocketAddr,
     sync::atomic::{AtomicBool, Ordering},
@@ -25,28 +27,6 @@ fn config(lab: &Lab, control: SocketAddr, keys: &str) -> String {
 
 const ONE_KEY: &str = "{epoch: 1, file: KEY}";
 const TWO_KEYS: &str = "{epoch: 1, file: KEY}, {epoch: 2, file: OTHER_KEY}";
-
-/// What a probe of that epoch draws: `Some(reason)`, or `None` where no adopter with that key answers.
-fn probe(lab: &Lab, epoch: u8, key: &[u8; 16]) -> Option<u16> {
-    let (pod, ours) = ends(false, 8081, 50_000);
-    let sent = Message::probe()
-        .epoch(epoch)
-        .segment(ours, pod, SEQ, ACKED, key);
-    lab.send(&sent);
-    // Behind the probe, something that draws a reset: silence needs no waiting.
-    let (_, behind) = ends(false, 8081, 50_001);
-    lab.send(&Segment {
-        from: behind,
-        options: Vec::new(),
-        ..sent
-    });
-    lab.receive(behind).expect("the pod resets");
-    let answer = lab.receive_queued(ours)?.segment;
-    Message::parse(&answer).map(|(message, _)| message.mss)
-}
-
-/// The reason of an Answer to a probe where nothing listens.
-const ADOPTER_IS_THERE: Option<u16> = Some(1);
 
 #[test]
 fn it_attaches_serves_and_leaves_nothing() {
@@ -320,6 +300,8 @@ fn replaced_without_a_gap(end: impl Fn(Daemon), arguments: &[&str]) {
     let (lab, files, control) = (Lab::new(), Files::new(), free_address());
     files.config(&config(&lab, control, ONE_KEY));
     let first = Daemon::start(&files, control, arguments);
+    let told = answer(&lab, 1, &KEY).expect("the adopter answers");
+    NAMESPACE.store(told.namespace, Ordering::Relaxed);
     let stop = AtomicBool::new(false);
     let (adopted, last) = std::thread::scope(|scope| {
         let client = scope.spawn(|| adopt_without_end(&lab, &stop));

@@ -379,7 +379,7 @@ fn pin_words(pin: &str) -> String {
         "head_too_long" => "a head or line was longer than what is followed",
         "small_mss" => "the client's MSS is smaller than what kernels adopt",
         "guards_full" => {
-            "no room was left to follow its conversation: raise `limits.guardedFlows` of the dataplanes"
+            "no room was left to follow its conversation: raise `limits.guardedFlows` of the dataplanes; it moves again once a request and its answer were followed"
         }
         other => return other.replace('_', " "),
     };

@@ -5,8 +5,8 @@
 //! side wait, and every answer has a deadline.
 
 use crate::capture::Tap;
-use baton_api::{Endpoint, FlowEvents, FlowView, MigrateReply, Snapshot, State};
-use baton_engine::{Migrate, MigrateError, Route};
+use baton_api::{Endpoint, FlowEvents, FlowView, MigrateReply, State};
+use baton_engine::{ApplyError, Migrate, MigrateError, Prepared, Route};
 use baton_packet::{AdoptionKey, Mac};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -36,8 +36,8 @@ pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// What the worker can be told.
 pub enum Command {
-    /// Serve this snapshot; the answer says why not.
-    Apply(Arc<Snapshot>, oneshot::Sender<Result<(), String>>),
+    /// Serve this snapshot; the answer says why not. With it comes back what is to be freed elsewhere.
+    Apply(Box<Prepared>, oneshot::Sender<Applied>),
     /// Use these keys, the first to sign.
     Keys(Vec<(u8, AdoptionKey)>),
     /// Use these routes.
@@ -46,6 +46,8 @@ pub enum Command {
     Neighbour(IpAddr, Option<Mac>),
     /// Whether the dataplane's interface is up.
     Link(bool),
+    /// Whether frames may be waited for awake.
+    Spin(bool),
     /// What the active check of a backend found; none: it is no longer checked. A backend that is not served (any more)
     /// is not meant.
     Health {
@@ -80,6 +82,9 @@ pub enum Command {
     /// End the loop.
     Stop,
 }
+
+/// Whether a snapshot is served, else why not, and what is left over.
+pub type Applied = (Result<(), ApplyError>, Box<Prepared>);
 
 /// One counter: name without prefix, label, value.
 pub type CounterValue = (&'static str, Option<(&'static str, &'static str)>, u64);
@@ -166,12 +171,17 @@ impl WorkerHandle {
         }
     }
 
-    /// Has the worker apply a snapshot; the inner error says why it cannot.
+    /// Has the worker apply a snapshot, whether or not somebody waits for the answer.
     ///
     /// # Errors
     /// The worker is gone or stuck.
-    pub async fn apply(&self, snapshot: Arc<Snapshot>) -> Result<Result<(), String>, WorkerError> {
-        self.ask(|answer| Command::Apply(snapshot, answer)).await
+    pub async fn apply(
+        &self,
+        snapshot: Box<Prepared>,
+    ) -> Result<oneshot::Receiver<Applied>, WorkerError> {
+        let (sender, receiver) = oneshot::channel();
+        self.tell(Command::Apply(snapshot, sender)).await?;
+        Ok(receiver)
     }
 
     /// The worker's figures.
@@ -179,7 +189,15 @@ impl WorkerHandle {
     /// # Errors
     /// The worker is gone or stuck.
     pub async fn report(&self) -> Result<Report, WorkerError> {
-        self.ask(Command::Report).await
+        let mut report = self.ask(Command::Report).await?;
+        for (name, label, value) in &report.counters {
+            let name = match label {
+                Some((label, text)) => format!("{name}{{{label}=\"{text}\"}}"),
+                None => (*name).to_owned(),
+            };
+            report.state.counters.insert(name, *value);
+        }
+        Ok(report)
     }
 
     /// At most `max` flows from `cursor` on, and the cursor of the next ones.
@@ -252,13 +270,9 @@ impl WorkerHandle {
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<T, WorkerError> {
-        let (sender, receiver) = oneshot::channel();
+        let (sender, mut receiver) = oneshot::channel();
         self.tell(command(sender)).await?;
-        match timeout(ANSWER_LIMIT, receiver).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(WorkerError::Gone),
-            Err(_) => Err(WorkerError::Stuck),
-        }
+        answer(&mut receiver).await
     }
 
     fn wake(&self) {
@@ -266,6 +280,18 @@ impl WorkerHandle {
         let _ = write(self.wake.as_fd(), &1_u64.to_ne_bytes());
         // After the write: were it before, the worker could rearm first and then find the event readable for ever.
         self.woken.store(true, Ordering::Release);
+    }
+}
+
+/// The worker's answer, for which one may wait again.
+///
+/// # Errors
+/// The worker is gone or stuck.
+pub async fn answer<T>(receiver: &mut oneshot::Receiver<T>) -> Result<T, WorkerError> {
+    match timeout(ANSWER_LIMIT, receiver).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err(WorkerError::Gone),
+        Err(_) => Err(WorkerError::Stuck),
     }
 }
 

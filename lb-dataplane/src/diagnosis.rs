@@ -3,7 +3,7 @@
 //! A problem means that the dataplane does not do its job, so that `status` ends with 1; a note is worth a look. A
 //! backend that drains or is ejected is no problem as long as another one is usable.
 
-use baton_api::{BackendState, PolicyState, State};
+use baton_api::{BackendState, PolicyState, RefusedPolicy, State};
 use std::collections::BTreeMap;
 
 /// Backends that one sentence names.
@@ -16,9 +16,22 @@ fn is_usable(backend: &BackendState) -> bool {
 
 /// What keeps policies from being served as they should be.
 pub fn problems(state: &State) -> Vec<String> {
+    let refused = state.refused.iter().map(refused);
     // A policy without a frontend has left the snapshot; only its last flows are still there.
     let listed = state.policies.iter().filter(|p| !p.frontends.is_empty());
-    listed.filter_map(problem).collect()
+    refused.chain(listed.filter_map(problem)).collect()
+}
+
+fn refused(refused: &RefusedPolicy) -> String {
+    let then = if refused.kept {
+        "what it had before stays in force"
+    } else {
+        "it is not served"
+    };
+    format!(
+        "policy `{}` of the snapshot is refused, {then}: {}",
+        refused.policy, refused.message
+    )
 }
 
 fn problem(policy: &PolicyState) -> Option<String> {
@@ -131,7 +144,9 @@ fn most(counts: &BTreeMap<String, u64>) -> Option<&str> {
 /// What an admin can do about the most frequent reason, where something can be done.
 fn advice(reason: &str) -> &'static str {
     match reason {
-        "fate_unknown" => ": `onBackendFailure` says which requests may be executed once more",
+        "fate_unknown" | "adopted_before" => {
+            ": `onBackendFailure` says which requests may be executed once more"
+        }
         "no_backend" => ": no backend adopted in time; `lb-dataplane backends` says which can",
         "not_kept" => ": raise `limits.keptSegments`",
         "drain_deadline" => ": raise `drain.deadline`, or let them wait (`drain.onDeadline`)",
@@ -245,6 +260,22 @@ mod tests {
             problems(&many)[0].contains("b is down, 2 more)"),
             "{many:?}"
         );
+    }
+
+    #[test]
+    fn refused_policies_are_named_with_what_became_of_them() {
+        let mut state = samples::reply().state;
+        let refused = |policy: &str, kept| RefusedPolicy {
+            policy: policy.into(),
+            message: "frontends[0]: 0.0.0.0:9910 is where health and metrics are asked for".into(),
+            kept,
+        };
+        state.refused = vec![refused("evil", false), refused("old", true)];
+        let text = problems(&state);
+        assert_eq!(text.len(), 2, "{text:?}");
+        let begins = "policy `evil` of the snapshot is refused, it is not served: frontends[0]: 0.0.0.0:9910 is where";
+        assert!(text[0].starts_with(begins), "{text:?}");
+        assert!(text[1].contains("`old`") && text[1].contains("what it had before stays"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod clock;
 mod commands;
 mod config;
 mod control;
+mod cpu_quota;
 mod diagnosis;
 mod ending;
 mod health;

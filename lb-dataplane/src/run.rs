@@ -7,12 +7,13 @@ use crate::{
     commands::{Command, WorkerHandle},
     config::{Change, ConfigError, INTERFACE_AUTO, Loaded, Sources, Watcher, compare},
     control::{
-        Control, Facts,
+        Control, Facts, host_ports,
         metrics::Metrics,
         serve::{self, Door, Gates, Listen},
         snapshot::{Refusal, Snapshots},
         socket,
     },
+    cpu_quota::CpuQuota,
     ending::Ending,
     health, logging, neighbour, preflight,
     worker::{Worker, WorkerFailure},
@@ -100,7 +101,9 @@ async fn serve(
         Some(address) => Some(serve::bind("probes", address).await?),
         None => None,
     };
-    let port = open_port(&loaded, &addresses)?;
+    let mut port = open_port(&loaded, &addresses)?;
+    let quota = CpuQuota::find();
+    port.allow_spinning(quota.allows_spinning());
     let mode = port.mode();
     let engine = engine(&loaded, &addresses, &port)?;
 
@@ -108,7 +111,12 @@ async fn serve(
     let (asks, asked) = mpsc::channel(neighbour::ASKS_MAX);
     let network = Arc::new(neighbour::Health::default());
     let control = Arc::new(Control {
-        snapshots: Snapshots::new(worker.clone(), config.clone(), addresses.clone()),
+        snapshots: Snapshots::new(
+            worker.clone(),
+            config.clone(),
+            addresses.clone(),
+            host_ports::listening,
+        ),
         metrics: Metrics::new(
             config,
             mode.label(),
@@ -132,6 +140,7 @@ async fn serve(
         config.ports.range(),
     );
     let mut ended = spawn(packets)?;
+    tokio::spawn(quota.watch(worker.clone()));
     let place = neighbour::Place {
         ifindex,
         host: config.host_network,
@@ -151,6 +160,8 @@ async fn serve(
             .await
             .map_err(|refusal| explain(file, refusal))?;
     }
+    let retried = Arc::clone(&control);
+    tokio::spawn(async move { retried.snapshots.retry().await });
     if let Some(listener) = listener {
         offer(listener, &control, Door::Plain);
     }
@@ -279,8 +290,8 @@ fn engine(loaded: &Loaded, addresses: &[IpAddr], port: &Port) -> anyhow::Result<
         legs_from_all: !config.address.is_empty(),
         ports: config.ports.range(),
         mac: Mac(port.mac()),
-        // The standard library's hash keys come from the kernel's random numbers.
-        seed: RandomState::new().build_hasher().finish(),
+        seed: random_number(),
+        hash_keys: (random_number(), random_number()),
         mtu,
     };
     let mut engine = Engine::new(settings, clock::now())?;
@@ -289,6 +300,11 @@ fn engine(loaded: &Loaded, addresses: &[IpAddr], port: &Port) -> anyhow::Result<
     }
     engine.set_keys(&loaded.engine_keys());
     Ok(engine)
+}
+
+/// The standard library's hash keys come from the kernel's random numbers.
+fn random_number() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 type Ended = oneshot::Receiver<Result<(), WorkerFailure>>;

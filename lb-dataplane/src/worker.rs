@@ -1,17 +1,17 @@
 //! The packet thread: glue between the port and the engine, and nothing else.
 //!
 //! Owns both. Allocates nothing per packet, never blocks but in [`Port::wait`], and reads the clock once per
-//! batch. Commands are served between batches.
+//! batch. Commands are served between batches; one that takes long is served a piece at a time, and no other one meanwhile.
 
 use crate::{
     capture::{Counts, Tap, through},
     clock,
-    commands::{Command, CounterValue, Inbox, Report},
+    commands::{Applied, Command, CounterValue, Inbox, Report},
 };
-use baton_engine::{Engine, Instant, Output, Verdict};
+use baton_engine::{Engine, Instant, Output, Prepared, Reporting, Verdict};
 use baton_xsk::{Disposition, Port, Stats, Steering, Tx};
 use std::{io, net::IpAddr, ops::RangeInclusive, sync::atomic::Ordering, time::Duration};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error, info};
 
 /// The longest sleep: `/healthz` wants a turn of the loop every 2 s.
@@ -19,8 +19,12 @@ const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// Batches between two looks at timers and commands while frames keep coming: with 64 frames of 100 ns each,
 /// about 50 us.
 const BATCHES_MAX: usize = 8;
-/// Commands served in one turn, so that a burst of them does not hold up frames.
+/// Commands served in one turn, and the time after which no further one is begun, so that a burst of them does not hold up frames.
 const COMMANDS_MAX: usize = 32;
+const COMMANDS_US: u64 = 100;
+
+/// Link-layer addresses asked for in one turn.
+const ASKS_PER_TURN: usize = 256;
 
 /// Why the loop ended early. Fatal: the process ends too, the kernel detaches the program.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +47,8 @@ pub struct Worker {
     of_host: Vec<IpAddr>,
     backends: Option<Vec<(IpAddr, u16)>>,
     next_steering: Instant,
+    /// What takes several turns.
+    job: Option<Job>,
     /// Copies frames while somebody captures.
     tap: Option<Box<Tap>>,
     own: OwnCounters,
@@ -58,6 +64,12 @@ struct OwnCounters {
     captures: u64,
     /// Of captures that have ended: frames that were meant, lost by a full ring, by the rate, and not looked at.
     captured: [u64; 4],
+}
+
+/// A command that is served a piece at a time.
+enum Job {
+    Apply(Box<Prepared>, oneshot::Sender<Applied>),
+    Report(Box<Reporting>, oneshot::Sender<Report>),
 }
 
 /// What became of the commands of one turn.
@@ -111,6 +123,7 @@ impl Worker {
             of_host: Vec::new(),
             backends: None,
             next_steering: Instant(0),
+            job: None,
             tap: None,
             own: OwnCounters::default(),
         }
@@ -136,10 +149,10 @@ impl Worker {
             }
             let drained = (0..BATCHES_MAX).any(|_| self.batch(clock::now()) == 0);
             self.timers(clock::now());
-            self.resolve();
+            let unresolved = self.resolve();
             // Going to sleep sends what is pending with the same system call; with more work at hand, what
             // there is goes out first.
-            if drained && !waiting {
+            if drained && !waiting && !unresolved {
                 self.sleep()?;
             } else {
                 self.port.flush();
@@ -181,13 +194,18 @@ impl Worker {
         before
     }
 
-    fn resolve(&mut self) {
-        while let Some(address) = self.engine.next_unresolved() {
+    /// Has the kernel asked for link-layer addresses; whether there are more.
+    fn resolve(&mut self) -> bool {
+        for _ in 0..ASKS_PER_TURN {
+            let Some(address) = self.engine.next_unresolved() else {
+                return false;
+            };
             if self.asks.try_send(address).is_err() {
                 // The engine asks again later.
                 self.own.asks_lost += 1;
             }
         }
+        true
     }
 
     fn sleep(&mut self) -> Result<(), WorkerFailure> {
@@ -204,14 +222,45 @@ impl Worker {
     fn commands(&mut self, now: Instant) -> Commands {
         self.inbox.rearm();
         for _ in 0..COMMANDS_MAX {
+            if let Some(job) = self.job.take() {
+                self.job = self.go_on(now, job);
+                return Commands::More;
+            }
             let Some(command) = self.inbox.next() else {
                 return Commands::Done;
             };
             if !self.command(now, command) {
                 return Commands::Stop;
             }
+            if clock::now().0 > now.0 + COMMANDS_US {
+                break;
+            }
         }
         Commands::More
+    }
+
+    /// Serves one piece of a job; what is left of it. An asker that has gone away is no reason to stop.
+    fn go_on(&mut self, now: Instant, job: Job) -> Option<Job> {
+        match job {
+            Job::Apply(mut prepared, answer) => {
+                let result = match self.engine.apply_piece(now, &mut prepared) {
+                    Ok(false) => return Some(Job::Apply(prepared, answer)),
+                    Ok(true) => {
+                        self.steer(now);
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
+                };
+                let _ = answer.send((result, prepared));
+            }
+            Job::Report(mut report, answer) => {
+                if !self.engine.report_piece(now, &mut report) {
+                    return Some(Job::Report(report, answer));
+                }
+                let _ = answer.send(self.report(*report));
+            }
+        }
+        None
     }
 
     /// False if the loop is to end.
@@ -219,16 +268,7 @@ impl Worker {
         self.own.commands += 1;
         // An asker that has gone away is no reason to stop: answers may fail.
         match command {
-            Command::Apply(snapshot, answer) => {
-                let result = self
-                    .engine
-                    .apply(now, &snapshot)
-                    .map_err(|error| error.to_string());
-                if result.is_ok() {
-                    self.steer(now);
-                }
-                let _ = answer.send(result);
-            }
+            Command::Apply(prepared, answer) => self.job = Some(Job::Apply(prepared, answer)),
             Command::Keys(keys) => self.engine.set_keys(&keys),
             Command::Routes(routes) => {
                 self.engine.set_routes(&routes);
@@ -236,6 +276,7 @@ impl Worker {
             }
             Command::Neighbour(address, mac) => self.engine.set_neighbour(address, mac),
             Command::Link(up) => self.engine.set_link(now, up),
+            Command::Spin(allowed) => self.port.allow_spinning(allowed),
             Command::Health {
                 policy,
                 backend,
@@ -260,9 +301,7 @@ impl Worker {
             Command::Events(since, max, answer) => {
                 let _ = answer.send(self.engine.events(now, since, max));
             }
-            Command::Report(answer) => {
-                let _ = answer.send(self.report(now));
-            }
+            Command::Report(answer) => self.job = Some(Job::Report(Box::default(), answer)),
             Command::Capture(tap, answer) => {
                 let _ = answer.send(self.capture(tap));
             }
@@ -307,24 +346,17 @@ impl Worker {
         }
     }
 
-    fn report(&self, now: Instant) -> Report {
+    fn report(&self, gathered: Reporting) -> Report {
         let tap = self.tap.as_deref().map(Tap::counts);
         let counters = counters(&self.engine, &self.port.stats(), &self.own, tap);
-        let mut state = self.engine.state(now);
+        let (mut state, figures) = gathered.end();
         state.worker.mode = self.port.mode().label().to_owned();
         state.worker.addresses.clone_from(&self.addresses);
         state.worker.ports = (*self.ports.start(), *self.ports.end());
-        for (name, label, value) in &counters {
-            let name = match label {
-                Some((label, text)) => format!("{name}{{{label}=\"{text}\"}}"),
-                None => (*name).to_owned(),
-            };
-            state.counters.insert(name, *value);
-        }
         Report {
             state,
             counters,
-            figures: self.engine.figures(),
+            figures,
         }
     }
 }
@@ -393,6 +425,7 @@ fn port_counters(stats: &Stats, counters: &mut Vec<CounterValue>) {
         ("fill_ring_empty_total", None, stats.fill_ring_empty),
         ("io_wakeups_total", None, stats.wakeups),
         ("io_waits_total", None, stats.waits),
+        ("io_spins_total", None, stats.spins),
         ("kernel_tx_ring_empty_total", None, kernel.tx_ring_empty),
         ("steered_frames_total", None, steering.taken),
         ("passed_frames_total", None, steering.passed),

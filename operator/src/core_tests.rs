@@ -61,7 +61,15 @@ fn start(path: &Path, epoch: u32) -> Operator {
         index: Index::new(),
         messages: received,
         leadership: led,
-        fleet: Fleet::new(Arc::new(Plain), settings, push_metrics, peers, texts, shims),
+        fleet: Fleet::new(
+            Arc::new(Plain),
+            settings,
+            push_metrics,
+            peers,
+            watch::Sender::new(None).subscribe(),
+            texts,
+            shims,
+        ),
         outbox: Arc::new(outbox),
         health: Arc::clone(&health),
         metrics: metrics.clone(),
@@ -125,7 +133,13 @@ fn class(plane: SocketAddr) -> String {
         "apiVersion: baton.dev/v1alpha1
 kind: BatonDataplane
 metadata: {{name: edge}}
-spec: {{default: true, namespace: baton, selector: {{matchLabels: {{app: lb}}}}, controlPort: {}}}
+spec:
+  default: true
+  namespace: baton
+  selector: {{matchLabels: {{app: lb}}}}
+  controlPort: {}
+  # The slices here name no Pods.
+  allowed: [{{namespaces: {{names: [shop]}}, ports: [81-83], endpoints: [10.0.0.0/16]}}]
 ---
 apiVersion: v1
 kind: Pod

@@ -11,8 +11,11 @@ use crate::{
     translate::SharedInterner,
 };
 use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Text, Wants};
-use baton_push::push::{
-    Connect, Epoch, Metrics as PushMetrics, PolicySet, Report, Settings, Target, TargetKind,
+use baton_push::{
+    keys::LiveKeys,
+    push::{
+        Connect, Epoch, Metrics as PushMetrics, PolicySet, Report, Settings, Target, TargetKind,
+    },
 };
 use std::{
     collections::BTreeMap,
@@ -41,6 +44,7 @@ pub struct Fleet {
     settings: Settings,
     push_metrics: Arc<PushMetrics>,
     peers: Arc<Peers>,
+    keys: LiveKeys,
     /// Names in dataplanes' states, which are those of objects.
     texts: SharedInterner,
     shim_pods: ShimPods,
@@ -85,6 +89,7 @@ impl Fleet {
         settings: Settings,
         push_metrics: Arc<PushMetrics>,
         peers: Arc<Peers>,
+        keys: LiveKeys,
         texts: SharedInterner,
         shim_pods: ShimPods,
     ) -> Self {
@@ -93,6 +98,7 @@ impl Fleet {
             settings,
             push_metrics,
             peers,
+            keys,
             texts,
             shim_pods,
             classes: BTreeMap::new(),
@@ -238,7 +244,8 @@ impl Fleet {
         for (pod, shim) in &self.shims {
             let name = format!("shim/{pod}");
             let address = SocketAddr::new(shim.address, self.shim_pods.port);
-            let kind = TargetKind::Shim;
+            let node = shim.node.to_string();
+            let kind = TargetKind::Shim { node };
             targets.insert(name.clone(), Target { address, kind });
             shims.insert(name, shim.node.clone());
         }
@@ -265,6 +272,7 @@ impl Fleet {
                 &self.settings,
                 &self.push_metrics,
                 &self.peers,
+                &self.keys,
                 &self.texts,
             ));
             self.moved = true;

@@ -3,7 +3,7 @@
 use super::{Fleet, ShimPods};
 use crate::{peers::Peers, translate::SharedInterner};
 use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Pod, Text, Wants};
-use baton_push::push::{Metrics, Plain, Settings};
+use baton_push::push::{Metrics, Plain, Settings, TargetKind};
 use http_body_util::{BodyExt, Full};
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -97,6 +97,7 @@ fn fleet() -> Fleet {
         Settings::default(),
         Arc::new(Metrics::default()),
         Arc::new(Peers::default()),
+        tokio::sync::watch::Sender::new(None).subscribe(),
         SharedInterner::default(),
         shims,
     );
@@ -297,6 +298,7 @@ fn shims_are_pods_with_the_labels_in_the_namespace() {
         ready: true,
         node: Some("n1".into()),
         address: address.map(|a| a.parse().expect("an address")),
+        second_address: None,
         cost: None,
     };
     let see = |fleet: &mut Fleet, namespace: &str, pod: Option<Pod>| {
@@ -322,6 +324,10 @@ fn shims_are_pods_with_the_labels_in_the_namespace() {
         see(&mut fleet, "baton", Some(pod(&shim, Some("10.0.0.1")))),
         1
     );
+    // Whose keys it gets.
+    let node = "n1".to_owned();
+    let target = fleet.targets().0.remove("shim/baton/shim-0");
+    assert_eq!(target.expect("a shim").kind, TargetKind::Shim { node });
     assert_eq!(see(&mut fleet, "baton", None), 0);
 }
 

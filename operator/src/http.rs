@@ -166,6 +166,40 @@ mod tests {
         assert!(text.contains("baton_operator_build_info"), "{text}");
     }
 
+    /// From another address, and from the kubelet's own.
+    #[tokio::test]
+    async fn probes_are_answered_whoever_holds_the_port() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        use tokio::net::TcpSocket;
+        let listener = bind("127.0.0.1:0".parse().expect("an address")).await;
+        let listener = listener.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let (metrics, health) = (Metrics::new().expect("figures"), Health::new(&[]));
+        tokio::spawn(serve(listener, metrics, Arc::new(health)));
+        let connect = async |source: &str| {
+            let socket = TcpSocket::new_v4().expect("a socket");
+            let source = SocketAddr::new(source.parse().expect("an address"), 0);
+            socket.bind(source).expect("bound");
+            socket.connect(address).await.expect("connected")
+        };
+        for hostile in ["127.0.0.9", "127.0.0.1"] {
+            let mut held = Vec::new();
+            for _ in 0..60 {
+                held.clear();
+                for _ in 0..200 {
+                    held.push(connect(hostile).await);
+                }
+                let mut probe = connect("127.0.0.1").await;
+                let request =
+                    b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+                probe.write_all(request).await.expect("sent");
+                let mut answer = String::new();
+                probe.read_to_string(&mut answer).await.expect("an answer");
+                assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            }
+        }
+    }
+
     #[tokio::test]
     async fn anything_else_is_refused() {
         let health = Health::new(&[]);

@@ -15,17 +15,20 @@ pub enum Kind {
     Pod,
     /// `Node`.
     Node,
+    /// `Namespace`.
+    Namespace,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Policy,
         Self::Class,
         Self::Service,
         Self::Slice,
         Self::Pod,
         Self::Node,
+        Self::Namespace,
     ];
 
     /// As in manifests, logs and labels of metrics.
@@ -37,6 +40,7 @@ impl Kind {
             Self::Slice => "EndpointSlice",
             Self::Pod => "Pod",
             Self::Node => "Node",
+            Self::Namespace => "Namespace",
         }
     }
 
@@ -44,14 +48,14 @@ impl Kind {
     pub const fn api_version(self) -> &'static str {
         match self {
             Self::Policy | Self::Class => "baton.dev/v1alpha1",
-            Self::Service | Self::Pod | Self::Node => "v1",
+            Self::Service | Self::Pod | Self::Node | Self::Namespace => "v1",
             Self::Slice => "discovery.k8s.io/v1",
         }
     }
 
     /// Whether its objects are in namespaces.
     pub const fn is_namespaced(self) -> bool {
-        !matches!(self, Self::Class | Self::Node)
+        !matches!(self, Self::Class | Self::Node | Self::Namespace)
     }
 
     /// The kind of a manifest, if it is one of these.

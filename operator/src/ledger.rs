@@ -3,22 +3,25 @@
 //! Owns a digest of each status and the times of its conditions: some 300 bytes of what may be 20 KB. The source notes
 //! what it reads, the writer what it wrote.
 
-use crate::kind::Kind;
+use crate::{
+    digest::{Digests, digest},
+    kind::Kind,
+};
 use baton_crds::{BatonDataplaneStatus, Condition, ConditionStatus, LoadBalancerPolicyStatus};
 use baton_index::{ConditionKind, Key, Reason, Refusal};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use serde::Serialize;
 use serde_json::Value;
 use std::{
     collections::HashMap,
-    hash::{DefaultHasher, Hash, Hasher},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// What is known of each object's status.
 #[derive(Debug, Default)]
-pub struct Ledger(Mutex<HashMap<(Kind, Key), Entry>>);
+pub struct Ledger(Mutex<Entries>);
+
+type Entries = HashMap<Kind, HashMap<Key, Entry>>;
 
 /// One object's.
 #[derive(Clone, Debug, Default)]
@@ -27,8 +30,8 @@ pub struct Entry {
     pub uid: String,
     /// `metadata.generation`.
     pub generation: i64,
-    /// Of the whole status but for the time of its figures.
-    pub digest: u64,
+    /// Of the whole status.
+    pub digests: Digests,
     /// Of the conditions only, with their generation.
     pub conditions_digest: u64,
     /// Of those of them that are the object's own affair.
@@ -48,7 +51,7 @@ pub struct Since {
 }
 
 impl Ledger {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Kind, Key), Entry>> {
+    fn lock(&self) -> MutexGuard<'_, Entries> {
         // Entries are replaced whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -59,61 +62,70 @@ impl Ledger {
         let read = match kind {
             Kind::Class => serde_json::from_value::<BatonDataplaneStatus>(status.clone())
                 .ok()
-                .map(|status| (class_digest(&status), status.conditions)),
+                .map(|status| (Digests::class(&status), status.conditions)),
             _ => serde_json::from_value::<LoadBalancerPolicyStatus>(status.clone())
                 .ok()
-                .map(|status| (policy_digest(&status), status.conditions)),
+                .map(|status| (Digests::policy(&status), status.conditions)),
         };
-        let (digest, conditions) = read.unwrap_or_default();
+        let (digests, conditions) = read.unwrap_or_default();
         let mut entries = self.lock();
-        let entry = entries.entry((kind, key.clone())).or_default();
+        let entry = entries.entry(kind).or_default();
+        let entry = entry.entry(key.clone()).or_default();
         entry.uid = meta.uid.clone().unwrap_or_default();
         entry.generation = meta.generation.unwrap_or_default();
-        entry.set(digest, &conditions);
+        entry.set(digests, &conditions);
     }
 
     /// Notes a status that was written.
-    pub fn written(&self, kind: Kind, key: &Key, digest: u64, conditions: &[Condition]) {
+    pub fn written(&self, kind: Kind, key: &Key, digests: Digests, conditions: &[Condition]) {
         // Not for an object that has gone meanwhile.
-        if let Some(entry) = self.lock().get_mut(&(kind, key.clone())) {
-            entry.set(digest, conditions);
+        if let Some(entry) = self.lock().get_mut(&kind).and_then(|all| all.get_mut(key)) {
+            entry.set(digests, conditions);
         }
     }
 
     /// Notes that an object cannot be used.
     pub fn refuse(&self, kind: Kind, key: &Key, refusal: Refusal) {
         let mut entries = self.lock();
-        entries.entry((kind, key.clone())).or_default().refusal = Some(refusal);
+        let entry = entries.entry(kind).or_default();
+        entry.entry(key.clone()).or_default().refusal = Some(refusal);
     }
 
     /// Notes that it can.
     pub fn accept(&self, kind: Kind, key: &Key) {
-        if let Some(entry) = self.lock().get_mut(&(kind, key.clone())) {
+        if let Some(entry) = self.lock().get_mut(&kind).and_then(|all| all.get_mut(key)) {
             entry.refusal = None;
         }
     }
 
     /// The object is no more.
     pub fn forget(&self, kind: Kind, key: &Key) {
-        self.lock().remove(&(kind, key.clone()));
+        if let Some(all) = self.lock().get_mut(&kind) {
+            all.remove(key);
+        }
     }
 
     /// What is known of an object; nothing if there is none.
     pub fn get(&self, kind: Kind, key: &Key) -> Option<Entry> {
-        self.lock().get(&(kind, key.clone())).cloned()
+        self.lock().get(&kind)?.get(key).cloned()
+    }
+
+    /// How many objects of a kind there are.
+    pub fn count(&self, kind: Kind) -> usize {
+        self.lock().get(&kind).map_or(0, HashMap::len)
     }
 
     /// How many objects of a kind cannot be used.
     pub fn refused(&self, kind: Kind) -> usize {
         let entries = self.lock();
-        let of_kind = entries.iter().filter(|((k, _), _)| *k == kind);
-        of_kind.filter(|(_, entry)| entry.refusal.is_some()).count()
+        let of_kind = entries.get(&kind).into_iter().flat_map(HashMap::values);
+        of_kind.filter(|entry| entry.refusal.is_some()).count()
     }
 }
 
 impl Entry {
-    fn set(&mut self, digest: u64, conditions: &[Condition]) {
-        self.digest = digest;
+    fn set(&mut self, digests: Digests, conditions: &[Condition]) {
+        self.digests = digests;
         self.conditions_digest = conditions_digest(conditions);
         self.pressing_digest = pressing_digest(conditions);
         self.since = conditions
@@ -136,18 +148,6 @@ impl Entry {
     }
 }
 
-/// Of a policy's status, but for the time of its figures, which alone is no news.
-pub fn policy_digest(status: &LoadBalancerPolicyStatus) -> u64 {
-    let mut status = status.clone();
-    status.figures_time = None;
-    digest(&status)
-}
-
-/// Of a class's status.
-pub fn class_digest(status: &BatonDataplaneStatus) -> u64 {
-    digest(status)
-}
-
 /// Of conditions.
 pub fn conditions_digest(conditions: &[Condition]) -> u64 {
     digest(&conditions)
@@ -162,13 +162,6 @@ pub fn pressing_digest(conditions: &[Condition]) -> u64 {
         .iter()
         .filter(|c| c.type_ != degraded || !calm.contains(&c.reason.as_str()));
     digest(&pressing.collect::<Vec<_>>())
-}
-
-fn digest(value: &impl Serialize) -> u64 {
-    let text = serde_json::to_vec(value).unwrap_or_default();
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]
@@ -203,12 +196,13 @@ mod tests {
             (2, "2026-01-01T00:00:00Z"),
         ] {
             ledger.note(Kind::Policy, &key, &meta(1), &status(flows, time));
-            digests.push(ledger.get(Kind::Policy, &key).expect("noted").digest);
+            digests.push(ledger.get(Kind::Policy, &key).expect("noted").digests.whole);
         }
         assert_eq!(digests[0], digests[1]);
         assert_ne!(digests[0], digests[2]);
         ledger.forget(Kind::Policy, &key);
-        ledger.written(Kind::Policy, &key, 7, &[]);
+        assert_eq!(ledger.count(Kind::Policy), 0);
+        ledger.written(Kind::Policy, &key, Digests::default(), &[]);
         assert!(ledger.get(Kind::Policy, &key).is_none(), "gone stays gone");
     }
 
@@ -263,7 +257,8 @@ mod tests {
         let ledger = Ledger::default();
         let key = Key::new("", "edge");
         ledger.note(Kind::Class, &key, &meta(1), &json!({"conditions": "many"}));
-        assert_eq!(ledger.get(Kind::Class, &key).expect("noted").digest, 0);
+        let entry = ledger.get(Kind::Class, &key).expect("noted");
+        assert_eq!(entry.digests, Digests::default());
         let refusal = Refusal {
             field: "spec".into(),
             problem: "bad".into(),

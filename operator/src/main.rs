@@ -8,6 +8,7 @@ mod connect;
 mod core;
 #[cfg(test)]
 mod core_tests;
+mod digest;
 #[cfg(test)]
 mod fake_api;
 mod figures;

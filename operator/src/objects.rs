@@ -79,9 +79,20 @@ pub struct PodStatus {
     /// Its first address.
     #[serde(rename = "podIP", skip_serializing_if = "Option::is_none")]
     pub pod_ip: Option<String>,
+    /// All of its addresses, one of each family at most.
+    #[serde(rename = "podIPs", skip_serializing_if = "Vec::is_empty")]
+    pub pod_ips: Vec<PodIp>,
     /// Of these only `Ready` matters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// An address of a Pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodIp {
+    /// As text.
+    pub ip: String,
 }
 
 /// A condition of a Pod or Node.
@@ -126,6 +137,15 @@ pub struct NodeSpec {
     /// Cordoned.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unschedulable: bool,
+}
+
+/// A Namespace, as far as it matters.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, kube::Resource)]
+#[resource(inherit = v1::Namespace)]
+pub struct Namespace {
+    /// Its name and labels.
+    #[serde(default, deserialize_with = "meta")]
+    pub metadata: ObjectMeta,
 }
 
 /// Metadata as far as it matters. Which fields are whose is most of what the API server sends, and makes a tree of some

@@ -3,13 +3,15 @@
 //! Owns what is urgent. Each object waits once with the latest, so nothing here grows with time.
 
 use crate::{
+    digest::{rough, settled, whole},
     kind::Kind,
     latest::Latest,
-    ledger::{Ledger, policy_digest, pressing_digest},
+    ledger::{Entry, Ledger, pressing_digest},
     metrics::Metrics,
     notice::Notice,
     status,
 };
+use baton_crds::LoadBalancerPolicyStatus;
 use baton_index::{ClassVerdict, Key, Text, Verdict};
 use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
@@ -19,10 +21,18 @@ use tokio::{
 };
 use tracing::warn;
 
-/// Figures alone change all the time: 5,000 policies with traffic would be 2,500 writes a second. Nor does it press that a
-/// dataplane cannot be reached and goes on with what it has: what is over within this time is not written at all, for none of
-/// the policies of its class. Other changes of conditions do not wait.
-const FIGURES_EVERY: Duration = Duration::from_secs(15);
+/// What does not press, as how many pods there are, or that a dataplane cannot be reached and goes on with what it has: what
+/// is over within this time is not written at all, for none of the policies of its class. Other changes of conditions do not
+/// wait.
+const SETTLED_EVERY: Duration = Duration::from_secs(15);
+/// Figures alone change all the time: 5,000 policies with traffic would be 2,500 writes a second. Of one policy they are
+/// written this often if they changed by more than about a tenth, but of all policies together no more often than
+/// [`FIGURES_PAUSE`] says: etcd keeps and syncs every one, and says it to whoever watches.
+const FIGURES_EVERY: Duration = Duration::from_secs(30);
+/// The same for what changed by less.
+const FIGURES_EXACT_EVERY: Duration = Duration::from_secs(300);
+/// On average between two writes of figures alone: 20 a second at most, so 5,000 policies have theirs every 250 s.
+const FIGURES_PAUSE: Duration = Duration::from_millis(50);
 /// Events that wait. What does not fit is counted; conditions say the same.
 const LIMIT_EVENTS: usize = 1_000;
 
@@ -65,15 +75,29 @@ impl Outbox {
         if self.policies.is_under_way(&key) {
             // What is there is about to change; the writer compares again.
             self.policies.urgent(key, Arc::clone(verdict));
-        } else if policy_digest(&wanted) == before.digest {
+        } else if whole(&wanted) == before.digests.whole {
             self.policies.remove(&key);
         } else if pressing_digest(&wanted.conditions) == before.pressing_digest {
-            let due = Instant::now() + FIGURES_EVERY;
+            let due = Instant::now() + self.pause(&wanted, &before);
             self.policies.later(key, Arc::clone(verdict), due);
         } else {
             self.policies.urgent(key, Arc::clone(verdict));
         }
         self.waiting("status", self.policies.len());
+    }
+
+    /// How long a status that does not press waits.
+    fn pause(&self, wanted: &LoadBalancerPolicyStatus, before: &Entry) -> Duration {
+        if settled(wanted) != before.digests.settled {
+            return SETTLED_EVERY;
+        }
+        let policies = u32::try_from(self.ledger.count(Kind::Policy)).unwrap_or(u32::MAX);
+        let share = FIGURES_PAUSE.saturating_mul(policies);
+        share.max(if rough(wanted) != before.digests.rough {
+            FIGURES_EVERY
+        } else {
+            FIGURES_EXACT_EVERY
+        })
     }
 
     /// A class's status is to be this, if it is not.
@@ -123,3 +147,7 @@ impl Outbox {
             .set(count);
     }
 }
+
+#[cfg(test)]
+#[path = "outbox_tests.rs"]
+mod tests;

@@ -29,7 +29,10 @@ use crate::{
 use anyhow::{Context as _, bail};
 use baton_config::logging::Style;
 use baton_index::Index;
-use baton_push::push::{Metrics as PushMetrics, Settings};
+use baton_push::{
+    keys::KeySet,
+    push::{Metrics as PushMetrics, Settings},
+};
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
@@ -99,6 +102,7 @@ struct Parts {
     events: Receiver<Notice>,
     connector: Arc<Connector>,
     peers: Arc<Peers>,
+    live_keys: Arc<watch::Sender<Option<Arc<KeySet>>>>,
     key_rest: Duration,
     sink: Sink,
     core: Core,
@@ -191,6 +195,7 @@ fn parts(
     let (leadership, led) = watch::channel(Leadership::Standby);
     let connect: Arc<Connector> = Arc::clone(&connector);
     let peers = Arc::new(Peers::default());
+    let live_keys = Arc::new(watch::Sender::new(None));
     let translator = Arc::new(Translator::new());
     let core = Core {
         index: Index::new(),
@@ -201,6 +206,7 @@ fn parts(
             settings,
             push_metrics,
             Arc::clone(&peers),
+            live_keys.subscribe(),
             translator.texts(),
             shims,
         ),
@@ -225,6 +231,7 @@ fn parts(
         events,
         connector,
         peers,
+        live_keys,
         key_rest,
         sink,
         core,
@@ -238,6 +245,7 @@ impl Parts {
             store,
             connector: Arc::clone(&self.connector),
             peers: Arc::clone(&self.peers),
+            live_keys: Arc::clone(&self.live_keys),
             key_rest: self.key_rest,
             outbox: Arc::clone(&self.outbox),
             leadership: self.leadership.subscribe(),

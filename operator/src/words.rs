@@ -12,7 +12,8 @@ pub fn shim(node: Text, result: Outcome) -> Option<Change> {
             let unattached = state
                 .pods
                 .iter()
-                .filter(|pod| !pod.attached)
+                // One that has the adopter and a reason refuses adoptions.
+                .filter(|pod| !pod.attached || pod.reason.is_some())
                 .filter_map(|pod| {
                     let (namespace, name) = pod.name.split_once('/')?;
                     let why = pod.reason.as_deref().unwrap_or("the shim gives no reason");
@@ -32,6 +33,13 @@ pub fn shim(node: Text, result: Outcome) -> Option<Change> {
         _ => return None,
     };
     Some(Change::Shim(node, Some(Arc::new(shim))))
+}
+
+/// What a dataplane says of policies that it cannot take, by name of the snapshot policy.
+pub fn refused_policies(all: &[baton_api::RefusedPolicy]) -> BTreeMap<Text, Text> {
+    let all = all.iter();
+    all.map(|one| (one.policy.as_str().into(), one.message.as_str().into()))
+        .collect()
 }
 
 /// A dataplane's refusal in one line.

@@ -29,6 +29,15 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{/* A class of the user's, or of the chart's. */}}
+{{- define "baton.priority" -}}
+{{- if .values.priorityClassName }}
+priorityClassName: {{ .values.priorityClassName }}
+{{- else if .root.Values.priorityClasses.create }}
+priorityClassName: {{ .name }}
+{{- end }}
+{{- end }}
+
 {{/* Where a Pod may run, after what the chart says itself. */}}
 {{- define "baton.placement" -}}
 {{- with .nodeSelector }}

@@ -10,6 +10,8 @@ use std::{net::SocketAddr, time::Duration};
 const PORT: u16 = 80;
 /// Connections of the throughput measurement.
 const MANY: u32 = 32;
+/// The limit of the third measurement, in percent of a CPU.
+const HALF: f64 = 50.0;
 /// Before each measurement, so that neither side pays for cold caches of the other's turn.
 const WARM_UP: Duration = Duration::from_secs(1);
 
@@ -23,12 +25,15 @@ struct Comparison {
     p50_ratio: f64,
     /// Baton's requests/s at 32 connections divided by HAProxy's; above 1 Baton is faster.
     per_second_ratio: f64,
+    /// Baton's p99 at 1 connection with half a CPU divided by HAProxy's; below 1 Baton is faster.
+    p99_half_cpu_ratio: f64,
 }
 
 #[derive(Debug, Serialize)]
 struct Side {
     p50_us_at_1: Figure,
     per_second_at_32: Figure,
+    p99_us_at_1_with_half_a_cpu: Figure,
     errors: u64,
 }
 
@@ -36,6 +41,7 @@ struct Side {
 struct Rounds {
     p50_us: Vec<f64>,
     per_second: Vec<f64>,
+    p99_half_us: Vec<f64>,
     errors: u64,
 }
 
@@ -46,7 +52,13 @@ impl Rounds {
         let many = wrk(lab, address, MANY, length)?;
         self.p50_us.push(one.latency.p50_us as f64);
         self.per_second.push(many.per_second());
-        self.errors += one.errors + many.errors;
+        lab.dataplane_pod().throttle(HALF)?;
+        // Twice: Baton looks at its limit once a second.
+        wrk(lab, address, 1, WARM_UP * 2)?;
+        let half = wrk(lab, address, 1, length)?;
+        lab.dataplane_pod().unthrottle()?;
+        self.p99_half_us.push(half.latency.p99_us as f64);
+        self.errors += one.errors + many.errors + half.errors;
         Ok(())
     }
 
@@ -54,6 +66,7 @@ impl Rounds {
         Side {
             p50_us_at_1: Figure::of(&self.p50_us),
             per_second_at_32: Figure::of(&self.per_second),
+            p99_us_at_1_with_half_a_cpu: Figure::of(&self.p99_half_us),
             errors: self.errors,
         }
     }
@@ -109,12 +122,15 @@ pub fn compare(arguments: &RoundArguments) -> Result<bool> {
         let mode = dataplane.state()?.worker.mode;
         dataplane.stop()?;
         eprintln!(
-            "round {round} of {}: p50 {} and {} us, {} and {} requests/s (HAProxy, Baton in {mode} mode)",
+            "round {round} of {}: p50 {} and {} us, {} and {} requests/s, p99 with half a CPU {} and {} us (HAProxy, Baton in \
+             {mode} mode)",
             arguments.rounds,
             last(&haproxy_rounds.p50_us),
             last(&baton_rounds.p50_us),
             last(&haproxy_rounds.per_second),
             last(&baton_rounds.per_second),
+            last(&haproxy_rounds.p99_half_us),
+            last(&baton_rounds.p99_half_us),
         );
     }
     let (haproxy, baton) = (haproxy_rounds.side(), baton_rounds.side());
@@ -122,6 +138,8 @@ pub fn compare(arguments: &RoundArguments) -> Result<bool> {
         seconds: arguments.seconds,
         p50_ratio: baton.p50_us_at_1.median / haproxy.p50_us_at_1.median,
         per_second_ratio: baton.per_second_at_32.median / haproxy.per_second_at_32.median,
+        p99_half_cpu_ratio: baton.p99_us_at_1_with_half_a_cpu.median
+            / haproxy.p99_us_at_1_with_half_a_cpu.median,
         haproxy,
         baton,
     };
@@ -158,6 +176,12 @@ fn print(comparison: &Comparison) {
             &h.per_second_at_32,
             &b.per_second_at_32,
             comparison.per_second_ratio,
+        ),
+        (
+            "p99 us, 1, half a CPU",
+            &h.p99_us_at_1_with_half_a_cpu,
+            &b.p99_us_at_1_with_half_a_cpu,
+            comparison.p99_half_cpu_ratio,
         ),
     ] {
         println!("{name:<22}{:>24}{:>24}{ratio:>10.2}", h.text(), b.text());

@@ -113,8 +113,12 @@ pub struct Log {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShimConfig {
-    /// Keys, newest last.
-    pub keys: Keys,
+    /// Keys, newest last; with none, the operator sends those of the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keys: Option<Keys>,
+    /// The node's name, where the operator sends its keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// Pods to install the adopter in.
     pub pods: Vec<ShimPod>,
     /// Control address.
@@ -206,6 +210,7 @@ pub fn policy(name: &str, port: u16, backends: &[(String, SocketAddr)]) -> Polic
                 endpoint: endpoint(*address),
                 weight: 1,
                 draining: false,
+                node: None,
             })
             .collect(),
         algorithm: Default::default(),
@@ -311,7 +316,8 @@ impl Lab {
     /// If the bpf file system cannot be mounted.
     pub fn shim_config(&self) -> Result<ShimConfig> {
         Ok(ShimConfig {
-            keys: vec![self.key(1)?].into(),
+            keys: Some(vec![self.key(1)?].into()),
+            node: None,
             pods: self
                 .pods()
                 .iter()

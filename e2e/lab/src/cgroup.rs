@@ -126,6 +126,17 @@ impl Cgroup {
         }
     }
 
+    /// Periods in which the limit was reached (`nr_throttled`, in either version).
+    pub(crate) fn throttled_periods(&self) -> Result<u64> {
+        let path = self.path.join("cpu.stat");
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix("nr_throttled "));
+        let value = value.with_context(|| format!("no nr_throttled in {}", path.display()))?;
+        Ok(value.trim().parse()?)
+    }
+
     /// Process ids in the cgroup.
     pub(crate) fn processes(&self) -> Vec<i32> {
         fs::read_to_string(self.processes_file())

@@ -150,7 +150,7 @@ impl Pod {
     /// Limits the CPU time of all its processes, present and future, to a percentage of one CPU.
     ///
     /// # Errors
-    /// If the kernel refuses, or for a client or the dataplane, which have no cgroup.
+    /// If the kernel refuses, or for a client, which has no cgroup.
     pub fn throttle(&self, percent: f64) -> Result<()> {
         self.cgroup()?.limit(Some(percent))
     }
@@ -163,10 +163,18 @@ impl Pod {
         self.cgroup()?.limit(None)
     }
 
+    /// Periods in which its processes had used up their CPU time, so far.
+    ///
+    /// # Errors
+    /// As [`Pod::throttle`].
+    pub fn throttled_periods(&self) -> Result<u64> {
+        self.cgroup()?.throttled_periods()
+    }
+
     /// Process ids in its cgroup.
     ///
     /// # Errors
-    /// For a client or the dataplane, which have no cgroup.
+    /// For a client, which has no cgroup.
     pub fn processes(&self) -> Result<Vec<i32>> {
         Ok(self.cgroup()?.processes())
     }
@@ -259,7 +267,7 @@ impl Lab {
         if options.second_client {
             clients.push(place("client2", CLIENT_SUBNET + 1, false)?);
         }
-        let dataplane = place("dataplane", DATAPLANE_SUBNET, false)?;
+        let dataplane = place("dataplane", DATAPLANE_SUBNET, true)?;
 
         // Forwarding first: it makes the router's IPv6 addresses those of a router from the start.
         router.namespace.set_sysctl("net/ipv4/ip_forward", "1")?;

@@ -23,6 +23,8 @@ pub const OPERATOR_LISTEN: &str = "127.0.0.1:9902";
 const DATAPLANE_PORT: u16 = 9900;
 /// Port of the shims' control API, the operator's default.
 const SHIM_PORT: u16 = 9901;
+/// The node of all Pods of the demo's manifests.
+const NODE: &str = "router";
 /// It ends within this time after SIGTERM, or is killed.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -119,7 +121,9 @@ impl Lab {
         let listen = SocketAddr::new(self.node_address(), SHIM_PORT);
         Ok(ShimConfig {
             control_tls: Some(operator.tls("shim", listen)),
-            keys: operator.keys(),
+            // As the manifests have it, where its Pod is.
+            keys: None,
+            node: Some(NODE.to_owned()),
             ..self.shim_config()?
         })
     }

@@ -22,7 +22,7 @@ const BUFFER_BYTES: usize = 48 << 20;
 const REQUESTS_MAX: u64 = 4000;
 const FRAME_BYTES_MAX: usize = 64 * 1024;
 /// How the TCP option of an adoption begins: kind, length, experiment id (docs/adoption-wire.md).
-const ADOPTION: [u8; 4] = [253, 20, 0xba, 0x70];
+const ADOPTION: [u8; 4] = [253, 28, 0xba, 0x70];
 /// Ethernet, IPv6 and TCP headers with all options end here; random payload behind it is not looked at.
 const HEADERS_BYTES_MAX: usize = 14 + 40 + 60;
 
@@ -154,13 +154,13 @@ mod tests {
         ];
         assert_eq!(all, [Some(1), Some(2), Some(3), Some(4)]);
         assert!(is_adoption(
-            &[&[0; 54][..], &[1, 1, 253, 20, 0xba, 0x70]].concat()
+            &[&[0; 54][..], &[1, 1, 253, 28, 0xba, 0x70]].concat()
         ));
         assert!(!is_adoption(
-            &[&[0; 54][..], &[1, 1, 253, 20, 0xba, 0x71]].concat()
+            &[&[0; 54][..], &[1, 1, 253, 28, 0xba, 0x71]].concat()
         ));
         assert!(!is_adoption(
-            &[&[0; 114][..], &[253, 20, 0xba, 0x70]].concat()
+            &[&[0; 114][..], &[253, 28, 0xba, 0x70]].concat()
         ));
         assert!(is_answer(b"....HTTP/1.1 200 OK\r\n"));
         assert!(!is_answer(b"....GET /phase/1 HTTP/1.1\r\nHost: 200 \r\n"));

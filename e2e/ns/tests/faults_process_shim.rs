@@ -161,7 +161,7 @@ fn requests_stay_where_they_are_while_the_shim_lacks_the_key() -> Result<()> {
     more(&load, 4_000)?;
     assert_eq!(scene.counter("migrations_begun_total")?, begun);
     // It comes back with the key, and requests move again.
-    scene.shim_config.keys = vec![first, second].into();
+    scene.shim_config.keys = Some(vec![first, second].into());
     scene.start_shim()?;
     scene.wait_adoptable()?;
     moves_on(&scene, &load)?;
@@ -226,7 +226,8 @@ fn sockets(scene: &Scene) -> Result<usize> {
 }
 
 fn shim_keys(scene: &mut Scene, keys: &[&Key]) -> Result<()> {
-    scene.shim_config.keys = keys.iter().map(|k| (*k).clone()).collect::<Vec<_>>().into();
+    let all: Vec<_> = keys.iter().map(|k| (*k).clone()).collect();
+    scene.shim_config.keys = Some(all.into());
     let text = serde_json::to_string(&scene.shim_config)?;
     write_whole(scene.shim.as_ref().context("shim")?.config_path(), &text)?;
     until("the shim's keys changed", || {

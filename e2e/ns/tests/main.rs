@@ -1,6 +1,7 @@
 //! The namespace tests, one module per theme. They need root and the programs `lb-dataplane` and `host-shim` built in
 //! the same profile, and run one at a time (`--test-threads=1`): each fills the machine.
 
+mod anywhere;
 mod bad_input;
 mod capture;
 mod cli;
@@ -15,6 +16,7 @@ mod faults_process_links;
 mod faults_process_shim;
 mod flood;
 mod forged;
+mod forged_answers;
 mod guards;
 mod host_network;
 mod ipv6;
@@ -24,6 +26,7 @@ mod migrate_by_hand;
 mod migration;
 mod modes;
 mod operator;
+mod packet_rules;
 mod posts;
 mod refusal;
 mod reload;
@@ -33,6 +36,7 @@ mod shutdown;
 mod silence;
 mod stale;
 mod stateful;
+mod tenants;
 mod throttle;
 mod tracked;
 mod wire;

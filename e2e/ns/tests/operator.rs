@@ -18,16 +18,16 @@ const WEB: &str = "shop/web/http";
 const CONNECTIONS: usize = 32;
 
 /// Fields end in the order in which they are declared: the lab last.
-struct Chain {
-    dataplane: Dataplane,
+pub(crate) struct Chain {
+    pub(crate) dataplane: Dataplane,
     _shim: Shim,
-    operator: Operator,
+    pub(crate) operator: Operator,
     nginx: Vec<Nginx>,
-    lab: Lab,
+    pub(crate) lab: Lab,
 }
 
 impl Chain {
-    fn start(name: &str) -> Result<Self> {
+    pub(crate) fn start(name: &str) -> Result<Self> {
         let lab = Lab::new(name, &Options::default())?;
         let web = NginxOptions::default();
         let nginx = lab.pods().iter().map(|pod| pod.nginx(&web));
@@ -56,7 +56,7 @@ impl Chain {
         Ok(chain)
     }
 
-    fn load(&self) -> Result<Load<HttpEcho>> {
+    pub(crate) fn load(&self) -> Result<Load<HttpEcho>> {
         let options = LoadOptions {
             connections: CONNECTIONS,
             ..LoadOptions::new(self.dataplane.address(80))
@@ -72,16 +72,16 @@ impl Chain {
         web.context("the policy is not served")
     }
 
-    fn backend(&self, name: &str) -> Result<Option<BackendState>> {
+    pub(crate) fn backend(&self, name: &str) -> Result<Option<BackendState>> {
         Ok(self.web()?.backends.into_iter().find(|b| b.name == name))
     }
 
-    fn snapshot(&self) -> Result<Value> {
+    pub(crate) fn snapshot(&self) -> Result<Value> {
         self.dataplane.control_get("/v1/snapshot")
     }
 
     /// Changes what the EndpointSlice says of a pod.
-    fn endpoint(&self, pod: usize, from: &str, to: &str) -> Result<()> {
+    pub(crate) fn endpoint(&self, pod: usize, from: &str, to: &str) -> Result<()> {
         let letter = char::from(b'a' + pod as u8);
         let place = |words: &str| {
             format!(
@@ -92,7 +92,7 @@ impl Chain {
     }
 
     /// Nobody's connection ended and no answer was wrong.
-    fn unharmed(&self, load: Load<HttpEcho>) -> Result<()> {
+    pub(crate) fn unharmed(&self, load: Load<HttpEcho>) -> Result<()> {
         more(&load, 1_000)?;
         let (report, _) = load.stop()?;
         no_error(&report, None)?;
@@ -102,7 +102,7 @@ impl Chain {
     }
 }
 
-const READY: &str = "ready: true, serving: true, terminating: false";
+pub(crate) const READY: &str = "ready: true, serving: true, terminating: false";
 
 #[test]
 fn pods_terminate_flap_and_go_without_an_error() -> Result<()> {

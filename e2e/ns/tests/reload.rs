@@ -1,9 +1,9 @@
 //! Changed configurations under load: files, SIGHUP, pushed snapshots. No request notices.
 
 use crate::{more, no_error};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use baton_api::{MigrationMode, Snapshot};
-use baton_lab::{HttpEcho, Key, Load};
+use baton_lab::{HttpEcho, Key, Load, LoadOptions};
 use baton_ns::{Scene, always, never, until, write_whole};
 use rustix::process::Signal;
 use std::{
@@ -80,6 +80,53 @@ fn policies_change_under_load() -> Result<()> {
     assert_eq!(put_snapshot(&scene, "{\"generation\": 1000}")?, 422);
     assert_eq!(scene.state()?.generation, newer.generation);
 
+    let (report, _) = load.stop()?;
+    no_error(&report, None)
+}
+
+#[test]
+fn one_bad_policy_of_three_is_refused_by_name_and_the_others_are_served() -> Result<()> {
+    let mut scene = Scene::with_pods("sifted", 2)?;
+    scene.start()?;
+    let load = HttpEcho::start(scene.lab.client().namespace(), scene.http_load(8, None)?)?;
+    let mut file = serde_json::to_value(&scene.config)?;
+    file.as_object_mut()
+        .context("an object")?
+        .remove("policies");
+    write_whole(scene.dataplane()?.config_path(), &file.to_string())?;
+    let mut policies = vec![scene.config.policies[0].clone()];
+    // 20007 is one of the legs' ports.
+    for (name, port) in [("bad", 20_007), ("new", 8_081)] {
+        let mut policy = policies[0].clone();
+        policy.name = name.into();
+        policy.frontends = vec![format!("0.0.0.0:{port}").parse().map_err(Error::msg)?];
+        policies.push(policy);
+    }
+    let newer = Snapshot {
+        generation: scene.state()?.generation + 10,
+        policies,
+    };
+    let body = serde_json::to_string(&newer)?;
+    until("pushed, as the file says nothing any more", || {
+        let status = put_snapshot(&scene, &body)?;
+        ensure!(status == 200, "{status}");
+        Ok(())
+    })?;
+    let state = scene.state()?;
+    assert_eq!(state.generation, newer.generation);
+    let refused: Vec<_> = state.refused.iter().map(|r| r.policy.as_str()).collect();
+    assert_eq!(refused, ["bad"]);
+    let words = &state.refused[0].message;
+    ensure!(words.contains("20007"), "{words}");
+    let options = LoadOptions {
+        connections: 8,
+        requests: Some(4_000),
+        ..LoadOptions::new(scene.address(8_081)?)
+    };
+    let new = HttpEcho::start(scene.lab.client().namespace(), options)?;
+    let (report, _) = new.join()?;
+    no_error(&report, Some(4_000))?;
+    more(&load, 1_000)?;
     let (report, _) = load.stop()?;
     no_error(&report, None)
 }

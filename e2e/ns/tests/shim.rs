@@ -107,7 +107,8 @@ fn keeping_shim(scene: &Scene) -> Result<Process> {
 }
 
 fn shim_keys(scene: &mut Scene, keys: &[&Key]) -> Result<()> {
-    scene.shim_config.keys = keys.iter().map(|k| (*k).clone()).collect::<Vec<_>>().into();
+    let all: Vec<_> = keys.iter().map(|k| (*k).clone()).collect();
+    scene.shim_config.keys = Some(all.into());
     let text = serde_json::to_string(&scene.shim_config)?;
     write_whole(scene.shim.as_ref().context("shim")?.config_path(), &text)?;
     until("the shim's keys changed", || {

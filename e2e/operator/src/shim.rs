@@ -3,11 +3,13 @@
 
 use crate::control::{Answers, Said, refused, said, serve};
 use anyhow::{Context, Result};
+use baton_api::NodeKeys;
+use http_body_util::BodyExt;
 use hyper::{Method, Request, StatusCode, body::Incoming};
 use serde_json::{Value, json};
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::timeout};
@@ -23,6 +25,8 @@ pub struct Shim {
 struct Shared {
     started: Instant,
     reported: Mutex<(Vec<u8>, Vec<Value>)>,
+    /// What it was sent, if it takes keys.
+    sent: Mutex<Option<Vec<NodeKeys>>>,
     /// How often it was asked.
     looks: watch::Sender<u64>,
 }
@@ -39,6 +43,7 @@ impl Shim {
         let shared = Arc::new(Shared {
             started: Instant::now(),
             reported: Mutex::new((vec![1], Vec::new())),
+            sent: Mutex::default(),
             looks: watch::Sender::new(0),
         });
         let task = tokio::spawn(serve(listener, None, Arc::clone(&shared)));
@@ -56,6 +61,18 @@ impl Shim {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         *reported = (key_epochs.to_vec(), pods.collect());
+    }
+
+    /// From now on it has its keys from the operator, as one without `keys` in its configuration. It has none yet.
+    pub fn take_keys(&self) {
+        *self.shared.sent() = Some(Vec::new());
+        self.set(&[], &[]);
+    }
+
+    /// What it was sent, in order.
+    #[must_use]
+    pub fn sent(&self) -> Vec<NodeKeys> {
+        self.shared.sent().clone().unwrap_or_default()
     }
 
     /// How often it was asked.
@@ -83,19 +100,51 @@ impl Drop for Shim {
     }
 }
 
+impl Shared {
+    fn sent(&self) -> MutexGuard<'_, Option<Vec<NodeKeys>>> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state(&self) -> Said {
+        let reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        said(&json!({
+            "version": "test",
+            "uptimeSeconds": self.started.elapsed().as_secs(),
+            "keyEpochs": reported.0,
+            "takesKeys": self.sent().is_some(),
+            "pods": reported.1,
+        }))
+    }
+
+    async fn take(&self, request: Request<Incoming>) -> Said {
+        let Ok(body) = request.into_body().collect().await else {
+            return refused(StatusCode::BAD_REQUEST, "no body");
+        };
+        let keys: NodeKeys = match serde_json::from_slice(&body.to_bytes()) {
+            Ok(keys) => keys,
+            Err(_) => return refused(StatusCode::UNPROCESSABLE_ENTITY, "no keys"),
+        };
+        match &mut *self.sent() {
+            None => return refused(StatusCode::CONFLICT, "it has its own"),
+            Some(sent) => {
+                let epochs = keys.keys.iter().map(|key| key.epoch % 16).collect();
+                let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+                reported.0 = epochs;
+                sent.push(keys);
+            }
+        }
+        self.state()
+    }
+}
+
 impl Answers for Shared {
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Said {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/v1/state") => {
                 self.looks.send_modify(|looks| *looks += 1);
-                let reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-                said(&json!({
-                    "version": "test",
-                    "uptimeSeconds": self.started.elapsed().as_secs(),
-                    "keyEpochs": reported.0,
-                    "pods": reported.1,
-                }))
+                self.state()
             }
+            (&Method::PUT, "/v1/keys") => self.take(request).await,
             _ => refused(StatusCode::NOT_FOUND, "nothing here"),
         }
     }

@@ -118,6 +118,7 @@ async fn kubectl_shows_the_columns_under_every_name() -> Result<()> {
             "MIGRATIONS",
             "ACCEPTED",
             "PROGRAMMED",
+            "ADOPTABLE",
             "AGE",
         ];
         assert_eq!(header, expected, "{said}");

@@ -54,6 +54,8 @@ const RIGHTS: &[Right] = &[
     ("", "pods", "patch", false),
     ("", "nodes", "list", false),
     ("", "nodes", "watch", false),
+    ("", "namespaces", "list", false),
+    ("", "namespaces", "watch", false),
     ("events.k8s.io", "events", "create", false),
     ("events.k8s.io", "events", "patch", false),
     ("coordination.k8s.io", "leases", "create", true),

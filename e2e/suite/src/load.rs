@@ -4,7 +4,10 @@
 
 use crate::site::{SHOP, Site};
 use anyhow::{Context, Result, bail, ensure};
-use std::process::{Child, Stdio};
+use std::{
+    net::Ipv4Addr,
+    process::{Child, Stdio},
+};
 
 /// Connections that stay open for the whole run.
 pub const CONNECTIONS: u32 = 64;
@@ -59,6 +62,26 @@ impl Load {
         Ok(Self { child })
     }
 
+    /// Waits until all its connections to the address are open.
+    ///
+    /// # Errors
+    /// They are not, at the deadline.
+    pub fn wait_open(&self, site: &Site, address: &str) -> Result<()> {
+        let show = [
+            "-n",
+            SHOP,
+            "exec",
+            "client",
+            "--",
+            "/bin/cat",
+            "/proc/net/tcp",
+        ];
+        site.until("all connections are open", || {
+            let open = established(&site.kubectl(&show)?, address)?;
+            Ok((open >= CONNECTIONS as usize).then_some(()))
+        })
+    }
+
     /// Waits for its end.
     ///
     /// # Errors
@@ -72,6 +95,18 @@ impl Load {
         ensure!(outcome.requests > 0, "no request was answered:\n{text}");
         Ok(outcome)
     }
+}
+
+/// How many connections to an IPv4 address a Pod's `/proc/net/tcp` says to be established.
+fn established(table: &str, address: &str) -> Result<usize> {
+    let address: Ipv4Addr = address.parse().with_context(|| address.to_owned())?;
+    // As the kernel prints it: the number that the bytes make on this machine, in hexadecimal digits.
+    let to = format!("{:08X}:", u32::from_ne_bytes(address.octets()));
+    let is_open = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(2);
+        fields.next().is_some_and(|remote| remote.starts_with(&to)) && fields.next() == Some("01")
+    };
+    Ok(table.lines().filter(is_open).count())
 }
 
 /// The figures that wrk prints.
@@ -128,6 +163,25 @@ fn microseconds(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn open_connections_are_counted() {
+        let line = |remote: &str, state: &str| {
+            format!("   1: 0200020A:9C40 {remote} {state} 00000000:00000000 02:0000A1B2\n")
+        };
+        let table = [
+            "  sl  local_address rem_address   st tx_queue rx_queue\n".to_owned(),
+            line("0A00600A:0050", "01"),
+            line("0A00600A:0050", "01"),
+            line("0A00600A:0050", "02"),
+            line("0B00600A:0050", "01"),
+        ];
+        assert_eq!(
+            established(&table.concat(), "10.96.0.10").expect("an address"),
+            2
+        );
+        assert!(established("", "web").is_err());
+    }
 
     #[test]
     fn what_wrk_prints_is_read() {

@@ -146,8 +146,7 @@ impl Table {
     ) -> Result<Outcome> {
         let before = losses(site)?;
         let load = Load::start(site, address, seconds)?;
-        // Until all connections are open and busy.
-        thread::sleep(Duration::from_secs(2));
+        load.wait_open(site, address)?;
         let done = act();
         let outcome = load.end()?;
         let mut counted = losses(site)?;

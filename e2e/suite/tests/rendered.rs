@@ -104,6 +104,71 @@ fn what_helm_renders_is_what_is_committed() -> Result<()> {
     Ok(())
 }
 
+/// Whoever has a master key can forge adoptions on every node: a node's part must not have one.
+#[test]
+fn no_pod_but_a_dataplanes_can_have_the_master_keys() -> Result<()> {
+    const MASTERS: &str = "baton-adoption-keys";
+    for set in sets()? {
+        let file = chart().join(format!("tests/rendered/{set}.yaml"));
+        let objects = manifests::read(&file)?;
+        let mut mounting = BTreeSet::new();
+        let mut reading = BTreeSet::new();
+        for object in &objects {
+            let name = object["metadata"]["name"].as_str().context("a name")?;
+            // Volumes, projected ones and variables of the environment, wherever they are.
+            let pod = object["spec"]["template"]["spec"].to_string();
+            if pod.contains(MASTERS) {
+                mounting.insert(name);
+            }
+            let rules = object["rules"].as_array().into_iter().flatten();
+            if rules
+                .map(Value::to_string)
+                .any(|r| r.contains("\"secrets\"") || r.contains("\"*\""))
+            {
+                reading.insert(name);
+            }
+            if name == "baton-host-shim" && object["kind"] == "ConfigMap" {
+                let config = object["data"]["shim.yaml"].as_str().context("shim.yaml")?;
+                let config = manifests::parse(config)?.remove(0);
+                assert!(config["keys"].is_null(), "{set}: the operator sends them");
+                assert!(config["controlTls"].is_object(), "{set}");
+            }
+        }
+        assert_eq!(mounting, BTreeSet::from(["baton-lb-dataplane"]), "{set}");
+        assert_eq!(reading, BTreeSet::from(["baton-operator"]), "{set}");
+    }
+    Ok(())
+}
+
+/// GKE admits Pods with these classes in its own namespaces only (its quota `gcp-critical-pods`).
+#[test]
+fn no_pod_has_a_priority_class_of_the_systems() -> Result<()> {
+    let helm = helm()?;
+    let mut of_users = 0;
+    for set in sets()? {
+        let objects = manifests::parse(&rendered(&helm, &set)?)?;
+        let is_class = |o: &&Value| o["kind"] == "PriorityClass";
+        let names = objects.iter().filter(is_class);
+        let made: BTreeSet<_> = names.map(|o| o["metadata"]["name"].as_str()).collect();
+        for object in objects.iter().filter(|o| !is_class(o)) {
+            let class = &object["spec"]["template"]["spec"]["priorityClassName"];
+            let Some(class) = class.as_str() else {
+                continue;
+            };
+            let name = &object["metadata"]["name"];
+            assert!(!class.starts_with("system-"), "{set}: {name}: {class}");
+            if made.contains(&Some(class)) {
+                assert_eq!(*name, class, "{set}: its own");
+            } else {
+                of_users += 1;
+                assert_eq!(class, "platform-critical", "{set}: {name}");
+            }
+        }
+    }
+    assert_eq!(of_users, 1, "the operator's in `production`");
+    Ok(())
+}
+
 #[test]
 fn wrong_values_are_refused_with_their_names() -> Result<()> {
     let helm = helm()?;

@@ -2,6 +2,7 @@
 //! is not looked at here.
 
 use baton_tidy::root;
+use serde_json::Value;
 use std::{collections::BTreeSet, fs, path::Path};
 
 fn read(path: &Path) -> String {
@@ -74,4 +75,80 @@ fn every_alert_has_its_section_in_the_runbook() {
             "{alert} does not lead to {anchor}"
         );
     }
+}
+
+/// Whoever installs the chart and copies a policy of a page can connect.
+#[test]
+fn policies_of_the_pages_listen_where_the_charts_service_leads() {
+    let root = root();
+    let values: Value = serde_saphyr::from_str(&read(&root.join("charts/baton/values.yaml")))
+        .expect("the chart's values");
+    let ports = values["dataplane"]["service"]["ports"].as_array();
+    let leads: BTreeSet<u64> = ports
+        .expect("ports")
+        .iter()
+        .filter_map(|port| port.get("targetPort").unwrap_or(&port["port"]).as_u64())
+        .collect();
+    for page in ["README.md", "crds/README.md", "docs/install.md"] {
+        let text = read(&root.join(page));
+        let policies = text.split("kind: LoadBalancerPolicy").skip(1);
+        let mut found = 0;
+        for policy in policies.filter_map(|rest| rest.split("```").next()) {
+            // The first of its fields of that name that stands alone.
+            let words = policy.split([' ', '{', ',', '\n']);
+            let at = words.skip_while(|word| *word != "port:").nth(1);
+            let port = at.and_then(|port| port.trim_end_matches('}').parse().ok());
+            let Some(port) = port else { continue };
+            assert!(leads.contains(&port), "{page}: nothing leads to {port}");
+            found += 1;
+        }
+        assert!(found > 0, "{page} has a policy");
+    }
+}
+
+/// What a dataplane takes at most with 32 receive queues, all tables full, and as many ports as legs may have: its buffers are
+/// there from the start, tables and ports fill up.
+#[test]
+fn thirty_two_queues_and_full_tables_fit_the_charts_memory_limit() {
+    /// `QUEUE_BYTES_MAX` of `lb-dataplane/xsk/src/config.rs`, whose tests hold the buffers of each mode to it.
+    const QUEUE_BYTES: u64 = 8_000_000;
+    const QUEUES: u64 = 32;
+    /// The program, its threads, BPF maps of 16,384 frontends, a snapshot and its successor.
+    const REST_BYTES: u64 = 96 << 20;
+    /// Bytes of one of each, as the comments of the chart's values and `docs/operations.md` have it; a leg's port takes
+    /// 14.1 at each backend.
+    const BYTES: [(&str, u64); 6] = [
+        ("flows", 250),
+        ("guardedFlows", 256),
+        ("keptSegments", 2_048),
+        ("closingLegs", 128),
+        ("affinities", 56),
+        ("trackedPairs", 0),
+    ];
+    let constants = read(&root().join("lb-dataplane/xsk/src/config.rs"));
+    assert!(constants.contains("pub const QUEUE_BYTES_MAX: usize = 8_000_000;"));
+    let values: Value = serde_saphyr::from_str(&read(&root().join("charts/baton/values.yaml")))
+        .expect("the values are YAML");
+    let of = |path: &str| values.pointer(path).unwrap_or_else(|| panic!("no {path}"));
+    let number = |path: &str| of(path).as_u64().unwrap_or_else(|| panic!("{path}"));
+    let tables: u64 = BYTES
+        .iter()
+        .map(|(name, bytes)| number(&format!("/dataplane/limits/{name}")) * bytes)
+        .sum();
+    let first = number("/dataplane/legPorts/first");
+    // `last: 0` is 49,999 in a Deployment, which has the most.
+    let last = match number("/dataplane/legPorts/last") {
+        0 => 49_999,
+        last => last,
+    };
+    let ports = number("/dataplane/limits/backends") * (last - first + 1) * 141 / 10;
+    let limit = match of("/dataplane/resources/limits/memory").as_str() {
+        Some("1Gi") => 1_u64 << 30,
+        other => panic!("read {other:?} here, too"),
+    };
+    let wanted = QUEUES * QUEUE_BYTES + tables + ports + REST_BYTES;
+    assert!(
+        wanted <= limit,
+        "{wanted} of {limit}: ports {ports}, tables {tables}"
+    );
 }

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fs};
 /// Crates that know no I/O, no clock, no randomness of their own, and what each may depend on.
 const PURE: &[(&str, &[&str])] = &[
     ("baton-packet", &["multiversion", "siphasher", "thiserror"]),
-    ("baton-api", &["serde", "thiserror"]),
+    ("baton-api", &["ring", "serde", "thiserror"]),
     ("baton-guard", &["memchr"]),
     (
         "baton-engine",

@@ -23,6 +23,7 @@ fn main() {
     adopter.set_key(1, &KEY).expect("set a key");
     ordinary(&adopter);
     let _attachment = adopter.attach(&lab.netns(), INTERFACE).expect("attach");
+    lab.learn_number(&adopter);
     let _statistics = Statistics::enable().expect("root");
 
     let (pod, _) = ends(false, 8080, 0);

@@ -7,10 +7,19 @@ use crate::{
     kernel,
     object::{self, Loaded},
     outcome::COUNTERS_BYTES,
+    rules::PacketRules,
     sys,
 };
 use libbpf_rs::{MapCore, MapFlags};
-use std::{fs, io, os::fd::AsFd, path::Path};
+use rustix::time::{ClockId, clock_gettime};
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{self, Read},
+    os::fd::AsFd,
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
 
 /// Key epochs that can be told apart on the wire; an epoch is used modulo this number.
 pub const EPOCHS: u8 = 16;
@@ -23,6 +32,8 @@ const KEY_SLOT_BYTES: usize = 24;
 pub struct Adopter {
     loaded: Loaded,
     pins: Option<PinDir>,
+    /// What this process attached and did not detach: a namespace has its number as long as the adopter is anywhere in it.
+    attached: Mutex<BTreeSet<AttachmentId>>,
 }
 
 impl Adopter {
@@ -41,7 +52,11 @@ impl Adopter {
                 kernel::release(),
             )
         })?;
-        Ok(Self { loaded, pins })
+        Ok(Self {
+            loaded,
+            pins,
+            attached: Mutex::default(),
+        })
     }
 
     /// Maps that a predecessor left and that go on.
@@ -119,11 +134,91 @@ impl Adopter {
     pub fn attach(&self, netns: &Netns, interface: &str) -> Result<Attachment, Error> {
         let open = netns.open()?;
         let ifindex = open.ifindex(interface)?;
-        match attach_tcx(&self.loaded, &open, ifindex, self.pins.as_ref())? {
-            Ok(Some(attachment)) => Ok(attachment),
-            Ok(None) => self.attach_clsact(netns, interface),
-            Err(source) => Err(refused(&open, interface, Hook::Tcx, source)),
+        let rules = self.judge(&open)?;
+        let attached = self.numbered(&open, || {
+            attach_tcx(&self.loaded, &open, ifindex, self.pins.as_ref())?
+                .map_err(|source| refused(&open, interface, Hook::Tcx, source))
+        })?;
+        match attached {
+            Some(attachment) => Ok(self.note(Attachment {
+                rules,
+                ..attachment
+            })),
+            None => self.attach_clsact(netns, interface),
         }
+    }
+
+    /// Attaches to a namespace that has its number already: without one the adopter answers nobody.
+    fn numbered<T>(
+        &self,
+        netns: &OpenNetns,
+        attach: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.give_number(netns.cookie())?;
+        let attached = attach();
+        if attached.is_err() {
+            self.take_number(netns.cookie());
+        }
+        attached
+    }
+
+    /// A number for a namespace, from the system's randomness, unless it has one, from a predecessor or by another interface.
+    fn give_number(&self, netns: u64) -> Result<(), Error> {
+        let refuse = |operation, source| Error::Map {
+            map: "namespaces",
+            operation,
+            source,
+        };
+        let mut random = [0; 8];
+        File::open("/dev/urandom")
+            .and_then(|mut file| file.read_exact(&mut random))
+            .map_err(|e| refuse("drawing a number from /dev/urandom", e))?;
+        // 0 stands for none, in probes.
+        let number = u64::from_ne_bytes(random).max(1);
+        let now = clock_gettime(ClockId::Monotonic);
+        // Both fields are non-negative on a monotonic clock.
+        let since_ns = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
+        let mut value = [0; 16];
+        value[..8].copy_from_slice(&number.to_be_bytes());
+        value[8..].copy_from_slice(&since_ns.to_ne_bytes());
+        let map = &self.loaded.namespaces;
+        let given = map.update(&netns.to_ne_bytes(), &value, MapFlags::NO_EXIST);
+        match given {
+            Err(e) if self.namespace_number(netns)?.is_none() => {
+                Err(map_error("namespaces", "giving a namespace its number", &e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets a namespace's number, unless the adopter is still somewhere in it.
+    fn take_number(&self, netns: u64) {
+        let attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        let pinned = self.pinned().unwrap_or_default();
+        if !attached.iter().chain(&pinned).any(|id| id.netns == netns) {
+            // Absent if an earlier call took it.
+            let _ = self.loaded.namespaces.delete(&netns.to_ne_bytes());
+        }
+    }
+
+    /// The number that adoptions for a namespace must name, by [`OpenNetns::cookie`]; `None` where the adopter is not attached.
+    ///
+    /// # Errors
+    /// [`Error::Map`].
+    pub fn namespace_number(&self, cookie: u64) -> Result<Option<u64>, Error> {
+        let value = self
+            .loaded
+            .namespaces
+            .lookup(&cookie.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| map_error("namespaces", "reading", &e))?;
+        Ok(value.and_then(|v| Some(u64::from_be_bytes(*v.first_chunk()?))))
+    }
+
+    fn note(&self, attachment: Attachment) -> Attachment {
+        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        attached.insert(attachment.id);
+        drop(attached);
+        attachment
     }
 
     /// Puts the adopter on an interface by clsact, even where the kernel has tcx.
@@ -133,11 +228,51 @@ impl Adopter {
     pub fn attach_clsact(&self, netns: &Netns, interface: &str) -> Result<Attachment, Error> {
         let open = netns.open()?;
         let ifindex = open.ifindex(interface)?;
-        attach_clsact(&self.loaded, &open, ifindex, self.pins.as_ref())?
-            .map_err(|source| refused(&open, interface, Hook::Clsact, source))
+        let rules = self.judge(&open)?;
+        let attachment = self.numbered(&open, || {
+            attach_clsact(&self.loaded, &open, ifindex, self.pins.as_ref())?
+                .map_err(|source| refused(&open, interface, Hook::Clsact, source))
+        })?;
+        Ok(self.note(Attachment {
+            rules,
+            ..attachment
+        }))
     }
 
-    /// Takes the adopter off an interface, and forgets its pin and the namespace's counters.
+    /// Reads a namespace's packet rules and tells the program, before it is there: it refuses where nobody has.
+    fn judge(&self, open: &OpenNetns) -> Result<PacketRules, Error> {
+        let rules = open.within(|| PacketRules::default().read_again())?;
+        self.tell(open.cookie(), &rules)?;
+        Ok(rules)
+    }
+
+    fn tell(&self, netns: u64, rules: &PacketRules) -> Result<(), Error> {
+        let harmless = u32::from(rules.refusal().is_none());
+        self.loaded
+            .rules
+            .update(&netns.to_ne_bytes(), &harmless.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|e| map_error("rules", "telling of packet rules", &e))
+    }
+
+    /// Looks at the packet rules of namespaces again, which their pods change as they like. A look costs little while nothing
+    /// changed. Returns whether an attachment's [`Attachment::refusal`] is another one. A namespace that the name does not lead to any
+    /// more is left as it is.
+    ///
+    /// # Errors
+    /// [`Error::Map`] and those of [`Netns::open`]: what was known of the rules before stays in force.
+    pub fn look_at_rules(&self, netns: &Netns, attachment: &mut Attachment) -> Result<bool, Error> {
+        let id = attachment.id;
+        let known = attachment.rules.clone();
+        let Some(rules) = rules_of(netns, id.netns, &known)? else {
+            return Ok(false);
+        };
+        self.tell(id.netns, &rules)?;
+        let changed = rules.refusal() != attachment.rules.refusal();
+        attachment.rules = rules;
+        Ok(changed)
+    }
+
+    /// Takes the adopter off an interface, and forgets its pin and the namespace's counters and number.
     ///
     /// # Errors
     /// [`Error::Detach`] if a pin cannot be removed or a clsact filter cannot.
@@ -180,8 +315,15 @@ impl Adopter {
                 source,
             })?;
         }
+        self.attached
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&id);
+        self.take_number(id.netns);
         // Absent if nothing ever came.
         let _ = self.loaded.netns_counters.delete(&id.netns.to_ne_bytes());
+        // Its other interfaces, if it has any, are told of at the next look.
+        let _ = self.loaded.rules.delete(&id.netns.to_ne_bytes());
         Ok(())
     }
 
@@ -248,6 +390,15 @@ impl Adopter {
     pub(crate) fn program(&self) -> std::os::fd::BorrowedFd<'_> {
         self.loaded.program.as_fd()
     }
+}
+
+/// The rules of a namespace, if it is still the one with that cookie.
+fn rules_of(netns: &Netns, cookie: u64, known: &PacketRules) -> Result<Option<PacketRules>, Error> {
+    let open = netns.open()?;
+    if open.cookie() != cookie {
+        return Ok(None);
+    }
+    open.within(|| known.read_again()).map(Some)
 }
 
 /// Takes a link's program off at once and removes its pin.

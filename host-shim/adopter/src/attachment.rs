@@ -4,6 +4,7 @@ use crate::{
     Error, OpenNetns,
     bpffs::PinDir,
     object::Loaded,
+    rules::PacketRules,
     sys::{self, Side},
 };
 use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
@@ -45,6 +46,8 @@ pub struct Attachment {
     pub(crate) id: AttachmentId,
     /// It was there before this process and got the new program in one step.
     pub(crate) taken_over: bool,
+    /// Of its namespace, as they were last read.
+    pub(crate) rules: PacketRules,
     /// `None` for clsact.
     pub(crate) link: Option<OwnedFd>,
     /// Holds the exit mark in place while nothing else does.
@@ -112,6 +115,12 @@ impl Attachment {
         self.taken_over
     }
 
+    /// Why the adopter refuses adoptions there, as far as packet rules go.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&str> {
+        self.rules.refusal()
+    }
+
     /// Whether the interface still exists. Always true for clsact, which cannot tell.
     #[must_use]
     pub fn alive(&self) -> bool {
@@ -151,6 +160,7 @@ pub(crate) fn attach_tcx(
         Some(Attachment {
             id,
             taken_over,
+            rules: PacketRules::default(),
             link: Some(link),
             _exit_link: Some(exit_link),
         })
@@ -228,6 +238,7 @@ pub(crate) fn attach_clsact(
     Ok(Ok(Attachment {
         id,
         taken_over,
+        rules: PacketRules::default(),
         link: None,
         _exit_link: None,
     }))

@@ -15,6 +15,7 @@ pub mod measure;
 mod netns;
 mod object;
 mod outcome;
+mod rules;
 mod sys;
 
 pub use adopter::{Adopter, EPOCHS};

@@ -1,6 +1,6 @@
 //! Network namespaces: how a pod's is named, opened and worked in. The caller's own namespace never changes.
 
-use crate::{Error, sys};
+use crate::{Error, rules::PacketRules, sys};
 use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, socket_with},
     thread::{LinkNameSpaceType, move_into_link_name_space},
@@ -131,6 +131,15 @@ impl OpenNetns {
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         })
+    }
+
+    /// Why nothing may be adopted there, as far as packet rules go.
+    ///
+    /// # Errors
+    /// [`Error::NetnsEnter`].
+    pub fn packet_rules(&self) -> Result<Option<String>, Error> {
+        let rules = self.within(|| PacketRules::default().read_again())?;
+        Ok(rules.refusal().map(str::to_owned))
     }
 
     /// The index of an interface.

@@ -22,6 +22,9 @@ pub(crate) struct Loaded {
     pub(crate) keys: MapHandle,
     pub(crate) counters: MapHandle,
     pub(crate) netns_counters: MapHandle,
+    pub(crate) namespaces: MapHandle,
+    /// By namespace: whether its packet rules let adoptions be.
+    pub(crate) rules: MapHandle,
     /// Maps of a predecessor that could not be reused, because their layout differs.
     pub(crate) replaced: Vec<String>,
     /// Maps of a predecessor that go on.
@@ -129,6 +132,7 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
         }
     }
     let (mut keys, mut counters, mut netns_counters) = (None, None, None);
+    let (mut namespaces, mut rules) = (None, None);
     for map in object.maps() {
         let name = map.name().to_string_lossy().into_owned();
         let handle = MapHandle::try_from(&map).map_err(refuse)?;
@@ -147,6 +151,8 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
             "keys" => keys = Some(handle),
             "counters" => counters = Some(handle),
             "netns_counters" => netns_counters = Some(handle),
+            "namespaces" => namespaces = Some(handle),
+            "rules" => rules = Some(handle),
             _ => {}
         }
     }
@@ -159,6 +165,8 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
         keys: keys.ok_or_else(missing)?,
         counters: counters.ok_or_else(missing)?,
         netns_counters: netns_counters.ok_or_else(missing)?,
+        namespaces: namespaces.ok_or_else(missing)?,
+        rules: rules.ok_or_else(missing)?,
         replaced,
         reused,
     };

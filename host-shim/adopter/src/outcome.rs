@@ -46,11 +46,16 @@ pub enum Outcome {
     Forgotten,
     /// Dropped: a Forget for a 4-tuple that a socket is on.
     ForgetInUse,
+    /// A message for a namespace with another number, such as the pod's that had the address before: nothing created. An adoption
+    /// is answered, a Forget dropped.
+    Renew,
+    /// Answered: the pod's packet rules redirect connections, or could not be read.
+    PacketRules,
 }
 
 impl Outcome {
     /// Every outcome, in the order of the BPF program's table.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Adopted,
         Self::Repeated,
         Self::ProbeReady,
@@ -72,6 +77,8 @@ impl Outcome {
         Self::TooManyDescriptors,
         Self::Forgotten,
         Self::ForgetInUse,
+        Self::Renew,
+        Self::PacketRules,
     ];
 
     /// A fixed name for metric labels and JSON.
@@ -99,6 +106,8 @@ impl Outcome {
             Self::TooManyDescriptors => "too_many_descriptors",
             Self::Forgotten => "forgotten",
             Self::ForgetInUse => "forget_in_use",
+            Self::Renew => "renew",
+            Self::PacketRules => "packet_rules",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The system calls that libbpf-rs and rustix have no safe form of. Owns all `unsafe` of host-shim; knows no policy.
 #![expect(
     unsafe_code,
-    reason = "bpf(2) links, mount(2) options and SO_NETNS_COOKIE have no safe binding"
+    reason = "bpf(2) links, mount(2) options, SO_NETNS_COOKIE and options of x_tables have no safe binding"
 )]
 
 use libbpf_rs::libbpf_sys as raw;
@@ -122,6 +122,31 @@ pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
         return Err(io::Error::last_os_error());
     }
     Ok(cookie)
+}
+
+/// Reads an option of a socket into a buffer that also holds what is asked for.
+pub(crate) fn get_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    buffer: &mut [u8],
+) -> io::Result<()> {
+    let mut bytes =
+        libc::socklen_t::try_from(buffer.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the kernel reads and writes at most `bytes` bytes at the buffer, which is that long; both outlive the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            buffer.as_mut_ptr().cast(),
+            &mut bytes,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// The hardware type of an interface of the socket's network namespace.

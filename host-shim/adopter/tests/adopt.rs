@@ -17,6 +17,7 @@ fn adopter(lab: &Lab) -> (Adopter, baton_adopter::Attachment) {
     let adopter = Adopter::load(None).expect("the kernel takes the adopter");
     adopter.set_key(1, &KEY).expect("set a key");
     let attachment = adopter.attach(&lab.netns(), INTERFACE).expect("attach");
+    lab.learn_number(&adopter);
     (adopter, attachment)
 }
 
@@ -26,6 +27,7 @@ fn adopt_and_talk(v6: bool, message: Message) -> Segment {
     let (pod, ours) = ends(v6, 8080, 40_000);
     let listener = lab.listen(pod);
     let (adopter, attachment) = adopter(&lab);
+    let message = message.here();
     assert_eq!(attachment.id().hook, Hook::Tcx);
 
     lab.send(&message.segment(ours, pod, SEQ, ACKED, &KEY));
@@ -205,8 +207,8 @@ fn other_traffic_is_untouched() {
     let listener = lab.listen(pod);
     let (adopter, _attachment) = adopter(&lab);
     // An ordinary handshake, its SYN with as many option bytes as a message has, some of them unknown to the kernel.
-    let mut options = vec![253, 20, 0x12, 0x34];
-    options.extend([0; 16]);
+    let mut options = vec![253, 28, 0x12, 0x34];
+    options.extend([0; 24]);
     options.extend([2, 4, 5, 180, 1, 1, 1, 1, 1, 1, 1, 1]);
     let syn = Segment {
         from: ours,

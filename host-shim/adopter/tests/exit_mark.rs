@@ -42,7 +42,9 @@ impl Served {
             let adopter = Adopter::load(None).expect("the kernel takes the adopter");
             adopter.set_key(1, &KEY).expect("set a key");
             let attachment = adopter.attach_clsact(&lab.netns(), INTERFACE);
-            (adopter, attachment.expect("attach"))
+            let attachment = attachment.expect("attach");
+            lab.learn_number(&adopter);
+            (adopter, attachment)
         } else {
             adopter(&lab)
         };

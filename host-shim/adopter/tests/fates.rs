@@ -197,6 +197,7 @@ fn refusals_are_final_across_a_restart() {
     let first = load();
     first.set_key(1, &KEY).expect("set a key");
     let attachment = first.attach(&lab.netns(), common::INTERFACE);
+    lab.learn_number(&first);
     assert_eq!(ask(&lab, Message::adopt(), ours, pod), (NO_LISTENER, 0));
     drop((attachment.expect("attach"), first));
 

@@ -31,6 +31,7 @@ impl Forgery {
         let adopter = Adopter::load(None).expect("the kernel takes the adopter");
         adopter.set_key(1, &KEY).expect("set a key");
         let attachment = adopter.attach(&lab.netns(), INTERFACE).expect("attach");
+        lab.learn_number(&adopter);
         Self {
             lab,
             adopter,
@@ -113,7 +114,7 @@ fn tags_that_do_not_match() {
             ..good.clone()
         };
         f.refuse("another window", &window, Outcome::BadTag);
-        // mss, scales, each flag but the epoch, server timestamp, TSval, TSecr.
+        // mss, scales, each flag but the epoch, server timestamp, number of the namespace, TSval, TSecr.
         for (at, bit) in [
             (4, 1),
             (5, 1),
@@ -123,8 +124,10 @@ fn tags_that_do_not_match() {
             (7, 8),
             (8, 1),
             (11, 1),
-            (24, 1),
-            (31, 1),
+            (20, 1),
+            (27, 128),
+            (32, 1),
+            (39, 1),
         ] {
             let mut changed = good.clone();
             changed.options[at] ^= bit;
@@ -168,6 +171,7 @@ fn two_epochs_are_live_at_once() {
     }
     assert_eq!(adopter.live_epochs().expect("epochs"), [1, 2]);
     let _attachment = adopter.attach(&lab.netns(), INTERFACE).expect("attach");
+    lab.learn_number(&adopter);
     for (n, (epoch, key)) in keys.into_iter().enumerate() {
         let (_, ours) = ends(false, 8080, PORT + n as u16);
         lab.send(
@@ -194,17 +198,14 @@ fn two_epochs_are_live_at_once() {
 fn layouts_that_are_no_message() {
     let f = Forgery::new(false);
     let good = f.good();
-    let mut long = good.clone();
-    long.options.extend([1; 4]);
-    f.refuse("more options", &long, Outcome::BadLayout);
     let mut short = good.clone();
-    short.options.truncate(20);
+    short.options.truncate(28);
     f.refuse("no timestamps", &short, Outcome::BadLayout);
     let mut other = good.clone();
-    other.options[20] = 0;
+    other.options[28] = 0;
     f.refuse("no NOP", &other, Outcome::BadLayout);
     let mut other = good.clone();
-    other.options[22] = 30;
+    other.options[30] = 30;
     f.refuse("another option than timestamps", &other, Outcome::BadLayout);
     for flags in [PSH_ACK, 0x00, 0x02, 0x11, 0x14, 0x30, 0x50] {
         let other = Segment {

@@ -45,28 +45,28 @@ fn the_vectors_of_the_wire_page() {
                 .expect("an address")
         };
         let tcp = bytes(&vector["tcp_header"]);
-        assert_eq!(tcp.len(), 52);
+        assert_eq!(tcp.len(), 60);
         let mut frame = [POD_MAC, PEER_MAC].concat();
         match (address("src"), address("dst")) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                frame.extend([8, 0, 0x45, 0, 0, 72, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+                frame.extend([8, 0, 0x45, 0, 0, 80, 0, 0, 0x40, 0, 64, 6, 0, 0]);
                 frame.extend(src.octets());
                 frame.extend(dst.octets());
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 52, 6, 64]);
+                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 60, 6, 64]);
                 frame.extend(src.octets());
                 frame.extend(dst.octets());
             }
             _ => panic!("{name}: both ends have the same version"),
         }
         frame.extend(&tcp);
-        // Nothing listens in this namespace: a message that is taken for good is answered so.
+        // Nothing listens in this namespace, and its number is another one: who is not of that opinion has a wrong tag.
         let answer = vector["kind"] == "answer";
         let outcome = match vector["kind"].as_str() {
             Some("answer") => Outcome::StrayAnswer,
-            Some("forget") => Outcome::Forgotten,
-            _ => Outcome::NoListener,
+            Some("probe") => Outcome::NoListener,
+            _ => Outcome::Renew,
         };
         let count = |outcome| adopter.counters().expect("counters").of(outcome);
         let before = count(outcome);
@@ -77,7 +77,7 @@ fn the_vectors_of_the_wire_page() {
         if !answer {
             // One bit of the tag wrong, and it is not. The checksum is left to the device, to be none of the reasons.
             let before = count(Outcome::BadTag);
-            let last = frame.len() - 13;
+            let last = frame.len() - 21;
             frame[last] ^= 1;
             lab.peer.send(&frame, Some(frame.len() - tcp.len()));
             wait_for(&format!("{name} with a wrong tag"), || {
@@ -110,6 +110,10 @@ fn what_the_dataplane_builds_is_adopted_and_what_is_answered_it_reads() {
             ecn_ok: false,
             epoch: 14,
             server_ts: 123_456,
+            namespace: adopter
+                .namespace_number(lab.pod.cookie())
+                .expect("a number")
+                .expect("it is attached"),
         };
         let spec = SegmentSpec {
             src_mac: Mac(PEER_MAC),

@@ -1,6 +1,7 @@
 //! Whole configurations, the least one, and each refusal with its line, field and words.
 
 use super::*;
+use crate::certificates::Authority;
 use std::os::unix::fs::PermissionsExt;
 
 /// A directory of key files, removed on drop.
@@ -37,6 +38,13 @@ impl Drop for Keys {
     }
 }
 
+fn configured(config: &Config) -> &[EpochKey] {
+    match &config.keys {
+        super::Keys::Configured(keys) => keys,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_whole_configuration() {
     let keys = Keys::new("whole");
@@ -48,8 +56,9 @@ fn a_whole_configuration() {
              control: 127.0.0.1:9901\nlog: {format: json, level: debug}\npin: /run/pins\n",
         )
         .expect("a good configuration");
-    assert_eq!(config.keys.len(), 2);
-    assert_eq!(config.keys[0].key, Key(std::array::from_fn(|i| i as u8)));
+    let found = configured(&config);
+    assert_eq!(found.len(), 2);
+    assert_eq!(found[0].key, Key(std::array::from_fn(|i| i as u8)));
     let netns: Vec<_> = config.pods.iter().map(|p| p.netns.clone()).collect();
     assert_eq!(
         netns,
@@ -153,7 +162,11 @@ fn refusals_name_line_field_and_what_was_expected() {
             "expected the path of a file with certificates",
         ),
         ("keys: [\n".into(), "shim.yaml:1:", "unclosed bracket"),
-        (String::new(), "shim.yaml:1:1: ", "end of input"),
+        (
+            String::new(),
+            "shim.yaml: keys: there are none",
+            "no operator can send them",
+        ),
         (
             with("control: nowhere\n"),
             "shim.yaml:2:1: control: ",
@@ -173,7 +186,7 @@ fn refusals_name_line_field_and_what_was_expected() {
         (
             with("pod: []\n"),
             "shim.yaml:2:1: pod: unknown field `pod`",
-            "expected one of keys, pods",
+            "expected one of keys, node, pods",
         ),
         (
             with("pods:\n  - {name: a b, netns: {pid: 1}, interface: eth0}\n"),
@@ -236,9 +249,9 @@ fn a_folder_of_keys_gives_the_one_to_sign_with_first() {
     keys.write("epochs/current", "18\n", 0o644);
     let config = || keys.parse("keys: {directory: DIR/epochs}\n");
     let good = config().expect("good");
-    let epochs: Vec<u8> = good.keys.iter().map(|k| k.epoch).collect();
+    let epochs: Vec<u8> = configured(&good).iter().map(|k| k.epoch).collect();
     assert_eq!(epochs, [18, 7]);
-    assert_eq!(good.keys[0].key, Key([0x12; 16]));
+    assert_eq!(configured(&good)[0].key, Key([0x12; 16]));
     for file in ["epochs/epoch-7", "epochs/epoch-18", "epochs/current"] {
         assert!(good.files.contains(&keys.0.join(file)), "{file}");
     }
@@ -249,4 +262,38 @@ fn a_folder_of_keys_gives_the_one_to_sign_with_first() {
         "{refusal}"
     );
     assert!(refusal.contains("epoch-18 has mode 0644"), "{refusal}");
+}
+
+#[test]
+fn without_keys_the_operator_sends_those_of_this_node() {
+    let keys = Keys::new("operator");
+    let refusal = keys.parse("node: n-1\n").expect_err("nobody can send them");
+    let words = refusal.to_string();
+    assert!(words.contains("keys: there are none"), "{words}");
+    assert!(
+        words.contains("the operator sends them by controlTls"),
+        "{words}"
+    );
+
+    let authority = Authority::new();
+    let pair = authority.pair(Name::Shim);
+    keys.write("tls.crt", &pair.certificate, 0o644);
+    keys.write("tls.key", &pair.key, 0o600);
+    keys.write("ca.crt", &authority.pem, 0o644);
+    let tls = "controlTls: {listen: '127.0.0.1:9901', certificate: DIR/tls.crt, key: DIR/tls.key, clientAuthority: DIR/ca.crt}\n";
+    let of = |more: &str| keys.parse(&format!("{tls}{more}"));
+    for (more, expected) in [
+        ("node: n-1\n", "n-1"),
+        ("discovery: {node: n-2}\n", "n-2"),
+        ("node: n-1\ndiscovery: {node: n-2}\n", "n-1"),
+    ] {
+        let node = expected.to_owned();
+        let config = of(more).expect(more);
+        assert_eq!(config.keys, super::Keys::Operator { node }, "{more}");
+    }
+    let words = of("node: n/1\n").expect_err("no name").to_string();
+    assert!(
+        words.contains("node: it is not known which node this is"),
+        "{words}"
+    );
 }

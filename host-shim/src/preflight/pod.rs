@@ -37,6 +37,7 @@ pub fn check(pod: &Pod, report: &mut Report) {
     if let Some(finding) = conntrack(&open) {
         add("nf_conntrack_tcp_loose", finding);
     }
+    add("packet rules", packet_rules(&open));
     add("TCP options", options(&open));
     add("listeners", listeners(&open));
 }
@@ -80,6 +81,17 @@ fn conntrack(open: &OpenNetns) -> Option<Finding> {
         ),
         value => Finding::good(value),
     })
+}
+
+fn packet_rules(open: &OpenNetns) -> Finding {
+    match open.packet_rules() {
+        Ok(None) => Finding::good("none that redirect or translate connections"),
+        Ok(Some(refusal)) => Finding::missing(
+            refusal,
+            "have no sidecar or mesh take this pod's connections (for Istio: `sidecar.istio.io/inject: \"false\"`); the pod is served as it is",
+        ),
+        Err(error) => Finding::missing(error.to_string(), "give host-shim CAP_SYS_ADMIN"),
+    }
 }
 
 /// Connections that negotiated an option can be adopted only where the option is on.

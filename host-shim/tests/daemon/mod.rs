@@ -4,7 +4,11 @@
 #[path = "../../adopter/tests/common/mod.rs"]
 pub mod common;
 
-use common::{Pins, unique, wait_for};
+use common::{
+    Lab, Pins, ends,
+    segment::{Message, Segment},
+    unique, wait_for,
+};
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
@@ -172,6 +176,32 @@ pub fn request_with(address: SocketAddr, method: &str, path: &str, headers: &str
     let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     (status.expect("a status"), body.to_owned())
 }
+
+/// What a probe of that epoch draws: `Some(reason)`, or `None` where no adopter with that key answers.
+pub fn probe(lab: &Lab, epoch: u8, key: &[u8; 16]) -> Option<u16> {
+    Some(answer(lab, epoch, key)?.mss)
+}
+
+pub fn answer(lab: &Lab, epoch: u8, key: &[u8; 16]) -> Option<Message> {
+    let (pod, ours) = ends(false, 8081, 50_000);
+    let sent = Message::probe()
+        .epoch(epoch)
+        .segment(ours, pod, 1_000, 2_000, key);
+    lab.send(&sent);
+    // Behind the probe, something that draws a reset: silence needs no waiting.
+    let (_, behind) = ends(false, 8081, 50_001);
+    lab.send(&Segment {
+        from: behind,
+        options: Vec::new(),
+        ..sent
+    });
+    lab.receive(behind).expect("the pod resets");
+    let answer = lab.receive_queued(ours)?.segment;
+    Message::parse(&answer).map(|(message, _)| message)
+}
+
+/// The reason of an Answer to a probe where nothing listens.
+pub const ADOPTER_IS_THERE: Option<u16> = Some(1);
 
 impl Drop for Daemon {
     fn drop(&mut self) {

@@ -10,6 +10,7 @@ mod duration;
 mod events;
 mod failure;
 mod local;
+mod node_keys;
 mod replies;
 mod snapshot;
 mod state;
@@ -22,16 +23,19 @@ pub use duration::{DurationError, Micros};
 pub use events::{FlowEvent, FlowEvents, LastMove, MigrateReply, MigrateRequest, time_of_day};
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline};
 pub use local::{Asked, Foreign};
+pub use node_keys::{
+    LIMIT_NODE_BYTES, LIMIT_NODE_KEYS, NodeKey, NodeKeys, NodeKeysError, is_node_name, node_key,
+};
 pub use replies::{
     CAPTURE, DrainReply, DrainRequest, ErrorReply, SnapshotReply, StateReply, TRUNCATED,
 };
 pub use snapshot::{
-    Affinity, Algorithm, Backend, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES,
-    LIMIT_POLICIES, Limits, Migration, MigrationMode, Policy, Protocol, Snapshot, SnapshotError,
-    Timeouts,
+    Affinity, Algorithm, Backend, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_FRONTENDS,
+    LIMIT_NAME_BYTES, LIMIT_POLICIES, Limits, Migration, MigrationMode, Policy, Protocol, Snapshot,
+    SnapshotError, Timeouts,
 };
 pub use state::{
-    BackendPlacement, BackendState, DrainState, FlowView, PolicyPlacement, PolicyState, State,
-    WorkerState,
+    BackendPlacement, BackendState, DrainState, FlowView, PolicyPlacement, PolicyState,
+    RefusedPolicy, State, WorkerState,
 };
 pub use status::{StatusRange, StatusRangeError};

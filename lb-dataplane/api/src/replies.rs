@@ -1,6 +1,6 @@
 //! What the control API of a dataplane is asked and says beside snapshots, figures and events, and its one form of errors.
 
-use crate::State;
+use crate::{RefusedPolicy, State};
 use serde::{Deserialize, Serialize};
 
 /// What `/v1/state` says: the state, and what is wrong in words.
@@ -33,6 +33,9 @@ pub struct SnapshotReply {
     pub generation: u64,
     /// It was in force before.
     pub unchanged: bool,
+    /// Its policies that cannot be taken. All others are in force.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedPolicy>,
 }
 
 /// What `POST /v1/drain` is asked.

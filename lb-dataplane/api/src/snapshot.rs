@@ -12,6 +12,8 @@ use std::{
 pub const LIMIT_POLICIES: usize = 1024;
 /// Backends in one policy: a Maglev table of 65,537 slots keeps shares even (within 1 %) up to here.
 pub const LIMIT_BACKENDS_PER_POLICY: usize = 256;
+/// Frontends of all policies in one snapshot, addresses of its own counted one by one: packet steering has a table of fixed size.
+pub const LIMIT_FRONTENDS: usize = 16_384;
 /// Bytes of a policy's or backend's name (Kubernetes `namespace/policy/listener` fits: 63 + 1 + 63 + 1 + 15).
 pub const LIMIT_NAME_BYTES: usize = 143;
 
@@ -87,6 +89,9 @@ pub struct Backend {
     /// A draining backend takes no new flow.
     #[serde(default)]
     pub draining: bool,
+    /// The pod's node, whose adoption keys are derived from the dataplane's. Without it they are the dataplane's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }
 
 fn one() -> u16 {
@@ -111,7 +116,7 @@ pub enum Algorithm {
     Random,
 }
 
-/// What keeps flows together. It works on top of any algorithm, which is asked where it says nothing.
+/// What keeps flows together, in place of the algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Affinity {
@@ -122,7 +127,9 @@ pub struct Affinity {
 
 /// Flows of one client address stay together, whatever their ports and frontends are. They do not move because another
 /// backend is better, but with their backend's drain, death or ejection, as `migration.mode` allows (`Always` is refused); then
-/// they all go to the same other one. The address is remembered by each dataplane for itself and is lost with it.
+/// they all go to the same other one. Which one that is follows from the address and from the backends that take flows
+/// (rendezvous hashing by weight), alike in all dataplanes. Each remembers it for itself, so that a client stays where it is
+/// when a backend joins: then dataplanes that know the client and those that do not may differ until `timeout`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientIp {
@@ -277,7 +284,7 @@ impl Default for Limits {
 }
 
 /// Why a snapshot cannot be used. Each names the field; nothing is applied.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{path}: {problem}")]
 pub struct SnapshotError {
     /// Where, as `policies[1].backends[0].name`.

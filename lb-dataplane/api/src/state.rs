@@ -18,10 +18,26 @@ pub struct State {
     pub worker: WorkerState,
     /// Per policy.
     pub policies: Vec<PolicyState>,
+    /// Policies of the snapshot in use that are not served as it has them. All others are.
+    #[serde(default)]
+    pub refused: Vec<RefusedPolicy>,
     /// Every counter of the engine, by its metric name without prefix and labels as `name{label="x"}`.
     pub counters: BTreeMap<String, u64>,
     /// Tables: name to (used, limit).
     pub tables: BTreeMap<String, (u64, u64)>,
+}
+
+/// A policy of the snapshot in use that the dataplane cannot take.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedPolicy {
+    /// Its name.
+    pub policy: String,
+    /// The field that is wrong, and what is wrong with it.
+    pub message: String,
+    /// What it had before stays in force. Otherwise it is not served.
+    #[serde(default)]
+    pub kept: bool,
 }
 
 /// Packet I/O of one dataplane.

@@ -4,10 +4,13 @@
 
 use crate::{
     ActiveCheck, Affinity, Algorithm, Backend, Drain, Endpoint, Health, LIMIT_BACKENDS_PER_POLICY,
-    LIMIT_NAME_BYTES, LIMIT_POLICIES, Limits, Micros, MigrationMode, Policy, Snapshot,
-    SnapshotError,
+    LIMIT_NAME_BYTES, LIMIT_NODE_BYTES, LIMIT_POLICIES, Limits, Micros, MigrationMode, Policy,
+    Snapshot, SnapshotError, is_node_name,
 };
-use std::{collections::HashMap, fmt::Display};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Display,
+};
 
 /// Bytes of a check's path or host: far below what servers take in a request line (8 KiB is usual).
 const LIMIT_TEXT_BYTES: usize = 1_024;
@@ -77,51 +80,80 @@ impl Snapshot {
     /// # Errors
     /// The first field that is wrong, with what was expected.
     pub fn validate(&self) -> Result<(), SnapshotError> {
-        self.validate_but(|_| false)
-    }
-
-    /// The same, but for what policies have to be by themselves where `known` says that they were checked before.
-    ///
-    /// # Errors
-    /// The first field that is wrong, with what was expected.
-    pub fn validate_but(&self, known: impl Fn(&Policy) -> bool) -> Result<(), SnapshotError> {
         if self.policies.len() > LIMIT_POLICIES {
             return refuse(
                 "policies".into(),
                 format!("at most {LIMIT_POLICIES} are possible"),
             );
         }
+        self.names()?;
         let mut frontends: HashMap<Endpoint, &str> = HashMap::new();
-        let mut names: HashMap<&str, usize> = HashMap::new();
         for (p, policy) in self.policies.iter().enumerate() {
-            let at = format!("policies[{p}]");
-            name(&at, &policy.name)?;
-            if let Some(first) = names.insert(&policy.name, p) {
-                return refuse(
-                    format!("{at}.name"),
-                    format!("`{}` is already the name of policies[{first}]", policy.name),
-                );
-            }
-            if policy.frontends.is_empty() {
-                return refuse(
-                    format!("{at}.frontends"),
-                    "at least one address and port is needed",
-                );
-            }
+            policy.validate(&format!("policies[{p}]"))?;
             for (i, frontend) in policy.frontends.iter().enumerate() {
                 if let Some(other) = frontends.insert(*frontend, &policy.name) {
                     return refuse(
-                        format!("{at}.frontends[{i}]"),
+                        format!("policies[{p}].frontends[{i}]"),
                         format!("{frontend} is already a frontend of policy `{other}`"),
                     );
                 }
             }
-            if !known(policy) {
-                self::policy(&at, policy)?;
-            }
         }
         Ok(())
     }
+
+    /// The places of policies by their names: the one thing without which nothing can be said of any of them.
+    ///
+    /// # Errors
+    /// The first name that is none, or that two have.
+    pub fn names(&self) -> Result<HashMap<&str, usize>, SnapshotError> {
+        let mut names: HashMap<&str, usize> = HashMap::with_capacity(self.policies.len());
+        for (p, policy) in self.policies.iter().enumerate() {
+            let at = format!("policies[{p}]");
+            name(&at, &policy.name)?;
+            if let Some(first) = names.insert(&policy.name, p) {
+                return Err(SnapshotError {
+                    path: format!("{at}.name"),
+                    problem: format!("`{}` is already the name of policies[{first}]", policy.name),
+                });
+            }
+        }
+        Ok(names)
+    }
+}
+
+impl Policy {
+    /// Checks what a policy has to be by itself, but for its name; `at` is where it is.
+    ///
+    /// # Errors
+    /// The first field that is wrong, with what was expected.
+    pub fn validate(&self, at: &str) -> Result<(), SnapshotError> {
+        frontends(at, &self.frontends)?;
+        policy(at, self)
+    }
+}
+
+fn frontends(at: &str, frontends: &[Endpoint]) -> Checked {
+    if frontends.is_empty() {
+        return refuse(
+            format!("{at}.frontends"),
+            "at least one address and port is needed",
+        );
+    }
+    let mut seen = HashSet::new();
+    for (i, frontend) in frontends.iter().enumerate() {
+        let refuse = |problem| refuse(format!("{at}.frontends[{i}]"), problem);
+        if frontend.address().is_multicast() {
+            let address = frontend.address();
+            return refuse(format!(
+                "{address} is not an address that clients connect to"
+            ));
+        }
+        if !seen.insert(frontend) {
+            return refuse(format!("{frontend} is there twice"));
+        }
+    }
+    Ok(())
 }
 
 fn policy(at: &str, policy: &Policy) -> Checked {
@@ -322,6 +354,15 @@ fn backends(at: &str, backends: &[Backend]) -> Checked {
             return refuse(
                 format!("{at}.endpoint"),
                 format!("{address} is not the address of a pod"),
+            );
+        }
+        if let Some(node) = backend.node.as_deref().filter(|node| !is_node_name(node)) {
+            return refuse(
+                format!("{at}.node"),
+                format!(
+                    "`{}` is not a node's name: expected 1 to {LIMIT_NODE_BYTES} letters, digits, `-`, `.` or `_`",
+                    shortened(node)
+                ),
             );
         }
     }

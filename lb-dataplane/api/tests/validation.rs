@@ -6,7 +6,7 @@ const GOOD: &str = r#"{
   "generation": 3,
   "policies": [
     {"name": "web", "frontends": ["10.0.0.1:80", "[fd00::1]:80"],
-     "backends": [{"name": "a", "endpoint": "10.0.1.1:80"}, {"name": "b", "endpoint": "10.0.1.2:80", "weight": 0}]},
+     "backends": [{"name": "a", "endpoint": "10.0.1.1:80"}, {"name": "b", "endpoint": "10.0.1.2:80", "weight": 0, "node": "n-1"}]},
     {"name": "db", "frontends": ["0.0.0.0:6379"], "backends": [], "protocol": "RequestResponse",
      "onBackendFailure": "Reset", "timeouts": {"idle": "1h"}}
   ]
@@ -66,7 +66,7 @@ fn each_refusal_names_its_path_and_what_was_expected() {
             "[fd00::1]:80",
             "10.0.0.1:80",
             "policies[0].frontends[1]",
-            "frontend of policy `web`",
+            "is there twice",
         ),
         (
             "\"b\"",
@@ -91,6 +91,18 @@ fn each_refusal_names_its_path_and_what_was_expected() {
             "[ff02::1]:80",
             "policies[0].backends[1].endpoint",
             "not the address of a pod",
+        ),
+        (
+            "\"n-1\"",
+            "\"\"",
+            "policies[0].backends[1].node",
+            "expected 1 to 253",
+        ),
+        (
+            "\"n-1\"",
+            "\"n/1\"",
+            "policies[0].backends[1].node",
+            "is not a node's name",
         ),
         (
             "{\"idle\": \"1h\"}",

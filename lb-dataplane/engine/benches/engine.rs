@@ -5,19 +5,14 @@
 
 mod support;
 
-use baton_api::{Algorithm, Backend, Limits, MigrationMode, Policy, Protocol, Snapshot};
+use baton_api::{Limits, MigrationMode, Protocol};
 use baton_engine::{Counter, Verdict};
 use baton_packet::Flags;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use std::{
-    collections::HashMap,
-    hint::black_box,
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, hint::black_box, time::Duration};
 use support::{
     FLOWS, Kind, Loaded, Recorder,
-    common::{Conn, End, Listener, World, conn::*, endpoint, policy, settings},
+    common::{Conn, End, Listener, World, conn::*, policy, settings},
 };
 
 /// Flows of the pod that dies.
@@ -212,64 +207,11 @@ fn one_rescue() -> Duration {
     took
 }
 
-/// A snapshot of 300 policies with 10 pods each, one of which has one pod less than before. Packets wait meanwhile.
-fn apply(c: &mut Criterion) {
-    let mut group = c.benchmark_group("apply");
-    for algorithm in [Algorithm::LeastOutstanding, Algorithm::Maglev] {
-        let mut s = settings();
-        s.limits.backends = 4_096;
-        let mut w = World::with(s, policy(1));
-        w.strict = false;
-        let mut snapshot = Snapshot {
-            generation: 1,
-            policies: (0..300).map(|n| large(n, algorithm)).collect(),
-        };
-        group.bench_function(format!("one_policy_of_300/{algorithm:?}"), |b| {
-            let mut taken = None;
-            b.iter_custom(|times| {
-                let mut took = Duration::ZERO;
-                for _ in 0..times {
-                    snapshot.generation += 1;
-                    let backends = &mut snapshot.policies[150].backends;
-                    match taken.take() {
-                        Some(backend) => backends.push(backend),
-                        None => taken = backends.pop(),
-                    }
-                    let start = Instant::now();
-                    w.engine.apply(w.now, &snapshot).expect("a good snapshot");
-                    took += start.elapsed();
-                }
-                took
-            });
-        });
-    }
-    group.finish();
-}
-
-fn large(n: u16, algorithm: Algorithm) -> Policy {
-    let mut p = policy(1);
-    p.name = format!("p{n}");
-    p.frontends = vec![endpoint(SocketAddr::new([10, 9, 0, 1].into(), 1_000 + n))];
-    p.algorithm = algorithm;
-    p.backends = (0..10)
-        .map(|i| Backend {
-            name: format!("pod-{n}-{i}"),
-            endpoint: endpoint(SocketAddr::new(
-                [10, 200, n.to_be_bytes()[0], n as u8].into(),
-                8_000 + i,
-            )),
-            weight: 1,
-            draining: false,
-        })
-        .collect();
-    p
-}
-
 criterion_group! {
     name = benches;
     config = Criterion::default()
         .measurement_time(Duration::from_secs(2))
         .warm_up_time(Duration::from_millis(500));
-    targets = forwarding, exchanges, migration, rescue, apply
+    targets = forwarding, exchanges, migration, rescue
 }
 criterion_main!(benches);

@@ -320,6 +320,7 @@ fn sent(frame: &[u8]) -> Sent {
         frame: frame.to_vec(),
         segment,
         to,
+        key: crate::common::key(),
     }
 }
 

@@ -156,13 +156,14 @@ impl Engine {
         if owner.health.is_down() {
             return Ties::Gone;
         }
-        if self.is_leaving(flow.owner.backend) {
+        if self.is_leaving(id) {
             return Ties::Leaving;
         }
         let policy = &self.policies[usize::from(flow.policy)];
         if policy.spec.affinity.is_some() {
-            let panic = policy.pools[usize::from(flow.bits.has(Bits::V6))].panic;
-            return if panic || owner.health.is_usable(now) {
+            let pool = &policy.pools[usize::from(flow.bits.has(Bits::V6))];
+            let ejected = pool.is_ejected(flow.owner.backend, &self.backends, now);
+            return if pool.panic || (owner.health.is_usable() && !ejected) {
                 Ties::Together
             } else {
                 Ties::Ejected
@@ -196,11 +197,18 @@ impl Engine {
     /// The adoption segment to the owner leg.
     pub(crate) fn send_adoption(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
-        let (Some(mut spec), Some((epoch, key))) = (self.to_leg(flow.owner), self.keys.first())
-        else {
+        let signs = self.signing_key(flow.owner.backend);
+        let (Some(mut spec), Some((epoch, key))) = (self.to_leg(flow.owner), signs) else {
             return;
         };
         let stamps_anew = self.mutated(Mutant::StampsAnew);
+        let probe = &self.backends[usize::from(flow.owner.backend)].probe;
+        // Where the pod was replaced since the flow came to it, the one before may have taken it: this one must not, and says so.
+        let namespace = if flow.renewed == probe.renewed() {
+            probe.namespace()
+        } else {
+            0
+        };
         let message = Adoption {
             kind: MessageKind::Adopt,
             mss: flow.mss,
@@ -210,17 +218,17 @@ impl Engine {
             sack_ok: flow.bits.has(Bits::SACK),
             timestamps_ok: flow.bits.has(Bits::TIMESTAMPS),
             ecn_ok: flow.bits.has(Bits::ECN),
-            epoch: *epoch,
+            epoch,
             server_ts: if stamps_anew {
                 0
             } else {
                 flow.server_ts_at(now.ms32())
             },
+            namespace,
         };
         (spec.seq, spec.ack) = self.adoption_start(id);
         spec.window = flow.client_window;
         spec.timestamps = Some((self.first_client_ts(id), flow.server_ts));
-        let key = key.clone();
         let restores = flow.bits.has(Bits::PRELUDE);
         let again = flow.tries > 1;
         if again {
@@ -405,7 +413,12 @@ impl Engine {
             return;
         }
         // A rescued flow is counted as such.
-        self.backends[usize::from(old.backend)].moves_out += u64::from(!rescued);
+        if !rescued {
+            let policy = self.flows[id].policy;
+            let former = &mut self.backends[usize::from(old.backend)];
+            former.moves_out += 1;
+            former.drains.moved(policy);
+        }
         if self.mutated(Mutant::LeaveOldLeg) {
             self.free_leg(now, old, Rest::Quiet);
             return;
@@ -445,13 +458,5 @@ impl Engine {
             self.counters.add(Counter::LegsReset);
             self.free_leg(now, leg, Rest::Quiet);
         }
-    }
-
-    /// The key of a live epoch.
-    pub(crate) fn key(&self, epoch: u8) -> Option<&baton_packet::AdoptionKey> {
-        self.keys
-            .iter()
-            .find(|(e, _)| e & 15 == epoch & 15)
-            .map(|(_, key)| key)
     }
 }

@@ -1,23 +1,25 @@
 //! Client-IP affinity: which backend a client's flows have, and how long that is remembered.
 //!
-//! Owns the table of clients (one slab, one array of hash chains, reserved at start). It never decides whether a flow moves,
-//! and never who is usable: that is `policy`'s.
+//! The first one follows from the client's address and the members that are usable, so that all dataplanes choose the same;
+//! the table keeps a client there when another member joins, and where it went when its own left. Owns the table of clients
+//! (one slab, one array of hash chains, reserved at start). It never decides whether a flow moves, and never who is usable:
+//! that is `policy`'s.
 
 use crate::{
     Engine,
     counters::Counter,
     engine::Instant,
-    flow::{Addr, FlowId, NONE, to_addr},
+    flow::{Addr, FlowId, NONE},
 };
-use baton_api::Snapshot;
+use baton_api::Affinity;
 use siphasher::sip::SipHasher13;
-use std::{
-    collections::{HashMap, HashSet},
-    hash::Hasher,
-};
+use std::hash::Hasher;
 
 /// No backend: the last one left the policy, and the next choice decides.
 const NOWHERE: u16 = u16::MAX;
+
+/// No policy: the entry is free.
+const NOBODY: u16 = u16::MAX;
 
 /// Bytes of a client's entry, its timer (16) and its hash chain (4) together, as `baton_api::Limits` says.
 const CLIENT_BYTES_MAX: usize = 56;
@@ -62,7 +64,7 @@ impl Affinities {
         let entries = (0..limit)
             .map(|i| Entry {
                 client: [0; 16],
-                policy: 0,
+                policy: NOBODY,
                 backend: NOWHERE,
                 flows: 0,
                 next: if i + 1 < limit { i + 1 } else { NONE },
@@ -199,7 +201,8 @@ impl Affinities {
             self.at(at).next = next;
         }
         let free = std::mem::replace(&mut self.free, id);
-        self.at(id).next = free;
+        let entry = self.at(id);
+        (entry.policy, entry.next) = (NOBODY, free);
         self.used -= 1;
     }
 
@@ -220,14 +223,30 @@ impl Engine {
         self.flows.limit() + self.closing.limit() + id
     }
 
+    /// How the policy keeps clients together, if it does. One that left the snapshot has no clients any more: its slot may
+    /// become another one's.
+    fn affinity(&self, policy: u16) -> Option<Affinity> {
+        let policy = &self.policies[usize::from(policy)];
+        policy.spec.affinity.filter(|_| policy.listed)
+    }
+
     /// The backend that the client's flows have, where its policy wants them together.
     fn held(&self, policy: u16, client: &Addr) -> Option<u16> {
-        self.policies[usize::from(policy)].spec.affinity?;
+        self.affinity(policy)?;
         let id = self.affinities.find(policy, client)?;
         Some(self.affinities.entries[id as usize].backend)
     }
 
-    /// The backend for a new flow: its client's, if that takes new flows, or the algorithm's. `except` was tried already.
+    /// What a client's address says, alike in all dataplanes, where its policy wants its flows together.
+    fn number(&self, policy: u16, client: &Addr) -> Option<u64> {
+        self.affinity(policy)?;
+        let mut hasher = SipHasher13::new();
+        hasher.write(client);
+        Some(hasher.finish())
+    }
+
+    /// The backend for a new flow: its client's, if that takes new flows, or the one that its address says; without affinity
+    /// the algorithm's. `except` was tried already.
     pub(crate) fn choose_new(
         &mut self,
         now: Instant,
@@ -236,12 +255,14 @@ impl Engine {
         except: Option<u16>,
     ) -> Option<u16> {
         let held = self.held(policy, client).filter(|b| Some(*b) != except);
+        let number = self.number(policy, client);
         let policy = &mut self.policies[usize::from(policy)];
         held.filter(|b| policy.takes(v6, *b, &self.backends, now))
+            .or_else(|| policy.takes_client(v6, number?, &self.backends, now, except))
             .or_else(|| policy.choose(v6, hash, &self.backends, now, &mut self.rng, except))
     }
 
-    /// The backend that the client's flows have, if one of them can be moved there from elsewhere.
+    /// Where a flow of a client with affinity goes if it moves: to its other flows, or where its address says.
     pub(crate) fn held_elsewhere(
         &self,
         now: Instant,
@@ -249,15 +270,17 @@ impl Engine {
         except: Option<u16>,
     ) -> Option<u16> {
         let flow = &self.flows[id];
-        let held = self.held(flow.policy, &flow.client)?;
+        let number = self.number(flow.policy, &flow.client)?;
+        let held = self.held(flow.policy, &flow.client);
         let policy = &self.policies[usize::from(flow.policy)];
         let v6 = flow.bits.has(crate::flow::Bits::V6);
-        (Some(held) != except && policy.adopts(v6, held, &self.backends, now)).then_some(held)
+        held.filter(|b| Some(*b) != except && policy.adopts(v6, *b, &self.backends, now))
+            .or_else(|| policy.adopts_client(v6, number, &self.backends, now, except))
     }
 
     /// A flow of the client was opened towards `backend`.
     pub(crate) fn client_opens(&mut self, policy: u16, client: &Addr, backend: u16) {
-        if self.policies[usize::from(policy)].spec.affinity.is_none() {
+        if self.affinity(policy).is_none() {
             return;
         }
         let Some(id) = self.affinities.find(policy, client) else {
@@ -273,7 +296,7 @@ impl Engine {
     /// A flow is given to `backend`: its client's others follow when they have to move, and new ones begin there.
     pub(crate) fn client_goes(&mut self, id: FlowId, backend: u16) {
         let (policy, client) = (self.flows[id].policy, self.flows[id].client);
-        if self.policies[usize::from(policy)].spec.affinity.is_none() {
+        if self.affinity(policy).is_none() {
             return;
         }
         match self.affinities.find(policy, &client) {
@@ -285,7 +308,7 @@ impl Engine {
     /// A flow of the client ended. With its last one its time begins to run.
     pub(crate) fn client_closes(&mut self, now: Instant, id: FlowId) {
         let flow = &self.flows[id];
-        let Some(affinity) = self.policies[usize::from(flow.policy)].spec.affinity else {
+        let Some(affinity) = self.affinity(flow.policy) else {
             return;
         };
         let Some(id) = self.affinities.find(flow.policy, &flow.client) else {
@@ -319,36 +342,26 @@ impl Engine {
         self.affinities.remove(id);
     }
 
-    /// Before `snapshot` comes into force: forgets the clients of policies that go or have affinity no more, and backends that
-    /// leave, because their slots may go to others.
-    pub(crate) fn settle_affinities(&mut self, snapshot: &Snapshot) {
-        if self.affinities.used == 0 {
-            return;
+    /// After a snapshot's policies came into force: forgets the next client if its policy went or has affinity no more, and its
+    /// backend if that left, because their slots may go to others.
+    pub(crate) fn client_settles(&mut self, id: u32) -> Option<usize> {
+        if self.affinities.used == 0 || id >= self.affinities.limit() {
+            return None;
         }
-        let wanted = snapshot.policies.iter().filter(|p| p.affinity.is_some());
-        let by_name: HashMap<&str, &baton_api::Policy> =
-            wanted.map(|p| (p.name.as_str(), p)).collect();
-        let (mut stay, mut backends) = (HashSet::new(), HashSet::new());
-        for (slot, policy) in self.policies.iter().enumerate() {
-            let Some(spec) = by_name.get(policy.spec.name.as_str()) else {
-                continue;
-            };
-            stay.insert(slot as u16);
-            for end in spec.backends.iter().map(|b| b.endpoint) {
-                if let Some(index) = self.backend_ids.find(&to_addr(end.address()), end.port()) {
-                    backends.insert((slot as u16, index));
-                }
-            }
+        let entry = self.affinities.at(id);
+        if entry.policy == NOBODY {
+            return Some(1);
         }
-        for id in self.affinities.ids().collect::<Vec<_>>() {
-            let entry = self.affinities.at(id);
-            let known = backends.contains(&(entry.policy, entry.backend));
-            if !stay.contains(&entry.policy) || (!known && entry.flows == 0) {
-                self.forget(id);
-            } else if !known {
-                entry.backend = NOWHERE;
-            }
+        let policy = &self.policies[usize::from(entry.policy)];
+        let stays = policy.listed && policy.spec.affinity.is_some();
+        let backend = self.backends.get(usize::from(entry.backend));
+        let known = backend.is_some_and(|b| b.listed && b.policies.contains(&entry.policy));
+        if !stays || (!known && entry.flows == 0) {
+            self.forget(id);
+        } else if !known {
+            entry.backend = NOWHERE;
         }
+        Some(2)
     }
 
     /// Part of `check_invariants`.
@@ -359,8 +372,10 @@ impl Engine {
             seen += 1;
             let entry = &table.entries[id as usize];
             assert_eq!(table.find(entry.policy, &entry.client), Some(id));
-            let policy = &self.policies[usize::from(entry.policy)];
-            assert!(policy.spec.affinity.is_some(), "a client of no policy");
+            if self.affinity(entry.policy).is_none() {
+                assert_ne!(self.applies, self.applied, "a client of no policy");
+                continue;
+            }
             let open = self.flows.slots().iter().filter(|f| {
                 f.state != crate::states::State::Gone
                     && (f.policy, f.client) == (entry.policy, entry.client)

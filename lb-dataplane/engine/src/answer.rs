@@ -24,6 +24,8 @@ const WINDOW_MAX: i32 = 1 << 30;
 /// Each segment of a request that meets a listener draws a bare RST of its own. After the first one, further
 /// ones wait this long for the answer to the second adoption, which a pod network brings in well under 1 ms.
 const RST_PAUSE_MS: u64 = 2;
+/// Our clock is read once for a batch of frames, and a pod's is told in whole milliseconds.
+const CLOCKS_US: u64 = 1_000;
 
 /// What says that another socket is on the new leg's tuple.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,12 +59,11 @@ impl Engine {
         let idle = flow.state == State::AdoptingIdle;
         let (boundary, next) = self.adoption_start(id);
         if let Some(raw) = parse_adoption(frame, segment) {
-            let answer = self.key(raw.epoch()).and_then(|key| raw.verify(key));
             let Some(Adoption {
                 kind: MessageKind::Answer(reason),
                 server_ts,
                 ..
-            }) = answer
+            }) = self.verified(&raw, owner.backend)
             else {
                 self.counters.add(Counter::ForgedAnswers);
                 return Judged::Done(Verdict::Absorbed);
@@ -75,11 +76,12 @@ impl Engine {
                 }
                 return Judged::Done(Verdict::Absorbed);
             }
-            if segment.seq != next || segment.ack != boundary {
+            let ours = segment.seq == next && segment.ack == boundary;
+            if !ours && !self.mutated(Mutant::AnyNumbers) {
                 self.counters.add(Counter::LateAnswers);
                 return Judged::Done(Verdict::Absorbed);
             }
-            self.refused(now, id, reason, SeqNumber(server_ts), out);
+            self.refused(now, id, reason, server_ts, out);
             return Judged::Done(Verdict::Absorbed);
         }
         let flags = segment.flags;
@@ -193,12 +195,13 @@ impl Engine {
         }
     }
 
+    /// `detail`: what the reason tells of besides.
     fn refused(
         &mut self,
         now: Instant,
         id: FlowId,
         reason: Reason,
-        in_the_way: SeqNumber,
+        detail: u32,
         out: &mut impl Output,
     ) {
         let owner = self.flows[id].owner;
@@ -209,15 +212,29 @@ impl Engine {
             Reason::TupleInUse => Counter::RefusedTupleInUse,
             Reason::AlreadyAdopted => Counter::RefusedAlreadyAdopted,
             Reason::SyncookiesOff => Counter::RefusedSyncookies,
+            Reason::Renew => Counter::RefusedRenew,
+            Reason::PacketRules => Counter::RefusedPacketRules,
             // The answer to a probe or a Forget, not to an adoption.
             Reason::Ready | Reason::Forgotten => return,
         };
         self.counters.add(counter);
         self.tell(id, What::Refused(reason));
-        if !reason.pod_never_had_it() {
-            return self.fate_unknown(now, id, out);
+        if reason == Reason::Renew {
+            // Another number is all that is in the way: it is asked for at once.
+            self.backends[usize::from(owner.backend)].probe.forget();
+            self.next_probe_ms = now.ms();
         }
-        if reason != Reason::TupleInUse {
+        let replaced_before =
+            reason == Reason::Renew && self.replaced_before_request(now, id, detail);
+        if !reason.pod_never_had_it() && !replaced_before {
+            let lost = if reason == Reason::Renew {
+                Lost::FateUnknown
+            } else {
+                Lost::AdoptedBefore
+            };
+            return self.fate_unknown_as(now, id, lost, out);
+        }
+        if !matches!(reason, Reason::TupleInUse | Reason::Renew) {
             self.probe_soon(now, owner.backend, |probe| probe.refused(now, reason));
         }
         let flow = &mut self.flows[id];
@@ -229,10 +246,18 @@ impl Engine {
             return;
         }
         if reason == Reason::TupleInUse {
-            self.stale_in_the_way(now, id, owner, in_the_way, Proof::Refusal, out);
+            self.stale_in_the_way(now, id, owner, SeqNumber(detail), Proof::Refusal, out);
         } else {
             self.never_had_it(now, id, Event::Refused, out);
         }
+    }
+
+    /// A pod has had its number for `age_ms`, and the adoption names another one. Whether it was this pod already when the request
+    /// was sent: then the one before it never had that. Else that one may have had it and be gone.
+    fn replaced_before_request(&self, now: Instant, id: FlowId, age_ms: u32) -> bool {
+        let flow = &self.flows[id];
+        let sent_us_ago = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
+        flow.bits.has(Bits::OUTSTANDING) && u64::from(age_ms) * 1_000 >= sent_us_ago + CLOCKS_US
     }
 
     /// The new owner never had the request: the old one serves it, or a third one, or whoever can later. `event` says whether
@@ -318,7 +343,12 @@ impl Engine {
         proof: Proof,
         out: &mut impl Output,
     ) {
-        self.reset_stale(leg, expects, out);
+        if proof == Proof::Refusal {
+            self.reset_stale(leg, expects, out);
+        } else {
+            // It stays: an adoption that is late would take its place, and have the request too.
+            self.counters.add(Counter::StaleSockets);
+        }
         let another = self.backends[usize::from(leg.backend)]
             .ports
             .has_ready(now.ms());
@@ -367,6 +397,11 @@ impl Engine {
     }
 
     pub(crate) fn fate_unknown(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
+        self.fate_unknown_as(now, id, Lost::FateUnknown, out);
+    }
+
+    /// The same; what a client that has to be told counts as.
+    fn fate_unknown_as(&mut self, now: Instant, id: FlowId, lost: Lost, out: &mut impl Output) {
         let flow = &self.flows[id];
         if flow.state == State::AdoptingIdle || flow.bits.has(Bits::PRELUDE) {
             // No request is at stake.
@@ -390,7 +425,7 @@ impl Engine {
             let why = if self.may_replay(id) {
                 Lost::ReplayedOften
             } else {
-                Lost::FateUnknown
+                lost
             };
             self.count_lost(id, why);
             let _ = self.step(now, id, Event::FateUnknownReset, out);

@@ -1,32 +1,29 @@
-//! Putting a snapshot in force: slots for policies, frontends and backends, without touching flows.
+//! Putting a snapshot in force: the order of that, without touching flows.
 //!
-//! The only place after start that allocates. A slot that left the snapshot stays until the last flow that
-//! refers to it is gone, and is then used again.
-//!
-//! Packets wait meanwhile, so a policy that is as it was is left as it is: one changed policy among hundreds costs what
-//! looking at the others costs (`make bench-engine`, `apply`).
+//! Owns how far it is. It goes through a bounded piece at a time, between which packets are served: backends that are new come
+//! first, then the policies one by one, then what is named no more goes (`place`). So each state in between is one in which
+//! every policy is as it was or as it will be. What takes long is done before, by `prepare`.
 
 use crate::{
-    Engine, Via,
-    backend::Backend,
-    engine::{FrontendSlot, Instant},
-    flow::{Addr, from_addr, to_addr},
-    lookup::Lookup,
-    policy::{Member, Pace, Policy, Pool},
-    states::State,
+    Engine,
+    engine::Instant,
+    flow::from_addr,
+    maglev::Maglev,
+    prepare::{End, Fixed, InForce, Prepared, Rows, plan},
+    sift::{Applied, Lingering, Objection},
 };
-use baton_api::{Endpoint, Snapshot, SnapshotError};
-use siphasher::sip::SipHasher13;
-use std::{
-    collections::{HashMap, HashSet},
-    hash::Hasher,
-    net::IpAddr,
-};
+use baton_api::{LIMIT_FRONTENDS, Policy, Snapshot, SnapshotError};
+use std::{net::IpAddr, sync::Arc};
+
+/// What one piece may cost, in units of about 0.1 us: some 50 us.
+const PIECE: usize = 512;
+/// Looking at a slot of a table that stays as it is; at a flow, or a client with affinity, which lie apart in memory.
+pub(crate) const COST_SLOT: usize = 1;
 
 /// Why a snapshot was not applied. Nothing has changed then.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ApplyError {
-    /// The snapshot contradicts itself.
+    /// The snapshot contradicts itself, or the dataplane.
     #[error(transparent)]
     Invalid(#[from] SnapshotError),
     /// An older one than what is in force.
@@ -51,6 +48,9 @@ pub enum ApplyError {
         /// Its end.
         last: u16,
     },
+    /// A table of fixed size is full.
+    #[error(transparent)]
+    NoRoom(SnapshotError),
     /// More distinct backends than the table holds.
     #[error("{needed} backends are more than limits.backends, {limit}")]
     TooManyBackends {
@@ -59,357 +59,265 @@ pub enum ApplyError {
         /// The table's size.
         limit: u16,
     },
+    /// It was made ready for something else than what is in force.
+    #[error("the snapshot was made ready beside another one than is in force: please report this")]
+    Astray,
 }
 
-/// Backends that a snapshot has placed so far, and where the search for free slots goes on.
-#[derive(Default)]
-struct NewSlots {
-    placed: HashMap<(Addr, u16), usize>,
-    free: usize,
-    /// Slots that were another backend's before.
-    reused: Vec<u16>,
+impl ApplyError {
+    /// Whether a table is full: that passes when flows end.
+    #[must_use]
+    pub fn is_room(&self) -> bool {
+        matches!(self, Self::NoRoom(_) | Self::TooManyBackends { .. })
+    }
 }
 
-/// Slots of frontends without flows, once they are known, the lowest last.
-#[derive(Default)]
-struct FrontendSlots {
-    free: Option<Vec<u16>>,
+/// What is done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Which slots of policies are free, and which frontends have flows. Nothing has changed yet.
+    Free,
+    /// Whether there is room.
+    Room,
+    /// Slots of new backends.
+    Arrive,
+    /// Policies that are new or changed, and all frontends.
+    Policies,
+    /// Policies and frontends that are named no more.
+    Retire,
+    /// Backends: those that go, and what changed of the others.
+    Backends,
+    /// Clients with affinity to what went.
+    Clients,
+    /// Flows that were to move to what went.
+    Wishes,
+    /// In force.
+    Done,
+}
+
+impl Stage {
+    fn next(self) -> Self {
+        match self {
+            Self::Free => Self::Room,
+            Self::Room => Self::Arrive,
+            Self::Arrive => Self::Policies,
+            Self::Policies => Self::Retire,
+            Self::Retire => Self::Backends,
+            Self::Backends => Self::Clients,
+            Self::Clients => Self::Wishes,
+            Self::Wishes | Self::Done => Self::Done,
+        }
+    }
+}
+
+/// How far a snapshot is put in force.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    /// What one piece may cost.
+    pub(crate) piece: usize,
+    stage: Stage,
+    /// Where the stage goes on.
+    pub(crate) at: usize,
+    /// The slot of the policy whose frontends are placed, and how many are.
+    pub(crate) placing: Option<(u16, usize)>,
+    /// Backends that have legs still and are named no more, and frontends with flows.
+    lingering: (usize, usize),
+    /// Backends with slots whose slots were seen.
+    known: usize,
+    /// Where the search for free slots goes on.
+    pub(crate) free_backend: usize,
+    pub(crate) free_policy: usize,
+    pub(crate) free_frontend: usize,
+    /// What is named is stamped with this number.
+    pub(crate) stamp: u64,
+    /// A policy, one of its backends or its affinity went.
+    pub(crate) left: bool,
+    pub(crate) wishes: bool,
+}
+
+impl Progress {
+    /// Of a snapshot, in which there may be `nothing_new`.
+    pub(crate) fn of(nothing_new: bool) -> Self {
+        Self {
+            piece: PIECE,
+            stage: if nothing_new {
+                Stage::Done
+            } else {
+                Stage::Free
+            },
+            at: 0,
+            placing: None,
+            lingering: (0, 0),
+            known: 0,
+            free_backend: 0,
+            free_policy: 0,
+            free_frontend: 0,
+            stamp: 0,
+            left: false,
+            wishes: false,
+        }
+    }
 }
 
 impl Engine {
-    /// Puts `snapshot` in force. Flows stay where they are.
+    /// Puts `snapshot` in force at once and whole, however long that takes. Flows stay where they are.
     ///
     /// # Errors
     /// The snapshot is not used at all then.
     pub fn apply(&mut self, now: Instant, snapshot: &Snapshot) -> Result<(), ApplyError> {
+        let mut prepared = self.prepare(snapshot, None)?;
+        while !self.apply_piece(now, &mut prepared)? {}
+        Ok(())
+    }
+
+    /// Puts each policy of `snapshot` in force that can be, and to which nobody objects. Those that cannot keep what they
+    /// had, where that goes together with the others.
+    ///
+    /// # Errors
+    /// The snapshot is not used at all then.
+    pub fn apply_each(
+        &mut self,
+        now: Instant,
+        snapshot: &Snapshot,
+        objections: &[Objection],
+    ) -> Result<Applied, ApplyError> {
+        let mut prepared = self.prepare(snapshot, Some(objections))?;
+        while !self.apply_piece(now, &mut prepared)? {}
+        Ok(prepared.applied)
+    }
+
+    /// What a planner does, with the tables in view.
+    fn prepare(
+        &mut self,
+        snapshot: &Snapshot,
+        objections: Option<&[Objection]>,
+    ) -> Result<Prepared, ApplyError> {
+        let fixed = Fixed::new(&self.settings, &self.sources);
+        let used = self.backends.iter().filter(|b| b.lingers());
+        let live = self.frontends.iter().filter(|f| f.flows > 0);
+        let lingering = Lingering {
+            backends: used.map(|b| (b.addr, b.port)).collect(),
+            frontends: live.map(|f| (f.addr, f.port)).collect(),
+        };
+        let mut rng = self.rng.clone();
+        let prepared = plan(&fixed, &mut rng, self, &lingering, snapshot, objections);
+        self.rng = rng;
+        prepared
+    }
+
+    /// Goes on with putting a snapshot in force; whether it is. Flows stay where they are, and packets may be served in
+    /// between. None is begun before the one before is in force.
+    ///
+    /// # Errors
+    /// The snapshot is not used at all then. Where there was no room for it, [`crate::Planner::no_room`] is to be told.
+    pub fn apply_piece(
+        &mut self,
+        now: Instant,
+        prepared: &mut Prepared,
+    ) -> Result<bool, ApplyError> {
         let now = self.engine_time(now);
         self.events.now = now;
-        snapshot.validate_but(|policy| self.has(policy))?;
-        if snapshot.generation < self.generation {
+        if prepared.generation < self.generation {
             return Err(ApplyError::Stale {
-                offered: snapshot.generation,
+                offered: prepared.generation,
                 current: self.generation,
             });
         }
-        self.check(snapshot)?;
-        self.settle_affinities(snapshot);
-        self.place_backends(now, snapshot);
-        self.place_policies(snapshot);
-        self.refresh_hops();
-        self.generation = snapshot.generation;
-        self.next_probe_ms = now.ms();
-        self.judge_pools(now);
-        self.look_over_drains(now);
-        Ok(())
-    }
-
-    /// The addresses that a frontend's address stands for.
-    fn expand(&self, endpoint: Endpoint) -> Vec<IpAddr> {
-        let address = endpoint.address();
-        if address.is_unspecified() {
-            let own = self.settings.addresses.iter().copied();
-            own.filter(|a| a.is_ipv6() == address.is_ipv6()).collect()
-        } else {
-            vec![address]
-        }
-    }
-
-    fn check(&self, snapshot: &Snapshot) -> Result<(), ApplyError> {
-        let mut backends = HashSet::new();
-        let mut ends: HashMap<(IpAddr, u16), Endpoint> = HashMap::new();
-        for (p, policy) in snapshot.policies.iter().enumerate() {
-            for (i, frontend) in policy.frontends.iter().enumerate() {
-                let addresses = self.expand(*frontend);
-                for address in &addresses {
-                    if let Some(other) = ends.insert((*address, frontend.port()), *frontend) {
-                        // An unspecified address and our own one: equal ones the snapshot's check refused.
-                        return Err(ApplyError::Invalid(SnapshotError {
-                            path: format!("policies[{p}].frontends[{i}]"),
-                            problem: format!("{frontend} means {address} here, as {other} does"),
-                        }));
+        let mut left = prepared.progress.piece;
+        while left > 0 {
+            let stage = prepared.progress.stage;
+            let cost = match stage {
+                Stage::Free => self.find_free(prepared),
+                Stage::Room => self.find_room(prepared),
+                Stage::Arrive => self.backend_arrives(now, prepared),
+                Stage::Policies => self.policy_changes(now, prepared),
+                Stage::Retire => self.slot_retires(now, prepared),
+                Stage::Backends => self.backend_changes(now, prepared),
+                Stage::Clients if !prepared.progress.left => None,
+                Stage::Clients => self.client_settles(prepared.progress.at as u32),
+                Stage::Wishes => self.wish_settles(&mut prepared.progress),
+                Stage::Done => return Ok(true),
+            };
+            let progress = &mut prepared.progress;
+            match cost {
+                Some(cost) => {
+                    progress.at += usize::from(progress.placing.is_none());
+                    left = left.saturating_sub(cost);
+                }
+                None => {
+                    (progress.stage, progress.at) = (stage.next(), 0);
+                    if progress.stage == Stage::Arrive {
+                        self.check_room(prepared)?;
+                        self.applies += 1;
+                        prepared.progress.stamp = self.applies;
+                    } else if progress.stage == Stage::Done {
+                        self.applied = self.applies;
+                        self.generation = prepared.generation;
+                        self.next_probe_ms = self.next_probe_ms.min(now.ms());
                     }
                 }
-                let ours = addresses
-                    .iter()
-                    .any(|a| self.settings.addresses.contains(a));
-                if ours && self.settings.ports.contains(&frontend.port()) {
-                    return Err(ApplyError::PortConflict {
-                        path: format!("policies[{p}].frontends[{i}]"),
-                        port: frontend.port(),
-                        first: *self.settings.ports.start(),
-                        last: *self.settings.ports.end(),
-                    });
-                }
             }
-            backends.extend(policy.backends.iter().map(|b| b.endpoint));
         }
-        let named = |b: &Backend| {
-            Endpoint::new(from_addr(&b.addr), b.port).is_some_and(|e| backends.contains(&e))
-        };
-        let lingering = self
-            .backends
-            .iter()
-            .filter(|b| b.legs_used > b.service_ports() && !named(b))
-            .count();
-        let (needed, limit) = (backends.len() + lingering, self.settings.limits.backends);
+        Ok(false)
+    }
+
+    /// Whether the next slots of a policy and of a frontend are needed still.
+    fn find_free(&mut self, prepared: &mut Prepared) -> Option<usize> {
+        let at = prepared.progress.at;
+        let slots = self.policies.len().max(self.frontends.len());
+        if let Some(policy) = self.policies.get_mut(at) {
+            policy.is_free = !policy.listed && policy.flows == 0;
+        }
+        if let Some(frontend) = self.frontends.get(at).filter(|f| f.flows > 0) {
+            let end = (frontend.addr, frontend.port);
+            prepared.lingering.frontends.push(end);
+            prepared.progress.lingering.1 += usize::from(!prepared.frontends.contains(&end));
+        }
+        (at < slots).then_some(2 * COST_SLOT)
+    }
+
+    /// Whether the next backend is needed still. A drain whose policy has no flow any more is over: a slot of a policy is free
+    /// only once it was seen to be before this.
+    fn find_room(&mut self, prepared: &mut Prepared) -> Option<usize> {
+        let at = prepared.progress.at;
+        self.backends.get(at)?;
+        self.forget_drains(at);
+        let backend = &self.backends[at];
+        let end = (backend.addr, backend.port);
+        let named = prepared.named.get(&end);
+        if backend.lingers() {
+            prepared.lingering.backends.push(end);
+            prepared.progress.lingering.0 += usize::from(named.is_none());
+        }
+        let known = named.is_some_and(|named| named.known) && backend.slots() > 0;
+        prepared.progress.known += usize::from(known);
+        Some(2 * COST_SLOT)
+    }
+
+    fn check_room(&self, prepared: &Prepared) -> Result<(), ApplyError> {
+        if prepared.progress.known != prepared.known {
+            return Err(ApplyError::Astray);
+        }
+        let limit = self.settings.limits.backends;
+        let needed = prepared.named.len() + prepared.progress.lingering.0;
         if needed > usize::from(limit) {
             return Err(ApplyError::TooManyBackends { needed, limit });
         }
+        if prepared.frontends.len() + prepared.progress.lingering.1 > LIMIT_FRONTENDS {
+            return Err(ApplyError::NoRoom(SnapshotError {
+                path: "policies".into(),
+                problem: format!(
+                    "at most {LIMIT_FRONTENDS} frontends are possible, those of open connections too"
+                ),
+            }));
+        }
         Ok(())
     }
 
-    fn place_backends(&mut self, now: Instant, snapshot: &Snapshot) {
-        let named: HashMap<(Addr, u16), &baton_api::Backend> = snapshot
-            .policies
-            .iter()
-            .flat_map(|p| &p.backends)
-            .map(|b| ((to_addr(b.endpoint.address()), b.endpoint.port()), b))
-            .collect();
-        // All that stay are marked first, so that no new backend takes a slot that is still named.
-        for index in 0..self.backends.len() {
-            let slot = &mut self.backends[index];
-            slot.listed = named.contains_key(&(slot.addr, slot.port));
-            slot.draining = false;
-            slot.spec = None;
-            slot.slow_start_ms = 0;
-            if !slot.listed {
-                self.stop_probing(now, index as u16);
-                self.stop_asking(now, index as u16);
-            }
-        }
-        let first = self.generation == 0;
-        let mut new = NewSlots::default();
-        let all = snapshot.policies.iter();
-        for (policy, backend) in all.flat_map(|p| p.backends.iter().map(move |b| (p, b))) {
-            let known = self.backends.len();
-            let index = self.backend_slot(backend, &mut new);
-            let slot = &mut self.backends[index];
-            slot.listed = true;
-            slot.draining |= backend.draining;
-            if slot.name != backend.name {
-                slot.name.clone_from(&backend.name);
-            }
-            slot.spec.get_or_insert_with(|| policy.health.clone());
-            slot.slow_start_ms = slot.slow_start_ms.max(policy.slow_start.0 / 1_000);
-            if !first && index >= known {
-                let slow_ms = slot.slow_start_ms;
-                slot.health.starts_slowly(now, slow_ms);
-            }
-        }
-        self.drop_wishes_for(&new.reused);
-        let entries: Vec<(Addr, u16, u16)> = self
-            .backends
-            .iter()
-            .enumerate()
-            .map(|(i, b)| (b.addr, b.port, i as u16))
-            .collect();
-        self.backend_ids = Lookup::build(entries.into_iter());
-    }
-
-    /// The slot of a backend: its own, or one that nobody refers to any more, or a new one.
-    fn backend_slot(&mut self, backend: &baton_api::Backend, new: &mut NewSlots) -> usize {
-        let (addr, port) = (to_addr(backend.endpoint.address()), backend.endpoint.port());
-        // The look-up is from before this snapshot: a slot may be another backend's by now.
-        let old = self.backend_ids.find(&addr, port).map(usize::from);
-        if let Some(index) = old
-            && (self.backends[index].addr, self.backends[index].port) == (addr, port)
-        {
-            return index;
-        }
-        if let Some(index) = new.placed.get(&(addr, port)) {
-            return *index;
-        }
-        let name = backend.name.clone();
-        let first = *self.settings.ports.start();
-        let numbers = self.sources.numbers(from_addr(&addr).is_ipv6());
-        let mut fresh = Backend::new(name, addr, port, (first, numbers), &mut self.rng);
-        fresh.since_event = self.events.last();
-        // None in front of it comes free while a snapshot is placed.
-        while self
-            .backends
-            .get(new.free)
-            .is_some_and(|b| b.listed || b.legs_used > 0)
-        {
-            new.free += 1;
-        }
-        let index = new.free;
-        if index < self.backends.len() {
-            self.backends[index] = fresh;
-            new.reused.push(index as u16);
-        } else {
-            self.backends.push(fresh);
-        }
-        new.placed.insert((addr, port), index);
-        index
-    }
-
-    /// Whether a policy is in force just so.
-    fn has(&self, spec: &baton_api::Policy) -> bool {
-        let index = self.policy_ids.get(&spec.name);
-        index.is_some_and(|index| {
-            let policy = &self.policies[usize::from(*index)];
-            policy.listed && policy.spec == *spec
-        })
-    }
-
-    fn place_policies(&mut self, snapshot: &Snapshot) {
-        // What stays as it is keeps its slots: its backends are named still, so theirs are the same too.
-        let same: Vec<bool> = snapshot.policies.iter().map(|p| self.has(p)).collect();
-        for policy in &mut self.policies {
-            policy.listed = false;
-        }
-        for frontend in &mut self.frontends {
-            frontend.listed = false;
-        }
-        // All that stay are marked first, so that no new policy takes a slot that is still named.
-        for spec in &snapshot.policies {
-            if let Some(index) = self.policy_ids.get(&spec.name) {
-                self.policies[usize::from(*index)].listed = true;
-            }
-        }
-        let mut frontends = FrontendSlots::default();
-        for (spec, same) in snapshot.policies.iter().zip(same) {
-            let index = if same {
-                self.policy_ids[&spec.name]
-            } else {
-                self.policy_slot(spec)
-            };
-            for endpoint in &spec.frontends {
-                for address in self.expand(*endpoint) {
-                    self.frontend_slot(to_addr(address), endpoint.port(), index, &mut frontends);
-                }
-            }
-        }
-        // Flows of a policy that left stay where they are: its backends' slots may go to others.
-        for policy in self.policies.iter_mut().filter(|p| !p.listed) {
-            policy.pools = [Pool::default(), Pool::default()];
-        }
-        let entries: Vec<(Addr, u16, u16)> = self
-            .frontends
-            .iter()
-            .enumerate()
-            .map(|(i, f)| (f.addr, f.port, i as u16))
-            .collect();
-        self.frontend_ids = Lookup::build(entries.into_iter());
-    }
-
-    /// Puts a new or changed policy into its slot, or into one that nobody refers to any more, or into a new one.
-    fn policy_slot(&mut self, spec: &baton_api::Policy) -> u16 {
-        if let Some(index) = self.policy_ids.get(&spec.name).copied() {
-            let at = usize::from(index);
-            let old = std::mem::take(&mut self.policies[at].pools);
-            let mut policy = Policy::new(
-                spec.clone(),
-                self.pools(spec, &old, self.policies[at].flows > 0),
-            );
-            policy.inherit(&self.policies[at], &old);
-            self.policies[at] = policy;
-            return index;
-        }
-        let mut policy = Policy::new(spec.clone(), self.pools(spec, &[], false));
-        policy.since_event = self.events.last();
-        let free = self.policies.iter().position(|p| !p.listed && p.flows == 0);
-        let index = free.unwrap_or(self.policies.len());
-        if index < self.policies.len() {
-            self.policy_ids.remove(&self.policies[index].spec.name);
-            self.policies[index] = policy;
-        } else {
-            self.policies.push(policy);
-        }
-        self.policy_ids.insert(spec.name.clone(), index as u16);
-        index as u16
-    }
-
-    fn frontend_slot(&mut self, addr: Addr, port: u16, policy: u16, slots: &mut FrontendSlots) {
-        let slot = FrontendSlot {
-            addr,
-            port,
-            policy,
-            listed: true,
-            since_event: self.events.last(),
-        };
-        let old = self.frontend_ids.find(&addr, port).map(usize::from);
-        if let Some(index) = old
-            && (self.frontends[index].addr, self.frontends[index].port) == (addr, port)
-        {
-            let since_event = self.frontends[index].since_event;
-            self.frontends[index] = FrontendSlot {
-                since_event,
-                ..slot
-            };
-            return;
-        }
-        // Which are in use is asked once, and only if there is a new one.
-        let free = slots.free.get_or_insert_with(|| {
-            let live = self.flows.slots().iter();
-            let live = live.filter(|f| f.state != State::Gone);
-            let in_use: HashSet<u16> = live.map(|f| f.frontend).collect();
-            let all = 0..self.frontends.len() as u16;
-            all.rev().filter(|i| !in_use.contains(i)).collect()
-        });
-        while let Some(index) = free.pop() {
-            let old = &mut self.frontends[usize::from(index)];
-            if !old.listed {
-                *old = slot;
-                return;
-            }
-        }
-        self.frontends.push(slot);
-    }
-
-    /// The members of a policy; `old` are the ones that it had.
-    fn pools(&self, spec: &baton_api::Policy, old: &[Pool], has_flows: bool) -> [Pool; 2] {
-        [false, true].map(|v6| {
-            let mut members = Vec::new();
-            for backend in spec
-                .backends
-                .iter()
-                .filter(|b| b.endpoint.address().is_ipv6() == v6)
-            {
-                let addr = to_addr(backend.endpoint.address());
-                let Some(id) = self.backend_ids.find(&addr, backend.endpoint.port()) else {
-                    continue;
-                };
-                // The same on every dataplane: no key.
-                let mut hasher = SipHasher13::new();
-                hasher.write(&addr);
-                hasher.write_u16(backend.endpoint.port());
-                members.push(Member {
-                    backend: id,
-                    identity: hasher.finish(),
-                    weight: backend.weight,
-                    draining: backend.draining,
-                    unhealthy: false,
-                    pace: Pace::default(),
-                });
-            }
-            Pool::new(members, spec.algorithm, old.get(usize::from(v6)), has_flows)
-        })
-    }
-
-    /// Next hops of backends and sources of their legs, after routes or backends changed.
-    pub(crate) fn refresh_hops(&mut self) {
-        self.of_host.clear();
-        for index in 0..self.backends.len() {
-            let address = from_addr(&self.backends[index].addr);
-            let own = self.sources.first(address.is_ipv6());
-            let hop = self.hop_to(address, None);
-            let via = self.routes.via(address);
-            let backend = &mut self.backends[index];
-            backend.hop = hop;
-            backend.health.leads(via == Some(Via::Elsewhere));
-            backend.source = match via {
-                Some(Via::Host(source)) => source.or(own),
-                Some(Via::Link | Via::Router(_)) => own,
-                // Its legs are what they were when the route comes back.
-                Some(Via::Elsewhere) | None => backend.source.or(own),
-            };
-            if let Some(source) = backend.source
-                && !self.is_source(source)
-            {
-                self.of_host.push(source);
-            }
-        }
+    /// The slot of a backend that can have legs.
+    pub(crate) fn slot_of(&self, end: &End) -> Option<u16> {
+        let index = self.backend_ids.find(&end.0, end.1)?;
+        (self.backends[usize::from(index)].slots() > 0).then_some(index)
     }
 
     /// Who answers to legs, if others may have such ports ([`Self::share_ports`]): backends of the snapshot, and those with legs still.
@@ -432,11 +340,42 @@ impl Engine {
     /// The frontends to steer to us: those in force, and those whose flows still live.
     #[must_use]
     pub fn steering(&self) -> Vec<(IpAddr, u16)> {
-        let live = |f: &&FrontendSlot| f.listed || self.policies[usize::from(f.policy)].flows > 0;
         self.frontends
             .iter()
-            .filter(live)
+            .filter(|f| f.listed || f.flows > 0)
             .map(|f| (from_addr(&f.addr), f.port))
             .collect()
+    }
+}
+
+impl InForce for Engine {
+    fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    fn policies(&self) -> usize {
+        self.policies.iter().filter(|p| p.listed).count()
+    }
+
+    fn policy(&self, name: &str) -> Option<&Arc<Policy>> {
+        let index = self.policy_ids.get(name)?;
+        let policy = &self.policies[usize::from(*index)];
+        policy.listed.then_some(&policy.origin)
+    }
+
+    fn holder(&self, end: &End) -> Option<&str> {
+        let slot = self.frontend_ids.find(&end.0, end.1)?;
+        let slot = &self.frontends[usize::from(slot)];
+        let policy = &self.policies[usize::from(slot.policy)];
+        (slot.listed && policy.listed).then_some(&policy.spec.name)
+    }
+
+    fn has_backend(&self, end: &End) -> bool {
+        self.slot_of(end).is_some()
+    }
+
+    fn table(&self, name: &str, v6: bool, rows: &Rows) -> Option<Arc<Maglev>> {
+        let at = self.policy_ids.get(name)?;
+        self.policies[usize::from(*at)].pools[usize::from(v6)].table_of(rows)
     }
 }

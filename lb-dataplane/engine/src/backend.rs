@@ -4,11 +4,12 @@
 //! a segment (`emit`).
 
 use crate::{
-    drain::{Budget, Drain},
+    drain::{Budget, Drains},
     estimate::Estimate,
     figures::OfBackend,
     flow::{Addr, FlowId},
     health::Health,
+    keys::Keyring,
     ledger::MoveCost,
     listener::Question,
     load::Load,
@@ -69,6 +70,12 @@ impl Packed {
     }
 }
 
+/// Memory of a slot that nobody uses, to be freed elsewhere.
+pub(crate) struct Tables {
+    _ports: Ports,
+    _legs: Box<[Packed]>,
+}
+
 /// One pod's listening address and port.
 pub(crate) struct Backend {
     pub(crate) name: String,
@@ -79,18 +86,12 @@ pub(crate) struct Backend {
     pub(crate) source: Option<IpAddr>,
     /// In the snapshot in force. A backend that left it keeps its slot until its last leg is gone.
     pub(crate) listed: bool,
-    /// The snapshot says so.
-    pub(crate) draining: bool,
-    /// A command says so.
-    pub(crate) drained: bool,
-    pub(crate) drain: Option<Drain>,
+    /// Which policies' flows leave it.
+    pub(crate) drains: Drains,
     pub(crate) health: Health,
     pub(crate) question: Question,
     pub(crate) sweep: Option<Progress>,
     pub(crate) budget: Budget,
-    /// How the policy that names it first finds failures, and how long its slow start is.
-    pub(crate) spec: Option<baton_api::Health>,
-    pub(crate) slow_start_ms: u64,
     pub(crate) ports: Ports,
     base: u16,
     legs: Box<[Packed]>,
@@ -100,6 +101,7 @@ pub(crate) struct Backend {
     pub(crate) move_cost: MoveCost,
     pub(crate) figures: OfBackend,
     pub(crate) probe: Probe,
+    pub(crate) keyring: Keyring,
     /// Flows that it owns.
     pub(crate) flows: u32,
     /// Of these, the ones that never move.
@@ -111,6 +113,8 @@ pub(crate) struct Backend {
     pub(crate) rescued: u64,
     /// The last event of flows before the slot was its.
     pub(crate) since_event: u64,
+    /// Policies that have it as a member.
+    pub(crate) policies: Vec<u16>,
 }
 
 impl Backend {
@@ -128,15 +132,11 @@ impl Backend {
             hop: None,
             source: None,
             listed: true,
-            draining: false,
-            drained: false,
-            drain: None,
+            drains: Drains::default(),
             health: Health::default(),
             question: Question::default(),
             sweep: None,
             budget: Budget::default(),
-            spec: None,
-            slow_start_ms: 0,
             ports: Ports::new(first, count, rng),
             base: first,
             legs: vec![Packed::FREE; count].into_boxed_slice(),
@@ -146,6 +146,7 @@ impl Backend {
             move_cost: MoveCost::default(),
             figures: OfBackend::default(),
             probe: Probe::default(),
+            keyring: Keyring::default(),
             flows: 0,
             pinned: 0,
             requests: 0,
@@ -153,13 +154,22 @@ impl Backend {
             moves_out: 0,
             rescued: 0,
             since_event: 0,
+            policies: Vec::with_capacity(4),
         }
     }
 
-    /// It takes no new flow, and its flows leave.
-    #[inline]
-    pub(crate) fn is_draining(&self) -> bool {
-        self.draining || self.drained
+    /// It has left the snapshot and has no legs: its memory, without which it can have none.
+    pub(crate) fn take_tables(&mut self) -> Tables {
+        debug_assert_eq!(self.legs_used, 0, "legs of {}", self.name);
+        Tables {
+            _ports: std::mem::replace(&mut self.ports, Ports::none(self.base)),
+            _legs: std::mem::take(&mut self.legs),
+        }
+    }
+
+    /// Whether it has legs, and so needs its slot.
+    pub(crate) fn lingers(&self) -> bool {
+        self.legs_used > self.service_ports()
     }
 
     /// Ports that legs may have.

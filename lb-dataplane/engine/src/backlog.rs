@@ -18,6 +18,7 @@ use crate::{
     flow::{Bits, Flow, FlowId},
     guards::From,
     kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, Kept, KeptList},
+    pieces,
     policy::Ties,
     states::{Frame, State},
 };
@@ -164,17 +165,15 @@ impl Backlogs {
         self.get(id).map_or(KeptList::default(), |b| b.waiting)
     }
 
-    /// Why one more segment of `bytes` bytes cannot wait, if it cannot.
-    fn refuses(&self, id: BacklogId, bytes: usize, kept: &Kept) -> Option<Counter> {
+    /// Why so many more copies cannot wait, if they cannot.
+    fn refuses(&self, id: BacklogId, copies: u16, kept: &Kept) -> Option<Counter> {
         let waiting = self.waiting(id);
         if id == BacklogId::NONE && self.free == BacklogId::NONE {
             Some(Counter::BacklogsFull)
-        } else if bytes > KEPT_BYTES {
-            Some(Counter::BacklogTooLong)
-        } else if kept.count(waiting) >= BACKLOG_PER_FLOW_MAX {
+        } else if copies > BACKLOG_PER_FLOW_MAX - kept.count(waiting) {
             Some(Counter::BacklogFlowFull)
-        } else if self.segments >= self.segments_max
-            || !kept.has_room(waiting, bytes, BACKLOG_PER_FLOW_MAX)
+        } else if self.segments + usize::from(copies) > self.segments_max
+            || !kept.has_room(waiting, copies, BACKLOG_PER_FLOW_MAX)
         {
             Some(Counter::BacklogFull)
         } else {
@@ -230,7 +229,8 @@ impl Engine {
             return false;
         }
         // The segment at hand is part of it.
-        let fits = u64::from(FIRST_WINDOW_BYTES) - KEPT_BYTES as u64;
+        let at_hand = KEPT_BYTES.max(usize::from(self.settings.mtu)) as u64;
+        let fits = u64::from(FIRST_WINDOW_BYTES).saturating_sub(at_hand);
         let large = match self.to_come(id) {
             ToCome::Exactly(bytes) => bytes > fits,
             ToCome::AtLeast(bytes) => bytes > fits || policy.learned.is_large(),
@@ -287,13 +287,14 @@ impl Engine {
 
     /// Whether a client segment of the request that is being handed over can be kept, or wait
     /// behind those that are. Counted if not.
-    pub(crate) fn may_wait(&mut self, id: FlowId, bytes: usize) -> bool {
-        if self.is_kept_next(id, bytes) {
+    pub(crate) fn may_wait(&mut self, id: FlowId, segment: &Segment) -> bool {
+        if self.is_kept_next(id, segment) {
             return true;
         }
+        let copies = pieces::count(segment);
         let refused = self
             .backlogs
-            .refuses(self.flows[id].backlog, bytes, &self.kept);
+            .refuses(self.flows[id].backlog, copies, &self.kept);
         if let Some(limit) = refused {
             self.counters.add(limit);
         }
@@ -302,17 +303,18 @@ impl Engine {
 
     /// Whether the next segment of the request goes among the kept copies: none waits in front of
     /// it, and there is room.
-    pub(crate) fn is_kept_next(&self, id: FlowId, bytes: usize) -> bool {
-        let flow = &self.flows[id];
-        !flow.backlog.is_some() && self.kept.has_room(flow.kept, bytes, KEPT_PER_FLOW_MAX)
+    pub(crate) fn is_kept_next(&self, id: FlowId, segment: &Segment) -> bool {
+        let (flow, copies) = (&self.flows[id], pieces::count(segment));
+        !flow.backlog.is_some()
+            && self.kept.has_room(flow.kept, copies, KEPT_PER_FLOW_MAX)
+            && self.requests.has_room(flow.network, copies)
     }
 
     /// Lets a client segment wait. False if a limit is reached, which is counted: the client sends
     /// it again.
     pub(crate) fn let_wait(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> bool {
-        let frame = &frame[..usize::from(segment.end)];
-        let backlog = self.flows[id].backlog;
-        if let Some(limit) = self.backlogs.refuses(backlog, frame.len(), &self.kept) {
+        let (backlog, copies) = (self.flows[id].backlog, pieces::count(segment));
+        if let Some(limit) = self.backlogs.refuses(backlog, copies, &self.kept) {
             self.counters.add(limit);
             return false;
         }
@@ -320,11 +322,17 @@ impl Engine {
             self.wait_up_to(id, Reach::Unconfirmed);
         }
         let slot = usize::from(self.flows[id].backlog.0);
-        let waiting = &mut self.backlogs.slots[slot].waiting;
-        if self.kept.push(waiting, frame, BACKLOG_PER_FLOW_MAX) {
-            self.backlogs.segments += 1;
-            self.counters.add(Counter::Backlogged);
-        }
+        let Backlogs {
+            slots, segments, ..
+        } = &mut self.backlogs;
+        let waiting = &mut slots[slot].waiting;
+        let waits = pieces::all(frame, segment, |copy| {
+            let kept = self.kept.push(waiting, copy, BACKLOG_PER_FLOW_MAX);
+            *segments += usize::from(kept);
+            kept
+        });
+        debug_assert!(waits, "there was room");
+        self.counters.add(Counter::Backlogged);
         true
     }
 

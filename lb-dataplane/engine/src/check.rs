@@ -5,7 +5,7 @@
 use crate::{
     Engine,
     backend::Use,
-    flow::{Bits, Flow, FlowId, Leg},
+    flow::{Bits, Flow, FlowId, Leg, to_addr},
     pins::PinReason,
     states::State,
 };
@@ -39,9 +39,14 @@ impl Engine {
             usize::from(self.backlogs.used()),
             "backlogs"
         );
+        assert_eq!(self.requests.sum(), kept, "copies of requests by network");
+        for id in self.kept.incomplete() {
+            assert!(!self.request_is_complete(id), "a complete request");
+            assert!(!self.flows[id].kept.is_empty(), "an incomplete request");
+        }
         kept += waiting + early;
         assert_eq!(kept, self.kept.used(), "kept segments");
-        let followed = live().filter(|(_, f)| f.guard != crate::flow::NONE);
+        let followed = live().filter(|(_, f)| self.guards.get(f.guard).is_some());
         assert_eq!(followed.count(), self.guards.used() as usize, "guards");
         for (id, flow) in self.flows.slots().iter().enumerate() {
             let timed = self.wheel.is_armed(id as u32);
@@ -57,13 +62,39 @@ impl Engine {
             }
             assert_eq!(pinned, policy.figures.pinned, "pins by reason");
         }
+        for (index, frontend) in self.frontends.iter().enumerate() {
+            let flows = live().filter(|(_, f)| usize::from(f.frontend) == index);
+            assert_eq!(flows.count(), frontend.flows as usize, "its flows");
+            let found = self.frontend_ids.find(&frontend.addr, frontend.port);
+            assert_eq!(found, Some(index as u16), "a frontend is found");
+        }
+        self.check_hops();
         self.check_affinities();
+        self.check_members();
         let mut closing = 0;
         for index in 0..self.backends.len() {
             closing += self.check_backend(index as u16);
         }
         assert_eq!(closing, self.closing.used(), "closing legs");
         assert!(!self.pending.is_some(), "a leg was taken and not used");
+        let sweeping = self.backends.iter().filter(|b| b.sweep.is_some()).count();
+        assert!(self.sweeps.len() >= sweeping, "a sweep without a turn");
+    }
+
+    fn check_hops(&self) {
+        let mut uses = [0_u32; crate::routes::LIMIT_HOPS];
+        let live = self.flows.slots().iter();
+        for flow in live.filter(|f| f.state != State::Gone) {
+            if let Some(uses) = uses.get_mut(usize::from(flow.hop.0)) {
+                *uses += 1;
+            }
+        }
+        for hop in self.backends.iter().filter_map(|b| b.hop) {
+            uses[usize::from(hop.0)] += 1;
+        }
+        for (hop, uses) in (0..).zip(uses) {
+            assert_eq!(self.hops.uses(crate::routes::HopId(hop)), uses, "hop {hop}");
+        }
     }
 
     fn check_flow(&self, id: FlowId, flow: &Flow) {
@@ -94,10 +125,7 @@ impl Engine {
         assert!(
             flow.kept.is_empty()
                 || adopting
-                || matches!(
-                    flow.state,
-                    State::SynSent | State::Request | State::Held | State::Orphan
-                ),
+                || matches!(flow.state, State::Request | State::Held | State::Orphan),
             "kept copies in {:?}",
             flow.state
         );
@@ -112,6 +140,27 @@ impl Engine {
             State::Request | State::Adopting | State::ClientFin
         );
         assert!(!flow.bits.has(Bits::OUTSTANDING) || may_wait);
+    }
+
+    /// Members and the slots that they share.
+    fn check_members(&self) {
+        let mut suspects = vec![0; self.backends.len()];
+        for policy in self.policies.iter().filter(|p| p.listed) {
+            for pool in &policy.pools {
+                assert_eq!(pool.members.len(), pool.evidence.len(), "evidence");
+                for (member, evidence) in pool.members.iter().zip(&pool.evidence) {
+                    let backend = &self.backends[usize::from(member.backend)];
+                    let named = policy.spec.backends[usize::from(member.at)].endpoint;
+                    let at = (to_addr(named.address()), named.port());
+                    assert_eq!(at, (backend.addr, backend.port), "a member's slot");
+                    let process = backend.health.process();
+                    suspects[usize::from(member.backend)] += u32::from(!evidence.is_clean(process));
+                }
+            }
+        }
+        for (backend, suspects) in self.backends.iter().zip(suspects) {
+            assert_eq!(backend.health.suspects(), suspects, "suspects");
+        }
     }
 
     /// Returns how many legs of the backend are closing.
@@ -151,6 +200,22 @@ impl Engine {
             }
         }
         assert_eq!(used, backend.legs_used, "legs of {}", backend.name);
+        for (policy, of) in self.policies.iter().enumerate() {
+            let mut members = of.pools.iter().flat_map(|p| &p.members);
+            let member = members.any(|m| m.backend == index);
+            let count = backend
+                .policies
+                .iter()
+                .filter(|p| usize::from(**p) == policy);
+            assert_eq!(count.count(), usize::from(member), "its policies");
+        }
+        for (policy, of) in self.policies.iter().enumerate() {
+            let drains = backend.drains.has(policy as u16);
+            match of.member(index) {
+                Some(member) => assert_eq!(drains, member.is_leaving(), "a member's drain"),
+                None => assert!(!drains || !of.is_free, "a drain of nobody"),
+            }
+        }
         assert_eq!(owned, backend.flows, "flows of {}", backend.name);
         let pinned = self
             .flows

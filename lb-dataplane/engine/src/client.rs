@@ -8,13 +8,16 @@ use crate::{
     figures::Reset,
     flow::{Bits, FlowId, to_addr},
     guards::From,
-    kept::KEPT_PER_FLOW_MAX,
     mutants::Mutant,
     pins::{Lost, PinReason},
+    resets::Whom,
     states::{Event, Frame, State},
 };
-use baton_api::{BackendFailure, MigrationMode, Protocol};
-use baton_packet::{Flags, STRIPPED_FROM_CLIENTS, Segment, strip_options, timestamps};
+use baton_api::Protocol;
+use baton_packet::{
+    Flags, STRIPPED_FROM_CLIENTS, Segment, build_segment, clear_accurate_ecn, strip_options,
+    timestamps,
+};
 
 /// A client's kernel repeats no earlier than this (Linux `TCP_RTO_MIN`); what comes again sooner,
 /// the network doubled.
@@ -32,7 +35,12 @@ impl Engine {
         let client = to_addr(segment.src);
         let found = self.flows.find(&client, segment.src_port, frontend);
         let flags = segment.flags;
-        if strip_options(frame, segment, STRIPPED_FROM_CLIENTS) {
+        let mut stripped = !self.mutated(Mutant::KeepOptions)
+            && strip_options(frame, segment, STRIPPED_FROM_CLIENTS);
+        if flags.has(Flags::SYN) {
+            stripped |= clear_accurate_ecn(frame, segment);
+        }
+        if stripped {
             self.counters.add(Counter::OptionsStripped);
         }
         if flags.has(Flags::SYN) {
@@ -45,7 +53,7 @@ impl Engine {
             let slot = &self.frontends[usize::from(frontend)];
             // A frontend that left the snapshot may name a slot that is another policy's by now.
             let policy = slot.listed.then_some(slot.policy);
-            if self.reset_unknown(now, frame, segment, Counter::ResetsToClients, out)
+            if self.reset_unknown(now, frame, segment, Whom::Strangers, out)
                 && let Some(policy) = policy
             {
                 self.count_reset(policy, Reset::NoFlow);
@@ -71,12 +79,15 @@ impl Engine {
     ) -> Verdict {
         let flow = &self.flows[id];
         let owner = flow.owner;
-        // Only an exact number resets (RFC 5961 section 3.2), and which one that is the backend's kernel knows; it lies between
-        // what it acknowledged and what it was sent. Any other is for it to judge.
-        let exact = segment.seq.at_or_after(flow.client_acked)
-            && segment
-                .seq
-                .at_or_before(self.sent_at_most(id, From::Client));
+        // Only an exact number resets (RFC 5961 section 3.2), and which one that is the backend's kernel knows. A client resets
+        // with the number behind its last byte, or, without a socket, with the one that it was last acknowledged.
+        let (acked, last) = (flow.client_acked, self.sent_at_most(id, From::Client));
+        let exact = segment.seq == last || (segment.seq == acked && flow.state != State::SynSent);
+        let perhaps = segment.seq.after(acked) && segment.seq.before(last);
+        if !exact && perhaps && self.doubts_client_reset(segment, id, out) {
+            return Verdict::Absorbed;
+        }
+        let flow = &self.flows[id];
         let verdict = match flow.state {
             State::Orphan | State::Parted => Verdict::Absorbed,
             State::Closed if !owner.is_some() => Verdict::Absorbed,
@@ -92,6 +103,32 @@ impl Engine {
             let _ = self.step(now, id, Event::ClientRst, out);
         }
         verdict
+    }
+
+    /// A RST between what the pod acknowledged and what it was sent, which only the pod can judge: it goes there, and behind it a
+    /// question that shows whether the socket is gone. False if it has to go as it is.
+    fn doubts_client_reset(
+        &mut self,
+        segment: &Segment,
+        id: FlowId,
+        out: &mut impl Output,
+    ) -> bool {
+        let flow = &self.flows[id];
+        let open = matches!(
+            flow.state,
+            State::Fresh | State::Request | State::Response | State::Idle | State::ClientFin
+        );
+        let Some(mut spec) = self.to_leg(flow.owner).filter(|_| open) else {
+            return false;
+        };
+        self.flows[id].client_reset = true;
+        (spec.seq, spec.ack, spec.flags) = (segment.seq, segment.ack, segment.flags);
+        let sent = self.emit(out, |buffer| build_segment(buffer, &spec));
+        if sent {
+            self.counters.add(Counter::ClientResetsDoubted);
+            self.challenge_owner(id, out);
+        }
+        sent
     }
 
     #[inline]
@@ -138,6 +175,7 @@ impl Engine {
                 self.backends[usize::from(owner.backend)]
                     .ports
                     .completes(owner.port);
+                self.hop_of_open(id);
                 let _ = self.step(now, id, Event::Established, out);
             }
             State::Response if acks_more => self.comes_to_rest(now, id, out),
@@ -155,7 +193,7 @@ impl Engine {
                 let of_request = segment.payload_len() > 0 || flow.bits.has(Bits::KEPT_WHOLE);
                 segment.seq.after(flow.client_next)
                     || (segment.payload_len() > 0 && !self.may_keep(segment, id))
-                    || (new && of_request && !self.may_wait(id, usize::from(segment.end)))
+                    || (new && of_request && !self.may_wait(id, segment))
             }
             // Nor may it begin the request that a hand-over carries.
             State::AdoptingIdle => segment.seq != flow.client_next,
@@ -337,11 +375,7 @@ impl Engine {
             && waited_us >= REPEATED_US
             && !std::mem::replace(&mut flow.repeated, true);
         if counts {
-            let (backend, client) = (flow.owner.backend, flow.client_network());
-            let health = &mut self.backends[usize::from(backend)].health;
-            if health.is_repeated_by(client) {
-                self.backend_fails(now, backend);
-            }
+            self.request_repeated(now, id);
         }
     }
 
@@ -374,6 +408,9 @@ impl Engine {
         {
             self.pin(id, PinReason::Guard(pin));
         }
+        // Of bytes that come twice the guard sees the first ones. A pod may take others, where it dropped the segment that had the
+        // first (a bad PAWS stamp): then this client's connection moves in the middle of its request, or not at all. That harms
+        // the client alone, as connections are never shared.
         self.follow(id, From::Client, gap, data.get(seen..).unwrap_or_default());
         match state {
             State::Idle | State::Fresh if boundary && whole => {
@@ -405,6 +442,7 @@ impl Engine {
                 self.step(now, id, Event::ClientData, out)
             }
             State::Request => {
+                self.request_goes_on(now, id);
                 if ahead > 0 {
                     self.keep_no_more(id);
                 }
@@ -412,6 +450,7 @@ impl Engine {
                 Frame::Forward
             }
             State::Adopting => {
+                self.request_goes_on(now, id);
                 if ahead > 0 {
                     self.keep_no_more(id);
                 }
@@ -422,6 +461,9 @@ impl Engine {
                 self.step(now, id, Event::ClientData, out)
             }
             State::Held | State::Orphan => {
+                if self.request_is_complete(id) {
+                    self.kept.is_complete(self.flows[id].kept);
+                }
                 if self.flows[id].bits.has(Bits::KEPT_WHOLE) {
                     let _ = self.keep_or_wait(id, frame, segment);
                 } else if boundary {
@@ -437,81 +479,5 @@ impl Engine {
             }
             _ => Frame::Forward,
         }
-    }
-
-    /// A request begins with this segment: where, and a copy of it.
-    fn begin_request(&mut self, id: FlowId, frame: &[u8], segment: &Segment) {
-        self.counters.add(Counter::Requests);
-        self.drop_kept(id);
-        if self.flows[id].backlog.is_some() {
-            self.drop_backlog(id);
-        }
-        self.size_request(id);
-        let flow = &mut self.flows[id];
-        flow.boundary = segment.seq;
-        flow.replays = 0;
-        let spec = &self.policies[usize::from(flow.policy)].spec;
-        let of_use = flow.pin.is_none()
-            && spec.protocol != Protocol::None
-            && (spec.on_backend_failure != BackendFailure::Reset
-                || spec.migration.mode != MigrationMode::Never);
-        if of_use && self.keep(id, frame, segment) {
-            self.flows[id].bits.set(Bits::KEPT_WHOLE, true);
-        }
-    }
-
-    /// More of the request, while all of it so far is kept.
-    fn keep_more(&mut self, id: FlowId, frame: &[u8], segment: &Segment) {
-        if !self.flows[id].bits.has(Bits::KEPT_WHOLE) || self.keep(id, frame, segment) {
-            return;
-        }
-        self.keep_no_more(id);
-    }
-
-    /// More of a request that is being handed over, or a FIN behind it: kept and forwarded as long
-    /// as there is room, then it waits until the new owner has confirmed. With what waits the
-    /// request is still whole.
-    fn keep_or_wait(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> Frame {
-        let of_use = self.flows[id].bits.has(Bits::KEPT_WHOLE) || segment.payload_len() == 0;
-        if of_use && self.is_kept_next(id, usize::from(segment.end)) {
-            let _ = self.keep(id, frame, segment);
-            return Frame::Forward;
-        }
-        let waits = self.let_wait(id, frame, segment);
-        if !waits {
-            self.keep_no_more(id);
-        }
-        if waits || self.flows[id].backlog.is_some() {
-            Frame::Absorb
-        } else {
-            // Nothing is in front of it: the new owner may take it at once.
-            Frame::Forward
-        }
-    }
-
-    /// Some of the request is missing among the kept copies, or was sent since. What they hold may
-    /// still complete a hand-over, as nobody has acknowledged it yet; for another one they are of
-    /// no use.
-    pub(crate) fn keep_no_more(&mut self, id: FlowId) {
-        self.flows[id].bits.set(Bits::KEPT_WHOLE, false);
-        if self.flows[id].state == State::Request {
-            self.drop_kept(id);
-        }
-    }
-
-    /// Keeps a copy of a client segment while its request's fate is open.
-    pub(crate) fn keep(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> bool {
-        let mut list = self.flows[id].kept;
-        let kept = self.kept.push(
-            &mut list,
-            &frame[..usize::from(segment.end)],
-            KEPT_PER_FLOW_MAX,
-        );
-        self.flows[id].kept = list;
-        if !kept {
-            self.flows[id].bits.set(Bits::KEPT_WHOLE, false);
-            self.counters.add(Counter::KeptFull);
-        }
-        kept
     }
 }

@@ -21,9 +21,12 @@ pub(crate) const CLOSE_PACE_US: u64 = 250;
 const CLOSE_WITHIN_US: u64 = 2_000;
 /// But never more in each [`CLOSE_PACE_US`]: with some 5 us each for the pods' applications, 160 us. 128,000 a second.
 const CLOSES_PER_PACE_MAX: u64 = 32;
-/// Nor in a call: 256 frames, some 50 us. A worker that waits for its CPU has turns of milliseconds, and must still close
-/// as many legs as move.
-const CLOSES_PER_CALL_MAX: u64 = 8 * CLOSES_PER_PACE_MAX;
+/// Nor that a worker that was late makes up for. One that waits for its CPU has turns of milliseconds, and must still close as
+/// many legs as move.
+const CLOSES_AT_ONCE_MAX: u64 = 8 * CLOSES_PER_PACE_MAX;
+/// In one call, so that frames do not wait long: usually, some 40 us, and whatever else there is to do.
+const CLOSES_PER_CALL_MAX: usize = 128;
+const CLOSES_AT_LEAST: usize = 16;
 /// First retransmission of our FIN (Linux `TCP_RTO_MIN` is 200 ms); doubles with each.
 const FIN_WAIT_MS: u64 = 200;
 /// FINs sent before the leg is reset.
@@ -243,11 +246,18 @@ impl Engine {
         self.closing.pace_us = now.0 + CLOSE_PACE_US;
         let count = (u64::from(self.closing.most) * since_us).div_ceil(CLOSE_WITHIN_US);
         let most = since_us.div_ceil(CLOSE_PACE_US) * CLOSES_PER_PACE_MAX;
-        for _ in 0..count.min(most).min(CLOSES_PER_CALL_MAX) {
+        let wanted = count.min(most).min(CLOSES_AT_ONCE_MAX);
+        let room = self.room(CLOSES_PER_CALL_MAX, CLOSES_AT_LEAST);
+        for _ in 0..wanted.min(room as u64) {
             let id = self.closing.first;
             if id != NONE {
+                self.spend(1);
                 self.send_fin(now, id, out);
             }
+        }
+        if wanted > room as u64 {
+            // The others leave with the next calls.
+            self.closing.pace_us = now.0;
         }
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Owns the fixed metric names and labels. It never formats anything on the packet path.
 
+use crate::pins::{Lost, PinReason};
+
 /// Why a frame was dropped. Each ends in `drops_total{reason="..."}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -120,7 +122,9 @@ counters! {
     RefusedKernel = "adoptions_refused_total", "reason": "kernel_refused"; #[doc = "Refusals: the kernel function failed."]
     RefusedTupleInUse = "adoptions_refused_total", "reason": "tuple_in_use"; #[doc = "Refusals: a socket is in the way."]
     RefusedAlreadyAdopted = "adoptions_refused_total", "reason": "already_adopted"; #[doc = "Adopted before, and that socket is gone."]
+    RefusedRenew = "adoptions_refused_total", "reason": "renew"; #[doc = "Refusals: the pod was replaced, or its number made anew, since it was probed."]
     RefusedSyncookies = "adoptions_refused_total", "reason": "syncookies_off"; #[doc = "Refusals: tcp_syncookies is 0."]
+    RefusedPacketRules = "adoptions_refused_total", "reason": "packet_rules"; #[doc = "Refusals: the pod's packet rules redirect connections."]
     ForgedAnswers = "forged_answers_total"; #[doc = "Adoption answers whose tag or epoch is wrong."]
     FateReplayed = "fates_unknown_total", "outcome": "replayed"; #[doc = "Requests of unknown fate that policy allowed to replay."]
     FateReset = "fates_unknown_total", "outcome": "reset"; #[doc = "Requests of unknown fate that ended in a reset."]
@@ -132,13 +136,16 @@ counters! {
     StaleSockets = "stale_sockets_total"; #[doc = "Stale sockets met on a new leg's tuple."]
     LateAnswers = "late_answers_total"; #[doc = "Adoption answers with a right tag that belong to an earlier adoption or probe than the open one."]
     ResetsDoubted = "resets_doubted_total"; #[doc = "RSTs without ACK from owners: answered by a question, as they may be older than the connection there."]
+    ClientResetsDoubted = "client_resets_doubted_total"; #[doc = "RSTs of clients with a number that only the pod can judge: passed on with a question whether the socket is gone."]
     Fenced = "fenced_segments_total"; #[doc = "Segments from a leg that is not the owner, absorbed."]
     FencedData = "fenced_data_segments_total"; #[doc = "Those among them that carried new data."]
     LegsClosed = "legs_closed_total", "how": "clean"; #[doc = "Old legs closed by FIN in both directions."]
     LegsReset = "legs_closed_total", "how": "reset"; #[doc = "Old legs that had to be reset."]
     ResetsToClients = "resets_sent_total", "to": "client"; #[doc = "Resets that Baton sent to clients."]
     ResetsToBackends = "resets_sent_total", "to": "backend"; #[doc = "Resets that Baton sent to backends."]
-    ResetsLimited = "resets_limited_total"; #[doc = "Resets for unknown segments that the rate limit held back."]
+    ResetsLimited = "resets_limited_total", "to": "stranger"; #[doc = "Resets for unknown segments of clients that the rate limit held back."]
+    ChallengesLimited = "resets_limited_total", "to": "client"; #[doc = "Challenges to SYNs on connections that live, held back by a limit of their own."]
+    PodResetsLimited = "resets_limited_total", "to": "backend"; #[doc = "Resets to sockets of pods that are no leg's, held back by a limit of their own."]
     StayedKeptFull = "stays_total", "reason": "kept_full"; #[doc = "No buffer was free to keep the request."]
     StayedClosingFull = "stays_total", "reason": "closing_full"; #[doc = "The table of closing legs was full."]
     StayedNoPort = "stays_total", "reason": "no_port"; #[doc = "No port was free towards the target."]
@@ -153,13 +160,13 @@ counters! {
     BacklogFlowFull = "backlog_full_total", "limit": "flow"; #[doc = "Client segments that could not wait: as many of their flow did as may. The client sends them again."]
     BacklogFull = "backlog_full_total", "limit": "all"; #[doc = "Client segments that could not wait: half of the kept segments were waiting ones, or none was free."]
     BacklogsFull = "backlog_full_total", "limit": "flows"; #[doc = "Flows whose client's segments could not wait, as those of too many did."]
-    BacklogTooLong = "backlog_full_total", "limit": "segment"; #[doc = "Client segments too long to wait: jumbo frames."]
+    NextHopsFull = "next_hops_full_total"; #[doc = "Connections of clients on the own link that were answered where their SYN came from, as the next hops of clients were used up."]
     HalfOpenReplaced = "half_open_replaced_total"; #[doc = "Handshakes that were not complete and gave way to newer ones: as many with the backend were open as may be."]
+    PinsLifted = "pins_lifted_total"; #[doc = "Flows that were pinned for want of room to follow them, and may move again: a whole exchange was followed since."]
     EarlySegments = "early_segments_total"; #[doc = "Segments that came ahead of missing ones, of which copies were kept until those came: guards see bytes in order."]
     EarlyFlowFull = "early_full_total", "limit": "flow"; #[doc = "Segments that came ahead of missing ones and were not passed on: as many of their flow are set aside as may be. They are sent again."]
     EarlyNetworkFull = "early_full_total", "limit": "network"; #[doc = "The same: as many of one client network's are set aside as may be."]
     EarlyFull = "early_full_total", "limit": "all"; #[doc = "The same: as many of all flows are set aside as may be, or no buffer was free."]
-    EarlyTooLong = "early_full_total", "limit": "segment"; #[doc = "The same: too long to be set aside, jumbo frames."]
     AffinitiesReplaced = "affinities_replaced_total"; #[doc = "Clients with affinity that were forgotten early, as the table was full."]
     Stranded = "stranded_total"; #[doc = "Flows whose owner was gone, from the moment that this was known."]
     OwnersExited = "exit_marks_total"; #[doc = "Owners' FINs and RSTs that came with the exit mark: their process was exiting."]
@@ -184,6 +191,7 @@ counters! {
     EjectionsCapped = "ejections_total", "result": "capped"; #[doc = "Ejections that the policy's cap prevented."]
     UnexpectedEvents = "unexpected_events_total"; #[doc = "Events that no state machine row foresees: a mistake in the engine."]
     KeptFull = "kept_full_total"; #[doc = "Client segments that could not be kept."]
+    KeptGaveWay = "kept_gave_way_total"; #[doc = "Incomplete requests whose copies gave way to newer ones: no buffer was free, or their client's network had its part."]
     NoFrame = "frames_exhausted_total"; #[doc = "Segments of our own that found no free frame."]
     ProbesSent = "probes_total", "result": "sent"; #[doc = "Adoption probes sent."]
     ProbesReady = "probes_total", "result": "ready"; #[doc = "Probes answered with Ready."]
@@ -191,7 +199,7 @@ counters! {
     ProbesReset = "probes_total", "result": "no_adopter"; #[doc = "Probes that drew a bare RST: no adopter there."]
     BeyondWindow = "segments_beyond_window_total"; #[doc = "Segments beyond the largest possible window: forwarded, nothing learned from them."]
     IcmpTranslated = "icmp_translated_total"; #[doc = "ICMP errors passed to the other leg."]
-    OptionsStripped = "options_stripped_total"; #[doc = "Client segments that lost MPTCP, TFO or experimental options."]
+    OptionsStripped = "options_stripped_total"; #[doc = "Client segments that lost MPTCP, TFO, accurate ECN or experimental options."]
     TimeoutsHandshake = "timeouts_total", "state": "handshake"; #[doc = "Flows ended by the handshake timer."]
     TimeoutsIdle = "timeouts_total", "state": "idle"; #[doc = "Flows ended by the idle timer."]
     TimeoutsHalfClosed = "timeouts_total", "state": "half_closed"; #[doc = "Flows ended by the half-closed timer."]
@@ -203,6 +211,9 @@ pub(crate) struct Counters {
     drops: [u64; DropReason::ALL.len()],
     pub(crate) malformed: [u64; baton_packet::Malformed::ALL.len()],
     pub(crate) transitions: [u64; crate::states::TABLE.len()],
+    /// Of all policies there ever were.
+    pub(crate) lost: [u64; Lost::ALL.len()],
+    pub(crate) pins: [u64; PinReason::COUNT],
 }
 
 impl Counters {
@@ -212,6 +223,8 @@ impl Counters {
             drops: [0; DropReason::ALL.len()],
             malformed: [0; baton_packet::Malformed::ALL.len()],
             transitions: [0; crate::states::TABLE.len()],
+            lost: [0; Lost::ALL.len()],
+            pins: [0; PinReason::COUNT],
         }
     }
 

@@ -1,14 +1,16 @@
 //! Draining backends: their flows leave, with their next request, or without one after a quiet time.
 //!
-//! Owns each drain's figures and deadline, and the closing of flows that the deadline meets. Moving is `adopt`'s.
+//! A drain is of one policy's flows on one backend, which other policies may go on to use. Owns each drain's figures and
+//! deadline, and the closing of flows that the deadline meets. Moving is `adopt`'s.
 
 use crate::{
     Cause, Engine, Output, Verdict,
-    backend::Use,
+    backend::Backend,
     counters::Counter,
     engine::Instant,
     flow::{Bits, FlowId, Leg, from_addr},
     guards::guard_of,
+    member::Member,
     pins::Lost,
     rescue::ADOPTIONS_PER_MS,
     states::{Event, State},
@@ -26,14 +28,107 @@ const FIN_WAIT_MS: u64 = 200;
 /// behind it (`terminationGracePeriodSeconds`, 30 s).
 const CUT_AFTER_MS: u64 = 5_000;
 
-/// The figures of a drain.
+/// One policy's flows leave the backend: its member drains, or is none any more.
 #[derive(Clone, Copy)]
-pub(crate) struct Drain {
+struct Drain {
+    policy: u16,
     since_ms: u64,
-    /// Flows when it began, and those that came and went since.
-    flows: u64,
-    moved_before: u64,
+    /// By how many its flows there became fewer; below 0 if they became more.
+    fewer: i64,
+    moved: u64,
     closed: u64,
+}
+
+/// Which policies' flows leave a backend.
+#[derive(Default)]
+pub(crate) struct Drains {
+    /// Few, and none on most backends: each request asks.
+    all: Vec<Drain>,
+    /// None of its flows is such a policy's, as far as the last sweep saw.
+    empty: bool,
+    /// A flow of such a policy came while that sweep went on.
+    came: bool,
+}
+
+impl Drains {
+    /// Whether the flows of a policy leave.
+    #[inline]
+    pub(crate) fn has(&self, policy: u16) -> bool {
+        self.all.iter().any(|d| d.policy == policy)
+    }
+
+    fn of(&self, policy: u16) -> Option<&Drain> {
+        self.all.iter().find(|d| d.policy == policy)
+    }
+
+    fn of_mut(&mut self, policy: u16) -> Option<&mut Drain> {
+        self.all.iter_mut().find(|d| d.policy == policy)
+    }
+
+    /// The flows of a policy leave from now on.
+    fn begin(&mut self, policy: u16, now: Instant) {
+        if !self.has(policy) {
+            self.empty = false;
+            self.all.push(Drain {
+                policy,
+                since_ms: now.ms(),
+                fewer: 0,
+                moved: 0,
+                closed: 0,
+            });
+        }
+    }
+
+    /// Those of a policy do so no longer.
+    fn end(&mut self, policy: u16) {
+        self.all.retain(|d| d.policy != policy);
+    }
+
+    /// A flow is the backend's from now on.
+    #[inline]
+    pub(crate) fn comes(&mut self, policy: u16) {
+        if let Some(drain) = self.of_mut(policy) {
+            drain.fewer -= 1;
+            (self.empty, self.came) = (false, true);
+        }
+    }
+
+    /// A flow is the backend's no longer.
+    #[inline]
+    pub(crate) fn goes(&mut self, policy: u16) {
+        if let Some(drain) = self.of_mut(policy) {
+            drain.fewer += 1;
+        }
+    }
+
+    /// A flow that was the backend's is another one's for good.
+    pub(crate) fn moved(&mut self, policy: u16) {
+        if let Some(drain) = self.of_mut(policy) {
+            drain.moved += 1;
+        }
+    }
+
+    /// All flows were looked at; whether any of them leaves.
+    pub(crate) fn is_swept(&mut self, leaving: bool) {
+        self.empty = !leaving && !self.came;
+    }
+
+    /// Whether a sweep may find flows that leave.
+    fn begins_sweep(&mut self) -> bool {
+        if self.all.is_empty() || self.empty {
+            return false;
+        }
+        self.came = false;
+        true
+    }
+}
+
+/// What the flows that leave a backend wait for: a pin or something else, with their counts.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    /// Of these, the ones that are on their way elsewhere.
+    returning: u64,
+    what: BTreeMap<(bool, &'static str), u64>,
 }
 
 /// Adoptions per millisecond towards one backend that were begun without a request.
@@ -71,54 +166,77 @@ fn quiet_us(spec: &baton_api::Policy) -> u64 {
     }
 }
 
+impl Backend {
+    /// A policy's flows leave it from now on, or no longer.
+    pub(crate) fn settle_drain(&mut self, now: Instant, policy: u16, leave: bool) {
+        if leave {
+            self.drains.begin(policy, now);
+        } else {
+            self.drains.end(policy);
+        }
+    }
+}
+
 impl Engine {
-    /// Drains the backends of this name, or ends that, beside what the snapshot says. How many there are of the name.
+    /// Drains the backends of this name, or ends that, beside what the snapshot says: the flows of this policy, or of each
+    /// that has one of the name. How many backends that are.
     pub fn drain(&mut self, now: Instant, policy: Option<&str>, name: &str, on: bool) -> usize {
         let now = self.engine_time(now);
         let mut found = Vec::new();
-        for p in self.policies.iter().filter(|p| p.listed) {
+        let listed = (0u16..).zip(&mut self.policies).filter(|(_, p)| p.listed);
+        for (number, p) in listed {
             if policy.is_some_and(|wanted| wanted != p.spec.name) {
                 continue;
             }
-            for member in p.pools.iter().flat_map(|p| &p.members) {
-                if self.backends[usize::from(member.backend)].name == name {
-                    found.push(member.backend);
+            let names = &p.spec.backends;
+            for member in p.pools.iter_mut().flat_map(|p| &mut p.members) {
+                if names[usize::from(member.at)].name == name {
+                    member.drained = on;
+                    found.push((number, member.backend));
                 }
             }
         }
+        for (policy, index) in &found {
+            let member = self.policies[usize::from(*policy)].member(*index);
+            let leaves = member.is_some_and(Member::is_leaving);
+            self.backends[usize::from(*index)].settle_drain(now, *policy, leaves);
+            self.look_over_drain(*index);
+        }
+        let mut found: Vec<u16> = found.into_iter().map(|(_, index)| index).collect();
         found.sort_unstable();
         found.dedup();
-        for index in &found {
-            self.backends[usize::from(*index)].drained = on;
-        }
-        self.look_over_drains(now);
         found.len()
     }
 
-    /// Begins, continues and ends drains.
-    pub(crate) fn look_over_drains(&mut self, now: Instant) {
-        for index in 0..self.backends.len() {
-            let backend = &mut self.backends[index];
-            let leaves = backend.is_draining() || !backend.listed;
-            if !leaves {
-                backend.drain = None;
-                continue;
-            }
-            if backend.drain.is_none() {
-                backend.drain = Some(Drain {
-                    since_ms: now.ms(),
-                    flows: u64::from(backend.flows),
-                    moved_before: backend.moves_out + backend.rescued,
-                    closed: 0,
-                });
-            }
-            if backend.flows > 0 {
-                self.begin_sweep(index as u16, Sweep::Drain);
-            }
+    /// Forgets the drains of a backend whose policies have neither a flow nor it as a member any more: their slots may become others'.
+    pub(crate) fn forget_drains(&mut self, index: usize) {
+        let policies = &self.policies;
+        let Backend {
+            drains,
+            policies: of,
+            ..
+        } = &mut self.backends[index];
+        drains
+            .all
+            .retain(|d| of.contains(&d.policy) || policies[usize::from(d.policy)].flows > 0);
+    }
+
+    /// Has those flows looked at that leave a backend.
+    pub(crate) fn look_over_drain(&mut self, index: u16) {
+        let backend = &mut self.backends[usize::from(index)];
+        if backend.flows > 0 && backend.sweep.is_none() && backend.drains.begins_sweep() {
+            self.begin_sweep(index, Sweep::Drain);
         }
     }
 
-    /// A flow of a draining backend.
+    /// Whether the flow leaves its owner because its policy says so.
+    pub(crate) fn is_drained(&self, id: FlowId) -> bool {
+        let flow = &self.flows[id];
+        let owner = self.backends.get(usize::from(flow.owner.backend));
+        owner.is_some_and(|owner| owner.drains.has(flow.policy))
+    }
+
+    /// A flow whose policy drains its owner.
     pub(crate) fn drain_flow(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> Swept {
         let flow = &self.flows[id];
         let policy = &self.policies[usize::from(flow.policy)];
@@ -133,10 +251,9 @@ impl Engine {
                 swept => return swept,
             }
         }
-        let backend = usize::from(self.flows[id].owner.backend);
-        let since_ms = self.backends[backend]
-            .drain
-            .map_or(now.ms(), |d| d.since_ms);
+        let (backend, policy) = (self.flows[id].owner.backend, self.flows[id].policy);
+        let drain = self.backends[usize::from(backend)].drains.of(policy);
+        let since_ms = drain.map_or(now.ms(), |d| d.since_ms);
         let late_ms = now.ms().checked_sub(since_ms + deadline_ms);
         let Some(late_ms) = late_ms.filter(|_| on_deadline == OnDeadline::Close) else {
             return Swept::Stays;
@@ -145,7 +262,8 @@ impl Engine {
             return Swept::Stays;
         };
         self.count_lost(id, Lost::DrainDeadline);
-        if let Some(drain) = &mut self.backends[backend].drain {
+        let drains = &mut self.backends[usize::from(backend)].drains;
+        if let Some(drain) = drains.of_mut(policy) {
             drain.closed += 1;
         }
         let flow = &mut self.flows[id];
@@ -269,44 +387,55 @@ impl Engine {
         self.close_leg(now, id, leg, self.flows[id].client_next, out);
     }
 
-    /// How far the drain of a backend is.
-    pub(crate) fn drain_state(&self, index: u16, now: Instant) -> Option<DrainState> {
-        let backend = &self.backends[usize::from(index)];
-        let drain = backend.drain?;
-        let mut waiting: BTreeMap<String, u64> = BTreeMap::new();
-        let (mut deadline_ms, mut left) = (0, 0);
-        for at in 0..backend.slots() {
-            // A flow on its way may come back.
-            let Some(Use::Owner(id) | Use::Standby(id)) = backend.used_at(at) else {
-                continue;
-            };
-            left += 1;
-            let spec = &self.policies[usize::from(self.flows[id].policy)].spec;
-            deadline_ms = deadline_ms.max(spec.drain.deadline.0 / 1_000);
-            *waiting.entry(self.waits_for(id, now)).or_default() += 1;
-        }
-        let moved = (backend.moves_out + backend.rescued).saturating_sub(drain.moved_before);
-        let gone = moved + drain.closed + left;
+    /// How far a policy's drain of a backend is, whose flows wait for these things.
+    pub(crate) fn drain_state(
+        &self,
+        policy: u16,
+        member: &Member,
+        now: Instant,
+        waiting: Waiting,
+    ) -> Option<DrainState> {
+        let backend = &self.backends[usize::from(member.backend)];
+        let drain = backend.drains.of(policy)?;
+        let deadline_ms = if waiting.what.is_empty() {
+            0
+        } else {
+            let spec = &self.policies[usize::from(policy)].spec;
+            spec.drain.deadline.0 / 1_000
+        };
+        let gone = u64::try_from(drain.fewer).unwrap_or(0);
+        let what = waiting.what.into_iter();
         Some(DrainState {
-            by_command: backend.drained,
+            by_command: member.drained,
             since: Micros::from_millis(now.ms().saturating_sub(drain.since_ms)),
             left: Micros::from_millis((drain.since_ms + deadline_ms).saturating_sub(now.ms())),
-            moved,
-            ended: drain.flows.saturating_sub(gone),
+            moved: drain.moved,
+            ended: gone.saturating_sub(drain.moved + drain.closed + waiting.returning),
             closed: drain.closed,
-            waiting,
+            waiting: what
+                .map(|((pinned, what), count)| {
+                    let pin = if pinned { "pinned: " } else { "" };
+                    (format!("{pin}{what}"), count)
+                })
+                .collect(),
         })
     }
 
-    fn waits_for(&self, id: FlowId, now: Instant) -> String {
+    /// One more flow that leaves a backend; on its way elsewhere it may come back.
+    pub(crate) fn note_waiting(&self, id: FlowId, back: bool, now: Instant, waiting: &mut Waiting) {
+        waiting.returning += u64::from(back);
+        *waiting.what.entry(self.waits_for(id, now)).or_default() += 1;
+    }
+
+    fn waits_for(&self, id: FlowId, now: Instant) -> (bool, &'static str) {
         let flow = &self.flows[id];
         let policy = &self.policies[usize::from(flow.policy)];
         let spec = &policy.spec;
         if let Some(pin) = flow.pin {
-            return format!("pinned: {}", pin.label());
+            return (true, pin.label());
         }
         let quiet_for_us = u64::from(now.ms32().wrapping_sub(flow.last_ms)) * 1_000;
-        match flow.state {
+        let what = match flow.state {
             State::Idle | State::Fresh if !self.at_rest(id) => "state of its own there",
             State::Idle | State::Fresh if spec.migration.mode == MigrationMode::Never => {
                 "its end: migration.mode is Never"
@@ -322,8 +451,8 @@ impl Engine {
             State::ClientFin => "the server's close, as the client has closed",
             State::ServerFin => "the client's close, as the server has closed",
             State::Closed | State::Parted | State::Gone => "closing",
-        }
-        .into()
+        };
+        (false, what)
     }
 
     /// Names of the backends in force, for whoever asked for another one.

@@ -13,15 +13,15 @@ use crate::{
     Engine, Output,
     counters::Counter,
     engine::Instant,
-    flow::{Addr, Bits, FlowId},
+    flow::{Bits, FlowId},
     guards::From,
-    kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, KeptList},
+    kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, Kept, KeptList},
+    pieces,
+    shares::Shares,
     states::{Event, State},
 };
 use baton_api::Protocol;
 use baton_packet::{Decoded, Segment, SeqNumber, decode};
-use siphasher::sip::SipHasher13;
-use std::hash::Hasher;
 
 /// Segments of one flow and direction that may be set aside: 93 KB at the usual MTU, six times a sender's first window
 /// (RFC 6928).
@@ -30,48 +30,34 @@ pub(crate) const EARLY_PER_FLOW_MAX: u16 = 64;
 const EARLY_PART: u32 = 4;
 /// The part of these that the clients of one network may have: nobody can take the room of all.
 const NETWORK_PART: u32 = 4;
-/// Networks are counted by a keyed hash; those that share a number share its part.
-const NETWORKS: usize = 1_024;
 
 /// How many segments are set aside, in all and by their clients' networks.
 pub(crate) struct Early {
     segments: u32,
     segments_max: u32,
-    networks: Box<[u32]>,
-    network_max: u32,
-    keys: (u64, u64),
+    shares: Shares,
 }
 
 impl Early {
     /// For an engine with so many kept segments.
-    pub(crate) fn new(kept_segments: u32, keys: (u64, u64)) -> Self {
+    pub(crate) fn new(kept_segments: u32) -> Self {
         let segments_max = (kept_segments / EARLY_PART).max(1);
         Self {
             segments: 0,
             segments_max,
-            networks: vec![0; NETWORKS].into_boxed_slice(),
-            network_max: (segments_max / NETWORK_PART).max(1),
-            keys,
+            shares: Shares::new((segments_max / NETWORK_PART).max(1)),
         }
     }
 
-    fn network(&mut self, network: &Addr) -> &mut u32 {
-        let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
-        hasher.write(network);
-        let number = hasher.finish() as usize % self.networks.len();
-        &mut self.networks[number]
-    }
-
-    fn returned(&mut self, network: &Addr, count: u16) {
-        *self.network(network) -= u32::from(count);
+    fn returned(&mut self, network: u16, count: u16) {
+        self.shares.returns(network, count);
         self.segments -= u32::from(count);
     }
 
     /// Asserts that so many are set aside, for tests.
     pub(crate) fn check(&self, segments: usize) {
         assert_eq!(self.segments as usize, segments, "early segments");
-        let of_networks: u32 = self.networks.iter().sum();
-        assert_eq!(of_networks, self.segments, "early segments by network");
+        assert_eq!(self.shares.sum(), segments, "early segments by network");
     }
 
     /// How many are set aside, and how many may be.
@@ -201,45 +187,50 @@ impl Engine {
 
     /// Keeps a copy until the turn of the segment comes. False if there is no room, which is counted.
     fn set_aside(&mut self, id: FlowId, from: From, frame: &[u8], segment: &Segment) -> bool {
-        let frame = &frame[..usize::from(segment.end)];
-        let end = segment.seq.add(segment.seq_len());
         let mut list = self.early_of(id, from);
-        let is_there = self
-            .kept
-            .iter(list)
-            .filter_map(span)
-            .any(|(early, to)| early.seq.at_or_before(segment.seq) && end.at_or_before(to));
-        if is_there {
+        let is_there = |kept: &Kept, list, part: &Segment, end: SeqNumber| {
+            kept.iter(list)
+                .filter_map(span)
+                .any(|(early, to)| early.seq.at_or_before(part.seq) && end.at_or_before(to))
+        };
+        if pieces::all(frame, segment, |copy| {
+            span(copy).is_some_and(|(part, end)| is_there(&self.kept, list, &part, end))
+        }) {
             return true;
         }
-        let network = self.flows[id].client_network();
-        let of_network = *self.early.network(&network);
-        let full = if self.kept.count(list) >= EARLY_PER_FLOW_MAX {
+        let network = self.flows[id].network;
+        let copies = pieces::count(segment);
+        let full = if copies > EARLY_PER_FLOW_MAX - self.kept.count(list) {
             Some(Counter::EarlyFlowFull)
-        } else if of_network >= self.early.network_max {
+        } else if !self.early.shares.has_room(network, copies) {
             Some(Counter::EarlyNetworkFull)
-        } else if frame.len() > KEPT_BYTES {
-            Some(Counter::EarlyTooLong)
-        } else if self.early.segments >= self.early.segments_max {
+        } else if self.early.segments + u32::from(copies) > self.early.segments_max
+            || !self.kept.has_room(list, copies, EARLY_PER_FLOW_MAX)
+        {
             Some(Counter::EarlyFull)
         } else {
             None
         };
-        let later = |copy: &[u8]| span(copy).is_some_and(|(early, _)| early.seq.after(segment.seq));
-        let kept = full.is_none()
-            && self
-                .kept
-                .insert(&mut list, frame, EARLY_PER_FLOW_MAX, later);
-        self.counters.add(match full {
-            Some(limit) => limit,
-            None if kept => Counter::EarlySegments,
-            None => Counter::EarlyFull,
-        });
-        if kept {
-            *self.early.network(&network) += 1;
-            self.early.segments += 1;
-            self.set_early(id, from, list);
+        self.counters.add(full.unwrap_or(Counter::EarlySegments));
+        if full.is_some() {
+            return false;
         }
+        let mut added = 0;
+        let kept = pieces::all(frame, segment, |copy| {
+            let Some((part, end)) = span(copy) else {
+                return false;
+            };
+            if is_there(&self.kept, list, &part, end) {
+                return true;
+            }
+            let later = |early: &[u8]| span(early).is_some_and(|(e, _)| e.seq.after(part.seq));
+            added += 1;
+            self.kept.insert(&mut list, copy, EARLY_PER_FLOW_MAX, later)
+        });
+        debug_assert!(kept, "there was room");
+        self.early.shares.takes(network, added);
+        self.early.segments += u32::from(added);
+        self.set_early(id, from, list);
         kept
     }
 
@@ -264,8 +255,7 @@ impl Engine {
             frame[..copy.len()].copy_from_slice(copy);
             self.kept.pop(&mut list);
             self.set_early(id, from, list);
-            let network = self.flows[id].client_network();
-            self.early.returned(&network, 1);
+            self.early.returned(self.flows[id].network, 1);
             if let Some((segment, end)) = next
                 && end.after(place)
             {
@@ -328,8 +318,8 @@ impl Engine {
         if list.is_empty() {
             return;
         }
-        let network = self.flows[id].client_network();
-        self.early.returned(&network, self.kept.count(list));
+        let network = self.flows[id].network;
+        self.early.returned(network, self.kept.count(list));
         self.kept.clear(&mut list);
         self.set_early(id, from, list);
     }

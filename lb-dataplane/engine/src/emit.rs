@@ -8,12 +8,13 @@ use crate::{
     engine::Instant,
     figures::Reset,
     flow::{Bits, Flow, FlowId, Leg, from_addr},
+    resets::Whom,
     routes::{self, HopId},
     states::State,
 };
 use baton_packet::{
-    Flags, Mac, Rewrite, RewriteError, Segment, SegmentSpec, SeqNumber, build_segment, ether_dst,
-    ether_src, rewrite_tcp,
+    Flags, Mac, Rewrite, RewriteError, Segment, SegmentSpec, SeqNumber, SynOptions, build_segment,
+    build_syn, ether_dst, ether_src, rewrite_tcp,
 };
 
 impl Engine {
@@ -101,7 +102,7 @@ impl Engine {
     ) -> Verdict {
         let flow = &self.flows[id];
         let frontend = &self.frontends[usize::from(flow.frontend)];
-        let Some(dst_mac) = self.hops.mac(flow.hop) else {
+        let Some(dst_mac) = self.client_mac(flow) else {
             return Verdict::Drop(DropReason::NoNeighbour);
         };
         let to = Rewrite {
@@ -149,6 +150,32 @@ impl Engine {
                 out.send(usize::from(segment.end));
             }
         }
+    }
+
+    /// The client's SYN to the owner leg, as what was noted of it says: nothing else of it counts.
+    pub(crate) fn send_syn(&mut self, id: FlowId, out: &mut impl Output) {
+        let flow = &self.flows[id];
+        let Some(mut spec) = self.to_leg(flow.owner) else {
+            return;
+        };
+        spec.seq = flow.client_next.add(u32::MAX);
+        spec.window = flow.client_window;
+        spec.flags = if flow.bits.has(Bits::ECN) {
+            Flags::SYN | Flags::ECE | Flags::CWR
+        } else {
+            Flags::SYN
+        };
+        let offer = SynOptions {
+            mss: Some(flow.mss),
+            window_scale: flow.bits.has(Bits::WSCALE).then_some(flow.scales & 15),
+            sack_permitted: flow.bits.has(Bits::SACK),
+            timestamps: flow
+                .bits
+                .has(Bits::TIMESTAMPS)
+                .then_some((flow.client_ts, 0)),
+            ..SynOptions::default()
+        };
+        self.emit(out, |buffer| build_syn(buffer, &spec, &offer));
     }
 
     /// Timestamps of a segment in the client's name.
@@ -215,7 +242,7 @@ impl Engine {
         let stamps = flow.bits.has(Bits::TIMESTAMPS) && !flags.has(Flags::RST);
         Some(SegmentSpec {
             src_mac: self.settings.mac,
-            dst_mac: self.hops.mac(flow.hop)?,
+            dst_mac: self.client_mac(flow)?,
             src: from_addr(&frontend.addr),
             dst: from_addr(&flow.client),
             src_port: frontend.port,
@@ -281,10 +308,10 @@ impl Engine {
         now: Instant,
         frame: &[u8],
         segment: &Segment,
-        counter: Counter,
+        whom: Whom,
         out: &mut impl Output,
     ) -> bool {
-        if segment.flags.has(Flags::RST) || !self.may_reset(now) {
+        if segment.flags.has(Flags::RST) || !self.may_reset(now, whom) {
             return false;
         }
         let acked = segment.flags.has(Flags::ACK);
@@ -310,7 +337,10 @@ impl Engine {
             timestamps: None,
             payload: &[],
         };
-        self.counters.add(counter);
+        self.counters.add(match whom {
+            Whom::Pods => Counter::ResetsToBackends,
+            Whom::Strangers | Whom::Clients => Counter::ResetsToClients,
+        });
         self.emit(out, |buffer| build_segment(buffer, &spec));
         true
     }
@@ -330,6 +360,44 @@ impl Engine {
             self.hops.learn(hop, mac);
         }
         Some(hop)
+    }
+
+    /// The next hop towards a client whose first segment came from `seen`. One on our own link has none of its own before its
+    /// connection is open: anybody there can begin connections in the name of as many addresses as he likes.
+    pub(crate) fn hop_to_opening(&mut self, client: std::net::IpAddr, seen: Mac) -> Option<HopId> {
+        let via = self.routes.next_hop(client);
+        if seen == Mac::HOST || via != Some(client) {
+            return self.hop_to(client, Some(seen));
+        }
+        Some(self.hops.known(client).unwrap_or(HopId::NONE))
+    }
+
+    /// The flow is open: a client on our own link has a next hop from now on, which the kernel is asked for. Where there are too
+    /// many, it stays with where its SYN came from.
+    pub(crate) fn hop_of_open(&mut self, id: FlowId) {
+        let flow = &self.flows[id];
+        if flow.hop != HopId::NONE {
+            return;
+        }
+        let (client, mac) = (from_addr(&flow.client), flow.mac);
+        match self.hops.intern_client(client) {
+            Some(hop) => {
+                self.hops.learn(hop, mac);
+                self.hops.hold(hop);
+                self.flows[id].hop = hop;
+            }
+            None => self.counters.add(Counter::NextHopsFull),
+        }
+    }
+
+    /// Where frames to the flow's client go.
+    #[inline]
+    pub(crate) fn client_mac(&self, flow: &Flow) -> Option<Mac> {
+        if flow.hop == HopId::NONE {
+            Some(flow.mac)
+        } else {
+            self.hops.mac(flow.hop)
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::{
     backlog::Backlogs,
     cause::MoveEnd,
     closing::Closing,
+    copies,
     counters::{Counter, Counters, DropReason},
     early::Early,
     events::Events,
@@ -22,13 +23,23 @@ use crate::{
     mutants::{Committed, Mutant},
     policy::Policy,
     ports::Rest,
+    resets::Resets,
     routes::{Hops, Route, Routes},
+    shares::Shares,
     sources::Sources,
     states::{Action, Event, Frame, Meaning, State, meaning},
     wheel::Wheel,
 };
-use baton_packet::{AdoptionKey, ChecksumState, Decoded, Mac, Segment, ether_src};
-use std::{collections::HashMap, net::IpAddr, ops::RangeInclusive};
+use baton_api::LIMIT_POLICIES;
+use baton_guard::ToCome;
+use baton_packet::{AdoptionKey, ChecksumState, Decoded, Mac, Segment, SeqNumber, ether_src};
+use siphasher::sip::SipHasher13;
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::Hasher,
+    net::IpAddr,
+    ops::RangeInclusive,
+};
 
 /// Microseconds on a monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,8 +71,10 @@ pub struct Settings {
     pub ports: RangeInclusive<u16>,
     /// The interface's link-layer address.
     pub mac: Mac,
-    /// Seeds hash keys and every random choice.
+    /// Seeds every random choice.
     pub seed: u64,
+    /// Keys of tables that clients have entries in, and of numbers that others must not guess: secret, from the system.
+    pub hash_keys: (u64, u64),
     /// The interface's MTU in bytes.
     pub mtu: u16,
 }
@@ -100,8 +113,10 @@ pub enum Verdict {
     Absorbed,
 }
 
-/// Resets per second for segments that belong to nothing, so that a flood is not answered with a flood.
-const RESETS_PER_SECOND: u32 = 20_000;
+/// Frontends that there is room for from the start; with more, the tables grow.
+const FRONTENDS: usize = 4_096;
+/// Backends whose next hops are looked up at once when routes change: less than 0.1 ms with some hundred routes.
+pub(crate) const HOPS_AT_ONCE: usize = 128;
 
 /// So long after our link came up, next hops may be unknown still: Linux asks for an address three times, a second apart
 /// (`mcast_solicit`, `retrans_time_ms`).
@@ -114,6 +129,8 @@ pub struct Engine {
     pub(crate) sources: Sources,
     /// Addresses of the host that legs come from besides.
     pub(crate) of_host: Vec<IpAddr>,
+    /// The same by the new routes, while backends are gone through for these.
+    pub(crate) of_host_anew: Vec<IpAddr>,
     /// On a node's network: what is no leg's may be the node's own ([`Self::share_ports`]).
     pub(crate) shares_ports: bool,
     pub(crate) generation: u64,
@@ -130,6 +147,8 @@ pub struct Engine {
     /// Pairs that trackers on the way may remember, as of the last look over the backends.
     pub(crate) tracked: u32,
     pub(crate) kept: Kept,
+    /// Copies of requests among these, by their clients' networks.
+    pub(crate) requests: Shares,
     pub(crate) backlogs: Backlogs,
     pub(crate) early: Early,
     pub(crate) guards: Guards,
@@ -143,7 +162,9 @@ pub struct Engine {
     pub(crate) events: Events,
     /// Some flow's move may have been asked for that has not begun.
     pub(crate) wishes: bool,
+    /// For choices. Nobody is told what it yields.
     pub(crate) rng: fastrand::Rng,
+    numbers: u64,
     pub(crate) next_probe_ms: u64,
     /// When a question to a listener is due.
     pub(crate) next_question_ms: u64,
@@ -151,6 +172,27 @@ pub struct Engine {
     pub(crate) next_round_ms: u64,
     /// When going through the legs of some backend goes on.
     pub(crate) sweep_due_ms: Option<u64>,
+    /// Backends whose legs are gone through, the next one in front.
+    pub(crate) sweeps: VecDeque<u16>,
+    /// What this call of [`Self::poll`] may still do; see [`Self::spend`].
+    pub(crate) acts: usize,
+    /// Where the going through all backends is: to probe, to ask, to look over.
+    pub(crate) probe_pass: Pass,
+    pub(crate) question_pass: Pass,
+    pub(crate) round: Pass,
+    /// Policies whose pools are to be judged.
+    pub(crate) to_judge: VecDeque<u16>,
+    /// When pools were judged at once, and members that still may be, in this moment.
+    pub(crate) judged: (u64, usize),
+    /// The first backend whose next hop is from before the routes changed.
+    pub(crate) stale_hops: Option<usize>,
+    /// The same of backends whose keys changed.
+    pub(crate) stale_keys: Option<usize>,
+    /// Snapshots that began to come into force, and those that did.
+    pub(crate) applies: u64,
+    pub(crate) applied: u64,
+    /// A flow's move was asked for since the last look at all of them began.
+    pub(crate) new_wishes: bool,
     pub(crate) resolve_again_ms: u64,
     /// The leg that the current event redirects its flow to.
     pub(crate) pending: Leg,
@@ -162,8 +204,7 @@ pub struct Engine {
     pub(crate) link_settled_ms: u64,
     /// Nothing but in the simulation's search for blind checkers.
     pub(crate) committed: Committed,
-    resets_left: u32,
-    resets_second: u64,
+    pub(crate) resets: Resets,
 }
 
 /// An address and port that clients connect to.
@@ -175,6 +216,19 @@ pub(crate) struct FrontendSlot {
     pub(crate) listed: bool,
     /// The last event of flows before the slot was its.
     pub(crate) since_event: u64,
+    /// Flows that came through it.
+    pub(crate) flows: u32,
+    /// The number of the snapshot that named it last.
+    pub(crate) applied: u64,
+}
+
+/// A going through all backends, a piece at a time.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Pass {
+    /// Where it goes on; none: it is not begun.
+    pub(crate) at: Option<usize>,
+    /// What it found so far: the earliest time, or a sum.
+    pub(crate) found: u64,
 }
 
 impl Engine {
@@ -194,26 +248,30 @@ impl Engine {
             return Err(SettingsError::NoAddress);
         }
         let sources = Sources::new(&settings.addresses, settings.legs_from_all, &settings.ports);
-        let mut rng = fastrand::Rng::with_seed(settings.seed);
-        let keys = (rng.u64(..), rng.u64(..));
+        // Those of a snapshot, and of the one before it that has other ones.
+        let backends = 2 * usize::from(limits.backends);
+        let rng = fastrand::Rng::with_seed(settings.seed);
+        let keys = settings.hash_keys;
         Ok(Self {
             sources,
             of_host: Vec::new(),
+            of_host_anew: Vec::new(),
             shares_ports: false,
             generation: 0,
             flows: FlowTable::new(limits.flows, keys),
-            frontends: Vec::new(),
-            frontend_ids: Lookup::build([].into_iter()),
-            policy_ids: HashMap::new(),
-            policies: Vec::new(),
-            backends: Vec::new(),
-            backend_ids: Lookup::build([].into_iter()),
+            frontends: Vec::with_capacity(FRONTENDS),
+            frontend_ids: Lookup::new(FRONTENDS),
+            policy_ids: HashMap::with_capacity(2 * LIMIT_POLICIES),
+            policies: Vec::with_capacity(2 * LIMIT_POLICIES),
+            backends: Vec::with_capacity(backends),
+            backend_ids: Lookup::new(backends),
             closing: Closing::new(limits.closing_legs),
             forgets: Forgets::new(),
             tracked: 0,
             kept: Kept::new(limits.kept_segments as usize),
             backlogs: Backlogs::new(limits.kept_segments),
-            early: Early::new(limits.kept_segments, keys),
+            requests: Shares::new(copies::network_max(limits.kept_segments)),
+            early: Early::new(limits.kept_segments),
             guards: Guards::new(limits.guarded_flows),
             affinities: Affinities::new(limits.affinities, keys),
             wheel: Wheel::new((limits.flows + limits.closing_legs + limits.affinities) as usize),
@@ -224,41 +282,40 @@ impl Engine {
             events: Events::new(),
             wishes: false,
             rng,
+            numbers: 0,
             next_probe_ms: now.ms(),
             next_question_ms: u64::MAX,
             next_round_ms: now.ms(),
             sweep_due_ms: None,
+            sweeps: VecDeque::with_capacity(backends),
+            acts: 0,
+            probe_pass: Pass::default(),
+            question_pass: Pass::default(),
+            round: Pass::default(),
+            to_judge: VecDeque::with_capacity(2 * LIMIT_POLICIES),
+            judged: (0, 0),
+            stale_hops: None,
+            stale_keys: None,
+            applies: 0,
+            applied: 0,
+            new_wishes: false,
             resolve_again_ms: now.ms(),
             pending: Leg::NONE,
             link_down: None,
             stood_still_us: 0,
             link_settled_ms: 0,
             committed: Committed::default(),
-            resets_left: RESETS_PER_SECOND,
-            resets_second: 0,
+            resets: Resets::new(),
             settings,
         })
-    }
-
-    /// Sets the adoption keys with their epochs; the first signs, all verify.
-    pub fn set_keys(&mut self, keys: &[(u8, AdoptionKey)]) {
-        let old = std::mem::replace(&mut self.keys, keys.to_vec());
-        if old.first() != self.keys.first() {
-            // `Ready` was said to another key: who does not know this one would drop adoptions.
-            for backend in &mut self.backends {
-                backend.probe.forget();
-            }
-        }
-        if self.mutated(Mutant::KeepOldKeys) {
-            self.keys.extend(old);
-        }
-        self.next_probe_ms = 0;
     }
 
     /// Replaces the routes, as the kernel has them.
     pub fn set_routes(&mut self, routes: &[Route]) {
         self.routes.set(routes);
-        self.refresh_hops();
+        self.stale_hops = Some(0);
+        self.of_host_anew.clear();
+        self.refresh_hops(HOPS_AT_ONCE);
     }
 
     /// Says that the host translates connections of others to the dataplane's address, at ports of its choice: the legs' too. From now
@@ -398,6 +455,15 @@ impl Engine {
         Verdict::Drop(DropReason::NotOurs)
     }
 
+    /// A number that pods see and nobody guesses, whatever others he has seen.
+    pub(crate) fn fresh_number(&mut self) -> SeqNumber {
+        self.numbers += 1;
+        let keys = self.settings.hash_keys;
+        let mut hasher = SipHasher13::new_with_keys(keys.0, keys.1);
+        hasher.write_u64(self.numbers);
+        SeqNumber(hasher.finish() as u32)
+    }
+
     /// Whether legs come from this address.
     pub(crate) fn is_source(&self, address: IpAddr) -> bool {
         self.sources.contains(address) || self.of_host.contains(&address)
@@ -447,6 +513,7 @@ impl Engine {
                 self.replay_kept(id, out);
                 let _ = self.send_waiting(now, id, out);
             }
+            Action::SendSyn => self.send_syn(id, out),
             Action::SendAdoption => {
                 self.adoption_leaves(now, id);
                 self.send_adoption(now, id, out);
@@ -494,34 +561,68 @@ impl Engine {
         }
     }
 
+    /// A request begins at its owner. What it waits for counts from the moment that all of it is there.
     fn request_begins(&mut self, now: Instant, id: FlowId) {
         let flow = &mut self.flows[id];
         if !flow.bits.has(Bits::OUTSTANDING) {
-            flow.bits.set(Bits::OUTSTANDING, true);
             flow.sent_us = now.0 as u32;
             flow.repeated = false;
-            let backend = &mut self.backends[usize::from(flow.owner.backend)];
-            backend.estimate.request(now.0);
-            backend.load.request(now.0);
-            backend.requests += 1;
-            let spec = &self.policies[usize::from(flow.policy)].spec;
-            if let Some(limit) = spec.response_timeout {
-                self.wheel.arm(id, now.ms() + limit.0.div_ceil(1_000));
-            }
+            self.backends[usize::from(flow.owner.backend)].requests += 1;
+            self.request_goes_on(now, id);
+        }
+    }
+
+    /// Whether all of the flow's request is there. Where no guard follows, nobody knows what is still to come, and it counts as
+    /// complete.
+    #[inline]
+    pub(crate) fn request_is_complete(&self, id: FlowId) -> bool {
+        self.tracker(id)
+            .is_none_or(|t| t.to_come() == ToCome::Exactly(0))
+    }
+
+    /// More of the request came, or its begin: once it is complete its owner has to answer.
+    #[inline]
+    pub(crate) fn request_goes_on(&mut self, now: Instant, id: FlowId) {
+        if !self.request_is_complete(id) {
+            return;
+        }
+        self.kept.is_complete(self.flows[id].kept);
+        if self.flows[id].bits.has(Bits::OUTSTANDING) {
+            return;
+        }
+        let flow = &mut self.flows[id];
+        flow.bits.set(Bits::OUTSTANDING, true);
+        flow.sent_us = now.0 as u32;
+        let backend = &mut self.backends[usize::from(flow.owner.backend)];
+        backend.estimate.request(now.0);
+        backend.load.request(now.0);
+        let spec = &self.policies[usize::from(flow.policy)].spec;
+        if let Some(limit) = spec.response_timeout
+            && flow.state == State::Request
+        {
+            // What waits for the owner's window has its own turns.
+            let wait_ms = if flow.backlog.is_some() {
+                1
+            } else {
+                limit.0.div_ceil(1_000)
+            };
+            self.wheel.arm(id, now.ms() + wait_ms);
         }
     }
 
     fn request_answered(&mut self, now: Instant, id: FlowId) {
         self.learn_size(id);
+        self.backend_works(id);
         let flow = &mut self.flows[id];
+        let moved = std::mem::replace(&mut flow.moved, Moved::NO);
+        let backend = &mut self.backends[usize::from(flow.owner.backend)];
+        // Answered before it was complete: that says nothing about its wait.
         if flow.bits.has(Bits::OUTSTANDING) {
             flow.bits.set(Bits::OUTSTANDING, false);
             let took = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
-            let backend = &mut self.backends[usize::from(flow.owner.backend)];
             backend
                 .estimate
                 .first_byte(now.0, now.0.saturating_sub(took));
-            let moved = std::mem::replace(&mut flow.moved, Moved::NO);
             if moved.is_some() {
                 backend
                     .move_cost
@@ -534,7 +635,6 @@ impl Engine {
             }
             backend.load.answered(now.0, took);
             backend.figures.first_byte.add(took);
-            backend.health.works();
         }
     }
 
@@ -557,7 +657,10 @@ impl Engine {
         }
         backend.flows += 1;
         backend.pinned += u32::from(self.flows[id].pin.is_some());
-        self.flows[id].owner = leg;
+        backend.drains.comes(self.flows[id].policy);
+        let renewed = backend.probe.renewed();
+        let flow = &mut self.flows[id];
+        (flow.owner, flow.renewed) = (leg, renewed);
     }
 
     /// The flow is not the backend's any more.
@@ -565,6 +668,7 @@ impl Engine {
         let backend = &mut self.backends[usize::from(backend)];
         backend.flows -= 1;
         backend.pinned -= u32::from(self.flows[id].pin.is_some());
+        backend.drains.goes(self.flows[id].policy);
     }
 
     /// Takes the owner leg off the flow; its port rests.
@@ -608,38 +712,11 @@ impl Engine {
         if self.flows[id].is_moving() {
             self.move_ends(id, MoveEnd::Ended);
         }
-        self.policies[usize::from(self.flows[id].policy)].flows -= 1;
+        let flow = &self.flows[id];
+        self.policies[usize::from(flow.policy)].flows -= 1;
+        self.frontends[usize::from(flow.frontend)].flows -= 1;
+        self.hops.let_go(flow.hop);
         self.counters.add(Counter::FlowsClosed);
         self.flows.remove(id);
-    }
-
-    pub(crate) fn drop_kept(&mut self, id: FlowId) {
-        let mut list = self.flows[id].kept;
-        self.kept.clear(&mut list);
-        self.flows[id].kept = list;
-        let bits = &mut self.flows[id].bits;
-        bits.set(Bits::KEPT_WHOLE | Bits::UNSEEN, false);
-    }
-
-    /// A pinned flow's request is not sent again, unless it is being handed over just now.
-    pub(crate) fn drop_kept_unless_needed(&mut self, id: FlowId) {
-        if matches!(self.flows[id].state, State::Request) {
-            self.drop_kept(id);
-        }
-    }
-
-    /// Whether one more reset for a segment that belongs to nothing may be sent.
-    pub(crate) fn may_reset(&mut self, now: Instant) -> bool {
-        let second = now.0 / 1_000_000;
-        if second != self.resets_second {
-            self.resets_second = second;
-            self.resets_left = RESETS_PER_SECOND;
-        }
-        if self.resets_left == 0 {
-            self.counters.add(Counter::ResetsLimited);
-            return false;
-        }
-        self.resets_left -= 1;
-        true
     }
 }

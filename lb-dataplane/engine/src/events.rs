@@ -46,8 +46,10 @@ pub(crate) enum What {
     OwnerLost(Gone),
     /// A request that may have been executed is sent again.
     Replayed,
-    /// The flow never moves again.
+    /// The flow does not move any more.
     Pinned(PinReason),
+    /// It may move again.
+    PinLifted,
     /// The flow ended, or its client was told of an end, because of its backend.
     Lost(Lost),
 }
@@ -65,6 +67,7 @@ impl What {
             What::OwnerLost(_) => "owner_lost",
             What::Replayed => "replayed",
             What::Pinned(_) => "pinned",
+            What::PinLifted => "pin_lifted",
             What::Lost(_) => "lost",
         }
     }
@@ -212,14 +215,18 @@ impl Engine {
 
     fn event(&self, number: u64) -> Option<FlowEvent> {
         let event = self.events.ring.get(Events::slot(number))?;
-        let name = |slot: u16| {
+        let known = |slot: u16| {
             let backend = self.backends.get(usize::from(slot))?;
-            (backend.since_event < number).then(|| backend.name.clone())
+            (backend.since_event < number).then_some(slot)
         };
         let frontend = self.frontends.get(usize::from(event.frontend));
         let frontend = frontend.filter(|f| f.since_event < number);
         let policy = self.policies.get(usize::from(event.policy));
         let policy = policy.filter(|p| p.since_event < number);
+        let named = |slot: u16| match (known(slot)?, policy) {
+            (slot, Some(_)) => Some(self.backend_name(event.policy, slot).to_owned()),
+            (slot, None) => Some(self.backends[usize::from(slot)].name.clone()),
+        };
         Some(FlowEvent {
             seq: number,
             at_micros: event.at_us,
@@ -229,8 +236,8 @@ impl Engine {
             policy: policy.map(|p| p.spec.name.clone()).unwrap_or_default(),
             cause: event.cause.map(|c| c.label().to_owned()),
             reason: event.what.reason().map(str::to_owned),
-            from: name(event.from),
-            to: name(event.to),
+            from: named(event.from),
+            to: named(event.to),
         })
     }
 }

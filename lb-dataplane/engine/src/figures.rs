@@ -1,11 +1,9 @@
 //! Figures that only metrics show: how long moves and answers take, what is pinned now, why clients were reset, where flows began.
 //!
 //! Owns their shape and labels; whoever sees a thing happen adds it. Fixed memory per policy and backend, nothing allocated but
-//! by [`Engine::figures`], and no figure is ever asked for a decision.
+//! for reports, and no figure is ever asked for a decision.
 
-use crate::{
-    Engine, engine::Instant, flow::FlowId, pins::PinReason, policy::Policy, states::State,
-};
+use crate::{Engine, engine::Instant, flow::FlowId, pins::PinReason, states::State};
 
 /// Bounds of a [`Latency`], each twice the one before. Twice, because quantiles are drawn between two bounds; no more of them,
 /// because each is a sample per policy and backend in every scrape (19 with infinity, sum and count).
@@ -145,6 +143,32 @@ impl Default for OfPolicy {
     }
 }
 
+impl OfPolicy {
+    /// The policy's figures, but for those of its backends.
+    pub(crate) fn shown(&self, name: &str) -> PolicyFigures {
+        let mut pinned: Vec<(&'static str, u64)> = Vec::new();
+        for (reason, count) in PinReason::all().zip(self.pinned) {
+            // Two reasons may share a label.
+            match pinned
+                .iter_mut()
+                .find(|(label, _)| *label == reason.label())
+            {
+                Some((_, same)) => *same += u64::from(count),
+                None if count > 0 => pinned.push((reason.label(), u64::from(count))),
+                None => {}
+            }
+        }
+        let resets = Reset::ALL.iter().zip(self.resets);
+        PolicyFigures {
+            name: name.to_owned(),
+            moves: self.moves.clone(),
+            pinned,
+            resets: resets.map(|(why, count)| (why.label(), count)).collect(),
+            backends: Vec::new(),
+        }
+    }
+}
+
 /// Of one backend.
 #[derive(Clone, Default)]
 pub(crate) struct OfBackend {
@@ -185,48 +209,6 @@ pub struct BackendFigures {
 }
 
 impl Engine {
-    /// What only metrics show, of the policies and backends that [`Engine::state`] shows. Allocates.
-    #[must_use]
-    pub fn figures(&self) -> Vec<PolicyFigures> {
-        let shown = self.policies.iter().filter(|p| p.listed || p.flows > 0);
-        shown.map(|policy| self.figures_of(policy)).collect()
-    }
-
-    fn figures_of(&self, policy: &Policy) -> PolicyFigures {
-        let mut pinned: Vec<(&'static str, u64)> = Vec::new();
-        for (reason, count) in PinReason::all().zip(policy.figures.pinned) {
-            // Two reasons may share a label.
-            match pinned
-                .iter_mut()
-                .find(|(label, _)| *label == reason.label())
-            {
-                Some((_, same)) => *same += u64::from(count),
-                None if count > 0 => pinned.push((reason.label(), u64::from(count))),
-                None => {}
-            }
-        }
-        let resets = Reset::ALL.iter().zip(policy.figures.resets);
-        let members = policy.pools.iter().flat_map(|p| &p.members);
-        PolicyFigures {
-            name: policy.spec.name.clone(),
-            moves: policy.figures.moves.clone(),
-            pinned,
-            resets: resets.map(|(why, count)| (why.label(), count)).collect(),
-            backends: members
-                .map(|member| {
-                    let backend = &self.backends[usize::from(member.backend)];
-                    BackendFigures {
-                        name: backend.name.clone(),
-                        first_byte: backend.figures.first_byte.clone(),
-                        flows_begun: backend.figures.begun,
-                        leg_ports: backend.ports.all() as u64,
-                        ready_leg_ports: backend.ports.ready() as u64,
-                    }
-                })
-                .collect(),
-        }
-    }
-
     /// An adoption leaves. One that carries a request is measured from when that was sent, which is the same moment, or comes
     /// later if the adoption left without it.
     pub(crate) fn adoption_leaves(&mut self, now: Instant, id: FlowId) {

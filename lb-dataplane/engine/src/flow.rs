@@ -7,7 +7,7 @@ use crate::{
     backlog::BacklogId, cause::Causes, kept::KeptList, ledger::Moved, pins::PinReason,
     routes::HopId, states::State,
 };
-use baton_packet::SeqNumber;
+use baton_packet::{Mac, SeqNumber};
 use siphasher::sip::SipHasher13;
 use std::{hash::Hasher, net::IpAddr};
 
@@ -107,8 +107,12 @@ pub(crate) struct Flow {
     /// The old owner while an adoption is open. While somebody's wish to have the flow moved waits (`migrate`): the backend
     /// that it is to go to, without a port.
     pub(crate) standby: Leg,
-    /// Next hop towards the client.
+    /// Next hop towards the client; none: `mac`.
     pub(crate) hop: HopId,
+    /// Where its SYN came from.
+    pub(crate) mac: Mac,
+    /// The number of its client's network (`shares`).
+    pub(crate) network: u16,
     pub(crate) bits: Bits,
     pub(crate) state: State,
     /// Server's window scale in the high nibble, client's in the low one.
@@ -126,6 +130,8 @@ pub(crate) struct Flow {
     /// Adoption segments sent on the owner leg, and refusals among the answers to them.
     pub(crate) asked: u8,
     pub(crate) refusals: u8,
+    /// How often the owner's pod had been replaced when the flow came to it (`Probe::renewed`).
+    pub(crate) renewed: u8,
     /// The client's MSS.
     pub(crate) mss: u16,
     /// Last window field of each side, unscaled.
@@ -164,6 +170,8 @@ pub(crate) struct Flow {
     pub(crate) unsized_request: bool,
     /// The client's repetition of the request was counted.
     pub(crate) repeated: bool,
+    /// The client sent a RST that the pod may have taken: what the pod's end says is not about the pod.
+    pub(crate) client_reset: bool,
 }
 
 /// Timers cost 16 bytes an entry (see `wheel`), hash chains 4.
@@ -179,7 +187,9 @@ impl Flow {
             policy,
             owner: Leg::NONE,
             standby: Leg::NONE,
-            hop: HopId(0),
+            hop: HopId::NONE,
+            mac: Mac::HOST,
+            network: 0,
             bits: Bits::default(),
             state: State::Gone,
             scales: 0,
@@ -190,6 +200,7 @@ impl Flow {
             moved: Moved::NO,
             asked: 0,
             refusals: 0,
+            renewed: 0,
             mss: 536,
             client_window: 0,
             client_next: SeqNumber(0),
@@ -211,6 +222,7 @@ impl Flow {
             backlog: BacklogId::NONE,
             unsized_request: false,
             repeated: false,
+            client_reset: false,
         }
     }
 

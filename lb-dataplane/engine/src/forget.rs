@@ -30,6 +30,8 @@ const OPEN_MAX: usize = 1_024;
 /// Forgets that leave in one call, so that frames never wait long for them: some 20 us. Under full load there are some 500
 /// calls a second; with 8, legs came faster than they were forgotten (24,000 moves a second).
 const SENT_PER_CALL: usize = 64;
+/// So many whatever else there is to do.
+const SENT_AT_LEAST: usize = 16;
 /// Backends looked at in one call.
 const BACKENDS_PER_CALL: usize = 64;
 /// The first wait for an answer; it doubles. A pod network answers in well under 1 ms.
@@ -133,7 +135,7 @@ impl Engine {
         if now.ms() < self.forgets.rested_ms || self.keys.is_empty() {
             return;
         }
-        let mut left = SENT_PER_CALL;
+        let mut left = self.room(SENT_PER_CALL, SENT_AT_LEAST);
         for _ in 0..BACKENDS_PER_CALL.min(self.backends.len()) {
             let index = self.forgets.cursor;
             let Some(backend) = self.backends.get_mut(index) else {
@@ -146,6 +148,7 @@ impl Engine {
                     && let Some((port, rest)) = self.backends[index].ports.take_to_forget(now.ms())
                 {
                     left -= 1;
+                    self.spend(1);
                     self.forgets.free.pop();
                     self.begin_forget(now, slot, (index as u16, port), rest, out);
                 }
@@ -175,9 +178,10 @@ impl Engine {
         out: &mut impl Output,
     ) {
         self.backends[usize::from(backend)].assign(port, Use::Forget(slot));
+        let seq = self.fresh_number();
         self.forgets.open[usize::from(slot)] = Open {
             leg: Leg { backend, port },
-            seq: SeqNumber(self.rng.u32(..)),
+            seq,
             tries: 0,
             rounds: u8::from(rest != Rest::Clean),
             due_ms: u64::MAX,
@@ -206,11 +210,15 @@ impl Engine {
         reset: bool,
         out: &mut impl Output,
     ) -> bool {
-        let (Some(spec), Some((epoch, key))) = (self.to_leg(leg), self.keys.first()) else {
+        let signs = self.signing_key(leg.backend);
+        let (Some(spec), Some((epoch, key))) = (self.to_leg(leg), signs) else {
             return false;
         };
-        let message = Adoption::bare(MessageKind::Forget, *epoch);
-        let key = key.clone();
+        let probe = &self.backends[usize::from(leg.backend)].probe;
+        let message = Adoption {
+            namespace: probe.namespace(),
+            ..Adoption::bare(MessageKind::Forget, epoch)
+        };
         if reset {
             let rst = SegmentSpec {
                 seq,
@@ -230,14 +238,23 @@ impl Engine {
 
     fn overdue_forgets(&mut self, now: Instant, out: &mut impl Output) {
         self.forgets.overdue_ms = u64::MAX;
+        let mut left = self.room(SENT_PER_CALL, SENT_AT_LEAST);
         for slot in 0..OPEN_MAX as u16 {
+            if left == 0 {
+                // The others with the next call.
+                self.forgets.overdue_ms = now.ms();
+                return;
+            }
             let open = self.forgets.open[usize::from(slot)];
             if now.ms() < open.due_ms {
                 self.forgets.overdue_ms = self.forgets.overdue_ms.min(open.due_ms);
             } else if open.tries < TRIES_MAX {
                 // The first one may have opened an entry that no RST ended: this one takes its place.
+                left -= 1;
+                self.spend(1);
                 self.try_forget(now, slot, true, out);
             } else {
+                left -= 1;
                 self.counters.add(Counter::ForgetsUnanswered);
                 let leg = self.forgets.close(slot);
                 self.free_leg(now, leg, Rest::Unforgotten);
@@ -263,8 +280,9 @@ impl Engine {
             }
             return Verdict::Absorbed;
         };
-        let answer = self.key(raw.epoch()).and_then(|key| raw.verify(key));
-        let Some(MessageKind::Answer(reason)) = answer.map(|a| a.kind) else {
+        let Some(MessageKind::Answer(reason)) =
+            self.verified(&raw, open.leg.backend).map(|a| a.kind)
+        else {
             self.counters.add(Counter::ForgedAnswers);
             return Verdict::Absorbed;
         };
@@ -273,10 +291,11 @@ impl Engine {
             return Verdict::Absorbed;
         }
         if reason == Reason::Forgotten && open.rounds > 0 {
+            let seq = self.fresh_number();
             let open = &mut self.forgets.open[usize::from(slot)];
             open.rounds -= 1;
             open.tries = 0;
-            open.seq = SeqNumber(self.rng.u32(..));
+            open.seq = seq;
             self.try_forget(now, slot, true, out);
             return Verdict::Absorbed;
         }

@@ -2,18 +2,23 @@
 //!
 //! Owns one slab of trackers: a flow has one while a request is outstanding or there is state to remember. Where none is
 //! free, the flow whose request has been incomplete for the longest time gives its tracker away, and is pinned: whoever
-//! begins requests and ends none harms himself. It never looks into bytes itself (`baton-guard` does) and never
-//! allocates after construction.
+//! begins requests and ends none harms himself. A pin for want of room ends once the flow's place in both streams is exact
+//! again: a fresh tracker that began where all was acknowledged has followed a whole exchange, to where all is acknowledged
+//! again, and nothing that was said unfollowed ties the connection to its owner ([`Unfollowed`]). Sequence numbers do not say
+//! how many answers are still to come: so the client has sent one whole request at a time meanwhile, each at rest. It
+//! never looks into bytes itself (`baton-guard` does) and never allocates after construction.
 
 use crate::{
     Engine,
+    counters::Counter,
     events::What,
     flow::{Bits, FlowId, NONE},
     mutants::Mutant,
     pins::PinReason,
+    states::State,
 };
 use baton_api::Protocol;
-use baton_guard::{Guard, Tracker};
+use baton_guard::{Guard, Pin, ToCome, Tracker, Unfollowed};
 
 /// The guard of a protocol, if it has one.
 pub(crate) const fn guard_of(protocol: Protocol) -> Option<Guard> {
@@ -29,6 +34,18 @@ pub(crate) const fn guard_of(protocol: Protocol) -> Option<Guard> {
 const LOOKED_AT_MAX: usize = 32;
 /// Instead of the one in front: not among those with a request.
 const UNLISTED: u32 = NONE - 1;
+
+/// Instead of a slot: no tracker for want of room. The low 24 bits are what is known of the bytes since.
+const UNFOLLOWED: u32 = 0xfe << 24;
+const _: () = assert!(UNLISTED >> 24 != UNFOLLOWED >> 24);
+
+const fn as_unfollowed(guard: u32) -> Option<Unfollowed> {
+    if guard >> 24 == UNFOLLOWED >> 24 {
+        Some(Unfollowed::from_bits(guard & 0xff_ffff))
+    } else {
+        None
+    }
+}
 
 /// Beside each tracker: whose it is, and its neighbours among those with a request, in the order in which these began.
 #[derive(Clone, Copy)]
@@ -124,9 +141,8 @@ impl Guards {
             let place = self.places.get(at as usize)?;
             Some((std::mem::replace(&mut at, place.next), place.flow))
         });
-        let incomplete = |(id, _): &(u32, FlowId)| {
-            self.slots[*id as usize].to_come() != baton_guard::ToCome::Exactly(0)
-        };
+        let incomplete =
+            |(id, _): &(u32, FlowId)| self.slots[*id as usize].to_come() != ToCome::Exactly(0);
         let found = first.by_ref().take(LOOKED_AT_MAX).find(incomplete);
         let oldest = self.places.get(self.oldest as usize);
         found
@@ -169,13 +185,11 @@ impl Engine {
     /// Shows new bytes to the guard. `gap` bytes in front of them were not seen, and need not be (`early`).
     #[inline]
     pub(crate) fn follow(&mut self, id: FlowId, from: From, gap: u32, data: &[u8]) {
-        if self.flows[id].guard == NONE && !self.begin_to_follow(id) {
-            return;
+        let slot = self.flows[id].guard;
+        if self.guards.get(slot).is_none() && !self.begin_to_follow(id, from) {
+            return self.goes_unfollowed(id, from, gap, data);
         }
         let slot = self.flows[id].guard;
-        if self.guards.get(slot).is_none() {
-            return;
-        }
         self.guards.works(slot);
         let tracker = &mut self.guards.slots[slot as usize];
         match from {
@@ -183,19 +197,54 @@ impl Engine {
             From::Server => tracker.server(gap, data),
         }
         if let Some(pin) = tracker.pinned() {
+            self.not_followed(id, pin);
+            self.goes_unfollowed(id, from, gap, data);
+        }
+    }
+
+    #[cold]
+    fn not_followed(&mut self, id: FlowId, pin: Pin) {
+        let flow = &self.flows[id];
+        if flow.pin.is_some_and(PinReason::wants_room) && !flow.bits.has(Bits::PRELUDE) {
+            // It was followed to end that pin: the place was not what it seemed.
+            self.drop_guard(id);
+            self.flows[id].guard = UNFOLLOWED | Unfollowed::BOUND.bits();
+        } else {
             self.pin(id, PinReason::Guard(pin));
         }
     }
 
+    /// Bytes that no tracker sees.
+    #[inline]
+    fn goes_unfollowed(&mut self, id: FlowId, from: From, gap: u32, data: &[u8]) {
+        if from == From::Client
+            && let Some(known) = as_unfollowed(self.flows[id].guard)
+            && let Some(guard) = guard_of(self.protocol(id))
+        {
+            let flow = &self.flows[id];
+            let alone = matches!(flow.state, State::Idle | State::Fresh) && flow.all_acked();
+            let known = if alone && Unfollowed::is_one_request(guard, data) {
+                known.client(guard, gap, data)
+            } else {
+                Unfollowed::BOUND
+            };
+            self.flows[id].guard = UNFOLLOWED | known.bits();
+        }
+    }
+
     /// Gives the flow a tracker, if its protocol has a guard and nothing is against it.
-    fn begin_to_follow(&mut self, id: FlowId) -> bool {
-        if self.flows[id].pin.is_some() {
+    fn begin_to_follow(&mut self, id: FlowId, from: From) -> bool {
+        let anew = self.flows[id].pin.is_some();
+        if anew && !(from == From::Client && self.may_be_followed_anew(id)) {
             return false;
         }
         let Some(guard) = guard_of(self.protocol(id)) else {
             return false;
         };
         let mut slot = self.guards.take(guard, id);
+        if slot.is_none() && anew {
+            return false;
+        }
         if slot.is_none()
             && let Some(other) = self.guards.gives_way()
         {
@@ -206,7 +255,30 @@ impl Engine {
             Some(slot) => self.flows[id].guard = slot,
             None => self.pin(id, PinReason::GuardsFull),
         }
-        self.flows[id].guard != NONE
+        slot.is_some()
+    }
+
+    /// Whether a pinned flow is between two messages, as far as sequence numbers tell, and nothing ties it to its owner.
+    #[cold]
+    fn may_be_followed_anew(&self, id: FlowId) -> bool {
+        let flow = &self.flows[id];
+        flow.state == State::Idle
+            && flow.all_acked()
+            && flow.early_client.is_empty()
+            && as_unfollowed(flow.guard).is_some_and(Unfollowed::is_harmless)
+    }
+
+    /// The flow may move again.
+    #[cold]
+    fn lift_pin(&mut self, id: FlowId) {
+        self.pin_ends(id);
+        let flow = &mut self.flows[id];
+        flow.pin = None;
+        if flow.owner.is_some() {
+            self.backends[usize::from(flow.owner.backend)].pinned -= 1;
+        }
+        self.counters.add(Counter::PinsLifted);
+        self.tell(id, What::PinLifted);
     }
 
     /// Whether all requests are answered, as far as the protocol tells; the bare rule tells nothing.
@@ -228,7 +300,12 @@ impl Engine {
     pub(crate) fn settle_guard(&mut self, id: FlowId) {
         let slot = self.flows[id].guard;
         match self.guards.get(slot) {
-            Some(tracker) if tracker.is_default() => self.drop_guard(id),
+            Some(tracker) if tracker.is_default() => {
+                self.drop_guard(id);
+                if self.flows[id].pin.is_some_and(PinReason::wants_room) {
+                    self.lift_pin(id);
+                }
+            }
             // A session, or a hold.
             Some(tracker) if tracker.unanswered() == 0 => self.guards.rests(slot),
             _ => {}
@@ -237,12 +314,12 @@ impl Engine {
 
     pub(crate) fn drop_guard(&mut self, id: FlowId) {
         let slot = std::mem::replace(&mut self.flows[id].guard, NONE);
-        if slot != NONE {
+        if self.guards.get(slot).is_some() {
             self.guards.give_back(slot);
         }
     }
 
-    /// The flow never moves again; counted once.
+    /// The flow does not move any more; counted once.
     pub(crate) fn pin(&mut self, id: FlowId, why: PinReason) {
         let flow = &mut self.flows[id];
         if flow.pin.is_some() {
@@ -255,12 +332,29 @@ impl Engine {
         let policy = &mut self.policies[usize::from(flow.policy)];
         policy.figures.pinned[why.number()] += 1;
         policy.pins[why.number()] += 1;
+        self.counters.pins[why.number()] += 1;
         self.drop_wish(id);
         self.tell(id, What::Pinned(why));
         // A hand-over that began with a session goes on with it, whatever the client sends meanwhile.
         if why == PinReason::SessionRefused || !self.flows[id].bits.has(Bits::PRELUDE) {
+            let one_answer = self.tracker(id).is_none_or(|tracker| {
+                let whole = tracker.to_come() == ToCome::Exactly(0);
+                tracker.unanswered() <= 1 && whole && !tracker.closing()
+            });
             self.drop_guard(id);
+            if why.wants_room()
+                && let Some(guard) = guard_of(self.protocol(id))
+            {
+                let known = if one_answer {
+                    Unfollowed::new(guard)
+                } else {
+                    Unfollowed::BOUND
+                };
+                self.flows[id].guard = UNFOLLOWED | known.bits();
+            }
         }
+        let kept = self.flows[id].kept;
+        self.kept.is_complete(kept);
         self.drop_kept_unless_needed(id);
     }
 }

@@ -10,6 +10,8 @@ use crate::{
     health::Down,
     pins::PinReason,
     ports::{Purpose, Rest},
+    resets::Whom,
+    shares,
     states::{Event, Frame, State},
 };
 use baton_packet::{Flags, Segment, ether_src, parse_syn_options};
@@ -36,6 +38,11 @@ const MSS_DEFAULT_V6: u16 = 1_220;
 /// is pinned: a refusal would count against the backend, and a client must not be able to cause that.
 const MSS_ADOPTABLE_V4: u16 = 536;
 const MSS_ADOPTABLE_V6: u16 = 1_220;
+
+/// Whether a SYN-ACK agrees to classic ECN (RFC 3168 section 6.1.1). With both flags it only repeats what it was offered.
+fn agrees_to_ecn(flags: Flags) -> bool {
+    flags.has(Flags::ECE) && !flags.has(Flags::CWR)
+}
 
 impl Engine {
     pub(crate) fn client_syn(
@@ -65,7 +72,7 @@ impl Engine {
             if !over {
                 // Challenged here (RFC 5961 section 4): a backend that knows the flow no more would open another connection
                 // inside of it. A client that means it answers with an exact RST, and sends its SYN again.
-                if self.may_reset(now) {
+                if self.may_reset(now, Whom::Clients) {
                     self.challenge_client(id, out);
                 }
                 return Verdict::Absorbed;
@@ -75,7 +82,7 @@ impl Engine {
         }
         let verdict = self.open(now, frame, segment, frontend, out);
         if verdict == Verdict::Drop(DropReason::NoFamily)
-            && self.reset_unknown(now, frame, segment, Counter::ResetsToClients, out)
+            && self.reset_unknown(now, frame, segment, Whom::Strangers, out)
         {
             // No wait helps: the client had better try the frontend's other family (RFC 8305).
             let policy = self.frontends[usize::from(frontend)].policy;
@@ -98,7 +105,8 @@ impl Engine {
         }
         let policy = slot.policy;
         let client = to_addr(segment.src);
-        let Some(hop) = self.hop_to(segment.src, Some(ether_src(frame))) else {
+        let mac = ether_src(frame);
+        let Some(hop) = self.hop_to_opening(segment.src, mac) else {
             return Verdict::Drop(DropReason::NoRoute);
         };
         // Stable across dataplanes and restarts: no key.
@@ -126,7 +134,7 @@ impl Engine {
 
         let options = parse_syn_options(segment.options(frame));
         let mut flow = Flow::new(client, segment.src_port, frontend, policy);
-        flow.hop = hop;
+        (flow.hop, flow.mac) = (hop, mac);
         flow.state = State::SynSent;
         // The SYN alone: without the option that was stripped, data in it is not acknowledged and comes again.
         flow.client_next = segment.seq.add(1);
@@ -140,6 +148,7 @@ impl Engine {
         flow.sent_us = now.0 as u32;
         flow.tries = 1;
         flow.bits.set(Bits::V6, v6);
+        flow.network = shares::network(&flow.client_network(), self.settings.hash_keys);
         flow.bits.set(Bits::WSCALE, options.window_scale.is_some());
         flow.bits.set(Bits::SACK, options.sack_permitted);
         flow.bits
@@ -161,6 +170,8 @@ impl Engine {
                 .give_back(port, now.ms(), Rest::Clean);
             return Verdict::Drop(DropReason::FlowTableFull);
         };
+        self.frontends[usize::from(frontend)].flows += 1;
+        self.hops.hold(hop);
         let leg = Leg { backend, port };
         self.own_leg(id, leg);
         if !adoptable_mss {
@@ -171,7 +182,6 @@ impl Engine {
         policy.flows += 1;
         policy.flows_total += 1;
         self.counters.add(Counter::FlowsOpened);
-        self.keep(id, frame, segment);
         self.arm(now, id, crate::states::Action::ArmHandshake);
         self.forward_to_leg(frame, segment, leg)
     }
@@ -231,7 +241,7 @@ impl Engine {
                 both(&bits, Bits::TIMESTAMPS, options.timestamps.is_some()),
             );
             flow.bits
-                .set(Bits::ECN, both(&bits, Bits::ECN, flags.has(Flags::ECE)));
+                .set(Bits::ECN, both(&bits, Bits::ECN, agrees_to_ecn(flags)));
             if flow.bits.has(Bits::WSCALE) {
                 flow.scales = options.window_scale.unwrap_or(0) << 4 | flow.scales & 15;
             } else {
@@ -246,9 +256,8 @@ impl Engine {
             flow.server_acked = segment.seq;
             flow.moved_ms = now.ms32();
             let backend = flow.owner.backend;
-            let backend = &mut self.backends[usize::from(backend)];
-            backend.health.works();
-            backend.figures.begun += 1;
+            self.backends[usize::from(backend)].figures.begun += 1;
+            self.backend_works(id);
             let _ = self.step(now, id, Event::SynAck, out);
             return self.forward_to_client(frame, segment, id);
         }
@@ -272,7 +281,7 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         let refused_by = self.flows[id].owner.backend;
-        self.backend_fails(now, refused_by);
+        self.backend_fails(now, id);
         if !self.backends[usize::from(refused_by)].health.is_down() {
             self.backend_is_down(now, refused_by, Down::NoListener, out);
         }
@@ -296,7 +305,7 @@ impl Engine {
     pub(crate) fn another_for_syn(&mut self, now: Instant, id: FlowId) -> Option<Leg> {
         let flow = &mut self.flows[id];
         flow.tries = flow.tries.saturating_add(1);
-        if flow.tries > SYN_TRIES_MAX || flow.kept.is_empty() {
+        if flow.tries > SYN_TRIES_MAX {
             return None;
         }
         let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));

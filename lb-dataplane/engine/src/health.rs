@@ -1,14 +1,24 @@
 //! Whether a backend works: what traffic, questions and active checks say, and what that means for who is chosen.
 //!
-//! Owns each backend's health and the looking over of all backends at intervals. It never touches a flow.
+//! Owns each backend's health and the looking over of all backends at intervals. What a policy's own flows say of a
+//! backend is its member's (`member`). It never touches a flow.
 
 use crate::{
-    Engine, Output, counters::Counter, engine::Instant, flow::Addr, probe::Heard, sweep::Sweep,
+    Engine, Output,
+    counters::Counter,
+    engine::Instant,
+    flow::{Bits, FlowId},
+    probe::Heard,
+    sweep::Sweep,
 };
 use baton_api::Endpoint;
 
 /// The backends are looked over this often.
 const ROUND_MS: u64 = 50;
+/// Backends looked over in one call: some 20 us.
+const BACKENDS_PER_CALL: usize = 256;
+/// Members of policies judged in one call: some 20 us, and twice that where memory is cold.
+const MEMBERS_PER_CALL: usize = 512;
 /// Ports of each backend that may become ready by time in one of these rounds.
 const PORTS_PER_ROUND: usize = 64;
 /// With requests outstanding and nothing heard for this long, the pod is asked whether it is there. A pod's kernel
@@ -16,12 +26,7 @@ const PORTS_PER_ROUND: usize = 64;
 const SILENT_BUSY_MS: u64 = 250;
 /// A pod that answered adoption probes, which are sent every second, and does not any more.
 const SILENT_IDLE_MS: u64 = 2_200;
-/// Smallest share of its weight that a backend has in slow start, of 256.
-const SLOW_START_MIN: u64 = 26;
-/// Each further ejection lasts longer, up to this many times the first; one less for each time that
-/// the first lasts without any.
-const EJECTIONS_MAX: u32 = 10;
-/// Whether one more may be ejected is asked this often for one backend: that looks at all policies.
+/// Whether one more may be ejected is asked this often for one member: that looks at all of its policy.
 const CAPPED_AGAIN_MS: u64 = 1_000;
 
 /// Why nothing can be served by a backend.
@@ -33,7 +38,7 @@ pub(crate) enum Down {
     Silent,
 }
 
-/// What is known of one backend.
+/// What is known of one backend, whichever policies have it.
 #[derive(Clone, Default)]
 pub(crate) struct Health {
     down: Option<Down>,
@@ -41,19 +46,15 @@ pub(crate) struct Health {
     elsewhere: bool,
     /// When the last segment came from it.
     heard_ms: u64,
-    /// Failures since it last worked.
-    failures: u32,
-    ejections: u32,
-    ejected_until_ms: u64,
-    /// A policy's cap held an ejection back; until then nobody asks again.
-    capped_until_ms: u64,
-    /// The first client that repeated a request of which it acknowledged nothing, since it last
-    /// worked, and whether another one did.
-    repeated_by: Option<Addr>,
-    repeated_to_others: bool,
-    /// Slow start: when it came up, and how long that takes; 0 for none.
+    /// When it came up; 0 if it was there from the start.
     up_ms: u64,
-    slow_ms: u64,
+    /// Counts the processes that were there: what one failed at says nothing of the next.
+    process: u32,
+    /// Members that have evidence against this process. While there are none, nobody has to be told
+    /// that it works.
+    suspects: u32,
+    /// No ejection of this process by any policy lasts longer.
+    ejected_until_ms: u64,
 }
 
 impl Health {
@@ -66,35 +67,42 @@ impl Health {
         self.heard_ms
     }
 
-    /// It answered a request or accepted a connection.
-    #[inline]
-    pub(crate) fn works(&mut self) {
-        self.failures = 0;
-        self.repeated_by = None;
+    pub(crate) fn up_ms(&self) -> u64 {
+        self.up_ms
     }
 
-    /// A client repeated a request of which nothing is acknowledged. Whether that speaks against
-    /// the backend: one client alone can make it look so.
-    pub(crate) fn is_repeated_by(&mut self, client: Addr) -> bool {
-        let first = *self.repeated_by.get_or_insert_with(|| {
-            self.repeated_to_others = false;
-            client
-        });
-        self.repeated_to_others |= first != client;
-        self.repeated_to_others
+    pub(crate) fn process(&self) -> u32 {
+        self.process
     }
 
-    /// How often it was ejected of late.
-    fn ejections(&self, now: Instant, first_ms: u64) -> u32 {
-        let calm_ms = now.ms().saturating_sub(self.ejected_until_ms);
-        let forgiven = calm_ms.checked_div(first_ms).unwrap_or(u64::MAX);
-        self.ejections
-            .saturating_sub(forgiven.min(u64::from(EJECTIONS_MAX)) as u32)
+    /// A member comes, with evidence against this process or without.
+    pub(crate) fn suspect(&mut self, suspected: bool) {
+        self.suspects += u32::from(suspected);
+    }
+
+    /// A member goes.
+    pub(crate) fn no_suspect(&mut self, suspected: bool) {
+        self.suspects -= u32::from(suspected);
+    }
+
+    pub(crate) fn suspects(&self) -> u32 {
+        self.suspects
     }
 
     /// What its process failed at does not count any more: another one is there, or will be.
     pub(crate) fn is_another_process(&mut self) {
-        (self.failures, self.ejected_until_ms) = (0, 0);
+        self.process = self.process.wrapping_add(1);
+        (self.suspects, self.ejected_until_ms) = (0, 0);
+    }
+
+    /// It takes part from now on, with a share that grows where a policy wants that.
+    pub(crate) fn comes_up(&mut self, now: Instant) {
+        self.up_ms = now.ms();
+    }
+
+    /// Whether that is news.
+    pub(crate) fn goes_down(&mut self, why: Down) -> bool {
+        self.down.replace(why) != Some(why)
     }
 
     pub(crate) fn is_down(&self) -> bool {
@@ -105,14 +113,16 @@ impl Health {
         self.down
     }
 
-    fn is_ejected(&self, now: Instant) -> bool {
-        now.ms() < self.ejected_until_ms
+    /// Whether flows may be given to it, unless a policy knows better.
+    #[inline]
+    pub(crate) fn is_usable(&self) -> bool {
+        self.down.is_none() && !self.elsewhere
     }
 
-    /// Whether flows may be given to it.
+    /// Whether a policy may have ejected it.
     #[inline]
-    pub(crate) fn is_usable(&self, now: Instant) -> bool {
-        self.down.is_none() && !self.elsewhere && !self.is_ejected(now)
+    pub(crate) fn may_be_ejected(&self, now: Instant) -> bool {
+        now.ms() < self.ejected_until_ms
     }
 
     /// Whether the kernel's route to it leads through another interface.
@@ -126,83 +136,103 @@ impl Health {
         self.elsewhere
     }
 
-    /// The part of its weight that counts at present, of 256.
-    #[inline]
-    pub(crate) fn share(&self, now: Instant) -> u64 {
-        if self.slow_ms == 0 {
-            return 256;
-        }
-        let age_ms = now.ms().saturating_sub(self.up_ms);
-        (age_ms * 256 / self.slow_ms).clamp(SLOW_START_MIN, 256)
-    }
-
-    /// It takes part from now on, with a growing share.
-    pub(crate) fn starts_slowly(&mut self, now: Instant, slow_ms: u64) {
-        (self.up_ms, self.slow_ms) = (now.ms(), slow_ms);
-    }
-
-    /// In words, for people.
-    pub(crate) fn words(&self, now: Instant, unhealthy: bool) -> String {
+    /// What is wrong with it for everybody, in words.
+    pub(crate) fn words(&self) -> Option<&'static str> {
         match self.down {
-            _ if self.elsewhere => "unreachable: its route leads through another interface".into(),
-            Some(Down::NoListener) => "down: nothing listens on the port".into(),
-            Some(Down::Silent) => "down: no answer".into(),
-            None if unhealthy => "unhealthy: its active check fails".into(),
-            None if self.is_ejected(now) => {
-                let left_ms = self.ejected_until_ms - now.ms();
-                format!("ejected: it failed, {} s left", left_ms.div_ceil(1_000))
-            }
-            None if self.share(now) < 256 => "up: slow start".into(),
-            None => "up".into(),
+            _ if self.elsewhere => Some("unreachable: its route leads through another interface"),
+            Some(Down::NoListener) => Some("down: nothing listens on the port"),
+            Some(Down::Silent) => Some("down: no answer"),
+            None => None,
         }
     }
 }
 
 impl Engine {
-    /// A backend refused, did not acknowledge or did not answer in time.
-    pub(crate) fn backend_fails(&mut self, now: Instant, index: u16) {
+    /// Where the flow's owner is among its policy's members: pool and place. Nowhere if the policy
+    /// names it no more.
+    fn member_of(&self, id: FlowId) -> Option<(usize, usize)> {
+        let flow = &self.flows[id];
+        let pool = usize::from(flow.bits.has(Bits::V6));
+        let policy = &self.policies[usize::from(flow.policy)];
+        let at = policy.pools[pool].place_of(flow.owner.backend)?;
+        Some((pool, at))
+    }
+
+    /// The flow's owner answered a request or accepted a connection.
+    #[inline]
+    pub(crate) fn backend_works(&mut self, id: FlowId) {
+        let owner = self.flows[id].owner.backend;
+        if self.backends[usize::from(owner)].health.suspects > 0 {
+            self.is_trusted_again(id);
+        }
+    }
+
+    #[cold]
+    fn is_trusted_again(&mut self, id: FlowId) {
+        let Some((pool, at)) = self.member_of(id) else {
+            return;
+        };
+        let flow = &self.flows[id];
+        let health = &mut self.backends[usize::from(flow.owner.backend)].health;
+        let policy = &mut self.policies[usize::from(flow.policy)];
+        let evidence = &mut policy.pools[pool].evidence[at];
+        if !evidence.is_clean(health.process) {
+            evidence.works();
+            health.suspects -= 1;
+        }
+    }
+
+    /// The flow's client repeated a request, of which its owner acknowledged nothing. That alone is
+    /// no failure: see [`Evidence::is_repeated_by`](crate::member::Evidence::is_repeated_by).
+    pub(crate) fn request_repeated(&mut self, now: Instant, id: FlowId) {
+        let Some((pool, at)) = self.member_of(id) else {
+            return;
+        };
+        let flow = &self.flows[id];
+        let health = &mut self.backends[usize::from(flow.owner.backend)].health;
+        let policy = &mut self.policies[usize::from(flow.policy)];
+        let evidence = policy.pools[pool].evidence[at].about(health.process);
+        health.suspects += u32::from(evidence.is_clean(health.process));
+        if evidence.is_repeated_by(flow.client_network()) {
+            self.backend_fails(now, id);
+        }
+    }
+
+    /// The flow's owner refused, did not acknowledge or did not answer in time. Only the flow's
+    /// policy counts that.
+    pub(crate) fn backend_fails(&mut self, now: Instant, id: FlowId) {
         if now.ms() < self.link_settled_ms {
             // What was sent while our own link was down comes again now.
             return;
         }
-        let backend = &mut self.backends[usize::from(index)];
-        let Some(spec) = &backend.spec else { return };
-        backend.health.failures = backend.health.failures.saturating_add(1);
-        let (limit, first_ms) = (spec.failures, spec.ejection.0 / 1_000);
-        let due = limit > 0
-            && backend.health.failures >= limit
-            && !backend.health.is_ejected(now)
-            && now.ms() >= backend.health.capped_until_ms;
-        if !due {
+        let Some((pool, at)) = self.member_of(id) else {
+            return;
+        };
+        let flow = &self.flows[id];
+        let owner = usize::from(flow.owner.backend);
+        let policy = &mut self.policies[usize::from(flow.policy)];
+        let (limit, first_ms) = {
+            let spec = &policy.spec.health;
+            (spec.failures, spec.ejection.0 / 1_000)
+        };
+        let health = &mut self.backends[owner].health;
+        let members = &mut policy.pools[pool];
+        let evidence = members.evidence[at].about(health.process);
+        health.suspects += u32::from(evidence.is_clean(health.process));
+        if !evidence.fails(now, limit) || members.members[at].is_ejected(health, now) {
             return;
         }
-        let may = self.may_eject(now, index);
-        let health = &mut self.backends[usize::from(index)].health;
-        if !may {
-            health.capped_until_ms = now.ms() + CAPPED_AGAIN_MS;
+        if !policy.may_eject(&self.backends, now) {
+            policy.pools[pool].evidence[at].is_capped(now.ms() + CAPPED_AGAIN_MS);
             self.counters.add(Counter::EjectionsCapped);
             return;
         }
-        health.failures = 0;
-        health.ejections = (health.ejections(now, first_ms) + 1).min(EJECTIONS_MAX);
-        health.ejected_until_ms = now.ms() + first_ms * u64::from(health.ejections);
+        let until_ms = policy.pools[pool].eject(at, now, first_ms);
+        let health = &mut self.backends[owner].health;
+        health.ejected_until_ms = health.ejected_until_ms.max(until_ms);
+        health.suspects -= u32::from(policy.pools[pool].evidence[at].is_clean(health.process));
         self.counters.add(Counter::Ejections);
-        self.judge_pools(now);
-    }
-
-    /// Whether the share of ejected backends stays within every policy's cap.
-    fn may_eject(&self, now: Instant, index: u16) -> bool {
-        let backends = &self.backends;
-        self.policies.iter().filter(|p| p.listed).all(|policy| {
-            let members = || policy.pools.iter().flat_map(|p| &p.members);
-            if !members().any(|m| m.backend == index) {
-                return true;
-            }
-            let ejected =
-                members().filter(|m| backends[usize::from(m.backend)].health.is_ejected(now));
-            let percent = usize::from(policy.spec.health.max_ejected_percent);
-            (ejected.count() + 1) * 100 <= members().count() * percent
-        })
+        policy.judge(&self.backends, now);
     }
 
     /// Nothing can be served there any more, until it is heard to listen again.
@@ -213,16 +243,15 @@ impl Engine {
         why: Down,
         _: &mut impl Output,
     ) {
-        let backend = &mut self.backends[usize::from(index)];
-        if backend.health.down != Some(why) {
-            backend.health.down = Some(why);
+        if self.backends[usize::from(index)].health.goes_down(why) {
             self.counters.add(match why {
                 Down::NoListener => Counter::BackendsWithoutListener,
                 Down::Silent => Counter::BackendsSilent,
             });
-            self.judge_pools(now);
+            self.judge_pools(now, index);
+            // What was found since it is down still holds.
+            self.probe_soon(now, index, crate::probe::Probe::forget);
         }
-        self.probe_soon(now, index, crate::probe::Probe::forget);
         self.begin_sweep(index, Sweep::Gone);
         self.ask_again_later(now, index);
     }
@@ -234,12 +263,11 @@ impl Engine {
             return;
         }
         backend.health.is_another_process();
-        let slow_ms = backend.slow_start_ms;
-        backend.health.starts_slowly(now, slow_ms);
+        backend.health.comes_up(now);
         backend.probe.hurry();
         self.next_probe_ms = now.ms();
         self.counters.add(Counter::BackendsBack);
-        self.judge_pools(now);
+        self.judge_pools(now, index);
     }
 
     /// What an active check found; `None` when there is none any more.
@@ -255,92 +283,107 @@ impl Engine {
         let Some(index) = self.backend_ids.find(&addr, backend.port()) else {
             return;
         };
-        let mut named = self.policies.iter_mut().filter(|p| p.listed);
-        let Some(policy) = named.find(|p| p.spec.name == policy) else {
+        let Some(policy) = self.policy_ids.get(policy) else {
             return;
         };
-        let unhealthy = healthy == Some(false);
+        let number = *policy;
+        let policy = &mut self.policies[usize::from(number)];
         let mut members = policy.pools.iter_mut().flat_map(|p| &mut p.members);
         let Some(member) = members.find(|m| m.backend == index) else {
             return;
         };
-        if std::mem::replace(&mut member.unhealthy, unhealthy) && !unhealthy {
-            let backend = &mut self.backends[usize::from(index)];
-            let slow_ms = backend.slow_start_ms;
-            backend.health.starts_slowly(now, slow_ms);
-        }
-        self.judge_pools(now);
+        member.is_checked(now, healthy);
+        self.judge_later(number);
+        self.judge_now(now);
     }
 
-    /// Finds silent backends, and says anew who has too few usable ones.
+    /// Finds silent backends, a piece of the table at a time, and says anew who has too few usable ones.
     pub(crate) fn look_over(&mut self, now: Instant, out: &mut impl Output) {
-        if now.ms() < self.next_round_ms {
-            return;
+        if self.round.at.is_none() && now.ms() >= self.next_round_ms {
+            self.next_round_ms = now.ms() + ROUND_MS;
+            (self.round.at, self.round.found) = (Some(0), 0);
         }
-        self.next_round_ms = now.ms() + ROUND_MS;
-        self.tracked = 0;
-        for index in 0..self.backends.len() as u16 {
-            let backend = &mut self.backends[usize::from(index)];
-            backend.ports.settle(now.ms(), PORTS_PER_ROUND);
-            self.tracked += backend.legs_used + backend.ports.remembered() as u32;
-            if (!backend.listed && backend.flows == 0) || backend.question.is_open() {
-                continue;
+        if let Some(from) = self.round.at {
+            let to = (from + BACKENDS_PER_CALL).min(self.backends.len());
+            let stopped = (from..to).find(|index| {
+                self.look_over_one(now, *index as u16, out);
+                self.acts == 0
+            });
+            let next = stopped.map_or(to, |index| index + 1);
+            self.round.at = (next < self.backends.len()).then_some(next);
+            if self.round.at.is_none() {
+                self.tracked = self.round.found as u32;
+                for index in 0..self.policies.len() as u16 {
+                    self.judge_later(index);
+                }
             }
+        }
+        // Fewer where there was much else to do.
+        let left = 4 * self.room(MEMBERS_PER_CALL / 4, MEMBERS_PER_CALL / 32);
+        self.judge_some(now, left);
+    }
+
+    fn look_over_one(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let backend = &mut self.backends[usize::from(index)];
+        backend.ports.settle(now.ms(), PORTS_PER_ROUND);
+        self.round.found += u64::from(backend.legs_used) + backend.ports.remembered() as u64;
+        if (backend.listed || backend.flows > 0) && !backend.question.is_open() {
             let quiet_ms = now.ms().saturating_sub(backend.health.heard_ms);
             let stalled_ms = backend.estimate.stalled_us(now.0) / 1_000;
             let busy = quiet_ms.min(stalled_ms) >= SILENT_BUSY_MS;
             let idle = quiet_ms >= SILENT_IDLE_MS && backend.probe.heard() == Heard::Before;
             if busy || idle {
+                self.spend(1);
                 self.ask_for_life(now, index, out);
             }
         }
-        self.judge_pools(now);
-        self.look_over_drains(now);
+        self.look_over_drain(index);
     }
 
-    /// Which policies have too few usable backends to leave the others out.
-    pub(crate) fn judge_pools(&mut self, now: Instant) {
-        let backends = &self.backends;
-        for policy in self.policies.iter_mut().filter(|p| p.listed) {
-            let percent = policy.spec.health.panic_percent;
-            for pool in &mut policy.pools {
-                pool.judge(percent, backends, now);
-            }
+    /// A backend comes or goes: which of its policies have too few usable ones to leave the others out? Known at once, but where it
+    /// has very many: then with the next calls of `poll`.
+    pub(crate) fn judge_pools(&mut self, now: Instant, index: u16) {
+        for at in 0..self.backends[usize::from(index)].policies.len() {
+            let policy = self.backends[usize::from(index)].policies[at];
+            self.judge_later(policy);
+        }
+        self.judge_now(now);
+    }
+
+    /// As many as may be in this moment.
+    fn judge_now(&mut self, now: Instant) {
+        if self.judged.0 != now.0 {
+            self.judged = (now.0, MEMBERS_PER_CALL);
+        }
+        self.judged.1 = self.judge_some(now, self.judged.1);
+    }
+
+    fn judge_later(&mut self, index: u16) {
+        let policy = &mut self.policies[usize::from(index)];
+        if policy.listed && !std::mem::replace(&mut policy.judge_due, true) {
+            self.to_judge.push_back(index);
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const fn at(ms: u64) -> Instant {
-        Instant(ms * 1_000)
+    /// Judges pools that wait for it, of about so many members. How many are left of these.
+    fn judge_some(&mut self, now: Instant, mut left: usize) -> usize {
+        while left > 0
+            && let Some(index) = self.to_judge.pop_front()
+        {
+            let index = usize::from(index);
+            self.policies[index].judge_due = false;
+            left = left.saturating_sub(self.judge_policy(now, index));
+        }
+        left
     }
 
-    #[test]
-    fn slow_start_grows_to_the_whole_share() {
-        let mut health = Health::default();
-        assert_eq!(health.share(at(0)), 256);
-        health.starts_slowly(at(1_000), 10_000);
-        let shares: Vec<_> = [1_000, 2_000, 6_000, 10_999, 11_000, 50_000]
-            .map(|ms| health.share(at(ms)))
-            .into();
-        assert_eq!(shares, [26, 26, 128, 255, 256, 256]);
-    }
-
-    #[test]
-    fn words_say_what_is_wrong() {
-        let mut health = Health::default();
-        assert_eq!(health.words(at(0), false), "up");
-        health.ejected_until_ms = 9_500;
-        assert_eq!(
-            health.words(at(1_000), false),
-            "ejected: it failed, 9 s left"
-        );
-        assert!(!health.is_usable(at(9_499)));
-        assert!(health.is_usable(at(9_500)));
-        health.down = Some(Down::Silent);
-        assert_eq!(health.words(at(0), false), "down: no answer");
+    /// Whether a policy has too few usable backends to leave the others out. How many members it has.
+    pub(crate) fn judge_policy(&mut self, now: Instant, index: usize) -> usize {
+        let Self {
+            policies, backends, ..
+        } = self;
+        let policy = &mut policies[index];
+        policy.judge(backends, now);
+        policy.pools.iter().map(|pool| pool.members.len()).sum()
     }
 }

@@ -57,7 +57,7 @@ impl Engine {
             src_port: flow.client_port,
             dst_port: frontend.port,
         };
-        let macs = (self.settings.mac, self.hops.mac(flow.hop)?);
+        let macs = (self.settings.mac, self.client_mac(flow)?);
         rewrite_icmp(frame, error, (ours, client), inner, macs).ok()?;
         Some(usize::from(error.end))
     }

@@ -1,13 +1,14 @@
 //! Copies of segments: of a client's that may have to be sent again, to another backend, or that wait to be sent (`backlog`);
 //! of either side's that came ahead of missing ones (`early`).
 //!
-//! Owns one slab of fixed slots for all flows and the lists of what each flow keeps. It never looks
-//! into a segment, never allocates after construction, and refuses rather than grows.
+//! Owns one slab of fixed slots for all flows, the lists of what each flow keeps, and the order in which incomplete requests
+//! began. It never looks into a segment, never allocates after construction, and refuses rather than grows.
 
-/// Largest segment that can be kept: a full Ethernet frame at the usual MTU of 1500 is 1514 bytes.
-/// Jumbo frames are not kept.
+use crate::flow::FlowId;
+
+/// Largest copy: a full Ethernet frame at the usual MTU of 1500 is 1514 bytes. Longer segments are kept in pieces.
 pub(crate) const KEPT_BYTES: usize = 2048;
-/// Most segments that one flow may keep: a request of about 11 KB at the usual MTU.
+/// Most copies that one flow may keep: a request of about 11 KB at the usual MTU.
 pub(crate) const KEPT_PER_FLOW_MAX: u16 = 8;
 
 /// No slot.
@@ -23,6 +24,10 @@ struct Slot {
     bytes: u16,
     /// In a list's first slot: how many the list has.
     count: u16,
+    /// In the first slot of an incomplete request: whose it is, and the first slots of those that began before and after it.
+    flow: FlowId,
+    before: u32,
+    after: u32,
 }
 
 /// What one flow keeps: its first slot. 4 bytes, lives in the flow. It is `Copy` so that a
@@ -51,6 +56,9 @@ pub(crate) struct Kept {
     slots: Box<[Slot]>,
     free: u32,
     used: usize,
+    /// First slots of incomplete requests.
+    oldest: u32,
+    newest: u32,
 }
 
 impl Kept {
@@ -62,6 +70,9 @@ impl Kept {
             tail: NONE,
             bytes: 0,
             count: 0,
+            flow: NONE,
+            before: NONE,
+            after: NONE,
         };
         let slots: Box<[Slot]> = (1..=count)
             .map(|next| slot(if next == count { NONE } else { next as u32 }))
@@ -71,12 +82,86 @@ impl Kept {
             slots,
             free: if count == 0 { NONE } else { 0 },
             used: 0,
+            oldest: NONE,
+            newest: NONE,
         }
     }
 
-    /// Whether [`Self::push`] would keep a frame of `bytes` bytes.
-    pub(crate) fn has_room(&self, list: KeptList, bytes: usize, max: u16) -> bool {
-        self.free != NONE && bytes <= KEPT_BYTES && self.count(list) < max
+    /// Whether so many slots are free.
+    #[inline]
+    pub(crate) fn has_free(&self, copies: u16) -> bool {
+        usize::from(copies) <= self.slots.len() - self.used
+    }
+
+    /// What `list` holds is a request of which more is to come: the newest one of these.
+    pub(crate) fn is_incomplete(&mut self, list: KeptList, flow: FlowId) {
+        let newest = self.newest;
+        let Some(slot) = self.slots.get_mut(list.head as usize) else {
+            return;
+        };
+        debug_assert_eq!(slot.flow, NONE);
+        (slot.flow, slot.before, slot.after) = (flow, newest, NONE);
+        match self.slots.get_mut(newest as usize) {
+            Some(last) => last.after = list.head,
+            None => self.oldest = list.head,
+        }
+        self.newest = list.head;
+    }
+
+    /// It is complete, or no more of interest.
+    #[inline]
+    pub(crate) fn is_complete(&mut self, list: KeptList) {
+        let Some(slot) = self.slots.get_mut(list.head as usize) else {
+            return;
+        };
+        if slot.flow == NONE {
+            return;
+        }
+        slot.flow = NONE;
+        let (before, after) = (slot.before, slot.after);
+        match self.slots.get_mut(before as usize) {
+            Some(slot) => slot.after = after,
+            None => self.oldest = after,
+        }
+        match self.slots.get_mut(after as usize) {
+            Some(slot) => slot.before = before,
+            None => self.newest = before,
+        }
+    }
+
+    /// Flows whose request is incomplete, the one that began first in front.
+    pub(crate) fn incomplete(&self) -> impl Iterator<Item = FlowId> {
+        let mut at = self.oldest;
+        std::iter::from_fn(move || {
+            let slot = self.slots.get(at as usize)?;
+            at = slot.after;
+            Some(slot.flow)
+        })
+    }
+
+    /// Lets `change` make the last copy of `list` longer: it gets the slot and how much of it is used, and says how much then
+    /// is. False if it says nothing.
+    pub(crate) fn lengthen_last(
+        &mut self,
+        list: KeptList,
+        change: impl FnOnce(&mut [u8], usize) -> Option<usize>,
+    ) -> bool {
+        let Some(first) = self.slots.get(list.head as usize) else {
+            return false;
+        };
+        let last = first.tail as usize;
+        let at = last * KEPT_BYTES;
+        let bytes = usize::from(self.slots[last].bytes);
+        let longer = change(&mut self.slab[at..at + KEPT_BYTES], bytes);
+        if let Some(bytes) = longer {
+            self.slots[last].bytes = bytes as u16;
+        }
+        longer.is_some()
+    }
+
+    /// Whether [`Self::push`] would keep so many more copies.
+    pub(crate) fn has_room(&self, list: KeptList, copies: u16, max: u16) -> bool {
+        self.has_free(copies) && copies <= max.saturating_sub(self.count(list))
     }
 
     /// Keeps a copy of `frame` at the end of `list`. False, and nothing changes, if the pool is
@@ -95,7 +180,7 @@ impl Kept {
         max: u16,
         comes_later: impl Fn(&[u8]) -> bool,
     ) -> bool {
-        if !self.has_room(*list, frame.len(), max) {
+        if frame.len() > KEPT_BYTES || !self.has_room(*list, 1, max) {
             return false;
         }
         // Mostly the newest one comes last.
@@ -122,6 +207,9 @@ impl Kept {
             tail: NONE,
             bytes: frame.len() as u16,
             count: 0,
+            flow: NONE,
+            before: NONE,
+            after: NONE,
         };
         match before {
             Some(before) => self.slots[before as usize].next = slot,
@@ -159,6 +247,7 @@ impl Kept {
         if list.is_empty() {
             return;
         }
+        self.is_complete(*list);
         self.used -= usize::from(self.count(*list));
         let last = self.slots[list.head as usize].tail;
         self.slots[last as usize].next = self.free;

@@ -46,6 +46,11 @@ const BURST_PAUSE_MS: u64 = 5;
 const DOWN_PAUSE_MS: u64 = 100;
 const DOWN_PAUSE_WAITING_MS: u64 = 20;
 
+/// Backends looked at in one call for whether a question is due, and questions sent: usually, and whatever else there is to do.
+const BACKENDS_PER_CALL: usize = 1_024;
+const ASKED_PER_CALL: usize = 8;
+const ASKED_AT_LEAST: usize = 4;
+
 /// Who says that somebody listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
@@ -62,6 +67,8 @@ pub(crate) struct Question {
     isn: SeqNumber,
     /// The acknowledged number of a probe; `None` for a SYN.
     probe_ack: Option<SeqNumber>,
+    /// The adopter found no listener: only a SYN says whether clients find one.
+    by_syn: bool,
     /// Sent, and not answered yet.
     pending: bool,
     tries: u8,
@@ -87,6 +94,7 @@ impl Default for Question {
             port: 0,
             isn: SeqNumber(0),
             probe_ack: None,
+            by_syn: false,
             pending: false,
             tries: 0,
             due_ms: u64::MAX,
@@ -156,7 +164,7 @@ impl Engine {
             backend.health.is_another_process();
             if !known {
                 self.counters.add(Counter::BackendsRestarted);
-                self.judge_pools(now);
+                self.judge_pools(now, index);
             }
         }
     }
@@ -216,7 +224,7 @@ impl Engine {
     }
 
     fn send_question(&mut self, now: Instant, index: u16, out: &mut impl Output) {
-        let fresh = SeqNumber(self.rng.u32(..));
+        let (fresh, other) = (self.fresh_number(), self.fresh_number());
         let question = &self.backends[usize::from(index)].question;
         if question.pending && question.probe_ack.is_some() && question.tries >= PROBES_MAX {
             self.no_adopter_answers(now, index);
@@ -233,8 +241,10 @@ impl Engine {
             // Not asked, so silence means nothing.
             return self.due(index, now.ms() + 1);
         }
-        let by_probe = backend.question.tries < PROBES_MAX && backend.probe.tells();
-        let probe_ack = by_probe.then(|| SeqNumber(self.rng.u32(..)));
+        let by_probe = backend.question.tries < PROBES_MAX
+            && backend.probe.tells()
+            && !backend.question.by_syn;
+        let probe_ack = by_probe.then_some(other);
         let question = &mut backend.question;
         // A repetition keeps its number: the pod may have the first one, and answers the same SYN again (Linux
         // `tcp_check_req`), but another one on its tuple with a challenge ACK at best.
@@ -267,6 +277,22 @@ impl Engine {
             self.counters.add(Counter::QuestionsSent);
             self.emit(out, |buffer| build_segment(buffer, &syn));
         }
+    }
+
+    /// Its adopter says that nobody listens on the port. Whether a client's SYN is refused too, only a SYN says: something in the pod may
+    /// hand connections to another port. If one was listening before, it is gone or is being replaced.
+    pub(crate) fn adopter_finds_nobody(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let backend = &mut self.backends[usize::from(index)];
+        if backend.probe.told_of_listener() {
+            backend.probe.process_exited(now);
+        }
+        let question = &mut backend.question;
+        if question.pending && question.probe_ack.is_none() {
+            return;
+        }
+        question.by_syn = true;
+        question.pending = false;
+        self.begin_question(now, index, out);
     }
 
     /// Its kernel is asked from now on; besides, the adopter is probed until it says Ready.
@@ -322,10 +348,11 @@ impl Engine {
             self.send_question(now, index, out);
             return Verdict::Absorbed;
         }
-        let answer = raw.and_then(|raw| raw.verify(self.key(raw.epoch())?));
+        let answer = raw.and_then(|raw| self.verified(&raw, index));
         let Some(Adoption {
             kind: MessageKind::Answer(reason),
             server_ts,
+            namespace,
             ..
         }) = answer.filter(|_| segment.seq == ack && segment.ack == isn)
         else {
@@ -333,9 +360,9 @@ impl Engine {
             self.clear_question_port(now, index, segment, out);
             return Verdict::Absorbed;
         };
+        self.backends[usize::from(index)].probe.is_in(namespace);
         if reason == Reason::NoListener {
-            self.counters.add(Counter::QuestionsRefused);
-            self.backend_is_down(now, index, Down::NoListener, out);
+            self.adopter_finds_nobody(now, index, out);
             return Verdict::Absorbed;
         }
         self.counters.add(Counter::QuestionsAnswered);
@@ -397,6 +424,7 @@ impl Engine {
         let never_told = !backend.probe.told_of_listener();
         let question = &mut backend.question;
         question.pending = false;
+        question.by_syn = false;
         question.tries = 0;
         let few = question.ends < BURST;
         let what = match news {
@@ -431,19 +459,35 @@ impl Engine {
         self.due(index, next_ms.max(now.ms() + 1));
     }
 
-    /// Repeats, gives up or asks anew what is due.
+    /// Repeats, gives up or asks anew what is due, a piece of the table at a time.
     pub(crate) fn questions_due(&mut self, now: Instant, out: &mut impl Output) {
-        if now.ms() < self.next_question_ms {
-            return;
-        }
-        self.next_question_ms = u64::MAX;
-        for index in 0..self.backends.len() as u16 {
-            let backend = &self.backends[usize::from(index)];
-            if now.ms() >= backend.question.due_ms {
-                self.question_due(now, index, out);
+        if self.question_pass.at.is_none() {
+            if now.ms() < self.next_question_ms {
+                return;
             }
-            let due_ms = self.backends[usize::from(index)].question.due_ms;
-            self.next_question_ms = self.next_question_ms.min(due_ms);
+            // Who is asked meanwhile makes it sooner again.
+            self.next_question_ms = u64::MAX;
+            (self.question_pass.at, self.question_pass.found) = (Some(0), u64::MAX);
+        }
+        let Some(from) = self.question_pass.at else {
+            return;
+        };
+        let mut left = self.room(ASKED_PER_CALL, ASKED_AT_LEAST);
+        let to = (from + BACKENDS_PER_CALL).min(self.backends.len());
+        let mut at = from;
+        while at < to && left > 0 {
+            if now.ms() >= self.backends[at].question.due_ms {
+                self.spend(1);
+                left -= 1;
+                self.question_due(now, at as u16, out);
+            }
+            let due_ms = self.backends[at].question.due_ms;
+            self.question_pass.found = self.question_pass.found.min(due_ms);
+            at += 1;
+        }
+        self.question_pass.at = (at < self.backends.len()).then_some(at);
+        if self.question_pass.at.is_none() {
+            self.next_question_ms = self.next_question_ms.min(self.question_pass.found);
         }
     }
 
@@ -479,6 +523,7 @@ impl Engine {
         let backend = &mut self.backends[usize::from(index)];
         let question = &mut backend.question;
         question.pending = false;
+        question.by_syn = false;
         question.tries = 0;
         question.ends = 0;
         let waiting = backend.flows > 0;

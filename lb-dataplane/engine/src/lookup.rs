@@ -1,38 +1,84 @@
-//! Addresses and ports to small numbers: frontends and backends of the snapshot in force.
+//! Addresses and ports to small numbers: frontends and backends.
 //!
-//! Rebuilt when a snapshot is applied; a look-up on the packet path never allocates. Keys come from the
+//! Changed entry by entry when a snapshot is put in force; a look-up on the packet path never allocates. Keys come from the
 //! snapshot, not from clients, so a plain multiplicative hash is enough.
 
 use crate::flow::Addr;
 
-/// A fixed map with linear probing at a load of at most one quarter, so that most look-ups end at the first slot.
+type Slot = Option<(Addr, u16, u16)>;
+
+/// A map with linear probing at a load of at most one quarter for as many entries as it is made for, so that most look-ups end
+/// at the first slot, and of one half beyond.
 pub(crate) struct Lookup {
-    slots: Box<[Option<(Addr, u16, u16)>]>,
+    slots: Box<[Slot]>,
+    used: usize,
 }
 
 impl Lookup {
-    pub(crate) fn build(entries: impl ExactSizeIterator<Item = (Addr, u16, u16)>) -> Self {
-        let size = (entries.len() * 4).next_power_of_two().max(16);
-        let mut lookup = Self {
+    /// For so many entries.
+    pub(crate) fn new(entries: usize) -> Self {
+        let size = (entries * 4).next_power_of_two().max(16);
+        Self {
             slots: vec![None; size].into_boxed_slice(),
-        };
-        for (address, port, id) in entries {
-            let mut at = lookup.start(&address, port);
-            while lookup.slots[at].is_some() {
-                at = (at + 1) & (size - 1);
-            }
-            lookup.slots[at] = Some((address, port, id));
+            used: 0,
         }
-        lookup
+    }
+
+    /// Says what an address and port stand for from now on. With twice as many entries as it was made for, it grows, which takes
+    /// as long as there are entries.
+    pub(crate) fn insert(&mut self, address: &Addr, port: u16, id: u16) {
+        if (self.used + 1) * 2 > self.slots.len() {
+            let mut larger = Self::new(self.used * 2);
+            for (address, port, id) in self.slots.iter().flatten() {
+                larger.insert(address, *port, *id);
+            }
+            *self = larger;
+        }
+        let at = self.place(address, port);
+        self.used += usize::from(self.slots[at].is_none());
+        self.slots[at] = Some((*address, port, id));
+    }
+
+    /// An address and port stand for nothing any more.
+    pub(crate) fn remove(&mut self, address: &Addr, port: u16) {
+        let mut hole = self.place(address, port);
+        if self.slots[hole].take().is_none() {
+            return;
+        }
+        self.used -= 1;
+        // What lies behind the hole comes nearer to where its search starts.
+        let mask = self.slots.len() - 1;
+        let mut at = (hole + 1) & mask;
+        while let Some((address, port, _)) = &self.slots[at] {
+            let start = self.start(address, *port);
+            if (at.wrapping_sub(start) & mask) >= (at.wrapping_sub(hole) & mask) {
+                self.slots[hole] = self.slots[at].take();
+                hole = at;
+            }
+            at = (at + 1) & mask;
+        }
     }
 
     #[inline]
     fn start(&self, address: &Addr, port: u16) -> usize {
         let mut low = [0; 8];
         low.copy_from_slice(&address[8..]);
-        let mixed = (u64::from_le_bytes(low) ^ u64::from(port).rotate_left(17))
+        // The last bytes, in which addresses differ, lowest: what is multiplied spreads upwards only.
+        let mixed = (u64::from_be_bytes(low) ^ u64::from(port).rotate_left(17))
             .wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> 32) as usize & (self.slots.len() - 1)
+    }
+
+    /// Where the entry is, or would be.
+    fn place(&self, address: &Addr, port: u16) -> usize {
+        let mut at = self.start(address, port);
+        while let Some((a, p, _)) = &self.slots[at] {
+            if *p == port && a == address {
+                break;
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+        at
     }
 
     #[inline]
@@ -45,5 +91,65 @@ impl Lookup {
             at = (at + 1) & (self.slots.len() - 1);
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_map(ops in prop::collection::vec((any::<bool>(), 0u8..40, 0u16..3), 1..300)) {
+            let mut lookup = Lookup::new(4);
+            let mut oracle = HashMap::new();
+            for (number, (add, host, port)) in (0..).zip(ops) {
+                let mut address = [0; 16];
+                // Few different starts, so that entries stand in each other's way.
+                address[host as usize % 8] = host;
+                if add {
+                    lookup.insert(&address, port, number);
+                    oracle.insert((address, port), number);
+                } else {
+                    lookup.remove(&address, port);
+                    oracle.remove(&(address, port));
+                }
+                for ((address, port), id) in &oracle {
+                    prop_assert_eq!(lookup.find(address, *port), Some(*id));
+                }
+                prop_assert_eq!(lookup.used, oracle.len());
+                prop_assert!(oracle.contains_key(&(address, port)) || lookup.find(&address, port).is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_do_not_end_in_one_place() {
+        let all = (0..4_096_u16).map(|i| {
+            let [high, low] = i.to_be_bytes();
+            let v4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, high, low];
+            (v4, 8_080, i)
+        });
+        let all: Vec<_> = all.collect();
+        let mut lookup = Lookup::new(4);
+        for (address, port, id) in &all {
+            lookup.insert(address, *port, *id);
+        }
+        let mut probes = 0;
+        for (address, port, id) in &all {
+            assert_eq!(lookup.find(address, *port), Some(*id));
+            let mut at = lookup.start(address, *port);
+            while lookup.slots[at].is_none_or(|(_, _, found)| found != *id) {
+                at = (at + 1) & (lookup.slots.len() - 1);
+                probes += 1;
+            }
+        }
+        assert!(
+            probes <= all.len() / 2,
+            "{probes} steps to {} entries",
+            all.len()
+        );
     }
 }

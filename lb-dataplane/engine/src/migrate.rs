@@ -111,10 +111,10 @@ impl Engine {
                 .spec
                 .name
                 .clone(),
-            from: engine.backends[usize::from(owner_before(engine, id, begun))]
-                .name
-                .clone(),
-            to: to.map(|b| engine.backends[usize::from(b)].name.clone()),
+            from: engine
+                .backend_name(engine.flows[id].policy, owner_before(engine, id, begun))
+                .to_owned(),
+            to: to.map(|b| engine.backend_name(engine.flows[id].policy, b).to_owned()),
             begun,
         };
         if self.rests_surely(flow, id)
@@ -201,12 +201,10 @@ impl Engine {
             };
         };
         let members = &policy.pools[usize::from(v6)].members;
-        let named = members
-            .iter()
-            .find(|m| self.backends[usize::from(m.backend)].name == name);
+        let named = members.iter().find(|m| policy.name_of(m) == name);
         let Some(member) = named else {
             let known = members.iter();
-            let known = known.map(|m| self.backends[usize::from(m.backend)].name.clone());
+            let known = known.map(|m| policy.name_of(m).to_owned());
             return Err(MigrateError::UnknownBackend {
                 policy: policy.spec.name.clone(),
                 name: name.to_owned(),
@@ -220,8 +218,8 @@ impl Engine {
             return Ok(Some(member.backend));
         }
         let backend = &self.backends[usize::from(member.backend)];
-        let health = backend.health.words(now, member.unhealthy);
-        let why = if member.draining || backend.drained {
+        let health = member.words(&backend.health, now);
+        let why = if member.is_leaving() {
             "it drains".to_owned()
         } else if member.weight == 0 {
             "its weight is 0".to_owned()
@@ -273,7 +271,7 @@ impl Engine {
             backend: target.unwrap_or(Leg::NONE.backend),
             ..Leg::NONE
         };
-        self.wishes = true;
+        (self.wishes, self.new_wishes) = (true, true);
         self.tell(id, What::MoveAsked);
     }
 
@@ -309,26 +307,6 @@ impl Engine {
             let flow = &mut self.flows[id];
             flow.causes.drop_open();
             flow.standby = Leg::NONE;
-        }
-    }
-
-    /// These slots are other backends' from now on.
-    pub(crate) fn drop_wishes_for(&mut self, slots: &[u16]) {
-        if !self.wishes || slots.is_empty() {
-            return;
-        }
-        self.wishes = false;
-        for id in 0..self.flows.limit() {
-            let flow = &self.flows[id];
-            if flow.state == State::Gone || !flow.has_wish() {
-                continue;
-            }
-            if slots.contains(&flow.standby.backend) {
-                self.flows[id].standby = Leg::NONE;
-                self.drop_wish(id);
-            } else {
-                self.wishes = true;
-            }
         }
     }
 }

@@ -35,6 +35,14 @@ mutants! {
     SpliceResponse,
     /// Keys that were rotated out stay valid.
     KeepOldKeys,
+    /// An answer is believed whatever its tag is.
+    TrustTags,
+    /// An answer is believed whatever it answers.
+    AnyNumbers,
+    /// Each probe of a backend has the numbers of its first one.
+    SameNumbers,
+    /// Options of clients reach pods.
+    KeepOptions,
     /// Every request may be executed twice, whatever policy says.
     ReplayAlways,
     /// No limit to how often one request is executed once more.

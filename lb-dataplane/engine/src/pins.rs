@@ -4,7 +4,7 @@
 
 use baton_guard::Pin;
 
-/// Why a flow never moves again.
+/// Why a flow does not move any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinReason {
     /// Requests overlapped under a rule that cannot follow them.
@@ -39,6 +39,14 @@ impl PinReason {
         OWN.into_iter().chain(guards)
     }
 
+    /// Not because of what was said, but because no room was left to follow it: that may end.
+    pub(crate) fn wants_room(self) -> bool {
+        matches!(
+            self,
+            PinReason::GuardsFull | PinReason::Guard(Pin::Gap | Pin::PipelineTooDeep)
+        )
+    }
+
     pub(crate) fn number(self) -> usize {
         match self {
             PinReason::Guard(pin) => OWN.len() + pin as usize,
@@ -71,6 +79,9 @@ impl PinReason {
 pub enum Lost {
     /// The outstanding request may have been executed, and policy forbids to execute it once more.
     FateUnknown,
+    /// The same, as its pod says that it took the connection, of whose socket nothing was ever seen: the process may have ended,
+    /// or the segment was dropped behind the adopter (the pod's own packet filter, no memory).
+    AdoptedBefore,
     /// The response had begun.
     ResponseBegun,
     /// The client had not acknowledged the response, and nobody is left to send it again.
@@ -93,6 +104,7 @@ impl Lost {
     /// All of them.
     pub const ALL: &'static [Lost] = &[
         Lost::FateUnknown,
+        Lost::AdoptedBefore,
         Lost::ResponseBegun,
         Lost::ResponseUnacknowledged,
         Lost::NotKept,
@@ -108,6 +120,7 @@ impl Lost {
     pub const fn label(self) -> &'static str {
         match self {
             Lost::FateUnknown => "fate_unknown",
+            Lost::AdoptedBefore => "adopted_before",
             Lost::ResponseBegun => "response_begun",
             Lost::ResponseUnacknowledged => "response_unacknowledged",
             Lost::NotKept => "not_kept",

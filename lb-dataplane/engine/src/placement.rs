@@ -156,22 +156,22 @@ fn lower_median(values: &mut [f64]) -> f64 {
 }
 
 impl Placement {
-    /// Of so many members, which take over what `before` says of them; the others join if the pool `has_flows`.
-    pub(crate) fn new(
-        members: usize,
-        before: impl Fn(usize) -> Option<Standing>,
-        has_flows: bool,
-    ) -> Self {
-        let standing = |at| match before(at) {
-            Some(standing) => standing,
-            None if has_flows => Standing::joining(),
-            None => Standing::default(),
-        };
+    /// Of so many members, of which nothing is known.
+    pub(crate) fn new(members: usize) -> Self {
         Self {
-            standings: (0..members).map(standing).collect(),
+            standings: vec![Standing::default(); members],
             budget: BUDGET_FIRST,
             ..Self::default()
         }
+    }
+
+    /// A member stands as it stood `before`; one that is new is as good as the others, or `joins` them.
+    pub(crate) fn begin(&mut self, at: usize, before: Option<Standing>, joins: bool) {
+        self.standings[at] = match before {
+            Some(standing) => standing,
+            None if joins => Standing::joining(),
+            None => Standing::default(),
+        };
     }
 
     /// The usual mean wait, in us.

@@ -11,7 +11,8 @@ use crate::{
     engine::Instant,
     figures::OfPolicy,
     ledger::Gains,
-    maglev::Maglev,
+    maglev::{Maglev, mix},
+    member::{Evidence, Member, Pace},
     mutants::Committed,
     pins::{Lost, PinReason},
     placement::{Asking, Placement, Seat, Why},
@@ -23,47 +24,6 @@ use std::sync::Arc;
 
 /// Expected waits below this are all alike: wake-ups on a busy machine take as long.
 const ALIKE_US: u64 = 512;
-
-/// A backend as a policy sees it.
-#[derive(Clone, Copy)]
-pub(crate) struct Member {
-    pub(crate) backend: u16,
-    /// Of its address and port: slots are used again for other backends.
-    pub(crate) identity: u64,
-    pub(crate) weight: u16,
-    pub(crate) draining: bool,
-    /// The policy's active check says no.
-    pub(crate) unhealthy: bool,
-    /// Moves onto it.
-    pub(crate) pace: Pace,
-}
-
-impl Member {
-    /// Its weight for new flows.
-    fn share(&self) -> u16 {
-        if self.draining { 0 } else { self.weight }
-    }
-}
-
-/// What was done within the present second.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Pace {
-    /// Seconds of the clock, wrapping.
-    second: u32,
-    count: u32,
-}
-
-impl Pace {
-    /// Whether once more is within the limit; 0 is none.
-    fn has_room(self, limit: u32, second: u32) -> bool {
-        limit == 0 || self.second != second || self.count < limit
-    }
-
-    fn spend(&mut self, second: u32) {
-        let before = if self.second == second { self.count } else { 0 };
-        (self.second, self.count) = (second, before.saturating_add(1));
-    }
-}
 
 /// What holds a flow where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +57,8 @@ impl Ties {
 /// The members of one address family.
 pub(crate) struct Pool {
     pub(crate) members: Vec<Member>,
+    /// What its flows say against each of these.
+    pub(crate) evidence: Vec<Evidence>,
     maglev: Option<Arc<Maglev>>,
     wrr: Wrr,
     rotor: usize,
@@ -117,6 +79,8 @@ pub(crate) struct Target {
 /// One policy.
 pub(crate) struct Policy {
     pub(crate) spec: baton_api::Policy,
+    /// Where that is from: one that stays as it is is known by it.
+    pub(crate) origin: Arc<baton_api::Policy>,
     /// In the snapshot in force. A policy that left it keeps its slot until its last flow is gone.
     pub(crate) listed: bool,
     /// IPv4 and IPv6.
@@ -139,53 +103,60 @@ pub(crate) struct Policy {
     pub(crate) ends: MoveEnds,
     /// The last event of flows before the slot was its.
     pub(crate) since_event: u64,
+    /// The number of the snapshot that named it last.
+    pub(crate) applied: u64,
+    /// It left, and neither a flow nor a drain of one refers to the slot: another policy may have it.
+    pub(crate) is_free: bool,
+    /// It waits for a judgement of its pools.
+    pub(crate) judge_due: bool,
 }
 
 impl Default for Pool {
     fn default() -> Self {
-        Self {
-            members: Vec::new(),
-            maglev: None,
-            wrr: Wrr::new(&[]),
-            rotor: 0,
-            panic: false,
-            placement: Placement::default(),
-        }
+        Self::new(Vec::new(), None)
     }
 }
 
 impl Pool {
-    /// `old` is what the policy had: its table is used again where nothing of it changes, as building one takes milliseconds.
-    pub(crate) fn new(
-        members: Vec<Member>,
-        algorithm: Algorithm,
-        old: Option<&Pool>,
-        has_flows: bool,
-    ) -> Self {
-        let maglev = (algorithm == Algorithm::Maglev && !members.is_empty()).then(|| {
-            let rows = |members: &[Member]| -> Vec<(u64, u16)> {
-                members.iter().map(|m| (m.identity, m.share())).collect()
-            };
-            let table = rows(&members);
-            let same = old.filter(|old| rows(&old.members) == table);
-            let known = same.and_then(|old| old.maglev.clone());
-            known.unwrap_or_else(|| Arc::new(Maglev::build(&table)))
-        });
+    /// Of these members; `maglev` is their table, if the policy wants one.
+    pub(crate) fn new(members: Vec<Member>, maglev: Option<Arc<Maglev>>) -> Self {
         let weights: Vec<u16> = members.iter().map(Member::share).collect();
-        let before = |at: usize| {
-            let old = old?;
-            let identity = members[at].identity;
-            let place = old.members.iter().position(|m| m.identity == identity)?;
-            Some(old.placement.standing(place))
-        };
-        let joins = has_flows && old.is_some_and(|old| !old.members.is_empty());
         Self {
-            placement: Placement::new(members.len(), before, joins),
+            placement: Placement::new(members.len()),
+            evidence: vec![Evidence::default(); members.len()],
             members,
             maglev,
             wrr: Wrr::new(&weights),
             rotor: 0,
             panic: false,
+        }
+    }
+
+    /// Its table, if it is made of these rows.
+    pub(crate) fn table_of(&self, rows: &[(u64, u16)]) -> Option<Arc<Maglev>> {
+        let own = self.members.iter().map(|m| (m.identity, m.share()));
+        let table = self.maglev.as_ref()?;
+        own.eq(rows.iter().copied()).then(|| Arc::clone(table))
+    }
+
+    /// What is known of members that the policy had before goes on; others join if it `has_flows`.
+    fn inherit(&mut self, old: &Pool, has_flows: bool) {
+        let joins = has_flows && !old.members.is_empty();
+        let count = old.members.len();
+        // Most are in the order in which they were: each is looked for behind the one before it.
+        let mut from = 0;
+        for (at, member) in self.members.iter_mut().enumerate() {
+            let places = (from..count).chain(0..from);
+            let place = places
+                .into_iter()
+                .find(|p| old.members[*p].identity == member.identity);
+            if let Some(place) = place {
+                member.inherit(&old.members[place]);
+                self.evidence[at] = old.evidence[place];
+                from = place + 1;
+            }
+            let before = place.map(|place| old.placement.standing(place));
+            self.placement.begin(at, before, joins);
         }
     }
 
@@ -195,8 +166,7 @@ impl Pool {
         let member = self.members[at];
         let backend = &backends[usize::from(member.backend)];
         member.weight > 0
-            && !member.draining
-            && !backend.drained
+            && !member.is_leaving()
             && !backend.health.is_elsewhere()
             && (self.panic || self.works(at, backends, now))
     }
@@ -212,7 +182,26 @@ impl Pool {
     #[inline]
     fn works(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
         let member = self.members[at];
-        !member.unhealthy && backends[usize::from(member.backend)].health.is_usable(now)
+        member.works(&backends[usize::from(member.backend)].health, now)
+    }
+
+    /// The part of a member's weight that counts at present, of 256.
+    #[inline]
+    fn slow_share(&self, at: usize, backends: &[Backend], now: Instant) -> u64 {
+        let member = &self.members[at];
+        member.slow_share(&backends[usize::from(member.backend)].health, now)
+    }
+
+    /// Whether the policy's flows found that it fails.
+    pub(crate) fn is_ejected(&self, backend: u16, backends: &[Backend], now: Instant) -> bool {
+        let health = &backends[usize::from(backend)].health;
+        let member = self.place_of(backend).map(|at| &self.members[at]);
+        health.may_be_ejected(now) && member.is_some_and(|m| m.is_ejected(health, now))
+    }
+
+    /// Ejects a member; until when.
+    pub(crate) fn eject(&mut self, at: usize, now: Instant, first_ms: u64) -> u64 {
+        self.evidence[at].eject(&mut self.members[at], now, first_ms)
     }
 
     /// A member as `placement` sees it.
@@ -223,7 +212,7 @@ impl Pool {
         Seat {
             load: backend.load.reading(now.0),
             flows: backend.flows,
-            weight: u64::from(member.weight) * backend.health.share(now),
+            weight: u64::from(member.weight) * self.slow_share(at, backends, now),
             usable,
             adopts: usable && backend.probe.adoptable(now),
         }
@@ -241,15 +230,32 @@ impl Pool {
     fn cost(&self, at: usize, backends: &[Backend], now: Instant) -> (u32, u64, u64) {
         let member = self.members[at];
         let backend = &backends[usize::from(member.backend)];
-        let weight = (u64::from(member.weight.max(1)) * backend.health.share(now)).div_ceil(256);
+        let share = self.slow_share(at, backends, now);
+        let weight = (u64::from(member.weight.max(1)) * share).div_ceil(256);
         let wait_us = backend.estimate.wait_us(now.0).saturating_mul(256) / weight;
         let flows = u64::from(backend.flows) * 256 / weight;
         (wait_us.max(ALIKE_US * 256).ilog2(), flows, wait_us)
     }
 
     /// The place of a backend.
-    fn place_of(&self, backend: u16) -> Option<usize> {
+    pub(crate) fn place_of(&self, backend: u16) -> Option<usize> {
         self.members.iter().position(|m| m.backend == backend)
+    }
+
+    /// The member of those that `good` admits that a client's number says (rendezvous hashing, by weight): where one is not
+    /// admitted any more, only its own clients go elsewhere.
+    fn of_client(&self, number: u64, good: impl Fn(usize) -> bool) -> Option<usize> {
+        let draw = |member: &Member| {
+            // Exponential with the weight as its rate: the least of all is its with a chance in proportion to the weight.
+            let even = (mix(number ^ mix(member.identity)) >> 11) as f64 + 0.5;
+            -(even / (1u64 << 53) as f64).ln() / f64::from(member.weight)
+        };
+        let members = self.members.iter().enumerate();
+        members
+            .filter(|(at, member)| member.weight > 0 && good(*at))
+            .map(|(at, member)| (draw(member), at))
+            .min_by(|a, b| a.0.total_cmp(&b.0))
+            .map(|(_, at)| at)
     }
 
     /// A random member that `good` admits, by its weight at this time.
@@ -263,9 +269,8 @@ impl Pool {
         let weights = || {
             let good = (0..self.members.len()).filter(|at| good(*at));
             good.map(|at| {
-                let member = self.members[at];
-                let share = backends[usize::from(member.backend)].health.share(now);
-                (at, u64::from(member.weight) * share)
+                let share = self.slow_share(at, backends, now);
+                (at, u64::from(self.members[at].weight) * share)
             })
         };
         let sum: u64 = weights().map(|(_, weight)| weight).sum();
@@ -308,9 +313,10 @@ impl Pool {
 }
 
 impl Policy {
-    pub(crate) fn new(spec: baton_api::Policy, pools: [Pool; 2]) -> Self {
+    pub(crate) fn new(spec: &Arc<baton_api::Policy>, pools: [Pool; 2]) -> Self {
         Self {
-            spec,
+            spec: (**spec).clone(),
+            origin: Arc::clone(spec),
             listed: true,
             pools,
             pace: Pace::default(),
@@ -327,6 +333,9 @@ impl Policy {
             learned: Learned::default(),
             ends: MoveEnds::default(),
             since_event: 0,
+            applied: 0,
+            is_free: false,
+            judge_due: false,
         }
     }
 
@@ -360,12 +369,8 @@ impl Policy {
             Algorithm::WeightedRoundRobin => {
                 let mut wrr = std::mem::take(&mut pool.wrr);
                 let draw = rng.u64(..256);
-                let chosen = wrr.next(|at| {
-                    let share = backends[usize::from(pool.members[at].backend)]
-                        .health
-                        .share(now);
-                    admits(pool, at) && draw < share
-                });
+                let chosen =
+                    wrr.next(|at| admits(pool, at) && draw < pool.slow_share(at, backends, now));
                 pool.wrr = wrr;
                 chosen.or_else(|| pool.two_choices(backends, now, rng, |at| admits(pool, at)))
             }
@@ -374,12 +379,44 @@ impl Policy {
         // Better a pod that looks bad, or drains, than none; but weight 0 means none, whatever happens.
         let any = |draining: bool| {
             pool.members.iter().position(|m| {
-                let drains = m.draining || backends[usize::from(m.backend)].drained;
-                m.weight > 0 && Some(m.backend) != except && (draining || !drains)
+                m.weight > 0 && Some(m.backend) != except && (draining || !m.is_leaving())
             })
         };
         let chosen = chosen.or_else(|| any(false)).or_else(|| any(true));
         chosen.map(|at| pool.members[at].backend)
+    }
+
+    /// The backend that takes a new flow of the client with this number; `except` was tried already. Which members have just
+    /// joined, are slow or have much to do is not asked: dataplanes do not see that alike.
+    pub(crate) fn takes_client(
+        &self,
+        v6: bool,
+        number: u64,
+        backends: &[Backend],
+        now: Instant,
+        except: Option<u16>,
+    ) -> Option<u16> {
+        let pool = &self.pools[usize::from(v6)];
+        let at = pool.of_client(number, |at| {
+            Some(pool.members[at].backend) != except && pool.usable(at, backends, now)
+        })?;
+        Some(pool.members[at].backend)
+    }
+
+    /// The backend that adopts a flow of the client with this number, however many flows it was given already.
+    pub(crate) fn adopts_client(
+        &self,
+        v6: bool,
+        number: u64,
+        backends: &[Backend],
+        now: Instant,
+        except: Option<u16>,
+    ) -> Option<u16> {
+        let pool = &self.pools[usize::from(v6)];
+        let at = pool.of_client(number, |at| {
+            Some(pool.members[at].backend) != except && pool.adopts(at, backends, now)
+        })?;
+        Some(pool.members[at].backend)
     }
 
     /// Whether all backends are of the other family: flows are not translated between the two.
@@ -585,7 +622,10 @@ impl Policy {
     }
 
     /// The counts of its predecessor under the same name go on.
-    pub(crate) fn inherit(&mut self, old: &Policy, pools: &[Pool]) {
+    pub(crate) fn inherit(&mut self, old: &Policy) {
+        for (pool, old_pool) in self.pools.iter_mut().zip(&old.pools) {
+            pool.inherit(old_pool, old.flows > 0);
+        }
         (self.pace, self.flows) = (old.pace, old.flows);
         self.figures = old.figures.clone();
         self.gains = old.gains;
@@ -596,11 +636,34 @@ impl Policy {
         (self.lost, self.pins) = (old.lost, old.pins);
         (self.ends, self.since_event) = (old.ends, old.since_event);
         self.learned = old.learned;
-        let known = || pools.iter().flat_map(|p| &p.members);
-        for member in self.pools.iter_mut().flat_map(|p| &mut p.members) {
-            if let Some(known) = known().find(|m| m.identity == member.identity) {
-                (member.unhealthy, member.pace) = (known.unhealthy, known.pace);
-            }
+        self.judge_due = old.judge_due;
+    }
+
+    /// Whether one more may be ejected: the share of ejected members stays within the cap.
+    pub(crate) fn may_eject(&self, backends: &[Backend], now: Instant) -> bool {
+        let members = || self.pools.iter().flat_map(|p| &p.members);
+        let health = |m: &Member| &backends[usize::from(m.backend)].health;
+        let ejected = members().filter(|m| m.is_ejected(health(m), now)).count();
+        let percent = usize::from(self.spec.health.max_ejected_percent);
+        (ejected + 1) * 100 <= members().count() * percent
+    }
+
+    /// Whether too few members are usable to leave the others out.
+    pub(crate) fn judge(&mut self, backends: &[Backend], now: Instant) {
+        let percent = self.spec.health.panic_percent;
+        for pool in &mut self.pools {
+            pool.judge(percent, backends, now);
         }
+    }
+
+    /// What the policy calls one of its members.
+    pub(crate) fn name_of(&self, member: &Member) -> &str {
+        &self.spec.backends[usize::from(member.at)].name
+    }
+
+    /// The member that a backend is, if it is one.
+    pub(crate) fn member(&self, backend: u16) -> Option<&Member> {
+        let members = || self.pools.iter().flat_map(|p| &p.members);
+        members().find(|m| m.backend == backend)
     }
 }

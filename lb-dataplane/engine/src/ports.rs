@@ -120,6 +120,20 @@ impl Ports {
         ports
     }
 
+    /// No ports, and no memory.
+    pub(crate) fn none(first: u16) -> Self {
+        Self {
+            first,
+            next: Box::default(),
+            since_ms: Box::default(),
+            out: Box::default(),
+            half: Box::default(),
+            half_open: Queue::EMPTY,
+            ready: Queue::EMPTY,
+            resting: [Queue::EMPTY; Rest::ALL.len()],
+        }
+    }
+
     /// A port for `purpose`, if one may be used now.
     pub(crate) fn take(&mut self, now_ms: u64, purpose: Purpose) -> Option<u16> {
         self.settle(now_ms, SETTLED_PER_CALL);

@@ -10,7 +10,7 @@ use crate::{
     counters::Counter,
     engine::Instant,
     flow::Leg,
-    health::Down,
+    mutants::Mutant,
     ports::{Purpose, Rest},
 };
 use baton_packet::{
@@ -20,6 +20,10 @@ use baton_packet::{
 /// A ready backend is asked this often, any other one more often.
 const PROBE_READY_MS: u64 = 1_000;
 const PROBE_OTHER_MS: u64 = 100;
+/// Backends looked at in one call for whether a probe is due, and probes sent: usually, and whatever else there is to do.
+const BACKENDS_PER_CALL: usize = 1_024;
+const PROBES_PER_CALL: usize = 48;
+const PROBES_AT_LEAST: usize = 8;
 /// So many probes without an answer (2 s) are no accident, and an admin is told.
 const UNANSWERED_MAX: u8 = 20;
 /// `Ready` holds this long: three probes may be lost.
@@ -78,6 +82,10 @@ pub(crate) struct Probe {
     ever_ready: bool,
     /// What it last told besides that.
     told: Told,
+    /// The number of the pod's network namespace, which its adopter wants to see in what it acts upon; 0: not known yet.
+    namespace: u64,
+    /// How often that became another one.
+    renewed: u8,
     /// Since when there is this listener.
     since: Instant,
     /// It left a question unanswered since.
@@ -99,6 +107,8 @@ impl Default for Probe {
             unanswered: 0,
             ever_ready: false,
             told: Told::default(),
+            namespace: 0,
+            renewed: 0,
             since: Instant(0),
             mute: false,
             let_go: None,
@@ -126,6 +136,25 @@ impl Probe {
     /// Whether its adopter answers Forgets.
     pub(crate) fn forgets(&self) -> bool {
         self.told.forgets
+    }
+
+    /// The number of the pod's network namespace.
+    pub(crate) fn namespace(&self) -> u64 {
+        self.namespace
+    }
+
+    /// How often the pod was found to have another number than before, modulo 256: what began with one pod must not go on with
+    /// the next.
+    pub(crate) fn renewed(&self) -> u8 {
+        self.renewed
+    }
+
+    /// The answer to a question that nobody else was asked came from this namespace.
+    pub(crate) fn is_in(&mut self, namespace: u64) {
+        if self.namespace != namespace {
+            self.renewed = self.renewed.wrapping_add(u8::from(self.namespace != 0));
+            self.namespace = namespace;
+        }
     }
 
     /// Whether its adopter ever told of the present listener: what is not known of it now will be.
@@ -251,6 +280,9 @@ impl Probe {
                 "the pod's kernel refuses (an MPTCP listener?)"
             }
             Finding::Refused(Reason::SyncookiesOff) => "net.ipv4.tcp_syncookies is 0 in the pod",
+            Finding::Refused(Reason::PacketRules) => {
+                "the pod's network namespace has NAT or TPROXY: an adoption would go around a proxy, or be lost"
+            }
             Finding::Refused(_) => "refused",
             Finding::NoAdopter => "no adopter (is host-shim running there?)",
             Finding::Silent => "adoptions meet silence",
@@ -265,25 +297,44 @@ impl Engine {
         self.next_probe_ms = self.next_probe_ms.min(now.ms() + PROBE_OTHER_MS);
     }
 
-    /// Sends the probes that are due.
+    /// Sends the probes that are due, a piece of the table at a time.
     pub(crate) fn send_probes(&mut self, now: Instant, out: &mut impl Output) {
-        if now.ms() < self.next_probe_ms {
+        if self.probe_pass.at.is_none() {
+            if now.ms() < self.next_probe_ms {
+                return;
+            }
+            // Who wants one meanwhile makes it sooner again.
+            self.next_probe_ms = u64::MAX;
+            (self.probe_pass.at, self.probe_pass.found) = (Some(0), now.ms() + PROBE_READY_MS);
+        }
+        let Some(from) = self.probe_pass.at else {
             return;
-        }
-        let mut next = now.ms() + PROBE_READY_MS;
-        for index in 0..self.backends.len() {
-            if !self.backends[index].listed || self.keys.is_empty() {
-                continue;
+        };
+        let mut left = self.room(PROBES_PER_CALL, PROBES_AT_LEAST);
+        let to = (from + BACKENDS_PER_CALL).min(self.backends.len());
+        let mut at = from;
+        while at < to && left > 0 {
+            let backend = &self.backends[at];
+            if backend.listed && !self.keys.is_empty() {
+                if now.ms() >= backend.probe.due_ms {
+                    self.spend(1);
+                    left -= 1;
+                    self.send_probe(now, at as u16, out);
+                }
+                let due_ms = self.backends[at].probe.due_ms;
+                self.probe_pass.found = self.probe_pass.found.min(due_ms);
             }
-            if now.ms() >= self.backends[index].probe.due_ms {
-                self.send_probe(now, index as u16, out);
-            }
-            next = next.min(self.backends[index].probe.due_ms);
+            at += 1;
         }
-        self.next_probe_ms = next.max(now.ms() + 1);
+        self.probe_pass.at = (at < self.backends.len()).then_some(at);
+        if self.probe_pass.at.is_none() {
+            let next_ms = self.next_probe_ms.min(self.probe_pass.found);
+            self.next_probe_ms = next_ms.max(now.ms() + 1);
+        }
     }
 
     fn send_probe(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let numbers = (self.fresh_number(), self.fresh_number());
         let backend = &mut self.backends[usize::from(index)];
         let wait = if backend.probe.adoptable(now) && !backend.probe.mute {
             PROBE_READY_MS
@@ -298,14 +349,15 @@ impl Engine {
             backend.assign(port, Use::Probe);
             backend.probe.port = port;
         }
-        backend.probe.seq = SeqNumber(self.rng.u32(..));
-        backend.probe.ack = SeqNumber(self.rng.u32(..));
-        let probe = &backend.probe;
+        let same = self.committed.is(Mutant::SameNumbers) && backend.probe.seq != SeqNumber(0);
+        if !same {
+            (backend.probe.seq, backend.probe.ack) = numbers;
+        }
+        let numbers = (backend.probe.seq, backend.probe.ack);
         let leg = Leg {
             backend: index,
-            port: probe.port,
+            port: backend.probe.port,
         };
-        let numbers = (probe.seq, probe.ack);
         if self.emit_probe(leg, numbers, out) {
             self.counters.add(Counter::ProbesSent);
             let probe = &mut self.backends[usize::from(index)].probe;
@@ -322,14 +374,14 @@ impl Engine {
         (seq, ack): (SeqNumber, SeqNumber),
         out: &mut impl Output,
     ) -> bool {
-        let (Some(mut spec), Some((epoch, key))) = (self.to_leg(leg), self.keys.first()) else {
+        let signs = self.signing_key(leg.backend);
+        let (Some(mut spec), Some((epoch, key))) = (self.to_leg(leg), signs) else {
             return false;
         };
         spec.seq = seq;
         spec.ack = ack;
         spec.timestamps = Some((0, 0));
-        let message = Adoption::bare(MessageKind::Probe, *epoch);
-        let key = key.clone();
+        let message = Adoption::bare(MessageKind::Probe, epoch);
         self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key))
     }
 
@@ -351,7 +403,7 @@ impl Engine {
         if backend.probe.is_told(now, told) {
             backend.health.is_another_process();
             self.counters.add(Counter::BackendsRestarted);
-            self.judge_pools(now);
+            self.judge_pools(now, index);
         }
         true
     }
@@ -367,14 +419,14 @@ impl Engine {
     ) -> Verdict {
         let probe = &self.backends[usize::from(index)].probe;
         let (seq, ack) = (probe.seq, probe.ack);
-        let mut told = None;
+        let (mut told, mut namespace) = (None, None);
         let (finding, counter) = if let Some(raw) = parse_adoption(frame, segment) {
-            let answer = self.key(raw.epoch()).and_then(|key| raw.verify(key));
-            match answer.map(|a| (a.kind, a.server_ts)) {
-                Some((MessageKind::Answer(reason), field))
-                    if segment.seq == ack && segment.ack == seq =>
-                {
-                    told = Some((reason, Told::from_field(field)));
+            let ours = segment.seq == ack && segment.ack == seq;
+            let believed = ours || self.mutated(Mutant::AnyNumbers);
+            match self.verified(&raw, index).map(|a| (a.kind, a)) {
+                Some((MessageKind::Answer(reason), a)) if believed => {
+                    told = Some((reason, Told::from_field(a.server_ts)));
+                    namespace = Some(a.namespace);
                     if reason == Reason::Ready {
                         (
                             Finding::Ready {
@@ -402,6 +454,9 @@ impl Engine {
         };
         self.counters.add(counter);
         let probe = &mut self.backends[usize::from(index)].probe;
+        if let Some(namespace) = namespace {
+            probe.is_in(namespace);
+        }
         let ready = matches!(finding, Finding::Ready { .. });
         let nobody = finding == Finding::Refused(Reason::NoListener);
         if ready {
@@ -412,7 +467,7 @@ impl Engine {
             self.backend_told(now, index, reason, told);
         }
         if nobody && !self.backends[usize::from(index)].health.is_down() {
-            self.backend_is_down(now, index, Down::NoListener, out);
+            self.adopter_finds_nobody(now, index, out);
         }
         if ready {
             self.backend_is_up(now, index);

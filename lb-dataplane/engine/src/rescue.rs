@@ -108,7 +108,7 @@ impl Engine {
         if end.closer_listens() {
             self.counters.add(Counter::OwnersListening);
         }
-        let gone = exited || self.is_leaving(backend) || self.owner_is_replaced(now, id);
+        let gone = exited || self.is_leaving(id) || self.owner_is_replaced(now, id);
         if !self.may_rescue(id) || self.mutated(Mutant::BelieveEveryEnd) {
             if self.policy_rescues(id) && (state == State::Request || gone) {
                 self.count_lost(id, Lost::NoBackend);
@@ -194,7 +194,7 @@ impl Engine {
         };
         if !end.exited() {
             // A process that is gone fails no more, and the next one is not to blame.
-            self.backend_fails(now, backend);
+            self.backend_fails(now, id);
         }
         // One pod's trouble, or its end? Who is chosen next wants to know.
         self.ask_for_life(now, backend, out);
@@ -260,10 +260,12 @@ impl Engine {
         self.may_replay(id) && (!often || self.mutated(Mutant::ReplayUnbounded))
     }
 
-    /// Whether a backend is known to go away, so that nobody needs to ask.
-    pub(crate) fn is_leaving(&self, backend: u16) -> bool {
-        let backend = &self.backends[usize::from(backend)];
-        !backend.listed || backend.is_draining() || backend.health.is_down()
+    /// Whether the flow's owner is known to go away, or at least to be no longer its policy's, so
+    /// that nobody needs to ask.
+    pub(crate) fn is_leaving(&self, id: FlowId) -> bool {
+        let flow = &self.flows[id];
+        let backend = &self.backends[usize::from(flow.owner.backend)];
+        !backend.listed || backend.drains.has(flow.policy) || backend.health.is_down()
     }
 
     /// Whether the process that a flow belongs to is gone, because another one listens since. Its FIN may be late: behind data
@@ -492,6 +494,7 @@ impl Engine {
     pub(crate) fn count_lost(&mut self, id: FlowId, why: Lost) {
         let policy = usize::from(self.flows[id].policy);
         self.policies[policy].lost[why as usize] += 1;
+        self.counters.lost[why as usize] += 1;
         self.tell(id, What::Lost(why));
     }
 
@@ -505,6 +508,7 @@ impl Engine {
         // Without a port where it is gone: whose flow it was.
         if let Some(former) = self.backends.get_mut(usize::from(flow.standby.backend)) {
             former.rescued += 1;
+            former.drains.moved(flow.policy);
         }
         let replayed = flow.replays > 0;
         let policy = &mut self.policies[usize::from(flow.policy)];
@@ -524,7 +528,7 @@ impl Engine {
         let backend = self.flows[id].owner.backend;
         if first {
             self.counters.add(Counter::ResponseTimeouts);
-            self.backend_fails(now, backend);
+            self.backend_fails(now, id);
         }
         let pinned = self.flows[id].pin.is_some();
         if pinned || !self.may_replay_again(id) || self.closing.is_full() {

@@ -9,7 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use baton_packet::Mac;
 
 /// Most next-hop addresses at a time: routers, and the clients and backends that are on-link.
-pub(crate) const LIMIT_HOPS: usize = 4096;
+pub(crate) const LIMIT_HOPS: usize = CLIENT_HOPS_MAX + 4096;
+/// Of these, those of clients whose connections are open. The others are for backends, of which there are no more
+/// (`limits.backends`), and routers.
+pub(crate) const CLIENT_HOPS_MAX: usize = 4096;
 
 /// Where a route leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,9 +94,14 @@ impl Route {
     }
 }
 
-/// A next-hop address in [`Hops`], valid until [`Hops::evict_unused`] finds it unused.
+/// A next-hop address in [`Hops`], valid until [`Hops::evict`] finds that nobody holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct HopId(pub(crate) u16);
+
+impl HopId {
+    /// None.
+    pub(crate) const NONE: Self = Self(u16::MAX);
+}
 
 /// What is known about a next hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,12 +120,15 @@ struct Hop {
     known: Knowledge,
     /// Given out by [`Hops::next_unresolved`] and not to be given out again for now.
     asked: bool,
+    /// Taken for a client alone.
+    client: bool,
 }
 
 const FREE: Hop = Hop {
     address: None,
     known: Knowledge::Unresolved,
     asked: false,
+    client: false,
 };
 
 /// The neighbour table: at most [`LIMIT_HOPS`] addresses, all memory taken at construction.
@@ -125,6 +136,8 @@ const FREE: Hop = Hop {
 pub(crate) struct Hops {
     hops: Box<[Hop]>,
     free: Vec<u16>,
+    /// Flows and backends that hold each.
+    uses: Box<[u32]>,
     /// Ids in the order of their addresses: found by bisection, so that no choice of addresses by
     /// a client makes a lookup slow, and the same in every run.
     by_address: Vec<(IpAddr, u16)>,
@@ -132,6 +145,7 @@ pub(crate) struct Hops {
     to_ask: usize,
     /// Where the search for those goes on.
     cursor: usize,
+    of_clients: usize,
 }
 
 impl Hops {
@@ -140,16 +154,41 @@ impl Hops {
         Self {
             hops: vec![FREE; LIMIT_HOPS].into_boxed_slice(),
             free: (0..LIMIT_HOPS as u16).rev().collect(),
+            uses: vec![0; LIMIT_HOPS].into_boxed_slice(),
             by_address: Vec::with_capacity(LIMIT_HOPS),
             to_ask: 0,
             cursor: 0,
+            of_clients: 0,
         }
+    }
+
+    /// The id of `address`, if it has one.
+    pub(crate) fn known(&self, address: IpAddr) -> Option<HopId> {
+        let at = self.find(address).ok()?;
+        Some(HopId(self.by_address[at].1))
+    }
+
+    /// The same, a new one for a client if it has none; `None` if clients have as many as they may.
+    pub(crate) fn intern_client(&mut self, address: IpAddr) -> Option<HopId> {
+        let known = self.known(address);
+        if known.is_some() || self.of_clients >= CLIENT_HOPS_MAX {
+            return known;
+        }
+        let hop = self.intern(address)?;
+        self.hops[usize::from(hop.0)].client = true;
+        self.of_clients += 1;
+        Some(hop)
     }
 
     /// The id of `address`, a new one if it has none; `None` if the table is full.
     pub(crate) fn intern(&mut self, address: IpAddr) -> Option<HopId> {
         match self.find(address) {
-            Ok(at) => Some(HopId(self.by_address[at].1)),
+            Ok(at) => {
+                let id = self.by_address[at].1;
+                let client = &mut self.hops[usize::from(id)].client;
+                self.of_clients -= usize::from(std::mem::take(client));
+                Some(HopId(id))
+            }
             Err(at) => {
                 let id = self.free.pop()?;
                 self.by_address.insert(at, (address, id));
@@ -226,13 +265,40 @@ impl Hops {
         self.by_address.len()
     }
 
+    /// A flow or backend has this hop from now on; none is nobody's.
+    pub(crate) fn hold(&mut self, hop: HopId) {
+        if let Some(uses) = self.uses.get_mut(usize::from(hop.0)) {
+            *uses += 1;
+        }
+    }
+
+    /// And not any more.
+    pub(crate) fn let_go(&mut self, hop: HopId) {
+        if let Some(uses) = self.uses.get_mut(usize::from(hop.0)) {
+            *uses -= 1;
+        }
+    }
+
+    /// How many have it.
+    pub(crate) fn uses(&self, hop: HopId) -> u32 {
+        self.uses[usize::from(hop.0)]
+    }
+
+    /// Forgets the hops that nobody holds.
+    pub(crate) fn evict(&mut self) {
+        let uses = std::mem::take(&mut self.uses);
+        self.evict_unused(|hop| uses[usize::from(hop.0)] > 0);
+        self.uses = uses;
+    }
+
     /// Forgets the hops that are not `used`, so that their ids can be given to other addresses.
-    pub(crate) fn evict_unused(&mut self, used: impl Fn(HopId) -> bool) {
+    fn evict_unused(&mut self, used: impl Fn(HopId) -> bool) {
         let Self {
             hops,
             free,
             by_address,
             to_ask,
+            of_clients,
             ..
         } = self;
         by_address.retain(|&(_, id)| {
@@ -240,6 +306,7 @@ impl Hops {
             if !keep {
                 let hop = &mut hops[usize::from(id)];
                 *to_ask -= usize::from(hop.is_to_ask());
+                *of_clients -= usize::from(hop.client);
                 *hop = FREE;
                 free.push(id);
             }

@@ -14,6 +14,7 @@ use crate::{
     mutants::Mutant,
     pins::PinReason,
     rescue::{End, Ended},
+    resets::Whom,
     states::{Event, Frame, State},
 };
 use baton_api::Protocol;
@@ -57,7 +58,7 @@ impl Engine {
                 if let Some(verdict) = self.no_leg(frame, segment.end) {
                     return verdict;
                 }
-                let _ = self.reset_unknown(now, frame, segment, Counter::ResetsToBackends, out);
+                let _ = self.reset_unknown(now, frame, segment, Whom::Pods, out);
                 Verdict::Drop(DropReason::NoLeg)
             }
         }
@@ -252,7 +253,9 @@ impl Engine {
             }
         };
         let end = End::of(frame, segment);
-        if exact && matches!(self.owner_ended(now, id, end, out), Ended::Held) {
+        // What the client's own RST ended says nothing of the pod.
+        let by_client = exact && self.flows[id].client_reset;
+        if exact && !by_client && matches!(self.owner_ended(now, id, end, out), Ended::Held) {
             return Verdict::Absorbed;
         }
         let verdict = if bare == Bare::Proof {
@@ -265,7 +268,9 @@ impl Engine {
             }
             self.forward_to_client(frame, segment, id)
         };
-        if exact {
+        if by_client {
+            let _ = self.step(now, id, Event::ClientRst, out);
+        } else if exact {
             let _ = self.step(now, id, Event::ServerRst, out);
         }
         verdict

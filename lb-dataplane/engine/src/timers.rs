@@ -3,7 +3,7 @@
 use crate::{
     Engine, Output,
     counters::Counter,
-    engine::Instant,
+    engine::{HOPS_AT_ONCE, Instant},
     flow::{Bits, FlowId},
     mutants::Mutant,
     routes::LIMIT_HOPS,
@@ -17,8 +17,13 @@ const LINGER_MS: u64 = 1_000;
 const HELD_MS: u64 = 2_000;
 /// An overdue request that nobody can take is looked at again after this long.
 const OVERDUE_AGAIN_MS: u64 = 100;
-/// Timers handled in one call, so that packets never wait long for them.
-const DUE_PER_CALL_MAX: usize = 256;
+/// Timers handled in one call, so that packets never wait long for them: each may send a segment, some 50 us in all.
+const DUE_PER_CALL_MAX: usize = 48;
+/// What one call does in all that takes as long as a segment does, about 1 us: about 130 us. Each kind of work has its own
+/// bound besides, and a small one that holds whatever was done before it.
+const ACTS_PER_CALL: usize = 128;
+/// Timers looked at in one call, of which most only come nearer: some 20 us.
+const LOOKS_PER_CALL_MAX: u32 = 256;
 /// Addresses that the kernel has not resolved are asked for again this often.
 const RESOLVE_AGAIN_MS: u64 = 1_000;
 
@@ -32,10 +37,13 @@ impl Engine {
         self.events.now = now;
         #[cfg(feature = "mutants")]
         self.hurry_ports();
+        self.acts = ACTS_PER_CALL;
+        let mut looks = LOOKS_PER_CALL_MAX;
         for _ in 0..DUE_PER_CALL_MAX {
-            let Some(id) = self.wheel.pop_due(now.ms()) else {
+            let Some(id) = self.wheel.pop_due(now.ms(), &mut looks) else {
                 break;
             };
+            self.spend(1);
             let Some(id) = id.checked_sub(self.flows.limit()) else {
                 self.flow_due(now, id, out);
                 continue;
@@ -51,26 +59,27 @@ impl Engine {
         self.look_over(now, out);
         self.sweep(now, out);
         self.send_probes(now, out);
+        self.refresh_hops(HOPS_AT_ONCE);
+        self.renew_keys();
         if now.ms() >= self.resolve_again_ms {
             self.resolve_again_ms = now.ms() + RESOLVE_AGAIN_MS;
             self.hops.ask_again();
-            self.forget_hops();
+            // Clients on our own link take one each.
+            if self.hops.len() >= LIMIT_HOPS / 4 * 3 {
+                self.hops.evict();
+            }
         }
     }
 
-    /// Makes room in the table of next hops when it runs full (clients on our own link take one each).
-    fn forget_hops(&mut self) {
-        if self.hops.len() < LIMIT_HOPS / 4 * 3 {
-            return;
-        }
-        let mut used = [false; LIMIT_HOPS];
-        for flow in self.flows.slots().iter().filter(|f| f.state != State::Gone) {
-            used[usize::from(flow.hop.0)] = true;
-        }
-        for hop in self.backends.iter().filter_map(|b| b.hop) {
-            used[usize::from(hop.0)] = true;
-        }
-        self.hops.evict_unused(|hop| used[usize::from(hop.0)]);
+    /// One more thing was done in this call of `poll` that took as long as a segment does.
+    pub(crate) fn spend(&mut self, acts: usize) {
+        self.acts = self.acts.saturating_sub(acts);
+    }
+
+    /// How many things may be done of a kind: `usually` so many, and `at_least` so many whatever else there was to do, so that
+    /// nothing is put off for ever.
+    pub(crate) fn room(&self, usually: usize, at_least: usize) -> usize {
+        usually.min(self.acts).max(at_least)
     }
 
     /// When [`Engine::poll`] should be called next, at the latest.
@@ -87,11 +96,18 @@ impl Engine {
             self.next_question_ms,
             self.forgets.due_ms(),
         ];
+        // What was begun goes on at once.
+        let passes = [self.probe_pass, self.question_pass, self.round];
+        let goes_on = passes.iter().any(|pass| pass.at.is_some())
+            || self.stale_hops.is_some()
+            || self.stale_keys.is_some()
+            || !self.to_judge.is_empty();
         let us = |ms: u64| ms.saturating_mul(1_000);
         wheel
             .into_iter()
             .chain(others.into_iter().filter(|ms| some && *ms != u64::MAX))
             .chain(self.sweep_due_ms)
+            .chain(goes_on.then_some(0))
             .map(us)
             .chain(self.closing.due_us())
             .min()

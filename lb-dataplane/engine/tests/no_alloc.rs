@@ -497,5 +497,6 @@ fn decoded(frame: &[u8]) -> Sent {
         frame: frame.to_vec(),
         segment,
         to,
+        key: common::key(),
     }
 }

@@ -199,8 +199,9 @@ impl<'a> Run<'a> {
                 flow.unseen = false;
                 flow.state = At(State::Gone);
             }
-            // Nothing is sent to pods or decided by it; timers end whenever the network's rules let them.
+            // Nothing is sent to pods that a hand-over meets, or decided by it; timers end whenever the network's rules let them.
             Action::AckClient
+            | Action::SendSyn
             | Action::ArmHandshake
             | Action::ArmAdoption
             | Action::ArmIdle
@@ -313,7 +314,7 @@ impl<'a> Run<'a> {
     pub fn count_lost(&mut self, why: Lost) {
         let (flow, replay) = (&self.world.flow, self.config.replay);
         let holds = match why {
-            Lost::FateUnknown => !replay,
+            Lost::FateUnknown | Lost::AdoptedBefore => !replay,
             Lost::ReplayedOften => replay && flow.replays >= crate::config::REPLAYS_MAX,
             Lost::ResponseBegun => {
                 flow.requests > 0 && flow.server_next > (flow.requests - 1) * self.config.parts

@@ -115,6 +115,7 @@ fn bench(c: &mut Criterion) {
         ecn_ok: false,
         epoch: 1,
         server_ts: 9,
+        namespace: 11,
     };
     let mut buf = [0; 2048];
     let spec = spec(false, &[]);

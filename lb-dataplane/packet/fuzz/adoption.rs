@@ -9,7 +9,7 @@ use baton_packet::{
 };
 
 /// Bytes of an input that make the message; the rest changes it.
-const MESSAGE_BYTES: usize = 36;
+const MESSAGE_BYTES: usize = 44;
 
 struct Case {
     spec: SegmentSpec<'static>,
@@ -18,7 +18,7 @@ struct Case {
     stamps: (u32, u32),
 }
 
-/// Kind and family, epoch, flags, scales, then numbers and key.
+/// Kind and family, epoch, flags, scales, then numbers, key and the number of the namespace.
 fn case_of(input: &[u8]) -> (Case, &[u8]) {
     let mut bytes = [0; MESSAGE_BYTES];
     let (head, rest) = input.split_at(input.len().min(MESSAGE_BYTES));
@@ -59,6 +59,7 @@ fn case_of(input: &[u8]) -> (Case, &[u8]) {
             ecn_ok: flags & 8 != 0,
             epoch: epoch & 15,
             server_ts: be32(20),
+            namespace: u64::from(be32(36)) << 32 | u64::from(be32(40)),
         },
         key: [bytes[32]; 16],
         stamps: if kind & 0x40 == 0 { stamps } else { (0, 0) },

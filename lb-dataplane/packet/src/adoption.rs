@@ -9,11 +9,14 @@ use crate::{
 use core::{fmt, hash::Hasher, net::IpAddr};
 use siphasher::sip::SipHasher24;
 
-/// Bytes of the TCP header of every adoption message: 20 fixed, 20 of the option, 2 NOPs, 10 of timestamps.
-pub const ADOPTION_HEADER_BYTES: usize = 52;
+/// Bytes of the TCP header of every adoption message: 20 fixed, 28 of the option, 2 NOPs, 10 of timestamps. More a TCP header
+/// cannot have.
+pub const ADOPTION_HEADER_BYTES: usize = 60;
 
-const OPTION_BYTES: usize = 20;
-const TAG_INPUT_BYTES: usize = 64;
+/// Bytes of the option.
+pub const ADOPTION_OPTION_BYTES: usize = 28;
+const STAMPS_AT: usize = ADOPTION_OPTION_BYTES;
+const TAG_INPUT_BYTES: usize = 72;
 const EXPERIMENT_ADOPT: u16 = 0xba70;
 const EXPERIMENT_PROBE: u16 = 0xba71;
 const EXPERIMENT_ANSWER: u16 = 0xba72;
@@ -75,6 +78,12 @@ impl AdoptionKey {
         Ok(Self(key))
     }
 
+    /// Its bytes, to derive others from.
+    #[must_use]
+    pub const fn bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
     fn tag(&self, input: &[u8; TAG_INPUT_BYTES]) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(input);
@@ -122,10 +131,15 @@ pub enum Reason {
     SyncookiesOff = 7,
     /// The answer to a Forget: no socket of the pod is on that 4-tuple, and nothing was created.
     Forgotten = 8,
+    /// The adoption is for another network namespace: the pod was replaced, or its number made anew. Nothing was created, and no
+    /// copy of this adoption will be taken here; whether the pod of former times took one is not known to it.
+    Renew = 9,
+    /// The pod's packet rules redirect connections, so that an adoption would go around a proxy.
+    PacketRules = 10,
 }
 
 impl Reason {
-    /// Every reason, in the order of their codes from 1.
+    /// Every reason, in the order of their codes. (9 is for the renewal of a pod's number.)
     pub const ALL: &'static [Self] = &[
         Self::NoListener,
         Self::AcceptQueueFull,
@@ -135,6 +149,8 @@ impl Reason {
         Self::Ready,
         Self::SyncookiesOff,
         Self::Forgotten,
+        Self::Renew,
+        Self::PacketRules,
     ];
 
     /// The code on the wire.
@@ -146,8 +162,10 @@ impl Reason {
     /// The reason of a code on the wire.
     #[must_use]
     pub fn from_code(code: u16) -> Option<Self> {
-        let index = usize::from(code).checked_sub(1)?;
-        Self::ALL.get(index).copied()
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|reason| reason.code() == code)
     }
 
     /// The value of the `reason` label in metrics.
@@ -162,17 +180,20 @@ impl Reason {
             Self::Ready => "ready",
             Self::SyncookiesOff => "syncookies_off",
             Self::Forgotten => "forgotten",
+            Self::Renew => "renew",
+            Self::PacketRules => "packet_rules",
         }
     }
 
-    /// Whether the pod certainly never had the connection, so that the flow may go back or elsewhere.
+    /// Whether the pod certainly never had the connection, so that the flow may go back or elsewhere. (A pod that was replaced
+    /// cannot speak for the one before it: what [`Self::Renew`] means depends on when that was.)
     #[must_use]
     pub const fn pod_never_had_it(self) -> bool {
-        !matches!(self, Self::AlreadyAdopted)
+        !matches!(self, Self::AlreadyAdopted | Self::Renew)
     }
 }
 
-/// The content of an adoption message. In an answer all but `kind`, `epoch` and `server_ts` are 0 or false on the wire.
+/// The content of an adoption message. In an answer all but `kind`, `epoch`, `server_ts` and `namespace` are 0 or false on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adoption {
     /// What it asks or says.
@@ -194,8 +215,12 @@ pub struct Adoption {
     /// Key epoch modulo 16.
     pub epoch: u8,
     /// The TSval from which the adopting socket continues; in an answer with [`Reason::TupleInUse`] the `rcv_nxt` of the socket in
-    /// the way (0 if unknown), in one to a probe that found a listener a [`Told`].
+    /// the way (0 if unknown), with [`Reason::Renew`] for how many milliseconds the pod has had its number, in one to a probe that
+    /// found a listener a [`Told`].
     pub server_ts: u32,
+    /// The random number of the pod's network namespace: which one the message is for (0 in a probe, which asks for it), or
+    /// from which one the answer comes.
+    pub namespace: u64,
 }
 
 impl Adoption {
@@ -213,6 +238,7 @@ impl Adoption {
             ecn_ok: false,
             epoch,
             server_ts: 0,
+            namespace: 0,
         }
     }
 
@@ -259,6 +285,7 @@ struct TagInput {
     window: u16,
     server_ts: u32,
     timestamps: (u32, u32),
+    namespace: u64,
 }
 
 impl TagInput {
@@ -278,7 +305,8 @@ impl TagInput {
         input[50..52].copy_from_slice(&self.window.to_be_bytes());
         input[52..56].copy_from_slice(&self.server_ts.to_be_bytes());
         input[56..60].copy_from_slice(&self.timestamps.0.to_be_bytes());
-        input[60..].copy_from_slice(&self.timestamps.1.to_be_bytes());
+        input[60..64].copy_from_slice(&self.timestamps.1.to_be_bytes());
+        input[64..].copy_from_slice(&self.namespace.to_be_bytes());
         input
     }
 }
@@ -318,14 +346,16 @@ pub fn build_adoption(
         window,
         server_ts: message.server_ts,
         timestamps,
+        namespace: message.namespace,
     };
     let mut options = [0; ADOPTION_HEADER_BYTES - 20];
     options[0] = EXPERIMENT_1;
-    options[1] = OPTION_BYTES as u8;
+    options[1] = ADOPTION_OPTION_BYTES as u8;
     options[2..8].copy_from_slice(&attributes);
     options[8..12].copy_from_slice(&message.server_ts.to_be_bytes());
     options[12..20].copy_from_slice(&key.tag(&input.bytes()).to_be_bytes());
-    options[20..].copy_from_slice(&timestamp_option(timestamps));
+    options[20..28].copy_from_slice(&message.namespace.to_be_bytes());
+    options[STAMPS_AT..].copy_from_slice(&timestamp_option(timestamps));
     let spec = SegmentSpec {
         flags,
         window,
@@ -352,16 +382,16 @@ pub fn parse_adoption(frame: &[u8], seg: &Segment) -> Option<RawAdoption> {
 }
 
 fn parse_layout(frame: &[u8], seg: &Segment) -> Option<RawAdoption> {
-    let option = array::<32>(frame, usize::from(seg.l4) + 20)?;
-    let expected = match be16::<32, 2>(option) {
+    let option = array::<40>(frame, usize::from(seg.l4) + 20)?;
+    let expected = match be16::<40, 2>(option) {
         EXPERIMENT_ADOPT | EXPERIMENT_PROBE => Flags::ACK,
         EXPERIMENT_ANSWER => Flags::RST | Flags::ACK,
         EXPERIMENT_FORGET => Flags::SYN,
         _ => return None,
     };
     let layout = option[0] == EXPERIMENT_1
-        && usize::from(option[1]) == OPTION_BYTES
-        && option[20..24] == timestamp_option((0, 0))[..4];
+        && usize::from(option[1]) == ADOPTION_OPTION_BYTES
+        && option[STAMPS_AT..STAMPS_AT + 4] == timestamp_option((0, 0))[..4];
     if !layout || seg.flags != expected || seg.payload_len() != 0 {
         return None;
     }
@@ -374,8 +404,9 @@ fn parse_layout(frame: &[u8], seg: &Segment) -> Option<RawAdoption> {
         ack: seg.ack,
         attributes: *array(option, 2)?,
         window: seg.window,
-        server_ts: be32::<32, 8>(option),
-        timestamps: (be32::<32, 24>(option), be32::<32, 28>(option)),
+        server_ts: be32::<40, 8>(option),
+        timestamps: (be32::<40, 32>(option), be32::<40, 36>(option)),
+        namespace: u64::from_be_bytes(*array(option, 20)?),
     };
     Some(RawAdoption {
         input: input.bytes(),
@@ -428,6 +459,8 @@ impl RawAdoption {
             ecn_ok: flags & FLAG_ECN != 0,
             epoch: self.epoch(),
             server_ts: be32::<TAG_INPUT_BYTES, 52>(&self.input),
+            namespace: u64::from(be32::<TAG_INPUT_BYTES, 64>(&self.input)) << 32
+                | u64::from(be32::<TAG_INPUT_BYTES, 68>(&self.input)),
         })
     }
 }

@@ -34,28 +34,32 @@ mod builder;
 mod bytes;
 mod checksum;
 mod decode;
+mod ecn;
 mod end_mark;
 mod icmp;
 mod malformed;
 mod options;
+mod piece;
 mod rewrite;
 mod seq;
 mod told;
 mod types;
 
 pub use adoption::{
-    ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, KeyError, MessageKind, RawAdoption, Reason,
-    build_adoption, parse_adoption,
+    ADOPTION_HEADER_BYTES, ADOPTION_OPTION_BYTES, Adoption, AdoptionKey, KeyError, MessageKind,
+    RawAdoption, Reason, build_adoption, parse_adoption,
 };
-pub use builder::{SegmentSpec, build_segment};
+pub use builder::{SegmentSpec, build_segment, build_syn, extend_segment};
 pub use checksum::{ChecksumState, complete_tcp_checksum, settle_tcp_checksum, tcp_checksum_state};
 pub use decode::{Decoded, LIMIT_EXTENSION_HEADERS, Segment, UdpDatagram, decode};
+pub use ecn::clear_accurate_ecn;
 pub use end_mark::{EndMark, put_end_mark, take_end_mark};
 pub use icmp::{FamilyMismatch, IcmpError, IcmpKind, NewTuple, rewrite_icmp};
 pub use malformed::Malformed;
 pub use options::{
     STRIPPED_FROM_CLIENTS, SynOptions, parse_syn_options, strip_options, timestamps,
 };
+pub use piece::part_of_segment;
 pub use rewrite::{Rewrite, RewriteError, clear_fin, rewrite_tcp};
 pub use seq::SeqNumber;
 pub use told::{Listener, Told};

@@ -12,13 +12,16 @@ use crate::{
 };
 
 const END: u8 = 0;
-const NOP: u8 = 1;
-const MSS: u8 = 2;
-const WINDOW_SCALE: u8 = 3;
-const SACK_PERMITTED: u8 = 4;
+pub(crate) const NOP: u8 = 1;
+pub(crate) const MSS: u8 = 2;
+pub(crate) const WINDOW_SCALE: u8 = 3;
+pub(crate) const SACK_PERMITTED: u8 = 4;
 const TIMESTAMPS: u8 = 8;
 const MPTCP: u8 = 30;
 const FAST_OPEN: u8 = 34;
+/// Accurate ECN, with its counters in one order and in the other (RFC 9768 section 3.2.3).
+const ACCURATE_ECN_0: u8 = 172;
+const ACCURATE_ECN_1: u8 = 174;
 /// Kinds for experiments (RFC 4727), told apart by the 16 bits that follow the length (RFC 6994).
 pub(crate) const EXPERIMENT_1: u8 = 253;
 const EXPERIMENT_2: u8 = 254;
@@ -29,9 +32,16 @@ const WINDOW_SCALE_MAX: u8 = 14;
 /// How nearly every segment of an established connection starts its options.
 const NOP_NOP_TIMESTAMPS: [u8; 4] = [NOP, NOP, TIMESTAMPS, 10];
 
-/// Option kinds that clients may not send through: MPTCP and TCP Fast Open, so that legs stay plain TCP, and the experiments, so
-/// that no client can speak to an adopter.
-pub const STRIPPED_FROM_CLIENTS: &[u8] = &[MPTCP, FAST_OPEN, EXPERIMENT_1, EXPERIMENT_2];
+/// Option kinds that clients may not send through: MPTCP, TCP Fast Open and accurate ECN, so that legs stay plain TCP, and the
+/// experiments, so that no client can speak to an adopter.
+pub const STRIPPED_FROM_CLIENTS: &[u8] = &[
+    MPTCP,
+    FAST_OPEN,
+    ACCURATE_ECN_0,
+    ACCURATE_ECN_1,
+    EXPERIMENT_1,
+    EXPERIMENT_2,
+];
 
 /// What a SYN or SYN-ACK offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,7 +134,7 @@ pub fn parse_syn_options(options: &[u8]) -> SynOptions {
             (FAST_OPEN, _) => found.has_tfo = true,
             (EXPERIMENT_1 | EXPERIMENT_2, value) => match experiment(value) {
                 Some(EXPERIMENT_FAST_OPEN) => found.has_tfo = true,
-                Some(0xba70..=0xba72) if kind == EXPERIMENT_1 => found.has_adoption = true,
+                Some(0xba70..=0xba73) if kind == EXPERIMENT_1 => found.has_adoption = true,
                 _ => {}
             },
             _ => {}

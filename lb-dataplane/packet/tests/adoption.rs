@@ -54,7 +54,7 @@ fn case() -> impl Strategy<Value = Case> {
         });
     let message = (
         kind(),
-        any::<(u16, bool, bool, bool, bool, u32)>(),
+        any::<(u16, bool, bool, bool, bool, u32, u64)>(),
         0u8..=14,
         0u8..=14,
         0u8..=15,
@@ -71,6 +71,7 @@ fn case() -> impl Strategy<Value = Case> {
                 ecn_ok: rest.4,
                 epoch,
                 server_ts: rest.5,
+                namespace: rest.6,
             },
         );
     (spec, message, any::<[u8; 16]>()).prop_map(|(spec, message, key)| Case { spec, message, key })
@@ -253,7 +254,8 @@ fn reasons_and_codes() {
     for (i, reason) in Reason::ALL.iter().enumerate() {
         assert_eq!(usize::from(reason.code()), i + 1);
         assert_eq!(Reason::from_code(reason.code()), Some(*reason));
-        assert_eq!(reason.pod_never_had_it(), *reason != Reason::AlreadyAdopted);
+        let exact = !matches!(reason, Reason::AlreadyAdopted | Reason::Renew);
+        assert_eq!(reason.pod_never_had_it(), exact);
     }
     assert_eq!(Reason::from_code(0), None);
     assert_eq!(Reason::from_code(Reason::ALL.len() as u16 + 1), None);

@@ -73,7 +73,7 @@ proptest! {
         prop_assert_eq!(read.has_mptcp, list.iter().any(|(kind, _)| *kind == 30));
         prop_assert_eq!(read.has_tfo, list.iter().any(|(kind, range)| is_fast_open(&options, *kind, range)));
         let adoption = |(kind, range): &(u8, std::ops::Range<usize>)| {
-            *kind == 253 && matches!(options[range.clone()].get(2..4), Some([0xba, 0x70..=0x72]))
+            *kind == 253 && matches!(options[range.clone()].get(2..4), Some([0xba, 0x70..=0x73]))
         };
         prop_assert_eq!(read.has_adoption, list.iter().any(adoption));
     }

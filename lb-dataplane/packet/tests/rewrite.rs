@@ -9,8 +9,8 @@ mod support;
 
 use baton_packet::{
     ChecksumState, Flags, Mac, Rewrite, RewriteError, SegmentSpec, SeqNumber, build_segment,
-    clear_fin, complete_tcp_checksum, ether_dst, ether_src, rewrite_tcp, settle_tcp_checksum,
-    tcp_checksum_state,
+    clear_fin, complete_tcp_checksum, ether_dst, ether_src, part_of_segment, rewrite_tcp,
+    settle_tcp_checksum, tcp_checksum_state,
 };
 use proptest::prelude::*;
 use support::{Oracle, Packet, oracle, packet, packet_and_rewrite, segment};
@@ -114,6 +114,39 @@ proptest! {
         again[at + 13] |= Flags::FIN.0;
         again[at + 16..at + 18].copy_from_slice(&before[at + 16..at + 18]);
         prop_assert_eq!(again, before);
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_parts_of_a_segment_are_the_segment(mut packet in packet(), cut in 1_usize..400) {
+        packet.flags &= !Flags::SYN.0;
+        packet.payload.push(7);
+        let frame = packet.frame();
+        let whole = segment(&frame);
+        let mut joined: Vec<u8> = Vec::new();
+        while joined.len() < packet.payload.len() {
+            let len = cut.min(packet.payload.len() - joined.len());
+            let mut out = [0xa5; 2048];
+            let end = part_of_segment(&frame, &whole, joined.len(), len, &mut out).unwrap();
+            let read = right(&out[..end]);
+            let part = segment(&out[..end]);
+            prop_assert_eq!(usize::from(part.end), end);
+            prop_assert_eq!(part.seq, whole.seq.add(joined.len() as u32));
+            joined.extend(&read.payload);
+            let last = joined.len() == packet.payload.len();
+            let of_end = if last { 0 } else { Flags::FIN.0 | Flags::PSH.0 };
+            prop_assert_eq!(part.flags.0, whole.flags.0 & !(of_end | Flags::URG.0));
+            let urgent = if whole.flags.has(Flags::URG) { 0 } else { packet.urgent };
+            prop_assert_eq!(read.tcp.urgent_pointer, urgent);
+            prop_assert_eq!(part.options(&out), whole.options(&frame));
+            prop_assert_eq!((read.src, read.dst, read.ttl), (packet.src, packet.dst, packet.ttl));
+        }
+        prop_assert_eq!(joined, packet.payload.clone());
+        // Link padding is no part of it.
+        let mut out = [0; 2048];
+        prop_assert_eq!(part_of_segment(&frame, &whole, 0, packet.payload.len() + 1, &mut out), None);
+        prop_assert_eq!(part_of_segment(&frame, &whole, 0, 1, &mut out[..20]), None);
     }
 }
 

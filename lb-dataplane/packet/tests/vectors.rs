@@ -50,6 +50,8 @@ struct Vector {
     timestamps_ok: bool,
     ecn_ok: bool,
     server_ts: u32,
+    /// 16 hexadecimal digits.
+    namespace: String,
     tsval: u32,
     tsecr: u32,
     tag_input: String,
@@ -147,6 +149,7 @@ fn tag_input(v: &Vector) -> Vec<u8> {
     input.extend_from_slice(&v.server_ts.to_be_bytes());
     input.extend_from_slice(&v.tsval.to_be_bytes());
     input.extend_from_slice(&v.tsecr.to_be_bytes());
+    input.extend_from_slice(&unhex(&v.namespace));
     input
 }
 
@@ -162,6 +165,10 @@ fn message(kind: MessageKind, epoch: u8, server_ts: u32) -> Adoption {
         ecn_ok: false,
         epoch,
         server_ts,
+        namespace: match kind {
+            MessageKind::Probe => 0,
+            _ => 0xfeed_0123_4567_89ab,
+        },
     }
 }
 
@@ -187,6 +194,7 @@ fn cases() -> Vec<Case> {
         server_wscale: 14,
         client_wscale: 14,
         ecn_ok: true,
+        namespace: u64::MAX,
         ..message(Adopt, 15, u32::MAX)
     };
     let forget = |epoch| Adoption {
@@ -283,6 +291,13 @@ fn cases() -> Vec<Case> {
             message(Answer(Reason::SyncookiesOff), 9, 0),
             stamps,
         ),
+        (
+            "v4 answer renew after 1.5 s",
+            false,
+            mixed,
+            message(Answer(Reason::Renew), 1, 1_500),
+            stamps,
+        ),
         ("v4 forget", false, counting, forget(3), (0, 0)),
         ("v6 forget", true, mixed, forget(12), (0, 0)),
         (
@@ -291,6 +306,14 @@ fn cases() -> Vec<Case> {
             counting,
             message(Answer(Reason::Forgotten), 3, 0),
             (0, 0),
+        ),
+        (
+            "v4 answer packet rules",
+            false,
+            mixed,
+            // Ends are marked, Forgets answered; no listener is told of.
+            message(Answer(Reason::PacketRules), 4, 5),
+            stamps,
         ),
     ]
 }
@@ -380,6 +403,7 @@ fn generate() -> File {
                 timestamps_ok: read.timestamps_ok,
                 ecn_ok: read.ecn_ok,
                 server_ts: read.server_ts,
+                namespace: format!("{:016x}", read.namespace),
                 tsval: timestamps.0,
                 tsecr: timestamps.1,
                 tag_input: String::new(),
@@ -423,7 +447,7 @@ fn the_file_is_right() {
         let input = unhex(&v.tag_input);
         assert_eq!(
             (header.len(), input.len()),
-            (ADOPTION_HEADER_BYTES, 64),
+            (ADOPTION_HEADER_BYTES, 72),
             "{}",
             v.name
         );
@@ -433,14 +457,15 @@ fn the_file_is_right() {
 
         let mut expected = Vec::new();
         expected.extend_from_slice(&input[32..44]);
-        expected.extend_from_slice(&[13 << 4, v.tcp_flags]);
+        expected.extend_from_slice(&[15 << 4, v.tcp_flags]);
         expected.extend_from_slice(&v.window.to_be_bytes());
         // The checksum is judged by etherparse below.
         expected.extend_from_slice(&header[16..18]);
-        expected.extend_from_slice(&[0, 0, 253, 20]);
+        expected.extend_from_slice(&[0, 0, 253, 28]);
         expected.extend_from_slice(&input[44..50]);
         expected.extend_from_slice(&v.server_ts.to_be_bytes());
         expected.extend_from_slice(&tag);
+        expected.extend_from_slice(&input[64..]);
         expected.extend_from_slice(&[1, 1, 8, 10]);
         expected.extend_from_slice(&input[56..64]);
         assert_eq!(hex(&header), hex(&expected), "{}", v.name);

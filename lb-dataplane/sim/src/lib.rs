@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod asked;
 pub mod client;
 pub mod clock;
 pub mod fault;

@@ -190,6 +190,7 @@ pub fn backend(v6: bool, index: usize) -> Option<Backend> {
         endpoint: endpoint(address::pod(v6, index))?,
         weight: 1,
         draining: false,
+        node: None,
     })
 }
 

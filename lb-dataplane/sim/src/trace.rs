@@ -160,9 +160,9 @@ fn describe(frame: &[u8], base: Base) -> String {
     };
     let (seq, ack) = (seg.seq.since(own), seg.ack.since(other));
     let message = match seg.options.first_chunk::<4>() {
-        Some([253, 20, 0xba, 0x70]) => " ADOPT",
-        Some([253, 20, 0xba, 0x71]) => " PROBE",
-        Some([253, 20, 0xba, 0x72]) => " ANSWER",
+        Some([253, 28, 0xba, 0x70]) => " ADOPT",
+        Some([253, 28, 0xba, 0x71]) => " PROBE",
+        Some([253, 28, 0xba, 0x72]) => " ANSWER",
         _ => "",
     };
     let port = if seg.src.port() > seg.dst.port() {

@@ -86,6 +86,7 @@ impl Lab {
             ports: 20_000..=20_127,
             mac: Mac([2, 0, 0, 0, 0, 1]),
             seed: 1,
+            hash_keys: (1, 2),
             mtu: 1_500,
         };
         let now = Instant(5_000_000);

@@ -23,7 +23,7 @@ pub use keys::LoadedKey;
 pub use reload::{Change, Sources, Watcher, compare};
 
 use crate::args::CONTROL_DEFAULT;
-use baton_api::{ControlAddress, Limits, Policy, Snapshot, SnapshotError};
+use baton_api::{ControlAddress, Endpoint, Limits, Policy, Snapshot, SnapshotError};
 use baton_config::{ControlTls, Document, KeysField, reader_words};
 use baton_packet::AdoptionKey;
 use baton_tls::{Material, Name};
@@ -254,7 +254,7 @@ impl Config {
         self.check_snapshot(&self.snapshot(1), &self.address)
     }
 
-    /// Checks a snapshot, from this file or pushed, against itself and against this configuration.
+    /// Checks a snapshot of this file, all of it, against itself and against this configuration.
     ///
     /// `own` are the dataplane's addresses.
     ///
@@ -262,28 +262,41 @@ impl Config {
     /// The first field that is wrong, with what was expected.
     pub fn check_snapshot(&self, snapshot: &Snapshot, own: &[IpAddr]) -> Result<(), SnapshotError> {
         snapshot.validate()?;
-        for (p, policy) in snapshot.policies.iter().enumerate() {
-            for (i, frontend) in policy.frontends.iter().enumerate() {
-                let refuse = |problem| {
-                    Err(SnapshotError {
-                        path: format!("policies[{p}].frontends[{i}]"),
-                        problem,
-                    })
-                };
-                let ours = frontend.address().is_unspecified() || own.contains(&frontend.address());
-                if ours && self.ports.contains(frontend.port()) {
-                    return refuse(format!(
-                        "port {} is one of the legs' ports {}: choose another, or change `ports`",
-                        frontend.port(),
-                        self.ports
-                    ));
-                }
-                if let Some(listener) = self.listener_at(*frontend, own) {
-                    return refuse(format!("{frontend} is where {listener}"));
-                }
-            }
+        match self.objections(snapshot, own).into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// What is wrong with policies of a snapshot because of this configuration: each one's place, and the first field of it.
+    #[must_use]
+    pub fn objections(&self, snapshot: &Snapshot, own: &[IpAddr]) -> Vec<(usize, SnapshotError)> {
+        let all = snapshot.policies.iter().enumerate();
+        let objection = |(p, policy): (usize, &Policy)| {
+            let mut all = policy.frontends.iter().enumerate();
+            let error = all.find_map(|(i, frontend)| {
+                Some(SnapshotError {
+                    path: format!("policies[{p}].frontends[{i}]"),
+                    problem: self.in_the_way(*frontend, own)?,
+                })
+            })?;
+            Some((p, error))
+        };
+        all.filter_map(objection).collect()
+    }
+
+    /// What of this dataplane is where a frontend would be.
+    fn in_the_way(&self, frontend: Endpoint, own: &[IpAddr]) -> Option<String> {
+        let ours = frontend.address().is_unspecified() || own.contains(&frontend.address());
+        if ours && self.ports.contains(frontend.port()) {
+            return Some(format!(
+                "port {} is one of the legs' ports {}: choose another, or change `ports`",
+                frontend.port(),
+                self.ports
+            ));
+        }
+        let listener = self.listener_at(frontend, own)?;
+        Some(format!("{frontend} is where {listener}"))
     }
 
     /// The file's policies as a snapshot.

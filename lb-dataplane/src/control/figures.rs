@@ -27,6 +27,12 @@ pub fn worker(out: &mut Families, report: &Report) {
         float(state.generation),
     );
     out.gauge(
+        "snapshot_refused_policies",
+        "Policies of the snapshot in force that this dataplane does not serve as it has them; `lb-dataplane status` says why.",
+        &[],
+        float(state.refused.len() as u64),
+    );
+    out.gauge(
         "uptime_seconds",
         "Seconds since start.",
         &[],

@@ -26,6 +26,10 @@ const MEANINGS: &[(&str, &str)] = &[
     ),
     ("resets_sent_total", "Resets that Baton sent, by to whom."),
     (
+        "resets_limited_total",
+        "Resets and challenges that the rate limits held back, by whom they were for.",
+    ),
+    (
         "stays_total",
         "Flows that stayed although another backend was better, by what was exhausted; `large`: with requests too large for a new pod's first window.",
     ),
@@ -101,6 +105,10 @@ const MEANINGS: &[(&str, &str)] = &[
         "Times that a fill ring was dry with no free buffer at hand.",
     ),
     ("io_wakeups_total", "System calls that send frames."),
+    (
+        "io_spins_total",
+        "Times that frames were waited for awake, for some 40 us: where that pays, and CPU time is not rationed.",
+    ),
     ("io_waits_total", "System calls that wait for frames."),
     (
         "kernel_tx_ring_empty_total",

@@ -16,6 +16,7 @@ mod families;
 mod figures;
 #[cfg(test)]
 mod figures_tests;
+pub mod host_ports;
 mod meanings;
 pub mod metrics;
 mod migrate;
@@ -155,6 +156,7 @@ impl Control {
         env!("CARGO_PKG_VERSION").clone_into(&mut state.version);
         state.uptime_seconds = self.facts.started.elapsed().as_secs();
         state.generation = self.snapshots.generation();
+        state.refused = self.snapshots.refused();
         state.worker.interface.clone_from(&self.facts.interface);
         if let Ok(epochs) = self.facts.key_epochs.lock() {
             state.worker.key_epochs.clone_from(&epochs);

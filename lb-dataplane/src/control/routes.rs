@@ -311,7 +311,7 @@ async fn flows(control: &Control, query: &str) -> Reply {
 }
 
 fn get_snapshot(control: &Control) -> Reply {
-    match control.snapshots.current() {
+    match control.snapshots.offered() {
         Some(snapshot) => json(StatusCode::OK, &*snapshot),
         None => json(
             StatusCode::NOT_FOUND,
@@ -366,6 +366,7 @@ where
             &SnapshotReply {
                 generation,
                 unchanged: taken == Taken::Unchanged,
+                refused: control.snapshots.refused(),
             },
         ),
         Err(Refusal::Stale { offered, current }) => {

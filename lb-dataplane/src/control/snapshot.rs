@@ -1,15 +1,38 @@
 //! The one way by which a snapshot comes into force, be it from the file or pushed.
 //!
-//! Owns the generation. Never forwards a snapshot that is invalid or older than what is in force.
+//! Owns the generation. Never forwards a snapshot that is older than what is in force. Of a pushed one, which is of many
+//! people, each policy is taken or refused by itself; one from the file is taken whole or not at all.
 
+use super::host_ports;
 use crate::{
-    commands::{WorkerError, WorkerHandle},
+    commands::{self, WorkerError, WorkerHandle},
     config::Config,
 };
-use baton_api::{Policy, Snapshot, SnapshotError};
-use std::{net::IpAddr, sync::Arc, time::Instant};
-use tokio::sync::{Mutex, watch};
-use tracing::info;
+use baton_api::{Policy, RefusedPolicy, Snapshot, SnapshotError};
+use baton_engine::{Applied, ApplyError, Objection, Planner, Prepared, Settings};
+use baton_packet::Mac;
+use std::{
+    collections::hash_map::RandomState,
+    convert::Infallible,
+    hash::{BuildHasher, Hasher},
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex as Lock, PoisonError},
+    time::{Duration, Instant},
+};
+use tokio::{
+    sync::{Mutex, MutexGuard, oneshot, watch},
+    time,
+};
+use tracing::{info, warn};
+
+/// Tells who listens in the dataplane's network.
+pub type Listening = fn() -> io::Result<Vec<SocketAddr>>;
+
+/// A policy for which there was no room, or whose port was another's, is tried again so often: rooms become free as flows end.
+const RETRY: Duration = Duration::from_secs(5);
+/// A snapshot is made ready so often, until the worker has room for it (`Planner::no_room`).
+const TRIES: usize = 3;
 
 /// Why a snapshot is not served. What was in force stays.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,32 +76,138 @@ enum Source {
     Pushes,
 }
 
+/// How a snapshot is taken.
+#[derive(Clone)]
+enum Taking {
+    /// All of it or nothing: it is the file's, and whoever wrote it reads the error.
+    Whole,
+    /// Each policy by itself: they are of many people. These are refused for what the engine does not know.
+    Each(Arc<[Objection]>),
+}
+
+/// What only one can have at a time.
+struct Turn {
+    /// Who may say what is served.
+    source: Source,
+    /// A policy was refused because its port is that of another process.
+    occupied: bool,
+    /// The worker has it and has not answered yet. It may come into force although nobody waits for that any more.
+    underway: Option<Underway>,
+}
+
+/// A snapshot that the worker puts in force.
+struct Underway {
+    snapshot: Arc<Snapshot>,
+    asked: Instant,
+    answer: oneshot::Receiver<commands::Applied>,
+}
+
+/// What is in force.
+#[derive(Clone, Default)]
+struct InForce {
+    /// As it was offered.
+    offered: Arc<Snapshot>,
+    /// What of it is served, with what stays in place of refused policies.
+    served: Arc<Snapshot>,
+    applied: Arc<Applied>,
+}
+
+impl InForce {
+    fn new(offered: Arc<Snapshot>, applied: Applied, before: Option<&Snapshot>) -> Self {
+        let served = if applied.refused.is_empty() {
+            Arc::clone(&offered)
+        } else {
+            let refusal = |p: &Policy| applied.refused.iter().find(|r| r.policy == p.name);
+            let before = |p: &Policy| {
+                let mut all = before.iter().flat_map(|b| &b.policies);
+                all.find(|old| old.name == p.name)
+            };
+            let policies = offered.policies.iter().filter_map(|p| match refusal(p) {
+                None => Some(p.clone()),
+                Some(refusal) if refusal.kept => before(p).cloned(),
+                Some(_) => None,
+            });
+            Arc::new(Snapshot {
+                generation: offered.generation,
+                policies: policies.collect(),
+            })
+        };
+        Self {
+            offered,
+            served,
+            applied: Arc::new(applied),
+        }
+    }
+}
+
 /// The snapshot in force and the rules for the next one.
 pub struct Snapshots {
     worker: WorkerHandle,
     config: Config,
     own: Vec<IpAddr>,
-    /// Held while one is applied, so that two cannot overtake each other. Holds who may say what is served.
-    turn: Mutex<Source>,
+    listening: Listening,
+    /// Held while one is applied, so that two cannot overtake each other.
+    turn: Mutex<Turn>,
+    in_force: watch::Sender<Option<InForce>>,
+    /// Makes them ready, so that the worker does not have to. Asked by whoever has the turn.
+    planner: Arc<Lock<Planner>>,
     current: watch::Sender<Option<Arc<Snapshot>>>,
 }
 
 impl Snapshots {
     /// Nothing is in force. `config` gives the rules that do not change while running; `own` are the
-    /// dataplane's addresses.
-    pub fn new(worker: WorkerHandle, config: Config, own: Vec<IpAddr>) -> Self {
+    /// dataplane's addresses; `listening` tells who else listens in its network.
+    pub fn new(
+        worker: WorkerHandle,
+        config: Config,
+        own: Vec<IpAddr>,
+        listening: Listening,
+    ) -> Self {
+        let settings = Settings {
+            limits: config.limits,
+            addresses: own.clone(),
+            legs_from_all: !config.address.is_empty(),
+            ports: config.ports.range(),
+            // These are not looked at.
+            mac: Mac([0; 6]),
+            mtu: 0,
+            seed: 0,
+            hash_keys: (0, 0),
+        };
+        // The standard library's hash keys come from the kernel's random numbers.
+        let seed = RandomState::new().build_hasher().finish();
         Self {
+            planner: Arc::new(Lock::new(Planner::new(&settings, seed))),
             worker,
             config,
             own,
-            turn: Mutex::new(Source::Pushes),
+            listening,
+            turn: Mutex::new(Turn {
+                source: Source::Pushes,
+                occupied: false,
+                underway: None,
+            }),
+            in_force: watch::Sender::new(None),
             current: watch::Sender::new(None),
         }
     }
 
-    /// The snapshot in force, if one is.
+    /// What is served, if a snapshot is in force.
     pub fn current(&self) -> Option<Arc<Snapshot>> {
         self.current.borrow().clone()
+    }
+
+    /// The snapshot in force as it was offered, refused policies included.
+    pub fn offered(&self) -> Option<Arc<Snapshot>> {
+        let in_force = self.in_force.borrow();
+        in_force.as_ref().map(|f| Arc::clone(&f.offered))
+    }
+
+    /// Its policies that are not served as it has them.
+    pub fn refused(&self) -> Vec<RefusedPolicy> {
+        let in_force = self.in_force.borrow();
+        let refused = in_force.as_ref().map(|f| f.applied.refused.clone());
+        refused.unwrap_or_default()
     }
 
     /// Tells each snapshot that comes into force; the last one, if they come faster than one looks.
@@ -101,11 +230,11 @@ impl Snapshots {
     /// # Errors
     /// See [`Refusal`].
     pub async fn offer(&self, snapshot: Snapshot) -> Result<Taken, Refusal> {
-        let turn = self.turn.lock().await;
-        if *turn == Source::File {
+        let mut turn = self.turn().await?;
+        if turn.source == Source::File {
             return Err(Refusal::FileOwned);
         }
-        if let Some(in_force) = self.current() {
+        if let Some(in_force) = self.offered() {
             if *in_force == snapshot {
                 return Ok(Taken::Unchanged);
             }
@@ -116,7 +245,8 @@ impl Snapshots {
                 });
             }
         }
-        self.apply(snapshot).await
+        self.apply_each(&mut turn, Arc::new(snapshot)).await?;
+        Ok(Taken::Applied)
     }
 
     /// Takes the file's policies as the next generation. From now on only the file says what is served.
@@ -124,44 +254,199 @@ impl Snapshots {
     /// # Errors
     /// See [`Refusal`]. Whoever said it before goes on to.
     pub async fn take_file(&self, policies: Vec<Policy>) -> Result<Taken, Refusal> {
-        let mut turn = self.turn.lock().await;
+        let mut turn = self.turn().await?;
         let snapshot = Snapshot {
             generation: self.generation() + 1,
             policies,
         };
-        let taken = self.apply(snapshot).await?;
-        *turn = Source::File;
-        Ok(taken)
+        self.config.check_snapshot(&snapshot, &self.own)?;
+        self.apply(&mut turn, Arc::new(snapshot), Taking::Whole)
+            .await?;
+        turn.source = Source::File;
+        Ok(Taken::Applied)
+    }
+
+    /// Tries again what was refused for want of room, for as long as the process lives.
+    pub async fn retry(&self) -> Infallible {
+        let mut again = time::interval(RETRY);
+        again.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+        loop {
+            again.tick().await;
+            if let Err(error) = self.try_again().await {
+                warn!(%error, "what was refused for want of room could not be tried again");
+            }
+        }
+    }
+
+    /// The same once.
+    ///
+    /// # Errors
+    /// The worker did not answer.
+    pub async fn try_again(&self) -> Result<(), Refusal> {
+        let mut turn = self.turn().await?;
+        let in_force = self.in_force.borrow().clone();
+        match in_force {
+            Some(InForce {
+                offered, applied, ..
+            }) if (applied.may_pass || turn.occupied) && turn.source == Source::Pushes => {
+                self.apply_each(&mut turn, offered).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn apply_each(&self, turn: &mut Turn, snapshot: Arc<Snapshot>) -> Result<(), Refusal> {
+        let mut objections = self.config.objections(&snapshot, &self.own);
+        let listening = (self.listening)().unwrap_or_else(|error| {
+            warn!(%error, "who listens on this machine cannot be read: policies for such ports are not refused");
+            Vec::new()
+        });
+        let mut others = host_ports::objections(&snapshot, &self.own, &listening);
+        others.retain(|(policy, _)| objections.iter().all(|(known, _)| known != policy));
+        turn.occupied = !others.is_empty();
+        objections.append(&mut others);
+        objections.sort_by_key(|(policy, _)| *policy);
+        self.apply(turn, snapshot, Taking::Each(objections.into()))
+            .await
     }
 
     /// The file says nothing any more. What is in force stays until something is pushed.
     pub async fn leave_to_pushes(&self) {
-        *self.turn.lock().await = Source::Pushes;
+        self.turn.lock().await.source = Source::Pushes;
     }
 
-    async fn apply(&self, snapshot: Snapshot) -> Result<Taken, Refusal> {
-        self.config.check_snapshot(&snapshot, &self.own)?;
-        let snapshot = Arc::new(snapshot);
+    /// One's turn, once it is known what became of what the worker had.
+    async fn turn(&self) -> Result<MutexGuard<'_, Turn>, WorkerError> {
+        let mut turn = self.turn.lock().await;
+        // Who offered it was not told, and is not there to be told why not.
+        let _ = self.settle(&mut turn).await?;
+        Ok(turn)
+    }
+
+    async fn apply(
+        &self,
+        turn: &mut Turn,
+        snapshot: Arc<Snapshot>,
+        taking: Taking,
+    ) -> Result<(), Refusal> {
         let asked = Instant::now();
-        if let Err(text) = self.worker.apply(Arc::clone(&snapshot)).await? {
-            // The engine names the field in front where it knows one.
-            let (path, problem) = match text.split_once(": ") {
-                Some((path, problem)) if path.starts_with("policies") => (path, problem),
-                _ => ("policies", text.as_str()),
+        lock(&self.planner).begin();
+        let mut tries = 0;
+        let error = loop {
+            tries += 1;
+            let prepared = match self.prepare(Arc::clone(&snapshot), taking.clone()).await {
+                Ok(prepared) => prepared,
+                Err(error) => break error,
             };
-            return Err(SnapshotError {
-                path: path.to_owned(),
-                problem: problem.to_owned(),
+            turn.underway = Some(Underway {
+                answer: self.worker.apply(prepared).await?,
+                snapshot: Arc::clone(&snapshot),
+                asked,
+            });
+            match self.settle(turn).await? {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_room() && tries < TRIES => {}
+                Err(error) => break error,
             }
-            .into());
+        };
+        let text = error.to_string();
+        // The engine names the field in front where it knows one.
+        let (path, problem) = match text.split_once(": ") {
+            Some((path, problem)) if path.starts_with("policies") => (path, problem),
+            _ => ("policies", text.as_str()),
+        };
+        Err(SnapshotError {
+            path: path.to_owned(),
+            problem: problem.to_owned(),
+        }
+        .into())
+    }
+
+    async fn prepare(
+        &self,
+        snapshot: Arc<Snapshot>,
+        taking: Taking,
+    ) -> Result<Box<Prepared>, ApplyError> {
+        let planner = Arc::clone(&self.planner);
+        let prepared = aside(move || match taking {
+            Taking::Whole => lock(&planner).prepare(&snapshot),
+            Taking::Each(objections) => lock(&planner).prepare_each(&snapshot, &objections),
+        });
+        prepared.await.map(Box::new)
+    }
+
+    /// Waits for what the worker has, and notes what became of it.
+    async fn settle(&self, turn: &mut Turn) -> Result<Result<(), ApplyError>, WorkerError> {
+        let Some(underway) = &mut turn.underway else {
+            return Ok(Ok(()));
+        };
+        let (result, mut rest) = match commands::answer(&mut underway.answer).await {
+            Err(WorkerError::Stuck) => return Err(WorkerError::Stuck),
+            Err(WorkerError::Gone) => {
+                turn.underway = None;
+                return Err(WorkerError::Gone);
+            }
+            Ok(answer) => answer,
+        };
+        let (snapshot, asked) = (Arc::clone(&underway.snapshot), underway.asked);
+        turn.underway = None;
+        let applied = rest.applied().clone();
+        match &result {
+            Ok(()) => lock(&self.planner).in_force(&mut rest),
+            Err(error) if error.is_room() => lock(&self.planner).no_room(&mut rest),
+            Err(_) => {}
+        }
+        // Freeing takes a while, too.
+        drop(tokio::task::spawn_blocking(|| drop(rest)));
+        if result.is_ok() {
+            self.note(snapshot, applied, asked);
+        }
+        Ok(result)
+    }
+
+    /// A snapshot is in force.
+    fn note(&self, snapshot: Arc<Snapshot>, applied: Applied, asked: Instant) {
+        let before = self.in_force.borrow().clone();
+        if before.as_ref().is_some_and(|b| {
+            Arc::ptr_eq(&b.offered, &snapshot) && b.applied.refused == applied.refused
+        }) {
+            // Tried again, and nothing has come of it.
+            return;
+        }
+        for RefusedPolicy {
+            policy, message, ..
+        } in &applied.refused
+        {
+            warn!(
+                policy,
+                "this policy is refused, all others are served: {message}"
+            );
         }
         info!(
             generation = snapshot.generation,
             policies = snapshot.policies.len(),
+            refused = applied.refused.len(),
             took_ms = asked.elapsed().as_millis(),
             "snapshot in force"
         );
-        self.current.send_replace(Some(snapshot));
-        Ok(Taken::Applied)
+        let before = before.as_ref().map(|b| &*b.served);
+        let in_force = InForce::new(snapshot, applied, before);
+        let served = Arc::clone(&in_force.served);
+        self.in_force.send_replace(Some(in_force));
+        self.current.send_replace(Some(served));
     }
+}
+
+/// Does what takes milliseconds on a thread of its own.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        // Nobody cancels it.
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
+}
+
+/// What a panic left is as good: a planner only remembers what can be used again.
+fn lock(planner: &Lock<Planner>) -> std::sync::MutexGuard<'_, Planner> {
+    planner.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,7 +11,7 @@ use crate::{
     config::Config,
 };
 use baton_api::{
-    ErrorReply, FlowEvent, FlowEvents, FlowView, LIMIT_POLICIES, Micros, MigrateReply,
+    ErrorReply, FlowEvent, FlowEvents, FlowView, LIMIT_POLICIES, Micros, MigrateReply, Snapshot,
     SnapshotReply,
 };
 use baton_engine::{Migrate, MigrateError};
@@ -102,13 +102,8 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
             inbox.beat(clock::now().0);
             match inbox.next() {
                 Some(Command::Apply(snapshot, answer)) => {
-                    let crowded = snapshot.policies.iter().any(|p| p.backends.len() > 2);
-                    let _ = answer.send(if crowded {
-                        Err("3 backends are more than limits.backends, 2".to_owned())
-                    } else {
-                        generation = snapshot.generation;
-                        Ok(())
-                    });
+                    generation = snapshot.generation();
+                    let _ = answer.send((Ok(()), snapshot));
                 }
                 Some(Command::Report(answer)) => {
                     let _ = answer.send(figures(generation));
@@ -152,11 +147,15 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
 }
 
 pub(super) async fn lab() -> Lab {
-    let config = Config::parse(
-        Path::new("test.yaml"),
-        "interface: eth0\nkeys: [{epoch: 3, file: k}]\n",
-    )
-    .expect("good");
+    lab_for(4_096).await
+}
+
+/// With room for so many backends.
+pub(super) async fn lab_for(backends: u16) -> Lab {
+    let file = format!(
+        "interface: eth0\nkeys: [{{epoch: 3, file: k}}]\nports: 20000-20063\nlimits: {{backends: {backends}}}\n"
+    );
+    let config = Config::parse(Path::new("test.yaml"), &file).expect("good");
     let (worker, inbox) = commands::channel().expect("an eventfd");
     let stuck = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stuck);
@@ -164,7 +163,7 @@ pub(super) async fn lab() -> Lab {
     let health = Arc::new(Health::default());
     let own = vec!["10.0.0.1".parse().expect("an address")];
     let control = Arc::new(Control {
-        snapshots: Snapshots::new(worker.clone(), config.clone(), own),
+        snapshots: Snapshots::new(worker.clone(), config.clone(), own, || Ok(Vec::new())),
         metrics: Metrics::new(&config, "native", Arc::clone(&health), None).expect("metrics"),
         health,
         failures: Arc::default(),
@@ -306,6 +305,23 @@ async fn a_stuck_worker_shows_in_health_state_and_metrics() {
     assert!(text.contains("baton_dataplane_ready 0"), "{text}");
 }
 
+/// The worker puts it in force although nobody waits for the answer any more, and what comes next builds on that.
+#[tokio::test]
+async fn a_snapshot_whose_answer_comes_late_is_known_to_be_in_force() {
+    let lab = lab().await;
+    assert_eq!(lab.put(&snapshot(1, 1)).await.0, StatusCode::OK);
+    lab.stuck.store(true, Ordering::Relaxed);
+    let (status, _) = lab.put(&snapshot(2, 2)).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(lab.control.snapshots.generation(), 1);
+    lab.stuck.store(false, Ordering::Relaxed);
+    let (status, body) = lab.put(&snapshot(2, 2)).await;
+    assert_eq!(status, StatusCode::OK);
+    let reply: SnapshotReply = serde_json::from_slice(&body).expect("a reply");
+    assert!(reply.unchanged, "it came into force meanwhile");
+    assert_eq!(lab.control.snapshots.generation(), 2);
+}
+
 #[tokio::test]
 async fn snapshots_are_applied_once_and_never_backwards() {
     let lab = lab().await;
@@ -348,16 +364,10 @@ async fn bad_snapshots_are_refused_with_field_and_expectation() {
             Some("as 10.0.0.1:80 or [fd00::1]:80"),
         ),
         (
-            snapshot(1, 1).replace("\"name\":\"b0\"", "\"name\":\"\""),
-            "policies[0].backends[0].name",
+            snapshot(1, 1).replace("\"name\":\"web\"", "\"name\":\"\""),
+            "policies[0].name",
             Some("1 to 143 letters, digits, `-`, `.`, `_` or `/`"),
         ),
-        (
-            snapshot(1, 1).replace("0.0.0.0:80", "10.0.0.1:20000"),
-            "policies[0].frontends[0]",
-            None,
-        ),
-        (snapshot(1, 3), "policies", None),
     ];
     for (text, field, expected) in cases {
         let (status, error) = lab.refused(&text).await;
@@ -374,11 +384,111 @@ async fn bad_snapshots_are_refused_with_field_and_expectation() {
         vec![r#"{"name":"x","frontends":[],"backends":[]}"#; LIMIT_POLICIES + 1].join(",")
     );
     let (_, error) = lab.refused(&many).await;
-    assert_eq!(error.field.as_deref(), Some("policies"));
+    assert_eq!(error.field.as_deref(), Some("policies[1].name"));
 
     let (status, error) = lab.refused(&" ".repeat((16 << 20) + 1)).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     assert!(error.expected.is_some_and(|e| e.contains("16777216")));
+}
+
+/// Three policies; the second wants the dataplane's own leg ports, or whatever `frontend` says.
+fn three(generation: u64, frontend: &str, backends: usize) -> String {
+    let one = |name: &str, frontend: &str, backends: usize| {
+        let backends: Vec<String> = (0..backends)
+            .map(|i| format!(r#"{{"name":"b{i}","endpoint":"10.0.1.{i}:80"}}"#))
+            .collect();
+        let backends = backends.join(",");
+        format!(r#"{{"name":"{name}","frontends":["{frontend}"],"backends":[{backends}]}}"#)
+    };
+    format!(
+        r#"{{"generation":{generation},"policies":[{},{},{}]}}"#,
+        one("good", "0.0.0.0:80", 1),
+        one("kept", frontend, backends),
+        one("too", "0.0.0.0:82", 2)
+    )
+}
+
+fn names(lab: &Lab) -> Vec<(String, usize)> {
+    let served = lab.control.snapshots.current().unwrap_or_default();
+    let all = served.policies.iter();
+    all.map(|p| (p.name.clone(), p.backends.len())).collect()
+}
+
+#[tokio::test]
+async fn one_bad_policy_of_a_push_is_refused_by_name_and_the_others_are_served() {
+    let lab = lab_for(2).await;
+    assert_eq!(lab.put(&three(1, "0.0.0.0:81", 1)).await.0, StatusCode::OK);
+    let (_, text) = lab.get("/metrics").await;
+    let none = "baton_dataplane_snapshot_refused_policies 0";
+    assert!(text.lines().any(|l| l == none), "{text}");
+    // Its change is refused: where this process listens (`control` is 127.0.0.1), among the legs' ports, too much.
+    for (generation, frontend, backends, words) in [
+        (
+            2,
+            "127.0.0.1:9900",
+            1,
+            "127.0.0.1:9900 is where the control API listens",
+        ),
+        (
+            3,
+            "10.0.0.1:20000",
+            1,
+            "port 20000 is one of the legs' ports",
+        ),
+        (
+            4,
+            "0.0.0.0:81",
+            3,
+            "3 backends are more than limits.backends, 2",
+        ),
+    ] {
+        let sent = three(generation, frontend, backends);
+        let (status, body) = lab.put(&sent).await;
+        assert_eq!(status, StatusCode::OK, "{body:?}");
+        let reply: SnapshotReply = serde_json::from_slice(&body).expect("a reply");
+        assert_eq!((reply.generation, reply.unchanged), (generation, false));
+        let [refused] = &reply.refused[..] else {
+            panic!("{reply:?}");
+        };
+        assert_eq!((refused.policy.as_str(), refused.kept), ("kept", true));
+        assert!(refused.message.contains(words), "{refused:?}");
+        // It is the newest; what it says is told, and what is served is the old content of that one.
+        assert_eq!(lab.control.snapshots.generation(), generation);
+        let (_, text) = lab.get("/v1/snapshot").await;
+        let there: Snapshot = serde_json::from_str(&text).expect("a snapshot");
+        assert_eq!(there, serde_json::from_str::<Snapshot>(&sent).expect("one"));
+        let served = [("good", 1), ("kept", 1), ("too", 2)];
+        assert_eq!(names(&lab), served.map(|(n, b)| (n.to_owned(), b)));
+        let (_, text) = lab.get("/v1/state").await;
+        let state: baton_api::StateReply = serde_json::from_str(&text).expect("a state");
+        assert_eq!(state.state.refused, reply.refused);
+        let problem = "policy `kept` of the snapshot is refused, what it had before stays in force";
+        assert!(
+            state.problems.iter().any(|p| p.starts_with(problem)),
+            "{text}"
+        );
+        let (_, text) = lab.get("/metrics").await;
+        let one = "baton_dataplane_snapshot_refused_policies 1";
+        assert!(text.lines().any(|l| l == one), "{text}");
+        let (_, ready) = lab.get("/readyz").await;
+        assert!(!ready.contains("kept"), "{ready}");
+        // Repeated, it says so again.
+        let (_, body) = lab.put(&sent).await;
+        let again: SnapshotReply = serde_json::from_slice(&body).expect("a reply");
+        assert_eq!((again.unchanged, &again.refused), (true, &reply.refused));
+        assert_eq!(lab.control.snapshots.try_again().await, Ok(()));
+        assert_eq!(lab.control.snapshots.generation(), generation);
+    }
+    // The file is one person's: it is taken whole or not at all.
+    let bad: Snapshot = serde_json::from_str(&three(1, "127.0.0.1:9900", 1)).expect("one");
+    let refusal = lab.control.snapshots.take_file(bad.policies).await;
+    let refusal = refusal.expect_err("refused").to_string();
+    assert!(
+        refusal.starts_with("policies[1].frontends[0]: "),
+        "{refusal}"
+    );
+    assert_eq!(lab.put(&three(9, "0.0.0.0:81", 2)).await.0, StatusCode::OK);
+    assert!(lab.control.snapshots.refused().is_empty());
 }
 
 #[tokio::test]

@@ -44,6 +44,7 @@ pub fn reply() -> StateReply {
                 ports: (20_000, 32_767),
                 key_epochs: vec![1, 2],
             },
+            refused: Vec::new(),
             policies: vec![PolicyState {
                 name: "web".to_owned(),
                 frontends: vec!["10.9.0.10:80".parse().expect("an endpoint")],

@@ -1,5 +1,6 @@
 //! What this process is allowed to do, in words. Asks the kernel, changes nothing.
 
+use crate::config::QUEUE_BYTES_MAX;
 use std::fmt;
 
 /// One thing that is missing.
@@ -52,8 +53,8 @@ impl fmt::Display for MissingList {
     }
 }
 
-/// Memory that a port with the default sizes locks.
-const MEMLOCK_WANTED_BYTES: u64 = 16 << 20;
+/// Memory that a port with the default sizes and one queue locks at most.
+const MEMLOCK_WANTED_BYTES: u64 = QUEUE_BYTES_MAX as u64;
 
 /// What is missing for packet I/O in the calling thread; empty if nothing.
 ///

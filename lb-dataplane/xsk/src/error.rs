@@ -28,24 +28,19 @@ pub enum OpenError {
         /// What it must be at least.
         needed: u32,
     },
-    /// The interface's frames do not fit.
+    /// The interface's frames do not fit a buffer of this mode.
     #[error(
-        "frame_bytes = {frame_bytes} is too small for {interface}, whose MTU of {mtu} makes frames of {} bytes: raise frame_bytes or lower the MTU", mtu + 14
+        "{interface} has an MTU of {mtu}, and {mode} mode takes one of {max} at most: {}",
+        if *mode == Mode::Packet { "lower it" } else { "use mode packet or auto" }
     )]
-    FrameTooSmall {
+    MtuTooLarge {
         /// Name of the interface.
         interface: String,
         /// Its MTU.
         mtu: u32,
-        /// What was configured.
-        frame_bytes: u32,
-    },
-    /// AF_XDP buffers are at most a page.
-    #[error("frame_bytes = {frame_bytes} is too large for AF_XDP: at most {max} fit a page")]
-    FrameTooLarge {
-        /// What was configured.
-        frame_bytes: u32,
-        /// What it may be at most.
+        /// The mode tried.
+        mode: Mode,
+        /// The largest MTU of that mode.
         max: u32,
     },
     /// No such interface in this network namespace.

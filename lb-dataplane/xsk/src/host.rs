@@ -118,6 +118,7 @@ impl Host {
         config: &Config,
         steer: &Steer,
         interface: &Interface,
+        frame_bytes: usize,
     ) -> Result<Self, OpenError> {
         let failed = || OpenError::bpf("loading the programs for what the host is sent");
         let kernel = |operation| OpenError::kernel(operation);
@@ -168,7 +169,6 @@ impl Host {
             sys::socket(domain, libc::SOCK_RAW, libc::IPPROTO_RAW)
                 .map_err(OpenError::kernel("opening a raw socket to send"))
         };
-        let frame_bytes = config.frame_bytes as usize;
         Ok(Self {
             receiver: Receiver {
                 families,

@@ -5,7 +5,7 @@
 )]
 
 use crate::{
-    abi::{self, EthtoolChannels, EthtoolDriver, EthtoolValue},
+    abi::{self, EthtoolChannels, EthtoolValue},
     error::OpenError,
     sys,
 };
@@ -47,17 +47,6 @@ impl Interface {
         asker
             .describe(name, index)
             .map_err(OpenError::kernel("asking about the interface"))
-    }
-
-    /// Whether it is one end of a veth pair. An interface that does not tell its driver is none.
-    pub(crate) fn is_veth(&self) -> bool {
-        let mut info = EthtoolDriver {
-            command: abi::ETHTOOL_GDRVINFO,
-            driver: [0; 32],
-            rest: [0; 160],
-        };
-        let asked = self.asker().and_then(|asker| asker.ethtool(&mut info));
-        asked.is_ok() && info.driver.starts_with(b"veth\0")
     }
 
     /// Turns software GRO off and says whether it was on.

@@ -6,6 +6,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `port` | the choice of the mode |
+//! | `spin` | whether to wait awake |
 //! | `xdp`, `xdp_send` | frames between rings, for native and generic mode |
 //! | `packet`, `packet_send` | the same with packet sockets; `gso` cuts large frames |
 //! | `host` | the way through the host's own stack, on a node's network |
@@ -37,7 +38,9 @@ mod xdp;
 mod xdp_send;
 
 pub use capability::{Missing, MissingList, probe_capabilities};
-pub use config::{ADDRESSES_MAX, BACKENDS_MAX, Config, FRONTENDS_MAX, Mode, ModeChoice, Steering};
+pub use config::{
+    ADDRESSES_MAX, BACKENDS_MAX, Config, FRONTENDS_MAX, Mode, ModeChoice, QUEUE_BYTES_MAX, Steering,
+};
 pub use error::OpenError;
 pub use frames::FrameAccount;
 pub use host::HOST_MAC;

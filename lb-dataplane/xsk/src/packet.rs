@@ -2,7 +2,8 @@
 //!
 //! Owns a packet socket with a receive ring (TPACKET_V2) and one for sending; the steering programs let only
 //! our frames into the ring and hide them from the kernel's own TCP. A received frame is changed in its ring
-//! slot and sent from there; frames that hold several segments are cut into buffers of our own.
+//! slot and sent from there; frames that hold several segments are cut into buffers of our own. Those that do not fit a slot wait
+//! in the socket's queue (`PACKET_COPY_THRESH`); their slots say when it is their turn.
 //!
 //! Nothing here allocates after [`PacketPort::open`].
 #![expect(
@@ -12,18 +13,19 @@
 
 use crate::{
     abi::{self, VirtioNetHeader},
-    config::{Config, Steering},
+    config::{Config, ETHERNET_BYTES, FRAME_BYTES, FRAME_BYTES_MAX, Mode, Steering},
     error::OpenError,
     frames::FrameAccount,
     gso::{Checksum, Segments},
     interface::Interface,
     packet_send::{PacketSender, bind},
     port::{Disposition, Tx},
-    spin::SpinScore,
+    spin::Spin,
     stats::{HostStats, KernelStats, Stats},
     steer::{Programs, Steer},
     sys::{self, Mapping},
 };
+use rustix::{io::Errno, net::RecvFlags};
 use std::{
     cell::Cell,
     io,
@@ -31,17 +33,62 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
     sync::atomic::{AtomicU32, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-/// A slot holds the largest frame that a peer's TSO makes (64 KiB and Ethernet) behind the ring's own headers.
-const SLOT_BYTES: usize = 66 * 1024;
-/// Slots of a block. 30 of them nearly fill 2 MiB, and the kernel rounds blocks up to a power of two pages.
-const SLOTS_PER_BLOCK: u32 = 30;
-/// Blocks at most: 510 slots, 34 MiB that the kernel cannot swap.
-const BLOCKS_MAX: u32 = 17;
-/// Frame bytes that surely fit behind the headers of a slot.
-const SLOT_FRAME_BYTES_MAX: usize = SLOT_BYTES - 256;
+/// What the kernel puts in front of a frame in its slot: its own header (52 bytes, aligned to 16), a virtio-net header, and
+/// alignment.
+const SLOT_HEADER_BYTES: usize = 128;
+/// Blocks of the ring: what the kernel finds in one piece also on a machine that has run for long.
+const BLOCK_BYTES: usize = 256 << 10;
+/// The ring at most: 2,176 slots at the usual MTU, 448 with jumbo frames.
+const RING_BYTES_MAX: usize = 4 << 20;
+/// Frames of many segments, as a local peer's TSO and GRO make them, do not fit a slot. So many bytes of them may wait beside
+/// the ring: 37 of the largest.
+const LARGE_QUEUE_BYTES: usize = 5 << 19;
+/// The largest of these (64 KiB and Ethernet), and the header in front of it.
+const LARGE_BYTES: usize = size_of::<VirtioNetHeader>() + 66 * 1024;
+/// An error of the socket comes before a frame, once. More than two in a row are no such ones.
+const RECEIVE_TRIES: usize = 3;
+
+/// How the ring is made for an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
+    frame_bytes: usize,
+    slot_bytes: usize,
+    slots_per_block: u32,
+    blocks: u32,
+}
+
+impl Layout {
+    /// `None` if frames of this MTU are too large.
+    fn new(mtu: u32, slots: u32) -> Option<Self> {
+        let frame = mtu.saturating_add(ETHERNET_BYTES).max(FRAME_BYTES);
+        if frame > FRAME_BYTES_MAX {
+            return None;
+        }
+        let frame_bytes = (frame as usize).next_multiple_of(libc::TPACKET_ALIGNMENT);
+        let slot_bytes = frame_bytes + SLOT_HEADER_BYTES;
+        let slots_per_block = (BLOCK_BYTES / slot_bytes) as u32;
+        let blocks_max = (RING_BYTES_MAX / BLOCK_BYTES) as u32;
+        Some(Self {
+            frame_bytes,
+            slot_bytes,
+            slots_per_block,
+            blocks: slots.div_ceil(slots_per_block).clamp(1, blocks_max),
+        })
+    }
+
+    fn slots(&self) -> u32 {
+        self.slots_per_block * self.blocks
+    }
+
+    /// Where a slot begins in the ring.
+    fn offset(&self, slot: u32) -> usize {
+        let (block, at) = (slot / self.slots_per_block, slot % self.slots_per_block);
+        block as usize * BLOCK_BYTES + at as usize * self.slot_bytes
+    }
+}
 
 pub(crate) struct PacketPort {
     // Order of dropping: sockets before the program, so that the kernel stays silent until nobody listens.
@@ -49,11 +96,15 @@ pub(crate) struct PacketPort {
     receive: OwnedFd,
     steer: Steer,
     ring: Mapping,
-    slots: u32,
+    layout: Layout,
+    /// The slot that is filled next.
     next: u32,
     batch: u32,
-    busy_poll: Duration,
-    spin: SpinScore,
+    /// A frame that did not fit its slot.
+    large: Box<[u8]>,
+    /// What the receiving socket reported instead of such a frame.
+    failure: Option<io::Error>,
+    spin: Spin,
     fds: [libc::pollfd; 3],
     /// The kernel forgets its drops when asked for them.
     drops: Cell<u64>,
@@ -67,6 +118,7 @@ struct Counts {
     rx_oversize: u64,
     rx_segmented: u64,
     rx_unsegmentable: u64,
+    large_lost: u64,
     waits: u64,
 }
 
@@ -77,13 +129,15 @@ impl PacketPort {
         interface: &Interface,
     ) -> Result<Self, OpenError> {
         let failed = |operation| OpenError::kernel(operation);
-        if config.frame_bytes as usize > SLOT_FRAME_BYTES_MAX {
-            return Err(OpenError::FrameTooLarge {
-                frame_bytes: config.frame_bytes,
-                max: SLOT_FRAME_BYTES_MAX as u32,
+        let Some(layout) = Layout::new(interface.mtu, config.rx_ring) else {
+            return Err(OpenError::MtuTooLarge {
+                interface: interface.name.clone(),
+                mtu: interface.mtu,
+                mode: Mode::Packet,
+                max: FRAME_BYTES_MAX - ETHERNET_BYTES,
             });
-        }
-        let mut steer = Steer::load(Programs::Packet, config.frame_bytes, steering)?;
+        };
+        let mut steer = Steer::load(Programs::Packet, layout.frame_bytes as u32, steering)?;
         // Protocol 0: nothing arrives before the socket is bound.
         let receive = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
             .map_err(failed("opening a packet socket"))?;
@@ -103,17 +157,17 @@ impl PacketPort {
         set(libc::PACKET_VERSION, v2, "choosing TPACKET_V2")?;
         set(libc::PACKET_VNET_HDR, on, "asking for segment sizes")?;
         set(libc::PACKET_IGNORE_OUTGOING, on, "ignoring what we send")?;
-        let blocks = config
-            .rx_ring
-            .div_ceil(SLOTS_PER_BLOCK)
-            .clamp(1, BLOCKS_MAX);
-        let slots = blocks * SLOTS_PER_BLOCK;
-        let block_bytes = block_bytes();
+        // What does not fit its slot is also queued, whole and in the ring's order.
+        set(libc::PACKET_COPY_THRESH, on, "queueing large frames")?;
+        // The kernel counts twice what it is told.
+        rustix::net::sockopt::set_socket_recv_buffer_size_force(&receive, LARGE_QUEUE_BYTES / 2)
+            .map_err(io::Error::from)
+            .map_err(failed("making room for large frames"))?;
         let request = libc::tpacket_req {
-            tp_block_size: block_bytes,
-            tp_block_nr: blocks,
-            tp_frame_size: SLOT_BYTES as u32,
-            tp_frame_nr: slots,
+            tp_block_size: BLOCK_BYTES as u32,
+            tp_block_nr: layout.blocks,
+            tp_frame_size: layout.slot_bytes as u32,
+            tp_frame_nr: layout.slots(),
         };
         sys::set_option(
             receive.as_fd(),
@@ -122,9 +176,10 @@ impl PacketPort {
             &request,
         )
         .map_err(failed("making the receive ring of the packet socket"))?;
-        let ring = Mapping::of_socket(receive.as_fd(), blocks as usize * block_bytes as usize, 0)
+        let ring_bytes = layout.blocks as usize * BLOCK_BYTES;
+        let ring = Mapping::of_socket(receive.as_fd(), ring_bytes, 0)
             .map_err(failed("mapping the receive ring of the packet socket"))?;
-        let sender = PacketSender::open(config, interface)?;
+        let sender = PacketSender::open(config, interface, layout.frame_bytes)?;
         steer.attach_tc(interface)?;
         bind(&receive, interface, libc::ETH_P_ALL as u16)?;
         let watch = |fd| libc::pollfd {
@@ -138,11 +193,12 @@ impl PacketPort {
             receive,
             steer,
             ring,
-            slots,
+            layout,
             next: 0,
-            batch: config.batch.min(slots / 2),
-            busy_poll: Duration::from_micros(u64::from(config.busy_poll_us)),
-            spin: SpinScore::new(),
+            batch: config.batch.min(layout.slots() / 2),
+            large: vec![0; LARGE_BYTES].into_boxed_slice(),
+            failure: None,
+            spin: Spin::new(Duration::from_micros(u64::from(config.busy_poll_us))),
             fds,
             drops: Cell::new(0),
             counts: Counts::default(),
@@ -151,6 +207,15 @@ impl PacketPort {
 
     pub(crate) fn steer(&self) -> &Steer {
         &self.steer
+    }
+
+    /// Bytes that a callback may use of each buffer.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        self.layout.frame_bytes
+    }
+
+    pub(crate) fn spin(&mut self) -> &mut Spin {
+        &mut self.spin
     }
 
     pub(crate) fn set_steering(&mut self, steering: &Steering) -> Result<(), OpenError> {
@@ -165,25 +230,30 @@ impl PacketPort {
         &mut self,
         f: &mut impl FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition,
     ) -> usize {
-        let mut seen = 0;
-        let mut taken = 0;
+        let (mut seen, mut taken) = (0, 0);
+        let slots = self.layout.slots();
         while taken < self.batch {
-            let slot = self.slot((self.next + taken) % self.slots);
-            if slot.status().load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
+            let slot = self.slot((self.next + taken) % slots);
+            let status = slot.status().load(Ordering::Acquire);
+            if status & libc::TP_STATUS_USER == 0 {
                 break;
             }
             taken += 1;
-            seen += self.process_slot(slot, f);
+            seen += if status & libc::TP_STATUS_COPY == 0 {
+                self.process_slot(slot, f)
+            } else {
+                self.process_large(f)
+            };
         }
         if taken > 0 {
             // Frames that were changed in their slots must be out before the kernel gets the slots back.
             self.sender.flush();
             for i in 0..taken {
-                let slot = self.slot((self.next + i) % self.slots);
+                let slot = self.slot((self.next + i) % slots);
                 slot.status()
                     .store(libc::TP_STATUS_KERNEL, Ordering::Release);
             }
-            self.next = (self.next + taken) % self.slots;
+            self.next = (self.next + taken) % slots;
         }
         seen
     }
@@ -193,11 +263,12 @@ impl PacketPort {
         slot: Slot,
         f: &mut impl FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition,
     ) -> usize {
-        let Some((vnet, len, whole)) = slot.describe() else {
-            self.counts.rx_oversize += 1;
+        let Some((vnet, len, whole)) = slot.describe(&self.layout) else {
+            // It did not fit, and too much of that kind waited already.
+            self.counts.large_lost += 1;
             return 0;
         };
-        let frame_bytes = self.sender.frame_bytes;
+        let frame_bytes = self.layout.frame_bytes;
         if vnet.gso_type != abi::VIRTIO_NET_HDR_GSO_NONE {
             // SAFETY: the slot is ours until its status goes back, and this is the only slice of it.
             let large = unsafe { std::slice::from_raw_parts(whole.as_ptr(), len) };
@@ -207,8 +278,7 @@ impl PacketPort {
             self.counts.rx_oversize += 1;
             return 0;
         }
-        // SAFETY: as above; `describe` checked that SLOT_FRAME_BYTES_MAX bytes from here are in the slot, and
-        // `open` that a frame is not larger.
+        // SAFETY: as above; `describe` checked that `frame_bytes` bytes from here are in the slot.
         let buffer = unsafe { std::slice::from_raw_parts_mut(whole.as_ptr(), frame_bytes) };
         self.counts.rx_frames += 1;
         self.counts.rx_bytes += len as u64;
@@ -217,6 +287,48 @@ impl PacketPort {
             Disposition::Release => {}
         }
         1
+    }
+
+    /// Takes what did not fit its slot from the queue, where it is the next.
+    fn process_large(
+        &mut self,
+        f: &mut impl FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition,
+    ) -> usize {
+        // Moved out and back, so that the rest may be borrowed; an empty box allocates nothing.
+        let mut large = std::mem::take(&mut self.large);
+        let header_bytes = size_of::<VirtioNetHeader>();
+        let seen = match self.receive_large(&mut large) {
+            Some(len) if len >= header_bytes => {
+                let (header, frame) = large[..len].split_at(header_bytes);
+                // SAFETY: as many bytes as the header has, all values of which are valid.
+                let vnet = unsafe { header.as_ptr().cast::<VirtioNetHeader>().read_unaligned() };
+                if vnet.gso_type == abi::VIRTIO_NET_HDR_GSO_NONE {
+                    self.counts.rx_oversize += 1;
+                    0
+                } else {
+                    self.segment(frame, vnet, f)
+                }
+            }
+            _ => {
+                self.counts.large_lost += 1;
+                0
+            }
+        };
+        self.large = large;
+        seen
+    }
+
+    fn receive_large(&mut self, large: &mut [u8]) -> Option<usize> {
+        for _ in 0..RECEIVE_TRIES {
+            match rustix::net::recv(&self.receive, &mut *large, RecvFlags::DONTWAIT) {
+                Ok((_, len)) => return Some(len),
+                Err(Errno::AGAIN) => return None,
+                Err(Errno::INTR) => {}
+                // What `wait` would have asked for.
+                Err(error) => self.failure = Some(error.into()),
+            }
+        }
+        None
     }
 
     fn segment(
@@ -272,9 +384,8 @@ impl PacketPort {
     }
 
     fn slot(&self, index: u32) -> Slot {
-        let block = (index / SLOTS_PER_BLOCK) as usize * block_bytes() as usize;
-        let offset = block + (index % SLOTS_PER_BLOCK) as usize * SLOT_BYTES;
-        debug_assert!(offset + SLOT_BYTES <= self.ring.bytes());
+        let offset = self.layout.offset(index);
+        debug_assert!(offset + self.layout.slot_bytes <= self.ring.bytes());
         // SAFETY: inside of the mapping: `open` made as many blocks as hold `slots`.
         Slot(unsafe { self.ring.start().add(offset) })
     }
@@ -293,26 +404,21 @@ impl PacketPort {
         if self.ready() {
             return Ok(());
         }
-        if !self.busy_poll.is_zero() && timeout != Some(Duration::ZERO) && self.spin.worth_it() {
-            let limit = timeout.map_or(self.busy_poll, |t| t.min(self.busy_poll));
-            let start = Instant::now();
-            while start.elapsed() < limit {
-                if self.ready() {
-                    self.spin.ended(true);
-                    return Ok(());
-                }
-                std::hint::spin_loop();
-            }
-            self.spin.ended(false);
+        let next = self.slot(self.next);
+        if self.spin.awake(timeout, || next.is_filled()) {
+            return Ok(());
         }
         self.fds[1].fd = wake.as_raw_fd();
         self.fds[2].fd = host.map_or(-1, |host| host.as_raw_fd());
         self.counts.waits += 1;
         sys::poll(&mut self.fds, timeout)?;
-        if self.fds[0].revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) == 0 {
-            return Ok(());
-        }
-        match sys::take_error(self.receive.as_fd())? {
+        self.spin.slept();
+        let failed = self.fds[0].revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0;
+        let error = match self.failure.take() {
+            None if failed => sys::take_error(self.receive.as_fd())?,
+            error => error,
+        };
+        match error {
             // Down for now: the kernel binds the socket again when the interface comes back.
             Some(e) if e.raw_os_error() == Some(libc::ENETDOWN) && !self.gone() => Ok(()),
             Some(e) => Err(e),
@@ -326,8 +432,7 @@ impl PacketPort {
     }
 
     fn ready(&self) -> bool {
-        let status = self.slot(self.next);
-        status.status().load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
+        self.slot(self.next).is_filled()
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -354,8 +459,9 @@ impl PacketPort {
             fill_ring_empty: 0,
             wakeups: self.sender.calls,
             waits: self.counts.waits,
+            spins: self.spin.spins(),
             kernel: KernelStats {
-                rx_ring_full: self.drops.get(),
+                rx_ring_full: self.drops.get() + self.counts.large_lost,
                 ..KernelStats::default()
             },
             steering: self.steer.stats(),
@@ -374,11 +480,6 @@ impl PacketPort {
     }
 }
 
-/// Bytes of a block: its slots, rounded up to pages.
-const fn block_bytes() -> u32 {
-    (SLOTS_PER_BLOCK as usize * SLOT_BYTES).next_multiple_of(4096) as u32
-}
-
 /// One slot of the receive ring: a `tpacket2_hdr`, a gap, a virtio-net header and the frame.
 #[derive(Clone, Copy)]
 struct Slot(NonNull<u8>);
@@ -391,16 +492,20 @@ impl Slot {
         unsafe { self.0.cast::<AtomicU32>().as_ref() }
     }
 
+    fn is_filled(&self) -> bool {
+        self.status().load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
+    }
+
     /// The virtio-net header, the frame's length and its start; `None` if it was cut off.
-    fn describe(&self) -> Option<(VirtioNetHeader, usize, NonNull<u8>)> {
+    fn describe(&self, layout: &Layout) -> Option<(VirtioNetHeader, usize, NonNull<u8>)> {
         // SAFETY: the kernel filled the header before it set the status that the caller has seen.
         let header = unsafe { self.0.cast::<libc::tpacket2_hdr>().read() };
         let mac = usize::from(header.tp_mac);
         let len = header.tp_snaplen as usize;
         if header.tp_snaplen < header.tp_len
             || mac < size_of::<libc::tpacket2_hdr>() + size_of::<VirtioNetHeader>()
-            || mac + len > SLOT_BYTES
-            || mac + SLOT_FRAME_BYTES_MAX > SLOT_BYTES
+            || mac + len > layout.slot_bytes
+            || mac + layout.frame_bytes > layout.slot_bytes
         {
             return None;
         }
@@ -414,5 +519,34 @@ impl Slot {
             (vnet, start)
         };
         Some((vnet, len, start))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::QUEUE_BYTES_MAX;
+
+    #[test]
+    fn ring_queue_and_buffers_take_at_most_8_mb() {
+        let config = Config::new("eth0");
+        for (mtu, slots) in [(1_280, 2_176), (1_500, 2_176), (9_001, 448), (16_370, 240)] {
+            let layout = Layout::new(mtu, config.rx_ring).expect("packet mode takes it");
+            assert_eq!(layout.slots(), slots, "{layout:?}");
+            assert!(layout.frame_bytes >= (mtu + ETHERNET_BYTES) as usize);
+            assert!(layout.slots_per_block as usize * layout.slot_bytes <= BLOCK_BYTES);
+            assert_eq!(
+                layout.offset(slots - 1) / BLOCK_BYTES,
+                layout.blocks as usize - 1
+            );
+            let ring = layout.blocks as usize * BLOCK_BYTES;
+            let sending = (config.batch as usize + 2) * layout.frame_bytes;
+            let bytes = ring + sending + LARGE_QUEUE_BYTES + LARGE_BYTES;
+            assert!(bytes <= QUEUE_BYTES_MAX, "MTU {mtu}: {bytes}");
+        }
+        assert_eq!(Layout::new(16_371, 64), None);
+        assert_eq!(Layout::new(u32::MAX, 64), None);
+        // A small ring stays small.
+        assert_eq!(Layout::new(1_500, 64).map(|l| l.blocks), Some(1));
     }
 }

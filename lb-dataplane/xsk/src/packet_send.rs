@@ -43,7 +43,11 @@ pub(crate) struct PacketSender {
 unsafe impl Send for PacketSender {}
 
 impl PacketSender {
-    pub(crate) fn open(config: &Config, interface: &Interface) -> Result<Self, OpenError> {
+    pub(crate) fn open(
+        config: &Config,
+        interface: &Interface,
+        frame_bytes: usize,
+    ) -> Result<Self, OpenError> {
         let fd = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
             .map_err(OpenError::kernel("opening a packet socket"))?;
         // Protocol 0: this socket never receives.
@@ -54,7 +58,6 @@ impl PacketSender {
         let batch = config.batch;
         // All of a batch waiting, one held for the caller, one being filled with a segment.
         let total = batch + 2;
-        let frame_bytes = config.frame_bytes as usize;
         let buffers = Mapping::anonymous(total as usize * frame_bytes)
             .map_err(OpenError::kernel("reserving packet buffers"))?;
         Ok(Self {

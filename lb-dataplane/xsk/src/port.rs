@@ -4,7 +4,7 @@
 
 use crate::{
     capability::{self, Missing, MissingList},
-    config::{Config, ETHERNET_BYTES, Mode, Steering},
+    config::{Config, Mode, Steering},
     error::OpenError,
     frames::FrameAccount,
     host::{self, Host},
@@ -16,11 +16,6 @@ use crate::{
     xdp_send::XdpSender,
 };
 use std::{io, os::fd::BorrowedFd, time::Duration};
-
-/// Why generic mode is only used on a veth where it is asked for: it comes after the sender's segmentation offload was
-/// skipped, no receiver can turn that off at the other end, and no buffer holds such a frame. Packet mode cuts it up.
-const VETH_GENERIC: &str =
-    "on a veth, frames that the other end's segmentation offload left large would be lost";
 
 /// What becomes of a received frame.
 #[must_use]
@@ -81,7 +76,7 @@ impl<'a> Tx<'a> {
         Tx { sender, host }
     }
 
-    /// A buffer of `frame_bytes` to write a frame into; the same one until it is sent. `None` (counted) if all are in use.
+    /// A buffer to write a frame into, for the interface's MTU and 1,778 at least; the same one until it is sent. `None` (counted) if all are in use.
     pub fn frame(&mut self) -> Option<&mut [u8]> {
         match &mut self.sender {
             Sender::Xdp(sender) => sender.frame(),
@@ -155,20 +150,9 @@ impl Port {
                 name: interface.name,
             });
         }
-        if interface.mtu + ETHERNET_BYTES > config.frame_bytes {
-            return Err(OpenError::FrameTooSmall {
-                interface: interface.name,
-                mtu: interface.mtu,
-                frame_bytes: config.frame_bytes,
-            });
-        }
         let mut fallbacks = Vec::new();
         let candidates = config.mode.candidates();
         for mode in candidates {
-            if *mode == Mode::Generic && candidates.len() > 1 && interface.is_veth() {
-                fallbacks.push((*mode, VETH_GENERIC.to_owned()));
-                continue;
-            }
             let opened = match mode {
                 Mode::Packet => PacketPort::open(config, steering, &interface).map(Inner::Packet),
                 // Said in our words: the verifier's are a page about registers.
@@ -185,7 +169,13 @@ impl Port {
                         Inner::Xdp(port) => port.steer(),
                         Inner::Packet(port) => port.steer(),
                     };
-                    let host = config.host.then(|| Host::open(config, steer, &interface));
+                    let frame_bytes = match &inner {
+                        Inner::Xdp(port) => port.frame_bytes(),
+                        Inner::Packet(port) => port.frame_bytes(),
+                    };
+                    let host = config
+                        .host
+                        .then(|| Host::open(config, steer, &interface, frame_bytes));
                     return Ok(Self {
                         host: host.transpose()?,
                         interface,
@@ -252,6 +242,14 @@ impl Port {
         match &self.inner {
             Inner::Xdp(port) => port.queues(),
             Inner::Packet(_) => 1,
+        }
+    }
+
+    /// Whether [`Self::wait`] may look at the rings before it sleeps (`busy_poll_us`): not where CPU time is rationed.
+    pub fn allow_spinning(&mut self, allowed: bool) {
+        match &mut self.inner {
+            Inner::Xdp(port) => port.spin().allow(allowed),
+            Inner::Packet(port) => port.spin().allow(allowed),
         }
     }
 

@@ -8,7 +8,7 @@
 
 use crate::{
     abi::{self, Descriptor, MmapOffsets, RingOffset, UmemRegistration, XdpStatistics},
-    config::Config,
+    config::{CHUNK_BYTES_MAX, Config, FRAME_BYTES, XDP_FRAME_BYTES_MAX},
     error::OpenError,
     frames::FrameId,
     interface::Interface,
@@ -23,9 +23,6 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-
-/// A buffer of the UMEM never crosses a page.
-const CHUNK_BYTES_MAX: u32 = 4096;
 
 /// The kernel frees the queue of a closed socket a little later, in a work item: the queue of a predecessor that
 /// was just killed, or of the mode tried before, is busy for so long at most.
@@ -42,29 +39,25 @@ pub(crate) struct Umem {
 }
 
 impl Umem {
-    /// Bytes of one chunk: the kernel's headroom and the frame, rounded to what the kernel takes.
-    pub(crate) fn chunk_bytes(frame_bytes: u32) -> Result<u32, OpenError> {
-        let chunk = (frame_bytes + abi::XDP_PACKET_HEADROOM)
-            .next_power_of_two()
-            .max(abi::UMEM_CHUNK_BYTES_MIN);
-        if chunk > CHUNK_BYTES_MAX {
-            return Err(OpenError::FrameTooLarge {
-                frame_bytes,
-                max: CHUNK_BYTES_MAX - abi::XDP_PACKET_HEADROOM,
-            });
+    /// Bytes of one chunk: the kernel's headroom and a frame. `None` if no chunk is so large.
+    pub(crate) fn chunk_bytes(frame_bytes: u32) -> Option<u32> {
+        if frame_bytes <= FRAME_BYTES {
+            Some(abi::UMEM_CHUNK_BYTES_MIN)
+        } else if frame_bytes <= XDP_FRAME_BYTES_MAX {
+            Some(CHUNK_BYTES_MAX)
+        } else {
+            None
         }
-        Ok(chunk)
     }
 
-    pub(crate) fn new(frames: u32, frame_bytes: u32) -> Result<Self, OpenError> {
-        let chunk_bytes = Self::chunk_bytes(frame_bytes)?;
+    pub(crate) fn new(frames: u32, chunk_bytes: u32) -> Result<Self, OpenError> {
         let bytes = frames as usize * chunk_bytes as usize;
         let memory =
             Mapping::anonymous(bytes).map_err(OpenError::kernel("reserving packet buffers"))?;
         Ok(Self {
             memory,
             chunk_bytes,
-            frame_bytes,
+            frame_bytes: chunk_bytes - abi::XDP_PACKET_HEADROOM,
         })
     }
 
@@ -150,7 +143,7 @@ impl XskSocket {
         if let Some(umem) = register {
             register_umem(&fd, umem)?;
         }
-        let fill_entries = config.rx_ring * 2;
+        let fill_entries = config.rx_ring;
         for (name, entries, operation) in [
             (
                 libc::XDP_UMEM_FILL_RING,

@@ -29,6 +29,8 @@ pub struct Stats {
     pub wakeups: u64,
     /// `ppoll` calls.
     pub waits: u64,
+    /// Waits that looked at the rings before they slept, if they did.
+    pub spins: u64,
     /// The kernel's counters of the sockets.
     pub kernel: KernelStats,
     /// The steering program's counters.

@@ -9,14 +9,14 @@
 
 use crate::{
     abi::Descriptor,
-    config::{Config, Mode, Steering},
+    config::{Config, ETHERNET_BYTES, Mode, Steering, XDP_FRAME_BYTES_MAX},
     error::OpenError,
     frames::{FrameAccount, Frames, Owner},
     interface::Interface,
     port::{Disposition, Tx},
     ring::{Consumer, Producer},
     socket::{Anchor, Umem, XskSocket},
-    spin::SpinScore,
+    spin::Spin,
     stats::{HostStats, KernelStats, Stats},
     steer::{Programs, QUEUES_MAX, Steer},
     sys,
@@ -44,8 +44,7 @@ pub(crate) struct XdpPort {
     fds: Vec<libc::pollfd>,
     batch: u32,
     fill_max: u32,
-    busy_poll: Duration,
-    spin: SpinScore,
+    spin: Spin,
     checked: Instant,
     counts: Counts,
 }
@@ -69,6 +68,12 @@ struct Receiver {
     send_queue: usize,
 }
 
+impl Receiver {
+    fn ready(&mut self) -> bool {
+        self.rx.available() > 0
+    }
+}
+
 impl XdpPort {
     pub(crate) fn open(
         config: &Config,
@@ -84,6 +89,15 @@ impl XdpPort {
                 expected: "at most 256 (`ethtool -L`)",
             });
         }
+        let Some(chunk_bytes) = Umem::chunk_bytes(interface.mtu + ETHERNET_BYTES) else {
+            return Err(OpenError::MtuTooLarge {
+                interface: interface.name.clone(),
+                mtu: interface.mtu,
+                mode,
+                max: XDP_FRAME_BYTES_MAX - ETHERNET_BYTES,
+            });
+        };
+        let config = &config.with_chunks_of(chunk_bytes);
         let needed = config.frames_needed(queues);
         let frames = if config.frames == 0 {
             needed
@@ -97,8 +111,8 @@ impl XdpPort {
                 needed,
             });
         }
-        let umem = Umem::new(frames, config.frame_bytes)?;
-        let steer = Steer::load(Programs::Xdp, config.frame_bytes, steering)?;
+        let umem = Umem::new(frames, chunk_bytes)?;
+        let steer = Steer::load(Programs::Xdp, umem.frame_bytes() as u32, steering)?;
         let mut sockets: Vec<XskSocket> = Vec::new();
         for queue in 0..queues {
             let first = sockets.first().map(|s| s.anchor.fd());
@@ -181,9 +195,8 @@ impl XdpPort {
             gro_was_on: None,
             fds,
             batch: config.batch,
-            fill_max: config.rx_ring * 2,
-            busy_poll: Duration::from_micros(u64::from(config.busy_poll_us)),
-            spin: SpinScore::new(),
+            fill_max: config.rx_ring,
+            spin: Spin::new(Duration::from_micros(u64::from(config.busy_poll_us))),
             checked: Instant::now(),
             counts: Counts::default(),
         }
@@ -191,6 +204,15 @@ impl XdpPort {
 
     pub(crate) fn steer(&self) -> &Steer {
         &self.steer
+    }
+
+    /// Bytes that a callback may use of each buffer.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        self.sender.umem.frame_bytes()
+    }
+
+    pub(crate) fn spin(&mut self) -> &mut Spin {
+        &mut self.spin
     }
 
     pub(crate) fn set_steering(&mut self, steering: &Steering) -> Result<(), OpenError> {
@@ -293,7 +315,11 @@ impl XdpPort {
         if self.ready() {
             return Ok(());
         }
-        if !self.busy_poll.is_zero() && timeout != Some(Duration::ZERO) && self.spin(timeout) {
+        let receivers = &mut self.receivers;
+        if self
+            .spin
+            .awake(timeout, || receivers.iter_mut().any(Receiver::ready))
+        {
             return Ok(());
         }
         // What the kernel did not take (no memory, queue stopped) is tried again soon.
@@ -309,6 +335,7 @@ impl XdpPort {
         }
         self.counts.waits += 1;
         let ready = sys::poll(&mut self.fds, timeout)?;
+        self.spin.slept();
         if ready == 0 && self.checked.elapsed() >= ALIVE_CHECK {
             self.checked = Instant::now();
             for anchor in &self.anchors {
@@ -321,30 +348,7 @@ impl XdpPort {
     }
 
     fn ready(&mut self) -> bool {
-        self.receivers.iter_mut().any(|r| r.rx.available() > 0)
-    }
-
-    /// Looks at the rings until a frame is there or the time for that is over.
-    fn spin(&mut self, timeout: Option<Duration>) -> bool {
-        if !self.spin.worth_it() {
-            return false;
-        }
-        let limit = timeout.map_or(self.busy_poll, |t| t.min(self.busy_poll));
-        let start = Instant::now();
-        loop {
-            // Asking for the time costs more than looking at the rings.
-            for _ in 0..16 {
-                if self.ready() {
-                    self.spin.ended(true);
-                    return true;
-                }
-                std::hint::spin_loop();
-            }
-            if start.elapsed() >= limit {
-                self.spin.ended(false);
-                return false;
-            }
-        }
+        self.receivers.iter_mut().any(Receiver::ready)
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -375,6 +379,7 @@ impl XdpPort {
             fill_ring_empty: self.counts.fill_ring_empty,
             wakeups: self.sender.wakeups,
             waits: self.counts.waits,
+            spins: self.spin.spins(),
             kernel,
             steering,
             host: HostStats::default(),

@@ -5,7 +5,7 @@
 use crate::{
     Change, Class, Figures, Index, Key, LIMIT_LISTENERS_REMEMBERED, Node, Pod, Policy, Report,
     Shim, Text,
-    class::ClassRecord,
+    class::{ClassRecord, Member},
     index::PolicyRecord,
     kept::{owner, stand_in},
     reports::DataplaneRecord,
@@ -34,6 +34,11 @@ impl Index {
             }
             Change::Pod(key, pod) => self.pod(&key, pod.as_ref()),
             Change::Node(name, node) => self.node(&name, node.as_deref().copied()),
+            Change::Namespace(name, namespace) => {
+                if self.world.namespace(&name, namespace) {
+                    self.examine_namespace(&name);
+                }
+            }
             Change::Class(name, Some(class)) => self.a_class(&name, class),
             Change::Class(name, None) => self.no_class(&name),
             Change::Shim(node, shim) => self.shim(&node, shim),
@@ -214,8 +219,11 @@ impl Index {
         let Some(before) = self.world.pod(key, pod.cloned()) else {
             return;
         };
-        let as_backend =
-            |pod: &Arc<Pod>| (pod.deleting, pod.labels.clone(), pod.annotations.clone());
+        let as_backend = |pod: &Arc<Pod>| {
+            let addresses = (pod.address, pod.second_address);
+            let marks = (pod.labels.clone(), pod.annotations.clone());
+            (pod.deleting, addresses, marks, pod.node.clone())
+        };
         if before.as_ref().map(as_backend) != pod.map(as_backend) {
             for service in self.world.services_of_pod(key) {
                 self.mark_service(&service);
@@ -256,33 +264,36 @@ impl Index {
             fitting.min_by_key(|(name, class)| (class.created, &class.uid, *name))
         });
         let class = class.map(|(name, _)| name.clone());
-        let address = pod.and_then(|pod| pod.address);
+        let report = self.dataplanes.get(key).and_then(|d| d.report.as_ref());
+        let member = pod.and_then(|pod| Member::of(pod, report.map(|r| &**r)));
         let before = match &class {
             Some(name) => self.class_of.insert(key.clone(), name.clone()),
             None => self.class_of.remove(key),
         };
-        let mut touched = BTreeSet::new();
+        // With whether other dataplanes are to be pushed to.
+        let mut touched = BTreeMap::new();
         if before != class
             && let Some(name) = before
             && let Some(record) = self.classes.get_mut(&name)
         {
             record.members.remove(key);
-            touched.insert(name);
+            touched.insert(name, true);
         }
         if let Some(name) = class
             && let Some(record) = self.classes.get_mut(&name)
         {
-            let was = match address {
-                Some(address) => record.members.insert(key.clone(), address),
+            let is = member.as_ref().map(|member| member.address);
+            let was = match &member {
+                Some(member) => record.members.insert(key.clone(), member.clone()),
                 None => record.members.remove(key),
             };
-            if was != address {
-                touched.insert(name);
+            if was != member {
+                touched.insert(name, was.map(|was| was.address) != is);
             }
         }
-        for name in touched {
+        for (name, moved) in touched {
             if let Some(record) = self.classes.get_mut(&name) {
-                record.members_changed = true;
+                record.members_changed |= moved;
             }
             self.judge_class(&name);
             // What an explicit address is depends on whose it is.
@@ -290,6 +301,14 @@ impl Index {
                 policy.listeners.iter().any(|l| !l.addresses.is_empty())
             });
         }
+    }
+
+    /// Has the policies of a namespace looked at again.
+    fn examine_namespace(&mut self, namespace: &Text) {
+        let first = Key::new(namespace.clone(), "");
+        let policies = self.policies.range(first..).map(|(key, _)| key);
+        let policies = policies.take_while(|key| key.namespace == *namespace);
+        self.dirty.examine.extend(policies.cloned());
     }
 
     fn judge_class(&mut self, class: &Text) {
@@ -366,8 +385,12 @@ impl Index {
         if members(&before) != members(&class) {
             self.join_namespaces([before.namespace.clone(), class.namespace.clone()]);
         }
-        let policies = |c: &Class| (c.default, c.labels.clone(), c.leg_ports);
-        if policies(&before) != policies(&class) {
+        let policies = |c: &Class| (c.default, c.labels.clone());
+        let ports = |c: &Class| (c.leg_ports, c.control_port, c.reserved_ports.clone());
+        if policies(&before) != policies(&class)
+            || ports(&before) != ports(&class)
+            || before.allowed != class.allowed
+        {
             self.examine_class(name, |_| true);
         }
         self.judge_class(name);
@@ -417,9 +440,22 @@ impl Index {
                 record.unreachable().cloned(),
             )
         };
-        let before = said(record);
-        record.report = report;
-        let after = said(record);
+        let addresses = |record: &DataplaneRecord| {
+            let report = record.report.as_ref();
+            report.map(|r| r.addresses.clone()).unwrap_or_default()
+        };
+        let (before, had) = (said(record), addresses(record));
+        let old = std::mem::replace(&mut record.report, report);
+        let (after, has) = (said(record), addresses(record));
+        let refused = |of: Option<&Arc<Report>>| of.map(|r| r.refused_policies.clone());
+        let refused = [refused(old.as_ref()), refused(record.report.as_ref())];
+        let [before_names, after_names] = refused.map(Option::unwrap_or_default);
+        if before_names != after_names {
+            let changed = before_names.keys().chain(after_names.keys());
+            let changed = changed.filter(|n| before_names.get(*n) != after_names.get(*n));
+            let keys = changed.filter_map(|name| self.names.get(name));
+            self.dirty.judge.extend(keys.cloned());
+        }
         if let Some(name) = self.class_of.get(pod)
             && let Some(class) = self.classes.get(name)
         {
@@ -432,6 +468,9 @@ impl Index {
                 let high = if before.1 == after.1 { high } else { u64::MAX };
                 judge.extend(class.changed_between(low, high).cloned());
             }
+        }
+        if had != has {
+            self.join(pod);
         }
         self.forget_dataplane(pod);
     }

@@ -1,13 +1,14 @@
 //! The endpoints of a Service's slices as the backends of one listener.
 //!
-//! Owns what each endpoint is for the policy (see the table at the head of the crate), its weight and its name. The same
+//! Owns which endpoints count, what each is for the policy (see the head of the crate), its weight and its name. The same
 //! objects give the same backends in the same order, whatever order they are given in.
 
 use crate::{
-    BackendState, Key, LIMIT_NAMES_SHOWN, Policy, ServicePort, Text, WeightSource,
+    BackendState, Key, LIMIT_NAMES_SHOWN, Policy, ServicePort, SliceEndpoint, Text, WeightSource,
+    translate::View,
     world::{ServiceRecord, World},
 };
-use baton_api::{Backend, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES};
+use baton_api::{Backend, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES, is_node_name};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -33,6 +34,10 @@ pub(crate) struct Backends {
     pub left_out: usize,
     /// Addresses that can be no pod's.
     pub bad_addresses: BTreeSet<IpAddr>,
+    /// Addresses that no Pod of the namespace has and that a class does not allow.
+    pub not_allowed: BTreeSet<IpAddr>,
+    /// Pods that slices name and that do not exist, or have no address. Pods that go are among them for a moment.
+    pub absent_pods: BTreeSet<Text>,
     /// Pods whose weight is no weight, with what it says; not more than are shown.
     pub bad_weights: BTreeMap<Text, Text>,
 }
@@ -81,15 +86,10 @@ struct Candidate {
 }
 
 /// The backends behind one port of a Service.
-pub(crate) fn backends(
-    namespace: &Text,
-    policy: &Policy,
-    service: &ServiceRecord,
-    port: &ServicePort,
-    world: &World,
-) -> Backends {
+pub(crate) fn backends(view: &View<'_>, service: &ServiceRecord, port: &ServicePort) -> Backends {
+    let (namespace, policy, world) = (&view.key.namespace, view.policy, view.world);
     let mut out = Backends::default();
-    let mut candidates = merge(namespace, service, port, world, &mut out);
+    let mut candidates = merge(view, service, port, &mut out);
     if policy.drain_cordoned {
         drain_cordoned(&mut candidates, world);
     }
@@ -113,6 +113,7 @@ pub(crate) fn backends(
             (false, true) => BackendState::Ready,
             (false, false) => BackendState::NotReady,
         };
+        let node = keys_of(namespace, &candidate, world);
         out.details.push(Detail {
             name: pod
                 .filter(|pod| ***pod == *name)
@@ -127,19 +128,59 @@ pub(crate) fn backends(
             endpoint: candidate.endpoint,
             weight: if serves { weight } else { 0 },
             draining: candidate.terminating,
+            node: node.map(|node| node.to_string()),
         });
     }
     out
 }
 
+/// The node whose adoption keys it has: the one that the API server says of the Pod that has the address. What a slice says of
+/// nodes is the word of whoever wrote it.
+fn keys_of(namespace: &Text, candidate: &Candidate, world: &World) -> Option<Text> {
+    let key = Key::new(namespace.clone(), candidate.pod.clone()?);
+    let pod = world.live_pod(&key)?;
+    let node = pod.node.clone().filter(|node| is_node_name(node));
+    node.filter(|_| pod.has(candidate.endpoint.address()))
+}
+
+/// Whether an endpoint counts. What does not is noted.
+fn counts(view: &View<'_>, found: &SliceEndpoint, out: &mut Backends) -> bool {
+    let address = found.address.to_canonical();
+    if address.is_unspecified() || address.is_multicast() {
+        out.bad_addresses.insert(found.address);
+        return false;
+    }
+    let named = found.pod.as_ref().map(|name| {
+        let key = Key::new(view.key.namespace.clone(), name.clone());
+        (name, view.world.live_pod(&key))
+    });
+    if let Some((_, Some(pod))) = named
+        && pod.has(address)
+    {
+        return true;
+    }
+    if view.grants.iter().all(|grants| grants.endpoint(address)) {
+        return true;
+    }
+    match named {
+        Some((name, pod)) if pod.is_none_or(|pod| pod.address.is_none()) => {
+            out.absent_pods.insert(name.clone());
+        }
+        _ => {
+            out.not_allowed.insert(found.address);
+        }
+    }
+    false
+}
+
 /// One candidate per address and port.
 fn merge(
-    namespace: &Text,
+    view: &View<'_>,
     service: &ServiceRecord,
     port: &ServicePort,
-    world: &World,
     out: &mut Backends,
 ) -> Vec<Candidate> {
+    let (namespace, world) = (&view.key.namespace, view.world);
     // An endpoint that moves from one slice to another is in both for a while.
     let mut merged: BTreeMap<(Endpoint, Option<&Text>), Candidate> = BTreeMap::new();
     for slice in service.slices.values() {
@@ -149,9 +190,7 @@ fn merge(
                 let Some(endpoint) = Endpoint::new(address, slice_port.port) else {
                     continue;
                 };
-                if address.to_canonical().is_unspecified() || address.to_canonical().is_multicast()
-                {
-                    out.bad_addresses.insert(address);
+                if !counts(view, found, out) {
                     continue;
                 }
                 let pod = found.pod.as_ref();

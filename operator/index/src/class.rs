@@ -2,8 +2,9 @@
 //!
 //! Owns the snapshot, its limits and its revision. When there is no room for all, the oldest policies stay: the first
 //! one that does not fit and all younger ones are left out, so that a younger policy never takes an older one's place.
+//! Some places for backends are left to those that linger in dataplanes, where they have connections, after they left.
 
-use crate::{Class, ClassUpdate, Key, Text, claims::Age};
+use crate::{Class, ClassUpdate, Key, LINGERING_SHARE, Pod, Report, Text, claims::Age};
 use baton_api::LIMIT_POLICIES;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,9 +16,9 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct ClassRecord {
     pub spec: Arc<Class>,
-    /// Its dataplane pods, by Pod, with their addresses; a pod without an address is not there.
-    pub members: BTreeMap<Key, IpAddr>,
-    /// The members have changed since the last fold.
+    /// Its dataplane pods, by Pod; one without an address is not there.
+    pub members: BTreeMap<Key, Member>,
+    /// The members or where they are pushed to have changed since the last fold.
     pub members_changed: bool,
     pub revision: u64,
     entries: BTreeMap<Key, Entry>,
@@ -31,6 +32,27 @@ pub(crate) struct ClassRecord {
     staged: BTreeSet<Key>,
     /// The limits or the sizes changed while not all fit.
     recut: bool,
+}
+
+/// A dataplane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// Where it is pushed to.
+    pub address: IpAddr,
+    /// What else is its own.
+    pub others: Vec<IpAddr>,
+}
+
+impl Member {
+    /// Nothing without an address.
+    pub fn of(pod: &Pod, report: Option<&Report>) -> Option<Self> {
+        let said = report.into_iter().flat_map(|report| &report.addresses);
+        let others = pod.second_address.iter().chain(said);
+        Some(Self {
+            address: pod.address?,
+            others: others.copied().collect(),
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -97,9 +119,11 @@ impl ClassRecord {
 
     /// Whether this is an address of one of its dataplanes.
     pub fn owns(&self, address: IpAddr) -> bool {
-        self.members
-            .values()
-            .any(|own| own.to_canonical() == address)
+        let own = |member: &Member| {
+            let mut all = member.others.iter().chain([&member.address]);
+            all.any(|own| own.to_canonical() == address)
+        };
+        self.members.values().any(own)
     }
 
     /// What a policy wants to have in the snapshot; without an age, nothing.
@@ -140,7 +164,13 @@ impl ClassRecord {
 
     fn limits(&self) -> (usize, usize) {
         let policies = self.spec.limit_policies.min(LIMIT_POLICIES);
-        (policies, self.spec.limit_backends.unwrap_or(usize::MAX))
+        let backends = self.spec.limit_backends.unwrap_or(usize::MAX);
+        (policies, backends - backends / LINGERING_SHARE)
+    }
+
+    /// Backends that it takes, beside those that linger.
+    pub fn limit_backends(&self) -> usize {
+        self.limits().1
     }
 
     /// Whether a fold has something to do here.
@@ -236,9 +266,9 @@ impl ClassRecord {
     pub fn dataplanes(&self) -> Vec<crate::Dataplane> {
         let members = self.members.iter();
         members
-            .map(|(pod, address)| crate::Dataplane {
+            .map(|(pod, member)| crate::Dataplane {
                 pod: pod.clone(),
-                address: *address,
+                address: member.address,
                 control_port: self.spec.control_port,
             })
             .collect()

@@ -32,7 +32,7 @@ impl fmt::Display for Obstacle<'_> {
             }
             Self::NotAttached(node, why) => write!(
                 f,
-                "the host-shim of node {node} could not attach the adopter: {why}"
+                "the host-shim of node {node} cannot have it adopt: {why}"
             ),
         }
     }

@@ -6,6 +6,7 @@
 use crate::{
     ClassUpdate, ClassVerdict, Condition, ConditionKind, Event, Index, Instance, Key, LIMIT_EVENTS,
     LIMIT_INSTANCES_SHOWN, Reason, Status, Text, Update, Verdict,
+    allowance::{Grants, Tenant},
     claims::Outcome,
     drains::Told,
     index::PolicyRecord,
@@ -67,7 +68,8 @@ impl Index {
             let Some(record) = self.policies.get(&key) else {
                 continue;
             };
-            let judged = guarded(|| look(&key, record, &self.classes, &self.holdings));
+            let namespaces = &self.world.namespaces;
+            let judged = guarded(|| look(&key, record, &self.classes, namespaces, &self.holdings));
             let age = record.age(&key);
             let Some(record) = self.policies.get_mut(&key) else {
                 continue;
@@ -120,10 +122,15 @@ impl Index {
                 update.translated += 1;
                 let holdings = &self.holdings;
                 let from_held = holdings.partial || record.kept == Some(Kept::Held);
+                let tenant = Tenant::new(&key.namespace, &self.world.namespaces);
+                let specs = classes.iter().filter_map(|name| self.classes.get(name));
                 let view = View {
                     key: &key,
                     policy: &record.served,
                     world: &self.world,
+                    grants: specs
+                        .map(|class| Grants::of(&class.spec.allowed, &tenant))
+                        .collect(),
                     held: from_held.then_some(&holdings.held),
                     partial: holdings.partial,
                 };

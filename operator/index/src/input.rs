@@ -3,6 +3,7 @@
 //! Owns the types and nothing else; what they mean together is decided elsewhere. They hold only what an answer needs,
 //! and texts that repeat are shared ([`crate::Interner`] makes them), because there may be 50,000 of some.
 
+use crate::{Allowance, Namespace, PortRange};
 use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
 
 /// A shared text.
@@ -49,6 +50,8 @@ pub enum Change {
     Pod(Key, Option<Arc<Pod>>),
     /// A Node, by name.
     Node(Text, Option<Arc<Node>>),
+    /// A Namespace, by name. One without labels need not be told of.
+    Namespace(Text, Option<Arc<Namespace>>),
     /// A `BatonDataplane`, by name.
     Class(Text, Option<Arc<Class>>),
     /// What the host-shim of a node says, by the node's name.
@@ -248,7 +251,7 @@ pub struct SliceEndpoint {
     pub address: IpAddr,
     /// What it is fit for.
     pub conditions: Conditions,
-    /// `targetRef.name` if its kind is Pod; in the slice's namespace.
+    /// `targetRef.name` if it is a Pod of the slice's namespace.
     pub pod: Option<Text>,
     /// `nodeName`.
     pub node: Option<Text>,
@@ -292,8 +295,19 @@ pub struct Pod {
     pub node: Option<Text>,
     /// `status.podIP`.
     pub address: Option<IpAddr>,
+    /// The one of the other family, of `status.podIPs`.
+    pub second_address: Option<IpAddr>,
     /// The deletion cost that an operator wrote there, this one or one before it; not somebody else's.
     pub cost: Option<i32>,
+}
+
+impl Pod {
+    /// Whether it has this address.
+    #[must_use]
+    pub fn has(&self, address: IpAddr) -> bool {
+        let mut own = [self.address, self.second_address].into_iter().flatten();
+        own.any(|own| own.to_canonical() == address.to_canonical())
+    }
 }
 
 /// A Node.
@@ -326,10 +340,16 @@ pub struct Class {
     pub control_port: u16,
     /// Port range of the legs, both ends included: no listener may be in it.
     pub leg_ports: Option<(u16, u16)>,
+    /// Ports where its dataplanes, or their nodes, listen themselves besides `control_port`: no listener at their own
+    /// address may have one.
+    pub reserved_ports: Vec<PortRange>,
+    /// Which policies may have what. What is not allowed here is refused.
+    pub allowed: Vec<Allowance>,
     /// Snapshot policies (listeners) that it takes; more than [`baton_api::LIMIT_POLICIES`] counts as that.
     pub limit_policies: usize,
     /// Backends (addresses and ports) that its dataplanes have room for (`limits.backends` of their configuration), if known.
-    /// With more than that they would refuse the whole snapshot, so the youngest policies are left out instead.
+    /// The youngest policies are left out where there are more, less the places for those that linger
+    /// ([`crate::LINGERING_SHARE`]).
     pub limit_backends: Option<usize>,
 }
 
@@ -352,6 +372,10 @@ pub struct Report {
     pub acknowledged: Option<u64>,
     /// The newest revision that it refused, with its words.
     pub refused: Option<(u64, Text)>,
+    /// The addresses that it says are its own: its Pod may have more than the cluster knows.
+    pub addresses: Vec<IpAddr>,
+    /// Policies of what it acknowledged that it cannot take, with its words, by name of the snapshot policy.
+    pub refused_policies: BTreeMap<Text, Text>,
 }
 
 /// What a dataplane counts, as of one moment. [`PolicyFigures::from_state`] takes it out of what it answered.

@@ -45,7 +45,7 @@ pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<Judged> {
     let rejected = accepted.0 != Status::True && !record.translation.as_ref().is_some_and(serves);
     let (programmed, dataplanes, have) = programmed(index, key, record, rejected);
     let adoptable = adoptable(index, key, record, &present, rejected);
-    let degraded = degraded(index, record, &present, rejected);
+    let degraded = degraded(index, key, record, &present, rejected);
     let all = [accepted, programmed, adoptable, degraded];
     let translation = record.translation.as_ref();
     present.drains.sort_by_key(|drain| {
@@ -151,9 +151,9 @@ fn programmed(
             Room::NoBackend => problems.push((
                 Reason::ClassBackendLimit,
                 format!(
-                    "dataplanes of class {name} have room for {} backends, and older policies need it: raise `limits.backends` \
-                     of the dataplanes and of BatonDataplane {name}, or select another class",
-                    class.spec.limit_backends.unwrap_or_default()
+                    "dataplanes of class {name} have room for {} backends and for those that leave, and older policies need it: \
+                     raise `limits.backends` of the dataplanes and of BatonDataplane {name}, or select another class",
+                    class.limit_backends()
                 ),
             )),
         }
@@ -164,7 +164,11 @@ fn programmed(
         for pod in ready {
             should += 1;
             match behind(index, pod, placed.revision) {
-                None => have += usize::from(placed.room == Room::Enough),
+                None if placed.room == Room::Enough => match refused_by(index, pod, key) {
+                    Some(problem) => problems.push(problem),
+                    None => have += 1,
+                },
+                None => {}
                 Some(_) if placed.room != Room::Enough => {}
                 Some(problem) => problems.push(problem),
             }
@@ -228,6 +232,23 @@ pub(crate) fn behind(index: &Index, pod: &Key, revision: u64) -> Option<(Reason,
     }
     let message = format!("dataplane {pod} has not acknowledged it yet");
     Some((Reason::Pending, message))
+}
+
+/// What a dataplane says of a policy that it cannot take.
+fn refused_by(index: &Index, pod: &Key, policy: &Key) -> Option<(Reason, String)> {
+    let record = index.dataplanes.get(pod)?;
+    let all = record.refused_policies();
+    let own: Vec<String> = all
+        .filter(|(name, _)| index.names.get(*name) == Some(policy))
+        .map(|(name, words)| format!("{name}: {words}"))
+        .collect();
+    (!own.is_empty()).then(|| {
+        let message = format!(
+            "dataplane {pod} cannot take it, and has what it had before if it had it: {}",
+            few(own, "; ")
+        );
+        (Reason::RefusedByDataplane, message)
+    })
 }
 
 fn adoptable(
@@ -299,7 +320,24 @@ fn adoptable(
     )
 }
 
-fn degraded(index: &Index, record: &PolicyRecord, present: &Present, rejected: bool) -> Said {
+fn not_allowed(key: &Key, record: &PolicyRecord, translation: &Translation) -> String {
+    let addresses = few(&translation.not_allowed, ", ");
+    let classes = few(&record.staged, ", ");
+    format!(
+        "{} not used, as no Pod of namespace {} has the address and is named in targetRef: {addresses}; correct the \
+         EndpointSlices, or have an admin of BatonDataplane {classes} allow such addresses in spec.allowed[].endpoints",
+        is_or_are(translation.not_allowed.len(), "endpoint"),
+        key.namespace
+    )
+}
+
+fn degraded(
+    index: &Index,
+    key: &Key,
+    record: &PolicyRecord,
+    present: &Present,
+    rejected: bool,
+) -> Said {
     let Some(translation) = record.translation.as_ref().filter(|_| !rejected) else {
         return said(Status::Unknown, Reason::NotAccepted, "it is not accepted");
     };
@@ -316,10 +354,23 @@ fn degraded(index: &Index, record: &PolicyRecord, present: &Present, rejected: b
     if !translation.without_port.is_empty() {
         issues.push((Reason::PortNotFound, without_port(service, translation)));
     }
+    if !translation.not_allowed.is_empty() {
+        issues.push((
+            Reason::EndpointsNotAllowed,
+            not_allowed(key, record, translation),
+        ));
+    }
     if translation.total == 0 {
-        let message = format!(
-            "Service {service} has no endpoints: see whether its selector matches pods that run"
-        );
+        let message = match translation.absent_pods.is_empty() {
+            true => format!(
+                "Service {service} has no endpoints: see whether its selector matches pods that run"
+            ),
+            false => format!(
+                "Service {service} has no endpoints: the Pods that its EndpointSlices name ({}) do not exist or have no \
+                 address",
+                few(&translation.absent_pods, ", ")
+            ),
+        };
         issues.push((Reason::NoEndpoints, message));
     } else if translation.ready == 0 {
         let draining = |b: &&Measured| b.verdict.state == BackendState::Draining;
@@ -329,6 +380,15 @@ fn degraded(index: &Index, record: &PolicyRecord, present: &Present, rejected: b
             present.backends.iter().filter(draining).count()
         );
         issues.push((Reason::NoReadyEndpoints, message));
+    }
+    let refused = without_family(translation);
+    if !refused.is_empty() {
+        let message = format!(
+            "none of its backends has an address of the family, so {refused} are refused (Baton does not translate between \
+             families): make the pods and Service {service} dual-stack, or leave the family out of the Service's ipFamilies or \
+             spec.listeners[].addresses"
+        );
+        issues.push((Reason::FamilyWithoutBackends, message));
     }
     if translation.left_out > 0 {
         let message = format!(
@@ -395,6 +455,25 @@ fn degraded(index: &Index, record: &PolicyRecord, present: &Present, rejected: b
     };
     let messages: Vec<String> = issues.into_iter().map(|(_, message)| message).collect();
     said(Status::True, reason, messages.join("; "))
+}
+
+/// Whose clients no backend can serve: those of a listener's address in a family that none of its backends has.
+fn without_family(translation: &Translation) -> String {
+    let served = translation.listeners.iter();
+    let served = served.filter(|listening| !listening.policy.backends.is_empty());
+    let refused = served.flat_map(|listening| {
+        let policy = &listening.policy;
+        [("IPv4", false), ("IPv6", true)]
+            .into_iter()
+            .filter(|(_, v6)| {
+                let fronted = policy.frontends.iter();
+                let mut backed = policy.backends.iter();
+                fronted.map(|at| at.address().is_ipv6()).any(|is| is == *v6)
+                    && backed.all(|backend| backend.endpoint.address().is_ipv6() != *v6)
+            })
+            .map(|(family, _)| format!("{family} clients of listener {}", listening.listener))
+    });
+    few(refused, ", ")
 }
 
 /// Whether two verdicts say the same; of when the figures are does not matter.

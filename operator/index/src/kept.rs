@@ -6,7 +6,7 @@
 //! connections because of a slip in an object.
 
 use crate::{
-    Family, Key, Listener, Policy, PortRef, Reason, Refusal, Text,
+    Family, Key, Listener, Namespace, Policy, PortRef, Reason, Refusal, Text,
     class::ClassRecord,
     index::PolicyRecord,
     standing::{Standing, examine},
@@ -171,8 +171,12 @@ pub(crate) fn look(
     key: &Key,
     record: &PolicyRecord,
     classes: &BTreeMap<Text, ClassRecord>,
+    namespaces: &BTreeMap<Text, Arc<Namespace>>,
     holdings: &Holdings,
 ) -> Look {
+    let examine = |policy: &Policy, only: Option<&BTreeSet<Text>>| {
+        examine(key, policy, classes, namespaces, only)
+    };
     let itself = |standing, is_bare| Look {
         served: Arc::clone(&record.policy),
         kept: None,
@@ -180,7 +184,7 @@ pub(crate) fn look(
         standing,
         is_bare,
     };
-    let standing = examine(key, &record.policy, classes, None);
+    let standing = examine(&record.policy, None);
     let problem = match &standing {
         Standing::Unfit { reason, message } if is_slip(*reason) => (*reason, message.clone()),
         _ => return itself(standing, false),
@@ -189,7 +193,7 @@ pub(crate) fn look(
     if let Some(good) = record.good.as_ref().filter(|good| **good != record.policy) {
         let generation = good.generation;
         return Look {
-            standing: examine(key, good, classes, None),
+            standing: examine(good, None),
             served: Arc::clone(good),
             kept: Some(Kept::Good { generation }),
             problem: Some(problem),
@@ -200,7 +204,7 @@ pub(crate) fn look(
         return itself(standing, true);
     };
     Look {
-        standing: examine(key, &rebuilt, classes, Some(&had)),
+        standing: examine(&rebuilt, Some(&had)),
         served: Arc::new(rebuilt),
         kept: Some(Kept::Held),
         problem: Some(problem),

@@ -217,6 +217,10 @@ pub enum Reason {
     Conflict,
     /// Accepted: a listener's port belongs to the dataplane's own connections.
     PortInLegRange,
+    /// Accepted: dataplanes or their nodes listen at a listener's port themselves.
+    PortReserved,
+    /// Accepted: a class does not allow the namespace a listener's port or address.
+    NotAllowed,
     /// Accepted: no class fits.
     NoDataplaneClass,
     /// Accepted: the Service does not exist.
@@ -237,6 +241,8 @@ pub enum Reason {
     NoDataplane,
     /// Programmed: a dataplane refuses the snapshot.
     SnapshotRefused,
+    /// Programmed: a dataplane refuses this policy, and serves all others.
+    RefusedByDataplane,
     /// Programmed, Degraded: a dataplane cannot be reached.
     DataplaneUnreachable,
     /// Programmed: dataplanes have not acknowledged it yet.
@@ -249,6 +255,8 @@ pub enum Reason {
     ProtocolNone,
     /// Adoptable: no dataplane has said yet.
     NotProbed,
+    /// Degraded: endpoints are no Pods of the namespace, and a class does not allow them.
+    EndpointsNotAllowed,
     /// Degraded, Adoptable: there is no endpoint.
     NoEndpoints,
     /// Degraded: none of the endpoints is ready.
@@ -259,6 +267,8 @@ pub enum Reason {
     BackendsNotFollowed,
     /// Degraded: dataplanes give some backends no flows.
     BackendsUnusable,
+    /// Degraded: clients of an address family that no backend has are refused.
+    FamilyWithoutBackends,
     /// Degraded: a Pod's weight is no weight.
     WeightUnreadable,
     /// Degraded: nothing is wrong.
@@ -278,6 +288,8 @@ impl Reason {
             Self::Invalid => "Invalid",
             Self::Conflict => "Conflict",
             Self::PortInLegRange => "PortInLegRange",
+            Self::PortReserved => "PortReserved",
+            Self::NotAllowed => "NotAllowed",
             Self::NoDataplaneClass => "NoDataplaneClass",
             Self::ServiceNotFound => "ServiceNotFound",
             Self::PortNotFound => "PortNotFound",
@@ -289,16 +301,19 @@ impl Reason {
             Self::PolicyLimit => "PolicyLimit",
             Self::ClassBackendLimit => "ClassBackendLimit",
             Self::SnapshotRefused => "SnapshotRefused",
+            Self::RefusedByDataplane => "RefusedByDataplane",
             Self::DataplaneUnreachable => "DataplaneUnreachable",
             Self::Adoptable => "Adoptable",
             Self::BackendsNotAdoptable => "BackendsNotAdoptable",
             Self::ProtocolNone => "ProtocolNone",
             Self::NotProbed => "NotProbed",
+            Self::EndpointsNotAllowed => "EndpointsNotAllowed",
             Self::NoEndpoints => "NoEndpoints",
             Self::NoReadyEndpoints => "NoReadyEndpoints",
             Self::BackendLimit => "BackendLimit",
             Self::BackendsNotFollowed => "BackendsNotFollowed",
             Self::BackendsUnusable => "BackendsUnusable",
+            Self::FamilyWithoutBackends => "FamilyWithoutBackends",
             Self::WeightUnreadable => "WeightUnreadable",
             Self::AsExpected => "AsExpected",
             Self::Drained => "Drained",

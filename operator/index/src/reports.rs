@@ -120,6 +120,11 @@ impl DataplaneRecord {
         (*revision > self.acknowledged()).then_some((*revision, words))
     }
 
+    /// Policies of what it has that it cannot take, by name of the snapshot policy, and why.
+    pub fn refused_policies(&self) -> impl Iterator<Item = (&Text, &Text)> {
+        self.report.iter().flat_map(|r| &r.refused_policies)
+    }
+
     /// Why it cannot be reached.
     pub fn unreachable(&self) -> Option<&Text> {
         self.report.as_ref()?.unreachable.as_ref()

@@ -1,11 +1,13 @@
 //! Whether a policy can be used as it is written, which classes serve it, and what it claims.
 //!
-//! Owns every refusal that needs only the policy and the classes. Whether somebody older claims the same is decided
+//! Owns every refusal that needs only the policy, its namespace and the classes: also what its dataplanes' own checks would
+//! refuse, and what is granted to others only. Whether somebody older claims the same is decided
 //! elsewhere.
 
 use crate::{Family, Listener};
 use crate::{
-    Key, Policy, Reason, Text,
+    Key, Namespace, Policy, Reason, Text,
+    allowance::{Grants, Tenant},
     backends::is_name,
     claims::{Claim, Place},
     class::ClassRecord,
@@ -41,6 +43,7 @@ pub(crate) fn examine(
     key: &Key,
     policy: &Policy,
     classes: &BTreeMap<Text, ClassRecord>,
+    namespaces: &BTreeMap<Text, Arc<Namespace>>,
     only: Option<&BTreeSet<Text>>,
 ) -> Standing {
     let judged = shape(key, policy).and_then(|()| {
@@ -48,7 +51,8 @@ pub(crate) fn examine(
             None => choose(policy, classes)?,
             Some(only) => had(only, classes)?,
         };
-        let claims = claims(key, policy, &names, classes)?;
+        let tenant = Tenant::new(&key.namespace, namespaces);
+        let claims = claims(key, policy, &names, classes, &tenant)?;
         Ok(Standing::Fit {
             classes: names,
             claims: claims.into_iter().collect(),
@@ -180,6 +184,7 @@ fn claims(
     policy: &Policy,
     names: &BTreeSet<Text>,
     classes: &BTreeMap<Text, ClassRecord>,
+    tenant: &Tenant<'_>,
 ) -> Judged<BTreeSet<Claim>> {
     let service = Key::new(key.namespace.clone(), policy.service.clone());
     let mut claims = BTreeSet::from([Claim::Service(service)]);
@@ -191,23 +196,20 @@ fn claims(
         .iter()
         .filter_map(|name| Some((name, classes.get(name)?)))
     {
+        let grants = Grants::of(&class.spec.allowed, tenant);
         for (i, listener) in policy.listeners.iter().enumerate() {
+            let port = listener.port;
+            if let Some(twice) = own_twice(listener, class) {
+                return invalid(format!(
+                    "spec.listeners[{i}].addresses: {twice} is an address of a dataplane of class {name}, which the unspecified \
+                     address stands for already: leave one of the two out"
+                ));
+            }
             for place in places(listener, class) {
-                let own = matches!(place, Place::Own(_));
-                let port = listener.port;
-                if let Some((first, last)) = class.spec.leg_ports
-                    && own
-                    && (first..=last).contains(&port)
-                {
-                    return Err((
-                        Reason::PortInLegRange,
-                        format!(
-                            "spec.listeners[{i}].port: {port} is one of the ports {first} to {last} that dataplanes of class \
-                             {name} use towards pods: expected another port, or another range in spec.ports of \
-                             BatonDataplane {name}"
-                        ),
-                    ));
-                }
+                may_have(class, &grants, place, port).map_err(|refused| {
+                    let reason = refused.reason();
+                    (reason, refused.words(i, name, place, port, &grants, key))
+                })?;
                 let class = name.clone();
                 if !claims.insert(Claim::Frontend { class, place, port }) {
                     return invalid(format!(
@@ -219,6 +221,95 @@ fn claims(
         }
     }
     Ok(claims)
+}
+
+/// An own address of a dataplane beside the unspecified one of its family: the dataplane takes them for two frontends at
+/// one place and refuses them.
+fn own_twice(listener: &Listener, class: &ClassRecord) -> Option<IpAddr> {
+    let all = || listener.addresses.iter().map(IpAddr::to_canonical);
+    let mut unspecified = all().filter(IpAddr::is_unspecified);
+    unspecified.find_map(|any| all().find(|a| a.is_ipv4() == any.is_ipv4() && class.owns(*a)))
+}
+
+/// Why a policy may not have a port of a place.
+enum Refused {
+    /// Legs have it.
+    Leg(u16, u16),
+    /// Dataplanes or their nodes listen there.
+    Reserved,
+    /// It is not granted.
+    NotAllowed,
+}
+
+/// Whether a policy may have a port of a place in a class. What is true of the dataplanes' own addresses is judged at the
+/// place that stands for these, also for an explicit one.
+fn may_have(
+    class: &ClassRecord,
+    grants: &Grants<'_>,
+    place: Place,
+    port: u16,
+) -> Result<(), Refused> {
+    let spec = &class.spec;
+    let allowed = match place {
+        Place::Own(_) => {
+            if let Some((first, last)) = spec.leg_ports
+                && (first..=last).contains(&port)
+            {
+                return Err(Refused::Leg(first, last));
+            }
+            let mut reserved = spec.reserved_ports.iter();
+            if port == spec.control_port || reserved.any(|range| range.contains(port)) {
+                return Err(Refused::Reserved);
+            }
+            grants.own(port)
+        }
+        Place::Address(address) if class.owns(address) => grants.own(port),
+        Place::Address(address) => grants.address(address, port),
+    };
+    allowed.then_some(()).ok_or(Refused::NotAllowed)
+}
+
+impl Refused {
+    fn reason(&self) -> Reason {
+        match self {
+            Self::Leg(..) => Reason::PortInLegRange,
+            Self::Reserved => Reason::PortReserved,
+            Self::NotAllowed => Reason::NotAllowed,
+        }
+    }
+
+    fn words(
+        &self,
+        listener: usize,
+        class: &Text,
+        place: Place,
+        port: u16,
+        grants: &Grants<'_>,
+        key: &Key,
+    ) -> String {
+        let at = format!("spec.listeners[{listener}]");
+        match (self, place) {
+            (Self::Leg(first, last), _) => format!(
+                "{at}.port: {port} is one of the ports {first} to {last} that dataplanes of class {class} use towards pods: \
+                 expected another port, or another range in spec.ports of BatonDataplane {class}"
+            ),
+            (Self::Reserved, _) => format!(
+                "{at}.port: {port} is where dataplanes of class {class} or their nodes listen themselves \
+                 (spec.controlPort and spec.reservedPorts of BatonDataplane {class}): expected another port"
+            ),
+            (Self::NotAllowed, place) => {
+                let what = match place {
+                    Place::Own(_) => format!("{at}.port: {port}"),
+                    Place::Address(address) => format!("{at}.addresses: port {port} of {address}"),
+                };
+                format!(
+                    "{what} is not allowed: of class {class}, namespace {} may have {grants}; take what is allowed, select \
+                     another class, or have an admin of BatonDataplane {class} change its spec.allowed",
+                    key.namespace
+                )
+            }
+        }
+    }
 }
 
 /// Where a listener is in a class. An explicit address that is a dataplane's own one is both, because the dataplane

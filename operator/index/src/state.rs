@@ -31,6 +31,15 @@ impl PolicyFigures {
     }
 }
 
+/// What `health` says but for how long it will be so (`ejected: it failed, 9 s left`): a condition that counts seconds would be
+/// written with each.
+fn without_time(health: &str) -> &str {
+    match health.rsplit_once(", ") {
+        Some((why, left)) if left.ends_with(" s left") => why,
+        _ => health,
+    }
+}
+
 fn policy(state: &PolicyState, at: i64, interner: &mut Interner) -> PolicyFigures {
     let pinned = state.pins_total.iter().filter(|(_, count)| **count > 0);
     let pinned = pinned.map(|(reason, count)| (interner.text(reason), *count));
@@ -72,7 +81,7 @@ fn backend(state: &BackendState, at: i64, interner: &mut Interner) -> BackendFig
         },
         probed: state.adoptable || state.adoptable_reason != NOT_PROBED,
         unadoptable: (!state.adoptable).then(|| interner.text(&state.adoptable_reason)),
-        unusable: (!works).then(|| interner.text(&state.health)),
+        unusable: (!works).then(|| interner.text(without_time(&state.health))),
         drain: drain.map(|drain| {
             Box::new(DrainFigures {
                 moved: drain.moved,
@@ -158,5 +167,22 @@ mod tests {
                 rescued: 6
             }
         );
+    }
+
+    #[test]
+    fn how_long_a_backend_stays_ejected_is_no_news() {
+        let of = |health: &str| {
+            let text = format!(
+                r#"{{"name": "a", "endpoint": "10.0.0.2:80", "weight": 1, "draining": false, "adoptable": true,
+                "adoptableReason": "", "flows": 0, "outstanding": 0, "firstByte": "0us", "requestsTotal": 0,
+                "migrationsInTotal": 0, "migrationsOutTotal": 0, "health": "{health}"}}"#
+            );
+            let state: BackendState = serde_json::from_str(&text).expect("a backend");
+            backend(&state, 100, &mut Interner::default()).unusable
+        };
+        let ejected = of("ejected: it failed, 9 s left");
+        assert_eq!(ejected.as_deref(), Some("ejected: it failed"));
+        assert_eq!(ejected, of("ejected: it failed, 8 s left"));
+        assert_eq!(of("down: no answer").as_deref(), Some("down: no answer"));
     }
 }

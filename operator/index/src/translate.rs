@@ -6,6 +6,7 @@
 use crate::{BackendState, Listener, Text};
 use crate::{
     Key, Policy, PortRef, ServicePort,
+    allowance::Grants,
     backends::{Backends, backends},
     kept::{Held, families},
     standing::{frontends, snapshot_name},
@@ -23,6 +24,8 @@ pub(crate) struct View<'a> {
     pub key: &'a Key,
     pub policy: &'a Policy,
     pub world: &'a World,
+    /// What each of its classes grants to its namespace.
+    pub grants: Vec<Grants<'a>>,
     /// What dataplanes had, where that counts.
     pub held: Option<&'a BTreeMap<Text, Held>>,
     /// Backends may be missing, too.
@@ -48,6 +51,8 @@ pub(crate) struct Translation {
     /// Of all listeners.
     pub left_out: usize,
     pub bad_addresses: BTreeSet<IpAddr>,
+    pub not_allowed: BTreeSet<IpAddr>,
+    pub absent_pods: BTreeSet<Text>,
     pub bad_weights: BTreeMap<Text, Text>,
     /// Backends that dataplanes had and that are kept because objects may be missing.
     pub held: usize,
@@ -102,7 +107,7 @@ pub(crate) fn translate(view: &View<'_>) -> Translation {
             as_held(view, listener, &mut out, &mut ready, &mut all);
             continue;
         };
-        let mut backends = backends(&view.key.namespace, view.policy, record, port, view.world);
+        let mut backends = backends(view, record, port);
         if view.partial
             && let Some(held) = held(view, listener)
         {
@@ -159,6 +164,8 @@ fn listen(
     let name = snapshot_name(view.key, listener);
     out.left_out += backends.left_out;
     out.bad_addresses.extend(backends.bad_addresses);
+    out.not_allowed.extend(backends.not_allowed);
+    out.absent_pods.extend(backends.absent_pods);
     out.bad_weights.extend(backends.bad_weights);
     let mut policy = (**template).clone();
     policy.name = name;

@@ -3,7 +3,7 @@
 //! Owns the look-up from an object to the Services whose endpoints name it, so that a change costs what it touches.
 //! Decides nothing.
 
-use crate::{Key, Node, Pod, Service, Shim, Slice, Text};
+use crate::{Key, Namespace, Node, Pod, Service, Shim, Slice, Text};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -104,6 +104,7 @@ pub(crate) struct World {
     pub services: BTreeMap<Key, ServiceRecord>,
     pub pods: BTreeMap<Key, PodRecord>,
     pub nodes: BTreeMap<Text, NodeRecord>,
+    pub namespaces: BTreeMap<Text, Arc<Namespace>>,
     /// The Service of each slice.
     slices: BTreeMap<Key, Text>,
     /// Nodes whose host-shim is known: with none at all, its absence on one says nothing.
@@ -257,6 +258,20 @@ impl World {
         (before != node).then_some(before)
     }
 
+    /// A Namespace came, changed or went. Whether that is news.
+    pub fn namespace(&mut self, name: &Text, namespace: Option<Arc<Namespace>>) -> bool {
+        // Without labels it is as if it were not there.
+        let namespace = namespace.filter(|namespace| !namespace.labels.is_empty());
+        if self.namespaces.get(name) == namespace.as_ref() {
+            return false;
+        }
+        match namespace {
+            Some(namespace) => self.namespaces.insert(name.clone(), namespace),
+            None => self.namespaces.remove(name),
+        };
+        true
+    }
+
     /// A host-shim came, changed or went. Whether that is news, and whether it is the first or was the last one.
     pub fn shim(&mut self, node: &Text, shim: Option<Arc<Shim>>) -> (bool, bool) {
         let record = self.nodes.entry(node.clone()).or_default();
@@ -303,6 +318,7 @@ impl World {
         self.services.is_empty()
             && self.pods.is_empty()
             && self.nodes.is_empty()
+            && self.namespaces.is_empty()
             && self.slices.is_empty()
             && self.shims == 0
     }

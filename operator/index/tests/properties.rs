@@ -141,8 +141,9 @@ fn acknowledge(index: &mut Index, objects: &Objects) {
                 dataplane.pod,
                 Report {
                     unreachable: old.and_then(|r| r.unreachable.clone()),
+                    addresses: old.map(|r| r.addresses.clone()).unwrap_or_default(),
                     acknowledged: Some(class.revision),
-                    refused: None,
+                    ..Report::default()
                 },
             ));
         }
@@ -283,6 +284,7 @@ fn without(change: &Change) -> Change {
         Change::Slice(key, _) => Change::Slice(key.clone(), None),
         Change::Pod(key, _) => Change::Pod(key.clone(), None),
         Change::Node(name, _) => Change::Node(name.clone(), None),
+        Change::Namespace(name, _) => Change::Namespace(name.clone(), None),
         Change::Class(name, _) => Change::Class(name.clone(), None),
         Change::Shim(name, _) => Change::Shim(name.clone(), None),
         Change::Report(key, _) => Change::Report(key.clone(), None),
@@ -343,6 +345,8 @@ fn the_universe_reaches_what_matters() {
         Reason::Invalid,
         Reason::Conflict,
         Reason::PortInLegRange,
+        Reason::PortReserved,
+        Reason::NotAllowed,
         Reason::NoDataplaneClass,
         Reason::ServiceNotFound,
         Reason::PortNotFound,
@@ -351,6 +355,7 @@ fn the_universe_reaches_what_matters() {
         Reason::NoDataplane,
         Reason::DataplaneUnreachable,
         Reason::Pending,
+        Reason::EndpointsNotAllowed,
         Reason::NoEndpoints,
         Reason::NoReadyEndpoints,
         Reason::WeightUnreadable,

@@ -13,7 +13,7 @@ use crate::{
 use baton_index::{Change, Key, Report as Progress, Text};
 use baton_push::{
     UnixSeconds,
-    keys::{Peer, PeerKind},
+    keys::{LiveKeys, Peer, PeerKind},
     push::{
         Connect, Epoch, Metrics as PushMetrics, Outcome, Pusher, Report, Settings, Unreached,
         Version,
@@ -65,6 +65,7 @@ impl Term {
         settings: &Settings,
         push_metrics: &Arc<PushMetrics>,
         peers: &Arc<Peers>,
+        keys: &LiveKeys,
         texts: &SharedInterner,
     ) -> Self {
         let inbox = Inbox::new(Arc::clone(texts));
@@ -73,6 +74,7 @@ impl Term {
             epoch,
             Arc::clone(connect),
             Arc::new(inbox.clone()),
+            keys.clone(),
             Arc::clone(push_metrics),
             fastrand::Rng::new(),
         );
@@ -192,6 +194,7 @@ impl Term {
                 version,
                 pushed,
                 took,
+                refused,
             } => {
                 if *pushed {
                     info!(dataplane = %pod, generation, took_us = took.as_micros(), "snapshot in force");
@@ -200,6 +203,7 @@ impl Term {
                 self.progress(target, |progress| {
                     progress.unreachable = None;
                     progress.refused = None;
+                    progress.refused_policies = words::refused_policies(refused);
                     progress.acknowledged = revision.max(progress.acknowledged);
                 })
             }
@@ -232,15 +236,17 @@ impl Term {
                     }
                 })
             }
-            Outcome::State { .. } => {
+            Outcome::State { state, .. } => {
                 // None if the report before this one was told with newer ones.
                 let figures = self.inbox.take(target);
                 changes.extend(figures.map(|f| Change::Figures(pod.clone(), Some(Arc::new(f)))));
                 let reachable = !self.dataplanes.get(target).is_some_and(|k| k.takes_no_push);
                 self.progress(target, |progress| {
+                    progress.addresses.clone_from(&state.worker.addresses);
                     if reachable {
                         progress.unreachable = None;
                     }
+                    progress.refused_policies = words::refused_policies(&state.refused);
                 })
             }
             Outcome::Shim(_) => None,

@@ -62,6 +62,8 @@ pub struct Keeper {
     pub connector: Arc<Connector>,
     /// What dataplanes and shims say of their keys.
     pub peers: Arc<Peers>,
+    /// Gets the keys that are stored, for host-shims.
+    pub live_keys: Arc<watch::Sender<Option<Arc<KeySet>>>>,
     /// How long adoption keys rest before they are signed with and before they are removed.
     pub key_rest: Duration,
     /// Gets what people are told.
@@ -116,6 +118,7 @@ impl Keeper {
             self.metrics.certificate_ends.reset();
             self.metrics.key_since.set(0);
             self.metrics.key_epochs.set(0);
+            self.live_keys.send_replace(None);
         }
         if leads {
             let keys = self.keys(rotator, told).await;
@@ -340,6 +343,14 @@ impl Keeper {
                     warn!("{error}");
                     Ages::default()
                 })
+            });
+            // Only what is stored is sent to anybody.
+            self.live_keys.send_if_modified(|live| {
+                let changes = live.as_deref() != keys.as_ref();
+                if changes {
+                    *live = keys.clone().map(Arc::new);
+                }
+                changes
             });
             if let Some(keys) = &keys {
                 // Ages that are lost count from now on, which is when they are written again.

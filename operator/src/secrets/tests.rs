@@ -15,7 +15,7 @@ use crate::{
 use baton_push::{
     UnixSeconds,
     certificates::{CA_LIFE, LEAF_LIFE, Role},
-    keys::{AdoptionKey, KeySet, table::Action},
+    keys::{AdoptionKey, KeySet, LiveKeys, table::Action},
 };
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
@@ -36,6 +36,7 @@ const SECRETS: &str = "/api/v1/namespaces/baton/secrets/";
 pub struct Scene {
     metrics: Metrics,
     notices: Receiver<Notice>,
+    live: LiveKeys,
     task: JoinHandle<()>,
     leadership: watch::Sender<Leadership>,
 }
@@ -59,10 +60,13 @@ impl Scene {
         let (sender, leadership) = watch::channel(Leadership::Leading { epoch: 1 });
         let peers = Arc::new(Peers::default());
         peers.ask(Some(&BTreeMap::new()));
+        let live_keys = Arc::new(watch::Sender::new(None));
+        let live = live_keys.subscribe();
         let keeper = Keeper {
             store: Store::kubernetes(api.client(), "baton", "a", owner),
             connector: Arc::new(Connector::default()),
             peers,
+            live_keys: Arc::clone(&live_keys),
             key_rest: Duration::from_secs(120),
             outbox: Arc::new(outbox),
             leadership,
@@ -71,6 +75,7 @@ impl Scene {
         Self {
             metrics,
             notices,
+            live,
             task: tokio::spawn(keeper.run()),
             leadership: sender,
         }
@@ -238,6 +243,35 @@ async fn who_leads_shows_the_ends_of_certificates_and_the_age_of_the_key() {
     assert_eq!(scene.figure(&end("shim")), None);
     assert_eq!(scene.figure(&since), Some(0.0));
     assert_eq!(scene.figure(&epochs), Some(0.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn host_shims_are_sent_what_is_stored_and_only_by_who_leads() {
+    let api = FakeApi::default();
+    let scene = Scene::start(&api);
+    sleep(Duration::from_secs(600)).await;
+    let path = format!("{SECRETS}{KEYS}");
+    let secret = api.get(&path).expect("made");
+    let live = scene.live.borrow().clone().expect("keys");
+    assert_eq!(live.epochs(), [1]);
+    let sent = serde_json::to_string(&live.of_node("node-1")).expect("JSON");
+    let stored: ByteString =
+        serde_json::from_value(secret["data"]["epoch-1"].clone()).expect("base64");
+    let stored = String::from_utf8(stored.0).expect("digits");
+    assert!(!sent.contains(stored.trim()), "a master key is sent");
+    // What cannot be used is not sent, and takes nothing away.
+    let mut wrong = secret.clone();
+    wrong["data"]["epoch-1"] = json!("bm8=");
+    api.put(&path, wrong);
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(scene.live.borrow().as_ref(), Some(&live));
+    // Another process may change them.
+    scene
+        .leadership
+        .send(Leadership::Standby)
+        .expect("the keeper listens");
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(*scene.live.borrow(), None);
 }
 
 /// The uids of the owners of a Secret.

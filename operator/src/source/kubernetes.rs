@@ -6,7 +6,7 @@
 use super::{Ended, Sink, Told, report};
 use crate::{
     kind::Kind,
-    objects::{Node, Pod},
+    objects::{Namespace, Node, Pod},
     translate,
 };
 use baton_index::Key;
@@ -45,7 +45,9 @@ pub async fn run(client: Client, sink: Sink) {
     watches.spawn(follow(Api::all(all), Kind::Slice, s, slice));
     let (all, s) = (client.clone(), sink.clone());
     watches.spawn(follow(Api::all(all), Kind::Pod, s, pod));
-    watches.spawn(follow(Api::all(client), Kind::Node, sink, node));
+    let (all, s) = (client.clone(), sink.clone());
+    watches.spawn(follow(Api::all(all), Kind::Node, s, node));
+    watches.spawn(follow(Api::all(client), Kind::Namespace, sink, namespace));
     while let Some(ended) = watches.join_next().await {
         // A watch ends when nobody listens, or by a bug, which ends the process.
         if let Err(error) = ended
@@ -74,6 +76,11 @@ fn pod(sink: &Sink, key: &Key, object: &Pod) -> Told {
 
 fn node(sink: &Sink, key: &Key, object: &Node) -> Told {
     sink.caught(Kind::Node, key, |t| t.node(object)).into()
+}
+
+fn namespace(sink: &Sink, key: &Key, object: &Namespace) -> Told {
+    sink.caught(Kind::Namespace, key, |t| t.namespace(object))
+        .into()
 }
 
 async fn follow<K>(api: Api<K>, kind: Kind, sink: Sink, translate: Translate<K>)

@@ -6,7 +6,7 @@ use super::{Sink, Told, report};
 use crate::{
     kind::Kind,
     manifest::{self, Manifest},
-    objects::{Node, Pod, RawClass, RawPolicy},
+    objects::{Namespace, Node, Pod, RawClass, RawPolicy},
 };
 use baton_config::ConfigError;
 use baton_crds::Checker;
@@ -42,6 +42,7 @@ impl PartialEq for Content {
                 (Change::Slice(_, one), Change::Slice(_, other)) => one == other,
                 (Change::Pod(_, one), Change::Pod(_, other)) => one == other,
                 (Change::Node(_, one), Change::Node(_, other)) => one == other,
+                (Change::Namespace(_, one), Change::Namespace(_, other)) => one == other,
                 // Nothing else is kept like this.
                 _ => false,
             },
@@ -162,6 +163,7 @@ enum Object {
     Slice(EndpointSlice),
     Pod(Pod),
     Node(Node),
+    Namespace(Namespace),
 }
 
 /// Reads a value as what it says it is, or gives the field that is wrong.
@@ -173,6 +175,7 @@ fn read(kind: Kind, value: &Value) -> Result<Object, (String, String)> {
         Kind::Slice => Object::Slice(parse(value)?),
         Kind::Pod => Object::Pod(parse(value)?),
         Kind::Node => Object::Node(parse(value)?),
+        Kind::Namespace => Object::Namespace(parse(value)?),
     })
 }
 
@@ -195,6 +198,7 @@ impl Object {
             Self::Slice(object) => object.meta(),
             Self::Pod(object) => object.meta(),
             Self::Node(object) => object.meta(),
+            Self::Namespace(object) => object.meta(),
         }
     }
 
@@ -237,6 +241,11 @@ impl Object {
             Self::Node(object) => {
                 let object = at(object, key);
                 sink.caught(Kind::Node, key, |t| t.node(&object)).into()
+            }
+            Self::Namespace(object) => {
+                let object = at(object, key);
+                sink.caught(Kind::Namespace, key, |t| t.namespace(&object))
+                    .into()
             }
         }
     }

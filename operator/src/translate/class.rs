@@ -2,10 +2,10 @@
 
 use super::{Translator, cluster::pairs, policy::port, refuse, unreadable};
 use baton_crds as crd;
-use baton_index::{Change, Class, Refusal};
+use baton_index::{Allowance, Change, Class, NamespaceSelector, NoRange, Refusal};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
-use std::sync::Arc;
+use std::{str::FromStr, sync::Arc};
 
 impl Translator {
     /// A class; `spec` is what the object has there, whatever that is.
@@ -32,6 +32,11 @@ impl Translator {
         };
         let policies = limit("spec.limits.policies", spec.limits.policies)?;
         let backends = limit("spec.limits.backends", spec.limits.backends)?;
+        let reserved_ports = ranges("spec.reservedPorts", PORTS, &spec.reserved_ports)?;
+        let allowed = spec.allowed.iter().enumerate();
+        let allowed = allowed
+            .map(|(i, one)| self.allowance(&format!("spec.allowed[{i}]"), one))
+            .collect::<Result<_, _>>()?;
         let mut interner = self.interner();
         let labels = interner.labels(pairs(meta.labels.as_ref()));
         let selector = interner.labels(pairs(Some(&spec.selector.match_labels)));
@@ -46,11 +51,44 @@ impl Translator {
             selector,
             control_port: port("spec.controlPort", spec.control_port)?,
             leg_ports: Some((first, last)),
+            reserved_ports,
+            allowed,
             limit_policies: policies,
             limit_backends: Some(backends),
         };
         Ok(Change::Class(key.name, Some(Arc::new(class))))
     }
+
+    fn allowance(&self, at: &str, one: &crd::Allowance) -> Result<Allowance, Refusal> {
+        let mut interner = self.interner();
+        let names = one.namespaces.names.iter();
+        let namespaces = NamespaceSelector {
+            names: names.map(|name| interner.text(name)).collect(),
+            labels: interner.labels(pairs(Some(&one.namespaces.match_labels))),
+        };
+        Ok(Allowance {
+            namespaces,
+            ports: ranges(&format!("{at}.ports"), PORTS, &one.ports)?,
+            addresses: ranges(&format!("{at}.addresses"), NETWORKS, &one.addresses)?,
+            endpoints: ranges(&format!("{at}.endpoints"), NETWORKS, &one.endpoints)?,
+        })
+    }
+}
+
+const PORTS: &str = "a port or a range of them, as 8080 or 8000-8999";
+const NETWORKS: &str = "an address or a network, as 192.0.2.1 or 192.0.2.0/24";
+
+fn ranges<T: FromStr<Err = NoRange>>(
+    field: &str,
+    expected: &str,
+    texts: &[String],
+) -> Result<Vec<T>, Refusal> {
+    let read = |(i, text): (usize, &String)| {
+        let problem = || format!("`{text}` is none: expected {expected}");
+        text.parse()
+            .map_err(|NoRange| refuse(&format!("{field}[{i}]"), problem()))
+    };
+    texts.iter().enumerate().map(read).collect()
 }
 
 #[cfg(test)]
@@ -78,6 +116,11 @@ mod tests {
         let class = translate(&json!({
             "namespace": "baton", "selector": {"matchLabels": {"app": "lb"}}, "controlPort": 9_901,
             "ports": {"first": 30_000, "last": 31_000}, "limits": {"policies": 7, "backends": 70}, "default": true,
+            "reservedPorts": ["22", "10248-10259"],
+            "allowed": [{
+                "namespaces": {"names": ["edge"], "matchLabels": {"tier": "front"}}, "ports": ["80", "443"],
+                "addresses": ["192.0.2.0/24"], "endpoints": ["10.1.2.3"],
+            }],
         }))
         .expect("good");
         assert_eq!(
@@ -95,6 +138,20 @@ mod tests {
         );
         assert_eq!((class.limit_policies, class.default), (7, true));
         assert_eq!(class.limit_backends, Some(70));
+        assert_eq!(texts(&class.reserved_ports), ["22", "10248-10259"]);
+        let [allowed] = class.allowed.as_slice() else {
+            panic!("{class:?}");
+        };
+        let namespaces = &allowed.namespaces;
+        assert_eq!(texts(&namespaces.names), ["edge"]);
+        assert_eq!(namespaces.labels.to_string(), "tier=front");
+        assert_eq!(texts(&allowed.ports), ["80", "443"]);
+        assert_eq!(texts(&allowed.addresses), ["192.0.2.0/24"]);
+        assert_eq!(texts(&allowed.endpoints), ["10.1.2.3"]);
+    }
+
+    fn texts<T: ToString>(all: impl IntoIterator<Item = T>) -> Vec<String> {
+        all.into_iter().map(|one| one.to_string()).collect()
     }
 
     #[test]
@@ -107,6 +164,13 @@ mod tests {
             (9_900, Some((20_000, 32_767)))
         );
         assert_eq!((class.limit_policies, class.default), (1_024, false));
+        assert_eq!(texts(&class.reserved_ports), ["9910"]);
+        let [allowed] = class.allowed.as_slice() else {
+            panic!("{class:?}");
+        };
+        assert_eq!(allowed.namespaces, NamespaceSelector::default());
+        assert_eq!(texts(&allowed.ports), ["1024-65535"]);
+        assert!(allowed.addresses.is_empty() && allowed.endpoints.is_empty());
     }
 
     #[test]
@@ -128,6 +192,17 @@ mod tests {
             ),
             ("limits", json!({"policies": -1}), "out of range"),
             ("limits", json!({"backends": -1}), "out of range"),
+            ("reservedPorts", json!(["2-1"]), "`2-1` is none"),
+            (
+                "allowed",
+                json!([{"ports": ["80"]}]),
+                "missing field `namespaces`",
+            ),
+            (
+                "allowed",
+                json!([{"namespaces": {}, "endpoints": ["x"]}]),
+                "expected an address or a network",
+            ),
         ] {
             let mut spec = good.clone();
             spec[field] = value;

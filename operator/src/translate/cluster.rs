@@ -1,10 +1,10 @@
 //! Services, EndpointSlices, Pods and Nodes. Absent fields have the meaning that the API gives them.
 
 use super::Translator;
-use crate::objects::{COST_MANAGER, Condition, Node, Pod};
+use crate::objects::{COST_MANAGER, Condition, Namespace, Node, Pod};
 use baton_index::{
-    Change, Conditions, DELETION_COST_ANNOTATION, Family, Node as IndexNode, Pod as IndexPod,
-    Service as IndexService, ServicePort, Slice, SliceEndpoint,
+    Change, Conditions, DELETION_COST_ANNOTATION, Family, Namespace as IndexNamespace,
+    Node as IndexNode, Pod as IndexPod, Service as IndexService, ServicePort, Slice, SliceEndpoint,
 };
 use k8s_openapi::{
     api::{core::v1::Service, discovery::v1::EndpointSlice},
@@ -61,6 +61,11 @@ impl Translator {
             let conditions = endpoint.conditions.as_ref();
             let target = endpoint.target_ref.as_ref();
             let pod = target.filter(|target| target.kind.as_deref() == Some("Pod"));
+            // Of another namespace it is nobody's whose address could count.
+            let pod = pod.filter(|pod| {
+                let namespace = pod.namespace.as_deref();
+                namespace.is_none_or(|namespace| namespace == &*key.namespace)
+            });
             Some(SliceEndpoint {
                 address: endpoint.addresses.first()?.parse().ok()?,
                 conditions: Conditions::new(
@@ -93,6 +98,9 @@ impl Translator {
         let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
         let address: Option<IpAddr> = status.pod_ip.as_deref().and_then(|ip| ip.parse().ok());
         let address = address.filter(|_| !ended);
+        // One of each family at most.
+        let mut all = status.pod_ips.iter().filter_map(|one| one.ip.parse().ok());
+        let second_address = address.and_then(|first| all.find(|other| *other != first));
         let (labels, annotations) = {
             let mut interner = self.interner();
             let labels = interner.labels(pairs(object.metadata.labels.as_ref()));
@@ -107,6 +115,7 @@ impl Translator {
             ready: !ended && is_ready(&status.conditions).unwrap_or(address.is_some()),
             node: object.spec.node_name.as_deref().map(|name| self.text(name)),
             address,
+            second_address,
             cost: cost(&object.metadata),
         };
         Change::Pod(key, Some(Arc::new(pod)))
@@ -119,6 +128,14 @@ impl Translator {
             ready: is_ready(&object.status.conditions).unwrap_or(true),
         };
         Change::Node(self.key(&object.metadata).name, Some(Arc::new(node)))
+    }
+
+    /// A Namespace.
+    pub fn namespace(&self, object: &Namespace) -> Change {
+        let labels = pairs(object.metadata.labels.as_ref());
+        let labels = self.interner().labels(labels);
+        let namespace = IndexNamespace { labels };
+        Change::Namespace(self.key(&object.metadata).name, Some(Arc::new(namespace)))
     }
 
     fn port(&self, name: Option<&str>, port: i32) -> Option<ServicePort> {
@@ -214,6 +231,7 @@ mod tests {
                  "targetRef": {"kind": "Pod", "name": "web-1", "namespace": "shop"}},
                 {"addresses": ["10.0.0.2"], "conditions": {"ready": false, "serving": true, "terminating": true}},
                 {"addresses": ["10.0.0.3"], "targetRef": {"kind": "VirtualMachine", "name": "vm"}},
+                {"addresses": ["10.0.0.4"], "targetRef": {"kind": "Pod", "name": "web-1", "namespace": "other"}},
                 {"addresses": ["nonsense"]}, {"addresses": []},
             ],
         }))
@@ -242,6 +260,7 @@ mod tests {
                 ("10.0.0.1".to_owned(), absent, Some("web-1"), Some("n1")),
                 ("10.0.0.2".to_owned(), leaving, None, None),
                 ("10.0.0.3".to_owned(), absent, None, None),
+                ("10.0.0.4".to_owned(), absent, None, None),
             ]
         );
     }
@@ -277,8 +296,10 @@ mod tests {
             "annotations": {"baton.dev/weight": "5", "notes": "x".repeat(100)},
             "deletionTimestamp": "2026-01-01T00:00:00Z",
         });
-        let ready =
-            json!({"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]});
+        let ready = json!({
+            "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        });
         let got = pod(&meta, &ready);
         assert!(got.deleting && got.ready);
         assert_eq!(
@@ -291,6 +312,7 @@ mod tests {
         );
         assert_eq!(got.node.as_deref(), Some("n1"));
         assert_eq!(got.address, "10.0.0.1".parse().ok());
+        assert_eq!(got.second_address, "fd00::1".parse().ok());
     }
 
     #[test]
@@ -344,6 +366,20 @@ mod tests {
                 (is_ready, has_address),
                 "{status}"
             );
+        }
+    }
+
+    #[test]
+    fn a_namespace_keeps_its_labels() {
+        let meta = json!({"name": "shop", "labels": {"tier": "front"}});
+        match Translator::new().namespace(&object(json!({"metadata": meta}))) {
+            Change::Namespace(name, Some(namespace)) => {
+                assert_eq!(
+                    (&*name, &*namespace.labels.to_string()),
+                    ("shop", "tier=front")
+                );
+            }
+            other => panic!("{other:?}"),
         }
     }
 

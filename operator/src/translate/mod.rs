@@ -121,6 +121,7 @@ pub fn gone(kind: Kind, key: Key) -> Change {
         Kind::Slice => Change::Slice(key, None),
         Kind::Pod => Change::Pod(key, None),
         Kind::Node => Change::Node(key.name, None),
+        Kind::Namespace => Change::Namespace(key.name, None),
         Kind::Class => Change::Class(key.name, None),
     }
 }

@@ -180,6 +180,15 @@ pub struct PodStatus {
     #[prost(string, tag = "6")]
     #[serde(rename = "podIP", skip_serializing_if = "String::is_empty")]
     pub pod_ip: String,
+    #[prost(message, repeated, tag = "12")]
+    #[serde(rename = "podIPs", skip_serializing_if = "Vec::is_empty")]
+    pub pod_ips: Vec<PodIp>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Message, Serialize)]
+pub struct PodIp {
+    #[prost(string, tag = "1")]
+    pub ip: String,
 }
 
 /// Of a Pod or a Node, whose numbers are the same as far as here.
@@ -299,6 +308,9 @@ pub struct TargetRef {
     #[prost(string, tag = "1")]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kind: String,
+    #[prost(string, tag = "2")]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
     #[prost(string, tag = "3")]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,

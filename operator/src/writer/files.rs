@@ -3,8 +3,9 @@
 //! Owns `status/` there, which is made anew by each process and so needs to survive none. What the Kubernetes writer says by Events is a line of the log here; there are no Pods to annotate.
 
 use crate::{
+    digest::Digests,
     kind::Kind,
-    ledger::{Ledger, class_digest, conditions_digest, policy_digest},
+    ledger::{Ledger, conditions_digest},
     metrics::Metrics,
     notice::{About, Notice},
     outbox::Outbox,
@@ -66,8 +67,8 @@ impl Files {
             return;
         };
         let status = status::policy(verdict, &before, Timestamp::now());
-        let digest = policy_digest(&status);
-        if digest == before.digest {
+        let digests = Digests::policy(&status);
+        if digests == before.digests {
             return;
         }
         if conditions_digest(&status.conditions) != before.conditions_digest {
@@ -75,7 +76,7 @@ impl Files {
         }
         if self.write(Kind::Policy, key, &json!(status)) {
             self.ledger
-                .written(Kind::Policy, key, digest, &status.conditions);
+                .written(Kind::Policy, key, digests, &status.conditions);
         }
     }
 
@@ -86,8 +87,8 @@ impl Files {
             return;
         };
         let status = status::class(verdict, before.refusal.as_ref(), &before, Timestamp::now());
-        let digest = class_digest(&status);
-        if digest == before.digest {
+        let digests = Digests::class(&status);
+        if digests == before.digests {
             return;
         }
         if conditions_digest(&status.conditions) != before.conditions_digest {
@@ -95,7 +96,7 @@ impl Files {
         }
         if self.write(Kind::Class, &key, &json!(status)) {
             self.ledger
-                .written(Kind::Class, &key, digest, &status.conditions);
+                .written(Kind::Class, &key, digests, &status.conditions);
         }
     }
 

@@ -4,10 +4,11 @@
 //! while this process leads: what is under way when the Lease is lost is dropped.
 
 use crate::{
+    digest::Digests,
     kind::Kind,
     latest::Latest,
     leader::Leadership,
-    ledger::{Ledger, class_digest, policy_digest},
+    ledger::Ledger,
     metrics::Metrics,
     objects::{COST_MANAGER, Pod, RawClass, RawPolicy},
     outbox::Outbox,
@@ -124,8 +125,8 @@ impl Writer {
             return Written::Moot;
         };
         let status = status::policy(verdict, &before, Timestamp::now());
-        let digest = policy_digest(&status);
-        if digest == before.digest {
+        let digests = Digests::policy(&status);
+        if digests == before.digests {
             return Written::Moot;
         }
         let api: Api<RawPolicy> = Api::namespaced(self.client.clone(), &key.namespace);
@@ -136,7 +137,7 @@ impl Writer {
         let written = self.outcome("status", key, request).await;
         if matches!(written, Written::Done) {
             self.ledger
-                .written(Kind::Policy, key, digest, &status.conditions);
+                .written(Kind::Policy, key, digests, &status.conditions);
         }
         written
     }
@@ -147,8 +148,8 @@ impl Writer {
             return Written::Moot;
         };
         let status = status::class(verdict, before.refusal.as_ref(), &before, Timestamp::now());
-        let digest = class_digest(&status);
-        if digest == before.digest {
+        let digests = Digests::class(&status);
+        if digests == before.digests {
             return Written::Moot;
         }
         let api: Api<RawClass> = Api::all(self.client.clone());
@@ -159,7 +160,7 @@ impl Writer {
         let written = self.outcome("class-status", &key, request).await;
         if matches!(written, Written::Done) {
             self.ledger
-                .written(Kind::Class, &key, digest, &status.conditions);
+                .written(Kind::Class, &key, digests, &status.conditions);
         }
         written
     }

@@ -2,6 +2,7 @@
 //! as fast as dataplanes and shims have them.
 
 use anyhow::{Context, Result, ensure};
+use baton_api::node_key;
 use baton_operator_tests::{
     OPERATOR, OPERATOR_NAMESPACE,
     admin::Admin,
@@ -22,13 +23,13 @@ const SHIM: [(&str, &str); 2] = [
 ];
 
 /// A shim and its pod.
-async fn shim(admin: &Admin, number: u8, labels: &Value) -> Result<Shim> {
+async fn shim(admin: &Admin, number: u8, labels: &Value, node: &str) -> Result<Shim> {
     let address = Ipv4Addr::new(127, 2, 1, number);
     let shim = Shim::start((address, shim_port()?).into()).await?;
     let mut pod = pod(OPERATOR_NAMESPACE, &format!("shim-{number}"));
     pod["metadata"]["labels"] = labels.clone();
     pod["spec"]["serviceAccountName"] = OPERATOR.into();
-    admin.pod(&pod, NODE, &address.to_string()).await?;
+    admin.pod(&pod, node, &address.to_string()).await?;
     Ok(shim)
 }
 
@@ -81,8 +82,8 @@ async fn shims_are_asked_for_pods_and_keys() -> Result<()> {
     };
     let namespace = world.server.namespace("shims").await?.name;
     let labels: Value = json!(BTreeMap::from(SHIM));
-    let shim_at = shim(&world.admin, 1, &labels).await?;
-    let stranger = shim(&world.admin, 2, &json!({ "app": "something-else" })).await?;
+    let shim_at = shim(&world.admin, 1, &labels, NODE).await?;
+    let stranger = shim(&world.admin, 2, &json!({ "app": "something-else" }), NODE).await?;
     let port = shim_port()?.to_string();
     let arguments = ["--shim-port", &port, "--key-rest-seconds", "1"];
     let operator = world.start_operator("shims", &arguments)?;
@@ -116,7 +117,7 @@ async fn shims_are_asked_for_pods_and_keys() -> Result<()> {
         ..Load::default()
     };
     dataplane.set_figures(vec![figures(served, &[("a", obstacle)])]);
-    let says = format!("could not attach the adopter: {why}");
+    let says = format!("cannot have it adopt: {why}");
     let told = |c: &Value| {
         let message = c["message"].as_str().unwrap_or_default();
         c["status"] == "False" && message.contains(&says) && message.contains("1 of 2 backends")
@@ -178,6 +179,73 @@ async fn shims_are_asked_for_pods_and_keys() -> Result<()> {
                 assert!(!shown, "the log shows {file} of {name}");
             }
         }
+    }
+    Ok(())
+}
+
+/// A key of a Secret.
+fn master(digits: &[u8]) -> Result<[u8; 16]> {
+    let digits = std::str::from_utf8(digits)?.trim();
+    let mut key = [0; 16];
+    ensure!(digits.len() == 32, "{} digits", digits.len());
+    for (i, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * i..2 * i + 2], 16)?;
+    }
+    Ok(key)
+}
+
+#[tokio::test]
+async fn each_shim_is_sent_the_keys_of_the_node_that_its_pod_is_on() -> Result<()> {
+    let Some(mut world) = World::alone().await? else {
+        return Ok(());
+    };
+    let labels: Value = json!(BTreeMap::from(SHIM));
+    let nodes = ["node-x", "node-y"];
+    let mut shims = Vec::new();
+    for (number, node) in (3..).zip(nodes) {
+        let shim = shim(&world.admin, number, &labels, node).await?;
+        shim.take_keys();
+        shims.push(shim);
+    }
+    let port = shim_port()?.to_string();
+    let arguments = ["--shim-port", &port, "--key-rest-seconds", "1"];
+    let operator = world.start_operator("node-keys", &arguments)?;
+    let admin = world.admin.clone();
+    let keys = Keys::until(&admin, "there is a key", |keys| keys.epochs.len() == 1).await?;
+    let first = keys.current;
+    let sent = |at: usize, epoch: u8, keys: &Keys| {
+        let expected = node_key(&master(&keys.epochs[&epoch])?, nodes[at]);
+        let sent = shims[at].sent();
+        let last = sent.last().context("nothing is sent")?;
+        ensure!(last.checked()? == [(epoch, expected)], "{last:?}");
+        Ok(())
+    };
+    for at in 0..2 {
+        wait_for("its own is sent", async || sent(at, first, &keys)).await?;
+    }
+    // What a shim was sent is what lets a rotation go on.
+    let ask = json!({ "metadata": { "annotations": { "baton.dev/rotate": "now" } } });
+    admin
+        .merge(&World::secret("baton-adoption-keys"), "", &ask)
+        .await?;
+    let settled = Keys::until(&admin, "another one signs alone", |keys| {
+        keys.current != first && keys.epochs.len() == 1
+    });
+    let settled = settled.await?;
+    for (at, node) in nodes.into_iter().enumerate() {
+        wait_for("only the new one is sent", async || {
+            sent(at, settled.current, &settled)
+        })
+        .await?;
+        let all = shims[at].sent();
+        assert!(all.iter().all(|keys| keys.node == node), "{all:?}");
+        // The first, both, both with the new one in front, the new one.
+        assert_eq!(all.len(), 4, "{all:?}");
+        assert_eq!(all[1].keys.len(), 2);
+    }
+    let log = operator.log();
+    for (_, key) in keys.epochs.iter().chain(&settled.epochs) {
+        assert!(!log.contains(std::str::from_utf8(key)?.trim()));
     }
     Ok(())
 }

@@ -71,7 +71,13 @@ async fn every_field_reaches_the_snapshot() -> Result<()> {
     };
     let admin = &world.admin;
     let namespace = world.server.namespace("fields").await?.name;
-    let class = Class::start(admin, "fields", 1).await?;
+    // Listeners at addresses of the documentation's, and a Pod's second address, which its status does not have here.
+    let allowed = json!({ "allowed": [{
+        "namespaces": { "names": [namespace] },
+        "addresses": ["192.0.2.0/24", "2001:db8::/32"],
+        "endpoints": ["fd00:3::1"],
+    }] });
+    let class = Class::start_as(admin, "fields", 1, &allowed).await?;
     let default = Class::start_as(admin, "fields-default", 1, &json!({ "default": true })).await?;
     pods(&world, &namespace).await?;
     let objects = apply(&world, &namespace, "fields").await?;
@@ -111,7 +117,19 @@ async fn every_field_of_a_class_does_what_it_is_for() -> Result<()> {
     let admin = &world.admin;
     let namespace = world.server.namespace("classes").await?.name;
     let limits = |policies: u32, backends: u32| json!({ "limits": { "policies": policies, "backends": backends } });
-    let few_policies = Class::start_as(admin, "few-policies", 1, &limits(1, 64)).await?;
+    let mut spec = limits(1, 64);
+    spec["reservedPorts"] = json!(["9910", "9000-9001"]);
+    spec["allowed"] = json!([
+        { "namespaces": {}, "endpoints": ["10.4.0.0/24"] },
+        {
+            "namespaces": {
+                "names": [namespace], "matchLabels": { "kubernetes.io/metadata.name": namespace },
+            },
+            "ports": ["80"],
+            "addresses": ["192.0.2.10"],
+        },
+    ]);
+    let few_policies = Class::start_as(admin, "few-policies", 1, &spec).await?;
     let few_backends = Class::start_as(admin, "few-backends", 1, &limits(8, 1)).await?;
     // One that is refused as a default: the test beside has a default class, and policies here name theirs.
     let default = few_policies.manifest(&json!({ "default": true }));
@@ -145,6 +163,29 @@ async fn every_field_of_a_class_does_what_it_is_for() -> Result<()> {
             refused("PortInLegRange"),
         )
         .await?;
+    // What is reserved, allowed and not allowed.
+    for (name, port, reason) in [
+        (
+            "control",
+            few_policies.dataplanes[0].address().port(),
+            "PortReserved",
+        ),
+        ("reserved", 9_001, "PortReserved"),
+        ("low", 81, "NotAllowed"),
+    ] {
+        let (_, policy) = web(&few_policies, name, port).await?;
+        admin
+            .condition_where(name, &policy, "Accepted", refused(reason))
+            .await?;
+    }
+    let (_, low) = web(&few_policies, "http", 80).await?;
+    admin.condition(&low, "Accepted", "True").await?;
+    for (address, status) in [("192.0.2.10", "True"), ("192.0.2.11", "False")] {
+        let mut elsewhere = low.clone();
+        elsewhere["spec"]["listeners"][0]["addresses"] = json!([address]);
+        admin.apply(&elsewhere).await?;
+        admin.condition(&elsewhere, "Accepted", status).await?;
+    }
     let (_, many) = web(&few_backends, "many", 8_080).await?;
     admin
         .condition_where(

@@ -5,3 +5,4 @@ mod costs;
 mod fields;
 mod slices;
 mod slow;
+mod tenants;

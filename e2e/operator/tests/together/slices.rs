@@ -16,7 +16,12 @@ fn backends(policy: &Policy) -> Vec<String> {
     let one = |b: &baton_api::Backend| {
         let draining = if b.draining { " draining" } else { "" };
         let idle = if b.weight == 0 { " no new flows" } else { "" };
-        format!("{} {}{draining}{idle}", b.name, b.endpoint)
+        // Whose keys it has is the Pod's word, which a slice may be ahead of.
+        let strange = match b.node.as_deref() {
+            Some(NODE) => "",
+            _ => " of an unknown node",
+        };
+        format!("{} {}{draining}{idle}{strange}", b.name, b.endpoint)
     };
     policy.backends.iter().map(one).collect()
 }

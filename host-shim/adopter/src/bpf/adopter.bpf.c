@@ -16,6 +16,8 @@
 #include "answer.h"
 #include "exit_mark.h"
 #include "kernel.h"
+#include "peers.h"
+#include "rules.h"
 #include "siphash.h"
 #include "tables.h"
 #include "told.h"
@@ -25,8 +27,8 @@
 #define IPV4_LENGTH_AT 2
 #define IPV6_LENGTH_AT 4
 #define TCP_DATA_OFFSET_AT 12
-/* Header words that a segment with the option has at least: 20 fixed bytes and 20 of the option. */
-#define TCP_WORDS_MIN 10
+/* Header words that a segment with the option has at least: 20 fixed bytes and 28 of the option. */
+#define TCP_WORDS_MIN 12
 #define HEAD_BYTES (OPTION_AT + OPTION_LENGTH)
 /*
  * A socket can be found a little after its adoption was decided: the kernel makes it further up the stack, and a copy on
@@ -54,6 +56,10 @@ static __always_inline __u32 outcome_of(__u32 reason)
 		return ANSWERED_SYNCOOKIES_OFF;
 	case FORGOTTEN:
 		return ANSWERED_FORGOTTEN;
+	case RENEW:
+		return ANSWERED_RENEW;
+	case PACKET_RULES:
+		return ANSWERED_PACKET_RULES;
 	default:
 		return ANSWERED_KERNEL_REFUSED;
 	}
@@ -112,11 +118,16 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 }
 
 /* A Probe asks for the listener, whatever socket its own tuple may name. */
-static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, __u32 *outcome, __be32 *told)
+static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, __u64 netns, __u32 *outcome, __be32 *told)
 {
 	__u32 reason = NO_LISTENER;
 	struct tcp_sock *listener;
 
+	if (redirects(netns)) {
+		/* The listener that is found, if any, is not who closes clients' connections. */
+		*told = bpf_htonl(MARKS_EXITS | FORGETS);
+		return PACKET_RULES;
+	}
 	if (!sk)
 		return NO_LISTENER;
 	listener = sk->state == BPF_TCP_LISTEN ? bpf_skc_to_tcp_sock(sk) : NULL;
@@ -141,6 +152,18 @@ static __always_inline __u32 forget(struct bpf_sock *sk)
 	if (!sk || sk->state == BPF_TCP_LISTEN)
 		return FORGOTTEN;
 	return sk->state == BPF_TCP_TIME_WAIT ? TUPLE_IN_USE : UNDECIDED;
+}
+
+/*
+ * For how many milliseconds the namespace has had its number, rounded down: an adoption that was sent before that may have
+ * been taken by whoever was here then.
+ */
+static __always_inline __be32 age_of(const struct namespace *here)
+{
+	__u64 now = bpf_ktime_get_ns();
+	__u64 ms = now > here->since_ns ? (now - here->since_ns) / 1000000 : 0;
+
+	return bpf_htonl(ms < 0xffffffff ? ms : 0xffffffff);
 }
 
 static __always_inline __u32 assign(struct __sk_buff *skb, struct tcp_sock *listener, const struct tagged *t)
@@ -188,7 +211,9 @@ static __always_inline __u32 decide(struct __sk_buff *skb, const struct tagged *
 	struct tcp_sock *listener = NULL;
 	struct fate fate = { .of = KERNEL_REFUSED, .decided_ns = bpf_ktime_get_ns() };
 
-	if (!sk) {
+	if (redirects(this->netns)) {
+		fate.of = PACKET_RULES;
+	} else if (!sk) {
 		fate.of = NO_LISTENER;
 	} else if (sk->state != BPF_TCP_LISTEN) {
 		*in_the_way = rcv_nxt_of(sk);
@@ -209,16 +234,26 @@ static __always_inline __u32 decide(struct __sk_buff *skb, const struct tagged *
 	return fate.of;
 }
 
-/* READY_TO_ADOPT: pass it on, `*outcome` says why; UNDECIDED: drop it; else the reason of the Answer. */
-static __always_inline __u32 adopt(struct __sk_buff *skb, const struct tagged *t, const struct net *net,
-				   __u64 netns, struct bpf_sock *sk, __u32 *outcome, __be32 *in_the_way)
+/* What is besides an adoption, and what is said of it besides the reason. */
+struct judged {
+	const struct net *net;
+	__u64 netns;
+	__u32 outcome;
+	__be32 detail;
+};
+
+/*
+ * READY_TO_ADOPT: pass it on, the outcome says why; UNDECIDED: drop it; else the reason of the Answer. Not inlined, as little as
+ * send_answer(), tag_of() and count(): all frames of a program have 512 bytes together, and only one of these has its at a time.
+ */
+static __noinline __u32 adopt(struct __sk_buff *skb, const struct tagged *t, struct judged *j, struct bpf_sock *sk)
 {
-	struct adoption this = { .netns = netns };
+	struct adoption this = { .netns = j->netns };
 	struct fate *fate;
 
 	__builtin_memcpy(&this, t, ADOPTION_TAGGED_BYTES);
 	fate = bpf_map_lookup_elem(&recent, &this);
-	return fate ? again(fate, sk, outcome, in_the_way) : decide(skb, t, net, &this, sk, in_the_way);
+	return fate ? again(fate, sk, &j->outcome, &j->detail) : decide(skb, t, j->net, &this, sk, &j->detail);
 }
 
 /* Fills the addresses; 0 if the IP header says that the segment is not one whole message. */
@@ -247,7 +282,7 @@ static __always_inline int addresses(struct __sk_buff *skb, __u32 tcp_at, struct
  * have been remembered or answered. Where it trusts the sender on the same machine or the device, so must this.
  * The mapped prefixes of IPv4 addresses are 0xffff, which is nothing in this arithmetic.
  */
-static __always_inline int sum_is_right(struct sk_buff *kernel_skb, const struct message *m, const struct tagged *t)
+static __noinline int sum_is_right(struct sk_buff *kernel_skb, const struct message *m, const struct tagged *t)
 {
 	__u32 summed = BPF_CORE_READ_BITFIELD(kernel_skb, ip_summed), sum;
 
@@ -264,11 +299,12 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	struct net *net = kernel_skb->dev->nd_net.net;
 	__u64 netns = net->net_cookie;
 	struct tagged t __attribute__((aligned(8))) = {};
-	__u32 reason, epoch, outcome = ADOPTED;
+	struct judged j = { .net = net, .netns = netns, .outcome = ADOPTED };
+	__u32 reason, epoch;
 	struct key_slot *slot;
-	__be32 detail = 0;
+	const struct namespace *here;
 	struct message m;
-	int action, forgets;
+	int action, forgets, elsewhere;
 	struct bpf_sock *sk;
 
 	/* Another host's, or a VLAN's: not for a socket behind this interface. */
@@ -305,6 +341,7 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 	t.server_timestamp = m.server_timestamp;
 	t.tsval = m.tsval;
 	t.tsecr = m.tsecr;
+	t.namespace = m.namespace;
 
 	epoch = m.flags >> 4;
 	slot = bpf_map_lookup_elem(&keys, &epoch);
@@ -316,15 +353,34 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		count(netns, BAD_TAG);
 		return TC_ACT_SHOT;
 	}
+	remember_peer(t.saddr, netns);
+
+	/* The loader writes it before it attaches. */
+	here = bpf_map_lookup_elem(&namespaces, &netns);
+	if (!here) {
+		count(netns, ANSWER_LOST);
+		return TC_ACT_SHOT;
+	}
+	elsewhere = m.exid != bpf_htons(EXID_PROBE) && m.namespace != here->number;
+	/* Its Answer would look like the end of whatever is on the pair now. */
+	if (elsewhere && forgets) {
+		count(netns, ANSWERED_RENEW);
+		return TC_ACT_SHOT;
+	}
+	if (elsewhere) {
+		reason = RENEW;
+		j.detail = age_of(here);
+		goto answer;
+	}
 
 	/* Port 0 is on no connection: the listener. */
 	sk = find(skb, &t, m.exid == bpf_htons(EXID_PROBE) ? 0 : m.source, tcp_at);
 	if (m.exid == bpf_htons(EXID_PROBE))
-		reason = probe(sk, net, &outcome, &detail);
+		reason = probe(sk, net, netns, &j.outcome, &j.detail);
 	else if (forgets)
 		reason = forget(sk);
 	else
-		reason = adopt(skb, &t, net, netns, sk, &outcome, &detail);
+		reason = adopt(skb, &t, &j, sk);
 	if (sk)
 		bpf_sk_release(sk);
 	if (forgets && reason == UNDECIDED) {
@@ -332,19 +388,20 @@ static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 		return TC_ACT_SHOT;
 	}
 	if (reason == READY_TO_ADOPT) {
-		count(netns, outcome);
+		count(netns, j.outcome);
 		return PASS_ON;
 	}
+answer:
 	action = -1;
 	if (reason != UNDECIDED) {
-		make_answer(&m, &t, reason, detail, slot->key);
+		make_answer(&m, &t, reason, j.detail, here->number, slot->key);
 		action = send_answer(skb, kernel_skb, tcp_at, &m, &t);
 	}
 	if (action < 0) {
 		count(netns, ANSWER_LOST);
 		return TC_ACT_SHOT;
 	}
-	count(netns, reason == READY ? outcome : outcome_of(reason));
+	count(netns, reason == READY ? j.outcome : outcome_of(reason));
 	return action;
 }
 

@@ -39,32 +39,34 @@ static __always_inline __u16 fold(__u32 sum)
 	return sum;
 }
 
-static __always_inline __be64 tag_of(const struct tagged *t, const __u64 *key)
+static __noinline __be64 tag_of(const struct tagged *t, const __u64 *key)
 {
 	return bpf_cpu_to_be64(siphash_2_4((const __u64 *)t, TAGGED_WORDS, key));
 }
 
 /* `t` and `m` are the message that came; both are the Answer afterwards. */
 static __always_inline void make_answer(struct message *m, struct tagged *t, __u32 reason,
-					__be32 detail, const __u64 *key)
+					__be32 detail, __be64 namespace, const __u64 *key)
 {
-	struct tagged came = *t;
+	__u8 from[16];
 
-	__builtin_memcpy(t->saddr, came.daddr, 16);
-	__builtin_memcpy(t->daddr, came.saddr, 16);
-	t->source = came.dest;
-	t->dest = came.source;
-	t->seq = came.ack;
-	t->ack = came.seq;
+	__builtin_memcpy(from, t->saddr, 16);
+	__builtin_memcpy(t->saddr, t->daddr, 16);
+	__builtin_memcpy(t->daddr, from, 16);
+	t->source = m->dest;
+	t->dest = m->source;
+	t->seq = m->ack;
+	t->ack = m->seq;
 	/* As a kernel answers a SYN, so that connection trackers on the way take it for that. */
-	if (came.exid == bpf_htons(EXID_FORGET))
-		t->ack = bpf_htonl(bpf_ntohl(came.seq) + 1);
+	if (m->exid == bpf_htons(EXID_FORGET))
+		t->ack = bpf_htonl(bpf_ntohl(m->seq) + 1);
 	t->exid = bpf_htons(EXID_ANSWER);
 	t->mss = bpf_htons(reason);
 	t->scales = 0;
-	t->flags = came.flags & 0xf0;
+	t->flags = m->flags & 0xf0;
 	t->window = 0;
 	t->server_timestamp = detail;
+	t->namespace = namespace;
 
 	m->source = t->source;
 	m->dest = t->dest;
@@ -77,6 +79,7 @@ static __always_inline void make_answer(struct message *m, struct tagged *t, __u
 	m->scales = 0;
 	m->flags = t->flags;
 	m->server_timestamp = t->server_timestamp;
+	m->namespace = namespace;
 	m->tag = tag_of(t, key);
 }
 
@@ -84,9 +87,9 @@ static __always_inline void make_answer(struct message *m, struct tagged *t, __u
  * Writes the Answer over the message and sends it out of the interface that it came in by.
  * The checksum field must hold what the skb promises: a message from a neighbour on the same machine may still be
  * CHECKSUM_PARTIAL, then the device adds the sum of the segment to the pseudo-header's; else the field is complete.
- * Returns a tc action, or -1 when memory for the write is missing.
+ * Returns a tc action, or -1 when memory for the write is missing. Not inlined, see adopt().
  */
-static __always_inline int send_answer(struct __sk_buff *skb, struct sk_buff *kernel_skb, __u32 tcp_at,
+static __noinline int send_answer(struct __sk_buff *skb, struct sk_buff *kernel_skb, __u32 tcp_at,
 				       struct message *m, const struct tagged *t)
 {
 	__u8 macs[2 * ETH_ALEN], swapped[2 * ETH_ALEN];

@@ -50,17 +50,23 @@ static long look_at(__u32 i, struct search *search)
 }
 
 /*
- * `sk` sends its last segment. Only in the context of the process that closes it, which holds the socket's lock for that: what the
- * kernel sends later on its own, behind data, it sends while somebody else runs.
+ * Whether the running process sends from `sk`, which it has: it holds the socket's lock. What the kernel sends on its own (resets from
+ * the sockets that each CPU has for that, what waited behind data, what another pod is answered), it sends while anybody runs.
  */
+static __always_inline int is_own(const struct sock *sk)
+{
+	return sk && sk->__sk_common.skc_state != STATE_TIME_WAIT && sk->__sk_common.skc_state != STATE_NEW_SYN_RECV &&
+	       sk->sk_lock.owned && sk->sk_socket && sk->sk_socket->file;
+}
+
+/* `sk`, which is the process's own, sends its last segment. */
 static __always_inline int closer_listens(const struct sock *sk, __be16 port, struct task_struct *task, __u64 netns)
 {
 	struct search search = {};
 	const struct fdtable *table;
 	__u32 fds;
 
-	if (!sk || sk->__sk_common.skc_state == STATE_TIME_WAIT || sk->__sk_common.skc_state == STATE_NEW_SYN_RECV ||
-	    !sk->sk_lock.owned || !sk->sk_socket || !sk->sk_socket->file || !task->files)
+	if (!sk->sk_socket || !task->files)
 		return 0;
 	table = task->files->fdt;
 	search.descriptors = (__u64)table->fd;

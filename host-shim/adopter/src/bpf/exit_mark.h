@@ -3,10 +3,11 @@
  * The end marks: at the egress of a pod's interface, a FIN or RST that a process sends while it exits is marked
  * (docs/adoption-wire.md), so that a server that dies is told from one that closes a connection; and, with another mark, one that a
  * process sends that listens, so that a server that goes on is told from one that shuts down. Owns that one field; touches
- * no other segment. It works because the kernel closes the sockets of a process, and sends their last segments, in the
- * context of that process (do_exit, exit_files, tcp_close). The kernel's repetitions of such a FIN are marked as it was,
- * whoever runs then and whatever became of the listener.
- * What waits behind unsent data leaves later and unmarked.
+ * no other segment, and none to an address that never sent this pod a valid message. It works because the kernel closes the
+ * sockets of a process, and sends their last segments, in the context of that process (do_exit, exit_files, tcp_close), which
+ * holds the socket's lock. The kernel's repetitions of such a FIN are marked as it was, whoever runs then and whatever became of
+ * the listener.
+ * What waits behind unsent data leaves later and unmarked, and so do resets of connections that were never accepted.
  */
 #ifndef BATON_EXIT_MARK_H
 #define BATON_EXIT_MARK_H
@@ -19,9 +20,12 @@
 
 #include "closer.h"
 #include "kernel.h"
+#include "peers.h"
 #include "tables.h"
 #include "wire.h"
 
+#define IPV4_DESTINATION_AT 16
+#define IPV6_DESTINATION_AT 24
 #define TCP_BYTES 20
 #define TCP_FLAGS_AT 13
 #define TCP_CHECKSUM_AT 16
@@ -32,11 +36,14 @@ int baton_exit_mark(struct __sk_buff *skb)
 {
 	__u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
+	const struct sock *sk = kernel_skb->sk;
 	struct task_struct *task;
-	__u64 socket, netns;
+	struct peer peer = {};
+	__u64 socket;
 	__u8 flags, *before, how;
 	__be16 mark, port;
 	__u32 tcp_at;
+	int own;
 
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		tcp_at = ETH_HLEN + IPV4_BYTES;
@@ -53,26 +60,33 @@ int baton_exit_mark(struct __sk_buff *skb)
 	if (tcp_at == ETH_HLEN + IPV4_BYTES) {
 		if (data[ETH_HLEN] != IPV4_NO_OPTIONS || data[ETH_HLEN + IPV4_PROTOCOL_AT] != IPPROTO_TCP)
 			return PASS_ON;
+		peer.address[10] = peer.address[11] = 0xff;
+		__builtin_memcpy(peer.address + 12, data + ETH_HLEN + IPV4_DESTINATION_AT, 4);
 	} else if (data[ETH_HLEN + IPV6_NEXT_HEADER_AT] != IPPROTO_TCP) {
 		return PASS_ON;
+	} else {
+		__builtin_memcpy(peer.address, data + ETH_HLEN + IPV6_DESTINATION_AT, 16);
 	}
 	if (*(__be16 *)(data + tcp_at + TCP_URGENT_AT))
 		return PASS_ON;
-	netns = kernel_skb->dev->nd_net.net->net_cookie;
+	peer.netns = kernel_skb->dev->nd_net.net->net_cookie;
+	if (!is_known(&peer))
+		return PASS_ON;
 	port = *(__be16 *)(data + tcp_at);
-	socket = bpf_get_socket_cookie(skb);
+	own = is_own(sk);
 	task = bpf_get_current_task_btf();
+	socket = bpf_get_socket_cookie(skb);
 	before = socket ? bpf_map_lookup_elem(&ended, &socket) : 0;
-	if (task->flags & PF_EXITING)
+	if (own && task->flags & PF_EXITING)
 		how = ENDED_BY_EXIT;
 	else if (before)
 		how = *before;
-	else if (closer_listens(kernel_skb->sk, port, task, netns))
+	else if (own && closer_listens(sk, port, task, peer.netns))
 		how = ENDED_BY_LISTENER;
 	else
 		return PASS_ON;
-	/* Without memory a repetition will not be marked. */
-	if (socket && (!before || *before != how))
+	/* Never a socket that is nobody's. Without memory a repetition will not be marked. */
+	if (own && socket && (!before || *before != how))
 		bpf_map_update_elem(&ended, &socket, &how, BPF_ANY);
 	mark = how == ENDED_BY_EXIT ? bpf_htons(EXIT_MARK) : bpf_htons(LISTENER_MARK);
 
@@ -80,7 +94,7 @@ int baton_exit_mark(struct __sk_buff *skb)
 	if (bpf_l4_csum_replace(skb, tcp_at + TCP_CHECKSUM_AT, 0, mark, sizeof(mark)) ||
 	    bpf_skb_store_bytes(skb, tcp_at + TCP_URGENT_AT, &mark, sizeof(mark), 0))
 		return PASS_ON;
-	count(netns, how == ENDED_BY_EXIT ? EXIT_MARKED : LISTENER_MARKED);
+	count(peer.netns, how == ENDED_BY_EXIT ? EXIT_MARKED : LISTENER_MARKED);
 	return PASS_ON;
 }
 

@@ -33,6 +33,8 @@ enum outcome {
 	TOO_MANY_DESCRIPTORS,
 	ANSWERED_FORGOTTEN,
 	FORGET_IN_USE,
+	ANSWERED_RENEW,
+	ANSWERED_PACKET_RULES,
 	OUTCOMES,
 };
 
@@ -63,6 +65,12 @@ struct adoption {
 	__u64 netns;
 };
 
+/* The number that adoptions for a network namespace must name, and since when it is so (CLOCK_MONOTONIC). */
+struct namespace {
+	__be64 number;
+	__u64 since_ns;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, EPOCHS);
@@ -85,6 +93,19 @@ struct {
 	__type(key, __u64);
 	__type(value, struct counts);
 } netns_counters SEC(".maps");
+
+/*
+ * By network namespace cookie, like the counters. The loader draws the numbers, before it attaches, from the system's randomness:
+ * a namespace that is new, also after the machine started again, has another one than that at its address before it, so
+ * that what was recorded for that one opens nothing here.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct namespace);
+} namespaces SEC(".maps");
 
 /*
  * What became of an adoption: READY_TO_ADOPT if it was taken, else the reason why not. Written once, by the copy that is
@@ -123,7 +144,8 @@ struct {
 	__type(value, __u8);
 } ended SEC(".maps");
 
-static __always_inline void count(__u64 netns, __u32 outcome)
+/* Not inlined: the zeroes that it begins with are a third of the stack that a program has. */
+static __noinline void count(__u64 netns, __u32 outcome)
 {
 	__u32 zero = 0;
 	struct counts *all = bpf_map_lookup_elem(&counters, &zero);

@@ -16,7 +16,7 @@
 #define IPV6_NEXT_HEADER_AT 6
 
 #define OPTION_KIND 253
-#define OPTION_LENGTH 20
+#define OPTION_LENGTH 28
 #define OPTION_AT 20		/* offset of the option in the TCP header */
 
 #define EXID_ADOPT 0xBA70
@@ -55,7 +55,9 @@ enum reason {
 	READY = 6,
 	SYNCOOKIES_OFF = 7,
 	FORGOTTEN = 8,
-	UNDECIDED = 9,		/* never sent: say nothing, the next copy is told */
+	RENEW = 9,
+	PACKET_RULES = 10,
+	UNDECIDED = 11,		/* never sent: say nothing, the next copy is told */
 };
 
 /* The server timestamp of an Answer to a Probe that found a listener: that ends of exiting processes are marked, and of the
@@ -68,7 +70,7 @@ enum reason {
 #define HOLDERS_MAX 0xff
 #define LISTENER_SHIFT 16
 
-/* The whole TCP header of a message: 52 bytes. Timestamps are not aligned, hence packed. */
+/* The whole TCP header of a message: 60 bytes, as many as there can be. Timestamps are not aligned, hence packed. */
 struct message {
 	__be16 source;
 	__be16 dest;
@@ -88,6 +90,7 @@ struct message {
 	__u8 flags;
 	__be32 server_timestamp;
 	__be64 tag;
+	__be64 namespace;	/* whom it is for; in an Answer whom it is from; 0 in a Probe */
 	/* NOP NOP, timestamps */
 	__u8 nops[2];
 	__u8 ts_kind;
@@ -96,10 +99,10 @@ struct message {
 	__be32 tsecr;
 } __attribute__((packed));
 
-#define MESSAGE_BYTES 52
-_Static_assert(sizeof(struct message) == MESSAGE_BYTES, "a message's TCP header has 52 bytes");
+#define MESSAGE_BYTES 60
+_Static_assert(sizeof(struct message) == MESSAGE_BYTES, "a message's TCP header has 60 bytes");
 
-/* What the tag covers: 64 bytes, eight SipHash blocks. */
+/* What the tag covers: 72 bytes, nine SipHash blocks. */
 struct tagged {
 	__u8 saddr[16];
 	__u8 daddr[16];
@@ -115,9 +118,10 @@ struct tagged {
 	__be32 server_timestamp;
 	__be32 tsval;
 	__be32 tsecr;
+	__be64 namespace;
 } __attribute__((aligned(8)));
 
-#define TAGGED_WORDS 8
-_Static_assert(sizeof(struct tagged) == TAGGED_WORDS * 8, "the tag covers 64 bytes");
+#define TAGGED_WORDS 9
+_Static_assert(sizeof(struct tagged) == TAGGED_WORDS * 8, "the tag covers 72 bytes");
 
 #endif

@@ -2,10 +2,10 @@
 
 use super::{
     INTERFACE, Lab,
-    segment::{ANSWER, Checksum, Message, RST_ACK, SYN, Segment, timestamps},
+    segment::{ANSWER, Checksum, Message, NAMESPACE, RST_ACK, SYN, Segment, timestamps},
 };
 use baton_adopter::{Adopter, Attachment};
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::atomic::Ordering};
 
 pub const KEY: [u8; 16] = *b"fedcba9876543210";
 pub const SEQ: u32 = 1_000;
@@ -20,11 +20,14 @@ pub const ALREADY_ADOPTED: u16 = 5;
 pub const READY: u16 = 6;
 pub const SYNCOOKIES_OFF: u16 = 7;
 pub const FORGOTTEN: u16 = 8;
+pub const RENEW: u16 = 9;
+pub const PACKET_RULES: u16 = 10;
 
 pub fn adopter(lab: &Lab) -> (Adopter, Attachment) {
     let adopter = Adopter::load(None).expect("the kernel takes the adopter");
     adopter.set_key(1, &KEY).expect("set a key");
     let attachment = adopter.attach(&lab.netns(), INTERFACE).expect("attach");
+    lab.learn_number(&adopter);
     (adopter, attachment)
 }
 
@@ -54,6 +57,9 @@ pub fn answer_to(lab: &Lab, sent: &Segment) -> (u16, u32) {
     assert_eq!(message.exid, ANSWER);
     assert_eq!((message.scales, message.flags), (0, asked.flags & 0xf0));
     assert_eq!((message.tsval, message.tsecr), (asked.tsval, asked.tsecr));
+    if message.mss != RENEW {
+        assert_eq!(message.namespace, NAMESPACE.load(Ordering::Relaxed));
+    }
     assert_eq!(tag, message.tag(*from, *to, *seq, *ack, *window, &KEY));
     (message.mss, message.server_timestamp)
 }

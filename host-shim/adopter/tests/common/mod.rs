@@ -125,6 +125,13 @@ fn remove_what_dead_tests_left() {
 }
 
 impl Lab {
+    /// Messages are for this lab's pod from now on.
+    pub fn learn_number(&self, adopter: &Adopter) {
+        let number = adopter.namespace_number(self.pod.cookie());
+        let number = number.expect("a number").expect("it is attached");
+        segment::NAMESPACE.store(number, Ordering::Relaxed);
+    }
+
     /// How often the adopter counted an outcome in the pod.
     pub fn count(&self, adopter: &Adopter, outcome: Outcome) -> u64 {
         let counters = adopter.counters_of(&self.netns());

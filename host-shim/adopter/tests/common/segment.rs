@@ -4,7 +4,11 @@ use siphasher::sip::SipHasher24;
 use std::{
     hash::Hasher,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::atomic::{AtomicU64, Ordering},
 };
+
+/// The number of the namespace that messages are for: that of the lab whose adopter was attached last.
+pub static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 
 pub const ACK: u8 = 0x10;
 pub const PSH_ACK: u8 = 0x18;
@@ -58,6 +62,7 @@ pub struct Message {
     pub server_timestamp: u32,
     pub tsval: u32,
     pub tsecr: u32,
+    pub namespace: u64,
 }
 
 pub const SCALING: u8 = 1;
@@ -75,12 +80,14 @@ impl Message {
             server_timestamp: 5_000_000,
             tsval: 700_000,
             tsecr: 4_999_990,
+            namespace: NAMESPACE.load(Ordering::Relaxed),
         }
     }
 
     pub fn probe() -> Self {
         Self {
             exid: PROBE,
+            namespace: 0,
             ..Self::adopt()
         }
     }
@@ -94,6 +101,15 @@ impl Message {
             server_timestamp: 0,
             tsval: 0,
             tsecr: 0,
+            ..Self::adopt()
+        }
+    }
+
+    /// The same, for the lab whose adopter was attached last.
+    pub fn here(self) -> Self {
+        Self {
+            namespace: NAMESPACE.load(Ordering::Relaxed),
+            ..self
         }
     }
 
@@ -126,12 +142,13 @@ impl Message {
         ack: u32,
         tag: u64,
     ) -> Segment {
-        let mut options = vec![253, 20];
+        let mut options = vec![253, 28];
         options.extend(self.exid.to_be_bytes());
         options.extend(self.mss.to_be_bytes());
         options.extend([self.scales, self.flags]);
         options.extend(self.server_timestamp.to_be_bytes());
         options.extend(tag.to_be_bytes());
+        options.extend(self.namespace.to_be_bytes());
         options.extend(timestamps(self.tsval, self.tsecr));
         Segment {
             from,
@@ -154,7 +171,7 @@ impl Message {
         window: u16,
         key: &[u8; 16],
     ) -> u64 {
-        let mut bytes = Vec::with_capacity(64);
+        let mut bytes = Vec::with_capacity(72);
         for address in [from.ip(), to.ip()] {
             bytes.extend(match address {
                 IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -172,7 +189,8 @@ impl Message {
         bytes.extend(self.server_timestamp.to_be_bytes());
         bytes.extend(self.tsval.to_be_bytes());
         bytes.extend(self.tsecr.to_be_bytes());
-        assert_eq!(bytes.len(), 64);
+        bytes.extend(self.namespace.to_be_bytes());
+        assert_eq!(bytes.len(), 72);
         let mut hasher = SipHasher24::new_with_key(key);
         hasher.write(&bytes);
         hasher.finish()
@@ -181,7 +199,7 @@ impl Message {
     /// The message in a segment's options, and its tag.
     pub fn parse(segment: &Segment) -> Option<(Self, u64)> {
         let o = segment.options.as_slice();
-        if o.len() != 32 || o[..2] != [253, 20] || o[20..24] != [1, 1, 8, 10] {
+        if o.len() != 40 || o[..2] != [253, 28] || o[28..32] != [1, 1, 8, 10] {
             return None;
         }
         let word = |at: usize| u32::from_be_bytes([o[at], o[at + 1], o[at + 2], o[at + 3]]);
@@ -191,8 +209,9 @@ impl Message {
             scales: o[6],
             flags: o[7],
             server_timestamp: word(8),
-            tsval: word(24),
-            tsecr: word(28),
+            tsval: word(32),
+            tsecr: word(36),
+            namespace: u64::from(word(20)) << 32 | u64::from(word(24)),
         };
         Some((message, u64::from(word(12)) << 32 | u64::from(word(16))))
     }

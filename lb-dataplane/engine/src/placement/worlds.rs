@@ -218,7 +218,7 @@ fn run(world: &World, mode: MigrationMode, seed: u64) -> Outcome {
     let mut run = Run {
         world,
         mode,
-        placement: Placement::new(world.pods, |_| None, false),
+        placement: Placement::new(world.pods),
         loads: vec![Load::default(); world.pods],
         flows,
         queues: vec![VecDeque::new(); world.pods],

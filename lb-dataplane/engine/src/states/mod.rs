@@ -152,6 +152,8 @@ names! {
         DropKept,
         /// Send the kept copies to the owner leg, and what waits behind them to one that was the owner before.
         ReplayKept,
+        /// Send the client's SYN to the owner leg.
+        SendSyn,
         /// Send the adoption segment to the owner leg, and what restores the session.
         SendAdoption,
         /// Send a keepalive to the owner leg: its answer confirms an adoption without a request.

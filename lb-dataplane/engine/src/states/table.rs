@@ -20,13 +20,13 @@ macro_rules! stays {
 }
 
 table! {
-    SynSent + SynAck => SynAcked [DropKept, ArmHandshake] Forward;
-    SynSent + SynStale => SynSent [RenewPort, ReplayKept] Absorb;
-    SynSent + SynRefused => SynSent [Redirect, ReplayKept] Absorb;
-    SynSent + SynRefusedByAll => Gone [DropKept, Release] Forward;
-    SynSent + Outnumbered => Gone [DropKept, ResetOwner, EndOwner, Release] Absorb;
-    SynSent + ClientRst => Gone [DropKept, Release] Forward;
-    SynSent + Timeout => Gone [DropKept, Release] Absorb;
+    SynSent + SynAck => SynAcked [ArmHandshake] Forward;
+    SynSent + SynStale => SynSent [RenewPort, SendSyn] Absorb;
+    SynSent + SynRefused => SynSent [Redirect, SendSyn] Absorb;
+    SynSent + SynRefusedByAll => Gone [Release] Forward;
+    SynSent + Outnumbered => Gone [ResetOwner, EndOwner, Release] Absorb;
+    SynSent + ClientRst => Gone [Release] Forward;
+    SynSent + Timeout => Gone [Release] Absorb;
 
     SynAcked + Established => Fresh [ArmIdle] Forward;
     SynAcked + Outnumbered => Gone [ResetOwner, EndOwner, Release] Absorb;

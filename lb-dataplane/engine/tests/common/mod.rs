@@ -25,6 +25,8 @@ use std::net::{IpAddr, SocketAddr};
 pub const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 pub const ROUTER_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub const EPOCH: u8 = 3;
+/// The number of every pod's network namespace, unless a test says otherwise.
+pub const NAMESPACE: u64 = 0xba70_0123_4567_89ab;
 pub const POD_PORT: u16 = 8080;
 /// Bytes of a frame buffer of the harness.
 const FRAME_BYTES: usize = 2_048;
@@ -76,6 +78,7 @@ pub fn policy(pods: usize) -> Policy {
         endpoint: endpoint(pod(v6, i)),
         weight: 1,
         draining: false,
+        node: None,
     };
     Policy {
         name: "web".into(),
@@ -117,6 +120,7 @@ pub fn settings() -> Settings {
         ports: 40_000..=40_127,
         mac: OUR_MAC,
         seed: 1,
+        hash_keys: (3, 4),
         mtu: 1_500,
     }
 }
@@ -134,6 +138,8 @@ pub struct Sent {
     pub frame: Vec<u8>,
     pub segment: Segment,
     pub to: Dest,
+    /// What the receiving pod has.
+    pub key: AdoptionKey,
 }
 
 impl std::fmt::Debug for Sent {
@@ -169,7 +175,7 @@ impl Sent {
 
     /// The adoption message in it, if its tag is right.
     pub fn message(&self) -> Option<Adoption> {
-        parse_adoption(&self.frame, &self.segment)?.verify(&key())
+        parse_adoption(&self.frame, &self.segment)?.verify(&self.key)
     }
 
     /// A SYN without options and with the largest window is Baton's own: no client sends one here.
@@ -229,6 +235,10 @@ pub struct World {
     pub adopters: Vec<Option<Reason>>,
     /// What those that are ready tell of their pods.
     pub told: Vec<Told>,
+    /// The numbers of the pods' network namespaces.
+    pub namespaces: Vec<u64>,
+    /// The keys that the pods' adopters have, of [`EPOCH`].
+    pub keys: Vec<AdoptionKey>,
     /// What the pods' kernels say to a question whether anybody listens.
     pub listeners: Vec<Listener>,
     /// The last probe that left.
@@ -272,6 +282,8 @@ impl World {
             },
             adopters: vec![Some(Reason::Ready); 32],
             told: vec![Told::default(); 32],
+            namespaces: vec![NAMESPACE; 32],
+            keys: vec![key(); 32],
             listeners: vec![Listener::Listens; 32],
             last_probe: None,
             asked: Vec::new(),
@@ -300,13 +312,18 @@ impl World {
         self.engine
             .apply(self.now, &self.snapshot)
             .expect("snapshot of the test");
+        self.neighbours();
+        self.engine.check_invariants();
+    }
+
+    /// Tells the neighbours' addresses.
+    pub fn neighbours(&mut self) {
         for v6 in [false, true] {
             for index in 0..32 {
                 self.engine
                     .set_neighbour(pod(v6, index).ip(), Some(pod_mac(index)));
             }
         }
-        self.engine.check_invariants();
     }
 
     /// Applies a changed policy as the next generation.
@@ -445,6 +462,10 @@ impl World {
         Sent {
             frame: frame.to_vec(),
             segment,
+            key: match to {
+                Dest::Pod(index) => self.keys[index].clone(),
+                Dest::Client => key(),
+            },
             to,
         }
     }
@@ -452,7 +473,17 @@ impl World {
 
 /// The adopter's answer to a message.
 pub fn answer(message: &Sent, reason: Reason, server_ts: u32) -> Vec<u8> {
-    answer_with(message, reason, server_ts, EPOCH, &key())
+    answer_with(message, reason, server_ts, EPOCH, &message.key)
+}
+
+/// That of a pod in another namespace.
+pub fn answer_from(namespace: u64, message: &Sent, reason: Reason, server_ts: u32) -> Vec<u8> {
+    let content = Adoption {
+        server_ts,
+        namespace,
+        ..Adoption::bare(MessageKind::Answer(reason), EPOCH)
+    };
+    answer_of(message, &content, &message.key)
 }
 
 pub fn answer_with(
@@ -462,6 +493,15 @@ pub fn answer_with(
     epoch: u8,
     key: &AdoptionKey,
 ) -> Vec<u8> {
+    let content = Adoption {
+        server_ts,
+        namespace: NAMESPACE,
+        ..Adoption::bare(MessageKind::Answer(reason), epoch)
+    };
+    answer_of(message, &content, key)
+}
+
+fn answer_of(message: &Sent, content: &Adoption, key: &AdoptionKey) -> Vec<u8> {
     let m = &message.segment;
     let spec = SegmentSpec {
         src_mac: baton_packet::ether_dst(&message.frame),
@@ -477,12 +517,8 @@ pub fn answer_with(
         timestamps: message.stamps(),
         payload: &[],
     };
-    let message = Adoption {
-        server_ts,
-        ..Adoption::bare(MessageKind::Answer(reason), epoch)
-    };
     let mut buffer = [0; 128];
-    let len = build_adoption(&mut buffer, &spec, &message, key).expect("room for an answer");
+    let len = build_adoption(&mut buffer, &spec, content, key).expect("room for an answer");
     buffer[..len].to_vec()
 }
 

@@ -1,7 +1,7 @@
 //! Pods as their kernels: what they say to questions, and what is seen when their processes die, freeze or come back.
 
 use super::{
-    Conn, Dest, OUR_MAC, Sent, World, answer,
+    Conn, Dest, OUR_MAC, Sent, World, answer_from,
     conn::*,
     pod_mac,
     wire::{Wire, tcp},
@@ -97,6 +97,8 @@ impl World {
         let Dest::Pod(index) = probe.to else {
             panic!("a probe to a client: {probe:?}")
         };
+        let asks = probe.message().map(|m| m.namespace);
+        assert_eq!(asks, Some(0), "a probe is for whoever is there");
         self.last_probe = Some(probe.clone());
         let Some(reason) = self.adopters[index] else {
             return;
@@ -107,7 +109,8 @@ impl World {
         };
         let answered =
             self.count(Counter::QuestionsAnswered) + self.count(Counter::QuestionsRefused);
-        let sent = self.inject(&answer(probe, reason, told));
+        let namespace = self.namespaces[index];
+        let sent = self.inject(&answer_from(namespace, probe, reason, told));
         let now = self.count(Counter::QuestionsAnswered) + self.count(Counter::QuestionsRefused);
         if now > answered {
             self.asked.push(index);

@@ -71,6 +71,85 @@ fn flows_of_one_client_have_one_pod_with_every_algorithm() {
     }
 }
 
+/// A dataplane with this seed whose clients have opened a connection each: where these are.
+fn spread(seed: u64, p: &Policy, change: impl Fn(&mut World)) -> Vec<usize> {
+    let mut s = settings();
+    s.seed = seed;
+    s.limits.flows = 256;
+    s.limits.affinities = 256;
+    let mut w = World::with(s, p.clone());
+    change(&mut w);
+    (1..=120).map(|host| w.open_as(of(host, 1)).pod).collect()
+}
+
+/// Two replicas are the default, and a client's next connection may come to the other one.
+#[test]
+fn dataplanes_choose_the_same_pod_for_a_client_whatever_their_seeds_are() {
+    for algorithm in [
+        Algorithm::LeastOutstanding,
+        Algorithm::WeightedRoundRobin,
+        Algorithm::Maglev,
+        Algorithm::Random,
+    ] {
+        let mut p = together(5);
+        p.algorithm = algorithm;
+        let first = spread(1, &p, |_| ());
+        assert_eq!(first, spread(2, &p, |_| ()), "{algorithm:?}");
+        assert_eq!(first, spread(77, &p, |_| ()), "{algorithm:?}");
+        for pod in 0..5 {
+            let share = first.iter().filter(|at| **at == pod).count();
+            assert!((12..=36).contains(&share), "{algorithm:?}: {share} of 120");
+        }
+    }
+}
+
+#[test]
+fn where_a_pod_takes_no_clients_only_its_own_go_elsewhere() {
+    let p = together(5);
+    let all = spread(1, &p, |_| ());
+    for gone in 0..5 {
+        let mut fewer = p.clone();
+        let leaves = endpoint(pod(false, gone));
+        fewer.backends.retain(|b| b.endpoint != leaves);
+        let left = spread(2, &fewer, |_| ());
+        let drained = spread(3, &p, |w| drain(w, gone, true));
+        assert_eq!(left, drained);
+        let mut new = BTreeSet::new();
+        for (before, after) in all.iter().zip(&left) {
+            if *before == gone {
+                new.insert(*after);
+            } else {
+                assert_eq!(before, after);
+            }
+        }
+        assert_eq!(new.len(), 4, "they spread over all others");
+    }
+}
+
+#[test]
+fn clients_are_shared_out_by_weight() {
+    let mut p = together(2);
+    p.backends[1].weight = 3;
+    let heavy = spread(1, &p, |_| ()).into_iter().sum::<usize>();
+    assert!((75..=105).contains(&heavy), "{heavy} of 120");
+}
+
+/// Flows of one client on two dataplanes leave for the same pod.
+#[test]
+fn dataplanes_move_a_client_to_the_same_pod() {
+    let mut went = BTreeSet::new();
+    for seed in 1..=5 {
+        let mut s = settings();
+        s.seed = seed;
+        let mut w = World::with(s, together(5));
+        let mut c = w.idle_as(of(5, 1));
+        drain(&mut w, c.pod, true);
+        w.moves(&mut c, GET);
+        went.insert(c.pod);
+    }
+    assert_eq!(went.len(), 1);
+}
+
 #[test]
 fn each_family_and_each_policy_has_its_own_clients() {
     let mut w = world(3);
@@ -90,10 +169,14 @@ fn each_family_and_each_policy_has_its_own_clients() {
 
 #[test]
 fn a_client_is_remembered_until_its_time_after_its_last_flow() {
-    let mut p = together(2);
-    p.algorithm = Algorithm::WeightedRoundRobin;
-    let mut w = World::with(settings(), p);
+    let mut w = world(2);
+    // It is not where its address says.
+    let own = w.open_as(of(5, 0));
+    drain(&mut w, own.pod, true);
+    resets(&mut w, &own);
     let first = w.idle_as(of(5, 1));
+    drain(&mut w, own.pod, false);
+    assert_ne!(first.pod, own.pod);
     let second = w.idle_as(of(5, 2));
     resets(&mut w, &first);
     // One flow is left: no time runs.
@@ -101,14 +184,13 @@ fn a_client_is_remembered_until_its_time_after_its_last_flow() {
     assert_eq!(w.table("affinities").0, 1);
     resets(&mut w, &second);
     w.run_ms(TIMEOUT_MS - 1);
-    // The turn is the other pod's, for whom nothing is remembered.
     let third = w.idle_as(of(5, 3));
     assert_eq!(third.pod, first.pod);
     w.run_ms(TIMEOUT_MS);
     resets(&mut w, &third);
     w.run_ms(TIMEOUT_MS);
     assert_eq!(w.table("affinities").0, 0);
-    assert_ne!(w.open_as(of(5, 4)).pod, first.pod);
+    assert_eq!(w.open_as(of(5, 4)).pod, own.pod);
 }
 
 #[test]
@@ -194,16 +276,13 @@ fn a_drain_waits_for_the_clients_pod_rather_than_part_its_flows() {
 }
 
 #[test]
-fn maglev_comes_second() {
-    let mut p = together(3);
-    p.algorithm = Algorithm::Maglev;
-    let mut w = World::with(settings(), p);
+fn what_a_clients_address_says_comes_second() {
+    let mut w = world(3);
     let first = w.open_as(of(5, 1));
     drain(&mut w, first.pod, true);
     let second = w.open_as(of(5, 2));
     assert_ne!(second.pod, first.pod);
     drain(&mut w, first.pod, false);
-    // The same port, so the same place in Maglev's table.
     resets(&mut w, &first);
     assert_eq!(w.open_as(of(5, 1)).pod, second.pod);
 }

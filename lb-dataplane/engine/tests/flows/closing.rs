@@ -279,8 +279,8 @@ fn segments_of_no_flow_are_reset_and_the_resets_are_limited() {
         let _ = w.engine.frame(w.now, &mut buffer, len, &mut w.out);
         resets += w.count(Counter::ResetsToClients) - before;
     }
-    assert_eq!(resets, 20_000 - 2);
-    assert_eq!(w.count(Counter::ResetsLimited), 102);
+    assert_eq!(resets, 20_000 - 1);
+    assert_eq!(w.count(Counter::ResetsLimited), 101);
     w.run_ms(1_000);
     assert_eq!(w.inject(&frame).len(), 1, "a new second, a new budget");
 }

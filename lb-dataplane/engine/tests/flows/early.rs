@@ -9,6 +9,8 @@ use proptest::prelude::*;
 
 /// Bytes of a segment here, unless a test says otherwise.
 const MSS: usize = 1_400;
+/// The same with jumbo frames (MTU 9,001).
+const JUMBO: usize = 8_949;
 
 fn roomy() -> Settings {
     let mut s = settings();
@@ -162,7 +164,7 @@ proptest! {
     #[test]
     fn any_order_is_followed(
         (protocol, request, answer, next) in conversations(),
-        sizes in prop::collection::vec(1..MSS, 1..6),
+        sizes in prop::collection::vec(prop_oneof![3 => 1..MSS, 1 => 1..JUMBO], 1..6),
         keys in prop::collection::vec(any::<u16>(), 1..40),
         doubled in prop::collection::vec(any::<usize>().prop_map(|n| n % 1_000), 0..6),
         kept in prop_oneof![1..40_u32, Just(4_096)],
@@ -360,13 +362,28 @@ fn what_all_flows_set_aside_is_bounded() {
 }
 
 #[test]
-fn jumbo_frames_are_not_set_aside() {
+fn jumbo_frames_are_set_aside_in_pieces() {
     let mut s = roomy();
-    s.mtu = 9_000;
+    s.mtu = 9_001;
     let mut w = world_of(s, Protocol::Http1);
-    let c = w.idle(1);
-    assert!(!ahead(&mut w, &c, 3_000, 100));
-    assert_eq!(w.count(Counter::EarlyTooLong), 1);
+    w.change(|s| s.policies[0].migration.mode = MigrationMode::Never);
+    let mut c = w.idle(1);
+    let request = post(2 * JUMBO);
+    bring(&mut w, &c, true, &cut(&request, &[100, JUMBO]), &[1]);
+    assert_eq!((early(&w), w.count(Counter::EarlySegments)), (5, 1));
+    // The same again takes no more room.
+    bring(&mut w, &c, true, &cut(&request, &[100, JUMBO]), &[1]);
+    assert_eq!((early(&w), w.count(Counter::EarlySegments)), (5, 1));
+    let answer = sized(3 * JUMBO);
+    talk(
+        &mut w,
+        &mut c,
+        [&request, &answer],
+        &[100, JUMBO],
+        [&[2, 1, 0, 3], &[3, 2, 1, 5, 4, 0]],
+    );
+    w.change(|s| s.policies[0].migration.mode = MigrationMode::Always);
+    w.moves(&mut c, GET);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What a leg leaves behind: the pod's TIME_WAIT, what trackers on the way remember, and ports.
 
-use crate::common::{Conn, Dest, Sent, World, answer, answer_with, conn::*, key, policy, settings};
+use crate::common::{
+    Conn, Dest, NAMESPACE, Sent, World, answer, answer_with, conn::*, key, policy, settings,
+};
 use baton_engine::{Counter, Verdict};
 use baton_packet::{AdoptionKey, Flags, Reason, Told};
 
@@ -15,7 +17,11 @@ fn forgetting(pods: usize) -> World {
 }
 
 fn forgets(sent: &[Sent]) -> Vec<Sent> {
-    sent.iter().filter(|s| s.is_forget()).cloned().collect()
+    let forgets: Vec<Sent> = sent.iter().filter(|s| s.is_forget()).cloned().collect();
+    for forget in &forgets {
+        assert_eq!(forget.message().map(|m| m.namespace), Some(NAMESPACE));
+    }
+    forgets
 }
 
 /// The pod acknowledges the client's close, to the client.

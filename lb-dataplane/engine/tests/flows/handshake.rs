@@ -124,7 +124,7 @@ fn an_adoption_option_of_a_client_is_stripped() {
     let mut w = World::new(2);
     let mut c = w.open(1);
     let mut wire = w.client_wire(&c, Flags::ACK, &[]);
-    wire.options = [&[253, 20, 0xba, 0x70][..], &[9; 16]].concat();
+    wire.options = [&[253, 28, 0xba, 0x70][..], &[9; 24]].concat();
     wire.options.extend(wire::stamps(1, 2));
     let sent = one(w.inject(&wire.build()));
     assert_eq!(sent.segment.options(&sent.frame)[..20], [1; 20]);

@@ -4,12 +4,15 @@ use crate::{
     common::{Conn, Dest, End, Sent, World, answer, conn::*, policy, settings},
     drain::drain,
 };
-use baton_api::{Micros, MigrationMode, Policy, Protocol};
+use baton_api::{BackendFailure, Micros, MigrationMode, Policy, Protocol};
 use baton_engine::{Counter, Lost};
 use baton_packet::{Flags, Reason};
 
 /// Bytes of a client's segments here.
 const MSS: usize = 1_400;
+/// The same with jumbo frames (MTU 9,001), and the pieces in which one of these is kept.
+const JUMBO: usize = 8_949;
+const PIECES: u64 = 5;
 /// The harness's window scale: windows are told in units of so many bytes.
 const UNIT: u32 = 512;
 /// Of a request that begins a hand-over so many segments go ahead.
@@ -26,10 +29,14 @@ fn world(kept_segments: u32, mode: MigrationMode) -> World {
 
 /// A request of `bytes` bytes behind its head, in segments.
 fn segments(bytes: usize) -> Vec<Vec<u8>> {
+    segments_of(bytes, MSS)
+}
+
+fn segments_of(bytes: usize, mss: usize) -> Vec<Vec<u8>> {
     let mut all = post_head(bytes);
     all.extend((0..bytes).map(|i| (i * 7 + i / 251) as u8));
     let mut segments: Vec<Vec<u8>> = vec![post_head(bytes)];
-    segments.extend(all[segments[0].len()..].chunks(MSS).map(<[u8]>::to_vec));
+    segments.extend(all[segments[0].len()..].chunks(mss).map(<[u8]>::to_vec));
     segments
 }
 
@@ -480,14 +487,66 @@ fn so_many_flows_may_wait() {
 }
 
 #[test]
-fn segments_too_long_to_keep_do_not_wait() {
+fn jumbo_segments_wait_in_pieces_and_arrive_whole() {
     let mut w = world(256, MigrationMode::DrainOnly);
-    let all = segments(60_000);
+    let all = segments_of(100_000, JUMBO);
     let (mut c, mut stream) = w.moving(1, &all[0]);
-    w.uploads(&mut c, &mut stream, &all[1..20]);
-    let sent = w.data(&mut c, &[1; 3_000]);
-    assert!(sent.is_empty(), "{sent:?}");
-    assert_eq!(w.count(Counter::BacklogTooLong), 1);
+    w.uploads(&mut c, &mut stream, &all[1..]);
+    // The first goes ahead, as its copies are kept; of the others, the last is a short one.
+    let jumbos = all.len() as u64 - 1;
+    assert_eq!(w.count(Counter::Backlogged), jumbos - 1);
+    assert_eq!(w.table("kept_segments").0, 1 + (jumbos - 1) * PIECES + 1);
+    let sent = w.offers(&c, stream.next, 400 * UNIT);
+    stream.take(&c, &sent);
+    assert_eq!(stream.next, c.seq);
+    assert_eq!(stream.bytes, all.concat());
+    w.responds(&mut c, OK);
+    w.ack(&mut c);
+    w.assert_state(&c, "Idle");
+    assert_eq!(w.table("kept_segments").0, 0);
+}
+
+#[test]
+fn a_jumbo_request_moves_and_outlives_its_pod() {
+    let request = segments_of(JUMBO - 60, JUMBO).concat();
+    for mode in [MigrationMode::Always, MigrationMode::Never] {
+        let mut w = world(32, mode);
+        w.change(|s| s.policies[0].on_backend_failure = BackendFailure::Replay);
+        let mut c = w.idle(1);
+        let boundary = c.seq;
+        if mode == MigrationMode::Always {
+            w.moves(&mut c, &request);
+            w.offers(&c, c.seq, 128 * UNIT);
+        } else {
+            w.stays(&mut c, &request);
+        }
+        assert_eq!(w.table("kept_segments").0, PIECES);
+        let sent = w.dies(c.pod, End::Rst, &[c.clone()]);
+        let behind = w.adopted_from(&mut c, &sent, boundary);
+        let told: Vec<u8> = behind.iter().flat_map(|s| s.data().to_vec()).collect();
+        assert!(told == request, "{} bytes", told.len());
+        w.responds(&mut c, OK);
+        w.ack(&mut c);
+        w.assert_state(&c, "Idle");
+        assert_eq!(w.count(Counter::KeptFull), 0);
+    }
+}
+
+#[test]
+fn with_jumbo_frames_a_request_moves_if_it_fits_with_the_segment_at_hand() {
+    let fits = (60 << 10) - 9_001;
+    for (bytes, moves) in [(fits, true), (fits + 1, false)] {
+        let mut s = settings();
+        s.mtu = 9_001;
+        let mut p = policy(2);
+        p.migration.mode = MigrationMode::Always;
+        let mut w = World::with(s, p);
+        let mut c = w.idle(1);
+        match moves {
+            true => drop(w.moves(&mut c, &post_head(bytes))),
+            false => drop(w.stays(&mut c, &post_head(bytes))),
+        }
+    }
 }
 
 #[test]

@@ -88,6 +88,10 @@ fn every_other_answer_says_why_not() {
             Reason::SyncookiesOff,
             "net.ipv4.tcp_syncookies is 0 in the pod",
         ),
+        (
+            Reason::PacketRules,
+            "the pod's network namespace has NAT or TPROXY: an adoption would go around a proxy, or be lost",
+        ),
     ] {
         let mut w = silent();
         w.adopters[0] = Some(why);
@@ -199,4 +203,26 @@ fn answers_signed_with_the_older_of_two_live_keys_count() {
     let sent = w.inject(&answer(&adoption, Reason::NoListener, 0));
     assert_eq!(sent.len(), 1, "rolled back");
     assert_eq!(w.count(Counter::ForgedAnswers), 0);
+}
+
+/// The application listens on 127.0.0.1, behind a rule that redirects: its adopter finds nobody on the port, and SYNs are answered.
+#[test]
+fn a_pod_is_down_only_if_a_syn_is_refused_too() {
+    let mut w = silent();
+    w.adopters[0] = Some(Reason::NoListener);
+    w.run_ms(1_000);
+    assert_eq!(w.count(Counter::BackendsWithoutListener), 0);
+    let health = |w: &World| w.engine.state(w.now).policies[0].backends[0].health.clone();
+    assert_eq!(health(&w), "up");
+    assert_eq!(reason(&w, 0), "nothing listens on the port");
+    let mut c = w.idle(1);
+    w.exchange(&mut c);
+    // Nor is it asked over and over in between: once for each probe that finds nobody.
+    let asked = w.count(Counter::QuestionsSent);
+    w.run_ms(1_000);
+    let more = w.count(Counter::QuestionsSent) - asked;
+    assert!((1..=22).contains(&more), "{more} in two families");
+    w.stops(0);
+    w.run_ms(150);
+    assert_eq!(health(&w), "down: nothing listens on the port");
 }

@@ -7,11 +7,12 @@ use baton_api::{BackendFailure, Protocol};
 use baton_engine::Counter;
 use baton_packet::{AdoptionKey, Flags, Reason};
 
-const NEVER_HAD_IT: [(Reason, Counter); 4] = [
+const NEVER_HAD_IT: [(Reason, Counter); 5] = [
     (Reason::NoListener, Counter::RefusedNoListener),
     (Reason::AcceptQueueFull, Counter::RefusedQueueFull),
     (Reason::KernelRefused, Counter::RefusedKernel),
     (Reason::SyncookiesOff, Counter::RefusedSyncookies),
+    (Reason::PacketRules, Counter::RefusedPacketRules),
 ];
 
 fn world(pods: usize, protocol: Protocol, failure: BackendFailure) -> World {
@@ -182,12 +183,11 @@ fn a_challenge_ack_on_a_new_leg_is_a_stale_socket() {
         wire.src_mac = crate::common::pod_mac(c.pod);
         wire.seq = present.server.wrapping_add_signed(seq_off);
         wire.ack = if ack_off > 0 { c.seq } else { present.seq }.wrapping_add_signed(ack_off);
+        // It is not reset: the first adoption may be late, and would take its place (found by the simulation).
         let sent = w.inject(&wire.build());
-        assert_eq!(sent.len(), 3, "{seq_off} {ack_off}");
-        assert!(sent[0].is(Flags::RST));
-        assert_eq!(sent[0].segment.seq.0, wire.ack);
-        w.expect_adoption(&sent[1], &present);
-        take_leg(&mut c, &sent[2]);
+        assert_eq!(sent.len(), 2, "{seq_off} {ack_off}");
+        w.expect_adoption(&sent[0], &present);
+        take_leg(&mut c, &sent[1]);
         assert_ne!(c.leg, taken);
         w.responds(&mut c, OK);
     }
@@ -293,14 +293,15 @@ fn a_lost_adoption_is_sent_again_with_the_request_and_confirmed_once() {
     let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
     let mut c = w.idle(1);
     let present = c.clone();
-    let head = post_head(4);
+    // Too much for one copy.
+    let (head, more) = (post_head(500), [b'm'; 500]);
     w.moves(&mut c, &head);
-    w.stays(&mut c, b"more");
+    w.stays(&mut c, &more);
     let sent = bare_rst(&mut w, &c);
     assert_eq!(sent.len(), 3, "adoption and both segments");
     w.expect_adoption(&sent[0], &present);
     assert_eq!(sent[0].segment.src_port, c.leg.port(), "the same leg");
-    assert_eq!((sent[1].data(), sent[2].data()), (&head[..], &b"more"[..]));
+    assert_eq!((sent[1].data(), sent[2].data()), (&head[..], &more[..]));
     assert_eq!(w.count(Counter::AdoptionRetries), 1);
     w.responds(&mut c, OK);
     w.ack(&mut c);

@@ -140,9 +140,9 @@ fn a_request_too_large_to_keep_is_lost() {
     let mut w = world(2, BackendFailure::Replay);
     let mut c = w.idle(1);
     let boundary = c.seq;
-    w.stays(&mut c, &post_head(1_000));
-    for _ in 0..9 {
-        w.stays(&mut c, b"part");
+    w.stays(&mut c, &post_head(5_000));
+    for _ in 0..8 {
+        w.stays(&mut c, &[b'p'; 520]);
     }
     assert_eq!(w.table("kept_segments").0, 0, "of no use any more");
     let sent = owner_ends(&mut w, &c, boundary, End::Rst, Had::All);

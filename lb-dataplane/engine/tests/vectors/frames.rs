@@ -300,12 +300,12 @@ fn segment_text(frame: &[u8], s: &Segment, names: &mut Names) -> Option<String> 
     let to = std::net::SocketAddr::new(s.dst, s.dst_port);
     let option_bytes = s.options(frame);
     let purpose = match option_bytes {
-        [253, 20, 0xba, 0x71, ..] => Purpose::Probe,
+        [253, 28, 0xba, 0x71, ..] => Purpose::Probe,
         [] if s.flags == Flags::SYN && s.window == u16::MAX => Purpose::Question,
         _ => Purpose::Leg,
     };
     // The engine draws the numbers of a Forget, too, and of the RST in front of one.
-    let forget = matches!(option_bytes, [253, 20, 0xba, 0x73, ..]);
+    let forget = matches!(option_bytes, [253, 28, 0xba, 0x73, ..]);
     let fresh = purpose != Purpose::Leg || forget;
     let bases = Bases::new(names.is_server(to));
     let from = names.place_name(from, to, purpose);

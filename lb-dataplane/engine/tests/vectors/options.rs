@@ -3,13 +3,15 @@
 //! The tag is computed here from `docs/adoption-wire.md`, not by the code that it judges.
 
 use super::names::{Base, Names};
+use crate::common::NAMESPACE;
 use baton_packet::Reason;
 use siphasher::sip::SipHasher24;
 use std::{fmt::Write as _, hash::Hasher, net::IpAddr};
 
 const ADOPTION_OPTION: u8 = 253;
-const ADOPTION_BYTES: usize = 20;
+const ADOPTION_BYTES: usize = 28;
 const TAG_AT: usize = 12;
+const NAMESPACE_AT: usize = 20;
 const KINDS: [(&str, u16); 4] = [
     ("adopt", 0xba70),
     ("probe", 0xba71),
@@ -129,7 +131,7 @@ fn option_text(
             let to = names.number_text(be32(&block[4..]), bases.ack, false);
             format!("sack {from}:{to}")
         }
-        [ADOPTION_OPTION, 20, ..] => adoption_text(option, bases, right_tag, names),
+        [ADOPTION_OPTION, 28, ..] => adoption_text(option, bases, right_tag, names),
         _ => format!("option {}", hex(option)),
     }
 }
@@ -156,17 +158,28 @@ fn adoption_text(
     let flags = if flags.is_empty() { "-" } else { &flags };
     let (base, word) = value_of(kind, bases);
     let value = names.number_text(be32(&option[8..]), base, false);
-    let tag = if right_tag.is_some_and(|tag| tag == option[TAG_AT..]) {
+    let tag = if right_tag.is_some_and(|tag| tag == option[TAG_AT..NAMESPACE_AT]) {
         String::new()
     } else {
-        format!(" tag {}", hex(&option[TAG_AT..]))
+        format!(" tag {}", hex(&option[TAG_AT..NAMESPACE_AT]))
+    };
+    let namespace = if option[NAMESPACE_AT..] == usual_namespace(kind) {
+        String::new()
+    } else {
+        format!(" namespace {}", hex(&option[NAMESPACE_AT..]))
     };
     format!(
-        "{kind} {first} scales {}/{} flags {flags} epoch {} {word} {value}{tag}",
+        "{kind} {first} scales {}/{} flags {flags} epoch {} {word} {value}{namespace}{tag}",
         option[6] >> 4,
         option[6] & 15,
         option[7] >> 4,
     )
+}
+
+/// A probe asks for the number of the namespace; it is every pod's, and what every other message says, unless said otherwise.
+fn usual_namespace(kind: &str) -> [u8; 8] {
+    let number = if kind == "probe" { 0 } else { NAMESPACE };
+    number.to_be_bytes()
 }
 
 /// What the option's 32-bit value is: an adoption's is the server's clock, an answer's what the socket in the way expects.
@@ -214,15 +227,16 @@ pub fn options_bytes(text: &str, bases: Bases, names: &Names) -> Result<Vec<u8>,
     Ok(bytes)
 }
 
-/// `KIND (mss N | REASON) scales S/C flags F epoch E (server-ts|expects) N [tag HEX]`; without a tag, one of zeros for [`sign`].
+/// `KIND (mss N | REASON) scales S/C flags F epoch E (server-ts|expects) N [namespace HEX] [tag HEX]`; without a tag, one of zeros for [`sign`].
 fn adoption_bytes(words: &[&str], bases: Bases, names: &Names) -> Option<Vec<u8>> {
     let kind = words[0];
     let (_, id) = KINDS.iter().find(|k| k.0 == kind)?;
     let rest = if words.get(1) == Some(&"mss") { 3 } else { 2 };
     let first = match words[1] {
         "mss" => words.get(2)?.parse().ok()?,
-        reason => (1..=Reason::ALL.len() as u16)
-            .find(|c| Reason::from_code(*c).is_some_and(|r| r.label() == reason))?,
+        reason => {
+            (1..16_u16).find(|c| Reason::from_code(*c).is_some_and(|r| r.label() == reason))?
+        }
     };
     let &[
         "scales",
@@ -233,7 +247,7 @@ fn adoption_bytes(words: &[&str], bases: Bases, names: &Names) -> Option<Vec<u8>
         epoch,
         _,
         value,
-        ref tag @ ..,
+        ref rest @ ..,
     ] = words.get(rest..)?
     else {
         return None;
@@ -247,11 +261,16 @@ fn adoption_bytes(words: &[&str], bases: Bases, names: &Names) -> Option<Vec<u8>
     bytes.push(server.parse::<u8>().ok()? << 4 | client.parse::<u8>().ok()?);
     bytes.push(epoch.parse::<u8>().ok()? << 4 | bits.fold(0, |all, bit| all | 1 << bit));
     bytes.extend(names.number(value, base).ok()?.to_be_bytes());
+    let (namespace, tag) = match rest {
+        ["namespace", hex, tag @ ..] => (unhex(hex).ok()?, tag),
+        tag => (usual_namespace(kind).to_vec(), tag),
+    };
     match tag {
         [] => bytes.extend([0; 8]),
         ["tag", hex] => bytes.extend(unhex(hex).ok()?),
         _ => return None,
     }
+    bytes.extend(namespace);
     Some(bytes)
 }
 
@@ -265,7 +284,7 @@ fn mapped(ip: IpAddr) -> [u8; 16] {
 /// The tag of an adoption message, by the table of `docs/adoption-wire.md`. `tcp` is the header with its options.
 pub fn tag(src: IpAddr, dst: IpAddr, tcp: &[u8]) -> Option<[u8; 8]> {
     let option = tcp.get(20..20 + ADOPTION_BYTES)?;
-    let stamps = tcp.get(44..52)?;
+    let stamps = tcp.get(52..60)?;
     if option[0] != ADOPTION_OPTION {
         return None;
     }
@@ -277,7 +296,8 @@ pub fn tag(src: IpAddr, dst: IpAddr, tcp: &[u8]) -> Option<[u8; 8]> {
     text.extend(&tcp[14..16]);
     text.extend(&option[8..12]);
     text.extend(stamps);
-    assert_eq!(text.len(), 64, "as many bytes as the table has");
+    text.extend(&option[NAMESPACE_AT..]);
+    assert_eq!(text.len(), 72, "as many bytes as the table has");
     let mut hasher = SipHasher24::new_with_key(&key_bytes(option[7] >> 4));
     hasher.write(&text);
     Some(hasher.finish().to_be_bytes())

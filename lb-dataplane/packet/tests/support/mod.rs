@@ -186,7 +186,7 @@ pub fn options() -> impl Strategy<Value = Vec<u8>> {
         any::<[u8; 4]>().prop_map(|v| [&[34, 6][..], &v].concat()),
         any::<[u8; 4]>().prop_map(|v| [&[254, 8, 0xf9, 0x89][..], &v].concat()),
         (253u8..=254, any::<[u8; 3]>()).prop_map(|(kind, v)| [&[kind, 5][..], &v].concat()),
-        any::<[u8; 16]>().prop_map(|v| [&[253, 20, 0xba, 0x70][..], &v].concat()),
+        any::<[u8; 24]>().prop_map(|v| [&[253, 28, 0xba, 0x70][..], &v].concat()),
     ];
     let list = vec(item, 0..8).prop_map(|items| {
         let mut all = Vec::new();

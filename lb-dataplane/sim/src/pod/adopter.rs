@@ -2,7 +2,7 @@
 //!
 //! Owns its keys, its memory of recent adoptions and the judgement of one message. It makes no socket; the kernel model does.
 
-use crate::tcp::wire::Seg;
+use crate::{clock::Time, tcp::wire::Seg};
 use baton_packet::{
     ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, Flags, Listener, Mac, MessageKind, Reason,
     Segment, SegmentSpec, SeqNumber, Told, build_adoption, parse_adoption,
@@ -58,6 +58,8 @@ pub struct Adopter {
     pub mptcp: bool,
     /// What it tells of its pod: whether ends of processes that exit are marked, and which listener there is.
     pub told: Told,
+    /// The number of the pod's network namespace, and since when.
+    pub namespace: (u64, Time),
     /// Adoptions that were decided, with the refusal or `None`.
     recent: BTreeMap<(SocketAddr, u32, u32), Option<Reason>>,
 }
@@ -70,6 +72,7 @@ impl Default for Adopter {
             syncookies: true,
             mptcp: false,
             told: Told::default(),
+            namespace: (1, 0),
             recent: BTreeMap::new(),
         }
     }
@@ -86,9 +89,10 @@ impl Adopter {
         });
     }
 
-    /// Forgets what was adopted, as with a new network namespace.
-    pub fn forget(&mut self) {
+    /// In a new network namespace: nothing is known of what was adopted, and the number is another one.
+    pub fn forget(&mut self, now: Time) {
         self.recent.clear();
+        self.namespace = (self.namespace.0 + 1, now);
     }
 
     /// Judges a frame. `find` looks for a socket on the tuple, `listener` for the listener alone.
@@ -98,12 +102,12 @@ impl Adopter {
         segment: &Segment,
         seg: &Seg<'_>,
         macs: (Mac, Mac),
-        on_tuple: Found,
-        listener: Found,
+        (on_tuple, listener): (Found, Found),
+        now: Time,
     ) -> Judgement {
         let head = seg.options.first_chunk::<4>();
-        let is_message = matches!(head, Some([253, 20, 0xba, 0x70..=0x73]));
-        if !self.attached || !is_message || seg.options.len() < 20 {
+        let is_message = matches!(head, Some([253, 28, 0xba, 0x70..=0x73]));
+        if !self.attached || !is_message || seg.options.len() < 28 {
             return Judgement::NotMine;
         }
         let whole = usize::from(segment.payload) == usize::from(segment.l4) + ADOPTION_HEADER_BYTES;
@@ -120,8 +124,13 @@ impl Adopter {
         let Some(message) = raw.verify(&key) else {
             return Judgement::Dropped;
         };
+        let elsewhere = message.namespace != self.namespace.0;
         let (reason, detail) = match message.kind {
             MessageKind::Answer(_) => return Judgement::Dropped,
+            MessageKind::Forget if elsewhere => return Judgement::Dropped,
+            MessageKind::Adopt if elsewhere => {
+                (Reason::Renew, ((now - self.namespace.1) / 1_000) as u32)
+            }
             MessageKind::Probe => match self.obstacle(listener, None) {
                 Some(Reason::NoListener) => (Reason::NoListener, 0),
                 obstacle => (obstacle.unwrap_or(Reason::Ready), self.told.field()),
@@ -136,7 +145,12 @@ impl Adopter {
                 Err(refusal) => refusal,
             },
         };
-        let answer = answer(seg, macs, reason, detail, epoch, &key);
+        let content = Adoption {
+            server_ts: detail,
+            namespace: self.namespace.0,
+            ..Adoption::bare(MessageKind::Answer(reason), epoch)
+        };
+        let answer = answer(seg, macs, &content, &key);
         Judgement::Answered(reason, answer)
     }
 
@@ -195,9 +209,7 @@ impl Adopter {
 pub(crate) fn answer(
     seg: &Seg<'_>,
     (own, via): (Mac, Mac),
-    reason: Reason,
-    detail: u32,
-    epoch: u8,
+    content: &Adoption,
     key: &AdoptionKey,
 ) -> Vec<u8> {
     let spec = SegmentSpec {
@@ -214,11 +226,7 @@ pub(crate) fn answer(
         timestamps: seg.stamps,
         payload: &[],
     };
-    let message = Adoption {
-        server_ts: detail,
-        ..Adoption::bare(MessageKind::Answer(reason), epoch)
-    };
     let mut buffer = [0; 128];
-    let len = build_adoption(&mut buffer, &spec, &message, key).unwrap_or(0);
+    let len = build_adoption(&mut buffer, &spec, content, key).unwrap_or(0);
     buffer[..len].to_vec()
 }

@@ -168,11 +168,11 @@ impl Kernel {
     }
 
     /// Another pod has the address: nothing is left.
-    pub fn forget_all(&mut self) {
+    pub fn forget_all(&mut self, now: Time) {
         self.sockets.clear();
         self.queue.clear();
         self.ends.clear();
-        self.adopter.forget();
+        self.adopter.forget(now);
         self.listening = false;
     }
 
@@ -260,10 +260,10 @@ impl Kernel {
             }
             return;
         }
-        let (on_tuple, listener) = (self.find(&seg.src), self.listener());
+        let found = (self.find(&seg.src), self.listener());
         let judgement = self
             .adopter
-            .judge(frame, &segment, &seg, self.macs, on_tuple, listener);
+            .judge(frame, &segment, &seg, self.macs, found, now);
         match judgement {
             Judgement::Dropped => {}
             Judgement::Answered(_, answer) => out.push(answer),

@@ -155,7 +155,7 @@ impl Pod {
     pub fn restart(&mut self, now: Time, anew: bool) {
         if !self.process.is_alive() {
             if anew {
-                self.kernel.forget_all();
+                self.kernel.forget_all(now);
             }
             self.process.start(now);
             self.kernel.listen();

@@ -167,9 +167,6 @@ pub struct Truth {
     pub executed: u64,
     /// Executions of a request that had been executed before.
     pub replayed: u64,
-    /// Pods that were replaced at their address, with the time: what the one before adopted, nobody knows any more. The one
-    /// way to a second execution that the protocol does not prevent (README, limits).
-    pub replaced: Vec<(usize, Time)>,
     /// Ends that clients saw, by explanation.
     pub ends: BTreeMap<Explanation, u64>,
 }
@@ -192,7 +189,6 @@ impl Truth {
             adoptions: BTreeSet::new(),
             executed: 0,
             replayed: 0,
-            replaced: Vec::new(),
             ends: BTreeMap::new(),
         }
     }

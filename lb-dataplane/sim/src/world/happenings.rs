@@ -84,9 +84,6 @@ impl World {
     pub(super) fn restart(&mut self, i: usize, anew: bool) {
         if !self.pods[i].process.is_alive() {
             self.listens_again(i);
-            if anew {
-                self.truth.replaced.push((i, self.now));
-            }
         }
         self.pods[i].restart(self.now, anew);
         self.step_pod(i);
@@ -191,7 +188,7 @@ impl World {
         let v6 = self.scenario.v6;
         let ours = address::ours(v6);
         let at = self.now + 1;
-        match rng.u32(..7) {
+        match rng.u32(..9) {
             0 => {
                 // An adoption by somebody without the key.
                 let from = SocketAddr::new(ours, address::LEG_PORTS_FROM + rng.u16(..64));
@@ -237,6 +234,22 @@ impl World {
                 self.queue
                     .push(at, Event::ToEngine(Party::Client(client), frame));
             }
+            7 => {
+                // A true answer once more, perhaps much later.
+                if let Some((pod, frame)) = self.asked.overheard(&mut rng) {
+                    self.queue.push(at, Event::ToEngine(Party::Pod(pod), frame));
+                }
+            }
+            8 => {
+                // A client speaks to the adopter over its connection.
+                if let Some((client, frame)) = self.spoken.clone()
+                    && let Some((_, seg)) = receive(&frame)
+                {
+                    let frame = message(MessageKind::Adopt, &seg, self.epoch, &mut rng);
+                    self.queue
+                        .push(at, Event::ToEngine(Party::Client(client), frame));
+                }
+            }
             // Somebody who has a key, or had one, sees the next adoption.
             5 | 6 => self.ambush = Some(rng.u64(..)),
             _ => {
@@ -263,14 +276,22 @@ impl World {
     }
 }
 
-/// What the adopters' answers count as.
-const REFUSALS: [Counter; 6] = [
+/// What the adopters' answers count as where they are believed.
+const BELIEVED: [Counter; 14] = [
+    Counter::ProbesReady,
+    Counter::ProbesRefused,
+    Counter::QuestionsAnswered,
+    Counter::QuestionsRefused,
+    Counter::ForgetsAnswered,
+    Counter::ForgetsInUse,
     Counter::RefusedNoListener,
     Counter::RefusedQueueFull,
     Counter::RefusedKernel,
     Counter::RefusedTupleInUse,
     Counter::RefusedAlreadyAdopted,
     Counter::RefusedSyncookies,
+    Counter::RefusedRenew,
+    Counter::RefusedPacketRules,
 ];
 
 impl World {
@@ -286,24 +307,28 @@ impl World {
             None => (self.epoch, key(FORGED_EPOCH)),
         };
         let macs = (address::pod_mac(pod), address::OUR_MAC);
-        let frame = answer(seg, macs, reason, rng.u32(..), epoch, &key);
+        let content = Adoption {
+            server_ts: rng.u32(..),
+            namespace: rng.u64(..),
+            ..Adoption::bare(MessageKind::Answer(reason), epoch)
+        };
+        let frame = answer(seg, macs, &content, &key);
         self.queue
             .push(self.now + 1, Event::ToEngine(Party::Pod(pod), frame));
     }
 
-    /// Whether a frame is an adopter's answer, signed with the key of an epoch that the dataplane has no more.
-    pub(super) fn has_retired_key(&self, frame: &[u8]) -> bool {
-        let Some((_, seg)) = receive(frame) else {
-            return false;
+    /// Why a frame that reaches the engine is an answer that it must not believe, if it is one.
+    pub(super) fn distrusted(&self, from: Party, frame: &[u8]) -> Option<&'static str> {
+        let Party::Pod(pod) = from else {
+            return None;
         };
-        let is_answer = seg.options.starts_with(&[253, 20, 0xba, 0x72]);
-        let epoch = seg.options.get(7).map(|flags| flags >> 4);
-        is_answer && epoch.is_some_and(|e| self.epochs.iter().all(|live| live & 15 != e))
+        let (segment, seg) = receive(frame)?;
+        self.asked.distrust(pod, frame, &segment, &seg, self.epochs)
     }
 
-    /// Answers that were taken for an adopter's.
-    pub(super) fn refusals(&self) -> u64 {
-        REFUSALS.iter().map(|c| self.engine.counter(*c)).sum()
+    /// Answers that were believed.
+    pub(super) fn believed(&self) -> u64 {
+        BELIEVED.iter().map(|c| self.engine.counter(*c)).sum()
     }
 
     /// Sockets that a dataplane of former times left behind in the pods: open, of no process' interest.
@@ -317,7 +342,7 @@ impl World {
     }
 }
 
-/// A message signed with a key that is none.
+/// A message between two ends, with numbers of nobody's.
 fn forged(
     kind: MessageKind,
     from: SocketAddr,
@@ -325,18 +350,34 @@ fn forged(
     epoch: u8,
     rng: &mut fastrand::Rng,
 ) -> Vec<u8> {
-    let spec = SegmentSpec {
-        src_mac: address::ROUTER_MAC,
-        dst_mac: address::OUR_MAC,
-        src: from.ip(),
-        dst: to.ip(),
-        src_port: from.port(),
-        dst_port: to.port(),
+    let seg = Seg {
+        src: from,
+        dst: to,
         seq: SeqNumber(rng.u32(..)),
         ack: SeqNumber(rng.u32(..)),
         flags: Flags::ACK,
         window: 1_000,
-        timestamps: Some((rng.u32(..), rng.u32(..))),
+        stamps: Some((rng.u32(..), rng.u32(..))),
+        options: &[],
+        data: &[],
+    };
+    message(kind, &seg, epoch, rng)
+}
+
+/// A message in the place of a segment, signed with a key that is none.
+fn message(kind: MessageKind, seg: &Seg<'_>, epoch: u8, rng: &mut fastrand::Rng) -> Vec<u8> {
+    let spec = SegmentSpec {
+        src_mac: address::ROUTER_MAC,
+        dst_mac: address::OUR_MAC,
+        src: seg.src.ip(),
+        dst: seg.dst.ip(),
+        src_port: seg.src.port(),
+        dst_port: seg.dst.port(),
+        seq: seg.seq,
+        ack: seg.ack,
+        flags: Flags::ACK,
+        window: seg.window,
+        timestamps: seg.stamps,
         payload: &[],
     };
     let message = Adoption {
@@ -350,6 +391,8 @@ fn forged(
         ecn_ok: false,
         epoch,
         server_ts: rng.u32(..),
+        // A pod's own: the tag alone is wrong.
+        namespace: 1,
     };
     let mut buffer = [0; 128];
     let len = build_adoption(&mut buffer, &spec, &message, &key(FORGED_EPOCH)).unwrap_or(0);

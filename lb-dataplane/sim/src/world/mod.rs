@@ -11,6 +11,7 @@ mod wire;
 
 use crate::{
     address,
+    asked::Asked,
     client::Client,
     clock::{Queue, Time},
     fault::{Fault, Happening},
@@ -130,6 +131,9 @@ pub struct World {
     /// Pods that were out of reach at some time: what could not be sent to them then, a reset above all, is not repeated.
     pub(crate) unreachable: Vec<bool>,
     pub(crate) captured: Vec<(usize, Vec<u8>)>,
+    pub(crate) asked: Asked,
+    /// A client's last acknowledgement without data.
+    pub(crate) spoken: Option<(usize, Vec<u8>)>,
     /// Deaths: which pod, when, and when its process started again.
     pub(crate) restarts: Vec<(usize, Time, Time)>,
     /// Counted ends of flows that no client was told of.
@@ -198,6 +202,7 @@ impl World {
             ports: address::LEG_PORTS_FROM..=address::LEG_PORTS_FROM + scenario.ports - 1,
             mac: address::OUR_MAC,
             seed: rng.u64(..),
+            hash_keys: (seed, seed ^ 0x6a5e_6d00),
             mtu: 1_500,
         };
         let engine = match Engine::new(settings, Instant(START)) {
@@ -293,6 +298,8 @@ impl World {
             neighbours: vec![true; count],
             unreachable: vec![false; count],
             captured: Vec::new(),
+            asked: Asked::default(),
+            spoken: None,
             restarts: Vec::new(),
             untold: 0,
             calm: false,

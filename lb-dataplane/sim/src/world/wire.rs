@@ -5,6 +5,7 @@
 use super::{Counts, Event, FRAME_BYTES, World};
 use crate::{
     address,
+    asked::kind,
     client::Note,
     pod::PodNote,
     tcp::wire::{Seg, receive},
@@ -93,6 +94,7 @@ impl World {
             self.expect(checked);
         }
         for frame in frames {
+            self.asked.says(i, &frame);
             self.carry(Party::Pod(i), Party::Baton, frame);
         }
     }
@@ -187,7 +189,8 @@ impl World {
         self.stats.frames += 1;
         let dropped = |w: &Self, reason: DropReason| w.engine.dropped(reason);
         let before = self.trace.is_some().then(|| self.states());
-        let retired = self.has_retired_key(&frame).then(|| self.refusals());
+        let distrusted = self.distrusted(from, &frame);
+        let distrusted = distrusted.map(|why| (why, self.believed()));
         let drops: u64 = DropReason::ALL.iter().map(|r| dropped(self, *r)).sum();
         let verdict = self
             .engine
@@ -212,8 +215,10 @@ impl World {
         if let Some(before) = before {
             self.note_states(&before, &format!("{verdict:?}"));
         }
-        if retired.is_some_and(|before| before != self.refusals()) {
-            self.violated("keys: an answer signed with a key that was rotated out is believed");
+        if let Some((why, before)) = distrusted
+            && before != self.believed()
+        {
+            self.violated(why);
         }
         self.engine_ran(from, port, transmit);
     }
@@ -227,7 +232,7 @@ impl World {
             Party::Pod(pod) => {
                 let leg = seg.dst.port();
                 // An adopter's refusal looks like a reset, and is none.
-                let message = seg.options.starts_with(&[253, 20]);
+                let message = seg.options.starts_with(&[253, 28]);
                 if seg.flags.any(Flags::FIN | Flags::RST) && !message {
                     self.owner_ends(pod, leg, seg.seq);
                 }
@@ -242,6 +247,9 @@ impl World {
             Party::Client(i) => {
                 if seg.flags.has(Flags::ACK) {
                     self.truth.client_acks(i, seg.src.port(), seg.seq, seg.ack);
+                }
+                if seg.flags == Flags::ACK && seg.data.is_empty() && kind(&seg).is_none() {
+                    self.spoken = Some((i, frame.to_vec()));
                 }
                 seg.src.port()
             }
@@ -313,10 +321,14 @@ impl World {
 
     fn leaves_to_pod(&mut self, pod: usize, seg: &Seg<'_>, frame: &[u8], own: bool, call: &Call) {
         let port = seg.src.port();
-        let message = match seg.options.first_chunk::<4>() {
-            Some([253, 20, 0xba, kind]) => Some(*kind),
-            _ => None,
-        };
+        let message = kind(seg);
+        match message {
+            Some(kind) if own => self.asked.leaves((pod, port), kind, seg),
+            Some(_) => {
+                return self.violated("options: a message of a client's reaches a pod's adopter");
+            }
+            None => {}
+        }
         // Probes and Forgets carry nothing of a connection's.
         if matches!(message, Some(0x71 | 0x73)) {
             return;

@@ -135,6 +135,10 @@ impl Lab {
         ip(&format!("-n {} {arguments}", self.port));
     }
 
+    pub fn ip_in_client(&self, arguments: &str) {
+        ip(&format!("-n {} {arguments}", self.client));
+    }
+
     pub fn output_in_port(&self, program: &str, arguments: &[&str]) -> String {
         output_in(&self.port, program, arguments)
     }

@@ -117,7 +117,7 @@ fn adoptable_names_the_pod_the_node_and_the_shim() {
         "p",
         adoptable,
         Reason::BackendsNotAdoptable,
-        "1 of 2 backends: pod-2: the host-shim of node node could not attach the adopter: kernel 5.10",
+        "1 of 2 backends: pod-2: the host-shim of node node cannot have it adopt: kernel 5.10",
     );
     // What holds of several is said once.
     index.apply(figures(
@@ -132,7 +132,7 @@ fn adoptable_names_the_pod_the_node_and_the_shim() {
         "p",
         adoptable,
         Reason::BackendsNotAdoptable,
-        "2 of 2 backends: pod-1, pod-2: the host-shim of node node could",
+        "2 of 2 backends: pod-1, pod-2: the host-shim of node node cannot",
     );
     index.apply(Change::Shim(
         "other".into(),

@@ -7,6 +7,7 @@ mod coverage;
 mod figures;
 mod kept;
 mod situations;
+mod tenants;
 
 fn key(name: &str) -> Key {
     Key::new("ns", name)
@@ -47,6 +48,7 @@ fn pod(last: u8, labels: Labels) -> Change {
         ready: true,
         node: Some("node".into()),
         address: Some(address(last)),
+        second_address: None,
         cost: None,
     };
     Change::Pod(key(&format!("pod-{last}")), Some(Arc::new(value)))
@@ -71,12 +73,16 @@ fn slice(service: &str, pods: &[(u8, Conditions)]) -> Change {
 }
 
 fn service(name: &str) -> Change {
+    service_of(name, vec![Family::V4])
+}
+
+fn service_of(name: &str, families: Vec<Family>) -> Change {
     let value = Service {
         ports: vec![ServicePort {
             name: "http".into(),
             port: 80,
         }],
-        families: vec![Family::V4],
+        families,
         external_name: false,
     };
     Change::Service(key(name), Some(Arc::new(value)))
@@ -115,6 +121,13 @@ fn index() -> Index {
         selector: Labels::from_iter([("app", "dataplane")]),
         control_port: 9_900,
         leg_ports: Some((20_000, 32_767)),
+        reserved_ports: vec!["9910".parse().expect("a port")],
+        allowed: vec![Allowance {
+            ports: vec!["1-65535".parse().expect("ports")],
+            // No Pod has these.
+            endpoints: vec!["10.1.0.0/16".parse().expect("a network")],
+            ..Allowance::default()
+        }],
         limit_policies: 2,
         limit_backends: None,
     };

@@ -99,6 +99,33 @@ fn the_older_policy_wins_and_the_loser_is_taken_at_once_when_it_goes() {
 }
 
 #[test]
+fn clients_of_a_family_without_a_pod_are_named() {
+    let mut index = index();
+    let degraded = ConditionKind::Degraded;
+    expect(&index, "p", degraded, Reason::AsExpected, "");
+    index.apply(service_of("s", vec![Family::V4, Family::V6]));
+    let _ = index.fold(2);
+    let refused = "IPv6 clients of listener http are refused";
+    expect(
+        &index,
+        "p",
+        degraded,
+        Reason::FamilyWithoutBackends,
+        refused,
+    );
+    expect(&index, "p", ConditionKind::Accepted, Reason::Accepted, "");
+    // Without any backend at all, that is what is said.
+    index.apply(slice("s", &[]));
+    let _ = index.fold(3);
+    let verdict = verdict(&index, "p");
+    assert!(!verdict.condition(degraded).message.contains("refused"));
+    index.apply(slice("s", &[(1, READY)]));
+    index.apply(service("s"));
+    let _ = index.fold(4);
+    expect(&index, "p", degraded, Reason::AsExpected, "");
+}
+
+#[test]
 fn programmed_says_what_each_dataplane_does() {
     let mut index = index();
     let revision = index.class("class").expect("it exists").revision;
@@ -181,6 +208,45 @@ fn programmed_says_what_each_dataplane_does() {
         Reason::NoDataplane,
         "app=dataplane",
     );
+}
+
+#[test]
+fn what_a_dataplane_refuses_is_said_of_that_policy_alone() {
+    let mut index = index();
+    add(&mut index, "q", policy(2, "t", 81));
+    let _ = index.fold(1);
+    let revision = u64::MAX;
+    let say = |refused: &[(&str, &str)], index: &mut Index| {
+        let refused = refused
+            .iter()
+            .map(|(name, why)| ((*name).into(), (*why).into()));
+        report(
+            index,
+            Report {
+                acknowledged: Some(revision),
+                refused_policies: refused.collect(),
+                ..Report::default()
+            },
+        );
+        let _ = index.fold(2);
+    };
+    let programmed = ConditionKind::Programmed;
+    say(
+        &[("ns/q/http", "frontends[0]: that port is taken")],
+        &mut index,
+    );
+    let (refused, whole) = (Reason::RefusedByDataplane, Reason::Programmed);
+    expect(&index, "q", programmed, refused, "that port is taken");
+    expect(&index, "p", programmed, whole, "all ready dataplanes");
+    assert_eq!(verdict(&index, "q").programmed, 0);
+    say(
+        &[("ns/p/http", "too large"), ("ns/other/http", "?")],
+        &mut index,
+    );
+    expect(&index, "p", programmed, refused, "too large");
+    expect(&index, "q", programmed, whole, "all ready dataplanes");
+    say(&[], &mut index);
+    expect(&index, "p", programmed, whole, "all ready dataplanes");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The size that issue and tests speak of: 5,000 policies, 50,000 endpoints, 16 classes of 2 dataplanes.
 
 use baton_index::{
-    Change, Class, Conditions, Family, Index, Interner, Key, Labels, Listener, Node, Pod, Policy,
-    PortRef, Report, Service, ServicePort, Slice, SliceEndpoint,
+    Allowance, Change, Class, Conditions, Family, Index, Interner, Key, Labels, Listener, Node,
+    Pod, Policy, PortRef, Report, Service, ServicePort, Slice, SliceEndpoint,
 };
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -118,6 +118,7 @@ impl Fleet {
                     .text(&format!("node-{}", (at + pod * 7) % NODES)),
             ),
             address: Some(Self::address(at, pod)),
+            second_address: None,
             cost: None,
         };
         Change::Pod(name, Some(Arc::new(value)))
@@ -152,6 +153,11 @@ impl Fleet {
                 selector: Labels::from_iter([("class", label.as_str())]),
                 control_port: 9_900,
                 leg_ports: Some((20_000, 32_767)),
+                reserved_ports: Vec::new(),
+                allowed: vec![Allowance {
+                    ports: vec!["1000-65535".parse().expect("ports")],
+                    ..Allowance::default()
+                }],
                 limit_policies: 1_024,
                 limit_backends: Some(4_096),
             };
@@ -160,6 +166,7 @@ impl Fleet {
                 let pod = Pod {
                     labels: Labels::from_iter([("class", label.as_str())]),
                     cost: None,
+                    second_address: None,
                     annotations: Labels::default(),
                     deleting: false,
                     ready: true,

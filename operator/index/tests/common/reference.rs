@@ -4,7 +4,8 @@
 use super::universe::Objects;
 use baton_api::{Backend, Endpoint, LIMIT_NAME_BYTES, LIMIT_POLICIES, Snapshot};
 use baton_index::{
-    Family, Key, Labels, Listener, Pod, Policy, PortRef, Slice, SliceEndpoint, Text, WeightSource,
+    Allowance, Family, Key, Labels, Listener, Pod, Policy, PortRange, PortRef, Slice,
+    SliceEndpoint, Text, WeightSource,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,6 +34,32 @@ fn good_name(name: &str) -> bool {
         && name
             .bytes()
             .all(|b| b.is_ascii_alphanumeric() || b"-._/".contains(&b))
+}
+
+/// What each class's dataplanes say or are known to have as their own.
+fn own(objects: &Objects, members: &[(Key, IpAddr)]) -> BTreeSet<IpAddr> {
+    let mut own = BTreeSet::new();
+    for (key, address) in members {
+        own.insert(address.to_canonical());
+        own.extend(objects.pods[key].second_address.map(|a| a.to_canonical()));
+        let said = objects.reports.get(key).map(|report| &report.addresses);
+        own.extend(said.into_iter().flatten().map(IpAddr::to_canonical));
+    }
+    own
+}
+
+/// What of a class is for policies of a namespace.
+fn allowed<'a>(
+    objects: &'a Objects,
+    class: &'a Text,
+    namespace: &'a Text,
+) -> impl Iterator<Item = &'a Allowance> {
+    objects.classes[class].allowed.iter().filter(move |a| {
+        let labels = objects.namespaces.get(namespace).map(|n| &n.labels);
+        let none = Labels::default();
+        let named = a.namespaces.names.is_empty() || a.namespaces.names.contains(namespace);
+        named && includes(labels.unwrap_or(&none), &a.namespaces.labels)
+    })
 }
 
 /// The pods with an address of each class.
@@ -93,14 +120,16 @@ pub fn expect(objects: &Objects) -> Expected {
                     "Conflict"
                 } else {
                     taken.extend(claims);
-                    let (reason, policies) = serve(objects, key, served);
+                    let (reason, policies) = serve(objects, key, served, &classes);
                     for class in classes {
                         let limits = &objects.classes[&class];
                         let used = used.entry(class.clone()).or_default();
                         used.0 += policies.len();
                         used.1 += policies.iter().map(|p| p.backends.len()).sum::<usize>();
                         used.2 |= used.0 > limits.limit_policies.min(LIMIT_POLICIES)
-                            || limits.limit_backends.is_some_and(|limit| used.1 > limit);
+                            || limits
+                                .limit_backends
+                                .is_some_and(|limit| used.1 > limit - limit / 8);
                         if !used.2 {
                             out.snapshots
                                 .entry(class)
@@ -168,10 +197,18 @@ fn fit(
     let mut claims = BTreeSet::from([format!("service {}/{}", key.namespace, policy.service)]);
     for class in &classes {
         for listener in &policy.listeners {
-            let own: Vec<IpAddr> = members[class]
+            let own = own(objects, &members[class]);
+            let all: BTreeSet<IpAddr> = listener
+                .addresses
                 .iter()
-                .map(|(_, a)| a.to_canonical())
+                .map(IpAddr::to_canonical)
                 .collect();
+            for any in ["0.0.0.0", "::"].map(|any| any.parse::<IpAddr>().expect("an address")) {
+                let alike = |own: &&IpAddr| own.is_ipv4() == any.is_ipv4();
+                if all.contains(&any) && own.intersection(&all).any(|own| alike(&own)) {
+                    return Err("Invalid");
+                }
+            }
             let mut places = BTreeSet::new();
             for address in &listener.addresses {
                 let address = address.to_canonical();
@@ -193,11 +230,25 @@ fn fit(
             let mut places: Vec<_> = places.into_iter().collect();
             places.sort_by_key(|place| !place.starts_with("own"));
             for place in places {
-                let range = objects.classes[class].leg_ports;
-                if place.starts_with("own")
-                    && range.is_some_and(|(a, b)| a <= listener.port && listener.port <= b)
-                {
+                let spec = &objects.classes[class];
+                let (is_own, port) = (place.starts_with("own"), listener.port);
+                if is_own && spec.leg_ports.is_some_and(|(a, b)| a <= port && port <= b) {
                     return Err("PortInLegRange");
+                }
+                let reserved = |r: &PortRange| r.first <= port && port <= r.last;
+                if is_own && (spec.control_port == port || spec.reserved_ports.iter().any(reserved))
+                {
+                    return Err("PortReserved");
+                }
+                let mut grants = allowed(objects, class, &key.namespace)
+                    .filter(|a| a.ports.iter().any(|r| r.first <= port && port <= r.last));
+                let address: Option<IpAddr> = place.parse().ok();
+                let fits = |a: &Allowance| match address.filter(|a| !own.contains(a)) {
+                    None => true,
+                    Some(address) => a.addresses.iter().any(|network| network.contains(address)),
+                };
+                if !grants.any(fits) {
+                    return Err("NotAllowed");
                 }
                 if !claims.insert(format!("{class} {place} {}", listener.port)) {
                     return Err("Invalid");
@@ -208,7 +259,12 @@ fn fit(
     Ok((classes, claims))
 }
 
-fn serve(objects: &Objects, key: &Key, policy: &Policy) -> (&'static str, Vec<baton_api::Policy>) {
+fn serve(
+    objects: &Objects,
+    key: &Key,
+    policy: &Policy,
+    classes: &[Text],
+) -> (&'static str, Vec<baton_api::Policy>) {
     let Some(service) = objects
         .services
         .get(&Key::new(key.namespace.clone(), policy.service.clone()))
@@ -231,7 +287,7 @@ fn serve(objects: &Objects, key: &Key, policy: &Policy) -> (&'static str, Vec<ba
         let mut snapshot = (**policy.template.as_ref().expect("checked")).clone();
         snapshot.name = format!("{key}/{}", listener.name);
         snapshot.frontends = frontends(listener, &service.families);
-        snapshot.backends = backends(objects, key, policy, &port.name);
+        snapshot.backends = backends(objects, key, policy, &port.name, classes);
         made.push(snapshot);
     }
     if made.is_empty() {
@@ -271,7 +327,30 @@ struct One {
     cordoned: bool,
 }
 
-fn backends(objects: &Objects, key: &Key, policy: &Policy, port: &str) -> Vec<Backend> {
+/// Whether an endpoint is a Pod of its namespace, or each class allows it.
+fn counts(objects: &Objects, key: &Key, endpoint: &SliceEndpoint, classes: &[Text]) -> bool {
+    let address = endpoint.address.to_canonical();
+    let pod = endpoint.pod.as_ref();
+    let pod = pod.and_then(|pod| {
+        objects
+            .pods
+            .get(&Key::new(key.namespace.clone(), pod.clone()))
+    });
+    let own = pod.into_iter().flat_map(|p| [p.address, p.second_address]);
+    let its = own.flatten().any(|own| own.to_canonical() == address);
+    its || classes.iter().all(|class| {
+        let mut networks = allowed(objects, class, &key.namespace).flat_map(|a| &a.endpoints);
+        networks.any(|network| network.contains(address))
+    })
+}
+
+fn backends(
+    objects: &Objects,
+    key: &Key,
+    policy: &Policy,
+    port: &str,
+    classes: &[Text],
+) -> Vec<Backend> {
     let mine =
         |(k, s): &(&Key, &Arc<Slice>)| k.namespace == key.namespace && s.service == policy.service;
     let mut found: Vec<(Endpoint, &SliceEndpoint)> = Vec::new();
@@ -279,7 +358,8 @@ fn backends(objects: &Objects, key: &Key, policy: &Policy, port: &str) -> Vec<Ba
         for slice_port in slice.ports.iter().filter(|p| &*p.name == port) {
             for endpoint in &slice.endpoints {
                 let address = endpoint.address.to_canonical();
-                if !address.is_unspecified() && !address.is_multicast() {
+                let counts = counts(objects, key, endpoint, classes);
+                if counts && !address.is_unspecified() && !address.is_multicast() {
                     found.push((
                         Endpoint::new(address, slice_port.port).expect("a port"),
                         endpoint,
@@ -335,12 +415,21 @@ fn backends(objects: &Objects, key: &Key, policy: &Policy, port: &str) -> Vec<Ba
         .map(|(one, name)| {
             let evicted = policy.drain_cordoned && elsewhere && one.cordoned && !one.leaves;
             let serves = if one.leaves { one.serving } else { one.ready };
-            let weight = weight(policy, one.pod.as_ref().and_then(pod_of));
+            let pod = one.pod.as_ref().and_then(pod_of);
+            let weight = weight(policy, pod);
+            // Only a Pod that has the address says on which node that is.
+            let has = |pod: &&Arc<Pod>| {
+                let own = [pod.address, pod.second_address].into_iter().flatten();
+                own.map(|own| own.to_canonical())
+                    .any(|own| own == one.endpoint.address())
+            };
+            let node = pod.filter(has).and_then(|pod| pod.node.as_deref());
             Backend {
                 name,
                 endpoint: one.endpoint,
                 weight: if serves { weight } else { 0 },
                 draining: one.leaves || evicted,
+                node: node.map(str::to_owned),
             }
         })
         .collect();

@@ -1,9 +1,10 @@
 //! Changes in a universe of few names, and the objects that exist after them.
 
 use baton_index::{
-    BackendFigures, BackendTotals, Change, Class, Conditions, DrainFigures, Family, Figures, Key,
-    Labels, Listener, Node, Pod, Policy, PolicyFigures, PortRef, Refusal, Report, Service,
-    ServicePort, Shim, Slice, SliceEndpoint, Text, Totals, WeightSource, Weights,
+    Allowance, BackendFigures, BackendTotals, Change, Class, Conditions, DrainFigures, Family,
+    Figures, Key, Labels, Listener, Namespace, NamespaceSelector, Network, Node, Pod, Policy,
+    PolicyFigures, PortRange, PortRef, Refusal, Report, Service, ServicePort, Shim, Slice,
+    SliceEndpoint, Text, Totals, WeightSource, Weights,
 };
 use proptest::prelude::*;
 use std::{
@@ -20,6 +21,7 @@ pub struct Objects {
     pub slices: BTreeMap<Key, Arc<Slice>>,
     pub pods: BTreeMap<Key, Arc<Pod>>,
     pub nodes: BTreeMap<Text, Arc<Node>>,
+    pub namespaces: BTreeMap<Text, Arc<Namespace>>,
     pub classes: BTreeMap<Text, Arc<Class>>,
     pub shims: BTreeMap<Text, Arc<Shim>>,
     pub reports: BTreeMap<Key, Arc<Report>>,
@@ -50,6 +52,7 @@ impl Objects {
             Change::Slice(key, value) => put(&mut self.slices, key, value),
             Change::Pod(key, value) => put(&mut self.pods, key, value),
             Change::Node(key, value) => put(&mut self.nodes, key, value),
+            Change::Namespace(key, value) => put(&mut self.namespaces, key, value),
             Change::Class(key, value) => put(&mut self.classes, key, value),
             Change::Shim(key, value) => put(&mut self.shims, key, value),
             Change::Report(key, value) => put(&mut self.reports, key, value),
@@ -72,6 +75,7 @@ impl Objects {
         each!(slices, Slice);
         each!(pods, Pod);
         each!(nodes, Node);
+        each!(namespaces, Namespace);
         each!(classes, Class);
         each!(shims, Shim);
         each!(reports, Report);
@@ -288,28 +292,78 @@ fn pod() -> impl Strategy<Value = Pod> {
         weight,
         (prop::bool::weighted(0.2), prop::bool::weighted(0.8)),
         prop::option::of(named("n", 2)),
-        prop::option::weighted(0.8, address()),
+        (
+            prop::option::weighted(0.8, address()),
+            prop::option::weighted(0.2, address()),
+        ),
     )
-        .prop_map(|(labels, weight, (deleting, ready), node, address)| Pod {
+        .prop_map(|(labels, weight, (deleting, ready), node, addresses)| Pod {
             labels,
             annotations: weight.map(|w| ("weight", w)).into_iter().collect(),
             deleting,
             ready,
             node,
-            address,
+            address: addresses.0,
+            second_address: addresses.1,
             cost: None,
         })
 }
 
+fn networks() -> impl Strategy<Value = Vec<Network>> {
+    let read = |texts: &[&str]| texts.iter().map(|t| t.parse().expect(t)).collect();
+    prop_oneof![
+        5 => Just(read(&["0.0.0.0/0", "::/0"])),
+        1 => Just(read(&["10.0.0.0/30", "fd00::1"])),
+        1 => Just(Vec::new()),
+    ]
+}
+
+fn port_range(text: &str) -> PortRange {
+    text.parse().expect(text)
+}
+
+fn allowance() -> impl Strategy<Value = Allowance> {
+    let selector = |names: &[&str], labels| NamespaceSelector {
+        names: names.iter().map(|name| Text::from(*name)).collect(),
+        labels,
+    };
+    let namespaces = prop_oneof![
+        8 => Just(selector(&[], Labels::default())),
+        1 => Just(selector(&["a"], Labels::default())),
+        1 => Just(selector(&["b", "c"], Labels::default())),
+        1 => one_label().prop_map(move |labels| selector(&[], labels)),
+        1 => one_label().prop_map(move |labels| selector(&["a"], labels)),
+    ];
+    let ports = prop_oneof![
+        8 => Just(vec![port_range("1-65535")]),
+        1 => Just(vec![port_range("78-79"), port_range("82")]),
+    ];
+    (namespaces, ports, networks(), networks()).prop_map(
+        |(namespaces, ports, addresses, endpoints)| Allowance {
+            namespaces,
+            ports,
+            addresses,
+            endpoints,
+        },
+    )
+}
+
 fn class() -> impl Strategy<Value = Class> {
-    let range = prop::option::weighted(0.2, Just((83u16, 90u16)));
+    let range = prop::option::weighted(0.2, Just((83u16, 150u16)));
     (
         (0u8..2, 0i64..2, prop::bool::weighted(0.7)),
         labels(),
         namespace(),
         prop_oneof![1 => Just(Labels::default()), 6 => one_label()],
-        9900u16..9902,
-        range,
+        prop_oneof![6 => 9900u16..9902, 1 => 78u16..80],
+        (
+            range,
+            prop_oneof![6 => Just(Vec::new()), 1 => Just(vec![port_range("81-82")])],
+            prop_oneof![
+                1 => Just(Vec::new()),
+                12 => prop::collection::vec(allowance(), 1..4),
+            ],
+        ),
         (0usize..5, prop::option::weighted(0.3, 0usize..12)),
     )
         .prop_map(
@@ -319,7 +373,7 @@ fn class() -> impl Strategy<Value = Class> {
                 namespace,
                 selector,
                 control_port,
-                leg_ports,
+                (leg_ports, reserved_ports, allowed),
                 limits,
             )| {
                 Class {
@@ -332,6 +386,8 @@ fn class() -> impl Strategy<Value = Class> {
                     selector,
                     control_port,
                     leg_ports,
+                    reserved_ports,
+                    allowed,
                     limit_policies: limits.0,
                     limit_backends: limits.1,
                 }
@@ -407,16 +463,20 @@ pub fn change() -> impl Strategy<Value = Change> {
             unreachable,
             unattached,
         });
-    let report = trouble().prop_map(|unreachable| Report {
+    let own = prop_oneof![3 => Just(Vec::new()), 1 => prop::collection::vec(address(), 1..3)];
+    let report = (trouble(), own).prop_map(|(unreachable, addresses)| Report {
         unreachable,
+        addresses,
         ..Report::default()
     });
+    let namespace = labels().prop_map(|labels| Namespace { labels });
     prop_oneof![
         4 => (key("lb", 4), some(policy())).prop_map(|(k, v)| Change::Policy(k, v)),
         2 => (key("s", 3), some(service())).prop_map(|(k, v)| Change::Service(k, v)),
         4 => (key("slice", 4), some(slice())).prop_map(|(k, v)| Change::Slice(k, v)),
         4 => (key("pod", 5), some(pod())).prop_map(|(k, v)| Change::Pod(k, v)),
         1 => (named("n", 2), some(node)).prop_map(|(k, v)| Change::Node(k, v)),
+        1 => (self::namespace(), some(namespace)).prop_map(|(k, v)| Change::Namespace(k, v)),
         2 => (named("c", 3), some(class())).prop_map(|(k, v)| Change::Class(k, v)),
         1 => (named("n", 2), some(shim)).prop_map(|(k, v)| Change::Shim(k, v)),
         3 => (key("pod", 5), some(report)).prop_map(|(k, v)| Change::Report(k, v)),

@@ -17,6 +17,12 @@ mod rotator;
 mod set;
 pub mod table;
 
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// The keys as they are stored, for who sends host-shims theirs; none while another process leads.
+pub type LiveKeys = watch::Receiver<Option<Arc<KeySet>>>;
+
 pub use ages::{Ages, AgesError};
 pub use rotator::{Peer, PeerKind, RotationSettings, Rotator, Step, Warning};
 pub use set::{AdoptionKey, CURRENT_FILE, KeyError, KeySet, LIMIT_KEYS};

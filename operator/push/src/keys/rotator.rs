@@ -29,6 +29,9 @@ pub struct RotationSettings {
     pub grace: Duration,
     /// Who is unreachable longer is passed over, and named in a warning.
     pub unreachable_limit: Duration,
+    /// So is who answers, but does not follow a step for this long: it may lie, and a rotation is the answer to a key that
+    /// somebody else knows. Long enough for people to repair what is at fault.
+    pub lagging_limit: Duration,
 }
 
 impl Default for RotationSettings {
@@ -38,6 +41,7 @@ impl Default for RotationSettings {
             spread: Duration::from_secs(120),
             grace: Duration::from_secs(120),
             unreachable_limit: Duration::from_secs(3_600),
+            lagging_limit: Duration::from_secs(6 * 3_600),
         }
     }
 }
@@ -119,7 +123,7 @@ impl Peer {
 /// Something that the admin should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
-    /// These were not waited for, because they did not answer for too long. Until they have the stored keys, no flow moves there.
+    /// These were not waited for, because they did not answer, or not as they should, for too long. Until they have the stored keys, no flow moves there.
     PassedOver {
         /// The step that was not held up.
         action: Action,
@@ -146,12 +150,12 @@ impl fmt::Display for Warning {
             Self::PassedOver { action, names } => {
                 write!(f, "adoption keys: {action} did not wait for ")?;
                 list(f, names)?;
-                f.write_str(", which did not answer for too long: no flow moves there until they have the stored keys")
+                f.write_str(", which did not answer, or did not follow, for too long: no flow moves there until they have the stored keys")
             }
             Self::Stuck { reasons } => {
                 f.write_str("adoption keys: the rotation waits for too long: ")?;
                 list(f, reasons)?;
-                f.write_str("; see whether the Secret is mounted there and the configuration says `keys: {directory: ..}`")
+                f.write_str("; see whether a dataplane has the Secret mounted and says `keys: {directory: ..}`, and a host-shim has no `keys` and is reached")
             }
         }
     }
@@ -299,7 +303,7 @@ impl Rotator {
     }
 
     /// Asks all peers what holds up a step that has been due since `since`. If nothing does, the names of those who did not answer
-    /// for too long and do not count. A peer that has all it needs does not hold up anything, whether it answers or not.
+    /// or follow for too long and do not count. A peer that has all it needs does not hold up anything, whether it answers or not.
     fn all(
         &self,
         now: UnixSeconds,
@@ -317,6 +321,9 @@ impl Rotator {
                 for peer in peers {
                     match (reason(peer), peer.unreachable_since) {
                         (None, _) => {}
+                        (Some(_), None) if now.since(since) >= self.settings.lagging_limit => {
+                            passed_over.push(peer.name.clone());
+                        }
                         (Some(reason), None) => blockers.push(reason),
                         (Some(_), Some(silent)) if now.since(silent) >= limit => {
                             passed_over.push(peer.name.clone());

@@ -1,13 +1,14 @@
 //! The stored adoption keys. Owns their text form; never shows one.
 
 use crate::Files;
+use baton_api::{LIMIT_NODE_KEYS, NodeKey, NodeKeys};
 use std::{collections::BTreeMap, fmt};
 use zeroize::{Zeroize, Zeroizing};
 
 /// The file that names the epoch to sign with.
 pub const CURRENT_FILE: &str = "current";
 /// Keys at one time. Rotation needs two; the wire tells 16 epochs apart.
-pub const LIMIT_KEYS: usize = 8;
+pub const LIMIT_KEYS: usize = LIMIT_NODE_KEYS;
 
 /// What an epoch's file is called, in front of the number.
 const PREFIX: &str = "epoch-";
@@ -173,6 +174,20 @@ impl KeySet {
         files
     }
 
+    /// What the host-shim of a node gets: its own, the one to sign with first.
+    #[must_use]
+    pub fn of_node(&self, node: &str) -> NodeKeys {
+        let mut keys: Vec<(&u8, &AdoptionKey)> = self.keys.iter().collect();
+        keys.sort_by_key(|(epoch, _)| **epoch != self.current);
+        NodeKeys {
+            node: node.to_owned(),
+            keys: keys
+                .into_iter()
+                .map(|(epoch, key)| NodeKey::derive(*epoch, &key.0, node))
+                .collect(),
+        }
+    }
+
     /// The epoch to sign with.
     #[must_use]
     pub const fn current(&self) -> u8 {
@@ -195,6 +210,13 @@ impl KeySet {
     #[must_use]
     pub fn has(&self, epoch: u8) -> bool {
         self.keys.contains_key(&epoch)
+    }
+
+    /// Whether these are the epochs of all keys, and no others, modulo 16 or not.
+    #[must_use]
+    pub fn is_had_by(&self, epochs: &[u8]) -> bool {
+        let has = |epoch: &u8| epochs.iter().any(|other| alike(*epoch, *other));
+        epochs.len() == self.keys.len() && self.keys.keys().all(has)
     }
 
     /// Epochs that are neither the current one nor its successor: to be removed.

@@ -9,7 +9,8 @@ use super::{
     session::{Answer, Request as Ask},
     split::{Splitter, TooLarge},
 };
-use baton_api::{ErrorReply, State};
+use crate::keys::{KeySet, LiveKeys};
+use baton_api::{ErrorReply, LIMIT_POLICIES, RefusedPolicy, State};
 use baton_tls::Name;
 use http_body_util::{BodyExt, Limited};
 use hyper::{
@@ -36,6 +37,8 @@ const LIMIT_BUFFER_BYTES: usize = 64 << 10;
 pub(super) const SNAPSHOT_LIMIT_BYTES: u64 = 64 << 20;
 /// Bytes of an error.
 pub(super) const ERROR_LIMIT_BYTES: usize = 64 << 10;
+/// Bytes of the answer to a push: 1,024 refused policies with 600 bytes each.
+const REPLY_LIMIT_BYTES: usize = 1 << 20;
 /// Characters of an error that go into a report.
 const ERROR_SHOWN_CHARS: usize = 400;
 /// A connection that is older is made anew, so that a certificate that was replaced is not shown for ever.
@@ -50,6 +53,8 @@ pub(super) enum Found {
     Dataplane(Arc<State>, Vec<String>),
     /// A shim's state.
     Shim(Arc<ShimState>),
+    /// What a dataplane took of a push: all but these policies.
+    Taken(Vec<RefusedPolicy>),
 }
 
 /// A request's end.
@@ -63,12 +68,31 @@ pub(super) struct Done {
     pub(super) bytes: usize,
 }
 
+/// Who is asked.
+pub(super) enum Server {
+    Dataplane,
+    /// Gets the keys of its node.
+    Shim {
+        node: String,
+        keys: LiveKeys,
+    },
+}
+
+impl Server {
+    fn name(&self) -> Name {
+        match self {
+            Self::Dataplane => Name::Dataplane,
+            Self::Shim { .. } => Name::Shim,
+        }
+    }
+}
+
 /// One control API.
 pub(super) struct Client {
     connect: Arc<dyn Connect>,
     settings: Arc<Settings>,
     address: SocketAddr,
-    server: Name,
+    server: Server,
     name: Arc<str>,
     states: Arc<dyn States>,
     link: Option<Link>,
@@ -80,6 +104,8 @@ struct Link {
     driver: AbortHandle,
     since: Instant,
     used: bool,
+    /// What the shim at its end was sent.
+    keys: Option<Arc<KeySet>>,
 }
 
 impl Drop for Link {
@@ -102,7 +128,7 @@ impl Client {
         connect: Arc<dyn Connect>,
         settings: Arc<Settings>,
         address: SocketAddr,
-        server: Name,
+        server: Server,
         name: Arc<str>,
         states: Arc<dyn States>,
     ) -> Self {
@@ -175,10 +201,7 @@ impl Client {
         ask: Ask,
         content: Option<&Arc<Rendered>>,
     ) -> Result<(Answer, Found, usize), Failure> {
-        let (server, address) = (self.server, self.address);
         let (name, states) = (Arc::clone(&self.name), Arc::clone(&self.states));
-        let link = self.link().await.map_err(Failure::Other)?;
-        link.used = true;
         let (method, path, body) = match ask {
             Ask::Read => ("GET", "/v1/snapshot", Outgoing::empty()),
             Ask::Poll => ("GET", "/v1/state", Outgoing::empty()),
@@ -188,6 +211,31 @@ impl Client {
             }
         };
         let sent = body.left_bytes();
+        let response = self.request(method, path, body).await?;
+        match ask {
+            Ask::Read => read(response, content).await,
+            Ask::Poll if matches!(self.server, Server::Shim { .. }) => {
+                let state = shim(response).await.map_err(Failure::Other)?;
+                return self.keep_keys(state).await.map(Looked::told);
+            }
+            Ask::Poll => dataplane(response, &name, &*states).await,
+            Ask::Put { .. } => put(response, content)
+                .await
+                .map(|(answer, found)| (answer, found, usize::try_from(sent).unwrap_or(0))),
+        }
+        .map_err(Failure::Other)
+    }
+
+    /// Sends one request, over the kept connection or a new one.
+    async fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: Outgoing,
+    ) -> Result<Response<Incoming>, Failure> {
+        let address = self.address;
+        let link = self.link().await.map_err(Failure::Other)?;
+        link.used = true;
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -198,20 +246,34 @@ impl Client {
         let request = request
             .body(body)
             .map_err(|error| Failure::Other(chain(&error)))?;
-        let response = link
-            .sender
-            .send_request(request)
-            .await
-            .map_err(|error| Failure::Gone(chain(&error)))?;
-        match ask {
-            Ask::Read => read(response, content).await,
-            Ask::Poll if server == Name::Shim => shim(response).await,
-            Ask::Poll => dataplane(response, &name, &*states).await,
-            Ask::Put { .. } => put(response, content)
-                .await
-                .map(|answer| (answer, Found::Nothing, usize::try_from(sent).unwrap_or(0))),
+        let sent = link.sender.send_request(request).await;
+        sent.map_err(|error| Failure::Gone(chain(&error)))
+    }
+
+    /// Sends a shim the keys of its node, if it was not sent them over this connection or lacks one of them. It may have
+    /// started again in between, but then the connection is another one.
+    async fn keep_keys(&mut self, found: Looked) -> Result<Looked, Failure> {
+        let Server::Shim { node, keys } = &self.server else {
+            return Ok(found);
+        };
+        let wanted = keys.borrow().clone();
+        let (Some(wanted), true) = (wanted, found.state.takes_keys) else {
+            return Ok(found);
+        };
+        let sent = self.link.as_ref().and_then(|link| link.keys.as_ref());
+        if sent == Some(&wanted) && wanted.is_had_by(&found.state.key_epochs) {
+            return Ok(found);
         }
-        .map_err(Failure::Other)
+        let body = serde_json::to_vec(&wanted.of_node(node));
+        let body = body.map_err(|error| Failure::Other(chain(&error)))?;
+        let response = self.request("PUT", "/v1/keys", Outgoing::whole(body));
+        // It tells its state again.
+        let found = shim(response.await?).await;
+        let found = found.map_err(|problem| Failure::Other(format!("its keys: {problem}")))?;
+        if let Some(link) = &mut self.link {
+            link.keys = Some(wanted);
+        }
+        Ok(found)
     }
 
     /// The kept connection, or a new one.
@@ -225,7 +287,8 @@ impl Client {
         if !usable {
             self.link = None;
             let limit = self.settings.connect_timeout;
-            let opened = timeout(limit, self.connect.connect(self.address, self.server)).await;
+            let name = self.server.name();
+            let opened = timeout(limit, self.connect.connect(self.address, name)).await;
             let stream = match opened {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => {
@@ -254,6 +317,7 @@ impl Client {
                 driver,
                 since: Instant::now(),
                 used: false,
+                keys: None,
             });
         }
         self.link.as_mut().ok_or_else(|| "no connection".to_owned())
@@ -307,19 +371,34 @@ async fn read(
     ))
 }
 
-/// `GET /v1/state` of a shim.
-async fn shim(response: Response<Incoming>) -> Result<(Answer, Found, usize), String> {
+/// What a shim says of itself.
+struct Looked {
+    state: ShimState,
+    bytes: usize,
+}
+
+impl Looked {
+    fn told(self) -> (Answer, Found, usize) {
+        let answer = Answer::State {
+            generation: 0,
+            uptime_seconds: self.state.uptime_seconds,
+            took: Duration::ZERO,
+        };
+        (answer, Found::Shim(Arc::new(self.state)), self.bytes)
+    }
+}
+
+/// `GET /v1/state` or `PUT /v1/keys` of a shim.
+async fn shim(response: Response<Incoming>) -> Result<Looked, String> {
     if response.status() != StatusCode::OK {
         return Err(unexpected(response).await);
     }
     let body = whole(response.into_body(), LIMIT_SHIM_BYTES).await?;
     let state: ShimState = serde_json::from_slice(&body).map_err(|error| no_state(&error))?;
-    let answer = Answer::State {
-        generation: 0,
-        uptime_seconds: state.uptime_seconds,
-        took: Duration::ZERO,
-    };
-    Ok((answer, Found::Shim(Arc::new(state)), body.len()))
+    Ok(Looked {
+        state,
+        bytes: body.len(),
+    })
 }
 
 /// `GET /v1/state` of a dataplane. Its policies are told one by one while they come.
@@ -360,7 +439,8 @@ async fn dataplane(
             .map_err(|error| no_state(&error))?;
     }
     let rest = splitter.finish();
-    let state: State = serde_json::from_slice(&rest).map_err(|error| no_state(&error))?;
+    let mut state: State = serde_json::from_slice(&rest).map_err(|error| no_state(&error))?;
+    state.refused = plain(state.refused);
     let Words { problems } = serde_json::from_slice(&rest).map_err(|error| no_state(&error))?;
     reading.whole(&state);
     let answer = Answer::State {
@@ -388,19 +468,28 @@ fn no_state(error: &dyn Error) -> String {
 async fn put(
     response: Response<Incoming>,
     content: Option<&Arc<Rendered>>,
-) -> Result<Answer, String> {
+) -> Result<(Answer, Found), String> {
+    /// The part of the answer that is of use.
+    #[derive(Default, Deserialize)]
+    struct Taken {
+        #[serde(default)]
+        refused: Vec<RefusedPolicy>,
+    }
     match response.status() {
         StatusCode::OK => {
             // Read to the end so that the connection can be used again.
-            whole(response.into_body(), ERROR_LIMIT_BYTES).await?;
-            Ok(Answer::Accepted)
+            let body = whole(response.into_body(), REPLY_LIMIT_BYTES).await?;
+            // What it does not say, its state says a little later.
+            let Taken { refused } = serde_json::from_slice(&body).unwrap_or_default();
+            Ok((Answer::Accepted, Found::Taken(plain(refused))))
         }
         StatusCode::CONFLICT => {
             whole(response.into_body(), ERROR_LIMIT_BYTES).await?;
-            Ok(Answer::Conflict)
+            Ok((Answer::Conflict, Found::Nothing))
         }
         StatusCode::UNPROCESSABLE_ENTITY | StatusCode::PAYLOAD_TOO_LARGE => {
-            Ok(Answer::Refused(refusal(response, content).await))
+            let refusal = refusal(response, content).await;
+            Ok((Answer::Refused(refusal), Found::Nothing))
         }
         _ => Err(unexpected(response).await),
     }
@@ -432,6 +521,15 @@ async fn refusal(response: Response<Incoming>, content: Option<&Arc<Rendered>>) 
         problem: shortened(&reply.error),
         expected: reply.expected.map(|expected| shortened(&expected)),
     }
+}
+
+/// What a dataplane says of policies that it cannot take.
+fn plain(mut refused: Vec<RefusedPolicy>) -> Vec<RefusedPolicy> {
+    refused.truncate(LIMIT_POLICIES);
+    for one in &mut refused {
+        one.message = shortened(&one.message);
+    }
+    refused
 }
 
 /// `policies[3].backends[1].name` is about policy 3.

@@ -11,7 +11,7 @@ use std::{
 
 /// Bytes written at a time: few enough to cost no memory, enough to cost few system calls.
 const CHUNK_BYTES: usize = 64 << 10;
-/// A request's body: nothing, or a snapshot that is put together as it is sent.
+/// A request's body: nothing, a few bytes, or a snapshot that is put together as it is sent.
 pub(super) struct Outgoing {
     /// Bytes that were not sent yet.
     left: u64,
@@ -33,6 +33,15 @@ impl Outgoing {
             left: content.len(generation),
             head: Some(Rendered::head(generation)),
             pieces: Some(content.pieces()),
+        }
+    }
+
+    /// These bytes.
+    pub(super) fn whole(bytes: Vec<u8>) -> Self {
+        Self {
+            left: bytes.len() as u64,
+            head: Some(bytes.into()),
+            pieces: None,
         }
     }
 

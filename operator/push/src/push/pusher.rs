@@ -5,10 +5,10 @@
 use super::{
     Connect, Contents, Epoch, LIMIT_REPORTS, LIMIT_TARGETS, Metrics, PolicySet, Rendered, Report,
     Settings, States, Target, TargetKind, Version,
-    client::Client,
+    client::{Client, Server},
     task::{Inputs, Shared, Task, state_budget},
 };
-use baton_tls::Name;
+use crate::keys::LiveKeys;
 use std::{
     collections::BTreeMap,
     fmt,
@@ -50,6 +50,7 @@ pub struct Pusher {
     states: Arc<dyn States>,
     shared: Shared,
     epoch: watch::Sender<Epoch>,
+    keys: LiveKeys,
     stop: watch::Sender<bool>,
     classes: BTreeMap<String, Class>,
     /// What a shim's task has in place of a class.
@@ -82,13 +83,14 @@ impl fmt::Debug for Pusher {
 
 impl Pusher {
     /// Serves no target yet. Its methods must be called in a tokio runtime; `states` takes what dataplanes say of policies,
-    /// `rng` spreads retries and polls.
+    /// shims get their nodes' keys of `keys`, `rng` spreads retries and polls.
     #[must_use]
     pub fn new(
         settings: Settings,
         epoch: Epoch,
         connect: Arc<dyn Connect>,
         states: Arc<dyn States>,
+        keys: LiveKeys,
         metrics: Arc<Metrics>,
         rng: fastrand::Rng,
     ) -> (Self, mpsc::Receiver<Report>) {
@@ -103,6 +105,7 @@ impl Pusher {
                 budget: state_budget(),
             },
             epoch: watch::Sender::new(epoch),
+            keys,
             stop: watch::Sender::new(false),
             classes: BTreeMap::new(),
             nothing: watch::Sender::new(None),
@@ -214,15 +217,19 @@ impl Pusher {
     fn start(&mut self, name: &str, target: &Target) {
         let (content, server) = match &target.kind {
             TargetKind::Dataplane { class } => {
-                (self.class(class).newest.subscribe(), Name::Dataplane)
+                (self.class(class).newest.subscribe(), Server::Dataplane)
             }
-            TargetKind::Shim => (self.nothing.subscribe(), Name::Shim),
+            TargetKind::Shim { node } => {
+                let (node, keys) = (node.clone(), self.keys.clone());
+                (self.nothing.subscribe(), Server::Shim { node, keys })
+            }
         };
         let name: Arc<str> = name.into();
         let nudge = Arc::new(Notify::new());
         let inputs = Inputs {
             content,
             epoch: self.epoch.subscribe(),
+            keys: self.keys.clone(),
             nudge: Arc::clone(&nudge),
             stop: self.stop.subscribe(),
         };

@@ -1,7 +1,7 @@
 //! What tasks tell: about pushes, and what dataplanes and shims say of themselves.
 
 use super::Version;
-use baton_api::State;
+use baton_api::{RefusedPolicy, State};
 use serde::Deserialize;
 use std::{
     sync::Arc,
@@ -32,6 +32,8 @@ pub enum Outcome {
         pushed: bool,
         /// From the publication, or from when this task learned of it, to the answer.
         took: Duration,
+        /// Policies of it that the dataplane cannot take, as far as it has said. All others are in force.
+        refused: Arc<[RefusedPolicy]>,
     },
     /// The dataplane refuses the content of `version`, whole. What it had stays in force.
     Refused {
@@ -96,6 +98,8 @@ pub struct ShimState {
     pub uptime_seconds: u64,
     /// Live key epochs, modulo 16.
     pub key_epochs: Vec<u8>,
+    /// Whether it has its keys from the operator.
+    pub takes_keys: bool,
     /// The node's pods.
     pub pods: Vec<ShimPod>,
 }
@@ -108,6 +112,6 @@ pub struct ShimPod {
     pub name: String,
     /// Whether the adopter is there.
     pub attached: bool,
-    /// Why not.
+    /// Why not, or why it refuses adoptions there.
     pub reason: Option<String>,
 }

@@ -123,6 +123,7 @@ impl Session {
                 let earliest = self.failed_at + self.settings.backoff_min;
                 self.retry_at = self.retry_at.min(earliest.max(now));
             }
+            Event::Look => self.poll_at = self.poll_at.min(now),
             Event::Tick => {}
             Event::Answer(answer) => {
                 if let Some(asked) = self.asked.take() {

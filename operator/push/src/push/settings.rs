@@ -25,8 +25,11 @@ pub enum TargetKind {
         /// Name of the class, as in [`super::Pusher::publish`].
         class: String,
     },
-    /// Is polled.
-    Shim,
+    /// Is polled, and gets its node's adoption keys.
+    Shim {
+        /// Of its Pod, as the API server has it.
+        node: String,
+    },
 }
 
 /// Paces and patience.

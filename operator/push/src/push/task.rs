@@ -7,7 +7,8 @@ use super::{
     client::{Client, Done, Found},
     session::{Answer, Event, News, Request, Session},
 };
-use crate::SPANS;
+use crate::{SPANS, keys::LiveKeys};
+use baton_api::RefusedPolicy;
 use std::{
     pin::Pin,
     sync::{
@@ -41,6 +42,8 @@ pub(super) struct Inputs {
     /// A shim's never changes.
     pub(super) content: Newest,
     pub(super) epoch: watch::Receiver<Epoch>,
+    /// Of no use to a dataplane's.
+    pub(super) keys: LiveKeys,
     pub(super) nudge: Arc<Notify>,
     pub(super) stop: watch::Receiver<bool>,
 }
@@ -63,6 +66,7 @@ enum Woken {
     Content,
     Epoch,
     Nudged,
+    Keys,
     Alarm,
     /// There is room for one report.
     Room(mpsc::OwnedPermit<Report>),
@@ -88,6 +92,8 @@ pub(super) struct Task {
     start: Instant,
     /// At most one of each kind.
     waiting: Vec<Report>,
+    /// What the dataplane said last of policies that it cannot take.
+    refused: Arc<[RefusedPolicy]>,
     counted_in_sync: bool,
 }
 
@@ -128,6 +134,7 @@ impl Task {
             state_bytes: 0,
             start: Instant::now(),
             waiting: Vec::new(),
+            refused: Arc::default(),
             counted_in_sync: false,
         };
         task.count_target().fetch_add(1, Relaxed);
@@ -151,6 +158,7 @@ impl Task {
                     self.handle(Event::Epoch(epoch));
                 }
                 Woken::Nudged => self.handle(Event::Nudge),
+                Woken::Keys => self.handle(Event::Look),
                 Woken::Alarm => self.handle(Event::Tick),
                 Woken::Room(permit) => drop(permit.send(self.waiting.remove(0))),
                 // Nobody reads any more; the dataplane is served all the same.
@@ -176,6 +184,9 @@ impl Task {
             changed = self.inputs.content.changed() => changed.ok().map(|()| Woken::Content)?,
             changed = self.inputs.epoch.changed() => changed.ok().map(|()| Woken::Epoch)?,
             () = self.inputs.nudge.notified() => Woken::Nudged,
+            changed = self.inputs.keys.changed(), if !self.is_dataplane => {
+                changed.ok().map(|()| Woken::Keys)?
+            }
             () = rung(alarm), if alarm.is_some() => Woken::Alarm,
             permit = reports.clone().reserve_owned(), if told => {
                 permit.map_or(Woken::Unread, Woken::Room)
@@ -239,9 +250,14 @@ impl Task {
         self.room = None;
         self.count(ask, &done);
         debug!(target_name = &*self.name, ?ask, answer = ?done.answer, took = ?done.took, bytes = done.bytes, "asked");
+        match &done.found {
+            Found::Taken(refused) => self.refused = refused.clone().into(),
+            Found::Dataplane(state, _) => self.refused = state.refused.clone().into(),
+            Found::Nothing | Found::Shim(_) => {}
+        }
         self.handle(Event::Answer(done.answer));
         match done.found {
-            Found::Nothing => {}
+            Found::Nothing | Found::Taken(_) => {}
             Found::Dataplane(state, problems) => {
                 self.state_bytes = done.bytes;
                 let in_sync = self.session.is_in_sync();
@@ -273,6 +289,7 @@ impl Task {
                     version,
                     pushed,
                     took,
+                    refused: Arc::clone(&self.refused),
                 }
             }
             News::Refused { version, refusal } => Outcome::Refused { version, refusal },

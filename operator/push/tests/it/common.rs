@@ -1,9 +1,12 @@
 //! A made-up dataplane: the control API over real sockets, with the rules for generations, and faults on demand.
 
-use baton_api::{Policy, Snapshot, State};
-use baton_push::push::{
-    Connect, Epoch, Figures, Metrics, Outcome, PolicySet, Pusher, Report, Settings, Target,
-    TargetKind,
+use baton_api::{NodeKeys, Policy, Snapshot, State};
+use baton_push::{
+    keys::KeySet,
+    push::{
+        Connect, Epoch, Figures, Metrics, Outcome, PolicySet, Pusher, Report, Settings, Target,
+        TargetKind,
+    },
 };
 use http_body_util::{BodyExt, Full};
 use hyper::{
@@ -40,6 +43,10 @@ pub struct Inner {
     pub connections: usize,
     pub uptime_seconds: u64,
     pub key_epochs: Vec<u8>,
+    /// It is a shim that has its keys from the operator.
+    pub takes_keys: bool,
+    /// What it was sent.
+    pub keys: Vec<NodeKeys>,
     /// A policy of this name is refused.
     pub refuses: Option<String>,
     /// The connection ends behind each answer, with no word of it in the answer.
@@ -165,19 +172,15 @@ impl Fake {
                     ),
                 }
             }
-            (&Method::GET, "/v1/state") => {
-                let inner = self.inner.lock().expect("inner");
-                let mut state = State {
-                    generation: inner.snapshot.as_ref().map_or(0, |s| s.generation),
-                    uptime_seconds: inner.uptime_seconds,
-                    ..State::default()
-                };
-                state.worker.key_epochs.clone_from(&inner.key_epochs);
-                let mut value = serde_json::to_value(&state).expect("written");
-                value["problems"] = serde_json::json!(["gateway"]);
-                // A shim has it at another place.
-                value["keyEpochs"] = serde_json::json!(inner.key_epochs);
-                json(200, serde_json::to_vec(&value).expect("written"))
+            (&Method::GET, "/v1/state") => self.state(),
+            (&Method::PUT, "/v1/keys") => {
+                let body = request.into_body().collect().await.expect("a body");
+                let keys: NodeKeys = serde_json::from_slice(&body.to_bytes()).expect("keys");
+                let mut inner = self.inner.lock().expect("inner");
+                inner.key_epochs = keys.keys.iter().map(|key| key.epoch % 16).collect();
+                inner.keys.push(keys);
+                drop(inner);
+                self.state()
             }
             (&Method::PUT, "/v1/snapshot") => {
                 let body = match request.into_body().collect().await {
@@ -189,6 +192,22 @@ impl Fake {
             }
             _ => json(404, b"nothing".to_vec()),
         }
+    }
+
+    fn state(&self) -> Response<Full<Bytes>> {
+        let inner = self.inner.lock().expect("inner");
+        let mut state = State {
+            generation: inner.snapshot.as_ref().map_or(0, |s| s.generation),
+            uptime_seconds: inner.uptime_seconds,
+            ..State::default()
+        };
+        state.worker.key_epochs.clone_from(&inner.key_epochs);
+        let mut value = serde_json::to_value(&state).expect("written");
+        value["problems"] = serde_json::json!(["gateway"]);
+        // A shim has it at another place.
+        value["keyEpochs"] = serde_json::json!(inner.key_epochs);
+        value["takesKeys"] = serde_json::json!(inner.takes_keys);
+        json(200, serde_json::to_vec(&value).expect("written"))
     }
 
     fn put(&self, body: &[u8]) -> Response<Full<Bytes>> {
@@ -232,6 +251,8 @@ pub struct Operator {
     pub pusher: Pusher,
     pub reports: mpsc::Receiver<Report>,
     pub metrics: Arc<Metrics>,
+    /// The adoption keys that are stored.
+    pub keys: watch::Sender<Option<Arc<KeySet>>>,
 }
 
 /// Quick about everything that a test would wait for.
@@ -249,11 +270,13 @@ impl Operator {
     pub fn new(epoch: u32, settings: Settings, connect: Arc<dyn Connect>) -> Self {
         let metrics = Arc::new(Metrics::default());
         let rng = fastrand::Rng::with_seed(7);
+        let keys = watch::Sender::new(None);
         let (pusher, reports) = Pusher::new(
             settings,
             Epoch(epoch),
             connect,
             Arc::new(()),
+            keys.subscribe(),
             Arc::clone(&metrics),
             rng,
         );
@@ -261,6 +284,7 @@ impl Operator {
             pusher,
             reports,
             metrics,
+            keys,
         }
     }
 

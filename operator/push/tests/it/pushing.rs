@@ -1,7 +1,12 @@
 //! A pusher against made-up dataplanes over real sockets.
 
 use crate::common::{Fake, Operator, policies, quick, targets, until};
-use baton_push::push::{Outcome, Plain, Target, TargetKind, Unreached, Version};
+use baton_api::{NodeKeys, node_key};
+use baton_push::{
+    Files,
+    keys::KeySet,
+    push::{Outcome, Plain, Target, TargetKind, Unreached, Version},
+};
 use std::{sync::Arc, time::Duration};
 
 const BASE: u64 = 1 << 32;
@@ -296,12 +301,8 @@ async fn a_shim_is_looked_at() {
     fake.inner.lock().expect("inner").key_epochs = vec![3, 4];
     let mut op = operator(1);
     op.pusher.publish("c", &policies(&["x"])).expect("written");
-    let target = Target {
-        address: fake.address,
-        kind: TargetKind::Shim,
-    };
     op.pusher
-        .set_targets(&[("node".to_owned(), target)].into())
+        .set_targets(&[("node".to_owned(), shim(&fake, "n"))].into())
         .expect("few");
     for _ in 0..3 {
         let epochs = op
@@ -314,6 +315,88 @@ async fn a_shim_is_looked_at() {
     }
     assert_eq!(fake.inner.lock().expect("inner").reads, 0);
     assert_eq!((op.figures().shims, op.figures().dataplanes), (1, 0));
+    // Its keys are its own configuration's.
+    op.keys.send_replace(Some(stored(&[1], 1)));
+    let before = op.figures().polls;
+    until("looks", || op.figures().polls > before + 3).await;
+    assert!(fake.inner.lock().expect("inner").keys.is_empty());
+}
+
+fn shim(fake: &Fake, node: &str) -> Target {
+    Target {
+        address: fake.address,
+        kind: TargetKind::Shim { node: node.into() },
+    }
+}
+
+/// Keys as they are stored, the one of epoch N of bytes N.
+fn stored(epochs: &[u8], current: u8) -> Arc<KeySet> {
+    let mut files = Files::new();
+    for epoch in epochs {
+        files.insert(format!("epoch-{epoch}"), format!("{epoch:02x}").repeat(16));
+    }
+    files.insert("current", current.to_string());
+    Arc::new(KeySet::from_files(&files).expect("good").expect("some"))
+}
+
+#[tokio::test]
+async fn each_shim_is_sent_the_keys_of_its_own_node() {
+    let fakes = [Fake::start().await, Fake::start().await];
+    for fake in &fakes {
+        let mut inner = fake.inner.lock().expect("inner");
+        (inner.takes_keys, inner.key_epochs) = (true, Vec::new());
+    }
+    let sent = |at: usize| fakes[at].inner.lock().expect("inner").keys.clone();
+    let mut op = operator(1);
+    let nodes = ["node-1", "node-2"];
+    let targets = (0..2).map(|i| (format!("shim/{i}"), shim(&fakes[i], nodes[i])));
+    op.pusher.set_targets(&targets.collect()).expect("few");
+    let before = op.figures().polls;
+    until("looks", || op.figures().polls > before + 4).await;
+    assert!(sent(0).is_empty() && sent(1).is_empty(), "none are stored");
+
+    op.keys.send_replace(Some(stored(&[7], 7)));
+    let of = |keys: &NodeKeys| keys.checked().expect("keys");
+    for (at, node) in nodes.into_iter().enumerate() {
+        until("sent", || !sent(at).is_empty()).await;
+        assert_eq!(sent(at)[0].node, node);
+        assert_eq!(of(&sent(at)[0]), [(7, node_key(&[7; 16], node))]);
+    }
+    // A rotation: the one to sign with first, and the shim's own word of what it has.
+    op.keys.send_replace(Some(stored(&[7, 8], 8)));
+    let node = nodes[0];
+    until("both", || sent(0).len() == 2).await;
+    let both = [(8, node_key(&[8; 16], node)), (7, node_key(&[7; 16], node))];
+    assert_eq!(of(&sent(0)[1]), both);
+    let epochs = op.report("its epochs", |report| match &report.result {
+        Outcome::Shim(state) if state.key_epochs.len() == 2 => Some(state.key_epochs.clone()),
+        _ => None,
+    });
+    assert_eq!(epochs.await, [8, 7]);
+    let before = op.figures().polls;
+    until("looks", || op.figures().polls > before + 4).await;
+    assert_eq!(sent(0).len(), 2, "what it has is not sent again");
+    // It lost one, or started again with what an older one left.
+    fakes[0].inner.lock().expect("inner").key_epochs = vec![7];
+    until("again", || sent(0).len() == 3).await;
+    let before = op.figures().failures;
+    fakes[0].set_down(true);
+    until("it is away", || op.figures().failures > before).await;
+    fakes[0].set_down(false);
+    until("to the new process", || sent(0).len() == 4).await;
+    assert_eq!(of(&sent(0)[3]), both);
+    // A key of the same epoch that is another one.
+    op.keys.send_replace(Some(Arc::new(
+        KeySet::from_files(&{
+            let mut files = stored(&[7, 8], 8).to_files();
+            files.insert("epoch-7", "ab".repeat(16));
+            files
+        })
+        .expect("good")
+        .expect("some"),
+    )));
+    until("the other one", || sent(0).len() == 5).await;
+    assert_eq!(of(&sent(0)[4])[1], (7, node_key(&[0xab; 16], node)));
 }
 
 #[tokio::test]

@@ -59,6 +59,8 @@ pub enum Event {
     Epoch(Epoch),
     /// Something changed that makes a new try worth while.
     Nudge,
+    /// What it shall have besides content is another one: it is looked at now.
+    Look,
     /// Time has passed.
     Tick,
     /// The request under way ended.

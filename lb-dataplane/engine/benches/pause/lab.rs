@@ -1,0 +1,435 @@
+//! An engine with clients and pods around it, and the time that each of its calls takes.
+//!
+//! Owns the meter: processor time of this thread, so that what else runs on the machine does not count. Frames go through a
+//! buffer as they would lie in a ring; pods answer what the engine asks of them, outside the measurement.
+
+use super::common::{EPOCH, OUR_MAC, ROUTER_MAC, Sent, answer, endpoint, key, ours, wire};
+use baton_api::{Backend, Limits, Policy, Protocol, Snapshot};
+use baton_engine::{Engine, Instant, Output, Planner, Reporting, Route, Settings, Verdict, Via};
+use baton_packet::{Flags, MessageKind, Reason};
+use rustix::time::{ClockId, clock_gettime};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+};
+use wire::Wire;
+
+const FRAME_BYTES: usize = 2_048;
+/// What one call may send at most.
+const FRAMES_MAX: usize = 4_096;
+
+/// Worst times by the call that took them, in us.
+#[derive(Default)]
+pub struct Meter {
+    pub worst: BTreeMap<&'static str, f64>,
+}
+
+fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+impl Meter {
+    pub fn time<T>(&mut self, what: &'static str, call: impl FnOnce() -> T) -> T {
+        let start = cpu_ns();
+        let result = call();
+        let us = (cpu_ns() - start) as f64 / 1_000.0;
+        let worst = self.worst.entry(what).or_default();
+        *worst = worst.max(us);
+        result
+    }
+}
+
+/// What the engine sends, in memory that is there already.
+pub struct Ring {
+    frames: Vec<[u8; FRAME_BYTES]>,
+    lens: Vec<usize>,
+}
+
+impl Output for Ring {
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        self.frames.get_mut(self.lens.len()).map(|f| &mut f[..])
+    }
+
+    fn send(&mut self, len: usize) {
+        self.lens.push(len);
+    }
+}
+
+/// An open connection. Both sides' next numbers are 1,001 and 5,001 until something was said.
+#[derive(Clone, Copy)]
+pub struct Conn {
+    pub client: SocketAddr,
+    pub frontend: SocketAddr,
+    pub pod: SocketAddr,
+    pub leg: SocketAddr,
+    pub seq: u32,
+    pub server: u32,
+}
+
+pub struct Lab {
+    pub engine: Engine,
+    planner: Planner,
+    pub now: Instant,
+    pub meter: Meter,
+    pub snapshot: Snapshot,
+    out: Ring,
+    buffer: Box<[u8; FRAME_BYTES]>,
+}
+
+/// Where pod number `n` listens: behind the router, as on another node.
+pub fn pod(n: usize) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::from_bits(0x0a64_0000 + n as u32).into(), 8_080)
+}
+
+pub fn frontend(n: usize) -> SocketAddr {
+    SocketAddr::new([10, 9, 0, 1].into(), 1_000 + n as u16)
+}
+
+/// Client number `n`, behind the router; 50,000 of each address.
+pub fn far(n: usize) -> SocketAddr {
+    let host = 0xc612_0000 + (n / 50_000) as u32 + 1;
+    SocketAddr::new(
+        Ipv4Addr::from_bits(host).into(),
+        10_000 + (n % 50_000) as u16,
+    )
+}
+
+/// Policy number `n` with pods of these numbers.
+pub fn policy(n: usize, pods: impl IntoIterator<Item = usize>) -> Policy {
+    let mut policy = super::common::policy(0);
+    policy.name = format!("shop/policy-{n}/http");
+    policy.frontends = vec![endpoint(frontend(n))];
+    policy.protocol = Protocol::Http1;
+    policy.migration = Default::default();
+    policy.backends = pods
+        .into_iter()
+        .map(|n| Backend {
+            name: format!("shop/pod-{n}"),
+            endpoint: endpoint(pod(n)),
+            weight: 1,
+            draining: false,
+            node: None,
+        })
+        .collect();
+    policy
+}
+
+impl Lab {
+    pub fn new(flows: u32, backends: u16, leg_ports: u16) -> Self {
+        let settings = Settings {
+            limits: Limits {
+                flows,
+                backends,
+                closing_legs: 65_536,
+                kept_segments: 4_096,
+                guarded_flows: flows,
+                affinities: 65_536,
+                tracked_pairs: 1 << 20,
+            },
+            addresses: vec![ours(false)],
+            legs_from_all: false,
+            ports: 20_000..=19_999 + leg_ports,
+            mac: OUR_MAC,
+            seed: 1,
+            hash_keys: (3, 4),
+            mtu: 1_500,
+        };
+        let now = Instant(50_000_000);
+        let planner = Planner::new(&settings, 1);
+        let mut engine = Engine::new(settings, now).expect("settings of the benchmark");
+        let router = super::common::router(false);
+        let route = |prefix: [u8; 4], prefix_len, via| Route {
+            prefix: prefix.into(),
+            prefix_len,
+            via,
+        };
+        engine.set_routes(&[
+            route([10, 0, 0, 0], 16, Via::Link),
+            route([0; 4], 0, Via::Router(router)),
+        ]);
+        engine.set_keys(&[(EPOCH, key())]);
+        Self {
+            engine,
+            planner,
+            now,
+            meter: Meter::default(),
+            snapshot: Snapshot {
+                generation: 0,
+                policies: Vec::new(),
+            },
+            out: Ring {
+                frames: vec![[0; FRAME_BYTES]; FRAMES_MAX],
+                lens: Vec::with_capacity(FRAMES_MAX),
+            },
+            buffer: Box::new([0; FRAME_BYTES]),
+        }
+    }
+
+    /// Puts the lab's snapshot in force, as control thread and worker do it.
+    pub fn apply(&mut self) {
+        self.snapshot.generation += 1;
+        let mut prepared = self
+            .planner
+            .prepare(&self.snapshot)
+            .expect("a good snapshot");
+        loop {
+            let (engine, now) = (&mut self.engine, self.now);
+            let piece = || engine.apply_piece(now, &mut prepared);
+            if self.meter.time("apply", piece).expect("a good snapshot") {
+                break;
+            }
+            self.now.0 += 50;
+            self.poll_if_due();
+        }
+        self.planner.in_force(&mut prepared);
+        let engine = &self.engine;
+        self.meter
+            .time("steer", || (engine.steering(), engine.backends_to_steer()));
+        let router = super::common::router(false);
+        self.engine.set_neighbour(router, Some(ROUTER_MAC));
+    }
+
+    /// What a scrape or a look at the state asks of the worker.
+    pub fn report(&mut self) {
+        let mut report = Box::<Reporting>::default();
+        loop {
+            let (engine, now) = (&self.engine, self.now);
+            let piece = || engine.report_piece(now, &mut report);
+            if self.meter.time("report", piece) {
+                break;
+            }
+            self.now.0 += 50;
+            self.poll_if_due();
+        }
+        let engine = &self.engine;
+        let counters = || engine.counters().count();
+        self.meter.time("report", counters);
+        drop(report.end());
+    }
+
+    /// All flows, page by page.
+    pub fn list(&mut self) -> usize {
+        let (mut cursor, mut count) = (0, 0);
+        loop {
+            let (engine, now) = (&self.engine, self.now);
+            let page = self
+                .meter
+                .time("flows", || engine.flows(now, cursor, FLOWS_PER_PAGE));
+            count += page.0.len();
+            match page.1 {
+                Some(next) => cursor = next,
+                None => return count,
+            }
+        }
+    }
+
+    /// The routes are what they were, but for one more.
+    pub fn set_routes(&mut self, n: u8) {
+        let router = super::common::router(false);
+        let route = |prefix: [u8; 4], prefix_len, via| Route {
+            prefix: prefix.into(),
+            prefix_len,
+            via,
+        };
+        let routes = [
+            route([10, 0, 0, 0], 16, Via::Link),
+            route([0; 4], 0, Via::Router(router)),
+            route([172, 16, n, 0], 24, Via::Router(router)),
+        ];
+        let engine = &mut self.engine;
+        self.meter.time("routes", || engine.set_routes(&routes));
+    }
+
+    /// From here on the meter counts.
+    pub fn start(&mut self) {
+        self.meter = Meter::default();
+    }
+
+    /// Lets time pass in steps of 1 ms, and does what is due then as often as the worker's loop would.
+    pub fn run_ms(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.now.0 += 1_000;
+            let mut turns = 0;
+            while self.poll_if_due() {
+                turns += 1;
+                if turns == TURNS_PER_MS {
+                    break;
+                }
+            }
+            self.resolve();
+        }
+    }
+
+    fn resolve(&mut self) {
+        let engine = &mut self.engine;
+        let asked = self.meter.time("resolve", || {
+            let mut asked = 0;
+            while let Some(address) = engine.next_unresolved() {
+                std::hint::black_box(address);
+                asked += 1;
+            }
+            asked
+        });
+        if asked > 0 {
+            let router = super::common::router(false);
+            self.engine.set_neighbour(router, Some(ROUTER_MAC));
+        }
+    }
+
+    fn poll_if_due(&mut self) -> bool {
+        let due = self.engine.next_deadline();
+        let due = due.is_some_and(|due| due <= self.now);
+        if due {
+            self.poll();
+        }
+        due
+    }
+
+    pub fn poll(&mut self) {
+        let Self {
+            engine,
+            meter,
+            now,
+            out,
+            ..
+        } = self;
+        meter.time("poll", || engine.poll(*now, out));
+        self.pods_answer();
+    }
+
+    /// Gives the engine a frame; what left of it.
+    pub fn give(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
+        self.buffer[..frame.len()].copy_from_slice(frame);
+        let Self {
+            engine,
+            meter,
+            now,
+            out,
+            buffer,
+            ..
+        } = self;
+        let verdict = meter.time("frame", || {
+            engine.frame(*now, &mut buffer[..], frame.len(), out)
+        });
+        match verdict {
+            Verdict::Transmit(len) => Some(self.buffer[..len].to_vec()),
+            _ => None,
+        }
+    }
+
+    /// Pods with an adopter: ready, and they take every connection that is given to them.
+    fn pods_answer(&mut self) {
+        let lens = std::mem::take(&mut self.out.lens);
+        let sent: Vec<Vec<u8>> = (self.out.frames.iter().zip(&lens))
+            .map(|(frame, len)| frame[..*len].to_vec())
+            .collect();
+        self.out.lens = lens;
+        self.out.lens.clear();
+        for frame in sent {
+            let segment = wire::tcp(&frame);
+            let sent = Sent {
+                to: super::common::Dest::Client,
+                frame,
+                segment,
+                key: key(),
+            };
+            let Some(message) = sent.message() else {
+                continue;
+            };
+            let reply = match message.kind {
+                MessageKind::Probe => answer(&sent, Reason::Ready, 0),
+                MessageKind::Forget => answer(&sent, Reason::Forgotten, 0),
+                MessageKind::Adopt => {
+                    let s = &sent.segment;
+                    let (pod, leg) = ((s.dst, s.dst_port).into(), (s.src, s.src_port).into());
+                    let next = s.seq.0.wrapping_add(s.payload_len());
+                    wire_of((pod, leg), s.ack.0, next, Flags::ACK, &[]).build()
+                }
+                MessageKind::Answer(_) => continue,
+            };
+            let _ = self.give(&reply);
+            self.out.lens.clear();
+        }
+    }
+
+    /// Opens a connection.
+    pub fn open(&mut self, client: SocketAddr, frontend: SocketAddr) -> Conn {
+        let syn = self.syn(client, frontend);
+        let left = self.give(&syn).expect("the SYN is forwarded");
+        let to_pod = wire::tcp(&left);
+        let pod = SocketAddr::new(to_pod.dst, to_pod.dst_port);
+        let leg = SocketAddr::new(to_pod.src, to_pod.src_port);
+        let both = Flags::SYN | Flags::ACK;
+        let mut synack = wire_of((pod, leg), 5_000, 1_001, both, &[]);
+        synack.options = vec![2, 4, 5, 0xb4];
+        let _ = self.give(&synack.build());
+        let conn = Conn {
+            client,
+            frontend,
+            pod,
+            leg,
+            seq: 1_001,
+            server: 5_001,
+        };
+        let _ = self.give(&conn.by_client(Flags::ACK, &[]));
+        self.out.lens.clear();
+        conn
+    }
+
+    fn syn(&self, client: SocketAddr, frontend: SocketAddr) -> Vec<u8> {
+        let mut syn = wire_of((client, frontend), 1_000, 0, Flags::SYN, &[]);
+        syn.options = vec![2, 4, 5, 0xb4];
+        syn.build()
+    }
+
+    /// One request and its response: the connection is idle then.
+    pub fn exchange(&mut self, conn: &mut Conn) {
+        let get = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        let _ = self.give(&conn.by_client(Flags::PSH | Flags::ACK, get));
+        conn.seq += get.len() as u32;
+        let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        let _ = self.give(&conn.by_pod(Flags::PSH | Flags::ACK, ok));
+        conn.server += ok.len() as u32;
+        let _ = self.give(&conn.by_client(Flags::ACK, &[]));
+        self.out.lens.clear();
+    }
+}
+
+/// Flows that the control thread asks for at a time.
+const FLOWS_PER_PAGE: usize = 512;
+/// The loop turns so often within one millisecond if each turn takes 50 us.
+const TURNS_PER_MS: usize = 20;
+
+impl Conn {
+    pub fn by_client(&self, flags: Flags, data: &[u8]) -> Vec<u8> {
+        let ends = (self.client, self.frontend);
+        wire_of(ends, self.seq, self.server, flags, data).build()
+    }
+
+    pub fn by_pod(&self, flags: Flags, data: &[u8]) -> Vec<u8> {
+        wire_of((self.pod, self.leg), self.server, self.seq, flags, data).build()
+    }
+}
+
+fn wire_of(
+    (from, to): (SocketAddr, SocketAddr),
+    seq: u32,
+    ack: u32,
+    flags: Flags,
+    data: &[u8],
+) -> Wire {
+    Wire {
+        src_mac: ROUTER_MAC,
+        dst_mac: OUR_MAC,
+        from,
+        to,
+        seq,
+        ack,
+        flags,
+        window: 501,
+        options: Vec::new(),
+        data: data.to_vec(),
+        ttl: 64,
+    }
+}

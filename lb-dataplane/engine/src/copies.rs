@@ -1,0 +1,176 @@
+//! Copies of the requests that clients have outstanding: which are kept, and whose give way.
+//!
+//! Small segments of one request share a copy. The clients of one network have no more than half of all, and where there is
+//! no room, the request that has been incomplete for the longest time loses its copies: whoever begins requests and ends
+//! none harms himself. Owns these rules; the copies lie in `kept`. It never changes a flow's state.
+
+use crate::{
+    Engine,
+    counters::Counter,
+    flow::{Bits, FlowId},
+    kept::{KEPT_PER_FLOW_MAX, KeptList},
+    pieces,
+    states::{Frame, State},
+};
+use baton_api::{BackendFailure, MigrationMode, Protocol};
+use baton_packet::{Decoded, Flags, Segment, decode, extend_segment};
+
+/// Segments of a request share a copy up to so many bytes of payload: less than any pod's MSS (RFC 9293 section 3.7.1).
+const SHARED_BYTES_MAX: usize = 512;
+/// The part of all copies that the clients of one network may have.
+const NETWORK_PART: u32 = 2;
+/// But never less than two requests.
+const NETWORK_MIN: u32 = 2 * KEPT_PER_FLOW_MAX as u32;
+/// Of the requests that have been incomplete for the longest time, so many are looked at for one that can give way.
+const LOOKED_AT_MAX: usize = 32;
+
+/// How many copies the clients of one network may have, of so many.
+pub(crate) fn network_max(kept_segments: u32) -> u32 {
+    (kept_segments / NETWORK_PART).max(NETWORK_MIN)
+}
+
+impl Engine {
+    /// A request begins with this segment: where, and a copy of it.
+    pub(crate) fn begin_request(&mut self, id: FlowId, frame: &[u8], segment: &Segment) {
+        self.counters.add(Counter::Requests);
+        self.drop_kept(id);
+        if self.flows[id].backlog.is_some() {
+            self.drop_backlog(id);
+        }
+        self.size_request(id);
+        let flow = &mut self.flows[id];
+        flow.boundary = segment.seq;
+        flow.replays = 0;
+        flow.client_reset = false;
+        let spec = &self.policies[usize::from(flow.policy)].spec;
+        let of_use = flow.pin.is_none()
+            && spec.protocol != Protocol::None
+            && (spec.on_backend_failure != BackendFailure::Reset
+                || spec.migration.mode != MigrationMode::Never);
+        if of_use && self.keep(id, frame, segment) {
+            self.flows[id].bits.set(Bits::KEPT_WHOLE, true);
+            if !self.request_is_complete(id) {
+                self.kept.is_incomplete(self.flows[id].kept, id);
+            }
+        }
+    }
+
+    /// More of the request, while all of it so far is kept.
+    pub(crate) fn keep_more(&mut self, id: FlowId, frame: &[u8], segment: &Segment) {
+        if !self.flows[id].bits.has(Bits::KEPT_WHOLE) || self.keep(id, frame, segment) {
+            return;
+        }
+        self.keep_no_more(id);
+    }
+
+    /// More of a request that is being handed over, or a FIN behind it: kept and forwarded as long
+    /// as there is room, then it waits until the new owner has confirmed. With what waits the
+    /// request is still whole.
+    pub(crate) fn keep_or_wait(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> Frame {
+        let of_use = self.flows[id].bits.has(Bits::KEPT_WHOLE) || segment.payload_len() == 0;
+        if of_use && self.is_kept_next(id, segment) {
+            let _ = self.keep(id, frame, segment);
+            return Frame::Forward;
+        }
+        let waits = self.let_wait(id, frame, segment);
+        if !waits {
+            self.keep_no_more(id);
+        }
+        if waits || self.flows[id].backlog.is_some() {
+            Frame::Absorb
+        } else {
+            // Nothing is in front of it: the new owner may take it at once.
+            Frame::Forward
+        }
+    }
+
+    /// Some of the request is missing among the kept copies, or was sent since. What they hold may
+    /// still complete a hand-over, as nobody has acknowledged it yet; for another one they are of
+    /// no use.
+    pub(crate) fn keep_no_more(&mut self, id: FlowId) {
+        self.flows[id].bits.set(Bits::KEPT_WHOLE, false);
+        if self.flows[id].state == State::Request {
+            self.drop_kept(id);
+        }
+    }
+
+    /// Keeps a copy of a client segment while its request's fate is open.
+    fn keep(&mut self, id: FlowId, frame: &[u8], segment: &Segment) -> bool {
+        if self.shares_a_copy(self.flows[id].kept, frame, segment) {
+            return true;
+        }
+        let (network, copies) = (self.flows[id].network, pieces::count(segment));
+        let mut list = self.flows[id].kept;
+        let before = self.kept.count(list);
+        let fits = copies <= KEPT_PER_FLOW_MAX.saturating_sub(before);
+        if fits && !(self.kept.has_free(copies) && self.requests.has_room(network, copies)) {
+            self.make_room(id, copies);
+        }
+        let kept = fits
+            && self.kept.has_free(copies)
+            && self.requests.has_room(network, copies)
+            && pieces::all(frame, segment, |copy| {
+                self.kept.push(&mut list, copy, KEPT_PER_FLOW_MAX)
+            });
+        let added = self.kept.count(list) - before;
+        self.requests.takes(network, added);
+        self.flows[id].kept = list;
+        if !kept {
+            self.flows[id].bits.set(Bits::KEPT_WHOLE, false);
+            self.counters.add(Counter::KeptFull);
+        }
+        kept
+    }
+
+    /// Puts a small segment behind the request's last one, if that is small too.
+    fn shares_a_copy(&mut self, list: KeptList, frame: &[u8], segment: &Segment) -> bool {
+        let small = segment.payload_len() > 0 && segment.payload_len() < SHARED_BYTES_MAX as u32;
+        if list.is_empty() || !small {
+            return false;
+        }
+        self.kept.lengthen_last(list, |copy, len| {
+            let Ok(Decoded::Tcp(last)) = decode(copy.get(..len)?) else {
+                return None;
+            };
+            let data = segment.data(frame);
+            let plain = |flags: Flags| flags.without(Flags::PSH) == Flags::ACK;
+            let next = plain(last.flags)
+                && plain(segment.flags)
+                && last.seq.add(last.payload_len()) == segment.seq
+                && last.payload_len() as usize + data.len() <= SHARED_BYTES_MAX;
+            next.then(|| extend_segment(copy, &last, data, segment.flags))
+                .flatten()
+        })
+    }
+
+    /// Makes room for copies of this flow's: of its own network's where that has its part, else of anybody's.
+    #[cold]
+    fn make_room(&mut self, id: FlowId, copies: u16) {
+        let network = self.flows[id].network;
+        let own_alone = !self.requests.has_room(network, copies);
+        let gives_way = |other: &FlowId| {
+            let flow = &self.flows[*other];
+            *other != id && flow.state == State::Request && (!own_alone || flow.network == network)
+        };
+        let oldest = self.kept.incomplete().take(LOOKED_AT_MAX).find(gives_way);
+        if let Some(other) = oldest {
+            self.counters.add(Counter::KeptGaveWay);
+            self.keep_no_more(other);
+        }
+    }
+
+    pub(crate) fn drop_kept(&mut self, id: FlowId) {
+        let flow = &mut self.flows[id];
+        self.requests
+            .returns(flow.network, self.kept.count(flow.kept));
+        self.kept.clear(&mut flow.kept);
+        flow.bits.set(Bits::KEPT_WHOLE | Bits::UNSEEN, false);
+    }
+
+    /// A pinned flow's request is not sent again, unless it is being handed over just now.
+    pub(crate) fn drop_kept_unless_needed(&mut self, id: FlowId) {
+        if matches!(self.flows[id].state, State::Request) {
+            self.drop_kept(id);
+        }
+    }
+}
