@@ -1,5 +1,5 @@
-//! The HTTP side: health, readiness, metrics and state, and the way by which the operator sends keys. Owns paths, status codes and
-//! who gets in where.
+//! The HTTP side: health, readiness, metrics and state, and the way by which the operator sends
+//! keys. Owns paths, status codes and who gets in where.
 
 use crate::{metrics, shim::Shim};
 use baton_api::{Asked, Foreign, NodeKeys};
@@ -49,7 +49,8 @@ const TEXT: &str = "text/plain; charset=utf-8";
 pub enum Door {
     /// Any program that reaches this port, for everything; no web page.
     Plain,
-    /// Only the operator, for everything and to send keys. Who has no certificate holds a place for 5 s at most.
+    /// Only the operator, for everything and to send keys. Who has no certificate holds a place for
+    /// 5 s at most.
     Tls(Arc<Server>),
     /// Anybody, for health and metrics; over loopback no web page.
     Probes,
@@ -225,7 +226,8 @@ fn state_of(shim: &Shim) -> Response<Full<Bytes>> {
     }
 }
 
-/// `PUT /v1/keys`: all keys of this node, from the operator. Answered with the state. No word of it is ever told again.
+/// `PUT /v1/keys`: all keys of this node, from the operator. Answered with the state. No word of it
+/// is ever told again.
 async fn take_keys(request: Request<Incoming>, control: &Control) -> Response<Full<Bytes>> {
     let refuse = |status, words: String| {
         warn!(words, "keys are refused");

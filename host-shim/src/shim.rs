@@ -14,7 +14,8 @@ use std::{
 };
 use tracing::{error, info, warn};
 
-/// Packet rules that a pod gets while it runs are found out within this time and one turn of the loop.
+/// Packet rules that a pod gets while it runs are found out within this time and one turn of the
+/// loop.
 const RULES_EVERY: Duration = Duration::from_millis(500);
 
 /// The loaded adopter and the pods of the last good configuration and of the cluster.
@@ -25,7 +26,8 @@ pub struct Shim {
     pods: Vec<PodState>,
     started: Instant,
     swept: bool,
-    /// Epochs of the configured keys, or of those that the operator sent to this process, the one to sign with first.
+    /// Epochs of the configured keys, or of those that the operator sent to this process, the one
+    /// to sign with first.
     epochs: Vec<u8>,
     /// This node, if the operator sends its keys.
     keys_of: Option<String>,
@@ -122,7 +124,8 @@ impl Shim {
                 let keys: Vec<_> = keys.iter().map(|k| (k.epoch, k.key.0)).collect();
                 self.set_keys(&keys)?;
             }
-            // Those that a predecessor was sent go on in the adopter's maps until the operator sends others.
+            // Those that a predecessor was sent go on in the adopter's maps until the operator
+            // sends others.
             Keys::Operator { node } => self.keys_of = Some(node.clone()),
         }
         let gone = self.take(|state| match &state.origin {
@@ -346,7 +349,8 @@ impl Shim {
         self.look_at_rules(now);
     }
 
-    /// Looks at the packet rules of all pods that have the adopter: whoever may change them in a pod may do so at any time.
+    /// Looks at the packet rules of all pods that have the adopter: whoever may change them in a
+    /// pod may do so at any time.
     fn look_at_rules(&mut self, now: Instant) {
         if now < self.rules_due {
             return;

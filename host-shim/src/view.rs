@@ -18,9 +18,11 @@ pub struct State {
     /// Why no pod of this node can adopt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unable: Option<String>,
-    /// Those that are live in the kernel, which keeps them modulo 16; with the number that they came with where it is known.
+    /// Those that are live in the kernel, which keeps them modulo 16; with the number that they
+    /// came with where it is known.
     pub key_epochs: Vec<u8>,
-    /// The one that dataplanes sign with, where that is known. Pods answer with the key of the question.
+    /// The one that dataplanes sign with, where that is known. Pods answer with the key of the
+    /// question.
     pub signing_epoch: Option<u8>,
     /// Whether the operator sends the keys, and not the configuration.
     pub takes_keys: bool,

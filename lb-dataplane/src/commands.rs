@@ -36,7 +36,8 @@ pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// What the worker can be told.
 pub enum Command {
-    /// Serve this snapshot; the answer says why not. With it comes back what is to be freed elsewhere.
+    /// Serve this snapshot; the answer says why not. With it comes back what is to be freed
+    /// elsewhere.
     Apply(Box<Prepared>, oneshot::Sender<Applied>),
     /// Use these keys, the first to sign.
     Keys(Vec<(u8, AdoptionKey)>),

@@ -1,8 +1,9 @@
 //! Whether this process's CPU time is rationed (CFS bandwidth, as a container's CPU limit sets it).
 //!
-//! Owns the look at the control groups that hold it, version 1 or 2, as far up as they can be seen. The packet thread waits
-//! awake for frames only where CPU time is its own: what it burns within a period is missing at its end, and then nothing
-//! is forwarded for up to 100 ms. Never changes a control group.
+//! Owns the look at the control groups that hold it, version 1 or 2, as far up as they can be seen.
+//! The packet thread waits awake for frames only where CPU time is its own: what it burns within a
+//! period is missing at its end, and then nothing is forwarded for up to 100 ms. Never changes a
+//! control group.
 
 use crate::commands::{Command, WorkerHandle};
 use std::{
@@ -15,7 +16,8 @@ use tracing::info;
 
 /// Between two looks. A limit may change while we run, and throttling begins with load.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// After a throttled period nothing is burnt for so long; twice as long after the next, as it may have been ours.
+/// After a throttled period nothing is burnt for so long; twice as long after the next, as it may
+/// have been ours.
 const REST_MIN: Duration = Duration::from_secs(10);
 /// The longest of these rests.
 const REST_MAX: Duration = Duration::from_secs(640);
@@ -75,8 +77,8 @@ struct Groups {
 }
 
 impl Groups {
-    /// From `/proc/self/cgroup` and `/proc/self/mountinfo`. `None` where no cpu controller is mounted, which with version 2
-    /// shows by its files: the root of all has none.
+    /// From `/proc/self/cgroup` and `/proc/self/mountinfo`. `None` where no cpu controller is
+    /// mounted, which with version 2 shows by its files: the root of all has none.
     fn parse(own: &str, mounts: &str, is_limited: impl Fn(&Path) -> bool) -> Option<Self> {
         mounts.lines().find_map(|line| {
             let (left, right) = line.split_once(" - ")?;
@@ -99,7 +101,8 @@ impl Groups {
                 };
                 mine.then_some(path)
             })?;
-            // In a container the mount may begin at the own group, whatever the path says; then that is all there is to see.
+            // In a container the mount may begin at the own group, whatever the path says; then
+            // that is all there is to see.
             let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
             let paths: Vec<PathBuf> = below.ancestors().map(|part| mount.join(part)).collect();
             let usable = version == Version::V1 || paths.iter().any(|path| is_limited(path));

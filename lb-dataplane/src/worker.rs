@@ -1,7 +1,8 @@
 //! The packet thread: glue between the port and the engine, and nothing else.
 //!
 //! Owns both. Allocates nothing per packet, never blocks but in [`Port::wait`], and reads the clock once per
-//! batch. Commands are served between batches; one that takes long is served a piece at a time, and no other one meanwhile.
+//! batch. Commands are served between batches; one that takes long is served a piece at a time, and
+//! no other one meanwhile.
 
 use crate::{
     capture::{Counts, Tap, through},
@@ -19,7 +20,8 @@ const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// Batches between two looks at timers and commands while frames keep coming: with 64 frames of 100 ns each,
 /// about 50 us.
 const BATCHES_MAX: usize = 8;
-/// Commands served in one turn, and the time after which no further one is begun, so that a burst of them does not hold up frames.
+/// Commands served in one turn, and the time after which no further one is begun, so that a burst
+/// of them does not hold up frames.
 const COMMANDS_MAX: usize = 32;
 const COMMANDS_US: u64 = 100;
 
@@ -239,7 +241,8 @@ impl Worker {
         Commands::More
     }
 
-    /// Serves one piece of a job; what is left of it. An asker that has gone away is no reason to stop.
+    /// Serves one piece of a job; what is left of it. An asker that has gone away is no reason to
+    /// stop.
     fn go_on(&mut self, now: Instant, job: Job) -> Option<Job> {
         match job {
             Job::Apply(mut prepared, answer) => {

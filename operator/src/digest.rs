@@ -1,4 +1,5 @@
-//! What of a policy's status is news, and how pressing: whole, without what traffic changes, and with figures roughly.
+//! What of a policy's status is news, and how pressing: whole, without what traffic changes, and
+//! with figures roughly.
 //!
 //! Owns which fields are figures. When they are written is the outbox's to say.
 
@@ -13,7 +14,8 @@ pub struct Digests {
     pub whole: u64,
     /// Without what traffic changes.
     pub settled: u64,
-    /// With figures roughly: one that changes by less than about a tenth, or was of a moment, is no news.
+    /// With figures roughly: one that changes by less than about a tenth, or was of a moment, is no
+    /// news.
     pub rough: u64,
 }
 

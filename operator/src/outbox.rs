@@ -21,17 +21,19 @@ use tokio::{
 };
 use tracing::warn;
 
-/// What does not press, as how many pods there are, or that a dataplane cannot be reached and goes on with what it has: what
-/// is over within this time is not written at all, for none of the policies of its class. Other changes of conditions do not
-/// wait.
+/// What does not press, as how many pods there are, or that a dataplane cannot be reached and goes
+/// on with what it has: what is over within this time is not written at all, for none of the
+/// policies of its class. Other changes of conditions do not wait.
 const SETTLED_EVERY: Duration = Duration::from_secs(15);
-/// Figures alone change all the time: 5,000 policies with traffic would be 2,500 writes a second. Of one policy they are
-/// written this often if they changed by more than about a tenth, but of all policies together no more often than
-/// [`FIGURES_PAUSE`] says: etcd keeps and syncs every one, and says it to whoever watches.
+/// Figures alone change all the time: 5,000 policies with traffic would be 2,500 writes a second.
+/// Of one policy they are written this often if they changed by more than about a tenth, but of all
+/// policies together no more often than [`FIGURES_PAUSE`] says: etcd keeps and syncs every one, and
+/// says it to whoever watches.
 const FIGURES_EVERY: Duration = Duration::from_secs(30);
 /// The same for what changed by less.
 const FIGURES_EXACT_EVERY: Duration = Duration::from_secs(300);
-/// On average between two writes of figures alone: 20 a second at most, so 5,000 policies have theirs every 250 s.
+/// On average between two writes of figures alone: 20 a second at most, so 5,000 policies have
+/// theirs every 250 s.
 const FIGURES_PAUSE: Duration = Duration::from_millis(50);
 /// Events that wait. What does not fit is counted; conditions say the same.
 const LIMIT_EVENTS: usize = 1_000;

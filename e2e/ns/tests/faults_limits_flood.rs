@@ -1,5 +1,6 @@
-//! 600,000 SYNs from as many addresses, 10,000 a second for a minute, with the chart's limits, while real clients work, new ones come and a pod is
-//! killed. How a flood's flows end by their timer is in `flood`.
+//! 600,000 SYNs from as many addresses, 10,000 a second for a minute, with the chart's limits,
+//! while real clients work, new ones come and a pod is killed. How a flood's flows end by their
+//! timer is in `flood`.
 
 use crate::{more, no_error};
 use anyhow::{Context, Result, ensure};
@@ -22,7 +23,8 @@ const CONNECTIONS: u64 = 64;
 const NEW: u32 = 120;
 /// Fewer than the flood has SYNs in the time that a handshake may take (63 s), by far: 10,000 towards each pod.
 const PORTS: &str = "20000-29999";
-/// Handshakes towards one pod that are not complete: a quarter of the ports; and those of the last 250 ms.
+/// Handshakes towards one pod that are not complete: a quarter of the ports; and those of the last
+/// 250 ms.
 const HALF_OPEN: u64 = 2_500;
 const YOUNG: u64 = 2_500;
 /// Tables and rings are there from the start; what grows are pages of them that are touched for the first time: flows,

@@ -1,4 +1,5 @@
-//! Answers of adopters, and ends of connections, that are not the pods': each is counted, and none changes anything.
+//! Answers of adopters, and ends of connections, that are not the pods': each is counted, and none
+//! changes anything.
 //!
 //! The sender sees all traffic and claims the pods' addresses, but does not have the key.
 
@@ -187,7 +188,8 @@ fn resets_and_ends_that_are_forged_end_no_connection() -> Result<()> {
         raw.send(&answer(&last, reason)?, dataplane.ip())?;
         sent += 1;
     }
-    // A reset without ACK is asked back, whatever its number; others are right with the next byte alone.
+    // A reset without ACK is asked back, whatever its number; others are right with the next byte
+    // alone.
     for (flags, ahead) in [
         (Flags::RST, 0),
         (Flags::RST, 1_000),

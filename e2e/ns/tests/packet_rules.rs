@@ -1,5 +1,6 @@
-//! Pods whose own packet rules redirect connections to a proxy, as service meshes have them: no request goes around the proxy, whoever
-//! made the rules, and also where they are made while requests move.
+//! Pods whose own packet rules redirect connections to a proxy, as service meshes have them: no
+//! request goes around the proxy, whoever made the rules, and also where they are made while
+//! requests move.
 
 use anyhow::{Context, Result, ensure};
 use baton_api::Algorithm;
@@ -61,7 +62,8 @@ fn redirect(scene: &Scene, commands: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Requests on new connections: how many the first pod served. There each must have come by its proxy, and by the other's none.
+/// Requests on new connections: how many the first pod served. There each must have come by its
+/// proxy, and by the other's none.
 fn served_by_proxy(scene: &Scene) -> Result<usize> {
     let address = scene.address(HTTP_PORT)?;
     let mut served = 0;

@@ -1,6 +1,7 @@
-//! Two tenants of one class on the whole chain, one of them hostile, and live connections to the other: it asks for the other's port,
-//! for Baton's own, for other addresses, names the other's pods as endpoints that end, flaps the readiness of its own ten
-//! times a second and has thousands of endpoints. How late the other's changes may be is in `e2e/operator`, `hostile`.
+//! Two tenants of one class on the whole chain, one of them hostile, and live connections to the
+//! other: it asks for the other's port, for Baton's own, for other addresses, names the other's
+//! pods as endpoints that end, flaps the readiness of its own ten times a second and has thousands
+//! of endpoints. How late the other's changes may be is in `e2e/operator`, `hostile`.
 
 use crate::{
     more,
@@ -208,7 +209,8 @@ fn a_hostile_tenant_costs_the_other_no_connection() -> Result<()> {
     chain.unharmed(load)
 }
 
-/// The honest tenant takes a pod out and back in, which dataplanes learn; how long the slowest took.
+/// The honest tenant takes a pod out and back in, which dataplanes learn; how long the slowest
+/// took.
 fn changes(chain: &Chain, mut meanwhile: impl FnMut() -> Result<()>) -> Result<Duration> {
     let unready = "ready: false, serving: false, terminating: false";
     let mut worst = Duration::ZERO;

@@ -41,7 +41,8 @@ fn requests_leave_a_throttled_pod() -> Result<()> {
     Ok(())
 }
 
-/// With half a CPU, what is burnt in a period is missing at its end. One connection asks for less than that.
+/// With half a CPU, what is burnt in a period is missing at its end. One connection asks for less
+/// than that.
 #[test]
 fn a_dataplane_with_half_a_cpu_does_not_wait_awake() -> Result<()> {
     const REQUESTS: u64 = 20_000;

@@ -63,7 +63,8 @@ impl Shim {
         *reported = (key_epochs.to_vec(), pods.collect());
     }
 
-    /// From now on it has its keys from the operator, as one without `keys` in its configuration. It has none yet.
+    /// From now on it has its keys from the operator, as one without `keys` in its configuration.
+    /// It has none yet.
     pub fn take_keys(&self) {
         *self.shared.sent() = Some(Vec::new());
         self.set(&[], &[]);

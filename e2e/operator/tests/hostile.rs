@@ -1,5 +1,6 @@
-//! Two tenants of one class, one of them hostile: it has thousands of endpoints, flaps readiness, and asks for what is the other's.
-//! The other's changes arrive in time, what dataplanes have of it is never touched, and its conditions stay as they are.
+//! Two tenants of one class, one of them hostile: it has thousands of endpoints, flaps readiness,
+//! and asks for what is the other's. The other's changes arrive in time, what dataplanes have of it
+//! is never touched, and its conditions stay as they are.
 
 use anyhow::{Result, ensure};
 use baton_api::Snapshot;
@@ -47,8 +48,8 @@ fn owners(snapshot: &Snapshot, port: u16) -> Vec<&str> {
         .collect()
 }
 
-/// What the conditions of a policy say, and since when. Not since when it is programmed: each change of its own endpoints makes
-/// it wait for the dataplanes.
+/// What the conditions of a policy say, and since when. Not since when it is programmed: each
+/// change of its own endpoints makes it wait for the dataplanes.
 fn conditions(stored: &Value) -> [[Value; 3]; 4] {
     CONDITIONS.map(|kind| {
         let condition = condition(stored, kind).unwrap_or_default();
@@ -64,8 +65,8 @@ fn conditions(stored: &Value) -> [[Value; 3]; 4] {
     })
 }
 
-/// What the hostile tenant has before it begins to flap: 5,000 endpoints that no Pod has, and policies for the other's port, at
-/// the dataplanes' own address and at others.
+/// What the hostile tenant has before it begins to flap: 5,000 endpoints that no Pod has, and
+/// policies for the other's port, at the dataplanes' own address and at others.
 async fn prepare(scene: &Scene, namespace: &str) -> Result<Vec<Value>> {
     scene.apply(&service(namespace, "many")).await?;
     let all: Vec<String> = (0..ENDPOINTS)

@@ -100,7 +100,8 @@ impl Load {
 /// How many connections to an IPv4 address a Pod's `/proc/net/tcp` says to be established.
 fn established(table: &str, address: &str) -> Result<usize> {
     let address: Ipv4Addr = address.parse().with_context(|| address.to_owned())?;
-    // As the kernel prints it: the number that the bytes make on this machine, in hexadecimal digits.
+    // As the kernel prints it: the number that the bytes make on this machine, in hexadecimal
+    // digits.
     let to = format!("{:08X}:", u32::from_ne_bytes(address.octets()));
     let is_open = |line: &&str| {
         let mut fields = line.split_whitespace().skip(2);

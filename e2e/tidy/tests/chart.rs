@@ -106,16 +106,18 @@ fn policies_of_the_pages_listen_where_the_charts_service_leads() {
     }
 }
 
-/// What a dataplane takes at most with 32 receive queues, all tables full, and as many ports as legs may have: its buffers are
-/// there from the start, tables and ports fill up.
+/// What a dataplane takes at most with 32 receive queues, all tables full, and as many ports as
+/// legs may have: its buffers are there from the start, tables and ports fill up.
 #[test]
 fn thirty_two_queues_and_full_tables_fit_the_charts_memory_limit() {
-    /// `QUEUE_BYTES_MAX` of `lb-dataplane/xsk/src/config.rs`, whose tests hold the buffers of each mode to it.
+    /// `QUEUE_BYTES_MAX` of `lb-dataplane/xsk/src/config.rs`, whose tests hold the buffers of each
+    /// mode to it.
     const QUEUE_BYTES: u64 = 8_000_000;
     const QUEUES: u64 = 32;
     /// The program, its threads, BPF maps of 16,384 frontends, a snapshot and its successor.
     const REST_BYTES: u64 = 96 << 20;
-    /// Bytes of one of each, as the comments of the chart's values and `docs/operations.md` have it; a leg's port takes
+    /// Bytes of one of each, as the comments of the chart's values and `docs/operations.md` have
+    /// it; a leg's port takes
     /// 14.1 at each backend.
     const BYTES: [(&str, u64); 6] = [
         ("flows", 250),

@@ -32,7 +32,8 @@ const KEY_SLOT_BYTES: usize = 24;
 pub struct Adopter {
     loaded: Loaded,
     pins: Option<PinDir>,
-    /// What this process attached and did not detach: a namespace has its number as long as the adopter is anywhere in it.
+    /// What this process attached and did not detach: a namespace has its number as long as the
+    /// adopter is anywhere in it.
     attached: Mutex<BTreeSet<AttachmentId>>,
 }
 
@@ -162,7 +163,8 @@ impl Adopter {
         attached
     }
 
-    /// A number for a namespace, from the system's randomness, unless it has one, from a predecessor or by another interface.
+    /// A number for a namespace, from the system's randomness, unless it has one, from a
+    /// predecessor or by another interface.
     fn give_number(&self, netns: u64) -> Result<(), Error> {
         let refuse = |operation, source| Error::Map {
             map: "namespaces",
@@ -201,7 +203,8 @@ impl Adopter {
         }
     }
 
-    /// The number that adoptions for a namespace must name, by [`OpenNetns::cookie`]; `None` where the adopter is not attached.
+    /// The number that adoptions for a namespace must name, by [`OpenNetns::cookie`]; `None` where
+    /// the adopter is not attached.
     ///
     /// # Errors
     /// [`Error::Map`].
@@ -239,7 +242,8 @@ impl Adopter {
         }))
     }
 
-    /// Reads a namespace's packet rules and tells the program, before it is there: it refuses where nobody has.
+    /// Reads a namespace's packet rules and tells the program, before it is there: it refuses where
+    /// nobody has.
     fn judge(&self, open: &OpenNetns) -> Result<PacketRules, Error> {
         let rules = open.within(|| PacketRules::default().read_again())?;
         self.tell(open.cookie(), &rules)?;
@@ -254,12 +258,13 @@ impl Adopter {
             .map_err(|e| map_error("rules", "telling of packet rules", &e))
     }
 
-    /// Looks at the packet rules of namespaces again, which their pods change as they like. A look costs little while nothing
-    /// changed. Returns whether an attachment's [`Attachment::refusal`] is another one. A namespace that the name does not lead to any
-    /// more is left as it is.
+    /// Looks at the packet rules of namespaces again, which their pods change as they like. A look
+    /// costs little while nothing changed. Returns whether an attachment's [`Attachment::refusal`]
+    /// is another one. A namespace that the name does not lead to any more is left as it is.
     ///
     /// # Errors
-    /// [`Error::Map`] and those of [`Netns::open`]: what was known of the rules before stays in force.
+    /// [`Error::Map`] and those of [`Netns::open`]: what was known of the rules before stays in
+    /// force.
     pub fn look_at_rules(&self, netns: &Netns, attachment: &mut Attachment) -> Result<bool, Error> {
         let id = attachment.id;
         let known = attachment.rules.clone();
@@ -272,7 +277,8 @@ impl Adopter {
         Ok(changed)
     }
 
-    /// Takes the adopter off an interface, and forgets its pin and the namespace's counters and number.
+    /// Takes the adopter off an interface, and forgets its pin and the namespace's counters and
+    /// number.
     ///
     /// # Errors
     /// [`Error::Detach`] if a pin cannot be removed or a clsact filter cannot.

@@ -46,8 +46,8 @@ pub enum Outcome {
     Forgotten,
     /// Dropped: a Forget for a 4-tuple that a socket is on.
     ForgetInUse,
-    /// A message for a namespace with another number, such as the pod's that had the address before: nothing created. An adoption
-    /// is answered, a Forget dropped.
+    /// A message for a namespace with another number, such as the pod's that had the address
+    /// before: nothing created. An adoption is answered, a Forget dropped.
     Renew,
     /// Answered: the pod's packet rules redirect connections, or could not be read.
     PacketRules,

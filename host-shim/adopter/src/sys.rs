@@ -133,7 +133,8 @@ pub(crate) fn get_option(
 ) -> io::Result<()> {
     let mut bytes =
         libc::socklen_t::try_from(buffer.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the kernel reads and writes at most `bytes` bytes at the buffer, which is that long; both outlive the call.
+    // SAFETY: the kernel reads and writes at most `bytes` bytes at the buffer, which is that long;
+    // both outlive the call.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

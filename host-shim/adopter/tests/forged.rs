@@ -114,7 +114,8 @@ fn tags_that_do_not_match() {
             ..good.clone()
         };
         f.refuse("another window", &window, Outcome::BadTag);
-        // mss, scales, each flag but the epoch, server timestamp, number of the namespace, TSval, TSecr.
+        // mss, scales, each flag but the epoch, server timestamp, number of the namespace, TSval,
+        // TSecr.
         for (at, bit) in [
             (4, 1),
             (5, 1),

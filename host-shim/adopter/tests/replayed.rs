@@ -1,4 +1,5 @@
-//! What was recorded for one pod opens nothing in the next one at its address, and a shim that is replaced changes nothing.
+//! What was recorded for one pod opens nothing in the next one at its address, and a shim that is
+//! replaced changes nothing.
 
 mod common;
 

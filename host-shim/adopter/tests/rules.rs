@@ -1,4 +1,5 @@
-//! A pod whose packet rules redirect connections adopts nothing, whoever made the rules and by which tool, and whenever. Needs root.
+//! A pod whose packet rules redirect connections adopts nothing, whoever made the rules and by
+//! which tool, and whenever. Needs root.
 
 mod common;
 
@@ -93,7 +94,8 @@ impl Pod {
         ask(&self.lab, Message::probe(), ours, pod).0
     }
 
-    /// Neither is there a connection, nor does another look at an adoption that was refused change that.
+    /// Neither is there a connection, nor does another look at an adoption that was refused change
+    /// that.
     fn refuses(&self, port: u16) {
         let (pod, ours) = ends(false, 8080, port);
         let sockets = || self.lab.sockets(8080) + self.lab.sockets(15006);

@@ -1,5 +1,5 @@
-//! End marks are set only by the process that ends its own connection, and only towards addresses that sent the pod a valid message.
-//! Needs root.
+//! End marks are set only by the process that ends its own connection, and only towards addresses
+//! that sent the pod a valid message. Needs root.
 
 mod common;
 
@@ -45,7 +45,8 @@ impl Guest {
         guest
     }
 
-    /// The pod's end of the link. Whatever it sends while that is down is lost. Neighbours are known, so that nothing waits for them.
+    /// The pod's end of the link. Whatever it sends while that is down is lost. Neighbours are
+    /// known, so that nothing waits for them.
     fn link(&self, lab: &Lab, up: bool) {
         let (name, pod) = (&self.name, lab.netns_name());
         if !up {
@@ -89,8 +90,9 @@ fn holder(connection: TcpStream) -> Running {
     Running(process.expect("sleep starts"))
 }
 
-/// The pod answers a dead connection's FIN by a reset, inline, on the back of the process that exits elsewhere; and what it answers
-/// later on that CPU, by the same socket of the kernel, has nothing to do with that process.
+/// The pod answers a dead connection's FIN by a reset, inline, on the back of the process that
+/// exits elsewhere; and what it answers later on that CPU, by the same socket of the kernel, has
+/// nothing to do with that process.
 #[test]
 fn resets_on_the_back_of_another_pods_exiting_process_have_no_mark() {
     let lab = Lab::new();
@@ -149,7 +151,8 @@ fn resets_on_the_back_of_another_pods_exiting_process_have_no_mark() {
     assert_eq!(lab.count(&adopter, Outcome::ExitMarked), 0);
 }
 
-/// The reset of a dead connection that comes to the guest. (Answers are resets with ACK and an option.)
+/// The reset of a dead connection that comes to the guest. (Answers are resets with ACK and an
+/// option.)
 fn wire_reset(wire: &common::packet_socket::PacketSocket) -> Received {
     let deadline = std::time::Instant::now() + common::DEADLINE;
     while let Some((frame, partial)) = wire.receive(deadline) {
@@ -212,7 +215,8 @@ impl Served {
         }
     }
 
-    /// The mark of what a killed process sends, and that of what this one closes, each of a new connection.
+    /// The mark of what a killed process sends, and that of what this one closes, each of a new
+    /// connection.
     fn marks(&self, port: u16) -> [u16; 2] {
         let from = |port| SocketAddr::new(self.ours.ip(), port);
         let connection = opened(&self.lab, &self.listener, from(port), self.pod);

@@ -61,7 +61,8 @@ fn the_vectors_of_the_wire_page() {
             _ => panic!("{name}: both ends have the same version"),
         }
         frame.extend(&tcp);
-        // Nothing listens in this namespace, and its number is another one: who is not of that opinion has a wrong tag.
+        // Nothing listens in this namespace, and its number is another one: who is not of that
+        // opinion has a wrong tag.
         let answer = vector["kind"] == "answer";
         let outcome = match vector["kind"].as_str() {
             Some("answer") => Outcome::StrayAnswer,

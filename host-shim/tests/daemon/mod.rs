@@ -177,7 +177,8 @@ pub fn request_with(address: SocketAddr, method: &str, path: &str, headers: &str
     (status.expect("a status"), body.to_owned())
 }
 
-/// What a probe of that epoch draws: `Some(reason)`, or `None` where no adopter with that key answers.
+/// What a probe of that epoch draws: `Some(reason)`, or `None` where no adopter with that key
+/// answers.
 pub fn probe(lab: &Lab, epoch: u8, key: &[u8; 16]) -> Option<u16> {
     Some(answer(lab, epoch, key)?.mss)
 }

@@ -41,8 +41,8 @@ fn check_refusal(error: &ApplyError, offered: u64) {
     }
 }
 
-/// What is refused whole is taken policy by policy, unless nothing can be said of any of them. Whatever is taken, the books are
-/// right, and the same once more changes nothing.
+/// What is refused whole is taken policy by policy, unless nothing can be said of any of them.
+/// Whatever is taken, the books are right, and the same once more changes nothing.
 fn each_by_itself(snapshot: &Snapshot) {
     let mut world = Watched::new(Watched::settings(0x0f), policy(2));
     let now = world.w.now;

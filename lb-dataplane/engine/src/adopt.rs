@@ -203,7 +203,8 @@ impl Engine {
         };
         let stamps_anew = self.mutated(Mutant::StampsAnew);
         let probe = &self.backends[usize::from(flow.owner.backend)].probe;
-        // Where the pod was replaced since the flow came to it, the one before may have taken it: this one must not, and says so.
+        // Where the pod was replaced since the flow came to it, the one before may have taken it:
+        // this one must not, and says so.
         let namespace = if flow.renewed == probe.renewed() {
             probe.namespace()
         } else {

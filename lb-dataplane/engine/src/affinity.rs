@@ -1,9 +1,10 @@
 //! Client-IP affinity: which backend a client's flows have, and how long that is remembered.
 //!
-//! The first one follows from the client's address and the members that are usable, so that all dataplanes choose the same;
-//! the table keeps a client there when another member joins, and where it went when its own left. Owns the table of clients
-//! (one slab, one array of hash chains, reserved at start). It never decides whether a flow moves, and never who is usable:
-//! that is `policy`'s.
+//! The first one follows from the client's address and the members that are usable, so that all
+//! dataplanes choose the same; the table keeps a client there when another member joins, and where
+//! it went when its own left. Owns the table of clients (one slab, one array of hash chains,
+//! reserved at start). It never decides whether a flow moves, and never who is usable: that is
+//! `policy`'s.
 
 use crate::{
     Engine,
@@ -223,8 +224,8 @@ impl Engine {
         self.flows.limit() + self.closing.limit() + id
     }
 
-    /// How the policy keeps clients together, if it does. One that left the snapshot has no clients any more: its slot may
-    /// become another one's.
+    /// How the policy keeps clients together, if it does. One that left the snapshot has no clients
+    /// any more: its slot may become another one's.
     fn affinity(&self, policy: u16) -> Option<Affinity> {
         let policy = &self.policies[usize::from(policy)];
         policy.spec.affinity.filter(|_| policy.listed)
@@ -237,7 +238,8 @@ impl Engine {
         Some(self.affinities.entries[id as usize].backend)
     }
 
-    /// What a client's address says, alike in all dataplanes, where its policy wants its flows together.
+    /// What a client's address says, alike in all dataplanes, where its policy wants its flows
+    /// together.
     fn number(&self, policy: u16, client: &Addr) -> Option<u64> {
         self.affinity(policy)?;
         let mut hasher = SipHasher13::new();
@@ -245,8 +247,8 @@ impl Engine {
         Some(hasher.finish())
     }
 
-    /// The backend for a new flow: its client's, if that takes new flows, or the one that its address says; without affinity
-    /// the algorithm's. `except` was tried already.
+    /// The backend for a new flow: its client's, if that takes new flows, or the one that its
+    /// address says; without affinity the algorithm's. `except` was tried already.
     pub(crate) fn choose_new(
         &mut self,
         now: Instant,
@@ -262,7 +264,8 @@ impl Engine {
             .or_else(|| policy.choose(v6, hash, &self.backends, now, &mut self.rng, except))
     }
 
-    /// Where a flow of a client with affinity goes if it moves: to its other flows, or where its address says.
+    /// Where a flow of a client with affinity goes if it moves: to its other flows, or where its
+    /// address says.
     pub(crate) fn held_elsewhere(
         &self,
         now: Instant,
@@ -342,8 +345,8 @@ impl Engine {
         self.affinities.remove(id);
     }
 
-    /// After a snapshot's policies came into force: forgets the next client if its policy went or has affinity no more, and its
-    /// backend if that left, because their slots may go to others.
+    /// After a snapshot's policies came into force: forgets the next client if its policy went or
+    /// has affinity no more, and its backend if that left, because their slots may go to others.
     pub(crate) fn client_settles(&mut self, id: u32) -> Option<usize> {
         if self.affinities.used == 0 || id >= self.affinities.limit() {
             return None;

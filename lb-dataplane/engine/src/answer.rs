@@ -252,8 +252,9 @@ impl Engine {
         }
     }
 
-    /// A pod has had its number for `age_ms`, and the adoption names another one. Whether it was this pod already when the request
-    /// was sent: then the one before it never had that. Else that one may have had it and be gone.
+    /// A pod has had its number for `age_ms`, and the adoption names another one. Whether it was
+    /// this pod already when the request was sent: then the one before it never had that. Else that
+    /// one may have had it and be gone.
     fn replaced_before_request(&self, now: Instant, id: FlowId, age_ms: u32) -> bool {
         let flow = &self.flows[id];
         let sent_us_ago = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));

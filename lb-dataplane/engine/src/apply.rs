@@ -1,8 +1,9 @@
 //! Putting a snapshot in force: the order of that, without touching flows.
 //!
-//! Owns how far it is. It goes through a bounded piece at a time, between which packets are served: backends that are new come
-//! first, then the policies one by one, then what is named no more goes (`place`). So each state in between is one in which
-//! every policy is as it was or as it will be. What takes long is done before, by `prepare`.
+//! Owns how far it is. It goes through a bounded piece at a time, between which packets are served:
+//! backends that are new come first, then the policies one by one, then what is named no more goes
+//! (`place`). So each state in between is one in which every policy is as it was or as it will be.
+//! What takes long is done before, by `prepare`.
 
 use crate::{
     Engine,
@@ -17,7 +18,8 @@ use std::{net::IpAddr, sync::Arc};
 
 /// What one piece may cost, in units of about 0.1 us: some 50 us.
 const PIECE: usize = 512;
-/// Looking at a slot of a table that stays as it is; at a flow, or a client with affinity, which lie apart in memory.
+/// Looking at a slot of a table that stays as it is; at a flow, or a client with affinity, which
+/// lie apart in memory.
 pub(crate) const COST_SLOT: usize = 1;
 
 /// Why a snapshot was not applied. Nothing has changed then.
@@ -160,7 +162,8 @@ impl Progress {
 }
 
 impl Engine {
-    /// Puts `snapshot` in force at once and whole, however long that takes. Flows stay where they are.
+    /// Puts `snapshot` in force at once and whole, however long that takes. Flows stay where they
+    /// are.
     ///
     /// # Errors
     /// The snapshot is not used at all then.
@@ -170,8 +173,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts each policy of `snapshot` in force that can be, and to which nobody objects. Those that cannot keep what they
-    /// had, where that goes together with the others.
+    /// Puts each policy of `snapshot` in force that can be, and to which nobody objects. Those that
+    /// cannot keep what they had, where that goes together with the others.
     ///
     /// # Errors
     /// The snapshot is not used at all then.
@@ -205,11 +208,12 @@ impl Engine {
         prepared
     }
 
-    /// Goes on with putting a snapshot in force; whether it is. Flows stay where they are, and packets may be served in
-    /// between. None is begun before the one before is in force.
+    /// Goes on with putting a snapshot in force; whether it is. Flows stay where they are, and
+    /// packets may be served in between. None is begun before the one before is in force.
     ///
     /// # Errors
-    /// The snapshot is not used at all then. Where there was no room for it, [`crate::Planner::no_room`] is to be told.
+    /// The snapshot is not used at all then. Where there was no room for it,
+    /// [`crate::Planner::no_room`] is to be told.
     pub fn apply_piece(
         &mut self,
         now: Instant,
@@ -276,8 +280,8 @@ impl Engine {
         (at < slots).then_some(2 * COST_SLOT)
     }
 
-    /// Whether the next backend is needed still. A drain whose policy has no flow any more is over: a slot of a policy is free
-    /// only once it was seen to be before this.
+    /// Whether the next backend is needed still. A drain whose policy has no flow any more is over:
+    /// a slot of a policy is free only once it was seen to be before this.
     fn find_room(&mut self, prepared: &mut Prepared) -> Option<usize> {
         let at = prepared.progress.at;
         self.backends.get(at)?;

@@ -79,8 +79,9 @@ impl Engine {
     ) -> Verdict {
         let flow = &self.flows[id];
         let owner = flow.owner;
-        // Only an exact number resets (RFC 5961 section 3.2), and which one that is the backend's kernel knows. A client resets
-        // with the number behind its last byte, or, without a socket, with the one that it was last acknowledged.
+        // Only an exact number resets (RFC 5961 section 3.2), and which one that is the backend's
+        // kernel knows. A client resets with the number behind its last byte, or, without a socket,
+        // with the one that it was last acknowledged.
         let (acked, last) = (flow.client_acked, self.sent_at_most(id, From::Client));
         let exact = segment.seq == last || (segment.seq == acked && flow.state != State::SynSent);
         let perhaps = segment.seq.after(acked) && segment.seq.before(last);
@@ -105,8 +106,9 @@ impl Engine {
         verdict
     }
 
-    /// A RST between what the pod acknowledged and what it was sent, which only the pod can judge: it goes there, and behind it a
-    /// question that shows whether the socket is gone. False if it has to go as it is.
+    /// A RST between what the pod acknowledged and what it was sent, which only the pod can judge:
+    /// it goes there, and behind it a question that shows whether the socket is gone. False if it
+    /// has to go as it is.
     fn doubts_client_reset(
         &mut self,
         segment: &Segment,
@@ -408,9 +410,10 @@ impl Engine {
         {
             self.pin(id, PinReason::Guard(pin));
         }
-        // Of bytes that come twice the guard sees the first ones. A pod may take others, where it dropped the segment that had the
-        // first (a bad PAWS stamp): then this client's connection moves in the middle of its request, or not at all. That harms
-        // the client alone, as connections are never shared.
+        // Of bytes that come twice the guard sees the first ones. A pod may take others, where it
+        // dropped the segment that had the first (a bad PAWS stamp): then this client's connection
+        // moves in the middle of its request, or not at all. That harms the client alone, as
+        // connections are never shared.
         self.follow(id, From::Client, gap, data.get(seen..).unwrap_or_default());
         match state {
             State::Idle | State::Fresh if boundary && whole => {

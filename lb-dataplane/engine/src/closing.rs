@@ -21,10 +21,11 @@ pub(crate) const CLOSE_PACE_US: u64 = 250;
 const CLOSE_WITHIN_US: u64 = 2_000;
 /// But never more in each [`CLOSE_PACE_US`]: with some 5 us each for the pods' applications, 160 us. 128,000 a second.
 const CLOSES_PER_PACE_MAX: u64 = 32;
-/// Nor that a worker that was late makes up for. One that waits for its CPU has turns of milliseconds, and must still close as
-/// many legs as move.
+/// Nor that a worker that was late makes up for. One that waits for its CPU has turns of
+/// milliseconds, and must still close as many legs as move.
 const CLOSES_AT_ONCE_MAX: u64 = 8 * CLOSES_PER_PACE_MAX;
-/// In one call, so that frames do not wait long: usually, some 40 us, and whatever else there is to do.
+/// In one call, so that frames do not wait long: usually, some 40 us, and whatever else there is to
+/// do.
 const CLOSES_PER_CALL_MAX: usize = 128;
 const CLOSES_AT_LEAST: usize = 16;
 /// First retransmission of our FIN (Linux `TCP_RTO_MIN` is 200 ms); doubles with each.

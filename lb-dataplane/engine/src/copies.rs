@@ -1,8 +1,9 @@
 //! Copies of the requests that clients have outstanding: which are kept, and whose give way.
 //!
-//! Small segments of one request share a copy. The clients of one network have no more than half of all, and where there is
-//! no room, the request that has been incomplete for the longest time loses its copies: whoever begins requests and ends
-//! none harms himself. Owns these rules; the copies lie in `kept`. It never changes a flow's state.
+//! Small segments of one request share a copy. The clients of one network have no more than half of
+//! all, and where there is no room, the request that has been incomplete for the longest time loses
+//! its copies: whoever begins requests and ends none harms himself. Owns these rules; the copies
+//! lie in `kept`. It never changes a flow's state.
 
 use crate::{
     Engine,
@@ -15,13 +16,15 @@ use crate::{
 use baton_api::{BackendFailure, MigrationMode, Protocol};
 use baton_packet::{Decoded, Flags, Segment, decode, extend_segment};
 
-/// Segments of a request share a copy up to so many bytes of payload: less than any pod's MSS (RFC 9293 section 3.7.1).
+/// Segments of a request share a copy up to so many bytes of payload: less than any pod's MSS (RFC
+/// 9293 section 3.7.1).
 const SHARED_BYTES_MAX: usize = 512;
 /// The part of all copies that the clients of one network may have.
 const NETWORK_PART: u32 = 2;
 /// But never less than two requests.
 const NETWORK_MIN: u32 = 2 * KEPT_PER_FLOW_MAX as u32;
-/// Of the requests that have been incomplete for the longest time, so many are looked at for one that can give way.
+/// Of the requests that have been incomplete for the longest time, so many are looked at for one
+/// that can give way.
 const LOOKED_AT_MAX: usize = 32;
 
 /// How many copies the clients of one network may have, of so many.
@@ -143,7 +146,8 @@ impl Engine {
         })
     }
 
-    /// Makes room for copies of this flow's: of its own network's where that has its part, else of anybody's.
+    /// Makes room for copies of this flow's: of its own network's where that has its part, else of
+    /// anybody's.
     #[cold]
     fn make_room(&mut self, id: FlowId, copies: u16) {
         let network = self.flows[id].network;

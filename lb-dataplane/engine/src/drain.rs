@@ -1,7 +1,8 @@
 //! Draining backends: their flows leave, with their next request, or without one after a quiet time.
 //!
-//! A drain is of one policy's flows on one backend, which other policies may go on to use. Owns each drain's figures and
-//! deadline, and the closing of flows that the deadline meets. Moving is `adopt`'s.
+//! A drain is of one policy's flows on one backend, which other policies may go on to use. Owns
+//! each drain's figures and deadline, and the closing of flows that the deadline meets. Moving is
+//! `adopt`'s.
 
 use crate::{
     Cause, Engine, Output, Verdict,
@@ -178,8 +179,8 @@ impl Backend {
 }
 
 impl Engine {
-    /// Drains the backends of this name, or ends that, beside what the snapshot says: the flows of this policy, or of each
-    /// that has one of the name. How many backends that are.
+    /// Drains the backends of this name, or ends that, beside what the snapshot says: the flows of
+    /// this policy, or of each that has one of the name. How many backends that are.
     pub fn drain(&mut self, now: Instant, policy: Option<&str>, name: &str, on: bool) -> usize {
         let now = self.engine_time(now);
         let mut found = Vec::new();
@@ -208,7 +209,8 @@ impl Engine {
         found.len()
     }
 
-    /// Forgets the drains of a backend whose policies have neither a flow nor it as a member any more: their slots may become others'.
+    /// Forgets the drains of a backend whose policies have neither a flow nor it as a member any
+    /// more: their slots may become others'.
     pub(crate) fn forget_drains(&mut self, index: usize) {
         let policies = &self.policies;
         let Backend {

@@ -362,8 +362,9 @@ impl Engine {
         Some(hop)
     }
 
-    /// The next hop towards a client whose first segment came from `seen`. One on our own link has none of its own before its
-    /// connection is open: anybody there can begin connections in the name of as many addresses as he likes.
+    /// The next hop towards a client whose first segment came from `seen`. One on our own link has
+    /// none of its own before its connection is open: anybody there can begin connections in the
+    /// name of as many addresses as he likes.
     pub(crate) fn hop_to_opening(&mut self, client: std::net::IpAddr, seen: Mac) -> Option<HopId> {
         let via = self.routes.next_hop(client);
         if seen == Mac::HOST || via != Some(client) {
@@ -372,8 +373,8 @@ impl Engine {
         Some(self.hops.known(client).unwrap_or(HopId::NONE))
     }
 
-    /// The flow is open: a client on our own link has a next hop from now on, which the kernel is asked for. Where there are too
-    /// many, it stays with where its SYN came from.
+    /// The flow is open: a client on our own link has a next hop from now on, which the kernel is
+    /// asked for. Where there are too many, it stays with where its SYN came from.
     pub(crate) fn hop_of_open(&mut self, id: FlowId) {
         let flow = &self.flows[id];
         if flow.hop != HopId::NONE {

@@ -73,7 +73,8 @@ pub struct Settings {
     pub mac: Mac,
     /// Seeds every random choice.
     pub seed: u64,
-    /// Keys of tables that clients have entries in, and of numbers that others must not guess: secret, from the system.
+    /// Keys of tables that clients have entries in, and of numbers that others must not guess:
+    /// secret, from the system.
     pub hash_keys: (u64, u64),
     /// The interface's MTU in bytes.
     pub mtu: u16,
@@ -115,7 +116,8 @@ pub enum Verdict {
 
 /// Frontends that there is room for from the start; with more, the tables grow.
 const FRONTENDS: usize = 4_096;
-/// Backends whose next hops are looked up at once when routes change: less than 0.1 ms with some hundred routes.
+/// Backends whose next hops are looked up at once when routes change: less than 0.1 ms with some
+/// hundred routes.
 pub(crate) const HOPS_AT_ONCE: usize = 128;
 
 /// So long after our link came up, next hops may be unknown still: Linux asks for an address three times, a second apart
@@ -561,7 +563,8 @@ impl Engine {
         }
     }
 
-    /// A request begins at its owner. What it waits for counts from the moment that all of it is there.
+    /// A request begins at its owner. What it waits for counts from the moment that all of it is
+    /// there.
     fn request_begins(&mut self, now: Instant, id: FlowId) {
         let flow = &mut self.flows[id];
         if !flow.bits.has(Bits::OUTSTANDING) {
@@ -572,8 +575,8 @@ impl Engine {
         }
     }
 
-    /// Whether all of the flow's request is there. Where no guard follows, nobody knows what is still to come, and it counts as
-    /// complete.
+    /// Whether all of the flow's request is there. Where no guard follows, nobody knows what is
+    /// still to come, and it counts as complete.
     #[inline]
     pub(crate) fn request_is_complete(&self, id: FlowId) -> bool {
         self.tracker(id)

@@ -170,7 +170,8 @@ pub(crate) struct Flow {
     pub(crate) unsized_request: bool,
     /// The client's repetition of the request was counted.
     pub(crate) repeated: bool,
-    /// The client sent a RST that the pod may have taken: what the pod's end says is not about the pod.
+    /// The client sent a RST that the pod may have taken: what the pod's end says is not about the
+    /// pod.
     pub(crate) client_reset: bool,
 }
 

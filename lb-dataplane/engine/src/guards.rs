@@ -2,11 +2,13 @@
 //!
 //! Owns one slab of trackers: a flow has one while a request is outstanding or there is state to remember. Where none is
 //! free, the flow whose request has been incomplete for the longest time gives its tracker away, and is pinned: whoever
-//! begins requests and ends none harms himself. A pin for want of room ends once the flow's place in both streams is exact
-//! again: a fresh tracker that began where all was acknowledged has followed a whole exchange, to where all is acknowledged
-//! again, and nothing that was said unfollowed ties the connection to its owner ([`Unfollowed`]). Sequence numbers do not say
-//! how many answers are still to come: so the client has sent one whole request at a time meanwhile, each at rest. It
-//! never looks into bytes itself (`baton-guard` does) and never allocates after construction.
+//! begins requests and ends none harms himself. A pin for want of room ends once the flow's place
+//! in both streams is exact again: a fresh tracker that began where all was acknowledged has
+//! followed a whole exchange, to where all is acknowledged again, and nothing that was said
+//! unfollowed ties the connection to its owner ([`Unfollowed`]). Sequence numbers do not say how
+//! many answers are still to come: so the client has sent one whole request at a time meanwhile,
+//! each at rest. It never looks into bytes itself (`baton-guard` does) and never allocates after
+//! construction.
 
 use crate::{
     Engine,
@@ -35,7 +37,8 @@ const LOOKED_AT_MAX: usize = 32;
 /// Instead of the one in front: not among those with a request.
 const UNLISTED: u32 = NONE - 1;
 
-/// Instead of a slot: no tracker for want of room. The low 24 bits are what is known of the bytes since.
+/// Instead of a slot: no tracker for want of room. The low 24 bits are what is known of the bytes
+/// since.
 const UNFOLLOWED: u32 = 0xfe << 24;
 const _: () = assert!(UNLISTED >> 24 != UNFOLLOWED >> 24);
 
@@ -258,7 +261,8 @@ impl Engine {
         slot.is_some()
     }
 
-    /// Whether a pinned flow is between two messages, as far as sequence numbers tell, and nothing ties it to its owner.
+    /// Whether a pinned flow is between two messages, as far as sequence numbers tell, and nothing
+    /// ties it to its owner.
     #[cold]
     fn may_be_followed_anew(&self, id: FlowId) -> bool {
         let flow = &self.flows[id];

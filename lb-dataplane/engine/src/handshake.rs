@@ -39,7 +39,8 @@ const MSS_DEFAULT_V6: u16 = 1_220;
 const MSS_ADOPTABLE_V4: u16 = 536;
 const MSS_ADOPTABLE_V6: u16 = 1_220;
 
-/// Whether a SYN-ACK agrees to classic ECN (RFC 3168 section 6.1.1). With both flags it only repeats what it was offered.
+/// Whether a SYN-ACK agrees to classic ECN (RFC 3168 section 6.1.1). With both flags it only
+/// repeats what it was offered.
 fn agrees_to_ecn(flags: Flags) -> bool {
     flags.has(Flags::ECE) && !flags.has(Flags::CWR)
 }

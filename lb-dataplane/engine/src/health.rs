@@ -1,7 +1,7 @@
 //! Whether a backend works: what traffic, questions and active checks say, and what that means for who is chosen.
 //!
-//! Owns each backend's health and the looking over of all backends at intervals. What a policy's own flows say of a
-//! backend is its member's (`member`). It never touches a flow.
+//! Owns each backend's health and the looking over of all backends at intervals. What a policy's
+//! own flows say of a backend is its member's (`member`). It never touches a flow.
 
 use crate::{
     Engine, Output,
@@ -26,7 +26,8 @@ const PORTS_PER_ROUND: usize = 64;
 const SILENT_BUSY_MS: u64 = 250;
 /// A pod that answered adoption probes, which are sent every second, and does not any more.
 const SILENT_IDLE_MS: u64 = 2_200;
-/// Whether one more may be ejected is asked this often for one member: that looks at all of its policy.
+/// Whether one more may be ejected is asked this often for one member: that looks at all of its
+/// policy.
 const CAPPED_AGAIN_MS: u64 = 1_000;
 
 /// Why nothing can be served by a backend.
@@ -297,7 +298,8 @@ impl Engine {
         self.judge_now(now);
     }
 
-    /// Finds silent backends, a piece of the table at a time, and says anew who has too few usable ones.
+    /// Finds silent backends, a piece of the table at a time, and says anew who has too few usable
+    /// ones.
     pub(crate) fn look_over(&mut self, now: Instant, out: &mut impl Output) {
         if self.round.at.is_none() && now.ms() >= self.next_round_ms {
             self.next_round_ms = now.ms() + ROUND_MS;
@@ -340,8 +342,8 @@ impl Engine {
         self.look_over_drain(index);
     }
 
-    /// A backend comes or goes: which of its policies have too few usable ones to leave the others out? Known at once, but where it
-    /// has very many: then with the next calls of `poll`.
+    /// A backend comes or goes: which of its policies have too few usable ones to leave the others
+    /// out? Known at once, but where it has very many: then with the next calls of `poll`.
     pub(crate) fn judge_pools(&mut self, now: Instant, index: u16) {
         for at in 0..self.backends[usize::from(index)].policies.len() {
             let policy = self.backends[usize::from(index)].policies[at];
@@ -377,7 +379,8 @@ impl Engine {
         left
     }
 
-    /// Whether a policy has too few usable backends to leave the others out. How many members it has.
+    /// Whether a policy has too few usable backends to leave the others out. How many members it
+    /// has.
     pub(crate) fn judge_policy(&mut self, now: Instant, index: usize) -> usize {
         let Self {
             policies, backends, ..

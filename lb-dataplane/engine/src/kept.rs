@@ -1,12 +1,14 @@
 //! Copies of segments: of a client's that may have to be sent again, to another backend, or that wait to be sent (`backlog`);
 //! of either side's that came ahead of missing ones (`early`).
 //!
-//! Owns one slab of fixed slots for all flows, the lists of what each flow keeps, and the order in which incomplete requests
-//! began. It never looks into a segment, never allocates after construction, and refuses rather than grows.
+//! Owns one slab of fixed slots for all flows, the lists of what each flow keeps, and the order in
+//! which incomplete requests began. It never looks into a segment, never allocates after
+//! construction, and refuses rather than grows.
 
 use crate::flow::FlowId;
 
-/// Largest copy: a full Ethernet frame at the usual MTU of 1500 is 1514 bytes. Longer segments are kept in pieces.
+/// Largest copy: a full Ethernet frame at the usual MTU of 1500 is 1514 bytes. Longer segments are
+/// kept in pieces.
 pub(crate) const KEPT_BYTES: usize = 2048;
 /// Most copies that one flow may keep: a request of about 11 KB at the usual MTU.
 pub(crate) const KEPT_PER_FLOW_MAX: u16 = 8;
@@ -24,7 +26,8 @@ struct Slot {
     bytes: u16,
     /// In a list's first slot: how many the list has.
     count: u16,
-    /// In the first slot of an incomplete request: whose it is, and the first slots of those that began before and after it.
+    /// In the first slot of an incomplete request: whose it is, and the first slots of those that
+    /// began before and after it.
     flow: FlowId,
     before: u32,
     after: u32,
@@ -139,8 +142,8 @@ impl Kept {
         })
     }
 
-    /// Lets `change` make the last copy of `list` longer: it gets the slot and how much of it is used, and says how much then
-    /// is. False if it says nothing.
+    /// Lets `change` make the last copy of `list` longer: it gets the slot and how much of it is
+    /// used, and says how much then is. False if it says nothing.
     pub(crate) fn lengthen_last(
         &mut self,
         list: KeptList,

@@ -1,14 +1,15 @@
 //! Adoption keys: the dataplane's own, and what each backend's node has of them.
 //!
-//! Owns which key a message to a backend is signed with and an answer of it verified. A backend with a node has that node's
-//! keys and no others, so that no other node can speak for it; one without has the dataplane's own. They are derived when
-//! keys or nodes change, never for a packet.
+//! Owns which key a message to a backend is signed with and an answer of it verified. A backend
+//! with a node has that node's keys and no others, so that no other node can speak for it; one
+//! without has the dataplane's own. They are derived when keys or nodes change, never for a packet.
 
 use crate::{Engine, engine::Instant, mutants::Mutant};
 use baton_api::node_key;
 use baton_packet::{Adoption, AdoptionKey, RawAdoption};
 
-/// So many backends get changed keys in one call: to derive one takes about 2 us, and a backend has two while they are rotated.
+/// So many backends get changed keys in one call: to derive one takes about 2 us, and a backend has
+/// two while they are rotated.
 const KEYS_AT_ONCE: usize = 32;
 
 /// The keys of one backend.
@@ -85,7 +86,8 @@ impl Engine {
         self.stale_keys = (to < self.backends.len()).then_some(to);
     }
 
-    /// A snapshot has a backend on that node, and gets the one that it had before. Whether keys had to be derived.
+    /// A snapshot has a backend on that node, and gets the one that it had before. Whether keys had
+    /// to be derived.
     pub(crate) fn place_node(
         &mut self,
         now: Instant,

@@ -46,7 +46,8 @@ const BURST_PAUSE_MS: u64 = 5;
 const DOWN_PAUSE_MS: u64 = 100;
 const DOWN_PAUSE_WAITING_MS: u64 = 20;
 
-/// Backends looked at in one call for whether a question is due, and questions sent: usually, and whatever else there is to do.
+/// Backends looked at in one call for whether a question is due, and questions sent: usually, and
+/// whatever else there is to do.
 const BACKENDS_PER_CALL: usize = 1_024;
 const ASKED_PER_CALL: usize = 8;
 const ASKED_AT_LEAST: usize = 4;
@@ -279,8 +280,9 @@ impl Engine {
         }
     }
 
-    /// Its adopter says that nobody listens on the port. Whether a client's SYN is refused too, only a SYN says: something in the pod may
-    /// hand connections to another port. If one was listening before, it is gone or is being replaced.
+    /// Its adopter says that nobody listens on the port. Whether a client's SYN is refused too,
+    /// only a SYN says: something in the pod may hand connections to another port. If one was
+    /// listening before, it is gone or is being replaced.
     pub(crate) fn adopter_finds_nobody(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         let backend = &mut self.backends[usize::from(index)];
         if backend.probe.told_of_listener() {

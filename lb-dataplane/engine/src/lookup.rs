@@ -1,14 +1,15 @@
 //! Addresses and ports to small numbers: frontends and backends.
 //!
-//! Changed entry by entry when a snapshot is put in force; a look-up on the packet path never allocates. Keys come from the
-//! snapshot, not from clients, so a plain multiplicative hash is enough.
+//! Changed entry by entry when a snapshot is put in force; a look-up on the packet path never
+//! allocates. Keys come from the snapshot, not from clients, so a plain multiplicative hash is
+//! enough.
 
 use crate::flow::Addr;
 
 type Slot = Option<(Addr, u16, u16)>;
 
-/// A map with linear probing at a load of at most one quarter for as many entries as it is made for, so that most look-ups end
-/// at the first slot, and of one half beyond.
+/// A map with linear probing at a load of at most one quarter for as many entries as it is made
+/// for, so that most look-ups end at the first slot, and of one half beyond.
 pub(crate) struct Lookup {
     slots: Box<[Slot]>,
     used: usize,
@@ -24,8 +25,8 @@ impl Lookup {
         }
     }
 
-    /// Says what an address and port stand for from now on. With twice as many entries as it was made for, it grows, which takes
-    /// as long as there are entries.
+    /// Says what an address and port stand for from now on. With twice as many entries as it was
+    /// made for, it grows, which takes as long as there are entries.
     pub(crate) fn insert(&mut self, address: &Addr, port: u16, id: u16) {
         if (self.used + 1) * 2 > self.slots.len() {
             let mut larger = Self::new(self.used * 2);
@@ -63,7 +64,8 @@ impl Lookup {
     fn start(&self, address: &Addr, port: u16) -> usize {
         let mut low = [0; 8];
         low.copy_from_slice(&address[8..]);
-        // The last bytes, in which addresses differ, lowest: what is multiplied spreads upwards only.
+        // The last bytes, in which addresses differ, lowest: what is multiplied spreads upwards
+        // only.
         let mixed = (u64::from_be_bytes(low) ^ u64::from(port).rotate_left(17))
             .wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> 32) as usize & (self.slots.len() - 1)

@@ -1,6 +1,8 @@
-//! Long segments as several: a slot of the kept copies holds a full frame at the usual MTU, a jumbo frame takes up to five.
+//! Long segments as several: a slot of the kept copies holds a full frame at the usual MTU, a jumbo
+//! frame takes up to five.
 //!
-//! Owns how many and where they are cut. What is kept in pieces is sent again in pieces; what is forwarded is never cut.
+//! Owns how many and where they are cut. What is kept in pieces is sent again in pieces; what is
+//! forwarded is never cut.
 
 use crate::kept::KEPT_BYTES;
 use baton_packet::{Segment, part_of_segment};
@@ -26,7 +28,8 @@ pub(crate) fn count(segment: &Segment) -> u16 {
     (segment.payload_len() as usize).div_ceil(room) as u16
 }
 
-/// Calls `f` with each piece in order, until it says no. False if it did, or if a piece cannot be made.
+/// Calls `f` with each piece in order, until it says no. False if it did, or if a piece cannot be
+/// made.
 #[inline]
 pub(crate) fn all(frame: &[u8], segment: &Segment, mut f: impl FnMut(&[u8]) -> bool) -> bool {
     if let Some(frame) = frame.get(..usize::from(segment.end))

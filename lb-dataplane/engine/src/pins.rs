@@ -79,8 +79,9 @@ impl PinReason {
 pub enum Lost {
     /// The outstanding request may have been executed, and policy forbids to execute it once more.
     FateUnknown,
-    /// The same, as its pod says that it took the connection, of whose socket nothing was ever seen: the process may have ended,
-    /// or the segment was dropped behind the adopter (the pod's own packet filter, no memory).
+    /// The same, as its pod says that it took the connection, of whose socket nothing was ever
+    /// seen: the process may have ended, or the segment was dropped behind the adopter (the pod's
+    /// own packet filter, no memory).
     AdoptedBefore,
     /// The response had begun.
     ResponseBegun,

@@ -1,8 +1,8 @@
 //! Slots of policies, frontends and backends, as a snapshot comes into force: one thing at a time.
 //!
-//! Owns which slot a thing gets, and what follows for those that share it. A slot that left the snapshot stays until the last
-//! flow that refers to it is gone, and is used again by a later snapshot, never by the one in which it left. The order is
-//! `apply`'s.
+//! Owns which slot a thing gets, and what follows for those that share it. A slot that left the
+//! snapshot stays until the last flow that refers to it is gone, and is used again by a later
+//! snapshot, never by the one in which it left. The order is `apply`'s.
 
 use crate::{
     Engine, Via,
@@ -28,7 +28,8 @@ const COST_MEMBER: usize = 5;
 const FRONTENDS_AT_ONCE: usize = 64;
 
 impl Engine {
-    /// Gives the next new backend a slot: its own of before, one that nobody refers to any more, or a new one.
+    /// Gives the next new backend a slot: its own of before, one that nobody refers to any more, or
+    /// a new one.
     pub(crate) fn backend_arrives(
         &mut self,
         now: Instant,
@@ -73,7 +74,8 @@ impl Engine {
         Some(cost)
     }
 
-    /// Puts the next policy into its slot, or into one that nobody refers to any more, or into a new one; then its frontends.
+    /// Puts the next policy into its slot, or into one that nobody refers to any more, or into a
+    /// new one; then its frontends.
     pub(crate) fn policy_changes(
         &mut self,
         now: Instant,
@@ -241,8 +243,8 @@ impl Engine {
         self.frontend_ids.insert(&end.0, end.1, index as u16);
     }
 
-    /// The next policy and frontend, if they are named no more. Flows of such a policy stay where they are: its backends'
-    /// slots may go to others.
+    /// The next policy and frontend, if they are named no more. Flows of such a policy stay where
+    /// they are: its backends' slots may go to others.
     pub(crate) fn slot_retires(&mut self, now: Instant, prepared: &mut Prepared) -> Option<usize> {
         let (at, applied) = (prepared.progress.at, prepared.progress.stamp);
         let slots = self.policies.len().max(self.frontends.len());
@@ -323,7 +325,8 @@ impl Engine {
         Some(COST_SLOT)
     }
 
-    /// Next hops of backends and sources of their legs, after routes changed: some of them now, the others in `poll`.
+    /// Next hops of backends and sources of their legs, after routes changed: some of them now, the
+    /// others in `poll`.
     pub(crate) fn refresh_hops(&mut self, max: usize) {
         let Some(from) = self.stale_hops else { return };
         let to = (from + max).min(self.backends.len());

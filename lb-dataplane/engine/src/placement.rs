@@ -165,7 +165,8 @@ impl Placement {
         }
     }
 
-    /// A member stands as it stood `before`; one that is new is as good as the others, or `joins` them.
+    /// A member stands as it stood `before`; one that is new is as good as the others, or `joins`
+    /// them.
     pub(crate) fn begin(&mut self, at: usize, before: Option<Standing>, joins: bool) {
         self.standings[at] = match before {
             Some(standing) => standing,

@@ -105,7 +105,8 @@ pub(crate) struct Policy {
     pub(crate) since_event: u64,
     /// The number of the snapshot that named it last.
     pub(crate) applied: u64,
-    /// It left, and neither a flow nor a drain of one refers to the slot: another policy may have it.
+    /// It left, and neither a flow nor a drain of one refers to the slot: another policy may have
+    /// it.
     pub(crate) is_free: bool,
     /// It waits for a judgement of its pools.
     pub(crate) judge_due: bool,
@@ -242,11 +243,12 @@ impl Pool {
         self.members.iter().position(|m| m.backend == backend)
     }
 
-    /// The member of those that `good` admits that a client's number says (rendezvous hashing, by weight): where one is not
-    /// admitted any more, only its own clients go elsewhere.
+    /// The member of those that `good` admits that a client's number says (rendezvous hashing, by
+    /// weight): where one is not admitted any more, only its own clients go elsewhere.
     fn of_client(&self, number: u64, good: impl Fn(usize) -> bool) -> Option<usize> {
         let draw = |member: &Member| {
-            // Exponential with the weight as its rate: the least of all is its with a chance in proportion to the weight.
+            // Exponential with the weight as its rate: the least of all is its with a chance in
+            // proportion to the weight.
             let even = (mix(number ^ mix(member.identity)) >> 11) as f64 + 0.5;
             -(even / (1u64 << 53) as f64).ln() / f64::from(member.weight)
         };
@@ -386,8 +388,9 @@ impl Policy {
         chosen.map(|at| pool.members[at].backend)
     }
 
-    /// The backend that takes a new flow of the client with this number; `except` was tried already. Which members have just
-    /// joined, are slow or have much to do is not asked: dataplanes do not see that alike.
+    /// The backend that takes a new flow of the client with this number; `except` was tried
+    /// already. Which members have just joined, are slow or have much to do is not asked:
+    /// dataplanes do not see that alike.
     pub(crate) fn takes_client(
         &self,
         v6: bool,
@@ -403,7 +406,8 @@ impl Policy {
         Some(pool.members[at].backend)
     }
 
-    /// The backend that adopts a flow of the client with this number, however many flows it was given already.
+    /// The backend that adopts a flow of the client with this number, however many flows it was
+    /// given already.
     pub(crate) fn adopts_client(
         &self,
         v6: bool,

@@ -1,8 +1,10 @@
-//! Snapshots made ready by whoever pushes them, so that the packet thread only puts the parts in their places.
+//! Snapshots made ready by whoever pushes them, so that the packet thread only puts the parts in
+//! their places.
 //!
-//! Owns what costs time or memory: which policies can be taken (`sift`), tables of Maglev, ports of new backends. What was
-//! replaced goes back in the [`Prepared`] and is freed with it, elsewhere too. It never sees a flow: what flows still need is
-//! told by an engine that has no room, and then the snapshot is made ready again.
+//! Owns what costs time or memory: which policies can be taken (`sift`), tables of Maglev, ports of
+//! new backends. What was replaced goes back in the [`Prepared`] and is freed with it, elsewhere
+//! too. It never sees a flow: what flows still need is told by an engine that has no room, and then
+//! the snapshot is made ready again.
 
 use crate::{
     apply::{ApplyError, Progress},
@@ -95,7 +97,8 @@ pub(crate) struct Named {
     pub(crate) name: String,
     /// It has a slot already.
     pub(crate) known: bool,
-    /// Where it runs. Policies may share a backend: whoever names its node knows more than who does not.
+    /// Where it runs. Policies may share a backend: whoever names its node knows more than who does
+    /// not.
     pub(crate) node: Option<Box<str>>,
 }
 
@@ -302,8 +305,8 @@ impl Planner {
         self.lingering = Lingering::default();
     }
 
-    /// Makes a snapshot ready, whole. Takes milliseconds for each Maglev table that changed, and 0.1 ms for each backend that is
-    /// new.
+    /// Makes a snapshot ready, whole. Takes milliseconds for each Maglev table that changed, and
+    /// 0.1 ms for each backend that is new.
     ///
     /// # Errors
     /// The snapshot contradicts itself or the engine's settings, or there is no room for it.
@@ -311,8 +314,8 @@ impl Planner {
         self.plan(snapshot, None)
     }
 
-    /// The same, with each policy that can be taken and to which nobody objects. Those that cannot keep what they had, where that
-    /// goes together with the others.
+    /// The same, with each policy that can be taken and to which nobody objects. Those that cannot
+    /// keep what they had, where that goes together with the others.
     ///
     /// # Errors
     /// The snapshot says nothing that could be sorted, or is an old one.
@@ -339,13 +342,14 @@ impl Planner {
         )
     }
 
-    /// The engine had no room ([`ApplyError::is_room`]): the same snapshot is to be made ready again, with less. The third time
-    /// at the latest there is room.
+    /// The engine had no room ([`ApplyError::is_room`]): the same snapshot is to be made ready
+    /// again, with less. The third time at the latest there is room.
     pub fn no_room(&mut self, prepared: &mut Prepared) {
         let again = !self.lingering.backends.is_empty() || !self.lingering.frontends.is_empty();
         self.lingering = std::mem::take(&mut prepared.lingering);
         if again {
-            // More lingers than the last time. Nothing but what is in force can become more than that.
+            // More lingers than the last time. Nothing but what is in force can become more than
+            // that.
             self.lingering.backends.extend(&self.memory.backends);
             let frontends = self.memory.holders.keys();
             self.lingering.frontends.extend(frontends);

@@ -20,7 +20,8 @@ use baton_packet::{
 /// A ready backend is asked this often, any other one more often.
 const PROBE_READY_MS: u64 = 1_000;
 const PROBE_OTHER_MS: u64 = 100;
-/// Backends looked at in one call for whether a probe is due, and probes sent: usually, and whatever else there is to do.
+/// Backends looked at in one call for whether a probe is due, and probes sent: usually, and
+/// whatever else there is to do.
 const BACKENDS_PER_CALL: usize = 1_024;
 const PROBES_PER_CALL: usize = 48;
 const PROBES_AT_LEAST: usize = 8;
@@ -82,7 +83,8 @@ pub(crate) struct Probe {
     ever_ready: bool,
     /// What it last told besides that.
     told: Told,
-    /// The number of the pod's network namespace, which its adopter wants to see in what it acts upon; 0: not known yet.
+    /// The number of the pod's network namespace, which its adopter wants to see in what it acts
+    /// upon; 0: not known yet.
     namespace: u64,
     /// How often that became another one.
     renewed: u8,
@@ -143,8 +145,8 @@ impl Probe {
         self.namespace
     }
 
-    /// How often the pod was found to have another number than before, modulo 256: what began with one pod must not go on with
-    /// the next.
+    /// How often the pod was found to have another number than before, modulo 256: what began with
+    /// one pod must not go on with the next.
     pub(crate) fn renewed(&self) -> u8 {
         self.renewed
     }

@@ -1,6 +1,8 @@
-//! The figures of policies and backends, gathered a bounded piece at a time between batches of packets.
+//! The figures of policies and backends, gathered a bounded piece at a time between batches of
+//! packets.
 //!
-//! Owns how far a report is. Allocates, never on the packet path. No snapshot comes into force while one is made.
+//! Owns how far a report is. Allocates, never on the packet path. No snapshot comes into force
+//! while one is made.
 
 use crate::{
     BackendFigures, Cause, Engine, MoveEnd, PolicyFigures,
@@ -18,7 +20,8 @@ use crate::{
 use baton_api::{BackendPlacement, BackendState, Endpoint, Micros, PolicyPlacement, PolicyState};
 use std::collections::BTreeMap;
 
-/// What one piece may cost, in units of about 0.1 us: some 50 us, and twice that where memory is cold.
+/// What one piece may cost, in units of about 0.1 us: some 50 us, and twice that where memory is
+/// cold.
 const PIECE: usize = 256;
 /// A policy; a backend's state and figures, some 20 texts.
 const COST_POLICY: usize = 40;

@@ -1,8 +1,8 @@
-//! How many answers to segments that belong to nothing may leave in a second, so that a flood is not answered with a
-//! flood.
+//! How many answers to segments that belong to nothing may leave in a second, so that a flood is
+//! not answered with a flood.
 //!
-//! Owns a budget for each kind of them: strangers, of whom anybody sends as many as he likes, take nothing from the
-//! others. It never builds a segment.
+//! Owns a budget for each kind of them: strangers, of whom anybody sends as many as he likes, take
+//! nothing from the others. It never builds a segment.
 
 use crate::{Engine, counters::Counter, engine::Instant};
 

@@ -10,8 +10,8 @@ use baton_packet::Mac;
 
 /// Most next-hop addresses at a time: routers, and the clients and backends that are on-link.
 pub(crate) const LIMIT_HOPS: usize = CLIENT_HOPS_MAX + 4096;
-/// Of these, those of clients whose connections are open. The others are for backends, of which there are no more
-/// (`limits.backends`), and routers.
+/// Of these, those of clients whose connections are open. The others are for backends, of which
+/// there are no more (`limits.backends`), and routers.
 pub(crate) const CLIENT_HOPS_MAX: usize = 4096;
 
 /// Where a route leads.

@@ -1,7 +1,8 @@
-//! How much of a pool the clients of one network have: an IPv4 address, or the first 64 bits of an IPv6 one. Nobody can take
-//! the room of all.
+//! How much of a pool the clients of one network have: an IPv4 address, or the first 64 bits of an
+//! IPv6 one. Nobody can take the room of all.
 //!
-//! Owns the counts. Networks have numbers by a keyed hash; those that share a number share its part.
+//! Owns the counts. Networks have numbers by a keyed hash; those that share a number share its
+//! part.
 
 use crate::flow::Addr;
 use siphasher::sip::SipHasher13;

@@ -1,9 +1,9 @@
 //! Which policies of a snapshot can be taken, and why the others cannot.
 //!
-//! The unit of refusal is the policy: one that cannot be taken is nobody else's trouble. What it had
-//! stays in force where that goes together with the others. Owns these reasons and who comes before
-//! whom; it changes nothing and sees no table of the engine, so it takes its time on any thread:
-//! `prepare` makes ready what comes of it.
+//! The unit of refusal is the policy: one that cannot be taken is nobody else's trouble. What it
+//! had stays in force where that goes together with the others. Owns these reasons and who comes
+//! before whom; it changes nothing and sees no table of the engine, so it takes its time on any
+//! thread: `prepare` makes ready what comes of it.
 
 use crate::{
     ApplyError,
@@ -48,7 +48,8 @@ pub(crate) struct Sifted {
 /// What became of a snapshot of which each policy was taken or refused by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Policies that are not in force as the snapshot has them; at most [`LIMIT_POLICIES`] are named.
+    /// Policies that are not in force as the snapshot has them; at most [`LIMIT_POLICIES`] are
+    /// named.
     pub refused: Vec<RefusedPolicy>,
     /// There was no room for one of these: that passes when flows end, and it is worth a try to
     /// apply the same snapshot again.
@@ -211,8 +212,8 @@ pub(crate) fn sift(
             }
         }
     }
-    // What is in force has its place, unless others may have its frontends; what takes its place comes next, and new ones
-    // last: nobody who comes or grows makes somebody leave.
+    // What is in force has its place, unless others may have its frontends; what takes its place
+    // comes next, and new ones last: nobody who comes or grows makes somebody leave.
     let mut room = Room::new(fixed, lingering);
     let mut old: Vec<Option<(&Policy, Vec<End>)>> = Vec::with_capacity(all.len());
     for (p, policy) in all.iter().enumerate() {

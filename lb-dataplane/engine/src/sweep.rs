@@ -1,6 +1,8 @@
-//! Going through the legs of backends, a bounded piece of all at a time: when a backend's fate is known, and while it drains.
+//! Going through the legs of backends, a bounded piece of all at a time: when a backend's fate is
+//! known, and while it drains.
 //!
-//! Owns where it is on each backend, and whose turn it is. What happens to a flow is decided by `rescue` and `drain`.
+//! Owns where it is on each backend, and whose turn it is. What happens to a flow is decided by
+//! `rescue` and `drain`.
 
 use crate::{
     Engine, Output,
@@ -16,7 +18,8 @@ use crate::{
 const PORTS_PER_CALL: usize = 4_096;
 /// Flows looked at in one call, which lie apart in memory: some 40 us.
 const FLOWS_PER_CALL: usize = 256;
-/// Flows acted on in one call, so that packets never wait long: about 40 us of segments; and whatever else there is to do.
+/// Flows acted on in one call, so that packets never wait long: about 40 us of segments; and
+/// whatever else there is to do.
 const ACTS_PER_CALL: usize = 64;
 const ACTS_AT_LEAST: usize = 8;
 /// A flow that lost its owner: a reset, and an adoption with what was kept.

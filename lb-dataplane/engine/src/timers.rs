@@ -17,10 +17,11 @@ const LINGER_MS: u64 = 1_000;
 const HELD_MS: u64 = 2_000;
 /// An overdue request that nobody can take is looked at again after this long.
 const OVERDUE_AGAIN_MS: u64 = 100;
-/// Timers handled in one call, so that packets never wait long for them: each may send a segment, some 50 us in all.
+/// Timers handled in one call, so that packets never wait long for them: each may send a segment,
+/// some 50 us in all.
 const DUE_PER_CALL_MAX: usize = 48;
-/// What one call does in all that takes as long as a segment does, about 1 us: about 130 us. Each kind of work has its own
-/// bound besides, and a small one that holds whatever was done before it.
+/// What one call does in all that takes as long as a segment does, about 1 us: about 130 us. Each
+/// kind of work has its own bound besides, and a small one that holds whatever was done before it.
 const ACTS_PER_CALL: usize = 128;
 /// Timers looked at in one call, of which most only come nearer: some 20 us.
 const LOOKS_PER_CALL_MAX: u32 = 256;
@@ -76,8 +77,8 @@ impl Engine {
         self.acts = self.acts.saturating_sub(acts);
     }
 
-    /// How many things may be done of a kind: `usually` so many, and `at_least` so many whatever else there was to do, so that
-    /// nothing is put off for ever.
+    /// How many things may be done of a kind: `usually` so many, and `at_least` so many whatever
+    /// else there was to do, so that nothing is put off for ever.
     pub(crate) fn room(&self, usually: usize, at_least: usize) -> usize {
         usually.min(self.acts).max(at_least)
     }

@@ -1,4 +1,5 @@
-//! What the engine shows of itself: flows, counters and table sizes for people and metrics. Policies and backends are `report`'s.
+//! What the engine shows of itself: flows, counters and table sizes for people and metrics.
+//! Policies and backends are `report`'s.
 //!
 //! Called by the control thread's requests between batches; allocates, never on the packet path.
 
@@ -174,7 +175,8 @@ impl Engine {
             .collect()
     }
 
-    /// What a policy calls a backend: another one may have another name for it. Empty if it is none.
+    /// What a policy calls a backend: another one may have another name for it. Empty if it is
+    /// none.
     pub(crate) fn backend_name(&self, policy: u16, backend: u16) -> &str {
         let policy = &self.policies[usize::from(policy)];
         let slot = self.backends.get(usize::from(backend));

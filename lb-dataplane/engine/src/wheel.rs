@@ -1,31 +1,36 @@
-//! Deadlines of table entries: a hashed timing wheel of two levels, with ticks of one millisecond and of four seconds.
+//! Deadlines of table entries: a hashed timing wheel of two levels, with ticks of one millisecond
+//! and of four seconds.
 //!
 //! Owns which entry is due when, in a fixed side table indexed by the entry's id, so that arming,
 //! re-arming and cancelling cost a few memory accesses and never allocate. It never reads a clock
 //! and never knows what a deadline means.
 //!
-//! No call takes longer the more entries are due together: a slot's list is taken over as a whole, and looked through an
-//! entry at a time, as many in one call as the caller allows.
+//! No call takes longer the more entries are due together: a slot's list is taken over as a whole,
+//! and looked through an entry at a time, as many in one call as the caller allows.
 
-/// Slots of the first level, one millisecond each: 4,096 ms, longer than every timer that is armed often (retries, probes).
+/// Slots of the first level, one millisecond each: 4,096 ms, longer than every timer that is armed
+/// often (retries, probes).
 const SLOTS: usize = 4096;
 const SLOT_MASK: u64 = SLOTS as u64 - 1;
-/// Slots of the second level, one turn of the first each: 2.3 h, longer than a flow idles by default, so that such a timer is
-/// looked at twice, when it comes to the first level and when it fires.
+/// Slots of the second level, one turn of the first each: 2.3 h, longer than a flow idles by
+/// default, so that such a timer is looked at twice, when it comes to the first level and when it
+/// fires.
 const FAR_SLOTS: usize = 2048;
 /// Milliseconds of a slot of the second level, as a power of two.
 const FAR_SHIFT: u32 = SLOTS.trailing_zeros();
-/// A slot of the second level is emptied into the first from so long before its time on: 50,000 entries, 256 in each call, take
-/// some 20 ms.
+/// A slot of the second level is emptied into the first from so long before its time on: 50,000
+/// entries, 256 in each call, take some 20 ms.
 const AHEAD_MS: u64 = 1_000;
-/// Lists, beside those of the slots, first and second level: of entries that are due, and of those on their way to the first level.
+/// Lists, beside those of the slots, first and second level: of entries that are due, and of those
+/// on their way to the first level.
 const LEVELS: usize = SLOTS + FAR_SLOTS;
 const DUE: usize = LEVELS;
 const DOWN: usize = LEVELS + 1;
 const LISTS: usize = LEVELS + 2;
 /// No entry.
 const NONE: u32 = u32::MAX;
-/// In `next` and `prev`: the entry is the last or first of the list whose number is in the lower bits.
+/// In `next` and `prev`: the entry is the last or first of the list whose number is in the lower
+/// bits.
 const END: u32 = 1 << 31;
 
 /// Where an entry is linked and when it is due. 16 bytes.
@@ -96,10 +101,11 @@ pub(crate) struct Wheel {
     lists: Box<[List]>,
     near: Occupied<{ SLOTS / 64 }>,
     far: Occupied<{ FAR_SLOTS / 64 }>,
-    /// The first tick whose slot was not taken over yet: all that was due before is in the due list.
+    /// The first tick whose slot was not taken over yet: all that was due before is in the due
+    /// list.
     cursor_ms: u64,
-    /// The first slot of the second level, counted from time 0, that was not: all that is due before is in the first level or
-    /// on its way there.
+    /// The first slot of the second level, counted from time 0, that was not: all that is due
+    /// before is in the first level or on its way there.
     far_cursor: u64,
     /// From when on those on their way to the first level may be due.
     down_ms: u64,
@@ -167,10 +173,11 @@ impl Wheel {
         self.links[id as usize].prev != NONE
     }
 
-    /// The next expired id, disarmed before it is returned; `None` when all that is due is done, or when `looks`, which each entry
-    /// that is looked at takes one off, is used up: [`Wheel::next_due_ms`] has passed then.
-    /// Ids come in the order of their deadlines, and within one tick in that in which they were armed. After a
-    /// jump of more than one turn, ids whose deadlines differ may come in any order.
+    /// The next expired id, disarmed before it is returned; `None` when all that is due is done, or
+    /// when `looks`, which each entry that is looked at takes one off, is used up:
+    /// [`Wheel::next_due_ms`] has passed then. Ids come in the order of their deadlines, and within
+    /// one tick in that in which they were armed. After a jump of more than one turn, ids whose
+    /// deadlines differ may come in any order.
     pub(crate) fn pop_due(&mut self, now_ms: u64, looks: &mut u32) -> Option<u32> {
         loop {
             let down = self.lists[DOWN].first;
@@ -214,8 +221,8 @@ impl Wheel {
         }
     }
 
-    /// When to call [`Wheel::pop_due`] next: never later than the next deadline, and earlier where entries come to the first
-    /// level. If something is overdue already, a time that has passed.
+    /// When to call [`Wheel::pop_due`] next: never later than the next deadline, and earlier where
+    /// entries come to the first level. If something is overdue already, a time that has passed.
     pub(crate) fn next_due_ms(&self) -> Option<u64> {
         if self.lists[DUE].first != NONE || self.lists[DOWN].first != NONE {
             return Some(self.cursor_ms.saturating_sub(1));
@@ -228,7 +235,8 @@ impl Wheel {
         self.next_tick_ms().into_iter().chain(far).min()
     }
 
-    /// Takes over the next slot of the second level whose time is near; whether there was one that holds entries.
+    /// Takes over the next slot of the second level whose time is near; whether there was one that
+    /// holds entries.
     fn take_far(&mut self, now_ms: u64) -> bool {
         // The first one that is not near.
         let end = (now_ms.saturating_add(AHEAD_MS) >> FAR_SHIFT) + 1;
@@ -325,7 +333,8 @@ impl Wheel {
         }
     }
 
-    /// The tick at which the first occupied slot of the first level at or after the cursor is taken over.
+    /// The tick at which the first occupied slot of the first level at or after the cursor is taken
+    /// over.
     fn next_tick_ms(&self) -> Option<u64> {
         let start = (self.cursor_ms & SLOT_MASK) as usize;
         let ahead = self.near.distance(start)?;
@@ -420,7 +429,8 @@ mod tests {
         assert_eq!(drain(&mut wheel, u64::MAX), [0]);
     }
 
-    /// However many are due in one millisecond, a call looks at as many as it may, and the other timers wait for none of it.
+    /// However many are due in one millisecond, a call looks at as many as it may, and the other
+    /// timers wait for none of it.
     #[test]
     fn a_crowd_in_one_tick_is_served_in_pieces() {
         let (crowd, idle_ms) = (10_000, 8_000_000);
@@ -555,7 +565,8 @@ mod tests {
                         while left > 0 {
                             let mut looks = looks;
                             calls += 1;
-                            // Each entry is looked at once on either level, and once more where it turns out to be a later turn's.
+                            // Each entry is looked at once on either level, and once more where it
+                            // turns out to be a later turn's.
                             prop_assert!(calls <= 40 * 6, "no end");
                             let Some(id) = wheel.pop_due(now_ms, &mut looks) else {
                                 if looks == 0 && wheel.next_due_ms() <= Some(now_ms) {

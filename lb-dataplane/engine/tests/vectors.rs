@@ -175,7 +175,8 @@ fn every_counter_grows_in_some_case() {
         .chain(lost)
         .filter(|c| !grown.contains(c.as_str()))
         .collect();
-    // These take 65,536 pairs (`flows/forget.rs`), 20,000 segments or 4,096 clients (`flows/bounds.rs`).
+    // These take 65,536 pairs (`flows/forget.rs`), 20,000 segments or 4,096 clients
+    // (`flows/bounds.rs`).
     let none = [
         "resets_limited_total{to=client}",
         "resets_limited_total{to=backend}",

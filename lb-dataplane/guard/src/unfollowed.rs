@@ -1,18 +1,22 @@
-//! What a client said while nobody followed, as far as it ties the connection to its server for good.
+//! What a client said while nobody followed, as far as it ties the connection to its server for
+//! good.
 //!
-//! A conversation that was not followed for a while can be followed again from a place between two messages, but for what
-//! a server remembers of a connection: that it is authenticated, a tunnel, or another protocol by now. The words with which a client asks
-//! for any of that are looked for, in any segmentation. Owns these words. Where a connection has a session, as in RESP, any command may
-//! count, and nothing is harmless.
+//! A conversation that was not followed for a while can be followed again from a place between two
+//! messages, but for what a server remembers of a connection: that it is authenticated, a tunnel,
+//! or another protocol by now. The words with which a client asks for any of that are looked for,
+//! in any segmentation. Owns these words. Where a connection has a session, as in RESP, any command
+//! may count, and nothing is harmless.
 
 use crate::Guard;
 
-/// Parts of `NTLM`, `Negotiate` (RFC 4559), `CONNECT` and `Upgrade:`, so short that all fit. Small letters stand for large ones, too.
+/// Parts of `NTLM`, `Negotiate` (RFC 4559), `CONNECT` and `Upgrade:`, so short that all fit. Small
+/// letters stand for large ones, too.
 const HTTP1: Words = Words::new(&[b"ntlm", b"gotiate", b"ONNECT", b"grade:"]);
 /// The connection is a log from then on.
 const MEMCACHED: Words = Words::new(&[b"watch"]);
 
-/// Shift-And over several words: bit `i` of a byte's mask says that the byte may stand at place `i` of all words in a row.
+/// Shift-And over several words: bit `i` of a byte's mask says that the byte may stand at place `i`
+/// of all words in a row.
 struct Words {
     masks: [u32; 256],
     first: u32,
@@ -104,8 +108,9 @@ impl Unfollowed {
         Self(at)
     }
 
-    /// Whether a segment is one whole request and nothing else, for certain: the head of one without a body. Servers take a line
-    /// feed alone for the end of a line (RFC 9112, section 2.2). Other protocols' requests are not looked at.
+    /// Whether a segment is one whole request and nothing else, for certain: the head of one
+    /// without a body. Servers take a line feed alone for the end of a line (RFC 9112, section
+    /// 2.2). Other protocols' requests are not looked at.
     #[must_use]
     pub fn is_one_request(guard: Guard, data: &[u8]) -> bool {
         let Some(head) = data.strip_suffix(b"\r\n\r\n") else {
@@ -147,7 +152,8 @@ mod tests {
             assert!(!harmless(Guard::Http1, &[b"x", text]));
             for cut in 0..text.len() {
                 assert!(!harmless(Guard::Http1, &[b"x", &text[..cut], &text[cut..]]));
-                // What stands in front of the first byte shown is unknown; the word may have begun there.
+                // What stands in front of the first byte shown is unknown; the word may have begun
+                // there.
                 let word = text.len().saturating_sub(1).min(cut);
                 let _ = harmless(Guard::Http1, &[&text[word..]]);
             }

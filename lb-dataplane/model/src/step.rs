@@ -199,7 +199,8 @@ impl<'a> Run<'a> {
                 flow.unseen = false;
                 flow.state = At(State::Gone);
             }
-            // Nothing is sent to pods that a hand-over meets, or decided by it; timers end whenever the network's rules let them.
+            // Nothing is sent to pods that a hand-over meets, or decided by it; timers end whenever
+            // the network's rules let them.
             Action::AckClient
             | Action::SendSyn
             | Action::ArmHandshake

@@ -9,8 +9,8 @@ use crate::{
 use core::{fmt, hash::Hasher, net::IpAddr};
 use siphasher::sip::SipHasher24;
 
-/// Bytes of the TCP header of every adoption message: 20 fixed, 28 of the option, 2 NOPs, 10 of timestamps. More a TCP header
-/// cannot have.
+/// Bytes of the TCP header of every adoption message: 20 fixed, 28 of the option, 2 NOPs, 10 of
+/// timestamps. More a TCP header cannot have.
 pub const ADOPTION_HEADER_BYTES: usize = 60;
 
 /// Bytes of the option.
@@ -131,8 +131,9 @@ pub enum Reason {
     SyncookiesOff = 7,
     /// The answer to a Forget: no socket of the pod is on that 4-tuple, and nothing was created.
     Forgotten = 8,
-    /// The adoption is for another network namespace: the pod was replaced, or its number made anew. Nothing was created, and no
-    /// copy of this adoption will be taken here; whether the pod of former times took one is not known to it.
+    /// The adoption is for another network namespace: the pod was replaced, or its number made
+    /// anew. Nothing was created, and no copy of this adoption will be taken here; whether the pod
+    /// of former times took one is not known to it.
     Renew = 9,
     /// The pod's packet rules redirect connections, so that an adoption would go around a proxy.
     PacketRules = 10,
@@ -185,15 +186,17 @@ impl Reason {
         }
     }
 
-    /// Whether the pod certainly never had the connection, so that the flow may go back or elsewhere. (A pod that was replaced
-    /// cannot speak for the one before it: what [`Self::Renew`] means depends on when that was.)
+    /// Whether the pod certainly never had the connection, so that the flow may go back or
+    /// elsewhere. (A pod that was replaced cannot speak for the one before it: what [`Self::Renew`]
+    /// means depends on when that was.)
     #[must_use]
     pub const fn pod_never_had_it(self) -> bool {
         !matches!(self, Self::AlreadyAdopted | Self::Renew)
     }
 }
 
-/// The content of an adoption message. In an answer all but `kind`, `epoch`, `server_ts` and `namespace` are 0 or false on the wire.
+/// The content of an adoption message. In an answer all but `kind`, `epoch`, `server_ts` and
+/// `namespace` are 0 or false on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adoption {
     /// What it asks or says.
@@ -215,11 +218,11 @@ pub struct Adoption {
     /// Key epoch modulo 16.
     pub epoch: u8,
     /// The TSval from which the adopting socket continues; in an answer with [`Reason::TupleInUse`] the `rcv_nxt` of the socket in
-    /// the way (0 if unknown), with [`Reason::Renew`] for how many milliseconds the pod has had its number, in one to a probe that
-    /// found a listener a [`Told`].
+    /// the way (0 if unknown), with [`Reason::Renew`] for how many milliseconds the pod has had its
+    /// number, in one to a probe that found a listener a [`Told`].
     pub server_ts: u32,
-    /// The random number of the pod's network namespace: which one the message is for (0 in a probe, which asks for it), or
-    /// from which one the answer comes.
+    /// The random number of the pod's network namespace: which one the message is for (0 in a
+    /// probe, which asks for it), or from which one the answer comes.
     pub namespace: u64,
 }
 

@@ -58,7 +58,8 @@ pub fn build_segment(buf: &mut [u8], spec: &SegmentSpec<'_>) -> Option<usize> {
     }
 }
 
-/// Writes a SYN or SYN-ACK that offers `offer`, as [`build_segment`] does; timestamps are those of `offer`.
+/// Writes a SYN or SYN-ACK that offers `offer`, as [`build_segment`] does; timestamps are those of
+/// `offer`.
 #[must_use]
 pub fn build_syn(buf: &mut [u8], spec: &SegmentSpec<'_>, offer: &SynOptions) -> Option<usize> {
     let mut options = [0; 24];
@@ -85,8 +86,9 @@ pub fn build_syn(buf: &mut [u8], spec: &SegmentSpec<'_>, offer: &SynOptions) -> 
     build_with_options(buf, spec, options.get(..len)?)
 }
 
-/// Puts `more` behind the payload of the segment at the start of `buf`, which ends with its packet, and adds `flags` to its own.
-/// Says how long the frame is then; `None`, with nothing changed, if that does not fit. The checksums are full ones afterwards.
+/// Puts `more` behind the payload of the segment at the start of `buf`, which ends with its packet,
+/// and adds `flags` to its own. Says how long the frame is then; `None`, with nothing changed, if
+/// that does not fit. The checksums are full ones afterwards.
 #[must_use]
 pub fn extend_segment(buf: &mut [u8], seg: &Segment, more: &[u8], flags: Flags) -> Option<usize> {
     let (l3, l4, end) = (

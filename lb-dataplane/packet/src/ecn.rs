@@ -1,5 +1,6 @@
-//! Accurate ECN (RFC 9768) is not passed on: what its counters mean depends on what was negotiated, and a pod that adopts a
-//! connection knows classic ECN (RFC 3168) or none. Owns the AE flag of SYNs; the options are `options`'s.
+//! Accurate ECN (RFC 9768) is not passed on: what its counters mean depends on what was negotiated,
+//! and a pod that adopts a connection knows classic ECN (RFC 3168) or none. Owns the AE flag of
+//! SYNs; the options are `options`'s.
 
 use crate::{
     Segment,
@@ -13,8 +14,8 @@ use crate::{
 const OFFSET_AND_FLAGS: usize = 12;
 const AE: u8 = 1;
 
-/// Clears AE, so that a SYN that offers accurate ECN offers the classic one (section 3.1.2: its sender falls back). Says whether
-/// it was set. The checksum is updated incrementally.
+/// Clears AE, so that a SYN that offers accurate ECN offers the classic one (section 3.1.2: its
+/// sender falls back). Says whether it was set. The checksum is updated incrementally.
 pub fn clear_accurate_ecn(frame: &mut [u8], seg: &Segment) -> bool {
     let Some(tcp) = array_mut::<TCP_BYTES>(frame, usize::from(seg.l4)) else {
         return false;

@@ -32,8 +32,8 @@ const WINDOW_SCALE_MAX: u8 = 14;
 /// How nearly every segment of an established connection starts its options.
 const NOP_NOP_TIMESTAMPS: [u8; 4] = [NOP, NOP, TIMESTAMPS, 10];
 
-/// Option kinds that clients may not send through: MPTCP, TCP Fast Open and accurate ECN, so that legs stay plain TCP, and the
-/// experiments, so that no client can speak to an adopter.
+/// Option kinds that clients may not send through: MPTCP, TCP Fast Open and accurate ECN, so that
+/// legs stay plain TCP, and the experiments, so that no client can speak to an adopter.
 pub const STRIPPED_FROM_CLIENTS: &[u8] = &[
     MPTCP,
     FAST_OPEN,

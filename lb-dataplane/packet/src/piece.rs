@@ -1,6 +1,7 @@
 //! A part of a segment as a segment of its own.
 //!
-//! Owns what differs between the two: lengths, sequence number, flags of the end, checksums. Never decides where to cut.
+//! Owns what differs between the two: lengths, sequence number, flags of the end, checksums. Never
+//! decides where to cut.
 
 use crate::{
     Flags, Segment,
@@ -9,9 +10,10 @@ use crate::{
     decode::{IPV4_BYTES, IPV6_BYTES, TCP, TCP_BYTES},
 };
 
-/// Writes the segment with the `len` bytes from `from` on of another's payload to the start of `out`, with full checksums, and
-/// says how long it is. FIN and PSH are those of the last part only; urgent data loses its mark, as its place is not known to
-/// be in this part. `None` if there are no such bytes, or `out` has no room.
+/// Writes the segment with the `len` bytes from `from` on of another's payload to the start of
+/// `out`, with full checksums, and says how long it is. FIN and PSH are those of the last part
+/// only; urgent data loses its mark, as its place is not known to be in this part. `None` if there
+/// are no such bytes, or `out` has no room.
 #[must_use]
 pub fn part_of_segment(
     frame: &[u8],

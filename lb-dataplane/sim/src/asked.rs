@@ -1,7 +1,8 @@
-//! Which answers of pods' adopters the engine may believe: those with a right tag, to what it asked last.
+//! Which answers of pods' adopters the engine may believe: those with a right tag, to what it asked
+//! last.
 //!
-//! Owns the record of what was asked over which leg, and of true answers, which an attacker repeats. It never looks into the
-//! engine or a pod.
+//! Owns the record of what was asked over which leg, and of true answers, which an attacker
+//! repeats. It never looks into the engine or a pod.
 
 use crate::{
     address::key,
@@ -96,7 +97,8 @@ impl Asked {
         Some((heard.pod, heard.frame.clone()))
     }
 
-    /// Why an answer that reaches the engine, which has the keys of these epochs, must not be believed, if there is a reason.
+    /// Why an answer that reaches the engine, which has the keys of these epochs, must not be
+    /// believed, if there is a reason.
     #[must_use]
     pub fn distrust(
         &self,

@@ -1,7 +1,8 @@
-//! What listens in the dataplane's network beside itself: on a node's own network, its SSH and its kubelet.
+//! What listens in the dataplane's network beside itself: on a node's own network, its SSH and its
+//! kubelet.
 //!
-//! Owns reading that from the kernel, and saying which policies would take clients away from there. Never whether they are
-//! refused for it.
+//! Owns reading that from the kernel, and saying which policies would take clients away from there.
+//! Never whether they are refused for it.
 
 use baton_api::{Endpoint, Snapshot, SnapshotError};
 use std::{
@@ -10,11 +11,12 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-/// State of a listening socket, as the kernel's tables have it (`TCP_LISTEN`, include/net/tcp_states.h).
+/// State of a listening socket, as the kernel's tables have it (`TCP_LISTEN`,
+/// include/net/tcp_states.h).
 const LISTEN: &str = "0A";
 
-/// Reads who listens in this network namespace. The kernel has listening sockets first in its tables (`tcp_seq_start`), so
-/// that no others are read.
+/// Reads who listens in this network namespace. The kernel has listening sockets first in its
+/// tables (`tcp_seq_start`), so that no others are read.
 ///
 /// # Errors
 /// `/proc` is not there.
@@ -68,8 +70,8 @@ fn address_of(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// Policies with a frontend where somebody else listens: each one's place, and the first such field of it. `own` are the
-/// dataplane's addresses.
+/// Policies with a frontend where somebody else listens: each one's place, and the first such field
+/// of it. `own` are the dataplane's addresses.
 pub fn objections(
     snapshot: &Snapshot,
     own: &[IpAddr],
@@ -95,7 +97,8 @@ pub fn objections(
 /// Whether clients of the frontend would find that listener, were there no dataplane.
 fn is_at(frontend: Endpoint, listener: SocketAddr, own: &[IpAddr]) -> bool {
     let (at, here) = (frontend.address(), listener.ip());
-    // Linux gives a listener on `::` what comes to IPv4 addresses too, unless it does not want that.
+    // Linux gives a listener on `::` what comes to IPv4 addresses too, unless it does not want
+    // that.
     let any = here.is_unspecified() && (here.is_ipv6() || at.is_ipv4());
     let addressed = if at.is_unspecified() {
         own.contains(&here) && at.is_ipv4() == here.is_ipv4()

@@ -361,8 +361,8 @@ async fn peers_without_a_certificate_hold_up_nobody() {
     assert!(evicted >= 2 * CONNECTIONS_MAX as u64, "{evicted}");
 }
 
-/// The kubelet's probes, while somebody holds as many connections as he can and opens them anew: from another address, or from
-/// the kubelet's own, as processes on a node's network do.
+/// The kubelet's probes, while somebody holds as many connections as he can and opens them anew:
+/// from another address, or from the kubelet's own, as processes on a node's network do.
 #[tokio::test]
 async fn probes_are_answered_whoever_holds_the_port() {
     let lab = lab().await;

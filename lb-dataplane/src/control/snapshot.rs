@@ -1,7 +1,8 @@
 //! The one way by which a snapshot comes into force, be it from the file or pushed.
 //!
-//! Owns the generation. Never forwards a snapshot that is older than what is in force. Of a pushed one, which is of many
-//! people, each policy is taken or refused by itself; one from the file is taken whole or not at all.
+//! Owns the generation. Never forwards a snapshot that is older than what is in force. Of a pushed
+//! one, which is of many people, each policy is taken or refused by itself; one from the file is
+//! taken whole or not at all.
 
 use super::host_ports;
 use crate::{
@@ -29,7 +30,8 @@ use tracing::{info, warn};
 /// Tells who listens in the dataplane's network.
 pub type Listening = fn() -> io::Result<Vec<SocketAddr>>;
 
-/// A policy for which there was no room, or whose port was another's, is tried again so often: rooms become free as flows end.
+/// A policy for which there was no room, or whose port was another's, is tried again so often:
+/// rooms become free as flows end.
 const RETRY: Duration = Duration::from_secs(5);
 /// A snapshot is made ready so often, until the worker has room for it (`Planner::no_room`).
 const TRIES: usize = 3;
@@ -81,7 +83,8 @@ enum Source {
 enum Taking {
     /// All of it or nothing: it is the file's, and whoever wrote it reads the error.
     Whole,
-    /// Each policy by itself: they are of many people. These are refused for what the engine does not know.
+    /// Each policy by itself: they are of many people. These are refused for what the engine does
+    /// not know.
     Each(Arc<[Objection]>),
 }
 
@@ -91,7 +94,8 @@ struct Turn {
     source: Source,
     /// A policy was refused because its port is that of another process.
     occupied: bool,
-    /// The worker has it and has not answered yet. It may come into force although nobody waits for that any more.
+    /// The worker has it and has not answered yet. It may come into force although nobody waits for
+    /// that any more.
     underway: Option<Underway>,
 }
 

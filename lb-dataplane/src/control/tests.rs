@@ -305,7 +305,8 @@ async fn a_stuck_worker_shows_in_health_state_and_metrics() {
     assert!(text.contains("baton_dataplane_ready 0"), "{text}");
 }
 
-/// The worker puts it in force although nobody waits for the answer any more, and what comes next builds on that.
+/// The worker puts it in force although nobody waits for the answer any more, and what comes next
+/// builds on that.
 #[tokio::test]
 async fn a_snapshot_whose_answer_comes_late_is_known_to_be_in_force() {
     let lab = lab().await;
@@ -421,7 +422,8 @@ async fn one_bad_policy_of_a_push_is_refused_by_name_and_the_others_are_served()
     let (_, text) = lab.get("/metrics").await;
     let none = "baton_dataplane_snapshot_refused_policies 0";
     assert!(text.lines().any(|l| l == none), "{text}");
-    // Its change is refused: where this process listens (`control` is 127.0.0.1), among the legs' ports, too much.
+    // Its change is refused: where this process listens (`control` is 127.0.0.1), among the legs'
+    // ports, too much.
     for (generation, frontend, backends, words) in [
         (
             2,
@@ -452,7 +454,8 @@ async fn one_bad_policy_of_a_push_is_refused_by_name_and_the_others_are_served()
         };
         assert_eq!((refused.policy.as_str(), refused.kept), ("kept", true));
         assert!(refused.message.contains(words), "{refused:?}");
-        // It is the newest; what it says is told, and what is served is the old content of that one.
+        // It is the newest; what it says is told, and what is served is the old content of that
+        // one.
         assert_eq!(lab.control.snapshots.generation(), generation);
         let (_, text) = lab.get("/v1/snapshot").await;
         let there: Snapshot = serde_json::from_str(&text).expect("a snapshot");

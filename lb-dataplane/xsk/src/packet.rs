@@ -2,8 +2,9 @@
 //!
 //! Owns a packet socket with a receive ring (TPACKET_V2) and one for sending; the steering programs let only
 //! our frames into the ring and hide them from the kernel's own TCP. A received frame is changed in its ring
-//! slot and sent from there; frames that hold several segments are cut into buffers of our own. Those that do not fit a slot wait
-//! in the socket's queue (`PACKET_COPY_THRESH`); their slots say when it is their turn.
+//! slot and sent from there; frames that hold several segments are cut into buffers of our own.
+//! Those that do not fit a slot wait in the socket's queue (`PACKET_COPY_THRESH`); their slots say
+//! when it is their turn.
 //!
 //! Nothing here allocates after [`PacketPort::open`].
 #![expect(
@@ -36,15 +37,15 @@ use std::{
     time::Duration,
 };
 
-/// What the kernel puts in front of a frame in its slot: its own header (52 bytes, aligned to 16), a virtio-net header, and
-/// alignment.
+/// What the kernel puts in front of a frame in its slot: its own header (52 bytes, aligned to 16),
+/// a virtio-net header, and alignment.
 const SLOT_HEADER_BYTES: usize = 128;
 /// Blocks of the ring: what the kernel finds in one piece also on a machine that has run for long.
 const BLOCK_BYTES: usize = 256 << 10;
 /// The ring at most: 2,176 slots at the usual MTU, 448 with jumbo frames.
 const RING_BYTES_MAX: usize = 4 << 20;
-/// Frames of many segments, as a local peer's TSO and GRO make them, do not fit a slot. So many bytes of them may wait beside
-/// the ring: 37 of the largest.
+/// Frames of many segments, as a local peer's TSO and GRO make them, do not fit a slot. So many
+/// bytes of them may wait beside the ring: 37 of the largest.
 const LARGE_QUEUE_BYTES: usize = 5 << 19;
 /// The largest of these (64 KiB and Ethernet), and the header in front of it.
 const LARGE_BYTES: usize = size_of::<VirtioNetHeader>() + 66 * 1024;

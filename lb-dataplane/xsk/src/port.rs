@@ -76,7 +76,8 @@ impl<'a> Tx<'a> {
         Tx { sender, host }
     }
 
-    /// A buffer to write a frame into, for the interface's MTU and 1,778 at least; the same one until it is sent. `None` (counted) if all are in use.
+    /// A buffer to write a frame into, for the interface's MTU and 1,778 at least; the same one
+    /// until it is sent. `None` (counted) if all are in use.
     pub fn frame(&mut self) -> Option<&mut [u8]> {
         match &mut self.sender {
             Sender::Xdp(sender) => sender.frame(),
@@ -245,7 +246,8 @@ impl Port {
         }
     }
 
-    /// Whether [`Self::wait`] may look at the rings before it sleeps (`busy_poll_us`): not where CPU time is rationed.
+    /// Whether [`Self::wait`] may look at the rings before it sleeps (`busy_poll_us`): not where
+    /// CPU time is rationed.
     pub fn allow_spinning(&mut self, allowed: bool) {
         match &mut self.inner {
             Inner::Xdp(port) => port.spin().allow(allowed),

@@ -1,9 +1,11 @@
-//! Whether looking at the rings before sleeping is worth it, and for how long, learned from whether it was.
+//! Whether looking at the rings before sleeping is worth it, and for how long, learned from whether
+//! it was.
 //!
-//! Owns the rule and the loop that looks. Waking a sleeping CPU takes as long as a request (35 us on a virtual machine),
-//! so a frame that comes within that time is cheaper to wait for awake; where frames come rarely, or the waiting
-//! takes the CPU from those who would send them, it is not, and the port sleeps at once. Whoever owns the port forbids it
-//! where CPU time is rationed: what is burnt here is missing later in the period, for tens of milliseconds.
+//! Owns the rule and the loop that looks. Waking a sleeping CPU takes as long as a request (35 us
+//! on a virtual machine), so a frame that comes within that time is cheaper to wait for awake;
+//! where frames come rarely, or the waiting takes the CPU from those who would send them, it is
+//! not, and the port sleeps at once. Whoever owns the port forbids it where CPU time is rationed:
+//! what is burnt here is missing later in the period, for tens of milliseconds.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +13,13 @@ use std::time::{Duration, Instant};
 const SCORE_MAX: u8 = 16;
 /// With a score of 0, it is tried again after so many waits, to notice when it is worth it again.
 const TRY_EVERY: u8 = 128;
-/// As so many spins in a row: what is waited for comes sooner while no CPU sleeps, which shows with the second.
+/// As so many spins in a row: what is waited for comes sooner while no CPU sleeps, which shows with
+/// the second.
 const TRIAL: u8 = 4;
 /// A mean of the last so many gaps, roughly.
 const GAPS: i64 = 8;
-/// A gap counts for at most so many times the longest spin, so that one idle second does not outweigh what follows.
+/// A gap counts for at most so many times the longest spin, so that one idle second does not
+/// outweigh what follows.
 const GAP_MAX: u32 = 4;
 
 /// When to spin, as a function of how long frames were waited for. Knows no clock.
@@ -39,7 +43,8 @@ impl SpinRule {
         }
     }
 
-    /// How long to spin this time, if at all: twice the mean gap, as what has not come by then is not part of that flow.
+    /// How long to spin this time, if at all: twice the mean gap, as what has not come by then is
+    /// not part of that flow.
     fn limit(&mut self) -> Option<Duration> {
         if !self.allowed {
             return None;
@@ -55,7 +60,8 @@ impl SpinRule {
         Some(self.longest.min(self.mean_gap * 2))
     }
 
-    /// A spin ended: with a frame, or for nothing. A hit saves one wake-up and a miss costs as much, so each counts once.
+    /// A spin ended: with a frame, or for nothing. A hit saves one wake-up and a miss costs as
+    /// much, so each counts once.
     fn spun(&mut self, with_frame: bool) {
         self.score = if with_frame {
             (self.score + 1).min(SCORE_MAX)
@@ -152,8 +158,8 @@ mod tests {
     const LONGEST: Duration = Duration::from_micros(40);
     const WAITS: u32 = 100_000;
 
-    /// What a trace of gaps costs: the share of waits that were spun, of those that the spin ended, and of the time that
-    /// went into spinning.
+    /// What a trace of gaps costs: the share of waits that were spun, of those that the spin ended,
+    /// and of the time that went into spinning.
     #[derive(Debug)]
     struct Cost {
         spun: f64,
@@ -202,7 +208,8 @@ mod tests {
 
     #[test]
     fn a_conversation_of_one_connection_is_waited_for_awake() {
-        // Request, 20 us until the pod answers, 25 us until the client asks again; sometimes somebody is late.
+        // Request, 20 us until the pod answers, 25 us until the client asks again; sometimes
+        // somebody is late.
         let cost = of(|wait| match wait {
             _ if wait % 100 == 7 => 300.0,
             _ if wait % 2 == 0 => 20.0,
@@ -221,7 +228,8 @@ mod tests {
 
     #[test]
     fn ten_thousand_random_frames_a_second_do_not_keep_it_awake() {
-        // A hit counted double before, and a third of the waits are hits: it took a third of a core for ever.
+        // A hit counted double before, and a third of the waits are hits: it took a third of a core
+        // for ever.
         for per_second in [1_000.0, 5_000.0, 10_000.0] {
             let cost = of(random(1e6 / per_second));
             assert!(cost.time < 0.05, "{per_second}: {cost:?}");

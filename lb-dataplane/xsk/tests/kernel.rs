@@ -159,7 +159,8 @@ fn a_frame_of_many_segments_arrives_whole() {
     }
 }
 
-/// A frame as large as an interface's MTU allows comes in and goes out in one piece, whatever the MTU.
+/// A frame as large as an interface's MTU allows comes in and goes out in one piece, whatever the
+/// MTU.
 #[test]
 fn jumbo_frames_pass_whole_in_the_mode_that_auto_chooses() {
     for (mtu, mode) in [
@@ -196,8 +197,8 @@ fn jumbo_frames_pass_whole_in_the_mode_that_auto_chooses() {
     }
 }
 
-/// An interface without XDP of its own, as some CNIs give to pods. Generic XDP would attach there, and lose what a
-/// neighbour's segmentation offload left large.
+/// An interface without XDP of its own, as some CNIs give to pods. Generic XDP would attach there,
+/// and lose what a neighbour's segmentation offload left large.
 #[test]
 fn a_macvlan_works_in_packet_mode() {
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x33];

@@ -1,6 +1,8 @@
-//! What a class grants to policies of which namespaces: ports and addresses of listeners, addresses of endpoints.
+//! What a class grants to policies of which namespaces: ports and addresses of listeners, addresses
+//! of endpoints.
 //!
-//! Owns the grants' types and what they cover. Who asks for what is found out elsewhere (`standing`, `backends`).
+//! Owns the grants' types and what they cover. Who asks for what is found out elsewhere
+//! (`standing`, `backends`).
 
 use crate::{Labels, Text, messages::few};
 use std::{
@@ -11,7 +13,8 @@ use std::{
     sync::Arc,
 };
 
-/// The label that the API server gives each Namespace, with its name as the value. It holds here without a Namespace too.
+/// The label that the API server gives each Namespace, with its name as the value. It holds here
+/// without a Namespace too.
 pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// A Namespace.
@@ -107,7 +110,8 @@ fn bits(address: IpAddr) -> (u128, u32) {
 }
 
 impl Network {
-    /// Whether an address is one of them. An IPv4 address is the same in whichever way it is written.
+    /// Whether an address is one of them. An IPv4 address is the same in whichever way it is
+    /// written.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let ((net, _), (bits, _)) = (bits(self.address), bits(address.to_canonical()));

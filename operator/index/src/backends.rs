@@ -1,7 +1,8 @@
 //! The endpoints of a Service's slices as the backends of one listener.
 //!
-//! Owns which endpoints count, what each is for the policy (see the head of the crate), its weight and its name. The same
-//! objects give the same backends in the same order, whatever order they are given in.
+//! Owns which endpoints count, what each is for the policy (see the head of the crate), its weight
+//! and its name. The same objects give the same backends in the same order, whatever order they are
+//! given in.
 
 use crate::{
     BackendState, Key, LIMIT_NAMES_SHOWN, Policy, ServicePort, SliceEndpoint, Text, WeightSource,
@@ -36,7 +37,8 @@ pub(crate) struct Backends {
     pub bad_addresses: BTreeSet<IpAddr>,
     /// Addresses that no Pod of the namespace has and that a class does not allow.
     pub not_allowed: BTreeSet<IpAddr>,
-    /// Pods that slices name and that do not exist, or have no address. Pods that go are among them for a moment.
+    /// Pods that slices name and that do not exist, or have no address. Pods that go are among them
+    /// for a moment.
     pub absent_pods: BTreeSet<Text>,
     /// Pods whose weight is no weight, with what it says; not more than are shown.
     pub bad_weights: BTreeMap<Text, Text>,
@@ -134,8 +136,8 @@ pub(crate) fn backends(view: &View<'_>, service: &ServiceRecord, port: &ServiceP
     out
 }
 
-/// The node whose adoption keys it has: the one that the API server says of the Pod that has the address. What a slice says of
-/// nodes is the word of whoever wrote it.
+/// The node whose adoption keys it has: the one that the API server says of the Pod that has the
+/// address. What a slice says of nodes is the word of whoever wrote it.
 fn keys_of(namespace: &Text, candidate: &Candidate, world: &World) -> Option<Text> {
     let key = Key::new(namespace.clone(), candidate.pod.clone()?);
     let pod = world.live_pod(&key)?;

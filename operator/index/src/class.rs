@@ -2,7 +2,8 @@
 //!
 //! Owns the snapshot, its limits and its revision. When there is no room for all, the oldest policies stay: the first
 //! one that does not fit and all younger ones are left out, so that a younger policy never takes an older one's place.
-//! Some places for backends are left to those that linger in dataplanes, where they have connections, after they left.
+//! Some places for backends are left to those that linger in dataplanes, where they have
+//! connections, after they left.
 
 use crate::{Class, ClassUpdate, Key, LINGERING_SHARE, Pod, Report, Text, claims::Age};
 use baton_api::LIMIT_POLICIES;

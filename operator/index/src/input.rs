@@ -340,16 +340,16 @@ pub struct Class {
     pub control_port: u16,
     /// Port range of the legs, both ends included: no listener may be in it.
     pub leg_ports: Option<(u16, u16)>,
-    /// Ports where its dataplanes, or their nodes, listen themselves besides `control_port`: no listener at their own
-    /// address may have one.
+    /// Ports where its dataplanes, or their nodes, listen themselves besides `control_port`: no
+    /// listener at their own address may have one.
     pub reserved_ports: Vec<PortRange>,
     /// Which policies may have what. What is not allowed here is refused.
     pub allowed: Vec<Allowance>,
     /// Snapshot policies (listeners) that it takes; more than [`baton_api::LIMIT_POLICIES`] counts as that.
     pub limit_policies: usize,
     /// Backends (addresses and ports) that its dataplanes have room for (`limits.backends` of their configuration), if known.
-    /// The youngest policies are left out where there are more, less the places for those that linger
-    /// ([`crate::LINGERING_SHARE`]).
+    /// The youngest policies are left out where there are more, less the places for those that
+    /// linger ([`crate::LINGERING_SHARE`]).
     pub limit_backends: Option<usize>,
 }
 
@@ -374,7 +374,8 @@ pub struct Report {
     pub refused: Option<(u64, Text)>,
     /// The addresses that it says are its own: its Pod may have more than the cluster knows.
     pub addresses: Vec<IpAddr>,
-    /// Policies of what it acknowledged that it cannot take, with its words, by name of the snapshot policy.
+    /// Policies of what it acknowledged that it cannot take, with its words, by name of the
+    /// snapshot policy.
     pub refused_policies: BTreeMap<Text, Text>,
 }
 

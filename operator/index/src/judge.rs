@@ -457,7 +457,8 @@ fn degraded(
     said(Status::True, reason, messages.join("; "))
 }
 
-/// Whose clients no backend can serve: those of a listener's address in a family that none of its backends has.
+/// Whose clients no backend can serve: those of a listener's address in a family that none of its
+/// backends has.
 fn without_family(translation: &Translation) -> String {
     let served = translation.listeners.iter();
     let served = served.filter(|listening| !listening.policy.backends.is_empty());

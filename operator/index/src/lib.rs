@@ -25,8 +25,9 @@
 //! An endpoint that was never ready is treated as one that is not ready any more: whether it ever was is history, and the
 //! snapshot must not depend on history.
 //!
-//! Whoever may write EndpointSlices of a namespace may write any address into them, so an endpoint counts only if it is a
-//! Pod of that namespace which has this address, or if each class of the policy allows it ([`Allowance::endpoints`]).
+//! Whoever may write EndpointSlices of a namespace may write any address into them, so an endpoint
+//! counts only if it is a Pod of that namespace which has this address, or if each class of the
+//! policy allows it ([`Allowance::endpoints`]).
 //!
 //! # What becomes of a policy that cannot be used as it is written
 //!
@@ -83,9 +84,10 @@ pub const LIMIT_NAMES_SHOWN: usize = 3;
 pub const LIMIT_MESSAGE_CHARS: usize = 1_000;
 /// Listener names of one policy whose totals are remembered: several times what a policy can have at one time.
 pub const LIMIT_LISTENERS_REMEMBERED: usize = 64;
-/// Of a class's places for backends, one in so many is given to no policy: a backend that has left the snapshot keeps its
-/// place in a dataplane as long as it has connections, and a snapshot that finds no place there is refused. An eighth lets
-/// a rolling update with the default surge (a quarter) replace half of all Pods at one time.
+/// Of a class's places for backends, one in so many is given to no policy: a backend that has left
+/// the snapshot keeps its place in a dataplane as long as it has connections, and a snapshot that
+/// finds no place there is refused. An eighth lets a rolling update with the default surge (a
+/// quarter) replace half of all Pods at one time.
 pub const LINGERING_SHARE: usize = 8;
 /// What ReplicaSets look at when they scale in (Kubernetes 1.22): Pods with a lower number go first.
 pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";

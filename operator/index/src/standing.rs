@@ -1,8 +1,8 @@
 //! Whether a policy can be used as it is written, which classes serve it, and what it claims.
 //!
-//! Owns every refusal that needs only the policy, its namespace and the classes: also what its dataplanes' own checks would
-//! refuse, and what is granted to others only. Whether somebody older claims the same is decided
-//! elsewhere.
+//! Owns every refusal that needs only the policy, its namespace and the classes: also what its
+//! dataplanes' own checks would refuse, and what is granted to others only. Whether somebody older
+//! claims the same is decided elsewhere.
 
 use crate::{Family, Listener};
 use crate::{
@@ -223,8 +223,8 @@ fn claims(
     Ok(claims)
 }
 
-/// An own address of a dataplane beside the unspecified one of its family: the dataplane takes them for two frontends at
-/// one place and refuses them.
+/// An own address of a dataplane beside the unspecified one of its family: the dataplane takes them
+/// for two frontends at one place and refuses them.
 fn own_twice(listener: &Listener, class: &ClassRecord) -> Option<IpAddr> {
     let all = || listener.addresses.iter().map(IpAddr::to_canonical);
     let mut unspecified = all().filter(IpAddr::is_unspecified);
@@ -241,8 +241,8 @@ enum Refused {
     NotAllowed,
 }
 
-/// Whether a policy may have a port of a place in a class. What is true of the dataplanes' own addresses is judged at the
-/// place that stands for these, also for an explicit one.
+/// Whether a policy may have a port of a place in a class. What is true of the dataplanes' own
+/// addresses is judged at the place that stands for these, also for an explicit one.
 fn may_have(
     class: &ClassRecord,
     grants: &Grants<'_>,

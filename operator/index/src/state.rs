@@ -31,8 +31,8 @@ impl PolicyFigures {
     }
 }
 
-/// What `health` says but for how long it will be so (`ejected: it failed, 9 s left`): a condition that counts seconds would be
-/// written with each.
+/// What `health` says but for how long it will be so (`ejected: it failed, 9 s left`): a condition
+/// that counts seconds would be written with each.
 fn without_time(health: &str) -> &str {
     match health.rsplit_once(", ") {
         Some((why, left)) if left.ends_with(" s left") => why,

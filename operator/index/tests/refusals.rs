@@ -1,5 +1,6 @@
-//! No policy that is in a class's snapshot makes a dataplane refuse what is another one's: the engine's own check, and a small
-//! oracle of what the program checks around it, take every snapshot of generated clusters.
+//! No policy that is in a class's snapshot makes a dataplane refuse what is another one's: the
+//! engine's own check, and a small oracle of what the program checks around it, take every snapshot
+//! of generated clusters.
 
 mod common;
 
@@ -15,7 +16,8 @@ use std::{
     sync::Arc,
 };
 
-/// The addresses of each dataplane of a class, as it says and as the cluster says; none that no interface can have.
+/// The addresses of each dataplane of a class, as it says and as the cluster says; none that no
+/// interface can have.
 fn dataplanes(index: &Index, objects: &Objects, class: &str) -> Vec<Vec<IpAddr>> {
     let all = index.class(class).and_then(|class| class.dataplanes);
     let own = all.into_iter().flatten().map(|dataplane| {
@@ -132,7 +134,8 @@ fn check(
     Ok(())
 }
 
-/// The class that is there from the start has a dataplane, which knows of one more address of its own.
+/// The class that is there from the start has a dataplane, which knows of one more address of its
+/// own.
 fn with_a_dataplane(mut all: Vec<Change>) -> Vec<Change> {
     let class = all
         .iter()

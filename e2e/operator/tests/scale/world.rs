@@ -12,7 +12,8 @@ use std::{
 pub const ENDPOINTS_EACH: usize = 10;
 /// Dataplanes of each class.
 pub const DATAPLANES_EACH: usize = 2;
-/// Policies of one class: a dataplane takes 4,096 backends, of which an eighth is for those that linger.
+/// Policies of one class: a dataplane takes 4,096 backends, of which an eighth is for those that
+/// linger.
 const POLICIES_PER_CLASS: usize = 350;
 /// Policies of one namespace.
 const POLICIES_PER_NAMESPACE: usize = 100;

@@ -71,7 +71,8 @@ async fn every_field_reaches_the_snapshot() -> Result<()> {
     };
     let admin = &world.admin;
     let namespace = world.server.namespace("fields").await?.name;
-    // Listeners at addresses of the documentation's, and a Pod's second address, which its status does not have here.
+    // Listeners at addresses of the documentation's, and a Pod's second address, which its status
+    // does not have here.
     let allowed = json!({ "allowed": [{
         "namespaces": { "names": [namespace] },
         "addresses": ["192.0.2.0/24", "2001:db8::/32"],

@@ -1,5 +1,6 @@
-//! Two tenants of one class, of whom one tries what is not theirs: ports, addresses, other namespaces' Pods. It is told so in its
-//! own policies' statuses, and the other one's policies are served as before.
+//! Two tenants of one class, of whom one tries what is not theirs: ports, addresses, other
+//! namespaces' Pods. It is told so in its own policies' statuses, and the other one's policies are
+//! served as before.
 
 use anyhow::{Context, Result};
 use baton_api::Snapshot;
@@ -25,7 +26,8 @@ struct Two {
 }
 
 impl Two {
-    /// The good one's policy `web` is served at port 8000. `allowed` is what is granted to the two namespaces.
+    /// The good one's policy `web` is served at port 8000. `allowed` is what is granted to the two
+    /// namespaces.
     async fn start(
         name: &str,
         network: u8,
@@ -82,7 +84,8 @@ impl Two {
         Ok(())
     }
 
-    /// The evil one's policy is refused for this reason and with these words, and is in no snapshot.
+    /// The evil one's policy is refused for this reason and with these words, and is in no
+    /// snapshot.
     async fn refused(&self, policy: &Value, reason: &str, words: &[&str]) -> Result<()> {
         let admin = &self.world.admin;
         admin.apply(policy).await?;
@@ -193,7 +196,8 @@ async fn endpoints_that_are_another_namespaces_pods_are_not_used() -> Result<()>
     let policy = two.class.policy(evil, "web", "web", 8_500);
     admin.apply(&policy).await?;
     let (own, victim) = (two.evil.address.as_str(), two.good.address.as_str());
-    // The victim's address without a Pod, as the own Pod's, and as that of the victim's Pod of the same name.
+    // The victim's address without a Pod, as the own Pod's, and as that of the victim's Pod of the
+    // same name.
     let mut bare = slice(evil, "web", &[victim]);
     bare["metadata"]["name"] = "web-2".into();
     let mut lies = slice_of_pods(evil, "web", NODE, &[("web-0", victim)]);

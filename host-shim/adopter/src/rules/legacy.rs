@@ -1,5 +1,6 @@
-//! The rules of `iptables-legacy` (x_tables), IPv4 and IPv6. Owns which of them redirect connections: the table `nat`, whatever is in it,
-//! as its being there has the kernel track and translate, and the target TPROXY in `mangle`, the only table that has it.
+//! The rules of `iptables-legacy` (x_tables), IPv4 and IPv6. Owns which of them redirect
+//! connections: the table `nat`, whatever is in it, as its being there has the kernel track and
+//! translate, and the target TPROXY in `mangle`, the only table that has it.
 //!
 //! Only tables that are there are looked at: to ask for another one would make it.
 
@@ -44,7 +45,8 @@ const FAMILIES: [Family; 2] = [
 /// `IPT_SO_GET_INFO`, `IPT_SO_GET_ENTRIES`: the same numbers in both families.
 const GET_INFO: i32 = 64;
 const GET_ENTRIES: i32 = 65;
-/// `struct ipt_getinfo`: a name, then numbers: the hooks, the first rule of each of five hooks, their policies, how many, how long.
+/// `struct ipt_getinfo`: a name, then numbers: the hooks, the first rule of each of five hooks,
+/// their policies, how many, how long.
 const NAME_BYTES: usize = 32;
 const INFO_BYTES: usize = 84;
 const SIZE_AT: usize = 80;

@@ -1,11 +1,13 @@
-//! What a network namespace's own packet rules do to connections: whether a SYN may reach another listener than the one on its port.
+//! What a network namespace's own packet rules do to connections: whether a SYN may reach another
+//! listener than the one on its port.
 //!
-//! The adopter acts before such rules (tc comes before netfilter), so an adoption would go around a proxy to which they redirect.
-//! NAT of any kind counts as well: on the way to the listener its hook compares the port that it tracks with the one of the request
-//! that the adopter assigned, where the kernel has not put it yet, and takes the request off the segment, which then draws a
-//! reset (`nf_nat_ipv4_local_in`, net/netfilter/nf_nat_proto.c, Linux 5.1).
-//! Owns what counts as redirecting, and its words. What a kernel has no support for has no rules; what cannot be read counts as
-//! redirecting. Changes nothing.
+//! The adopter acts before such rules (tc comes before netfilter), so an adoption would go around a
+//! proxy to which they redirect. NAT of any kind counts as well: on the way to the listener its
+//! hook compares the port that it tracks with the one of the request that the adopter assigned,
+//! where the kernel has not put it yet, and takes the request off the segment, which then draws a
+//! reset (`nf_nat_ipv4_local_in`, net/netfilter/nf_nat_proto.c, Linux 5.1). Owns what counts as
+//! redirecting, and its words. What a kernel has no support for has no rules; what cannot be read
+//! counts as redirecting. Changes nothing.
 
 mod legacy;
 mod netlink;
@@ -25,7 +27,8 @@ pub(crate) struct PacketRules {
 }
 
 impl PacketRules {
-    /// Those of the calling thread's namespace. What nftables says is not read again while its generation is the one that `self` knows.
+    /// Those of the calling thread's namespace. What nftables says is not read again while its
+    /// generation is the one that `self` knows.
     pub(crate) fn read_again(&self) -> Self {
         let nftables = match nftables::read(&self.nftables) {
             Ok(nftables) => nftables,
@@ -64,7 +67,8 @@ impl PacketRules {
     }
 }
 
-/// A name of the pod's choice, for people: ends at NUL, nothing that a terminal or a label would take for something else.
+/// A name of the pod's choice, for people: ends at NUL, nothing that a terminal or a label would
+/// take for something else.
 fn shown(name: &[u8]) -> String {
     name.iter()
         .take_while(|byte| **byte != 0)

@@ -1,4 +1,5 @@
-//! One question to nfnetlink in the calling thread's namespace, and the messages of its answer. Owns sockets and framing.
+//! One question to nfnetlink in the calling thread's namespace, and the messages of its answer.
+//! Owns sockets and framing.
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType,
@@ -43,8 +44,8 @@ impl Netlink {
         })
     }
 
-    /// Gives each message of the answer (its family, and its attributes) to `take`, until that says `false`. Whether all are of one
-    /// moment.
+    /// Gives each message of the answer (its family, and its attributes) to `take`, until that says
+    /// `false`. Whether all are of one moment.
     ///
     /// # Errors
     /// The kernel's, or that it answers in a way that is not known.
@@ -74,7 +75,8 @@ impl Netlink {
         )?;
         let mut whole = true;
         loop {
-            // The kernel has answered by the time that it was asked, and goes on with a dump while that is read.
+            // The kernel has answered by the time that it was asked, and goes on with a dump while
+            // that is read.
             let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
             let (_, bytes) = recv(&self.socket, self.buffer.as_mut_slice(), flags)?;
             let mut rest = self.buffer.get(..bytes).ok_or_else(unknown)?;

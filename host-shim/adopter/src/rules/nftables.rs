@@ -1,7 +1,9 @@
-//! The rules of nftables, which are also those of `iptables-nft`. Owns which of them redirect connections.
+//! The rules of nftables, which are also those of `iptables-nft`. Owns which of them redirect
+//! connections.
 //!
-//! These do: any rule in a chain of type `nat`, also for what the pod sends; TPROXY; a rule that writes addresses or ports; one that
-//! hands packets to another device. A chain of NAT without rules does not: nothing is tracked for its sake.
+//! These do: any rule in a chain of type `nat`, also for what the pod sends; TPROXY; a rule that
+//! writes addresses or ports; one that hands packets to another device. A chain of NAT without
+//! rules does not: nothing is tracked for its sake.
 
 use super::{
     netlink::{Netlink, attribute, attributes, number},

@@ -7,7 +7,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// The number of the namespace that messages are for: that of the lab whose adopter was attached last.
+/// The number of the namespace that messages are for: that of the lab whose adopter was attached
+/// last.
 pub static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 
 pub const ACK: u8 = 0x10;

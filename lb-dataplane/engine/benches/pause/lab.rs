@@ -1,7 +1,8 @@
 //! An engine with clients and pods around it, and the time that each of its calls takes.
 //!
-//! Owns the meter: processor time of this thread, so that what else runs on the machine does not count. Frames go through a
-//! buffer as they would lie in a ring; pods answer what the engine asks of them, outside the measurement.
+//! Owns the meter: processor time of this thread, so that what else runs on the machine does not
+//! count. Frames go through a buffer as they would lie in a ring; pods answer what the engine asks
+//! of them, outside the measurement.
 
 use super::common::{EPOCH, OUR_MAC, ROUTER_MAC, Sent, answer, endpoint, key, ours, wire};
 use baton_api::{Backend, Limits, Policy, Protocol, Snapshot};
@@ -246,7 +247,8 @@ impl Lab {
         self.meter = Meter::default();
     }
 
-    /// Lets time pass in steps of 1 ms, and does what is due then as often as the worker's loop would.
+    /// Lets time pass in steps of 1 ms, and does what is due then as often as the worker's loop
+    /// would.
     pub fn run_ms(&mut self, ms: u64) {
         for _ in 0..ms {
             self.now.0 += 1_000;

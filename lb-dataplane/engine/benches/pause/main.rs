@@ -1,8 +1,8 @@
-//! The longest that packets wait while something changes: the worst single call of the engine that the packet thread makes,
-//! case by case, with real engines. Prints a table; `make bench-pause`.
+//! The longest that packets wait while something changes: the worst single call of the engine that
+//! the packet thread makes, case by case, with real engines. Prints a table; `make bench-pause`.
 //!
-//! Times are processor time of one call. Each case runs [`RUNS`] times: of each call's worst times the smallest says what the
-//! work takes, the largest what the machine added once.
+//! Times are processor time of one call. Each case runs [`RUNS`] times: of each call's worst times
+//! the smallest says what the work takes, the largest what the machine added once.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! What one client cannot spend: answers to segments of nobody, next hops, the clocks of others' requests, connections of
-//! others by guessed resets.
+//! What one client cannot spend: answers to segments of nobody, next hops, the clocks of others'
+//! requests, connections of others by guessed resets.
 
 use crate::common::{Conn, Dest, Sent, World, conn::*, endpoint, pod, pod_mac, policy, settings};
 use baton_api::{BackendFailure, Health, Micros, MigrationMode};

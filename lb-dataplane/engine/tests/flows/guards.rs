@@ -282,7 +282,8 @@ fn pinned(w: &World) -> usize {
     flows.iter().filter(|f| f.pinned.is_some()).count()
 }
 
-/// A flow that lost its tracker in front of the last of these requests, and a world in which it may have another one.
+/// A flow that lost its tracker in front of the last of these requests, and a world in which it may
+/// have another one.
 fn without_tracker(protocol: Protocol, first: &[(&[u8], &[u8])], begin: &[u8]) -> (World, Conn) {
     let mut s = settings();
     s.limits.guarded_flows = 1;
@@ -337,7 +338,8 @@ fn a_pin_for_want_of_room_ends_with_a_whole_exchange() {
     w.moves(&mut c, GET);
 }
 
-/// Sequence numbers do not say how many answers are to come: a flow that seems at rest may lack some.
+/// Sequence numbers do not say how many answers are to come: a flow that seems at rest may lack
+/// some.
 #[test]
 fn a_pin_does_not_end_where_answers_may_be_to_come() {
     let two = GET.repeat(2);

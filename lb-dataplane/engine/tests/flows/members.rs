@@ -1,4 +1,5 @@
-//! Two policies that share a pod: what one says of it, or finds out about it, is nothing to the other.
+//! Two policies that share a pod: what one says of it, or finds out about it, is nothing to the
+//! other.
 
 use crate::common::{Conn, End, World, conn::*, endpoint, frontend, pod, policy, settings};
 use baton_api::{

@@ -42,7 +42,8 @@ fn many(n: u16) -> Policy {
     p
 }
 
-/// Puts the world's snapshot in force in pieces, `between` which something happens. How many there were.
+/// Puts the world's snapshot in force in pieces, `between` which something happens. How many there
+/// were.
 fn in_pieces(w: &mut World, prepared: &mut Prepared, mut between: impl FnMut(&mut World)) -> u32 {
     let mut pieces = 1;
     while !w
@@ -149,7 +150,8 @@ fn a_report_is_gathered_in_pieces_while_packets_are_served() {
     assert!(figures.iter().all(|f| f.backends.len() >= 4));
 }
 
-/// The flows of many pods that go at once are looked at in turn: no pod's wait for all of another's.
+/// The flows of many pods that go at once are looked at in turn: no pod's wait for all of
+/// another's.
 #[test]
 fn pods_that_die_together_are_swept_in_turn() {
     let mut s = settings();
@@ -267,8 +269,8 @@ fn snapshot(change: &Change, generation: u64) -> Snapshot {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever snapshots follow each other, what a planner made ready and pieces put in force, however small they are and
-    /// whatever clients come in between, is what one call puts in force.
+    /// Whatever snapshots follow each other, what a planner made ready and pieces put in force,
+    /// however small they are and whatever clients come in between, is what one call puts in force.
     #[test]
     fn pieces_come_to_the_same_as_one_call(changes in prop::collection::vec(change(), 1..8)) {
         // Small pieces are many, and so are clients between them.

@@ -1,4 +1,5 @@
-//! A planner beside an engine: what it cannot know of that, and what becomes of slots that are used again.
+//! A planner beside an engine: what it cannot know of that, and what becomes of slots that are used
+//! again.
 
 use crate::common::{Conn, World, endpoint, frontend, pod, policy, settings};
 use baton_api::{Backend, MigrationMode, Policy};
@@ -35,7 +36,8 @@ fn ends(w: &mut World, c: &Conn) {
     assert_eq!(w.state(c), None);
 }
 
-/// Offers these policies as control thread and worker do it: how often the snapshot was made ready, and what became of it.
+/// Offers these policies as control thread and worker do it: how often the snapshot was made ready,
+/// and what became of it.
 fn offer(w: &mut World, planner: &mut Planner, policies: Vec<Policy>) -> (u32, Applied) {
     w.snapshot.policies = policies;
     w.snapshot.generation += 1;

@@ -205,7 +205,8 @@ fn answers_signed_with_the_older_of_two_live_keys_count() {
     assert_eq!(w.count(Counter::ForgedAnswers), 0);
 }
 
-/// The application listens on 127.0.0.1, behind a rule that redirects: its adopter finds nobody on the port, and SYNs are answered.
+/// The application listens on 127.0.0.1, behind a rule that redirects: its adopter finds nobody on
+/// the port, and SYNs are answered.
 #[test]
 fn a_pod_is_down_only_if_a_syn_is_refused_too() {
     let mut w = silent();

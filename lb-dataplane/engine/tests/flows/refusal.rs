@@ -183,7 +183,8 @@ fn a_challenge_ack_on_a_new_leg_is_a_stale_socket() {
         wire.src_mac = crate::common::pod_mac(c.pod);
         wire.seq = present.server.wrapping_add_signed(seq_off);
         wire.ack = if ack_off > 0 { c.seq } else { present.seq }.wrapping_add_signed(ack_off);
-        // It is not reset: the first adoption may be late, and would take its place (found by the simulation).
+        // It is not reset: the first adoption may be late, and would take its place (found by the
+        // simulation).
         let sent = w.inject(&wire.build());
         assert_eq!(sent.len(), 2, "{seq_off} {ack_off}");
         w.expect_adoption(&sent[0], &present);

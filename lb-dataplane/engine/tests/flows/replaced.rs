@@ -1,5 +1,5 @@
-//! A pod that is replaced at its address: the number of its network namespace is another one, and nothing that was meant for the
-//! one before is taken by it.
+//! A pod that is replaced at its address: the number of its network namespace is another one, and
+//! nothing that was meant for the one before is taken by it.
 
 use crate::common::{Conn, Dest, NAMESPACE, Sent, World, answer_from, conn::*, policy, settings};
 use baton_api::{BackendFailure, Protocol};
@@ -15,8 +15,8 @@ fn world(failure: BackendFailure) -> World {
     World::with(settings(), p)
 }
 
-/// A flow that moves with a request to a pod that was replaced, which the dataplane does not know yet: the adoption, and the
-/// connection before.
+/// A flow that moves with a request to a pod that was replaced, which the dataplane does not know
+/// yet: the adoption, and the connection before.
 fn moves_to_a_replaced_pod(w: &mut World, c: &mut Conn, request: &[u8]) -> (Sent, Conn) {
     let old = c.clone();
     let adoption = w.moves(c, request);

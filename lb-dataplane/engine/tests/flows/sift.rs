@@ -1,4 +1,5 @@
-//! Snapshots of which some policies cannot be taken: these are refused by name, all others are served.
+//! Snapshots of which some policies cannot be taken: these are refused by name, all others are
+//! served.
 
 use crate::common::{Conn, World, endpoint, frontend, policy, settings};
 use baton_api::{Backend, LIMIT_FRONTENDS, LIMIT_POLICIES, Policy, RefusedPolicy, SnapshotError};
@@ -334,8 +335,8 @@ fn odd() -> impl Strategy<Value = Odd> {
 }
 
 proptest! {
-    /// Whatever is offered: what is not refused is in force as it is, and what is refused is as it was or not there. Who is
-    /// in force and is offered unchanged stays.
+    /// Whatever is offered: what is not refused is in force as it is, and what is refused is as it
+    /// was or not there. Who is in force and is offered unchanged stays.
     #[test]
     fn refusals_touch_the_refused_only(
         all in proptest::collection::vec(

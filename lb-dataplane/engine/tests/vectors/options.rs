@@ -176,7 +176,8 @@ fn adoption_text(
     )
 }
 
-/// A probe asks for the number of the namespace; it is every pod's, and what every other message says, unless said otherwise.
+/// A probe asks for the number of the namespace; it is every pod's, and what every other message
+/// says, unless said otherwise.
 fn usual_namespace(kind: &str) -> [u8; 8] {
     let number = if kind == "probe" { 0 } else { NAMESPACE };
     number.to_be_bytes()
@@ -227,7 +228,8 @@ pub fn options_bytes(text: &str, bases: Bases, names: &Names) -> Result<Vec<u8>,
     Ok(bytes)
 }
 
-/// `KIND (mss N | REASON) scales S/C flags F epoch E (server-ts|expects) N [namespace HEX] [tag HEX]`; without a tag, one of zeros for [`sign`].
+/// `KIND (mss N | REASON) scales S/C flags F epoch E (server-ts|expects) N [namespace HEX] [tag
+/// HEX]`; without a tag, one of zeros for [`sign`].
 fn adoption_bytes(words: &[&str], bases: Bases, names: &Names) -> Option<Vec<u8>> {
     let kind = words[0];
     let (_, id) = KINDS.iter().find(|k| k.0 == kind)?;

@@ -89,7 +89,8 @@ impl Adopter {
         });
     }
 
-    /// In a new network namespace: nothing is known of what was adopted, and the number is another one.
+    /// In a new network namespace: nothing is known of what was adopted, and the number is another
+    /// one.
     pub fn forget(&mut self, now: Time) {
         self.recent.clear();
         self.namespace = (self.namespace.0 + 1, now);

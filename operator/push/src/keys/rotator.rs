@@ -29,8 +29,9 @@ pub struct RotationSettings {
     pub grace: Duration,
     /// Who is unreachable longer is passed over, and named in a warning.
     pub unreachable_limit: Duration,
-    /// So is who answers, but does not follow a step for this long: it may lie, and a rotation is the answer to a key that
-    /// somebody else knows. Long enough for people to repair what is at fault.
+    /// So is who answers, but does not follow a step for this long: it may lie, and a rotation is
+    /// the answer to a key that somebody else knows. Long enough for people to repair what is at
+    /// fault.
     pub lagging_limit: Duration,
 }
 
@@ -123,7 +124,8 @@ impl Peer {
 /// Something that the admin should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
-    /// These were not waited for, because they did not answer, or not as they should, for too long. Until they have the stored keys, no flow moves there.
+    /// These were not waited for, because they did not answer, or not as they should, for too long.
+    /// Until they have the stored keys, no flow moves there.
     PassedOver {
         /// The step that was not held up.
         action: Action,
@@ -303,7 +305,8 @@ impl Rotator {
     }
 
     /// Asks all peers what holds up a step that has been due since `since`. If nothing does, the names of those who did not answer
-    /// or follow for too long and do not count. A peer that has all it needs does not hold up anything, whether it answers or not.
+    /// or follow for too long and do not count. A peer that has all it needs does not hold up
+    /// anything, whether it answers or not.
     fn all(
         &self,
         now: UnixSeconds,

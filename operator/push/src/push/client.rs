@@ -250,8 +250,8 @@ impl Client {
         sent.map_err(|error| Failure::Gone(chain(&error)))
     }
 
-    /// Sends a shim the keys of its node, if it was not sent them over this connection or lacks one of them. It may have
-    /// started again in between, but then the connection is another one.
+    /// Sends a shim the keys of its node, if it was not sent them over this connection or lacks one
+    /// of them. It may have started again in between, but then the connection is another one.
     async fn keep_keys(&mut self, found: Looked) -> Result<Looked, Failure> {
         let Server::Shim { node, keys } = &self.server else {
             return Ok(found);

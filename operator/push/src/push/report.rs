@@ -32,7 +32,8 @@ pub enum Outcome {
         pushed: bool,
         /// From the publication, or from when this task learned of it, to the answer.
         took: Duration,
-        /// Policies of it that the dataplane cannot take, as far as it has said. All others are in force.
+        /// Policies of it that the dataplane cannot take, as far as it has said. All others are in
+        /// force.
         refused: Arc<[RefusedPolicy]>,
     },
     /// The dataplane refuses the content of `version`, whole. What it had stays in force.

@@ -360,7 +360,8 @@ fn a_rotation_ends_although_one_answers_and_never_takes_the_key() {
         step.warnings[0].to_string().contains("n3 has no key"),
         "{step:?}"
     );
-    // A shim, so that `assert_nothing_is_lost` holds of nobody who signs; its pods are given nothing until it takes the key.
+    // A shim, so that `assert_nothing_is_lost` holds of nobody who signs; its pods are given
+    // nothing until it takes the key.
     world.nodes[3].silent_since = Some(START);
     world.now = world.now.plus(5 * HOUR);
     let step = world.step(Some("r"));
