@@ -155,7 +155,7 @@ fn a_used_up_port_range_lets_no_one_in_until_someone_leaves() -> Result<()> {
     let mut inside = clients(&scene, 2 * PORTS)?;
     not_let_in(&scene, "no_port")?;
     work(&mut inside)?;
-    // The ports that are left are kept for rescues and drains: where moving is a choice, flows stay.
+    // The ports that are left are for rescues and drains: where moving is a choice, flows stay.
     scene.config.policies[0].migration = baton_ns::always();
     scene.reconfigure()?;
     scene.wait_adoptable()?;

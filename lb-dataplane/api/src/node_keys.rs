@@ -1,6 +1,8 @@
-//! Adoption keys of one node, derived from those that only the operator and dataplanes have, and their way to its host-shim.
+//! Adoption keys of one node, and their way to its host-shim. They are derived from the keys that
+//! only the operator and dataplanes have.
 //!
-//! Owns the derivation (`docs/adoption-wire.md`), what a node may be called, and the body of `PUT /v1/keys`. Never shows a key.
+//! Owns the derivation (`docs/adoption-wire.md`), what a node may be called, and the body of
+//! `PUT /v1/keys`. Never shows a key.
 
 use ring::hmac::{Context, HMAC_SHA256, Key};
 use serde::{Deserialize, Serialize};

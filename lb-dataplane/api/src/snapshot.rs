@@ -89,7 +89,8 @@ pub struct Backend {
     /// A draining backend takes no new flow.
     #[serde(default)]
     pub draining: bool,
-    /// The pod's node, whose adoption keys are derived from the dataplane's. Without it they are the dataplane's own.
+    /// The pod's node, whose adoption keys are derived from the dataplane's. Without it they are
+    /// the dataplane's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }

@@ -8,8 +8,8 @@ use crate::{Engine, engine::Instant, mutants::Mutant};
 use baton_api::node_key;
 use baton_packet::{Adoption, AdoptionKey, RawAdoption};
 
-/// So many backends get changed keys in one call: to derive one takes about 2 us, and a backend has
-/// two while they are rotated.
+/// So many backends get changed keys in one call: to derive one takes less than 1 us, and a backend
+/// has two while they are rotated.
 const KEYS_AT_ONCE: usize = 32;
 
 /// The keys of one backend.

@@ -71,15 +71,18 @@ pub fn frontend(v6: bool) -> SocketAddr {
     SocketAddr::new(ours(v6), 80)
 }
 
-/// A policy `web` on port 80 of both families with `pods` pods of each, which moves flows at every boundary.
-pub fn policy(pods: usize) -> Policy {
-    let backend = |v6: bool, i: usize| Backend {
-        name: format!("pod-{i}{}", if v6 { "-v6" } else { "" }),
-        endpoint: endpoint(pod(v6, i)),
+pub fn backend(v6: bool, index: usize) -> Backend {
+    Backend {
+        name: format!("pod-{index}{}", if v6 { "-v6" } else { "" }),
+        endpoint: endpoint(pod(v6, index)),
         weight: 1,
         draining: false,
         node: None,
-    };
+    }
+}
+
+/// A policy `web` on port 80 of both families with `pods` pods of each, which moves flows at every boundary.
+pub fn policy(pods: usize) -> Policy {
     Policy {
         name: "web".into(),
         frontends: vec![endpoint(frontend(false)), endpoint(frontend(true))],

@@ -1,7 +1,7 @@
 //! What takes long is done in pieces, between which packets are served, and comes to the same.
 
 use crate::common::{
-    Conn, Dest, End, Listener, World, endpoint, frontend, pod, pod_mac, policy, settings,
+    Conn, Dest, End, Listener, World, backend, endpoint, frontend, pod, pod_mac, policy, settings,
 };
 use baton_api::{Algorithm, Backend, MigrationMode, Policy, Snapshot, SnapshotError, State};
 use baton_engine::{Counter, Objection, Planner, Prepared, Reporting, Verdict};
@@ -14,16 +14,7 @@ fn numbered(n: u16, pods: impl IntoIterator<Item = usize>) -> Policy {
     let mut p = policy(0);
     p.name = format!("p{n}");
     p.frontends = vec![endpoint(SocketAddr::new(frontend(false).ip(), 100 + n))];
-    p.backends = pods
-        .into_iter()
-        .map(|i| Backend {
-            name: format!("pod-{i}"),
-            endpoint: endpoint(pod(false, i)),
-            weight: 1,
-            draining: false,
-            node: None,
-        })
-        .collect();
+    p.backends = pods.into_iter().map(|i| backend(false, i)).collect();
     p
 }
 

@@ -1,8 +1,8 @@
 //! A planner beside an engine: what it cannot know of that, and what becomes of slots that are used
 //! again.
 
-use crate::common::{Conn, World, endpoint, frontend, pod, policy, settings};
-use baton_api::{Backend, MigrationMode, Policy};
+use crate::common::{Conn, World, backend, endpoint, frontend, policy, settings};
+use baton_api::{MigrationMode, Policy};
 use baton_engine::{Applied, ApplyError, Planner};
 use baton_packet::Flags;
 use std::net::SocketAddr;
@@ -13,15 +13,7 @@ fn named(name: &str, port: u16, pods: std::ops::Range<usize>) -> Policy {
     p.name = name.into();
     p.migration.mode = MigrationMode::DrainOnly;
     p.frontends = vec![endpoint(SocketAddr::new(frontend(false).ip(), port))];
-    p.backends = pods
-        .map(|i| Backend {
-            name: format!("pod-{i}"),
-            endpoint: endpoint(pod(false, i)),
-            weight: 1,
-            draining: false,
-            node: None,
-        })
-        .collect();
+    p.backends = pods.map(|i| backend(false, i)).collect();
     p
 }
 
