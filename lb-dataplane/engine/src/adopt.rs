@@ -9,12 +9,13 @@ use crate::{
     counters::Counter,
     engine::Instant,
     events::What,
-    flow::{Bits, Flow, FlowId, Leg},
+    flow::{Bits, FlowId, Leg},
+    handover::{Input, Then, challenge},
     ledger::Moved,
     mutants::Mutant,
     policy::{Target, Ties},
     ports::{Purpose, Rest},
-    states::{Event, Frame, State},
+    states::{Frame, State},
 };
 use baton_packet::{
     Adoption, Decoded, Flags, MessageKind, Segment, SeqNumber, build_adoption, build_segment,
@@ -24,16 +25,6 @@ use baton_packet::{
 /// First wait for any sign of the new owner; it doubles with each try. A pod network answers in well under
 /// 1 ms, a delayed ACK (Linux `TCP_DELACK_MIN`) in 40.
 pub(crate) const ADOPTION_WAIT_MS: u64 = 45;
-/// Tries, the first included: 45 + 90 + 180 + 360 + 720 + 1,440 ms, under the 3 s that people wait.
-pub(crate) const ADOPTION_TRIES_MAX: u8 = 6;
-
-/// How far a challenge's ACK number is behind: more than a window without scaling.
-const CHALLENGE_BEHIND: u32 = 1 << 17;
-
-/// What a challenge acknowledges: older than what a client that was heard of lately may still ask for.
-pub(crate) fn challenge_ack(flow: &Flow) -> SeqNumber {
-    flow.server_next.add(CHALLENGE_BEHIND.wrapping_neg())
-}
 
 impl Engine {
     /// Decides whether the flow moves with this request, of which a copy is kept, and makes everything ready for it: target
@@ -128,6 +119,24 @@ impl Engine {
         self.expect_of_move(id, chosen.waits_us);
         self.counters.add(Counter::MigrationsBegun);
         true
+    }
+
+    /// What every hand-over from a living owner begins with.
+    pub(crate) fn hand_over(&mut self, id: FlowId, leg: Leg, cause: Cause) {
+        let mut progress = self.progress(id);
+        progress.hand_over();
+        self.set_progress(id, progress);
+        self.goes_to(id, leg, cause);
+    }
+
+    /// The flow is on its way to the pod of `leg`.
+    pub(crate) fn goes_to(&mut self, id: FlowId, leg: Leg, cause: Cause) {
+        if cause != Cause::Manual {
+            self.drop_wish(id);
+        }
+        self.flows[id].causes.begin(cause);
+        self.pending = leg;
+        self.prepare_prelude(id);
     }
 
     /// Notes what the move of a flow with a request is expected to bring.
@@ -290,7 +299,7 @@ impl Engine {
             return;
         };
         spec.seq = flow.client_acked.add(u32::MAX);
-        spec.ack = challenge_ack(flow);
+        spec.ack = challenge(flow.server_next);
         spec.window = flow.client_window;
         spec.timestamps = Self::client_stamps(flow);
         spec.payload = &[0];
@@ -323,31 +332,22 @@ impl Engine {
             return self.forward_to_client(frame, segment, id);
         }
         self.counters.add(Counter::Fenced);
-        let flow = &mut self.flows[id];
+        let flow = &self.flows[id];
         debug_assert!(matches!(flow.state, State::Adopting | State::AdoptingIdle));
-        let new = segment.seq.add(segment.seq_len()).after(flow.server_next);
-        if segment.payload_len() > 0 && new {
-            if flow.state == State::AdoptingIdle && !flow.bits.has(Bits::STANDBY_GONE) {
-                // It had more to say, and no request is at stake: the move is taken back.
-                let _ = self.step(now, id, Event::Withdrawn, out);
-                return self.on_owner(now, frame, segment, id, out);
-            }
-            self.counters.add(Counter::FencedData);
+        let flags = segment.flags;
+        // In its name anybody can send a RST; one with another number, or an adopter's late answer,
+        // says nothing.
+        let exact = segment.seq == flow.server_next && parse_adoption(frame, segment).is_none();
+        let input = Input::Standby {
+            new: segment.payload_len() > 0
+                && segment.seq.add(segment.seq_len()).after(flow.server_next),
+            reset: flags.has(Flags::RST) && exact,
+            fin: flags.has(Flags::FIN) && !flags.has(Flags::RST),
+        };
+        match self.decide(now, id, input, None, out) {
+            Then::GoOn => self.on_owner(now, frame, segment, id, out),
+            _ => Verdict::Absorbed,
         }
-        // In its name anybody can send a RST; one with another number, or an adopter's late answer, says nothing.
-        let rst = segment.flags.has(Flags::RST);
-        if rst && (segment.seq != flow.server_next || parse_adoption(frame, segment).is_some()) {
-            return Verdict::Absorbed;
-        }
-        if rst {
-            let standby = flow.standby;
-            flow.standby.port = Leg::NONE.port;
-            flow.bits.set(Bits::STANDBY_GONE, true);
-            self.free_leg(now, standby, Rest::Quiet);
-        } else if segment.flags.has(Flags::FIN) {
-            flow.bits.set(Bits::STANDBY_GONE, true);
-        }
-        Verdict::Absorbed
     }
 
     /// The standby leg is owner again.

@@ -8,6 +8,7 @@ use crate::{
     figures::Reset,
     flow::{Bits, FlowId, to_addr},
     guards::From,
+    handover::{ClientData, ClientFin, Input, client_data, client_fin},
     mutants::Mutant,
     pins::{Lost, PinReason},
     resets::Whom,
@@ -314,52 +315,43 @@ impl Engine {
         treat: Frame,
         out: &mut impl Output,
     ) -> Frame {
-        match self.flows[id].state {
-            State::Adopting | State::AdoptingIdle => {
-                self.flows[id].bits.set(Bits::CLIENT_FIN, true);
-                let mut treat = treat;
-                if segment.payload_len() == 0 {
-                    // One with data is kept with its data.
-                    treat = self.keep_or_wait(id, frame, segment);
-                }
-                if self.flows[id].state == State::AdoptingIdle {
+        let fin = client_fin(&self.handover_view(now, id));
+        let mut keeps = treat;
+        if let ClientFin::Moves { .. } | ClientFin::GoesWithRequest | ClientFin::Waits = fin {
+            self.flows[id].bits.set(Bits::CLIENT_FIN, true);
+            if fin != ClientFin::Waits && segment.payload_len() == 0 {
+                // One with data is kept with its data. An orphan has room: otherwise it would not
+                // count as seen.
+                keeps = self.keep_or_wait(id, frame, segment);
+            }
+        }
+        match fin {
+            ClientFin::Moves { at_rest } => {
+                if at_rest {
                     let _ = self.step(now, id, Event::ClientFin, out);
                 }
-                treat
+                keeps
             }
-            State::Held => {
-                // The client is leaving too: nothing is left to save.
-                self.close_stands(now, id, out);
+            ClientFin::EndStands => {
+                self.decide(now, id, Input::CloseStands, None, out);
                 if self.flows[id].state == State::ServerFin {
                     self.flows[id].bits.set(Bits::POD_WAITS, true);
                     return self.step(now, id, Event::ClientFin, out);
                 }
                 Frame::Absorb
             }
-            State::Orphan if self.flows[id].bits.has(Bits::KEPT_WHOLE) => {
-                // Its request is still to be answered; the FIN goes with it.
-                self.flows[id].bits.set(Bits::CLIENT_FIN, true);
-                if segment.payload_len() == 0 {
-                    // There is room: otherwise it would not count as seen.
-                    let _ = self.keep_or_wait(id, frame, segment);
+            ClientFin::NotKept => {
+                self.count_lost(id, Lost::NotKept);
+                let _ = self.step(now, id, Event::Lost, out);
+                Frame::Absorb
+            }
+            ClientFin::GoesWithRequest | ClientFin::Waits | ClientFin::Gone => Frame::Absorb,
+            ClientFin::Passes => {
+                if self.flows[id].state == State::ServerFin {
+                    self.flows[id].bits.set(Bits::POD_WAITS, true);
                 }
-                Frame::Absorb
-            }
-            State::Orphan if self.flows[id].client_acked.add(1) != self.flows[id].client_next => {
-                self.lose(now, id, Lost::NotKept, out);
-                Frame::Absorb
-            }
-            State::Orphan if self.flows[id].server_acked != self.flows[id].server_next => {
-                // It lacks bytes of the response: a clean end would be a lie, and the dead owner's kernel may still repeat them.
-                self.flows[id].bits.set(Bits::CLIENT_FIN, true);
-                Frame::Absorb
-            }
-            State::Gone => Frame::Absorb,
-            State::ServerFin => {
-                self.flows[id].bits.set(Bits::POD_WAITS, true);
                 self.step(now, id, Event::ClientFin, out)
             }
-            _ => self.step(now, id, Event::ClientFin, out),
         }
     }
 
@@ -415,16 +407,15 @@ impl Engine {
         // moves in the middle of its request, or not at all. That harms the client alone, as
         // connections are never shared.
         self.follow(id, From::Client, gap, data.get(seen..).unwrap_or_default());
-        match state {
-            State::Idle | State::Fresh if boundary && whole => {
+        let flow = &self.flows[id];
+        let (pinned, kept) = (flow.pin.is_some(), flow.bits.has(Bits::KEPT_WHOLE));
+        match client_data(state, pinned, kept, boundary, whole) {
+            ClientData::Begins { may_move } => {
                 let cold = self.flows[id].adopted_idle();
                 self.begin_request(id, frame, segment);
                 // What came early is with the owner.
-                let may_move = state == State::Idle
-                    && protocol != Protocol::None
-                    && self.flows[id].pin.is_none()
-                    && self.flows[id].early_client.is_empty();
-                if may_move {
+                let early = !self.flows[id].early_client.is_empty();
+                if may_move && protocol != Protocol::None && !early {
                     self.counters.add(Counter::Boundaries);
                     if self.prepare_move(now, id, out) {
                         return self.step(now, id, Event::Move, out);
@@ -435,8 +426,9 @@ impl Engine {
                 }
                 self.step(now, id, Event::ClientData, out)
             }
-            State::Idle | State::Fresh | State::Response => {
-                // The client went on before the answer was complete. A guard follows that; the bare rule cannot.
+            ClientData::Overlaps => {
+                // The client went on before the answer was complete. A guard follows that; the bare
+                // rule cannot.
                 if protocol == Protocol::RequestResponse {
                     self.pin(id, PinReason::Pipelined);
                 }
@@ -444,7 +436,7 @@ impl Engine {
                 self.counters.add(Counter::Requests);
                 self.step(now, id, Event::ClientData, out)
             }
-            State::Request => {
+            ClientData::GoesOn => {
                 self.request_goes_on(now, id);
                 if ahead > 0 {
                     self.keep_no_more(id);
@@ -452,35 +444,38 @@ impl Engine {
                 self.keep_more(id, frame, segment);
                 Frame::Forward
             }
-            State::Adopting => {
+            ClientData::GoesOnMoving => {
                 self.request_goes_on(now, id);
                 if ahead > 0 {
                     self.keep_no_more(id);
                 }
                 self.keep_or_wait(id, frame, segment)
             }
-            State::AdoptingIdle => {
+            ClientData::BeginsMoving => {
                 self.begin_request(id, frame, segment);
                 self.step(now, id, Event::ClientData, out)
             }
-            State::Held | State::Orphan => {
+            kept @ (ClientData::GoesOnKept | ClientData::BeginsKept { .. } | ClientData::Waits) => {
                 if self.request_is_complete(id) {
                     self.kept.is_complete(self.flows[id].kept);
                 }
-                if self.flows[id].bits.has(Bits::KEPT_WHOLE) {
-                    let _ = self.keep_or_wait(id, frame, segment);
-                } else if boundary {
-                    self.begin_request(id, frame, segment);
-                    self.flows[id].bits.set(Bits::UNSEEN, true);
-                    if state == State::Held {
-                        // Whether the pod lives or not, this request it will not answer.
-                        self.becomes_orphan(now, id, out);
-                        return Frame::Absorb;
+                match kept {
+                    ClientData::GoesOnKept => {
+                        let _ = self.keep_or_wait(id, frame, segment);
                     }
+                    ClientData::BeginsKept { held } => {
+                        self.begin_request(id, frame, segment);
+                        self.flows[id].bits.set(Bits::UNSEEN, true);
+                        if held {
+                            self.decide(now, id, Input::RequestAtDead, None, out);
+                            return Frame::Absorb;
+                        }
+                    }
+                    _ => {}
                 }
                 self.step(now, id, Event::ClientData, out)
             }
-            _ => Frame::Forward,
+            ClientData::Passes => Frame::Forward,
         }
     }
 }

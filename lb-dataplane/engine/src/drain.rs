@@ -467,18 +467,4 @@ impl Engine {
         names.sort_unstable();
         names
     }
-
-    /// What every hand-over from a living owner begins with.
-    pub(crate) fn hand_over(&mut self, id: FlowId, leg: Leg, cause: Cause) {
-        if cause != Cause::Manual {
-            self.drop_wish(id);
-        }
-        let flow = &mut self.flows[id];
-        flow.causes.begin(cause);
-        flow.tries = 1;
-        (flow.asked, flow.refusals) = (0, 0);
-        flow.bits.set(Bits::STANDBY_GONE | Bits::CLIENT_FIN, false);
-        self.pending = leg;
-        self.prepare_prelude(id);
-    }
 }

@@ -19,10 +19,19 @@ const EVENTS: usize = 32_768;
 
 /// How an owner was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gone {
+pub enum Gone {
+    /// It closed the connection.
     Closed,
+    /// It reset it.
     Reset,
+    /// Nothing is heard of it.
     Silent,
+}
+
+impl Gone {
+    pub(crate) const fn of_end(fin: bool) -> Self {
+        if fin { Self::Closed } else { Self::Reset }
+    }
 }
 
 /// What happened.

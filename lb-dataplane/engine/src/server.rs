@@ -2,7 +2,6 @@
 
 use crate::{
     Engine, Output, Verdict,
-    adopt::challenge_ack,
     answer::Judged,
     backend::Use,
     counters::{Counter, DropReason},
@@ -11,25 +10,15 @@ use crate::{
     figures::Reset,
     flow::{Bits, FlowId},
     guards::From,
+    handover::{self, challenge, judge_reset},
     mutants::Mutant,
     pins::PinReason,
-    rescue::{End, Ended},
+    rescue::{Ended, end_of},
     resets::Whom,
     states::{Event, Frame, State},
 };
 use baton_api::Protocol;
 use baton_packet::{Flags, Segment, clear_fin, parse_adoption, timestamps};
-
-/// What a RST without ACK is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Bare {
-    /// Another kind of segment, or of a flow that is closing.
-    Not,
-    /// Perhaps drawn by something older: the pod is asked.
-    Echo,
-    /// The answer to that: there is no socket.
-    Proof,
-}
 
 impl Engine {
     /// Inlined for `on_leg`.
@@ -179,7 +168,7 @@ impl Engine {
         ahead: i32,
         out: &mut impl Output,
     ) -> Frame {
-        let end = End::of(frame, segment);
+        let end = end_of(frame, segment);
         let ended = if ahead > 0 || self.flows[id].state == State::SynAcked {
             // Bytes in front of it are missing, or the connection is not known to be open: it comes again.
             Ended::Held
@@ -204,25 +193,6 @@ impl Engine {
         }
     }
 
-    /// What a RST without ACK means. Linux sends one for each segment that meets no socket (`tcp_v4_send_reset`), with the
-    /// segment's ACK as its number; a socket that ends sends RST and ACK (`tcp_send_active_reset`). A request that overtakes
-    /// its adoption draws one too, which may come after the adoption was confirmed; and its number is exact for a client
-    /// that lacks bytes which the engine has seen. So none is believed before the pod has been asked.
-    fn judge_bare_reset(&self, segment: &Segment, id: FlowId) -> Bare {
-        let flow = &self.flows[id];
-        let open = matches!(
-            flow.state,
-            State::Fresh | State::Request | State::Response | State::Idle | State::ClientFin
-        );
-        if segment.flags.has(Flags::ACK) || !open {
-            Bare::Not
-        } else if segment.seq == challenge_ack(flow) {
-            Bare::Proof
-        } else {
-            Bare::Echo
-        }
-    }
-
     fn owner_resets(
         &mut self,
         now: Instant,
@@ -236,29 +206,37 @@ impl Engine {
             self.counters.add(Counter::Fenced);
             return Verdict::Absorbed;
         }
-        let bare = self.judge_bare_reset(segment, id);
-        let exact = match bare {
-            Bare::Echo => {
+        let flow = &self.flows[id];
+        let judged = judge_reset(
+            flow.state,
+            flow.migrations > 0,
+            &self.safeguards(),
+            segment.flags.has(Flags::ACK),
+            segment.seq,
+            challenge(flow.server_next),
+        );
+        let exact = match judged {
+            handover::Reset::Echo => {
                 self.counters.add(Counter::ResetsDoubted);
                 self.challenge_owner(id, out);
                 return Verdict::Absorbed;
             }
-            Bare::Proof => true,
+            handover::Reset::Proof => true,
             // Any of these numbers may be exact for the client.
-            Bare::Not => {
+            handover::Reset::Owners => {
                 segment.seq.at_or_after(self.flows[id].server_acked)
                     && segment
                         .seq
                         .at_or_before(self.sent_at_most(id, From::Server))
             }
         };
-        let end = End::of(frame, segment);
+        let end = end_of(frame, segment);
         // What the client's own RST ended says nothing of the pod.
         let by_client = exact && self.flows[id].client_reset;
         if exact && !by_client && matches!(self.owner_ended(now, id, end, out), Ended::Held) {
             return Verdict::Absorbed;
         }
-        let verdict = if bare == Bare::Proof {
+        let verdict = if judged == handover::Reset::Proof {
             // Its number means something between the pod and us only.
             self.reset_client(id, Reset::Backend, out);
             Verdict::Absorbed

@@ -8,20 +8,11 @@ use crate::{
     Engine, Output,
     counters::Counter,
     flow::{Bits, FlowId},
+    handover::Restored,
     pins::PinReason,
 };
 use baton_guard::{PRELUDE_MAX, Prelude, prelude_reply_matches};
 use baton_packet::{Flags, Segment, SeqNumber, build_segment};
-
-/// What replies to the restoring bytes come to.
-pub(crate) enum Restored {
-    /// Not all are there yet.
-    Partly,
-    /// All are, and right.
-    Wholly,
-    /// The new owner did not take the session.
-    Not,
-}
 
 impl Engine {
     fn prelude(&self, id: FlowId, bytes: &mut [u8; PRELUDE_MAX]) -> Option<Prelude> {

@@ -7,9 +7,9 @@
 use crate::{
     Engine, Output,
     backend::Use,
-    counters::Counter,
     engine::Instant,
     flow::{Bits, FlowId},
+    handover::{Input, Then},
     health::Down,
     states::{Event, State},
 };
@@ -168,68 +168,37 @@ impl Engine {
     }
 
     fn swept(&mut self, now: Instant, id: FlowId, what: Sweep, out: &mut impl Output) -> Swept {
-        match (what, self.flows[id].state) {
-            (Sweep::Gone, State::Held) => self.owner_gone(now, id, out),
-            (Sweep::CloseStands | Sweep::Restarted, State::Held)
-                if self.owner_is_replaced(now, id) =>
-            {
-                self.owner_gone(now, id, out);
-            }
-            // Connections that idle together may time out together. Each is saved once, then its close is believed.
-            (Sweep::Restarted, State::Held)
-                if !self.flows[id].adopted_idle()
-                    && !self.flows[id].bits.has(Bits::CLOSER_LISTENS) =>
-            {
-                self.owner_gone(now, id, out);
-            }
-            (Sweep::CloseStands | Sweep::Restarted, State::Held) => {
-                let flow = &self.flows[id];
-                let question = &self.backends[usize::from(flow.owner.backend)].question;
-                if !question.settles(flow.sent_us, flow.bits.has(Bits::CLOSER_LISTENS)) {
-                    return Swept::Stays;
-                }
-                self.counters.add(Counter::ClosesBelieved);
-                self.close_stands(now, id, out);
-            }
-            (Sweep::Gone, _) if self.owner_is_gone(now, id, out) => {}
-            (Sweep::Drain, _) if self.is_drained(id) => return self.drain_flow(now, id, out),
-            _ => return Swept::Stays,
-        }
-        Swept::Done
-    }
-
-    /// A flow whose owner went without a word: whether something was done.
-    fn owner_is_gone(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
         let flow = &self.flows[id];
-        match flow.state {
-            State::SynSent => return self.syn_elsewhere(now, id, out),
-            State::Fresh | State::Idle => {}
-            State::Request if self.may_replay_again(id) => {}
-            State::AdoptingIdle => return self.adopter_is_gone(now, id, out),
-            State::Adopting if self.may_replay_again(id) => {
-                return self.adopter_is_gone(now, id, out);
+        let backend = &self.backends[usize::from(flow.owner.backend)];
+        let input = match what {
+            Sweep::Drain if self.is_drained(id) => return self.drain_flow(now, id, out),
+            Sweep::Drain => return Swept::Stays,
+            Sweep::Gone if flow.state == State::SynSent => {
+                return if self.syn_elsewhere(now, id, out) {
+                    Swept::Done
+                } else {
+                    Swept::Stays
+                };
             }
-            _ => return false,
+            Sweep::Gone => Input::PodGone {
+                silent: backend.health.down() == Some(Down::Silent),
+                rescuable: self.may_rescue(id),
+            },
+            Sweep::CloseStands | Sweep::Restarted if flow.state != State::Held => {
+                return Swept::Stays;
+            }
+            Sweep::CloseStands | Sweep::Restarted => Input::PodLives {
+                replaced: self.owner_is_replaced(now, id),
+                restarted: what == Sweep::Restarted,
+                settled: backend
+                    .question
+                    .settles(flow.sent_us, flow.bits.has(Bits::CLOSER_LISTENS)),
+            },
+        };
+        match self.decide(now, id, input, None, out) {
+            Then::Stays => Swept::Stays,
+            _ => Swept::Done,
         }
-        // A process that closed its listener may still serve what it accepted; its flows leave with their next requests.
-        let health = &self.backends[usize::from(flow.owner.backend)].health;
-        let silent = health.down() == Some(Down::Silent);
-        let request = flow.state == State::Request;
-        if !silent || flow.pin.is_some() || !(request || self.at_rest(id)) || !self.may_rescue(id) {
-            return false;
-        }
-        self.owner_silent(now, id, out);
-        true
-    }
-
-    /// A flow that was given to a backend of which nothing is heard.
-    fn adopter_is_gone(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
-        let backend = self.flows[id].owner.backend;
-        let silent = self.backends[usize::from(backend)].health.down() == Some(Down::Silent);
-        if silent {
-            self.fate_unknown(now, id, out);
-        }
-        silent
     }
 
     /// A flow whose SYN nobody answered asks another backend: whether there is one.

@@ -5,6 +5,7 @@ use crate::{
     counters::Counter,
     engine::{HOPS_AT_ONCE, Instant},
     flow::{Bits, FlowId},
+    handover::Input,
     mutants::Mutant,
     routes::LIMIT_HOPS,
     states::{Action, Event, State},
@@ -165,9 +166,19 @@ impl Engine {
         let flow = &self.flows[id];
         let timeouts = &self.policies[usize::from(flow.policy)].spec.timeouts;
         let (limit_ms, counter) = match flow.state {
-            State::Adopting | State::AdoptingIdle => return self.doubt(now, id, out),
+            State::Adopting | State::AdoptingIdle => {
+                self.decide(now, id, Input::Silence, None, out);
+                return;
+            }
             // Nobody answered the question, which has its own timers: it was lost with its backend.
-            State::Held => return self.owner_gone(now, id, out),
+            State::Held => {
+                let input = Input::PodGone {
+                    silent: false,
+                    rescuable: true,
+                };
+                self.decide(now, id, input, None, out);
+                return;
+            }
             State::Orphan => return self.try_rescue(now, id, out),
             State::Parted => return self.parted_due(now, id, out),
             State::Gone => return,

@@ -6,6 +6,7 @@
 use crate::{step::Run, wire::Wire, world::Why};
 use baton_engine::{
     Lost,
+    handover::{ClientData, ClientFin, Input, client_data, client_fin},
     states::{Event, Frame, State},
 };
 
@@ -27,6 +28,9 @@ impl Run<'_> {
             // A segment of no flow is answered with a reset that the client's kernel believes.
             let seq = self.world.client.got();
             return self.rst_to_client(seq);
+        }
+        if self.state() == State::Parted {
+            return self.on_client_of_parted(seq, sends);
         }
         let flow = &mut self.world.flow;
         let acks_more = ack > flow.server_acked && ack <= flow.server_next;
@@ -67,7 +71,18 @@ impl Run<'_> {
             });
         }
         if self.state() == State::Orphan && (acks_more || payload) {
-            self.try_rescue();
+            self.try_rescue_later();
+        }
+    }
+
+    /// Baton closed the flow: the client did not know yet, or closes its direction too.
+    fn on_client_of_parted(&mut self, seq: u8, sends: Sends) {
+        let next = self.world.flow.client_next;
+        if sends == Sends::Request && seq >= next {
+            self.step(Event::ClientData);
+        } else if sends == Sends::Fin && seq == next {
+            self.world.flow.client_next += 1;
+            self.step(Event::ClientFin);
         }
     }
 
@@ -84,79 +99,71 @@ impl Run<'_> {
         let boundary =
             seq == flow.client_next && ack == flow.server_next && self.all_acked() && at_rest;
         self.world.flow.requests += 1;
-        match state {
-            State::Idle | State::Fresh if boundary => {
+        let flow = &self.world.flow;
+        match client_data(state, flow.pinned, flow.kept, boundary, true) {
+            ClientData::Begins { may_move } => {
                 self.begin_request(seq);
-                if state == State::Idle
-                    && !self.world.flow.pinned
-                    && let Some(leg) = move_to.and_then(|pod| self.leg_to(pod))
-                {
+                if may_move && let Some(leg) = move_to.and_then(|pod| self.leg_to(pod)) {
                     self.hand_over(leg);
                     return self.step(Event::Move);
                 }
                 self.step(Event::ClientData)
             }
-            State::Idle | State::Fresh | State::Response => {
+            ClientData::Overlaps => {
                 self.world.flow.kept = false;
                 self.step(Event::ClientData)
             }
-            State::AdoptingIdle => {
+            ClientData::BeginsMoving => {
                 self.begin_request(seq);
                 self.step(Event::ClientData)
             }
-            State::Held | State::Orphan => {
-                if !self.world.flow.kept && boundary {
-                    self.begin_request(seq);
-                    self.world.flow.unseen = true;
-                    if state == State::Held {
-                        self.becomes_orphan();
-                        return Frame::Absorb;
-                    }
+            ClientData::BeginsKept { held } => {
+                self.begin_request(seq);
+                self.world.flow.progress.unseen = true;
+                if held {
+                    self.decide(Input::RequestAtDead);
+                    return Frame::Absorb;
                 }
                 self.step(Event::ClientData)
             }
-            // More of a request that is kept: not modelled, as requests are one segment.
-            _ => Frame::Forward,
+            ClientData::GoesOnKept | ClientData::Waits => self.step(Event::ClientData),
+            // More of a request: not modelled, as requests are one segment.
+            ClientData::GoesOn | ClientData::GoesOnMoving | ClientData::Passes => Frame::Forward,
         }
     }
 
     fn begin_request(&mut self, seq: u8) {
         let flow = &mut self.world.flow;
         flow.kept_fin = false;
-        flow.unseen = false;
+        flow.progress.unseen = false;
         flow.boundary = seq;
-        flow.replays = 0;
+        flow.progress.replays = 0;
         flow.kept = !flow.pinned;
     }
 
     fn client_fin(&mut self, treat: Frame) -> Frame {
-        match self.state() {
-            State::Adopting | State::AdoptingIdle => {
-                self.world.flow.client_fin = true;
-                self.world.flow.kept_fin = true;
-                if self.state() == State::AdoptingIdle {
-                    return self.step(Event::ClientFin);
-                }
-                treat
-            }
-            State::Held => {
-                self.close_stands();
+        let fin = client_fin(&self.view());
+        if let ClientFin::Moves { .. } | ClientFin::GoesWithRequest | ClientFin::Waits = fin {
+            self.world.flow.progress.client_fin = true;
+            self.world.flow.kept_fin |= fin != ClientFin::Waits;
+        }
+        match fin {
+            ClientFin::Moves { at_rest: true } => self.step(Event::ClientFin),
+            ClientFin::Moves { at_rest: false } => treat,
+            ClientFin::EndStands => {
+                self.decide(Input::CloseStands);
                 if self.state() == State::ServerFin {
                     return self.step(Event::ClientFin);
                 }
                 Frame::Absorb
             }
-            State::Orphan if self.world.flow.kept => {
-                self.world.flow.client_fin = true;
-                self.world.flow.kept_fin = true;
+            ClientFin::NotKept => {
+                self.count_lost(Lost::NotKept);
+                self.step(Event::Lost);
                 Frame::Absorb
             }
-            State::Orphan if self.world.flow.client_acked + 1 != self.world.flow.client_next => {
-                self.lose(Lost::NotKept);
-                Frame::Absorb
-            }
-            State::Gone => Frame::Absorb,
-            _ => self.step(Event::ClientFin),
+            ClientFin::GoesWithRequest | ClientFin::Waits | ClientFin::Gone => Frame::Absorb,
+            ClientFin::Passes => self.step(Event::ClientFin),
         }
     }
 
@@ -165,7 +172,7 @@ impl Run<'_> {
         if self.state() == State::Gone {
             return;
         }
-        if self.state() != State::Orphan {
+        if !matches!(self.state(), State::Orphan | State::Parted) {
             self.to_owner(Wire::RstAck {
                 seq: self.world.flow.client_next,
                 ack: self.world.flow.server_next,

@@ -3,6 +3,7 @@
 //! Owns the knobs. Every number here bounds the state space; what the bounds leave out is said at the head of the crate.
 
 use crate::wire::Network;
+use baton_engine::handover;
 
 /// Most pods that a configuration can have.
 pub const PODS_MAX: usize = 3;
@@ -10,36 +11,17 @@ pub const PODS_MAX: usize = 3;
 pub const REQUESTS_MAX: usize = 2;
 /// Most units of all responses together.
 pub const UNITS_MAX: usize = 4;
-/// How often the engine executes one request once more (`REPLAYS_MAX` in `engine/src/rescue.rs`; a test compares them).
-pub const REPLAYS_MAX: u8 = 2;
-
 /// What keeps the protocol safe. [`Safeguards::ALL`] is the product; tests take one away and expect a counterexample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Safeguards {
+    /// Those of the dataplane's decisions: the engine's own.
+    pub handover: handover::Safeguards,
     /// What the standby leg sends is not forwarded.
     pub fencing: bool,
-    /// A bare RST confirms nothing.
-    pub bare_rst_is_no_answer: bool,
-    /// `AlreadyAdopted` means an unknown fate, not a refusal.
-    pub already_adopted_is_no_refusal: bool,
-    /// An end that acknowledges the request is no withdrawal.
-    pub taken_data_is_no_withdrawal: bool,
-    /// A request is executed once more at most [`REPLAYS_MAX`] times.
-    pub replays_are_counted: bool,
-    /// A flow rolls back only when each adoption in flight was refused.
-    pub each_refusal_is_awaited: bool,
     /// The adopter remembers what it refused: a later copy of the same adoption is refused too.
     pub refusals_are_final: bool,
     /// The adopter says `AlreadyAdopted` also where nothing listens any more.
     pub memory_outlives_listener: bool,
-    /// A bare RST from an owner that adopted the flow is believed only once a challenge with a number of its own drew one.
-    pub late_rst_is_told_apart: bool,
-    /// So is one from an owner that accepted the flow itself: its number may be exact to the client and not to the dataplane.
-    pub every_rst_is_told_apart: bool,
-    /// An owner's end behind the client's own FIN is counted as a loss if a request is unanswered.
-    pub half_closed_is_counted: bool,
-    /// The FIN of a client whose idle flow lost its new owner too is answered, as it is while the flow has no owner.
-    pub kept_fin_is_answered: bool,
     /// The adopter remembers what it adopted.
     pub adoptions_are_remembered: bool,
     /// A request whose response has begun is not sent again.
@@ -49,18 +31,10 @@ pub struct Safeguards {
 impl Safeguards {
     /// All of them on.
     pub const ALL: Self = Self {
+        handover: handover::Safeguards::ALL,
         fencing: true,
-        bare_rst_is_no_answer: true,
-        already_adopted_is_no_refusal: true,
-        taken_data_is_no_withdrawal: true,
-        replays_are_counted: true,
-        each_refusal_is_awaited: true,
         refusals_are_final: true,
         memory_outlives_listener: true,
-        late_rst_is_told_apart: true,
-        every_rst_is_told_apart: true,
-        half_closed_is_counted: true,
-        kept_fin_is_answered: true,
         adoptions_are_remembered: true,
         begun_response_stays: true,
     };

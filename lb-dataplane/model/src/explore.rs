@@ -188,6 +188,9 @@ impl HandOver {
                         steps.push(Step::GivesUp);
                     }
                 }
+                State::Parted => {
+                    steps.extend([false, true].map(|last| Step::PartedTimer { last }));
+                }
                 State::Request if self.config.response_timeout => {
                     self.add_picked(world, steps, |pick| Step::ResponseOverdue { pick });
                 }
@@ -197,7 +200,12 @@ impl HandOver {
         // Much longer than any other timer: where nothing goes on, because a pod is silent or a client waits for nothing.
         let timed = !matches!(
             state,
-            State::Adopting | State::AdoptingIdle | State::Held | State::Orphan | State::Gone
+            State::Adopting
+                | State::AdoptingIdle
+                | State::Held
+                | State::Orphan
+                | State::Parted
+                | State::Gone
         );
         let cut = world.pods.iter().any(|p| p.cut);
         if timed && cut && self.config.network == Network::Counted && world.net.is_quiet() {

@@ -8,7 +8,7 @@ use crate::{
     wire::{Leg, Network, Packet, Way, Wire},
     world::{Ended, Why},
 };
-use baton_engine::states::Event;
+use baton_engine::{handover::Input, states::Event};
 
 /// Something that happens. `pick` is the pod that policy would choose if it had to choose one in this step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,6 +93,11 @@ pub enum Step {
     },
     /// The idle or half-closed timer ends.
     IdleTimer,
+    /// The timer of Baton's own FIN ends.
+    PartedTimer {
+        /// For the last time.
+        last: bool,
+    },
     /// A drain comes to the flow.
     Drains {
         /// Who would be chosen.
@@ -187,13 +192,14 @@ impl Run<'_> {
             Step::AdoptionTimer { overdue, pick } => {
                 self.spend_early(quiet, counted);
                 self.pick = pick;
-                self.doubt(overdue);
+                self.overdue = overdue;
+                self.decide(Input::Silence);
             }
             Step::RescueTimer { pick, stale } => {
                 self.spend_early(quiet, counted);
                 self.pick = pick;
                 self.spend_stale(stale);
-                self.try_rescue();
+                self.try_rescue_later();
             }
             Step::GivesUp => {
                 self.spend_early(quiet, counted);
@@ -202,11 +208,14 @@ impl Run<'_> {
             Step::ResponseOverdue { pick } => {
                 self.spend_early(quiet, counted);
                 self.pick = pick;
-                self.response_overdue();
+                self.decide(Input::Overdue);
             }
             Step::IdleTimer => {
                 self.why(Why::Idle);
                 self.step(Event::Timeout);
+            }
+            Step::PartedTimer { last } => {
+                self.step(if last { Event::Timeout } else { Event::Doubt });
             }
             Step::Drains { pick, stale } => {
                 self.world.moves -= 1;

@@ -3,10 +3,11 @@
 //! Owns the properties. The notes that they look at are written where things happen (`World::ghost`).
 
 use crate::{
-    config::{Config, REPLAYS_MAX},
+    config::Config,
     explore::HandOver,
     world::{Broken, Ended, Why, World},
 };
+use baton_engine::handover::REPLAYS_MAX;
 use stateright::Property;
 
 /// All of them.
@@ -39,7 +40,9 @@ pub fn properties() -> Vec<Property<HandOver>> {
         ),
         Property::always("what is called unseen was not executed", |_, w: &World| {
             let asked = usize::from(w.client.sent.max(1) - 1);
-            !(w.flow.unseen && w.flow.kept) || w.flow.replays > 0 || w.ghost.executed[asked] == 0
+            !(w.flow.progress.unseen && w.flow.kept)
+                || w.flow.progress.replays > 0
+                || w.ghost.executed[asked] == 0
         }),
         Property::always("a confirmed adoption was made", |_, w: &World| {
             unless(w, &[Broken::ConfirmedNothing])

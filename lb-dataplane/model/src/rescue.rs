@@ -1,15 +1,9 @@
-//! Rescue, idle moves and questions to pods (`engine/src/rescue.rs`, `drain.rs`, `listener.rs`, `sweep.rs`, `adopt.rs`).
-//!
-//! Owns who gets a flow next, and what the dataplane learns of pods. A question is asked and answered in one step, with what
-//! is true of the pod at that moment.
+//! Who gets a flow next, idle moves, and what the dataplane learns of pods. A question is asked and
+//! answered in one step, with what is true of the pod at that moment.
 
-use crate::{
-    step::Run,
-    wire::Leg,
-    world::{Broken, Down, Why},
-};
+use crate::{step::Run, wire::Leg, world::Down};
 use baton_engine::{
-    Lost,
+    handover::{Input, LAST_REPLAY_MS, RESCUE_MS},
     states::{Event, State},
 };
 
@@ -45,11 +39,7 @@ impl Run<'_> {
 
     /// What every hand-over from a living owner begins with.
     pub fn hand_over(&mut self, leg: Leg) {
-        let flow = &mut self.world.flow;
-        flow.tries = 1;
-        (flow.asked, flow.refusals) = (0, 0);
-        flow.standby_gone = false;
-        flow.client_fin = false;
+        self.world.flow.progress.hand_over();
         self.pending = Some(leg);
     }
 
@@ -69,126 +59,30 @@ impl Run<'_> {
         self.step(Event::MoveIdle);
     }
 
-    /// The owner has not begun to answer within the policy's time.
-    pub fn response_overdue(&mut self) {
-        let Some(owner) = self.world.flow.owner else {
-            return;
-        };
-        if self.world.flow.pinned || !self.may_replay_again() {
-            return;
-        }
-        let Some(leg) = self.choose(Some(owner.pod)) else {
-            return;
-        };
-        self.world.flow.replays += 1;
-        self.world.flow.rescue = true;
-        self.hand_over(leg);
-        self.step(Event::ResponseTimeout);
+    /// An orphan is looked at, so long after it lost its owner.
+    pub fn try_rescue(&mut self, waited_ms: u64) {
+        self.decide(Input::OrphanDue { waited_ms });
     }
 
-    /// The pod lives and meant its end.
-    pub fn close_stands(&mut self) {
-        if self.world.client.fin {
-            self.why(Why::ClientLeft);
-        } else {
-            let closed_one = |o: Leg| self.world.pods[usize::from(o.pod)].closed_one;
-            let meant = self.world.flow.owner.is_some_and(closed_one);
-            if !meant && !self.adopted_idle() {
-                self.broken(Broken::FalseReason);
-            }
-            self.why(Why::CloseStands);
-        }
-        let event = if self.world.flow.held_fin {
-            Event::CloseStands
-        } else {
-            Event::ResetStands
-        };
-        self.step(event);
-    }
-
-    /// The owner is gone: another one is needed.
-    pub fn owner_gone(&mut self) {
-        self.becomes_orphan();
-        self.try_rescue();
-    }
-
-    /// The flow has no owner any more.
-    pub fn becomes_orphan(&mut self) {
-        self.world.flow.tries = 0;
-        self.step(Event::OwnerGone);
-    }
-
-    /// Gives an orphan to another pod, if one can have it now.
-    pub fn try_rescue(&mut self) {
-        let flow = &self.world.flow;
-        let request = flow.kept;
-        let only_fin = flow.client_fin && flow.client_acked + 1 == flow.client_next;
-        if !request && only_fin && self.config.safeguards.kept_fin_is_answered {
-            self.step(Event::ClientFin);
-            return;
-        }
-        if !request && flow.client_acked != flow.client_next {
-            return self.lose(Lost::NotKept);
-        }
-        if flow.server_acked != flow.server_next {
-            return self.try_later();
-        }
-        let except = flow.owner.filter(|_| flow.tries == 0).map(|o| o.pod);
-        let Some(leg) = self.choose(except) else {
-            return self.try_later();
-        };
-        let flow = &mut self.world.flow;
-        if !request {
-            flow.boundary = flow.client_next;
-        } else if !flow.unseen {
-            flow.replays += 1;
-        }
-        flow.standby_gone = true;
-        flow.rescue = true;
-        flow.unseen = false;
-        flow.tries = 1;
-        (flow.asked, flow.refusals) = (0, 0);
-        self.pending = Some(leg);
-        let event = if request {
-            Event::RescueRequest
-        } else {
-            Event::RescueIdle
-        };
-        self.step(event);
-    }
-
-    /// How often it was tried only counts here as "not at the first time": see `except` above.
-    fn try_later(&mut self) {
-        self.world.flow.tries = 1;
-        self.step(Event::Doubt);
+    /// The same at some later time.
+    pub fn try_rescue_later(&mut self) {
+        self.try_rescue(LAST_REPLAY_MS);
     }
 
     /// The time for a rescue is over.
     pub fn give_up(&mut self) {
-        let why = if self.world.flow.server_acked != self.world.flow.server_next {
-            Lost::ResponseUnacknowledged
-        } else {
-            Lost::NoBackend
-        };
-        self.lose(why);
-    }
-
-    /// Nothing can save the flow.
-    pub fn lose(&mut self, why: Lost) {
-        self.count_lost(why);
-        self.step(Event::Lost);
+        self.try_rescue(RESCUE_MS);
     }
 
     /// Somebody listens there, so a held end stands; but not where the process is another one than before.
     pub fn listens(&mut self, pod: u8) {
         self.backend_is_up(pod);
-        if !self.holds(pod) {
-            return;
-        }
-        if self.world.pods[usize::from(pod)].died && !self.adopted_idle() {
-            self.owner_gone();
-        } else {
-            self.close_stands();
+        if self.holds(pod) {
+            self.decide(Input::PodLives {
+                replaced: self.world.pods[usize::from(pod)].died,
+                restarted: false,
+                settled: true,
+            });
         }
     }
 
@@ -197,8 +91,13 @@ impl Run<'_> {
         let known = &mut self.world.known[usize::from(pod)];
         known.down = Some(Down::NoListener);
         known.ready = false;
-        if self.holds(pod) {
-            self.owner_gone();
+        self.pod_gone(pod, false);
+    }
+
+    fn pod_gone(&mut self, pod: u8, silent: bool) {
+        if self.world.flow.owner.map(|o| o.pod) == Some(pod) {
+            let rescuable = true;
+            self.decide(Input::PodGone { silent, rescuable });
         }
     }
 
@@ -207,23 +106,7 @@ impl Run<'_> {
         let known = &mut self.world.known[usize::from(pod)];
         known.down = Some(Down::Silent);
         known.ready = false;
-        if self.holds(pod) {
-            return self.owner_gone();
-        }
-        if self.world.flow.owner.map(|o| o.pod) != Some(pod) {
-            return;
-        }
-        match self.state() {
-            State::AdoptingIdle => self.fate_unknown(),
-            State::Adopting if self.may_replay_again() => self.fate_unknown(),
-            State::Fresh | State::Idle if !self.world.flow.pinned && self.answered() => {
-                self.owner_gone();
-            }
-            State::Request if self.may_replay_again() && !self.world.flow.pinned => {
-                self.owner_gone();
-            }
-            _ => {}
-        }
+        self.pod_gone(pod, true);
     }
 
     /// A probe comes back with what is true now.
@@ -236,12 +119,6 @@ impl Run<'_> {
             self.nobody_listens(pod);
         }
         self.world.known[usize::from(pod)].ready = ready;
-    }
-
-    /// It came to its owner without a request and has had none since: saved once, then a close is believed.
-    fn adopted_idle(&self) -> bool {
-        let flow = &self.world.flow;
-        flow.migrated && flow.boundary == flow.client_next
     }
 
     fn backend_is_up(&mut self, pod: u8) {

@@ -1,31 +1,18 @@
-//! Segments from pods: which leg, which event (`engine/src/server.rs`, `adopt.rs` for the standby leg, `closing.rs`).
+//! Segments from pods: which leg, which event (`engine/src/server.rs`, `closing.rs`).
 //!
-//! Owns what the flow learns from its owner, and what an owner's end comes to.
+//! Owns what the flow learns from its owner.
 
 use crate::{
-    answer::Judged,
-    config::REPLAYS_MAX,
+    decide::{CHALLENGE, number},
     pod::STALE,
     step::Run,
     wire::{Leg, Wire},
-    world::Why,
+    world::{At, Why},
 };
 use baton_engine::{
-    Lost,
+    handover::{End, Input, Reset, Then, challenge, judge_reset},
     states::{Event, Frame, State},
 };
-
-/// A challenge acknowledges one byte less than the client has. Units are many bytes, so that is a number of its own here.
-const CHALLENGE: u8 = 50;
-
-/// What an owner's end comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnersEnd {
-    /// The client is told at once.
-    Passes,
-    /// The client is not told yet.
-    Held,
-}
 
 impl Run<'_> {
     /// A segment from a pod.
@@ -50,14 +37,14 @@ impl Run<'_> {
         {
             self.unit_to_client(leg, seq);
         }
-        let flow = &mut self.world.flow;
-        match wire {
-            Wire::Rst { .. } | Wire::RstAck { .. } | Wire::Answer { .. } => {
-                flow.standby = None;
-                flow.standby_gone = true;
-            }
-            Wire::Fin { .. } => flow.standby_gone = true,
-            _ => {}
+        let next = self.world.flow.server_next;
+        let input = Input::Standby {
+            new: matches!(wire, Wire::Data { seq, .. } if seq >= next),
+            reset: matches!(wire, Wire::Rst { seq } | Wire::RstAck { seq, .. } if seq == next),
+            fin: matches!(wire, Wire::Fin { .. }),
+        };
+        if self.decide(input) == Then::GoOn {
+            self.on_owner(leg, wire);
         }
     }
 
@@ -83,7 +70,7 @@ impl Run<'_> {
 
     fn on_owner(&mut self, leg: Leg, wire: Wire) {
         let unconfirmed = matches!(self.state(), State::Adopting | State::AdoptingIdle);
-        if unconfirmed && self.answer_to_adoption(leg, wire) == Judged::Done {
+        if unconfirmed && self.answer_to_adoption(wire) != Then::GoOn {
             return;
         }
         if matches!(self.state(), State::Held | State::Orphan) {
@@ -113,7 +100,7 @@ impl Run<'_> {
                 flow.pinned = true;
                 if self.state() == State::Request {
                     self.world.flow.kept = false;
-                    self.world.flow.unseen = false;
+                    self.world.flow.progress.unseen = false;
                 }
             }
             treat = self.step(Event::ServerData);
@@ -139,48 +126,40 @@ impl Run<'_> {
     }
 
     fn server_fin(&mut self, gap: bool, ack: u8) -> Frame {
-        let ended = if gap {
-            OwnersEnd::Held
-        } else {
-            self.owner_ended(true, Some(ack))
-        };
-        match ended {
-            OwnersEnd::Passes => {
-                self.world.flow.server_next += 1;
-                self.step(Event::ServerFin)
-            }
-            OwnersEnd::Held => Frame::Absorb,
+        let held = gap || self.owner_ended(true, Some(ack)) == Then::Held;
+        if held {
+            return Frame::Absorb;
         }
+        self.world.flow.server_next += 1;
+        self.step(Event::ServerFin)
     }
 
-    /// A bare RST: a kernel that knows no such connection, now or before it adopted it (`judge_bare_reset`).
+    /// A bare RST: a kernel that knows no such connection, now or before it adopted it.
     fn owner_is_no_more(&mut self, seq: u8) {
         let flow = &self.world.flow;
-        let safe = self.config.safeguards;
-        let open = match self.state() {
-            State::Request | State::Response | State::Idle | State::ClientFin => {
-                flow.migrated || safe.every_rst_is_told_apart
+        let next = flow.server_next;
+        let judged = judge_reset(
+            self.state(),
+            flow.migrated,
+            &self.config.safeguards.handover,
+            false,
+            number(seq),
+            challenge(number(next)),
+        );
+        match judged {
+            Reset::Owners => self.owner_resets(seq, None),
+            Reset::Proof => self.owner_resets(next, None),
+            Reset::Echo => {
+                let seq = flow.client_acked.wrapping_sub(1);
+                let ack = CHALLENGE + next;
+                self.to_owner(Wire::Keepalive { seq, ack });
             }
-            State::Fresh => safe.every_rst_is_told_apart,
-            _ => false,
-        };
-        if !safe.late_rst_is_told_apart || !open {
-            return self.owner_resets(seq, None);
         }
-        let challenge = CHALLENGE + flow.server_next;
-        if seq == challenge {
-            return self.owner_resets(flow.server_next, None);
-        }
-        let seq = flow.client_acked.wrapping_sub(1);
-        self.to_owner(Wire::Keepalive {
-            seq,
-            ack: challenge,
-        });
     }
 
     fn owner_resets(&mut self, seq: u8, acked: Option<u8>) {
         let exact = seq == self.world.flow.server_next;
-        if exact && self.owner_ended(false, acked) == OwnersEnd::Held {
+        if exact && self.owner_ended(false, acked) == Then::Held {
             return;
         }
         self.rst_to_client(seq);
@@ -210,81 +189,39 @@ impl Run<'_> {
         }
     }
 
-    /// The owner sent a FIN in order or an exact RST (`engine/src/rescue.rs`).
-    fn owner_ended(&mut self, fin: bool, acked: Option<u8>) -> OwnersEnd {
+    /// The owner sent a FIN in order or an exact RST.
+    fn owner_ended(&mut self, fin: bool, acked: Option<u8>) -> Then {
         let Some(owner) = self.world.flow.owner else {
-            return OwnersEnd::Passes;
+            return Then::Passes;
         };
-        let state = self.state();
-        if !matches!(
-            state,
-            State::Fresh | State::Idle | State::Request | State::Response
-        ) {
-            let counts = self.config.safeguards.half_closed_is_counted;
-            if state == State::ClientFin && self.world.flow.outstanding && counts {
-                self.count_lost(Lost::HalfClosed);
-            }
+        let begun = self.state() == State::Response && !self.answered();
+        if begun && !self.config.safeguards.begun_response_stays && self.config.replay {
+            // What must not be: the request goes to another pod behind the bytes that the client has.
+            self.world.flow.kept = true;
+            self.world.flow.state = At(State::Request);
+        }
+        let then = self.decide(Input::OwnerEnded {
+            end: End {
+                fin,
+                mark: None,
+                acked: acked.map(number),
+            },
+            gone: self.is_leaving(owner.pod),
+            rescues: true,
+            rescuable: true,
+        });
+        if then != Then::Held {
             let left = self.world.client.fin && self.answered();
+            // The first reason counts: a loss was counted before.
             self.why(if left {
                 Why::ClientLeft
+            } else if self.world.flow.pinned {
+                Why::Pinned
             } else {
                 Why::Uncounted
             });
-            return OwnersEnd::Passes;
         }
-        let at_rest = self.answered();
-        if self.world.flow.pinned || (state != State::Request && self.answered() && !at_rest) {
-            self.why(Why::Pinned);
-            return OwnersEnd::Passes;
-        }
-        match state {
-            State::Request => {
-                self.world.flow.held_fin = fin;
-                self.ends_with_request(acked)
-            }
-            State::Response if !self.answered() => {
-                if !self.config.safeguards.begun_response_stays && self.config.replay {
-                    // What must not be: the request goes to another pod behind the bytes that the client has.
-                    self.world.flow.kept = true;
-                    self.world.flow.state = crate::world::At(State::Request);
-                    return self.ends_with_request(acked);
-                }
-                self.count_lost(Lost::ResponseBegun);
-                OwnersEnd::Passes
-            }
-            _ => {
-                self.world.flow.held_fin = fin;
-                self.step(Event::OwnerEnded);
-                if self.is_leaving(owner.pod) {
-                    self.owner_gone();
-                }
-                // Otherwise the question is open as long as the end is held.
-                OwnersEnd::Held
-            }
-        }
-    }
-
-    fn ends_with_request(&mut self, acked: Option<u8>) -> OwnersEnd {
-        let flow = &self.world.flow;
-        let unseen = acked == Some(flow.boundary);
-        let lost = if !flow.kept {
-            Some(Lost::NotKept)
-        } else if unseen {
-            None
-        } else if !self.may_replay() {
-            Some(Lost::FateUnknown)
-        } else if flow.replays >= REPLAYS_MAX && self.config.safeguards.replays_are_counted {
-            Some(Lost::ReplayedOften)
-        } else {
-            None
-        };
-        if let Some(lost) = lost {
-            self.count_lost(lost);
-            return OwnersEnd::Passes;
-        }
-        self.world.flow.unseen = unseen;
-        self.owner_gone();
-        OwnersEnd::Held
+        then
     }
 
     /// A segment from an owner whose end is held back: its kernel repeats what the client has not acknowledged.

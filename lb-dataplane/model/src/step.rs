@@ -5,12 +5,13 @@
 use crate::{
     config::Config,
     coverage::Coverage,
-    pod::Decided,
+    pod::{Decided, STALE},
     wire::{Leg, Network, Packet, Way, Wire},
     world::{At, Broken, Ended, Why, World},
 };
 use baton_engine::{
     Lost,
+    handover::REPLAYS_MAX,
     states::{Action, Event, Frame, Meaning, State, meaning},
 };
 
@@ -30,6 +31,8 @@ pub struct Run<'a> {
     pub stale: bool,
     /// The leg that the present event gives the flow to.
     pub pending: Option<Leg>,
+    /// Policy's time for an answer is over.
+    pub overdue: bool,
 }
 
 impl<'a> Run<'a> {
@@ -44,6 +47,7 @@ impl<'a> Run<'a> {
             picked: false,
             stale: false,
             pending: None,
+            overdue: false,
         }
     }
 
@@ -106,7 +110,7 @@ impl<'a> Run<'a> {
                 if self.state() == State::Adopting
                     && pod
                         .socket(owner.port)
-                        .is_some_and(|s| s.read > world.flow.boundary) =>
+                        .is_some_and(|s| s.rcv < STALE && s.read > world.flow.boundary) =>
             {
                 self.broken(Broken::NotGivenBack);
             }
@@ -120,12 +124,12 @@ impl<'a> Run<'a> {
             Action::DropKept => {
                 flow.kept = false;
                 flow.kept_fin = false;
-                flow.unseen = false;
+                flow.progress.unseen = false;
             }
             Action::ReplayKept => self.replay_kept(),
             Action::SendAdoption => {
                 let (seq, ack) = (flow.boundary, flow.server_next);
-                flow.asked += 1;
+                flow.progress.asked += 1;
                 self.to_owner(Wire::Adopt { seq, ack });
             }
             Action::SendKeepalive => {
@@ -146,7 +150,7 @@ impl<'a> Run<'a> {
             }
             Action::CloseStandby => {
                 flow.migrated = true;
-                flow.rescue = false;
+                flow.progress.rescue = false;
                 let old = flow.standby.take();
                 self.close_leg(old);
             }
@@ -161,7 +165,7 @@ impl<'a> Run<'a> {
             Action::DropOwner => flow.owner = None,
             Action::ResumeStandby => {
                 flow.owner = flow.standby.take();
-                flow.rescue = false;
+                flow.progress.rescue = false;
             }
             Action::RenewPort => {
                 let owner = flow.owner;
@@ -171,12 +175,12 @@ impl<'a> Run<'a> {
                     let leg = self.world.open(owner.pod, false);
                     let flow = &mut self.world.flow;
                     flow.owner = Some(leg);
-                    (flow.asked, flow.refusals) = (0, 0);
+                    (flow.progress.asked, flow.progress.refusals) = (0, 0);
                 }
             }
             Action::Redirect => {
                 flow.owner = self.pending.take();
-                (flow.asked, flow.refusals) = (0, 0);
+                (flow.progress.asked, flow.progress.refusals) = (0, 0);
             }
             // The model's flows end with both sides closed: nobody has the owner's TIME_WAIT ended there.
             Action::EndOwner => {
@@ -196,7 +200,7 @@ impl<'a> Run<'a> {
                 flow.standby = None;
                 flow.kept = false;
                 flow.kept_fin = false;
-                flow.unseen = false;
+                flow.progress.unseen = false;
                 flow.state = At(State::Gone);
             }
             // Nothing is sent to pods that a hand-over meets, or decided by it; timers end whenever
@@ -316,7 +320,7 @@ impl<'a> Run<'a> {
         let (flow, replay) = (&self.world.flow, self.config.replay);
         let holds = match why {
             Lost::FateUnknown | Lost::AdoptedBefore => !replay,
-            Lost::ReplayedOften => replay && flow.replays >= crate::config::REPLAYS_MAX,
+            Lost::ReplayedOften => replay && flow.progress.replays >= REPLAYS_MAX,
             Lost::ResponseBegun => {
                 flow.requests > 0 && flow.server_next > (flow.requests - 1) * self.config.parts
             }

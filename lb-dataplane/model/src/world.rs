@@ -1,14 +1,14 @@
 //! One state of the model: the flow as the dataplane has it, the pods, the client, the network, and what happened so far.
 //!
-//! Owns the data. Who changes it: `step` (by the declared table), `answer`, `server`, `client`, `rescue` (the dataplane's
-//! classifiers, named like the engine's files), `pod` (the pods), `explore` (what may happen next).
+//! Owns the data. Who changes it: `step` (by the declared table), `decide`, `server`, `client`, `rescue` (the
+//! dataplane), `pod` (the pods), `explore` (what may happen next).
 
 use crate::{
     config::{Config, Faults, PODS_MAX, REQUESTS_MAX, UNITS_MAX},
     pod::{Pod, STALE, Socket},
     wire::{InFlight, Leg},
 };
-use baton_engine::{Lost, states::State};
+use baton_engine::{Lost, handover::Progress, states::State};
 use std::hash::{Hash, Hasher};
 
 /// A state of the declared table, which can be part of a hashed state.
@@ -62,16 +62,8 @@ pub struct Flow {
     pub kept: bool,
     /// The client's FIN is among the kept segments.
     pub kept_fin: bool,
-    /// `UNSEEN`.
-    pub unseen: bool,
-    /// `STANDBY_GONE`.
-    pub standby_gone: bool,
-    /// `CLIENT_FIN`.
-    pub client_fin: bool,
-    /// `HELD_FIN`.
-    pub held_fin: bool,
-    /// `RESCUE`.
-    pub rescue: bool,
+    /// What the hand-over remembers: the engine's own.
+    pub progress: Progress,
     /// `FIN_SENT`.
     pub fin_sent: bool,
     /// `OUTSTANDING`.
@@ -80,14 +72,6 @@ pub struct Flow {
     pub pinned: bool,
     /// It moved before.
     pub migrated: bool,
-    /// Tries of the present adoption.
-    pub tries: u8,
-    /// How often the request was given away although somebody may have executed it.
-    pub replays: u8,
-    /// Adoptions sent on the owner leg.
-    pub asked: u8,
-    /// Refusals among the answers.
-    pub refusals: u8,
     /// First unit of the request that an adoption carries.
     pub boundary: u8,
     /// Next unit of the client.
@@ -250,19 +234,11 @@ impl World {
             closing: Vec::new(),
             kept: false,
             kept_fin: false,
-            unseen: false,
-            standby_gone: false,
-            client_fin: false,
-            held_fin: false,
-            rescue: false,
+            progress: Progress::default(),
             fin_sent: false,
             outstanding: false,
             pinned: false,
             migrated: false,
-            tries: 0,
-            replays: 0,
-            asked: 0,
-            refusals: 0,
             boundary: 0,
             client_next: 0,
             client_acked: 0,

@@ -1,8 +1,9 @@
 //! The checks bite: with one safeguard taken away, the exploration finds what that one prevents.
 
+use baton_engine::handover::REPLAYS_MAX;
 use baton_model::{
     check::{explore, explore_until_any},
-    config::{Config, Faults, REPLAYS_MAX, Safeguards},
+    config::{Config, Faults, Safeguards},
     wire::Network,
 };
 
@@ -54,20 +55,24 @@ fn without_fencing_two_pods_speak_to_the_client() {
 #[test]
 fn a_bare_rst_that_confirms_confirms_nothing() {
     let property = "a confirmed adoption was made";
-    bites(config(NONE), |s| s.bare_rst_is_no_answer = false, property);
+    bites(
+        config(NONE),
+        |s| s.handover.bare_rst_is_no_answer = false,
+        property,
+    );
 }
 
 #[test]
 fn already_adopted_taken_for_a_refusal_executes_twice() {
     let faults = Faults { closes: 1, ..NONE };
-    let without = |s: &mut Safeguards| s.already_adopted_is_no_refusal = false;
+    let without = |s: &mut Safeguards| s.handover.already_adopted_is_no_refusal = false;
     bites(config(faults), without, ONCE);
 }
 
 #[test]
 fn a_roll_back_after_data_was_taken_executes_twice() {
     let faults = Faults { closes: 1, ..NONE };
-    let without = |s: &mut Safeguards| s.taken_data_is_no_withdrawal = false;
+    let without = |s: &mut Safeguards| s.handover.taken_data_is_no_withdrawal = false;
     bites(config(faults), without, ONCE);
 }
 
@@ -80,7 +85,7 @@ fn replays_without_limit_execute_too_often() {
         tries_max: 1,
         ..config(NONE)
     };
-    bites(config, |s| s.replays_are_counted = false, ONCE);
+    bites(config, |s| s.handover.replays_are_counted = false, ONCE);
 }
 
 #[test]
@@ -116,14 +121,22 @@ fn a_begun_response_that_is_replayed_is_spliced() {
 #[test]
 fn a_late_bare_rst_that_is_believed_ends_a_living_connection() {
     let property = "the client sees an end only for a counted reason";
-    bites(config(NONE), |s| s.late_rst_is_told_apart = false, property);
+    bites(
+        config(NONE),
+        |s| s.handover.late_rst_is_told_apart = false,
+        property,
+    );
 }
 
 #[test]
 fn a_bare_rst_that_only_the_client_takes_for_exact_is_counted() {
     let config = config(Faults { crashes: 1, ..NONE });
     let property = "the client sees an end only for a counted reason";
-    bites(config, |s| s.every_rst_is_told_apart = false, property);
+    bites(
+        config,
+        |s| s.handover.every_rst_is_told_apart = false,
+        property,
+    );
 }
 
 #[test]
@@ -138,7 +151,11 @@ fn an_end_behind_the_clients_own_is_counted() {
         ..config(faults)
     };
     let property = "the client sees an end only for a counted reason";
-    bites(config, |s| s.half_closed_is_counted = false, property);
+    bites(
+        config,
+        |s| s.handover.half_closed_is_counted = false,
+        property,
+    );
 }
 
 #[test]
@@ -153,7 +170,7 @@ fn a_kept_fin_is_answered() {
         requests: 0,
         ..config(faults)
     };
-    let without = |s: &mut Safeguards| s.kept_fin_is_answered = false;
+    let without = |s: &mut Safeguards| s.handover.kept_fin_is_answered = false;
     bites(config, without, "a counted reason holds");
 }
 
@@ -165,19 +182,11 @@ fn with_final_refusals_awaiting_each_is_not_needed() {
         crashes: 1,
         ..NONE
     });
-    config.safeguards.each_refusal_is_awaited = false;
+    config.safeguards.handover.each_refusal_is_awaited = false;
     let report = explore_until_any(config);
     assert!(
         report.counterexamples.is_empty(),
         "{:?}",
         report.counterexamples
     );
-}
-
-/// The one number that the model shares with the engine and cannot take from it.
-#[test]
-fn replays_max_is_the_engines() {
-    let source = include_str!("../../engine/src/rescue.rs");
-    let line = format!("const REPLAYS_MAX: u8 = {REPLAYS_MAX};");
-    assert!(source.contains(&line), "rescue.rs does not say {line:?}");
 }

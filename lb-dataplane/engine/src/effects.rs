@@ -1,0 +1,247 @@
+//! Carries out what `handover` decides: the view that a decision looks at, and each effect.
+//!
+//! Owns the way between the flow table and the pure decisions. It decides nothing itself.
+
+use crate::{
+    Cause, Engine, Output,
+    answer::RST_PAUSE_MS,
+    counters::Counter,
+    engine::Instant,
+    events::{Gone, What},
+    flow::{Bits, Flow, FlowId, Leg},
+    handover::{
+        self, ADOPTION_TRIES_MAX, Effect, Input, Numbers, Progress, Restored, Safeguards, Talk,
+        Then, View,
+    },
+    mutants::Mutant,
+    pins::PinReason,
+    ports::Rest,
+};
+use baton_guard::{ToCome, Tracker};
+use baton_packet::Segment;
+
+/// The segment that led to a decision, and its frame.
+type Frame<'a> = Option<(&'a [u8], &'a Segment)>;
+
+impl Flow {
+    fn progress(&self) -> Progress {
+        let has = |bit| self.bits.has(bit);
+        Progress {
+            tries: self.tries,
+            asked: self.asked,
+            refusals: self.refusals,
+            replays: self.replays,
+            standby_gone: has(Bits::STANDBY_GONE),
+            client_fin: has(Bits::CLIENT_FIN),
+            rescue: has(Bits::RESCUE),
+            unseen: has(Bits::UNSEEN),
+            owner_fin: has(Bits::HELD_FIN),
+        }
+    }
+}
+
+impl Engine {
+    pub(crate) fn progress(&self, id: FlowId) -> Progress {
+        self.flows[id].progress()
+    }
+
+    pub(crate) fn set_progress(&mut self, id: FlowId, progress: Progress) {
+        let before = self.progress(id);
+        if before == progress {
+            return;
+        }
+        let flow = &mut self.flows[id];
+        (flow.tries, flow.replays) = (progress.tries, progress.replays);
+        (flow.asked, flow.refusals) = (progress.asked, progress.refusals);
+        let bits = &mut flow.bits;
+        // One of the bits means something else in other states.
+        if before.standby_gone != progress.standby_gone {
+            bits.set(Bits::STANDBY_GONE, progress.standby_gone);
+        }
+        bits.set(Bits::CLIENT_FIN, progress.client_fin);
+        bits.set(Bits::RESCUE, progress.rescue);
+        bits.set(Bits::UNSEEN, progress.unseen);
+        bits.set(Bits::HELD_FIN, progress.owner_fin);
+    }
+
+    /// What decisions look at.
+    pub(crate) fn handover_view(&mut self, now: Instant, id: FlowId) -> View {
+        let owner = self.flows[id].owner.backend;
+        let owner = self.backends.get_mut(usize::from(owner));
+        let another_port = owner.is_some_and(|owner| owner.ports.has_ready(now.ms()));
+        let flow = &self.flows[id];
+        let tracker = self.tracker(id);
+        let is = |what: fn(&Tracker) -> bool| tracker.is_some_and(what);
+        let (adoption_expects, adoption_sends) = self.adoption_start(id);
+        View {
+            state: flow.state,
+            progress: flow.progress(),
+            numbers: Numbers {
+                boundary: flow.boundary,
+                client_next: flow.client_next,
+                client_acked: flow.client_acked,
+                server_next: flow.server_next,
+                server_acked: flow.server_acked,
+                adoption_expects,
+                adoption_sends,
+            },
+            talk: Talk {
+                answered: self.answered(id),
+                at_rest: self.at_rest(id),
+                unanswered: is(|t| t.unanswered() > 0),
+                until_close: is(Tracker::until_close),
+                closing: is(Tracker::closing),
+                response_begun: is(Tracker::response_begun),
+                complete: tracker.is_none_or(|t| t.to_come() == ToCome::Exactly(0)),
+            },
+            outstanding: flow.bits.has(Bits::OUTSTANDING),
+            restoring: flow.bits.has(Bits::PRELUDE),
+            pinned: flow.pin.is_some(),
+            session_refused: flow.pin == Some(PinReason::SessionRefused),
+            kept_whole: flow.bits.has(Bits::KEPT_WHOLE),
+            replay_allowed: self.allows_replay(id),
+            another_port,
+            overdue: self.answer_due_ms(now, id) == 0,
+            migrated: flow.migrations > 0,
+            closer_listens: flow.bits.has(Bits::CLOSER_LISTENS),
+            tries_max: ADOPTION_TRIES_MAX,
+        }
+    }
+
+    /// All of them, but where the simulation takes one away.
+    #[inline]
+    pub(crate) fn safeguards(&self) -> Safeguards {
+        let has = |mutant| !self.mutated(mutant);
+        Safeguards {
+            bare_rst_is_no_answer: has(Mutant::CommitOnReset),
+            stale_numbers_are_no_answer: has(Mutant::CommitOnStale),
+            unknown_fate_is_no_refusal: has(Mutant::RollBackTaken),
+            replays_are_counted: has(Mutant::ReplayUnbounded),
+            unseen_is_unacknowledged: has(Mutant::BelieveUnseen),
+            ..Safeguards::ALL
+        }
+    }
+
+    /// Decides what an input means to a flow, and does it. `frame` belongs to the segment that the
+    /// input is about, if a decision may need it.
+    pub(crate) fn decide(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        mut input: Input,
+        frame: Frame<'_>,
+        out: &mut impl Output,
+    ) -> Then {
+        loop {
+            let decision =
+                handover::decide(&self.handover_view(now, id), &self.safeguards(), input);
+            self.set_progress(id, decision.progress);
+            for effect in decision.effects() {
+                self.carry_out(now, id, effect, frame, out);
+            }
+            input = match decision.then {
+                Then::JudgeSession => {
+                    Input::Restored(frame.map_or(Restored::Partly, |(f, segment)| {
+                        self.restored(id, f, segment)
+                    }))
+                }
+                Then::FindAnother => Input::Another {
+                    found: self.find_another(now, id),
+                },
+                Then::FindRescuer { another } => Input::Rescuer {
+                    found: self.find_rescuer(now, id, another, out),
+                },
+                Then::FindRival => Input::Rival {
+                    found: self.find_rival(now, id, out),
+                },
+                then => return then,
+            };
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        now: Instant,
+        id: FlowId,
+        effect: Effect,
+        frame: Frame<'_>,
+        out: &mut impl Output,
+    ) {
+        let owner = self.flows[id].owner;
+        match effect {
+            Effect::Step(event) => {
+                let _ = self.step(now, id, event, out);
+            }
+            Effect::Count(counter) => self.counters.add(counter),
+            Effect::Lost(why) => self.count_lost(id, why),
+            Effect::Replayed => self.tell(id, What::Replayed),
+            Effect::Settle => {
+                self.decide(now, id, Input::Settled, None, out);
+            }
+            Effect::AskForLife => self.ask_for_life(now, owner.backend, out),
+            Effect::AskListener(closer_listens) => {
+                self.ask(now, owner.backend, closer_listens, out);
+            }
+            Effect::ForgetInFront => self.forget_in_front(id, out),
+            Effect::AdopterRefused(reason) => {
+                self.probe_soon(now, owner.backend, |probe| probe.refused(now, reason));
+            }
+            Effect::AdopterSilent => {
+                self.probe_soon(now, owner.backend, |probe| probe.silent(now));
+            }
+            Effect::ResetStale(expects) => self.reset_stale(owner, expects, out),
+            Effect::AwaitAnswer => self.wheel.arm(id, now.ms() + RST_PAUSE_MS),
+            Effect::WindowBegins => {
+                if let Some((_, segment)) = frame {
+                    self.window_begins(now, id, segment, out);
+                }
+            }
+            Effect::AckOwner => self.ack_owner(id, out),
+            Effect::OwnerKnown => self.owner_is_known(id),
+            Effect::BackendFails => self.backend_fails(now, id),
+            Effect::HoldEnd(closer_listens) => {
+                let flow = &mut self.flows[id];
+                flow.bits.set(Bits::CLOSER_LISTENS, closer_listens);
+                flow.sent_us = now.0 as u32;
+            }
+            Effect::Stranded(how) => self.is_stranded(id, how),
+            Effect::OrphanSince => self.flows[id].moved_ms = now.ms32(),
+            Effect::TryRescue => self.try_rescue(now, id, out),
+            Effect::RescueBegins => self.rescue_begins(id),
+            Effect::FreeStandby => {
+                let standby = self.flows[id].standby;
+                self.flows[id].standby.port = Leg::NONE.port;
+                self.free_leg(now, standby, Rest::Quiet);
+            }
+        }
+    }
+
+    /// A flow lost its owner.
+    fn is_stranded(&mut self, id: FlowId, how: Gone) {
+        self.counters.add(match how {
+            Gone::Closed => Counter::OwnersClosed,
+            Gone::Reset => Counter::OwnersReset,
+            Gone::Silent => Counter::OwnersSilent,
+        });
+        self.counters.add(Counter::Stranded);
+        self.drop_wish(id);
+        self.tell(id, What::OwnerLost(how));
+    }
+
+    /// The hand-over of a flow without owner begins.
+    fn rescue_begins(&mut self, id: FlowId) {
+        let flow = &mut self.flows[id];
+        if !flow.bits.has(Bits::KEPT_WHOLE) {
+            flow.boundary = flow.client_next;
+        }
+        flow.causes.begin(Cause::Rescue);
+        if flow.standby.backend == Leg::NONE.backend {
+            // No leg any more, but whose flow it was counts when it is saved.
+            flow.standby = Leg {
+                backend: flow.owner.backend,
+                ..Leg::NONE
+            };
+        }
+        self.prepare_prelude(id);
+    }
+}

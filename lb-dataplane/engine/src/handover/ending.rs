@@ -1,0 +1,220 @@
+//! An owner's end: whether the client is told at once, and what the flow comes to once it is known
+//! whether the owner's pod lives.
+
+use super::{Deciding, Effect, End, Safeguards, Then};
+use crate::{
+    counters::Counter,
+    events::Gone,
+    pins::Lost,
+    states::{Event, State},
+};
+use baton_packet::SeqNumber;
+
+impl Deciding<'_> {
+    pub(super) fn owner_ended(&mut self, end: End, gone: bool, rescues: bool, rescuable: bool) {
+        let (talk, state) = (self.view.talk, self.view.state);
+        self.then(Then::Passes);
+        let settled = matches!(
+            state,
+            State::Fresh | State::Idle | State::Request | State::Response
+        );
+        if !settled {
+            let cut = talk.unanswered && !talk.until_close;
+            let counts = (cut || self.view.outstanding) && self.safe.half_closed_is_counted;
+            if state == State::ClientFin && counts {
+                // The client closed its direction behind its request, and a half-closed flow does not
+                // move.
+                self.with(Effect::Lost(Lost::HalfClosed));
+            }
+        } else if !rescuable {
+            if rescues && (state == State::Request || gone) {
+                self.with(Effect::Lost(Lost::NoBackend));
+            }
+        } else if self.view.pinned || (state != State::Request && talk.answered && !talk.at_rest) {
+            // Not known whether it means to close; where it is known to go away, this is a loss.
+            if gone {
+                self.with(Effect::Lost(Lost::Pinned));
+            }
+        } else if state == State::Request {
+            // Not where a command to close (`quit`) has no other answer.
+            if !(talk.answered && talk.closing) {
+                self.progress().owner_fin = end.fin;
+                self.ends_with_request(end);
+            }
+        } else if state == State::Response && !talk.answered {
+            if !talk.until_close {
+                self.with(Effect::Lost(Lost::ResponseBegun));
+            }
+        } else if !talk.closing {
+            self.progress().owner_fin = end.fin;
+            self.with(Effect::HoldEnd(end.closer_listens()));
+            self.step(Event::OwnerEnded);
+            if gone {
+                self.owner_gone();
+            } else {
+                self.with(Effect::AskListener(end.closer_listens()));
+            }
+            self.then(Then::Held);
+        }
+    }
+
+    /// The owner ended with a request outstanding: whether the pod lives makes no difference, this
+    /// request it will not answer.
+    fn ends_with_request(&mut self, end: End) {
+        let (view, boundary) = (self.view, self.view.numbers.boundary);
+        if self.is_meant(end) {
+            return;
+        }
+        let unseen = end.acked == Some(boundary) || !self.safe.unseen_is_unacknowledged;
+        let lost = if !view.kept_whole {
+            Some(if view.talk.response_begun {
+                Lost::ResponseBegun
+            } else {
+                Lost::NotKept
+            })
+        } else if unseen || self.may_replay_again() {
+            None
+        } else if self.may_replay() {
+            Some(Lost::ReplayedOften)
+        } else {
+            Some(Lost::FateUnknown)
+        };
+        if !end.exited() {
+            // A process that is gone fails no more, and the next one is not to blame.
+            self.with(Effect::BackendFails);
+        }
+        // One pod's trouble, or its end? Who is chosen next wants to know.
+        self.with(Effect::AskForLife);
+        if let Some(lost) = lost {
+            return self.with(Effect::Lost(lost));
+        }
+        self.progress().unseen = unseen;
+        self.owner_gone();
+        self.then(Then::Held);
+    }
+
+    /// Whether a process that goes on serving meant to close instead of an answer (nginx's `return
+    /// 444`, a header that did not come in time). Linux sends a RST where unread bytes were thrown
+    /// away (`tcp_close`), so that after a FIN all that was acknowledged was read; one that came
+    /// too early is handed over like any other.
+    fn is_meant(&self, end: End) -> bool {
+        let numbers = &self.view.numbers;
+        let has_all = end.acked == Some(numbers.client_next);
+        let has_some = end.acked.is_some_and(|acked| acked.after(numbers.boundary));
+        end.closer_listens() && ((end.fin && has_all) || (!self.view.talk.complete && has_some))
+    }
+
+    /// Somebody listens in the owner's pod.
+    pub(super) fn pod_lives(&mut self, replaced: bool, restarted: bool, settled: bool) {
+        if self.view.state != State::Held {
+            return self.then(Then::Stays);
+        }
+        // Connections that idle together may time out together. Each is saved once, then its close is
+        // believed.
+        let restarted = restarted && !self.view.adopted_idle() && !self.view.closer_listens;
+        if replaced || restarted {
+            self.owner_gone();
+        } else if settled {
+            self.count(Counter::ClosesBelieved);
+            self.close_stands();
+        } else {
+            self.then(Then::Stays);
+        }
+    }
+
+    /// The pod lives, or nobody follows it: the end was meant.
+    pub(super) fn close_stands(&mut self) {
+        self.with(Effect::OwnerKnown);
+        let fin = self.progress().owner_fin;
+        self.step(if fin {
+            Event::CloseStands
+        } else {
+            Event::ResetStands
+        });
+    }
+
+    /// Nobody listens in the owner's pod, or nothing is heard of it.
+    pub(super) fn pod_gone(&mut self, silent: bool, rescuable: bool) {
+        let (view, state) = (self.view, self.view.state);
+        // A process that closed its listener may still serve what it accepted; its flows leave with
+        // their next requests.
+        match state {
+            State::Held => return self.owner_gone(),
+            State::AdoptingIdle if silent => return self.fate_unknown(Lost::FateUnknown),
+            State::Adopting if silent && self.may_replay_again() => {
+                return self.fate_unknown(Lost::FateUnknown);
+            }
+            State::Fresh | State::Idle if view.talk.at_rest => {}
+            State::Request if self.may_replay_again() => {}
+            _ => return self.then(Then::Stays),
+        }
+        if !silent || view.pinned || !rescuable {
+            return self.then(Then::Stays);
+        }
+        self.progress().owner_fin = false;
+        self.strand(Gone::Silent);
+        self.with(Effect::TryRescue);
+    }
+
+    /// The owner is gone: another one is needed.
+    pub(super) fn owner_gone(&mut self) {
+        self.strand(Gone::of_end(self.decision.progress.owner_fin));
+        self.with(Effect::TryRescue);
+    }
+
+    pub(super) fn strand(&mut self, how: Gone) {
+        self.progress().tries = 0;
+        self.with(Effect::Stranded(how));
+        self.step(Event::OwnerGone);
+        self.with(Effect::OrphanSince);
+    }
+}
+
+/// What a RST from an owner is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reset {
+    /// The owner's, if its number is exact.
+    Owners,
+    /// Perhaps drawn by something older: the pod is asked.
+    Echo,
+    /// The answer to that: there is no socket.
+    Proof,
+}
+
+/// How far a challenge's ACK number is behind: more than a window without scaling.
+const CHALLENGE_BEHIND: u32 = 1 << 17;
+
+/// What a challenge to an owner acknowledges, which no segment of the client's does: older than what
+/// a client that was heard of lately may still ask for.
+#[must_use]
+pub const fn challenge(server_next: SeqNumber) -> SeqNumber {
+    server_next.sub(CHALLENGE_BEHIND)
+}
+
+/// What a RST without ACK means; `challenged`: the number of the [`challenge`]. Linux sends one for each segment that meets no socket (`tcp_v4_send_reset`), with
+/// the segment's ACK as its number; a socket that ends sends RST and ACK (`tcp_send_active_reset`). A
+/// request that overtakes its adoption draws one too, which may come after the adoption was
+/// confirmed; and its number is exact for a client that lacks bytes which the engine has seen. So
+/// none is believed before the pod has been asked.
+#[must_use]
+pub fn judge_reset(
+    state: State,
+    migrated: bool,
+    safe: &Safeguards,
+    acks: bool,
+    seq: SeqNumber,
+    challenged: SeqNumber,
+) -> Reset {
+    let open = matches!(
+        state,
+        State::Fresh | State::Request | State::Response | State::Idle | State::ClientFin
+    );
+    let told_apart = safe.every_rst_is_told_apart || (migrated && state != State::Fresh);
+    if acks || !open || !told_apart || !safe.late_rst_is_told_apart {
+        Reset::Owners
+    } else if seq == challenged {
+        Reset::Proof
+    } else {
+        Reset::Echo
+    }
+}

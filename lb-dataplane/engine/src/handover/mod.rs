@@ -1,0 +1,150 @@
+//! Decisions about hand-overs: [`decide`] looks at a flow's [`View`] and an [`Input`] and says what
+//! the hand-over remembers from now on ([`Progress`]) and what is to be done ([`Effect`]), in order.
+//!
+//! Owns what an answer to an adoption, an owner's end, silence and a rescue come to. It is pure: no
+//! table, clock or randomness of its own. The engine carries the effects out (`effects.rs`);
+//! `baton-model` explores this very function. Whom a flow goes to is not decided here: [`Then`]
+//! asks for a pod, and the answer is the next input.
+
+mod answer;
+mod client;
+mod ending;
+mod orphan;
+mod types;
+
+pub use client::{ClientData, ClientFin, client_data, client_fin};
+pub use ending::{Reset, challenge, judge_reset};
+pub use types::{
+    Decision, Effect, End, Input, Numbers, Progress, Reply, Restored, Safeguards, Talk, Then, View,
+};
+
+use crate::{
+    counters::Counter,
+    events::Gone,
+    pins::Lost,
+    states::{Event, State},
+};
+
+/// Tries of one adoption, the first included: 45 + 90 + 180 + 360 + 720 + 1,440 ms, under the 3 s
+/// that people wait.
+pub const ADOPTION_TRIES_MAX: u8 = 6;
+/// How often one request is executed once more. A request that ends each process that reads it must
+/// not end them all.
+pub const REPLAYS_MAX: u8 = 2;
+/// How long a flow waits for a backend to adopt it: a process that is started again listens within a
+/// few seconds, and a client waits longer than this (10 s to 60 s are usual).
+pub const RESCUE_MS: u64 = 10_000;
+/// How long the last response may stay unacknowledged once its sender is gone: by then a client that
+/// lacks bytes of it has asked the dead pod's kernel for them several times (Linux `TCP_RTO_MIN` is
+/// 200 ms).
+pub const UNACKED_MS: u64 = 3_000;
+/// The last time that a request is executed once more waits so long first: where several pods end
+/// together (a scale-down), the others are known to go by then.
+pub const LAST_REPLAY_MS: u64 = 300;
+/// Longest pause between two tries of a rescue; the first is 1 ms, each next one twice as long.
+pub const PAUSE_MAX_SHIFT: u8 = 5;
+
+/// Decides. The same view and input lead to the same decision.
+#[must_use]
+pub fn decide(view: &View, safe: &Safeguards, input: Input) -> Decision {
+    let mut it = Deciding {
+        view,
+        safe,
+        decision: Decision::nothing(view.progress),
+    };
+    match input {
+        Input::Reply(reply) => it.reply(reply),
+        Input::Restored(restored) => it.restored(restored),
+        Input::Refused {
+            reason,
+            expects,
+            replaced_before,
+        } => it.refused(reason, expects, replaced_before),
+        Input::Silence => it.silence(),
+        Input::Another { found } => it.another(found),
+        Input::Settled => it.settled(),
+        Input::Standby { new, reset, fin } => it.standby(new, reset, fin),
+        Input::OwnerEnded {
+            end,
+            gone,
+            rescues,
+            rescuable,
+        } => it.owner_ended(end, gone, rescues, rescuable),
+        Input::PodLives {
+            replaced,
+            restarted,
+            settled,
+        } => it.pod_lives(replaced, restarted, settled),
+        Input::PodGone { silent, rescuable } => it.pod_gone(silent, rescuable),
+        Input::CloseStands => it.close_stands(),
+        Input::RequestAtDead => it.strand(Gone::of_end(view.progress.owner_fin)),
+        Input::OrphanDue { waited_ms } => it.orphan_due(waited_ms),
+        Input::Rescuer { found } => it.rescuer(found),
+        Input::Overdue => it.overdue(),
+        Input::Rival { found } => it.rival(found),
+    }
+    it.decision
+}
+
+/// A decision while it is being taken.
+struct Deciding<'a> {
+    view: &'a View,
+    safe: &'a Safeguards,
+    decision: Decision,
+}
+
+impl Deciding<'_> {
+    fn progress(&mut self) -> &mut Progress {
+        &mut self.decision.progress
+    }
+
+    fn with(&mut self, effect: Effect) {
+        self.decision.push(effect);
+    }
+
+    fn step(&mut self, event: Event) {
+        self.with(Effect::Step(event));
+    }
+
+    fn count(&mut self, counter: Counter) {
+        self.with(Effect::Count(counter));
+    }
+
+    fn then(&mut self, then: Then) {
+        self.decision.then = then;
+    }
+
+    /// The client's FIN that came while the adoption was open takes effect with the settled owner.
+    fn settled(&mut self) {
+        if std::mem::take(&mut self.progress().client_fin) {
+            self.step(Event::ClientFin);
+        }
+    }
+
+    /// The outstanding request is given to one more pod although one may have executed it.
+    fn replays(&mut self) {
+        self.progress().replays += 1;
+        self.with(Effect::Replayed);
+    }
+
+    /// Whether the outstanding request may be executed once more, and the means are there.
+    fn may_replay(&self) -> bool {
+        self.view.may_replay()
+    }
+
+    /// And was not too often.
+    fn may_replay_again(&self) -> bool {
+        let often = self.decision.progress.replays >= REPLAYS_MAX;
+        self.may_replay() && !(often && self.safe.replays_are_counted)
+    }
+
+    /// Nothing can save the flow: its client is reset, with the reason counted.
+    fn lose(&mut self, why: Lost) {
+        self.with(Effect::Lost(why));
+        self.step(Event::Lost);
+    }
+
+    fn idle(&self) -> bool {
+        self.view.state == State::AdoptingIdle
+    }
+}

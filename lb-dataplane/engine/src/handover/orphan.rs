@@ -1,0 +1,105 @@
+//! Flows without an owner, and requests that an owner does not answer in time: who serves them next,
+//! and when that is given up.
+
+use super::{
+    Deciding, Effect, LAST_REPLAY_MS, PAUSE_MAX_SHIFT, REPLAYS_MAX, RESCUE_MS, Then, UNACKED_MS,
+};
+use crate::{
+    pins::Lost,
+    states::{Event, State},
+};
+
+impl Deciding<'_> {
+    /// Another backend is needed if one can have the flow now; otherwise it is tried again soon, or
+    /// given up.
+    pub(super) fn orphan_due(&mut self, waited_ms: u64) {
+        debug_assert_eq!(self.view.state, State::Orphan);
+        let (numbers, request) = (self.view.numbers, self.view.kept_whole);
+        let has_all = numbers.server_acked == numbers.server_next;
+        let only_fin =
+            self.progress().client_fin && numbers.client_acked.add(1) == numbers.client_next;
+        let closes = only_fin && self.safe.kept_fin_is_answered;
+        if !request && closes && has_all {
+            // Nothing but the client's close is unanswered.
+            self.step(Event::ClientFin);
+        } else if !request && !closes && numbers.client_acked != numbers.client_next {
+            self.lose(Lost::NotKept);
+        } else if !has_all && waited_ms >= UNACKED_MS {
+            self.lose(Lost::ResponseUnacknowledged);
+        } else if !has_all {
+            self.try_later();
+        } else if waited_ms >= RESCUE_MS {
+            self.ends_alone();
+        } else if self.may_have_run()
+            && self.progress().replays + 1 == REPLAYS_MAX
+            && waited_ms < LAST_REPLAY_MS
+        {
+            self.try_later();
+        } else {
+            // At first not where it just ended; a restarted process may have it later.
+            let another = self.progress().tries == 0;
+            self.then(Then::FindRescuer { another });
+        }
+    }
+
+    /// There is a request, and some pod may have executed it.
+    fn may_have_run(&self) -> bool {
+        self.view.kept_whole && !self.decision.progress.unseen
+    }
+
+    pub(super) fn rescuer(&mut self, found: bool) {
+        if !found {
+            return self.try_later();
+        }
+        if self.may_have_run() {
+            self.replays();
+        }
+        let progress = self.progress();
+        (progress.standby_gone, progress.rescue) = (true, true);
+        progress.unseen = false;
+        progress.tries = 1;
+        (progress.asked, progress.refusals) = (0, 0);
+        self.with(Effect::RescueBegins);
+        self.step(if self.view.kept_whole {
+            Event::RescueRequest
+        } else {
+            Event::RescueIdle
+        });
+    }
+
+    /// Nobody adopted the flow in all the time: it ends as its owner ended it, if the client has all
+    /// and wants nothing.
+    fn ends_alone(&mut self) {
+        if self.view.kept_whole || !self.progress().owner_fin {
+            return self.lose(Lost::NoBackend);
+        }
+        self.with(Effect::Lost(Lost::NoBackend));
+        self.progress().tries = 0;
+        self.step(Event::CloseStands);
+    }
+
+    fn try_later(&mut self) {
+        let progress = self.progress();
+        progress.tries = (progress.tries + 1).min(PAUSE_MAX_SHIFT);
+        self.step(Event::Doubt);
+    }
+
+    /// The owner has not begun to answer within policy's time.
+    pub(super) fn overdue(&mut self) {
+        if self.view.pinned || !self.may_replay_again() {
+            self.then(Then::Stays);
+        } else {
+            self.then(Then::FindRival);
+        }
+    }
+
+    pub(super) fn rival(&mut self, found: bool) {
+        if !found {
+            return self.then(Then::Stays);
+        }
+        self.replays();
+        self.progress().hand_over();
+        self.progress().rescue = true;
+        self.step(Event::ResponseTimeout);
+    }
+}

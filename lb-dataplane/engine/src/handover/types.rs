@@ -1,0 +1,458 @@
+//! What a decision looks at and what it comes to: plain data.
+//!
+//! Owns the types of `handover`. Nothing here decides.
+
+use crate::{
+    counters::Counter,
+    events::Gone,
+    pins::Lost,
+    states::{Event, State},
+};
+use baton_packet::{EndMark, Flags, Reason, Segment, SeqNumber};
+
+/// What a hand-over remembers of itself; the decision's own state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Progress {
+    /// Tries of the present adoption, or of a rescue.
+    pub tries: u8,
+    /// Adoption segments sent on the owner leg.
+    pub asked: u8,
+    /// Refusals among the answers to them.
+    pub refusals: u8,
+    /// How often the outstanding request was given to another pod although one may have executed it.
+    pub replays: u8,
+    /// The standby leg closed or reset: nothing to roll back to.
+    pub standby_gone: bool,
+    /// The client's FIN came while an adoption was unconfirmed, or the flow had no owner.
+    pub client_fin: bool,
+    /// The adoption in flight saves a flow whose owner is gone.
+    pub rescue: bool,
+    /// No application can have seen the kept bytes yet.
+    pub unseen: bool,
+    /// The owner ended by a FIN; otherwise by a RST, or in silence.
+    pub owner_fin: bool,
+}
+
+impl Progress {
+    /// A hand-over from a living owner begins.
+    pub const fn hand_over(&mut self) {
+        self.tries = 1;
+        (self.asked, self.refusals) = (0, 0);
+        (self.standby_gone, self.client_fin) = (false, false);
+    }
+}
+
+/// Both streams' numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers {
+    /// First byte of the request that an adoption carries.
+    pub boundary: SeqNumber,
+    /// Next new byte of the client.
+    pub client_next: SeqNumber,
+    /// Highest client byte that the owner acknowledged.
+    pub client_acked: SeqNumber,
+    /// Next new byte of the server.
+    pub server_next: SeqNumber,
+    /// Highest server byte that the client acknowledged.
+    pub server_acked: SeqNumber,
+    /// First byte that the open adoption's socket expects: the boundary, or what restores a session
+    /// in front of it.
+    pub adoption_expects: SeqNumber,
+    /// First byte that it sends.
+    pub adoption_sends: SeqNumber,
+}
+
+/// Where the conversation is, as the protocol's guard knows it. Without a guard nothing is known to
+/// be unanswered, and each request counts as complete.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Talk {
+    /// All requests are answered.
+    pub answered: bool,
+    /// And no state ties the flow to its owner.
+    pub at_rest: bool,
+    /// A guard knows that some request is unanswered.
+    pub unanswered: bool,
+    /// The response ends with the connection.
+    pub until_close: bool,
+    /// The last message announced the close.
+    pub closing: bool,
+    /// A response has begun.
+    pub response_begun: bool,
+    /// All of the request is there.
+    pub complete: bool,
+}
+
+/// What a decision looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// Where the flow is in the declared table.
+    pub state: State,
+    /// What the hand-over remembers.
+    pub progress: Progress,
+    /// Both streams' numbers.
+    pub numbers: Numbers,
+    /// Where the conversation is.
+    pub talk: Talk,
+    /// A request is outstanding at the owner.
+    pub outstanding: bool,
+    /// The adoption restores a session first.
+    pub restoring: bool,
+    /// The flow does not move any more.
+    pub pinned: bool,
+    /// Because a pod did not take its session.
+    pub session_refused: bool,
+    /// Copies hold every byte since the boundary, and no answer has begun.
+    pub kept_whole: bool,
+    /// Policy allows to execute the outstanding request once more.
+    pub replay_allowed: bool,
+    /// Another port towards the owner's pod is free.
+    pub another_port: bool,
+    /// Policy's time for an answer is over.
+    pub overdue: bool,
+    /// The flow moved before.
+    pub migrated: bool,
+    /// The process that ended the flow had the listener.
+    pub closer_listens: bool,
+    /// Tries of one adoption; [`super::ADOPTION_TRIES_MAX`] but in the model.
+    pub tries_max: u8,
+}
+
+impl View {
+    /// Each side has acknowledged everything of the other.
+    #[must_use]
+    pub fn all_acked(&self) -> bool {
+        let n = &self.numbers;
+        n.client_acked == n.client_next && n.server_acked == n.server_next
+    }
+
+    /// The flow came to its owner without a request and has had none since.
+    #[must_use]
+    pub fn adopted_idle(&self) -> bool {
+        self.migrated && self.numbers.boundary == self.numbers.client_next
+    }
+
+    /// Policy allows to execute the outstanding request once more, and a whole copy of it is there.
+    #[must_use]
+    pub fn may_replay(&self) -> bool {
+        self.replay_allowed && self.kept_whole
+    }
+
+    /// Whether an adopter's answer is to the open adoption: it has its numbers, swapped.
+    #[must_use]
+    pub fn is_answered_by(&self, seq: SeqNumber, ack: SeqNumber) -> bool {
+        seq == self.numbers.adoption_sends && ack == self.numbers.adoption_expects
+    }
+}
+
+/// What keeps hand-overs safe. [`Safeguards::ALL`] is the product; the model and the simulation take
+/// one away and must find what it prevents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Safeguards {
+    /// A bare RST confirms nothing.
+    pub bare_rst_is_no_answer: bool,
+    /// Nor do another connection's numbers.
+    pub stale_numbers_are_no_answer: bool,
+    /// An adoption of unknown fate was not refused.
+    pub unknown_fate_is_no_refusal: bool,
+    /// `AlreadyAdopted` means an unknown fate, not a refusal.
+    pub already_adopted_is_no_refusal: bool,
+    /// An end that acknowledges the request is no withdrawal.
+    pub taken_data_is_no_withdrawal: bool,
+    /// A flow rolls back only when each adoption in flight was refused.
+    pub each_refusal_is_awaited: bool,
+    /// A request is executed once more at most [`super::REPLAYS_MAX`] times.
+    pub replays_are_counted: bool,
+    /// A request is unseen only where its pod acknowledged nothing of it.
+    pub unseen_is_unacknowledged: bool,
+    /// An end behind the client's own FIN is counted as a loss if a request is unanswered.
+    pub half_closed_is_counted: bool,
+    /// The FIN of a client whose idle flow lost its new owner too is answered.
+    pub kept_fin_is_answered: bool,
+    /// A bare RST from an owner that adopted the flow is believed only once a challenge with a
+    /// number of its own drew one.
+    pub late_rst_is_told_apart: bool,
+    /// So is one from an owner that accepted the flow itself.
+    pub every_rst_is_told_apart: bool,
+}
+
+impl Safeguards {
+    /// All of them.
+    pub const ALL: Self = Self {
+        bare_rst_is_no_answer: true,
+        stale_numbers_are_no_answer: true,
+        unknown_fate_is_no_refusal: true,
+        already_adopted_is_no_refusal: true,
+        taken_data_is_no_withdrawal: true,
+        each_refusal_is_awaited: true,
+        replays_are_counted: true,
+        unseen_is_unacknowledged: true,
+        half_closed_is_counted: true,
+        kept_fin_is_answered: true,
+        late_rst_is_told_apart: true,
+        every_rst_is_told_apart: true,
+    };
+}
+
+/// A segment from an owner whose adoption is unconfirmed.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply {
+    /// Its number.
+    pub seq: SeqNumber,
+    /// What it acknowledges, if it does.
+    pub ack: Option<SeqNumber>,
+    /// It has the flag.
+    pub syn: bool,
+    /// It has the flag.
+    pub fin: bool,
+    /// It has the flag.
+    pub rst: bool,
+    /// It carries data.
+    pub data: bool,
+}
+
+impl Reply {
+    /// Of a segment.
+    #[must_use]
+    pub fn of(segment: &Segment) -> Self {
+        let has = |flag| segment.flags.has(flag);
+        Self {
+            seq: segment.seq,
+            ack: has(Flags::ACK).then_some(segment.ack),
+            syn: has(Flags::SYN),
+            fin: has(Flags::FIN),
+            rst: has(Flags::RST),
+            data: segment.payload_len() > 0,
+        }
+    }
+}
+
+/// How an owner ended.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// By a FIN in order, else by an exact RST.
+    pub fin: bool,
+    /// What the adopter says of its process.
+    pub mark: Option<EndMark>,
+    /// What it had of the client's bytes.
+    pub acked: Option<SeqNumber>,
+}
+
+impl End {
+    /// Its process was exiting.
+    #[must_use]
+    pub fn exited(self) -> bool {
+        self.mark == Some(EndMark::Exiting)
+    }
+
+    /// A process that goes on: one that shuts down lets go of the listener first.
+    #[must_use]
+    pub fn closer_listens(self) -> bool {
+        self.mark == Some(EndMark::Listening)
+    }
+}
+
+/// What the replies to restoring bytes come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restored {
+    /// Not all are there yet.
+    Partly,
+    /// All are, and right.
+    Wholly,
+    /// The new owner did not take the session.
+    Not,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+pub enum Input {
+    /// A segment from an unconfirmed owner, not from its adopter.
+    Reply(Reply),
+    /// The replies to what restores a session were judged, as [`Then::JudgeSession`] asked.
+    Restored(Restored),
+    /// The adopter refused, authenticated and with the adoption's numbers.
+    Refused {
+        /// Why.
+        reason: Reason,
+        /// With [`Reason::TupleInUse`]: the number that the socket in the way expects.
+        expects: SeqNumber,
+        /// With [`Reason::Renew`]: the pod was another one already when the request was sent.
+        replaced_before: bool,
+    },
+    /// The adoption's timer ended.
+    Silence,
+    /// Whether another pod has the request now, as [`Then::FindAnother`] asked.
+    Another {
+        /// One has.
+        found: bool,
+    },
+    /// The flow's owner is settled.
+    Settled,
+    /// A segment from the old owner while the new one is unconfirmed.
+    Standby {
+        /// It has new data.
+        new: bool,
+        /// It is a RST with the exact number, and no adopter's.
+        reset: bool,
+        /// It is a FIN.
+        fin: bool,
+    },
+    /// The owner ended its direction of the connection, or all of it.
+    OwnerEnded {
+        /// How.
+        end: End,
+        /// The owner is known to go away, or to be gone.
+        gone: bool,
+        /// Policy wants flows to outlive their backends.
+        rescues: bool,
+        /// And some backend could adopt this one.
+        rescuable: bool,
+    },
+    /// Somebody listens in the owner's pod.
+    PodLives {
+        /// Another process than the flow's.
+        replaced: bool,
+        /// All flows of the pod ended together, so that it may be another process.
+        restarted: bool,
+        /// The answer is late enough for the end to stand.
+        settled: bool,
+    },
+    /// Nobody does.
+    PodGone {
+        /// Nothing is heard of the pod.
+        silent: bool,
+        /// Some backend could adopt the flow.
+        rescuable: bool,
+    },
+    /// The held end was meant.
+    CloseStands,
+    /// The client sent a request to an owner that has ended.
+    RequestAtDead,
+    /// A flow without owner is looked at.
+    OrphanDue {
+        /// So long it has had none.
+        waited_ms: u64,
+    },
+    /// Whether a backend takes the orphan now, as [`Then::FindRescuer`] asked.
+    Rescuer {
+        /// One does.
+        found: bool,
+    },
+    /// The owner has not begun to answer within policy's time.
+    Overdue,
+    /// Whether another backend takes the overdue request, as [`Then::FindRival`] asked.
+    Rival {
+        /// One does.
+        found: bool,
+    },
+}
+
+/// Something to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Move the flow by the declared table.
+    Step(Event),
+    /// Count it.
+    Count(Counter),
+    /// Count and tell why the flow is lost.
+    Lost(Lost),
+    /// Tell that the request is executed once more.
+    Replayed,
+    /// What came meanwhile takes effect: [`Input::Settled`].
+    Settle,
+    /// Ask the owner's pod for a sign of life.
+    AskForLife,
+    /// The same for a held end: does anybody listen? `true`: the closer had the listener.
+    AskListener(bool),
+    /// Have what is remembered of the leg's pair on the way forgotten.
+    ForgetInFront,
+    /// The owner's pod does not adopt, for this reason.
+    AdopterRefused(Reason),
+    /// Its adopter is silent.
+    AdopterSilent,
+    /// Reset the socket in the way, which expects this number.
+    ResetStale(SeqNumber),
+    /// Wait a little for the answer to the second adoption.
+    AwaitAnswer,
+    /// The new owner's window begins with the segment.
+    WindowBegins,
+    /// Acknowledge to the owner what the client never sees.
+    AckOwner,
+    /// The flow stays with the owner that it has.
+    OwnerKnown,
+    /// The outstanding request speaks against its backend.
+    BackendFails,
+    /// The end is held from now on. `true`: the closer had the listener.
+    HoldEnd(bool),
+    /// The flow lost its owner: count, tell.
+    Stranded(Gone),
+    /// It has none from now on.
+    OrphanSince,
+    /// Look for another owner at once: [`Input::OrphanDue`].
+    TryRescue,
+    /// The hand-over of an orphan begins: at rest, its boundary is here.
+    RescueBegins,
+    /// The standby leg's port rests.
+    FreeStandby,
+}
+
+/// What comes behind the effects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Nothing changed.
+    Stays,
+    /// It is dealt with; the segment that caused it goes no further.
+    Done,
+    /// The segment is treated like any other of the owner's.
+    GoOn,
+    /// The replies that restore a session are to be judged: [`Input::Restored`].
+    JudgeSession,
+    /// A pod is needed that adopts the flow and its request at once: [`Input::Another`].
+    FindAnother,
+    /// A pod is needed for a flow without owner: [`Input::Rescuer`].
+    FindRescuer {
+        /// Not the last owner's.
+        another: bool,
+    },
+    /// A pod is needed for an overdue request: [`Input::Rival`].
+    FindRival,
+    /// The client is told of the owner's end at once.
+    Passes,
+    /// The client is not told yet.
+    Held,
+}
+
+/// Effects of one decision, at most.
+const EFFECTS_MAX: usize = 8;
+
+/// What is decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision {
+    /// What the hand-over remembers from now on; in force before the effects.
+    pub progress: Progress,
+    effects: [Option<Effect>; EFFECTS_MAX],
+    /// What comes behind the effects.
+    pub then: Then,
+}
+
+impl Decision {
+    pub(super) const fn nothing(progress: Progress) -> Self {
+        Self {
+            progress,
+            effects: [None; EFFECTS_MAX],
+            then: Then::Done,
+        }
+    }
+
+    pub(super) fn push(&mut self, effect: Effect) {
+        let free = self.effects.iter_mut().find(|e| e.is_none());
+        debug_assert!(free.is_some(), "no room for {effect:?}");
+        if let Some(free) = free {
+            *free = Some(effect);
+        }
+    }
+
+    /// What is to be done, in this order.
+    pub fn effects(&self) -> impl Iterator<Item = Effect> {
+        self.effects.into_iter().flatten()
+    }
+}
