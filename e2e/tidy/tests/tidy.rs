@@ -29,7 +29,10 @@ const PURE: &[(&str, &[&str])] = &[
             "smoltcp",
         ],
     ),
-    ("baton-model", &["baton-engine", "stateright"]),
+    (
+        "baton-model",
+        &["baton-engine", "baton-packet", "stateright"],
+    ),
     ("baton-index", &["baton-api", "serde", "thiserror"]),
     ("baton-text", &["baton-api", "serde"]),
 ];
@@ -44,7 +47,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["baton-api", "baton-guard", "baton-packet"],
     ),
     ("baton-sim", &["baton-api", "baton-engine", "baton-packet"]),
-    ("baton-model", &["baton-engine"]),
+    ("baton-model", &["baton-engine", "baton-packet"]),
     ("xtask", &["baton-sim", "baton-engine"]),
     ("baton-xsk", &[]),
     (

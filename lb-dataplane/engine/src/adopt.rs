@@ -22,10 +22,6 @@ use baton_packet::{
     parse_adoption, timestamps,
 };
 
-/// First wait for any sign of the new owner; it doubles with each try. A pod network answers in well under
-/// 1 ms, a delayed ACK (Linux `TCP_DELACK_MIN`) in 40.
-pub(crate) const ADOPTION_WAIT_MS: u64 = 45;
-
 impl Engine {
     /// Decides whether the flow moves with this request, of which a copy is kept, and makes everything ready for it: target
     /// and port. `false` leaves all as it was.

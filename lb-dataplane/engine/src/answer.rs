@@ -12,15 +12,9 @@ use crate::{
     mutants::Mutant,
     ports::Purpose,
     states::State,
+    timing::CLOCKS_US,
 };
 use baton_packet::{Adoption, MessageKind, Reason, Segment, SeqNumber, parse_adoption};
-
-/// Each segment of a request that meets a listener draws a bare RST of its own. After the first one,
-/// further ones wait this long for the answer to the second adoption, which a pod network brings in
-/// well under 1 ms.
-pub(crate) const RST_PAUSE_MS: u64 = 2;
-/// Our clock is read once for a batch of frames, and a pod's is told in whole milliseconds.
-const CLOCKS_US: u64 = 1_000;
 
 /// What a segment from an unconfirmed owner comes to.
 pub(crate) enum Judged {

@@ -21,6 +21,7 @@ use crate::{
     pieces,
     policy::Ties,
     states::{Frame, State},
+    timing::BACKLOG_AGAIN_MS,
 };
 use baton_api::MigrationMode;
 use baton_guard::ToCome;
@@ -41,8 +42,6 @@ const SEGMENTS_PER_BACKLOG: u32 = 8;
 /// A request counts for at most so much, so that few small ones make up for it: 16 (see
 /// [`Learned`]).
 const LEARNED_MAX: u32 = 8 * FIRST_WINDOW_BYTES;
-/// The next try to send what waits, where no frame was free.
-const AGAIN_MS: u64 = 1;
 
 /// A slot of the table of backlogs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -457,7 +456,7 @@ impl Engine {
                     Some(buffer) => build_segment(buffer, &spec),
                     None => {
                         self.counters.add(Counter::NoFrame);
-                        self.wheel.arm(id, now.ms() + AGAIN_MS);
+                        self.wheel.arm(id, now.ms() + BACKLOG_AGAIN_MS);
                         return false;
                     }
                 };

@@ -13,16 +13,13 @@ use crate::{
     pins::{Lost, PinReason},
     resets::Whom,
     states::{Event, Frame, State},
+    timing::REPEATED_US,
 };
 use baton_api::Protocol;
 use baton_packet::{
     Flags, STRIPPED_FROM_CLIENTS, Segment, build_segment, clear_accurate_ecn, strip_options,
     timestamps,
 };
-
-/// A client's kernel repeats no earlier than this (Linux `TCP_RTO_MIN`); what comes again sooner,
-/// the network doubled.
-const REPEATED_US: u32 = 200_000;
 
 impl Engine {
     pub(crate) fn on_client(

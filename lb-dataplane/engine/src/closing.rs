@@ -11,16 +11,13 @@ use crate::{
     engine::Instant,
     flow::{Bits, FlowId, Leg, NONE},
     ports::Rest,
+    timing::{
+        CLOSE_PACE_US, CLOSE_WAIT_MS, CLOSE_WITHIN_US, CLOSES_PER_PACE_MAX, CLOSING_FIN_TRIES_MAX,
+        CLOSING_FIN_WAIT_MS, CLOSING_HELD_UP_MAX,
+    },
 };
 use baton_packet::{Flags, Segment, SegmentSpec, SeqNumber, build_segment, parse_adoption};
 
-/// Closes leave no more often than this, so that they do not compete with the response for the CPU.
-pub(crate) const CLOSE_PACE_US: u64 = 250;
-/// So many leave at a time that each leaves within about this long of its coming. Our FIN acknowledges the last
-/// response, which the old owner's kernel else sends again (Linux `tcp_schedule_loss_probe`, two jiffies: 2 to 8 ms).
-const CLOSE_WITHIN_US: u64 = 2_000;
-/// But never more in each [`CLOSE_PACE_US`]: with some 5 us each for the pods' applications, 160 us. 128,000 a second.
-const CLOSES_PER_PACE_MAX: u64 = 32;
 /// Nor that a worker that was late makes up for. One that waits for its CPU has turns of
 /// milliseconds, and must still close as many legs as move.
 const CLOSES_AT_ONCE_MAX: u64 = 8 * CLOSES_PER_PACE_MAX;
@@ -28,15 +25,6 @@ const CLOSES_AT_ONCE_MAX: u64 = 8 * CLOSES_PER_PACE_MAX;
 /// do.
 const CLOSES_PER_CALL_MAX: usize = 128;
 const CLOSES_AT_LEAST: usize = 16;
-/// First retransmission of our FIN (Linux `TCP_RTO_MIN` is 200 ms); doubles with each.
-const FIN_WAIT_MS: u64 = 200;
-/// FINs sent before the leg is reset.
-const FIN_TRIES_MAX: u8 = 6;
-/// FINs that may fail for want of a frame or a next hop: with 200 ms between them, 15 s.
-const HELD_UP_MAX: u16 = 75;
-/// An application that has not closed its side this long after the pod acknowledged our FIN is reset:
-/// Linux `tcp_fin_timeout`.
-const CLOSE_WAIT_MS: u64 = 60_000;
 
 /// One closing leg.
 #[derive(Clone)]
@@ -281,13 +269,13 @@ impl Engine {
         let left = spec.is_some_and(|spec| self.emit(out, |buffer| build_segment(buffer, &spec)));
         let entry = &mut self.closing.legs[id as usize];
         // One that had no frame or no next hop is no try, for a while.
-        let wait = if left || entry.held_up >= HELD_UP_MAX {
-            let wait = FIN_WAIT_MS << entry.tries.min(FIN_TRIES_MAX);
+        let wait = if left || entry.held_up >= CLOSING_HELD_UP_MAX {
+            let wait = CLOSING_FIN_WAIT_MS << entry.tries.min(CLOSING_FIN_TRIES_MAX);
             entry.tries += 1;
             wait
         } else {
             entry.held_up += 1;
-            FIN_WAIT_MS
+            CLOSING_FIN_WAIT_MS
         };
         self.wheel.arm(self.closing_timer(id), now.ms() + wait);
     }
@@ -303,7 +291,7 @@ impl Engine {
     /// The timer of a closing leg.
     pub(crate) fn closing_due(&mut self, now: Instant, id: u32, out: &mut impl Output) {
         let entry = &self.closing.legs[id as usize];
-        if !entry.fin_acked && entry.tries < FIN_TRIES_MAX {
+        if !entry.fin_acked && entry.tries < CLOSING_FIN_TRIES_MAX {
             return self.send_fin(now, id, out);
         }
         if let Some(mut spec) = self.closing_spec(id) {
@@ -372,7 +360,7 @@ impl Engine {
             entry.pod_waits |= closes && !entry.fin_acked;
             entry.pod_fin |= closes;
         }
-        if (closes && entry.tries == 0) || (elsewhere && entry.tries < FIN_TRIES_MAX) {
+        if (closes && entry.tries == 0) || (elsewhere && entry.tries < CLOSING_FIN_TRIES_MAX) {
             // The application closed before our FIN left, or the FIN has to go again: it also acknowledges.
             self.send_fin(now, id, out);
             return Verdict::Absorbed;

@@ -185,7 +185,7 @@ counters! {
     QuestionsUnanswered = "listener_questions_total", "result": "silence"; #[doc = "Those that nobody answered, after all repetitions."]
     BackendsWithoutListener = "backends_down_total", "reason": "no_listener"; #[doc = "Backends found to listen no more."]
     BackendsSilent = "backends_down_total", "reason": "silent"; #[doc = "Backends found to answer nothing at all."]
-    BackendsRestarted = "backends_restarted_total"; #[doc = "Backends at which another process listens than before: the adopter says so, or all flows ended together."]
+    BackendsRestarted = "backends_restarted_total"; #[doc = "Backends at which another process listens than before, as their adopters say."]
     BackendsBack = "backends_back_total"; #[doc = "Backends that were down and listen again."]
     Ejections = "ejections_total", "result": "ejected"; #[doc = "Backends ejected for failures in a row."]
     EjectionsCapped = "ejections_total", "result": "capped"; #[doc = "Ejections that the policy's cap prevented."]

@@ -13,21 +13,16 @@ use crate::{
     guards::guard_of,
     member::Member,
     pins::Lost,
-    rescue::ADOPTIONS_PER_MS,
     states::{Event, State},
     sweep::{Sweep, Swept},
+    timing::{
+        ADOPTIONS_PER_MS, CUT_AFTER_MS, PARTED_FIN_TRIES_MAX, PARTED_FIN_WAIT_MS,
+        QUIET_UNGUARDED_US,
+    },
 };
 use baton_api::{DrainState, Micros, MigrationMode, OnDeadline, Protocol};
 use baton_packet::{Flags, Segment};
 use std::collections::BTreeMap;
-
-/// FINs of our own to a client before it is reset instead; 200 ms between the first two (Linux `TCP_RTO_MIN`), doubling.
-const FIN_TRIES_MAX: u8 = 5;
-const FIN_WAIT_MS: u64 = 200;
-
-/// What is in progress at the deadline has so long to end: with the default deadline, as long as Kubernetes leaves a pod
-/// behind it (`terminationGracePeriodSeconds`, 30 s).
-const CUT_AFTER_MS: u64 = 5_000;
 
 /// One policy's flows leave the backend: its member drains, or is none any more.
 #[derive(Clone, Copy)]
@@ -154,10 +149,6 @@ impl Budget {
         self.used += 1;
     }
 }
-
-/// Where no guard knows whether a response is complete, its last segment may be lost: its sender repeats it within this time
-/// (Linux `TCP_RTO_MIN` is 200 ms, twice that for the second try, and the same again in between).
-const QUIET_UNGUARDED_US: u64 = 1_000_000;
 
 /// How long a flow at rest stays with a draining backend without a request of its own.
 fn quiet_us(spec: &baton_api::Policy) -> u64 {
@@ -344,14 +335,14 @@ impl Engine {
 
     /// The wait before our FIN is repeated.
     pub(crate) fn parted_wait_ms(&self, id: FlowId) -> u64 {
-        FIN_WAIT_MS << self.flows[id].tries.min(FIN_TRIES_MAX)
+        PARTED_FIN_WAIT_MS << self.flows[id].tries.min(PARTED_FIN_TRIES_MAX)
     }
 
     /// The client has not closed its direction yet.
     pub(crate) fn parted_due(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let flow = &mut self.flows[id];
         flow.tries += 1;
-        let event = if flow.tries < FIN_TRIES_MAX {
+        let event = if flow.tries < PARTED_FIN_TRIES_MAX {
             Event::Doubt
         } else {
             Event::Timeout

@@ -4,18 +4,15 @@
 
 use crate::{
     Cause, Engine, Output,
-    answer::RST_PAUSE_MS,
     counters::Counter,
     engine::Instant,
     events::{Gone, What},
     flow::{Bits, Flow, FlowId, Leg},
-    handover::{
-        self, ADOPTION_TRIES_MAX, Effect, Input, Numbers, Progress, Restored, Safeguards, Talk,
-        Then, View,
-    },
+    handover::{self, Effect, Input, Numbers, Progress, Restored, Safeguards, Talk, Then, View},
     mutants::Mutant,
     pins::PinReason,
     ports::Rest,
+    timing::{ADOPTION_TRIES_MAX, RST_PAUSE_MS},
 };
 use baton_guard::{ToCome, Tracker};
 use baton_packet::Segment;
@@ -102,8 +99,6 @@ impl Engine {
             replay_allowed: self.allows_replay(id),
             another_port,
             overdue: self.answer_due_ms(now, id) == 0,
-            migrated: flow.migrations > 0,
-            closer_listens: flow.bits.has(Bits::CLOSER_LISTENS),
             tries_max: ADOPTION_TRIES_MAX,
         }
     }

@@ -28,6 +28,7 @@ use crate::{
     shares::Shares,
     sources::Sources,
     states::{Action, Event, Frame, Meaning, State, meaning},
+    timing::LINK_SETTLE_MS,
     wheel::Wheel,
 };
 use baton_api::LIMIT_POLICIES;
@@ -119,10 +120,6 @@ const FRONTENDS: usize = 4_096;
 /// Backends whose next hops are looked up at once when routes change: less than 0.1 ms with some
 /// hundred routes.
 pub(crate) const HOPS_AT_ONCE: usize = 128;
-
-/// So long after our link came up, next hops may be unknown still: Linux asks for an address three times, a second apart
-/// (`mcast_solicit`, `retrans_time_ms`).
-const LINK_SETTLE_MS: u64 = 3_000;
 
 /// The packet engine of one worker.
 pub struct Engine {

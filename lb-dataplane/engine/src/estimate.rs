@@ -13,19 +13,8 @@
 //! A dead backend never looks idle: what it does not answer stays outstanding, and the time for
 //! which it has answered nothing counts as if it were a sample, also when requests are taken away.
 
+use crate::timing::{FLOOR_US, HALF_LIFE_US};
 use std::f64::consts::LN_2;
-
-/// Time constant of the decay. Each try of a backend that is still slow costs a request: a pod that its CPU quota stops
-/// for 95 of every 100 ms is tried again after ln(95 ms / 1 ms), that is 4.5 of these (with 1 s, `make demo` sent
-/// it 0.9 % of the requests, enough to set the p99). Finagle's default is 10 s; this lets a recovered pod
-/// come back sooner.
-const DECAY_US: u64 = 5_000_000;
-/// The decay is computed from the half-life, the constant times the natural logarithm of 2, which needs a
-/// division by a power of two instead of an exponential.
-const HALF_LIFE_US: u64 = DECAY_US * 693_147 / 1_000_000;
-/// Smallest average: an unknown backend is assumed to be this fast, and differences below it are
-/// noise of wake-ups, not load.
-const FLOOR_US: u64 = 50;
 
 /// The load estimate of one backend. All zero is a backend of which nothing is known. 40 bytes.
 #[derive(Clone, Default)]
@@ -127,6 +116,7 @@ mod tests {
     use std::collections::BinaryHeap;
 
     use super::*;
+    use crate::timing::DECAY_US;
 
     #[test]
     fn is_small() {

@@ -19,6 +19,7 @@ use crate::{
     engine::Instant,
     flow::{FlowId, Leg},
     ports::Rest,
+    timing::{FORGET_TRIES_MAX, FORGET_WAIT_MS},
 };
 use baton_packet::{
     Adoption, Flags, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, build_adoption,
@@ -34,10 +35,6 @@ const SENT_PER_CALL: usize = 64;
 const SENT_AT_LEAST: usize = 16;
 /// Backends looked at in one call.
 const BACKENDS_PER_CALL: usize = 64;
-/// The first wait for an answer; it doubles. A pod network answers in well under 1 ms.
-const ANSWER_WAIT_MS: u64 = 50;
-/// Forgets sent for one pair before it has to wait for its time: 50 + 100 + 200 ms.
-const TRIES_MAX: u8 = 3;
 
 /// One pair that is being forgotten.
 #[derive(Clone, Copy)]
@@ -192,7 +189,7 @@ impl Engine {
     /// Sends the Forget of a slot, once more or for the first time.
     fn try_forget(&mut self, now: Instant, slot: u16, reset: bool, out: &mut impl Output) {
         let open = &mut self.forgets.open[usize::from(slot)];
-        let wait_ms = ANSWER_WAIT_MS << open.tries;
+        let wait_ms = FORGET_WAIT_MS << open.tries;
         open.tries += 1;
         open.due_ms = now.ms() + wait_ms;
         let (leg, seq) = (open.leg, open.seq);
@@ -248,7 +245,7 @@ impl Engine {
             let open = self.forgets.open[usize::from(slot)];
             if now.ms() < open.due_ms {
                 self.forgets.overdue_ms = self.forgets.overdue_ms.min(open.due_ms);
-            } else if open.tries < TRIES_MAX {
+            } else if open.tries < FORGET_TRIES_MAX {
                 // The first one may have opened an entry that no RST ended: this one takes its place.
                 left -= 1;
                 self.spend(1);

@@ -13,6 +13,7 @@ use crate::{
     resets::Whom,
     shares,
     states::{Event, Frame, State},
+    timing::{HALF_OPEN_US, SYN_PORTS_MAX, SYN_TRIES_MAX},
 };
 use baton_packet::{Flags, Segment, ether_src, parse_syn_options};
 use siphasher::sip::SipHasher13;
@@ -25,12 +26,6 @@ const HALF_OPEN_PORTS: usize = 4;
 const HALF_OPEN_FLOWS: usize = 2;
 /// But never with fewer, as when many clients come back at once.
 const HALF_OPEN_MIN: usize = 16;
-/// Nor before the oldest has had so long: more than a round trip around the world.
-const HALF_OPEN_US: u32 = 250_000;
-/// Backends that a new flow asks before the client is told that none accepts.
-const SYN_TRIES_MAX: u8 = 3;
-/// Stale sockets that a SYN steps around at once; the client's retransmission goes on from there.
-const SYN_PORTS_MAX: u8 = 8;
 /// MSS where the SYN names none (RFC 9293 section 3.7.1).
 const MSS_DEFAULT_V4: u16 = 536;
 const MSS_DEFAULT_V6: u16 = 1_220;

@@ -10,25 +10,16 @@ use crate::{
     flow::{Bits, FlowId},
     probe::Heard,
     sweep::Sweep,
+    timing::{CAPPED_AGAIN_MS, HEALTH_ROUND_MS, SILENT_BUSY_MS, SILENT_IDLE_MS},
 };
 use baton_api::Endpoint;
 
-/// The backends are looked over this often.
-const ROUND_MS: u64 = 50;
 /// Backends looked over in one call: some 20 us.
 const BACKENDS_PER_CALL: usize = 256;
 /// Members of policies judged in one call: some 20 us, and twice that where memory is cold.
 const MEMBERS_PER_CALL: usize = 512;
 /// Ports of each backend that may become ready by time in one of these rounds.
 const PORTS_PER_ROUND: usize = 64;
-/// With requests outstanding and nothing heard for this long, the pod is asked whether it is there. A pod's kernel
-/// acknowledges within 40 ms (Linux `TCP_DELACK_MAX` 200 ms at worst) whatever its application does.
-const SILENT_BUSY_MS: u64 = 250;
-/// A pod that answered adoption probes, which are sent every second, and does not any more.
-const SILENT_IDLE_MS: u64 = 2_200;
-/// Whether one more may be ejected is asked this often for one member: that looks at all of its
-/// policy.
-const CAPPED_AGAIN_MS: u64 = 1_000;
 
 /// Why nothing can be served by a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,7 +293,7 @@ impl Engine {
     /// ones.
     pub(crate) fn look_over(&mut self, now: Instant, out: &mut impl Output) {
         if self.round.at.is_none() && now.ms() >= self.next_round_ms {
-            self.next_round_ms = now.ms() + ROUND_MS;
+            self.next_round_ms = now.ms() + HEALTH_ROUND_MS;
             (self.round.at, self.round.found) = (Some(0), 0);
         }
         if let Some(from) = self.round.at {

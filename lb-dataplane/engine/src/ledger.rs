@@ -3,9 +3,7 @@
 //! Owns the mean extra wait of moved requests per backend, and per policy what was expected of moves and what came of
 //! them. It never decides anything.
 
-/// A move onto a backend of which nothing was measured costs this much; it never costs less (`make bench-migration`:
-/// adoption, accept and wake-up take some 10 us without any queue).
-const COST_MIN_US: f64 = 20.0;
+use crate::timing::COST_MIN_US;
 /// Of the mean cost so much is the newest one.
 const NEWEST_PART: f64 = 1.0 / 16.0;
 

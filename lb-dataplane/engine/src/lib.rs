@@ -71,6 +71,7 @@ mod standing;
 pub mod states;
 mod sweep;
 mod timers;
+pub mod timing;
 mod view;
 mod wheel;
 mod wrr;

@@ -13,38 +13,18 @@ use crate::{
     flow::Leg,
     health::Down,
     ports::{Purpose, Rest},
-    probe::{HOLDERS_SETTLE_US, News},
+    probe::News,
     sweep::Sweep,
+    timing::{
+        DOWN_PAUSE_MS, DOWN_PAUSE_WAITING_MS, EXIT_SETTLE_MS, FEW_ENDS, HOLDERS_SETTLE_US,
+        LIVENESS_PROBES_MAX, LIVENESS_TRIES_HEARD_MAX, LIVENESS_TRIES_MAX, LIVENESS_WAIT_MS,
+        WATCH_PAUSE_MS,
+    },
 };
 use baton_packet::{
     Adoption, Flags, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, Told, build_segment,
     parse_adoption,
 };
-
-/// First wait for an answer; doubles. A pod network answers in well under 1 ms.
-const WAIT_MS: u64 = 20;
-/// Questions without any answer before the pod counts as gone: 20 + 40 + 80 ms.
-const TRIES_MAX: u8 = 3;
-/// So many of them are probes where the adopter tells of the listener: one may be lost, and only the adopter's word makes an end
-/// stand at once. The rest are SYNs: a pod that lacks the newest key has a kernel still.
-const PROBES_MAX: u8 = 2;
-/// Questions to a pod of which something else is heard: 20 + 40 + 80 + 160 + 320 ms.
-const TRIES_HEARD_MAX: u8 = 5;
-/// A listener of which nothing was ever told counts only if it still answers this long after the flow's end. The processes of one
-/// server die one after another (nginx's workers before their master, within 1 ms of a SIGKILL to the group), and until the
-/// last one is gone the kernel answers for them all.
-const SETTLE_US: u64 = 3_000;
-/// So many ends within one question are no coincidence: the server is going down, which takes longer.
-const BURST: u32 = 3;
-/// How long a burst is watched after its last end: nginx's master listens for about 10 ms after its workers ended.
-const BURST_SETTLE_US: u64 = 50_000;
-/// A burst that took this share of a pod's flows took its process. (A few flows may have come behind it.)
-const ALL_PERCENT: u64 = 90;
-/// Pause between two questions while a burst is watched.
-const BURST_PAUSE_MS: u64 = 5;
-/// A backend that is down is asked this often whether it is back; more often while flows wait.
-const DOWN_PAUSE_MS: u64 = 100;
-const DOWN_PAUSE_WAITING_MS: u64 = 20;
 
 /// Backends looked at in one call for whether a question is due, and questions sent: usually, and
 /// whatever else there is to do.
@@ -83,10 +63,6 @@ pub(crate) struct Question {
     /// When the last answered one was asked, and how old an end has to be then to stand.
     answered_us: u64,
     settle_us: u64,
-    /// Ends of any kind that came close together, the first of them, and the backend's flows before it.
-    burst: u32,
-    burst_us: u64,
-    flows_before: u32,
 }
 
 impl Default for Question {
@@ -104,30 +80,12 @@ impl Default for Question {
             last_end_us: 0,
             ends: 0,
             answered_us: 0,
-            settle_us: SETTLE_US,
-            burst: 0,
-            burst_us: 0,
-            flows_before: 0,
+            settle_us: 0,
         }
     }
 }
 
 impl Question {
-    /// A flow ended, whatever becomes of it.
-    fn note_end(&mut self, now: Instant, flows: u32) {
-        if now.0 > self.burst_us + BURST_SETTLE_US {
-            (self.burst, self.flows_before) = (0, flows);
-            self.burst_us = now.0;
-        }
-        self.burst += 1;
-    }
-
-    /// Whether nearly all flows of the backend ended together: its process died, even if another one listens by now.
-    fn all_ended(&self) -> bool {
-        let enough = u64::from(self.flows_before) * ALL_PERCENT;
-        self.burst >= BURST && u64::from(self.burst) * 100 >= enough
-    }
-
     /// Whether a listener answered long enough after a flow's end (us, wrapping) for the end to stand. If the process that closed had
     /// the listener, any answer is late enough.
     pub(crate) fn settles(&self, ended_us: u32, closer_listens: bool) -> bool {
@@ -154,22 +112,6 @@ impl Question {
 }
 
 impl Engine {
-    /// A flow of the backend was ended by it.
-    pub(crate) fn note_end(&mut self, now: Instant, index: u16) {
-        let backend = &mut self.backends[usize::from(index)];
-        let flows = backend.flows;
-        let known = backend.question.all_ended();
-        backend.question.note_end(now, flows);
-        // Where the adopter tells one listener from the next, nobody has to guess.
-        if backend.question.all_ended() && !backend.probe.tells() {
-            backend.health.is_another_process();
-            if !known {
-                self.counters.add(Counter::BackendsRestarted);
-                self.judge_pools(now, index);
-            }
-        }
-    }
-
     /// A flow of the backend ended and is held: does anybody listen there?
     pub(crate) fn ask(
         &mut self,
@@ -189,17 +131,17 @@ impl Engine {
         }
     }
 
-    /// A process of the backend exited: perhaps the last one that listens. What ends now without a mark is watched as a
-    /// burst is, and nothing is moved there meanwhile, although it looks idle.
+    /// A process of the backend exited: perhaps the last one that listens. Nothing is moved there for
+    /// a while, although it looks idle.
     pub(crate) fn note_exit(&mut self, now: Instant, index: u16, out: &mut impl Output) {
-        let settled_ms = now.ms() + BURST_SETTLE_US / 1_000;
+        let settled_ms = now.ms() + EXIT_SETTLE_MS;
         let probe = &mut self.backends[usize::from(index)].probe;
         probe.forget_until(settled_ms);
         probe.process_exited(now);
         self.next_probe_ms = self.next_probe_ms.min(settled_ms);
         let question = &mut self.backends[usize::from(index)].question;
         question.last_end_us = now.0;
-        question.ends = question.ends.max(BURST);
+        question.ends = question.ends.max(FEW_ENDS + 1);
         if !question.is_open() {
             self.begin_question(now, index, out);
         }
@@ -227,7 +169,8 @@ impl Engine {
     fn send_question(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         let (fresh, other) = (self.fresh_number(), self.fresh_number());
         let question = &self.backends[usize::from(index)].question;
-        if question.pending && question.probe_ack.is_some() && question.tries >= PROBES_MAX {
+        if question.pending && question.probe_ack.is_some() && question.tries >= LIVENESS_PROBES_MAX
+        {
             self.no_adopter_answers(now, index);
         }
         let backend = &mut self.backends[usize::from(index)];
@@ -242,7 +185,7 @@ impl Engine {
             // Not asked, so silence means nothing.
             return self.due(index, now.ms() + 1);
         }
-        let by_probe = backend.question.tries < PROBES_MAX
+        let by_probe = backend.question.tries < LIVENESS_PROBES_MAX
             && backend.probe.tells()
             && !backend.question.by_syn;
         let probe_ack = by_probe.then_some(other);
@@ -256,7 +199,7 @@ impl Engine {
         let isn = question.isn;
         question.pending = true;
         question.asked_us = now.0;
-        let wait_ms = WAIT_MS << question.tries;
+        let wait_ms = LIVENESS_WAIT_MS << question.tries;
         question.tries += 1;
         self.due(index, now.ms() + wait_ms);
         let leg = Leg {
@@ -391,7 +334,7 @@ impl Engine {
         }
         self.refuse_answer(index, segment, out);
         let question = &self.backends[usize::from(index)].question;
-        if question.pending && question.tries < TRIES_MAX {
+        if question.pending && question.tries < LIVENESS_TRIES_MAX {
             self.send_question(now, index, out);
         }
     }
@@ -428,15 +371,10 @@ impl Engine {
         question.pending = false;
         question.by_syn = false;
         question.tries = 0;
-        let few = question.ends < BURST;
-        let what = match news {
-            News::Unknown if question.all_ended() => Sweep::Restarted,
-            _ => Sweep::CloseStands,
-        };
         let settle_us = match news {
             News::Same => 0,
-            News::Unknown if never_told && few => SETTLE_US,
-            News::Unknown if never_told => BURST_SETTLE_US,
+            // Without an adopter that tells of the listener nothing says that the end was not meant.
+            News::Unknown if never_told => 0,
             // Sooner if it is told meanwhile that all is as it was.
             News::Unknown | News::LetGo => HOLDERS_SETTLE_US,
         };
@@ -444,8 +382,9 @@ impl Engine {
         question.answered_us = question.asked_us;
         let settled_us = question.last_end_us + settle_us;
         let settled = question.ends == 0 || question.asked_us >= settled_us;
+        let few = question.ends <= FEW_ENDS;
         if question.ends > 0 {
-            self.begin_sweep(index, what);
+            self.begin_sweep(index, Sweep::CloseStands);
         }
         if settled {
             let question = &mut self.backends[usize::from(index)].question;
@@ -457,7 +396,7 @@ impl Engine {
             // What ended while the pod was asked. Where there is more, once a millisecond: each answer goes through all its flows.
             return self.send_question(now, index, out);
         }
-        let next_ms = (now.ms() + BURST_PAUSE_MS).min(settled_us.div_ceil(1_000));
+        let next_ms = (now.ms() + WATCH_PAUSE_MS).min(settled_us.div_ceil(1_000));
         self.due(index, next_ms.max(now.ms() + 1));
     }
 
@@ -499,12 +438,12 @@ impl Engine {
         if !question.pending {
             return self.send_question(now, index, out);
         }
-        if question.tries < TRIES_MAX && !backend.health.is_down() {
+        if question.tries < LIVENESS_TRIES_MAX && !backend.health.is_down() {
             return self.send_question(now, index, out);
         }
         let heard_since = backend.health.heard_ms() * 1_000 > question.first_asked_us;
         if heard_since && !backend.health.is_down() {
-            if question.tries < TRIES_HEARD_MAX {
+            if question.tries < LIVENESS_TRIES_HEARD_MAX {
                 // What was heard may be older than its end: ask on.
                 return self.send_question(now, index, out);
             }

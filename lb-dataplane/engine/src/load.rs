@@ -5,12 +5,7 @@
 //! it lasts; and one slow answer among many weighs what it is, where a peak average (`estimate`) keeps it for
 //! seconds. It never chooses a backend: `placement` compares these readings.
 
-/// Time constant of the short window. A backend that stops shows e times its usual wait after each of these: 28 ms
-/// into a stall it shows 4 times ([`crate::placement::HOT_RATIO`]); a scheduler's slice of 3 ms adds a sixth.
-const SHORT_US: f64 = 20_000.0;
-/// Time constant of the long window: some hundred slices of the scheduler, and five periods of a CPU quota
-/// (`cpu.cfs_period_us`, 100 ms), so that neither is a trend.
-pub(crate) const LONG_US: f64 = 500_000.0;
+use crate::timing::{LONG_US, SHORT_US};
 /// The mean before counts as so many answers: the first answer after a pause is not all that is known.
 const KNOWN_ANSWERS: f64 = 1.0;
 /// Answers of one busy period resemble each other: the standard error is at least this part of the mean.

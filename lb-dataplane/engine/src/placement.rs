@@ -12,24 +12,20 @@
 //! judgement at most every 2 ms, which looks at each member (256 at most). It never touches flows.
 
 use crate::{
-    load::{LONG_US, Reading},
+    load::Reading,
     mutants::{Committed, Mutant},
     standing::{Evidence, Standing},
+    timing::{
+        HOT_MORE_US, JUDGE_US, LEAVE_EVERY_US, PLACEMENT_SETTLE_US, REFERENCE_MIN_US, STALE_US,
+        STALLED_US, UNEVEN_MEMORY_US, UNEVEN_US,
+    },
 };
 use baton_api::LIMIT_BACKENDS_PER_POLICY;
 
-/// A pool is judged at most this often.
-const JUDGE_US: u64 = 2_000;
 /// A member is hot while it waits this many times longer than its pool, and longer by at least so much.
 pub(crate) const HOT_RATIO: f64 = 4.0;
-const HOT_MORE_US: f64 = 1_000.0;
-/// Shorter waits are all alike: wake-ups take as long.
-const REFERENCE_MIN_US: f64 = 50.0;
 /// Of a pool's members this part may be distressed at a time, one at least. Where more are slow, all are.
 const DISTRESSED_PERCENT_MAX: usize = 34;
-/// A backend that has answered nothing for this long although it should keeps new requests waiting: longer than any slice of the
-/// scheduler, and half the time in which distress is to be found.
-const STALLED_US: u64 = 25_000;
 
 /// A pool is uneven if one member is busy for this many times the usual part of its time, and by so much more; and
 /// stays so down to the second pair, for a while.
@@ -37,10 +33,6 @@ const UNEVEN_RATIO: f64 = 1.4;
 const UNEVEN_MORE: f64 = 0.2;
 const EVEN_RATIO: f64 = 1.2;
 const EVEN_MORE: f64 = 0.1;
-const UNEVEN_US: u64 = 5_000_000;
-/// It has to be so for most of this time first: what a window of busy time shows by chance does not
-/// last.
-const UNEVEN_MEMORY_US: f64 = 2_000_000.0;
 const UNEVEN_PART: f64 = 0.5;
 /// Queues are compared with so many others, drawn at random.
 const QUEUES: usize = 4;
@@ -49,10 +41,6 @@ const QUEUES: usize = 4;
 const BUSIER_PART: f64 = 0.7;
 /// Standard errors of the difference that are taken off it.
 const SURE_ERRORS: f64 = 4.0;
-/// The readings need so long to show what a move changed; so long after one the next may follow. A third of the long window.
-const LEAVE_EVERY_US: u64 = 150_000;
-/// What a flow is expected to send before the readings are stale: in a second, and at most so many requests.
-const STALE_US: f64 = 1_000_000.0;
 const REQUESTS_MAX: f64 = 200.0;
 /// A move must gain so many times what it costs.
 const GAIN_COSTS: f64 = 4.0;
@@ -60,8 +48,6 @@ const GAIN_COSTS: f64 = 4.0;
 const BUDGET: f64 = 0.002;
 const BUDGET_MAX: f64 = 8.0;
 const BUDGET_FIRST: f64 = 2.0;
-/// After somebody joined, waits and work are no measure for this long: four long windows.
-const SETTLE_US: u64 = 4 * LONG_US as u64;
 
 /// A member as it is at this moment.
 #[derive(Clone, Copy, Debug)]
@@ -239,7 +225,7 @@ impl Placement {
         self.alone = known <= 1;
         self.fair = flows as f64 / (weight as f64).max(1.0);
         if joining {
-            self.settling_until_us = now_us + SETTLE_US;
+            self.settling_until_us = now_us + PLACEMENT_SETTLE_US;
         }
         let (ratio, more) = if now_us < self.uneven_until_us {
             (EVEN_RATIO, EVEN_MORE)
@@ -396,7 +382,10 @@ impl Placement {
 /// What the rule promises whoever looks from outside: the simulation holds it to that.
 pub mod promises {
     use super::{BUDGET, BUDGET_FIRST, LEAVE_EVERY_US};
-    use crate::standing::{BACKOFF_MIN_US, HOT_MEMORY_US, HOT_PART};
+    use crate::{
+        standing::HOT_PART,
+        timing::{BACKOFF_MIN_US, HOT_MEMORY_US},
+    };
 
     /// No flow comes back to a backend so soon after it left for a lower wait.
     pub const RETURN_MIN_US: u64 = LEAVE_EVERY_US;

@@ -17,13 +17,11 @@ use crate::{
     pins::{Lost, PinReason},
     placement::{Asking, Placement, Seat, Why},
     rules,
+    timing::ALIKE_US,
     wrr::Wrr,
 };
 use baton_api::{Algorithm, BackendFailure, MigrationMode};
 use std::sync::Arc;
-
-/// Expected waits below this are all alike: wake-ups on a busy machine take as long.
-const ALIKE_US: u64 = 512;
 
 /// What holds a flow where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

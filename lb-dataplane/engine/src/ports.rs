@@ -11,12 +11,10 @@
 //! half open. It never hands out a port twice, and never before its
 //! time. It never allocates after construction.
 
+use crate::timing::REMEMBERED_MS;
 /// End of a list; an offset never has this value because port 0 is left out.
 const NONE: u16 = u16::MAX;
 
-/// So long a tracker may remember a pair: Linux `nf_conntrack_tcp_timeout_time_wait` and `_syn_sent` (120 s); after a
-/// RST it is `_close` (10 s).
-pub(crate) const REMEMBERED_MS: u32 = 120_000;
 /// Of each backend's ports that are ready for adoptions, one in so many is kept for rescues and drains: not for moves that
 /// need not be now, nor for clients' SYNs, of which anybody sends as many as he likes.
 const RESERVE_SHARE: usize = 8;

@@ -12,28 +12,17 @@ use crate::{
     flow::Leg,
     mutants::Mutant,
     ports::{Purpose, Rest},
+    timing::{HOLDERS_SETTLE_US, PROBE_OTHER_MS, PROBE_READY_MS, READY_HOLDS_MS, UNANSWERED_MAX},
 };
 use baton_packet::{
     Adoption, Flags, MessageKind, Reason, Segment, SeqNumber, Told, build_adoption, parse_adoption,
 };
 
-/// A ready backend is asked this often, any other one more often.
-const PROBE_READY_MS: u64 = 1_000;
-const PROBE_OTHER_MS: u64 = 100;
 /// Backends looked at in one call for whether a probe is due, and probes sent: usually, and
 /// whatever else there is to do.
 const BACKENDS_PER_CALL: usize = 1_024;
 const PROBES_PER_CALL: usize = 48;
 const PROBES_AT_LEAST: usize = 8;
-/// So many probes without an answer (2 s) are no accident, and an admin is told.
-const UNANSWERED_MAX: u8 = 20;
-/// `Ready` holds this long: three probes may be lost.
-const READY_HOLDS_MS: u64 = 3_500;
-
-/// A server starts its processes within this time of its listener, and how many hold it is not known before; the last of them
-/// lets go of it within this time of the first (nginx's master after its workers: 10 ms on an idle machine, more than 50 ms
-/// where four want each CPU).
-pub(crate) const HOLDERS_SETTLE_US: u64 = 1_000_000;
 
 /// What a listener says about ends that came before it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,8 +263,11 @@ impl Probe {
             Finding::Unknown => {
                 "no answer to probes (a firewall, or addresses translated on the way?)"
             }
-            Finding::Ready { until_ms } if now.ms() < until_ms => "ready",
-            Finding::Ready { .. } => "no answer to probes any more",
+            Finding::Ready { until_ms } if now.ms() >= until_ms => "no answer to probes any more",
+            Finding::Ready { .. } if !self.told.marks_exits || self.told.listener.is_none() => {
+                "ready, but ends are not marked: a server's close is believed if anybody listens"
+            }
+            Finding::Ready { .. } => "ready",
             Finding::Refused(Reason::NoListener) => "nothing listens on the port",
             Finding::Refused(Reason::AcceptQueueFull) => "accept queue full",
             Finding::Refused(Reason::KernelRefused) => {

@@ -9,19 +9,16 @@ use crate::{
     engine::Instant,
     events::What,
     flow::{Bits, FlowId, Leg},
-    handover::{End, Input, PAUSE_MAX_SHIFT, Then},
+    handover::{End, Input, Then},
     mutants::Mutant,
     pins::Lost,
     policy::Policy,
     ports::Purpose,
     states::State,
+    timing::PAUSE_MAX_SHIFT,
 };
 use baton_api::{BackendFailure, Protocol};
 use baton_packet::{Flags, Segment, clear_fin, take_end_mark};
-
-/// Flows that one backend is given per millisecond without a request of theirs, so that its accept queue (Linux `somaxconn`
-/// 4,096, nginx's own limit 511) never fills faster than a busy process empties it.
-pub(crate) const ADOPTIONS_PER_MS: u16 = 16;
 
 /// How an owner ended, from the FIN or RST, which loses its mark.
 pub(crate) fn end_of(frame: &mut [u8], segment: &Segment) -> End {
@@ -56,7 +53,6 @@ impl Engine {
             self.flows[id].state,
             State::Fresh | State::Idle | State::Request | State::Response
         ) {
-            self.note_end(now, backend);
             if end.exited() {
                 self.counters.add(Counter::OwnersExited);
                 self.note_exit(now, backend, out);

@@ -3,27 +3,19 @@
 //! Owns what is remembered of one member from judgement to judgement, and its transitions. It sees readings of one
 //! moment only and never chooses where a flow goes: that is `placement`'s.
 
-use crate::mutants::{Committed, Mutant};
+use crate::{
+    mutants::{Committed, Mutant},
+    timing::{BACKOFF_MAX_US, BACKOFF_MIN_US, HOT_MEMORY_US, JOIN_MAX_US, JOIN_US, STAGE_US},
+};
 
-/// Memory of how long a member was hot.
-pub(crate) const HOT_MEMORY_US: f64 = 1_000_000.0;
 /// A member that was hot for this part of the memory, and three times longer than is usual in its pool, is
 /// distressed: one stall of 90 ms, as a CPU quota of 5 % makes them, or some shorter ones. One pause of 50 ms is not enough.
 pub(crate) const HOT_PART: f64 = 0.055;
 const HOT_USUAL: f64 = 3.0;
 /// On trial, much less is enough.
 const TRIAL_PART: f64 = 0.02;
-/// A distressed member is left alone for this long; twice as long each time, while it comes back as it was.
-pub(crate) const BACKOFF_MIN_US: u64 = 1_000_000;
-pub(crate) const BACKOFF_MAX_US: u64 = 16_000_000;
 /// After this many back-offs without distress the next one is the shortest again.
 const FORGIVEN_BACKOFFS: u64 = 8;
-/// A stage of the trial: longer than a CPU quota's period. Each admits twice the flows of the one before.
-const STAGE_US: u64 = 200_000;
-/// A member that joins has its share of the flows that there are after this long.
-const JOIN_US: u64 = 3_000_000;
-/// Where flows send nothing, joining ends all the same.
-const JOIN_MAX_US: u64 = 10 * JOIN_US;
 /// With this part of its share it has joined.
 const JOINED_PART: f64 = 0.9;
 

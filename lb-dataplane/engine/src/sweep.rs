@@ -34,8 +34,6 @@ pub(crate) enum Sweep {
     CloseStands,
     /// It is gone: its flows need other owners.
     Gone,
-    /// Its process is another one now: the flows whose end is held need other owners.
-    Restarted,
     /// It drains: its flows may leave, where they can.
     Drain,
 }
@@ -184,12 +182,11 @@ impl Engine {
                 silent: backend.health.down() == Some(Down::Silent),
                 rescuable: self.may_rescue(id),
             },
-            Sweep::CloseStands | Sweep::Restarted if flow.state != State::Held => {
+            Sweep::CloseStands if flow.state != State::Held => {
                 return Swept::Stays;
             }
-            Sweep::CloseStands | Sweep::Restarted => Input::PodLives {
+            Sweep::CloseStands => Input::PodLives {
                 replaced: self.owner_is_replaced(now, id),
-                restarted: what == Sweep::Restarted,
                 settled: backend
                     .question
                     .settles(flow.sent_us, flow.bits.has(Bits::CLOSER_LISTENS)),

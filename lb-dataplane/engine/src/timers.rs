@@ -9,15 +9,9 @@ use crate::{
     mutants::Mutant,
     routes::LIMIT_HOPS,
     states::{Action, Event, State},
+    timing::{HELD_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS},
 };
 
-/// Both sides closed: lost last segments can still be repeated for this long. A pod's or client's own
-/// TIME_WAIT outlives it; what comes later is answered with a reset, which such a socket ignores or ends by.
-const LINGER_MS: u64 = 1_000;
-/// A held end whose backend's question got lost, as with a backend that left the snapshot. An end is judged in half that time.
-const HELD_MS: u64 = 2_000;
-/// An overdue request that nobody can take is looked at again after this long.
-const OVERDUE_AGAIN_MS: u64 = 100;
 /// Timers handled in one call, so that packets never wait long for them: each may send a segment,
 /// some 50 us in all.
 const DUE_PER_CALL_MAX: usize = 48;
@@ -26,8 +20,6 @@ const DUE_PER_CALL_MAX: usize = 48;
 const ACTS_PER_CALL: usize = 128;
 /// Timers looked at in one call, of which most only come nearer: some 20 us.
 const LOOKS_PER_CALL_MAX: u32 = 256;
-/// Addresses that the kernel has not resolved are asked for again this often.
-const RESOLVE_AGAIN_MS: u64 = 1_000;
 
 impl Engine {
     /// Does what is due: deferred closes, retries, time-outs, probes.
@@ -125,7 +117,7 @@ impl Engine {
         let wait_ms = match timer {
             Action::ArmHandshake => timeouts.handshake.0 / 1_000,
             Action::ArmAdoption => {
-                let wait_ms = crate::adopt::ADOPTION_WAIT_MS << (flow.tries.clamp(1, 16) - 1);
+                let wait_ms = crate::timing::ADOPTION_WAIT_MS << (flow.tries.clamp(1, 16) - 1);
                 wait_ms.min(self.answer_due_ms(now, id).max(1))
             }
             Action::ArmHalfClosed => timeouts.half_closed.0 / 1_000,

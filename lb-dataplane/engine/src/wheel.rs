@@ -8,6 +8,7 @@
 //! No call takes longer the more entries are due together: a slot's list is taken over as a whole,
 //! and looked through an entry at a time, as many in one call as the caller allows.
 
+use crate::timing::AHEAD_MS;
 /// Slots of the first level, one millisecond each: 4,096 ms, longer than every timer that is armed
 /// often (retries, probes).
 const SLOTS: usize = 4096;
@@ -18,9 +19,6 @@ const SLOT_MASK: u64 = SLOTS as u64 - 1;
 const FAR_SLOTS: usize = 2048;
 /// Milliseconds of a slot of the second level, as a power of two.
 const FAR_SHIFT: u32 = SLOTS.trailing_zeros();
-/// A slot of the second level is emptied into the first from so long before its time on: 50,000
-/// entries, 256 in each call, take some 20 ms.
-const AHEAD_MS: u64 = 1_000;
 /// Lists, beside those of the slots, first and second level: of entries that are due, and of those
 /// on their way to the first level.
 const LEVELS: usize = SLOTS + FAR_SLOTS;

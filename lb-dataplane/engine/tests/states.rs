@@ -114,6 +114,7 @@ impl Scene {
             "Held" => {
                 if event == "OwnerGone" {
                     nobody_adopts(&mut w);
+                    w.stops(c.pod);
                 }
                 let how = if event == "ResetStands" {
                     End::Rst
@@ -316,7 +317,6 @@ impl Scene {
                 assert!(w.ends(c, End::Rst).is_empty());
             }
             ("Held", "OwnerGone") => {
-                w.stops(c.pod);
                 w.run_ms(60);
             }
             (_, "OwnerGone") => {

@@ -80,8 +80,6 @@ impl Run<'_> {
             replay_allowed: self.config.replay,
             another_port: self.world.legs > 0,
             overdue: self.overdue,
-            migrated: flow.migrated,
-            closer_listens: false,
             tries_max: self.config.tries_max,
         }
     }

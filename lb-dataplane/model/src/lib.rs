@@ -33,7 +33,7 @@
 //! - Two or three adoption tries stand for six, two or three legs for as many as it takes; each configuration ([`plans`]) allows few
 //!   faults at once. A response is followed exactly, as by the HTTP/1 guard; a gap in it pins.
 //! - A SYN question is answered with what is true at that moment. Several processes of one pod dying one after another are not
-//!   modelled; a process started again is known to be another one, as when all flows of a pod end together.
+//!   modelled; a process started again is known to be another one, as its adopter tells.
 //!
 //! # Running it
 //! `cargo test --profile ci -p baton-model -- --nocapture` prints the unique states of each configuration (51 of them, about

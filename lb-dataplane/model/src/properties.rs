@@ -7,7 +7,7 @@ use crate::{
     explore::HandOver,
     world::{Broken, Ended, Why, World},
 };
-use baton_engine::handover::REPLAYS_MAX;
+use baton_engine::timing::REPLAYS_MAX;
 use stateright::Property;
 
 /// All of them.

@@ -3,8 +3,9 @@
 
 use crate::{step::Run, wire::Leg, world::Down};
 use baton_engine::{
-    handover::{Input, LAST_REPLAY_MS, RESCUE_MS},
+    handover::Input,
     states::{Event, State},
+    timing::{LAST_REPLAY_MS, RESCUE_MS},
 };
 
 impl Run<'_> {
@@ -80,7 +81,6 @@ impl Run<'_> {
         if self.holds(pod) {
             self.decide(Input::PodLives {
                 replaced: self.world.pods[usize::from(pod)].died,
-                restarted: false,
                 settled: true,
             });
         }

@@ -11,8 +11,8 @@ use crate::{
 };
 use baton_engine::{
     Lost,
-    handover::REPLAYS_MAX,
     states::{Action, Event, Frame, Meaning, State, meaning},
+    timing::REPLAYS_MAX,
 };
 
 /// One transition of the model while it is being computed.

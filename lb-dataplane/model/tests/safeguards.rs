@@ -1,6 +1,6 @@
 //! The checks bite: with one safeguard taken away, the exploration finds what that one prevents.
 
-use baton_engine::handover::REPLAYS_MAX;
+use baton_engine::timing::REPLAYS_MAX;
 use baton_model::{
     check::{explore, explore_until_any},
     config::{Config, Faults, Safeguards},

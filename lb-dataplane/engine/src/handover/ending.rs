@@ -105,14 +105,11 @@ impl Deciding<'_> {
     }
 
     /// Somebody listens in the owner's pod.
-    pub(super) fn pod_lives(&mut self, replaced: bool, restarted: bool, settled: bool) {
+    pub(super) fn pod_lives(&mut self, replaced: bool, settled: bool) {
         if self.view.state != State::Held {
             return self.then(Then::Stays);
         }
-        // Connections that idle together may time out together. Each is saved once, then its close is
-        // believed.
-        let restarted = restarted && !self.view.adopted_idle() && !self.view.closer_listens;
-        if replaced || restarted {
+        if replaced {
             self.owner_gone();
         } else if settled {
             self.count(Counter::ClosesBelieved);

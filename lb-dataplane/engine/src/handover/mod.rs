@@ -23,26 +23,8 @@ use crate::{
     events::Gone,
     pins::Lost,
     states::{Event, State},
+    timing::REPLAYS_MAX,
 };
-
-/// Tries of one adoption, the first included: 45 + 90 + 180 + 360 + 720 + 1,440 ms, under the 3 s
-/// that people wait.
-pub const ADOPTION_TRIES_MAX: u8 = 6;
-/// How often one request is executed once more. A request that ends each process that reads it must
-/// not end them all.
-pub const REPLAYS_MAX: u8 = 2;
-/// How long a flow waits for a backend to adopt it: a process that is started again listens within a
-/// few seconds, and a client waits longer than this (10 s to 60 s are usual).
-pub const RESCUE_MS: u64 = 10_000;
-/// How long the last response may stay unacknowledged once its sender is gone: by then a client that
-/// lacks bytes of it has asked the dead pod's kernel for them several times (Linux `TCP_RTO_MIN` is
-/// 200 ms).
-pub const UNACKED_MS: u64 = 3_000;
-/// The last time that a request is executed once more waits so long first: where several pods end
-/// together (a scale-down), the others are known to go by then.
-pub const LAST_REPLAY_MS: u64 = 300;
-/// Longest pause between two tries of a rescue; the first is 1 ms, each next one twice as long.
-pub const PAUSE_MAX_SHIFT: u8 = 5;
 
 /// Decides. The same view and input lead to the same decision.
 #[must_use]
@@ -70,11 +52,7 @@ pub fn decide(view: &View, safe: &Safeguards, input: Input) -> Decision {
             rescues,
             rescuable,
         } => it.owner_ended(end, gone, rescues, rescuable),
-        Input::PodLives {
-            replaced,
-            restarted,
-            settled,
-        } => it.pod_lives(replaced, restarted, settled),
+        Input::PodLives { replaced, settled } => it.pod_lives(replaced, settled),
         Input::PodGone { silent, rescuable } => it.pod_gone(silent, rescuable),
         Input::CloseStands => it.close_stands(),
         Input::RequestAtDead => it.strand(Gone::of_end(view.progress.owner_fin)),

@@ -1,12 +1,11 @@
 //! Flows without an owner, and requests that an owner does not answer in time: who serves them next,
 //! and when that is given up.
 
-use super::{
-    Deciding, Effect, LAST_REPLAY_MS, PAUSE_MAX_SHIFT, REPLAYS_MAX, RESCUE_MS, Then, UNACKED_MS,
-};
+use super::{Deciding, Effect, Then};
 use crate::{
     pins::Lost,
     states::{Event, State},
+    timing::{LAST_REPLAY_MS, PAUSE_MAX_SHIFT, REPLAYS_MAX, RESCUE_MS, UNACKED_MS},
 };
 
 impl Deciding<'_> {

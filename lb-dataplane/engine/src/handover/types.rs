@@ -109,11 +109,7 @@ pub struct View {
     pub another_port: bool,
     /// Policy's time for an answer is over.
     pub overdue: bool,
-    /// The flow moved before.
-    pub migrated: bool,
-    /// The process that ended the flow had the listener.
-    pub closer_listens: bool,
-    /// Tries of one adoption; [`super::ADOPTION_TRIES_MAX`] but in the model.
+    /// Tries of one adoption; [`crate::timing::ADOPTION_TRIES_MAX`] but in the model.
     pub tries_max: u8,
 }
 
@@ -123,12 +119,6 @@ impl View {
     pub fn all_acked(&self) -> bool {
         let n = &self.numbers;
         n.client_acked == n.client_next && n.server_acked == n.server_next
-    }
-
-    /// The flow came to its owner without a request and has had none since.
-    #[must_use]
-    pub fn adopted_idle(&self) -> bool {
-        self.migrated && self.numbers.boundary == self.numbers.client_next
     }
 
     /// Policy allows to execute the outstanding request once more, and a whole copy of it is there.
@@ -160,7 +150,7 @@ pub struct Safeguards {
     pub taken_data_is_no_withdrawal: bool,
     /// A flow rolls back only when each adoption in flight was refused.
     pub each_refusal_is_awaited: bool,
-    /// A request is executed once more at most [`super::REPLAYS_MAX`] times.
+    /// A request is executed once more at most [`crate::timing::REPLAYS_MAX`] times.
     pub replays_are_counted: bool,
     /// A request is unseen only where its pod acknowledged nothing of it.
     pub unseen_is_unacknowledged: bool,
@@ -311,8 +301,6 @@ pub enum Input {
     PodLives {
         /// Another process than the flow's.
         replaced: bool,
-        /// All flows of the pod ended together, so that it may be another process.
-        restarted: bool,
         /// The answer is late enough for the end to stand.
         settled: bool,
     },

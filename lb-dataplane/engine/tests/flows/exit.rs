@@ -82,7 +82,7 @@ fn a_pinned_flow_of_an_exiting_process_is_counted() {
 /// Without its flows a dying pod looks idle, and its kernel still says Ready: nothing may be moved there.
 #[test]
 fn nothing_moves_to_a_pod_whose_process_just_exited() {
-    let mut w = World::new(2);
+    let mut w = crate::holders::telling();
     let c = w.idle(1);
     let dead = c.pod;
     let frame = marked(&w, &c, End::Fin);
@@ -113,7 +113,6 @@ fn an_exit_ejects_nobody() {
         for c in &mut flows {
             w.stays(c, GET);
         }
-        // Fewer than nine in ten of its flows.
         for c in flows.iter().skip(1) {
             let frame = if exited {
                 marked(&w, c, End::Rst)
@@ -132,7 +131,7 @@ fn an_exit_ejects_nobody() {
 #[test]
 fn ends_beside_an_exit_are_watched_for_longer() {
     for exits in [false, true] {
-        let mut w = World::new(2);
+        let mut w = crate::holders::telling();
         let mut flows: Vec<Conn> = (1..=12).map(|n| w.idle(n)).collect();
         let at = flows[0].pod;
         flows.retain(|c| c.pod == at);

@@ -25,7 +25,7 @@ fn group(id: u16, holders: u8) -> Told {
 }
 
 /// Two pods, in each of them a master and two workers, and what is known of them.
-fn telling() -> World {
+pub fn telling() -> World {
     telling_of(told(7, 3))
 }
 

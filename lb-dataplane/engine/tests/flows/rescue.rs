@@ -477,14 +477,14 @@ fn an_unacknowledged_response_waits_and_the_dead_pods_kernel_repeats_it() {
     let mut w = World::new(2);
     let mut c = w.open(1);
     w.stays(&mut c, GET);
+    let dead = c.pod;
+    w.stops(dead);
     // The response and the FIN together: only the FIN is held back.
     let wire = w.pod_wire(&c, FIN_ACK | Flags::PSH, OK);
     let sent = one(w.inject(&wire.build()));
     assert_eq!((sent.to, sent.data()), (Dest::Client, OK));
     assert!(sent.is(PSH_ACK), "without FIN");
     w.assert_state(&c, "Held");
-    let dead = c.pod;
-    w.stops(dead);
     assert!(w.run_ms(60).is_empty());
     w.assert_state(&c, "Orphan");
     // The client lacks it, and the kernel of the dead pod sends it again with its FIN.

@@ -197,6 +197,16 @@ pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), Strin
                 told.forgets = true;
             }
         }
+        ["told", pod, id] => {
+            let id = id.parse().map_err(|_| wrong(text))?;
+            let told = &mut w.told[pod_of(pod, names)?];
+            told.marks_exits = true;
+            told.listener = Some(baton_packet::Listener {
+                id,
+                holders: std::num::NonZeroU8::MIN,
+                several: false,
+            });
+        }
         ["ports", "shared"] => {
             // What is left to the node goes to no pod and no client.
             w.strict = false;

@@ -1,0 +1,259 @@
+//! Every duration and every number of tries that the engine has, and how they depend on each other.
+//!
+//! Owns the numbers, each with the arithmetic or the source behind it; the asserts below say which of
+//! them must be longer than which. What policies set is not here (`baton_api`), nor are bounds on
+//! how much one call does.
+
+// Adoptions: `adopt`, `answer`, `handover`.
+/// First wait for any sign of the new owner; it doubles with each try. A pod network answers in
+/// well under 1 ms, a delayed ACK (Linux `TCP_DELACK_MIN`) in 40.
+pub(crate) const ADOPTION_WAIT_MS: u64 = 45;
+/// Tries of one adoption, the first included: 45 + 90 + 180 + 360 + 720 + 1,440 ms, under the 3 s
+/// that people wait.
+pub const ADOPTION_TRIES_MAX: u8 = 6;
+/// Each segment of a request that meets a listener draws a bare RST of its own. After the first
+/// one, further ones wait this long for the answer to the second adoption, which a pod network
+/// brings in well under 1 ms.
+pub(crate) const RST_PAUSE_MS: u64 = 2;
+/// Our clock is read once for a batch of frames, and a pod's is told in whole milliseconds.
+pub(crate) const CLOCKS_US: u64 = 1_000;
+
+// Rescue: `rescue`, `handover::orphan`.
+/// How often one request is executed once more. A request that ends each process that reads it
+/// must not end them all.
+pub const REPLAYS_MAX: u8 = 2;
+/// How long a flow waits for a backend to adopt it: a process that is started again listens within
+/// a few seconds, and a client waits longer than this (10 s to 60 s are usual).
+pub const RESCUE_MS: u64 = 10_000;
+/// How long the last response may stay unacknowledged once its sender is gone: by then a client
+/// that lacks bytes of it has asked the dead pod's kernel for them several times (Linux
+/// `TCP_RTO_MIN` is 200 ms).
+pub const UNACKED_MS: u64 = 3_000;
+/// The last time that a request is executed once more waits so long first: where several pods end
+/// together (a scale-down), the others are known to go by then.
+pub const LAST_REPLAY_MS: u64 = 300;
+/// Longest pause between two tries of a rescue; the first is 1 ms, each next one twice as long.
+pub const PAUSE_MAX_SHIFT: u8 = 5;
+/// Flows that one backend is given per millisecond without a request of theirs, so that its accept
+/// queue (Linux `somaxconn` 4,096, nginx's own limit 511) never fills faster than a busy process
+/// empties it.
+pub(crate) const ADOPTIONS_PER_MS: u16 = 16;
+
+// Whether a pod lives: `listener`, `probe`, `health`.
+/// First wait for an answer; doubles. A pod network answers in well under 1 ms.
+pub(crate) const LIVENESS_WAIT_MS: u64 = 20;
+/// Questions without any answer before the pod counts as gone: 20 + 40 + 80 ms.
+pub(crate) const LIVENESS_TRIES_MAX: u8 = 3;
+/// So many of them are probes where the adopter tells of the listener: one may be lost, and only
+/// the adopter's word makes an end stand at once. The rest are SYNs: a pod that lacks the newest
+/// key has a kernel still.
+pub(crate) const LIVENESS_PROBES_MAX: u8 = 2;
+/// Questions to a pod of which something else is heard: 20 + 40 + 80 + 160 + 320 ms.
+pub(crate) const LIVENESS_TRIES_HEARD_MAX: u8 = 5;
+/// More ends than so many within one question are told at most once a millisecond that somebody
+/// listens: each answer goes through all flows of the pod.
+pub(crate) const FEW_ENDS: u32 = 2;
+/// While an answer does not settle an end yet, the pod is asked this often.
+pub(crate) const WATCH_PAUSE_MS: u64 = 5;
+/// So long after a process exited, its pod is given nothing: other processes of its server may be
+/// about to (nginx's master listens for about 10 ms after its workers ended), and its kernel says
+/// Ready meanwhile.
+pub(crate) const EXIT_SETTLE_MS: u64 = 50;
+/// A backend that is down is asked this often whether it is back; more often while flows wait.
+pub(crate) const DOWN_PAUSE_MS: u64 = 100;
+pub(crate) const DOWN_PAUSE_WAITING_MS: u64 = 20;
+/// A ready backend is asked this often, any other one more often.
+pub(crate) const PROBE_READY_MS: u64 = 1_000;
+pub(crate) const PROBE_OTHER_MS: u64 = 100;
+/// So many probes without an answer (2 s) are no accident, and an admin is told.
+pub(crate) const UNANSWERED_MAX: u8 = 20;
+/// `Ready` holds this long: three probes may be lost.
+pub(crate) const READY_HOLDS_MS: u64 = 3_500;
+/// A server starts its processes within this time of its listener, and how many hold it is not
+/// known before; the last of them lets go of it within this time of the first (nginx's master
+/// after its workers: 10 ms on an idle machine, more than 50 ms where four want each CPU).
+pub(crate) const HOLDERS_SETTLE_US: u64 = 1_000_000;
+/// The backends are looked over this often.
+pub(crate) const HEALTH_ROUND_MS: u64 = 50;
+/// With requests outstanding and nothing heard for this long, the pod is asked whether it is
+/// there. A pod's kernel acknowledges within 40 ms (Linux `TCP_DELACK_MAX` 200 ms at worst)
+/// whatever its application does.
+pub(crate) const SILENT_BUSY_MS: u64 = 250;
+/// A pod that answered adoption probes, which are sent every second, and does not any more.
+pub(crate) const SILENT_IDLE_MS: u64 = 2_200;
+/// Whether one more may be ejected is asked this often for one member: that looks at all of its
+/// policy.
+pub(crate) const CAPPED_AGAIN_MS: u64 = 1_000;
+/// So long after our link came up, next hops may be unknown still: Linux asks for an address three
+/// times, a second apart (`mcast_solicit`, `retrans_time_ms`).
+pub(crate) const LINK_SETTLE_MS: u64 = 3_000;
+
+// Handshakes and requests: `handshake`, `client`, `backlog`, `timers`.
+/// Half-open flows make way for new ones, but not before the oldest has had this long: more than a
+/// round trip around the world.
+pub(crate) const HALF_OPEN_US: u32 = 250_000;
+/// Backends that a new flow asks before the client is told that none accepts.
+pub(crate) const SYN_TRIES_MAX: u8 = 3;
+/// Stale sockets that a SYN steps around at once; the client's retransmission goes on from there.
+pub(crate) const SYN_PORTS_MAX: u8 = 8;
+/// A client's kernel repeats no earlier than this (Linux `TCP_RTO_MIN`); what comes again sooner,
+/// the network doubled.
+pub(crate) const REPEATED_US: u32 = 200_000;
+/// The next try to send what waits, where no frame was free.
+pub(crate) const BACKLOG_AGAIN_MS: u64 = 1;
+/// An overdue request that nobody can take is looked at again after this long.
+pub(crate) const OVERDUE_AGAIN_MS: u64 = 100;
+/// Addresses that the kernel has not resolved are asked for again this often.
+pub(crate) const RESOLVE_AGAIN_MS: u64 = 1_000;
+
+// Ends: `closing`, `drain`, `timers`, `forget`, `ports`.
+/// Both sides closed: lost last segments can still be repeated for this long. A pod's or client's
+/// own TIME_WAIT outlives it; what comes later is answered with a reset, which such a socket
+/// ignores or ends by.
+pub(crate) const LINGER_MS: u64 = 1_000;
+/// A held end whose backend's question got lost, as with a backend that left the snapshot. An end
+/// is judged in half that time.
+pub(crate) const HELD_MS: u64 = 2_000;
+/// Closes leave no more often than this, so that they do not compete with the response for the
+/// CPU.
+pub(crate) const CLOSE_PACE_US: u64 = 250;
+/// So many leave at a time that each leaves within about this long of its coming. Our FIN
+/// acknowledges the last response, which the old owner's kernel else sends again (Linux
+/// `tcp_schedule_loss_probe`, two jiffies: 2 to 8 ms).
+pub(crate) const CLOSE_WITHIN_US: u64 = 2_000;
+/// Closes in each [`CLOSE_PACE_US`], at most: with some 5 us each for the pods' applications, 160
+/// us. 128,000 a second.
+pub(crate) const CLOSES_PER_PACE_MAX: u64 = 32;
+/// First retransmission of our FIN (Linux `TCP_RTO_MIN` is 200 ms); doubles with each.
+pub(crate) const CLOSING_FIN_WAIT_MS: u64 = 200;
+/// FINs sent before the leg is reset.
+pub(crate) const CLOSING_FIN_TRIES_MAX: u8 = 6;
+/// FINs that may fail for want of a frame or a next hop: with 200 ms between them, 15 s.
+pub(crate) const CLOSING_HELD_UP_MAX: u16 = 75;
+/// An application that has not closed its side this long after the pod acknowledged our FIN is
+/// reset: Linux `tcp_fin_timeout`.
+pub(crate) const CLOSE_WAIT_MS: u64 = 60_000;
+/// FINs of our own to a client before it is reset instead; 200 ms between the first two (Linux
+/// `TCP_RTO_MIN`), doubling.
+pub(crate) const PARTED_FIN_TRIES_MAX: u8 = 5;
+pub(crate) const PARTED_FIN_WAIT_MS: u64 = 200;
+/// What is in progress at the deadline has so long to end: with the default deadline, as long as
+/// Kubernetes leaves a pod behind it (`terminationGracePeriodSeconds`, 30 s).
+pub(crate) const CUT_AFTER_MS: u64 = 5_000;
+/// Where no guard knows whether a response is complete, its last segment may be lost: its sender
+/// repeats it within this time (Linux `TCP_RTO_MIN` is 200 ms, twice that for the second try, and
+/// the same again in between).
+pub(crate) const QUIET_UNGUARDED_US: u64 = 1_000_000;
+/// The first wait for an answer; it doubles. A pod network answers in well under 1 ms.
+pub(crate) const FORGET_WAIT_MS: u64 = 50;
+/// Forgets sent for one pair before it has to wait for its time: 50 + 100 + 200 ms.
+pub(crate) const FORGET_TRIES_MAX: u8 = 3;
+/// So long a tracker may remember a pair: Linux `nf_conntrack_tcp_timeout_time_wait` and
+/// `_syn_sent` (120 s); after a RST it is `_close` (10 s).
+pub(crate) const REMEMBERED_MS: u32 = 120_000;
+
+// Load and placement: `estimate`, `load`, `placement`, `standing`, `policy`, `ledger`.
+/// Time constant of the decay. Each try of a backend that is still slow costs a request: a pod
+/// that its CPU quota stops for 95 of every 100 ms is tried again after ln(95 ms / 1 ms), that is
+/// 4.5 of these (with 1 s, `make demo` sent it 0.9 % of the requests, enough to set the p99).
+/// Finagle's default is 10 s; this lets a recovered pod come back sooner.
+pub(crate) const DECAY_US: u64 = 5_000_000;
+/// The decay is computed from the half-life, the constant times the natural logarithm of 2, which
+/// needs a division by a power of two instead of an exponential.
+pub(crate) const HALF_LIFE_US: u64 = DECAY_US * 693_147 / 1_000_000;
+/// Smallest average: an unknown backend is assumed to be this fast, and differences below it are
+/// noise of wake-ups, not load.
+pub(crate) const FLOOR_US: u64 = 50;
+/// Time constant of the short window. A backend that stops shows e times its usual wait after each
+/// of these: 28 ms into a stall it shows 4 times ([`crate::placement::HOT_RATIO`]); a scheduler's
+/// slice of 3 ms adds a sixth.
+pub(crate) const SHORT_US: f64 = 20_000.0;
+/// Time constant of the long window: some hundred slices of the scheduler, and five periods of a
+/// CPU quota (`cpu.cfs_period_us`, 100 ms), so that neither is a trend.
+pub(crate) const LONG_US: f64 = 500_000.0;
+/// Expected waits below this are all alike: wake-ups on a busy machine take as long.
+pub(crate) const ALIKE_US: u64 = 512;
+/// A move onto a backend of which nothing was measured costs this much; it never costs less (`make
+/// bench-migration`: adoption, accept and wake-up take some 10 us without any queue).
+pub(crate) const COST_MIN_US: f64 = 20.0;
+/// A pool is judged at most this often.
+pub(crate) const JUDGE_US: u64 = 2_000;
+/// A backend is hot where its wait is longer than the pool's by this, besides the ratio.
+pub(crate) const HOT_MORE_US: f64 = 1_000.0;
+/// Shorter waits are all alike: wake-ups take as long.
+pub(crate) const REFERENCE_MIN_US: f64 = 50.0;
+/// A backend that has answered nothing for this long although it should keeps new requests
+/// waiting: longer than any slice of the scheduler, and half the time in which distress is to be
+/// found.
+pub(crate) const STALLED_US: u64 = 25_000;
+/// Backends stay unevenly busy for this long after they last were.
+pub(crate) const UNEVEN_US: u64 = 5_000_000;
+/// It has to be so for most of this time first: what a window of busy time shows by chance does
+/// not last.
+pub(crate) const UNEVEN_MEMORY_US: f64 = 2_000_000.0;
+/// The readings need so long to show what a move changed; so long after one the next may follow. A
+/// third of the long window.
+pub(crate) const LEAVE_EVERY_US: u64 = 150_000;
+/// What a flow is expected to send before the readings are stale: in a second, and at most so many
+/// requests.
+pub(crate) const STALE_US: f64 = 1_000_000.0;
+/// After somebody joined, waits and work are no measure for this long: four long windows.
+pub(crate) const PLACEMENT_SETTLE_US: u64 = 4 * LONG_US as u64;
+/// Memory of how long a member was hot.
+pub(crate) const HOT_MEMORY_US: f64 = 1_000_000.0;
+/// A distressed member is left alone for this long; twice as long each time, while it comes back
+/// as it was.
+pub(crate) const BACKOFF_MIN_US: u64 = 1_000_000;
+pub(crate) const BACKOFF_MAX_US: u64 = 16_000_000;
+/// A stage of the trial: longer than a CPU quota's period. Each admits twice the flows of the one
+/// before.
+pub(crate) const STAGE_US: u64 = 200_000;
+/// A member that joins has its share of the flows that there are after this long.
+pub(crate) const JOIN_US: u64 = 3_000_000;
+/// Where flows send nothing, joining ends all the same.
+pub(crate) const JOIN_MAX_US: u64 = 10 * JOIN_US;
+
+// The timer wheel: `wheel`.
+/// A slot of the second level is emptied into the first from so long before its time on: 50,000
+/// entries, 256 in each call, take some 20 ms.
+pub(crate) const AHEAD_MS: u64 = 1_000;
+
+// How they depend on each other.
+const _: () = {
+    const fn tries_take_ms(first_ms: u64, tries: u8) -> u64 {
+        (first_ms << tries) - first_ms
+    }
+
+    // People wait 3 s.
+    assert!(tries_take_ms(ADOPTION_WAIT_MS, ADOPTION_TRIES_MAX) < 3_000);
+    assert!(RST_PAUSE_MS < ADOPTION_WAIT_MS);
+
+    // The longest pause between two tries of a rescue is shorter than what rescue waits for.
+    assert!(1 << PAUSE_MAX_SHIFT < LAST_REPLAY_MS);
+    assert!(LAST_REPLAY_MS < UNACKED_MS && UNACKED_MS < RESCUE_MS);
+
+    // Three probes may be lost before a pod is not ready any more, and one before it is asked for a
+    // sign of life.
+    assert!(3 * PROBE_READY_MS < READY_HOLDS_MS);
+    assert!(2 * PROBE_READY_MS < SILENT_IDLE_MS);
+    assert!(PROBE_OTHER_MS < PROBE_READY_MS);
+    // A busy pod's kernel acknowledges within Linux' TCP_DELACK_MAX.
+    assert!(200 < SILENT_BUSY_MS);
+    assert!(HEALTH_ROUND_MS < SILENT_BUSY_MS);
+    // Whoever exits is watched while others may still let go of the listener.
+    assert!(EXIT_SETTLE_MS * 1_000 < HOLDERS_SETTLE_US);
+    // A held end is judged before its own timer ends it.
+    assert!(2 * HOLDERS_SETTLE_US <= HELD_MS * 1_000);
+    assert!(tries_take_ms(LIVENESS_WAIT_MS, LIVENESS_TRIES_HEARD_MAX) < HELD_MS);
+    assert!(LIVENESS_PROBES_MAX < LIVENESS_TRIES_MAX);
+    assert!(LIVENESS_TRIES_MAX < LIVENESS_TRIES_HEARD_MAX);
+
+    assert!(CLOSE_PACE_US < CLOSE_WITHIN_US);
+    // A leg that closes is done before its pair is forgotten by trackers.
+    assert!(CLOSE_WAIT_MS < REMEMBERED_MS as u64);
+
+    assert!(FLOOR_US < ALIKE_US);
+    assert!(SHORT_US * 1.25 <= STALLED_US as f64 && SHORT_US < LONG_US);
+    assert!(LEAVE_EVERY_US as f64 <= LONG_US);
+    assert!(BACKOFF_MIN_US < BACKOFF_MAX_US && JOIN_US < JOIN_MAX_US);
+};
