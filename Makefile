@@ -127,6 +127,7 @@ bench-engine: ## Nanoseconds and instructions per packet (criterion, callgrind)
 	$(CARGO) bench -p baton-packet --bench packet -- --quick --noplot
 	$(CARGO) bench -p baton-guard --bench guard -- --quick --noplot
 	$(CARGO) bench -p baton-engine --bench engine -- --quick --noplot
+	$(CARGO) bench -p baton-engine --bench packets
 	@tools/instructions.sh
 
 bench-pause: ## The longest that packets wait while something changes: backends, frontends, drains, scrapes, timers, one row each

@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
 # Instructions that the engine spends on one packet, counted by callgrind: the same whatever else the machine does.
-# Two runs of different length, so that the set-up cancels out. `make bench-engine` calls it.
+# `make bench-engine` calls it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=$(cargo bench -p baton-engine --bench instructions --no-run --message-format=json 2>/dev/null |
   sed -n 's/.*"executable":"\([^"]*instructions[^"]*\)".*/\1/p' | tail -n 1)
 [ -x "$program" ] || { echo "the benchmark did not build" >&2; exit 1; }
-count() { valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" "$@" 2>&1 | sed -n 's/.*Collected : //p'; }
-short=10000 long=30000
-printf '%-10s %-6s %s\n' segment family 'instructions per packet'
-for kind in ack request response; do
-  for family in 4 6; do
-    printf '%-10s IPv%-3s %d\n' "$kind" "$family" $((($(count $kind $family $long) - $(count $kind $family $short)) / (long - short)))
+flows=1024 exchanges=4
+count() {
+  valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \
+    --toggle-collect='*forward_counted*' "$program" "$@" "$exchanges" 2>&1 | sed -n 's/.*Collected : //p'
+}
+printf '%-12s %-6s %-6s %s\n' frame guard family 'instructions per packet'
+for kind in request 'backend ack' head body end ack; do
+  for guard in none http1; do
+    for family in 4 6; do
+      printf '%-12s %-6s IPv%-3s %d\n' "$kind" "$guard" "$family" $(($(count "$kind" "$guard" "$family") / (flows * exchanges)))
+    done
   done
 done

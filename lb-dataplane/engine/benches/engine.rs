@@ -1,55 +1,19 @@
-//! What a packet costs: forwarding in a table of 50,000 flows, exchanges that a protocol guard follows, one whole migration,
-//! and the rescue of 10,000 flows.
-//!
-//! Every forwarding figure includes copying the frame into a fresh buffer; `copy` measures that alone.
+//! What one whole migration and the rescue of 10,000 flows cost. Packets are `packets`'.
 
 mod support;
 
-use baton_api::{Limits, MigrationMode, Protocol};
-use baton_engine::{Counter, Verdict};
+use baton_api::Limits;
+use baton_engine::Counter;
 use baton_packet::Flags;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use std::{collections::HashMap, hint::black_box, time::Duration};
+use std::{collections::HashMap, time::Duration};
 use support::{
-    FLOWS, Kind, Loaded, Recorder,
+    Recorder,
     common::{Conn, End, Listener, World, conn::*, policy, settings},
 };
 
 /// Flows of the pod that dies.
 const RESCUED: usize = 10_000;
-
-fn forwarding(c: &mut Criterion) {
-    for v6 in [false, true] {
-        let family = if v6 { "ipv6" } else { "ipv4" };
-        let mut loaded = Loaded::new(v6, FLOWS);
-        let mut group = c.benchmark_group(format!("forward/{family}"));
-        for (name, kind) in [
-            ("ack_64", Kind::Ack),
-            ("request_200", Kind::Request),
-            ("data_1448", Kind::Response),
-        ] {
-            group.bench_function(format!("{name}/hot_flow"), |b| {
-                b.iter(|| {
-                    let verdict = loaded.forward(kind, 7);
-                    debug_assert!(matches!(verdict, Verdict::Transmit(_)));
-                    black_box(verdict)
-                });
-            });
-            let mut rng = fastrand::Rng::with_seed(1);
-            group.bench_function(format!("{name}/random_of_50000"), |b| {
-                b.iter(|| black_box(loaded.forward(kind, rng.usize(..FLOWS))));
-            });
-            group.bench_function(format!("{name}/copy"), |b| {
-                b.iter(|| black_box(loaded.copy(kind, 7)));
-            });
-            let mut rng = fastrand::Rng::with_seed(1);
-            group.bench_function(format!("{name}/copy_random_of_50000"), |b| {
-                b.iter(|| black_box(loaded.copy(kind, rng.usize(..FLOWS))));
-            });
-        }
-        group.finish();
-    }
-}
 
 /// One request with adoption, response, acknowledgement, and the old leg's close: 5 frames in, 4 of our own out.
 fn migration(c: &mut Criterion) {
@@ -93,47 +57,6 @@ fn one_migration(w: &mut World, c: &mut Conn, out: &mut support::Recorder) -> Du
     // Ports come back from quarantine, and the pods stay ready, outside the measurement.
     w.run_ms(20);
     took
-}
-
-/// Request, response, acknowledgement on a flow that stays: what its guard costs, per exchange of 3 frames.
-fn exchanges(c: &mut Criterion) {
-    let ping: (&[u8], &[u8]) = (b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n");
-    let mut group = c.benchmark_group("exchange");
-    for (name, protocol, (request, response)) in [
-        ("none", Protocol::None, (GET, OK)),
-        ("bare_rule", Protocol::RequestResponse, (GET, OK)),
-        ("http1", Protocol::Http1, (GET, OK)),
-        ("resp", Protocol::Resp, ping),
-    ] {
-        let mut p = policy(2);
-        p.protocol = protocol;
-        p.migration.mode = MigrationMode::Never;
-        let mut w = World::with(settings(), p);
-        w.strict = false;
-        let mut conn = w.open(1);
-        let mut out = Recorder::default();
-        let mut state = "Fresh";
-        group.bench_function(name, |b| {
-            state = "Idle";
-            b.iter_custom(|times| {
-                let mut took = Duration::ZERO;
-                for _ in 0..times {
-                    let frame = w.client_wire(&conn, PSH_ACK, request).build();
-                    took += out.give(&mut w, &frame);
-                    conn.seq = conn.seq.wrapping_add(request.len() as u32);
-                    let frame = w.pod_wire(&conn, PSH_ACK, response).build();
-                    took += out.give(&mut w, &frame);
-                    conn.server = conn.server.wrapping_add(response.len() as u32);
-                    let frame = w.client_wire(&conn, Flags::ACK, &[]).build();
-                    took += out.give(&mut w, &frame);
-                }
-                took
-            });
-        });
-        // A filter may have left this one out.
-        w.assert_state(&conn, state);
-    }
-    group.finish();
 }
 
 /// A pod with 10,000 idle flows has died: verdict, sweep, adoptions at the survivors' rate, confirmations.
@@ -212,6 +135,6 @@ criterion_group! {
     config = Criterion::default()
         .measurement_time(Duration::from_secs(2))
         .warm_up_time(Duration::from_millis(500));
-    targets = forwarding, exchanges, migration, rescue
+    targets = migration, rescue
 }
 criterion_main!(benches);

@@ -1,30 +1,36 @@
-//! Forwards many packets of one kind, for counting instructions:
-//! `instructions <ack|request|response> <4|6> <packets>`. Run it under callgrind with two packet counts; the
-//! difference divided by the difference of the counts is one packet's cost, without setup.
+//! Forwards packets for counting instructions, see `tools/instructions.sh`: callgrind counts inside
+//! `forward_counted`, where the frames of one kind go.
 
 mod support;
 
-use baton_engine::Verdict;
-use support::{Kind, Loaded};
+use baton_api::Protocol;
+use support::{BURST_MAX, Kind, Loaded};
+
+const FLOWS: usize = 1_024;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     // `cargo bench` and `cargo test --benches` pass flags of their own: nothing to do then.
-    let [kind, family, packets] = &args[..] else {
-        println!("usage: instructions <ack|request|response> <4|6> <packets>");
+    let [kind, guard, family, exchanges] = &args[..] else {
+        println!("usage: instructions KIND <none|http1> <4|6> <exchanges of {FLOWS} flows>");
         return;
     };
-    let kind = match kind.as_str() {
-        "ack" => Kind::Ack,
-        "request" => Kind::Request,
-        _ => Kind::Response,
+    let protocol = match guard.as_str() {
+        "http1" => Protocol::Http1,
+        _ => Protocol::None,
     };
-    let packets: u32 = packets.parse().expect("a number of packets");
-    let flows = 1_024;
-    let mut loaded = Loaded::new(family == "6", flows);
-    for i in 0..packets {
-        let verdict = loaded.forward(kind, i as usize % flows);
-        assert!(matches!(verdict, Verdict::Transmit(_)));
+    let exchanges: u32 = exchanges.parse().expect("a number of exchanges");
+    let mut loaded = Loaded::new(family == "6", protocol, FLOWS);
+    // So that no table is touched for the first time.
+    loaded.exchange(BURST_MAX);
+    loaded.counted = Kind::ALL.into_iter().find(|k| k.name() == kind);
+    assert!(loaded.counted.is_some(), "{kind:?} is no kind");
+    for _ in 0..exchanges {
+        loaded.exchange(BURST_MAX);
     }
-    println!("{packets} packets forwarded");
+    println!(
+        "{} packets of each of {} kinds",
+        exchanges as usize * FLOWS,
+        Kind::ALL.len()
+    );
 }

@@ -4,14 +4,15 @@
 #[path = "../../tests/common/mod.rs"]
 pub mod common;
 
-use baton_api::{Limits, Protocol};
-use baton_engine::{Engine, Instant, Output, Verdict};
+use baton_api::{Limits, MigrationMode, Protocol};
+use baton_engine::{Output, Verdict};
 use baton_packet::Flags;
 use common::{Conn, World, conn::*, policy, settings};
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
-/// Flows in the table.
-pub const FLOWS: usize = 50_000;
 const FRAME_BYTES: usize = 2_048;
 
 /// Nothing is kept of what the engine sends, but that it did.
@@ -30,113 +31,235 @@ impl Output for Sink {
     }
 }
 
-/// An engine with flows, and one frame of each kind for each of them.
+/// What is forwarded, in the order of one exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Client: the head of a request, 200 bytes of frame.
+    Request,
+    /// Backend: its kernel acknowledges that.
+    BackendAck,
+    /// Backend: the head of the response and what fits behind it, 1,448 bytes of data.
+    Head,
+    /// Backend: 1,448 bytes of its body.
+    Body,
+    /// Backend: the last byte.
+    End,
+    /// Client: acknowledges all.
+    Ack,
+}
+
+impl Kind {
+    pub const ALL: [Self; 6] = [
+        Self::Request,
+        Self::BackendAck,
+        Self::Head,
+        Self::Body,
+        Self::End,
+        Self::Ack,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::BackendAck => "backend ack",
+            Self::Head => "head",
+            Self::Body => "body",
+            Self::End => "end",
+            Self::Ack => "ack",
+        }
+    }
+
+    const fn is_clients(self) -> bool {
+        matches!(self, Self::Request | Self::Ack)
+    }
+}
+
+/// Data of a full segment with timestamps.
+const SEGMENT: usize = 1_448;
+/// Frames that are ready when the engine gets the first of them, at most.
+pub const BURST_MAX: usize = 32;
+
+/// An engine with established flows that have one exchange after the other: each frame has new
+/// numbers and a right checksum, and moves its flow on.
 pub struct Loaded {
-    pub engine: Engine,
-    pub now: Instant,
-    pub out: Sink,
-    /// Client to backend: a bare ACK.
-    pub acks: Vec<Vec<u8>>,
-    /// Client to backend: 200 bytes of frame, as a small request is.
-    pub requests: Vec<Vec<u8>>,
-    /// Backend to client: 1,448 bytes of data, a full segment with timestamps.
-    pub responses: Vec<Vec<u8>>,
-    buffer: Box<[u8; FRAME_BYTES]>,
+    w: World,
+    flows: Vec<Conn>,
+    out: Sink,
+    said: Said,
+    /// Each flow once, in an order without neighbours.
+    pub order: Vec<u32>,
+    /// What callgrind is to count.
+    pub counted: Option<Kind>,
+    buffers: Box<[[u8; FRAME_BYTES]; BURST_MAX]>,
+}
+
+/// What is said in each exchange.
+struct Said {
+    request: Vec<u8>,
+    head: Vec<u8>,
+    body: Vec<u8>,
+}
+
+impl Said {
+    fn new(v6: bool) -> Self {
+        let headers = if v6 { 14 + 40 + 32 } else { 14 + 20 + 32 };
+        let (begin, end) = ("GET / HTTP/1.1\r\nhost: a\r\nx: ", "\r\n\r\n");
+        let pad = "x".repeat(200 - headers - begin.len() - end.len());
+        let mut head = b"HTTP/1.1 200 OK\r\ncontent-length: ".to_vec();
+        // Four digits, whatever is in front of them.
+        let behind = SEGMENT - (head.len() + 4 + 4);
+        head.extend(format!("{}\r\n\r\n", behind + SEGMENT + 1).bytes());
+        head.resize(SEGMENT, b'x');
+        Self {
+            request: format!("{begin}{pad}{end}").into_bytes(),
+            head,
+            body: vec![b'x'; SEGMENT],
+        }
+    }
+
+    fn of(&self, kind: Kind) -> &[u8] {
+        match kind {
+            Kind::Request => &self.request,
+            Kind::BackendAck | Kind::Ack => &[],
+            Kind::Head => &self.head,
+            Kind::Body => &self.body,
+            Kind::End => b"x",
+        }
+    }
 }
 
 impl Loaded {
-    pub fn new(v6: bool, flows: usize) -> Self {
+    pub fn new(v6: bool, protocol: Protocol, count: usize) -> Self {
         let mut s = settings();
         s.limits = Limits {
-            flows: 65_536,
+            flows: (count as u32).next_power_of_two().max(1_024),
+            guarded_flows: (count as u32).next_power_of_two().max(1_024),
             ..Limits::default()
         };
         s.ports = 20_000..=60_000;
-        let mut p = policy(4);
-        p.protocol = Protocol::None;
+        // An eighth of the ports of each are not for SYNs.
+        let mut p = policy(count.div_ceil(30_000).max(4));
+        p.protocol = protocol;
+        p.migration.mode = MigrationMode::Never;
         let mut w = World::unprobed(s, p);
         w.strict = false;
-        let mut out = Sink {
-            buffer: [0; FRAME_BYTES],
-            sent: 0,
+        let mut order: Vec<u32> = (0..count as u32).collect();
+        fastrand::Rng::with_seed(1).shuffle(&mut order);
+        let mut it = Self {
+            w,
+            flows: Vec::with_capacity(count),
+            out: Sink {
+                buffer: [0; FRAME_BYTES],
+                sent: 0,
+            },
+            said: Said::new(v6),
+            order,
+            counted: None,
+            buffers: Box::new([[0; FRAME_BYTES]; BURST_MAX]),
         };
-        let (mut acks, mut requests, mut responses) = (Vec::new(), Vec::new(), Vec::new());
-        for n in 0..flows {
-            let mut c = Conn::of(0, v6);
-            // 8 client addresses with up to 50,000 ports each, so that hash chains are what they are in life.
-            let ip = if v6 {
-                format!("2001:db8::{:x}", n % 8 + 16)
+        for n in 0..count {
+            it.open(v6, n);
+        }
+        it
+    }
+
+    fn open(&mut self, v6: bool, n: usize) {
+        let mut c = Conn::of(0, v6);
+        let (net, port) = (n / 50_000, 10_000 + (n % 50_000) as u16);
+        let ip = if v6 {
+            format!("2001:db8::{:x}", net + 16)
+        } else {
+            format!("192.0.2.{}", net + 16)
+        };
+        c.client = SocketAddr::new(ip.parse().expect("an address"), port);
+        let syn = self.w.syn_wire(&c).build();
+        let left = self.pass(&syn);
+        let sent = self.w.check(&left);
+        take_leg(&mut c, &sent);
+        let synack = self.w.synack_wire(&c).build();
+        self.pass(&synack);
+        c.seq = c.seq.wrapping_add(1);
+        c.server = c.server.wrapping_add(1);
+        let ack = self.w.client_wire(&c, Flags::ACK, &[]).build();
+        self.pass(&ack);
+        self.flows.push(c);
+    }
+
+    fn pass(&mut self, frame: &[u8]) -> Vec<u8> {
+        let buffer = &mut self.buffers[0];
+        buffer[..frame.len()].copy_from_slice(frame);
+        let engine = &mut self.w.engine;
+        match engine.frame(self.w.now, buffer, frame.len(), &mut self.out) {
+            Verdict::Transmit(len) => buffer[..len].to_vec(),
+            other => panic!("not forwarded: {other:?}"),
+        }
+    }
+
+    /// Forwards one frame of a kind for each of `flows`, `BURST_MAX` at most: written into buffers
+    /// first, as a NIC would. The time inside the engine.
+    pub fn burst(&mut self, kind: Kind, flows: &[u32]) -> Duration {
+        let mut lens = [0; BURST_MAX];
+        for ((id, buffer), len) in flows.iter().zip(self.buffers.iter_mut()).zip(&mut lens) {
+            let c = &self.flows[*id as usize];
+            let data = self.said.of(kind);
+            let flags = if data.is_empty() { Flags::ACK } else { PSH_ACK };
+            let wire = if kind.is_clients() {
+                self.w.client_wire(c, flags, data)
             } else {
-                format!("192.0.2.{}", n % 8 + 16)
+                self.w.pod_wire(c, flags, data)
             };
-            c.client = SocketAddr::new(ip.parse().expect("an address"), 10_000 + (n / 8) as u16);
-            let mut pass = |engine: &mut Engine, frame: &[u8]| {
-                let mut buffer = [0; FRAME_BYTES];
-                buffer[..frame.len()].copy_from_slice(frame);
-                match engine.frame(w.now, &mut buffer, frame.len(), &mut out) {
-                    Verdict::Transmit(len) => buffer[..len].to_vec(),
-                    other => panic!("not forwarded: {other:?}"),
-                }
+            let frame = wire.build();
+            buffer[..frame.len()].copy_from_slice(&frame);
+            *len = frame.len();
+        }
+        let mut verdicts = [Verdict::Absorbed; BURST_MAX];
+        let begun = Instant::now();
+        if self.counted == Some(kind) {
+            self.forward_counted(&lens[..flows.len()], &mut verdicts);
+        } else {
+            self.forward(&lens[..flows.len()], &mut verdicts);
+        }
+        let took = begun.elapsed();
+        for ((id, len), verdict) in flows.iter().zip(lens).zip(verdicts) {
+            assert_eq!(verdict, Verdict::Transmit(len), "{kind:?}");
+            let c = &mut self.flows[*id as usize];
+            let data = self.said.of(kind).len() as u32;
+            let next = if kind.is_clients() {
+                &mut c.seq
+            } else {
+                &mut c.server
             };
-            let syn = w.syn_wire(&c).build();
-            let left = pass(&mut w.engine, &syn);
-            let sent = w.check(&left);
-            take_leg(&mut c, &sent);
-            let synack = w.synack_wire(&c).build();
-            pass(&mut w.engine, &synack);
-            c.seq = c.seq.wrapping_add(1);
-            c.server = c.server.wrapping_add(1);
-            let ack = w.client_wire(&c, Flags::ACK, &[]).build();
-            pass(&mut w.engine, &ack);
-            acks.push(ack);
-            let headers = if v6 { 14 + 40 + 32 } else { 14 + 20 + 32 };
-            let data = vec![b'G'; 200 - headers];
-            requests.push(w.client_wire(&c, PSH_ACK, &data).build());
-            responses.push(w.pod_wire(&c, Flags::ACK, &[b'x'; 1_448]).build());
+            *next = next.wrapping_add(data);
         }
-        Self {
-            engine: w.engine,
-            now: w.now,
-            out,
-            acks,
-            requests,
-            responses,
-            buffer: Box::new([0; FRAME_BYTES]),
+        took
+    }
+
+    /// Callgrind counts inside of it.
+    #[inline(never)]
+    fn forward_counted(&mut self, lens: &[usize], verdicts: &mut [Verdict]) {
+        self.forward(lens, verdicts);
+        std::hint::black_box(verdicts);
+    }
+
+    /// What is measured, and nothing else.
+    fn forward(&mut self, lens: &[usize], verdicts: &mut [Verdict]) {
+        let (now, engine) = (self.w.now, &mut self.w.engine);
+        for ((buffer, len), verdict) in self.buffers.iter_mut().zip(lens).zip(verdicts) {
+            *verdict = engine.frame(now, buffer, *len, &mut self.out);
         }
     }
 
-    /// Forwards one frame, copied into a buffer first, as a NIC would have written it there.
-    #[inline]
-    pub fn forward(&mut self, kind: Kind, flow: usize) -> Verdict {
-        let frame = match kind {
-            Kind::Ack => &self.acks[flow],
-            Kind::Request => &self.requests[flow],
-            Kind::Response => &self.responses[flow],
-        };
-        let len = frame.len();
-        self.buffer[..len].copy_from_slice(frame);
-        self.engine
-            .frame(self.now, &mut self.buffer[..], len, &mut self.out)
+    /// One exchange of all flows, `burst` frames at a time: nanoseconds for a frame of each kind.
+    pub fn exchange(&mut self, burst: usize) -> [f64; Kind::ALL.len()] {
+        let order = std::mem::take(&mut self.order);
+        let took = Kind::ALL.map(|kind| {
+            let all: Duration = order.chunks(burst).map(|ids| self.burst(kind, ids)).sum();
+            all.as_nanos() as f64 / order.len() as f64
+        });
+        self.order = order;
+        self.w.now.0 += 1_000;
+        took
     }
-
-    /// The copy alone, to be taken off.
-    #[inline]
-    pub fn copy(&mut self, kind: Kind, flow: usize) -> u8 {
-        let frame = match kind {
-            Kind::Ack => &self.acks[flow],
-            Kind::Request => &self.requests[flow],
-            Kind::Response => &self.responses[flow],
-        };
-        self.buffer[..frame.len()].copy_from_slice(frame);
-        std::hint::black_box(&mut self.buffer)[60]
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Ack,
-    Request,
-    Response,
 }
 
 /// What the engine sent because of the last frame, and how long it took.
