@@ -48,10 +48,16 @@ impl Driver {
 
     /// Runs the program to its end.
     pub fn run(input: &[u8]) -> Self {
+        Self::run_with(input, true)
+    }
+
+    /// The same with header prediction or without.
+    pub fn run_with(input: &[u8], predict: bool) -> Self {
         /// Operations of one program, so that none takes long.
         const OPERATIONS_MAX: usize = 256;
         let mut program = Program::new(input);
         let mut driver = Self::new(&mut program);
+        driver.world.engine().set_prediction(predict);
         for _ in 0..OPERATIONS_MAX {
             if program.is_over() {
                 break;

@@ -17,9 +17,13 @@ mod snapshots;
 mod texts;
 mod watch;
 
+use baton_engine::Counter;
 use bolero::check;
 use driver::Driver;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::Hasher,
+};
 
 /// Whatever comes in whichever order, the books stay straight, nothing is allocated, and in the end everything is forgotten.
 #[test]
@@ -28,6 +32,34 @@ fn sequences() {
         .with_iterations(8_000)
         .with_max_len(400)
         .for_each(|input: &[u8]| Driver::run(input).world.ends());
+}
+
+/// Header prediction leaves the state that the general way leaves, and the same frames.
+#[test]
+fn prediction_changes_nothing() {
+    let both = |input: &[u8]| {
+        let [a, b] = [true, false].map(|predict| {
+            let mut driver = Driver::run_with(input, predict);
+            let middle = seen(&driver);
+            driver.world.ends();
+            (middle, seen(&driver))
+        });
+        assert_eq!(a, b);
+    };
+    corpus::replay("sequences", both);
+    check!()
+        .with_iterations(4_000)
+        .with_max_len(400)
+        .for_each(both);
+}
+
+/// All that can be seen of an engine, and of what left it.
+fn seen(driver: &Driver) -> (u64, String) {
+    let w = &driver.world.w;
+    let counters: Vec<u64> = Counter::ALL.iter().map(|c| w.count(*c)).collect();
+    let (flows, _) = w.engine.flows(w.now, 0, usize::MAX);
+    let text = format!("{counters:?} {:?} {flows:?}", w.engine.state(w.now));
+    (driver.world.digest.finish(), text)
 }
 
 /// Snapshots as text over flows that live.

@@ -15,6 +15,7 @@ use baton_packet::{
 };
 use std::{
     collections::BTreeSet,
+    hash::{DefaultHasher, Hash},
     net::{IpAddr, SocketAddr},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
 };
@@ -73,6 +74,8 @@ pub struct Watched {
     pub left: Vec<Vec<u8>>,
     /// Whether probes and questions are answered.
     pub answers: bool,
+    /// Of all that left, in its order.
+    pub digest: DefaultHasher,
 }
 
 /// Runs a part of the engine; it must take no memory and give none back.
@@ -108,6 +111,7 @@ impl Watched {
             backends: BTreeSet::new(),
             left: Vec::new(),
             answers: true,
+            digest: DefaultHasher::new(),
         };
         watched.snapshot_changed();
         watched.poll();
@@ -163,6 +167,7 @@ impl Watched {
         assert_eq!(self.w.count(Counter::UnexpectedEvents), 0);
         if let Verdict::Transmit(bytes) = verdict {
             assert!(bytes <= len, "{bytes} bytes of a frame of {len} leave");
+            buffer[..bytes].hash(&mut self.digest);
             sent.extend(self.forwarded(&buffer[..bytes]));
         }
         self.answered(sent)
@@ -207,6 +212,9 @@ impl Watched {
     /// What the engine made itself is a right TCP segment and nothing behind it.
     fn own_frames(&mut self) -> Vec<Sent> {
         let frames = self.out.buffers.iter().zip(&self.out.lens);
+        for (frame, len) in frames.clone() {
+            frame[..*len].hash(&mut self.digest);
+        }
         let sent: Vec<Sent> = frames.map(|(b, len)| sent(&b[..*len])).collect();
         for s in &sent {
             assert_checksums(&s.frame, &s.segment);

@@ -204,6 +204,8 @@ pub struct Engine {
     /// Nothing but in the simulation's search for blind checkers.
     pub(crate) committed: Committed,
     pub(crate) resets: Resets,
+    /// Segments that change no state go the short way (`fast`).
+    pub(crate) predicts: bool,
 }
 
 /// An address and port that clients connect to.
@@ -305,6 +307,7 @@ impl Engine {
             link_settled_ms: 0,
             committed: Committed::default(),
             resets: Resets::new(),
+            predicts: true,
             settings,
         })
     }
@@ -378,6 +381,9 @@ impl Engine {
         let now = self.engine_time(now);
         self.events.now = now;
         let len = len.min(buffer.len());
+        if let Some(verdict) = self.predicted(now, &mut buffer[..len]) {
+            return verdict;
+        }
         let verdict = match baton_packet::decode(&buffer[..len]) {
             Ok(Decoded::Tcp(segment)) => self.segment(now, &mut buffer[..len], &segment, out),
             Ok(Decoded::Icmp(error)) => self.icmp(&mut buffer[..len], &error),

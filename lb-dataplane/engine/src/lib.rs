@@ -30,6 +30,7 @@ mod emit;
 mod engine;
 mod estimate;
 mod events;
+mod fast;
 mod figures;
 mod flow;
 mod forget;

@@ -104,6 +104,8 @@ impl Engine {
     #[cfg(feature = "mutants")]
     pub fn set_mutant(&mut self, mutant: Option<Mutant>) {
         self.committed = Committed { mutant };
+        // The short way knows no faults.
+        self.predicts = mutant.is_none();
     }
 
     /// Before each tick: the port given back last is the next one used, without rest.

@@ -40,6 +40,7 @@ mod icmp;
 mod malformed;
 mod options;
 mod piece;
+mod plain;
 mod rewrite;
 mod seq;
 mod told;
@@ -60,6 +61,7 @@ pub use options::{
     STRIPPED_FROM_CLIENTS, SynOptions, parse_syn_options, strip_options, timestamps,
 };
 pub use piece::part_of_segment;
+pub use plain::{Ends, Plain, plain, readdress};
 pub use rewrite::{Rewrite, RewriteError, clear_fin, rewrite_tcp};
 pub use seq::SeqNumber;
 pub use told::{Listener, Told};
