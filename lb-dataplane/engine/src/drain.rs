@@ -52,6 +52,11 @@ pub(crate) struct Drains {
 }
 
 impl Drains {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
     /// Whether the flows of a policy leave.
     #[inline]
     pub(crate) fn has(&self, policy: u16) -> bool {
@@ -179,36 +184,6 @@ impl Backend {
 }
 
 impl Engine {
-    /// Drains the backends of this name, or ends that, beside what the snapshot says: the flows of
-    /// this policy, or of each that has one of the name. How many backends that are.
-    pub fn drain(&mut self, now: Instant, policy: Option<&str>, name: &str, on: bool) -> usize {
-        let now = self.engine_time(now);
-        let mut found = Vec::new();
-        let listed = (0u16..).zip(&mut self.policies).filter(|(_, p)| p.listed);
-        for (number, p) in listed {
-            if policy.is_some_and(|wanted| wanted != p.spec.name) {
-                continue;
-            }
-            let names = &p.spec.backends;
-            for member in p.pools.iter_mut().flat_map(|p| &mut p.members) {
-                if names[usize::from(member.at)].name == name {
-                    member.drained = on;
-                    found.push((number, member.backend));
-                }
-            }
-        }
-        for (policy, index) in &found {
-            let member = self.policies[usize::from(*policy)].member(*index);
-            let leaves = member.is_some_and(Member::is_leaving);
-            self.backends[usize::from(*index)].settle_drain(now, *policy, leaves);
-            self.look_over_drain(*index);
-        }
-        let mut found: Vec<u16> = found.into_iter().map(|(_, index)| index).collect();
-        found.sort_unstable();
-        found.dedup();
-        found.len()
-    }
-
     /// Forgets the drains of a backend whose policies have neither a flow nor it as a member any
     /// more: their slots may become others'.
     pub(crate) fn forget_drains(&mut self, index: usize) {
