@@ -16,7 +16,10 @@ fn served(world: &Watched) -> String {
     let mut state = world.w.engine.state(world.w.now);
     state.counters.clear();
     let flows = world.w.engine.flows(world.w.now, 0, usize::MAX).0;
-    format!("{state:?} {flows:?} {:?}", world.w.engine.steering().frontends)
+    format!(
+        "{state:?} {flows:?} {:?}",
+        world.w.engine.steering().frontends
+    )
 }
 
 /// The fields that a refusal may name: those of the snapshot, its generation, and the table that is too small.

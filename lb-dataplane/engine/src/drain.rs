@@ -43,7 +43,7 @@ struct Drain {
 /// Which policies' flows leave a backend.
 #[derive(Default)]
 pub(crate) struct Drains {
-    /// Few, and none on most backends: each request asks.
+    /// Few, and none on most backends: each request asks. In the order of the policies.
     all: Vec<Drain>,
     /// None of its flows is such a policy's, as far as the last sweep saw.
     empty: bool,
@@ -52,42 +52,45 @@ pub(crate) struct Drains {
 }
 
 impl Drains {
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.all.len()
-    }
-
     /// Whether the flows of a policy leave.
     #[inline]
     pub(crate) fn has(&self, policy: u16) -> bool {
-        self.all.iter().any(|d| d.policy == policy)
+        self.find(policy).is_ok()
+    }
+
+    #[inline]
+    fn find(&self, policy: u16) -> Result<usize, usize> {
+        self.all.binary_search_by_key(&policy, |d| d.policy)
     }
 
     fn of(&self, policy: u16) -> Option<&Drain> {
-        self.all.iter().find(|d| d.policy == policy)
+        self.find(policy).ok().map(|at| &self.all[at])
     }
 
     fn of_mut(&mut self, policy: u16) -> Option<&mut Drain> {
-        self.all.iter_mut().find(|d| d.policy == policy)
+        self.find(policy).ok().map(|at| &mut self.all[at])
     }
 
     /// The flows of a policy leave from now on.
     fn begin(&mut self, policy: u16, now: Instant) {
-        if !self.has(policy) {
+        if let Err(at) = self.find(policy) {
             self.empty = false;
-            self.all.push(Drain {
+            let drain = Drain {
                 policy,
                 since_ms: now.ms(),
                 fewer: 0,
                 moved: 0,
                 closed: 0,
-            });
+            };
+            self.all.insert(at, drain);
         }
     }
 
     /// Those of a policy do so no longer.
     fn end(&mut self, policy: u16) {
-        self.all.retain(|d| d.policy != policy);
+        if let Ok(at) = self.find(policy) {
+            self.all.remove(at);
+        }
     }
 
     /// A flow is the backend's from now on.
@@ -193,9 +196,9 @@ impl Engine {
             policies: of,
             ..
         } = &mut self.backends[index];
-        drains
-            .all
-            .retain(|d| of.contains(&d.policy) || policies[usize::from(d.policy)].flows > 0);
+        drains.all.retain(|d| {
+            policies[usize::from(d.policy)].flows > 0 || of.binary_search(&d.policy).is_ok()
+        });
     }
 
     /// Has those flows looked at that leave a backend.

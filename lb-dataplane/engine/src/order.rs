@@ -11,9 +11,8 @@ use std::collections::BTreeSet;
 const PIECE: usize = 512;
 /// A policy; a member whose name is looked at, which lies apart in memory.
 const COST_LOOK: usize = 1;
-/// A member that is meant, and for so many drains of its backend one more.
+/// A member that is meant.
 const COST_DRAIN: usize = 8;
-const DRAINS_PER_UNIT: usize = 64;
 
 /// An order that is carried out.
 pub struct DrainOrder {
@@ -81,10 +80,9 @@ impl Engine {
             }
             member.drained = order.on;
             let (index, leaves) = (member.backend, member.is_leaving());
-            let backend = &mut self.backends[usize::from(index)];
-            backend.settle_drain(now, number as u16, leaves);
-            left = left.saturating_sub(COST_DRAIN + backend.drains.len() / DRAINS_PER_UNIT);
+            self.backends[usize::from(index)].settle_drain(now, number as u16, leaves);
             self.look_over_drain(index);
+            left = left.saturating_sub(COST_DRAIN);
             order.found.insert(index);
         }
         None

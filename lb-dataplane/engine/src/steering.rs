@@ -64,7 +64,8 @@ impl Engine {
         let slots = |len: usize| from.min(len)..to.min(len);
         let frontends = &self.frontends[slots(self.frontends.len())];
         let needed = frontends.iter().filter(|f| f.listed || f.flows > 0);
-        ends.frontends.extend(needed.map(|f| end(&(f.addr, f.port))));
+        ends.frontends
+            .extend(needed.map(|f| end(&(f.addr, f.port))));
         if self.shares_ports {
             let backends = &self.backends[slots(self.backends.len())];
             let used = backends.iter().filter(|b| b.listed || b.legs_used > 0);

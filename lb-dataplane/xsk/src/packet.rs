@@ -139,7 +139,8 @@ impl PacketPort {
                 max: FRAME_BYTES_MAX - ETHERNET_BYTES,
             });
         };
-        let (mut steer, matched) = Steer::load(Programs::Packet, layout.frame_bytes as u32, steering)?;
+        let (mut steer, matched) =
+            Steer::load(Programs::Packet, layout.frame_bytes as u32, steering)?;
         // Protocol 0: nothing arrives before the socket is bound.
         let receive = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
             .map_err(failed("opening a packet socket"))?;

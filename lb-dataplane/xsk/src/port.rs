@@ -141,10 +141,7 @@ impl Port {
     ///
     /// # Errors
     /// See [`OpenError`]; all are fatal for this configuration, and nothing stays attached.
-    pub fn open(
-        config: &Config,
-        steering: &Steering,
-    ) -> Result<(Self, SteeringMaps), OpenError> {
+    pub fn open(config: &Config, steering: &Steering) -> Result<(Self, SteeringMaps), OpenError> {
         config.check()?;
         steering.check()?;
         let interface = Interface::find(&config.interface)?;
@@ -166,10 +163,8 @@ impl Port {
                 Mode::Native | Mode::Generic if !capability::may_compute_with_packets() => {
                     Err(OpenError::Missing(MissingList(vec![Missing::CapPerfmon])))
                 }
-                Mode::Native | Mode::Generic => {
-                    XdpPort::open(config, steering, &interface, *mode)
-                        .map(|(port, matched)| (Inner::Xdp(port), matched))
-                }
+                Mode::Native | Mode::Generic => XdpPort::open(config, steering, &interface, *mode)
+                    .map(|(port, matched)| (Inner::Xdp(port), matched)),
             };
             match opened {
                 Ok((inner, matched)) => {

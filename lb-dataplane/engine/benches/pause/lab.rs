@@ -276,8 +276,7 @@ impl Lab {
         }));
         let mut routes = Routes::new(&routes);
         let engine = &mut self.engine;
-        self.meter
-            .time("routes", || engine.put_routes(&mut routes));
+        self.meter.time("routes", || engine.put_routes(&mut routes));
     }
 
     /// Has a pod drain in all policies, or not any more.

@@ -37,6 +37,7 @@ fn main() {
         ("10,000 routes change with 3,000 pods", routes),
         ("16,384 frontends come, others in their place", frontends),
         ("a pod drains by name in 1,024 policies", drain_by_name),
+        ("1,024 policies of the same 256 pods change", shared),
         ("capped ejections, 256 pods in 300 policies", capped),
         ("50,000 idle timers of one ms, 200,000 flows", idle_timers),
         ("50,000 flows time out in one ms", time_outs),
@@ -258,13 +259,38 @@ fn frontends() -> Lab {
     lab
 }
 
-fn drain_by_name() -> Lab {
+/// As many policies as there may be, each of the same pods.
+fn sharing() -> Lab {
     let mut lab = Lab::new(65_536, 1_024, 1_024);
     lab.snapshot.policies = (0..LIMIT_POLICIES).map(|n| policy(n, 0..256)).collect();
     lab.apply();
     lab.run_ms(1_500);
     with_flows(&mut lab, 10_000);
     lab.start();
+    lab
+}
+
+fn shared() -> Lab {
+    let mut lab = sharing();
+    for policy in &mut lab.snapshot.policies {
+        policy.timeouts.idle = Micros::from_secs(100);
+    }
+    lab.apply();
+    lab.run_ms(100);
+    for policy in &mut lab.snapshot.policies {
+        policy.name.push('2');
+        policy.frontends[0] = common::endpoint(SocketAddr::new(
+            [10, 9, 0, 2].into(),
+            policy.frontends[0].port(),
+        ));
+    }
+    lab.apply();
+    lab.run_ms(100);
+    lab
+}
+
+fn drain_by_name() -> Lab {
+    let mut lab = sharing();
     for on in [true, false] {
         assert_eq!(lab.drain(255, on), 1);
         lab.run_ms(100);

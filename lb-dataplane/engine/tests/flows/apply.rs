@@ -52,7 +52,10 @@ fn a_policy_that_is_removed_keeps_its_flows_and_takes_no_new_ones() {
     assert!(w.inject(&w.syn_wire(&Conn::new(9)).build()).is_empty());
     assert_eq!(w.verdict, Verdict::Drop(DropReason::NotOurs));
     assert!(
-        w.engine.steering().frontends.contains(&(frontend(false).ip(), 80)),
+        w.engine
+            .steering()
+            .frontends
+            .contains(&(frontend(false).ip(), 80)),
         "flows live"
     );
     let end = |w: &mut World, c: &Conn| {
