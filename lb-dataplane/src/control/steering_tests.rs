@@ -8,6 +8,7 @@ use crate::{
     steering::{Maps, Steerer},
 };
 use baton_api::Snapshot;
+use baton_engine::SteeredEnds;
 use baton_xsk::{OpenError, Steering};
 use std::{
     io,
@@ -191,7 +192,7 @@ async fn what_comes_is_steered_before_the_engine_has_it_and_what_went_until_no_f
 #[tokio::test]
 async fn sources_of_routes_are_steered_until_the_routes_change_and_no_leg_needs_them() {
     let lab = Lab::new();
-    let mut ends = baton_engine::SteeredEnds::default();
+    let mut ends = SteeredEnds::default();
     lab.steerer.set_sources(&[ip("10.0.9.1")]);
     lab.steerer.set(&mut ends);
     lab.steerer.set_sources(&[ip("10.0.9.2")]);
@@ -216,10 +217,8 @@ async fn a_snapshot_comes_into_force_although_the_kernel_refuses_and_that_is_cou
     assert!(pushed.await.expect("no panic"));
     assert_eq!(lab.steerer.failures().load(Ordering::Relaxed), 1);
     lab.kernel.refuses.store(false, Ordering::Relaxed);
-    let mut ends = baton_engine::SteeredEnds {
-        frontends: vec![(ip("10.0.0.1"), 80)],
-        ..Default::default()
-    };
+    let mut ends = SteeredEnds::default();
+    ends.frontends = vec![(ip("10.0.0.1"), 80)];
     lab.steerer.set(&mut ends);
     let done = lab.kernel.done().pop();
     assert_eq!(done, Some(Done::Set(vec![80], vec![ip("10.0.0.1")])));

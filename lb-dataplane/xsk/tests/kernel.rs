@@ -5,7 +5,7 @@ mod common;
 use baton_xsk::{Config, Disposition, Mode, ModeChoice, OpenError, Port, Steering};
 use common::{
     CLIENT_V4, Lab, MODES, PATIENCE, PORT_V4, RAW_V4, Raw, VIRTUAL_V4, Worker, config, echo,
-    steering, swap, tcp,
+    steering, tcp,
 };
 use libbpf_rs::libbpf_sys;
 use rustix::{

@@ -35,7 +35,7 @@ fn main() {
         ("200,000 flows are listed", listing),
         ("4,000 next hops at 200,000 flows", hops),
         ("10,000 routes change with 3,000 pods", routes),
-        ("16,384 frontends come, others in their place", frontends),
+        ("16,384 frontends, 4,096 pods, others for them", replaced),
         ("a pod drains by name in 1,024 policies", drain_by_name),
         ("1,024 policies of the same 256 pods change", shared),
         ("capped ejections, 256 pods in 300 policies", capped),
@@ -243,10 +243,16 @@ fn routes() -> Lab {
     lab
 }
 
-fn frontends() -> Lab {
-    let mut lab = Lab::new(65_536, 1_024, 1_024);
+/// As many frontends, pods and policies as there may be, on a node's network, where all of them are
+/// steered.
+fn replaced() -> Lab {
+    let mut lab = Lab::new(65_536, 4_096, 256);
+    lab.engine.share_ports();
     for turn in 0..3 {
-        lab.snapshot.policies = (0..LIMIT_POLICIES).map(|n| policy(n, [0])).collect();
+        let pods = |n: usize| 4 * n..4 * (n + 1);
+        let pods = |n| pods(n + usize::from(turn) * LIMIT_POLICIES);
+        let all = (0..LIMIT_POLICIES).map(|n| policy(n, pods(n)));
+        lab.snapshot.policies = all.collect();
         for (n, policy) in lab.snapshot.policies.iter_mut().enumerate() {
             let ports = 16 * n..16 * (n + 1);
             let own = |port| SocketAddr::new([10, 9, turn, 1].into(), 1_000 + port as u16);
