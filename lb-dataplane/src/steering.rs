@@ -1,8 +1,8 @@
 //! What the kernel steers to the packet thread, changed beside it.
 //!
 //! Owns the order: what a snapshot or a route brings is steered before the engine has it, and what
-//! went is steered until the engine says that no open flow needs it. Whoever calls sees to it that no
-//! snapshot comes into force between that word and [`Steerer::set`]. What the kernel refuses is
+//! went is steered until the engine says that no open flow needs it. Whoever calls sees to it that
+//! no snapshot comes into force between that word and [`Steerer::set`]. What the kernel refuses is
 //! counted, and right again with the next [`Steerer::set`].
 
 use baton_engine::{Prepared, SteeredEnds};
@@ -78,7 +78,8 @@ impl Parts {
 }
 
 impl Steerer {
-    /// Of the dataplane with these addresses and ports, which with `known_backends` others use, too.
+    /// Of the dataplane with these addresses and ports, which with `known_backends` others use,
+    /// too.
     pub fn new(
         maps: Box<dyn Maps>,
         own: Vec<IpAddr>,

@@ -113,7 +113,8 @@ pub(crate) struct Backend {
     pub(crate) rescued: u64,
     /// The last event of flows before the slot was its.
     pub(crate) since_event: u64,
-    /// Policies that have it as a member, in order: with very many, each of their members is looked for.
+    /// Policies that have it as a member, in order: with very many, each of their members is looked
+    /// for.
     pub(crate) policies: Vec<u16>,
 }
 

@@ -114,7 +114,7 @@ pub enum Verdict {
     Absorbed,
 }
 
-/// Those of a snapshot, and of the one before it that has other ones: 2.9 MB with their look-up, so
+/// Those of a snapshot, and of the one before it that has other ones: 3 MB with their look-up, so
 /// that no table grows while packets wait.
 const FRONTENDS: usize = 2 * LIMIT_FRONTENDS;
 /// Backends whose next hops are looked up at once when routes change: less than 0.1 ms.

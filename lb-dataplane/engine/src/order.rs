@@ -1,8 +1,8 @@
 //! Draining backends by their name, as a command wants it: a bounded piece at a time between
 //! batches of packets.
 //!
-//! Owns how far such an order is. What a drain does is `drain`'s. No snapshot comes into force while
-//! an order is carried out.
+//! Owns how far such an order is. What a drain does is `drain`'s. No snapshot comes into force
+//! while an order is carried out.
 
 use crate::{Engine, engine::Instant};
 use std::collections::BTreeSet;

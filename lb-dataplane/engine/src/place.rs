@@ -24,8 +24,8 @@ const COST_KEYS: usize = 40;
 const COST_POLICY: usize = 16;
 /// A member that comes, stays or goes.
 const COST_MEMBER: usize = 5;
-/// Frontends that are placed at once; what one costs that has no slot yet; slots passed for one unit
-/// while a free one is looked for.
+/// Frontends that are placed at once; what one costs that has no slot yet; slots passed for one
+/// unit while a free one is looked for.
 const FRONTENDS_AT_ONCE: usize = 64;
 const COST_FRONTEND: usize = 4;
 const FRONTENDS_PER_UNIT: usize = 32;

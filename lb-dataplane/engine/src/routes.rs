@@ -1,4 +1,5 @@
-//! Where a packet goes next: routes (`prefixes` finds the longest) and the neighbours' hardware addresses.
+//! Where a packet goes next: routes (`prefixes` finds the longest) and the neighbours' hardware
+//! addresses.
 //!
 //! Owns copies of what the kernel knows, given by the caller, and the list of what should be asked
 //! of it. It never asks itself, and never answers ARP or NDP. Routes are looked up for new flows
@@ -49,7 +50,8 @@ pub struct Route {
     pub via: Via,
 }
 
-/// The routing table, made beside the packet thread and put in force by [`crate::Engine::put_routes`].
+/// The routing table, made beside the packet thread and put in force by
+/// [`crate::Engine::put_routes`].
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Routes {
     /// By family.
@@ -59,7 +61,8 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Of two with the same destination the first wins, as the kernel lists the better metric first.
+    /// Of two with the same destination the first wins, as the kernel lists the better metric
+    /// first.
     #[must_use]
     pub fn new(routes: &[Route]) -> Self {
         let mut sources: Vec<IpAddr> = routes.iter().filter_map(|r| r.via.source()).collect();

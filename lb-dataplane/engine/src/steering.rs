@@ -1,5 +1,5 @@
-//! What is to be steered to the packet thread, gathered a bounded piece at a time between batches of
-//! packets.
+//! What is to be steered to the packet thread, gathered a bounded piece at a time between batches
+//! of packets.
 //!
 //! Owns how far that is. What a snapshot brings is steered before it comes into force
 //! ([`Prepared::frontends`]); this is what it leaves, with what open flows need still. Knows no
@@ -22,8 +22,8 @@ pub struct SteeredEnds {
     at: usize,
     /// In force, and those whose flows still live.
     pub frontends: Vec<(IpAddr, u16)>,
-    /// Who answers to legs, if others may have such ports ([`Engine::share_ports`]): backends of the
-    /// snapshot, and those with legs still.
+    /// Who answers to legs, if others may have such ports ([`Engine::share_ports`]): backends of
+    /// the snapshot, and those with legs still.
     pub backends: Option<Vec<(IpAddr, u16)>>,
     /// Addresses that legs come from beside the own ones: the host's, on a node's network.
     pub sources: Vec<IpAddr>,

@@ -37,8 +37,8 @@ const RETRY: Duration = Duration::from_secs(5);
 /// A snapshot is made ready so often, until the worker has room for it (`Planner::no_room`).
 const TRIES: usize = 3;
 
-/// How often the engine is asked what is to be steered, beside each change of the snapshot: what has
-/// left the snapshot is steered until its last flow is gone.
+/// How often the engine is asked what is to be steered, beside each change of the snapshot: what
+/// has left the snapshot is steered until its last flow is gone.
 const STEERING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why a snapshot is not served. What was in force stays.
@@ -165,9 +165,9 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// Nothing is in force. `config` gives the rules that do not change while running; `own` are the
-    /// dataplane's addresses; `listening` tells who else listens in its network; `steerer` has the kernel
-    /// lead here what is served.
+    /// Nothing is in force. `config` gives the rules that do not change while running; `own` are
+    /// the dataplane's addresses; `listening` tells who else listens in its network; `steerer` has
+    /// the kernel lead here what is served.
     pub fn new(
         worker: WorkerHandle,
         config: Config,
@@ -393,7 +393,8 @@ impl Snapshots {
             match self.settle(turn).await? {
                 Ok(()) => return Ok(()),
                 Err(error) => {
-                    // What it brought is steered for nothing. If this fails, it is done within a second.
+                    // What it brought is steered for nothing. If this fails, it is done within a
+                    // second.
                     let _ = self.look_over_steering(Box::default()).await;
                     if !error.is_room() || tries == TRIES {
                         break error;

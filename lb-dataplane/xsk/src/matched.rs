@@ -1,8 +1,8 @@
 //! The maps of what the steering programs match.
 //!
-//! Owns them and what is in them. A change takes a system call for each entry: some microseconds for
-//! a few, tens of milliseconds for all that can be, so it is not for the thread that serves frames.
-//! The programs see each entry as it comes; nothing waits for a change.
+//! Owns them and what is in them. A change takes a system call for each entry: some microseconds
+//! for a few, tens of milliseconds for all that can be, so it is not for the thread that serves
+//! frames. The programs see each entry as it comes; nothing waits for a change.
 
 use crate::{
     config::{Steering, mapped},
@@ -130,14 +130,14 @@ impl SteeringMaps {
     /// Matches this too, beside what is matched.
     ///
     /// # Errors
-    /// The steering makes no sense (nothing changed), or the kernel refused (what was new may be matched
-    /// already, nothing old is lost; a later call sets it right).
+    /// The steering makes no sense (nothing changed), or the kernel refused (what was new may be
+    /// matched already, nothing old is lost; a later call sets it right).
     pub fn add(&mut self, steering: &Steering) -> Result<(), OpenError> {
         self.add_entries(&Entries::of(steering)?)
     }
 
-    /// Matches this and nothing else. What is matched before and after is matched all the time: the new comes before
-    /// the old goes, and the port range changes in one store.
+    /// Matches this and nothing else. What is matched before and after is matched all the time: the
+    /// new comes before the old goes, and the port range changes in one store.
     ///
     /// # Errors
     /// As of [`Self::add`].

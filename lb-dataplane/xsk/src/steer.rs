@@ -1,7 +1,7 @@
 //! The steering programs: loading and attaching.
 //!
-//! Owns the link; what they match is in [`SteeringMaps`]. The kernel detaches the program when the link's descriptor is closed, also
-//! when the process dies. Never replaces somebody else's program.
+//! Owns the link; what they match is in [`SteeringMaps`]. The kernel detaches the program when the
+//! link's descriptor is closed, also when the process dies. Never replaces somebody else's program.
 #![expect(
     unsafe_code,
     reason = "libbpf-rs cannot choose the XDP mode of a link nor make a tcx link"

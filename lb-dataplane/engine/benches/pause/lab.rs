@@ -1,12 +1,12 @@
 //! An engine with clients and pods around it, and the time that each of its calls takes.
 //!
 //! Owns the meter: processor time of this thread, which says what the work takes, and the time that
-//! passed, with how often the scheduler took the processor away meanwhile, which says what else ran.
-//! Frames go through a buffer as they would lie in a ring; pods answer what the engine asks of them,
-//! outside the measurement.
+//! passed, with how often the scheduler took the processor away meanwhile, which says what else
+//! ran. Frames go through a buffer as they would lie in a ring; pods answer what the engine asks of
+//! them, outside the measurement.
 
 use super::common::{EPOCH, OUR_MAC, ROUTER_MAC, Sent, answer, endpoint, key, ours, wire};
-use baton_api::{Backend, LIMIT_FRONTENDS, Limits, Policy, Protocol, Snapshot};
+use baton_api::{Backend, Limits, Policy, Protocol, Snapshot};
 use baton_engine::{
     DrainOrder, Engine, Instant, Output, Planner, Reporting, Route, Routes, Settings, SteeredEnds,
     Verdict, Via,
@@ -212,7 +212,6 @@ impl Lab {
         }
         self.planner.in_force(&mut prepared);
         let mut ends = Box::<SteeredEnds>::default();
-        ends.frontends.reserve(2 * LIMIT_FRONTENDS);
         loop {
             let engine = &self.engine;
             let piece = || engine.steering_piece(&mut ends);

@@ -1,10 +1,10 @@
 //! The longest that packets wait while something changes: the worst single call of the engine that
 //! the packet thread makes, case by case, with real engines. Prints a table; `make bench-pause`.
 //!
-//! Each case runs [`RUNS`] times. First the processor time of the worst call: of the runs' worst ones
-//! the smallest says what the work takes, the largest what the machine added once. Then the call that
-//! took the longest by the clock in any run, with its processor time and how often the scheduler gave
-//! the processor to somebody else meanwhile: what is not processor time is that.
+//! Each case runs [`RUNS`] times. First the processor time of the worst call: of the runs' worst
+//! ones the smallest says what the work takes, the largest what the machine added once. Then the
+//! call that took the longest by the clock in any run, with its processor time and how often the
+//! scheduler gave the processor to somebody else meanwhile: what is not processor time is that.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
