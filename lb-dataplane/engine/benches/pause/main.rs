@@ -5,6 +5,8 @@
 //! ones the smallest says what the work takes, the largest what the machine added once. Then the
 //! call that took the longest by the clock in any run, with its processor time and how often the
 //! scheduler gave the processor to somebody else meanwhile: what is not processor time is that.
+//! Processor time of one run alone may be a hypervisor's, of which the last figure says how much
+//! there was in the whole case: the work of all runs is the same.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -12,7 +14,7 @@ mod lab;
 
 use baton_api::{Algorithm, LIMIT_POLICIES, Micros};
 use baton_packet::Flags;
-use lab::{Conn, Lab, Turn, far, frontend, policy};
+use lab::{Conn, Lab, Turn, far, frontend, policy, stolen_ms};
 use std::{collections::BTreeMap, net::SocketAddr};
 
 const RUNS: usize = 3;
@@ -44,8 +46,8 @@ fn main() {
         ("16 policies lose their affinity, 65,536 clients", affinity),
     ];
     println!(
-        "{:<48} {:>7} {:>7}  {:>8} {:>7} {:>9}  CPU us by call: best of {RUNS} runs",
-        "case", "CPU us", "once", "clock us", "its CPU", "preempted"
+        "{:<48} {:>7} {:>7}  {:>8} {:>7} {:>9} {:>9}  CPU us by call: best of {RUNS} runs",
+        "case", "CPU us", "once", "clock us", "its CPU", "preempted", "stolen ms"
     );
     for (name, case) in cases {
         if filter.as_ref().is_some_and(|f| !name.contains(f.as_str())) {
@@ -53,6 +55,7 @@ fn main() {
         }
         let mut calls: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         let mut longest = Turn::default();
+        let before = stolen_ms();
         for _ in 0..RUNS {
             let meter = case().meter;
             for (call, us) in meter.worst {
@@ -70,10 +73,11 @@ fn main() {
             .collect();
         let mark = if worst > TARGET_US { '!' } else { ' ' };
         println!(
-            "{name:<48} {worst:>7.0}{mark}{once:>7.0}  {:>8.0} {:>7.0} {:>9}  {}",
+            "{name:<48} {worst:>7.0}{mark}{once:>7.0}  {:>8.0} {:>7.0} {:>9} {:>9}  {}",
             longest.wall_us,
             longest.cpu_us,
             longest.preempted,
+            stolen_ms() - before,
             each.join(", ")
         );
     }
