@@ -130,7 +130,7 @@ bench-engine: ## Nanoseconds and instructions per packet (criterion, callgrind)
 	$(CARGO) bench -p baton-engine --bench packets
 	@tools/instructions.sh
 
-bench-pause: ## The longest that packets wait while something changes: backends, frontends, drains, scrapes, timers, one row each
+bench-pause: ## The longest that packets wait while something changes: CPU time, clock and preemption of the worst call, one row each
 	$(CARGO) bench -p baton-engine --bench pause
 
 bench-compare: build ## Baton and HAProxy in the same layout and run; report in target/bench

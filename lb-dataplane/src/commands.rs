@@ -6,7 +6,7 @@
 
 use crate::capture::Tap;
 use baton_api::{Endpoint, FlowEvents, FlowView, MigrateReply, State};
-use baton_engine::{ApplyError, Migrate, MigrateError, Prepared, Route};
+use baton_engine::{ApplyError, Migrate, MigrateError, Prepared, Routes, SteeredEnds};
 use baton_packet::{AdoptionKey, Mac};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -41,8 +41,10 @@ pub enum Command {
     Apply(Box<Prepared>, oneshot::Sender<Applied>),
     /// Use these keys, the first to sign.
     Keys(Vec<(u8, AdoptionKey)>),
-    /// Use these routes.
-    Routes(Vec<Route>),
+    /// Use these routes. The answer is the old ones, which are freed by whoever asks.
+    Routes(Box<Routes>, oneshot::Sender<Box<Routes>>),
+    /// Tell what is to be steered here, in this memory.
+    Steering(Box<SteeredEnds>, oneshot::Sender<Box<SteeredEnds>>),
     /// A neighbour has this link-layer address, or none.
     Neighbour(IpAddr, Option<Mac>),
     /// Whether the dataplane's interface is up.
@@ -183,6 +185,14 @@ impl WorkerHandle {
         let (sender, receiver) = oneshot::channel();
         self.tell(Command::Apply(snapshot, sender)).await?;
         Ok(receiver)
+    }
+
+    /// What is to be steered to the worker; `ends` is empty.
+    ///
+    /// # Errors
+    /// The worker is gone or stuck.
+    pub async fn steering(&self, ends: Box<SteeredEnds>) -> Result<Box<SteeredEnds>, WorkerError> {
+        self.ask(|answer| Command::Steering(ends, answer)).await
     }
 
     /// The worker's figures.

@@ -18,6 +18,7 @@ mod neighbour;
 mod preflight;
 mod run;
 mod status;
+mod steering;
 mod worker;
 
 use args::Command;

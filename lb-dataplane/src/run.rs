@@ -16,6 +16,7 @@ use crate::{
     cpu_quota::CpuQuota,
     ending::Ending,
     health, logging, neighbour, preflight,
+    steering::Steerer,
     worker::{Worker, WorkerFailure},
 };
 use anyhow::{Context as _, bail};
@@ -24,7 +25,7 @@ use baton_config::logging::Level;
 use baton_engine::{Engine, Settings};
 use baton_packet::Mac;
 use baton_tls::{Name, Server};
-use baton_xsk::{Port, Steering};
+use baton_xsk::{Port, Steering, SteeringMaps};
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
     net::IpAddr,
@@ -101,7 +102,13 @@ async fn serve(
         Some(address) => Some(serve::bind("probes", address).await?),
         None => None,
     };
-    let mut port = open_port(&loaded, &addresses)?;
+    let (mut port, maps) = open_port(&loaded, &addresses)?;
+    let steerer = Steerer::new(
+        Box::new(maps),
+        addresses.clone(),
+        config.ports.range(),
+        config.host_network,
+    );
     let quota = CpuQuota::find();
     port.allow_spinning(quota.allows_spinning());
     let mode = port.mode();
@@ -116,6 +123,7 @@ async fn serve(
             config.clone(),
             addresses.clone(),
             host_ports::listening,
+            steerer.clone(),
         ),
         metrics: Metrics::new(
             config,
@@ -138,6 +146,7 @@ async fn serve(
         asks,
         addresses.clone(),
         config.ports.range(),
+        steerer.failures(),
     );
     let mut ended = spawn(packets)?;
     tokio::spawn(quota.watch(worker.clone()));
@@ -145,7 +154,8 @@ async fn serve(
         ifindex,
         host: config.host_network,
     };
-    let mut neighbours = tokio::spawn(neighbour::run(place, worker.clone(), asked, network));
+    let followed = neighbour::run(place, worker.clone(), steerer, asked, network);
+    let mut neighbours = tokio::spawn(followed);
     let checks = health::run(
         worker.clone(),
         Arc::clone(&control.failures),
@@ -162,6 +172,8 @@ async fn serve(
     }
     let retried = Arc::clone(&control);
     tokio::spawn(async move { retried.snapshots.retry().await });
+    let steered = Arc::clone(&control);
+    tokio::spawn(async move { steered.snapshots.steer().await });
     if let Some(listener) = listener {
         offer(listener, &control, Door::Plain);
     }
@@ -253,7 +265,7 @@ async fn over(ending: Option<Ending>, control: &Control) {
     }
 }
 
-fn open_port(loaded: &Loaded, addresses: &[IpAddr]) -> anyhow::Result<Port> {
+fn open_port(loaded: &Loaded, addresses: &[IpAddr]) -> anyhow::Result<(Port, SteeringMaps)> {
     let config = &loaded.config;
     let rings = config.rings;
     let settings = baton_xsk::Config {
@@ -267,17 +279,17 @@ fn open_port(loaded: &Loaded, addresses: &[IpAddr]) -> anyhow::Result<Port> {
         ..baton_xsk::Config::new(&config.interface)
     };
     let steering = Steering {
-        // The worker adds the frontends once the engine knows them.
+        // Snapshots bring the frontends.
         frontends: Vec::new(),
         addresses: addresses.to_vec(),
         ports: config.ports.range(),
         backends: config.host_network.then(Vec::new),
     };
-    let port = Port::open(&settings, &steering)?;
+    let (port, maps) = Port::open(&settings, &steering)?;
     for (mode, why) in port.fallbacks() {
         warn!(mode = mode.label(), why, "this mode does not work here");
     }
-    Ok(port)
+    Ok((port, maps))
 }
 
 fn engine(loaded: &Loaded, addresses: &[IpAddr], port: &Port) -> anyhow::Result<Engine> {

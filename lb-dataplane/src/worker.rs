@@ -9,11 +9,22 @@ use crate::{
     clock,
     commands::{Applied, Command, CounterValue, Inbox, Report},
 };
-use baton_engine::{Engine, Instant, Output, Prepared, Reporting, Verdict};
-use baton_xsk::{Disposition, Port, Stats, Steering, Tx};
-use std::{io, net::IpAddr, ops::RangeInclusive, sync::atomic::Ordering, time::Duration};
+use baton_engine::{
+    DrainOrder, Engine, Instant, Output, Prepared, Reporting, SteeredEnds, Verdict,
+};
+use baton_xsk::{Disposition, Port, Stats, Tx};
+use std::{
+    io,
+    net::IpAddr,
+    ops::RangeInclusive,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 use tokio::sync::{mpsc, oneshot};
-use tracing::{debug, error, info};
+use tracing::info;
 
 /// The longest sleep: `/healthz` wants a turn of the loop every 2 s.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
@@ -44,11 +55,6 @@ pub struct Worker {
     asks: mpsc::Sender<IpAddr>,
     addresses: Vec<IpAddr>,
     ports: RangeInclusive<u16>,
-    frontends: Vec<(IpAddr, u16)>,
-    /// What is steered beside `addresses`.
-    of_host: Vec<IpAddr>,
-    backends: Option<Vec<(IpAddr, u16)>>,
-    next_steering: Instant,
     /// What takes several turns.
     job: Option<Job>,
     /// Copies frames while somebody captures.
@@ -62,7 +68,8 @@ struct OwnCounters {
     turns: u64,
     commands: u64,
     asks_lost: u64,
-    steering_failures: u64,
+    /// Counted by whoever changes what is steered.
+    steering_failures: Arc<AtomicU64>,
     captures: u64,
     /// Of captures that have ended: frames that were meant, lost by a full ring, by the rate, and not looked at.
     captured: [u64; 4],
@@ -72,6 +79,8 @@ struct OwnCounters {
 enum Job {
     Apply(Box<Prepared>, oneshot::Sender<Applied>),
     Report(Box<Reporting>, oneshot::Sender<Report>),
+    Steering(Box<SteeredEnds>, oneshot::Sender<Box<SteeredEnds>>),
+    Drain(DrainOrder, oneshot::Sender<Result<usize, String>>),
 }
 
 /// What became of the commands of one turn.
@@ -83,10 +92,6 @@ enum Commands {
     /// The loop is to end.
     Stop,
 }
-
-/// How often the engine is asked what is to be steered, beside each change of the snapshot: frontends that
-/// have left the snapshot are steered until their last flow is gone.
-const STEERING_INTERVAL_US: u64 = 1_000_000;
 
 /// The engine's way to send frames of its own.
 struct Out<'a, 'b>(&'a mut Tx<'b>);
@@ -105,7 +110,7 @@ impl Output for Out<'_, '_> {
 
 impl Worker {
     /// Puts the parts together. `addresses` and `ports` are the dataplane's own; `asks` receives addresses
-    /// that the engine needs resolved.
+    /// that the engine needs resolved; `steering_failures` is counted elsewhere and told here.
     pub fn new(
         engine: Engine,
         port: Port,
@@ -113,6 +118,7 @@ impl Worker {
         asks: mpsc::Sender<IpAddr>,
         addresses: Vec<IpAddr>,
         ports: RangeInclusive<u16>,
+        steering_failures: Arc<AtomicU64>,
     ) -> Self {
         Self {
             engine,
@@ -121,13 +127,12 @@ impl Worker {
             asks,
             addresses,
             ports,
-            frontends: Vec::new(),
-            of_host: Vec::new(),
-            backends: None,
-            next_steering: Instant(0),
             job: None,
             tap: None,
-            own: OwnCounters::default(),
+            own: OwnCounters {
+                steering_failures,
+                ..OwnCounters::default()
+            },
         }
     }
 
@@ -136,7 +141,6 @@ impl Worker {
     /// # Errors
     /// The port failed.
     pub fn run(mut self) -> Result<(), WorkerFailure> {
-        self.steer(clock::now());
         loop {
             let now = clock::now();
             self.own.turns += 1;
@@ -146,9 +150,6 @@ impl Worker {
                 Commands::More => true,
                 Commands::Stop => return Ok(()),
             };
-            if now >= self.next_steering {
-                self.steer(now);
-            }
             let drained = (0..BATCHES_MAX).any(|_| self.batch(clock::now()) == 0);
             self.timers(clock::now());
             let unresolved = self.resolve();
@@ -248,10 +249,7 @@ impl Worker {
             Job::Apply(mut prepared, answer) => {
                 let result = match self.engine.apply_piece(now, &mut prepared) {
                     Ok(false) => return Some(Job::Apply(prepared, answer)),
-                    Ok(true) => {
-                        self.steer(now);
-                        Ok(())
-                    }
+                    Ok(true) => Ok(()),
                     Err(error) => Err(error),
                 };
                 let _ = answer.send((result, prepared));
@@ -261,6 +259,21 @@ impl Worker {
                     return Some(Job::Report(report, answer));
                 }
                 let _ = answer.send(self.report(*report));
+            }
+            Job::Steering(mut ends, answer) => {
+                if !self.engine.steering_piece(&mut ends) {
+                    return Some(Job::Steering(ends, answer));
+                }
+                let _ = answer.send(ends);
+            }
+            Job::Drain(mut order, answer) => {
+                let Some(backends) = self.engine.drain_piece(now, &mut order) else {
+                    return Some(Job::Drain(order, answer));
+                };
+                let _ = answer.send(match backends {
+                    0 => Err(format!("no backend is named `{}`", order.backend())),
+                    some => Ok(some),
+                });
             }
         }
         None
@@ -273,10 +286,11 @@ impl Worker {
         match command {
             Command::Apply(prepared, answer) => self.job = Some(Job::Apply(prepared, answer)),
             Command::Keys(keys) => self.engine.set_keys(&keys),
-            Command::Routes(routes) => {
-                self.engine.set_routes(&routes);
-                self.steer(now);
+            Command::Routes(mut routes, answer) => {
+                self.engine.put_routes(&mut routes);
+                let _ = answer.send(routes);
             }
+            Command::Steering(ends, answer) => self.job = Some(Job::Steering(ends, answer)),
             Command::Neighbour(address, mac) => self.engine.set_neighbour(address, mac),
             Command::Link(up) => self.engine.set_link(now, up),
             Command::Spin(allowed) => self.port.allow_spinning(allowed),
@@ -290,13 +304,7 @@ impl Worker {
                 backend,
                 on,
                 answer,
-            } => {
-                let drained = self.engine.drain(now, policy.as_deref(), &backend, on);
-                let _ = answer.send(match drained {
-                    0 => Err(format!("no backend is named `{backend}`")),
-                    some => Ok(some),
-                });
-            }
+            } => self.job = Some(Job::Drain(DrainOrder::new(policy, backend, on), answer)),
             Command::Migrate(wanted, answer) => {
                 let out = &mut Out(&mut self.port.tx());
                 let _ = answer.send(self.engine.migrate(now, &wanted, out));
@@ -317,36 +325,6 @@ impl Worker {
             }
         }
         true
-    }
-
-    /// Has the port steer what the engine wants, if that changed.
-    fn steer(&mut self, now: Instant) {
-        self.next_steering = Instant(now.0 + STEERING_INTERVAL_US);
-        let frontends = self.engine.steering();
-        let of_host = self.engine.addresses_of_host();
-        let backends = self.engine.backends_to_steer();
-        if frontends == self.frontends && of_host == self.of_host && backends == self.backends {
-            return;
-        }
-        let steering = Steering {
-            frontends,
-            addresses: [&self.addresses, of_host].concat(),
-            ports: self.ports.clone(),
-            backends,
-        };
-        match self.port.set_steering(&steering) {
-            Ok(()) => {
-                debug!(frontends = steering.frontends.len(), "steering changed");
-                self.frontends = steering.frontends;
-                self.backends = steering.backends;
-                self.of_host = steering.addresses[self.addresses.len()..].to_vec();
-            }
-            Err(error) => {
-                // Tried again with the next interval, as the remembered frontends differ.
-                self.own.steering_failures += 1;
-                error!(%error, "the frontends cannot be steered to this dataplane");
-            }
-        }
     }
 
     fn report(&self, gathered: Reporting) -> Report {
@@ -377,7 +355,11 @@ fn counters(
         ("worker_turns_total", None, own.turns),
         ("worker_commands_total", None, own.commands),
         ("neighbour_asks_lost_total", None, own.asks_lost),
-        ("steering_failures_total", None, own.steering_failures),
+        (
+            "steering_failures_total",
+            None,
+            own.steering_failures.load(Ordering::Relaxed),
+        ),
         ("captures_total", None, own.captures),
     ]);
     let now = tap.map(captured).unwrap_or_default();

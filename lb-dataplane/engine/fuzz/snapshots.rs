@@ -16,7 +16,10 @@ fn served(world: &Watched) -> String {
     let mut state = world.w.engine.state(world.w.now);
     state.counters.clear();
     let flows = world.w.engine.flows(world.w.now, 0, usize::MAX).0;
-    format!("{state:?} {flows:?} {:?}", world.w.engine.steering())
+    format!(
+        "{state:?} {flows:?} {:?}",
+        world.w.engine.steering().frontends
+    )
 }
 
 /// The fields that a refusal may name: those of the snapshot, its generation, and the table that is too small.
@@ -177,7 +180,7 @@ fn check_served(world: &Watched, snapshot: &Snapshot) {
     world.check_books();
     let state = world.w.engine.state(world.w.now);
     assert_eq!(state.generation, snapshot.generation);
-    let steering = world.w.engine.steering();
+    let steering = world.w.engine.steering().frontends;
     for frontend in frontends(snapshot) {
         let there = steering.contains(&(frontend.ip(), frontend.port()));
         assert!(there, "{frontend} is not steered");

@@ -235,7 +235,7 @@ impl Watched {
                 );
                 let leg = |(ip, port): (IpAddr, u16)| {
                     let own = ip == ours(ip.is_ipv6());
-                    let source = own || self.w.engine.addresses_of_host().contains(&ip);
+                    let source = own || self.w.engine.steering().sources.contains(&ip);
                     source && (40_000..=40_063).contains(&port)
                 };
                 let to_backend = leg(ends.0) && self.backends.contains(&ends.1);
@@ -313,7 +313,7 @@ impl Watched {
         assert_eq!(applied, Ok(()), "nothing may always be served");
         self.wait_us(1_000_000);
         assert_eq!(self.w.table("backends").0, 0, "legs are left");
-        assert_eq!(self.w.engine.steering(), []);
+        assert_eq!(self.w.engine.steering().frontends, []);
     }
 }
 

@@ -8,13 +8,12 @@
 use crate::{
     Engine,
     engine::Instant,
-    flow::from_addr,
     maglev::Maglev,
     prepare::{End, Fixed, InForce, Prepared, Rows, plan},
     sift::{Applied, Lingering, Objection},
 };
 use baton_api::{LIMIT_FRONTENDS, Policy, Snapshot, SnapshotError};
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 /// What one piece may cost, in units of about 0.1 us: some 50 us.
 const PIECE: usize = 512;
@@ -322,33 +321,6 @@ impl Engine {
     pub(crate) fn slot_of(&self, end: &End) -> Option<u16> {
         let index = self.backend_ids.find(&end.0, end.1)?;
         (self.backends[usize::from(index)].slots() > 0).then_some(index)
-    }
-
-    /// Who answers to legs, if others may have such ports ([`Self::share_ports`]): backends of the snapshot, and those with legs still.
-    #[must_use]
-    pub fn backends_to_steer(&self) -> Option<Vec<(IpAddr, u16)>> {
-        let used = self
-            .backends
-            .iter()
-            .filter(|backend| backend.listed || backend.legs_used > 0);
-        let endpoints = used.map(|backend| (from_addr(&backend.addr), backend.port));
-        self.shares_ports.then(|| endpoints.collect())
-    }
-
-    /// Addresses that legs come from beside the own ones: the host's, on a node's network.
-    #[must_use]
-    pub fn addresses_of_host(&self) -> &[IpAddr] {
-        &self.of_host
-    }
-
-    /// The frontends to steer to us: those in force, and those whose flows still live.
-    #[must_use]
-    pub fn steering(&self) -> Vec<(IpAddr, u16)> {
-        self.frontends
-            .iter()
-            .filter(|f| f.listed || f.flows > 0)
-            .map(|f| (from_addr(&f.addr), f.port))
-            .collect()
     }
 }
 

@@ -38,7 +38,7 @@ struct Drain {
 /// Which policies' flows leave a backend.
 #[derive(Default)]
 pub(crate) struct Drains {
-    /// Few, and none on most backends: each request asks.
+    /// Few, and none on most backends: each request asks. In the order of the policies.
     all: Vec<Drain>,
     /// None of its flows is such a policy's, as far as the last sweep saw.
     empty: bool,
@@ -50,34 +50,42 @@ impl Drains {
     /// Whether the flows of a policy leave.
     #[inline]
     pub(crate) fn has(&self, policy: u16) -> bool {
-        self.all.iter().any(|d| d.policy == policy)
+        self.find(policy).is_ok()
+    }
+
+    #[inline]
+    fn find(&self, policy: u16) -> Result<usize, usize> {
+        self.all.binary_search_by_key(&policy, |d| d.policy)
     }
 
     fn of(&self, policy: u16) -> Option<&Drain> {
-        self.all.iter().find(|d| d.policy == policy)
+        self.find(policy).ok().map(|at| &self.all[at])
     }
 
     fn of_mut(&mut self, policy: u16) -> Option<&mut Drain> {
-        self.all.iter_mut().find(|d| d.policy == policy)
+        self.find(policy).ok().map(|at| &mut self.all[at])
     }
 
     /// The flows of a policy leave from now on.
     fn begin(&mut self, policy: u16, now: Instant) {
-        if !self.has(policy) {
+        if let Err(at) = self.find(policy) {
             self.empty = false;
-            self.all.push(Drain {
+            let drain = Drain {
                 policy,
                 since_ms: now.ms(),
                 fewer: 0,
                 moved: 0,
                 closed: 0,
-            });
+            };
+            self.all.insert(at, drain);
         }
     }
 
     /// Those of a policy do so no longer.
     fn end(&mut self, policy: u16) {
-        self.all.retain(|d| d.policy != policy);
+        if let Ok(at) = self.find(policy) {
+            self.all.remove(at);
+        }
     }
 
     /// A flow is the backend's from now on.
@@ -170,36 +178,6 @@ impl Backend {
 }
 
 impl Engine {
-    /// Drains the backends of this name, or ends that, beside what the snapshot says: the flows of
-    /// this policy, or of each that has one of the name. How many backends that are.
-    pub fn drain(&mut self, now: Instant, policy: Option<&str>, name: &str, on: bool) -> usize {
-        let now = self.engine_time(now);
-        let mut found = Vec::new();
-        let listed = (0u16..).zip(&mut self.policies).filter(|(_, p)| p.listed);
-        for (number, p) in listed {
-            if policy.is_some_and(|wanted| wanted != p.spec.name) {
-                continue;
-            }
-            let names = &p.spec.backends;
-            for member in p.pools.iter_mut().flat_map(|p| &mut p.members) {
-                if names[usize::from(member.at)].name == name {
-                    member.drained = on;
-                    found.push((number, member.backend));
-                }
-            }
-        }
-        for (policy, index) in &found {
-            let member = self.policies[usize::from(*policy)].member(*index);
-            let leaves = member.is_some_and(Member::is_leaving);
-            self.backends[usize::from(*index)].settle_drain(now, *policy, leaves);
-            self.look_over_drain(*index);
-        }
-        let mut found: Vec<u16> = found.into_iter().map(|(_, index)| index).collect();
-        found.sort_unstable();
-        found.dedup();
-        found.len()
-    }
-
     /// Forgets the drains of a backend whose policies have neither a flow nor it as a member any
     /// more: their slots may become others'.
     pub(crate) fn forget_drains(&mut self, index: usize) {
@@ -209,9 +187,9 @@ impl Engine {
             policies: of,
             ..
         } = &mut self.backends[index];
-        drains
-            .all
-            .retain(|d| of.contains(&d.policy) || policies[usize::from(d.policy)].flows > 0);
+        drains.all.retain(|d| {
+            policies[usize::from(d.policy)].flows > 0 || of.binary_search(&d.policy).is_ok()
+        });
     }
 
     /// Has those flows looked at that leave a backend.

@@ -31,7 +31,7 @@ use crate::{
     timing::LINK_SETTLE_MS,
     wheel::Wheel,
 };
-use baton_api::LIMIT_POLICIES;
+use baton_api::{LIMIT_FRONTENDS, LIMIT_POLICIES};
 use baton_guard::ToCome;
 use baton_packet::{AdoptionKey, ChecksumState, Decoded, Mac, Segment, SeqNumber, ether_src};
 use siphasher::sip::SipHasher13;
@@ -115,10 +115,10 @@ pub enum Verdict {
     Absorbed,
 }
 
-/// Frontends that there is room for from the start; with more, the tables grow.
-const FRONTENDS: usize = 4_096;
-/// Backends whose next hops are looked up at once when routes change: less than 0.1 ms with some
-/// hundred routes.
+/// Those of a snapshot, and of the one before it that has other ones: 3 MB with their look-up, so
+/// that no table grows while packets wait.
+const FRONTENDS: usize = 2 * LIMIT_FRONTENDS;
+/// Backends whose next hops are looked up at once when routes change: less than 0.1 ms.
 pub(crate) const HOPS_AT_ONCE: usize = 128;
 
 /// The packet engine of one worker.
@@ -249,7 +249,7 @@ impl Engine {
             return Err(SettingsError::NoAddress);
         }
         let sources = Sources::new(&settings.addresses, settings.legs_from_all, &settings.ports);
-        // Those of a snapshot, and of the one before it that has other ones.
+        // As of frontends.
         let backends = 2 * usize::from(limits.backends);
         let rng = fastrand::Rng::with_seed(settings.seed);
         let keys = settings.hash_keys;
@@ -261,7 +261,7 @@ impl Engine {
             generation: 0,
             flows: FlowTable::new(limits.flows, keys),
             frontends: Vec::with_capacity(FRONTENDS),
-            frontend_ids: Lookup::new(FRONTENDS),
+            frontend_ids: Lookup::new(LIMIT_FRONTENDS),
             policy_ids: HashMap::with_capacity(2 * LIMIT_POLICIES),
             policies: Vec::with_capacity(2 * LIMIT_POLICIES),
             backends: Vec::with_capacity(backends),
@@ -312,9 +312,15 @@ impl Engine {
         })
     }
 
-    /// Replaces the routes, as the kernel has them.
+    /// Replaces the routes, as the kernel has them, however long that takes.
     pub fn set_routes(&mut self, routes: &[Route]) {
-        self.routes.set(routes);
+        self.put_routes(&mut Routes::new(routes));
+    }
+
+    /// Replaces the routes by those that were made elsewhere. The old ones come back, to be freed
+    /// there.
+    pub fn put_routes(&mut self, routes: &mut Routes) {
+        std::mem::swap(&mut self.routes, routes);
         self.stale_hops = Some(0);
         self.of_host_anew.clear();
         self.refresh_hops(HOPS_AT_ONCE);
@@ -454,10 +460,15 @@ impl Engine {
         segment: &Segment,
         out: &mut impl Output,
     ) -> Verdict {
-        if self.settings.ports.contains(&segment.dst_port) && self.is_source(segment.dst) {
+        if !self.settings.ports.contains(&segment.dst_port) {
+            return Verdict::Drop(DropReason::NotOurs);
+        }
+        if self.is_source(segment.dst) {
             return self.on_leg(now, frame, segment, out);
         }
-        Verdict::Drop(DropReason::NotOurs)
+        // Steered here for a route's sake that no backend uses (any more).
+        self.no_leg(frame, segment.end)
+            .unwrap_or(Verdict::Drop(DropReason::NotOurs))
     }
 
     /// A number that pods see and nobody guesses, whatever others he has seen.

@@ -49,12 +49,14 @@ mod maglev;
 mod member;
 mod migrate;
 mod mutants;
+mod order;
 mod pieces;
 mod pins;
 mod place;
 mod placement;
 mod policy;
 mod ports;
+mod prefixes;
 mod prepare;
 mod probe;
 mod report;
@@ -70,6 +72,7 @@ mod sight;
 mod sources;
 mod standing;
 pub mod states;
+mod steering;
 mod sweep;
 mod timers;
 pub mod timing;
@@ -85,13 +88,15 @@ pub use figures::{BackendFigures, LATENCY_BOUNDS, Latency, PolicyFigures, Reset}
 pub use migrate::{Migrate, MigrateError};
 #[cfg(feature = "mutants")]
 pub use mutants::Mutant;
+pub use order::DrainOrder;
 pub use pins::{Lost, PinReason};
 pub use placement::promises;
 pub use prepare::{Planner, Prepared};
 pub use report::Reporting;
-pub use routes::{Route, Via};
+pub use routes::{Route, Routes, Via};
 pub use sift::{Applied, Objection};
 pub use sight::Sight;
+pub use steering::SteeredEnds;
 
 /// Bytes that one flow costs in the flow table, timers and hash chains together, checked at compile time.
 pub const FLOW_BYTES_MAX: usize = 148;

@@ -24,8 +24,11 @@ const COST_KEYS: usize = 40;
 const COST_POLICY: usize = 16;
 /// A member that comes, stays or goes.
 const COST_MEMBER: usize = 5;
-/// Frontends that are placed at once.
+/// Frontends that are placed at once; what one costs that has no slot yet; slots passed for one
+/// unit while a free one is looked for.
 const FRONTENDS_AT_ONCE: usize = 64;
+const COST_FRONTEND: usize = 4;
+const FRONTENDS_PER_UNIT: usize = 32;
 
 impl Engine {
     /// Gives the next new backend a slot: its own of before, one that nobody refers to any more, or
@@ -85,11 +88,11 @@ impl Engine {
         let ready = prepared.policies.get_mut(progress.at)?;
         if let Some((index, from)) = progress.placing.take() {
             let to = ready.frontends.len().min(from + FRONTENDS_AT_ONCE);
-            for end in &ready.frontends[from..to] {
-                self.place_frontend(*end, index, progress);
-            }
+            let placed = ready.frontends[from..to].iter();
+            let cost = placed.map(|end| self.place_frontend(*end, index, progress));
+            let cost = cost.sum();
             progress.placing = (to < ready.frontends.len()).then_some((index, to));
-            return Some(to - from);
+            return Some(cost);
         }
         let mut cost = COST_POLICY;
         let known = self.policy_ids.get(&ready.spec.name).copied();
@@ -178,7 +181,7 @@ impl Engine {
         for pool in pools {
             for (member, evidence) in pool.members.iter().zip(&pool.evidence) {
                 let backend = &mut self.backends[usize::from(member.backend)];
-                backend.policies.retain(|of| usize::from(*of) != index);
+                backend.parts_from(index as u16);
                 let health = &mut backend.health;
                 health.no_suspect(!evidence.is_clean(health.process()));
             }
@@ -194,7 +197,7 @@ impl Engine {
                 let backend = &mut self.backends[usize::from(member.backend)];
                 let health = &mut backend.health;
                 health.suspect(!evidence.is_clean(health.process()));
-                backend.policies.push(index as u16);
+                backend.joins(index as u16);
                 backend.settle_drain(now, index as u16, member.is_leaving());
                 self.look_over_drain(member.backend);
             }
@@ -205,7 +208,7 @@ impl Engine {
     fn has_left(&mut self, now: Instant, policy: u16, index: u16) -> bool {
         let flows = self.policies[usize::from(policy)].flows;
         let backend = &mut self.backends[usize::from(index)];
-        if backend.policies.contains(&policy) {
+        if backend.is_of(policy) {
             return false;
         }
         backend.settle_drain(now, policy, flows > 0);
@@ -213,12 +216,13 @@ impl Engine {
         true
     }
 
-    fn place_frontend(&mut self, end: End, policy: u16, progress: &mut Progress) {
+    /// What it cost.
+    fn place_frontend(&mut self, end: End, policy: u16, progress: &mut Progress) -> usize {
         let applied = progress.stamp;
         if let Some(index) = self.frontend_ids.find(&end.0, end.1) {
             let slot = &mut self.frontends[usize::from(index)];
             (slot.policy, slot.listed, slot.applied) = (policy, true, applied);
-            return;
+            return COST_SLOT;
         }
         let slot = FrontendSlot {
             addr: end.0,
@@ -230,10 +234,13 @@ impl Engine {
             applied,
         };
         let free = &mut progress.free_frontend;
+        let from = *free;
         while (self.frontends.get(*free)).is_some_and(|f| f.listed || f.flows > 0) {
             *free += 1;
         }
         let index = *free;
+        // Side by side in memory.
+        let cost = COST_FRONTEND + (index - from) / FRONTENDS_PER_UNIT;
         if let Some(old) = self.frontends.get_mut(index) {
             self.frontend_ids.remove(&old.addr, old.port);
             *old = slot;
@@ -241,6 +248,7 @@ impl Engine {
             self.frontends.push(slot);
         }
         self.frontend_ids.insert(&end.0, end.1, index as u16);
+        cost
     }
 
     /// The next policy and frontend, if they are named no more. Flows of such a policy stay where

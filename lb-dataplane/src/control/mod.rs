@@ -32,6 +32,8 @@ pub mod socket;
 #[cfg(test)]
 mod socket_tests;
 #[cfg(test)]
+mod steering_tests;
+#[cfg(test)]
 mod tests;
 
 use crate::{

@@ -8,9 +8,10 @@ use super::host_ports;
 use crate::{
     commands::{self, WorkerError, WorkerHandle},
     config::Config,
+    steering::Steerer,
 };
 use baton_api::{Policy, RefusedPolicy, Snapshot, SnapshotError};
-use baton_engine::{Applied, ApplyError, Objection, Planner, Prepared, Settings};
+use baton_engine::{Applied, ApplyError, Objection, Planner, Prepared, Settings, SteeredEnds};
 use baton_packet::Mac;
 use std::{
     collections::hash_map::RandomState,
@@ -35,6 +36,10 @@ pub type Listening = fn() -> io::Result<Vec<SocketAddr>>;
 const RETRY: Duration = Duration::from_secs(5);
 /// A snapshot is made ready so often, until the worker has room for it (`Planner::no_room`).
 const TRIES: usize = 3;
+
+/// How often the engine is asked what is to be steered, beside each change of the snapshot: what
+/// has left the snapshot is steered until its last flow is gone.
+const STEERING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why a snapshot is not served. What was in force stays.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -150,6 +155,7 @@ pub struct Snapshots {
     config: Config,
     own: Vec<IpAddr>,
     listening: Listening,
+    steerer: Steerer,
     /// Held while one is applied, so that two cannot overtake each other.
     turn: Mutex<Turn>,
     in_force: watch::Sender<Option<InForce>>,
@@ -159,13 +165,15 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// Nothing is in force. `config` gives the rules that do not change while running; `own` are the
-    /// dataplane's addresses; `listening` tells who else listens in its network.
+    /// Nothing is in force. `config` gives the rules that do not change while running; `own` are
+    /// the dataplane's addresses; `listening` tells who else listens in its network; `steerer` has
+    /// the kernel lead here what is served.
     pub fn new(
         worker: WorkerHandle,
         config: Config,
         own: Vec<IpAddr>,
         listening: Listening,
+        steerer: Steerer,
     ) -> Self {
         let settings = Settings {
             limits: config.limits,
@@ -186,6 +194,7 @@ impl Snapshots {
             config,
             own,
             listening,
+            steerer,
             turn: Mutex::new(Turn {
                 source: Source::Pushes,
                 occupied: false,
@@ -299,6 +308,40 @@ impl Snapshots {
         }
     }
 
+    /// Has the kernel lead here what the engine needs and nothing else, for as long as the process
+    /// lives.
+    pub async fn steer(&self) -> Infallible {
+        let mut changed = self.follow();
+        let mut ends = Box::default();
+        loop {
+            // Whoever has the other end of this channel lives as long.
+            let _ = time::timeout(STEERING_INTERVAL, changed.changed()).await;
+            let looked_over = match self.turn().await {
+                Ok(_turn) => self.look_over_steering(ends).await,
+                Err(error) => Err(error),
+            };
+            ends = looked_over.unwrap_or_else(|error| {
+                warn!(%error, "what is steered here could not be looked over");
+                Box::default()
+            });
+        }
+    }
+
+    /// The same once, by whoever has the turn: no snapshot comes into force meanwhile.
+    async fn look_over_steering(
+        &self,
+        mut ends: Box<SteeredEnds>,
+    ) -> Result<Box<SteeredEnds>, WorkerError> {
+        ends.clear();
+        let mut ends = self.worker.steering(ends).await?;
+        let steerer = self.steerer.clone();
+        let set = move || {
+            steerer.set(&mut ends);
+            ends
+        };
+        Ok(aside(set).await)
+    }
+
     async fn apply_each(&self, turn: &mut Turn, snapshot: Arc<Snapshot>) -> Result<(), Refusal> {
         let mut objections = self.config.objections(&snapshot, &self.own);
         let listening = (self.listening)().unwrap_or_else(|error| {
@@ -349,8 +392,14 @@ impl Snapshots {
             });
             match self.settle(turn).await? {
                 Ok(()) => return Ok(()),
-                Err(error) if error.is_room() && tries < TRIES => {}
-                Err(error) => break error,
+                Err(error) => {
+                    // What it brought is steered for nothing. If this fails, it is done within a
+                    // second.
+                    let _ = self.look_over_steering(Box::default()).await;
+                    if !error.is_room() || tries == TRIES {
+                        break error;
+                    }
+                }
             }
         };
         let text = error.to_string();
@@ -371,12 +420,16 @@ impl Snapshots {
         snapshot: Arc<Snapshot>,
         taking: Taking,
     ) -> Result<Box<Prepared>, ApplyError> {
-        let planner = Arc::clone(&self.planner);
-        let prepared = aside(move || match taking {
-            Taking::Whole => lock(&planner).prepare(&snapshot),
-            Taking::Each(objections) => lock(&planner).prepare_each(&snapshot, &objections),
+        let (planner, steerer) = (Arc::clone(&self.planner), self.steerer.clone());
+        let prepared = aside(move || {
+            let prepared = match taking {
+                Taking::Whole => lock(&planner).prepare(&snapshot),
+                Taking::Each(objections) => lock(&planner).prepare_each(&snapshot, &objections),
+            }?;
+            steerer.add(&prepared);
+            Ok(Box::new(prepared))
         });
-        prepared.await.map(Box::new)
+        prepared.await
     }
 
     /// Waits for what the worker has, and notes what became of it.
@@ -442,7 +495,7 @@ impl Snapshots {
 }
 
 /// Does what takes milliseconds on a thread of its own.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         // Nobody cancels it.

@@ -105,6 +105,9 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
                     generation = snapshot.generation();
                     let _ = answer.send((Ok(()), snapshot));
                 }
+                Some(Command::Steering(ends, answer)) => {
+                    let _ = answer.send(ends);
+                }
                 Some(Command::Report(answer)) => {
                     let _ = answer.send(figures(generation));
                 }
@@ -162,8 +165,15 @@ pub(super) async fn lab_for(backends: u16) -> Lab {
     thread::spawn(move || fake_worker(inbox, &seen));
     let health = Arc::new(Health::default());
     let own = vec!["10.0.0.1".parse().expect("an address")];
+    let (steerer, _) = steering_tests::steerer(own.clone());
     let control = Arc::new(Control {
-        snapshots: Snapshots::new(worker.clone(), config.clone(), own, || Ok(Vec::new())),
+        snapshots: Snapshots::new(
+            worker.clone(),
+            config.clone(),
+            own,
+            || Ok(Vec::new()),
+            steerer,
+        ),
         metrics: Metrics::new(&config, "native", Arc::clone(&health), None).expect("metrics"),
         health,
         failures: Arc::default(),

@@ -222,14 +222,14 @@ async fn a_worker_that_was_stuck_learns_that_a_check_is_no_more() {
     // Fills its queue, until it counts as stuck.
     while let Ok(Ok(())) = time::timeout(
         Duration::from_millis(50),
-        lab.worker.tell(Command::Routes(Vec::new())),
+        lab.worker.tell(Command::Spin(true)),
     )
     .await
     {}
     lab.apply(snapshot(&[("a", address)], None));
     time::sleep(commands::ANSWER_LIMIT + Duration::from_millis(300)).await;
     while let Some(command) = lab.inbox.next() {
-        assert!(matches!(command, Command::Routes(_)));
+        assert!(matches!(command, Command::Spin(_)));
     }
     assert_eq!(lab.told().await.1, None);
 }

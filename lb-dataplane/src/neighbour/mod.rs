@@ -7,8 +7,12 @@
 mod messages;
 mod table;
 
-use crate::commands::{Command, WorkerError, WorkerHandle};
-use baton_engine::Route;
+use crate::{
+    commands::{Command, WorkerError, WorkerHandle},
+    control::snapshot::aside,
+    steering::Steerer,
+};
+use baton_engine::{Route, Routes};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use messages::{Sources, by_metric, gateways, global_address};
 use rtnetlink::{
@@ -32,7 +36,10 @@ use std::{
     time::Duration,
 };
 use table::{Action, Sight, Table};
-use tokio::{sync::mpsc, time};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time,
+};
 use tracing::{debug, info, warn};
 
 /// Addresses that the worker asks for and the task has not taken yet.
@@ -162,6 +169,7 @@ pub struct Neighbours {
     handle: Handle,
     place: Place,
     worker: WorkerHandle,
+    steerer: Steerer,
     health: Arc<Health>,
     table: Table,
     routes: Vec<Route>,
@@ -174,6 +182,7 @@ pub struct Neighbours {
 pub async fn run(
     place: Place,
     worker: WorkerHandle,
+    steerer: Steerer,
     mut asks: mpsc::Receiver<IpAddr>,
     health: Arc<Health>,
 ) -> Result<(), NetlinkError> {
@@ -189,6 +198,7 @@ pub async fn run(
         handle,
         place,
         worker,
+        steerer,
         health,
         table: Table::default(),
         routes: Vec::new(),
@@ -368,7 +378,16 @@ impl Neighbours {
             return Ok(());
         }
         info!(routes = routes.len(), "routes changed");
-        self.worker.tell(Command::Routes(routes.clone())).await?;
+        let (given, steerer) = (routes.clone(), self.steerer.clone());
+        let made = aside(move || {
+            let made = Routes::new(&given);
+            steerer.set_sources(made.sources());
+            Box::new(made)
+        });
+        let (sender, old) = oneshot::channel();
+        let command = Command::Routes(made.await, sender);
+        self.worker.tell(command).await?;
+        tokio::spawn(async { drop(old.await) });
         self.routes = routes;
         let routers: Vec<IpAddr> = gateways(&self.routes).collect();
         for router in routers {

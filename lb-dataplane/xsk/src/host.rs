@@ -13,6 +13,7 @@ use crate::{
     error::OpenError,
     gso::{Checksum, Segments},
     interface::Interface,
+    matched::SteeringMaps,
     port::Disposition,
     stats::HostStats,
     steer::{self, Steer},
@@ -113,10 +114,11 @@ pub(crate) trait Taker {
 }
 
 impl Host {
-    /// Takes what the kernel delivers to this host of what `steer` matches.
+    /// Takes what the kernel delivers to this host of what is `matched`.
     pub(crate) fn open(
         config: &Config,
         steer: &Steer,
+        matched: &SteeringMaps,
         interface: &Interface,
         frame_bytes: usize,
     ) -> Result<Self, OpenError> {
@@ -128,10 +130,10 @@ impl Host {
             .map_err(failed())?;
         let maps = &mut open.maps;
         let shared = [
-            (&mut maps.frontends, steer.frontends()),
-            (&mut maps.addresses, steer.addresses()),
-            (&mut maps.backends, steer.backends()),
-            (&mut maps.settings, steer.settings()),
+            (&mut maps.frontends, matched.frontends()),
+            (&mut maps.addresses, &matched.addresses),
+            (&mut maps.backends, matched.backends()),
+            (&mut maps.settings, &matched.settings),
             (&mut maps.counters, steer.counters()),
         ];
         for (mine, theirs) in shared {

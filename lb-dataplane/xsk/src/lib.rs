@@ -12,6 +12,7 @@
 //! | `host` | the way through the host's own stack, on a node's network |
 //! | `socket`, `ring`, `frames` | AF_XDP sockets, their rings, who has which buffer |
 //! | `steer`, `bpf/` | the programs that tell our frames from the others |
+//! | `matched` | what these match, changed from whatever thread |
 //! | `abi`, `sys` | the kernel's structures and calls |
 //!
 //! Frames are as the sender made them: with offloads on, a local veth peer leaves only the pseudo-header's
@@ -25,6 +26,7 @@ mod frames;
 mod gso;
 mod host;
 mod interface;
+mod matched;
 mod packet;
 mod packet_send;
 mod port;
@@ -44,5 +46,6 @@ pub use config::{
 pub use error::OpenError;
 pub use frames::FrameAccount;
 pub use host::HOST_MAC;
+pub use matched::SteeringMaps;
 pub use port::{Disposition, Port, Tx};
 pub use stats::{HostStats, KernelStats, Stats, SteeringStats};

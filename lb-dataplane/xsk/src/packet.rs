@@ -19,6 +19,7 @@ use crate::{
     frames::FrameAccount,
     gso::{Checksum, Segments},
     interface::Interface,
+    matched::SteeringMaps,
     packet_send::{PacketSender, bind},
     port::{Disposition, Tx},
     spin::Spin,
@@ -128,7 +129,7 @@ impl PacketPort {
         config: &Config,
         steering: &Steering,
         interface: &Interface,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<(Self, SteeringMaps), OpenError> {
         let failed = |operation| OpenError::kernel(operation);
         let Some(layout) = Layout::new(interface.mtu, config.rx_ring) else {
             return Err(OpenError::MtuTooLarge {
@@ -138,7 +139,8 @@ impl PacketPort {
                 max: FRAME_BYTES_MAX - ETHERNET_BYTES,
             });
         };
-        let mut steer = Steer::load(Programs::Packet, layout.frame_bytes as u32, steering)?;
+        let (mut steer, matched) =
+            Steer::load(Programs::Packet, layout.frame_bytes as u32, steering)?;
         // Protocol 0: nothing arrives before the socket is bound.
         let receive = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
             .map_err(failed("opening a packet socket"))?;
@@ -189,7 +191,7 @@ impl PacketPort {
             revents: 0,
         };
         let fds = [watch(receive.as_raw_fd()), watch(-1), watch(-1)];
-        Ok(Self {
+        let port = Self {
             sender,
             receive,
             steer,
@@ -203,7 +205,8 @@ impl PacketPort {
             fds,
             drops: Cell::new(0),
             counts: Counts::default(),
-        })
+        };
+        Ok((port, matched))
     }
 
     pub(crate) fn steer(&self) -> &Steer {
@@ -217,10 +220,6 @@ impl PacketPort {
 
     pub(crate) fn spin(&mut self) -> &mut Spin {
         &mut self.spin
-    }
-
-    pub(crate) fn set_steering(&mut self, steering: &Steering) -> Result<(), OpenError> {
-        self.steer.set(steering)
     }
 
     pub(crate) fn sender(&mut self) -> &mut PacketSender {

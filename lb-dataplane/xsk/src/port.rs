@@ -9,6 +9,7 @@ use crate::{
     frames::FrameAccount,
     host::{self, Host},
     interface::Interface,
+    matched::SteeringMaps,
     packet::PacketPort,
     packet_send::PacketSender,
     stats::Stats,
@@ -135,11 +136,12 @@ impl<F: FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition> host::Taker for Fro
 }
 
 impl Port {
-    /// Opens an interface of the calling thread's network namespace.
+    /// Opens an interface of the calling thread's network namespace. What is steered to the port is
+    /// changed by the maps that come with it, on whatever thread.
     ///
     /// # Errors
     /// See [`OpenError`]; all are fatal for this configuration, and nothing stays attached.
-    pub fn open(config: &Config, steering: &Steering) -> Result<Self, OpenError> {
+    pub fn open(config: &Config, steering: &Steering) -> Result<(Self, SteeringMaps), OpenError> {
         config.check()?;
         steering.check()?;
         let interface = Interface::find(&config.interface)?;
@@ -155,17 +157,17 @@ impl Port {
         let candidates = config.mode.candidates();
         for mode in candidates {
             let opened = match mode {
-                Mode::Packet => PacketPort::open(config, steering, &interface).map(Inner::Packet),
+                Mode::Packet => PacketPort::open(config, steering, &interface)
+                    .map(|(port, matched)| (Inner::Packet(port), matched)),
                 // Said in our words: the verifier's are a page about registers.
                 Mode::Native | Mode::Generic if !capability::may_compute_with_packets() => {
                     Err(OpenError::Missing(MissingList(vec![Missing::CapPerfmon])))
                 }
-                Mode::Native | Mode::Generic => {
-                    XdpPort::open(config, steering, &interface, *mode).map(Inner::Xdp)
-                }
+                Mode::Native | Mode::Generic => XdpPort::open(config, steering, &interface, *mode)
+                    .map(|(port, matched)| (Inner::Xdp(port), matched)),
             };
             match opened {
-                Ok(inner) => {
+                Ok((inner, matched)) => {
                     let steer = match &inner {
                         Inner::Xdp(port) => port.steer(),
                         Inner::Packet(port) => port.steer(),
@@ -176,14 +178,15 @@ impl Port {
                     };
                     let host = config
                         .host
-                        .then(|| Host::open(config, steer, &interface, frame_bytes));
-                    return Ok(Self {
+                        .then(|| Host::open(config, steer, &matched, &interface, frame_bytes));
+                    let port = Self {
                         host: host.transpose()?,
                         interface,
                         mode: *mode,
                         fallbacks,
                         inner,
-                    });
+                    };
+                    return Ok((port, matched));
                 }
                 Err(e) if candidates.len() == 1 => return Err(e),
                 Err(e) => fallbacks.push((*mode, e.to_string())),
@@ -193,18 +196,6 @@ impl Port {
             name: interface.name,
             reasons: fallbacks,
         })
-    }
-
-    /// Changes what is steered here. What is matched before and after is matched all the time.
-    ///
-    /// # Errors
-    /// The steering makes no sense (nothing changed), or the kernel refused (what was new may be matched
-    /// already, nothing old is lost; a later call sets it right).
-    pub fn set_steering(&mut self, steering: &Steering) -> Result<(), OpenError> {
-        match &mut self.inner {
-            Inner::Xdp(port) => port.set_steering(steering),
-            Inner::Packet(port) => port.set_steering(steering),
-        }
     }
 
     /// The mode in use.

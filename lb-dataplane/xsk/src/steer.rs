@@ -1,16 +1,17 @@
-//! The steering programs: loading, attaching, and what they match.
+//! The steering programs: loading and attaching.
 //!
-//! Owns the maps and the link. The kernel detaches the program when the link's descriptor is closed, also
-//! when the process dies. Never replaces somebody else's program.
+//! Owns the link; what they match is in [`SteeringMaps`]. The kernel detaches the program when the
+//! link's descriptor is closed, also when the process dies. Never replaces somebody else's program.
 #![expect(
     unsafe_code,
     reason = "libbpf-rs cannot choose the XDP mode of a link nor make a tcx link"
 )]
 
 use crate::{
-    config::{Mode, Steering, mapped},
+    config::{Mode, Steering},
     error::OpenError,
     interface::Interface,
+    matched::SteeringMaps,
     stats::SteeringStats,
 };
 use libbpf_rs::{
@@ -19,11 +20,9 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 use std::{
-    collections::{HashMap, HashSet},
     fs::File,
     io,
     mem::MaybeUninit,
-    net::{IpAddr, Ipv6Addr},
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
@@ -41,10 +40,6 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/steer.skel.rs"));
 }
 
-/// `ADDRESS_OWN` of `bpf/match.h`.
-const ADDRESS_OWN: u32 = 1;
-/// `ADDRESS_FRONTEND` of `bpf/match.h`.
-const ADDRESS_FRONTEND: u32 = 2;
 /// `QUEUES_MAX` of `bpf/steer.bpf.c`.
 pub(crate) const QUEUES_MAX: u32 = 256;
 
@@ -60,19 +55,6 @@ pub(crate) enum Programs {
     Packet,
 }
 
-#[derive(Debug, PartialEq, Eq, Hash, Clone, Copy)]
-struct Endpoint(Ipv6Addr, u16);
-
-impl Endpoint {
-    /// `struct endpoint` of `bpf/match.h`.
-    fn key(self) -> [u8; 20] {
-        let mut key = [0; 20];
-        key[..16].copy_from_slice(&self.0.octets());
-        key[16..18].copy_from_slice(&self.1.to_be_bytes());
-        key
-    }
-}
-
 /// What keeps a program attached.
 #[derive(Debug)]
 enum Attached {
@@ -83,31 +65,23 @@ enum Attached {
     Clsact(u32),
 }
 
-/// Loaded programs and their maps.
+/// Loaded programs.
 pub(crate) struct Steer {
     attached: Option<Attached>,
     xdp: Option<OwnedFd>,
     tc: Option<OwnedFd>,
     filter: Option<OwnedFd>,
-    frontends: MapHandle,
-    addresses: MapHandle,
-    backends: MapHandle,
-    settings: MapHandle,
     counters: MapHandle,
     sockets: Option<MapHandle>,
-    frame_bytes: u32,
-    frontends_now: HashSet<Endpoint>,
-    addresses_now: HashMap<Ipv6Addr, u32>,
-    backends_now: HashSet<Endpoint>,
 }
 
 impl Steer {
-    /// Loads the programs; nothing is attached.
+    /// Loads the programs and fills the maps of what they match; nothing is attached.
     pub(crate) fn load(
         programs: Programs,
         frame_bytes: u32,
         steering: &Steering,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<(Self, SteeringMaps), OpenError> {
         let failed = || OpenError::bpf("loading the steering program");
         let mut storage = MaybeUninit::uninit();
         let mut open = skeleton::SteerSkelBuilder::default()
@@ -128,7 +102,16 @@ impl Steer {
         };
         let handle = |map: &libbpf_rs::MapMut<'_>| MapHandle::try_from(map).map_err(failed());
         let progs = &loaded.progs;
-        let mut steer = Self {
+        let maps = &loaded.maps;
+        let matched = [
+            handle(&maps.frontends)?,
+            handle(&maps.backends)?,
+            handle(&maps.addresses)?,
+            handle(&maps.settings)?,
+        ];
+        let mut matched = SteeringMaps::new(matched, frame_bytes);
+        matched.set(steering)?;
+        let steer = Self {
             attached: None,
             xdp: if xdp {
                 program(true, progs.steer_xdp.as_fd())?
@@ -145,90 +128,14 @@ impl Steer {
             } else {
                 program(true, progs.filter_socket.as_fd())?
             },
-            frontends: handle(&loaded.maps.frontends)?,
-            addresses: handle(&loaded.maps.addresses)?,
-            backends: handle(&loaded.maps.backends)?,
-            settings: handle(&loaded.maps.settings)?,
-            counters: handle(&loaded.maps.counters)?,
+            counters: handle(&maps.counters)?,
             sockets: if xdp {
-                Some(handle(&loaded.maps.sockets)?)
+                Some(handle(&maps.sockets)?)
             } else {
                 None
             },
-            frame_bytes,
-            frontends_now: HashSet::new(),
-            addresses_now: HashMap::new(),
-            backends_now: HashSet::new(),
         };
-        steer.set(steering)?;
-        Ok(steer)
-    }
-
-    /// Changes what is matched: the new comes before the old goes, and the port range changes in one store.
-    pub(crate) fn set(&mut self, steering: &Steering) -> Result<(), OpenError> {
-        steering.check()?;
-        let failed = || OpenError::bpf("changing what is steered");
-        let endpoints = |given: &[(IpAddr, u16)]| -> HashSet<Endpoint> {
-            given
-                .iter()
-                .map(|(address, port)| Endpoint(mapped(*address), *port))
-                .collect()
-        };
-        let frontends = endpoints(&steering.frontends);
-        let backends = endpoints(steering.backends.as_deref().unwrap_or_default());
-        let mut addresses = HashMap::new();
-        let mut flag =
-            |address: IpAddr, flag| *addresses.entry(mapped(address)).or_insert(0) |= flag;
-        for (address, _) in &steering.frontends {
-            flag(*address, ADDRESS_FRONTEND);
-        }
-        for address in &steering.addresses {
-            flag(*address, ADDRESS_OWN);
-        }
-
-        add(&self.frontends, &frontends, &mut self.frontends_now).map_err(failed())?;
-        add(&self.backends, &backends, &mut self.backends_now).map_err(failed())?;
-        for (address, flags) in &addresses {
-            let now = self.addresses_now.get(address).copied().unwrap_or(0);
-            self.set_address(*address, now | flags)?;
-        }
-        let (low, high) = (
-            u32::from(*steering.ports.start()),
-            u32::from(*steering.ports.end()),
-        );
-        let known = u32::from(steering.backends.is_some());
-        let mut settings = [0; 12];
-        settings[..4].copy_from_slice(&(low << 16 | high).to_ne_bytes());
-        settings[4..8].copy_from_slice(&self.frame_bytes.to_ne_bytes());
-        settings[8..].copy_from_slice(&known.to_ne_bytes());
-        self.settings
-            .update(&0_u32.to_ne_bytes(), &settings, MapFlags::ANY)
-            .map_err(failed())?;
-
-        let old: Vec<_> = self.addresses_now.keys().copied().collect();
-        for address in old {
-            self.set_address(address, addresses.get(&address).copied().unwrap_or(0))?;
-        }
-        remove(&self.frontends, &frontends, &mut self.frontends_now).map_err(failed())?;
-        remove(&self.backends, &backends, &mut self.backends_now).map_err(failed())
-    }
-
-    fn set_address(&mut self, address: Ipv6Addr, flags: u32) -> Result<(), OpenError> {
-        let failed = || OpenError::bpf("changing which addresses are steered");
-        let key = address.octets();
-        if self.addresses_now.get(&address) == Some(&flags) {
-            return Ok(());
-        }
-        if flags == 0 {
-            self.addresses.delete(&key).map_err(failed())?;
-            self.addresses_now.remove(&address);
-        } else {
-            self.addresses
-                .update(&key, &flags.to_ne_bytes(), MapFlags::ANY)
-                .map_err(failed())?;
-            self.addresses_now.insert(address, flags);
-        }
-        Ok(())
+        Ok((steer, matched))
     }
 
     /// Sends what arrives on a queue into a socket.
@@ -243,26 +150,6 @@ impl Steer {
             MapFlags::ANY,
         )
         .map_err(OpenError::bpf("entering a socket into the XSKMAP"))
-    }
-
-    /// Addresses and ports of frontends.
-    pub(crate) fn frontends(&self) -> &MapHandle {
-        &self.frontends
-    }
-
-    /// Which addresses are ours.
-    pub(crate) fn addresses(&self) -> &MapHandle {
-        &self.addresses
-    }
-
-    /// Who answers to legs.
-    pub(crate) fn backends(&self) -> &MapHandle {
-        &self.backends
-    }
-
-    /// The ports of legs.
-    pub(crate) fn settings(&self) -> &MapHandle {
-        &self.settings
     }
 
     /// What the programs count.
@@ -358,35 +245,6 @@ impl Drop for Steer {
             let _ = clsact(program.as_fd(), *index).detach();
         }
     }
-}
-
-/// Adds what is new to a map of endpoints.
-fn add(
-    map: &MapHandle,
-    wanted: &HashSet<Endpoint>,
-    now: &mut HashSet<Endpoint>,
-) -> libbpf_rs::Result<()> {
-    for endpoint in wanted {
-        if !now.contains(endpoint) {
-            map.update(&endpoint.key(), &[1], MapFlags::ANY)?;
-            now.insert(*endpoint);
-        }
-    }
-    Ok(())
-}
-
-/// Removes what is wanted no longer.
-fn remove(
-    map: &MapHandle,
-    wanted: &HashSet<Endpoint>,
-    now: &mut HashSet<Endpoint>,
-) -> libbpf_rs::Result<()> {
-    let old: Vec<_> = now.difference(wanted).copied().collect();
-    for endpoint in old {
-        map.delete(&endpoint.key())?;
-        now.remove(&endpoint);
-    }
-    Ok(())
 }
 
 /// Attaches an `sk_lookup` program to the calling thread's network namespace. Gone with the descriptor.

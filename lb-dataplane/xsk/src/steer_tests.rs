@@ -31,14 +31,14 @@ const XDP_PASS: u32 = 2;
 const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_UNSPEC: u32 = u32::MAX;
 
-fn load(programs: Programs) -> Steer {
+fn load(programs: Programs) -> (Steer, SteeringMaps) {
     Steer::load(programs, 2048, &steering()).expect("root may load programs")
 }
 
 #[test]
 fn each_packet_goes_where_it_belongs() {
-    let xdp = load(Programs::Xdp);
-    let packet = load(Programs::Packet);
+    let (xdp, _maps) = load(Programs::Xdp);
+    let (packet, _maps) = load(Programs::Packet);
     for (name, frame, verdict) in cases() {
         let (before, before_packet) = (xdp.stats(), packet.stats());
         // No socket is in the XSKMAP here, so the program passes even what is ours: the counter tells.
@@ -77,7 +77,7 @@ fn each_packet_goes_where_it_belongs() {
 
 #[test]
 fn a_frame_larger_than_a_buffer_is_dropped_and_counted() {
-    let steer = load(Programs::Xdp);
+    let (steer, _maps) = load(Programs::Xdp);
     let program = steer.xdp.as_ref().expect("loaded").as_fd();
     let room = 4096 - XDP_PACKET_HEADROOM as usize;
     for (bytes, action, oversize) in [
@@ -98,7 +98,7 @@ fn a_frame_larger_than_a_buffer_is_dropped_and_counted() {
 
 #[test]
 fn changes_add_and_remove() {
-    let mut steer = load(Programs::Packet);
+    let (steer, mut maps) = load(Programs::Packet);
     let ours = |steer: &Steer, frame: &[u8]| {
         run(steer.tc.as_ref().expect("loaded").as_fd(), frame) == TC_ACT_SHOT
     };
@@ -116,7 +116,11 @@ fn changes_add_and_remove() {
         ports: 40_000..=49_999,
         backends: None,
     };
-    steer.set(&changed).expect("a change");
+    maps.add(&changed).expect("a change");
+    let after = [&kept, &new_frontend, &old_frontend, &old_port];
+    assert!(after.iter().all(|f| ours(&steer, f)), "nothing goes");
+    assert!(!ours(&steer, &new_port), "the ports stay");
+    maps.set(&changed).expect("a change");
     assert!(
         [&kept, &new_frontend, &new_port]
             .iter()
@@ -128,16 +132,16 @@ fn changes_add_and_remove() {
         frontends: Vec::new(),
         ..changed
     };
-    steer.set(&legs).expect("a change");
+    maps.set(&legs).expect("a change");
     assert!(ours(&steer, &new_port) && !ours(&steer, &kept));
-    steer.set(&steering()).expect("a change back");
+    maps.set(&steering()).expect("a change back");
     assert!(before.iter().all(|f| ours(&steer, f)));
 }
 
 /// On a node's network the node's own connections may have such ports.
 #[test]
 fn where_backends_are_known_nothing_else_is_a_legs() {
-    let mut steer = load(Programs::Xdp);
+    let (steer, mut maps) = load(Programs::Xdp);
     let ours = |steer: &Steer, frame: &[u8]| {
         let before = steer.stats().no_socket;
         run(steer.xdp.as_ref().expect("loaded").as_fd(), frame);
@@ -160,7 +164,7 @@ fn where_backends_are_known_nothing_else_is_a_legs() {
             backends: Some(backends),
             ..steering()
         };
-        steer.set(&known).expect("a change");
+        maps.set(&known).expect("a change");
         assert_eq!([80, 81].map(|port| ours(&steer, &leg(port))), v4);
         assert_eq!([80, 81].map(|port| ours(&steer, &leg6(port))), v6);
         assert!(ours(&steer, &client));
@@ -170,29 +174,31 @@ fn where_backends_are_known_nothing_else_is_a_legs() {
         ..steering()
     };
     assert!(matches!(
-        steer.set(&too_many),
+        maps.set(&too_many),
         Err(OpenError::Steering { .. })
     ));
-    steer.set(&steering()).expect("a change back");
+    maps.set(&steering()).expect("a change back");
     assert!(ours(&steer, &leg(80)));
 }
 
 #[test]
 fn as_many_frontends_as_promised_can_be_exchanged_at_once() {
-    let mut steer = load(Programs::Packet);
+    let (_steer, mut maps) = load(Programs::Packet);
     let many = |third: u8| Steering {
         frontends: (0..crate::FRONTENDS_MAX)
             .map(|i| ([10, third, (i >> 8) as u8, i as u8].into(), 80))
             .collect(),
         ..steering()
     };
-    steer.set(&many(1)).expect("all fit");
-    steer.set(&many(2)).expect("all fit beside the old");
-    assert_eq!(steer.frontends_now.len(), crate::FRONTENDS_MAX);
+    maps.set(&many(1)).expect("all fit");
+    maps.add(&many(2)).expect("all fit beside the old");
+    assert_eq!(maps.count()[0], 2 * crate::FRONTENDS_MAX);
+    maps.set(&many(2)).expect("the old go");
+    assert_eq!(maps.count()[0], crate::FRONTENDS_MAX);
     let mut too_many = many(3);
     too_many.frontends.push((OWN.into(), 80));
     assert!(matches!(
-        steer.set(&too_many),
+        maps.set(&too_many),
         Err(OpenError::Steering { .. })
     ));
 }
@@ -213,11 +219,11 @@ fn clsact_attaches_replaces_and_detaches() {
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             text.matches("handle 0xba70").count()
         };
-        let left_over = load(Programs::Packet);
+        let (left_over, _maps) = load(Programs::Packet);
         let program = left_over.tc.as_ref().expect("loaded").as_fd();
         attach_clsact(program, &interface).expect("clsact attaches");
         let after_kill = filters();
-        let mut steer = load(Programs::Packet);
+        let (mut steer, _maps) = load(Programs::Packet);
         let program = steer.tc.as_ref().expect("loaded").as_fd();
         attach_clsact(program, &interface).expect("clsact replaces");
         steer.attached = Some(Attached::Clsact(interface.index));

@@ -13,6 +13,7 @@ use crate::{
     error::OpenError,
     frames::{FrameAccount, Frames, Owner},
     interface::Interface,
+    matched::SteeringMaps,
     port::{Disposition, Tx},
     ring::{Consumer, Producer},
     socket::{Anchor, Umem, XskSocket},
@@ -80,7 +81,7 @@ impl XdpPort {
         steering: &Steering,
         interface: &Interface,
         mode: Mode,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<(Self, SteeringMaps), OpenError> {
         let queues = interface.rx_queues;
         if queues > QUEUES_MAX {
             return Err(OpenError::Config {
@@ -112,7 +113,7 @@ impl XdpPort {
             });
         }
         let umem = Umem::new(frames, chunk_bytes)?;
-        let steer = Steer::load(Programs::Xdp, umem.frame_bytes() as u32, steering)?;
+        let (steer, matched) = Steer::load(Programs::Xdp, umem.frame_bytes() as u32, steering)?;
         let mut sockets: Vec<XskSocket> = Vec::new();
         for queue in 0..queues {
             let first = sockets.first().map(|s| s.anchor.fd());
@@ -132,7 +133,7 @@ impl XdpPort {
         }
         // Last, so that no frame is steered to where nobody looks.
         port.steer.attach_xdp(interface, mode)?;
-        Ok(port)
+        Ok((port, matched))
     }
 
     fn assemble(
@@ -213,10 +214,6 @@ impl XdpPort {
 
     pub(crate) fn spin(&mut self) -> &mut Spin {
         &mut self.spin
-    }
-
-    pub(crate) fn set_steering(&mut self, steering: &Steering) -> Result<(), OpenError> {
-        self.steer.set(steering)
     }
 
     pub(crate) fn queues(&self) -> usize {

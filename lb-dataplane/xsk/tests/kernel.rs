@@ -5,7 +5,7 @@ mod common;
 use baton_xsk::{Config, Disposition, Mode, ModeChoice, OpenError, Port, Steering};
 use common::{
     CLIENT_V4, Lab, MODES, PATIENCE, PORT_V4, RAW_V4, Raw, VIRTUAL_V4, Worker, config, echo,
-    steering, swap, tcp,
+    steering, tcp,
 };
 use libbpf_rs::libbpf_sys;
 use rustix::{
@@ -419,11 +419,15 @@ fn auto_falls_back_to_packet_beside_another_program() {
 fn steering_changes_lose_no_frame_of_what_stays() {
     for mode in [ModeChoice::Native, ModeChoice::Packet] {
         let lab = Lab::new();
+        let (port, mut maps) = lab.in_port(|| {
+            let opened = Port::open(&config(mode), &steering());
+            opened.expect("the port opens")
+        });
+        let worker = echo(port);
         let stop = Arc::new(AtomicU32::new(0));
         let stopping = Arc::clone(&stop);
-        let mut port = lab.open(&config(mode));
-        let worker = thread::spawn(move || {
-            let wake = common::eventfd();
+        // Beside the thread that serves the frames.
+        let changing = thread::spawn(move || {
             let mut changes = 0_u32;
             while stopping.load(Ordering::Relaxed) == 0 {
                 let mut next = steering();
@@ -433,17 +437,10 @@ fn steering_changes_lose_no_frame_of_what_stays() {
                     next.addresses.truncate(1);
                     next.ports = 20_000..=60_000;
                 }
-                port.set_steering(&next).expect("a change");
+                maps.set(&next).expect("a change");
                 changes += 1;
-                let echo = &mut |b: &mut [u8], len: usize, _: &mut baton_xsk::Tx<'_>| {
-                    swap(&mut b[..len]);
-                    Disposition::Transmit(len)
-                };
-                while port.process(echo) > 0 {}
-                port.wait(Some(Duration::ZERO), wake.as_fd())
-                    .expect("the interface stays");
             }
-            (port, changes)
+            changes
         });
         let client = Raw::open(&lab);
         let mut buffer = vec![0; 2048];
@@ -462,9 +459,9 @@ fn steering_changes_lose_no_frame_of_what_stays() {
             assert_eq!(buffer[38..42], round.to_be_bytes());
         }
         stop.store(1, Ordering::Relaxed);
-        let (port, changes) = worker.join().expect("the worker does not panic");
+        let changes = changing.join().expect("no panic");
         assert!(changes > 100, "{changes}");
-        assert_eq!(port.stats().rx_frames, 3000);
+        assert_eq!(worker.stop().0.stats().rx_frames, 3000);
     }
 }
 

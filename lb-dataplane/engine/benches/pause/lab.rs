@@ -1,13 +1,18 @@
 //! An engine with clients and pods around it, and the time that each of its calls takes.
 //!
-//! Owns the meter: processor time of this thread, so that what else runs on the machine does not
-//! count. Frames go through a buffer as they would lie in a ring; pods answer what the engine asks
-//! of them, outside the measurement.
+//! Owns the meter: processor time of this thread, which says what the work takes, and the time that
+//! passed, with how often the scheduler took the processor away meanwhile, which says what else
+//! ran. Frames go through a buffer as they would lie in a ring; pods answer what the engine asks of
+//! them, outside the measurement.
 
 use super::common::{EPOCH, OUR_MAC, ROUTER_MAC, Sent, answer, endpoint, key, ours, wire};
 use baton_api::{Backend, Limits, Policy, Protocol, Snapshot};
-use baton_engine::{Engine, Instant, Output, Planner, Reporting, Route, Settings, Verdict, Via};
+use baton_engine::{
+    DrainOrder, Engine, Instant, Output, Planner, Reporting, Route, Routes, Settings, SteeredEnds,
+    Verdict, Via,
+};
 use baton_packet::{Flags, MessageKind, Reason};
+use nix::sys::resource::{UsageWho, getrusage};
 use rustix::time::{ClockId, clock_gettime};
 use std::{
     collections::BTreeMap,
@@ -19,24 +24,63 @@ const FRAME_BYTES: usize = 2_048;
 /// What one call may send at most.
 const FRAMES_MAX: usize = 4_096;
 
-/// Worst times by the call that took them, in us.
-#[derive(Default)]
-pub struct Meter {
-    pub worst: BTreeMap<&'static str, f64>,
+/// What one call took.
+#[derive(Clone, Copy, Default)]
+pub struct Turn {
+    /// Time that passed, in us.
+    pub wall_us: f64,
+    /// Processor time of this thread, in us.
+    pub cpu_us: f64,
+    /// How often another one got the processor in its place.
+    pub preempted: i64,
 }
 
-fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+/// The worst calls.
+#[derive(Default)]
+pub struct Meter {
+    /// Processor times in us by what was called.
+    pub worst: BTreeMap<&'static str, f64>,
+    /// The one that took the longest by the clock.
+    pub longest: Turn,
+}
+
+fn ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+fn preempted() -> i64 {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).expect("a thread knows what it used");
+    usage.involuntary_context_switches()
+}
+
+/// Time in ms that a hypervisor has taken from all processors so far. Threads count it as their own
+/// processor time, and no switch shows it. The eighth number of the first line of `/proc/stat`, in
+/// hundredths of a second (`USER_HZ`).
+pub fn stolen_ms() -> u64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks = stat.split_whitespace().nth(8).and_then(|t| t.parse().ok());
+    ticks.map_or(0, |ticks: u64| ticks * 10)
 }
 
 impl Meter {
     pub fn time<T>(&mut self, what: &'static str, call: impl FnOnce() -> T) -> T {
-        let start = cpu_ns();
+        let switches = preempted();
+        let wall = ns(ClockId::Monotonic);
+        let cpu = ns(ClockId::ThreadCPUTime);
         let result = call();
-        let us = (cpu_ns() - start) as f64 / 1_000.0;
+        let us = |clock, since| (ns(clock) - since) as f64 / 1_000.0;
+        let cpu_us = us(ClockId::ThreadCPUTime, cpu);
+        let wall_us = us(ClockId::Monotonic, wall);
         let worst = self.worst.entry(what).or_default();
-        *worst = worst.max(us);
+        *worst = worst.max(cpu_us);
+        if wall_us > self.longest.wall_us {
+            self.longest = Turn {
+                wall_us,
+                cpu_us,
+                preempted: preempted() - switches,
+            };
+        }
         result
     }
 }
@@ -139,18 +183,8 @@ impl Lab {
         let now = Instant(50_000_000);
         let planner = Planner::new(&settings, 1);
         let mut engine = Engine::new(settings, now).expect("settings of the benchmark");
-        let router = super::common::router(false);
-        let route = |prefix: [u8; 4], prefix_len, via| Route {
-            prefix: prefix.into(),
-            prefix_len,
-            via,
-        };
-        engine.set_routes(&[
-            route([10, 0, 0, 0], 16, Via::Link),
-            route([0; 4], 0, Via::Router(router)),
-        ]);
         engine.set_keys(&[(EPOCH, key())]);
-        Self {
+        let mut lab = Self {
             engine,
             planner,
             now,
@@ -164,7 +198,9 @@ impl Lab {
                 lens: Vec::with_capacity(FRAMES_MAX),
             },
             buffer: Box::new([0; FRAME_BYTES]),
-        }
+        };
+        lab.set_routes(0);
+        lab
     }
 
     /// Puts the lab's snapshot in force, as control thread and worker do it.
@@ -184,9 +220,14 @@ impl Lab {
             self.poll_if_due();
         }
         self.planner.in_force(&mut prepared);
-        let engine = &self.engine;
-        self.meter
-            .time("steer", || (engine.steering(), engine.backends_to_steer()));
+        let mut ends = Box::<SteeredEnds>::default();
+        loop {
+            let engine = &self.engine;
+            let piece = || engine.steering_piece(&mut ends);
+            if self.meter.time("steer", piece) {
+                break;
+            }
+        }
         let router = super::common::router(false);
         self.engine.set_neighbour(router, Some(ROUTER_MAC));
     }
@@ -225,21 +266,39 @@ impl Lab {
         }
     }
 
-    /// The routes are what they were, but for one more.
-    pub fn set_routes(&mut self, n: u8) {
+    /// The routes are what they were, with so many more.
+    pub fn set_routes(&mut self, more: u32) {
         let router = super::common::router(false);
         let route = |prefix: [u8; 4], prefix_len, via| Route {
             prefix: prefix.into(),
             prefix_len,
             via,
         };
-        let routes = [
+        let mut routes = vec![
             route([10, 0, 0, 0], 16, Via::Link),
             route([0; 4], 0, Via::Router(router)),
-            route([172, 16, n, 0], 24, Via::Router(router)),
         ];
+        routes.extend((0..more).map(|n| {
+            let prefix = Ipv4Addr::from_bits(0xac10_0000 + (n << 6)).octets();
+            route(prefix, 24 + (n % 9) as u8, Via::Router(router))
+        }));
+        let mut routes = Routes::new(&routes);
         let engine = &mut self.engine;
-        self.meter.time("routes", || engine.set_routes(&routes));
+        self.meter.time("routes", || engine.put_routes(&mut routes));
+    }
+
+    /// Has a pod drain in all policies, or not any more.
+    pub fn drain(&mut self, pod: usize, on: bool) -> usize {
+        let mut order = DrainOrder::new(None, format!("shop/pod-{pod}"), on);
+        loop {
+            let (engine, now) = (&mut self.engine, self.now);
+            let piece = || engine.drain_piece(now, &mut order);
+            if let Some(backends) = self.meter.time("drain", piece) {
+                return backends;
+            }
+            self.now.0 += 50;
+            self.poll_if_due();
+        }
     }
 
     /// From here on the meter counts.

@@ -52,7 +52,10 @@ fn a_policy_that_is_removed_keeps_its_flows_and_takes_no_new_ones() {
     assert!(w.inject(&w.syn_wire(&Conn::new(9)).build()).is_empty());
     assert_eq!(w.verdict, Verdict::Drop(DropReason::NotOurs));
     assert!(
-        w.engine.steering().contains(&(frontend(false).ip(), 80)),
+        w.engine
+            .steering()
+            .frontends
+            .contains(&(frontend(false).ip(), 80)),
         "flows live"
     );
     let end = |w: &mut World, c: &Conn| {
@@ -62,7 +65,7 @@ fn a_policy_that_is_removed_keeps_its_flows_and_takes_no_new_ones() {
     end(&mut w, &c);
     end(&mut w, &adopting);
     w.run_ms(120_000);
-    assert!(w.engine.steering().is_empty());
+    assert!(w.engine.steering().frontends.is_empty());
     assert!(w.engine.state(w.now).policies.is_empty());
     assert_eq!(
         w.table("backends").0,
@@ -329,7 +332,7 @@ proptest! {
         };
         prop_assert_eq!(listed(&row), listed(&alone));
         let steering = |engine: &Engine| {
-            let mut all = engine.steering();
+            let mut all = engine.steering().frontends;
             all.sort_unstable();
             all
         };

@@ -464,16 +464,16 @@ fn what_leads_through_the_host_is_given_to_it_and_answered_there() {
             assert_eq!(ether_dst(&syn.frame), mac);
             assert_eq!(syn.segment.src, source);
             let besides: &[IpAddr] = if source == ours(v6) { &[] } else { &[source] };
-            assert_eq!(w.engine.addresses_of_host(), besides);
+            assert_eq!(w.engine.steering().sources, besides);
             take_leg(&mut c, syn);
             let answer = w.synack(&mut c);
             assert_eq!(ether_dst(&answer.frame), from_client);
             // A route that is gone for a while changes nothing of the legs, another one does.
             w.engine.set_routes(&[]);
-            assert_eq!(w.engine.addresses_of_host(), besides);
+            assert_eq!(w.engine.steering().sources, besides);
             w.engine
                 .set_routes(&[route(router(v6), 0, Via::Router(router(v6)))]);
-            assert!(w.engine.addresses_of_host().is_empty());
+            assert!(w.engine.steering().sources.is_empty());
             let asked: Vec<_> = std::iter::from_fn(|| w.engine.next_unresolved()).collect();
             assert!(asked.iter().all(|hop| !hop.is_unspecified()), "{asked:?}");
         }

@@ -4,7 +4,9 @@ use crate::common::{
     Conn, Dest, End, Listener, World, backend, endpoint, frontend, pod, pod_mac, policy, settings,
 };
 use baton_api::{Algorithm, Backend, MigrationMode, Policy, Snapshot, SnapshotError, State};
-use baton_engine::{Counter, Objection, Planner, Prepared, Reporting, Verdict};
+use baton_engine::{
+    Counter, DrainOrder, Objection, Planner, Prepared, Reporting, SteeredEnds, Verdict,
+};
 use baton_packet::Flags;
 use proptest::prelude::*;
 use std::net::SocketAddr;
@@ -139,6 +141,102 @@ fn a_report_is_gathered_in_pieces_while_packets_are_served() {
     assert_eq!(state.tables.len(), whole.tables.len());
     assert_eq!(figures.len(), 4);
     assert!(figures.iter().all(|f| f.backends.len() >= 4));
+}
+
+/// Whatever is named, each turn looks at a bounded number of members and slots.
+#[test]
+fn an_order_to_drain_is_carried_out_in_pieces() {
+    let mut s = roomy();
+    s.limits.flows = 1_024;
+    let mut w = World::unprobed(s, policy(2));
+    (w.careful, w.strict) = (false, false);
+    w.snapshot.policies.extend((1..8).map(many));
+    for p in &mut w.snapshot.policies[1..] {
+        p.backends.push(backend(false, 1));
+    }
+    w.snapshot.generation += 1;
+    w.apply();
+    w.run_ms(10);
+    let drained = |w: &World| -> Vec<(String, String)> {
+        let policies = w.engine.state(w.now).policies;
+        let all = policies.iter().flat_map(|p| {
+            let leaves = p.backends.iter().filter(|b| b.draining);
+            leaves.map(|b| (p.name.clone(), b.name.clone()))
+        });
+        all.collect()
+    };
+    let mut client = 0;
+    let members: usize = w.snapshot.policies.iter().map(|p| p.backends.len()).sum();
+    for on in [true, false] {
+        let mut order = DrainOrder::new(None, "pod-1".to_owned(), on);
+        let (mut pieces, mut most) = (1, 0);
+        let backends = loop {
+            let before = drained(&w).len();
+            let done = w.engine.drain_piece(w.now, &mut order);
+            most = most.max(before.abs_diff(drained(&w).len()));
+            if let Some(backends) = done {
+                break backends;
+            }
+            w.engine.check_invariants();
+            w.open(client);
+            client += 1;
+            pieces += 1;
+        };
+        assert_eq!(backends, 1);
+        assert!(pieces >= members / 512, "{pieces} pieces");
+        assert_eq!(drained(&w).len(), if on { 8 } else { 0 });
+        assert!((1..8).contains(&most), "{most} in one piece");
+        if on {
+            assert!(drained(&w).iter().all(|(_, backend)| backend == "pod-1"));
+            assert!((100..110).all(|n| w.open(n).pod == 0));
+        }
+    }
+    assert_eq!(w.engine.drain(w.now, None, "pod-99", true), 0);
+}
+
+/// As many frontends as there may be, twice as many slots while all are replaced.
+#[test]
+fn what_is_steered_is_gathered_in_pieces() {
+    let mut w = World::unprobed(roomy(), policy(2));
+    (w.careful, w.strict) = (false, false);
+    w.engine.share_ports();
+    let mut open = w.idle(1);
+    let ports = |from: u16| {
+        move |n: u16| {
+            let mut p = numbered(0, [0]);
+            p.name = format!("p{from}-{n}");
+            let own = (0..16).map(|i| SocketAddr::new(frontend(false).ip(), from + n * 16 + i));
+            p.frontends = own.map(endpoint).collect();
+            p
+        }
+    };
+    for from in [1_000, 20_000] {
+        w.snapshot.policies = (0..1_000).map(ports(from)).collect();
+        w.snapshot.generation += 1;
+        w.apply();
+    }
+    let mut ends = SteeredEnds::default();
+    let (mut pieces, mut most) = (1, 0);
+    loop {
+        let before = ends.frontends.len();
+        let done = w.engine.steering_piece(&mut ends);
+        most = most.max(ends.frontends.len() - before);
+        if done {
+            break;
+        }
+        w.exchange(&mut open);
+        pieces += 1;
+    }
+    assert!(pieces >= 32_000 / 2_048 && most <= 2_048, "{pieces} {most}");
+    // Those in force, and the one by which the flow came.
+    assert_eq!(ends.frontends.len(), 16_001);
+    assert!(
+        ends.frontends
+            .contains(&(open.frontend.ip(), open.frontend.port()))
+    );
+    let backends = ends.backends.expect("others share the ports");
+    assert_eq!(backends.len(), if open.pod == 0 { 1 } else { 2 });
+    assert!(ends.sources.is_empty());
 }
 
 /// The flows of many pods that go at once are looked at in turn: no pod's wait for all of

@@ -158,7 +158,7 @@ impl Lab {
     }
 
     pub fn open(&self, config: &Config) -> Port {
-        self.in_port(|| Port::open(config, &steering()).expect("the port opens"))
+        self.in_port(|| Port::open(config, &steering()).expect("the port opens").0)
     }
 }
 

@@ -1,0 +1,146 @@
+//! What the kernel steers to the packet thread, changed beside it.
+//!
+//! Owns the order: what a snapshot or a route brings is steered before the engine has it, and what
+//! went is steered until the engine says that no open flow needs it. Whoever calls sees to it that
+//! no snapshot comes into force between that word and [`Steerer::set`]. What the kernel refuses is
+//! counted, and right again with the next [`Steerer::set`].
+
+use baton_engine::{Prepared, SteeredEnds};
+use baton_xsk::{ADDRESSES_MAX, OpenError, Steering, SteeringMaps};
+use std::{
+    net::IpAddr,
+    ops::RangeInclusive,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use tracing::{debug, error};
+
+/// The kernel's maps, or what stands for them.
+pub trait Maps: Send {
+    /// Steers this, too.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    fn add(&mut self, steering: &Steering) -> Result<(), OpenError>;
+    /// Steers this and nothing else.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    fn set(&mut self, steering: &Steering) -> Result<(), OpenError>;
+}
+
+impl Maps for SteeringMaps {
+    fn add(&mut self, steering: &Steering) -> Result<(), OpenError> {
+        Self::add(self, steering)
+    }
+
+    fn set(&mut self, steering: &Steering) -> Result<(), OpenError> {
+        Self::set(self, steering)
+    }
+}
+
+/// Changes what is steered. Its calls take up to tens of milliseconds. Cheap to clone.
+#[derive(Clone)]
+pub struct Steerer {
+    parts: Arc<Mutex<Parts>>,
+    failures: Arc<AtomicU64>,
+}
+
+struct Parts {
+    maps: Box<dyn Maps>,
+    /// The dataplane's own addresses and ports.
+    own: Vec<IpAddr>,
+    ports: RangeInclusive<u16>,
+    /// Only what comes from backends is a leg's.
+    known_backends: bool,
+    /// Addresses of the host that legs may come from by the routes in force.
+    sources: Vec<IpAddr>,
+}
+
+impl Parts {
+    fn steering(
+        &self,
+        frontends: Vec<(IpAddr, u16)>,
+        backends: Vec<(IpAddr, u16)>,
+        of_legs: &[IpAddr],
+    ) -> Steering {
+        let all = [&self.own, of_legs, &self.sources].into_iter().flatten();
+        Steering {
+            frontends,
+            // A host with more has its first ones.
+            addresses: all.copied().take(ADDRESSES_MAX).collect(),
+            ports: self.ports.clone(),
+            backends: self.known_backends.then_some(backends),
+        }
+    }
+}
+
+impl Steerer {
+    /// Of the dataplane with these addresses and ports, which with `known_backends` others use,
+    /// too.
+    pub fn new(
+        maps: Box<dyn Maps>,
+        own: Vec<IpAddr>,
+        ports: RangeInclusive<u16>,
+        known_backends: bool,
+    ) -> Self {
+        let parts = Parts {
+            maps,
+            own,
+            ports,
+            known_backends,
+            sources: Vec::new(),
+        };
+        Self {
+            parts: Arc::new(Mutex::new(parts)),
+            failures: Arc::default(),
+        }
+    }
+
+    /// How often the kernel refused a change.
+    pub fn failures(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.failures)
+    }
+
+    /// A snapshot is about to come into force.
+    pub fn add(&self, prepared: &Prepared) {
+        self.change(|parts| {
+            let steering = parts.steering(prepared.frontends(), prepared.backends(), &[]);
+            parts.maps.add(&steering)
+        });
+    }
+
+    /// Routes are about to come into force by which legs may come from these addresses.
+    pub fn set_sources(&self, sources: &[IpAddr]) {
+        self.change(|parts| {
+            parts.sources = sources.to_vec();
+            let steering = parts.steering(Vec::new(), Vec::new(), &[]);
+            parts.maps.add(&steering)
+        });
+    }
+
+    /// The engine needs this and nothing else.
+    pub fn set(&self, ends: &mut SteeredEnds) {
+        self.change(|parts| {
+            let frontends = std::mem::take(&mut ends.frontends);
+            let backends = ends.backends.take().unwrap_or_default();
+            let steering = parts.steering(frontends, backends, &ends.sources);
+            let result = parts.maps.set(&steering);
+            debug!(frontends = steering.frontends.len(), "steering looked over");
+            ends.frontends = steering.frontends;
+            ends.backends = steering.backends;
+            result
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Parts) -> Result<(), OpenError>) {
+        // What a panic left in the maps the next call sets right.
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = change(&mut parts) {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            error!(%error, "what clients and backends send cannot be steered to this dataplane; it is tried again every second");
+        }
+    }
+}

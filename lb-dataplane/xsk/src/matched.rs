@@ -1,0 +1,214 @@
+//! The maps of what the steering programs match.
+//!
+//! Owns them and what is in them. A change takes a system call for each entry: some microseconds
+//! for a few, tens of milliseconds for all that can be, so it is not for the thread that serves
+//! frames. The programs see each entry as it comes; nothing waits for a change.
+
+use crate::{
+    config::{Steering, mapped},
+    error::OpenError,
+};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::{
+    collections::{HashMap, HashSet},
+    net::{IpAddr, Ipv6Addr},
+};
+
+/// `ADDRESS_OWN` of `bpf/match.h`.
+const ADDRESS_OWN: u32 = 1;
+/// `ADDRESS_FRONTEND` of `bpf/match.h`.
+const ADDRESS_FRONTEND: u32 = 2;
+
+#[derive(Debug, PartialEq, Eq, Hash, Clone, Copy)]
+struct Endpoint(Ipv6Addr, u16);
+
+impl Endpoint {
+    /// `struct endpoint` of `bpf/match.h`.
+    fn key(self) -> [u8; 20] {
+        let mut key = [0; 20];
+        key[..16].copy_from_slice(&self.0.octets());
+        key[16..18].copy_from_slice(&self.1.to_be_bytes());
+        key
+    }
+}
+
+/// What one port's programs match. For one thread at a time, which need not be the port's.
+pub struct SteeringMaps {
+    frontends: Endpoints,
+    backends: Endpoints,
+    pub(crate) addresses: MapHandle,
+    addresses_now: HashMap<Ipv6Addr, u32>,
+    pub(crate) settings: MapHandle,
+    frame_bytes: u32,
+}
+
+/// A map of endpoints, and what is in it.
+struct Endpoints {
+    map: MapHandle,
+    now: HashSet<Endpoint>,
+}
+
+impl Endpoints {
+    fn new(map: MapHandle) -> Self {
+        let now = HashSet::new();
+        Self { map, now }
+    }
+
+    fn add(&mut self, wanted: &HashSet<Endpoint>) -> libbpf_rs::Result<()> {
+        for endpoint in wanted {
+            if !self.now.contains(endpoint) {
+                self.map.update(&endpoint.key(), &[1], MapFlags::ANY)?;
+                self.now.insert(*endpoint);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what is wanted no longer.
+    fn keep(&mut self, wanted: &HashSet<Endpoint>) -> libbpf_rs::Result<()> {
+        let old: Vec<_> = self.now.difference(wanted).copied().collect();
+        for endpoint in old {
+            self.map.delete(&endpoint.key())?;
+            self.now.remove(&endpoint);
+        }
+        Ok(())
+    }
+}
+
+/// What a steering comes to in the maps.
+struct Entries {
+    frontends: HashSet<Endpoint>,
+    backends: HashSet<Endpoint>,
+    addresses: HashMap<Ipv6Addr, u32>,
+}
+
+impl Entries {
+    fn of(steering: &Steering) -> Result<Self, OpenError> {
+        steering.check()?;
+        let endpoints = |given: &[(IpAddr, u16)]| {
+            let all = given.iter();
+            all.map(|(address, port)| Endpoint(mapped(*address), *port))
+                .collect()
+        };
+        let mut addresses = HashMap::new();
+        let mut flag =
+            |address: IpAddr, flag| *addresses.entry(mapped(address)).or_insert(0) |= flag;
+        for (address, _) in &steering.frontends {
+            flag(*address, ADDRESS_FRONTEND);
+        }
+        for address in &steering.addresses {
+            flag(*address, ADDRESS_OWN);
+        }
+        Ok(Self {
+            frontends: endpoints(&steering.frontends),
+            backends: endpoints(steering.backends.as_deref().unwrap_or_default()),
+            addresses,
+        })
+    }
+}
+
+fn failed() -> impl FnOnce(libbpf_rs::Error) -> OpenError {
+    OpenError::bpf("changing what is steered")
+}
+
+impl SteeringMaps {
+    /// Maps in which nothing is.
+    pub(crate) fn new(
+        [frontends, backends, addresses, settings]: [MapHandle; 4],
+        frame_bytes: u32,
+    ) -> Self {
+        Self {
+            frontends: Endpoints::new(frontends),
+            backends: Endpoints::new(backends),
+            addresses,
+            addresses_now: HashMap::new(),
+            settings,
+            frame_bytes,
+        }
+    }
+
+    /// Matches this too, beside what is matched.
+    ///
+    /// # Errors
+    /// The steering makes no sense (nothing changed), or the kernel refused (what was new may be
+    /// matched already, nothing old is lost; a later call sets it right).
+    pub fn add(&mut self, steering: &Steering) -> Result<(), OpenError> {
+        self.add_entries(&Entries::of(steering)?)
+    }
+
+    /// Matches this and nothing else. What is matched before and after is matched all the time: the
+    /// new comes before the old goes, and the port range changes in one store.
+    ///
+    /// # Errors
+    /// As of [`Self::add`].
+    pub fn set(&mut self, steering: &Steering) -> Result<(), OpenError> {
+        let wanted = Entries::of(steering)?;
+        self.add_entries(&wanted)?;
+        let (low, high) = (
+            u32::from(*steering.ports.start()),
+            u32::from(*steering.ports.end()),
+        );
+        let known = u32::from(steering.backends.is_some());
+        let mut settings = [0; 12];
+        settings[..4].copy_from_slice(&(low << 16 | high).to_ne_bytes());
+        settings[4..8].copy_from_slice(&self.frame_bytes.to_ne_bytes());
+        settings[8..].copy_from_slice(&known.to_ne_bytes());
+        self.settings
+            .update(&0_u32.to_ne_bytes(), &settings, MapFlags::ANY)
+            .map_err(failed())?;
+        let old: Vec<_> = self.addresses_now.keys().copied().collect();
+        for address in old {
+            let flags = wanted.addresses.get(&address).copied().unwrap_or(0);
+            self.set_address(address, flags)?;
+        }
+        self.frontends.keep(&wanted.frontends).map_err(failed())?;
+        self.backends.keep(&wanted.backends).map_err(failed())
+    }
+
+    fn add_entries(&mut self, wanted: &Entries) -> Result<(), OpenError> {
+        self.frontends.add(&wanted.frontends).map_err(failed())?;
+        self.backends.add(&wanted.backends).map_err(failed())?;
+        for (address, flags) in &wanted.addresses {
+            let now = self.addresses_now.get(address).copied().unwrap_or(0);
+            self.set_address(*address, now | flags)?;
+        }
+        Ok(())
+    }
+
+    fn set_address(&mut self, address: Ipv6Addr, flags: u32) -> Result<(), OpenError> {
+        let failed = || OpenError::bpf("changing which addresses are steered");
+        let key = address.octets();
+        if self.addresses_now.get(&address) == Some(&flags) {
+            return Ok(());
+        }
+        if flags == 0 {
+            self.addresses.delete(&key).map_err(failed())?;
+            self.addresses_now.remove(&address);
+        } else {
+            self.addresses
+                .update(&key, &flags.to_ne_bytes(), MapFlags::ANY)
+                .map_err(failed())?;
+            self.addresses_now.insert(address, flags);
+        }
+        Ok(())
+    }
+
+    /// Addresses and ports of frontends.
+    pub(crate) fn frontends(&self) -> &MapHandle {
+        &self.frontends.map
+    }
+
+    /// Who answers to legs.
+    pub(crate) fn backends(&self) -> &MapHandle {
+        &self.backends.map
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> [usize; 3] {
+        [
+            self.frontends.now.len(),
+            self.backends.now.len(),
+            self.addresses_now.len(),
+        ]
+    }
+}
