@@ -335,6 +335,15 @@ impl Inbox {
     }
 }
 
+/// Does what takes milliseconds on a thread of its own.
+pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        // Nobody cancels it.
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,8 +4,41 @@
 //! however many routes there are and however they overlap. Making them takes milliseconds with some
 //! ten thousand routes: never on the packet thread.
 
-use crate::routes::{Route, Via};
 use std::net::IpAddr;
+
+/// Where a route leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// The destination is on the link.
+    Link,
+    /// Through a router that is.
+    Router(IpAddr),
+    /// Through the host's own stack ([`baton_packet::Mac::HOST`]), by another interface. The address is the one that the host itself sends from
+    /// there, if it has one: to others it may do what it does to strangers' packets, as translating them.
+    Host(Option<IpAddr>),
+    /// Through another interface, or nowhere: a frame that left by ours would come to a stranger.
+    Elsewhere,
+}
+
+impl Via {
+    pub(crate) fn source(self) -> Option<IpAddr> {
+        match self {
+            Self::Host(source) => source,
+            Self::Link | Self::Router(_) | Self::Elsewhere => None,
+        }
+    }
+}
+
+/// One route of the dataplane's network namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The destination; bits beyond `prefix_len` are ignored.
+    pub prefix: IpAddr,
+    /// 0 to 32 for IPv4, 0 to 128 for IPv6; a route with a longer one matches nothing.
+    pub prefix_len: u8,
+    /// What to send to.
+    pub via: Via,
+}
 
 /// Where the addresses of one family lead.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::prefixes::Prefixes;
+use crate::prefixes::{Prefixes, Route, Via};
 use baton_packet::Mac;
 
 /// Most next-hop addresses at a time: routers, and the clients and backends that are on-link.
@@ -15,40 +15,6 @@ pub(crate) const LIMIT_HOPS: usize = CLIENT_HOPS_MAX + 4096;
 /// Of these, those of clients whose connections are open. The others are for backends, of which
 /// there are no more (`limits.backends`), and routers.
 pub(crate) const CLIENT_HOPS_MAX: usize = 4096;
-
-/// Where a route leads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Via {
-    /// The destination is on the link.
-    Link,
-    /// Through a router that is.
-    Router(IpAddr),
-    /// Through the host's own stack ([`Mac::HOST`]), by another interface. The address is the one that the host itself sends from
-    /// there, if it has one: to others it may do what it does to strangers' packets, as translating them.
-    Host(Option<IpAddr>),
-    /// Through another interface, or nowhere: a frame that left by ours would come to a stranger.
-    Elsewhere,
-}
-
-impl Via {
-    fn source(self) -> Option<IpAddr> {
-        match self {
-            Self::Host(source) => source,
-            Self::Link | Self::Router(_) | Self::Elsewhere => None,
-        }
-    }
-}
-
-/// One route of the dataplane's network namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Route {
-    /// The destination; bits beyond `prefix_len` are ignored.
-    pub prefix: IpAddr,
-    /// 0 to 32 for IPv4, 0 to 128 for IPv6; a route with a longer one matches nothing.
-    pub prefix_len: u8,
-    /// What to send to.
-    pub via: Via,
-}
 
 /// The routing table, made beside the packet thread and put in force by
 /// [`crate::Engine::put_routes`].

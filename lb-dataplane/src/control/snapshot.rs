@@ -6,7 +6,7 @@
 
 use super::host_ports;
 use crate::{
-    commands::{self, WorkerError, WorkerHandle},
+    commands::{self, WorkerError, WorkerHandle, aside},
     config::Config,
     steering::Steerer,
 };
@@ -491,15 +491,6 @@ impl Snapshots {
         let served = Arc::clone(&in_force.served);
         self.in_force.send_replace(Some(in_force));
         self.current.send_replace(Some(served));
-    }
-}
-
-/// Does what takes milliseconds on a thread of its own.
-pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        // Nobody cancels it.
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
     }
 }
 

@@ -8,8 +8,7 @@ mod messages;
 mod table;
 
 use crate::{
-    commands::{Command, WorkerError, WorkerHandle},
-    control::snapshot::aside,
+    commands::{Command, WorkerError, WorkerHandle, aside},
     steering::Steerer,
 };
 use baton_engine::{Route, Routes};
