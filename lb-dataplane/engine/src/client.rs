@@ -215,6 +215,25 @@ impl Engine {
         } else if segment.payload_len() > 0 {
             self.client_repeats(now, id, segment);
         }
+        self.client_went_on(now, frame, segment, id, treat, acks_more, out)
+    }
+
+    /// What becomes of a client's segment once all that it means is known.
+    #[inline]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the segment, its flow and what was found"
+    )]
+    pub(crate) fn client_went_on(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        segment: &Segment,
+        id: FlowId,
+        mut treat: Frame,
+        acks_more: bool,
+        out: &mut impl Output,
+    ) -> Verdict {
         match self.flows[id].state {
             // To the dead owner's kernel, which may still have to repeat the response: acknowledgements only.
             State::Held | State::Orphan if segment.payload_len() == 0 && acks_more => {}

@@ -388,22 +388,26 @@ impl Engine {
         let now = self.engine_time(now);
         self.events.now = now;
         let len = len.min(buffer.len());
-        if let Some(verdict) = self.predicted(now, &mut buffer[..len]) {
-            return verdict;
+        let predicted = self.predicted(now, &mut buffer[..len], out);
+        let verdict = predicted.unwrap_or_else(|| self.general(now, &mut buffer[..len], out));
+        if let Verdict::Drop(reason) = verdict {
+            self.counters.drop(reason);
         }
-        let verdict = match baton_packet::decode(&buffer[..len]) {
-            Ok(Decoded::Tcp(segment)) => self.segment(now, &mut buffer[..len], &segment, out),
-            Ok(Decoded::Icmp(error)) => self.icmp(&mut buffer[..len], &error),
+        verdict
+    }
+
+    /// Whatever is not predicted.
+    #[inline(never)]
+    fn general(&mut self, now: Instant, frame: &mut [u8], out: &mut impl Output) -> Verdict {
+        match baton_packet::decode(frame) {
+            Ok(Decoded::Tcp(segment)) => self.segment(now, frame, &segment, out),
+            Ok(Decoded::Icmp(error)) => self.icmp(frame, &error),
             Ok(_) => Verdict::Drop(DropReason::NotOurs),
             Err(malformed) => {
                 self.counters.malformed[malformed as usize] += 1;
                 Verdict::Drop(DropReason::Malformed)
             }
-        };
-        if let Verdict::Drop(reason) = verdict {
-            self.counters.drop(reason);
         }
-        verdict
     }
 
     #[inline]

@@ -1,19 +1,18 @@
-//! Header prediction: the segments of an open flow that change no state, which are nearly all of them.
+//! The short way of a segment: what is exactly next in its stream, on an open flow, plain in the sense
+//! of `baton_packet::plain` (IPv4), and right.
 //!
-//! A client's acknowledgement, a backend's, and a backend's data behind the begin of a response, each
-//! exactly the next one in its stream, and plain in the sense of `baton_packet::plain` (IPv4). What
-//! is not predicted in any respect goes the general way, from which nothing was taken:
-//! [`Engine::predicted`] changes nothing before it knows. Both ways leave equal state
-//! (`fuzz/targets.rs`, `prediction_changes_nothing`).
+//! Owns the tests that make a segment one of these, and what then is known without asking. What new
+//! bytes mean is asked where the general way asks. [`Engine::predicted`] changes nothing before it
+//! knows; a segment that is not predicted in any respect goes the general way. Both ways leave equal
+//! state (`fuzz/targets.rs`, `prediction_changes_nothing`).
 
 use crate::{
-    Engine, Verdict,
+    Engine, Output, Verdict,
     backend::Use,
     counters::Counter,
     engine::Instant,
     flow::{Addr, Bits, Flow, FlowId},
-    guards::From,
-    states::State,
+    states::{Frame, State},
 };
 use baton_packet::{Plain, plain, readdress};
 use std::net::{IpAddr, Ipv4Addr};
@@ -48,24 +47,32 @@ impl Engine {
 
     /// What becomes of a frame that was predicted; otherwise it has to go the general way.
     #[inline]
-    pub(crate) fn predicted(&mut self, now: Instant, frame: &mut [u8]) -> Option<Verdict> {
+    pub(crate) fn predicted(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        out: &mut impl Output,
+    ) -> Option<Verdict> {
         if !self.predicts {
             return None;
         }
         let plain = plain(frame)?;
         let to = IpAddr::V4(Ipv4Addr::from_bits(plain.dst));
         if self.settings.ports.contains(&plain.dst_port) && self.sources.contains(to) {
-            self.predicted_backend(now, frame, &plain, to)
-        } else if plain.payload == plain.end {
-            self.predicted_ack(now, frame, &plain)
+            self.predicted_backend(now, frame, &plain, to, out)
         } else {
-            None
+            self.predicted_client(now, frame, &plain, out)
         }
     }
 
-    /// A client's acknowledgement.
     #[inline]
-    fn predicted_ack(&mut self, now: Instant, frame: &mut [u8], plain: &Plain) -> Option<Verdict> {
+    fn predicted_client(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        plain: &Plain,
+        out: &mut impl Output,
+    ) -> Option<Verdict> {
         let frontend = self.frontend_ids.find(&mapped(plain.dst), plain.dst_port)?;
         let id = self
             .flows
@@ -74,37 +81,51 @@ impl Engine {
         let next = plain.seq == flow.client_next
             && plain.ack.at_or_after(flow.server_acked)
             && plain.ack.at_or_before(flow.server_next);
-        let rests = flow.state == State::Response
-            && plain.ack == flow.server_next
-            && flow.client_acked == flow.client_next;
-        if !next || rests || !is_open(flow, plain) || !flow.client_may_send(plain.seq) {
+        let predicted = next && is_open(flow, plain) && flow.client_may_send(plain.seq);
+        if !predicted || !plain.is_right(frame) {
             return None;
         }
-        let backend = self.backends.get(usize::from(flow.owner.backend))?;
-        let (source, hop) = (backend.source?, backend.hop?);
-        let (IpAddr::V4(src), sport) = self.sources.end(source, flow.owner.port) else {
-            return None;
-        };
-        let to = (v4(&backend.addr), backend.port);
-        let mac = self.hops.mac(hop)?;
-
         self.counters.add(Counter::FromClients);
         let flow = &mut self.flows[id];
+        let acks_more = plain.ack != flow.server_acked;
         flow.last_ms = now.ms32();
         flow.server_acked = plain.ack;
         flow.client_window = plain.window;
         if let Some((value, _)) = plain.stamps {
             flow.client_ts = value;
         }
-        readdress(
-            frame,
-            ((src.to_bits(), sport), to),
-            (self.settings.mac, mac),
-        );
-        Some(Verdict::Transmit(usize::from(plain.end)))
+        if acks_more && flow.state == State::Response {
+            self.comes_to_rest(now, id, out);
+        }
+        if plain.data_len() > 0 {
+            let segment = plain.segment();
+            let treat = self.client_goes_on(now, frame, &segment, id, out);
+            return Some(self.client_went_on(now, frame, &segment, id, treat, acks_more, out));
+        }
+        Some(self.pass_to_owner(frame, plain, id))
     }
 
-    /// A backend's acknowledgement, or data behind the begin of a response.
+    /// A segment without data to the flow's owner.
+    #[inline]
+    fn pass_to_owner(&mut self, frame: &mut [u8], plain: &Plain, id: FlowId) -> Verdict {
+        let owner = self.flows[id].owner;
+        let backend = self.backends.get(usize::from(owner.backend));
+        let ready = backend.and_then(|b| {
+            let (IpAddr::V4(src), sport) = self.sources.end(b.source?, owner.port) else {
+                return None;
+            };
+            let mac = self.hops.mac(b.hop?)?;
+            Some(((src.to_bits(), sport), (v4(&b.addr), b.port), mac))
+        });
+        match ready {
+            Some((from, to, mac)) => {
+                readdress(frame, (from, to), (self.settings.mac, mac));
+                Verdict::Transmit(usize::from(plain.end))
+            }
+            None => self.forward_to_leg(frame, &plain.segment(), owner),
+        }
+    }
+
     #[inline]
     fn predicted_backend(
         &mut self,
@@ -112,6 +133,7 @@ impl Engine {
         frame: &mut [u8],
         plain: &Plain,
         to: IpAddr,
+        out: &mut impl Output,
     ) -> Option<Verdict> {
         let index = self.backend_ids.find(&mapped(plain.src), plain.src_port)?;
         let backend = &self.backends[usize::from(index)];
@@ -123,40 +145,12 @@ impl Engine {
         let next = plain.seq == flow.server_next
             && plain.ack.at_or_after(flow.client_acked)
             && plain.ack.at_or_before(flow.client_next);
-        let data = plain.data_len() > 0;
-        let (in_response, all_acked) = (
-            flow.state == State::Response,
-            plain.ack == flow.client_next && flow.server_acked == flow.server_next,
-        );
-        // Data begins a response, and an acknowledgement may end one.
-        let changes = if data {
-            !in_response
-        } else {
-            in_response && all_acked
-        };
-        if !next || changes || !is_open(flow, plain) || !flow.server_may_send(plain.seq) {
+        let predicted = next && is_open(flow, plain) && flow.server_may_send(plain.seq);
+        if !predicted || !plain.is_right(frame) {
             return None;
         }
-        let frontend = &self.frontends[usize::from(flow.frontend)];
-        let ends = (
-            (v4(&frontend.addr), frontend.port),
-            (v4(&flow.client), flow.client_port),
-        );
-        let mac = self.client_mac(flow)?;
-
         self.counters.add(Counter::FromBackends);
         self.backends[usize::from(index)].health.heard(now);
-        self.note_backends(now, id, plain);
-        if data {
-            self.follow(id, From::Server, 0, plain.data(frame));
-            self.flows[id].server_next = plain.seq.add(plain.data_len());
-        }
-        readdress(frame, ends, (self.settings.mac, mac));
-        Some(Verdict::Transmit(usize::from(plain.end)))
-    }
-
-    #[inline]
-    fn note_backends(&mut self, now: Instant, id: FlowId, plain: &Plain) {
         let flow = &mut self.flows[id];
         flow.last_ms = now.ms32();
         flow.client_acked = plain.ack;
@@ -164,6 +158,37 @@ impl Engine {
             && value.wrapping_sub(flow.server_ts) as i32 >= 0
         {
             (flow.server_ts, flow.server_ts_ms) = (value, now.ms32());
+        }
+        let mut treat = Frame::Forward;
+        if plain.data_len() > 0 {
+            let segment = plain.segment();
+            treat = self.server_data(now, frame, &segment, id, 0, out);
+            self.flows[id].server_next = plain.seq.add(plain.data_len());
+        }
+        if self.flows[id].state == State::Response {
+            self.comes_to_rest(now, id, out);
+        }
+        Some(match treat {
+            Frame::Forward => self.pass_to_client(frame, plain, id),
+            Frame::Absorb => Verdict::Absorbed,
+        })
+    }
+
+    /// To the flow's client.
+    #[inline]
+    fn pass_to_client(&mut self, frame: &mut [u8], plain: &Plain, id: FlowId) -> Verdict {
+        let flow = &self.flows[id];
+        let frontend = &self.frontends[usize::from(flow.frontend)];
+        let ends = (
+            (v4(&frontend.addr), frontend.port),
+            (v4(&flow.client), flow.client_port),
+        );
+        match self.client_mac(flow) {
+            Some(mac) => {
+                readdress(frame, ends, (self.settings.mac, mac));
+                Verdict::Transmit(usize::from(plain.end))
+            }
+            None => self.forward_to_client(frame, &plain.segment(), id),
         }
     }
 }
