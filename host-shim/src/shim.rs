@@ -14,8 +14,8 @@ use std::{
 };
 use tracing::{error, info, warn};
 
-/// Packet rules that a pod gets while it runs are found out within this time and one turn of the
-/// loop.
+/// Packet rules that a pod gets while it runs are read within this time and one turn of the loop.
+/// Until then the adopter refuses, as it sees that they are others.
 const RULES_EVERY: Duration = Duration::from_millis(500);
 
 /// The loaded adopter and the pods of the last good configuration and of the cluster.

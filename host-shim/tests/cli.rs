@@ -129,7 +129,7 @@ fn preflight_says_what_is_missing_and_what_to_change() {
         "has no interface `eth7`; it has: lo, eth0",
         "MISSING net.ipv4.tcp_syncookies 0:",
         "sysctl -w net.ipv4.tcp_syncookies=1",
-        "MISSING packet rules the Pod's network namespace has NAT or redirects connections (NAT in nftables' table `nat`, chain `PREROUTING`)",
+        "MISSING packet rules packet rules of the Pod's network namespace treat SYNs and adoptions differently (NAT in nftables' table `nat`, chain `PREROUTING`)",
         "note TCP options tcp_timestamps off",
         "note listeners none",
         "3 things are missing",

@@ -31,6 +31,8 @@ pub struct Where {
     pub class: Text,
     /// Of its control API.
     pub address: SocketAddr,
+    /// Its node.
+    pub node: Option<Text>,
 }
 
 /// A dataplane's answer.

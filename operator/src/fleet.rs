@@ -65,6 +65,8 @@ pub enum News {
     Report(Report),
     /// What a dataplane had before anything was pushed to it.
     Found(Found),
+    /// The stored keys changed, or which nodes have none.
+    Keys,
 }
 
 #[derive(Default)]
@@ -237,6 +239,7 @@ impl Fleet {
                     pod: dataplane.pod.clone(),
                     class: class_name.clone(),
                     address,
+                    node: dataplane.node.clone(),
                 };
                 dataplanes.insert(name, known);
             }
@@ -266,6 +269,7 @@ impl Fleet {
             changes.extend(nodes.into_iter().map(|node| Change::Shim(node, None)));
         }
         if let Some(epoch) = epoch {
+            changes.extend(self.excluded());
             self.term = Some(Term::new(
                 Epoch(epoch),
                 &self.connect,
@@ -283,11 +287,21 @@ impl Fleet {
         changes
     }
 
+    /// The nodes that an admin excluded, if that is known.
+    fn excluded(&mut self) -> Option<Change> {
+        let stored = self.keys.borrow_and_update().clone()?;
+        let nodes = stored.excluded.iter().map(|node| node.as_str().into());
+        Some(Change::Excluded(nodes.collect()))
+    }
+
     /// Waits for the next; for ever while another process leads.
     pub async fn news(&mut self) -> News {
-        match &mut self.term {
-            Some(term) => term.news().await,
-            None => std::future::pending().await,
+        let Some(term) = &mut self.term else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            news = term.news() => news,
+            Ok(()) = self.keys.changed() => News::Keys,
         }
     }
 
@@ -298,6 +312,7 @@ impl Fleet {
         };
         match news {
             News::Report(report) => term.heard(report),
+            News::Keys => self.excluded().into_iter().collect(),
             News::Found(found) => {
                 self.moved = true;
                 let class = found.place.class.clone();

@@ -125,6 +125,7 @@ fn update(
                 pod: Key::new("baton", "lb-0"),
                 address: address.ip(),
                 control_port: address.port(),
+                node: Some("node-1".into()),
             }]
         }),
         ..ClassUpdate::default()

@@ -2,10 +2,7 @@
 //!
 //! Owns the latest word of each. The core writes, the rotation reads.
 
-use baton_push::{
-    UnixSeconds,
-    keys::{Peer, PeerKind},
-};
+use baton_push::{UnixSeconds, keys::Peer};
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -35,35 +32,29 @@ impl Peers {
     }
 
     /// These are asked now, and no others; nothing while it is not known who there is.
-    pub fn ask(&self, names: Option<&BTreeMap<String, PeerKind>>) {
+    pub fn ask(&self, peers: Option<Vec<Peer>>) {
         let mut known = self.lock();
         let mut before = known.take().unwrap_or_default();
-        *known = names.map(|names| {
-            let word = |(name, kind): (&String, &PeerKind)| {
-                let word = before.remove(name).unwrap_or_else(|| Word {
-                    peer: Peer {
-                        name: name.clone(),
-                        kind: *kind,
-                        live: Vec::new(),
-                        signs_with: None,
-                        unreachable_since: None,
-                    },
-                    heard: false,
-                });
-                (name.clone(), word)
+        *known = peers.map(|peers| {
+            let word = |peer: Peer| {
+                let same = |word: &Word| word.peer.node == peer.node;
+                let word = before.remove(&peer.name).filter(same);
+                let name = peer.name.clone();
+                (name, word.unwrap_or(Word { peer, heard: false }))
             };
-            names.iter().map(word).collect()
+            peers.into_iter().map(word).collect()
         });
         drop(known);
         self.changed.notify_one();
     }
 
-    /// One said something.
-    pub fn said(&self, peer: Peer) {
+    /// One said something. Where it is, it does not say.
+    pub fn said(&self, mut peer: Peer) {
         let mut known = self.lock();
         let Some(word) = known.as_mut().and_then(|known| known.get_mut(&peer.name)) else {
             return;
         };
+        peer.node.clone_from(&word.peer.node);
         let news = !word.heard || word.peer != peer;
         *word = Word { peer, heard: true };
         drop(known);
@@ -98,14 +89,17 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use baton_push::keys::PeerKind;
+
+    fn unheard(name: &str) -> Peer {
+        Peer::unheard(name, PeerKind::Dataplane, Some("node".to_owned()))
+    }
 
     fn peer(name: &str, live: &[u8]) -> Peer {
         Peer {
-            name: name.to_owned(),
-            kind: PeerKind::Dataplane,
             live: live.to_vec(),
             signs_with: live.first().copied(),
-            unreachable_since: None,
+            ..unheard(name)
         }
     }
 
@@ -114,10 +108,7 @@ mod tests {
         let peers = Peers::default();
         peers.said(peer("a", &[1]));
         assert!(peers.all().is_none(), "nobody is asked yet");
-        let both: BTreeMap<_, _> = ["a", "b"]
-            .map(|n| (n.to_owned(), PeerKind::Dataplane))
-            .into();
-        peers.ask(Some(&both));
+        peers.ask(Some(["a", "b"].map(unheard).into()));
         peers.said(peer("a", &[1]));
         peers.said(peer("stranger", &[1]));
         assert!(peers.all().is_none(), "b has not been heard of");
@@ -128,8 +119,13 @@ mod tests {
         assert_eq!(all[1].unreachable_since, Some(UnixSeconds(7)));
         peers.said(peer("b", &[1, 2]));
         assert_eq!(peers.all().expect("all")[1], peer("b", &[1, 2]));
-        let one: BTreeMap<_, _> = [("b".to_owned(), PeerKind::Dataplane)].into();
-        peers.ask(Some(&one));
+        // What it says does not say where it is.
+        peers.said(Peer {
+            node: None,
+            ..peer("b", &[2])
+        });
+        assert_eq!(peers.all().expect("all")[1], peer("b", &[2]));
+        peers.ask(Some(vec![unheard("b")]));
         assert_eq!(peers.all().expect("all").len(), 1);
         peers.ask(None);
         assert!(peers.all().is_none());

@@ -30,7 +30,7 @@ use anyhow::{Context as _, bail};
 use baton_config::logging::Style;
 use baton_index::Index;
 use baton_push::{
-    keys::KeySet,
+    keys::Stored,
     push::{Metrics as PushMetrics, Settings},
 };
 use kube::{
@@ -102,7 +102,7 @@ struct Parts {
     events: Receiver<Notice>,
     connector: Arc<Connector>,
     peers: Arc<Peers>,
-    live_keys: Arc<watch::Sender<Option<Arc<KeySet>>>>,
+    live_keys: Arc<watch::Sender<Option<Arc<Stored>>>>,
     key_rest: Duration,
     sink: Sink,
     core: Core,

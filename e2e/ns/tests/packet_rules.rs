@@ -8,7 +8,7 @@ use baton_lab::{HttpClient, NginxOptions, Options};
 use baton_ns::{HTTP_PORT, Scene};
 use std::process::Command;
 
-const REASON: &str = "the pod's network namespace has NAT or TPROXY: an adoption would go around a proxy, or be lost";
+const REASON: &str = "the pod's packet rules redirect, translate or tell SYNs from other segments, or have just changed: an adoption could go around a proxy";
 /// The proxy of each pod, which adds a header.
 const PROXY: &str = "server {
     listen 0.0.0.0:15006;
@@ -106,7 +106,7 @@ fn no_request_goes_around_a_pods_proxy() -> Result<()> {
         let shim = scene.shim.as_ref().context("shim")?;
         let state = shim.control_text("/v1/state")?;
         ensure!(
-            state.contains("has NAT or redirects connections (NAT in"),
+            state.contains("treat SYNs and adoptions differently (NAT in"),
             "{state}"
         );
     }
@@ -127,11 +127,12 @@ fn a_redirect_that_comes_while_requests_move_is_not_gone_around() -> Result<()> 
         ensure!(moved > 0, "{tool}: it adopted before");
         drop(client);
         redirect(&scene, commands)?;
-        let meshed = scene.lab.pods()[0].name();
-        scene.wait_reason(meshed, REASON)?;
+        // Nobody has read the rules yet.
         let moved = moves_to(&scene, 0)?;
         let served = served_by_proxy(&scene)?;
         ensure!(served > 0, "{tool}: it is served all the same");
+        let meshed = scene.lab.pods()[0].name();
+        scene.wait_reason(meshed, REASON)?;
         let moved_since = moves_to(&scene, 0)? - moved;
         ensure!(moved_since == 0, "{tool}: {moved_since} moved there");
     }

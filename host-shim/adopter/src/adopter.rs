@@ -24,6 +24,13 @@ use std::{
 /// Key epochs that can be told apart on the wire; an epoch is used modulo this number.
 pub const EPOCHS: u8 = 16;
 
+/// What no generation of packet rules is: it cannot be told (src/bpf/rules.h).
+const UNKNOWN_GENERATION: u64 = 0;
+/// The kernel runs a program on no less than an Ethernet header.
+const GENERATION_FRAME_BYTES: usize = 64;
+/// So often rules may change while they are read.
+const RULES_READ_MAX: u32 = 4;
+
 /// `struct key_slot`: 16 bytes of key, then a 64-bit number that is 1 if the key is live.
 const KEY_SLOT_BYTES: usize = 24;
 
@@ -245,17 +252,45 @@ impl Adopter {
     /// Reads a namespace's packet rules and tells the program, before it is there: it refuses where
     /// nobody has.
     fn judge(&self, open: &OpenNetns) -> Result<PacketRules, Error> {
-        let rules = open.within(|| PacketRules::default().read_again())?;
-        self.tell(open.cookie(), &rules)?;
+        self.judge_again(open, &PacketRules::default())
+    }
+
+    /// The verdict is on the generation that there was before and after the reading. The program
+    /// refuses under any other one.
+    fn judge_again(&self, open: &OpenNetns, known: &PacketRules) -> Result<PacketRules, Error> {
+        let (generation, rules) = open.within(|| self.read_rules(known))?;
+        let harmless = u64::from(rules.refusal().is_none());
+        let verdict = [generation.to_ne_bytes(), harmless.to_ne_bytes()].concat();
+        self.loaded
+            .rules
+            .update(&open.cookie().to_ne_bytes(), &verdict, MapFlags::ANY)
+            .map_err(|e| map_error("rules", "telling of packet rules", &e))?;
         Ok(rules)
     }
 
-    fn tell(&self, netns: u64, rules: &PacketRules) -> Result<(), Error> {
-        let harmless = u32::from(rules.refusal().is_none());
-        self.loaded
-            .rules
-            .update(&netns.to_ne_bytes(), &harmless.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|e| map_error("rules", "telling of packet rules", &e))
+    /// The rules of the calling thread's namespace and their generation.
+    fn read_rules(&self, known: &PacketRules) -> (u64, PacketRules) {
+        for _ in 0..RULES_READ_MAX {
+            let generation = match self.generation() {
+                Ok(UNKNOWN_GENERATION) => return (UNKNOWN_GENERATION, PacketRules::too_many()),
+                Ok(generation) => generation,
+                Err(problem) => return (UNKNOWN_GENERATION, PacketRules::unreadable(&problem)),
+            };
+            let rules = known.read_again();
+            if self.generation().is_ok_and(|after| after == generation) {
+                return (generation, rules);
+            }
+        }
+        (UNKNOWN_GENERATION, PacketRules::unsteady())
+    }
+
+    /// What the adopter would find in the calling thread's namespace.
+    fn generation(&self) -> io::Result<u64> {
+        let mut frame = [0; GENERATION_FRAME_BYTES];
+        sys::test_run_once(self.loaded.generation.as_fd(), &mut frame)?;
+        Ok(frame
+            .first_chunk()
+            .map_or(0, |word| u64::from_ne_bytes(*word)))
     }
 
     /// Looks at the packet rules of namespaces again, which their pods change as they like. A look
@@ -267,11 +302,11 @@ impl Adopter {
     /// force.
     pub fn look_at_rules(&self, netns: &Netns, attachment: &mut Attachment) -> Result<bool, Error> {
         let id = attachment.id;
-        let known = attachment.rules.clone();
-        let Some(rules) = rules_of(netns, id.netns, &known)? else {
+        let open = netns.open()?;
+        if open.cookie() != id.netns {
             return Ok(false);
-        };
-        self.tell(id.netns, &rules)?;
+        }
+        let rules = self.judge_again(&open, &attachment.rules)?;
         let changed = rules.refusal() != attachment.rules.refusal();
         attachment.rules = rules;
         Ok(changed)
@@ -396,15 +431,6 @@ impl Adopter {
     pub(crate) fn program(&self) -> std::os::fd::BorrowedFd<'_> {
         self.loaded.program.as_fd()
     }
-}
-
-/// The rules of a namespace, if it is still the one with that cookie.
-fn rules_of(netns: &Netns, cookie: u64, known: &PacketRules) -> Result<Option<PacketRules>, Error> {
-    let open = netns.open()?;
-    if open.cookie() != cookie {
-        return Ok(None);
-    }
-    open.within(|| known.read_again()).map(Some)
 }
 
 /// Takes a link's program off at once and removes its pin.

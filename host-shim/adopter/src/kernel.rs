@@ -2,7 +2,10 @@
 //! missing although loading would fail at the first of them.
 
 use crate::{Adopter, object, sys};
-use libbpf_rs::btf::{Btf, types::Func};
+use libbpf_rs::btf::{
+    Btf,
+    types::{Func, Struct},
+};
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 /// The first kernel with [`ADOPT_FUNCTION`].
@@ -40,6 +43,21 @@ pub fn has_function(name: &str) -> Option<bool> {
     object::quiet();
     let btf = Btf::from_vmlinux().ok()?;
     Some(btf.type_by_name::<Func<'_>>(name).is_some())
+}
+
+/// Whether the adopter sees each change of nftables' rules (Linux 6.17), or only each other one and
+/// host-shim's next look the rest; `None` if the kernel's types cannot be read.
+#[must_use]
+pub fn counts_rule_changes() -> Option<bool> {
+    object::quiet();
+    let btf = Btf::from_vmlinux().ok()?;
+    // A kernel without nftables has nothing to count.
+    let rules = btf.type_by_name::<Struct<'_>>("netns_nftables");
+    Some(rules.is_none_or(|rules| {
+        rules
+            .iter()
+            .any(|member| member.name.is_some_and(|name| name == "base_seq"))
+    }))
 }
 
 /// Whether a BPF file system is mounted at a path or above it.

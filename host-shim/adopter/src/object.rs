@@ -11,6 +11,7 @@ use std::{
 /// The programs' names in the object.
 const ADOPTER: &str = "baton_adopter";
 const EXIT_MARK: &str = "baton_exit_mark";
+const GENERATION: &str = "baton_generation";
 
 /// The programs and their maps.
 #[derive(Debug)]
@@ -19,11 +20,13 @@ pub(crate) struct Loaded {
     pub(crate) program: OwnedFd,
     /// The exit mark, for egress.
     pub(crate) exit_mark: OwnedFd,
+    /// Tells of which generation a namespace's packet rules are.
+    pub(crate) generation: OwnedFd,
     pub(crate) keys: MapHandle,
     pub(crate) counters: MapHandle,
     pub(crate) netns_counters: MapHandle,
     pub(crate) namespaces: MapHandle,
-    /// By namespace: whether its packet rules let adoptions be.
+    /// By namespace: whether its packet rules let adoptions be, and of which generation they were.
     pub(crate) rules: MapHandle,
     /// Maps of a predecessor that could not be reused, because their layout differs.
     pub(crate) replaced: Vec<String>,
@@ -123,13 +126,15 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
         }
     }
     let object = open.load().map_err(refuse)?;
-    let (mut program, mut exit_mark) = (None, None);
+    let (mut program, mut exit_mark, mut generation) = (None, None, None);
     for p in object.progs() {
-        if p.name() == ADOPTER {
-            program = Some(copy(p.as_fd(), "program")?);
-        } else if p.name() == EXIT_MARK {
-            exit_mark = Some(copy(p.as_fd(), "program")?);
-        }
+        let wanted = match p.name().to_str() {
+            Some(ADOPTER) => &mut program,
+            Some(EXIT_MARK) => &mut exit_mark,
+            Some(GENERATION) => &mut generation,
+            _ => continue,
+        };
+        *wanted = Some(copy(p.as_fd(), "program")?);
     }
     let (mut keys, mut counters, mut netns_counters) = (None, None, None);
     let (mut namespaces, mut rules) = (None, None);
@@ -162,6 +167,7 @@ pub(crate) fn load(pins: Option<&PinDir>) -> Result<Loaded, Error> {
     let loaded = Loaded {
         program: program.ok_or_else(missing)?,
         exit_mark: exit_mark.ok_or_else(missing)?,
+        generation: generation.ok_or_else(missing)?,
         keys: keys.ok_or_else(missing)?,
         counters: counters.ok_or_else(missing)?,
         netns_counters: netns_counters.ok_or_else(missing)?,

@@ -188,6 +188,25 @@ pub(crate) fn test_run(
     Ok((options.retval as i32, options.duration))
 }
 
+/// Runs a program on a frame once, in the calling thread's network namespace; what it writes to the
+/// frame is there afterwards.
+pub(crate) fn test_run_once(program: BorrowedFd<'_>, frame: &mut [u8]) -> io::Result<()> {
+    let bytes = u32::try_from(frame.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let at = frame.as_mut_ptr();
+    let mut options = raw::bpf_test_run_opts {
+        sz: size_of::<raw::bpf_test_run_opts>() as raw::size_t,
+        data_in: at.cast(),
+        data_size_in: bytes,
+        data_out: at.cast(),
+        data_size_out: bytes,
+        ..Default::default()
+    };
+    // SAFETY: `options` says its own size and points to `frame`, whose length is given; the kernel
+    // copies the frame before it runs the program and writes at most that many bytes back; both
+    // outlive the call.
+    done(unsafe { raw::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })
+}
+
 /// Makes the kernel count runs and time of all programs, until the descriptor is closed.
 pub(crate) fn enable_statistics() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.

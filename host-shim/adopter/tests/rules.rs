@@ -47,6 +47,39 @@ const REDIRECTING: [(&str, &[&str]); 6] = [
     ),
 ];
 
+/// The same by chains of nftables, of both families at once.
+const REDIRECTING_NFT: [(&str, &str); 6] = [
+    (
+        "NAT",
+        "type nat hook prerouting priority -100; tcp dport 8080 redirect to :15006",
+    ),
+    (
+        "NAT",
+        "type nat hook prerouting priority -100; dnat ip to tcp dport map { 8080 : 10.7.0.1 }",
+    ),
+    (
+        "TPROXY",
+        "type filter hook prerouting priority -150; meta l4proto tcp tproxy to :15006",
+    ),
+    (
+        "writing of addresses or ports",
+        "type filter hook prerouting priority -300; tcp dport 8080 tcp dport set 15006",
+    ),
+    (
+        "writing of addresses or ports",
+        "type filter hook prerouting priority -300; ip daddr 10.7.0.1 ip daddr set 10.7.0.9",
+    ),
+    (
+        "a rule that tells SYNs from other segments",
+        "type filter hook prerouting priority -150; tcp flags syn tproxy to :15006",
+    ),
+];
+
+/// A table with one chain.
+fn own(chain: &str) -> String {
+    format!("table inet own {{\n chain in {{ {chain}; }}\n }}\n")
+}
+
 struct Pod {
     lab: Lab,
     adopter: Adopter,
@@ -130,41 +163,14 @@ fn nothing_is_adopted_where_rules_redirect_however_they_were_made() {
         pod.refuses(PORT);
         assert!(pod.lab.count(&pod.adopter, Outcome::PacketRules) >= 3);
     }
-    for (how, rule) in [
-        (
-            "NAT",
-            "type nat hook prerouting priority -100; tcp dport 8080 redirect to :15006",
-        ),
-        (
-            "NAT",
-            "type nat hook prerouting priority -100; dnat ip to tcp dport map { 8080 : 10.7.0.1 }",
-        ),
-        (
-            "TPROXY",
-            "type filter hook prerouting priority -150; meta l4proto tcp tproxy to :15006",
-        ),
-        (
-            "writing of addresses or ports",
-            "type filter hook prerouting priority -300; tcp dport 8080 tcp dport set 15006",
-        ),
-        (
-            "writing of addresses or ports",
-            "type filter hook prerouting priority -300; ip daddr 10.7.0.1 ip daddr set 10.7.0.9",
-        ),
-    ] {
-        let pod = Pod::new(|lab| {
-            Pod::nft(
-                lab,
-                &format!("table inet mesh {{\n chain in {{ {rule}; }}\n}}\n"),
-            );
-        });
+    for (how, rule) in REDIRECTING_NFT {
+        let pod = Pod::new(|lab| Pod::nft(lab, &own(rule)));
         let refusal = pod.attachment.refusal().expect("refused");
-        let place = format!("{how} in nftables' table `mesh`, chain `in`");
+        let place = format!("{how} in nftables' table `own`, chain `in`");
         assert!(refusal.contains(&place), "{rule}: {refusal}");
         pod.refuses(PORT);
     }
 }
-
 #[test]
 fn nothing_is_adopted_where_the_pod_translates_what_it_sends() {
     for (place, rules) in [
@@ -191,6 +197,158 @@ fn nothing_is_adopted_where_the_pod_translates_what_it_sends() {
     let refusal = pod.attachment.refusal().expect("refused");
     assert!(refusal.contains("NAT in iptables-legacy"), "{refusal}");
     pod.refuses(PORT);
+}
+
+/// Rules by which a SYN does not reach the listener, and a segment without SYN does, of which no
+/// word says that they redirect.
+const FOR_SYNS_ALONE: [&str; 5] = [
+    "type filter hook input priority 0; tcp flags & (syn | ack) == syn drop",
+    "type filter hook prerouting priority -300; tcp option maxseg size > 0 drop",
+    "type filter hook input priority 0; ct state new tcp flags syn reject",
+    "type filter hook prerouting priority 0; socket wildcard 1 accept",
+    "type filter hook prerouting priority 0; @th,104,8 & 0x12 == 0x02 drop",
+];
+const FOR_SYNS_ALONE_OF_IPTABLES: [&str; 5] = [
+    "iptables-nft -A INPUT -p tcp --syn -j DROP",
+    "ip6tables-nft -t raw -A PREROUTING -p tcp --tcp-option 2 -j DROP",
+    "iptables-legacy -A INPUT -p tcp --dport 8080 --syn -j REJECT",
+    "ip6tables-legacy -A INPUT -p tcp -m state --state NEW -m tcp --syn -j DROP",
+    "iptables-legacy -t raw -A PREROUTING -p tcp -m u32 --u32 0=0 -j DROP",
+];
+
+#[test]
+fn nothing_is_adopted_where_rules_are_for_syns_alone() {
+    let tells = "a rule that tells SYNs from other segments in";
+    for rule in FOR_SYNS_ALONE {
+        let pod = Pod::new(|lab| {
+            Pod::nft(lab, &own(rule));
+        });
+        let refusal = pod.attachment.refusal().expect(rule);
+        assert!(refusal.contains(tells), "{rule}: {refusal}");
+        pod.refuses(PORT);
+    }
+    for command in FOR_SYNS_ALONE_OF_IPTABLES {
+        let pod = Pod::new(|lab| Pod::within(lab, &[command]));
+        let refusal = pod.attachment.refusal().expect(command);
+        assert!(refusal.contains(tells), "{command}: {refusal}");
+        pod.refuses(PORT);
+    }
+}
+
+/// Connections that are tracked anyway are translated, if only to what they were.
+#[test]
+fn a_chain_of_nat_without_rules_counts_where_connections_are_tracked() {
+    const IDLE: &str =
+        "table ip idle {\n chain in { type nat hook prerouting priority -100; }\n }\n";
+    let tracking = |rule: &str| {
+        format!(
+            "{IDLE}{}",
+            own(&format!("type filter hook input priority 0; {rule}"))
+        )
+    };
+    let refused = "NAT in nftables' table `idle`, chain `in`";
+    for rule in ["ct state invalid drop", "ct count over 1000 drop"] {
+        let pod = Pod::new(|lab| Pod::nft(lab, &tracking(rule)));
+        let refusal = pod.attachment.refusal().expect(rule);
+        assert!(refusal.contains(refused), "{rule}: {refusal}");
+        pod.refuses(PORT);
+    }
+    for tool in ["iptables-nft", "iptables-legacy"] {
+        let pod = Pod::new(|lab| {
+            Pod::nft(lab, IDLE);
+            let rule = "-A INPUT -m conntrack --ctstate INVALID -j DROP";
+            Pod::within(lab, &[&format!("{tool} {rule}")]);
+        });
+        let refusal = pod.attachment.refusal().expect(tool);
+        assert!(refusal.contains(refused), "{tool}: {refusal}");
+        pod.refuses(PORT);
+    }
+    let pod = Pod::new(|lab| Pod::nft(lab, &tracking("tcp dport 9 drop")));
+    assert_eq!(pod.attachment.refusal(), None);
+    pod.adopts(PORT);
+}
+
+/// Tables that are there, so that the hooks stay what they are when rules come into them.
+const HARMLESS: [&str; 6] = [
+    "iptables-legacy -A INPUT -p tcp --dport 9 -j DROP",
+    "iptables-legacy -t raw -A PREROUTING -p tcp --dport 9 -j DROP",
+    "iptables-legacy -t mangle -A PREROUTING -p tcp -j MARK --set-mark 7",
+    "ip6tables-legacy -A INPUT -p tcp --dport 9 -j DROP",
+    "ip6tables-legacy -t raw -A PREROUTING -p tcp --dport 9 -j DROP",
+    "ip6tables-legacy -t mangle -A PREROUTING -p tcp -j MARK --set-mark 7",
+];
+
+/// The program compares what it finds with what was read: no adoption passes under rules that are
+/// younger, of either family and by either tool.
+#[test]
+fn rules_that_nobody_has_read_stop_adoptions_until_somebody_does() {
+    let mut changes: Vec<String> = Vec::new();
+    for (_, commands) in REDIRECTING {
+        changes.push(commands.join("\n"));
+    }
+    changes.extend(FOR_SYNS_ALONE_OF_IPTABLES.map(str::to_owned));
+    changes.push(
+        "iptables-legacy -t mangle -A PREROUTING -p tcp --syn -j TPROXY --on-port 15006 --tproxy-mark 1"
+            .to_owned(),
+    );
+    for change in changes {
+        for prepared in [false, true] {
+            let mut pod = Pod::new(|lab| Pod::within(lab, if prepared { &HARMLESS } else { &[] }));
+            pod.adopts(PORT);
+            for command in change.lines() {
+                Pod::within(&pod.lab, &[command]);
+            }
+            pod.refuses(PORT + 1);
+            assert!(pod.look(), "{change}");
+            pod.refuses(PORT + 2);
+        }
+    }
+    let rules = REDIRECTING_NFT.map(|(_, rule)| rule);
+    for rule in rules.iter().chain(&FOR_SYNS_ALONE) {
+        let mut pod = Pod::new(|_| ());
+        pod.adopts(PORT);
+        Pod::nft(&pod.lab, &own(rule));
+        pod.refuses(PORT + 1);
+        assert!(pod.look(), "{rule}");
+    }
+}
+
+#[test]
+fn rules_that_change_and_redirect_nothing_stop_adoptions_until_they_are_read() {
+    let mut pod = Pod::new(|_| ());
+    for (port, command) in [
+        (1, "nft add table inet own"),
+        (4, "iptables-legacy -A INPUT -p tcp --dport 9 -j DROP"),
+        (7, "iptables-legacy -A INPUT -p tcp --dport 10 -j DROP"),
+        (10, "ip6tables-legacy -D INPUT -p tcp --dport 9 -j DROP"),
+    ] {
+        if command.contains(" -D ") {
+            Pod::within(&pod.lab, &[&command.replace(" -D ", " -A ")]);
+            pod.look();
+        }
+        pod.adopts(PORT + port);
+        Pod::within(&pod.lab, &[command]);
+        pod.refuses(PORT + port + 1);
+        assert!(!pod.look(), "{command}: they redirect nothing");
+        pod.adopts(PORT + port + 2);
+    }
+}
+
+/// The kernel often puts the new rules of a table of x_tables where older ones were.
+#[test]
+fn rules_that_are_replaced_twice_by_as_many_are_others() {
+    let mut pod = Pod::new(|lab| Pod::within(lab, &HARMLESS));
+    for tool in ["iptables-legacy", "ip6tables-legacy"] {
+        for port in 100..130 {
+            for port in [99, port] {
+                let rule = format!("{tool} -R INPUT 1 -p tcp --dport {port} -j DROP");
+                Pod::within(&pod.lab, &[&rule]);
+            }
+            assert_eq!(pod.probe(), PACKET_RULES, "{tool}, port {port}");
+            pod.look();
+            assert_eq!(pod.probe(), READY, "{tool}, port {port}");
+        }
+    }
 }
 
 #[test]
@@ -256,5 +414,15 @@ fn more_rules_than_are_read_count_as_redirecting() {
     });
     let refusal = pod.attachment.refusal().expect("refused");
     assert!(refusal.contains("more than 4096"), "{refusal}");
+    pod.refuses(PORT);
+
+    let rules = "-A INPUT -p tcp --dport 9 -j DROP\n".repeat(200);
+    let file = std::env::temp_dir().join(format!("{}.rules", common::unique()));
+    std::fs::write(&file, format!("*filter\n{rules}COMMIT\n")).expect("write");
+    let restore = format!("iptables-legacy-restore {}", file.display());
+    let pod = Pod::new(|lab| Pod::within(lab, &[&restore]));
+    std::fs::remove_file(file).expect("remove");
+    let refusal = pod.attachment.refusal().expect("refused");
+    assert!(refusal.contains("32 KiB"), "{refusal}");
     pod.refuses(PORT);
 }

@@ -43,6 +43,7 @@ pub fn check(pin: &Path, network: &NodeNetwork, report: &mut Report) {
             add("adopter", Finding::missing(error.to_string(), change));
         }
     }
+    add("changes of packet rules", rule_changes());
     add("BPF file system", bpffs(pin));
     add("connection tracking", tracking(network.tracking()));
 }
@@ -106,6 +107,20 @@ fn function() -> Finding {
             "not in this kernel",
             "run Linux 6.9 or newer, built with CONFIG_SYN_COOKIES=y and CONFIG_NET_CLS_ACT=y",
         ),
+        None => Finding::missing(
+            "unknown: the kernel's types cannot be read",
+            "see the line about kernel types",
+        ),
+    }
+}
+
+fn rule_changes() -> Finding {
+    match kernel::counts_rule_changes() {
+        Some(false) => Finding::note(
+            "some of nftables' are known half a second late: adoptions pass until then",
+            "run Linux 6.17 or newer if pods get rules of a mesh or a firewall while they serve",
+        ),
+        Some(true) => Finding::good("known at once"),
         None => Finding::missing(
             "unknown: the kernel's types cannot be read",
             "see the line about kernel types",

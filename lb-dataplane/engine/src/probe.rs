@@ -275,7 +275,7 @@ impl Probe {
             }
             Finding::Refused(Reason::SyncookiesOff) => "net.ipv4.tcp_syncookies is 0 in the pod",
             Finding::Refused(Reason::PacketRules) => {
-                "the pod's network namespace has NAT or TPROXY: an adoption would go around a proxy, or be lost"
+                "the pod's packet rules redirect, translate or tell SYNs from other segments, or have just changed: an adoption could go around a proxy"
             }
             Finding::Refused(_) => "refused",
             Finding::NoAdopter => "no adopter (is host-shim running there?)",

@@ -42,6 +42,7 @@ impl Index {
             Change::Class(name, Some(class)) => self.a_class(&name, class),
             Change::Class(name, None) => self.no_class(&name),
             Change::Shim(node, shim) => self.shim(&node, shim),
+            Change::Excluded(nodes) => self.excluded(nodes),
             Change::Report(pod, report) => self.report(&pod, report),
             Change::Figures(pod, figures) => self.figures(&pod, figures.map(Arc::unwrap_or_clone)),
             Change::Held(class, policies) => self.held(&class, policies),
@@ -360,6 +361,14 @@ impl Index {
             for service in self.world.services_of_node(node) {
                 self.judge_service(&service);
             }
+        }
+    }
+
+    /// All policies are looked at: whose Pods are there, slices need not say.
+    fn excluded(&mut self, nodes: BTreeSet<Text>) {
+        if self.world.excluded != nodes {
+            self.world.excluded = nodes;
+            self.dirty.translate.extend(self.policies.keys().cloned());
         }
     }
 

@@ -137,11 +137,12 @@ pub(crate) fn backends(view: &View<'_>, service: &ServiceRecord, port: &ServiceP
 }
 
 /// The node whose adoption keys it has: the one that the API server says of the Pod that has the
-/// address. What a slice says of nodes is the word of whoever wrote it.
+/// address. What a slice says of nodes is the word of whoever wrote it. Excluded ones have none.
 fn keys_of(namespace: &Text, candidate: &Candidate, world: &World) -> Option<Text> {
     let key = Key::new(namespace.clone(), candidate.pod.clone()?);
     let pod = world.live_pod(&key)?;
     let node = pod.node.clone().filter(|node| is_node_name(node));
+    let node = node.filter(|node| !world.excluded.contains(node));
     node.filter(|_| pod.has(candidate.endpoint.address()))
 }
 

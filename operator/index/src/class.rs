@@ -42,6 +42,8 @@ pub(crate) struct Member {
     pub address: IpAddr,
     /// What else is its own.
     pub others: Vec<IpAddr>,
+    /// Where it runs.
+    pub node: Option<Text>,
 }
 
 impl Member {
@@ -52,6 +54,7 @@ impl Member {
         Some(Self {
             address: pod.address?,
             others: others.copied().collect(),
+            node: pod.node.clone(),
         })
     }
 }
@@ -271,6 +274,7 @@ impl ClassRecord {
                 pod: pod.clone(),
                 address: member.address,
                 control_port: self.spec.control_port,
+                node: member.node.clone(),
             })
             .collect()
     }

@@ -12,6 +12,7 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle<'a> {
     NodeNotReady(&'a Text),
+    NodeExcluded(&'a Text),
     NoShim(&'a Text),
     ShimUnreachable(&'a Text, &'a Text),
     NotAttached(&'a Text, &'a Text),
@@ -21,6 +22,10 @@ impl fmt::Display for Obstacle<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NodeNotReady(node) => write!(f, "node {node} is not ready"),
+            Self::NodeExcluded(node) => write!(
+                f,
+                "node {node} is excluded from adoptions (annotation `baton.dev/excluded-nodes` of the Secret baton-adoption-keys)"
+            ),
             Self::NoShim(node) => {
                 write!(
                     f,
@@ -49,10 +54,14 @@ pub struct Coverage {
     pub nodes_unreachable: usize,
     /// Such Nodes that are not ready.
     pub nodes_not_ready: usize,
+    /// Such Nodes that an admin excluded from adoptions.
+    pub nodes_excluded: usize,
     /// Such Nodes of which nothing can be said, as no host-shim is known anywhere.
     pub nodes_unknown: usize,
     /// Pods on Nodes that are not ready.
     pub pods_on_node_not_ready: usize,
+    /// Pods on Nodes that an admin excluded from adoptions.
+    pub pods_on_node_excluded: usize,
     /// Pods on Nodes without a host-shim.
     pub pods_without_shim: usize,
     /// Pods on Nodes whose host-shim does not answer.
@@ -64,21 +73,23 @@ pub struct Coverage {
 impl Coverage {
     /// Nodes by their host-shim's state: label and number.
     #[must_use]
-    pub const fn nodes(&self) -> [(&'static str, usize); 5] {
+    pub const fn nodes(&self) -> [(&'static str, usize); 6] {
         [
             ("works", self.nodes_covered),
             ("missing", self.nodes_without_shim),
             ("unreachable", self.nodes_unreachable),
             ("node_not_ready", self.nodes_not_ready),
+            ("node_excluded", self.nodes_excluded),
             ("unknown", self.nodes_unknown),
         ]
     }
 
     /// Pods by what is in the way of their adopter: label and number.
     #[must_use]
-    pub const fn pods(&self) -> [(&'static str, usize); 4] {
+    pub const fn pods(&self) -> [(&'static str, usize); 5] {
         [
             ("node_not_ready", self.pods_on_node_not_ready),
+            ("node_excluded", self.pods_on_node_excluded),
             ("no_shim", self.pods_without_shim),
             ("shim_unreachable", self.pods_shim_unreachable),
             ("not_attached", self.pods_not_attached),
@@ -103,6 +114,7 @@ impl Index {
                     let found = on_node(self, node);
                     match found {
                         Some(Obstacle::NodeNotReady(_)) => out.nodes_not_ready += 1,
+                        Some(Obstacle::NodeExcluded(_)) => out.nodes_excluded += 1,
                         Some(Obstacle::NoShim(_)) => out.nodes_without_shim += 1,
                         Some(_) => out.nodes_unreachable += 1,
                         None if self.world.shims == 0 => out.nodes_unknown += 1,
@@ -119,6 +131,7 @@ impl Index {
                 }
                 match found {
                     Obstacle::NodeNotReady(_) => out.pods_on_node_not_ready += 1,
+                    Obstacle::NodeExcluded(_) => out.pods_on_node_excluded += 1,
                     Obstacle::NoShim(_) => out.pods_without_shim += 1,
                     Obstacle::ShimUnreachable(..) => out.pods_shim_unreachable += 1,
                     Obstacle::NotAttached(..) => out.pods_not_attached += 1,
@@ -144,6 +157,9 @@ fn on_node<'a>(index: &'a Index, name: &'a Text) -> Option<Obstacle<'a>> {
     let record = index.world.nodes.get(name);
     if record.and_then(|r| r.node).is_some_and(|node| !node.ready) {
         return Some(Obstacle::NodeNotReady(name));
+    }
+    if index.world.excluded.contains(name) {
+        return Some(Obstacle::NodeExcluded(name));
     }
     let Some(shim) = record.and_then(|r| r.shim.as_ref()) else {
         // With no host-shim known at all, nobody asks them.

@@ -4,7 +4,12 @@
 //! and texts that repeat are shared ([`crate::Interner`] makes them), because there may be 50,000 of some.
 
 use crate::{Allowance, Namespace, PortRange};
-use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::IpAddr,
+    sync::Arc,
+};
 
 /// A shared text.
 pub type Text = Arc<str>;
@@ -56,6 +61,8 @@ pub enum Change {
     Class(Text, Option<Arc<Class>>),
     /// What the host-shim of a node says, by the node's name.
     Shim(Text, Option<Arc<Shim>>),
+    /// All nodes that have no adoption keys, because an admin does not trust them.
+    Excluded(BTreeSet<Text>),
     /// How far a dataplane is, by its Pod. `None` when it is not asked any more.
     Report(Key, Option<Arc<Report>>),
     /// What a dataplane counts, by its Pod; `None` forgets the present figures, not the totals.

@@ -287,7 +287,9 @@ fn adoptable(
         }
         let reason = match (why, obstacle(index, &key.namespace, &one.detail)) {
             // What dataplanes then find out follows from that.
-            (_, Some(obstacle @ Obstacle::NotAttached(..))) => obstacle.to_string(),
+            (_, Some(obstacle @ (Obstacle::NotAttached(..) | Obstacle::NodeExcluded(_)))) => {
+                obstacle.to_string()
+            }
             (Some(why), Some(more)) => format!("{why}, and {more}"),
             (Some(why), None) => why.to_string(),
             (None, Some(more)) => more.to_string(),

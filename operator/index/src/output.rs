@@ -54,6 +54,8 @@ pub struct Dataplane {
     pub address: IpAddr,
     /// Port of its control API.
     pub control_port: u16,
+    /// Its node.
+    pub node: Option<Text>,
 }
 
 /// What is to be said of one `LoadBalancerPolicy`.

@@ -109,6 +109,8 @@ pub(crate) struct World {
     slices: BTreeMap<Key, Text>,
     /// Nodes whose host-shim is known: with none at all, its absence on one says nothing.
     pub shims: usize,
+    /// Nodes whose Pods get no adoptions, because an admin says so.
+    pub excluded: BTreeSet<Text>,
 }
 
 impl World {
@@ -321,6 +323,7 @@ impl World {
             && self.namespaces.is_empty()
             && self.slices.is_empty()
             && self.shims == 0
+            && self.excluded.is_empty()
     }
 }
 

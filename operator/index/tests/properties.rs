@@ -11,7 +11,10 @@ use common::{
     universe::{Objects, changes, conditions},
 };
 use proptest::prelude::*;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// What somebody has who knows only the updates.
 #[derive(Default)]
@@ -289,6 +292,7 @@ fn without(change: &Change) -> Change {
         Change::Shim(name, _) => Change::Shim(name.clone(), None),
         Change::Report(key, _) => Change::Report(key.clone(), None),
         Change::Figures(key, _) => Change::Figures(key.clone(), None),
+        Change::Excluded(_) => Change::Excluded(BTreeSet::new()),
         Change::Held(..) | Change::Partial(_) => panic!("not of this universe"),
     }
 }

@@ -141,12 +141,15 @@ impl Term {
         }
         self.inbox.retain(|name| self.dataplanes.contains_key(name));
         self.shims = shims;
-        let dataplanes = self
-            .dataplanes
-            .keys()
-            .map(|name| (name.clone(), PeerKind::Dataplane));
-        let shims = self.shims.keys().map(|name| (name.clone(), PeerKind::Shim));
-        self.peers.ask(Some(&dataplanes.chain(shims).collect()));
+        let peer = |name: &String, kind, node: Option<&Text>| {
+            Peer::unheard(name.clone(), kind, node.map(Text::to_string))
+        };
+        let dataplanes = self.dataplanes.iter();
+        let dataplanes = dataplanes
+            .map(|(name, known)| peer(name, PeerKind::Dataplane, known.place.node.as_ref()));
+        let shims = self.shims.iter();
+        let shims = shims.map(|(name, node)| peer(name, PeerKind::Shim, Some(node)));
+        self.peers.ask(Some(dataplanes.chain(shims).collect()));
     }
 
     /// What a report says of adoption keys.

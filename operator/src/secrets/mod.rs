@@ -20,7 +20,7 @@ use baton_index::Key;
 use baton_push::{
     Files, SPANS, UnixSeconds,
     certificates::{Action, Role, Stored, check_supplied, end, renew},
-    keys::{Ages, KeySet, RotationSettings, Rotator},
+    keys::{self, Ages, KeySet, RotationSettings, Rotator},
 };
 use std::{
     collections::BTreeMap,
@@ -63,7 +63,7 @@ pub struct Keeper {
     /// What dataplanes and shims say of their keys.
     pub peers: Arc<Peers>,
     /// Gets the keys that are stored, for host-shims.
-    pub live_keys: Arc<watch::Sender<Option<Arc<KeySet>>>>,
+    pub live_keys: Arc<watch::Sender<Option<Arc<keys::Stored>>>>,
     /// How long adoption keys rest before they are signed with and before they are removed.
     pub key_rest: Duration,
     /// Gets what people are told.
@@ -345,10 +345,14 @@ impl Keeper {
                 })
             });
             // Only what is stored is sent to anybody.
+            let stored = keys.clone().map(|keys| keys::Stored {
+                keys,
+                excluded: kept.wishes.excluded.clone(),
+            });
             self.live_keys.send_if_modified(|live| {
-                let changes = live.as_deref() != keys.as_ref();
+                let changes = live.as_deref() != stored.as_ref();
                 if changes {
-                    *live = keys.clone().map(Arc::new);
+                    *live = stored.map(Arc::new);
                 }
                 changes
             });
@@ -361,7 +365,6 @@ impl Keeper {
             }
             let peers = self.peers.all();
             let now = UnixSeconds::from(SystemTime::now());
-            let request = kept.request.as_deref().filter(|text| !text.is_empty());
             let mut failed = false;
             // From the kernel, by way of the library that TLS uses.
             let mut random = |bytes: &mut [u8; 16]| {
@@ -373,14 +376,15 @@ impl Keeper {
                 keys.as_ref(),
                 &ages,
                 peers.as_deref(),
-                request,
+                &kept.wishes,
                 &mut random,
             );
             anyhow::ensure!(!failed, "the kernel gives no random numbers for a key");
-            let warnings: Vec<String> = step.warnings.iter().map(ToString::to_string).collect();
-            for warning in told.news(warnings) {
-                warn!("{warning}");
-                self.tell(KEYS, kept.uid.clone(), true, "RotationWaits", warning);
+            for warning in told.news(step.warnings) {
+                let reason = told::warning(&warning);
+                let words = warning.to_string();
+                warn!("{words}");
+                self.tell(KEYS, kept.uid.clone(), true, reason, words);
             }
             let Some((keys, ages)) = step.change else {
                 return Ok(step.look_again.clamp(Duration::from_secs(1), LOOK_MAX));

@@ -5,7 +5,10 @@
 
 use crate::{owner::Owner, state_dir::StateDir};
 use anyhow::Context as _;
-use baton_push::{Files, keys::CURRENT_FILE};
+use baton_push::{
+    Files,
+    keys::{CURRENT_FILE, Wishes},
+};
 use k8s_openapi::{
     ByteString,
     api::core::v1::Secret,
@@ -27,9 +30,13 @@ const OWNER: (&str, &str) = ("app.kubernetes.io/managed-by", "baton-operator");
 const AGES_ANNOTATION: &str = "baton.dev/adoption-key-ages";
 /// Of an annotation: any text, changed by an admin who wants new adoption keys now.
 const REQUEST_ANNOTATION: &str = "baton.dev/rotate";
+/// Of an annotation: names of nodes that an admin does not trust any more, separated by commas.
+/// Not on the nodes: a kubelet may write its own.
+const EXCLUDED_ANNOTATION: &str = "baton.dev/excluded-nodes";
 /// The same as files beside the directories.
 const AGES_FILE: &str = "adoption-key-ages.json";
 const REQUEST_FILE: &str = "rotate";
+const EXCLUDED_FILE: &str = "excluded-nodes";
 
 /// The store.
 pub enum Store {
@@ -57,8 +64,8 @@ pub struct Kept {
     pub supplied: bool,
     /// The text of the keys' ages.
     pub ages: Option<String>,
-    /// An admin's request.
-    pub request: Option<String>,
+    /// What an admin asks for, of adoption keys.
+    pub wishes: Wishes,
     /// Its `metadata.uid`.
     pub uid: Option<String>,
     version: Option<String>,
@@ -228,10 +235,23 @@ fn kept(secret: Secret) -> Kept {
         ),
         supplied: owner.map(String::as_str) != Some(OWNER.1),
         ages: annotation(AGES_ANNOTATION),
-        request: annotation(REQUEST_ANNOTATION),
+        wishes: wishes(
+            annotation(REQUEST_ANNOTATION),
+            annotation(EXCLUDED_ANNOTATION),
+        ),
         uid: meta.uid,
         version: meta.resource_version,
         owners: meta.owner_references.unwrap_or_default(),
+    }
+}
+
+fn wishes(rotate: Option<String>, excluded: Option<String>) -> Wishes {
+    let excluded = excluded.unwrap_or_default();
+    let nodes = excluded.split([',', '\n']).map(str::trim);
+    let nodes = nodes.filter(|name| !name.is_empty());
+    Wishes {
+        rotate: rotate.filter(|text| !text.is_empty()),
+        excluded: nodes.map(str::to_owned).collect(),
     }
 }
 
@@ -312,7 +332,7 @@ fn directory(state: &StateDir, name: &str) -> anyhow::Result<Kept> {
         files: (!files.is_empty()).then_some(files),
         supplied: false,
         ages: text(AGES_FILE)?,
-        request: text(REQUEST_FILE)?,
+        wishes: wishes(text(REQUEST_FILE)?, text(EXCLUDED_FILE)?),
         ..Kept::default()
     })
 }
@@ -363,7 +383,7 @@ mod tests {
         let state = Arc::new(StateDir::open(&path).expect("a directory"));
         let store = Store::Directory(Arc::clone(&state));
         let empty = store.read("keys").await.expect("readable");
-        assert!(empty.files.is_none() && empty.request.is_none());
+        assert!(empty.files.is_none() && empty.wishes == Wishes::default());
         let first = files(&[("epoch-1", "one"), ("current", "1")]);
         store
             .write("keys", &empty, &first, Some("{}"))
@@ -378,9 +398,13 @@ mod tests {
             .await
             .expect("written");
         state.write("rotate", b"today\n").expect("written");
+        let excluded = b"node-a, node-b,\n";
+        state.write("excluded-nodes", excluded).expect("written");
         let read = store.read("keys").await.expect("readable");
         assert_eq!(read.files, Some(second));
-        assert_eq!(read.request.as_deref(), Some("today"));
+        assert_eq!(read.wishes.rotate.as_deref(), Some("today"));
+        let excluded = ["node-a", "node-b"].map(str::to_owned);
+        assert_eq!(read.wishes.excluded, excluded.into());
         std::fs::remove_dir_all(path).expect("removed");
     }
 

@@ -15,12 +15,11 @@ use crate::{
 use baton_push::{
     UnixSeconds,
     certificates::{CA_LIFE, LEAF_LIFE, Role},
-    keys::{AdoptionKey, KeySet, LiveKeys, table::Action},
+    keys::{AdoptionKey, KeySet, LiveKeys, Warning, table::Action},
 };
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 use std::{
-    collections::BTreeMap,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -59,7 +58,7 @@ impl Scene {
         let (outbox, notices) = Outbox::new(ledger, metrics.clone());
         let (sender, leadership) = watch::channel(Leadership::Leading { epoch: 1 });
         let peers = Arc::new(Peers::default());
-        peers.ask(Some(&BTreeMap::new()));
+        peers.ask(Some(Vec::new()));
         let live_keys = Arc::new(watch::Sender::new(None));
         let live = live_keys.subscribe();
         let keeper = Keeper {
@@ -207,11 +206,14 @@ fn each_step_of_a_rotation_names_its_epochs_and_no_key() {
         assert!(!words.contains("a1a1"), "{words}");
     }
     let mut told = told::Told::default();
-    let warning = || vec!["a".to_owned()];
-    assert_eq!(told.news(warning()), ["a"]);
-    assert!(told.news(warning()).is_empty());
+    let warnings = || {
+        let reasons = vec!["a".to_owned()];
+        vec![Warning::Stuck { reasons }]
+    };
+    assert_eq!(told.news(warnings()), warnings());
+    assert!(told.news(warnings()).is_empty());
     assert!(told.news(Vec::new()).is_empty());
-    assert_eq!(told.news(warning()), ["a"]);
+    assert_eq!(told.news(warnings()), warnings());
 }
 
 #[tokio::test(start_paused = true)]
@@ -253,8 +255,8 @@ async fn host_shims_are_sent_what_is_stored_and_only_by_who_leads() {
     let path = format!("{SECRETS}{KEYS}");
     let secret = api.get(&path).expect("made");
     let live = scene.live.borrow().clone().expect("keys");
-    assert_eq!(live.epochs(), [1]);
-    let sent = serde_json::to_string(&live.of_node("node-1")).expect("JSON");
+    assert_eq!(live.keys.epochs(), [1]);
+    let sent = serde_json::to_string(&live.keys.of_node("node-1")).expect("JSON");
     let stored: ByteString =
         serde_json::from_value(secret["data"]["epoch-1"].clone()).expect("base64");
     let stored = String::from_utf8(stored.0).expect("digits");
@@ -272,6 +274,40 @@ async fn host_shims_are_sent_what_is_stored_and_only_by_who_leads() {
         .expect("the keeper listens");
     sleep(Duration::from_secs(600)).await;
     assert_eq!(*scene.live.borrow(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_excluded_is_told_of_once_and_begins_a_rotation() {
+    let api = FakeApi::default();
+    let mut scene = settled(&api, None).await;
+    scene.told();
+    let path = format!("{SECRETS}{KEYS}");
+    let excludes = |nodes: &str| {
+        let mut secret = api.get(&path).expect("made");
+        secret["metadata"]["annotations"]["baton.dev/excluded-nodes"] = json!(nodes);
+        api.put(&path, secret);
+    };
+    excludes("node-a, node-b");
+    sleep(Duration::from_secs(600)).await;
+    let told = scene.told();
+    let excluded: Vec<_> = told
+        .iter()
+        .filter(|notice| notice.reason == "NodesExcluded")
+        .collect();
+    assert_eq!(excluded.len(), 1, "{told:?}");
+    assert!(excluded[0].warning && excluded[0].message.contains("node-a"));
+    assert!(told.iter().any(|notice| notice.reason == "KeyAdded"));
+    let live = scene.live.borrow().clone().expect("keys");
+    assert_eq!(
+        live.excluded,
+        ["node-a", "node-b"].map(str::to_owned).into()
+    );
+    assert_eq!(live.keys.epochs(), [1, 2]);
+    excludes("");
+    sleep(Duration::from_secs(600)).await;
+    let live = scene.live.borrow().clone().expect("keys");
+    assert!(live.excluded.is_empty());
+    assert_eq!(live.keys.epochs(), [1, 2]);
 }
 
 /// The uids of the owners of a Secret.

@@ -2,21 +2,21 @@
 
 use baton_push::{
     certificates::{Action as Renewal, Role},
-    keys::{KeySet, table::Action as Rotation},
+    keys::{KeySet, Warning, table::Action as Rotation},
 };
 use std::collections::BTreeMap;
 
 /// What was told last.
 #[derive(Debug, Default)]
 pub struct Told {
-    warnings: Vec<String>,
+    warnings: Vec<Warning>,
     /// By what is kept: one each, so it does not grow.
     failures: BTreeMap<&'static str, String>,
 }
 
 impl Told {
     /// Takes the warnings there are now; gives those that were not there before.
-    pub fn news(&mut self, warnings: Vec<String>) -> Vec<String> {
+    pub fn news(&mut self, warnings: Vec<Warning>) -> Vec<Warning> {
         let before = std::mem::replace(&mut self.warnings, warnings);
         let now = self.warnings.iter();
         now.filter(|w| !before.contains(w)).cloned().collect()
@@ -31,6 +31,14 @@ impl Told {
     /// It can.
     pub fn works(&mut self, what: &'static str) {
         self.failures.remove(what);
+    }
+}
+
+/// The reason of a warning; its message is how it is shown.
+pub fn warning(warning: &Warning) -> &'static str {
+    match warning {
+        Warning::Excluded { .. } => "NodesExcluded",
+        Warning::PassedOver { .. } | Warning::Stuck { .. } => "RotationWaits",
     }
 }
 

@@ -249,3 +249,91 @@ async fn each_shim_is_sent_the_keys_of_the_node_that_its_pod_is_on() -> Result<(
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn an_excluded_node_is_sent_no_key_and_nothing_is_adopted_there() -> Result<()> {
+    const LOST: &str = "node-lost";
+    let Some(mut world) = World::alone().await? else {
+        return Ok(());
+    };
+    let namespace = world.server.namespace("excluded").await?.name;
+    let labels: Value = json!(BTreeMap::from(SHIM));
+    let lost = shim(&world.admin, 5, &labels, LOST).await?;
+    let other = shim(&world.admin, 6, &labels, "node-z").await?;
+    lost.take_keys();
+    other.take_keys();
+    let port = shim_port()?.to_string();
+    let arguments = ["--shim-port", &port, "--key-rest-seconds", "1"];
+    let _operator = world.start_operator("excluded", &arguments)?;
+    let admin = world.admin.clone();
+    let class = Class::start(&admin, "excluded", 1).await?;
+    let dataplane = &class.dataplanes[0];
+    admin.pod(&pod(&namespace, "a"), LOST, "10.5.1.1").await?;
+    admin.apply(&service(&namespace, "web")).await?;
+    let slice = slice_of_pods(&namespace, "web", LOST, &[("a", "10.5.1.1")]);
+    admin.apply(&slice).await?;
+    let policy = class.policy(&namespace, "web", "web", 8_081);
+    admin.apply(&policy).await?;
+    let on = |node: Option<&'static str>| {
+        let namespace = namespace.clone();
+        move |s: &baton_api::Snapshot| {
+            served_policy(s, &namespace, "web")
+                .is_some_and(|p| p.backends.iter().all(|b| b.node.as_deref() == node))
+        }
+    };
+    class.served(&admin, on(Some(LOST))).await?;
+    let keys = Keys::until(&admin, "there is a key", |keys| keys.epochs.len() == 1).await?;
+    let first = keys.current;
+    dataplane.set_key_epochs(&[first]);
+    wait_for("both have it", async || {
+        ensure!(!lost.sent().is_empty() && !other.sent().is_empty());
+        Ok(())
+    })
+    .await?;
+
+    let exclude = |nodes: Value| {
+        let annotations = json!({ "baton.dev/excluded-nodes": nodes });
+        let patch = json!({ "metadata": { "annotations": annotations } });
+        let admin = &admin;
+        async move {
+            let keys = World::secret("baton-adoption-keys");
+            admin.merge(&keys, "", &patch).await
+        }
+    };
+    exclude(json!(LOST)).await?;
+    class.served(&admin, on(None)).await?;
+    let told = |c: &Value| {
+        let message = c["message"].as_str().unwrap_or_default();
+        c["status"] == "False" && message.contains("is excluded from adoptions")
+    };
+    admin
+        .condition_where("Adoptable names the node", &policy, "Adoptable", told)
+        .await?;
+    // The rotation begins by itself, and ends although that node's host-shim keeps what it had.
+    Keys::until(&admin, "another key", |keys| keys.epochs.len() == 2).await?;
+    dataplane.set_key_epochs(&[first, first.wrapping_add(1)]);
+    let second = Keys::until(&admin, "it signs", |keys| keys.current != first).await?;
+    let second = second.current;
+    dataplane.set_key_epochs(&[second]);
+    Keys::until(&admin, "the first is gone", |keys| keys.epochs.len() == 1).await?;
+    let had = lost.sent();
+    ensure!(
+        had.iter()
+            .flat_map(|sent| &sent.keys)
+            .all(|key| key.epoch == first),
+        "{had:?}"
+    );
+
+    exclude(Value::Null).await?;
+    class.served(&admin, on(Some(LOST))).await?;
+    wait_for("it is let in", async || {
+        let sent = lost.sent();
+        let last = sent.last().context("nothing is sent")?;
+        ensure!(
+            last.keys.len() == 1 && last.keys[0].epoch == second,
+            "{last:?}"
+        );
+        Ok(())
+    })
+    .await
+}

@@ -123,7 +123,7 @@ static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, _
 	__u32 reason = NO_LISTENER;
 	struct tcp_sock *listener;
 
-	if (redirects(netns)) {
+	if (redirects(net, netns)) {
 		/* The listener that is found, if any, is not who closes clients' connections. */
 		*told = bpf_htonl(MARKS_EXITS | FORGETS);
 		return PACKET_RULES;
@@ -211,7 +211,7 @@ static __always_inline __u32 decide(struct __sk_buff *skb, const struct tagged *
 	struct tcp_sock *listener = NULL;
 	struct fate fate = { .of = KERNEL_REFUSED, .decided_ns = bpf_ktime_get_ns() };
 
-	if (redirects(this->netns)) {
+	if (redirects(net, this->netns)) {
 		fate.of = PACKET_RULES;
 	} else if (!sk) {
 		fate.of = NO_LISTENER;

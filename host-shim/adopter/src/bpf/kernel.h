@@ -15,9 +15,32 @@ struct netns_ipv4 {
 	__u8 sysctl_tcp_syncookies;
 };
 
+struct nf_hook_entry {
+	void *hook;
+	void *priv;
+};
+
+struct nf_hook_entries {
+	__u16 num_hook_entries;
+	struct nf_hook_entry hooks[];
+};
+
+/* By hook: NF_INET_PRE_ROUTING and NF_INET_LOCAL_IN, on the way to a socket, are the first. */
+struct netns_nf {
+	struct nf_hook_entries *hooks_ipv4[5];
+	struct nf_hook_entries *hooks_ipv6[5];
+};
+
+struct netns_nftables {
+	unsigned int base_seq;	/* Linux 6.17: counts what was committed */
+	__u8 gencursor;		/* its last bit */
+};
+
 struct net {
 	__u64 net_cookie;	/* Linux 5.12; never used twice while the machine runs */
 	struct netns_ipv4 ipv4;
+	struct netns_nf nf;	/* CONFIG_NETFILTER */
+	struct netns_nftables nft;	/* CONFIG_NF_TABLES */
 };
 
 typedef struct {
@@ -43,6 +66,10 @@ struct sock_common {
 
 struct hlist_node {
 	struct hlist_node *next;
+};
+
+struct timespec64 {
+	__s64 tv_sec;
 };
 
 struct sock_reuseport {

@@ -1,14 +1,15 @@
-//! What a network namespace's own packet rules do to connections: whether a SYN may reach another
-//! listener than the one on its port.
+//! What a network namespace's own packet rules do to connections: whether a SYN may not reach the
+//! listener on its port.
 //!
 //! The adopter acts before such rules (tc comes before netfilter), so an adoption would go around a
-//! proxy to which they redirect. NAT of any kind counts as well: on the way to the listener its
-//! hook compares the port that it tracks with the one of the request that the adopter assigned,
-//! where the kernel has not put it yet, and takes the request off the segment, which then draws a
-//! reset (`nf_nat_ipv4_local_in`, net/netfilter/nf_nat_proto.c, Linux 5.1). Owns what counts as
-//! redirecting, and its words. What a kernel has no support for has no rules; what cannot be read
-//! counts as redirecting. Changes nothing.
+//! proxy to which they redirect, or around a rule that drops SYNs. NAT of any kind counts as well:
+//! on the way to the listener its hook compares the port that it tracks with the one of the request
+//! that the adopter assigned, where the kernel has not put it yet, and takes the request off the
+//! segment, which then draws a reset (`nf_nat_ipv4_local_in`, net/netfilter/nf_nat_proto.c, Linux
+//! 5.1). Owns what counts as redirecting, and its words. What a kernel has no support for has no
+//! rules; what cannot be read counts as redirecting. Changes nothing.
 
+mod extensions;
 mod legacy;
 mod netlink;
 mod nftables;
@@ -36,14 +37,19 @@ impl PacketRules {
         };
         let found = match &nftables.redirect {
             Some(found) => Ok(Some(found.clone())),
-            None => legacy::read(),
+            None => legacy::read().map(|legacy| {
+                let tracks = nftables.tracks || legacy.tracks;
+                let idle_nat = nftables.idle_nat.as_ref().filter(|_| tracks);
+                let idle_nat = idle_nat.map(|place| format!("NAT in {place}"));
+                legacy.redirect.or(idle_nat)
+            }),
         };
         match found {
             Ok(found) => Self {
                 refusal: found.map(|place| {
                     format!(
-                        "the Pod's network namespace has NAT or redirects connections ({place}): an adoption would go around a \
-                         proxy, or be lost, so its connections stay where they are"
+                        "packet rules of the Pod's network namespace treat SYNs and adoptions differently ({place}): an adoption \
+                         would go around a proxy or a rule, or be lost, so its connections stay where they are"
                     )
                 }),
                 nftables,
@@ -52,7 +58,19 @@ impl PacketRules {
         }
     }
 
-    fn unreadable(problem: &std::io::Error) -> Self {
+    /// More is at the hooks of netfilter than the adopter looks at.
+    pub(crate) fn too_many() -> Self {
+        Self::unreadable(&std::io::Error::other(
+            "there are more than 64 functions at a hook of netfilter, or 32 KiB of rules in a table of iptables-legacy",
+        ))
+    }
+
+    /// They change faster than they are read.
+    pub(crate) fn unsteady() -> Self {
+        Self::unreadable(&std::io::Error::other("they change all the time"))
+    }
+
+    pub(crate) fn unreadable(problem: &std::io::Error) -> Self {
         Self {
             nftables: Nftables::default(),
             refusal: Some(format!(

@@ -2,14 +2,16 @@
 //! connections.
 //!
 //! These do: any rule in a chain of type `nat`, also for what the pod sends; TPROXY; a rule that
-//! writes addresses or ports; one that hands packets to another device. A chain of NAT without
-//! rules does not: nothing is tracked for its sake.
+//! writes addresses or ports; one that hands packets to another device; one that looks at what
+//! tells a SYN from an adoption. A chain of NAT without rules does where others have connections
+//! tracked: those are translated to what they were.
 
 use super::{
+    extensions::{self, Part, TELLS_SYNS, until_nul},
     netlink::{Netlink, attribute, attributes, number},
     shown,
 };
-use std::{collections::HashSet, io};
+use std::{collections::BTreeSet, io};
 
 /// More chains or rules than a pod needs for itself are not read through again and again.
 const READ_MAX: usize = 4_096;
@@ -29,9 +31,15 @@ const RULE_CHAIN: u16 = 2;
 const RULE_EXPRESSIONS: u16 = 4;
 const EXPRESSION_NAME: u16 = 1;
 const EXPRESSION_DATA: u16 = 2;
-/// Of the expression `target`, an extension of iptables.
-const TARGET_NAME: u16 = 1;
+/// Of the expressions `match` and `target`, extensions of iptables.
+const EXTENSION_NAME: u16 = 1;
+const EXTENSION_DATA: u16 = 3;
+/// Of the expression `exthdr`: what it looks into, and that it reads.
+const HEADER_OPERATION: u16 = 6;
+const HEADER_DESTINATION_REGISTER: u16 = 1;
+const OPERATION_TCP_OPTION: u32 = 1;
 /// Of the expression `payload`.
+const PAYLOAD_DESTINATION_REGISTER: u16 = 1;
 const PAYLOAD_BASE: u16 = 2;
 const PAYLOAD_OFFSET: u16 = 3;
 const PAYLOAD_LENGTH: u16 = 4;
@@ -49,6 +57,10 @@ pub(super) struct Nftables {
     generation: Option<u32>,
     /// A rule that redirects.
     pub(super) redirect: Option<String>,
+    /// A chain of NAT without rules.
+    pub(super) idle_nat: Option<String>,
+    /// Rules have connections tracked.
+    pub(super) tracks: bool,
 }
 
 /// Reads them, unless `known` is of the present generation.
@@ -69,11 +81,11 @@ pub(super) fn read(known: &Nftables) -> io::Result<Nftables> {
             return Ok(known.clone());
         }
         let nat = nat_chains(&mut netlink);
-        let found = nat.and_then(|nat| redirecting_rule(&mut netlink, &nat));
+        let found = nat.and_then(|nat| read_rules(&mut netlink, &nat));
         if generation(&mut netlink)? == Some(before) {
             return Ok(Nftables {
                 generation: Some(before),
-                redirect: found?,
+                ..found?
             });
         }
     }
@@ -106,8 +118,8 @@ fn generation(netlink: &mut Netlink) -> io::Result<Option<u32>> {
 type Chain = (u8, Vec<u8>, Vec<u8>);
 
 /// The chains of type `nat`.
-fn nat_chains(netlink: &mut Netlink) -> io::Result<HashSet<Chain>> {
-    let (mut chains, mut read) = (HashSet::new(), 0);
+fn nat_chains(netlink: &mut Netlink) -> io::Result<BTreeSet<Chain>> {
+    let (mut chains, mut read) = (BTreeSet::new(), 0);
     netlink.ask(GET_CHAIN, true, |family, message| {
         bounded(&mut read)?;
         if is_nat(message)
@@ -137,9 +149,20 @@ fn is_nat(chain: &[u8]) -> bool {
     attribute(chain, CHAIN_TYPE).is_some_and(|kind| kind.starts_with(b"nat"))
 }
 
-/// The first rule that redirects.
-fn redirecting_rule(netlink: &mut Netlink, nat: &HashSet<Chain>) -> io::Result<Option<String>> {
-    let (mut found, mut read) = (None, 0);
+/// Reads them until one redirects.
+fn read_rules(netlink: &mut Netlink, nat: &BTreeSet<Chain>) -> io::Result<Nftables> {
+    let place = |table: &[u8], chain: &[u8]| {
+        format!(
+            "nftables' table `{}`, chain `{}`",
+            shown(table),
+            shown(chain)
+        )
+    };
+    let mut found = Nftables {
+        idle_nat: nat.first().map(|(_, table, chain)| place(table, chain)),
+        ..Nftables::default()
+    };
+    let mut read = 0;
     netlink.ask(GET_RULE, true, |family, message| {
         bounded(&mut read)?;
         let (Some(table), Some(chain)) = (
@@ -151,44 +174,61 @@ fn redirecting_rule(netlink: &mut Netlink, nat: &HashSet<Chain>) -> io::Result<O
         let how = if nat.contains(&(family, table.to_vec(), chain.to_vec())) {
             Some("NAT")
         } else {
-            attribute(message, RULE_EXPRESSIONS).and_then(redirects)
+            let expressions = attribute(message, RULE_EXPRESSIONS).unwrap_or(&[]);
+            parts(expressions).find_map(|part| match part {
+                Part::Redirects(how) => Some(how),
+                Part::Tracks => {
+                    found.tracks = true;
+                    None
+                }
+            })
         };
-        found = how.map(|how| {
-            format!(
-                "{how} in nftables' table `{}`, chain `{}`",
-                shown(table),
-                shown(chain)
-            )
-        });
-        Ok(found.is_none())
+        found.redirect = how.map(|how| format!("{how} in {}", place(table, chain)));
+        Ok(found.redirect.is_none())
     })?;
     Ok(found)
 }
 
-/// How a rule outside of NAT's chains redirects, by its expressions.
-fn redirects(expressions: &[u8]) -> Option<&'static str> {
-    attributes(expressions).find_map(|(_, expression)| {
+/// What the expressions of a rule outside of NAT's chains say of it.
+fn parts(expressions: &[u8]) -> impl Iterator<Item = Part> {
+    attributes(expressions).filter_map(|(_, expression)| {
         let name = attribute(expression, EXPRESSION_NAME)?;
         let data = attribute(expression, EXPRESSION_DATA).unwrap_or(&[]);
-        match name.split(|byte| *byte == 0).next()? {
-            b"tproxy" => Some("TPROXY"),
-            b"fwd" => Some("forwarding to another device"),
-            b"target" => attribute(data, TARGET_NAME)
-                .filter(|target| target.starts_with(b"TPROXY"))
-                .map(|_| "TPROXY"),
-            b"payload" if writes_ends(data) => Some("writing of addresses or ports"),
+        let extension = || attribute(data, EXTENSION_NAME);
+        match until_nul(name) {
+            b"tproxy" => Some(Part::Redirects("TPROXY")),
+            b"synproxy" => Some(Part::Redirects("SYNPROXY")),
+            b"fwd" => Some(Part::Redirects("forwarding to another device")),
+            b"osf" | b"socket" => Some(TELLS_SYNS),
+            b"ct" | b"connlimit" | b"dynset" | b"objref" => Some(Part::Tracks),
+            b"target" => extensions::target(extension()?),
+            b"match" => {
+                extensions::matching(extension()?, attribute(data, EXTENSION_DATA).unwrap_or(&[]))
+            }
+            b"payload" => payload(data),
+            b"exthdr" if reads_tcp_option(data) => Some(TELLS_SYNS),
             _ => None,
         }
     })
 }
 
-fn writes_ends(payload: &[u8]) -> bool {
-    let field = |wanted| number(payload, wanted).unwrap_or(0);
-    let (at, length) = (field(PAYLOAD_OFFSET), field(PAYLOAD_LENGTH));
-    attribute(payload, PAYLOAD_SOURCE_REGISTER).is_some()
-        && match field(PAYLOAD_BASE) {
-            NETWORK_HEADER => at.saturating_add(length) > ADDRESSES_AT,
-            TRANSPORT_HEADER => at < PORTS_END,
-            _ => false,
-        }
+fn payload(data: &[u8]) -> Option<Part> {
+    let field = |wanted| number(data, wanted).unwrap_or(0);
+    let (at, base) = (field(PAYLOAD_OFFSET), field(PAYLOAD_BASE));
+    let end = at.saturating_add(field(PAYLOAD_LENGTH));
+    let writes_ends = match base {
+        NETWORK_HEADER => end > ADDRESSES_AT,
+        TRANSPORT_HEADER => at < PORTS_END,
+        _ => false,
+    };
+    if attribute(data, PAYLOAD_SOURCE_REGISTER).is_some() {
+        return writes_ends.then_some(Part::Redirects("writing of addresses or ports"));
+    }
+    let reads = attribute(data, PAYLOAD_DESTINATION_REGISTER).is_some();
+    (reads && base == TRANSPORT_HEADER && end > PORTS_END).then_some(TELLS_SYNS)
+}
+
+fn reads_tcp_option(data: &[u8]) -> bool {
+    attribute(data, HEADER_DESTINATION_REGISTER).is_some()
+        && number(data, HEADER_OPERATION) == Some(OPERATION_TCP_OPTION)
 }

@@ -94,7 +94,7 @@ fn every_other_answer_says_why_not() {
         ),
         (
             Reason::PacketRules,
-            "the pod's network namespace has NAT or TPROXY: an adoption would go around a proxy, or be lost",
+            "the pod's packet rules redirect, translate or tell SYNs from other segments, or have just changed: an adoption could go around a proxy",
         ),
     ] {
         let mut w = silent();

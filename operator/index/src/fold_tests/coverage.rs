@@ -58,6 +58,12 @@ fn each_node_and_pod_of_a_policy_counts_once_by_what_is_in_the_way() {
     assert_eq!(nodes(&index), [("works", 1)]);
     assert_eq!(pods(&index), [("not_attached", 1)]);
 
+    // What its host-shim says is not asked for then.
+    index.apply(Change::Excluded(["node".into()].into()));
+    let _ = index.fold(3);
+    assert_eq!(nodes(&index), [("node_excluded", 1)]);
+    assert_eq!(pods(&index), [("node_excluded", 2)]);
+
     let node = Node {
         ready: false,
         cordoned: false,

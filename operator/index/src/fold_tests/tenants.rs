@@ -318,9 +318,17 @@ fn a_backends_node_is_its_pods_and_not_what_a_slice_says() {
     index.apply(on(None));
     let _ = index.fold(5);
     assert_eq!(nodes(&index), [None]);
+    // Nor has one on a node that an admin excluded a key, whatever a slice says.
+    index.apply(on(Some("node-1")));
+    index.apply(Change::Excluded(["node-1".into(), "gone".into()].into()));
+    let _ = index.fold(6);
+    assert_eq!(nodes(&index), [None]);
+    index.apply(Change::Excluded(["elsewhere".into()].into()));
+    let _ = index.fold(7);
+    assert_eq!(nodes(&index), [Some("node-1".into())]);
     // An address that the class allows and the Pod has not is on no node that is known.
     index.apply(on(Some("node-1")));
     index.apply(lies(&[("10.9.0.1", Some("pod-1")), ("10.9.0.2", None)]));
-    let _ = index.fold(6);
+    let _ = index.fold(8);
     assert_eq!(nodes(&index), [None, None]);
 }

@@ -424,6 +424,7 @@ fn backends(
                     .any(|own| own == one.endpoint.address())
             };
             let node = pod.filter(has).and_then(|pod| pod.node.as_deref());
+            let node = node.filter(|node| !objects.excluded.contains(*node));
             Backend {
                 name,
                 endpoint: one.endpoint,

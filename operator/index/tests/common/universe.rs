@@ -8,7 +8,7 @@ use baton_index::{
 };
 use proptest::prelude::*;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
     sync::Arc,
 };
@@ -26,6 +26,7 @@ pub struct Objects {
     pub shims: BTreeMap<Text, Arc<Shim>>,
     pub reports: BTreeMap<Key, Arc<Report>>,
     pub figures: BTreeMap<Key, Arc<Figures>>,
+    pub excluded: BTreeSet<Text>,
     /// Policies as they were when they were good the last time that somebody looked.
     pub good: BTreeMap<Key, Arc<Policy>>,
 }
@@ -57,6 +58,7 @@ impl Objects {
             Change::Shim(key, value) => put(&mut self.shims, key, value),
             Change::Report(key, value) => put(&mut self.reports, key, value),
             Change::Figures(key, value) => put(&mut self.figures, key, value),
+            Change::Excluded(nodes) => self.excluded = nodes,
             Change::Held(..) | Change::Partial(_) => panic!("not of this universe"),
         }
     }
@@ -78,6 +80,7 @@ impl Objects {
         each!(namespaces, Namespace);
         each!(classes, Class);
         each!(shims, Shim);
+        all.push(Change::Excluded(self.excluded.clone()));
         each!(reports, Report);
         each!(figures, Figures);
         all
@@ -479,6 +482,7 @@ pub fn change() -> impl Strategy<Value = Change> {
         1 => (self::namespace(), some(namespace)).prop_map(|(k, v)| Change::Namespace(k, v)),
         2 => (named("c", 3), some(class())).prop_map(|(k, v)| Change::Class(k, v)),
         1 => (named("n", 2), some(shim)).prop_map(|(k, v)| Change::Shim(k, v)),
+        1 => prop::collection::btree_set(named("n", 2), 0..3).prop_map(Change::Excluded),
         3 => (key("pod", 5), some(report)).prop_map(|(k, v)| Change::Report(k, v)),
         1 => (key("pod", 5), some(figures())).prop_map(|(k, v)| Change::Figures(k, v)),
     ]

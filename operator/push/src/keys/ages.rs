@@ -2,7 +2,7 @@
 
 use crate::UnixSeconds;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Since when keys are as they are. Kept as JSON beside the keys, in an annotation or a file; if it is lost, keys count as new.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +14,9 @@ pub struct Ages {
     pub current_since: Option<UnixSeconds>,
     /// The last request for a rotation that was served (any text, such as a date).
     pub served: Option<String>,
+    /// Excluded nodes that were when a key was made last: they never had that one.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub excluded: BTreeSet<String>,
 }
 
 /// Why the text is not one of ages.

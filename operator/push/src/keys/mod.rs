@@ -9,20 +9,31 @@
 //! - [`Rotator`] decides the next step from what is stored and what dataplanes and shims report. Its states, events and actions are a
 //!   declared table ([`table`]), which a test prints and compares.
 //!
-//! A key that somebody signs with is never removed, but for those who were unreachable longer than a limit: they are named in a
-//! warning. No key is ever shown.
+//! A key that somebody signs with is never removed, but for those who were unreachable longer than a
+//! limit, and those on nodes that an admin excluded: both are named in a warning. A node that is
+//! excluded is a reason to rotate, and gets no key. No key is ever shown.
 
 mod ages;
 mod rotator;
 mod set;
 pub mod table;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 use tokio::sync::watch;
 
-/// The keys as they are stored, for who sends host-shims theirs; none while another process leads.
-pub type LiveKeys = watch::Receiver<Option<Arc<KeySet>>>;
+/// What is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The keys.
+    pub keys: KeySet,
+    /// Names of the nodes that an admin does not trust: they are sent no key, and nothing is
+    /// adopted there.
+    pub excluded: BTreeSet<String>,
+}
+
+/// For who sends host-shims their keys; none while another process leads.
+pub type LiveKeys = watch::Receiver<Option<Arc<Stored>>>;
 
 pub use ages::{Ages, AgesError};
-pub use rotator::{Peer, PeerKind, RotationSettings, Rotator, Step, Warning};
+pub use rotator::{Peer, PeerKind, RotationSettings, Rotator, Step, Warning, Wishes};
 pub use set::{AdoptionKey, CURRENT_FILE, KeyError, KeySet, LIMIT_KEYS};

@@ -8,7 +8,7 @@ use super::{
     table::{Action, Event, State, transition},
 };
 use crate::{UnixSeconds, push::ShimState};
-use std::{fmt, time::Duration};
+use std::{collections::BTreeSet, fmt, time::Duration};
 
 /// Names in one warning.
 const NAMES_MAX: usize = 20;
@@ -69,18 +69,47 @@ pub struct Peer {
     pub signs_with: Option<u8>,
     /// It does not answer since then; none if it does. Who never answered: since it is known.
     pub unreachable_since: Option<UnixSeconds>,
+    /// The node that it is on, if that is known.
+    pub node: Option<String>,
+}
+
+/// What an admin asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Any text, which is changed to have keys rotated now.
+    pub rotate: Option<String>,
+    /// Nodes that are to have no key from now on.
+    pub excluded: BTreeSet<String>,
+}
+
+impl Wishes {
+    fn excludes(&self, peer: &Peer) -> bool {
+        let node = peer.node.as_ref();
+        node.is_some_and(|node| self.excluded.contains(node))
+    }
 }
 
 impl Peer {
+    /// One that has not said anything yet.
+    #[must_use]
+    pub fn unheard(name: impl Into<String>, kind: PeerKind, node: Option<String>) -> Self {
+        Self {
+            name: name.into(),
+            kind,
+            live: Vec::new(),
+            signs_with: None,
+            unreachable_since: None,
+            node,
+        }
+    }
+
     /// A dataplane that answered: the first of its epochs is the one that it signs with.
     #[must_use]
     pub fn from_state(name: impl Into<String>, state: &baton_api::State) -> Self {
         Self {
-            name: name.into(),
-            kind: PeerKind::Dataplane,
             live: state.worker.key_epochs.clone(),
             signs_with: state.worker.key_epochs.first().copied(),
-            unreachable_since: None,
+            ..Self::unheard(name, PeerKind::Dataplane, None)
         }
     }
 
@@ -88,11 +117,8 @@ impl Peer {
     #[must_use]
     pub fn from_shim(name: impl Into<String>, state: &ShimState) -> Self {
         Self {
-            name: name.into(),
-            kind: PeerKind::Shim,
             live: state.key_epochs.clone(),
-            signs_with: None,
-            unreachable_since: None,
+            ..Self::unheard(name, PeerKind::Shim, None)
         }
     }
 
@@ -132,6 +158,11 @@ pub enum Warning {
         /// Their names.
         names: Vec<String>,
     },
+    /// These nodes have no key and are not waited for, because an admin says so.
+    Excluded {
+        /// Each, and what is the matter with it.
+        nodes: Vec<String>,
+    },
     /// These answer, but hold the rotation up for too long.
     Stuck {
         /// Each with what it lacks.
@@ -153,6 +184,10 @@ impl fmt::Display for Warning {
                 write!(f, "adoption keys: {action} did not wait for ")?;
                 list(f, names)?;
                 f.write_str(", which did not answer, or did not follow, for too long: no flow moves there until they have the stored keys")
+            }
+            Self::Excluded { nodes } => {
+                f.write_str("adoption keys: no key is sent to these excluded nodes, and no flow moves there: ")?;
+                list(f, nodes)
             }
             Self::Stuck { reasons } => {
                 f.write_str("adoption keys: the rotation waits for too long: ")?;
@@ -198,15 +233,15 @@ impl Rotator {
         }
     }
 
-    /// One step at most. `peers` is none until all dataplanes and shims are known; `request` is any text that an admin changes to
-    /// have keys rotated now; `rng` must be good enough for secrets.
+    /// One step at most. `peers` is none until all dataplanes and shims are known; `rng` must be
+    /// good enough for secrets.
     pub fn step(
         &mut self,
         now: UnixSeconds,
         stored: Option<&KeySet>,
         ages: &Ages,
         peers: Option<&[Peer]>,
-        request: Option<&str>,
+        wishes: &Wishes,
         rng: &mut dyn FnMut(&mut [u8; 16]),
     ) -> Step {
         let state = State::of(stored);
@@ -214,7 +249,7 @@ impl Rotator {
             state,
             action: None,
             change: None,
-            warnings: Vec::new(),
+            warnings: excluded(peers, wishes).into_iter().collect(),
             waiting_for: Vec::new(),
             look_again: LOOK_MAX,
         };
@@ -223,30 +258,33 @@ impl Rotator {
             let keys = KeySet::first(epoch, AdoptionKey::random(rng));
             let mut ages = completed(&Ages::default(), &keys, now);
             // A key that is new is no answer to an older request, but there is nothing older to replace.
-            ages.served = request.map(str::to_owned);
+            ages.served.clone_from(&wishes.rotate);
+            ages.excluded.clone_from(&wishes.excluded);
             step.action = transition(state, Event::Missing).map(|row| row.action);
             step.change = Some((keys, ages));
             step.look_again = Duration::ZERO;
             return step;
         };
-        let known = completed(ages, keys, now);
+        let mut known = completed(ages, keys, now);
+        // Who was let in again and is excluded once more has had keys in between.
+        known.excluded.retain(|node| wishes.excluded.contains(node));
         for event in Event::ALL {
             let Some(row) = transition(state, event) else {
                 continue;
             };
             let Some(passed_over) =
-                self.is_case(event, now, keys, &known, peers, request, &mut step)
+                self.is_case(event, now, keys, &known, peers, wishes, &mut step)
             else {
                 continue;
             };
             if !passed_over.is_empty() {
-                step.warnings = vec![Warning::PassedOver {
+                step.warnings.push(Warning::PassedOver {
                     action: row.action,
                     names: passed_over,
-                }];
+                });
             }
             let (mut keys, mut ages) = (keys.clone(), known.clone());
-            self.act(row.action, now, &mut keys, &mut ages, request, rng);
+            self.act(row.action, now, &mut keys, &mut ages, wishes, rng);
             debug_assert_eq!(State::of(Some(&keys)), row.next);
             step.action = Some(row.action);
             step.change = Some((keys, ages));
@@ -268,27 +306,33 @@ impl Rotator {
         keys: &KeySet,
         ages: &Ages,
         peers: Option<&[Peer]>,
-        request: Option<&str>,
+        wishes: &Wishes,
         step: &mut Step,
     ) -> Option<Vec<String>> {
         let since = ages.current_since.unwrap_or(now);
         match event {
             Event::Missing => None,
             Event::Due => {
-                let asked = request.is_some() && request != ages.served.as_deref();
+                let asked = wishes.rotate.is_some() && wishes.rotate != ages.served;
+                let asked = asked || !wishes.excluded.is_subset(&ages.excluded);
                 let due = asked || is_over(now, since, self.settings.period, step);
                 due.then(Vec::new)
             }
             Event::AllHaveNext => {
                 let next = keys.successor();
                 let made = ages.made.get(&next).copied().unwrap_or(now);
-                let names = self.all(now, made, peers, |peer| peer.lacks(next), step);
+                let lacks = |peer: &Peer| peer.lacks(next).filter(|_| !wishes.excludes(peer));
+                let names = self.all(now, made, peers, lacks, step);
                 let spread = is_over(now, made, self.settings.spread, step);
                 names.filter(|_| spread)
             }
             Event::AllSign => {
                 let current = keys.current();
-                let names = self.all(now, since, peers, |p| p.goes_by_another(current), step);
+                let lacks = |peer: &Peer| {
+                    peer.goes_by_another(current)
+                        .filter(|_| !wishes.excludes(peer))
+                };
+                let names = self.all(now, since, peers, lacks, step);
                 if names.is_none() {
                     self.all_sign = None;
                     return None;
@@ -357,7 +401,7 @@ impl Rotator {
         now: UnixSeconds,
         keys: &mut KeySet,
         ages: &mut Ages,
-        request: Option<&str>,
+        wishes: &Wishes,
         rng: &mut dyn FnMut(&mut [u8; 16]),
     ) {
         match action {
@@ -367,7 +411,8 @@ impl Rotator {
                 let next = keys.successor();
                 keys.add(next, AdoptionKey::random(rng));
                 ages.made.insert(next, now);
-                ages.served = request.map(str::to_owned).or(ages.served.take());
+                ages.served = wishes.rotate.clone().or(ages.served.take());
+                ages.excluded.clone_from(&wishes.excluded);
             }
             Action::SignWithNext => {
                 keys.sign_with(keys.successor());
@@ -402,7 +447,32 @@ fn completed(ages: &Ages, keys: &KeySet, now: UnixSeconds) -> Ages {
         made: epochs.map(|epoch| (epoch, known(epoch))).collect(),
         current_since: Some(ages.current_since.unwrap_or(now).min(now)),
         served: ages.served.clone(),
+        excluded: ages.excluded.clone(),
     }
+}
+
+/// Names the nodes that are excluded, and what an admin should know of each.
+fn excluded(peers: Option<&[Peer]>, wishes: &Wishes) -> Option<Warning> {
+    let there = |node: &str, kind| {
+        let peers = peers.into_iter().flatten();
+        peers
+            .filter(|peer| peer.node.as_deref() == Some(node) && peer.kind == kind)
+            .map(|peer| peer.name.as_str())
+            .collect::<Vec<_>>()
+    };
+    let nodes = wishes.excluded.iter().map(|node| {
+        let dataplanes = there(node, PeerKind::Dataplane);
+        if !dataplanes.is_empty() {
+            let names = dataplanes.join(", ");
+            format!("{node} ({names} runs there and has all keys: cordon the node, delete that Pod, then rotate again)")
+        } else if peers.is_some() && there(node, PeerKind::Shim).is_empty() {
+            format!("{node} (no host-shim is known there: is that the name of a node?)")
+        } else {
+            node.clone()
+        }
+    });
+    let nodes: Vec<String> = nodes.collect();
+    (!nodes.is_empty()).then_some(Warning::Excluded { nodes })
 }
 
 /// The first epoch: one that nobody has, so that a key that was lost is not taken for this one.

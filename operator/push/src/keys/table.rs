@@ -25,7 +25,7 @@ pub enum State {
 pub enum Event {
     /// There is no key.
     Missing,
-    /// The period is over, or a rotation was asked for.
+    /// The period is over, a rotation was asked for, or a node was excluded that has had a key.
     Due,
     /// Everybody has the successor, and who starts now gets it.
     AllHaveNext,

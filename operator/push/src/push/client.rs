@@ -9,7 +9,7 @@ use super::{
     session::{Answer, Request as Ask},
     split::{Splitter, TooLarge},
 };
-use crate::keys::{KeySet, LiveKeys};
+use crate::keys::{LiveKeys, Stored};
 use baton_api::{ErrorReply, LIMIT_POLICIES, RefusedPolicy, State};
 use baton_tls::Name;
 use http_body_util::{BodyExt, Limited};
@@ -105,7 +105,7 @@ struct Link {
     since: Instant,
     used: bool,
     /// What the shim at its end was sent.
-    keys: Option<Arc<KeySet>>,
+    keys: Option<Arc<Stored>>,
 }
 
 impl Drop for Link {
@@ -251,7 +251,8 @@ impl Client {
     }
 
     /// Sends a shim the keys of its node, if it was not sent them over this connection or lacks one
-    /// of them. It may have started again in between, but then the connection is another one.
+    /// of them. It may have started again in between, but then the connection is another one. One
+    /// on an excluded node is sent none.
     async fn keep_keys(&mut self, found: Looked) -> Result<Looked, Failure> {
         let Server::Shim { node, keys } = &self.server else {
             return Ok(found);
@@ -260,11 +261,16 @@ impl Client {
         let (Some(wanted), true) = (wanted, found.state.takes_keys) else {
             return Ok(found);
         };
-        let sent = self.link.as_ref().and_then(|link| link.keys.as_ref());
-        if sent == Some(&wanted) && wanted.is_had_by(&found.state.key_epochs) {
+        if wanted.excluded.contains(node) {
             return Ok(found);
         }
-        let body = serde_json::to_vec(&wanted.of_node(node));
+        let sent = self.link.as_ref().and_then(|link| link.keys.as_ref());
+        if sent.is_some_and(|sent| sent.keys == wanted.keys)
+            && wanted.keys.is_had_by(&found.state.key_epochs)
+        {
+            return Ok(found);
+        }
+        let body = serde_json::to_vec(&wanted.keys.of_node(node));
         let body = body.map_err(|error| Failure::Other(chain(&error)))?;
         let response = self.request("PUT", "/v1/keys", Outgoing::whole(body));
         // It tells its state again.

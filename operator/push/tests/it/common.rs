@@ -2,7 +2,7 @@
 
 use baton_api::{NodeKeys, Policy, Snapshot, State};
 use baton_push::{
-    keys::KeySet,
+    keys::Stored,
     push::{
         Connect, Epoch, Figures, Metrics, Outcome, PolicySet, Pusher, Report, Settings, Target,
         TargetKind,
@@ -252,7 +252,7 @@ pub struct Operator {
     pub reports: mpsc::Receiver<Report>,
     pub metrics: Arc<Metrics>,
     /// The adoption keys that are stored.
-    pub keys: watch::Sender<Option<Arc<KeySet>>>,
+    pub keys: watch::Sender<Option<Arc<Stored>>>,
 }
 
 /// Quick about everything that a test would wait for.

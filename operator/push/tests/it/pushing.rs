@@ -4,7 +4,7 @@ use crate::common::{Fake, Operator, policies, quick, targets, until};
 use baton_api::{NodeKeys, node_key};
 use baton_push::{
     Files,
-    keys::KeySet,
+    keys::{KeySet, Stored},
     push::{Outcome, Plain, Target, TargetKind, Unreached, Version},
 };
 use std::{sync::Arc, time::Duration};
@@ -330,13 +330,20 @@ fn shim(fake: &Fake, node: &str) -> Target {
 }
 
 /// Keys as they are stored, the one of epoch N of bytes N.
-fn stored(epochs: &[u8], current: u8) -> Arc<KeySet> {
+fn stored(epochs: &[u8], current: u8) -> Arc<Stored> {
     let mut files = Files::new();
     for epoch in epochs {
         files.insert(format!("epoch-{epoch}"), format!("{epoch:02x}").repeat(16));
     }
     files.insert("current", current.to_string());
-    Arc::new(KeySet::from_files(&files).expect("good").expect("some"))
+    of_files(&files, &[])
+}
+
+fn of_files(files: &Files, excluded: &[&str]) -> Arc<Stored> {
+    Arc::new(Stored {
+        keys: KeySet::from_files(files).expect("good").expect("some"),
+        excluded: excluded.iter().map(|node| (*node).to_owned()).collect(),
+    })
 }
 
 #[tokio::test]
@@ -386,17 +393,26 @@ async fn each_shim_is_sent_the_keys_of_its_own_node() {
     until("to the new process", || sent(0).len() == 4).await;
     assert_eq!(of(&sent(0)[3]), both);
     // A key of the same epoch that is another one.
-    op.keys.send_replace(Some(Arc::new(
-        KeySet::from_files(&{
-            let mut files = stored(&[7, 8], 8).to_files();
-            files.insert("epoch-7", "ab".repeat(16));
-            files
-        })
-        .expect("good")
-        .expect("some"),
-    )));
+    let mut files = stored(&[7, 8], 8).keys.to_files();
+    files.insert("epoch-7", "ab".repeat(16));
+    op.keys.send_replace(Some(of_files(&files, &[])));
     until("the other one", || sent(0).len() == 5).await;
     assert_eq!(of(&sent(0)[4])[1], (7, node_key(&[0xab; 16], node)));
+    until("the other one", || sent(1).len() == 3).await;
+    // A node that is excluded gets none, whatever becomes of the others', and all when it is let
+    // in.
+    files.insert("epoch-9", "09".repeat(16));
+    op.keys.send_replace(Some(of_files(&files, &[node])));
+    until("to the other node", || sent(1).len() == 4).await;
+    let before = op.figures().polls;
+    until("looks", || op.figures().polls > before + 4).await;
+    assert_eq!(sent(0).len(), 5);
+    op.keys.send_replace(Some(of_files(&files, &[])));
+    until("it is let in", || sent(0).len() == 6).await;
+    assert_eq!(of(&sent(0)[5]).len(), 3);
+    let before = op.figures().polls;
+    until("looks", || op.figures().polls > before + 4).await;
+    assert_eq!(sent(1).len(), 4, "the same keys are not sent again");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use baton_push::{
     Files, UnixSeconds,
     keys::{
-        Ages, KeyError, KeySet, Peer, PeerKind, RotationSettings, Rotator, Step, Warning,
+        Ages, KeyError, KeySet, Peer, PeerKind, RotationSettings, Rotator, Step, Warning, Wishes,
         table::{Action, State},
     },
 };
@@ -98,6 +98,7 @@ fn ages_round_trip_and_lost_ones_postpone() {
         made: [(3, START)].into(),
         current_since: Some(START),
         served: Some("now".to_owned()),
+        excluded: ["node-x".to_owned()].into(),
     };
     assert_eq!(Ages::from_text(&ages.to_text()).expect("good"), ages);
     assert!(Ages::from_text("{").is_err());
@@ -109,7 +110,7 @@ fn ages_round_trip_and_lost_ones_postpone() {
         Some(&keys),
         &Ages::default(),
         Some(&[]),
-        None,
+        &Wishes::default(),
         &mut counter(),
     );
     let (kept, ages) = step.change.expect("ages");
@@ -149,11 +150,8 @@ impl World {
             has: stored.clone(),
             silent_since: None,
             reported: Peer {
-                name: format!("n{i}"),
-                kind: *kind,
-                live: Vec::new(),
-                signs_with: None,
                 unreachable_since: Some(START),
+                ..Peer::unheard(format!("n{i}"), *kind, Some(format!("node-{i}")))
             },
         };
         let nodes = kinds.iter().enumerate().map(node).collect();
@@ -191,17 +189,26 @@ impl World {
     }
 
     fn step(&mut self, request: Option<&str>) -> Step {
+        self.step_without(request, &[])
+    }
+
+    /// Nodes of these numbers are excluded.
+    fn step_without(&mut self, request: Option<&str>, excluded: &[usize]) -> Step {
+        let wishes = Wishes {
+            rotate: request.map(str::to_owned),
+            excluded: excluded.iter().map(|i| format!("node-{i}")).collect(),
+        };
         let peers: Vec<Peer> = self.nodes.iter().map(|n| n.reported.clone()).collect();
         let step = self.rotator.step(
             self.now,
             self.stored.as_ref(),
             &self.ages,
             Some(&peers),
-            request,
+            &wishes,
             &mut self.rng,
         );
         if let Some((keys, ages)) = &step.change {
-            self.assert_nothing_is_lost(keys);
+            self.assert_nothing_is_lost(keys, excluded);
             self.stored = Some(keys.clone());
             self.ages = ages.clone();
         }
@@ -210,14 +217,17 @@ impl World {
         step
     }
 
-    /// Whoever is not silent for too long signs with a stored key, and nobody shall sign with what another one lacks.
-    fn assert_nothing_is_lost(&self, keys: &KeySet) {
+    /// Whoever is neither silent for too long nor excluded signs with a stored key, and nobody shall
+    /// sign with what another one lacks.
+    fn assert_nothing_is_lost(&self, keys: &KeySet, excluded: &[usize]) {
         let counts = |node: &&Node| {
             let limit = self.settings.unreachable_limit;
             node.silent_since
                 .is_none_or(|since| self.now.since(since) < limit)
         };
-        for node in self.nodes.iter().filter(counts) {
+        let included = self.nodes.iter().enumerate();
+        let included = included.filter(|(i, _)| !excluded.contains(i));
+        for node in included.map(|(_, node)| node).filter(counts) {
             let Some(has) = &node.has else { continue };
             assert!(
                 keys.has(has.current()) || node.kind == PeerKind::Shim,
@@ -297,24 +307,31 @@ fn without_a_request_a_key_lives_for_its_period() {
     assert_eq!(world.step(None).look_again, world.settings.spread);
 }
 
+fn asks(text: &str) -> Wishes {
+    Wishes {
+        rotate: Some(text.to_owned()),
+        ..Wishes::default()
+    }
+}
+
 #[test]
 fn a_request_is_served_once_and_the_first_key_needs_nobody() {
     let mut rotator = Rotator::new(RotationSettings::default());
     let mut rng = counter();
-    let step = rotator.step(START, None, &Ages::default(), None, Some("r"), &mut rng);
+    let step = rotator.step(START, None, &Ages::default(), None, &asks("r"), &mut rng);
     assert_eq!(
         (step.state, step.action),
         (State::NoKey, Some(Action::MakeFirst))
     );
     let (keys, ages) = step.change.expect("made");
-    let step = rotator.step(START, Some(&keys), &ages, None, Some("r"), &mut rng);
+    let step = rotator.step(START, Some(&keys), &ages, None, &asks("r"), &mut rng);
     assert_eq!((step.action, step.change), (None, None));
-    let step = rotator.step(START, Some(&keys), &ages, None, Some("s"), &mut rng);
+    let step = rotator.step(START, Some(&keys), &ages, None, &asks("s"), &mut rng);
     let (keys, ages) = step.change.expect("added");
     assert_eq!(ages.served.as_deref(), Some("s"));
     // Beyond that, all have to be known.
     let later = START.plus(24 * HOUR);
-    let step = rotator.step(later, Some(&keys), &ages, None, Some("t"), &mut rng);
+    let step = rotator.step(later, Some(&keys), &ages, None, &asks("t"), &mut rng);
     assert_eq!(step.change, None);
     assert!(step.waiting_for[0].contains("not all"), "{step:?}");
 }
@@ -323,16 +340,21 @@ fn a_request_is_served_once_and_the_first_key_needs_nobody() {
 fn a_new_first_key_is_of_an_epoch_that_nobody_has() {
     let mut world = World::new(&FLEET, Some(key_set(1)));
     world.stored = None;
-    let _ = world
-        .rotator
-        .step(START, None, &Ages::default(), None, None, &mut world.rng);
+    let _ = world.rotator.step(
+        START,
+        None,
+        &Ages::default(),
+        None,
+        &Wishes::default(),
+        &mut world.rng,
+    );
     let peers: Vec<Peer> = world.nodes.iter().map(|n| n.reported.clone()).collect();
     let step = world.rotator.step(
         START,
         None,
         &Ages::default(),
         Some(&peers),
-        None,
+        &Wishes::default(),
         &mut world.rng,
     );
     assert_eq!(step.change.expect("made").0.current(), 2);
@@ -455,6 +477,87 @@ fn who_is_silent_blocks_up_to_the_limit_and_is_named_then() {
     assert_eq!(step.waiting_for, ["n1 signs with epoch 5 still"]);
 }
 
+/// Those that are not excluded have what is stored, and say so.
+fn others_follow(world: &mut World, excluded: &[usize]) {
+    for i in (0..world.nodes.len()).filter(|i| !excluded.contains(i)) {
+        world.nodes[i].has = world.stored.clone();
+        world.report(i);
+    }
+}
+
+/// Until a rotation ends, or an hour.
+fn rotate_without(world: &mut World, excluded: &[usize]) -> Duration {
+    let began = world.now;
+    for _ in 0..360 {
+        let ended = world.step_without(None, excluded).action == Some(Action::RemoveOld);
+        others_follow(world, excluded);
+        if ended {
+            break;
+        }
+        world.now = world.now.plus(Duration::from_secs(10));
+    }
+    world.now.since(began)
+}
+
+#[test]
+fn an_excluded_node_begins_a_rotation_that_ends_without_it() {
+    let mut world = World::new(&FLEET, Some(key_set(5)));
+    let _ = world.step(None);
+    let step = world.step_without(None, &[3]);
+    assert_eq!(step.action, Some(Action::AddNext), "it begins at once");
+    others_follow(&mut world, &[3]);
+    // It answers all the time, that it has the old key.
+    let took = rotate_without(&mut world, &[3]);
+    let least = world.settings.spread + world.settings.grace;
+    assert!(took < least + Duration::from_secs(60), "{took:?}");
+    let stored = world.stored.clone().expect("there");
+    assert_eq!(stored.epochs(), [6]);
+    let all: Vec<_> = world.warnings.iter().map(ToString::to_string).collect();
+    assert!(
+        all.iter()
+            .all(|w| w.contains("node-3") && !w.contains("node-2")),
+        "{all:?}"
+    );
+    // That was all.
+    world.now = world.now.plus(24 * HOUR);
+    assert_eq!(world.step_without(None, &[3]).action, None);
+    // Let in, it gets what the others have, which is no reason to rotate; excluded again, it is.
+    others_follow(&mut world, &[]);
+    let step = world.step(None);
+    assert_eq!((step.action, step.warnings), (None, vec![]));
+    assert_eq!(world.step_without(None, &[3]).action, Some(Action::AddNext));
+}
+
+#[test]
+fn a_node_that_is_excluded_during_a_rotation_has_another_one_begin() {
+    let mut world = World::new(&FLEET, Some(key_set(5)));
+    let _ = world.step(Some("r"));
+    assert_eq!(world.step(Some("r")).action, None, "it is under way");
+    (0..4).for_each(|i| world.nodes[i].has = world.stored.clone());
+    (0..4).for_each(|i| world.report(i));
+    // It has the next key already.
+    let _ = rotate_without(&mut world, &[3]);
+    assert_eq!(world.stored.clone().expect("there").epochs(), [6]);
+    let _ = rotate_without(&mut world, &[3]);
+    assert_eq!(world.stored.clone().expect("there").epochs(), [7]);
+    assert_eq!(world.nodes[3].reported.live, [5, 6]);
+}
+
+#[test]
+fn who_excludes_a_node_is_told_what_stands_in_the_way() {
+    let mut world = World::new(&FLEET, Some(key_set(5)));
+    let step = world.step_without(None, &[1, 2, 9]);
+    let words = step.warnings[0].to_string();
+    assert!(
+        words.contains("node-1 (n1 runs there and has all keys"),
+        "{words}"
+    );
+    assert!(
+        words.contains(", node-2, node-9 (no host-shim is known there"),
+        "{words}"
+    );
+}
+
 #[test]
 fn nothing_is_lost_in_any_order_of_what_nodes_do() {
     let mut rotations = 0;
@@ -481,7 +584,12 @@ fn nothing_is_lost_in_any_order_of_what_nodes_do() {
                 _ => {}
             }
             let request = format!("{}", turn / 100);
-            let _ = world.step(Some(&request));
+            // Now and then a shim is excluded, and let in again with what is stored by then.
+            let excluded: &[usize] = if turn / 150 % 2 == 1 { &[3] } else { &[] };
+            if turn % 300 == 0 {
+                world.nodes[3].has = world.stored.clone();
+            }
+            let _ = world.step_without(Some(&request), excluded);
         }
         rotations += world
             .actions
