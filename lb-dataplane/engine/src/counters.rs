@@ -185,6 +185,7 @@ counters! {
     QuestionsUnanswered = "listener_questions_total", "result": "silence"; #[doc = "Those that nobody answered, after all repetitions."]
     BackendsWithoutListener = "backends_down_total", "reason": "no_listener"; #[doc = "Backends found to listen no more."]
     BackendsSilent = "backends_down_total", "reason": "silent"; #[doc = "Backends found to answer nothing at all."]
+    FlowTableRekeyed = "flow_table_rekeys_total"; #[doc = "Times that the flow table took other hash keys, because too many flows were in one place."]
     BackendsRestarted = "backends_restarted_total"; #[doc = "Backends at which another process listens than before, as their adopters say."]
     BackendsBack = "backends_back_total"; #[doc = "Backends that were down and listen again."]
     Ejections = "ejections_total", "result": "ejected"; #[doc = "Backends ejected for failures in a row."]

@@ -12,6 +12,7 @@ use crate::{
     counters::Counter,
     engine::Instant,
     flow::{Addr, Bits, Flow, FlowId},
+    guards::From,
     states::{Frame, State},
 };
 use baton_packet::{Plain, plain, readdress};
@@ -94,7 +95,7 @@ impl Engine {
         if let Some((value, _)) = plain.stamps {
             flow.client_ts = value;
         }
-        if acks_more && flow.state == State::Response {
+        if acks_more && flow.state == State::Response && flow.all_acked() {
             self.comes_to_rest(now, id, out);
         }
         if plain.data_len() > 0 {
@@ -160,13 +161,18 @@ impl Engine {
             (flow.server_ts, flow.server_ts_ms) = (value, now.ms32());
         }
         let mut treat = Frame::Forward;
-        if plain.data_len() > 0 {
-            let segment = plain.segment();
-            treat = self.server_data(now, frame, &segment, id, 0, out);
+        let in_response = flow.state == State::Response;
+        if plain.data_len() == 0 {
+            if in_response && flow.all_acked() {
+                self.comes_to_rest(now, id, out);
+            }
+        } else {
+            if in_response {
+                self.follow(id, From::Server, 0, plain.data(frame));
+            } else {
+                treat = self.server_data(now, frame, &plain.segment(), id, 0, out);
+            }
             self.flows[id].server_next = plain.seq.add(plain.data_len());
-        }
-        if self.flows[id].state == State::Response {
-            self.comes_to_rest(now, id, out);
         }
         Some(match treat {
             Frame::Forward => self.pass_to_client(frame, plain, id),

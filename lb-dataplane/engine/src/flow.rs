@@ -4,12 +4,11 @@
 //! of packets: callers keep the fields true.
 
 use crate::{
-    backlog::BacklogId, cause::Causes, kept::KeptList, ledger::Moved, pins::PinReason,
-    routes::HopId, states::State,
+    backlog::BacklogId, cause::Causes, kept::KeptList, keyed::Keyed, ledger::Moved,
+    pins::PinReason, routes::HopId, states::State,
 };
 use baton_packet::{Mac, SeqNumber};
-use siphasher::sip::SipHasher13;
-use std::{hash::Hasher, net::IpAddr};
+use std::net::IpAddr;
 
 /// An IP address as 16 bytes, IPv4 mapped (`::ffff:a.b.c.d`).
 pub(crate) type Addr = [u8; 16];
@@ -269,17 +268,30 @@ impl Flow {
     }
 }
 
-/// All flows: a slab with a free list, and hash chains over (client, client port, frontend).
+/// A chain of so many flows is no chance while there are as many chains as flows: expected in one of
+/// 10^19 tables of 65,536.
+const CHAIN_MAX: u32 = 24;
+
+/// All flows: a slab with a free list, and hash chains over (client, client port, frontend). With a
+/// chain that is too long it takes new keys, and changes over to them in pieces.
 pub(crate) struct FlowTable {
     flows: Box<[Flow]>,
     chains: Box<[FlowId]>,
+    /// Chains by the next keys: of the flows whose present chain is one of the first [`Self::moved`].
+    next_chains: Box<[FlowId]>,
+    moved: usize,
     free: FlowId,
     used: u32,
-    keys: (u64, u64),
+    keys: Keyed,
+    next_keys: Keyed,
+    secret: (u64, u64),
+    generation: u64,
+    /// A chain was too long since.
+    long: bool,
 }
 
 impl FlowTable {
-    pub(crate) fn new(limit: u32, keys: (u64, u64)) -> Self {
+    pub(crate) fn new(limit: u32, secret: (u64, u64)) -> Self {
         let blank = Flow::new([0; 16], 0, 0, 0);
         let mut flows = vec![blank; limit as usize].into_boxed_slice();
         for (i, flow) in flows.iter_mut().enumerate() {
@@ -292,27 +304,42 @@ impl FlowTable {
         let chains = vec![NONE; (limit as usize).next_power_of_two()].into_boxed_slice();
         Self {
             flows,
+            next_chains: chains.clone(),
             chains,
+            moved: 0,
             free: if limit == 0 { NONE } else { 0 },
             used: 0,
-            keys,
+            keys: Keyed::new(secret, 0),
+            next_keys: Keyed::new(secret, 1),
+            secret,
+            generation: 0,
+            long: false,
         }
     }
 
+    /// Where the chain of a flow begins.
     #[inline]
-    fn chain(&self, client: &Addr, port: u16, frontend: u16) -> usize {
-        let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
-        let mut key = [0u8; 20];
-        key[..16].copy_from_slice(client);
-        key[16..18].copy_from_slice(&port.to_le_bytes());
-        key[18..].copy_from_slice(&frontend.to_le_bytes());
-        hasher.write(&key);
-        hasher.finish() as usize & (self.chains.len() - 1)
+    fn chain(&self, client: &Addr, port: u16, frontend: u16) -> &FlowId {
+        let mask = self.chains.len() - 1;
+        let at = self.keys.hash(client, port, frontend) as usize & mask;
+        if at >= self.moved {
+            return &self.chains[at];
+        }
+        &self.next_chains[self.next_keys.hash(client, port, frontend) as usize & mask]
+    }
+
+    fn chain_mut(&mut self, client: &Addr, port: u16, frontend: u16) -> &mut FlowId {
+        let mask = self.chains.len() - 1;
+        let at = self.keys.hash(client, port, frontend) as usize & mask;
+        if at >= self.moved {
+            return &mut self.chains[at];
+        }
+        &mut self.next_chains[self.next_keys.hash(client, port, frontend) as usize & mask]
     }
 
     #[inline]
     pub(crate) fn find(&self, client: &Addr, port: u16, frontend: u16) -> Option<FlowId> {
-        let mut id = self.chains[self.chain(client, port, frontend)];
+        let mut id = *self.chain(client, port, frontend);
         while id != NONE {
             let flow = &self.flows[id as usize];
             if flow.client_port == port && flow.frontend == frontend && flow.client == *client {
@@ -329,22 +356,65 @@ impl FlowTable {
         if id == NONE {
             return None;
         }
-        let chain = self.chain(&flow.client, flow.client_port, flow.frontend);
         self.free = self.flows[id as usize].next;
-        flow.next = self.chains[chain];
+        let chain = self.chain_mut(&flow.client, flow.client_port, flow.frontend);
+        flow.next = std::mem::replace(chain, id);
+        self.note_length(flow.next);
         self.flows[id as usize] = flow;
-        self.chains[chain] = id;
         self.used += 1;
         Some(id)
     }
 
+    fn note_length(&mut self, mut id: FlowId) {
+        for _ in 0..CHAIN_MAX {
+            match self.flows.get(id as usize) {
+                Some(flow) => id = flow.next,
+                None => return,
+            }
+        }
+        self.long = true;
+    }
+
+    /// A chain was too long, and the change over to other keys is not at its end.
+    pub(crate) fn wants_keys(&self) -> bool {
+        self.long
+    }
+
+    /// Changes over to the next keys, so many chains at a time. Whether that is done.
+    pub(crate) fn take_keys(&mut self, chains: usize) -> bool {
+        let to = (self.moved + chains).min(self.chains.len());
+        while self.moved < to {
+            let mut id = std::mem::replace(&mut self.chains[self.moved], NONE);
+            self.moved += 1;
+            while id != NONE {
+                let flow = &self.flows[id as usize];
+                let (next, client) = (flow.next, flow.client);
+                let (port, frontend) = (flow.client_port, flow.frontend);
+                let chain = self.chain_mut(&client, port, frontend);
+                let behind = std::mem::replace(chain, id);
+                self.flows[id as usize].next = behind;
+                id = next;
+            }
+        }
+        if self.moved < self.chains.len() {
+            return false;
+        }
+        std::mem::swap(&mut self.chains, &mut self.next_chains);
+        self.generation += 1;
+        self.keys = self.next_keys;
+        self.next_keys = Keyed::new(self.secret, self.generation + 1);
+        (self.moved, self.long) = (0, false);
+        true
+    }
+
     pub(crate) fn remove(&mut self, id: FlowId) {
         let flow = &self.flows[id as usize];
-        let chain = self.chain(&flow.client, flow.client_port, flow.frontend);
-        let after = flow.next;
-        let mut at = self.chains[chain];
+        let (client, after) = (flow.client, flow.next);
+        let (port, frontend) = (flow.client_port, flow.frontend);
+        let chain = self.chain_mut(&client, port, frontend);
+        let mut at = *chain;
         if at == id {
-            self.chains[chain] = after;
+            *chain = after;
         } else {
             while self.flows[at as usize].next != id {
                 at = self.flows[at as usize].next;
@@ -423,6 +493,43 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
+    #[test]
+    fn flows_in_one_chain_make_the_table_take_other_keys() {
+        let mut table = FlowTable::new(1_024, (1, 2));
+        let client = to_addr(IpAddr::from([192, 0, 2, 7]));
+        let chain = |t: &FlowTable, port| t.keys.hash(&client, port, 0) as usize % t.chains.len();
+        let wanted = chain(&table, 1);
+        let together: Vec<u16> = (1..=u16::MAX)
+            .filter(|p| chain(&table, *p) == wanted)
+            .collect();
+        let (some, one_more) = (
+            &together[..CHAIN_MAX as usize],
+            together[CHAIN_MAX as usize],
+        );
+        for port in some {
+            table.insert(Flow::new(client, *port, 0, 0)).expect("room");
+        }
+        assert!(!table.wants_keys());
+        table
+            .insert(Flow::new(client, one_more, 0, 0))
+            .expect("room");
+        assert!(table.wants_keys());
+        let mut pieces = 1;
+        while !table.take_keys(100) {
+            pieces += 1;
+            // All are found meanwhile.
+            assert!(
+                some.iter()
+                    .all(|port| table.find(&client, *port, 0).is_some())
+            );
+        }
+        assert_eq!(pieces, 11);
+        assert!(!table.wants_keys());
+        let chains: std::collections::HashSet<_> =
+            some.iter().map(|port| chain(&table, *port)).collect();
+        assert!(chains.len() > 20, "{} chains", chains.len());
+    }
+
     proptest! {
         #[test]
         fn an_address_comes_back_as_its_canonical_form(bits in any::<u128>(), mapped in any::<bool>()) {
@@ -432,7 +539,10 @@ mod tests {
         }
 
         #[test]
-        fn agrees_with_a_map(ops in proptest::collection::vec((any::<bool>(), 0u8..4, 0u16..40, 0u16..2), 1..400)) {
+        fn agrees_with_a_map(
+            ops in proptest::collection::vec((any::<bool>(), 0u8..4, 0u16..40, 0u16..2), 1..400),
+            piece in 0usize..4,
+        ) {
             let mut table = FlowTable::new(32, (1, 2));
             let mut oracle: HashMap<(u8, u16, u16), FlowId> = HashMap::new();
             for (add, host, port, frontend) in ops {
@@ -448,6 +558,8 @@ mod tests {
                     table.remove(id);
                 }
                 prop_assert_eq!(table.used() as usize, oracle.len());
+                // Keys change all the time.
+                table.take_keys(piece);
             }
         }
     }

@@ -40,6 +40,7 @@ mod handshake;
 mod health;
 mod icmp;
 mod kept;
+mod keyed;
 mod keys;
 mod ledger;
 mod listener;

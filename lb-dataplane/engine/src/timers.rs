@@ -18,6 +18,8 @@ const DUE_PER_CALL_MAX: usize = 48;
 /// What one call does in all that takes as long as a segment does, about 1 us: about 130 us. Each
 /// kind of work has its own bound besides, and a small one that holds whatever was done before it.
 const ACTS_PER_CALL: usize = 128;
+/// Chains of the flow table that change over to other keys in one call: some 60 us.
+const CHAINS_PER_CALL: usize = 512;
 /// Timers looked at in one call, of which most only come nearer: some 20 us.
 const LOOKS_PER_CALL_MAX: u32 = 256;
 
@@ -55,6 +57,9 @@ impl Engine {
         self.send_probes(now, out);
         self.refresh_hops(HOPS_AT_ONCE);
         self.renew_keys();
+        if self.flows.wants_keys() && self.flows.take_keys(CHAINS_PER_CALL) {
+            self.counters.add(Counter::FlowTableRekeyed);
+        }
         if now.ms() >= self.resolve_again_ms {
             self.resolve_again_ms = now.ms() + RESOLVE_AGAIN_MS;
             self.hops.ask_again();
@@ -95,6 +100,7 @@ impl Engine {
         let goes_on = passes.iter().any(|pass| pass.at.is_some())
             || self.stale_hops.is_some()
             || self.stale_keys.is_some()
+            || self.flows.wants_keys()
             || !self.to_judge.is_empty();
         let us = |ms: u64| ms.saturating_mul(1_000);
         wheel
