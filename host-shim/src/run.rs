@@ -3,7 +3,7 @@
 use crate::{
     config::{Config, Discovery},
     control::{self, Control, Door},
-    discovery::{Told, watch},
+    discovery::{ListenerReport, watch},
     logging,
     shim::Shim,
 };
@@ -154,7 +154,7 @@ async fn serve(file: &Path, mut config: Config, keep_on_exit: bool) -> anyhow::R
 }
 
 /// What the cluster says next of its pods; never, where nobody is asked.
-async fn news(wanted: Option<&mut watch::Wanted>) -> Told {
+async fn news(wanted: Option<&mut watch::Wanted>) -> ListenerReport {
     if let Some(wanted) = wanted {
         while wanted.changed().await.is_ok() {
             if let Some(told) = wanted.borrow_and_update().clone() {

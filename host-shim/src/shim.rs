@@ -2,7 +2,7 @@
 
 use crate::{
     config::{Config, Keys, Pod},
-    discovery::{Cause, Place, Processes, Told, Unfit, WantedPod, place},
+    discovery::{Cause, ListenerReport, Place, Processes, Unfit, WantedPod, place},
     pods::{AdopterState, Origin, PodState, When, unfit},
     tracking::NodeNetwork,
     view::{PodView, State, by_name, named},
@@ -173,7 +173,7 @@ impl Shim {
 
     /// Takes what the cluster says of which pods shall have the adopter. Those that are gone from it keep what they have until
     /// their namespace goes: after a forced deletion their processes live on for seconds, and their last segments need the mark.
-    pub fn want(&mut self, told: &Told, now: Instant) {
+    pub fn want(&mut self, told: &ListenerReport, now: Instant) {
         if let Some(discovery) = &mut self.discovery
             && !discovery.listed
         {

@@ -3,7 +3,7 @@
 mod common;
 
 use baton_adopter::Outcome;
-use baton_packet::Told;
+use baton_packet::ListenerReport;
 use common::{
     Lab,
     answer::{
@@ -19,18 +19,18 @@ use std::net::SocketAddr;
 /// `LISTENERS_MAX` of the program.
 const LISTENERS_MAX: usize = 128;
 
-fn told(lab: &Lab, v6: bool) -> Told {
+fn told(lab: &Lab, v6: bool) -> ListenerReport {
     told_with(lab, v6, READY)
 }
 
-fn told_with(lab: &Lab, v6: bool, expected: u16) -> Told {
+fn told_with(lab: &Lab, v6: bool, expected: u16) -> ListenerReport {
     let (pod, ours) = ends(v6, 8080, PORT);
     let (reason, field) = ask(lab, Message::probe(), ours, pod);
     assert_eq!(reason, expected);
-    Told::from_field(field)
+    ListenerReport::from_field(field)
 }
 
-fn holders(told: Told) -> u8 {
+fn holders(told: ListenerReport) -> u8 {
     told.listener.expect("a listener").holders.get()
 }
 

@@ -14,4 +14,4 @@ pub use place::{Cause, Place, Unfit};
 pub use processes::Processes;
 #[cfg(test)]
 pub use wanted::NodePod;
-pub use wanted::{Told, WantedPod};
+pub use wanted::{ListenerReport, WantedPod};

@@ -73,14 +73,14 @@ pub struct WantedPod {
 
 /// What is told of the node's Pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ListenerReport {
     /// Those that shall have the adopter, by name.
     pub wanted: Vec<WantedPod>,
     /// `uids` of all that there are, wanted or not.
     pub there: HashSet<String>,
 }
 
-impl Told {
+impl ListenerReport {
     /// Whether the API server has a Pod no more. Its processes may go on for a while, as after a forced deletion.
     #[must_use]
     pub fn is_gone(&self, pod: &NodePod) -> bool {
@@ -141,9 +141,9 @@ impl World {
 
     /// What it comes to.
     #[must_use]
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> ListenerReport {
         let uids = self.pods.values().flat_map(|pod| &pod.uids);
-        Told {
+        ListenerReport {
             wanted: self.wanted(),
             there: uids.cloned().collect(),
         }

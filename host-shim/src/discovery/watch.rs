@@ -5,7 +5,7 @@
 
 use super::{
     objects::{self, DaemonSet, EndpointSlice, Policy, Service},
-    wanted::{Change, Key, Told, World},
+    wanted::{Change, Key, ListenerReport, World},
 };
 use anyhow::Context;
 use futures_util::StreamExt;
@@ -56,7 +56,7 @@ enum News {
 }
 
 /// Which Pods shall have the adopter; `None` before all kinds were listed once.
-pub type Wanted = watch::Receiver<Option<Told>>;
+pub type Wanted = watch::Receiver<Option<ListenerReport>>;
 
 /// A client of the API server: that of the Pod's ServiceAccount, or of a file.
 ///
@@ -118,7 +118,7 @@ pub fn follow(client: &Client, node: &str, tasks: &mut JoinSet<()>) -> Wanted {
 }
 
 /// Folds what is told, and publishes the outcome whenever nothing more waits.
-async fn fold(mut told: mpsc::Receiver<News>, publish: watch::Sender<Option<Told>>) {
+async fn fold(mut told: mpsc::Receiver<News>, publish: watch::Sender<Option<ListenerReport>>) {
     let mut world = World::default();
     let mut listed = HashSet::new();
     while let Some(first) = told.recv().await {

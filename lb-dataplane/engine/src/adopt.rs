@@ -13,7 +13,7 @@ use crate::{
     handover::{Input, Then, challenge},
     ledger::Moved,
     mutants::Mutant,
-    policy::{Target, Ties},
+    policy::{MoveConstraint, Target},
     ports::{Purpose, Rest},
     states::{Frame, State},
 };
@@ -59,7 +59,7 @@ impl Engine {
         let Some(chosen) = chosen else {
             return false;
         };
-        if ties != Ties::Gone && policy.moved_enough(flow.migrations) {
+        if ties != MoveConstraint::OwnerDown && policy.moved_enough(flow.migrations) {
             self.counters.add(Counter::StayedFlow);
             return false;
         }
@@ -90,8 +90,12 @@ impl Engine {
         }
         let purpose = match ties {
             _ if chosen.cause == Cause::Manual => Purpose::Rescue,
-            Ties::Gone | Ties::Leaving | Ties::Ejected => Purpose::Rescue,
-            Ties::Rested | Ties::Resting | Ties::Together => Purpose::Move,
+            MoveConstraint::OwnerDown
+            | MoveConstraint::OwnerLeaves
+            | MoveConstraint::OwnerEjected => Purpose::Rescue,
+            MoveConstraint::None | MoveConstraint::Cooldown | MoveConstraint::Affinity => {
+                Purpose::Move
+            }
         };
         if purpose == Purpose::Move && self.tracked >= self.settings.limits.tracked_pairs {
             self.counters.add(Counter::StayedTracked);
@@ -128,7 +132,7 @@ impl Engine {
     /// The flow is on its way to the pod of `leg`.
     pub(crate) fn goes_to(&mut self, id: FlowId, leg: Leg, cause: Cause) {
         if cause != Cause::Manual {
-            self.drop_wish(id);
+            self.drop_pending_move(id);
         }
         self.flows[id].causes.begin(cause);
         self.pending = leg;
@@ -155,29 +159,33 @@ impl Engine {
     }
 
     /// What holds a flow at its owner.
-    fn ties(&self, now: Instant, id: FlowId) -> Ties {
+    fn ties(&self, now: Instant, id: FlowId) -> MoveConstraint {
         let flow = &self.flows[id];
         let owner = &self.backends[usize::from(flow.owner.backend)];
         if owner.health.is_down() {
-            return Ties::Gone;
+            return MoveConstraint::OwnerDown;
         }
         if self.is_leaving(id) {
-            return Ties::Leaving;
+            return MoveConstraint::OwnerLeaves;
         }
         let policy = &self.policies[usize::from(flow.policy)];
         if policy.spec.affinity.is_some() {
             let pool = &policy.pools[usize::from(flow.bits.has(Bits::V6))];
             let ejected = pool.is_ejected(flow.owner.backend, &self.backends, now);
             return if pool.panic || (owner.health.is_usable() && !ejected) {
-                Ties::Together
+                MoveConstraint::Affinity
             } else {
-                Ties::Ejected
+                MoveConstraint::OwnerEjected
             };
         }
         let cooldown_ms = policy.spec.migration.cooldown.0 / 1_000;
         let rests = flow.bits.has(Bits::MOVED)
             && u64::from(now.ms32().wrapping_sub(flow.moved_ms)) < cooldown_ms;
-        if rests { Ties::Resting } else { Ties::Rested }
+        if rests {
+            MoveConstraint::Cooldown
+        } else {
+            MoveConstraint::None
+        }
     }
 
     /// The owner becomes the standby leg, the pending leg the owner.

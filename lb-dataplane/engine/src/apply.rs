@@ -133,7 +133,7 @@ pub(crate) struct Progress {
     pub(crate) stamp: u64,
     /// A policy, one of its backends or its affinity went.
     pub(crate) left: bool,
-    pub(crate) wishes: bool,
+    pub(crate) pending_moves: bool,
 }
 
 impl Progress {
@@ -155,7 +155,7 @@ impl Progress {
             free_frontend: 0,
             stamp: 0,
             left: false,
-            wishes: false,
+            pending_moves: false,
         }
     }
 }
@@ -238,7 +238,7 @@ impl Engine {
                 Stage::Backends => self.backend_changes(now, prepared),
                 Stage::Clients if !prepared.progress.left => None,
                 Stage::Clients => self.client_settles(prepared.progress.at as u32),
-                Stage::Wishes => self.wish_settles(&mut prepared.progress),
+                Stage::Wishes => self.pending_move_settles(&mut prepared.progress),
                 Stage::Done => return Ok(true),
             };
             let progress = &mut prepared.progress;

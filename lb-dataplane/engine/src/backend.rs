@@ -11,7 +11,7 @@ use crate::{
     health::Health,
     keys::Keyring,
     ledger::MoveCost,
-    listener::Question,
+    liveness::LivenessProbe,
     load::Load,
     ports::{Ports, Rest},
     probe::Probe,
@@ -29,7 +29,7 @@ pub(crate) enum Use {
     /// Adoption probes.
     Probe,
     /// Whether anybody listens.
-    Question,
+    LivenessProbe,
     /// Nobody any more: trackers are to forget it (slot in the table of open Forgets).
     Forget(u16),
 }
@@ -48,7 +48,7 @@ impl Packed {
             Use::Standby(id) => (id + 1) & Self::INDEX | 1 << 30,
             Use::Closing(id) => (id + 1) & Self::INDEX | 2 << 30,
             Use::Probe => 3 << 30,
-            Use::Question => 3 << 30 | 1,
+            Use::LivenessProbe => 3 << 30 | 1,
             Use::Forget(slot) => 3 << 30 | (u32::from(slot) + 2),
         })
     }
@@ -63,7 +63,7 @@ impl Packed {
             2 => Some(Use::Closing(id)),
             _ => Some(match self.0 & Self::INDEX {
                 0 => Use::Probe,
-                1 => Use::Question,
+                1 => Use::LivenessProbe,
                 slot => Use::Forget((slot - 2) as u16),
             }),
         }
@@ -89,7 +89,7 @@ pub(crate) struct Backend {
     /// Which policies' flows leave it.
     pub(crate) drains: Drains,
     pub(crate) health: Health,
-    pub(crate) question: Question,
+    pub(crate) question: LivenessProbe,
     pub(crate) sweep: Option<Progress>,
     pub(crate) budget: Budget,
     pub(crate) ports: Ports,
@@ -135,7 +135,7 @@ impl Backend {
             listed: true,
             drains: Drains::default(),
             health: Health::default(),
-            question: Question::default(),
+            question: LivenessProbe::default(),
             sweep: None,
             budget: Budget::default(),
             ports: Ports::new(first, count, rng),
@@ -260,7 +260,7 @@ mod tests {
             Use::Standby(0),
             Use::Closing(77),
             Use::Probe,
-            Use::Question,
+            Use::LivenessProbe,
             Use::Forget(0),
             Use::Forget(u16::MAX),
         ] {

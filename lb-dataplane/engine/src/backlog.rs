@@ -19,7 +19,7 @@ use crate::{
     guards::From,
     kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, Kept, KeptList},
     pieces,
-    policy::Ties,
+    policy::MoveConstraint,
     states::{Frame, State},
     timing::BACKLOG_AGAIN_MS,
 };
@@ -217,12 +217,14 @@ impl Engine {
 
     /// Whether the flow stays because its request may not fit a new pod's first window. Only a pod
     /// that goes away or fails is left with such a one.
-    pub(crate) fn stays_with_large(&mut self, id: FlowId, ties: Ties) -> bool {
+    pub(crate) fn stays_with_large(&mut self, id: FlowId, ties: MoveConstraint) -> bool {
         let policy = &self.policies[usize::from(self.flows[id].policy)];
         let optional = matches!(
             (policy.spec.migration.mode, ties),
-            (MigrationMode::Always, Ties::Rested | Ties::Resting)
-                | (MigrationMode::WhenBetter, Ties::Rested)
+            (
+                MigrationMode::Always,
+                MoveConstraint::None | MoveConstraint::Cooldown
+            ) | (MigrationMode::WhenBetter, MoveConstraint::None)
         );
         if !optional {
             return false;

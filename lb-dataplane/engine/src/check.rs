@@ -106,7 +106,7 @@ impl Engine {
         if flow.owner.is_some() {
             assert_eq!(used_by(flow.owner), Some(Use::Owner(id)));
         } else {
-            let legless = matches!(flow.state, State::Parted | State::Closed);
+            let legless = matches!(flow.state, State::FinSentToClient | State::Closed);
             assert!(legless, "no owner leg in {:?}", flow.state);
         }
         let adopting = matches!(flow.state, State::Adopting | State::AdoptingIdle);
@@ -119,13 +119,19 @@ impl Engine {
         if flow.is_moving() {
             assert!(flow.causes.open().is_some(), "a move without a cause");
         } else if flow.causes.open().is_some() {
-            assert!(flow.has_wish() && self.wishes, "a cause without a move");
+            assert!(
+                flow.has_wish() && self.pending_moves,
+                "a cause without a move"
+            );
             assert!(flow.state != State::Orphan && flow.pin.is_none(), "a wish");
         }
         assert!(
             flow.kept.is_empty()
                 || adopting
-                || matches!(flow.state, State::Request | State::Held | State::Orphan),
+                || matches!(
+                    flow.state,
+                    State::Request | State::OwnerFinPending | State::Orphan
+                ),
             "kept copies in {:?}",
             flow.state
         );
@@ -195,7 +201,7 @@ impl Engine {
                     );
                 }
                 Use::Probe => assert!(backend.probe.is_on(port)),
-                Use::Question => assert!(backend.question.is_on(port)),
+                Use::LivenessProbe => assert!(backend.question.is_on(port)),
                 Use::Forget(slot) => assert_eq!(self.forgets.leg(slot), leg),
             }
         }

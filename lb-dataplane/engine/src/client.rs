@@ -88,7 +88,7 @@ impl Engine {
         }
         let flow = &self.flows[id];
         let verdict = match flow.state {
-            State::Orphan | State::Parted => Verdict::Absorbed,
+            State::Orphan | State::FinSentToClient => Verdict::Absorbed,
             State::Closed if !owner.is_some() => Verdict::Absorbed,
             _ => {
                 if exact && self.sent_until(id).is_some() {
@@ -144,7 +144,7 @@ impl Engine {
         match flow.state {
             // Nothing can be acknowledged yet.
             State::SynSent => return Verdict::Drop(DropReason::NoFlow),
-            State::Parted => return self.client_of_parted(now, segment, id, out),
+            State::FinSentToClient => return self.client_of_parted(now, segment, id, out),
             State::Closed if !flow.owner.is_some() => {
                 return self.client_of_closed(frame, segment, id, out);
             }
@@ -189,7 +189,7 @@ impl Engine {
             // A close before the connection is known to be open would be forgotten.
             State::SynAcked => segment.flags.has(Flags::FIN),
             // What is behind a gap, or begins no request, or is too much, cannot be kept; the client sends it again.
-            State::Held | State::Orphan => {
+            State::OwnerFinPending | State::Orphan => {
                 let of_request = segment.payload_len() > 0 || flow.bits.has(Bits::KEPT_WHOLE);
                 segment.seq.after(flow.client_next)
                     || (segment.payload_len() > 0 && !self.may_keep(segment, id))
@@ -236,8 +236,8 @@ impl Engine {
     ) -> Verdict {
         match self.flows[id].state {
             // To the dead owner's kernel, which may still have to repeat the response: acknowledgements only.
-            State::Held | State::Orphan if segment.payload_len() == 0 && acks_more => {}
-            State::Held | State::Orphan => treat = Frame::Absorb,
+            State::OwnerFinPending | State::Orphan if segment.payload_len() == 0 && acks_more => {}
+            State::OwnerFinPending | State::Orphan => treat = Frame::Absorb,
             State::Adopting | State::AdoptingIdle => treat = self.unless_prelude(id, treat),
             _ => {}
         }
@@ -278,7 +278,7 @@ impl Engine {
             && treat == Frame::Forward
             && !matches!(
                 self.flows[id].state,
-                State::Adopting | State::AdoptingIdle | State::Held | State::Orphan
+                State::Adopting | State::AdoptingIdle | State::OwnerFinPending | State::Orphan
             );
         if watched {
             treat = self.within_window(id, frame, segment);

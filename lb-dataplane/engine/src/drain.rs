@@ -416,12 +416,14 @@ impl Engine {
             }
             State::Idle | State::Fresh if quiet_for_us < quiet_us(spec) => "quiet time",
             State::Idle | State::Fresh => "no other backend can adopt now",
-            State::Held | State::Orphan | State::Adopting | State::AdoptingIdle => "adoption",
+            State::OwnerFinPending | State::Orphan | State::Adopting | State::AdoptingIdle => {
+                "adoption"
+            }
             State::SynSent | State::SynAcked => "handshake",
             State::Request | State::Response => "request in progress",
             State::ClientFin => "the server's close, as the client has closed",
             State::ServerFin => "the client's close, as the server has closed",
-            State::Closed | State::Parted | State::Gone => "closing",
+            State::Closed | State::FinSentToClient | State::Gone => "closing",
         };
         (false, what)
     }

@@ -275,7 +275,9 @@ impl Engine {
 
     #[cold]
     fn take_up_early(&mut self, now: Instant, id: FlowId, from: From, out: &mut impl Output) {
-        if from == From::Client && matches!(self.flows[id].state, State::Held | State::Orphan) {
+        if from == From::Client
+            && matches!(self.flows[id].state, State::OwnerFinPending | State::Orphan)
+        {
             // Only the owner that ended has them.
             return self.drop_early(id, from);
         }

@@ -173,7 +173,7 @@ impl Engine {
             Effect::Settle => {
                 self.decide(now, id, Input::Settled, None, out);
             }
-            Effect::AskForLife => self.ask_for_life(now, owner.backend, out),
+            Effect::ProbeLiveness => self.probe_liveness(now, owner.backend, out),
             Effect::AskListener(closer_listens) => {
                 self.ask(now, owner.backend, closer_listens, out);
             }
@@ -219,7 +219,7 @@ impl Engine {
             Gone::Silent => Counter::OwnersSilent,
         });
         self.counters.add(Counter::Stranded);
-        self.drop_wish(id);
+        self.drop_pending_move(id);
         self.tell(id, What::OwnerLost(how));
     }
 

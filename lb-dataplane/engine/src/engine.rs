@@ -28,7 +28,7 @@ use crate::{
     routes::{Hops, Routes},
     shares::Shares,
     sources::Sources,
-    states::{Action, Event, Frame, Meaning, State, meaning},
+    states::{Action, Event, Frame, State, Transition, meaning},
     timing::LINK_SETTLE_MS,
     wheel::Wheel,
 };
@@ -128,9 +128,9 @@ pub struct Engine {
     /// Own addresses by family, for the legs.
     pub(crate) sources: Sources,
     /// Addresses of the host that legs come from besides.
-    pub(crate) of_host: Vec<IpAddr>,
+    pub(crate) host_addresses: Vec<IpAddr>,
     /// The same by the new routes, while backends are gone through for these.
-    pub(crate) of_host_anew: Vec<IpAddr>,
+    pub(crate) new_host_addresses: Vec<IpAddr>,
     /// On a node's network: what is no leg's may be the node's own ([`Self::share_ports`]).
     pub(crate) shares_ports: bool,
     pub(crate) generation: u64,
@@ -161,7 +161,7 @@ pub struct Engine {
     pub(crate) counters: Counters,
     pub(crate) events: Events,
     /// Some flow's move may have been asked for that has not begun.
-    pub(crate) wishes: bool,
+    pub(crate) pending_moves: bool,
     /// For choices. Nobody is told what it yields.
     pub(crate) rng: fastrand::Rng,
     numbers: u64,
@@ -192,7 +192,7 @@ pub struct Engine {
     pub(crate) applies: u64,
     pub(crate) applied: u64,
     /// A flow's move was asked for since the last look at all of them began.
-    pub(crate) new_wishes: bool,
+    pub(crate) new_pending_moves: bool,
     pub(crate) resolve_again_ms: u64,
     /// The leg that the current event redirects its flow to.
     pub(crate) pending: Leg,
@@ -256,8 +256,8 @@ impl Engine {
         let keys = settings.hash_keys;
         Ok(Self {
             sources,
-            of_host: Vec::new(),
-            of_host_anew: Vec::new(),
+            host_addresses: Vec::new(),
+            new_host_addresses: Vec::new(),
             shares_ports: false,
             generation: 0,
             flows: FlowTable::new(limits.flows, keys),
@@ -282,7 +282,7 @@ impl Engine {
             keys: Vec::new(),
             counters: Counters::new(),
             events: Events::new(),
-            wishes: false,
+            pending_moves: false,
             rng,
             numbers: 0,
             next_probe_ms: now.ms(),
@@ -300,7 +300,7 @@ impl Engine {
             stale_keys: None,
             applies: 0,
             applied: 0,
-            new_wishes: false,
+            new_pending_moves: false,
             resolve_again_ms: now.ms(),
             pending: Leg::NONE,
             link_down: None,
@@ -323,7 +323,7 @@ impl Engine {
     pub fn put_routes(&mut self, routes: &mut Routes) {
         std::mem::swap(&mut self.routes, routes);
         self.stale_hops = Some(0);
-        self.of_host_anew.clear();
+        self.new_host_addresses.clear();
         self.refresh_hops(HOPS_AT_ONCE);
     }
 
@@ -335,7 +335,7 @@ impl Engine {
 
     /// A frame that belongs to none of our legs: the host's, unless it came from there.
     #[cold]
-    pub(crate) fn no_leg(&mut self, frame: &mut [u8], end: u16) -> Option<Verdict> {
+    pub(crate) fn pass_to_host(&mut self, frame: &mut [u8], end: u16) -> Option<Verdict> {
         if !self.shares_ports || ether_src(frame) == Mac::HOST {
             return None;
         }
@@ -433,7 +433,7 @@ impl Engine {
                 self.counters.add(Counter::FromClients);
                 self.on_client(now, frame, segment, frontend, out)
             }
-            None => self.perhaps_on_leg(now, frame, segment, out),
+            None => self.on_host_leg(now, frame, segment, out),
         }
     }
 
@@ -451,14 +451,14 @@ impl Engine {
         match self.backend_ids.find(&from, segment.src_port) {
             Some(backend) => self.on_backend(now, frame, segment, backend, out),
             None => self
-                .no_leg(frame, segment.end)
+                .pass_to_host(frame, segment.end)
                 .unwrap_or(Verdict::Drop(DropReason::NotOurs)),
         }
     }
 
     /// To an address of the host, which some legs come from on a node's network. Apart, for the sake of the usual ones.
     #[cold]
-    fn perhaps_on_leg(
+    fn on_host_leg(
         &mut self,
         now: Instant,
         frame: &mut [u8],
@@ -472,7 +472,7 @@ impl Engine {
             return self.on_leg(now, frame, segment, out);
         }
         // Steered here for a route's sake that no backend uses (any more).
-        self.no_leg(frame, segment.end)
+        self.pass_to_host(frame, segment.end)
             .unwrap_or(Verdict::Drop(DropReason::NotOurs))
     }
 
@@ -487,7 +487,7 @@ impl Engine {
 
     /// Whether legs come from this address.
     pub(crate) fn is_source(&self, address: IpAddr) -> bool {
-        self.sources.contains(address) || self.of_host.contains(&address)
+        self.sources.contains(address) || self.host_addresses.contains(&address)
     }
 
     /// Moves a flow by the declared table: performs the row's actions and says what becomes of the frame.
@@ -499,9 +499,9 @@ impl Engine {
         out: &mut impl Output,
     ) -> Frame {
         let (number, row) = match meaning(self.flows[id].state, event) {
-            Meaning::Row(number, row) => (number, row),
-            Meaning::Stays => return Frame::Forward,
-            Meaning::Never => {
+            Transition::Row(number, row) => (number, row),
+            Transition::Ignore => return Frame::Forward,
+            Transition::Invalid => {
                 self.counters.add(Counter::UnexpectedEvents);
                 debug_assert!(false, "{event:?} in {:?}", self.flows[id].state);
                 return Frame::Forward;
@@ -525,7 +525,7 @@ impl Engine {
         match action {
             Action::DropKept => {
                 self.drop_kept(id);
-                if matches!(self.flows[id].state, State::Parted | State::Closed) {
+                if matches!(self.flows[id].state, State::FinSentToClient | State::Closed) {
                     // There is no owner any more.
                     self.drop_backlog(id);
                 }
@@ -573,9 +573,9 @@ impl Engine {
             Action::ArmHandshake
             | Action::ArmAdoption
             | Action::ArmIdle
-            | Action::ArmHeld
+            | Action::ArmOwnerFinPending
             | Action::ArmRescue
-            | Action::ArmParted
+            | Action::ArmFinSentToClient
             | Action::ArmHalfClosed
             | Action::ArmLinger => self.arm(now, id, action),
             Action::Release => self.release(now, id),

@@ -244,9 +244,9 @@ impl Engine {
     /// state still.
     pub(crate) fn reset_by_table(&self, id: FlowId) -> Reset {
         match self.flows[id].state {
-            State::Held => Reset::Backend,
+            State::OwnerFinPending => Reset::Backend,
             State::Adopting | State::AdoptingIdle | State::Orphan => Reset::Lost,
-            State::Parted => Reset::Closed,
+            State::FinSentToClient => Reset::Closed,
             _ => Reset::Timeout,
         }
     }

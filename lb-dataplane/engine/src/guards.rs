@@ -337,7 +337,7 @@ impl Engine {
         policy.figures.pinned[why.number()] += 1;
         policy.pins[why.number()] += 1;
         self.counters.pins[why.number()] += 1;
-        self.drop_wish(id);
+        self.drop_pending_move(id);
         self.tell(id, What::Pinned(why));
         // A hand-over that began with a session goes on with it, whatever the client sends meanwhile.
         if why == PinReason::SessionRefused || !self.flows[id].bits.has(Bits::PRELUDE) {

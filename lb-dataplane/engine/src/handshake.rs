@@ -56,7 +56,7 @@ impl Engine {
                 && matches!(flow.state, State::SynSent | State::SynAcked);
             let over = matches!(
                 flow.state,
-                State::Closed | State::Parted | State::SynSent | State::SynAcked
+                State::Closed | State::FinSentToClient | State::SynSent | State::SynAcked
             );
             if same {
                 let owner = flow.owner;

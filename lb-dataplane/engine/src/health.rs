@@ -327,7 +327,7 @@ impl Engine {
             let idle = quiet_ms >= SILENT_IDLE_MS && backend.probe.heard() == Heard::Before;
             if busy || idle {
                 self.spend(1);
-                self.ask_for_life(now, index, out);
+                self.probe_liveness(now, index, out);
             }
         }
         self.look_over_drain(index);

@@ -28,7 +28,7 @@ impl Engine {
                 Verdict::Transmit(len)
             }
             None => {
-                let left = to_backend.then(|| self.no_leg(frame, error.end));
+                let left = to_backend.then(|| self.pass_to_host(frame, error.end));
                 left.flatten()
                     .unwrap_or(Verdict::Drop(DropReason::IcmpUnrelated))
             }

@@ -271,7 +271,7 @@ impl Engine {
             backend: target.unwrap_or(Leg::NONE.backend),
             ..Leg::NONE
         };
-        (self.wishes, self.new_wishes) = (true, true);
+        (self.pending_moves, self.new_pending_moves) = (true, true);
         self.tell(id, What::MoveAsked);
     }
 
@@ -291,7 +291,7 @@ impl Engine {
             policy.spec.migration.mode == MigrationMode::Never || policy.spec.affinity.is_some();
         if forbidden || !member || to == owner {
             // The policy has changed since.
-            self.drop_wish(id);
+            self.drop_pending_move(id);
             return None;
         }
         if any {
@@ -301,7 +301,7 @@ impl Engine {
     }
 
     /// The flow's wish, if it has one, is not granted any more.
-    pub(crate) fn drop_wish(&mut self, id: FlowId) {
+    pub(crate) fn drop_pending_move(&mut self, id: FlowId) {
         if self.flows[id].has_wish() {
             self.tell(id, What::MoveDropped);
             let flow = &mut self.flows[id];

@@ -309,25 +309,25 @@ impl Engine {
     }
 
     /// A flow that was to move to a backend that went stays.
-    pub(crate) fn wish_settles(&mut self, progress: &mut Progress) -> Option<usize> {
+    pub(crate) fn pending_move_settles(&mut self, progress: &mut Progress) -> Option<usize> {
         if progress.at == 0 {
-            if !self.wishes || !progress.left {
+            if !self.pending_moves || !progress.left {
                 return None;
             }
-            (progress.wishes, self.new_wishes) = (false, false);
+            (progress.pending_moves, self.new_pending_moves) = (false, false);
         }
         let id = progress.at as FlowId;
         if id >= self.flows.limit() {
-            self.wishes = progress.wishes || self.new_wishes;
+            self.pending_moves = progress.pending_moves || self.new_pending_moves;
             return None;
         }
         let flow = &self.flows[id];
         if flow.state != State::Gone && flow.has_wish() {
             let to = self.backends.get(usize::from(flow.standby.backend));
             if to.is_some_and(|b| !b.listed) {
-                self.drop_wish(id);
+                self.drop_pending_move(id);
             } else {
-                progress.wishes = true;
+                progress.pending_moves = true;
             }
         }
         Some(COST_SLOT)
@@ -342,14 +342,14 @@ impl Engine {
             self.refresh_hop(index);
             if let Some(source) = self.backends[index].source
                 && !self.sources.contains(source)
-                && !self.of_host_anew.contains(&source)
+                && !self.new_host_addresses.contains(&source)
             {
-                self.of_host_anew.push(source);
+                self.new_host_addresses.push(source);
             }
         }
         self.stale_hops = (to < self.backends.len()).then_some(to);
         if self.stale_hops.is_none() {
-            self.of_host = std::mem::take(&mut self.of_host_anew);
+            self.host_addresses = std::mem::take(&mut self.new_host_addresses);
         }
     }
 
@@ -376,7 +376,7 @@ impl Engine {
         if let Some(source) = backend.source
             && !self.is_source(source)
         {
-            self.of_host.push(source);
+            self.host_addresses.push(source);
         }
     }
 }

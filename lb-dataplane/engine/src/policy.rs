@@ -25,29 +25,29 @@ use std::sync::Arc;
 
 /// What holds a flow where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ties {
+pub(crate) enum MoveConstraint {
     /// It moved a short while ago.
-    Resting,
+    Cooldown,
     /// Nothing but a good owner.
-    Rested,
+    None,
     /// The other flows of its client.
-    Together,
+    Affinity,
     /// The same, but its owner is ejected.
-    Ejected,
+    OwnerEjected,
     /// Nothing: its owner drains, or left the snapshot.
-    Leaving,
+    OwnerLeaves,
     /// Nothing: its owner is known to be dead.
-    Gone,
+    OwnerDown,
 }
 
-impl Ties {
+impl MoveConstraint {
     /// Why the flow goes wherever it can, better or not; none: something holds it, or it may stay.
     fn cause(self) -> Option<Cause> {
         match self {
-            Ties::Gone => Some(Cause::Down),
-            Ties::Leaving => Some(Cause::Drain),
-            Ties::Ejected => Some(Cause::Ejected),
-            Ties::Resting | Ties::Rested | Ties::Together => None,
+            MoveConstraint::OwnerDown => Some(Cause::Down),
+            MoveConstraint::OwnerLeaves => Some(Cause::Drain),
+            MoveConstraint::OwnerEjected => Some(Cause::Ejected),
+            MoveConstraint::Cooldown | MoveConstraint::None | MoveConstraint::Affinity => None,
         }
     }
 }
@@ -437,7 +437,7 @@ impl Policy {
         &mut self,
         v6: bool,
         owner: u16,
-        ties: Ties,
+        ties: MoveConstraint,
         gap_us: u64,
         backends: &[Backend],
         now: Instant,
@@ -453,7 +453,7 @@ impl Policy {
             cause,
             waits_us: None,
         };
-        if ties == Ties::Together {
+        if ties == MoveConstraint::Affinity {
             return None;
         }
         if mode == MigrationMode::Always {
@@ -468,9 +468,10 @@ impl Policy {
         if let Some(cause) = ties.cause() {
             let goes = match mode {
                 MigrationMode::Never => {
-                    ties == Ties::Gone && self.spec.on_backend_failure != BackendFailure::Reset
+                    ties == MoveConstraint::OwnerDown
+                        && self.spec.on_backend_failure != BackendFailure::Reset
                 }
-                MigrationMode::DrainOnly => ties != Ties::Ejected,
+                MigrationMode::DrainOnly => ties != MoveConstraint::OwnerEjected,
                 _ => true,
             };
             let at = goes.then(|| pool.two_choices(backends, now, rng, |at| good(pool, at)))??;
@@ -482,7 +483,7 @@ impl Policy {
                     now_us: now.0,
                     owner: pool.place_of(owner)?,
                     gap_us,
-                    rested: ties == Ties::Rested,
+                    rested: ties == MoveConstraint::None,
                     gain_us: self.spec.migration.gain.0 as f64,
                     ratio: f64::from(self.spec.migration.ratio_percent) / 100.0,
                     committed,

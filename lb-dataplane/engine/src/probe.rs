@@ -15,7 +15,8 @@ use crate::{
     timing::{HOLDERS_SETTLE_US, PROBE_OTHER_MS, PROBE_READY_MS, READY_HOLDS_MS, UNANSWERED_MAX},
 };
 use baton_packet::{
-    Adoption, Flags, MessageKind, Reason, Segment, SeqNumber, Told, build_adoption, parse_adoption,
+    Adoption, Flags, ListenerReport, MessageKind, Reason, Segment, SeqNumber, build_adoption,
+    parse_adoption,
 };
 
 /// Backends looked at in one call for whether a probe is due, and probes sent: usually, and
@@ -71,7 +72,7 @@ pub(crate) struct Probe {
     /// It said Ready once.
     ever_ready: bool,
     /// What it last told besides that.
-    told: Told,
+    told: ListenerReport,
     /// The number of the pod's network namespace, which its adopter wants to see in what it acts
     /// upon; 0: not known yet.
     namespace: u64,
@@ -97,7 +98,7 @@ impl Default for Probe {
             due_ms: 0,
             unanswered: 0,
             ever_ready: false,
-            told: Told::default(),
+            told: ListenerReport::default(),
             namespace: 0,
             renewed: 0,
             since: Instant(0),
@@ -120,7 +121,7 @@ impl Probe {
     }
 
     /// Whether its adopter tells of the listener, and marks the ends of processes that exit.
-    pub(crate) fn tells(&self) -> bool {
+    pub(crate) fn supports_report(&self) -> bool {
         !self.mute && self.told.marks_exits && self.told.listener.is_some()
     }
 
@@ -149,7 +150,7 @@ impl Probe {
     }
 
     /// Whether its adopter ever told of the present listener: what is not known of it now will be.
-    pub(crate) fn told_of_listener(&self) -> bool {
+    pub(crate) fn knew_listener(&self) -> bool {
         self.told.listener.is_some()
     }
 
@@ -160,7 +161,7 @@ impl Probe {
     }
 
     /// Whether it is another listener than the one before.
-    fn is_told(&mut self, now: Instant, told: Told) -> bool {
+    fn takes_report(&mut self, now: Instant, told: ListenerReport) -> bool {
         self.mute = false;
         let before = std::mem::replace(&mut self.told, told);
         let (old, new) = match (before.listener, told.listener) {
@@ -203,7 +204,7 @@ impl Probe {
             .is_some_and(|at| now.0 < at.0 + HOLDERS_SETTLE_US)
         {
             News::LetGo
-        } else if !self.tells() || now.0 < self.since.0 + HOLDERS_SETTLE_US {
+        } else if !self.supports_report() || now.0 < self.since.0 + HOLDERS_SETTLE_US {
             News::Unknown
         } else {
             News::Same
@@ -380,12 +381,12 @@ impl Engine {
     }
 
     /// What an adopter told of its pod's listener, and whether it did. (An older one does not if something is in the way.)
-    pub(crate) fn backend_told(
+    pub(crate) fn listener_reported(
         &mut self,
         now: Instant,
         index: u16,
         reason: Reason,
-        told: Told,
+        told: ListenerReport,
     ) -> bool {
         if reason != Reason::Ready && !told.is_anything() {
             return false;
@@ -394,7 +395,7 @@ impl Engine {
         if told.forgets && !backend.probe.forgets() {
             self.forgets.look_now(now);
         }
-        if backend.probe.is_told(now, told) {
+        if backend.probe.takes_report(now, told) {
             backend.health.is_another_process();
             self.counters.add(Counter::BackendsRestarted);
             self.judge_pools(now, index);
@@ -419,7 +420,7 @@ impl Engine {
             let believed = ours || self.mutated(Mutant::AnyNumbers);
             match self.verified(&raw, index).map(|a| (a.kind, a)) {
                 Some((MessageKind::Answer(reason), a)) if believed => {
-                    told = Some((reason, Told::from_field(a.server_ts)));
+                    told = Some((reason, ListenerReport::from_field(a.server_ts)));
                     namespace = Some(a.namespace);
                     if reason == Reason::Ready {
                         (
@@ -458,7 +459,7 @@ impl Engine {
             probe.ever_ready = true;
         }
         if let Some((reason, told)) = told {
-            self.backend_told(now, index, reason, told);
+            self.listener_reported(now, index, reason, told);
         }
         if nobody && !self.backends[usize::from(index)].health.is_down() {
             self.adopter_finds_nobody(now, index, out);

@@ -41,10 +41,10 @@ impl Engine {
             Some(Use::Standby(id)) => self.on_standby(now, frame, segment, id, out),
             Some(Use::Closing(id)) => self.on_closing(now, frame, segment, id, out),
             Some(Use::Probe) => self.answer_to_probe(now, frame, segment, backend, out),
-            Some(Use::Question) => self.answer_to_question(now, frame, segment, backend, out),
+            Some(Use::LivenessProbe) => self.answer_to_question(now, frame, segment, backend, out),
             Some(Use::Forget(slot)) => self.answer_to_forget(now, frame, segment, slot, out),
             None => {
-                if let Some(verdict) = self.no_leg(frame, segment.end) {
+                if let Some(verdict) = self.pass_to_host(frame, segment.end) {
                     return verdict;
                 }
                 let _ = self.reset_unknown(now, frame, segment, Whom::Pods, out);
@@ -71,7 +71,9 @@ impl Engine {
                     return verdict;
                 }
             }
-            State::Held | State::Orphan => return self.on_ended_owner(frame, segment, id),
+            State::OwnerFinPending | State::Orphan => {
+                return self.on_ended_owner(frame, segment, id);
+            }
             _ => {}
         }
         if segment.flags.has(Flags::RST) {

@@ -75,7 +75,7 @@ impl Engine {
         ends.at = to;
         let done = to >= self.frontends.len().max(self.backends.len());
         if done {
-            ends.sources.extend_from_slice(&self.of_host);
+            ends.sources.extend_from_slice(&self.host_addresses);
         }
         done
     }

@@ -182,7 +182,7 @@ impl Engine {
                 silent: backend.health.down() == Some(Down::Silent),
                 rescuable: self.may_rescue(id),
             },
-            Sweep::CloseStands if flow.state != State::Held => {
+            Sweep::CloseStands if flow.state != State::OwnerFinPending => {
                 return Swept::Stays;
             }
             Sweep::CloseStands => Input::PodLives {

@@ -128,9 +128,9 @@ impl Engine {
             }
             Action::ArmHalfClosed => timeouts.half_closed.0 / 1_000,
             Action::ArmLinger => LINGER_MS,
-            Action::ArmHeld => HELD_MS,
+            Action::ArmOwnerFinPending => HELD_MS,
             Action::ArmRescue => self.rescue_pause_ms(id),
-            Action::ArmParted => self.parted_wait_ms(id),
+            Action::ArmFinSentToClient => self.parted_wait_ms(id),
             _ => {
                 // Silence so far counts: moves of its own making keep no flow alive.
                 let quiet_ms = u64::from(now.ms32().wrapping_sub(flow.last_ms));
@@ -169,7 +169,7 @@ impl Engine {
                 return;
             }
             // Nobody answered the question, which has its own timers: it was lost with its backend.
-            State::Held => {
+            State::OwnerFinPending => {
                 let input = Input::PodGone {
                     silent: false,
                     rescuable: true,
@@ -178,7 +178,7 @@ impl Engine {
                 return;
             }
             State::Orphan => return self.try_rescue(now, id, out),
-            State::Parted => return self.parted_due(now, id, out),
+            State::FinSentToClient => return self.parted_due(now, id, out),
             State::Gone => return,
             State::SynSent | State::SynAcked => (0, Some(Counter::TimeoutsHandshake)),
             State::ClientFin | State::ServerFin => (

@@ -7,7 +7,7 @@
 mod common;
 
 use baton_engine::{Counter, Engine, Instant, Output, Verdict};
-use baton_packet::{Flags, Mac, MessageKind, Reason, Told};
+use baton_packet::{Flags, ListenerReport, Mac, MessageKind, Reason};
 use common::{
     Conn, Dest, OUR_MAC, ROUTER_MAC, Sent, World, answer, conn::*, pod, pod_mac, policy, settings,
     wire::Wire,
@@ -114,9 +114,9 @@ impl Lives {
                 self.give_raw(&frame);
             } else if s.message().is_some_and(|m| m.kind == MessageKind::Probe) {
                 // A live one tells that it answers Forgets, too.
-                let told = Told {
+                let told = ListenerReport {
                     forgets: true,
-                    ..Told::default()
+                    ..ListenerReport::default()
                 };
                 let (reason, told) = if alive {
                     (Reason::Ready, told.field())
@@ -336,8 +336,8 @@ fn troubles() -> u64 {
         Counter::Stranded,
         Counter::SessionsRestored,
         Counter::MigrationsConfirmed,
-        Counter::QuestionsRefused,
-        Counter::QuestionsAnswered,
+        Counter::LivenessProbesRefused,
+        Counter::LivenessProbesAnswered,
         Counter::BackendsBack,
         Counter::ResponseTimeouts,
     ] {

@@ -41,7 +41,7 @@ fn policy_for(state: &str, event: &str) -> Policy {
         ("Request", "ResponseTimeout") => p.response_timeout = Some(Micros::from_millis(200)),
         _ => {}
     }
-    if matches!(event, "DrainClose" | "DrainCut") || state == "Parted" {
+    if matches!(event, "DrainClose" | "DrainCut") || state == "FinSentToClient" {
         p.drain.quiet = Micros::from_secs(3_600);
         p.drain.deadline = Micros::from_secs(1);
         p.drain.on_deadline = OnDeadline::Close;
@@ -111,7 +111,7 @@ impl Scene {
                 w.adopted_any(&mut c, &sent);
                 adoption = sent.into_iter().find(Sent::is_adoption);
             }
-            "Held" => {
+            "OwnerFinPending" => {
                 if event == "OwnerGone" {
                     nobody_adopts(&mut w);
                     w.stops(c.pod);
@@ -128,7 +128,7 @@ impl Scene {
                 let how = if event == "Lost" { End::Rst } else { End::Fin };
                 w.dies(c.pod, how, &[c.clone()]);
             }
-            "Parted" => {
+            "FinSentToClient" => {
                 w.engine.drain(w.now, None, &format!("pod-{}", c.pod), true);
                 w.run_ms(1_060);
                 c.server = c.server.wrapping_add(1);
@@ -197,7 +197,7 @@ impl Scene {
                 w.forwarded_to_pod(c, &wire);
             }
             "Orphan" => assert!(w.data(c, GET).is_empty(), "kept"),
-            "Parted" => {
+            "FinSentToClient" => {
                 w.data(c, GET);
             }
             _ => {
@@ -316,7 +316,7 @@ impl Scene {
                 nobody_adopts(w);
                 assert!(w.ends(c, End::Rst).is_empty());
             }
-            ("Held", "OwnerGone") => {
+            ("OwnerFinPending", "OwnerGone") => {
                 w.run_ms(60);
             }
             (_, "OwnerGone") => {
@@ -324,7 +324,7 @@ impl Scene {
                 w.vanishes(c.pod);
                 w.run_ms(2_700);
             }
-            ("Held", "CloseStands" | "ResetStands") => {
+            ("OwnerFinPending", "CloseStands" | "ResetStands") => {
                 w.run_ms(5);
             }
             (_, "RescueIdle") => {
@@ -339,7 +339,7 @@ impl Scene {
             (_, "Lost") | ("Orphan", "CloseStands") => {
                 w.run_ms(10_100);
             }
-            ("AdoptingIdle" | "Parted" | "Orphan", "ClientFin") => {
+            ("AdoptingIdle" | "FinSentToClient" | "Orphan", "ClientFin") => {
                 w.inject(&w.client_wire(c, FIN_ACK, &[]).build());
             }
             (_, "ClientFin") => {

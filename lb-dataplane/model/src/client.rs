@@ -29,7 +29,7 @@ impl Run<'_> {
             let seq = self.world.client.got();
             return self.rst_to_client(seq);
         }
-        if self.state() == State::Parted {
+        if self.state() == State::FinSentToClient {
             return self.on_client_of_parted(seq, sends);
         }
         let flow = &mut self.world.flow;
@@ -44,7 +44,7 @@ impl Run<'_> {
         let end = seq + u8::from(sends != Sends::Ack);
         let mut treat = Frame::Forward;
         let new = sends != Sends::Ack && end > self.world.flow.client_next;
-        let ended = matches!(self.state(), State::Held | State::Orphan);
+        let ended = matches!(self.state(), State::OwnerFinPending | State::Orphan);
         if new && ended && payload && !self.may_keep(ack) {
             // It cannot be kept; the client sends it again.
             return;
@@ -59,8 +59,8 @@ impl Run<'_> {
             }
         }
         match self.state() {
-            State::Held | State::Orphan if !payload && acks_more => {}
-            State::Held | State::Orphan => treat = Frame::Absorb,
+            State::OwnerFinPending | State::Orphan if !payload && acks_more => {}
+            State::OwnerFinPending | State::Orphan => treat = Frame::Absorb,
             _ => {}
         }
         if treat == Frame::Forward {
@@ -172,7 +172,7 @@ impl Run<'_> {
         if self.state() == State::Gone {
             return;
         }
-        if !matches!(self.state(), State::Orphan | State::Parted) {
+        if !matches!(self.state(), State::Orphan | State::FinSentToClient) {
             self.to_owner(Wire::RstAck {
                 seq: self.world.flow.client_next,
                 ack: self.world.flow.server_next,

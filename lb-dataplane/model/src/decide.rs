@@ -148,7 +148,7 @@ impl Run<'_> {
             // Figures, questions to pods (which are answered with what is true), windows, time.
             Effect::Count(_)
             | Effect::Replayed
-            | Effect::AskForLife
+            | Effect::ProbeLiveness
             | Effect::AskListener(_)
             | Effect::ForgetInFront
             | Effect::AwaitAnswer

@@ -188,7 +188,7 @@ impl HandOver {
                         steps.push(Step::GivesUp);
                     }
                 }
-                State::Parted => {
+                State::FinSentToClient => {
                     steps.extend([false, true].map(|last| Step::PartedTimer { last }));
                 }
                 State::Request if self.config.response_timeout => {
@@ -202,9 +202,9 @@ impl HandOver {
             state,
             State::Adopting
                 | State::AdoptingIdle
-                | State::Held
+                | State::OwnerFinPending
                 | State::Orphan
-                | State::Parted
+                | State::FinSentToClient
                 | State::Gone
         );
         let cut = world.pods.iter().any(|p| p.cut);
@@ -226,7 +226,8 @@ impl HandOver {
             );
             // A question is open where an end is held. What other questions find out, probes find out too. Nothing heard for
             // long is asked about, whatever the flow does.
-            let held = state == State::Held && world.flow.owner.map(|o| o.pod) == Some(number);
+            let held =
+                state == State::OwnerFinPending && world.flow.owner.map(|o| o.pod) == Some(number);
             if held && pod.listens && !pod.cut {
                 self.add_picked(world, steps, |pick| Step::Listens { pod: number, pick });
             }

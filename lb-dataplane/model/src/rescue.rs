@@ -126,6 +126,6 @@ impl Run<'_> {
     }
 
     fn holds(&self, pod: u8) -> bool {
-        self.state() == State::Held && self.world.flow.owner.map(|o| o.pod) == Some(pod)
+        self.state() == State::OwnerFinPending && self.world.flow.owner.map(|o| o.pod) == Some(pod)
     }
 }

@@ -73,7 +73,7 @@ impl Run<'_> {
         if unconfirmed && self.answer_to_adoption(wire) != Then::GoOn {
             return;
         }
-        if matches!(self.state(), State::Held | State::Orphan) {
+        if matches!(self.state(), State::OwnerFinPending | State::Orphan) {
             return self.on_ended_owner(leg, wire);
         }
         let (seq, ack) = match wire {

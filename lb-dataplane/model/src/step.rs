@@ -11,7 +11,7 @@ use crate::{
 };
 use baton_engine::{
     Lost,
-    states::{Action, Event, Frame, Meaning, State, meaning},
+    states::{Action, Event, Frame, State, Transition, meaning},
     timing::REPLAYS_MAX,
 };
 
@@ -65,12 +65,12 @@ impl<'a> Run<'a> {
     /// Moves the flow by the declared table (the engine's `step`).
     pub fn step(&mut self, event: Event) -> Frame {
         let row = match meaning(self.state(), event) {
-            Meaning::Row(number, row) => {
+            Transition::Row(number, row) => {
                 self.coverage.saw(number);
                 row
             }
-            Meaning::Stays => return Frame::Forward,
-            Meaning::Never => {
+            Transition::Ignore => return Frame::Forward,
+            Transition::Invalid => {
                 self.broken(Broken::Unexpected);
                 return Frame::Forward;
             }
@@ -210,11 +210,11 @@ impl<'a> Run<'a> {
             | Action::ArmHandshake
             | Action::ArmAdoption
             | Action::ArmIdle
-            | Action::ArmHeld
+            | Action::ArmOwnerFinPending
             | Action::ArmRescue
             | Action::ArmHalfClosed
             | Action::ArmLinger
-            | Action::ArmParted => {}
+            | Action::ArmFinSentToClient => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! The explorations: each property in each configuration, and each row of the declared table.
 
-use baton_engine::states::{Event, Meaning, State, TABLE, meaning};
+use baton_engine::states::{Event, State, TABLE, Transition, meaning};
 use baton_model::{
     check::{Report, explore, explore_service},
     config::Config,
@@ -57,9 +57,9 @@ const OUT_OF_SCOPE: &[(State, Event, &str)] = &[
     (State::ServerFin, Event::ServerRst, CLOSING),
     (State::Closed, Event::ServerRst, CLOSING),
     (State::Closed, Event::Timeout, CLOSING),
-    (State::Parted, Event::ClientData, CLOSED),
-    (State::Parted, Event::ClientFin, CLOSED),
-    (State::Parted, Event::ClientRst, CLOSED),
+    (State::FinSentToClient, Event::ClientData, CLOSED),
+    (State::FinSentToClient, Event::ClientFin, CLOSED),
+    (State::FinSentToClient, Event::ClientRst, CLOSED),
 ];
 
 /// All explorations, run once for all tests of this file.
@@ -123,7 +123,7 @@ fn every_row_of_the_table_is_taken_or_out_of_scope() {
         }
     }
     for (state, event, _) in OUT_OF_SCOPE {
-        if !matches!(meaning(*state, *event), Meaning::Row(..)) {
+        if !matches!(meaning(*state, *event), Transition::Row(..)) {
             wrong += &format!("\n{} + {}: not a row any more", state.name(), event.name());
         }
     }

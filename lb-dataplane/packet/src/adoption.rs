@@ -219,7 +219,7 @@ pub struct Adoption {
     pub epoch: u8,
     /// The TSval from which the adopting socket continues; in an answer with [`Reason::TupleInUse`] the `rcv_nxt` of the socket in
     /// the way (0 if unknown), with [`Reason::Renew`] for how many milliseconds the pod has had its
-    /// number, in one to a probe that found a listener a [`Told`].
+    /// number, in one to a probe that found a listener a [`ListenerReport`].
     pub server_ts: u32,
     /// The random number of the pod's network namespace: which one the message is for (0 in a
     /// probe, which asks for it), or from which one the answer comes.

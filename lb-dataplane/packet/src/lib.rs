@@ -37,13 +37,13 @@ mod decode;
 mod ecn;
 mod end_mark;
 mod icmp;
+mod listener_report;
 mod malformed;
 mod options;
 mod piece;
 mod plain;
 mod rewrite;
 mod seq;
-mod told;
 mod types;
 
 pub use adoption::{
@@ -56,6 +56,7 @@ pub use decode::{Decoded, LIMIT_EXTENSION_HEADERS, Segment, UdpDatagram, decode}
 pub use ecn::clear_accurate_ecn;
 pub use end_mark::{EndMark, put_end_mark, take_end_mark};
 pub use icmp::{FamilyMismatch, IcmpError, IcmpKind, NewTuple, rewrite_icmp};
+pub use listener_report::{Listener, ListenerReport};
 pub use malformed::Malformed;
 pub use options::{
     STRIPPED_FROM_CLIENTS, SynOptions, parse_syn_options, strip_options, timestamps,
@@ -64,7 +65,6 @@ pub use piece::part_of_segment;
 pub use plain::{Ends, Plain, plain, readdress};
 pub use rewrite::{Rewrite, RewriteError, clear_fin, rewrite_tcp};
 pub use seq::SeqNumber;
-pub use told::{Listener, Told};
 pub use types::{Flags, Mac, ether_dst, ether_src};
 
 #[doc(hidden)]

@@ -5,7 +5,7 @@
 
 use super::{Filter, Order, RATE_BYTES, RING_BYTES, RING_PAYLOAD_BYTES};
 use crate::clock;
-use baton_engine::{Engine, Instant, Sight};
+use baton_engine::{Engine, FlowLookup, Instant};
 use baton_packet::{Decoded, Malformed, MessageKind, decode, parse_adoption};
 use std::{
     net::SocketAddr,
@@ -163,7 +163,7 @@ enum Judged {
     Unknown,
 }
 
-fn judge(filter: &Filter, sight: Option<&Sight<'_>>) -> Judged {
+fn judge(filter: &Filter, sight: Option<&FlowLookup<'_>>) -> Judged {
     if filter.is_empty() {
         return Judged::Yes;
     }

@@ -50,7 +50,7 @@ const MEANINGS: &[(&str, &str)] = &[
         "Flows whose backend died, by how this was noticed.",
     ),
     (
-        "listener_questions_total",
+        "liveness_probes_total",
         "Probes and SYNs that asked whether a backend still listens, by result.",
     ),
     (

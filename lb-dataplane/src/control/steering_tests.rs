@@ -28,7 +28,7 @@ pub(super) enum Done {
     /// These and no others.
     Set(Vec<u16>, Vec<IpAddr>),
     /// The engine was told of the snapshot with this generation.
-    Told(u64),
+    ListenerReport(u64),
 }
 
 #[derive(Clone, Default)]
@@ -129,7 +129,9 @@ impl Lab {
         let Command::Apply(prepared, answer) = self.command().await else {
             panic!("a snapshot comes next");
         };
-        self.kernel.done().push(Done::Told(prepared.generation()));
+        self.kernel
+            .done()
+            .push(Done::ListenerReport(prepared.generation()));
         assert!(answer.send((Ok(()), prepared)).is_ok());
     }
 }
@@ -143,7 +145,7 @@ async fn what_comes_is_steered_before_the_engine_has_it_and_what_went_until_no_f
     lab.applies().await;
     assert!(first.await.expect("no panic"));
     let added = |port: u16| Done::Added(vec![port], own.clone());
-    assert_eq!(*lab.kernel.done(), [added(80), Done::Told(1)]);
+    assert_eq!(*lab.kernel.done(), [added(80), Done::ListenerReport(1)]);
 
     // Only now, so that the order of tasks does not matter.
     tokio::spawn(async move { looking.steer().await });
@@ -179,10 +181,10 @@ async fn what_comes_is_steered_before_the_engine_has_it_and_what_went_until_no_f
     };
     let all = [
         added(80),
-        Done::Told(1),
+        Done::ListenerReport(1),
         Done::Set(vec![80], own.clone()),
         added(81),
-        Done::Told(2),
+        Done::ListenerReport(2),
         Done::Set(vec![80, 81], vec![own[0], ip("10.0.9.1")]),
         Done::Set(vec![81], own.clone()),
     ];

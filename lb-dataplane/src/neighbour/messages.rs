@@ -1,6 +1,6 @@
 //! Netlink messages as the few facts that matter here. Pure parsing of what the kernel sent.
 
-use super::{Place, table::Sight};
+use super::{Place, table::FlowLookup};
 use baton_engine::{Route, Via};
 use baton_packet::Mac;
 use rtnetlink::packet_route::{
@@ -15,7 +15,7 @@ use std::{
 };
 
 /// What the kernel says of a neighbour on `ifindex`; `None` if it is about something else.
-pub fn neighbour(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, Sight)> {
+pub fn neighbour(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, FlowLookup)> {
     if message.header.ifindex != ifindex {
         return None;
     }
@@ -36,11 +36,13 @@ pub fn neighbour(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, Si
         }
     }
     let sight = match (message.header.state, mac) {
-        (NeighbourState::Reachable | NeighbourState::Permanent, Some(mac)) => Sight::Fresh(mac),
+        (NeighbourState::Reachable | NeighbourState::Permanent, Some(mac)) => {
+            FlowLookup::Fresh(mac)
+        }
         // Under confirmation: good until the kernel says otherwise.
-        (NeighbourState::Delay | NeighbourState::Probe, Some(mac)) => Sight::Fresh(mac),
-        (NeighbourState::Stale, Some(mac)) => Sight::Stale(mac),
-        _ => Sight::Unknown,
+        (NeighbourState::Delay | NeighbourState::Probe, Some(mac)) => FlowLookup::Fresh(mac),
+        (NeighbourState::Stale, Some(mac)) => FlowLookup::Stale(mac),
+        _ => FlowLookup::Unknown,
     };
     Some((address?, sight))
 }
@@ -209,7 +211,7 @@ mod tests {
 
     const V4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
-    fn sighting(state: NeighbourState, mac: Option<[u8; 6]>) -> Option<(IpAddr, Sight)> {
+    fn sighting(state: NeighbourState, mac: Option<[u8; 6]>) -> Option<(IpAddr, FlowLookup)> {
         let mut message = NeighbourMessage::default();
         message.header.ifindex = 7;
         message.header.state = state;
@@ -228,12 +230,28 @@ mod tests {
     fn neighbour_states_become_sights() {
         let mac = [2, 0, 0, 0, 0, 9];
         for (state, lladdr, sight) in [
-            (NeighbourState::Reachable, Some(mac), Sight::Fresh(Mac(mac))),
-            (NeighbourState::Permanent, Some(mac), Sight::Fresh(Mac(mac))),
-            (NeighbourState::Probe, Some(mac), Sight::Fresh(Mac(mac))),
-            (NeighbourState::Stale, Some(mac), Sight::Stale(Mac(mac))),
-            (NeighbourState::Failed, Some(mac), Sight::Unknown),
-            (NeighbourState::Incomplete, None, Sight::Unknown),
+            (
+                NeighbourState::Reachable,
+                Some(mac),
+                FlowLookup::Fresh(Mac(mac)),
+            ),
+            (
+                NeighbourState::Permanent,
+                Some(mac),
+                FlowLookup::Fresh(Mac(mac)),
+            ),
+            (
+                NeighbourState::Probe,
+                Some(mac),
+                FlowLookup::Fresh(Mac(mac)),
+            ),
+            (
+                NeighbourState::Stale,
+                Some(mac),
+                FlowLookup::Stale(Mac(mac)),
+            ),
+            (NeighbourState::Failed, Some(mac), FlowLookup::Unknown),
+            (NeighbourState::Incomplete, None, FlowLookup::Unknown),
         ] {
             assert_eq!(sighting(state, lladdr), Some((IpAddr::V4(V4), sight)));
         }

@@ -34,7 +34,7 @@ use std::{
     },
     time::Duration,
 };
-use table::{Action, Sight, Table};
+use table::{Action, FlowLookup, Table};
 use tokio::{
     sync::{mpsc, oneshot},
     time,
@@ -268,7 +268,7 @@ impl Neighbours {
             }
             RouteNetlinkMessage::DelNeighbour(neighbour) => {
                 if let Some((address, _)) = messages::neighbour(neighbour, self.place.ifindex) {
-                    let actions = self.table.see(address, Sight::Unknown);
+                    let actions = self.table.see(address, FlowLookup::Unknown);
                     self.perform(actions).await?;
                 }
             }
@@ -337,7 +337,7 @@ impl Neighbours {
 
     async fn read_neighbours(&mut self) -> Result<(), NetlinkError> {
         let ifindex = self.place.ifindex;
-        let all: HashMap<IpAddr, Sight> = self
+        let all: HashMap<IpAddr, FlowLookup> = self
             .handle
             .neighbours()
             .get()
@@ -350,7 +350,7 @@ impl Neighbours {
                 source,
             })?
             .into_iter()
-            .filter(|(_, sight)| *sight != Sight::Unknown)
+            .filter(|(_, sight)| *sight != FlowLookup::Unknown)
             .collect();
         let actions = self.table.see_all(&all);
         self.perform(actions).await
@@ -398,7 +398,7 @@ impl Neighbours {
 
     fn judge_gateways(&self) {
         let resolved =
-            gateways(&self.routes).all(|router| self.table.sight(router) != Sight::Unknown);
+            gateways(&self.routes).all(|router| self.table.sight(router) != FlowLookup::Unknown);
         self.health
             .gateway_resolved
             .store(resolved, Ordering::Relaxed);

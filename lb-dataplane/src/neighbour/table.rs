@@ -16,7 +16,7 @@ const TRIES_MAX: u8 = 30;
 
 /// What the kernel knows of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
+pub enum FlowLookup {
     /// It has a link-layer address that was confirmed.
     Fresh(Mac),
     /// It has one that the kernel would confirm before long if it were to use it.
@@ -25,7 +25,7 @@ pub enum Sight {
     Unknown,
 }
 
-impl Sight {
+impl FlowLookup {
     fn mac(self) -> Option<Mac> {
         match self {
             Self::Fresh(mac) | Self::Stale(mac) => Some(mac),
@@ -51,7 +51,7 @@ struct Wanted {
 /// The kernel's neighbours on our interface, and those that are wanted.
 #[derive(Default)]
 pub struct Table {
-    known: HashMap<IpAddr, Sight>,
+    known: HashMap<IpAddr, FlowLookup>,
     wanted: HashMap<IpAddr, Wanted>,
     /// In the order in which they were first wanted; may hold some that no longer are.
     order: VecDeque<IpAddr>,
@@ -65,7 +65,7 @@ impl Table {
             self.order.push_back(address);
         }
         let sight = self.sight(address);
-        // Told again even if told before: the engine may have forgotten the address meanwhile.
+        // ListenerReport again even if told before: the engine may have forgotten the address meanwhile.
         self.wanted.insert(
             address,
             Wanted {
@@ -74,17 +74,17 @@ impl Table {
             },
         );
         match sight {
-            Sight::Fresh(mac) => vec![Action::Tell(address, Some(mac))],
-            Sight::Stale(mac) => {
+            FlowLookup::Fresh(mac) => vec![Action::Tell(address, Some(mac))],
+            FlowLookup::Stale(mac) => {
                 vec![Action::Tell(address, Some(mac)), Action::Resolve(address)]
             }
-            Sight::Unknown => vec![Action::Resolve(address)],
+            FlowLookup::Unknown => vec![Action::Resolve(address)],
         }
     }
 
     /// The kernel says this of a neighbour.
-    pub fn see(&mut self, address: IpAddr, sight: Sight) -> Vec<Action> {
-        if sight == Sight::Unknown {
+    pub fn see(&mut self, address: IpAddr, sight: FlowLookup) -> Vec<Action> {
+        if sight == FlowLookup::Unknown {
             self.known.remove(&address);
         } else {
             self.known.insert(address, sight);
@@ -98,17 +98,17 @@ impl Table {
             actions.push(Action::Tell(address, sight.mac()));
         }
         match sight {
-            Sight::Fresh(_) => wanted.tries = 0,
+            FlowLookup::Fresh(_) => wanted.tries = 0,
             // The engine's packets do not go through the kernel, so that it would never look again.
-            Sight::Stale(_) => actions.push(Action::Resolve(address)),
+            FlowLookup::Stale(_) => actions.push(Action::Resolve(address)),
             // The next tick asks again: at once would be a tight circle with a neighbour that is gone.
-            Sight::Unknown => {}
+            FlowLookup::Unknown => {}
         }
         actions
     }
 
     /// The kernel's whole table: what is not in it is gone.
-    pub fn see_all(&mut self, all: &HashMap<IpAddr, Sight>) -> Vec<Action> {
+    pub fn see_all(&mut self, all: &HashMap<IpAddr, FlowLookup>) -> Vec<Action> {
         let gone: Vec<IpAddr> = self
             .known
             .keys()
@@ -117,7 +117,7 @@ impl Table {
             .collect();
         let mut actions: Vec<Action> = gone
             .into_iter()
-            .flat_map(|address| self.see(address, Sight::Unknown))
+            .flat_map(|address| self.see(address, FlowLookup::Unknown))
             .collect();
         for (address, sight) in all {
             actions.extend(self.see(*address, *sight));
@@ -144,8 +144,11 @@ impl Table {
 
     /// What is known of this address.
     #[must_use]
-    pub fn sight(&self, address: IpAddr) -> Sight {
-        self.known.get(&address).copied().unwrap_or(Sight::Unknown)
+    pub fn sight(&self, address: IpAddr) -> FlowLookup {
+        self.known
+            .get(&address)
+            .copied()
+            .unwrap_or(FlowLookup::Unknown)
     }
 
     /// How many are wanted.
@@ -177,16 +180,22 @@ mod tests {
     fn a_wanted_address_is_resolved_and_told_once() {
         let mut table = Table::default();
         assert_eq!(table.want(A), [Action::Resolve(A)]);
-        assert_eq!(table.see(A, Sight::Fresh(M)), [Action::Tell(A, Some(M))]);
-        assert_eq!(table.see(A, Sight::Fresh(M)), []);
-        assert_eq!(table.see(A, Sight::Fresh(N)), [Action::Tell(A, Some(N))]);
+        assert_eq!(
+            table.see(A, FlowLookup::Fresh(M)),
+            [Action::Tell(A, Some(M))]
+        );
+        assert_eq!(table.see(A, FlowLookup::Fresh(M)), []);
+        assert_eq!(
+            table.see(A, FlowLookup::Fresh(N)),
+            [Action::Tell(A, Some(N))]
+        );
         assert_eq!(table.tick(), []);
     }
 
     #[test]
     fn a_known_address_is_told_each_time_it_is_asked_for() {
         let mut table = Table::default();
-        assert_eq!(table.see(A, Sight::Fresh(M)), [], "nobody wants it");
+        assert_eq!(table.see(A, FlowLookup::Fresh(M)), [], "nobody wants it");
         for _ in 0..2 {
             assert_eq!(table.want(A), [Action::Tell(A, Some(M))]);
         }
@@ -196,21 +205,21 @@ mod tests {
     #[test]
     fn what_goes_stale_in_use_is_confirmed_and_what_is_not_in_use_is_left_alone() {
         let mut table = Table::default();
-        assert_eq!(table.see(A, Sight::Stale(M)), []);
+        assert_eq!(table.see(A, FlowLookup::Stale(M)), []);
         assert_eq!(
             table.want(A),
             [Action::Tell(A, Some(M)), Action::Resolve(A)]
         );
-        assert_eq!(table.see(A, Sight::Fresh(M)), []);
-        assert_eq!(table.see(A, Sight::Stale(M)), [Action::Resolve(A)]);
+        assert_eq!(table.see(A, FlowLookup::Fresh(M)), []);
+        assert_eq!(table.see(A, FlowLookup::Stale(M)), [Action::Resolve(A)]);
     }
 
     #[test]
     fn a_lost_neighbour_is_told_and_asked_for_until_it_is_given_up() {
         let mut table = Table::default();
         table.want(A);
-        table.see(A, Sight::Fresh(M));
-        assert_eq!(table.see(A, Sight::Unknown), [Action::Tell(A, None)]);
+        table.see(A, FlowLookup::Fresh(M));
+        assert_eq!(table.see(A, FlowLookup::Unknown), [Action::Tell(A, None)]);
         for _ in 0..TRIES_MAX {
             assert_eq!(table.tick(), [Action::Resolve(A)]);
         }
@@ -223,10 +232,10 @@ mod tests {
     fn one_that_comes_back_by_itself_is_told() {
         let mut table = Table::default();
         table.want(A);
-        table.see(A, Sight::Unknown);
+        table.see(A, FlowLookup::Unknown);
         table.tick();
         assert_eq!(
-            table.see(A, Sight::Stale(N)),
+            table.see(A, FlowLookup::Stale(N)),
             [Action::Tell(A, Some(N)), Action::Resolve(A)]
         );
     }
@@ -235,9 +244,9 @@ mod tests {
     fn a_whole_dump_makes_up_for_lost_messages() {
         let mut table = Table::default();
         table.want(A);
-        table.see(A, Sight::Fresh(M));
+        table.see(A, FlowLookup::Fresh(M));
         assert_eq!(table.see_all(&HashMap::new()), [Action::Tell(A, None)]);
-        let all = HashMap::from([(A, Sight::Fresh(N))]);
+        let all = HashMap::from([(A, FlowLookup::Fresh(N))]);
         assert_eq!(table.see_all(&all), [Action::Tell(A, Some(N))]);
         assert_eq!(table.see_all(&all), []);
     }
@@ -254,9 +263,9 @@ mod tests {
             assert_eq!(table.want(address(i)), [Action::Resolve(address(i))]);
         }
         assert_eq!(table.wanted(), LIMIT_WANTED);
-        assert_eq!(table.see(address(0), Sight::Fresh(M)), []);
+        assert_eq!(table.see(address(0), FlowLookup::Fresh(M)), []);
         assert_eq!(
-            table.see(address(1), Sight::Fresh(M)),
+            table.see(address(1), FlowLookup::Fresh(M)),
             [Action::Tell(address(1), Some(M))]
         );
     }

@@ -221,7 +221,7 @@ impl Deciding<'_> {
             // any longer.
             self.fate_unknown(Lost::FateUnknown);
         } else if self.one_more_try() {
-            self.with(Effect::AskForLife);
+            self.with(Effect::ProbeLiveness);
             self.with(Effect::ForgetInFront);
             self.step(Event::Doubt);
         } else {

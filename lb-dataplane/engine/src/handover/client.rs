@@ -50,11 +50,11 @@ pub fn client_data(
         State::Request => ClientData::GoesOn,
         State::Adopting => ClientData::GoesOnMoving,
         State::AdoptingIdle => ClientData::BeginsMoving,
-        State::Held | State::Orphan if kept_whole => ClientData::GoesOnKept,
-        State::Held | State::Orphan if boundary => ClientData::BeginsKept {
-            held: state == State::Held,
+        State::OwnerFinPending | State::Orphan if kept_whole => ClientData::GoesOnKept,
+        State::OwnerFinPending | State::Orphan if boundary => ClientData::BeginsKept {
+            held: state == State::OwnerFinPending,
         },
-        State::Held | State::Orphan => ClientData::Waits,
+        State::OwnerFinPending | State::Orphan => ClientData::Waits,
         _ => ClientData::Passes,
     }
 }
@@ -90,7 +90,7 @@ pub fn client_fin(view: &View) -> ClientFin {
         State::Adopting | State::AdoptingIdle => ClientFin::Moves {
             at_rest: view.state == State::AdoptingIdle,
         },
-        State::Held => ClientFin::EndStands,
+        State::OwnerFinPending => ClientFin::EndStands,
         State::Orphan if view.kept_whole => ClientFin::GoesWithRequest,
         State::Orphan if numbers.client_acked.add(1) != numbers.client_next => ClientFin::NotKept,
         State::Orphan if numbers.server_acked != numbers.server_next => ClientFin::Waits,

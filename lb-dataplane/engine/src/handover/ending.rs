@@ -84,7 +84,7 @@ impl Deciding<'_> {
             self.with(Effect::BackendFails);
         }
         // One pod's trouble, or its end? Who is chosen next wants to know.
-        self.with(Effect::AskForLife);
+        self.with(Effect::ProbeLiveness);
         if let Some(lost) = lost {
             return self.with(Effect::Lost(lost));
         }
@@ -106,7 +106,7 @@ impl Deciding<'_> {
 
     /// Somebody listens in the owner's pod.
     pub(super) fn pod_lives(&mut self, replaced: bool, settled: bool) {
-        if self.view.state != State::Held {
+        if self.view.state != State::OwnerFinPending {
             return self.then(Then::Stays);
         }
         if replaced {
@@ -136,7 +136,7 @@ impl Deciding<'_> {
         // A process that closed its listener may still serve what it accepted; its flows leave with
         // their next requests.
         match state {
-            State::Held => return self.owner_gone(),
+            State::OwnerFinPending => return self.owner_gone(),
             State::AdoptingIdle if silent => return self.fate_unknown(Lost::FateUnknown),
             State::Adopting if silent && self.may_replay_again() => {
                 return self.fate_unknown(Lost::FateUnknown);

@@ -348,7 +348,7 @@ pub enum Effect {
     /// What came meanwhile takes effect: [`Input::Settled`].
     Settle,
     /// Ask the owner's pod for a sign of life.
-    AskForLife,
+    ProbeLiveness,
     /// The same for a held end: does anybody listen? `true`: the closer had the listener.
     AskListener(bool),
     /// Have what is remembered of the leg's pair on the way forgotten.

@@ -49,7 +49,7 @@ names! {
         /// Moved without a request, and the new owner has not confirmed; the old owner stands by, if it lives.
         AdoptingIdle,
         /// The owner closed or reset. The client is not told before it is known whether the pod is going away.
-        Held,
+        OwnerFinPending,
         /// The owner is gone; the flow waits for another one.
         Orphan,
         /// The client closed its direction.
@@ -59,7 +59,7 @@ names! {
         /// Both closed.
         Closed,
         /// Baton closed the flow (a drain's deadline, an owner without a successor); the client has not closed its direction yet.
-        Parted,
+        FinSentToClient,
         /// Not a flow any more.
         Gone,
     }
@@ -201,7 +201,7 @@ names! {
         /// Arm the idle timer.
         ArmIdle,
         /// Arm the timer that ends a held close whose question nobody answered.
-        ArmHeld,
+        ArmOwnerFinPending,
         /// Arm the timer of the next try to find a new owner.
         ArmRescue,
         /// Arm the half-closed timer.
@@ -209,7 +209,7 @@ names! {
         /// Arm the linger timer.
         ArmLinger,
         /// Arm the timer that repeats our own FIN.
-        ArmParted,
+        ArmFinSentToClient,
         /// Free the flow and its legs' ports (after quarantine).
         Release,
     }
@@ -242,13 +242,13 @@ pub struct Row {
 
 /// What an event means to a state. Every pair has one of these.
 #[derive(Clone, Copy, Debug)]
-pub enum Meaning {
+pub enum Transition {
     /// A row of the table, with its number.
     Row(usize, &'static Row),
     /// It changes nothing, and its frame is forwarded.
-    Stays,
+    Ignore,
     /// It cannot happen: no classifier raises it there. Counted if it does, and changes nothing.
-    Never,
+    Invalid,
 }
 
 const NEVER: u8 = u8::MAX;
@@ -257,7 +257,7 @@ const STATES: usize = State::ALL.len();
 const EVENTS: usize = Event::ALL.len();
 
 /// Row numbers by state and event, so that a look-up is two array accesses.
-const SQUARE: [[u8; EVENTS]; STATES] = {
+const TRANSITIONS: [[u8; EVENTS]; STATES] = {
     let mut of = [[NEVER; EVENTS]; STATES];
     let mut row = 0;
     while row < TABLE.len() {
@@ -284,10 +284,10 @@ const SQUARE: [[u8; EVENTS]; STATES] = {
 /// What `event` means to a flow in `state`.
 #[must_use]
 #[inline]
-pub fn meaning(state: State, event: Event) -> Meaning {
-    match SQUARE[state as usize][event as usize] {
-        NEVER => Meaning::Never,
-        STAY => Meaning::Stays,
-        row => Meaning::Row(usize::from(row), &TABLE[usize::from(row)]),
+pub fn meaning(state: State, event: Event) -> Transition {
+    match TRANSITIONS[state as usize][event as usize] {
+        NEVER => Transition::Invalid,
+        STAY => Transition::Ignore,
+        row => Transition::Row(usize::from(row), &TABLE[usize::from(row)]),
     }
 }

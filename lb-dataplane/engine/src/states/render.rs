@@ -1,6 +1,6 @@
 //! The declared table as Markdown: a picture, the rows, and the whole square of states and events.
 
-use super::{Event, Meaning, State, TABLE, meaning};
+use super::{Event, State, TABLE, Transition, meaning};
 use std::fmt::Write as _;
 
 /// The table and its picture.
@@ -47,9 +47,9 @@ fn square(text: &mut String) {
         let _ = write!(text, "\n| {} |", event.name());
         for state in states() {
             let cell = match meaning(*state, *event) {
-                Meaning::Row(_, row) => row.to.name(),
-                Meaning::Stays => "=",
-                Meaning::Never => "",
+                Transition::Row(_, row) => row.to.name(),
+                Transition::Ignore => "=",
+                Transition::Invalid => "",
             };
             let _ = write!(text, " {cell} |");
         }

@@ -37,9 +37,9 @@ table! {
     Fresh + ClientData => Request [RequestBegins] Forward;
     Fresh + MoveIdle => AdoptingIdle [TakeOver, SendAdoption, SendKeepalive, ArmAdoption] Absorb;
     Fresh + ServerData => Response [] Forward;
-    Fresh + OwnerEnded => Held [ArmHeld] Absorb;
+    Fresh + OwnerEnded => OwnerFinPending [ArmOwnerFinPending] Absorb;
     Fresh + OwnerGone => Orphan [ArmRescue] Absorb;
-    Fresh + DrainClose => Parted [CloseOwner, SendFin, ArmParted] Absorb;
+    Fresh + DrainClose => FinSentToClient [CloseOwner, SendFin, ArmFinSentToClient] Absorb;
     Fresh + ClientFin => ClientFin [ArmHalfClosed] Forward;
     Fresh + ServerFin => ServerFin [ArmHalfClosed] Forward;
     Fresh + ClientRst => Gone [Release] Forward;
@@ -58,7 +58,7 @@ table! {
 
     Response + AllAcked => Idle [] Forward;
     Response + ClientData => Request [RequestBegins] Forward;
-    Response + OwnerEnded => Held [ArmHeld] Absorb;
+    Response + OwnerEnded => OwnerFinPending [ArmOwnerFinPending] Absorb;
     Response + ClientFin => ClientFin [ArmHalfClosed] Forward;
     Response + ServerFin => ServerFin [ArmHalfClosed] Forward;
     Response + ClientRst => Gone [Release] Forward;
@@ -70,9 +70,9 @@ table! {
     Idle + Move => Adopting [TakeOver, SendAdoption, RequestBegins, ArmAdoption] Forward;
     Idle + MoveIdle => AdoptingIdle [TakeOver, SendAdoption, SendKeepalive, ArmAdoption] Absorb;
     Idle + ServerData => Response [] Forward;
-    Idle + OwnerEnded => Held [ArmHeld] Absorb;
+    Idle + OwnerEnded => OwnerFinPending [ArmOwnerFinPending] Absorb;
     Idle + OwnerGone => Orphan [ArmRescue] Absorb;
-    Idle + DrainClose => Parted [CloseOwner, SendFin, ArmParted] Absorb;
+    Idle + DrainClose => FinSentToClient [CloseOwner, SendFin, ArmFinSentToClient] Absorb;
     Idle + ClientFin => ClientFin [ArmHalfClosed] Forward;
     Idle + ServerFin => ServerFin [ArmHalfClosed] Forward;
     Idle + ClientRst => Gone [Release] Forward;
@@ -103,16 +103,16 @@ table! {
     AdoptingIdle + ClientFin => Adopting [] Forward;
     AdoptingIdle + ClientRst => Gone [DropKept, ResetStandby, Release] Forward;
 
-    Held + CloseStands => ServerFin [SendFin, ReplayKept, DropKept, ArmHalfClosed] Absorb;
-    Held + ResetStands => Gone [DropKept, ResetClient, Release] Absorb;
-    Held + OwnerGone => Orphan [ArmRescue] Absorb;
-    Held + ClientRst => Gone [DropKept, Release] Forward;
+    OwnerFinPending + CloseStands => ServerFin [SendFin, ReplayKept, DropKept, ArmHalfClosed] Absorb;
+    OwnerFinPending + ResetStands => Gone [DropKept, ResetClient, Release] Absorb;
+    OwnerFinPending + OwnerGone => Orphan [ArmRescue] Absorb;
+    OwnerFinPending + ClientRst => Gone [DropKept, Release] Forward;
 
     Orphan + ClientData => Orphan [] Absorb;
     Orphan + RescueRequest => Adopting [ResetOwner, Redirect, SendAdoption, ReplayKept, RequestBegins, ArmAdoption] Absorb;
     Orphan + RescueIdle => AdoptingIdle [ResetOwner, Redirect, SendAdoption, SendKeepalive, ArmAdoption] Absorb;
     Orphan + Doubt => Orphan [ArmRescue] Absorb;
-    Orphan + CloseStands => Parted [DropKept, ResetOwner, DropOwner, SendFin, ArmParted] Absorb;
+    Orphan + CloseStands => FinSentToClient [DropKept, ResetOwner, DropOwner, SendFin, ArmFinSentToClient] Absorb;
     Orphan + Lost => Gone [DropKept, ResetClient, ResetOwner, Release] Absorb;
     Orphan + ClientFin => Closed [DropKept, ResetOwner, DropOwner, SendFin, ArmLinger] Absorb;
     Orphan + ClientRst => Gone [DropKept, ResetOwner, Release] Absorb;
@@ -136,11 +136,11 @@ table! {
     Closed + ServerRst => Gone [Release] Forward;
     Closed + Timeout => Gone [Release] Absorb;
 
-    Parted + Doubt => Parted [SendFin, ArmParted] Absorb;
-    Parted + ClientData => Gone [ResetClient, Release] Absorb;
-    Parted + ClientFin => Gone [AckClient, Release] Absorb;
-    Parted + ClientRst => Gone [Release] Absorb;
-    Parted + Timeout => Gone [ResetClient, Release] Absorb;
+    FinSentToClient + Doubt => FinSentToClient [SendFin, ArmFinSentToClient] Absorb;
+    FinSentToClient + ClientData => Gone [ResetClient, Release] Absorb;
+    FinSentToClient + ClientFin => Gone [AckClient, Release] Absorb;
+    FinSentToClient + ClientRst => Gone [Release] Absorb;
+    FinSentToClient + Timeout => Gone [ResetClient, Release] Absorb;
 }
 
 stays! {

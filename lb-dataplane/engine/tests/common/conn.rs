@@ -321,7 +321,7 @@ impl World {
     pub fn pod_closes(&mut self, c: &mut Conn) -> Sent {
         let wire = self.pod_wire(c, FIN_ACK, &[]);
         assert!(self.inject(&wire.build()).is_empty(), "held");
-        self.assert_state(c, "Held");
+        self.assert_state(c, "OwnerFinPending");
         let sent = one(self.run_ms(5));
         assert_eq!(sent.to, Dest::Client);
         assert!(sent.is(FIN_ACK));

@@ -17,8 +17,8 @@ use baton_api::{
 };
 use baton_engine::{Counter, DropReason, Engine, Instant, Output, Route, Settings, Verdict, Via};
 use baton_packet::{
-    Adoption, AdoptionKey, Flags, Mac, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, Told,
-    build_adoption, parse_adoption,
+    Adoption, AdoptionKey, Flags, ListenerReport, Mac, MessageKind, Reason, Segment, SegmentSpec,
+    SeqNumber, build_adoption, parse_adoption,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -237,7 +237,7 @@ pub struct World {
     /// Pods whose adopter answers probes, with this reason. Others stay silent.
     pub adopters: Vec<Option<Reason>>,
     /// What those that are ready tell of their pods.
-    pub told: Vec<Told>,
+    pub told: Vec<ListenerReport>,
     /// The numbers of the pods' network namespaces.
     pub namespaces: Vec<u64>,
     /// The keys that the pods' adopters have, of [`EPOCH`].
@@ -284,7 +284,7 @@ impl World {
                 policies: vec![policy],
             },
             adopters: vec![Some(Reason::Ready); 32],
-            told: vec![Told::default(); 32],
+            told: vec![ListenerReport::default(); 32],
             namespaces: vec![NAMESPACE; 32],
             keys: vec![key(); 32],
             listeners: vec![Listener::Listens; 32],

@@ -107,11 +107,12 @@ impl World {
             Reason::NoListener => 0,
             _ => self.told[index].field(),
         };
-        let answered =
-            self.count(Counter::QuestionsAnswered) + self.count(Counter::QuestionsRefused);
+        let answered = self.count(Counter::LivenessProbesAnswered)
+            + self.count(Counter::LivenessProbesRefused);
         let namespace = self.namespaces[index];
         let sent = self.inject(&answer_from(namespace, probe, reason, told));
-        let now = self.count(Counter::QuestionsAnswered) + self.count(Counter::QuestionsRefused);
+        let now = self.count(Counter::LivenessProbesAnswered)
+            + self.count(Counter::LivenessProbesRefused);
         if now > answered {
             self.asked.push(index);
         }

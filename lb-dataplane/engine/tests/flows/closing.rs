@@ -118,7 +118,7 @@ fn only_an_exact_reset_ends_a_flow() {
                 } else {
                     // Held until the pod's kernel says that somebody listens.
                     assert!(w.inject(&wire.build()).is_empty());
-                    w.assert_state(&c, "Held");
+                    w.assert_state(&c, "OwnerFinPending");
                     let rst = one(w.run_ms(5));
                     assert_eq!((rst.to, rst.is(RST_ACK)), (Dest::Client, true));
                     assert_eq!(rst.segment.seq.0, c.server, "exact");

@@ -257,7 +257,7 @@ fn parted() -> (World, Conn, Vec<Sent>) {
     assert_eq!(state(&w, c.pod).closed, 0);
     let sent = w.run_ms(60);
     c.server = c.server.wrapping_add(1);
-    w.assert_state(&c, "Parted");
+    w.assert_state(&c, "FinSentToClient");
     (w, c, sent)
 }
 
@@ -342,7 +342,7 @@ fn a_request_that_is_outstanding_at_the_deadline_is_answered_first() {
     w.ack(&mut c);
     let sent = w.run_ms(60);
     assert!(World::to_client(&sent).iter().any(|s| s.is(FIN_ACK)));
-    w.assert_state(&c, "Parted");
+    w.assert_state(&c, "FinSentToClient");
 }
 
 /// Half-closed flows and requests in progress, at a drain's deadline of 2 s.

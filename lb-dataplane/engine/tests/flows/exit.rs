@@ -171,7 +171,7 @@ fn an_end_without_a_successor_reaches_the_client_as_it_was_meant() {
         assert_eq!(end.segment.seq.0, c.server, "exact");
         assert_eq!(w.engine.lost(Lost::NoBackend), 1);
         if matches!(how, End::Fin) {
-            w.assert_state(&c, "Parted");
+            w.assert_state(&c, "FinSentToClient");
             c.server = c.server.wrapping_add(1);
             let fin = w.client_wire(&c, FIN_ACK, &[]);
             let ack = one(w.inject(&fin.build()));
@@ -187,7 +187,7 @@ fn an_end_without_a_successor_reaches_the_client_as_it_was_meant() {
 fn a_request_after_that_is_reset() {
     let (mut w, mut c) = orphan(End::Fin);
     w.run_ms(10_100);
-    w.assert_state(&c, "Parted");
+    w.assert_state(&c, "FinSentToClient");
     c.server = c.server.wrapping_add(1);
     let sent = w.data(&mut c, GET);
     assert!(one(sent).is(RST_ACK));

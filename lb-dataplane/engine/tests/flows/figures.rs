@@ -253,7 +253,7 @@ fn a_client_that_goes_on_behind_a_drains_deadline_is_reset_as_closed() {
     let mut c = w.idle(1);
     w.change(|s| s.policies[0].backends[0].draining = true);
     w.run_ms(2_100);
-    w.assert_state(&c, "Parted");
+    w.assert_state(&c, "FinSentToClient");
     assert_eq!(resets(&w), []);
     w.data(&mut c, GET);
     assert_eq!(w.state(&c), None);

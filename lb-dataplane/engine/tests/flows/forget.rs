@@ -4,7 +4,7 @@ use crate::common::{
     Conn, Dest, NAMESPACE, Sent, World, answer, answer_with, conn::*, key, policy, settings,
 };
 use baton_engine::{Counter, Verdict};
-use baton_packet::{AdoptionKey, Flags, Reason, Told};
+use baton_packet::{AdoptionKey, Flags, ListenerReport, Reason};
 
 /// A world whose adopters answer Forgets.
 fn forgetting(pods: usize) -> World {
@@ -249,9 +249,9 @@ fn adopters_that_do_not_answer_forgets_are_sent_none() {
     assert_eq!(w.count(Counter::ForgetsSent), 0);
     // From when on it does, they are.
     w.told = vec![
-        Told {
+        ListenerReport {
             forgets: true,
-            ..Told::default()
+            ..ListenerReport::default()
         };
         32
     ];

@@ -265,7 +265,7 @@ fn a_segment_that_overlaps_what_is_acknowledged_begins_no_request_while_an_end_i
     let mut overlaps = w.client_wire(&c, PSH_ACK, GET);
     overlaps.seq = overlaps.seq.wrapping_sub(1);
     assert!(w.inject(&overlaps.build()).is_empty());
-    w.assert_state(&c, "Held");
+    w.assert_state(&c, "OwnerFinPending");
 }
 
 /// The old owner acknowledged the request to the client, which will not repeat it: Baton has to.

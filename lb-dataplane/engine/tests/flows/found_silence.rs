@@ -164,7 +164,7 @@ fn something_heard_is_no_listener() {
     let late = w.pod_wire(&c, FIN_ACK, &[]);
     assert!(w.inject(&late.build()).is_empty());
     assert!(w.run_ms(150).is_empty(), "not closed");
-    w.assert_state(&c, "Held");
+    w.assert_state(&c, "OwnerFinPending");
     w.stops(c.pod);
     let sent = w.until_adoption(200);
     w.rescued(&mut c, &sent);

@@ -119,7 +119,7 @@ fn a_silent_pod_loses_all_its_flows() {
         w.assert_state(&posting, "Request");
     }
     assert!(busy || w.count(Counter::Stranded) > 0);
-    assert!(w.count(Counter::QuestionsUnanswered) >= 1);
+    assert!(w.count(Counter::LivenessProbesUnanswered) >= 1);
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use crate::common::{Conn, EPOCH, End, Listener, Sent, World, answer, answer_with};
 use baton_engine::{Counter, Lost};
-use baton_packet::{AdoptionKey, EndMark, Listener as Held, Reason, Told};
+use baton_packet::{AdoptionKey, EndMark, Listener as Held, ListenerReport, Reason};
 use std::num::NonZeroU8;
 
-fn told(id: u16, holders: u8) -> Told {
-    Told {
+fn told(id: u16, holders: u8) -> ListenerReport {
+    ListenerReport {
         marks_exits: true,
         forgets: false,
         listener: NonZeroU8::new(holders).map(|holders| Held {
@@ -18,7 +18,7 @@ fn told(id: u16, holders: u8) -> Told {
 }
 
 /// Several listeners on the port: the sum of their inode numbers, and of those who hold them.
-fn group(id: u16, holders: u8) -> Told {
+fn group(id: u16, holders: u8) -> ListenerReport {
     let mut told = told(id, holders);
     told.listener = told.listener.map(|l| Held { several: true, ..l });
     told
@@ -29,7 +29,7 @@ pub fn telling() -> World {
     telling_of(told(7, 3))
 }
 
-fn telling_of(told: Told) -> World {
+fn telling_of(told: ListenerReport) -> World {
     let mut w = World::new(2);
     w.told.fill(told);
     w.run_ms(2_200);
@@ -59,7 +59,7 @@ fn where_the_listener_is_held_as_before_an_end_is_one_round_trip_late() {
         assert!(w.ends(&c, how).is_empty(), "asked first");
         assert_eq!(w.asked, [c.pod]);
         assert_eq!(ends_of(&w.poll(), how), 1);
-        assert_eq!(w.count(Counter::QuestionsSent), 1);
+        assert_eq!(w.count(Counter::LivenessProbesSent), 1);
         assert_eq!(w.count(Counter::ClosesBelieved), 1);
     }
 }
@@ -90,7 +90,7 @@ fn what_ends_while_the_pod_is_asked_waits_for_the_next_answer() {
     w.ends(&flows[0], End::Fin);
     w.now.0 += 100;
     w.ends(&flows[1], End::Fin);
-    assert_eq!(w.count(Counter::QuestionsSent), 1);
+    assert_eq!(w.count(Counter::LivenessProbesSent), 1);
     w.adopters[at] = Some(Reason::Ready);
     w.listeners[at] = Listener::Listens;
     // The kernel answers, and what it says is watched.
@@ -106,7 +106,7 @@ fn where_one_lets_go_of_the_listener_its_end_is_awaited() {
         w.told[c.pod] = told(7, 2);
         w.ends(&c, End::Fin);
         assert!(World::to_client(&w.run_ms(900)).is_empty(), "watched");
-        w.assert_state(&c, "Held");
+        w.assert_state(&c, "OwnerFinPending");
         if goes {
             w.stops(c.pod);
             let sent = w.run_ms(10);
@@ -246,7 +246,7 @@ fn a_lost_question_is_asked_again() {
         assert!(World::to_client(&w.run_ms(19)).is_empty());
         w.adopters[c.pod] = Some(Reason::Ready);
         assert_eq!(ends_of(&w.run_ms(2), how), 1);
-        assert_eq!(w.count(Counter::QuestionsSent), 2);
+        assert_eq!(w.count(Counter::LivenessProbesSent), 2);
     }
 }
 
@@ -303,7 +303,7 @@ fn an_older_adopter_with_a_full_accept_queue_tells_nothing() {
     let mut w = telling();
     let c = w.idle(1);
     w.adopters[c.pod] = Some(Reason::AcceptQueueFull);
-    w.told[c.pod] = Told::default();
+    w.told[c.pod] = ListenerReport::default();
     let mut sent = w.ends(&c, End::Fin);
     sent.extend(w.run_ms(900));
     assert!(World::to_client(&sent).is_empty());
@@ -328,7 +328,7 @@ fn forged_answers_to_a_question_are_fenced() {
     other.segment.seq = other.segment.seq.add(1);
     assert!(w.inject(&answer(&other, Reason::Ready, field)).is_empty());
     assert_eq!(w.count(Counter::Fenced), fenced + 2);
-    w.assert_state(&c, "Held");
+    w.assert_state(&c, "OwnerFinPending");
     assert!(World::to_client(&w.poll()).is_empty());
 }
 
@@ -396,7 +396,9 @@ fn an_end_by_a_process_that_listens_is_one_round_trip_late_whatever_the_pod_has_
             let sent = w.run_ms(42);
             assert!(World::to_client(&sent).is_empty(), "watched");
         }),
-        ("nothing is told", |w, at| w.told[at] = Told::default()),
+        ("nothing is told", |w, at| {
+            w.told[at] = ListenerReport::default()
+        }),
     ];
     for (what, pod) in pods {
         for how in End::BOTH {
@@ -420,7 +422,7 @@ fn an_end_by_a_process_that_listens_is_one_round_trip_late_whatever_the_pod_has_
 /// A server that began this moment closes what it means to.
 #[test]
 fn an_end_by_a_process_that_listens_needs_no_past() {
-    for known in [Told::default(), told(7, 1)] {
+    for known in [ListenerReport::default(), told(7, 1)] {
         let mut w = World::new(2);
         w.told.fill(known);
         w.run_ms(20);
@@ -434,7 +436,7 @@ fn an_end_by_a_process_that_listens_needs_no_past() {
 /// Connections that time out together, at a pod whose adopter tells nothing, are no death either.
 #[test]
 fn many_ends_by_a_process_that_listens_stand() {
-    let mut w = telling_of(Told::default());
+    let mut w = telling_of(ListenerReport::default());
     let (_, flows) = at_one_pod(&mut w, 8);
     let mut sent = Vec::new();
     for c in &flows {

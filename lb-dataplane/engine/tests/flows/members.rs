@@ -93,7 +93,7 @@ fn a_policy_that_drains_a_pod_closes_and_moves_nothing_of_another() {
         w.exchange(&mut mine);
     }
     w.assert_state(&mine, "Idle");
-    w.assert_state(&theirs, "Parted");
+    w.assert_state(&theirs, "FinSentToClient");
     assert_eq!(backend(&w, "other", 0).drain.expect("it drains").closed, 1);
     assert_eq!(w.count(Counter::MigrationsBegun), 0);
     // New flows of the one that does not drain it go there still.

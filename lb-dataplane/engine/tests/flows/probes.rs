@@ -223,9 +223,9 @@ fn a_pod_is_down_only_if_a_syn_is_refused_too() {
     let mut c = w.idle(1);
     w.exchange(&mut c);
     // Nor is it asked over and over in between: once for each probe that finds nobody.
-    let asked = w.count(Counter::QuestionsSent);
+    let asked = w.count(Counter::LivenessProbesSent);
     w.run_ms(1_000);
-    let more = w.count(Counter::QuestionsSent) - asked;
+    let more = w.count(Counter::LivenessProbesSent) - asked;
     assert!((1..=22).contains(&more), "{more} in two families");
     w.stops(0);
     w.run_ms(150);

@@ -171,7 +171,7 @@ fn a_request_that_comes_while_the_end_is_held_goes_to_the_new_owner() {
             w.stops(c.pod);
         }
         assert!(w.ends(&c, End::Fin).is_empty());
-        w.assert_state(&c, "Held");
+        w.assert_state(&c, "OwnerFinPending");
         // A POST: nobody has seen it, so it may go anywhere, whether the pod lives or not.
         let sent = w.data(&mut c, POST);
         let behind = w.adopted_from(&mut c, &sent, boundary);
@@ -393,7 +393,7 @@ fn refused_rescues_do_not_wait_for_ever() {
         // Ready to every probe, and every adoption is refused.
         w.adopters[1 - c.pod] = Some(Reason::Ready);
         let (mut ms, mut refusals) = (0, 0);
-        while !matches!(w.state(&c).as_deref(), None | Some("Parted")) {
+        while !matches!(w.state(&c).as_deref(), None | Some("FinSentToClient")) {
             ms += 1;
             assert!(ms < 15_000, "in {:?}", w.state(&c));
             for s in w.run_ms(1) {
@@ -484,7 +484,7 @@ fn an_unacknowledged_response_waits_and_the_dead_pods_kernel_repeats_it() {
     let sent = one(w.inject(&wire.build()));
     assert_eq!((sent.to, sent.data()), (Dest::Client, OK));
     assert!(sent.is(PSH_ACK), "without FIN");
-    w.assert_state(&c, "Held");
+    w.assert_state(&c, "OwnerFinPending");
     assert!(w.run_ms(60).is_empty());
     w.assert_state(&c, "Orphan");
     // The client lacks it, and the kernel of the dead pod sends it again with its FIN.
@@ -563,7 +563,7 @@ fn a_dead_pods_late_segments_are_fenced() {
         w.inject(&w.pod_wire(&old, PSH_ACK, b"new data").build())
             .is_empty()
     );
-    w.assert_state(&c, "Held");
+    w.assert_state(&c, "OwnerFinPending");
     w.stops(c.pod);
     let sent = w.until_adoption(100);
     w.rescued(&mut c, &sent);

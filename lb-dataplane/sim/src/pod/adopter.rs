@@ -4,8 +4,8 @@
 
 use crate::{clock::Time, tcp::wire::Seg};
 use baton_packet::{
-    ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, Flags, Listener, Mac, MessageKind, Reason,
-    Segment, SegmentSpec, SeqNumber, Told, build_adoption, parse_adoption,
+    ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, Flags, Listener, ListenerReport, Mac,
+    MessageKind, Reason, Segment, SegmentSpec, SeqNumber, build_adoption, parse_adoption,
 };
 use std::{collections::BTreeMap, net::SocketAddr, num::NonZeroU8};
 
@@ -57,7 +57,7 @@ pub struct Adopter {
     /// The listener is an MPTCP one.
     pub mptcp: bool,
     /// What it tells of its pod: whether ends of processes that exit are marked, and which listener there is.
-    pub told: Told,
+    pub told: ListenerReport,
     /// The number of the pod's network namespace, and since when.
     pub namespace: (u64, Time),
     /// Adoptions that were decided, with the refusal or `None`.
@@ -71,7 +71,7 @@ impl Default for Adopter {
             keys: Vec::new(),
             syncookies: true,
             mptcp: false,
-            told: Told::default(),
+            told: ListenerReport::default(),
             namespace: (1, 0),
             recent: BTreeMap::new(),
         }

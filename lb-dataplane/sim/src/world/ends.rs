@@ -133,7 +133,7 @@ impl World {
     fn is_told_late(&self, id: u32, rst: bool) -> bool {
         match self.flow_of(id) {
             None => rst,
-            Some(flow) => !rst && flow.state == "Parted",
+            Some(flow) => !rst && flow.state == "FinSentToClient",
         }
     }
 

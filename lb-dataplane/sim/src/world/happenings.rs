@@ -280,8 +280,8 @@ impl World {
 const BELIEVED: [Counter; 14] = [
     Counter::ProbesReady,
     Counter::ProbesRefused,
-    Counter::QuestionsAnswered,
-    Counter::QuestionsRefused,
+    Counter::LivenessProbesAnswered,
+    Counter::LivenessProbesRefused,
     Counter::ForgetsAnswered,
     Counter::ForgetsInUse,
     Counter::RefusedNoListener,

@@ -286,7 +286,7 @@ impl World {
         while let Some(address) = self.engine.next_unresolved() {
             self.queue.push(self.now + 50, Event::Neighbour(address));
         }
-        // Told to nobody yet, for lack of a frame.
+        // ListenerReport to nobody yet, for lack of a frame.
         self.untold += call.counted;
     }
 

@@ -1,9 +1,9 @@
 //! Whose a frame is, from the first to the last of a connection, on both of its sides.
 
 use crate::common::{Conn, World, conn::*, ours};
-use baton_engine::Sight;
+use baton_engine::FlowLookup;
 
-fn sight<'a>(w: &'a World, frame: &[u8]) -> Option<Sight<'a>> {
+fn sight<'a>(w: &'a World, frame: &[u8]) -> Option<FlowLookup<'a>> {
     w.engine
         .whose(&baton_packet::decode(frame).expect("a frame"))
 }

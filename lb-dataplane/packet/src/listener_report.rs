@@ -7,7 +7,7 @@ const FORGETS: u8 = 4;
 
 /// The content of the field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ListenerReport {
     /// The pod's last segments carry [`EndMark::Exiting`](crate::EndMark::Exiting) if their process exits.
     pub marks_exits: bool,
     /// The adopter answers a Forget ([`MessageKind::Forget`](crate::MessageKind::Forget)); to any other one it would be a SYN.
@@ -28,7 +28,7 @@ pub struct Listener {
     pub several: bool,
 }
 
-impl Told {
+impl ListenerReport {
     /// Whether there is anything: an older adopter is silent.
     #[must_use]
     pub fn is_anything(self) -> bool {
@@ -76,7 +76,7 @@ mod tests {
             (true, false, 0xabcd_0303),
             (true, true, 0xabcd_0307),
         ] {
-            let told = Told {
+            let told = ListenerReport {
                 marks_exits: true,
                 forgets,
                 listener: NonZeroU8::new(3).map(|holders| Listener {
@@ -86,25 +86,25 @@ mod tests {
                 }),
             };
             assert_eq!(told.field(), field);
-            assert_eq!(Told::from_field(field), told);
+            assert_eq!(ListenerReport::from_field(field), told);
         }
     }
 
     #[test]
     fn older_adopters_tell_nothing() {
-        assert_eq!(Told::from_field(0), Told::default());
-        assert_eq!(Told::default().field(), 0);
+        assert_eq!(ListenerReport::from_field(0), ListenerReport::default());
+        assert_eq!(ListenerReport::default().field(), 0);
     }
 
     #[test]
     fn without_holders_there_is_no_listener_and_other_bits_are_for_later() {
-        let told = Told {
+        let told = ListenerReport {
             marks_exits: true,
             forgets: false,
             listener: None,
         };
         for field in [1, 0xabcd_0001, 0xabcd_00fb] {
-            assert_eq!(Told::from_field(field), told);
+            assert_eq!(ListenerReport::from_field(field), told);
         }
     }
 }

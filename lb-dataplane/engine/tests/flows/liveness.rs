@@ -78,7 +78,7 @@ fn without_an_adopter_that_tells_of_the_listener_an_answer_makes_an_end_stand() 
         let mut w = World::new(2);
         let c = w.idle(1);
         assert!(w.ends(&c, how).is_empty(), "asked first");
-        assert_eq!(w.count(Counter::QuestionsAnswered), 1);
+        assert_eq!(w.count(Counter::LivenessProbesAnswered), 1);
         assert!(one(w.poll()).is(how.flags()));
         assert_eq!(w.count(Counter::ClosesBelieved), 1);
         w.stops(c.pod);
@@ -137,7 +137,7 @@ fn closes_that_come_all_the_time_stand_all_the_same() {
             let sent = w.run_ms(every_ms);
             fins += World::to_client(&sent).len();
             for (at, c) in &ended {
-                let held = w.state(c).as_deref() == Some("Held");
+                let held = w.state(c).as_deref() == Some("OwnerFinPending");
                 assert!(
                     !held || w.now.ms() - at <= 120,
                     "held for {} ms",
@@ -164,10 +164,10 @@ fn silence_is_asked_three_times_and_is_a_death() {
     assert_eq!(w.asked.len(), 2, "after 20 ms");
     w.run_ms(40);
     assert_eq!(w.asked.len(), 3, "after 60 ms");
-    w.assert_state(&c, "Held");
+    w.assert_state(&c, "OwnerFinPending");
     let sent = w.run_ms(85);
     w.rescued(&mut c, &sent);
-    assert_eq!(w.count(Counter::QuestionsUnanswered), 1);
+    assert_eq!(w.count(Counter::LivenessProbesUnanswered), 1);
     assert_eq!(w.count(Counter::BackendsSilent), 1);
 }
 
@@ -239,7 +239,7 @@ fn questions_come_from_a_port_of_their_own_and_open_nothing() {
         assert_eq!(sent.len(), usize::from(listens), "{sent:?}");
     }
     assert_eq!(w.count(Counter::Fenced), 2);
-    w.assert_state(&c, "Held");
+    w.assert_state(&c, "OwnerFinPending");
     let answer = w.question_wire(&question, true);
     let rst = one(w.inject(&answer.build()));
     assert!(rst.is(Flags::RST));

@@ -22,8 +22,8 @@ use crate::{
     },
 };
 use baton_packet::{
-    Adoption, Flags, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, Told, build_segment,
-    parse_adoption,
+    Adoption, Flags, ListenerReport, MessageKind, Reason, Segment, SegmentSpec, SeqNumber,
+    build_segment, parse_adoption,
 };
 
 /// Backends looked at in one call for whether a question is due, and questions sent: usually, and
@@ -43,7 +43,7 @@ enum Word {
 
 /// The question to one backend.
 #[derive(Clone)]
-pub(crate) struct Question {
+pub(crate) struct LivenessProbe {
     port: u16,
     isn: SeqNumber,
     /// The acknowledged number of a probe; `None` for a SYN.
@@ -65,7 +65,7 @@ pub(crate) struct Question {
     settle_us: u64,
 }
 
-impl Default for Question {
+impl Default for LivenessProbe {
     fn default() -> Self {
         Self {
             port: 0,
@@ -85,7 +85,7 @@ impl Default for Question {
     }
 }
 
-impl Question {
+impl LivenessProbe {
     /// Whether a listener answered long enough after a flow's end (us, wrapping) for the end to stand. If the process that closed had
     /// the listener, any answer is late enough.
     pub(crate) fn settles(&self, ended_us: u32, closer_listens: bool) -> bool {
@@ -148,7 +148,7 @@ impl Engine {
     }
 
     /// Nothing was heard of the backend for too long: is it there?
-    pub(crate) fn ask_for_life(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+    pub(crate) fn probe_liveness(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         if !self.backends[usize::from(index)].question.is_open() {
             self.begin_question(now, index, out);
         }
@@ -177,7 +177,7 @@ impl Engine {
         if backend.question.port == 0
             && let Some(port) = backend.ports.take(now.ms(), Purpose::Rescue)
         {
-            backend.assign(port, Use::Question);
+            backend.assign(port, Use::LivenessProbe);
             backend.question.port = port;
         }
         let port = backend.question.port;
@@ -186,7 +186,7 @@ impl Engine {
             return self.due(index, now.ms() + 1);
         }
         let by_probe = backend.question.tries < LIVENESS_PROBES_MAX
-            && backend.probe.tells()
+            && backend.probe.supports_report()
             && !backend.question.by_syn;
         let probe_ack = by_probe.then_some(other);
         let question = &mut backend.question;
@@ -209,7 +209,7 @@ impl Engine {
         // A next hop without a link-layer address is as silent as a pod.
         if let Some(ack) = probe_ack {
             if self.emit_probe(leg, (isn, ack), out) {
-                self.counters.add(Counter::QuestionsSent);
+                self.counters.add(Counter::LivenessProbesSent);
             }
         } else if let Some(spec) = self.to_leg(leg) {
             let syn = SegmentSpec {
@@ -218,7 +218,7 @@ impl Engine {
                 window: u16::MAX,
                 ..spec
             };
-            self.counters.add(Counter::QuestionsSent);
+            self.counters.add(Counter::LivenessProbesSent);
             self.emit(out, |buffer| build_segment(buffer, &syn));
         }
     }
@@ -228,7 +228,7 @@ impl Engine {
     /// listening before, it is gone or is being replaced.
     pub(crate) fn adopter_finds_nobody(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         let backend = &mut self.backends[usize::from(index)];
-        if backend.probe.told_of_listener() {
+        if backend.probe.knew_listener() {
             backend.probe.process_exited(now);
         }
         let question = &mut backend.question;
@@ -265,10 +265,10 @@ impl Engine {
             return Verdict::Absorbed;
         }
         if segment.flags.has(Flags::RST) {
-            self.counters.add(Counter::QuestionsRefused);
+            self.counters.add(Counter::LivenessProbesRefused);
             self.backend_is_down(now, index, Down::NoListener, out);
         } else if segment.flags.has(Flags::SYN) {
-            self.counters.add(Counter::QuestionsAnswered);
+            self.counters.add(Counter::LivenessProbesAnswered);
             self.refuse_answer(index, segment, out);
             self.listens(now, index, Word::Kernel, out);
         }
@@ -310,12 +310,13 @@ impl Engine {
             self.adopter_finds_nobody(now, index, out);
             return Verdict::Absorbed;
         }
-        self.counters.add(Counter::QuestionsAnswered);
-        let word = if self.backend_told(now, index, reason, Told::from_field(server_ts)) {
-            Word::Adopter
-        } else {
-            Word::Kernel
-        };
+        self.counters.add(Counter::LivenessProbesAnswered);
+        let word =
+            if self.listener_reported(now, index, reason, ListenerReport::from_field(server_ts)) {
+                Word::Adopter
+            } else {
+                Word::Kernel
+            };
         self.listens(now, index, word, out);
         Verdict::Absorbed
     }
@@ -366,7 +367,7 @@ impl Engine {
             Word::Adopter => backend.probe.news(now),
             Word::Kernel => News::Unknown,
         };
-        let never_told = !backend.probe.told_of_listener();
+        let never_told = !backend.probe.knew_listener();
         let question = &mut backend.question;
         question.pending = false;
         question.by_syn = false;
@@ -448,10 +449,10 @@ impl Engine {
                 return self.send_question(now, index, out);
             }
             // Its kernel lives and its listener is too busy to answer: that is no death.
-            self.counters.add(Counter::QuestionsUnanswered);
+            self.counters.add(Counter::LivenessProbesUnanswered);
             return self.listens(now, index, Word::Kernel, out);
         }
-        self.counters.add(Counter::QuestionsUnanswered);
+        self.counters.add(Counter::LivenessProbesUnanswered);
         if now.ms() < self.link_settled_ms {
             self.backends[usize::from(index)].question.start_again(now);
             return self.send_question(now, index, out);
@@ -483,6 +484,6 @@ impl Engine {
             let port = std::mem::take(&mut backend.question.port);
             backend.release(port, now.ms(), Rest::Quiet);
         }
-        backend.question = Question::default();
+        backend.question = LivenessProbe::default();
     }
 }

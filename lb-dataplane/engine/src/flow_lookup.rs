@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// What is known of a frame between a client or a backend and the dataplane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sight<'a> {
+pub struct FlowLookup<'a> {
     /// The other end: a client or a backend.
     pub peer: SocketAddr,
     /// The dataplane's end: a frontend, or a leg's port.
@@ -28,7 +28,7 @@ pub struct Sight<'a> {
 impl Engine {
     /// Whose a decoded frame is. An ICMP error is the segment's that it quotes. None if it is nothing of ours.
     #[must_use]
-    pub fn whose(&self, frame: &Decoded) -> Option<Sight<'_>> {
+    pub fn whose(&self, frame: &Decoded) -> Option<FlowLookup<'_>> {
         let (src, dst) = match frame {
             Decoded::Tcp(segment) => (
                 (segment.src, segment.src_port),
@@ -47,7 +47,7 @@ impl Engine {
             .or_else(|| self.sight_of_client(dst, src))
     }
 
-    fn sight_of_leg(&self, peer: (IpAddr, u16), own: (IpAddr, u16)) -> Option<Sight<'_>> {
+    fn sight_of_leg(&self, peer: (IpAddr, u16), own: (IpAddr, u16)) -> Option<FlowLookup<'_>> {
         let ours = self.is_source(own.0) && self.settings.ports.contains(&own.1);
         if !ours {
             return None;
@@ -58,7 +58,7 @@ impl Engine {
             Some(Use::Owner(id) | Use::Standby(id)) => Some(&self.flows[id]),
             _ => None,
         };
-        let mut sight = Sight {
+        let mut sight = FlowLookup {
             peer: peer.into(),
             own: own.into(),
             leg: true,
@@ -72,11 +72,11 @@ impl Engine {
         Some(sight)
     }
 
-    fn sight_of_client(&self, peer: (IpAddr, u16), own: (IpAddr, u16)) -> Option<Sight<'_>> {
+    fn sight_of_client(&self, peer: (IpAddr, u16), own: (IpAddr, u16)) -> Option<FlowLookup<'_>> {
         let frontend = self.frontend_ids.find(&to_addr(own.0), own.1)?;
         let policy = self.frontends.get(usize::from(frontend))?.policy;
         let policy = self.policies.get(usize::from(policy))?;
-        let mut sight = Sight {
+        let mut sight = FlowLookup {
             peer: peer.into(),
             own: own.into(),
             leg: false,
@@ -90,7 +90,7 @@ impl Engine {
         Some(sight)
     }
 
-    fn fill_in<'a>(&'a self, sight: &mut Sight<'a>, flow: &Flow) {
+    fn fill_in<'a>(&'a self, sight: &mut FlowLookup<'a>, flow: &Flow) {
         sight.client = Some((from_addr(&flow.client), flow.client_port).into());
         let policy = self.policies.get(usize::from(flow.policy));
         sight.policy = policy.map(|policy| policy.spec.name.as_str());
