@@ -23,7 +23,7 @@ ROOT := -p baton-xsk -p baton-adopter -p host-shim -p lb-dataplane -p baton-lab 
 NS := $(CARGO) test $(CI) --workspace --test ns
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo soak soak-path soak-tracked sim mutants test test-pure test-root test-api test-vm test-ns e2e e2e-kind e2e-cluster \
+.PHONY: help setup build demo soak soak-path soak-tracked sim mutants test check test-root test-api test-vm test-ns e2e e2e-kind e2e-cluster \
         images lint deny \
         generate bench-engine bench-pause bench-compare bench-short bench-migration bench-placement bench-uploads bench-rescue \
         bench-operator fuzz clean
@@ -61,7 +61,7 @@ test: setup lint ## Everything that is tested: pure, property, vectors, namespac
 	$(MAKE) sim mutants
 	$(NS) -- --test-threads=1
 
-test-pure: ## Only what needs no root: unit, property and vector tests of the pure crates
+check: lint ## What needs no root: formatting, clippy, unit and property tests, vectors, model, rules of the tree
 	$(CARGO) test $(CI) $(PURE) -p baton-tidy
 
 test-root: setup ## Tests of the crates that need root and namespaces, without the real servers
