@@ -1,4 +1,5 @@
-//! The inside of each crate: its modules form no circle, and the engine's durations stand in one file.
+//! The inside of each crate: its modules form no circle, and the engine's durations stand in one
+//! file.
 
 use baton_tidy::{files, packages, root};
 use std::{
@@ -81,7 +82,8 @@ fn root_names(source: &str) -> BTreeMap<String, String> {
     all
 }
 
-/// Modules, and names at the root, of its own crate that a text names: `crate::x`, `use crate::{x::..., y::...}`.
+/// Modules, and names at the root, of its own crate that a text names: `crate::x`, `use
+/// crate::{x::..., y::...}`.
 fn named(code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let code: String = code

@@ -1,8 +1,8 @@
-//! What a packet costs: nanoseconds inside the engine for each kind of frame, by the number of flows,
-//! the frames that are ready at a time, and the guard.
+//! What a packet costs: nanoseconds inside the engine for each kind of frame, by the number of
+//! flows, the frames that are ready at a time, and the guard.
 //!
-//! Frames are built anew for each flow, with its next numbers, and lie in warm buffers; flows come in
-//! an order without neighbours. `cargo bench -p baton-engine --bench packets [-- FLOWS]`.
+//! Frames are built anew for each flow, with its next numbers, and lie in warm buffers; flows come
+//! in an order without neighbours. `cargo bench -p baton-engine --bench packets [-- FLOWS]`.
 
 mod support;
 

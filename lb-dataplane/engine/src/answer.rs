@@ -118,8 +118,8 @@ impl Engine {
         flow.bits.has(Bits::OUTSTANDING) && u64::from(age_ms) * 1_000 >= sent_us_ago + CLOCKS_US
     }
 
-    /// The present adoption's owner is not to have the flow after all: a third one at once, if there
-    /// is one.
+    /// The present adoption's owner is not to have the flow after all: a third one at once, if
+    /// there is one.
     pub(crate) fn find_another(&mut self, now: Instant, id: FlowId) -> bool {
         let flow = &self.flows[id];
         let (v6, owner, policy) = (
@@ -146,8 +146,8 @@ impl Engine {
         true
     }
 
-    /// Nothing on the way remembers the pair of the new leg, and the pod has nothing there: what was
-    /// sent behind the Forget may have met the entry that it had opened, so it goes once more.
+    /// Nothing on the way remembers the pair of the new leg, and the pod has nothing there: what
+    /// was sent behind the Forget may have met the entry that it had opened, so it goes once more.
     fn forgotten_in_front(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         self.counters.add(Counter::ForgetsAnswered);
         self.send_adoption(now, id, out);

@@ -1,10 +1,10 @@
-//! The short way of a segment: what is exactly next in its stream, on an open flow, plain in the sense
-//! of `baton_packet::plain` (IPv4), and right.
+//! The short way of a segment: what is exactly next in its stream, on an open flow, plain in the
+//! sense of `baton_packet::plain` (IPv4), and right.
 //!
 //! Owns the tests that make a segment one of these, and what then is known without asking. What new
 //! bytes mean is asked where the general way asks. [`Engine::predicted`] changes nothing before it
-//! knows; a segment that is not predicted in any respect goes the general way. Both ways leave equal
-//! state (`fuzz/targets.rs`, `prediction_changes_nothing`).
+//! knows; a segment that is not predicted in any respect goes the general way. Both ways leave
+//! equal state (`fuzz/targets.rs`, `prediction_changes_nothing`).
 
 use crate::{
     Engine, Output, Verdict,

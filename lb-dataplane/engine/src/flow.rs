@@ -268,8 +268,8 @@ impl Flow {
     }
 }
 
-/// A chain of so many flows is no chance while there are as many chains as flows: expected in one of
-/// 10^19 tables of 65,536.
+/// A chain of so many flows is no chance while there are as many chains as flows: expected in one
+/// of 10^19 tables of 65,536.
 const CHAIN_MAX: u32 = 24;
 
 /// All flows: a slab with a free list, and hash chains over (client, client port, frontend). With a
@@ -277,7 +277,8 @@ const CHAIN_MAX: u32 = 24;
 pub(crate) struct FlowTable {
     flows: Box<[Flow]>,
     chains: Box<[FlowId]>,
-    /// Chains by the next keys: of the flows whose present chain is one of the first [`Self::moved`].
+    /// Chains by the next keys: of the flows whose present chain is one of the first
+    /// [`Self::moved`].
     next_chains: Box<[FlowId]>,
     moved: usize,
     free: FlowId,

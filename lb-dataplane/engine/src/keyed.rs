@@ -1,7 +1,7 @@
 //! The keyed hash of what clients choose: addresses and ports.
 //!
-//! Owns keys and their use. Two folded multiplications (64 by 64 bits to 128, both halves XORed), as
-//! in wyhash and foldhash: who does not know the keys cannot choose what collides, and finds out
+//! Owns keys and their use. Two folded multiplications (64 by 64 bits to 128, both halves XORed),
+//! as in wyhash and foldhash: who does not know the keys cannot choose what collides, and finds out
 //! nothing, as no hash leaves the engine. It is not a cryptographic one, so the flow table notices
 //! long chains and takes new keys.
 

@@ -131,8 +131,8 @@ impl Engine {
         }
     }
 
-    /// A process of the backend exited: perhaps the last one that listens. Nothing is moved there for
-    /// a while, although it looks idle.
+    /// A process of the backend exited: perhaps the last one that listens. Nothing is moved there
+    /// for a while, although it looks idle.
     pub(crate) fn note_exit(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         let settled_ms = now.ms() + EXIT_SETTLE_MS;
         let probe = &mut self.backends[usize::from(index)].probe;
@@ -374,7 +374,8 @@ impl Engine {
         question.tries = 0;
         let settle_us = match news {
             News::Same => 0,
-            // Without an adopter that tells of the listener nothing says that the end was not meant.
+            // Without an adopter that tells of the listener nothing says that the end was not
+            // meant.
             News::Unknown if never_told => 0,
             // Sooner if it is told meanwhile that all is as it was.
             News::Unknown | News::LetGo => HOLDERS_SETTLE_US,

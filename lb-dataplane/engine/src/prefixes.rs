@@ -13,8 +13,9 @@ pub enum Via {
     Link,
     /// Through a router that is.
     Router(IpAddr),
-    /// Through the host's own stack ([`baton_packet::Mac::HOST`]), by another interface. The address is the one that the host itself sends from
-    /// there, if it has one: to others it may do what it does to strangers' packets, as translating them.
+    /// Through the host's own stack ([`baton_packet::Mac::HOST`]), by another interface. The
+    /// address is the one that the host itself sends from there, if it has one: to others it may do
+    /// what it does to strangers' packets, as translating them.
     Host(Option<IpAddr>),
     /// Through another interface, or nowhere: a frame that left by ours would come to a stranger.
     Elsewhere,

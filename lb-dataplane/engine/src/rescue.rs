@@ -1,7 +1,8 @@
 //! Rescue: flows whose owner closed, reset or went silent, and who serves them next.
 //!
-//! Owns the judgement whether an owner's end may be the death of its pod (then the client is not told before that is
-//! known), and the tries to find a new owner. Asking the pod is `liveness`'s, adopting is `adopt`'s.
+//! Owns the judgement whether an owner's end may be the death of its pod (then the client is not
+//! told before that is known), and the tries to find a new owner. Asking the pod is `liveness`'s,
+//! adopting is `adopt`'s.
 
 use crate::{
     Cause, Engine, Output, Verdict,

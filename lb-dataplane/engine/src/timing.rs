@@ -1,8 +1,8 @@
 //! Every duration and every number of tries that the engine has, and how they depend on each other.
 //!
-//! Owns the numbers, each with the arithmetic or the source behind it; the asserts below say which of
-//! them must be longer than which. What policies set is not here (`baton_api`), nor are bounds on
-//! how much one call does.
+//! Owns the numbers, each with the arithmetic or the source behind it; the asserts below say which
+//! of them must be longer than which. What policies set is not here (`baton_api`), nor are bounds
+//! on how much one call does.
 
 // Adoptions: `adopt`, `answer`, `handover`.
 /// First wait for any sign of the new owner; it doubles with each try. A pod network answers in

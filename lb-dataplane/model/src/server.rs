@@ -196,7 +196,8 @@ impl Run<'_> {
         };
         let begun = self.state() == State::Response && !self.answered();
         if begun && !self.config.safeguards.begun_response_stays && self.config.replay {
-            // What must not be: the request goes to another pod behind the bytes that the client has.
+            // What must not be: the request goes to another pod behind the bytes that the client
+            // has.
             self.world.flow.kept = true;
             self.world.flow.state = At(State::Request);
         }

@@ -1,7 +1,7 @@
 //! One state of the model: the flow as the dataplane has it, the pods, the client, the network, and what happened so far.
 //!
-//! Owns the data. Who changes it: `step` (by the declared table), `decide`, `server`, `client`, `rescue` (the
-//! dataplane), `pod` (the pods), `explore` (what may happen next).
+//! Owns the data. Who changes it: `step` (by the declared table), `decide`, `server`, `client`,
+//! `rescue` (the dataplane), `pod` (the pods), `explore` (what may happen next).
 
 use crate::{
     config::{Config, Faults, PODS_MAX, REQUESTS_MAX, UNITS_MAX},

@@ -1,6 +1,6 @@
-//! Plain segments: what nearly every packet of an open connection is, read and readdressed without the
-//! general decoder. IPv4 without options, whole, TTL above 1; TCP with ACK, or ACK and PSH, and with
-//! no options or timestamps alone.
+//! Plain segments: what nearly every packet of an open connection is, read and readdressed without
+//! the general decoder. IPv4 without options, whole, TTL above 1; TCP with ACK, or ACK and PSH, and
+//! with no options or timestamps alone.
 //!
 //! Owns the short way. Whatever is not plain in any respect is `None`, and [`crate::decode`]'s.
 

@@ -65,7 +65,8 @@ impl Table {
             self.order.push_back(address);
         }
         let sight = self.sight(address);
-        // ListenerReport again even if told before: the engine may have forgotten the address meanwhile.
+        // ListenerReport again even if told before: the engine may have forgotten the address
+        // meanwhile.
         self.wanted.insert(
             address,
             Wanted {

@@ -33,8 +33,8 @@ impl Deciding<'_> {
             if !self.safe.stale_numbers_are_no_answer {
                 self.step(Event::Confirmed);
             } else if !reply.rst {
-                // Not this connection's numbers: somebody else's socket is on the tuple. It stays: an
-                // adoption that is late would take its place, and have the request too.
+                // Not this connection's numbers: somebody else's socket is on the tuple. It stays:
+                // an adoption that is late would take its place, and have the request too.
                 self.count(Counter::StaleSockets);
                 self.stale_in_the_way(false);
             }
@@ -44,8 +44,8 @@ impl Deciding<'_> {
         let nothing = ack == boundary || !self.safe.taken_data_is_no_withdrawal;
         if ended && (self.idle() || self.view.restoring || nothing) {
             // The application took the connection and ended, before it had any of the request. That
-            // says nothing about a socket that an earlier one of several adoptions may have made in a
-            // process that is gone.
+            // says nothing about a socket that an earlier one of several adoptions may have made in
+            // a process that is gone.
             if self.progress().asked > 1 {
                 self.fate_unknown(Lost::FateUnknown);
             } else {
@@ -102,8 +102,8 @@ impl Deciding<'_> {
         }
     }
 
-    /// Either the adoption was lost on the way and the request met a listener, or the socket is gone,
-    /// or there is no adopter. Asking again tells the first two apart: the adopter remembers.
+    /// Either the adoption was lost on the way and the request met a listener, or the socket is
+    /// gone, or there is no adopter. Asking again tells the first two apart: the adopter remembers.
     fn bare_reset(&mut self, seq: SeqNumber) {
         if !self.safe.bare_rst_is_no_answer {
             self.step(Event::Confirmed);
@@ -146,7 +146,8 @@ impl Deciding<'_> {
         }
     }
 
-    /// Another socket is on the new leg's tuple. `refused`: the adopter says so, and created nothing.
+    /// Another socket is on the new leg's tuple. `refused`: the adopter says so, and created
+    /// nothing.
     fn stale_in_the_way(&mut self, refused: bool) {
         if self.one_more_try() && self.view.another_port {
             self.step(Event::TupleTaken);

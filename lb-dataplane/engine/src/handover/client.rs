@@ -11,7 +11,8 @@ pub enum ClientData {
         /// It may go to another pod.
         may_move: bool,
     },
-    /// They come before all was answered and acknowledged: they stay with the owner, without a copy.
+    /// They come before all was answered and acknowledged: they stay with the owner, without a
+    /// copy.
     Overlaps,
     /// They go on with the request, which the owner has.
     GoesOn,

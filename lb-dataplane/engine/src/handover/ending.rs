@@ -22,8 +22,8 @@ impl Deciding<'_> {
             let cut = talk.unanswered && !talk.until_close;
             let counts = (cut || self.view.outstanding) && self.safe.half_closed_is_counted;
             if state == State::ClientFin && counts {
-                // The client closed its direction behind its request, and a half-closed flow does not
-                // move.
+                // The client closed its direction behind its request, and a half-closed flow does
+                // not move.
                 self.with(Effect::Lost(Lost::HalfClosed));
             }
         } else if !rescuable {
@@ -181,18 +181,19 @@ pub enum Reset {
 /// How far a challenge's ACK number is behind: more than a window without scaling.
 const CHALLENGE_BEHIND: u32 = 1 << 17;
 
-/// What a challenge to an owner acknowledges, which no segment of the client's does: older than what
-/// a client that was heard of lately may still ask for.
+/// What a challenge to an owner acknowledges, which no segment of the client's does: older than
+/// what a client that was heard of lately may still ask for.
 #[must_use]
 pub const fn challenge(server_next: SeqNumber) -> SeqNumber {
     server_next.sub(CHALLENGE_BEHIND)
 }
 
-/// What a RST without ACK means; `challenged`: the number of the [`challenge`]. Linux sends one for each segment that meets no socket (`tcp_v4_send_reset`), with
-/// the segment's ACK as its number; a socket that ends sends RST and ACK (`tcp_send_active_reset`). A
-/// request that overtakes its adoption draws one too, which may come after the adoption was
-/// confirmed; and its number is exact for a client that lacks bytes which the engine has seen. So
-/// none is believed before the pod has been asked.
+/// What a RST without ACK means; `challenged`: the number of the [`challenge`]. Linux sends one for
+/// each segment that meets no socket (`tcp_v4_send_reset`), with the segment's ACK as its number; a
+/// socket that ends sends RST and ACK (`tcp_send_active_reset`). A request that overtakes its
+/// adoption draws one too, which may come after the adoption was confirmed; and its number is exact
+/// for a client that lacks bytes which the engine has seen. So none is believed before the pod has
+/// been asked.
 #[must_use]
 pub fn judge_reset(
     state: State,

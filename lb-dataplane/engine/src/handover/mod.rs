@@ -1,5 +1,6 @@
 //! Decisions about hand-overs: [`decide`] looks at a flow's [`View`] and an [`Input`] and says what
-//! the hand-over remembers from now on ([`Progress`]) and what is to be done ([`Effect`]), in order.
+//! the hand-over remembers from now on ([`Progress`]) and what is to be done ([`Effect`]), in
+//! order.
 //!
 //! Owns what an answer to an adoption, an owner's end, silence and a rescue come to. It is pure: no
 //! table, clock or randomness of its own. The engine carries the effects out (`effects.rs`);

@@ -1,5 +1,5 @@
-//! Flows without an owner, and requests that an owner does not answer in time: who serves them next,
-//! and when that is given up.
+//! Flows without an owner, and requests that an owner does not answer in time: who serves them
+//! next, and when that is given up.
 
 use super::{Deciding, Effect, Then};
 use crate::{
@@ -66,8 +66,8 @@ impl Deciding<'_> {
         });
     }
 
-    /// Nobody adopted the flow in all the time: it ends as its owner ended it, if the client has all
-    /// and wants nothing.
+    /// Nobody adopted the flow in all the time: it ends as its owner ended it, if the client has
+    /// all and wants nothing.
     fn ends_alone(&mut self) {
         if self.view.kept_whole || !self.progress().owner_fin {
             return self.lose(Lost::NoBackend);

@@ -19,7 +19,8 @@ pub struct Progress {
     pub asked: u8,
     /// Refusals among the answers to them.
     pub refusals: u8,
-    /// How often the outstanding request was given to another pod although one may have executed it.
+    /// How often the outstanding request was given to another pod although one may have executed
+    /// it.
     pub replays: u8,
     /// The standby leg closed or reset: nothing to roll back to.
     pub standby_gone: bool,
@@ -134,8 +135,8 @@ impl View {
     }
 }
 
-/// What keeps hand-overs safe. [`Safeguards::ALL`] is the product; the model and the simulation take
-/// one away and must find what it prevents.
+/// What keeps hand-overs safe. [`Safeguards::ALL`] is the product; the model and the simulation
+/// take one away and must find what it prevents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Safeguards {
     /// A bare RST confirms nothing.

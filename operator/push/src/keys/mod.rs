@@ -9,8 +9,8 @@
 //! - [`Rotator`] decides the next step from what is stored and what dataplanes and shims report. Its states, events and actions are a
 //!   declared table ([`table`]), which a test prints and compares.
 //!
-//! A key that somebody signs with is never removed, but for those who were unreachable longer than a
-//! limit, and those on nodes that an admin excluded: both are named in a warning. A node that is
+//! A key that somebody signs with is never removed, but for those who were unreachable longer than
+//! a limit, and those on nodes that an admin excluded: both are named in a warning. A node that is
 //! excluded is a reason to rotate, and gets no key. No key is ever shown.
 
 mod ages;

@@ -217,8 +217,8 @@ impl World {
         step
     }
 
-    /// Whoever is neither silent for too long nor excluded signs with a stored key, and nobody shall
-    /// sign with what another one lacks.
+    /// Whoever is neither silent for too long nor excluded signs with a stored key, and nobody
+    /// shall sign with what another one lacks.
     fn assert_nothing_is_lost(&self, keys: &KeySet, excluded: &[usize]) {
         let counts = |node: &&Node| {
             let limit = self.settings.unreachable_limit;
