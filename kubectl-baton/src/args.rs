@@ -1,4 +1,4 @@
-//! The command line: raw arguments become a [`Command`] and [`Options`] once; the rest of the program sees only these.
+//! The command line, as clap reads it: commands, options and their help. Runs nothing.
 
 use crate::capture::TIME_MAX;
 use baton_api::{Clients, ControlAddress, Micros};
@@ -10,38 +10,6 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 const CONTROL_DEFAULT: &str = "unix:/run/baton/control.sock";
 /// Rows of `top` that fit on a usual terminal below its head.
 const TOP_ROWS_DEFAULT: u16 = 20;
-
-/// What is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// Is it working, and if not why.
-    Status,
-    /// Backends, of all policies or of one.
-    Backends(Option<String>),
-    /// Client connections.
-    Flows(Flows),
-    /// Backends by what they do now.
-    Top(Top),
-    /// Why one connection is where it is.
-    Explain(Explain),
-    /// Have a Pod drained on all dataplanes.
-    Drain(Drain),
-    /// Packets into a file.
-    Capture(Capture),
-    /// Have one connection moved.
-    Migrate(Migrate),
-    /// What happens to connections.
-    Trace(Trace),
-    /// Everything that a helper from far away needs.
-    Sysdump(Option<PathBuf>),
-    /// A shell's completion.
-    Completion(Shell),
-    /// Versions; without asking the cluster if so.
-    Version {
-        /// Only this program's.
-        client: bool,
-    },
-}
 
 /// How to reach the cluster and how to show what it says.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -346,7 +314,7 @@ fn flow(text: &str) -> Result<FlowId, String> {
 }
 
 /// Asks Baton in a cluster whether it works, and why connections are where they are.
-#[derive(Debug, Parser)]
+#[derive(Clone, Debug, PartialEq, Eq, Parser)]
 #[command(
     name = "kubectl-baton",
     bin_name = "kubectl baton",
@@ -357,15 +325,16 @@ Exit codes: 0 done (status: it works; drain --wait: the Pod is empty)
             1 not done (status: it does not work; explain: no such flow; drain: refused, or not empty in time;
               migrate: refused, or no such flow)
             2 could not be asked (wrong usage, no cluster, no permission, no dataplane answers)")]
-struct Raw {
+pub struct CommandLine {
     #[command(flatten)]
-    options: Options,
+    pub options: Options,
     #[command(subcommand)]
-    command: RawCommand,
+    pub command: Command,
 }
 
-#[derive(Debug, Subcommand)]
-enum RawCommand {
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
     /// Is Baton working, and if not, why: per policy, dataplane and node
     Status,
     /// Show backends: can they adopt, how loaded are they, what came and went
@@ -426,15 +395,9 @@ enum RawCommand {
     },
 }
 
-/// Reads the process's arguments; prints help or the error and exits (code 0 or 2) if there is nothing to run.
-#[must_use]
-pub fn parse() -> (Command, Options) {
-    split(Raw::parse())
-}
-
 /// All commands and options.
 pub fn command() -> clap::Command {
-    Raw::command()
+    CommandLine::command()
 }
 
 /// The completion for `shell`.
@@ -445,36 +408,18 @@ pub fn completion(shell: Shell) -> Vec<u8> {
     text
 }
 
-fn split(raw: Raw) -> (Command, Options) {
-    let command = match raw.command {
-        RawCommand::Status => Command::Status,
-        RawCommand::Backends { policy } => Command::Backends(policy),
-        RawCommand::Flows(flows) => Command::Flows(flows),
-        RawCommand::Top(top) => Command::Top(top),
-        RawCommand::Explain(explain) => Command::Explain(explain),
-        RawCommand::Drain(drain) => Command::Drain(drain),
-        RawCommand::Capture(capture) => Command::Capture(capture),
-        RawCommand::Migrate(migrate) => Command::Migrate(migrate),
-        RawCommand::Trace(trace) => Command::Trace(trace),
-        RawCommand::Sysdump { file } => Command::Sysdump(file),
-        RawCommand::Completion { shell } => Command::Completion(shell),
-        RawCommand::Version { client } => Command::Version { client },
-    };
-    (command, raw.options)
-}
-
 #[cfg(test)]
 pub mod tests {
     use super::*;
 
     /// What a user who types `line` gets.
-    pub fn parsed(line: &str) -> Result<(Command, Options), clap::Error> {
-        Raw::try_parse_from(line.split_whitespace()).map(split)
+    pub fn parsed(line: &str) -> clap::error::Result<CommandLine> {
+        CommandLine::try_parse_from(line.split_whitespace())
     }
 
     #[test]
     fn the_declaration_is_consistent() {
-        Raw::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 
     #[test]
@@ -483,7 +428,7 @@ pub mod tests {
             "kubectl-baton -n shop -o json --context c status",
             "kubectl-baton status -n shop -o json --context c",
         ] {
-            let (command, options) = parsed(line).expect(line);
+            let CommandLine { command, options } = parsed(line).expect(line);
             assert_eq!(command, Command::Status);
             assert_eq!(options.namespace.as_deref(), Some("shop"));
             assert_eq!(options.context.as_deref(), Some("c"));
@@ -495,8 +440,8 @@ pub mod tests {
     #[test]
     fn a_flow_is_named_by_its_client_with_or_without_the_dataplane() {
         let id = |text: &str| {
-            let (command, _) = parsed(&format!("kubectl-baton explain {text}")).expect(text);
-            let Command::Explain(Explain { flow }) = command else {
+            let line = parsed(&format!("kubectl-baton explain {text}")).expect(text);
+            let Command::Explain(Explain { flow }) = line.command else {
                 panic!("{text}")
             };
             assert_eq!(flow.to_string(), text.replace("[fd00::8]/", ""));

@@ -9,7 +9,7 @@ use crate::{
     cluster::{Bounded, Cluster, Course},
 };
 use anyhow::{Context as _, bail};
-use baton_api::{ControlAddress, PolicyState};
+use baton_api::PolicyState;
 use baton_config::create_private;
 use futures_util::future::join_all;
 use std::{
@@ -68,7 +68,6 @@ pub async fn errands(
     wanted: &Capture,
     namespace: Option<&str>,
     mut dataplanes: Vec<Dataplane>,
-    control: ControlAddress,
 ) -> anyhow::Result<(Vec<Errand>, Vec<String>)> {
     if let Some(name) = &wanted.dataplane {
         dataplanes.retain(|dataplane| dataplane.pod.name.name == *name);
@@ -83,10 +82,7 @@ pub async fn errands(
             dataplanes.len()
         );
     }
-    let answers = ask::policies(cluster, &dataplanes, control).await;
-    if let Some(why) = ask::none_answers(&answers) {
-        bail!(why);
-    }
+    let answers = ask::heard(ask::policies(cluster, &dataplanes).await)?;
     let notes = ask::silent(&answers);
     let anything = namespace.is_none() && wanted.policy.is_none() && wanted.backend.is_none();
     let errands: Vec<Errand> = answers
@@ -164,7 +160,6 @@ pub async fn run(
     cluster: &impl Cluster,
     wanted: &Capture,
     errands: &[Errand],
-    control: ControlAddress,
     stop: &watch::Receiver<u32>,
     out: &mut dyn Write,
 ) -> anyhow::Result<Vec<Outcome>> {
@@ -173,11 +168,11 @@ pub async fn run(
     };
     let one = async {
         let mut out = &mut *out;
-        run_one(cluster, wanted, first, control, stop, &mut out).await
+        run_one(cluster, wanted, first, stop, &mut out).await
     };
     let rest = join_all(others.iter().map(async |errand| {
         let mut waiting = Bounded::new(WAITING_MAX_BYTES, TOO_MUCH);
-        let outcome = run_one(cluster, wanted, errand, control, stop, &mut waiting).await;
+        let outcome = run_one(cluster, wanted, errand, stop, &mut waiting).await;
         (outcome, waiting.bytes)
     }));
     let (one, rest) = futures_util::join!(one, rest);
@@ -194,7 +189,6 @@ async fn run_one(
     cluster: &impl Cluster,
     wanted: &Capture,
     errand: &Errand,
-    control: ControlAddress,
     stop: &watch::Receiver<u32>,
     out: &mut dyn Write,
 ) -> Outcome {
@@ -203,7 +197,7 @@ async fn run_one(
         limit: wanted.time,
         stop: Some(stop.clone()),
     };
-    let said = ask::capture(cluster, &errand.dataplane, control, &words, course, out).await;
+    let said = ask::capture(cluster, &errand.dataplane, &words, course, out).await;
     (errand.dataplane.pod.name.name.clone(), said)
 }
 
@@ -239,14 +233,13 @@ mod tests {
     };
 
     fn wanted(line: &str) -> Capture {
-        match parsed(&format!("kubectl-baton capture {line}")) {
-            Ok((Command::Capture(capture), _)) => capture,
+        match parsed(&format!("kubectl-baton capture {line}"))
+            .expect(line)
+            .command
+        {
+            Command::Capture(capture) => capture,
             other => panic!("{other:?}"),
         }
-    }
-
-    fn control() -> ControlAddress {
-        "unix:/run/baton/control.sock".parse().expect("a place")
     }
 
     /// A cluster whose dataplanes send their names as sections.
@@ -266,11 +259,11 @@ mod tests {
     async fn captured(fake: &Fake, line: &str, namespace: Option<&str>) -> (String, Vec<Outcome>) {
         let wanted = wanted(line);
         let fleet = ask::fleet(fake).await.expect("a fleet");
-        let asked = errands(fake, &wanted, namespace, fleet.dataplanes, control()).await;
+        let asked = errands(fake, &wanted, namespace, fleet.dataplanes).await;
         let (errands, _) = asked.expect("something is meant");
         let mut out = Vec::new();
         let (_never, stop) = watch::channel(0);
-        let outcomes = run(fake, &wanted, &errands, control(), &stop, &mut out).await;
+        let outcomes = run(fake, &wanted, &errands, &stop, &mut out).await;
         (
             String::from_utf8(out).expect("text"),
             outcomes.expect("written"),
@@ -342,7 +335,7 @@ mod tests {
             ("--dataplane nobody", None, "no dataplane is named nobody"),
         ] {
             let all = fleet.dataplanes.clone();
-            let error = errands(&fake, &wanted(line), namespace, all, control()).await;
+            let error = errands(&fake, &wanted(line), namespace, all).await;
             let error = error.expect_err(line).to_string();
             assert!(error.contains(why), "{error}");
         }

@@ -23,7 +23,8 @@ impl Seen {
 }
 
 pub async fn typed_in(fake: &Fake, line: &str) -> Seen {
-    let (command, options) = parsed(&format!("kubectl-baton {line}")).expect(line);
+    let args::CommandLine { command, options } =
+        parsed(&format!("kubectl-baton {line}")).expect(line);
     let (out, err) = (Buffer::default(), Buffer::default());
     let asking = Asking {
         cluster: fake,

@@ -6,6 +6,7 @@ use crate::{
     failure::{Deed, Failure},
     samples::sample,
 };
+use baton_api::ControlAddress;
 use serde_json::{Value, json};
 use std::{cell::RefCell, collections::BTreeMap, fs, io::Write, path::PathBuf, rc::Rc};
 
@@ -170,6 +171,10 @@ fn has_labels(item: &Value, labels: &str) -> bool {
 impl Cluster for Fake {
     fn namespace(&self) -> &str {
         "shop"
+    }
+
+    fn control(&self) -> ControlAddress {
+        "unix:/run/baton/control.sock".parse().expect("a place")
     }
 
     async fn list(

@@ -4,7 +4,7 @@ use anyhow::{Context as _, bail};
 use baton_api::{CAPTURE, ControlAddress, ErrorReply, TRUNCATED};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
-    Method, Request, Response, StatusCode,
+    Request, Response, StatusCode,
     body::{Bytes, Incoming},
     client::conn::http1,
     header::{CONTENT_TYPE, HOST},
@@ -14,6 +14,7 @@ use rustix::{
     fs::{Mode, OFlags, open},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use std::{io::ErrorKind, os::fd::AsFd, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -95,18 +96,54 @@ pub async fn get(control: ControlAddress, path: &str) -> anyhow::Result<Answer> 
     send(control, path, request).await
 }
 
-/// Posts JSON to `path`.
+/// Posts an order to `path`; the inner error says that it is not taken.
 ///
 /// # Errors
-/// Nobody answers, or the answer is a [`Refusal`].
-pub async fn post(control: ControlAddress, path: &str, body: Vec<u8>) -> anyhow::Result<Answer> {
-    let request = Request::builder()
-        .method(Method::POST)
-        .uri(path)
+/// Nobody answers, or the dataplane is in no state to do it.
+pub async fn order<T: DeserializeOwned>(
+    control: ControlAddress,
+    path: &str,
+    order: &impl Serialize,
+) -> anyhow::Result<Result<T, Refusal>> {
+    let request = Request::post(path)
         .header(HOST, host(control))
         .header(CONTENT_TYPE, "application/json")
-        .body(Full::from(body))?;
-    send(control, path, request).await
+        .body(Full::from(serde_json::to_vec(order)?))?;
+    match send(control, path, request).await {
+        Ok(answer) => parse(&answer.body).map(Ok),
+        Err(error) => match error.downcast::<Refusal>() {
+            Ok(refusal) if refusal.is_final() => Ok(Err(refusal)),
+            Ok(refusal) => Err(refusal.into()),
+            Err(error) => Err(error),
+        },
+    }
+}
+
+/// Reads an answer's body.
+///
+/// # Errors
+/// It is of another version.
+pub fn parse<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<T> {
+    serde_json::from_slice(body).context("the answer is none of this version's")
+}
+
+/// A path with those values that there are; everything in them that is not in a name is escaped.
+pub fn path<'a>(base: &str, query: impl IntoIterator<Item = (&'a str, Option<String>)>) -> String {
+    let mut path = base.to_owned();
+    let given = query.into_iter().filter_map(|(n, value)| Some((n, value?)));
+    for (i, (name, value)) in given.enumerate() {
+        path.push(if i == 0 { '?' } else { '&' });
+        path.push_str(name);
+        path.push('=');
+        for byte in value.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._/".contains(&byte) {
+                path.push(char::from(byte));
+            } else {
+                path.push_str(&format!("%{byte:02X}"));
+            }
+        }
+    }
+    path
 }
 
 async fn send(

@@ -1,6 +1,7 @@
 //! What people see, compared as a whole, and its width.
 
 use super::{samples::reply, *};
+use crate::args::tests::asked;
 use baton_api::{DrainState, FlowView, Micros};
 use baton_text::WIDTH_MAX;
 
@@ -196,15 +197,16 @@ fn nothing_is_wider_than_a_terminal() {
 
 #[test]
 fn questions_become_paths() {
-    let flows = |policy: Option<&str>| Topic::Flows {
-        policy: policy.map(str::to_owned),
-        backend: None,
-        limit: 5,
+    let flows = |policy: Option<&str>| {
+        let Question::Flows(mut order) = asked("flows --limit 5") else {
+            panic!("another question");
+        };
+        order.policy = policy.map(str::to_owned);
+        flows_path(&order)
     };
-    assert_eq!(path(&Topic::Status), "/v1/state");
-    assert_eq!(path(&flows(None)), "/v1/flows?limit=5");
+    assert_eq!(flows(None), "/v1/flows?limit=5");
     assert_eq!(
-        path(&flows(Some("ns/web & co"))),
+        flows(Some("ns/web & co")),
         "/v1/flows?limit=5&policy=ns/web%20%26%20co"
     );
 }
