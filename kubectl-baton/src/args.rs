@@ -1,10 +1,9 @@
 //! The command line, as clap reads it: commands, options and their help. Runs nothing.
 
-use crate::capture::TIME_MAX;
-use baton_api::{Clients, ControlAddress, Micros};
+use baton_api::{Clients, ClientsError, ControlAddress, Micros};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 /// Where a dataplane of the chart listens for commands of people, within its Pod.
 const CONTROL_DEFAULT: &str = "unix:/run/baton/control.sock";
@@ -64,9 +63,9 @@ pub struct Flows {
     /// Only flows that this Pod owns
     #[arg(long, value_name = "POD")]
     pub backend: Option<String>,
-    /// Only flows of this client: ADDRESS or ADDRESS:PORT
-    #[arg(long, value_name = "CLIENT", value_parser = client)]
-    pub client: Option<Client>,
+    /// Only flows of these clients: ADDRESS, ADDRESS:PORT or NETWORK/BITS
+    #[arg(long, value_name = "CLIENTS", value_parser = client)]
+    pub client: Option<Clients>,
     /// Only flows in this state, as the table shows it (`idle`, `request`, ...)
     #[arg(long, value_name = "STATE")]
     pub state: Option<String>,
@@ -216,41 +215,13 @@ pub struct Capture {
     pub write: Option<PathBuf>,
 }
 
-/// An address, with or without the port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Client {
-    /// All connections of it.
-    Address(std::net::IpAddr),
-    /// One.
-    Socket(SocketAddr),
-}
-
-impl Client {
-    /// Whether `client` is meant.
-    pub fn is(&self, client: SocketAddr) -> bool {
-        match self {
-            Self::Address(address) => client.ip() == *address,
-            Self::Socket(socket) => client == *socket,
-        }
-    }
-}
-
-impl std::fmt::Display for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Address(address) => address.fmt(f),
-            Self::Socket(socket) => socket.fmt(f),
-        }
-    }
-}
-
 /// How a user names a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowId {
     /// Only on this dataplane.
     pub dataplane: Option<String>,
     /// Whose.
-    pub client: Client,
+    pub client: Clients,
 }
 
 impl std::fmt::Display for FlowId {
@@ -276,7 +247,7 @@ const PATIENCE: Bounds = (
 /// What a dataplane takes.
 const CAPTURE: Bounds = (
     Micros::from_millis(1),
-    Micros::from_secs(TIME_MAX.as_secs()),
+    Micros::from_secs(240),
     "1ms to 240s",
 );
 
@@ -288,18 +259,10 @@ fn within(text: &str, (least, most, words): Bounds) -> Result<Duration, String> 
     Ok(Duration::from_micros(time.0))
 }
 
-fn client(text: &str) -> Result<Client, String> {
-    if let Ok(socket) = text.parse() {
-        return Ok(Client::Socket(socket));
-    }
-    let bare = text
-        .strip_prefix('[')
-        .and_then(|t| t.strip_suffix(']'))
-        .unwrap_or(text);
-    bare.parse().map(Client::Address).map_err(|_| {
-        "expected an address and a port, as 10.0.0.7:4711 or [fd00::7]:4711, or an address"
-            .to_owned()
-    })
+/// An address without a port may stand in brackets too.
+fn client(text: &str) -> Result<Clients, ClientsError> {
+    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
+    bare.unwrap_or(text).parse()
 }
 
 fn flow(text: &str) -> Result<FlowId, String> {
@@ -310,7 +273,8 @@ fn flow(text: &str) -> Result<FlowId, String> {
     if dataplane.as_deref() == Some("") {
         return Err("expected the name of a dataplane's Pod before `/`".to_owned());
     }
-    client(rest).map(|client| FlowId { dataplane, client })
+    let client = client(rest).map_err(|error| error.to_string())?;
+    Ok(FlowId { dataplane, client })
 }
 
 /// Asks Baton in a cluster whether it works, and why connections are where they are.
@@ -451,12 +415,12 @@ pub mod tests {
         assert!(
             id("10.0.0.7")
                 .client
-                .is("10.0.0.7:1".parse().expect("address"))
+                .has("10.0.0.7:1".parse().expect("address"))
         );
         let named = id("baton-lb-dataplane-x/[fd00::7]:4711");
         assert_eq!(named.dataplane.as_deref(), Some("baton-lb-dataplane-x"));
-        assert!(named.client.is("[fd00::7]:4711".parse().expect("address")));
-        assert!(!named.client.is("[fd00::7]:4712".parse().expect("address")));
+        assert!(named.client.has("[fd00::7]:4711".parse().expect("address")));
+        assert!(!named.client.has("[fd00::7]:4712".parse().expect("address")));
     }
 
     #[test]

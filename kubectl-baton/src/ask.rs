@@ -167,7 +167,7 @@ async fn ask<T: DeserializeOwned>(
 }
 
 /// The words, and those options that have a value.
-fn words<const N: usize>(words: &[&str], options: [(&str, Option<String>); N]) -> Vec<String> {
+pub fn words<const N: usize>(words: &[&str], options: [(&str, Option<String>); N]) -> Vec<String> {
     let mut words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     for (name, value) in options {
         if let Some(value) = value {

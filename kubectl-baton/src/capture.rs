@@ -12,10 +12,7 @@ use anyhow::{Context as _, bail};
 use baton_api::PolicyState;
 use baton_config::create_private;
 use futures_util::future::join_all;
-use std::{
-    io::{IsTerminal as _, Write, stdout},
-    time::Duration,
-};
+use std::io::{IsTerminal as _, Write, stdout};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
@@ -112,21 +109,18 @@ pub async fn errands(
 
 /// The words behind the program's name.
 pub fn words(wanted: &Capture, errand: &Errand) -> Vec<String> {
-    let mut words = vec!["capture".to_owned()];
-    let mut add = |name: &str, value: String| words.extend([name.to_owned(), value]);
-    add("--for", format!("{}us", wanted.time.as_micros()));
-    if let Some(clients) = &wanted.client {
-        add("--client", clients.to_string());
-    }
+    let client = wanted.client.map(|clients| clients.to_string());
+    let time = format!("{}us", wanted.time.as_micros());
+    let mut words = ask::words(&["capture"], [("--for", Some(time)), ("--client", client)]);
     for policy in &errand.policies {
-        add("--policy", policy.clone());
+        words.extend(["--policy".to_owned(), policy.clone()]);
     }
-    if let Some(backend) = &wanted.backend {
-        add("--backend", backend.clone());
-    }
-    if let Some(bytes) = wanted.snaplen {
-        add("--snaplen", bytes.to_string());
-    }
+    let snaplen = wanted.snaplen.map(|bytes| bytes.to_string());
+    let last = [
+        ("--backend", wanted.backend.clone()),
+        ("--snaplen", snaplen),
+    ];
+    words.extend(ask::words(&[], last));
     if wanted.payload {
         words.push("--payload".to_owned());
     }
@@ -219,9 +213,6 @@ pub fn output(wanted: &Capture) -> anyhow::Result<Box<dyn Write>> {
         _ => Ok(Box::new(stdout())),
     }
 }
-
-/// A capture's longest time, as the dataplane has it.
-pub const TIME_MAX: Duration = Duration::from_secs(240);
 
 #[cfg(test)]
 mod tests {

@@ -205,7 +205,7 @@ impl<C: Cluster> Asking<'_, C> {
         // All that a dataplane tells: the one that is meant may be the last.
         let answers = self.flow_views(None, 100_000).await?;
         let meant = |flow: &flows::Flow| {
-            wanted.client.is(flow.flow.client)
+            wanted.client.has(flow.flow.client)
                 && wanted
                     .dataplane
                     .as_ref()

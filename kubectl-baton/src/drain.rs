@@ -8,6 +8,7 @@ use crate::{
     ask::{self, Asked, PolicyName, Refused},
     cluster::{Cluster, PodName},
     failure::Failure,
+    show::Progress,
 };
 use anyhow::Context as _;
 use baton_api::PolicyState;
@@ -49,12 +50,6 @@ fn meant<'a>(
                 .filter(move |backend| is(&backend.name))
                 .map(move |backend| (policy, backend))
         })
-}
-
-/// What is shown while it goes on.
-pub trait Watcher {
-    /// A look, or something that the admin should know.
-    fn say(&mut self, line: &str);
 }
 
 /// How it ended.
@@ -170,7 +165,7 @@ pub async fn run(
     cluster: &impl Cluster,
     wanted: &Drain,
     pod: &PodName,
-    watcher: &mut impl Watcher,
+    progress: &mut Progress,
 ) -> anyhow::Result<Outcome> {
     let fleet = ask::fleet(cluster).await?;
     let asked = ask::heard(ask::policies(cluster, &fleet.dataplanes).await);
@@ -209,7 +204,7 @@ pub async fn run(
             .iter()
             .map(|one| one.dataplane.pod.uid.clone())
             .collect();
-        wait(cluster, wanted, pod, known, &mut outcome, watcher).await?;
+        wait(cluster, wanted, pod, known, &mut outcome, progress).await?;
     }
     Ok(outcome)
 }
@@ -220,7 +215,7 @@ async fn wait(
     pod: &PodName,
     mut known: BTreeSet<String>,
     outcome: &mut Outcome,
-    watcher: &mut impl Watcher,
+    progress: &mut Progress,
 ) -> Result<(), Failure> {
     let started = Instant::now();
     let mut silent: BTreeMap<String, u32> = BTreeMap::new();
@@ -234,7 +229,7 @@ async fn wait(
         let new: Vec<_> = new.into_iter().filter(|one| one.said.is_ok()).collect();
         let young = !new.is_empty();
         for one in &new {
-            watcher.say(&format!("dataplane {} is new, and is told too", one.name()));
+            progress.say(&format!("dataplane {} is new, and is told too", one.name()));
             known.insert(one.dataplane.pod.uid.clone());
         }
         order(cluster, &new, pod, wanted, outcome).await;
@@ -244,11 +239,11 @@ async fn wait(
             match &one.said {
                 Ok(policies) => {
                     silent.remove(one.name());
-                    let progress =
+                    let told =
                         DrainProgress::of_all(meant(policies, pod, wanted.policy.as_deref()));
-                    listed |= !matches!(progress, Ok(None));
-                    match progress {
-                        Ok(progress) => progress.iter().for_each(|one| all.add(one)),
+                    listed |= !matches!(told, Ok(None));
+                    match told {
+                        Ok(one) => one.iter().for_each(|one| all.add(one)),
                         Err(idle) => outcome.problems.push(format!(
                             "{pod} does not drain any more on dataplane {} ({}): somebody took it back, or the dataplane was restarted",
                             one.name(),
@@ -262,7 +257,7 @@ async fn wait(
                     let looks = silent.entry(one.name().to_owned()).or_default();
                     *looks += 1;
                     if *looks == SILENT_LOOKS {
-                        watcher.say(&format!("dataplane {} does not answer: {why}", one.name()));
+                        progress.say(&format!("dataplane {} does not answer: {why}", one.name()));
                     }
                 }
             }
@@ -276,7 +271,7 @@ async fn wait(
         let seconds = started.elapsed().as_secs_f64();
         let empty = all.flows == 0 && listed && !unheard && !young;
         let over = started.elapsed() >= wanted.timeout;
-        watcher.say(&format!("{pod}: {}", all.line()));
+        progress.say(&format!("{pod}: {}", all.line()));
         outcome.progress = Some(all);
         outcome.seconds = Some(seconds);
         outcome.empty = Some(empty);

@@ -98,6 +98,23 @@ impl Fake {
         }
     }
 
+    /// With answers to `command` changed, by the letter of the dataplane.
+    pub fn changed(command: &'static str, change: impl Fn(&str, &mut Value) + 'static) -> Self {
+        let answers = move |pod: &PodName, words: &[&str]| {
+            let ran = answer(which(pod), words)?;
+            if words[0] != command {
+                return Ok(ran);
+            }
+            let mut said = serde_json::from_slice(&ran.stdout).expect("JSON");
+            change(which(pod), &mut said);
+            good(said.to_string())
+        };
+        Self {
+            answers: Box::new(answers),
+            ..Self::new()
+        }
+    }
+
     /// With nothing but the definitions.
     pub fn empty() -> Self {
         let mut this = Self::new();

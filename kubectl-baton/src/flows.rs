@@ -69,7 +69,7 @@ pub fn flows(answers: &[Asked<Views>], wanted: &Wanted, namespace: Option<&str>)
                 .backend
                 .as_ref()
                 .is_none_or(|backend| *backend == flow.backend)
-            && wanted.client.is_none_or(|client| client.is(flow.client))
+            && wanted.client.is_none_or(|client| client.has(flow.client))
             && wanted
                 .state
                 .as_ref()

@@ -1,6 +1,6 @@
 //! Where answers go: the standard output as table, JSON or YAML, and a terminal that is drawn anew.
 
-use crate::{args::Output, drain::Watcher};
+use crate::args::Output;
 use anyhow::Context as _;
 use baton_text::{ProgressLine, Style};
 use serde::Serialize;
@@ -172,8 +172,9 @@ impl Default for Progress {
     }
 }
 
-impl Watcher for Progress {
-    fn say(&mut self, line: &str) {
+impl Progress {
+    /// A look, or something that the admin should know.
+    pub fn say(&mut self, line: &str) {
         let _ = write!(stderr(), "{}", self.0.say(line));
     }
 }

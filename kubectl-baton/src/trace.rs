@@ -70,7 +70,7 @@ impl Cursors {
                     && wanted
                         .flow
                         .as_ref()
-                        .is_none_or(|flow| flow.client.is(event.client));
+                        .is_none_or(|flow| flow.client.has(event.client));
                 meant.then(|| line(told, event, asked.name()))
             }));
         }

@@ -4,10 +4,11 @@ use anyhow::{Context as _, bail};
 use baton_api::{CAPTURE, ControlAddress, ErrorReply, TRUNCATED};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
-    Request, Response, StatusCode,
+    Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
     client::conn::http1,
     header::{CONTENT_TYPE, HOST},
+    http::request,
 };
 use hyper_util::rt::TokioIo;
 use rustix::{
@@ -77,12 +78,16 @@ impl Refusal {
     }
 }
 
-/// The header that HTTP wants; a path names no host.
-fn host(control: ControlAddress) -> String {
-    match control {
+fn request(method: Method, control: ControlAddress, path: &str) -> request::Builder {
+    // HTTP wants a host; a path names none.
+    let host = match control {
         ControlAddress::Tcp(address) => address.to_string(),
         ControlAddress::Unix(_) => "localhost".to_owned(),
-    }
+    };
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header(HOST, host)
 }
 
 /// Gets `path`.
@@ -90,9 +95,7 @@ fn host(control: ControlAddress) -> String {
 /// # Errors
 /// Nobody answers, or the answer is a [`Refusal`].
 pub async fn get(control: ControlAddress, path: &str) -> anyhow::Result<Answer> {
-    let request = Request::get(path)
-        .header(HOST, host(control))
-        .body(Full::default())?;
+    let request = request(Method::GET, control, path).body(Full::default())?;
     send(control, path, request).await
 }
 
@@ -105,8 +108,7 @@ pub async fn order<T: DeserializeOwned>(
     path: &str,
     order: &impl Serialize,
 ) -> anyhow::Result<Result<T, Refusal>> {
-    let request = Request::post(path)
-        .header(HOST, host(control))
+    let request = request(Method::POST, control, path)
         .header(CONTENT_TYPE, "application/json")
         .body(Full::from(serde_json::to_vec(order)?))?;
     match send(control, path, request).await {
@@ -195,9 +197,7 @@ async fn begin(control: ControlAddress, request: Request<Full<Bytes>>) -> anyhow
 /// Has the dataplane end the capture of a number: its stream goes on to the last block.
 async fn end(control: ControlAddress, number: &str) -> anyhow::Result<()> {
     let path = format!("/v1/capture?number={number}");
-    let request = Request::delete(&path)
-        .header(HOST, host(control))
-        .body(Full::default())?;
+    let request = request(Method::DELETE, control, &path).body(Full::default())?;
     match send(control, &path, request).await {
         Ok(_) => Ok(()),
         // It ends by itself at this moment.
@@ -218,9 +218,7 @@ pub async fn stream(
     mut wishes: mpsc::Receiver<()>,
     mut taker: impl FnMut(&[u8]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let request = Request::get(path)
-        .header(HOST, host(control))
-        .body(Full::default())?;
+    let request = request(Method::GET, control, path).body(Full::default())?;
     let slow = || format!("the dataplane at {control} does not answer");
     let (answer, connection) = timeout(ANSWER_LIMIT, begin(control, request))
         .await

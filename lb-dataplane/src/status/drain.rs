@@ -142,27 +142,22 @@ fn taken(order: &DrainOrder, reply: &DrainReply) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Question, tests::asked};
+    use crate::{
+        args::{Question, tests::asked},
+        status::samples::reply,
+    };
     use baton_api::{DrainState, Micros};
 
+    /// Two policies with a backend `a` each.
     fn state(drain: &Option<DrainState>) -> State {
-        let text = r#"{"version":"","generation":1,"uptimeSeconds":1,
-            "worker":{"interface":"","mode":"","addresses":[],"ports":[1,2],"keyEpochs":[]},
-            "policies":[POLICY,POLICY2],"counters":{},"tables":{}}"#;
-        let policy = r#"{"name":"web","frontends":[],"algorithm":"Maglev","protocol":"HTTP1","flows":1,"flowsTotal":1,
-            "migrationsTotal":0,"rollbacksTotal":0,"backends":[
-            {"name":"a","endpoint":"10.0.0.1:80","weight":1,"draining":true,"adoptable":true,"adoptableReason":"ready",
-             "flows":8,"outstanding":0,"firstByte":"0us","requestsTotal":0,"migrationsInTotal":0,"migrationsOutTotal":0}]}"#;
-        let text = text
-            .replace(
-                "POLICY2",
-                &policy.replace("web", "api").replace("10.0.0.1", "10.0.0.2"),
-            )
-            .replace("POLICY", policy);
-        let mut state: State = serde_json::from_str(&text).expect("a state");
-        for policy in &mut state.policies {
-            policy.backends[0].drain.clone_from(drain);
-        }
+        let mut state = reply().state;
+        let web = &mut state.policies[0];
+        web.backends.truncate(1);
+        web.backends[0].drain.clone_from(drain);
+        let mut api = web.clone();
+        api.name = "api".to_owned();
+        api.backends[0].endpoint = "10.0.0.2:80".parse().expect("an endpoint");
+        state.policies.push(api);
         state
     }
 

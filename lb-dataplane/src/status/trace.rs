@@ -36,10 +36,7 @@ pub async fn run(order: &TraceOrder) -> anyhow::Result<ExitCode> {
     let mut since = order.since.or(order.past.then_some(0));
     loop {
         let left = end.map_or(WAIT, |end| end.saturating_duration_since(Instant::now()));
-        let wait = match order.once {
-            true => order.wait.unwrap_or(0).into(),
-            false => left.min(WAIT).as_secs(),
-        };
+        let wait = wait_seconds(order, left);
         let answer = client::get(order.ask.at.control, &events(order, since, wait)).await?;
         let told: FlowEvents = parse(&answer.body)?;
         if order.once {
@@ -74,6 +71,14 @@ pub async fn run(order: &TraceOrder) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// How long the dataplane may wait for an event, when there is so much time left.
+fn wait_seconds(order: &TraceOrder, left: Duration) -> u64 {
+    match order.once {
+        true => order.wait.unwrap_or(0).into(),
+        false => left.min(WAIT).as_secs(),
+    }
+}
+
 fn events(order: &TraceOrder, since: Option<u64>, wait_seconds: u64) -> String {
     let query = [
         ("wait", Some(wait_seconds.to_string())),
@@ -91,15 +96,26 @@ mod tests {
 
     #[test]
     fn filters_go_to_the_dataplane() {
-        let path = |line: &str, since, wait| match asked(&format!("trace {line}")) {
-            Question::Trace(order) => events(&order, since, wait),
+        let order = |line: &str| match asked(&format!("trace {line}")) {
+            Question::Trace(order) => order,
             other => panic!("{other:?}"),
         };
+        let path = |line: &str, since, wait| events(&order(line), since, wait);
         assert_eq!(path("", None, 5), "/v1/events?wait=5");
         assert_eq!(
             path("--policy ns/web/http --client [fd00::7]:4711", Some(7), 0),
             "/v1/events?wait=0&since=7&policy=ns/web/http&client=%5Bfd00%3A%3A7%5D%3A4711"
         );
+        for (line, seconds) in [
+            ("", 5),
+            ("--for 2s", 5),
+            ("--once", 0),
+            ("--once --wait 4", 4),
+        ] {
+            let left = Duration::from_secs(9);
+            assert_eq!(wait_seconds(&order(line), left), seconds, "{line}");
+        }
+        assert_eq!(wait_seconds(&order(""), Duration::from_millis(1_500)), 1);
     }
 
     #[test]
