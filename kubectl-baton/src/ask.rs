@@ -77,7 +77,7 @@ pub async fn pods(
     Ok(pods.into_iter().map(Pod::from).collect())
 }
 
-/// Objects that are of use but not needed: a right that is not there is noted, and so is what cannot be read.
+/// Objects that are of use but not needed: a missing right is noted, and so is what cannot be read.
 ///
 /// # Errors
 /// The cluster cannot be asked.

@@ -13,7 +13,7 @@ use crate::{
     live::Live,
     migrate,
     show::{Progress, Show},
-    status, sysdump, top, trace,
+    status, sysdump, top, trace, waits,
 };
 use anyhow::{Context as _, bail};
 use baton_crds::LoadBalancerPolicy;
@@ -325,7 +325,7 @@ impl<C: Cluster> Asking<'_, C> {
                 let spec = policies
                     .get(&(name.namespace, name.policy))
                     .map(|policy| &policy.spec);
-                explain::explain(flow, &explain::Around { state, spec })
+                explain::explain(flow, &waits::Around { state, spec })
             })
             .collect();
         self.show.print(&explained, |explained, style| {

@@ -1,4 +1,4 @@
-//! What `migrate` says. Which flow is meant is looked up first; what is in the way is the dataplane's to say. Pure.
+//! What `migrate` says. What is in the way of a move is the dataplane's to say. Pure.
 
 use baton_api::MigrateReply;
 use baton_text::{line, moves, wrapped};

@@ -179,7 +179,7 @@ pub enum Command {
     /// Say whether a configuration file is good, and if not, in which line and field
     Check(File),
     #[command(flatten)]
-    Ask(Question),
+    Ask(Box<Question>),
     /// Print the version
     Version,
 }
@@ -341,7 +341,7 @@ pub mod tests {
     /// What a user who types `line` behind the program's name asks.
     pub fn asked(line: &str) -> Question {
         match parse(&format!("lb-dataplane {line}")) {
-            Ok(Command::Ask(question)) => question,
+            Ok(Command::Ask(question)) => *question,
             other => panic!("{line}: {other:?}"),
         }
     }

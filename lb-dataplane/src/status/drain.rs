@@ -95,7 +95,7 @@ pub async fn run(order: &DrainOrder) -> anyhow::Result<ExitCode> {
     )))
 }
 
-/// What `state` says of the backends that `order` means; the error says why they do not drain (any more).
+/// How far the backends are that `order` means; the error says why they do not drain (any more).
 fn progress(state: &State, order: &DrainOrder) -> Result<DrainProgress, String> {
     let policies = state.policies.iter();
     let policies = policies.filter(|p| order.policy.as_ref().is_none_or(|name| *name == p.name));

@@ -20,8 +20,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::{io::Write as _, process::ExitCode};
 
-/// Asks and prints. The exit code says whether it works (`status`), whether an order was taken and carried out, or that there
-/// was an answer.
+/// Asks and prints. The exit code says whether it works (`status`), whether an order was taken and
+/// carried out, or that there was an answer.
 ///
 /// # Errors
 /// The dataplane could not be asked.

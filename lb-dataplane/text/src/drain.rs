@@ -50,7 +50,8 @@ impl DrainProgress {
         })
     }
 
-    /// All of these; none if there are none. One backend may serve several policies; its flows count once.
+    /// All of these; none if there are none. A backend may serve several policies; its flows count
+    /// once.
     ///
     /// # Errors
     /// The policies in which it does not drain (any more).
@@ -118,7 +119,7 @@ impl DrainProgress {
     }
 }
 
-/// Progress as one line that changes on a terminal, a line per change elsewhere. Writes nothing itself.
+/// Progress: one line that changes on a terminal, a line per change elsewhere. Writes nothing.
 #[derive(Debug)]
 pub struct ProgressLine {
     terminal: bool,
