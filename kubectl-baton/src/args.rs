@@ -1,47 +1,14 @@
-//! The command line: raw arguments become a [`Command`] and [`Options`] once; the rest of the program sees only these.
+//! The command line, as clap reads it: commands, options and their help. Runs nothing.
 
-use crate::capture::TIME_MAX;
-use baton_api::{Clients, ControlAddress, Micros};
+use baton_api::{Clients, ClientsError, ControlAddress, Micros};
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 /// Where a dataplane of the chart listens for commands of people, within its Pod.
 const CONTROL_DEFAULT: &str = "unix:/run/baton/control.sock";
 /// Rows of `top` that fit on a usual terminal below its head.
 const TOP_ROWS_DEFAULT: u16 = 20;
-
-/// What is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// Is it working, and if not why.
-    Status,
-    /// Backends, of all policies or of one.
-    Backends(Option<String>),
-    /// Client connections.
-    Flows(Flows),
-    /// Backends by what they do now.
-    Top(Top),
-    /// Why one connection is where it is.
-    Explain(Explain),
-    /// Have a Pod drained on all dataplanes.
-    Drain(Drain),
-    /// Packets into a file.
-    Capture(Capture),
-    /// Have one connection moved.
-    Migrate(Migrate),
-    /// What happens to connections.
-    Trace(Trace),
-    /// Everything that a helper from far away needs.
-    Sysdump(Option<PathBuf>),
-    /// A shell's completion.
-    Completion(Shell),
-    /// Versions; without asking the cluster if so.
-    Version {
-        /// Only this program's.
-        client: bool,
-    },
-}
 
 /// How to reach the cluster and how to show what it says.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -96,9 +63,9 @@ pub struct Flows {
     /// Only flows that this Pod owns
     #[arg(long, value_name = "POD")]
     pub backend: Option<String>,
-    /// Only flows of this client: ADDRESS or ADDRESS:PORT
-    #[arg(long, value_name = "CLIENT", value_parser = client)]
-    pub client: Option<Client>,
+    /// Only flows of these clients: ADDRESS, ADDRESS:PORT or NETWORK/BITS
+    #[arg(long, value_name = "CLIENTS", value_parser = client)]
+    pub client: Option<Clients>,
     /// Only flows in this state, as the table shows it (`idle`, `request`, ...)
     #[arg(long, value_name = "STATE")]
     pub state: Option<String>,
@@ -248,41 +215,13 @@ pub struct Capture {
     pub write: Option<PathBuf>,
 }
 
-/// An address, with or without the port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Client {
-    /// All connections of it.
-    Address(std::net::IpAddr),
-    /// One.
-    Socket(SocketAddr),
-}
-
-impl Client {
-    /// Whether `client` is meant.
-    pub fn is(&self, client: SocketAddr) -> bool {
-        match self {
-            Self::Address(address) => client.ip() == *address,
-            Self::Socket(socket) => client == *socket,
-        }
-    }
-}
-
-impl std::fmt::Display for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Address(address) => address.fmt(f),
-            Self::Socket(socket) => socket.fmt(f),
-        }
-    }
-}
-
 /// How a user names a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowId {
     /// Only on this dataplane.
     pub dataplane: Option<String>,
     /// Whose.
-    pub client: Client,
+    pub client: Clients,
 }
 
 impl std::fmt::Display for FlowId {
@@ -308,7 +247,7 @@ const PATIENCE: Bounds = (
 /// What a dataplane takes.
 const CAPTURE: Bounds = (
     Micros::from_millis(1),
-    Micros::from_secs(TIME_MAX.as_secs()),
+    Micros::from_secs(240),
     "1ms to 240s",
 );
 
@@ -320,18 +259,10 @@ fn within(text: &str, (least, most, words): Bounds) -> Result<Duration, String> 
     Ok(Duration::from_micros(time.0))
 }
 
-fn client(text: &str) -> Result<Client, String> {
-    if let Ok(socket) = text.parse() {
-        return Ok(Client::Socket(socket));
-    }
-    let bare = text
-        .strip_prefix('[')
-        .and_then(|t| t.strip_suffix(']'))
-        .unwrap_or(text);
-    bare.parse().map(Client::Address).map_err(|_| {
-        "expected an address and a port, as 10.0.0.7:4711 or [fd00::7]:4711, or an address"
-            .to_owned()
-    })
+/// An address without a port may stand in brackets too.
+fn client(text: &str) -> Result<Clients, ClientsError> {
+    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
+    bare.unwrap_or(text).parse()
 }
 
 fn flow(text: &str) -> Result<FlowId, String> {
@@ -342,11 +273,12 @@ fn flow(text: &str) -> Result<FlowId, String> {
     if dataplane.as_deref() == Some("") {
         return Err("expected the name of a dataplane's Pod before `/`".to_owned());
     }
-    client(rest).map(|client| FlowId { dataplane, client })
+    let client = client(rest).map_err(|error| error.to_string())?;
+    Ok(FlowId { dataplane, client })
 }
 
 /// Asks Baton in a cluster whether it works, and why connections are where they are.
-#[derive(Debug, Parser)]
+#[derive(Clone, Debug, PartialEq, Eq, Parser)]
 #[command(
     name = "kubectl-baton",
     bin_name = "kubectl baton",
@@ -357,15 +289,16 @@ Exit codes: 0 done (status: it works; drain --wait: the Pod is empty)
             1 not done (status: it does not work; explain: no such flow; drain: refused, or not empty in time;
               migrate: refused, or no such flow)
             2 could not be asked (wrong usage, no cluster, no permission, no dataplane answers)")]
-struct Raw {
+pub struct CommandLine {
     #[command(flatten)]
-    options: Options,
+    pub options: Options,
     #[command(subcommand)]
-    command: RawCommand,
+    pub command: Command,
 }
 
-#[derive(Debug, Subcommand)]
-enum RawCommand {
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
     /// Is Baton working, and if not, why: per policy, dataplane and node
     Status,
     /// Show backends: can they adopt, how loaded are they, what came and went
@@ -426,15 +359,9 @@ enum RawCommand {
     },
 }
 
-/// Reads the process's arguments; prints help or the error and exits (code 0 or 2) if there is nothing to run.
-#[must_use]
-pub fn parse() -> (Command, Options) {
-    split(Raw::parse())
-}
-
 /// All commands and options.
 pub fn command() -> clap::Command {
-    Raw::command()
+    CommandLine::command()
 }
 
 /// The completion for `shell`.
@@ -445,36 +372,18 @@ pub fn completion(shell: Shell) -> Vec<u8> {
     text
 }
 
-fn split(raw: Raw) -> (Command, Options) {
-    let command = match raw.command {
-        RawCommand::Status => Command::Status,
-        RawCommand::Backends { policy } => Command::Backends(policy),
-        RawCommand::Flows(flows) => Command::Flows(flows),
-        RawCommand::Top(top) => Command::Top(top),
-        RawCommand::Explain(explain) => Command::Explain(explain),
-        RawCommand::Drain(drain) => Command::Drain(drain),
-        RawCommand::Capture(capture) => Command::Capture(capture),
-        RawCommand::Migrate(migrate) => Command::Migrate(migrate),
-        RawCommand::Trace(trace) => Command::Trace(trace),
-        RawCommand::Sysdump { file } => Command::Sysdump(file),
-        RawCommand::Completion { shell } => Command::Completion(shell),
-        RawCommand::Version { client } => Command::Version { client },
-    };
-    (command, raw.options)
-}
-
 #[cfg(test)]
 pub mod tests {
     use super::*;
 
     /// What a user who types `line` gets.
-    pub fn parsed(line: &str) -> Result<(Command, Options), clap::Error> {
-        Raw::try_parse_from(line.split_whitespace()).map(split)
+    pub fn parsed(line: &str) -> clap::error::Result<CommandLine> {
+        CommandLine::try_parse_from(line.split_whitespace())
     }
 
     #[test]
     fn the_declaration_is_consistent() {
-        Raw::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 
     #[test]
@@ -483,7 +392,7 @@ pub mod tests {
             "kubectl-baton -n shop -o json --context c status",
             "kubectl-baton status -n shop -o json --context c",
         ] {
-            let (command, options) = parsed(line).expect(line);
+            let CommandLine { command, options } = parsed(line).expect(line);
             assert_eq!(command, Command::Status);
             assert_eq!(options.namespace.as_deref(), Some("shop"));
             assert_eq!(options.context.as_deref(), Some("c"));
@@ -495,8 +404,8 @@ pub mod tests {
     #[test]
     fn a_flow_is_named_by_its_client_with_or_without_the_dataplane() {
         let id = |text: &str| {
-            let (command, _) = parsed(&format!("kubectl-baton explain {text}")).expect(text);
-            let Command::Explain(Explain { flow }) = command else {
+            let line = parsed(&format!("kubectl-baton explain {text}")).expect(text);
+            let Command::Explain(Explain { flow }) = line.command else {
                 panic!("{text}")
             };
             assert_eq!(flow.to_string(), text.replace("[fd00::8]/", ""));
@@ -506,12 +415,12 @@ pub mod tests {
         assert!(
             id("10.0.0.7")
                 .client
-                .is("10.0.0.7:1".parse().expect("address"))
+                .has("10.0.0.7:1".parse().expect("address"))
         );
         let named = id("baton-lb-dataplane-x/[fd00::7]:4711");
         assert_eq!(named.dataplane.as_deref(), Some("baton-lb-dataplane-x"));
-        assert!(named.client.is("[fd00::7]:4711".parse().expect("address")));
-        assert!(!named.client.is("[fd00::7]:4712".parse().expect("address")));
+        assert!(named.client.has("[fd00::7]:4711".parse().expect("address")));
+        assert!(!named.client.has("[fd00::7]:4712".parse().expect("address")));
     }
 
     #[test]

@@ -7,9 +7,8 @@ use crate::{
     facts::{Pod, typed},
     failure::Failure,
 };
-use baton_api::{
-    ControlAddress, DrainReply, FlowEvents, FlowView, MigrateReply, PolicyState, StateReply,
-};
+use anyhow::bail;
+use baton_api::{DrainReply, FlowEvents, FlowView, MigrateReply, PolicyState, StateReply};
 use baton_crds::BatonDataplane;
 use futures_util::stream::{self, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod as CorePod;
@@ -78,6 +77,26 @@ pub async fn pods(
     Ok(pods.into_iter().map(Pod::from).collect())
 }
 
+/// Objects that are of use but not needed: a missing right is noted, and so is what cannot be read.
+///
+/// # Errors
+/// The cluster cannot be asked.
+pub async fn optional<T: DeserializeOwned>(
+    cluster: &impl Cluster,
+    kind: Kind,
+    namespace: Option<&str>,
+    unseen: &mut Vec<String>,
+) -> Result<Vec<T>, Failure> {
+    match cluster.list(kind, namespace, None).await {
+        Ok(listed) => Ok(typed(&listed.items, unseen)),
+        Err(failure @ Failure::Forbidden(_)) => {
+            unseen.push(failure.to_string());
+            Ok(Vec::new())
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
 /// All classes and their dataplanes. Where classes may not be read or there are none, the chart's labels are looked for.
 pub async fn fleet(cluster: &impl Cluster) -> Result<Fleet, Failure> {
     let mut fleet = Fleet {
@@ -124,25 +143,38 @@ pub async fn fleet(cluster: &impl Cluster) -> Result<Fleet, Failure> {
     Ok(fleet)
 }
 
-/// Runs `words` in one dataplane. The inner error says why there is no answer; whether the answer is good is the exit code's.
-async fn run(
+/// Runs `words` in one dataplane and reads its answer; these exit codes say that it is one.
+///
+/// # Errors
+/// Why there is none.
+async fn ask<T: DeserializeOwned>(
     cluster: &impl Cluster,
     dataplane: &Dataplane,
-    control: ControlAddress,
-    words: &[&str],
-) -> Result<Ran, String> {
-    let pod = runs(dataplane)?;
-    let mut command: Vec<String> = [PROGRAM]
-        .iter()
-        .chain(words)
-        .map(|w| (*w).to_owned())
-        .collect();
+    words: &[String],
+    good: &[i32],
+) -> Result<T, Refused> {
+    let pod = runs(dataplane).map_err(Refused::Unanswered)?;
+    let mut command = vec![PROGRAM.to_owned()];
+    command.extend_from_slice(words);
     command.extend(["-o", "json", "--control"].map(str::to_owned));
-    command.push(control.to_string());
-    let ran = cluster
-        .exec(&pod.name, pod.container(PROGRAM), &command)
-        .await;
-    ran.map_err(gone)
+    command.push(cluster.control().to_string());
+    let ran = cluster.exec(&pod.name, pod.container(PROGRAM), &command);
+    let ran = ran.await.map_err(|why| Refused::Unanswered(gone(why)))?;
+    if ran.code == 1 && !good.contains(&1) {
+        return Err(Refused::Finally(complaint(&ran)));
+    }
+    read(&ran, good).map_err(Refused::Unanswered)
+}
+
+/// The words, and those options that have a value.
+pub fn words<const N: usize>(words: &[&str], options: [(&str, Option<String>); N]) -> Vec<String> {
+    let mut words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    for (name, value) in options {
+        if let Some(value) = value {
+            words.extend([name.to_owned(), value]);
+        }
+    }
+    words
 }
 
 /// Its Pod, if that can be asked.
@@ -182,49 +214,38 @@ fn read<T: DeserializeOwned>(ran: &Ran, good: &[i32]) -> Result<T, String> {
     })
 }
 
-async fn each<T, F>(dataplanes: &[Dataplane], ask: impl Fn(Dataplane) -> F) -> Vec<Asked<T>>
-where
-    F: Future<Output = (Dataplane, Result<T, String>)>,
-{
-    let asked = stream::iter(dataplanes.iter().cloned())
-        .map(ask)
-        .buffered(ASKED_AT_ONCE);
-    asked
-        .map(|(dataplane, said)| Asked { dataplane, said })
-        .collect()
-        .await
-}
-
-/// The states of dataplanes.
-pub async fn states(
+/// Has all dataplanes answer, each its own words.
+async fn all<T: DeserializeOwned>(
     cluster: &impl Cluster,
     dataplanes: &[Dataplane],
-    control: ControlAddress,
-) -> Vec<Asked<StateReply>> {
-    each(dataplanes, |dataplane| async move {
-        let ran = run(cluster, &dataplane, control, &["status"]).await;
-        let said = ran.and_then(|ran| read(&ran, &[0, 1]));
-        (dataplane, said)
-    })
-    .await
+    words: impl Fn(&Pod) -> Vec<String>,
+    good: &[i32],
+) -> Vec<Asked<T>> {
+    let words = &words;
+    let asked = stream::iter(dataplanes.iter().cloned()).map(|dataplane| async move {
+        let said = ask(cluster, &dataplane, &words(&dataplane.pod), good).await;
+        let said = said.map_err(|(Refused::Finally(why) | Refused::Unanswered(why))| why);
+        Asked { dataplane, said }
+    });
+    asked.buffered(ASKED_AT_ONCE).collect().await
+}
+
+/// The states of dataplanes. One that does not work answers with 1.
+pub async fn states(cluster: &impl Cluster, dataplanes: &[Dataplane]) -> Vec<Asked<StateReply>> {
+    all(cluster, dataplanes, |_| words(&["status"], []), &[0, 1]).await
 }
 
 /// The policies of dataplanes with their backends.
 pub async fn policies(
     cluster: &impl Cluster,
     dataplanes: &[Dataplane],
-    control: ControlAddress,
 ) -> Vec<Asked<Vec<PolicyState>>> {
-    each(dataplanes, |dataplane| async move {
-        let ran = run(cluster, &dataplane, control, &["backends"]).await;
-        let said = ran.and_then(|ran| read(&ran, &[0]));
-        (dataplane, said)
-    })
-    .await
+    all(cluster, dataplanes, |_| words(&["backends"], []), &[0]).await
 }
 
 /// Flows of one dataplane.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Views {
     /// The flows.
     pub flows: Vec<FlowView>,
@@ -232,89 +253,48 @@ pub struct Views {
     pub truncated: bool,
 }
 
-/// `flows -o json` of this version, and of those before it, which did not say whether there are more.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Told {
-    Now {
-        flows: Vec<FlowView>,
-        truncated: bool,
-    },
-    Before(Vec<FlowView>),
-}
-
-impl Told {
-    fn views(self, limit: u32) -> Views {
-        match self {
-            Self::Now { flows, truncated } => Views { flows, truncated },
-            Self::Before(flows) => Views {
-                truncated: flows.len() >= limit as usize,
-                flows,
-            },
-        }
-    }
-}
-
 /// The flows of dataplanes, at most `limit` of each.
 pub async fn flows(
     cluster: &impl Cluster,
     dataplanes: &[Dataplane],
-    control: ControlAddress,
     backend: Option<&str>,
     limit: u32,
 ) -> Vec<Asked<Views>> {
-    let text = limit.to_string();
-    let text = &text;
-    each(dataplanes, |dataplane| async move {
-        let mut words = vec!["flows", "--limit", text];
-        if let Some(backend) = backend {
-            words.extend(["--backend", backend]);
-        }
-        let ran = run(cluster, &dataplane, control, &words).await;
-        let said = ran.and_then(|ran| read(&ran, &[0]));
-        (dataplane, said.map(|told: Told| told.views(limit)))
-    })
-    .await
+    let backend = backend.map(str::to_owned);
+    let limit = Some(limit.to_string());
+    let words = words(&["flows"], [("--limit", limit), ("--backend", backend)]);
+    all(cluster, dataplanes, |_| words.clone(), &[0]).await
 }
 
 /// Events of flows, from each dataplane behind the number that `since` has for its Pod.
 pub async fn events(
     cluster: &impl Cluster,
     dataplanes: &[Dataplane],
-    control: ControlAddress,
     client: Option<&str>,
     since: impl Fn(&Pod) -> Option<u64>,
 ) -> Vec<Asked<FlowEvents>> {
-    let since = &since;
-    each(dataplanes, |dataplane| async move {
-        let number = since(&dataplane.pod).map(|number| number.to_string());
-        let mut words = vec!["trace", "--once"];
-        for (word, value) in [("--since", number.as_deref()), ("--client", client)] {
-            if let Some(value) = value {
-                words.extend([word, value]);
-            }
-        }
-        let ran = run(cluster, &dataplane, control, &words).await;
-        let said = ran.and_then(|ran| read(&ran, &[0]));
-        (dataplane, said)
-    })
-    .await
+    let words = |pod: &Pod| {
+        let since = since(pod).map(|number| number.to_string());
+        let client = client.map(str::to_owned);
+        words(
+            &["trace", "--once"],
+            [("--since", since), ("--client", client)],
+        )
+    };
+    all(cluster, dataplanes, words, &[0]).await
 }
 
 /// Has one dataplane move a flow.
 pub async fn migrate(
     cluster: &impl Cluster,
     dataplane: &Dataplane,
-    control: ControlAddress,
     flow: &FlowView,
     to: Option<&str>,
 ) -> Result<MigrateReply, Refused> {
-    let (client, frontend) = (flow.client.to_string(), flow.frontend.to_string());
-    let mut words = vec!["migrate", &client, "--frontend", &frontend];
-    if let Some(to) = to {
-        words.extend(["--to", to]);
-    }
-    order(cluster, dataplane, control, &words).await
+    let frontend = Some(flow.frontend.to_string());
+    let options = [("--frontend", frontend), ("--to", to.map(str::to_owned))];
+    let words = words(&["migrate", &flow.client.to_string()], options);
+    ask(cluster, dataplane, &words, &[0]).await
 }
 
 /// Why an order was not taken.
@@ -326,42 +306,22 @@ pub enum Refused {
     Unanswered(String),
 }
 
-/// Has one dataplane do something; what it says of that.
-async fn order<T: DeserializeOwned>(
-    cluster: &impl Cluster,
-    dataplane: &Dataplane,
-    control: ControlAddress,
-    words: &[&str],
-) -> Result<T, Refused> {
-    let ran = run(cluster, dataplane, control, words)
-        .await
-        .map_err(Refused::Unanswered)?;
-    if ran.code == 1 {
-        return Err(Refused::Finally(complaint(&ran)));
-    }
-    read(&ran, &[0]).map_err(Refused::Unanswered)
-}
-
 /// Has one dataplane drain a backend of one policy, or takes that back.
 pub async fn drain(
     cluster: &impl Cluster,
     dataplane: &Dataplane,
-    control: ControlAddress,
     (policy, backend): (&str, &str),
     undo: bool,
 ) -> Result<DrainReply, Refused> {
-    let mut words = vec!["drain", backend, "--policy", policy];
-    if undo {
-        words.push("--undo");
-    }
-    order(cluster, dataplane, control, &words).await
+    let mut words = words(&["drain", backend, "--policy", policy], []);
+    words.extend(undo.then(|| "--undo".to_owned()));
+    ask(cluster, dataplane, &words, &[0]).await
 }
 
 /// Has one dataplane copy packets, and writes them to `out`; its last words, or why there are none.
 pub async fn capture(
     cluster: &impl Cluster,
     dataplane: &Dataplane,
-    control: ControlAddress,
     words: &[String],
     course: Course,
     out: &mut dyn Write,
@@ -369,7 +329,7 @@ pub async fn capture(
     let pod = runs(dataplane)?;
     let mut command = vec![PROGRAM.to_owned()];
     command.extend_from_slice(words);
-    command.extend(["--control".to_owned(), control.to_string()]);
+    command.extend(["--control".to_owned(), cluster.control().to_string()]);
     let ran = cluster
         .exec_into(&pod.name, pod.container(PROGRAM), &command, course, out)
         .await
@@ -380,22 +340,25 @@ pub async fn capture(
     }
 }
 
-/// The Pods that are asked, for messages.
-pub fn none_answers<T>(asked: &[Asked<T>]) -> Option<String> {
-    if asked.is_empty() {
-        return Some("there is no dataplane: `kubectl baton status` says why".to_owned());
-    }
+/// What dataplanes said.
+///
+/// # Errors
+/// None said anything.
+pub fn heard<T>(asked: Vec<Asked<T>>) -> anyhow::Result<Vec<Asked<T>>> {
     let mut silent = asked
         .iter()
         .filter_map(|a| a.said.as_ref().err().map(|why| (a.name(), why)));
-    if asked.iter().any(|a| a.said.is_ok()) {
-        return None;
+    let Some((name, why)) = silent.next() else {
+        if asked.is_empty() {
+            bail!("there is no dataplane: `kubectl baton status` says why");
+        }
+        return Ok(asked);
+    };
+    match silent.count() {
+        more if more + 1 < asked.len() => Ok(asked),
+        0 => bail!("dataplane {name} does not answer: {why}"),
+        more => bail!("no dataplane answers: {name}: {why} (and {more} more)"),
     }
-    let (name, why) = silent.next()?;
-    Some(match silent.count() {
-        0 => format!("dataplane {name} does not answer: {why}"),
-        more => format!("no dataplane answers: {name}: {why} (and {more} more)"),
-    })
 }
 
 /// Those that said nothing, in words.

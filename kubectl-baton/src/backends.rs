@@ -5,7 +5,7 @@ use crate::{
     facts::Places,
 };
 use baton_api::{BackendState, StateReply};
-use baton_text::{Cell, DrainProgress, Style, Table, Tone, count, line, micros, wrapped};
+use baton_text::{Cell, DrainProgress, Shown, Style, Table, Tone, count, line, micros, wrapped};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -179,12 +179,15 @@ fn add(sum: &mut Backend, state: &BackendState) {
     sum.dataplanes += 1;
 }
 
-/// The colour of a backend's word.
-pub fn tone(word: &str) -> Tone {
-    match weight_of(word) {
-        0 => Tone::Good,
-        1..=4 => Tone::Warn,
-        _ => Tone::Bad,
+impl Backend {
+    /// Its word, in the colour of that.
+    pub fn state(&self) -> Cell {
+        let tone = match weight_of(&self.state) {
+            0 => Tone::Good,
+            1..=4 => Tone::Warn,
+            _ => Tone::Bad,
+        };
+        Cell::toned(self.state.as_str(), tone)
     }
 }
 
@@ -200,33 +203,8 @@ pub fn render(backends: &[Backend], style: Style) -> String {
             line(&mut text, "");
         }
         line(&mut text, &format!("Policy {policy}"));
-        let mut headings = vec![
-            "BACKEND",
-            "ENDPOINT",
-            "STATE",
-            "#FLOWS",
-            "#OUTST.",
-            "#1ST BYTE",
-            "#IN",
-            "#OUT",
-        ];
-        if style.wide {
-            headings.extend([
-                "NODE",
-                "#WEIGHT",
-                "#PINNED",
-                "#REQUESTS",
-                "#RESCUED",
-                "#STRANDED",
-                "#DATAPLANES",
-            ]);
-        }
-        let mut table = Table::new(&headings);
         let mine = || backends.iter().filter(|b| b.policy == *policy);
-        for backend in mine() {
-            table.row(row(backend, style));
-        }
-        text.push_str(&table.render(style));
+        text.push_str(&Table::of(mine(), &columns(style)).render(style));
         for backend in mine() {
             for reason in &backend.reasons {
                 wrapped(&mut text, "  ", &format!("{} {reason}", backend.backend));
@@ -256,27 +234,27 @@ pub fn render(backends: &[Backend], style: Style) -> String {
     text
 }
 
-fn row(backend: &Backend, style: Style) -> Vec<Cell> {
-    let mut row = vec![
-        backend.backend.as_str().into(),
-        backend.endpoint.as_str().into(),
-        Cell::toned(backend.state.as_str(), tone(&backend.state)),
-        backend.flows.into(),
-        backend.outstanding.into(),
-        micros(backend.first_byte_micros).into(),
-        backend.moves_in.into(),
-        backend.moves_out.into(),
+fn columns<'a>(style: Style) -> Vec<Shown<&'a Backend>> {
+    let mut columns: Vec<Shown<&Backend>> = vec![
+        ("BACKEND", |b| b.backend.as_str().into()),
+        ("ENDPOINT", |b| b.endpoint.as_str().into()),
+        ("STATE", |b| b.state()),
+        ("#FLOWS", |b| b.flows.into()),
+        ("#OUTST.", |b| b.outstanding.into()),
+        ("#1ST BYTE", |b| micros(b.first_byte_micros).into()),
+        ("#IN", |b| b.moves_in.into()),
+        ("#OUT", |b| b.moves_out.into()),
     ];
     if style.wide {
-        row.extend([
-            backend.node.as_deref().unwrap_or("-").into(),
-            u64::from(backend.weight).into(),
-            backend.pinned.into(),
-            backend.requests.into(),
-            backend.rescued.into(),
-            backend.stranded.into(),
-            (backend.dataplanes as u64).into(),
+        columns.extend::<[Shown<&Backend>; 7]>([
+            ("NODE", |b| b.node.as_deref().unwrap_or("-").into()),
+            ("#WEIGHT", |b| u64::from(b.weight).into()),
+            ("#PINNED", |b| b.pinned.into()),
+            ("#REQUESTS", |b| b.requests.into()),
+            ("#RESCUED", |b| b.rescued.into()),
+            ("#STRANDED", |b| b.stranded.into()),
+            ("#DATAPLANES", |b| (b.dataplanes as u64).into()),
         ]);
     }
-    row
+    columns
 }

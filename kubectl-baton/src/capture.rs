@@ -9,13 +9,10 @@ use crate::{
     cluster::{Bounded, Cluster, Course},
 };
 use anyhow::{Context as _, bail};
-use baton_api::{ControlAddress, PolicyState};
+use baton_api::PolicyState;
 use baton_config::create_private;
 use futures_util::future::join_all;
-use std::{
-    io::{IsTerminal as _, Write, stdout},
-    time::Duration,
-};
+use std::io::{IsTerminal as _, Write, stdout};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
@@ -68,7 +65,6 @@ pub async fn errands(
     wanted: &Capture,
     namespace: Option<&str>,
     mut dataplanes: Vec<Dataplane>,
-    control: ControlAddress,
 ) -> anyhow::Result<(Vec<Errand>, Vec<String>)> {
     if let Some(name) = &wanted.dataplane {
         dataplanes.retain(|dataplane| dataplane.pod.name.name == *name);
@@ -83,10 +79,7 @@ pub async fn errands(
             dataplanes.len()
         );
     }
-    let answers = ask::policies(cluster, &dataplanes, control).await;
-    if let Some(why) = ask::none_answers(&answers) {
-        bail!(why);
-    }
+    let answers = ask::heard(ask::policies(cluster, &dataplanes).await)?;
     let notes = ask::silent(&answers);
     let anything = namespace.is_none() && wanted.policy.is_none() && wanted.backend.is_none();
     let errands: Vec<Errand> = answers
@@ -116,21 +109,18 @@ pub async fn errands(
 
 /// The words behind the program's name.
 pub fn words(wanted: &Capture, errand: &Errand) -> Vec<String> {
-    let mut words = vec!["capture".to_owned()];
-    let mut add = |name: &str, value: String| words.extend([name.to_owned(), value]);
-    add("--for", format!("{}us", wanted.time.as_micros()));
-    if let Some(clients) = &wanted.client {
-        add("--client", clients.to_string());
-    }
+    let client = wanted.client.map(|clients| clients.to_string());
+    let time = format!("{}us", wanted.time.as_micros());
+    let mut words = ask::words(&["capture"], [("--for", Some(time)), ("--client", client)]);
     for policy in &errand.policies {
-        add("--policy", policy.clone());
+        words.extend(["--policy".to_owned(), policy.clone()]);
     }
-    if let Some(backend) = &wanted.backend {
-        add("--backend", backend.clone());
-    }
-    if let Some(bytes) = wanted.snaplen {
-        add("--snaplen", bytes.to_string());
-    }
+    let snaplen = wanted.snaplen.map(|bytes| bytes.to_string());
+    let last = [
+        ("--backend", wanted.backend.clone()),
+        ("--snaplen", snaplen),
+    ];
+    words.extend(ask::words(&[], last));
     if wanted.payload {
         words.push("--payload".to_owned());
     }
@@ -164,7 +154,6 @@ pub async fn run(
     cluster: &impl Cluster,
     wanted: &Capture,
     errands: &[Errand],
-    control: ControlAddress,
     stop: &watch::Receiver<u32>,
     out: &mut dyn Write,
 ) -> anyhow::Result<Vec<Outcome>> {
@@ -173,11 +162,11 @@ pub async fn run(
     };
     let one = async {
         let mut out = &mut *out;
-        run_one(cluster, wanted, first, control, stop, &mut out).await
+        run_one(cluster, wanted, first, stop, &mut out).await
     };
     let rest = join_all(others.iter().map(async |errand| {
         let mut waiting = Bounded::new(WAITING_MAX_BYTES, TOO_MUCH);
-        let outcome = run_one(cluster, wanted, errand, control, stop, &mut waiting).await;
+        let outcome = run_one(cluster, wanted, errand, stop, &mut waiting).await;
         (outcome, waiting.bytes)
     }));
     let (one, rest) = futures_util::join!(one, rest);
@@ -194,7 +183,6 @@ async fn run_one(
     cluster: &impl Cluster,
     wanted: &Capture,
     errand: &Errand,
-    control: ControlAddress,
     stop: &watch::Receiver<u32>,
     out: &mut dyn Write,
 ) -> Outcome {
@@ -203,7 +191,7 @@ async fn run_one(
         limit: wanted.time,
         stop: Some(stop.clone()),
     };
-    let said = ask::capture(cluster, &errand.dataplane, control, &words, course, out).await;
+    let said = ask::capture(cluster, &errand.dataplane, &words, course, out).await;
     (errand.dataplane.pod.name.name.clone(), said)
 }
 
@@ -226,9 +214,6 @@ pub fn output(wanted: &Capture) -> anyhow::Result<Box<dyn Write>> {
     }
 }
 
-/// A capture's longest time, as the dataplane has it.
-pub const TIME_MAX: Duration = Duration::from_secs(240);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,14 +224,13 @@ mod tests {
     };
 
     fn wanted(line: &str) -> Capture {
-        match parsed(&format!("kubectl-baton capture {line}")) {
-            Ok((Command::Capture(capture), _)) => capture,
+        match parsed(&format!("kubectl-baton capture {line}"))
+            .expect(line)
+            .command
+        {
+            Command::Capture(capture) => capture,
             other => panic!("{other:?}"),
         }
-    }
-
-    fn control() -> ControlAddress {
-        "unix:/run/baton/control.sock".parse().expect("a place")
     }
 
     /// A cluster whose dataplanes send their names as sections.
@@ -266,11 +250,11 @@ mod tests {
     async fn captured(fake: &Fake, line: &str, namespace: Option<&str>) -> (String, Vec<Outcome>) {
         let wanted = wanted(line);
         let fleet = ask::fleet(fake).await.expect("a fleet");
-        let asked = errands(fake, &wanted, namespace, fleet.dataplanes, control()).await;
+        let asked = errands(fake, &wanted, namespace, fleet.dataplanes).await;
         let (errands, _) = asked.expect("something is meant");
         let mut out = Vec::new();
         let (_never, stop) = watch::channel(0);
-        let outcomes = run(fake, &wanted, &errands, control(), &stop, &mut out).await;
+        let outcomes = run(fake, &wanted, &errands, &stop, &mut out).await;
         (
             String::from_utf8(out).expect("text"),
             outcomes.expect("written"),
@@ -342,7 +326,7 @@ mod tests {
             ("--dataplane nobody", None, "no dataplane is named nobody"),
         ] {
             let all = fleet.dataplanes.clone();
-            let error = errands(&fake, &wanted(line), namespace, all, control()).await;
+            let error = errands(&fake, &wanted(line), namespace, all).await;
             let error = error.expect_err(line).to_string();
             assert!(error.contains(why), "{error}");
         }

@@ -3,6 +3,7 @@
 //! Owns the kinds that may be read. Secrets are not among them, so no command can show one.
 
 use crate::failure::Failure;
+use baton_api::ControlAddress;
 use serde_json::Value;
 use std::{
     io::{self, ErrorKind, Write},
@@ -169,6 +170,9 @@ impl Write for Bounded {
 pub trait Cluster {
     /// The namespace of the kubeconfig's context.
     fn namespace(&self) -> &str;
+
+    /// Where dataplanes take commands within their Pods.
+    fn control(&self) -> ControlAddress;
 
     /// The objects of a kind in a namespace, or in all, with these labels if any are given (`a=b,c=d`).
     async fn list(

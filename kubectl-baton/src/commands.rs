@@ -8,12 +8,12 @@ use crate::{
     backends, capture,
     cluster::{Cluster, Kind},
     drain, explain,
-    facts::{Places, places, typed},
+    facts::{self, Places, places},
     flows,
     live::Live,
     migrate,
     show::{Progress, Show},
-    status, sysdump, top, trace,
+    status, sysdump, top, trace, waits,
 };
 use anyhow::{Context as _, bail};
 use baton_crds::LoadBalancerPolicy;
@@ -30,7 +30,7 @@ const EXPLAINED_MAX: usize = 8;
 /// The cluster could not be asked.
 pub async fn run(command: &Command, options: &Options) -> anyhow::Result<ExitCode> {
     let show = Show::new(options.output);
-    if let Command::Completion(shell) = command {
+    if let Command::Completion { shell } = command {
         return show
             .bytes(&args::completion(*shell))
             .map(|()| ExitCode::SUCCESS);
@@ -72,7 +72,7 @@ impl<C: Cluster> Asking<'_, C> {
     pub async fn run(&self, command: &Command) -> anyhow::Result<ExitCode> {
         match command {
             Command::Status => self.status().await,
-            Command::Backends(policy) => self.backends(policy.as_deref()).await,
+            Command::Backends { policy } => self.backends(policy.as_deref()).await,
             Command::Flows(wanted) => self.flows(wanted).await,
             Command::Top(wanted) => self.top(wanted).await,
             Command::Explain(wanted) => self.explain(wanted).await,
@@ -80,8 +80,8 @@ impl<C: Cluster> Asking<'_, C> {
             Command::Capture(wanted) => self.capture(wanted).await,
             Command::Migrate(wanted) => self.migrate(wanted).await,
             Command::Trace(wanted) => self.trace(wanted).await,
-            Command::Sysdump(file) => self.sysdump(file.clone()).await,
-            Command::Version { .. } | Command::Completion(_) => self.version().await,
+            Command::Sysdump { file } => self.sysdump(file.clone()).await,
+            Command::Version { .. } | Command::Completion { .. } => self.version().await,
         }
     }
 
@@ -109,7 +109,7 @@ impl<C: Cluster> Asking<'_, C> {
     }
 
     async fn status(&self) -> anyhow::Result<ExitCode> {
-        let scene = status::look(self.cluster, self.namespace(), self.options.control).await?;
+        let scene = status::look(self.cluster, self.namespace()).await?;
         let report = status::judge(&scene);
         self.show.print(&report, status::render)?;
         Ok(code(report.works))
@@ -117,22 +117,19 @@ impl<C: Cluster> Asking<'_, C> {
 
     async fn states(&self) -> anyhow::Result<Vec<ask::Asked<baton_api::StateReply>>> {
         let fleet = self.fleet().await?;
-        let answers = ask::states(self.cluster, &fleet.dataplanes, self.options.control).await;
-        match ask::none_answers(&answers) {
-            Some(why) => bail!(why),
-            None => Ok(answers),
-        }
+        ask::heard(ask::states(self.cluster, &fleet.dataplanes).await)
     }
 
     async fn backends(&self, policy: Option<&str>) -> anyhow::Result<ExitCode> {
         let answers = self.states().await?;
         let mut unseen = ask::silent(&answers);
-        let slices = self
-            .cluster
-            .list(Kind::EndpointSlices, self.namespace(), None)
-            .await;
-        let slices = status::optional(slices, &mut unseen)?;
-        let places: Places = places(&typed(&slices.items, &mut unseen));
+        let slices = ask::optional(
+            self.cluster,
+            Kind::EndpointSlices,
+            self.namespace(),
+            &mut unseen,
+        );
+        let places: Places = places(&slices.await?);
         unseen.iter().for_each(|text| self.show.note(text));
         let found = backends::backends(&answers, &places, |name| name.is(policy, self.namespace()));
         if let (true, Some(policy)) = (found.is_empty(), policy) {
@@ -176,18 +173,8 @@ impl<C: Cluster> Asking<'_, C> {
         limit: u32,
     ) -> anyhow::Result<Vec<ask::Asked<ask::Views>>> {
         let fleet = self.fleet().await?;
-        let answers = ask::flows(
-            self.cluster,
-            &fleet.dataplanes,
-            self.options.control,
-            backend,
-            limit,
-        )
-        .await;
-        match ask::none_answers(&answers) {
-            Some(why) => bail!(why),
-            None => Ok(answers),
-        }
+        let answers = ask::flows(self.cluster, &fleet.dataplanes, backend, limit).await;
+        ask::heard(answers)
     }
 
     async fn top(&self, wanted: &Top) -> anyhow::Result<ExitCode> {
@@ -218,7 +205,7 @@ impl<C: Cluster> Asking<'_, C> {
         // All that a dataplane tells: the one that is meant may be the last.
         let answers = self.flow_views(None, 100_000).await?;
         let meant = |flow: &flows::Flow| {
-            wanted.client.is(flow.flow.client)
+            wanted.client.has(flow.flow.client)
                 && wanted
                     .dataplane
                     .as_ref()
@@ -254,8 +241,13 @@ impl<C: Cluster> Asking<'_, C> {
             bail!("dataplane {} has ended", flow.dataplane);
         };
         let to = wanted.to.as_deref();
-        match migrate::run(self.cluster, dataplane, self.options.control, flow, to).await {
-            Ok(outcome) => {
+        match ask::migrate(self.cluster, dataplane, &flow.flow, to).await {
+            Ok(reply) => {
+                let outcome = migrate::Outcome {
+                    id: flow.id.clone(),
+                    client: flow.flow.client,
+                    reply,
+                };
                 self.show
                     .print(&outcome, |outcome, _| migrate::render(outcome))?;
                 Ok(ExitCode::SUCCESS)
@@ -289,17 +281,10 @@ impl<C: Cluster> Asking<'_, C> {
             fleet
                 .dataplanes
                 .retain(|d| named.as_ref().is_none_or(|name| *name == d.pod.name.name));
-            let answers = ask::events(
-                self.cluster,
-                &fleet.dataplanes,
-                self.options.control,
-                client.as_deref(),
-                |pod| cursors.since(&pod.uid, wanted.past),
-            )
-            .await;
-            if let Some(why) = ask::none_answers(&answers) {
-                bail!(why);
-            }
+            let since = |pod: &facts::Pod| cursors.since(&pod.uid, wanted.past);
+            let answers =
+                ask::events(self.cluster, &fleet.dataplanes, client.as_deref(), since).await;
+            let answers = ask::heard(answers)?;
             behind = answers
                 .iter()
                 .any(|a| a.said.as_ref().is_ok_and(|told| told.more));
@@ -327,7 +312,7 @@ impl<C: Cluster> Asking<'_, C> {
         fleet
             .dataplanes
             .retain(|dataplane| names.contains(&dataplane.pod.name.name.as_str()));
-        let states = ask::policies(self.cluster, &fleet.dataplanes, self.options.control).await;
+        let states = ask::policies(self.cluster, &fleet.dataplanes).await;
         let policies = self.policies(&found).await?;
         let explained: Vec<explain::Explained> = found
             .iter()
@@ -340,7 +325,7 @@ impl<C: Cluster> Asking<'_, C> {
                 let spec = policies
                     .get(&(name.namespace, name.policy))
                     .map(|policy| &policy.spec);
-                explain::explain(flow, &explain::Around { state, spec })
+                explain::explain(flow, &waits::Around { state, spec })
             })
             .collect();
         self.show.print(&explained, |explained, style| {
@@ -361,12 +346,8 @@ impl<C: Cluster> Asking<'_, C> {
             .collect();
         let mut unseen = Vec::new();
         for namespace in names.iter().filter(|name| !name.is_empty()) {
-            let listed = self
-                .cluster
-                .list(Kind::Policies, Some(namespace), None)
-                .await;
-            let listed = status::optional(listed, &mut unseen)?;
-            let policies: Vec<LoadBalancerPolicy> = typed(&listed.items, &mut unseen);
+            let policies: Vec<LoadBalancerPolicy> =
+                ask::optional(self.cluster, Kind::Policies, Some(namespace), &mut unseen).await?;
             found.extend(policies.into_iter().filter_map(|policy| {
                 let metadata = &policy.metadata;
                 Some((
@@ -389,14 +370,7 @@ impl<C: Cluster> Asking<'_, C> {
         };
         let pod = ask::pod_name(&wanted.pod, home);
         let mut progress = Progress::default();
-        let outcome = drain::run(
-            self.cluster,
-            wanted,
-            &pod,
-            self.options.control,
-            &mut progress,
-        )
-        .await;
+        let outcome = drain::run(self.cluster, wanted, &pod, &mut progress).await;
         drop(progress);
         let outcome = outcome?;
         self.show
@@ -410,15 +384,12 @@ impl<C: Cluster> Asking<'_, C> {
 
     async fn capture(&self, wanted: &Capture) -> anyhow::Result<ExitCode> {
         let fleet = self.fleet().await?;
-        let control = self.options.control;
         let (namespace, all) = (self.namespace(), fleet.dataplanes);
-        let (errands, notes) =
-            capture::errands(self.cluster, wanted, namespace, all, control).await?;
+        let (errands, notes) = capture::errands(self.cluster, wanted, namespace, all).await?;
         notes.iter().for_each(|text| self.show.note(text));
         let mut out = capture::output(wanted)?;
         let stop = capture::interruptions()?;
-        let outcomes =
-            capture::run(self.cluster, wanted, &errands, control, &stop, &mut *out).await?;
+        let outcomes = capture::run(self.cluster, wanted, &errands, &stop, &mut *out).await?;
         let mut good = true;
         for (name, said) in outcomes {
             let text = match said {
@@ -437,7 +408,7 @@ impl<C: Cluster> Asking<'_, C> {
         let now = jiff::Timestamp::now();
         let folder = format!("baton-sysdump-{}", now.strftime("%Y%m%d-%H%M%S"));
         let path = file.unwrap_or_else(|| PathBuf::from(format!("{folder}.tar.gz")));
-        let (files, missing) = sysdump::collect(self.cluster, self.options.control).await?;
+        let (files, missing) = sysdump::collect(self.cluster).await?;
         let seconds = u64::try_from(now.as_second()).unwrap_or_default();
         let bytes = sysdump::write(&path, &folder, &files, seconds)
             .with_context(|| format!("{} cannot be written", path.display()))?;
@@ -461,7 +432,7 @@ impl<C: Cluster> Asking<'_, C> {
     async fn version(&self) -> anyhow::Result<ExitCode> {
         let server = self.cluster.version().await?;
         let fleet = ask::fleet(self.cluster).await?;
-        let asked = ask::states(self.cluster, &fleet.dataplanes, self.options.control).await;
+        let asked = ask::states(self.cluster, &fleet.dataplanes).await;
         let dataplanes: BTreeMap<&str, String> = asked
             .iter()
             .map(|one| {

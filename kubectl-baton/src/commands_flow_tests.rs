@@ -88,15 +88,11 @@ async fn trace_says_what_it_missed_and_goes_on_without_a_silent_dataplane() {
 
 #[tokio::test(start_paused = true)]
 async fn trace_does_not_wait_for_its_next_look_while_there_is_more() {
-    let mut fake = Fake::new();
     let looks = Rc::new(Cell::new(0_u64));
     let counted = Rc::clone(&looks);
-    fake.answers = Box::new(move |pod, words| {
+    let fake = Fake::changed("trace", move |_, said| {
         counted.set(counted.get() + 1);
-        let mut said: Value =
-            serde_json::from_slice(&answer(which(pod), words)?.stdout).expect("JSON");
         said["more"] = (counted.get() <= 20).into();
-        good(said.to_string())
     });
     let seen = typed_in(&fake, "trace -A --for 1s").await;
     assert!(seen.is(0));
@@ -127,27 +123,16 @@ async fn migrate_orders_one_flow_from_its_own_dataplane() {
         "baton-lb-dataplane-6c8d5b7f9-x2b4k/192.0.2.7:40112"
     );
     let seen = typed_in(&fake, "migrate 192.0.2.7").await;
-    assert!(
-        seen.is(1) && seen.err.contains("192.0.2.7 has 2 flows: name one"),
-        "{}",
-        seen.err
-    );
+    seen.refuses("192.0.2.7 has 2 flows: name one");
     let seen = typed_in(&fake, "migrate 198.51.100.1:1").await;
-    assert!(seen.is(1) && seen.err.contains("no dataplane has a flow"));
+    seen.refuses("no dataplane has a flow");
     let mut fake = Fake::new();
     fake.answers = Box::new(|pod, words| match words[0] {
         "migrate" => bad(1, "lb-dataplane: the flow is pinned: upgrade"),
         _ => answer(which(pod), words),
     });
     let seen = typed_in(&fake, "migrate 192.0.2.7:40114").await;
-    assert!(
-        seen.is(1)
-            && seen
-                .err
-                .contains("192.0.2.7:40114 is not moved: the flow is pinned: upgrade"),
-        "{}",
-        seen.err
-    );
+    seen.refuses("192.0.2.7:40114 is not moved: the flow is pinned: upgrade");
     fake.answers = Box::new(|pod, words| match words[0] {
         "migrate" => bad(2, "lb-dataplane: unrecognized subcommand"),
         _ => answer(which(pod), words),
@@ -160,18 +145,13 @@ async fn migrate_orders_one_flow_from_its_own_dataplane() {
 #[tokio::test]
 async fn explain_tells_the_last_move_waits_and_wishes() {
     async fn with(change: impl Fn(&mut Value) + 'static) -> String {
-        let mut fake = Fake::new();
-        fake.answers = Box::new(move |pod, words| {
-            let ran = answer(which(pod), words)?;
-            if words[0] != "flows" || which(pod) != "a" {
-                return Ok(ran);
+        let fake = Fake::changed("flows", move |which, said| {
+            if which == "a" {
+                change(&mut said["flows"][0]);
             }
-            let mut said: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
-            change(&mut said["flows"][0]);
-            good(said.to_string())
         });
         let seen = typed_in(&fake, "explain 192.0.2.7:40112").await;
-        seen.out.split_whitespace().collect::<Vec<_>>().join(" ")
+        seen.words()
     }
     for (cause, words) in [
         ("manual", "because somebody asked for it (`migrate`)"),
@@ -200,19 +180,15 @@ async fn explain_tells_the_last_move_waits_and_wishes() {
 #[tokio::test]
 async fn explain_says_in_numbers_why_a_flow_moves_or_stays() {
     async fn with(change: impl Fn(&mut Value) + 'static) -> String {
-        let mut fake = Fake::new();
-        fake.answers = Box::new(move |pod, words| {
-            let ran = answer(which(pod), words)?;
-            if which(pod) != "a" || words.first() != Some(&"backends") {
-                return Ok(ran);
+        let fake = Fake::changed("backends", move |which, policies| {
+            let mut policies = policies.as_array_mut().expect("policies").iter_mut();
+            if which == "a" {
+                let web = policies.find(|p| p["name"] == "shop/web/http");
+                change(web.expect("shop/web/http"));
             }
-            let mut policies: Vec<Value> = serde_json::from_slice(&ran.stdout).expect("JSON");
-            let web = policies.iter_mut().find(|p| p["name"] == "shop/web/http");
-            change(web.expect("shop/web/http"));
-            good(Value::from(policies).to_string())
         });
         let seen = typed_in(&fake, "explain 192.0.2.7:40112").await;
-        seen.out.split_whitespace().collect::<Vec<_>>().join(" ")
+        seen.words()
     }
     let here = |state: &mut Value, field: &str, value: Value| {
         state["backends"][0]["placement"][field] = value;
@@ -252,14 +228,10 @@ async fn explain_says_in_numbers_why_a_flow_moves_or_stays() {
 
 #[tokio::test]
 async fn flows_say_when_the_dataplane_cut_them() {
-    let mut fake = Fake::new();
-    fake.answers = Box::new(|pod, words| {
-        let ran = answer(which(pod), words)?;
-        let mut said: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
-        if which(pod) == "a" {
+    let fake = Fake::changed("flows", |which, said| {
+        if which == "a" {
             said["truncated"] = true.into();
         }
-        good(said.to_string())
     });
     let seen = typed_in(&fake, "flows -A -o json").await;
     let said: Value = serde_json::from_str(&seen.out).expect("JSON");

@@ -3,7 +3,6 @@
 use super::*;
 use crate::{
     args::{Output, tests::parsed},
-    cluster::Ran,
     fake::{Buffer, Fake, answer, bad, golden, good, which},
 };
 use serde_json::Value;
@@ -20,10 +19,21 @@ impl Seen {
     pub fn is(&self, code: u8) -> bool {
         self.code == Ok(ExitCode::from(code))
     }
+
+    /// It was not done, and this is why.
+    pub fn refuses(&self, why: &str) {
+        assert!(self.is(1) && self.err.contains(why), "{}", self.err);
+    }
+
+    /// What is printed, on one line.
+    pub fn words(&self) -> String {
+        self.out.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
 }
 
 pub async fn typed_in(fake: &Fake, line: &str) -> Seen {
-    let (command, options) = parsed(&format!("kubectl-baton {line}")).expect(line);
+    let args::CommandLine { command, options } =
+        parsed(&format!("kubectl-baton {line}")).expect(line);
     let (out, err) = (Buffer::default(), Buffer::default());
     let asking = Asking {
         cluster: fake,
@@ -103,13 +113,8 @@ async fn namespaces_are_meant_as_kubectl_means_them() {
     assert_eq!(policies(&typed_in(&fake, "backends -A").await), 2);
     assert!(typed_in(&fake, "backends -n data cache").await.is(0));
     let seen = typed_in(&fake, "backends -n data web").await;
-    assert!(
-        seen.is(1)
-            && seen.err.contains(
-                "no dataplane serves policy web in namespace data: expected one of data/cache/redis"
-            ),
-        "{}",
-        seen.err
+    seen.refuses(
+        "no dataplane serves policy web in namespace data: expected one of data/cache/redis",
     );
     let seen = typed_in(&fake, "backends shop/web/http -n data").await;
     assert!(seen.is(0) && policies(&seen) == 1, "a full name says where");
@@ -218,21 +223,14 @@ async fn a_dataplane_that_is_silent_is_named_and_all_silent_is_an_error() {
 
 #[tokio::test(start_paused = true)]
 async fn top_shows_what_happened_between_two_looks() {
-    let mut fake = Fake::new();
     let looks = Rc::new(Cell::new(0_u64));
     let counted = Rc::clone(&looks);
-    fake.answers = Box::new(move |pod, words| {
-        let ran = answer(which(pod), words)?;
-        let mut state: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    let fake = Fake::changed("status", move |_, state| {
         let look = counted.get() / 2;
         counted.set(counted.get() + 1);
         for policy in state["policies"].as_array_mut().expect("policies") {
-            for (i, backend) in policy["backends"]
-                .as_array_mut()
-                .expect("backends")
-                .iter_mut()
-                .enumerate()
-            {
+            let backends = policy["backends"].as_array_mut().expect("backends");
+            for (i, backend) in backends.iter_mut().enumerate() {
                 let grown = |value: &Value, by: u64| {
                     Value::from(value.as_u64().expect("a figure") + by * look)
                 };
@@ -240,7 +238,6 @@ async fn top_shows_what_happened_between_two_looks() {
                 backend["migrationsInTotal"] = grown(&backend["migrationsInTotal"], 3);
             }
         }
-        good(state.to_string())
     });
     let seen = typed_in(&fake, "top --count 2 --rows 2").await;
     assert!(seen.is(0), "{:?}", seen.code);
@@ -267,14 +264,7 @@ async fn watching_flows_prints_a_frame_per_look() {
 async fn explain_says_why_a_flow_stays() {
     let fake = Fake::new();
     let seen = typed_in(&fake, "explain 198.51.100.1:1").await;
-    assert!(
-        seen.is(1)
-            && seen
-                .err
-                .contains("no dataplane has a flow of 198.51.100.1:1"),
-        "{}",
-        seen.err
-    );
+    seen.refuses("no dataplane has a flow of 198.51.100.1:1");
     let seen = typed_in(
         &fake,
         "explain baton-lb-dataplane-6c8d5b7f9-zq8vt/192.0.2.7:40112",
@@ -291,12 +281,7 @@ async fn explain_says_why_a_flow_stays() {
     async fn why(change: impl Fn(&mut Value)) -> String {
         let mut fake = Fake::new();
         change(&mut fake.objects.get_mut(&Kind::Policies).expect("policies")[0]["spec"]);
-        typed_in(&fake, "explain 192.0.2.7:40112")
-            .await
-            .out
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ")
+        typed_in(&fake, "explain 192.0.2.7:40112").await.words()
     }
     for (field, value, words) in [
         (
@@ -349,16 +334,10 @@ async fn explain_says_why_a_flow_stays() {
 
 /// Dataplanes on which a Pod drains: how many flows are left at each look, and whether it drains at all.
 fn draining(flows: Vec<u64>) -> Fake {
-    let mut fake = Fake::new();
     let look = Cell::new(0_usize);
-    fake.answers = Box::new(move |pod, words| {
-        let ran = answer(which(pod), words)?;
-        if words[0] != "backends" {
-            return Ok(ran);
-        }
+    Fake::changed("backends", move |_, policies| {
         let at = look.get() / 2;
         look.set(look.get() + 1);
-        let mut policies: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
         // The first look is before the order.
         if let Some(left) = at.checked_sub(1).map(|at| flows[at.min(flows.len() - 1)]) {
             let backend = &mut policies[1]["backends"][0];
@@ -366,12 +345,7 @@ fn draining(flows: Vec<u64>) -> Fake {
             backend["drain"] = json!({"byCommand": true, "since": "1s", "left": "20s", "moved": 9 - left, "ended": 0,
                 "closed": 0, "waiting": {"request in progress": left}});
         }
-        Ok(Ran {
-            stdout: policies.to_string().into(),
-            ..ran
-        })
-    });
-    fake
+    })
 }
 
 #[tokio::test(start_paused = true)]
@@ -407,7 +381,7 @@ async fn a_drain_waits_until_no_dataplane_has_a_flow_left() {
     )
     .await;
     assert!(seen.is(1));
-    let words = seen.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = seen.words();
     assert!(
         words.contains("is not empty after 3.0s: 2 flows left (2 request in progress); 16 moved"),
         "{words}"
@@ -423,31 +397,13 @@ async fn a_drain_waits_until_no_dataplane_has_a_flow_left() {
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_cannot_be_says_why() {
     let seen = typed_in(&Fake::new(), "drain web-nobody").await;
-    assert!(
-        seen.is(1)
-            && seen
-                .err
-                .contains("has a Pod web-nobody: expected one of web-5d4f-abcde, web-5d4f-fghij"),
-        "{}",
-        seen.err
-    );
+    seen.refuses("has a Pod web-nobody: expected one of web-5d4f-abcde, web-5d4f-fghij");
     let seen = typed_in(&Fake::new(), "drain cache-0").await;
-    assert!(
-        seen.is(1)
-            && seen
-                .err
-                .contains("there is one in namespace data: `-n data`"),
-        "{}",
-        seen.err
-    );
+    seen.refuses("there is one in namespace data: `-n data`");
     assert!(typed_in(&Fake::new(), "drain data/cache-0").await.is(0));
     // The samples' dataplanes never say that it drains.
     let seen = typed_in(&Fake::new(), "drain web-5d4f-abcde --wait").await;
-    assert!(
-        seen.is(1) && seen.err.contains("does not drain any more on dataplane"),
-        "{}",
-        seen.err
-    );
+    seen.refuses("does not drain any more on dataplane");
     let mut fake = Fake::new();
     fake.answers = Box::new(|pod, words| match (which(pod), words[0]) {
         ("b", "drain") => bad(
@@ -457,11 +413,7 @@ async fn a_drain_that_cannot_be_says_why() {
         (which, _) => answer(which, words),
     });
     let seen = typed_in(&fake, "drain web-5d4f-abcde").await;
-    assert!(
-        seen.is(1) && seen.err.contains("zq8vt refuses: the dataplane at"),
-        "{}",
-        seen.err
-    );
+    seen.refuses("zq8vt refuses: the dataplane at");
     assert!(seen.out.contains("drains on 1 dataplane:"), "{}", seen.out);
     let mut fake = Fake::new();
     fake.answers = Box::new(|pod, words| match words[0] {
@@ -469,11 +421,7 @@ async fn a_drain_that_cannot_be_says_why() {
         _ => answer(which(pod), words),
     });
     let seen = typed_in(&fake, "drain web-5d4f-abcde --undo").await;
-    assert!(
-        seen.is(1) && seen.err.contains("goes on draining on dataplane"),
-        "{}",
-        seen.err
-    );
+    seen.refuses("goes on draining on dataplane");
     assert!(
         typed_in(&Fake::new(), "drain web-5d4f-abcde -A")
             .await

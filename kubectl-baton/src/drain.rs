@@ -8,8 +8,10 @@ use crate::{
     ask::{self, Asked, PolicyName, Refused},
     cluster::{Cluster, PodName},
     failure::Failure,
+    show::Progress,
 };
-use baton_api::{ControlAddress, PolicyState};
+use anyhow::Context as _;
+use baton_api::PolicyState;
 use baton_text::{DrainProgress, count, line, wrapped};
 use serde::Serialize;
 use std::{
@@ -24,27 +26,6 @@ const LOOK: Duration = Duration::from_secs(1);
 const SILENT_LOOKS: u32 = 3;
 /// Names that an error tells.
 const NAMES_MAX: usize = 12;
-
-/// What one dataplane's policies say of the Pod. One backend may serve several policies; its flows count once.
-///
-/// # Errors
-/// The policies in which it does not drain (any more).
-pub fn progress(
-    policies: &[PolicyState],
-    pod: &PodName,
-    wanted: Option<&str>,
-) -> Result<DrainProgress, Vec<String>> {
-    let mut all = DrainProgress::default();
-    let (mut seen, mut idle) = (BTreeSet::new(), Vec::new());
-    for (policy, backend) in meant(policies, pod, wanted) {
-        match DrainProgress::of(backend) {
-            None => idle.push(policy.name.clone()),
-            Some(one) if seen.insert(backend.endpoint) => all.add(&one),
-            Some(_) => {}
-        }
-    }
-    if idle.is_empty() { Ok(all) } else { Err(idle) }
-}
 
 /// The backends of the Pod in the policies that are meant.
 fn meant<'a>(
@@ -69,12 +50,6 @@ fn meant<'a>(
                 .filter(move |backend| is(&backend.name))
                 .map(move |backend| (policy, backend))
         })
-}
-
-/// What is shown while it goes on.
-pub trait Watcher {
-    /// A look, or something that the admin should know.
-    fn say(&mut self, line: &str);
 }
 
 /// How it ended.
@@ -111,7 +86,6 @@ impl Outcome {
 async fn order(
     cluster: &impl Cluster,
     asked: &[Asked<Vec<PolicyState>>],
-    control: ControlAddress,
     pod: &PodName,
     wanted: &Drain,
     outcome: &mut Outcome,
@@ -124,7 +98,7 @@ async fn order(
         }
         let mut taken = !names.is_empty();
         for name in names {
-            match ask::drain(cluster, &one.dataplane, control, name, wanted.undo).await {
+            match ask::drain(cluster, &one.dataplane, name, wanted.undo).await {
                 Ok(ordered) if wanted.undo && ordered.by_snapshot > 0 => outcome.problems.push(format!(
                     "{pod} goes on draining on dataplane {}: its Pod ends, or is not ready, which no command takes back",
                     one.name()
@@ -191,17 +165,11 @@ pub async fn run(
     cluster: &impl Cluster,
     wanted: &Drain,
     pod: &PodName,
-    control: ControlAddress,
-    watcher: &mut impl Watcher,
-) -> Result<Outcome, Failure> {
+    progress: &mut Progress,
+) -> anyhow::Result<Outcome> {
     let fleet = ask::fleet(cluster).await?;
-    let asked = ask::policies(cluster, &fleet.dataplanes, control).await;
-    if let Some(why) = ask::none_answers(&asked) {
-        return Err(Failure::Other {
-            what: "nothing was drained".to_owned(),
-            why,
-        });
-    }
+    let asked = ask::heard(ask::policies(cluster, &fleet.dataplanes).await);
+    let asked = asked.context("nothing was drained")?;
     let mut outcome = Outcome {
         pod: pod.to_string(),
         undone: wanted.undo,
@@ -218,7 +186,7 @@ pub async fn run(
         outcome.problems.push(unknown(&asked, pod));
         return Ok(outcome);
     }
-    order(cluster, &asked, control, pod, wanted, &mut outcome).await;
+    order(cluster, &asked, pod, wanted, &mut outcome).await;
     for one in &asked {
         // One that ends takes no new flow, and its own leave with it.
         if let Err(why) = &one.said
@@ -236,7 +204,7 @@ pub async fn run(
             .iter()
             .map(|one| one.dataplane.pod.uid.clone())
             .collect();
-        wait(cluster, wanted, pod, control, known, &mut outcome, watcher).await?;
+        wait(cluster, wanted, pod, known, &mut outcome, progress).await?;
     }
     Ok(outcome)
 }
@@ -245,16 +213,15 @@ async fn wait(
     cluster: &impl Cluster,
     wanted: &Drain,
     pod: &PodName,
-    control: ControlAddress,
     mut known: BTreeSet<String>,
     outcome: &mut Outcome,
-    watcher: &mut impl Watcher,
+    progress: &mut Progress,
 ) -> Result<(), Failure> {
     let started = Instant::now();
     let mut silent: BTreeMap<String, u32> = BTreeMap::new();
     loop {
         let fleet = ask::fleet(cluster).await?;
-        let asked = ask::policies(cluster, &fleet.dataplanes, control).await;
+        let asked = ask::policies(cluster, &fleet.dataplanes).await;
         // One that started meanwhile knows of no drain by command.
         let (new, old): (Vec<_>, Vec<_>) = asked
             .into_iter()
@@ -262,21 +229,21 @@ async fn wait(
         let new: Vec<_> = new.into_iter().filter(|one| one.said.is_ok()).collect();
         let young = !new.is_empty();
         for one in &new {
-            watcher.say(&format!("dataplane {} is new, and is told too", one.name()));
+            progress.say(&format!("dataplane {} is new, and is told too", one.name()));
             known.insert(one.dataplane.pod.uid.clone());
         }
-        order(cluster, &new, control, pod, wanted, outcome).await;
+        order(cluster, &new, pod, wanted, outcome).await;
         let mut all = DrainProgress::default();
         let (mut unheard, mut listed) = (false, young);
         for one in &old {
             match &one.said {
                 Ok(policies) => {
                     silent.remove(one.name());
-                    listed |= meant(policies, pod, wanted.policy.as_deref())
-                        .next()
-                        .is_some();
-                    match progress(policies, pod, wanted.policy.as_deref()) {
-                        Ok(progress) => all.add(&progress),
+                    let told =
+                        DrainProgress::of_all(meant(policies, pod, wanted.policy.as_deref()));
+                    listed |= !matches!(told, Ok(None));
+                    match told {
+                        Ok(one) => one.iter().for_each(|one| all.add(one)),
                         Err(idle) => outcome.problems.push(format!(
                             "{pod} does not drain any more on dataplane {} ({}): somebody took it back, or the dataplane was restarted",
                             one.name(),
@@ -290,7 +257,7 @@ async fn wait(
                     let looks = silent.entry(one.name().to_owned()).or_default();
                     *looks += 1;
                     if *looks == SILENT_LOOKS {
-                        watcher.say(&format!("dataplane {} does not answer: {why}", one.name()));
+                        progress.say(&format!("dataplane {} does not answer: {why}", one.name()));
                     }
                 }
             }
@@ -304,7 +271,7 @@ async fn wait(
         let seconds = started.elapsed().as_secs_f64();
         let empty = all.flows == 0 && listed && !unheard && !young;
         let over = started.elapsed() >= wanted.timeout;
-        watcher.say(&format!("{pod}: {}", all.line()));
+        progress.say(&format!("{pod}: {}", all.line()));
         outcome.progress = Some(all);
         outcome.seconds = Some(seconds);
         outcome.empty = Some(empty);

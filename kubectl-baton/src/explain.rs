@@ -3,14 +3,15 @@
 //! Says only what follows from what dataplanes tell. One that tells no expected waits (an older one) leaves open whether another
 //! Pod is better *enough*, unless the bound that follows from its other figures is.
 
-use crate::{ask::PolicyName, flows::Flow, waits};
-use baton_api::{BackendState, FlowView, LastMove, PolicyState};
+use crate::{
+    ask::PolicyName,
+    flows::Flow,
+    waits::{self, Around, OTHERS_MAX, owner},
+};
+use baton_api::{BackendState, FlowView, LastMove};
 use baton_crds::{LoadBalancerPolicySpec, MigrationMode, Protocol};
 use baton_text::{Style, Tone, count, line, micros, wrapped};
 use serde::Serialize;
-
-/// Other Pods that are named.
-pub const OTHERS_MAX: usize = 4;
 
 /// What is said of a flow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -52,14 +53,6 @@ impl Verdict {
     }
 }
 
-/// What is known around a flow.
-pub struct Around<'a> {
-    /// The policy on the flow's dataplane.
-    pub state: Option<&'a PolicyState>,
-    /// The policy as the admin wrote it.
-    pub spec: Option<&'a LoadBalancerPolicySpec>,
-}
-
 /// All sentences about one flow.
 pub fn explain(flow: &Flow, around: &Around<'_>) -> Explained {
     let (verdict, why) = verdict(flow, around);
@@ -69,15 +62,6 @@ pub fn explain(flow: &Flow, around: &Around<'_>) -> Explained {
         verdict,
         why,
     }
-}
-
-/// The Pod that owns the flow, if the policy still has it.
-pub fn owner<'a>(flow: &Flow, around: &Around<'a>) -> Option<&'a BackendState> {
-    around
-        .state?
-        .backends
-        .iter()
-        .find(|backend| backend.name == flow.flow.backend)
 }
 
 fn here(flow: &Flow, around: &Around<'_>) -> Vec<String> {

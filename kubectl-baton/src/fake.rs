@@ -6,6 +6,7 @@ use crate::{
     failure::{Deed, Failure},
     samples::sample,
 };
+use baton_api::ControlAddress;
 use serde_json::{Value, json};
 use std::{cell::RefCell, collections::BTreeMap, fs, io::Write, path::PathBuf, rc::Rc};
 
@@ -97,6 +98,23 @@ impl Fake {
         }
     }
 
+    /// With answers to `command` changed, by the letter of the dataplane.
+    pub fn changed(command: &'static str, change: impl Fn(&str, &mut Value) + 'static) -> Self {
+        let answers = move |pod: &PodName, words: &[&str]| {
+            let ran = answer(which(pod), words)?;
+            if words[0] != command {
+                return Ok(ran);
+            }
+            let mut said = serde_json::from_slice(&ran.stdout).expect("JSON");
+            change(which(pod), &mut said);
+            good(said.to_string())
+        };
+        Self {
+            answers: Box::new(answers),
+            ..Self::new()
+        }
+    }
+
     /// With nothing but the definitions.
     pub fn empty() -> Self {
         let mut this = Self::new();
@@ -170,6 +188,10 @@ fn has_labels(item: &Value, labels: &str) -> bool {
 impl Cluster for Fake {
     fn namespace(&self) -> &str {
         "shop"
+    }
+
+    fn control(&self) -> ControlAddress {
+        "unix:/run/baton/control.sock".parse().expect("a place")
     }
 
     async fn list(

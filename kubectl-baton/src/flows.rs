@@ -5,7 +5,7 @@ use crate::{
     ask::{Asked, PolicyName, Views},
 };
 use baton_api::FlowView;
-use baton_text::{Cell, Style, Table, Tone, line, micros};
+use baton_text::{Cell, Shown, Style, Table, Tone, line, micros};
 use serde::Serialize;
 
 /// Flows that a dataplane is asked for at least: filters and orders are this program's, so more than is shown has to be
@@ -69,7 +69,7 @@ pub fn flows(answers: &[Asked<Views>], wanted: &Wanted, namespace: Option<&str>)
                 .backend
                 .as_ref()
                 .is_none_or(|backend| *backend == flow.backend)
-            && wanted.client.is_none_or(|client| client.is(flow.client))
+            && wanted.client.is_none_or(|client| client.has(flow.client))
             && wanted
                 .state
                 .as_ref()
@@ -104,41 +104,27 @@ pub fn render(flows: &Flows, style: Style) -> String {
     if flows.flows.is_empty() && !flows.truncated {
         return "No flows.\n".to_owned();
     }
-    let pinned = flows.flows.iter().any(|flow| flow.flow.pinned.is_some());
-    let mut headings = vec!["!CLIENT", "POLICY", "BACKEND", "STATE", "#MOVES", "#QUIET"];
-    if pinned {
-        headings.push("PINNED");
+    let mut columns: Vec<Shown<&Flow>> = vec![
+        ("!CLIENT", |f| f.flow.client.to_string().into()),
+        ("POLICY", |f| f.flow.policy.as_str().into()),
+        ("BACKEND", |f| f.flow.backend.as_str().into()),
+        ("STATE", |f| f.flow.state.as_str().into()),
+        ("#MOVES", |f| u64::from(f.flow.migrations).into()),
+        ("#QUIET", |f| micros(f.flow.quiet.0).into()),
+    ];
+    if flows.flows.iter().any(|flow| flow.flow.pinned.is_some()) {
+        columns.push(("PINNED", |f| {
+            Cell::toned(f.flow.pinned.as_deref().unwrap_or_default(), Tone::Warn)
+        }));
     }
     if style.wide {
-        headings.extend(["FRONTEND", "#PORT", "ID"]);
+        columns.extend::<[Shown<&Flow>; 3]>([
+            ("FRONTEND", |f| f.flow.frontend.to_string().into()),
+            ("#PORT", |f| u64::from(f.flow.port).into()),
+            ("ID", |f| f.id.as_str().into()),
+        ]);
     }
-    let mut table = Table::new(&headings);
-    for flow in &flows.flows {
-        let view = &flow.flow;
-        let mut row: Vec<Cell> = vec![
-            view.client.to_string().into(),
-            view.policy.as_str().into(),
-            view.backend.as_str().into(),
-            view.state.as_str().into(),
-            u64::from(view.migrations).into(),
-            micros(view.quiet.0).into(),
-        ];
-        if pinned {
-            row.push(Cell::toned(
-                view.pinned.as_deref().unwrap_or_default(),
-                Tone::Warn,
-            ));
-        }
-        if style.wide {
-            row.extend([
-                view.frontend.to_string().into(),
-                u64::from(view.port).into(),
-                flow.id.as_str().into(),
-            ]);
-        }
-        table.row(row);
-    }
-    let mut text = table.render(style);
+    let mut text = Table::of(&flows.flows, &columns).render(style);
     if flows.truncated {
         let shown = flows.flows.len();
         line(

@@ -7,6 +7,7 @@ use crate::{
     cluster::{Cluster, Course, Kind, Listed, PodName, Ran},
     failure::{Deed, Failure},
 };
+use baton_api::ControlAddress;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Status};
 use kube::{
     Api, Client, Config,
@@ -45,6 +46,7 @@ pub struct Live {
     client: Client,
     server: String,
     namespace: String,
+    control: ControlAddress,
 }
 
 impl Live {
@@ -81,6 +83,7 @@ impl Live {
             client,
             server,
             namespace,
+            control: options.control,
         })
     }
 
@@ -107,6 +110,10 @@ impl Live {
 impl Cluster for Live {
     fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    fn control(&self) -> ControlAddress {
+        self.control
     }
 
     async fn list(

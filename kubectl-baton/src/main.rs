@@ -29,6 +29,7 @@ mod top;
 mod trace;
 mod waits;
 
+use clap::Parser as _;
 use std::{path::Path, process::ExitCode};
 
 /// Could not be asked.
@@ -46,12 +47,12 @@ fn main() -> ExitCode {
         print!("{}", complete::answer(args::command(), &words));
         return ExitCode::SUCCESS;
     }
-    let (command, options) = args::parse();
+    let line = args::CommandLine::parse();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let done = match runtime {
-        Ok(runtime) => runtime.block_on(commands::run(&command, &options)),
+        Ok(runtime) => runtime.block_on(commands::run(&line.command, &line.options)),
         Err(error) => Err(anyhow::anyhow!(
             "cannot start the asynchronous runtime: {error}"
         )),

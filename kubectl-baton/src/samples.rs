@@ -5,7 +5,8 @@
 //! writes it with, and policies and classes keep the rules of their definitions. What real programs answer is seen in the
 //! cluster (`e2e/suite`).
 
-use baton_api::{DrainReply, FlowEvents, FlowView, MigrateReply, StateReply};
+use crate::ask::Views;
+use baton_api::{DrainReply, FlowEvents, MigrateReply, StateReply};
 use baton_crds::{BatonDataplane, LoadBalancerPolicy};
 use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
@@ -53,21 +54,12 @@ fn kept<T: DeserializeOwned + Serialize>(name: &str) {
     );
 }
 
-/// `flows -o json`.
-#[derive(serde::Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-struct Flows {
-    flows: Vec<FlowView>,
-    truncated: bool,
-}
-
 #[test]
 fn samples_are_what_the_real_types_write() {
     kept::<StateReply>("status-a.json");
     kept::<StateReply>("status-b.json");
-    kept::<Flows>("flows-a.json");
-    // As dataplanes before this version answered.
-    kept::<Vec<FlowView>>("flows-b.json");
+    kept::<Views>("flows-a.json");
+    kept::<Views>("flows-b.json");
     kept::<Vec<LoadBalancerPolicy>>("loadbalancerpolicies.json");
     kept::<Vec<BatonDataplane>>("batondataplanes.json");
     kept::<Vec<EndpointSlice>>("endpointslices.json");

@@ -1,8 +1,8 @@
 //! Where answers go: the standard output as table, JSON or YAML, and a terminal that is drawn anew.
 
-use crate::{args::Output, drain::Watcher};
+use crate::args::Output;
 use anyhow::Context as _;
-use baton_text::{Style, WIDTH_MAX};
+use baton_text::{ProgressLine, Style};
 use serde::Serialize;
 use std::{
     cell::RefCell,
@@ -163,29 +163,25 @@ impl Show {
     }
 }
 
-/// Progress on the standard error stream: one line that changes on a terminal, a line per change elsewhere.
-#[derive(Default)]
-pub struct Progress {
-    last: String,
+/// Progress on the standard error stream.
+pub struct Progress(ProgressLine);
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self(ProgressLine::new(stderr().is_terminal()))
+    }
 }
 
-impl Watcher for Progress {
-    fn say(&mut self, line: &str) {
-        if stderr().is_terminal() {
-            let fits: String = line.chars().take(WIDTH_MAX - 1).collect();
-            let _ = write!(stderr(), "\r\x1b[K{fits}");
-        } else if line.split("; deadline").next() != self.last.split("; deadline").next() {
-            let _ = writeln!(stderr(), "{line}");
-        }
-        line.clone_into(&mut self.last);
+impl Progress {
+    /// A look, or something that the admin should know.
+    pub fn say(&mut self, line: &str) {
+        let _ = write!(stderr(), "{}", self.0.say(line));
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if !self.last.is_empty() && stderr().is_terminal() {
-            let _ = write!(stderr(), "\r\x1b[K");
-        }
+        let _ = write!(stderr(), "{}", self.0.end());
     }
 }
 

@@ -2,11 +2,11 @@
 
 use crate::{
     ask::{Asked, PolicyName},
-    backends::{Backend, backends, tone},
+    backends::{Backend, backends},
     facts::Places,
 };
 use baton_api::StateReply;
-use baton_text::{Cell, Style, Table, line, micros};
+use baton_text::{Shown, Style, Table, line, micros};
 use serde::Serialize;
 use std::{collections::BTreeMap, time::Duration};
 
@@ -144,43 +144,25 @@ pub fn render(frame: &Frame, style: Style) -> String {
             rate(frame.moves_per_second)
         ),
     );
-    let mut headings = vec![
-        "POLICY",
-        "BACKEND",
-        "STATE",
-        "#FLOWS",
-        "#OUTST.",
-        "#1ST BYTE",
-        "#REQ/S",
-        "#IN/S",
-        "#OUT/S",
+    let mut columns: Vec<Shown<&Row>> = vec![
+        ("POLICY", |r| r.backend.policy.to_string().into()),
+        ("BACKEND", |r| r.backend.backend.as_str().into()),
+        ("STATE", |r| r.backend.state()),
+        ("#FLOWS", |r| r.backend.flows.into()),
+        ("#OUTST.", |r| r.backend.outstanding.into()),
+        ("#1ST BYTE", |r| micros(r.backend.first_byte_micros).into()),
+        ("#REQ/S", |r| rate(r.requests_per_second).into()),
+        ("#IN/S", |r| rate(r.moves_in_per_second).into()),
+        ("#OUT/S", |r| rate(r.moves_out_per_second).into()),
     ];
     if style.wide {
-        headings.extend(["ENDPOINT", "#PINNED", "#REQUESTS"]);
+        columns.extend::<[Shown<&Row>; 3]>([
+            ("ENDPOINT", |r| r.backend.endpoint.as_str().into()),
+            ("#PINNED", |r| r.backend.pinned.into()),
+            ("#REQUESTS", |r| r.backend.requests.into()),
+        ]);
     }
-    let mut table = Table::new(&headings);
-    for row in &frame.rows {
-        let backend = &row.backend;
-        let mut cells: Vec<Cell> = vec![
-            backend.policy.to_string().into(),
-            backend.backend.as_str().into(),
-            Cell::toned(backend.state.as_str(), tone(&backend.state)),
-            backend.flows.into(),
-            backend.outstanding.into(),
-            micros(backend.first_byte_micros).into(),
-            rate(row.requests_per_second).into(),
-            rate(row.moves_in_per_second).into(),
-            rate(row.moves_out_per_second).into(),
-        ];
-        if style.wide {
-            cells.extend([
-                backend.endpoint.as_str().into(),
-                backend.pinned.into(),
-                backend.requests.into(),
-            ]);
-        }
-        table.row(cells);
-    }
+    let table = Table::of(&frame.rows, &columns);
     text.push_str(&table.render(style));
     if frame.hidden > 0 {
         line(&mut text, &format!("{} more: see --rows", frame.hidden));

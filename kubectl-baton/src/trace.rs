@@ -4,7 +4,7 @@ use crate::{
     args::Trace,
     ask::{Asked, PolicyName},
 };
-use baton_api::{FlowEvent, FlowEvents, time_of_day};
+use baton_api::{FlowEvent, FlowEvents};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ impl Cursors {
                     && wanted
                         .flow
                         .as_ref()
-                        .is_none_or(|flow| flow.client.is(event.client));
+                        .is_none_or(|flow| flow.client.has(event.client));
                 meant.then(|| line(told, event, asked.name()))
             }));
         }
@@ -95,13 +95,7 @@ fn line(told: &FlowEvents, event: &FlowEvent, dataplane: &str) -> Line {
 
 /// `17:03:59.123  192.0.2.7:40112  moved a -> b (drain)  shop/web/http`; wide ones name the dataplane too.
 pub fn render(line: &Line, wide: bool) -> String {
-    let client = line.event.client.to_string();
-    let mut text = format!(
-        "{}  {client:<21}  {}  {}",
-        time_of_day(line.unix_micros),
-        line.event.words(),
-        line.event.policy
-    );
+    let mut text = baton_text::event(line.unix_micros, &line.event);
     if wide {
         text.push_str(&format!("  {}", line.dataplane));
     }

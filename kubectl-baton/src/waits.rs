@@ -3,16 +3,33 @@
 //! Owns the sentences. The dataplane decides (`lb-dataplane/engine/src/placement.rs`); this repeats its rule with the figures
 //! that it tells, but not what it draws at random.
 
-use crate::{
-    explain::{Around, OTHERS_MAX, owner},
-    flows::Flow,
-};
-use baton_api::{BackendPlacement, BackendState, FlowView, LastMove, PolicyPlacement};
+use crate::flows::Flow;
+use baton_api::{BackendPlacement, BackendState, FlowView, LastMove, PolicyPlacement, PolicyState};
 use baton_crds::{LoadBalancerPolicySpec, Migration};
 use baton_text::micros;
 
+/// Other Pods that are named.
+pub const OTHERS_MAX: usize = 4;
+
 /// Nothing answered for this long although it should: new requests go elsewhere (`STALLED_US` of the dataplane).
 const STALLED_US: u64 = 25_000;
+
+/// What is known around a flow.
+pub struct Around<'a> {
+    /// The policy on the flow's dataplane.
+    pub state: Option<&'a PolicyState>,
+    /// The policy as the admin wrote it.
+    pub spec: Option<&'a LoadBalancerPolicySpec>,
+}
+
+/// The Pod that owns the flow, if the policy still has it.
+pub fn owner<'a>(flow: &Flow, around: &Around<'a>) -> Option<&'a BackendState> {
+    around
+        .state?
+        .backends
+        .iter()
+        .find(|backend| backend.name == flow.flow.backend)
+}
 
 /// Whether a flow on a good Pod moves with its next request (`migration.mode: WhenBetter`), and what decides that.
 pub fn when_better(

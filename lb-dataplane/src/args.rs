@@ -1,4 +1,4 @@
-//! The command line: raw arguments become a [`Command`] once; the rest of the program sees only that.
+//! The command line, as clap reads it: commands, options and their help. Runs nothing.
 
 use crate::capture::{SNAPLEN_MAX, SNAPLEN_MIN, TIME_MAX};
 use baton_api::{Clients, ControlAddress, Endpoint, Micros};
@@ -12,82 +12,11 @@ use std::{
 /// Where a running dataplane listens unless its configuration says otherwise.
 pub const CONTROL_DEFAULT: &str = "127.0.0.1:9900";
 
-/// What the user asked for.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Command {
-    /// Serve traffic until told to stop.
-    Run {
-        /// The configuration.
-        config: PathBuf,
-        /// How long connections go on after SIGTERM.
-        grace: Duration,
-    },
-    /// Say whether a configuration is good.
-    Check(PathBuf),
-    /// Ask a running dataplane.
-    Ask(Question),
-    /// Have a running dataplane drain a backend.
-    Drain(Question<DrainOrder>),
-    /// Have a running dataplane copy frames.
-    Capture(Question<CaptureOrder>),
-    /// Have a running dataplane move one flow.
-    Migrate(Question<MigrateOrder>),
-    /// Show what happens to flows.
-    Trace(Question<TraceOrder>),
-    /// Print the version.
-    Version,
-}
-
-/// A question to a running dataplane.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Question<T = Topic> {
-    /// What is asked.
-    pub topic: T,
-    /// Its control address.
-    pub control: ControlAddress,
-    /// The network namespace (a name of `ip netns`) to ask from.
-    pub netns: Option<String>,
-    /// Table for people or JSON for programs.
-    pub output: Output,
-}
-
-/// What a running dataplane is asked.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Topic {
-    /// Is it working, and if not why.
-    Status,
-    /// All backends.
-    Backends {
-        /// Only this policy's.
-        policy: Option<String>,
-    },
-    /// Client connections.
-    Flows {
-        /// Only this policy's.
-        policy: Option<String>,
-        /// Only those that this backend owns.
-        backend: Option<String>,
-        /// At most so many.
-        limit: u32,
-    },
-}
-
-/// Which backend is to be drained, and whether to stay until it is empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DrainOrder {
-    /// Its name.
-    pub backend: String,
-    /// Only in this policy.
-    pub policy: Option<String>,
-    /// Drain no longer.
-    pub undo: bool,
-    /// Stay until it is empty, but no longer than this.
-    pub wait: Option<Duration>,
-}
-
 /// Which frames are to be copied, how much of them, and where to.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct CaptureOrder {
+    #[command(flatten)]
+    pub at: At,
     /// Only connections of these clients: ADDRESS, ADDRESS:PORT or NETWORK/BITS
     #[arg(long, value_name = "CLIENTS")]
     pub client: Option<Clients>,
@@ -126,34 +55,85 @@ fn capture_time(text: &str) -> Result<Micros, String> {
     Ok(time)
 }
 
+/// Which flows are to be shown.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct FlowsOrder {
+    #[command(flatten)]
+    pub ask: Ask,
+    /// Only flows of this policy
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<String>,
+    /// Only flows that this backend owns
+    #[arg(long, value_name = "NAME")]
+    pub backend: Option<String>,
+    /// Show at most so many
+    #[arg(long, value_name = "COUNT", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub limit: u32,
+}
+
+/// Which backend is to be drained, and whether to stay until it is empty.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct DrainOrder {
+    #[command(flatten)]
+    pub ask: Ask,
+    /// Name of the backend, as `lb-dataplane backends` shows it
+    pub backend: String,
+    /// Only in this policy; otherwise in all that have a backend of this name, of whatever namespace
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<String>,
+    /// Put it back into service (connections that moved stay where they are)
+    #[arg(long, conflicts_with = "wait")]
+    pub undo: bool,
+    /// Stay and show progress until no connection is left
+    #[arg(long)]
+    pub wait: bool,
+    /// With --wait: give up after this long (the drain goes on), as 250ms, 20s, 5m or 1h
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience, requires = "wait")]
+    pub timeout: Duration,
+}
+
 /// Which flow is to be moved, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct MigrateOrder {
-    /// The client's end.
+    #[command(flatten)]
+    pub ask: Ask,
+    /// The client's end of the connection, as `lb-dataplane flows` shows it
+    #[arg(value_name = "CLIENT")]
     pub client: SocketAddr,
-    /// What it connected to.
-    pub frontend: Option<Endpoint>,
-    /// The backend.
+    /// The backend to move it to; without it, the best other one
+    #[arg(long, value_name = "BACKEND")]
     pub to: Option<String>,
+    /// What the client connected to; needed only if it has several connections from one port
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub frontend: Option<Endpoint>,
 }
 
 /// Which events are shown, and for how long.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct TraceOrder {
-    /// Only this policy's.
+    #[command(flatten)]
+    pub ask: Ask,
+    /// Only connections of this policy
+    #[arg(long, value_name = "NAME")]
     pub policy: Option<String>,
-    /// Only those of this client, an address with or without a port.
+    /// Only connections of this client: ADDRESS or ADDRESS:PORT
+    #[arg(long, value_name = "CLIENT", value_parser = client)]
     pub client: Option<String>,
-    /// First those that the dataplane still has.
+    /// Begin with the events that the dataplane still has
+    #[arg(long, conflicts_with = "since")]
     pub past: bool,
-    /// Go on behind this event.
+    /// Begin behind the event of this number
+    #[arg(long, value_name = "NUMBER")]
     pub since: Option<u64>,
-    /// For so long; otherwise until it is stopped.
+    /// End after this long, as 30s or 5m
+    #[arg(long = "for", value_name = "TIME", value_parser = patience)]
     pub time: Option<Duration>,
-    /// One answer as the control API gives it.
+    /// Print one answer of the control API, with the number to go on from, and end
+    #[arg(long, conflicts_with = "time")]
     pub once: bool,
-    /// How long that may wait for an event.
-    pub wait: Option<Duration>,
+    /// With --once: wait so many seconds for something to happen
+    #[arg(long, value_name = "SECONDS", requires = "once", value_parser = clap::value_parser!(u8).range(0..=8))]
+    pub wait: Option<u8>,
 }
 
 /// The form of an answer.
@@ -167,20 +147,21 @@ pub enum Output {
 }
 
 /// The userspace packet path of Baton, the load balancer that moves live TCP connections between pods.
-#[derive(Debug, Parser)]
+#[derive(Debug, PartialEq, Eq, Parser)]
 #[command(name = "lb-dataplane", disable_version_flag = true)]
 #[command(after_help = "\
 Exit codes: 0 done (check: the file is good; status: it works; drain --wait: the backend is empty)
             1 not done (check: the file is refused; status: it does not work; run: it could not go on;
               drain: refused, or not empty in time; migrate: refused)
             2 could not be asked (wrong usage, no such file, the dataplane does not answer)")]
-struct Raw {
+struct Line {
     #[command(subcommand)]
-    command: RawCommand,
+    command: Command,
 }
 
-#[derive(Debug, Subcommand)]
-enum RawCommand {
+/// What the user asked for.
+#[derive(Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
     /// Serve traffic until SIGTERM or SIGINT
     ///
     /// Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF; for AF_XDP also CAP_PERFMON and, if the memory lock limit is small,
@@ -197,6 +178,15 @@ enum RawCommand {
     },
     /// Say whether a configuration file is good, and if not, in which line and field
     Check(File),
+    #[command(flatten)]
+    Ask(Box<Question>),
+    /// Print the version
+    Version,
+}
+
+/// What a running dataplane is asked.
+#[derive(Debug, PartialEq, Eq, Subcommand)]
+pub enum Question {
     /// Is it working, and if not, why
     Status(Ask),
     /// Show backends: can they adopt, how loaded are they, what came and went
@@ -208,19 +198,7 @@ enum RawCommand {
         policy: Option<String>,
     },
     /// Show client connections and the backends that own them
-    Flows {
-        #[command(flatten)]
-        ask: Ask,
-        /// Only flows of this policy
-        #[arg(long, value_name = "NAME")]
-        policy: Option<String>,
-        /// Only flows that this backend owns
-        #[arg(long, value_name = "NAME")]
-        backend: Option<String>,
-        /// Show at most so many
-        #[arg(long, value_name = "COUNT", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-        limit: u32,
-    },
+    Flows(FlowsOrder),
     /// Take a backend out of service without breaking connections
     ///
     /// From now on BACKEND gets no new connection. Each of its connections moves to
@@ -238,24 +216,7 @@ enum RawCommand {
     /// does NOT survive a restart of the dataplane: for a lasting one, set
     /// `draining: true` for the backend in the configuration.
     #[command(verbatim_doc_comment, after_help = DRAIN_HELP)]
-    Drain {
-        #[command(flatten)]
-        ask: Ask,
-        /// Name of the backend, as `lb-dataplane backends` shows it
-        backend: String,
-        /// Only in this policy; otherwise in all that have a backend of this name, of whatever namespace
-        #[arg(long, value_name = "NAME")]
-        policy: Option<String>,
-        /// Put it back into service (connections that moved stay where they are)
-        #[arg(long, conflicts_with = "wait")]
-        undo: bool,
-        /// Stay and show progress until no connection is left
-        #[arg(long)]
-        wait: bool,
-        /// With --wait: give up after this long (the drain goes on), as 250ms, 20s, 5m or 1h
-        #[arg(long, value_name = "TIME", default_value = "60s", value_parser = patience, requires = "wait")]
-        timeout: Micros,
-    },
+    Drain(DrainOrder),
     /// Copy packets of chosen connections, on the client's and on the backend's side, into a pcapng file
     ///
     /// What AF_XDP takes is invisible to tcpdump; this shows it to Wireshark, tshark and tcpdump -r: both sides of each
@@ -263,12 +224,7 @@ enum RawCommand {
     /// connection is. Headers only, unless --payload is given. One capture at a time, 240 s and 256 MiB at most; what is
     /// lost under load is counted at the end of the file. Ctrl-C ends it in order.
     #[command(after_help = CAPTURE_HELP)]
-    Capture {
-        #[command(flatten)]
-        at: At,
-        #[command(flatten)]
-        order: CaptureOrder,
-    },
+    Capture(CaptureOrder),
     /// Move one connection to another backend
     ///
     /// A connection that is at rest is moved at once; one with a request in progress moves
@@ -276,51 +232,27 @@ enum RawCommand {
     /// can never move (pinned) and what the policy forbids (`migration.mode: Never`,
     /// `perFlow`, affinity) is refused with the reason.
     #[command(verbatim_doc_comment)]
-    Migrate {
-        #[command(flatten)]
-        ask: Ask,
-        /// The client's end of the connection, as `lb-dataplane flows` shows it
-        #[arg(value_name = "CLIENT")]
-        client: SocketAddr,
-        /// The backend to move it to; without it, the best other one
-        #[arg(long, value_name = "BACKEND")]
-        to: Option<String>,
-        /// What the client connected to; needed only if it has several connections from one port
-        #[arg(long, value_name = "ADDRESS:PORT")]
-        frontend: Option<Endpoint>,
-    },
+    Migrate(MigrateOrder),
     /// Show what happens to connections as it happens: moves and why, refusals, rescues, pins, losses
     ///
     /// A line per event (`-o json`: a JSON object per line), until Ctrl-C. The dataplane
     /// keeps the last 32,768 events.
     #[command(verbatim_doc_comment)]
-    Trace {
-        #[command(flatten)]
-        ask: Ask,
-        /// Only connections of this policy
-        #[arg(long, value_name = "NAME")]
-        policy: Option<String>,
-        /// Only connections of this client: ADDRESS or ADDRESS:PORT
-        #[arg(long, value_name = "CLIENT", value_parser = client)]
-        client: Option<String>,
-        /// Begin with the events that the dataplane still has
-        #[arg(long, conflicts_with = "since")]
-        past: bool,
-        /// Begin behind the event of this number
-        #[arg(long, value_name = "NUMBER")]
-        since: Option<u64>,
-        /// End after this long, as 30s or 5m
-        #[arg(long = "for", value_name = "TIME", value_parser = patience)]
-        time: Option<Micros>,
-        /// Print one answer of the control API, with the number to go on from, and end
-        #[arg(long, conflicts_with = "time")]
-        once: bool,
-        /// With --once: wait so many seconds for something to happen
-        #[arg(long, value_name = "SECONDS", requires = "once", value_parser = clap::value_parser!(u8).range(0..=8))]
-        wait: Option<u8>,
-    },
-    /// Print the version
-    Version,
+    Trace(TraceOrder),
+}
+
+impl Question {
+    /// Who is asked.
+    pub fn at(&self) -> &At {
+        match self {
+            Self::Status(ask) | Self::Backends { ask, .. } => &ask.at,
+            Self::Flows(order) => &order.ask.at,
+            Self::Drain(order) => &order.ask.at,
+            Self::Capture(order) => &order.at,
+            Self::Migrate(order) => &order.ask.at,
+            Self::Trace(order) => &order.ask.at,
+        }
+    }
 }
 
 /// What an admin needs next to the options of `capture`.
@@ -347,12 +279,12 @@ Exit codes: 0 done; with --wait: BACKEND has no connection left and can be stopp
             2 could not be asked (wrong usage, the dataplane does not answer)";
 
 /// How long to wait: at least a look, at most a drain's longest deadline.
-fn patience(text: &str) -> Result<Micros, String> {
+fn patience(text: &str) -> Result<Duration, String> {
     let time: Micros = text.parse().map_err(|error| format!("{error}"))?;
     if time < Micros::from_millis(100) || time > Micros::from_secs(24 * 3_600) {
         return Err("out of range: expected 100ms to 24h".to_owned());
     }
-    Ok(time)
+    Ok(Duration::from_micros(time.0))
 }
 
 /// An address, with or without a port.
@@ -362,222 +294,145 @@ fn client(text: &str) -> Result<String, String> {
         .ok_or_else(|| "expected an address, or an address and a port".to_owned())
 }
 
-#[derive(Debug, Args)]
-struct File {
+/// Which file.
+#[derive(Debug, PartialEq, Eq, Args)]
+pub struct File {
     /// The configuration file (YAML)
     #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    pub config: PathBuf,
 }
 
-#[derive(Debug, Args)]
-struct At {
+/// Which dataplane.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct At {
     /// Where the dataplane takes commands (`control:` of its configuration): ADDRESS:PORT or unix:/PATH
     #[arg(long, value_name = "PLACE", default_value = CONTROL_DEFAULT)]
-    control: ControlAddress,
+    pub control: ControlAddress,
     /// Ask from inside this network namespace, as `ip netns` names it (needs CAP_SYS_ADMIN)
     #[arg(long, value_name = "NAME")]
-    netns: Option<String>,
+    pub netns: Option<String>,
 }
 
-#[derive(Debug, Args)]
-struct Ask {
+/// Which dataplane, and how its answer is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct Ask {
     #[command(flatten)]
-    at: At,
+    pub at: At,
     /// The form of the answer
     #[arg(long, short, value_enum, default_value_t)]
-    output: Output,
-}
-
-impl Ask {
-    fn about<T>(self, topic: T) -> Question<T> {
-        Question {
-            topic,
-            control: self.at.control,
-            netns: self.at.netns,
-            output: self.output,
-        }
-    }
+    pub output: Output,
 }
 
 /// Reads the process's arguments; prints help or the error and exits (code 0 or 2) if there is nothing to run.
 #[must_use]
 pub fn parse() -> Command {
-    Raw::parse().command.into()
-}
-
-impl From<RawCommand> for Command {
-    fn from(raw: RawCommand) -> Self {
-        match raw {
-            RawCommand::Run {
-                file,
-                grace_seconds,
-            } => Self::Run {
-                config: file.config,
-                grace: Duration::from_secs(grace_seconds.into()),
-            },
-            RawCommand::Check(file) => Self::Check(file.config),
-            RawCommand::Status(ask) => Self::Ask(ask.about(Topic::Status)),
-            RawCommand::Backends { ask, policy } => {
-                Self::Ask(ask.about(Topic::Backends { policy }))
-            }
-            RawCommand::Flows {
-                ask,
-                policy,
-                backend,
-                limit,
-            } => Self::Ask(ask.about(Topic::Flows {
-                policy,
-                backend,
-                limit,
-            })),
-            RawCommand::Drain {
-                ask,
-                backend,
-                policy,
-                undo,
-                wait,
-                timeout,
-            } => Self::Drain(ask.about(DrainOrder {
-                backend,
-                policy,
-                undo,
-                wait: wait.then(|| Duration::from_micros(timeout.0)),
-            })),
-            RawCommand::Capture { at, order } => {
-                let output = Output::default();
-                Self::Capture(Ask { at, output }.about(order))
-            }
-            RawCommand::Migrate {
-                ask,
-                client,
-                to,
-                frontend,
-            } => Self::Migrate(ask.about(MigrateOrder {
-                client,
-                frontend,
-                to,
-            })),
-            RawCommand::Trace {
-                ask,
-                policy,
-                client,
-                past,
-                since,
-                time,
-                once,
-                wait,
-            } => {
-                let wait = if once { Some(wait.unwrap_or(0)) } else { wait };
-                Self::Trace(ask.about(TraceOrder {
-                    policy,
-                    client,
-                    past,
-                    since,
-                    time: time.map(|time| Duration::from_micros(time.0)),
-                    once,
-                    wait: wait.map(|seconds| Duration::from_secs(seconds.into())),
-                }))
-            }
-            RawCommand::Version => Self::Version,
-        }
-    }
+    Line::parse().command
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use clap::CommandFactory;
 
     fn parse(line: &str) -> Result<Command, clap::Error> {
-        Raw::try_parse_from(line.split_whitespace()).map(|raw| raw.command.into())
+        Line::try_parse_from(line.split_whitespace()).map(|line| line.command)
+    }
+
+    /// What a user who types `line` behind the program's name asks.
+    pub fn asked(line: &str) -> Question {
+        match parse(&format!("lb-dataplane {line}")) {
+            Ok(Command::Ask(question)) => *question,
+            other => panic!("{line}: {other:?}"),
+        }
     }
 
     #[test]
     fn the_declaration_is_consistent() {
-        Raw::command().debug_assert();
+        Line::command().debug_assert();
     }
 
     #[test]
     fn arguments_become_commands() {
+        let config = "a.yaml".into();
         assert_eq!(
             parse("lb-dataplane run --config a.yaml").expect("run"),
             Command::Run {
-                config: "a.yaml".into(),
-                grace: Duration::ZERO
+                file: File { config },
+                grace_seconds: 0
             }
         );
+        let at = At {
+            control: "[::1]:7".parse().expect("address"),
+            netns: None,
+        };
         assert_eq!(
-            parse("lb-dataplane flows --policy p --limit 5 -o json --control [::1]:7")
-                .expect("flows"),
-            Command::Ask(Question {
-                topic: Topic::Flows {
-                    policy: Some("p".into()),
-                    backend: None,
-                    limit: 5
+            asked("flows --policy p --limit 5 -o json --control [::1]:7"),
+            Question::Flows(FlowsOrder {
+                ask: Ask {
+                    at,
+                    output: Output::Json
                 },
-                control: "[::1]:7".parse().expect("address"),
-                netns: None,
-                output: Output::Json,
+                policy: Some("p".into()),
+                backend: None,
+                limit: 5,
             })
         );
     }
 
     #[test]
     fn a_drain_waits_only_if_asked_to() {
-        for (line, undo, wait) in [
-            ("", false, None),
-            ("--undo", true, None),
-            ("--wait", false, Some(60_000)),
-            ("--wait --timeout 250ms", false, Some(250)),
-            ("--wait --timeout 24h", false, Some(86_400_000)),
+        for (line, undo, wait, timeout_ms) in [
+            ("", false, false, 60_000),
+            ("--undo", true, false, 60_000),
+            ("--wait", false, true, 60_000),
+            ("--wait --timeout 250ms", false, true, 250),
+            ("--wait --timeout 24h", false, true, 86_400_000),
         ] {
-            let line = format!("lb-dataplane drain ns/pod-a --policy p {line}");
-            let Ok(Command::Drain(question)) = parse(&line) else {
+            let Question::Drain(order) = asked(&format!("drain ns/pod-a --policy p {line}")) else {
                 panic!("{line}");
             };
+            let timeout = Duration::from_millis(timeout_ms);
             assert_eq!(
-                question.topic,
-                DrainOrder {
-                    backend: "ns/pod-a".into(),
-                    policy: Some("p".into()),
-                    undo,
-                    wait: wait.map(Duration::from_millis),
-                },
+                (order.undo, order.wait, order.timeout),
+                (undo, wait, timeout),
                 "{line}"
+            );
+            assert_eq!(
+                (&*order.backend, order.policy.as_deref()),
+                ("ns/pod-a", Some("p"))
             );
         }
     }
 
     #[test]
     fn a_trace_goes_on_unless_it_is_told_when_to_end() {
-        let traced = |line: &str| match parse(&format!("lb-dataplane trace {line}")) {
-            Ok(Command::Trace(question)) => question.topic,
+        let traced = |line: &str| match asked(&format!("trace {line}")) {
+            Question::Trace(order) => order,
             other => panic!("{line}: {other:?}"),
         };
-        assert_eq!(traced(""), TraceOrder::default());
+        let plain = traced("");
+        assert!(!plain.past && !plain.once && plain.policy.is_none() && plain.client.is_none());
+        assert_eq!((plain.since, plain.time, plain.wait), (None, None, None));
         let all = traced("--past --policy a/b/c --client fd00::7 --for 30s");
         assert_eq!(all.time, Some(Duration::from_secs(30)));
         assert!(all.past && all.client.as_deref() == Some("fd00::7"));
         let once = traced("--once --since 5 --wait 4");
-        assert_eq!(
-            (once.since, once.wait),
-            (Some(5), Some(Duration::from_secs(4)))
-        );
-        assert_eq!(traced("--once").wait, Some(Duration::ZERO));
+        assert_eq!((once.since, once.wait), (Some(5), Some(4)));
+        assert!(traced("--once").once);
     }
 
     #[test]
     fn a_flow_to_move_is_named_by_its_client() {
-        let line = "lb-dataplane migrate [fd00::7]:4711 --to pod-b --frontend [fd00::1]:80";
-        let Ok(Command::Migrate(question)) = parse(line) else {
+        let line = "migrate [fd00::7]:4711 --to pod-b --frontend [fd00::1]:80";
+        let Question::Migrate(order) = asked(line) else {
             panic!("{line}");
         };
-        let expected = MigrateOrder {
-            client: "[fd00::7]:4711".parse().expect("an address"),
-            frontend: Some("[fd00::1]:80".parse().expect("an endpoint")),
-            to: Some("pod-b".into()),
-        };
-        assert_eq!(question.topic, expected);
+        assert_eq!(order.client.to_string(), "[fd00::7]:4711");
+        assert_eq!(
+            order.frontend.map(|f| f.to_string()).as_deref(),
+            Some("[fd00::1]:80")
+        );
+        assert_eq!(order.to.as_deref(), Some("pod-b"));
     }
 
     #[test]

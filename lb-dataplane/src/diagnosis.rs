@@ -4,6 +4,7 @@
 //! backend that drains or is ejected is no problem as long as another one is usable.
 
 use baton_api::{BackendState, PolicyState, RefusedPolicy, State};
+use baton_text::reasons;
 use std::collections::BTreeMap;
 
 /// Backends that one sentence names.
@@ -129,7 +130,7 @@ pub fn notes(state: &State) -> Vec<String> {
             notes.push(format!(
                 "policy `{}`: {lost} {connections} of clients broken since start ({}){advice}",
                 policy.name,
-                reasons(&policy.lost_total)
+                reasons([&policy.lost_total])
             ));
         }
     }
@@ -152,21 +153,6 @@ fn advice(reason: &str) -> &'static str {
         "drain_deadline" => ": raise `drain.deadline`, or let them wait (`drain.onDeadline`)",
         _ => "",
     }
-}
-
-/// `4 upgrade, 3 server first`: most frequent first.
-pub fn reasons(counts: &BTreeMap<String, u64>) -> String {
-    let mut counts: Vec<(&String, u64)> = counts
-        .iter()
-        .map(|(reason, count)| (reason, *count))
-        .filter(|(_, count)| *count > 0)
-        .collect();
-    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let words: Vec<String> = counts
-        .iter()
-        .map(|(reason, count)| format!("{count} {}", reason.replace('_', " ")))
-        .collect();
-    words.join(", ")
 }
 
 #[cfg(test)]

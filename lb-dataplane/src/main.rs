@@ -22,7 +22,7 @@ mod steering;
 mod worker;
 
 use args::Command;
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 /// The question could not even be asked: wrong usage (as clap has it), no such file, nobody answers.
 const NOT_ASKED: u8 = 2;
@@ -33,13 +33,16 @@ fn main() -> ExitCode {
         ExitCode::from(code)
     };
     match args::parse() {
-        Command::Run { config, grace } => match run::run(&config, grace) {
+        Command::Run {
+            file,
+            grace_seconds,
+        } => match run::run(&file.config, Duration::from_secs(grace_seconds.into())) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => complain(&error, 1),
         },
-        Command::Check(file) => match config::Loaded::read(&file) {
+        Command::Check(file) => match config::Loaded::read(&file.config) {
             Ok(_) => {
-                println!("{}: good", file.display());
+                println!("{}: good", file.config.display());
                 ExitCode::SUCCESS
             }
             Err(error) => {
@@ -49,18 +52,6 @@ fn main() -> ExitCode {
         },
         Command::Ask(question) => {
             status::ask(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
-        }
-        Command::Drain(question) => {
-            status::drain(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
-        }
-        Command::Capture(question) => {
-            status::capture(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
-        }
-        Command::Migrate(question) => {
-            status::migrate(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
-        }
-        Command::Trace(question) => {
-            status::trace(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
         }
         Command::Version => {
             println!("lb-dataplane {}", env!("CARGO_PKG_VERSION"));

@@ -51,6 +51,11 @@ impl Folder {
             .output()
             .expect("it runs")
     }
+
+    /// What a dataplane that takes commands there makes of it.
+    fn asks(&self, control: SocketAddr, words: &str) -> (Option<i32>, String, String) {
+        told(&self.run(&format!("{words} --control {control}")))
+    }
 }
 
 impl Drop for Folder {
@@ -225,7 +230,7 @@ const STATE: &str = r#"{"version":"0.1.0","generation":1,"uptimeSeconds":5,
 fn status_ends_with_0_if_it_works_and_1_if_not() {
     let folder = Folder::with(GOOD);
     let control = answering("200 OK", STATE);
-    let (code, text, _) = told(&folder.run(&format!("status --control {control}")));
+    let (code, text, _) = folder.asks(control, "status");
     assert_eq!(code, Some(0));
     assert_eq!(
         text,
@@ -240,20 +245,20 @@ address 10.0.0.1, leg ports 20000-32767, key epochs 1
 "worker":{"interface":"eth0","mode":"native","addresses":[],"ports":[20000,32767],"keyEpochs":[]},
 "policies":[],"counters":{},"tables":{},"problems":["no snapshot is in force"]}"#;
     let control = answering("200 OK", bad);
-    let (code, text, _) = told(&folder.run(&format!("status --control {control}")));
+    let (code, text, _) = folder.asks(control, "status");
     assert_eq!(code, Some(1));
     assert!(
         text.starts_with("It does NOT work as it should:\n  - no snapshot is in force\n"),
         "{text}"
     );
     let control = answering("200 OK", STATE);
-    let (code, text, _) = told(&folder.run(&format!("backends -o json --control {control}")));
+    let (code, text, _) = folder.asks(control, "backends -o json");
     assert_eq!((code, text.as_str()), (Some(0), "[]\n"));
     let control = answering(
         "503 Service Unavailable",
         r#"{"error":"the packet worker has stopped","field":null,"expected":null}"#,
     );
-    let (code, _, text) = told(&folder.run(&format!("flows --control {control}")));
+    let (code, _, text) = folder.asks(control, "flows");
     assert_eq!(code, Some(2));
     assert!(text.contains("the packet worker has stopped"), "{text}");
 }
@@ -282,8 +287,7 @@ const TAKEN: &str = r#"{"backends":1,"bySnapshot":0}"#;
 fn a_drain_is_ordered_as_json_and_told_what_comes_next() {
     let folder = Folder::with(GOOD);
     let (control, asked) = serving(vec![("200 OK", TAKEN.into())]);
-    let (code, text, _) =
-        told(&folder.run(&format!("drain pod-a --policy web --control {control}")));
+    let (code, text, _) = folder.asks(control, "drain pod-a --policy web");
     assert_eq!(code, Some(0));
     assert!(
         text.starts_with("`pod-a` drains: no new connections"),
@@ -303,8 +307,7 @@ fn a_drain_is_ordered_as_json_and_told_what_comes_next() {
         "{request}"
     );
     let (control, asked) = serving(vec![("200 OK", TAKEN.into())]);
-    let (code, text, _) =
-        told(&folder.run(&format!("drain pod-a --undo -o json --control {control}")));
+    let (code, text, _) = folder.asks(control, "drain pod-a --undo -o json");
     assert_eq!(code, Some(0));
     assert_eq!(text, "{\n  \"backends\": 1,\n  \"bySnapshot\": 0\n}\n");
     let request = asked.recv().expect("asked");
@@ -324,8 +327,7 @@ fn a_drain_that_waits_shows_each_change_and_ends_when_nothing_is_left() {
         serving(answers).0
     };
     let control = answers(&[(3, Some(5)), (3, Some(5)), (1, Some(7)), (0, Some(8))]);
-    let (code, text, progress) =
-        told(&folder.run(&format!("drain pod-a --wait --control {control}")));
+    let (code, text, progress) = folder.asks(control, "drain pod-a --wait");
     assert_eq!(code, Some(0), "{progress}");
     assert!(text.starts_with("`pod-a` is empty after "), "{text}");
     assert!(
@@ -341,8 +343,8 @@ pod-a: 1 flow left (1 pinned: upgrade); 7 moved, 1 ended, 0 closed; deadline in 
     );
 
     let control = answers(&[(2, Some(1)), (2, Some(1)), (2, Some(1))]);
-    let line = format!("drain pod-a --wait --timeout 250ms -o json --control {control}");
-    let (code, text, complaint) = told(&folder.run(&line));
+    let (code, text, complaint) =
+        folder.asks(control, "drain pod-a --wait --timeout 250ms -o json");
     assert_eq!(code, Some(1), "{complaint}");
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&json["empty"], &json["flows"]), (&false.into(), &2.into()));
@@ -354,8 +356,7 @@ pod-a: 1 flow left (1 pinned: upgrade); 7 moved, 1 ended, 0 closed; deadline in 
 
     // Somebody else takes it back, or the dataplane restarts.
     let control = answers(&[(2, Some(1)), (2, None)]);
-    let (code, _, complaint) =
-        told(&folder.run(&format!("drain pod-a --wait --control {control}")));
+    let (code, _, complaint) = folder.asks(control, "drain pod-a --wait");
     assert_eq!(code, Some(1));
     assert!(complaint.contains("does not drain any more"), "{complaint}");
     let mut gone = vec![("200 OK", TAKEN.to_owned())];
@@ -364,8 +365,7 @@ pod-a: 1 flow left (1 pinned: upgrade); 7 moved, 1 ended, 0 closed; deadline in 
         r#"{"error":"the packet worker has stopped"}"#.into(),
     ));
     let (control, _) = serving(gone);
-    let (code, _, complaint) =
-        told(&folder.run(&format!("drain pod-a --wait --control {control}")));
+    let (code, _, complaint) = folder.asks(control, "drain pod-a --wait");
     assert_eq!(code, Some(2));
     assert!(complaint.contains("has stopped"), "{complaint}");
 }
@@ -381,8 +381,7 @@ fn a_drain_that_is_refused_ends_with_1_and_one_that_cannot_be_ordered_with_2() {
     ] {
         let body = format!(r#"{{"error":"{words}","field":"backend","expected":"one of a, b"}}"#);
         let (control, _) = serving(vec![(status, body)]);
-        let (code, text, complaint) =
-            told(&folder.run(&format!("drain x --wait --control {control}")));
+        let (code, text, complaint) = folder.asks(control, "drain x --wait");
         assert_eq!((code, text.as_str()), (Some(ends), ""), "{status}");
         assert_eq!(
             complaint,
@@ -402,8 +401,7 @@ fn a_move_is_ordered_as_json_and_its_refusal_ends_with_1() {
     let folder = Folder::with(GOOD);
     let taken = r#"{"policy":"web","from":"pod-a","to":"pod-b","begun":true}"#;
     let (control, asked) = serving(vec![("200 OK", taken.into())]);
-    let line = format!("migrate 10.0.0.7:4711 --to pod-b --control {control}");
-    let (code, text, _) = told(&folder.run(&line));
+    let (code, text, _) = folder.asks(control, "migrate 10.0.0.7:4711 --to pod-b");
     assert_eq!(code, Some(0));
     assert!(
         text.starts_with("10.0.0.7:4711 (web) is being moved from pod-a to pod-b.\n"),
@@ -418,8 +416,7 @@ fn a_move_is_ordered_as_json_and_its_refusal_ends_with_1() {
     for (status, ends) in [("409 Conflict", 1), ("503 Service Unavailable", 2)] {
         let body = r#"{"error":"the flow is pinned: upgrade"}"#;
         let (control, _) = serving(vec![(status, body.into())]);
-        let line = format!("migrate 10.0.0.7:4711 --control {control}");
-        let (code, text, complaint) = told(&folder.run(&line));
+        let (code, text, complaint) = folder.asks(control, "migrate 10.0.0.7:4711");
         assert_eq!((code, text.as_str()), (Some(ends), ""), "{status}");
         assert!(complaint.contains("the flow is pinned: upgrade"));
     }
@@ -447,8 +444,7 @@ fn a_trace_goes_on_where_the_answer_before_ended() {
         events(9, 1, true, &[8]),
         events(9, 0, false, &[]),
     ]);
-    let line = format!("trace --since 4 --for 100ms --control {control}");
-    let (code, text, noted) = told(&folder.run(&line));
+    let (code, text, noted) = folder.asks(control, "trace --since 4 --for 100ms");
     assert_eq!(code, Some(0), "{noted}");
     let line = "00:59:59.999  10.0.0.7:4711          moved a -> b (drain)  web\n";
     assert_eq!(text, line.repeat(3));
@@ -464,8 +460,7 @@ fn a_trace_goes_on_where_the_answer_before_ended() {
         );
     }
     let (control, _) = serving(vec![events(6, 0, false, &[5, 6])]);
-    let line = format!("trace --once --past -o json --control {control}");
-    let (code, text, _) = told(&folder.run(&line));
+    let (code, text, _) = folder.asks(control, "trace --once --past -o json");
     let said: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((code, &said["next"]), (Some(0), &6.into()));
 }

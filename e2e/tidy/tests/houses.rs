@@ -26,7 +26,7 @@ const IN_CIRCLES: &[(&str, usize)] = &[
     ("baton-push", 2),
     ("baton-sim", 12),
     ("baton-xsk", 7),
-    ("kubectl-baton", 6),
+    ("kubectl-baton", 2),
 ];
 
 /// Top modules of a crate, and which others each names.

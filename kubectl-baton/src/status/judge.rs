@@ -379,22 +379,13 @@ fn written(value: &impl Serialize) -> String {
         .unwrap_or_default()
 }
 
-/// `3 no backend, 2 fate unknown`: most frequent first.
+/// Why connections were lost.
 fn reasons<'a>(counts: impl Iterator<Item = &'a BTreeMap<String, u64>>) -> String {
-    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    for (reason, number) in counts.flatten() {
-        *sums.entry(reason).or_default() += number;
-    }
-    let mut sums: Vec<_> = sums.into_iter().filter(|(_, number)| *number > 0).collect();
-    sums.sort_by_key(|(_, number)| std::cmp::Reverse(*number));
-    if sums.is_empty() {
+    let words = baton_text::reasons(counts);
+    if words.is_empty() {
         return "the dataplanes do not say why".to_owned();
     }
-    let words: Vec<String> = sums
-        .iter()
-        .map(|(reason, n)| format!("{n} {}", reason.replace('_', " ")))
-        .collect();
-    words.join(", ")
+    words
 }
 
 fn nodes(scene: &Scene, report: &mut Report) {

@@ -12,12 +12,12 @@ pub use judge::judge;
 pub use render::render;
 
 use crate::{
-    ask::{Asked, Fleet, fleet, part, pods, states},
-    cluster::{Cluster, Kind, Listed},
+    ask::{Asked, Fleet, fleet, optional, part, pods, states},
+    cluster::{Cluster, Kind},
     facts::{Node, Places, Pod, places, typed},
     failure::Failure,
 };
-use baton_api::{ControlAddress, StateReply};
+use baton_api::StateReply;
 use baton_crds::LoadBalancerPolicy;
 use k8s_openapi::api::{core::v1::Node as CoreNode, discovery::v1::EndpointSlice};
 use std::collections::BTreeSet;
@@ -49,11 +49,7 @@ pub struct Scene {
 ///
 /// # Errors
 /// The cluster cannot be asked, or what is needed most may not be seen.
-pub async fn look(
-    cluster: &impl Cluster,
-    namespace: Option<&str>,
-    control: ControlAddress,
-) -> Result<Scene, Failure> {
+pub async fn look(cluster: &impl Cluster, namespace: Option<&str>) -> Result<Scene, Failure> {
     let mut scene = Scene {
         namespace: namespace.map(str::to_owned),
         fleet: fleet(cluster).await?,
@@ -71,7 +67,7 @@ pub async fn look(
         }
         Err(failure) => return Err(failure),
     }
-    scene.answers = states(cluster, &scene.fleet.dataplanes, control).await;
+    scene.answers = states(cluster, &scene.fleet.dataplanes).await;
     for home in homes(&scene.fleet) {
         let home = home.as_deref();
         scene
@@ -81,17 +77,10 @@ pub async fn look(
             .shims
             .extend(pods(cluster, home, &part("host-shim"), &mut scene.unseen).await?);
     }
-    let nodes = optional(
-        cluster.list(Kind::Nodes, None, None).await,
-        &mut scene.unseen,
-    )?;
-    let nodes: Vec<CoreNode> = typed(&nodes.items, &mut scene.unseen);
+    let nodes: Vec<CoreNode> = optional(cluster, Kind::Nodes, None, &mut scene.unseen).await?;
     scene.nodes = nodes.into_iter().map(Node::from).collect();
-    let slices = optional(
-        cluster.list(Kind::EndpointSlices, namespace, None).await,
-        &mut scene.unseen,
-    )?;
-    let slices: Vec<EndpointSlice> = typed(&slices.items, &mut scene.unseen);
+    let slices: Vec<EndpointSlice> =
+        optional(cluster, Kind::EndpointSlices, namespace, &mut scene.unseen).await?;
     scene.places = places(&slices);
     Ok(scene)
 }
@@ -107,19 +96,5 @@ pub fn homes(fleet: &Fleet) -> BTreeSet<Option<String>> {
         [None].into()
     } else {
         homes
-    }
-}
-
-/// What may be missing: a right that is not there is noted, and the rest goes on.
-pub fn optional(
-    listed: Result<Listed, Failure>,
-    unseen: &mut Vec<String>,
-) -> Result<Listed, Failure> {
-    match listed {
-        Err(failure @ Failure::Forbidden(_)) => {
-            unseen.push(failure.to_string());
-            Ok(Listed::default())
-        }
-        other => other,
     }
 }

@@ -1,7 +1,7 @@
 //! What `status` looks like: a pure function from the report to text.
 
 use super::report::{Dataplane, OneNode, Policy, Report};
-use baton_text::{Cell, Style, Table, Tone, line, span, wrapped};
+use baton_text::{Cell, Shown, Style, Table, Tone, line, span, wrapped};
 
 /// Is it working, and if not, why; then the tables.
 pub fn render(report: &Report, style: Style) -> String {
@@ -40,7 +40,7 @@ pub fn render(report: &Report, style: Style) -> String {
     for table in [
         policies(&report.policies, style),
         dataplanes(&report.dataplanes, style),
-        nodes(&report.nodes, style),
+        nodes(&report.nodes),
     ] {
         if !table.is_empty() {
             line(&mut text, "");
@@ -63,101 +63,83 @@ fn state(word: &str) -> Cell {
 }
 
 fn policies(policies: &[Policy], style: Style) -> Table {
-    let mut headings = vec![
-        "POLICY",
-        "SERVICE",
-        "STATE",
-        "#BACKENDS",
-        "#FLOWS",
-        "#MOVES",
-        "#LOST",
+    let mut columns: Vec<Shown<&Policy>> = vec![
+        ("POLICY", |p| format!("{}/{}", p.namespace, p.name).into()),
+        ("SERVICE", |p| p.service.as_str().into()),
+        ("STATE", |p| state(p.state)),
+        ("#BACKENDS", |p| p.backends.as_str().into()),
+        ("#FLOWS", |p| p.flows.into()),
+        ("#MOVES", |p| p.moves.into()),
+        ("#LOST", |p| p.lost.into()),
     ];
     if style.wide {
-        headings.extend(["#RESCUED", "#DATAPLANES", "ALGORITHM", "PROTOCOL"]);
+        columns.extend::<[Shown<&Policy>; 4]>([
+            ("#RESCUED", |p| p.rescued.into()),
+            ("#DATAPLANES", |p| p.dataplanes.as_str().into()),
+            ("ALGORITHM", |p| p.algorithm.as_str().into()),
+            ("PROTOCOL", |p| p.protocol.as_str().into()),
+        ]);
     }
-    let mut table = Table::new(&headings);
-    for policy in policies {
-        let mut row: Vec<Cell> = vec![
-            format!("{}/{}", policy.namespace, policy.name).into(),
-            policy.service.as_str().into(),
-            state(policy.state),
-            policy.backends.as_str().into(),
-            policy.flows.into(),
-            policy.moves.into(),
-            policy.lost.into(),
-        ];
-        if style.wide {
-            row.extend([
-                policy.rescued.into(),
-                policy.dataplanes.as_str().into(),
-                policy.algorithm.as_str().into(),
-                policy.protocol.as_str().into(),
-            ]);
-        }
-        table.row(row);
-    }
-    table
+    Table::of(policies, &columns)
+}
+
+/// What a dataplane says, if it does.
+fn of<T: ToString>(told: Option<T>) -> Cell {
+    told.map_or_else(|| "-".into(), |told| told.to_string().into())
 }
 
 fn dataplanes(dataplanes: &[Dataplane], style: Style) -> Table {
-    let mut headings = vec!["DATAPLANE", "NODE", "STATE", "UP", "MODE", "#FLOWS"];
+    let mut columns: Vec<Shown<&Dataplane>> = vec![
+        ("DATAPLANE", |d| d.name.as_str().into()),
+        ("NODE", |d| of(d.node.as_ref())),
+        ("STATE", |d| state(d.state)),
+        ("UP", |d| {
+            of(d.said.as_ref().map(|s| span(s.uptime_seconds)))
+        }),
+        ("MODE", |d| of(d.said.as_ref().map(|s| &s.mode))),
+        ("#FLOWS", |d| of(d.said.as_ref().map(|s| s.flows))),
+    ];
     if style.wide {
-        headings.extend(["CLASS", "VERSION", "#POLICIES", "#GENERATION", "#RESTARTS"]);
-    }
-    let mut table = Table::new(&headings);
-    for dataplane in dataplanes {
-        let said = dataplane.said.as_ref();
-        let of = |text: Option<String>| Cell::from(text.unwrap_or_else(|| "-".to_owned()));
-        let mut row = vec![
-            dataplane.name.as_str().into(),
-            of(dataplane.node.clone()),
-            state(dataplane.state),
-            of(said.map(|said| span(said.uptime_seconds))),
-            of(said.map(|said| said.mode.clone())),
-            of(said.map(|said| said.flows.to_string())),
-        ];
-        if style.wide {
-            row.extend([
-                of(dataplane.class.clone()),
-                of(said.map(|said| said.version.clone())),
-                of(said.map(|said| said.policies.to_string())),
-                of(said.map(|said| said.generation.to_string())),
-                dataplane.restarts.to_string().into(),
-            ]);
-        }
-        table.row(row);
-    }
-    table
-}
-
-fn nodes(nodes: &[OneNode], _: Style) -> Table {
-    let mut table = Table::new(&[
-        "NODE",
-        "STATE",
-        "KERNEL",
-        "SHIM",
-        "#BACKENDS",
-        "#DATAPLANES",
-    ]);
-    for one in nodes {
-        let shim = if one.shim == "none" && one.backends == 0 {
-            Tone::Plain
-        } else {
-            tone(one.shim)
-        };
-        let kernel = if one.node.is_too_old() {
-            Tone::Warn
-        } else {
-            Tone::Plain
-        };
-        table.row(vec![
-            one.node.name.as_str().into(),
-            state(if one.node.ready { "ready" } else { "not ready" }),
-            Cell::toned(one.node.kernel.as_str(), kernel),
-            Cell::toned(one.shim, shim),
-            one.backends.to_string().into(),
-            one.dataplanes.to_string().into(),
+        columns.extend::<[Shown<&Dataplane>; 5]>([
+            ("CLASS", |d| of(d.class.as_ref())),
+            ("VERSION", |d| of(d.said.as_ref().map(|s| &s.version))),
+            ("#POLICIES", |d| of(d.said.as_ref().map(|s| s.policies))),
+            ("#GENERATION", |d| of(d.said.as_ref().map(|s| s.generation))),
+            ("#RESTARTS", |d| d.restarts.to_string().into()),
         ]);
     }
-    table
+    Table::of(dataplanes, &columns)
+}
+
+/// Whether its kernel is known to be too old.
+fn kernel(one: &OneNode) -> Tone {
+    match one.node.is_too_old() {
+        true => Tone::Warn,
+        false => Tone::Plain,
+    }
+}
+
+fn shim(one: &OneNode) -> Tone {
+    match (one.shim, one.backends) {
+        ("none", 0) => Tone::Plain,
+        _ => tone(one.shim),
+    }
+}
+
+fn nodes(nodes: &[OneNode]) -> Table {
+    Table::of(
+        nodes,
+        &[
+            ("NODE", |one| one.node.name.as_str().into()),
+            ("STATE", |one| {
+                state(if one.node.ready { "ready" } else { "not ready" })
+            }),
+            ("KERNEL", |one| {
+                Cell::toned(one.node.kernel.as_str(), kernel(one))
+            }),
+            ("SHIM", |one| Cell::toned(one.shim, shim(one))),
+            ("#BACKENDS", |one| (one.backends as u64).into()),
+            ("#DATAPLANES", |one| (one.dataplanes as u64).into()),
+        ],
+    )
 }

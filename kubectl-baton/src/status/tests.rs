@@ -9,14 +9,8 @@ use baton_crds::{Condition, ConditionStatus};
 use baton_text::{Style, WIDTH_MAX};
 use serde_json::json;
 
-const CONTROL: &str = "unix:/run/baton/control.sock";
-
 async fn seen(fake: &Fake, namespace: Option<&str>) -> Report {
-    judge(
-        &look(fake, namespace, CONTROL.parse().expect("address"))
-            .await
-            .expect("it answers"),
-    )
+    judge(&look(fake, namespace).await.expect("it answers"))
 }
 
 async fn problems(fake: &Fake) -> String {
@@ -233,7 +227,7 @@ async fn missing_rights_leave_gaps_that_are_told_or_end_it() {
     let report = seen(&fake, None).await;
     assert_eq!(report.dataplanes.len(), 2, "found by the chart's labels");
     fake.forbidden = vec![Kind::Policies];
-    let failure = look(&fake, Some("shop"), CONTROL.parse().expect("address"))
+    let failure = look(&fake, Some("shop"))
         .await
         .expect_err("nothing to judge");
     assert!(

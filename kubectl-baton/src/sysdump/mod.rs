@@ -17,7 +17,6 @@ use crate::{
     failure::Failure,
     status::{self, Scene},
 };
-use baton_api::ControlAddress;
 use baton_text::Style;
 use k8s_openapi::api::core::v1::{Pod as CorePod, Service};
 use serde::Serialize;
@@ -67,12 +66,9 @@ impl Dump {
 ///
 /// # Errors
 /// The cluster cannot be asked at all.
-pub async fn collect(
-    cluster: &impl Cluster,
-    control: ControlAddress,
-) -> Result<(Vec<File>, Vec<String>), Failure> {
+pub async fn collect(cluster: &impl Cluster) -> Result<(Vec<File>, Vec<String>), Failure> {
     let mut dump = Dump::default();
-    let scene = status::look(cluster, None, control).await?;
+    let scene = status::look(cluster, None).await?;
     let report = status::judge(&scene);
     dump.text(
         "status.txt",
@@ -105,7 +101,7 @@ pub async fn collect(
         };
         dump.objects(kind, &items);
     }
-    dataplanes(cluster, &scene, control, &mut dump).await;
+    dataplanes(cluster, &scene, &mut dump).await;
     logs(cluster, &scene, &mut dump).await;
     let missing = dump.missing.clone();
     dump.text(
@@ -328,12 +324,7 @@ async fn versions(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
 }
 
 /// What each dataplane says: its state, its backends, its flows, its counters.
-async fn dataplanes(
-    cluster: &impl Cluster,
-    scene: &Scene,
-    control: ControlAddress,
-    dump: &mut Dump,
-) {
+async fn dataplanes(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
     for asked in &scene.answers {
         let folder = format!("dataplanes/{}", asked.name());
         match &asked.said {
@@ -353,7 +344,7 @@ async fn dataplanes(
         .filter(|asked| asked.said.is_ok())
         .map(|asked| asked.dataplane.clone())
         .collect();
-    for asked in ask::flows(cluster, &answering, control, None, FLOWS_MAX).await {
+    for asked in ask::flows(cluster, &answering, None, FLOWS_MAX).await {
         let path = format!("dataplanes/{}/flows.json", asked.name());
         match &asked.said {
             Ok(flows) => dump.json(path, flows),
@@ -361,14 +352,14 @@ async fn dataplanes(
         }
     }
     // The last ones: where they end is asked first.
-    let ends = ask::events(cluster, &answering, control, None, |_| None).await;
+    let ends = ask::events(cluster, &answering, None, |_| None).await;
     let since = |pod: &Pod| {
         let of = ends
             .iter()
             .find(|asked| asked.dataplane.pod.uid == pod.uid)?;
         Some(of.said.as_ref().ok()?.next.saturating_sub(EVENTS_MAX))
     };
-    for asked in ask::events(cluster, &answering, control, None, since).await {
+    for asked in ask::events(cluster, &answering, None, since).await {
         let path = format!("dataplanes/{}/events.json", asked.name());
         match &asked.said {
             Ok(events) => dump.json(path, events),

@@ -9,12 +9,7 @@ use std::io::Read as _;
 const SECRET: &str = "hunter2";
 
 async fn dumped(fake: &Fake) -> (Vec<File>, Vec<String>) {
-    collect(
-        fake,
-        "unix:/run/baton/control.sock".parse().expect("address"),
-    )
-    .await
-    .expect("it answers")
+    collect(fake).await.expect("it answers")
 }
 
 fn file<'a>(files: &'a [File], path: &str) -> &'a str {

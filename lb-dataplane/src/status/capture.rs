@@ -3,15 +3,11 @@
 //! Only asks and writes: which frames are meant and what of them is copied is the dataplane's to say. Ctrl-C has the dataplane end
 //! it in order, so that the file is whole; a second one ends this program at once.
 
-use super::{client, escaped};
-use crate::{
-    args::{CaptureOrder, Question},
-    capture::pcapng,
-};
+use super::{client, complain};
+use crate::{args::CaptureOrder, capture::pcapng};
 use anyhow::{Context as _, bail};
 use baton_config::create_private;
 use std::{
-    fmt::Write as _,
     io::{ErrorKind, IsTerminal as _, Read as _, Write, stdin, stdout},
     process::ExitCode,
     thread,
@@ -29,8 +25,7 @@ const TAIL_BYTES: usize = 4 << 10;
 ///
 /// # Errors
 /// The dataplane could not be asked, or the file not be written.
-pub async fn run(question: &Question<CaptureOrder>) -> anyhow::Result<ExitCode> {
-    let order = &question.topic;
+pub async fn run(order: &CaptureOrder) -> anyhow::Result<ExitCode> {
     if order.write.is_none() && stdout().is_terminal() {
         bail!("packets are nothing for a terminal: `-w FILE`, `> FILE` or `| tshark -r -`");
     }
@@ -38,7 +33,7 @@ pub async fn run(question: &Question<CaptureOrder>) -> anyhow::Result<ExitCode> 
     let limit = Duration::from_micros(order.time.0);
     let mut tail = Vec::new();
     let wishes = wishes(order.end_on_input)?;
-    let taken = client::stream(question.control, &path(order), limit, wishes, |bytes| {
+    let taken = client::stream(order.at.control, &path(order), limit, wishes, |bytes| {
         // Not before there is something to write: a refusal leaves the file of another day alone.
         let out = match &mut out {
             Some(out) => out,
@@ -60,8 +55,7 @@ pub async fn run(question: &Question<CaptureOrder>) -> anyhow::Result<ExitCode> 
             return Ok(ExitCode::SUCCESS);
         }
         if error.downcast_ref().is_some_and(client::Refusal::is_final) {
-            eprintln!("lb-dataplane: {error:#}");
-            return Ok(ExitCode::FAILURE);
+            return Ok(complain(&format!("{error:#}")));
         }
         return Err(error);
     }
@@ -104,41 +98,41 @@ fn open(order: &CaptureOrder) -> anyhow::Result<Box<dyn Write>> {
 }
 
 fn path(order: &CaptureOrder) -> String {
-    let mut path = format!(
-        "/v1/capture?for={}us&payload={}",
-        order.time.0, order.payload
-    );
-    let mut add = |name: &str, value: &str| {
-        // Text takes whatever is written to it.
-        let _ = write!(path, "&{name}={}", escaped(value));
-    };
-    if let Some(clients) = &order.client {
-        add("client", &clients.to_string());
-    }
-    order.policy.iter().for_each(|name| add("policy", name));
-    order.backend.iter().for_each(|name| add("backend", name));
-    if let Some(bytes) = order.snaplen {
-        add("snaplen", &bytes.to_string());
-    }
-    path
+    let time = format!("{}us", order.time.0);
+    let one = [
+        ("for", Some(time)),
+        ("payload", Some(order.payload.to_string())),
+        ("client", order.client.as_ref().map(ToString::to_string)),
+    ];
+    let policies = order
+        .policy
+        .iter()
+        .map(|name| ("policy", Some(name.clone())));
+    let backends = order
+        .backend
+        .iter()
+        .map(|name| ("backend", Some(name.clone())));
+    let last = ("snaplen", order.snaplen.map(|bytes| bytes.to_string()));
+    let query = one
+        .into_iter()
+        .chain(policies)
+        .chain(backends)
+        .chain([last]);
+    client::path("/v1/capture", query)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::{Question, tests::asked};
 
     #[test]
     fn the_order_becomes_a_query() {
-        let order = CaptureOrder {
-            client: Some("[fd00::7]:80".parse().expect("clients")),
-            policy: vec!["shop/web/http".into(), "b".into()],
-            backend: vec!["pod a".into()],
-            time: baton_api::Micros::from_secs(10),
-            payload: true,
-            snaplen: Some(100),
-            write: None,
-            end_on_input: false,
+        let line = "capture --client [fd00::7]:80 --policy shop/web/http --policy b --for 10s --payload --snaplen 100";
+        let Question::Capture(mut order) = asked(line) else {
+            panic!("{line}");
         };
+        order.backend.push("pod a".into());
         assert_eq!(
             path(&order),
             "/v1/capture?for=10000000us&payload=true&client=%5Bfd00%3A%3A7%5D%3A80&policy=shop/web/http&policy=b&backend=pod%20a&snaplen=100"

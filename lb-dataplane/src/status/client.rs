@@ -8,12 +8,14 @@ use hyper::{
     body::{Bytes, Incoming},
     client::conn::http1,
     header::{CONTENT_TYPE, HOST},
+    http::request,
 };
 use hyper_util::rt::TokioIo;
 use rustix::{
     fs::{Mode, OFlags, open},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use std::{io::ErrorKind, os::fd::AsFd, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -76,12 +78,16 @@ impl Refusal {
     }
 }
 
-/// The header that HTTP wants; a path names no host.
-fn host(control: ControlAddress) -> String {
-    match control {
+fn request(method: Method, control: ControlAddress, path: &str) -> request::Builder {
+    // HTTP wants a host; a path names none.
+    let host = match control {
         ControlAddress::Tcp(address) => address.to_string(),
         ControlAddress::Unix(_) => "localhost".to_owned(),
-    }
+    };
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header(HOST, host)
 }
 
 /// Gets `path`.
@@ -89,24 +95,57 @@ fn host(control: ControlAddress) -> String {
 /// # Errors
 /// Nobody answers, or the answer is a [`Refusal`].
 pub async fn get(control: ControlAddress, path: &str) -> anyhow::Result<Answer> {
-    let request = Request::get(path)
-        .header(HOST, host(control))
-        .body(Full::default())?;
+    let request = request(Method::GET, control, path).body(Full::default())?;
     send(control, path, request).await
 }
 
-/// Posts JSON to `path`.
+/// Posts an order to `path`; the inner error says that it is not taken.
 ///
 /// # Errors
-/// Nobody answers, or the answer is a [`Refusal`].
-pub async fn post(control: ControlAddress, path: &str, body: Vec<u8>) -> anyhow::Result<Answer> {
-    let request = Request::builder()
-        .method(Method::POST)
-        .uri(path)
-        .header(HOST, host(control))
+/// Nobody answers, or the dataplane is in no state to do it.
+pub async fn order<T: DeserializeOwned>(
+    control: ControlAddress,
+    path: &str,
+    order: &impl Serialize,
+) -> anyhow::Result<Result<T, Refusal>> {
+    let request = request(Method::POST, control, path)
         .header(CONTENT_TYPE, "application/json")
-        .body(Full::from(body))?;
-    send(control, path, request).await
+        .body(Full::from(serde_json::to_vec(order)?))?;
+    match send(control, path, request).await {
+        Ok(answer) => parse(&answer.body).map(Ok),
+        Err(error) => match error.downcast::<Refusal>() {
+            Ok(refusal) if refusal.is_final() => Ok(Err(refusal)),
+            Ok(refusal) => Err(refusal.into()),
+            Err(error) => Err(error),
+        },
+    }
+}
+
+/// Reads an answer's body.
+///
+/// # Errors
+/// It is of another version.
+pub fn parse<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<T> {
+    serde_json::from_slice(body).context("the answer is none of this version's")
+}
+
+/// A path with those values that there are; everything in them that is not in a name is escaped.
+pub fn path<'a>(base: &str, query: impl IntoIterator<Item = (&'a str, Option<String>)>) -> String {
+    let mut path = base.to_owned();
+    let given = query.into_iter().filter_map(|(n, value)| Some((n, value?)));
+    for (i, (name, value)) in given.enumerate() {
+        path.push(if i == 0 { '?' } else { '&' });
+        path.push_str(name);
+        path.push('=');
+        for byte in value.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._/".contains(&byte) {
+                path.push(char::from(byte));
+            } else {
+                path.push_str(&format!("%{byte:02X}"));
+            }
+        }
+    }
+    path
 }
 
 async fn send(
@@ -158,9 +197,7 @@ async fn begin(control: ControlAddress, request: Request<Full<Bytes>>) -> anyhow
 /// Has the dataplane end the capture of a number: its stream goes on to the last block.
 async fn end(control: ControlAddress, number: &str) -> anyhow::Result<()> {
     let path = format!("/v1/capture?number={number}");
-    let request = Request::delete(&path)
-        .header(HOST, host(control))
-        .body(Full::default())?;
+    let request = request(Method::DELETE, control, &path).body(Full::default())?;
     match send(control, &path, request).await {
         Ok(_) => Ok(()),
         // It ends by itself at this moment.
@@ -181,9 +218,7 @@ pub async fn stream(
     mut wishes: mpsc::Receiver<()>,
     mut taker: impl FnMut(&[u8]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let request = Request::get(path)
-        .header(HOST, host(control))
-        .body(Full::default())?;
+    let request = request(Method::GET, control, path).body(Full::default())?;
     let slow = || format!("the dataplane at {control} does not answer");
     let (answer, connection) = timeout(ANSWER_LIMIT, begin(control, request))
         .await

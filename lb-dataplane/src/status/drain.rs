@@ -2,10 +2,10 @@
 //!
 //! Only asks and shows: the drain is the dataplane's, and goes on when this ends.
 
-use super::{client, parse, print, progress};
-use crate::args::{DrainOrder, Output, Question};
-use baton_api::{DrainReply, DrainRequest, StateReply};
-use baton_text::{DrainProgress, WIDTH_MAX};
+use super::{client, complain, print, show};
+use crate::args::{DrainOrder, Output};
+use baton_api::{DrainReply, DrainRequest, State, StateReply};
+use baton_text::{DrainProgress, ProgressLine};
 use serde::Serialize;
 use std::{
     io::{IsTerminal as _, Write as _, stderr},
@@ -32,88 +32,88 @@ struct Waited<'a> {
 ///
 /// # Errors
 /// The dataplane could not be asked.
-pub async fn run(question: &Question<DrainOrder>) -> anyhow::Result<ExitCode> {
-    let order = &question.topic;
+pub async fn run(order: &DrainOrder) -> anyhow::Result<ExitCode> {
+    let control = order.ask.at.control;
     let request = DrainRequest {
         backend: order.backend.clone(),
         policy: order.policy.clone(),
         undo: order.undo,
     };
-    let body = serde_json::to_vec(&request)?;
-    let answer = match client::post(question.control, "/v1/drain", body).await {
-        Ok(answer) => answer,
-        Err(error) => {
-            if error.downcast_ref().is_some_and(client::Refusal::is_final) {
-                return Ok(complain(&format!("{error:#}")));
-            }
-            return Err(error);
-        }
+    let reply: DrainReply = match client::order(control, "/v1/drain", &request).await? {
+        Ok(reply) => reply,
+        Err(refusal) => return Ok(complain(&refusal.to_string())),
     };
-    let reply: DrainReply = parse(&answer.body)?;
-    let json = question.output == Output::Json;
-    let Some(patience) = order.wait else {
-        let text = if json {
-            serde_json::to_string_pretty(&reply)?
-        } else {
-            taken(order, &reply)
-        };
-        return print(&text).map(|()| ExitCode::SUCCESS);
-    };
+    if !order.wait {
+        return show(order.ask.output, &reply, || taken(order, &reply)).map(|()| ExitCode::SUCCESS);
+    }
     let started = Instant::now();
-    let mut shown = Shown::default();
+    let mut line = ProgressLine::new(stderr().is_terminal());
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let progress = loop {
+    let seen = loop {
         looks.tick().await;
-        let answer = client::get(question.control, "/v1/state").await?;
-        let state: StateReply = parse(&answer.body)?;
-        let progress = match progress::of(&state.state, order) {
-            Ok(progress) => progress,
-            Err(why) => {
-                shown.clear();
-                return Ok(complain(&why));
+        let answer = client::get(control, "/v1/state").await?;
+        let state: StateReply = client::parse(&answer.body)?;
+        match progress(&state.state, order) {
+            Ok(progress) if progress.flows > 0 && started.elapsed() < order.timeout => {
+                // A stream that takes nothing is no reason to give up.
+                let said = line.say(&format!("{}: {}", order.backend, progress.line()));
+                let _ = write!(stderr(), "{said}");
             }
-        };
-        if progress.flows == 0 || started.elapsed() >= patience {
-            break progress;
+            seen => break seen,
         }
-        shown.show(&order.backend, &progress);
     };
-    shown.clear();
+    let _ = write!(stderr(), "{}", line.end());
+    let progress = match seen {
+        Ok(progress) => progress,
+        Err(why) => return Ok(complain(&why)),
+    };
     let empty = progress.flows == 0;
     let seconds = started.elapsed().as_secs_f64();
-    if json {
+    let name = &order.backend;
+    if order.ask.output == Output::Json {
         let waited = Waited {
-            backend: &order.backend,
+            backend: name,
             empty,
             seconds,
             progress: &progress,
         };
         print(&serde_json::to_string_pretty(&waited)?)?;
+    } else if empty {
+        let gone = progress.gone();
+        print(&format!(
+            "`{name}` is empty after {seconds:.1}s and can be stopped: {gone}."
+        ))?;
     }
     if empty {
-        if !json {
-            print(&format!(
-                "`{}` is empty after {seconds:.1}s and can be stopped: {}.",
-                order.backend,
-                progress.gone()
-            ))?;
-        }
         return Ok(ExitCode::SUCCESS);
     }
     Ok(complain(&format!(
-        "`{}` is not empty after {seconds:.1}s: {}. The drain goes on; `lb-dataplane flows --backend {}` shows them. What \
-         is pinned stays until it ends, or until `drain.deadline` with `drain.onDeadline: Close`.",
-        order.backend,
+        "`{name}` is not empty after {seconds:.1}s: {}. The drain goes on; `lb-dataplane flows --backend {name}` shows them. \
+         What is pinned stays until it ends, or until `drain.deadline` with `drain.onDeadline: Close`.",
         progress.line(),
-        order.backend
     )))
 }
 
-/// A reason why something was not done, on the standard error stream.
-pub fn complain(problem: &str) -> ExitCode {
-    eprintln!("lb-dataplane: {problem}");
-    ExitCode::FAILURE
+/// How far the backends are that `order` means; the error says why they do not drain (any more).
+fn progress(state: &State, order: &DrainOrder) -> Result<DrainProgress, String> {
+    let policies = state.policies.iter();
+    let policies = policies.filter(|p| order.policy.as_ref().is_none_or(|name| *name == p.name));
+    let meant = policies.flat_map(|policy| {
+        let mine = policy.backends.iter().filter(|b| b.name == order.backend);
+        mine.map(move |backend| (policy, backend))
+    });
+    let name = &order.backend;
+    match DrainProgress::of_all(meant) {
+        Ok(Some(progress)) => Ok(progress),
+        Ok(None) => Err(format!(
+            "`{name}` has left the configuration; `lb-dataplane flows --backend {name}` shows what it still owns"
+        )),
+        Err(idle) => Err(format!(
+            "`{name}` of policy `{}` does not drain any more: somebody took it back, or the dataplane was restarted",
+            idle[0]
+        )),
+    }
 }
 
 /// What the order did, and what to do next.
@@ -139,48 +139,86 @@ fn taken(order: &DrainOrder, reply: &DrainReply) -> String {
     }
 }
 
-/// Progress on the standard error stream: one line that changes on a terminal, a line per change elsewhere.
-#[derive(Default)]
-struct Shown {
-    last: Option<DrainProgress>,
-}
-
-impl Shown {
-    fn show(&mut self, backend: &str, progress: &DrainProgress) {
-        let line = format!("{backend}: {}", progress.line());
-        // A stream that takes nothing is no reason to give up.
-        if stderr().is_terminal() {
-            let fits: String = line.chars().take(WIDTH_MAX - 1).collect();
-            let _ = write!(stderr(), "\r\x1b[K{fits}");
-        } else if !self
-            .last
-            .as_ref()
-            .is_some_and(|last| last.is_like(progress))
-        {
-            let _ = writeln!(stderr(), "{line}");
-        }
-        self.last = Some(progress.clone());
-    }
-
-    fn clear(&self) {
-        if self.last.is_some() && stderr().is_terminal() {
-            let _ = write!(stderr(), "\r\x1b[K");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        args::{Question, tests::asked},
+        status::samples::reply,
+    };
+    use baton_api::{DrainState, Micros};
+
+    /// Two policies with a backend `a` each.
+    fn state(drain: &Option<DrainState>) -> State {
+        let mut state = reply().state;
+        let web = &mut state.policies[0];
+        web.backends.truncate(1);
+        web.backends[0].drain.clone_from(drain);
+        let mut api = web.clone();
+        api.name = "api".to_owned();
+        api.backends[0].endpoint = "10.0.0.2:80".parse().expect("an endpoint");
+        state.policies.push(api);
+        state
+    }
+
+    fn order(line: &str) -> DrainOrder {
+        match asked(&format!("drain {line}")) {
+            Question::Drain(order) => order,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn drain() -> DrainState {
+        DrainState {
+            moved: 5,
+            ended: 1,
+            left: Micros(17_000_001),
+            waiting: [
+                ("request in progress".into(), 6),
+                ("pinned: upgrade".into(), 2),
+                ("quiet time".into(), 0),
+            ]
+            .into(),
+            ..DrainState::default()
+        }
+    }
+
+    #[test]
+    fn all_backends_of_a_name_count_unless_one_policy_is_meant() {
+        let state = state(&Some(drain()));
+        let one = progress(&state, &order("a --policy web")).expect("it drains");
+        assert_eq!(
+            one.line(),
+            "8 flows left (2 pinned: upgrade, 6 request in progress); 5 moved, 1 ended, 0 closed; deadline in 18s"
+        );
+        assert_eq!(DrainProgress::of(&state.policies[0].backends[0]), Some(one));
+        let both = progress(&state, &order("a")).expect("they drain");
+        assert_eq!(
+            (both.flows, both.moved, both.deadline_seconds),
+            (16, 10, Some(18))
+        );
+        assert_eq!(both.waiting.get("pinned: upgrade"), Some(&4));
+        // The same backend in both policies.
+        let mut shared = state;
+        shared.policies[1].backends[0].endpoint = shared.policies[0].backends[0].endpoint;
+        let once = progress(&shared, &order("a")).expect("it drains");
+        assert_eq!(once.flows, 8);
+    }
+
+    #[test]
+    fn what_does_not_drain_is_told() {
+        let error = progress(&state(&None), &order("a")).expect_err("no drain");
+        assert!(
+            error.contains("`a` of policy `web` does not drain any more"),
+            "{error}"
+        );
+        let error = progress(&state(&Some(drain())), &order("b")).expect_err("none");
+        assert!(error.contains("has left the configuration"), "{error}");
+    }
 
     #[test]
     fn an_order_that_was_taken_says_what_to_do_next() {
-        let mut order = DrainOrder {
-            backend: "pod-a".into(),
-            policy: None,
-            undo: false,
-            wait: None,
-        };
+        let mut order = order("pod-a");
         let reply = |backends, by_snapshot| DrainReply {
             backends,
             by_snapshot,

@@ -1,38 +1,23 @@
 //! Policies, backends and flows as tables, and below each the sentences that no column has room for.
 
-use crate::diagnosis::reasons;
-use baton_api::{BackendState, FlowView, State};
-use baton_text::{DrainProgress, Style, Table, line, micros, wrapped};
+use baton_api::{BackendState, FlowView, PolicyState, State};
+use baton_text::{DrainProgress, Shown, Style, Table, line, micros, reasons, wrapped};
 
 /// All policies with what became of their flows.
 pub fn policies(state: &State) -> String {
-    let mut table = Table::new(&[
-        "POLICY",
-        "FRONTEND",
-        "#FLOWS",
-        "#SINCE START",
-        "#MOVES",
-        "#ROLLBACKS",
-        "#RESCUES",
-        "#LOST",
-    ]);
-    for policy in &state.policies {
-        let frontend = match policy.frontends.as_slice() {
-            [] => "-".to_owned(),
-            [one] => one.to_string(),
-            [first, more @ ..] => format!("{first} +{}", more.len()),
-        };
-        table.texts([
-            policy.name.clone(),
-            frontend,
-            policy.flows.to_string(),
-            policy.flows_total.to_string(),
-            policy.migrations_total.to_string(),
-            policy.rollbacks_total.to_string(),
-            policy.rescues_total.to_string(),
-            policy.lost_total.values().sum::<u64>().to_string(),
-        ]);
-    }
+    let table = Table::of(
+        &state.policies,
+        &[
+            ("POLICY", |p| p.name.as_str().into()),
+            ("FRONTEND", |p| frontends(p).into()),
+            ("#FLOWS", |p| p.flows.into()),
+            ("#SINCE START", |p| p.flows_total.into()),
+            ("#MOVES", |p| p.migrations_total.into()),
+            ("#ROLLBACKS", |p| p.rollbacks_total.into()),
+            ("#RESCUES", |p| p.rescues_total.into()),
+            ("#LOST", |p| p.lost_total.values().sum::<u64>().into()),
+        ],
+    );
     let mut text = table.render(Style::default());
     for policy in &state.policies {
         let mut said = Vec::new();
@@ -43,7 +28,7 @@ pub fn policies(state: &State) -> String {
             said.push(format!("{} requests sent again", policy.replays_total));
         }
         for (what, counts) in [("lost", &policy.lost_total), ("pinned", &policy.pins_total)] {
-            let counts = reasons(counts);
+            let counts = reasons([counts]);
             if !counts.is_empty() {
                 said.push(format!("{what} {counts}"));
             }
@@ -57,6 +42,14 @@ pub fn policies(state: &State) -> String {
         }
     }
     text
+}
+
+fn frontends(policy: &PolicyState) -> String {
+    match policy.frontends.as_slice() {
+        [] => "-".to_owned(),
+        [one] => one.to_string(),
+        [first, more @ ..] => format!("{first} +{}", more.len()),
+    }
 }
 
 /// All backends with their load, and a sentence for each that is not simply up.
@@ -77,36 +70,27 @@ pub fn backends_in_status(state: &State) -> String {
 }
 
 fn backends_table(state: &State) -> String {
-    let mut table = Table::new(&[
-        "BACKEND",
-        "ENDPOINT",
-        "STATE",
-        "#FLOWS",
-        "#OUTST.",
-        "#1ST BYTE",
-        "#IN",
-        "#OUT",
-    ]);
     let several = state.policies.len() > 1;
-    for policy in &state.policies {
-        for backend in &policy.backends {
-            let name = if several {
-                format!("{}:{}", policy.name, backend.name)
-            } else {
-                backend.name.clone()
-            };
-            table.texts([
-                name,
-                backend.endpoint.to_string(),
-                backend.word().to_owned(),
-                backend.flows.to_string(),
-                backend.outstanding.to_string(),
-                micros(backend.first_byte.0),
-                backend.migrations_in_total.to_string(),
-                backend.migrations_out_total.to_string(),
-            ]);
-        }
-    }
+    let rows = state.policies.iter().flat_map(|policy| {
+        let name = move |backend: &BackendState| match several {
+            true => format!("{}:{}", policy.name, backend.name),
+            false => backend.name.clone(),
+        };
+        policy.backends.iter().map(move |b| (name(b), b))
+    });
+    let table = Table::of(
+        rows,
+        &[
+            ("BACKEND", |(name, _)| name.as_str().into()),
+            ("ENDPOINT", |(_, b)| b.endpoint.to_string().into()),
+            ("STATE", |(_, b)| b.word().into()),
+            ("#FLOWS", |(_, b)| b.flows.into()),
+            ("#OUTST.", |(_, b)| b.outstanding.into()),
+            ("#1ST BYTE", |(_, b)| micros(b.first_byte.0).into()),
+            ("#IN", |(_, b)| b.migrations_in_total.into()),
+            ("#OUT", |(_, b)| b.migrations_out_total.into()),
+        ],
+    );
     table.render(Style::default())
 }
 
@@ -152,30 +136,19 @@ fn rescues(backend: &BackendState) -> Option<String> {
 
 /// Client connections.
 pub fn flows(flows: &[FlowView], truncated: bool) -> String {
-    let pinned = flows.iter().any(|flow| flow.pinned.is_some());
-    let mut headings = vec![
-        "CLIENT", "FRONTEND", "BACKEND", "#PORT", "STATE", "#MOVES", "#QUIET",
+    let mut columns: Vec<Shown<&FlowView>> = vec![
+        ("CLIENT", |f| f.client.to_string().into()),
+        ("FRONTEND", |f| f.frontend.to_string().into()),
+        ("BACKEND", |f| f.backend.as_str().into()),
+        ("#PORT", |f| u64::from(f.port).into()),
+        ("STATE", |f| f.state.as_str().into()),
+        ("#MOVES", |f| u64::from(f.migrations).into()),
+        ("#QUIET", |f| micros(f.quiet.0).into()),
     ];
-    if pinned {
-        headings.push("PINNED");
+    if flows.iter().any(|flow| flow.pinned.is_some()) {
+        columns.push(("PINNED", |f| f.pinned.as_deref().unwrap_or_default().into()));
     }
-    let mut table = Table::new(&headings);
-    for flow in flows {
-        let mut row = vec![
-            flow.client.to_string(),
-            flow.frontend.to_string(),
-            flow.backend.clone(),
-            flow.port.to_string(),
-            flow.state.clone(),
-            flow.migrations.to_string(),
-            micros(flow.quiet.0),
-        ];
-        if pinned {
-            row.push(flow.pinned.clone().unwrap_or_default());
-        }
-        table.texts(row);
-    }
-    let mut text = table.render(Style::default());
+    let mut text = Table::of(flows, &columns).render(Style::default());
     if truncated {
         line(
             &mut text,

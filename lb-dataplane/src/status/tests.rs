@@ -1,6 +1,7 @@
 //! What people see, compared as a whole, and its width.
 
 use super::{samples::reply, *};
+use crate::args::tests::asked;
 use baton_api::{DrainState, FlowView, Micros};
 use baton_text::WIDTH_MAX;
 
@@ -115,21 +116,17 @@ b        10.9.0.1:80  drains        32       4     1.2ms  1000  999
     assert!(tables::policies(&panic).contains("  web: panic mode, all backends are used; 3"));
 }
 
+fn flow() -> FlowView {
+    let flow = json!({
+        "client": "10.9.0.3:4711", "frontend": "10.9.0.10:80", "policy": "web", "backend": "a",
+        "port": 20_000, "state": "Idle", "migrations": 2, "quiet": "1500us",
+    });
+    serde_json::from_value(flow).expect("a flow")
+}
+
 #[test]
 fn pinned_flows_say_why_and_the_column_is_there_only_for_them() {
-    let mut flows = vec![FlowView {
-        client: "10.9.0.3:4711".parse().expect("an address"),
-        frontend: "10.9.0.10:80".parse().expect("an endpoint"),
-        policy: "web".to_owned(),
-        backend: "a".to_owned(),
-        port: 20_000,
-        state: "Idle".to_owned(),
-        migrations: 2,
-        quiet: Micros(1_500),
-        pinned: None,
-        last_move: None,
-        asked_to: None,
-    }];
+    let mut flows = vec![flow()];
     assert!(!tables::flows(&flows, false).contains("PINNED"));
     flows.push(FlowView {
         pinned: Some("upgrade".to_owned()),
@@ -181,8 +178,7 @@ fn nothing_is_wider_than_a_terminal() {
         migrations: u32::MAX,
         quiet: Micros(8_000_000_000),
         pinned: Some("connection-bound authentication".to_owned()),
-        last_move: None,
-        asked_to: None,
+        ..flow()
     }];
     // A name of 127 characters in a sentence cannot be wrapped; in a table it is cut.
     let text = views::status(&wide) + &tables::backends(&wide.state) + &tables::flows(&flows, true);
@@ -196,15 +192,16 @@ fn nothing_is_wider_than_a_terminal() {
 
 #[test]
 fn questions_become_paths() {
-    let flows = |policy: Option<&str>| Topic::Flows {
-        policy: policy.map(str::to_owned),
-        backend: None,
-        limit: 5,
+    let flows = |policy: Option<&str>| {
+        let Question::Flows(mut order) = asked("flows --limit 5") else {
+            panic!("another question");
+        };
+        order.policy = policy.map(str::to_owned);
+        flows_path(&order)
     };
-    assert_eq!(path(&Topic::Status), "/v1/state");
-    assert_eq!(path(&flows(None)), "/v1/flows?limit=5");
+    assert_eq!(flows(None), "/v1/flows?limit=5");
     assert_eq!(
-        path(&flows(Some("ns/web & co"))),
+        flows(Some("ns/web & co")),
         "/v1/flows?limit=5&policy=ns/web%20%26%20co"
     );
 }

@@ -1,8 +1,11 @@
 //! `trace`: events of flows as they happen, a line each; or one answer for programs that ask again themselves.
 
-use super::{client, escaped, parse, print};
-use crate::args::{Output, Question, TraceOrder};
-use baton_api::{FlowEvent, FlowEvents, time_of_day};
+use super::{
+    client::{self, parse, path},
+    print,
+};
+use crate::args::{Output, TraceOrder};
+use baton_api::{FlowEvent, FlowEvents};
 use serde::Serialize;
 use std::{
     process::ExitCode,
@@ -28,14 +31,13 @@ struct Line<'a> {
 ///
 /// # Errors
 /// The dataplane could not be asked, or does not answer any more.
-pub async fn run(question: &Question<TraceOrder>) -> anyhow::Result<ExitCode> {
-    let order = &question.topic;
+pub async fn run(order: &TraceOrder) -> anyhow::Result<ExitCode> {
     let end = order.time.map(|time| Instant::now() + time);
     let mut since = order.since.or(order.past.then_some(0));
     loop {
         let left = end.map_or(WAIT, |end| end.saturating_duration_since(Instant::now()));
-        let wait = order.wait.unwrap_or_else(|| left.min(WAIT));
-        let answer = client::get(question.control, &path(order, since, wait)).await?;
+        let wait = wait_seconds(order, left);
+        let answer = client::get(order.ask.at.control, &events(order, since, wait)).await?;
         let told: FlowEvents = parse(&answer.body)?;
         if order.once {
             print(&serde_json::to_string(&told)?)?;
@@ -49,12 +51,12 @@ pub async fn run(question: &Question<TraceOrder>) -> anyhow::Result<ExitCode> {
         }
         for event in &told.events {
             let at = told.unix_micros_of(event);
-            let line = match question.output {
+            let line = match order.ask.output {
                 Output::Json => serde_json::to_string(&Line {
                     unix_micros: at,
                     event,
                 })?,
-                Output::Table => line(at, event),
+                Output::Table => baton_text::event(at, event),
             };
             print(&line)?;
         }
@@ -69,65 +71,58 @@ pub async fn run(question: &Question<TraceOrder>) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn path(order: &TraceOrder, since: Option<u64>, wait: Duration) -> String {
-    let mut path = format!("/v1/events?wait={}", wait.as_secs());
-    if let Some(since) = since {
-        path.push_str(&format!("&since={since}"));
+/// How long the dataplane may wait for an event, when there is so much time left.
+fn wait_seconds(order: &TraceOrder, left: Duration) -> u64 {
+    match order.once {
+        true => order.wait.unwrap_or(0).into(),
+        false => left.min(WAIT).as_secs(),
     }
-    for (name, value) in [("policy", &order.policy), ("client", &order.client)] {
-        if let Some(value) = value {
-            path.push_str(&format!("&{name}={}", escaped(value)));
-        }
-    }
-    path
 }
 
-/// `17:03:59.123  10.0.0.7:4711  moved a -> b (drain)  web`.
-fn line(at: u64, event: &FlowEvent) -> String {
-    let client = event.client.to_string();
-    format!(
-        "{}  {client:<21}  {}  {}",
-        time_of_day(at),
-        event.words(),
-        event.policy
-    )
+fn events(order: &TraceOrder, since: Option<u64>, wait_seconds: u64) -> String {
+    let query = [
+        ("wait", Some(wait_seconds.to_string())),
+        ("since", since.map(|since| since.to_string())),
+        ("policy", order.policy.clone()),
+        ("client", order.client.clone()),
+    ];
+    path("/v1/events", query)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::{Question, tests::asked};
 
     #[test]
     fn filters_go_to_the_dataplane() {
-        let mut order = TraceOrder::default();
-        let wait = Duration::from_secs(5);
-        assert_eq!(path(&order, None, wait), "/v1/events?wait=5");
-        order.policy = Some("ns/web/http".into());
-        order.client = Some("[fd00::7]:4711".into());
+        let order = |line: &str| match asked(&format!("trace {line}")) {
+            Question::Trace(order) => order,
+            other => panic!("{other:?}"),
+        };
+        let path = |line: &str, since, wait| events(&order(line), since, wait);
+        assert_eq!(path("", None, 5), "/v1/events?wait=5");
         assert_eq!(
-            path(&order, Some(7), Duration::ZERO),
+            path("--policy ns/web/http --client [fd00::7]:4711", Some(7), 0),
             "/v1/events?wait=0&since=7&policy=ns/web/http&client=%5Bfd00%3A%3A7%5D%3A4711"
         );
+        for (line, seconds) in [
+            ("", 5),
+            ("--for 2s", 5),
+            ("--once", 0),
+            ("--once --wait 4", 4),
+        ] {
+            let left = Duration::from_secs(9);
+            assert_eq!(wait_seconds(&order(line), left), seconds, "{line}");
+        }
+        assert_eq!(wait_seconds(&order(""), Duration::from_millis(1_500)), 1);
     }
 
     #[test]
-    fn an_event_is_a_line() {
-        let event = FlowEvent {
-            seq: 9,
-            at_micros: 0,
-            event: "moved".into(),
-            client: "10.0.0.7:4711".parse().expect("an address"),
-            frontend: None,
-            policy: "web".into(),
-            cause: Some("drain".into()),
-            reason: None,
-            from: Some("a".into()),
-            to: Some("b".into()),
-        };
-        assert_eq!(
-            line(3_661_001_000, &event),
-            "01:01:01.001  10.0.0.7:4711          moved a -> b (drain)  web"
-        );
+    fn an_event_in_json_has_its_time() {
+        let event =
+            r#"{"seq":9,"atMicros":0,"event":"moved","client":"10.0.0.7:4711","policy":"web"}"#;
+        let event: FlowEvent = parse(event.as_bytes()).expect("an event");
         let json = serde_json::to_value(Line {
             unix_micros: 5,
             event: &event,

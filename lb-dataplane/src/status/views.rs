@@ -73,10 +73,13 @@ pub fn status(reply: &StateReply) -> String {
     let drops = drops(state);
     if !drops.is_empty() {
         line(&mut text, "");
-        let mut table = Table::new(&["DROPPED BECAUSE", "#FRAMES"]);
-        for (reason, frames) in drops {
-            table.texts([reason, frames.to_string()]);
-        }
+        let table = Table::of(
+            drops,
+            &[
+                ("DROPPED BECAUSE", |(reason, _)| reason.as_str().into()),
+                ("#FRAMES", |(_, frames)| (*frames).into()),
+            ],
+        );
         text.push_str(&table.render(Style::default()));
         if state.counters.get(OVERSIZE).is_some_and(|n| *n > 0) {
             wrapped(

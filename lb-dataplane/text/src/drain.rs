@@ -2,10 +2,10 @@
 //!
 //! Owns how the figures of several backends, or of several dataplanes, make one. Which backends are meant is the tool's to say.
 
-use crate::{count, span};
-use baton_api::{BackendState, DrainState};
+use crate::{WIDTH_MAX, count, span};
+use baton_api::{BackendState, DrainState, PolicyState};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// All that one order means, together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -48,6 +48,29 @@ impl DrainProgress {
             // Rounded up: a deadline that has not passed is never 0 s away.
             deadline_seconds: (left.0 > 0).then(|| left.0.div_ceil(1_000_000)),
         })
+    }
+
+    /// All of these; none if there are none. A backend may serve several policies; its flows count
+    /// once.
+    ///
+    /// # Errors
+    /// The policies in which it does not drain (any more).
+    pub fn of_all<'a>(
+        backends: impl IntoIterator<Item = (&'a PolicyState, &'a BackendState)>,
+    ) -> Result<Option<Self>, Vec<&'a str>> {
+        let (mut all, mut seen, mut idle) = (Self::default(), BTreeSet::new(), Vec::new());
+        for (policy, backend) in backends {
+            match Self::of(backend) {
+                None => idle.push(policy.name.as_str()),
+                Some(one) if seen.insert(backend.endpoint) => all.add(&one),
+                Some(_) => {}
+            }
+        }
+        if idle.is_empty() {
+            Ok((!seen.is_empty()).then_some(all))
+        } else {
+            Err(idle)
+        }
     }
 
     /// Adds another one's.
@@ -94,15 +117,48 @@ impl DrainProgress {
         }
         line
     }
+}
 
-    /// The same, but for the passing of time.
+/// Progress: one line that changes on a terminal, a line per change elsewhere. Writes nothing.
+#[derive(Debug)]
+pub struct ProgressLine {
+    terminal: bool,
+    last: String,
+}
+
+impl ProgressLine {
+    /// For a stream that is a terminal, or is none.
     #[must_use]
-    pub fn is_like(&self, other: &Self) -> bool {
-        let timeless = |progress: &Self| Self {
-            deadline_seconds: None,
-            ..progress.clone()
+    pub fn new(terminal: bool) -> Self {
+        Self {
+            terminal,
+            last: String::new(),
+        }
+    }
+
+    /// What is to be written for this line. The passing of time alone is no change.
+    pub fn say(&mut self, line: &str) -> String {
+        let timeless = |line: &str| line.split("; deadline").next().map(str::to_owned);
+        let text = if self.terminal {
+            let fits: String = line.chars().take(WIDTH_MAX - 1).collect();
+            format!("\r\x1b[K{fits}")
+        } else if timeless(line) != timeless(&self.last) {
+            format!("{line}\n")
+        } else {
+            String::new()
         };
-        timeless(self) == timeless(other)
+        line.clone_into(&mut self.last);
+        text
+    }
+
+    /// What is to be written at the end.
+    #[must_use]
+    pub fn end(&self) -> &'static str {
+        if self.terminal && !self.last.is_empty() {
+            "\r\x1b[K"
+        } else {
+            ""
+        }
     }
 }
 
@@ -154,8 +210,19 @@ mod tests {
 
     #[test]
     fn time_alone_is_no_change() {
-        let (now, later) = (progress(17_000_000), progress(0));
-        assert!(now.is_like(&later) && now != later);
-        assert!(!now.is_like(&DrainProgress::default()));
+        let (now, later) = (progress(17_000_000).line(), progress(9_000_000).line());
+        assert_ne!(now, later);
+        let mut file = ProgressLine::new(false);
+        assert_eq!(file.say(&now), format!("{now}\n"));
+        assert_eq!((file.say(&later), file.end()), (String::new(), ""));
+        let empty = DrainProgress::default().line();
+        assert_eq!(file.say(&empty), format!("{empty}\n"));
+        let mut terminal = ProgressLine::new(true);
+        assert_eq!(terminal.end(), "");
+        for line in [now, later] {
+            let fits: String = line.chars().take(WIDTH_MAX - 1).collect();
+            assert_eq!(terminal.say(&line), format!("\r\x1b[K{fits}"));
+        }
+        assert_eq!(terminal.end(), "\r\x1b[K");
     }
 }

@@ -1,9 +1,11 @@
-//! Tables and paragraphs for people: aligned columns, at most 80 wide unless more is asked for, colours only where they are
-//! wanted. Pure.
+//! Tables and paragraphs for people: aligned columns, at most 80 wide unless more is asked for,
+//! colours only where they are wanted; and what all tools say in the same words. Pure.
 
 mod drain;
+mod sentences;
 
-pub use drain::DrainProgress;
+pub use drain::{DrainProgress, ProgressLine};
+pub use sentences::{event, moves, reasons};
 
 use std::fmt::Write as _;
 
@@ -109,7 +111,21 @@ pub struct Table {
     rows: Vec<Vec<Cell>>,
 }
 
+/// A column of a table of `R`s: its heading, as [`Table::new`] has it, and what it says of a row.
+pub type Shown<R> = (&'static str, fn(&R) -> Cell);
+
 impl Table {
+    /// Of these rows.
+    #[must_use]
+    pub fn of<R>(rows: impl IntoIterator<Item = R>, columns: &[Shown<R>]) -> Self {
+        let headings: Vec<_> = columns.iter().map(|(heading, _)| *heading).collect();
+        let mut table = Self::new(&headings);
+        for row in rows {
+            table.row(columns.iter().map(|(_, cell)| cell(&row)).collect());
+        }
+        table
+    }
+
     /// With these headings; one that starts with `#` is a column of figures, one that starts with `!` is cut last.
     #[must_use]
     pub fn new(headings: &[&'static str]) -> Self {
@@ -128,11 +144,6 @@ impl Table {
     pub fn row(&mut self, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells);
-    }
-
-    /// The same, of plain text.
-    pub fn texts(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.row(cells.into_iter().map(Cell::from).collect());
     }
 
     /// Whether it has no row.
