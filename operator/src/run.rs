@@ -24,7 +24,7 @@ use crate::{
     state_dir::StateDir,
     telemetry,
     translate::Translator,
-    wire, writer,
+    writer,
 };
 use anyhow::{Context as _, bail};
 use baton_config::logging::Style;
@@ -372,7 +372,7 @@ pub async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
         )?,
     };
     config.connect_timeout = Some(API_CONNECT);
-    wire::client(config).context("no client of the API server can be made")
+    Client::try_from(config).context("no client of the API server can be made")
 }
 
 /// A part that should not end has ended.
