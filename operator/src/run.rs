@@ -70,22 +70,18 @@ pub fn run(run: Run) -> anyhow::Result<()> {
         modules: false,
     };
     let identity = match &run.source {
-        Source::Kubernetes(kubernetes) => kubernetes.identity.as_str(),
-        Source::Directory { .. } => "directory",
+        Source::Kubernetes(kubernetes) => kubernetes.identity.clone(),
+        Source::Directory { .. } => "directory".to_owned(),
     };
     let level = run.log.level.clone();
-    let mut export = telemetry::start(style, level, run.spans.as_ref(), identity)?;
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .enable_all()
         .build()
         .context("cannot start the asynchronous runtime")?
         .block_on(async {
-            let spans = export.as_mut().map(|export| {
-                export.begin();
-                export.figures()
-            });
-            let ended = serve(run, spans).await;
+            let export = telemetry::start(style, level, run.spans.as_ref(), &identity)?;
+            let ended = serve(run, export.as_ref().map(telemetry::Export::figures)).await;
             if let Some(export) = export {
                 export.end().await;
             }

@@ -13,7 +13,7 @@ use baton_index::Key;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     ffi::OsString,
     fs,
     hash::{DefaultHasher, Hash, Hasher},
@@ -81,7 +81,7 @@ struct Directory {
     files: Files,
     known: Known,
     /// Objects as they were told.
-    told: BTreeMap<Id, Arc<str>>,
+    told: HashMap<Id, Arc<str>>,
     /// Objects that several files hold.
     twice: Vec<ConfigError>,
     /// What was reported, so that it is reported once.
@@ -104,7 +104,7 @@ impl Directory {
             reader: Arc::new(reader),
             files: Files::new(),
             known: Known::Nothing,
-            told: BTreeMap::new(),
+            told: HashMap::new(),
             twice: Vec::new(),
             problems: BTreeSet::new(),
         })
@@ -139,20 +139,24 @@ impl Directory {
     /// Tells what the files hold beside what was told; of two objects with one name, the first file's
     /// counts.
     async fn tell(&mut self) -> Result<(), Ended> {
-        let mut merged: BTreeMap<&Id, (&Arc<str>, PathBuf)> = BTreeMap::new();
+        let mut merged = HashMap::with_capacity(self.told.len());
         self.twice.clear();
         for (name, file) in &self.files {
-            let path = self.reader.directory.join(name);
             for (id, json) in file.objects.iter().flatten() {
-                if let Some((_, first)) = merged.get(id) {
-                    let (kind, key) = (id.0.as_str(), &id.1);
-                    let first = first.display();
-                    let problem = format!(
-                        "{kind} {key} is in {first} already, which counts: remove one of them"
-                    );
-                    self.twice.push(ConfigError::new(&path, problem));
-                } else {
-                    merged.insert(id, (json, path.clone()));
+                match merged.entry(id) {
+                    Entry::Vacant(vacant) => {
+                        vacant.insert((json, name));
+                    }
+                    Entry::Occupied(first) => {
+                        let (kind, key) = (id.0.as_str(), &id.1);
+                        let first = self.reader.directory.join(first.get().1);
+                        let first = first.display();
+                        let problem = format!(
+                            "{kind} {key} is in {first} already, which counts: remove one of them"
+                        );
+                        let path = self.reader.directory.join(name);
+                        self.twice.push(ConfigError::new(path, problem));
+                    }
                 }
             }
         }
@@ -164,16 +168,19 @@ impl Directory {
             report::gone(sink, kind, &key);
             sink.change(kind, translate::gone(kind, key)).await?;
         }
-        for (id, (json, _)) in merged {
-            if self.told.get(id) != Some(json) {
-                let (kind, key) = id;
-                // It was readable before.
-                let value = serde_json::from_str(json).unwrap_or_default();
-                let object = read(*kind, &value);
-                let told = object.map_or(Told::Nothing, |object| object(sink, key));
-                sink.tell(*kind, key, told).await?;
-                self.told.insert(id.clone(), Arc::clone(json));
-            }
+        let news = merged.into_iter().map(|(id, (json, _))| (id, json));
+        let mut news: Vec<_> = news
+            .filter(|(id, json)| self.told.get(id) != Some(json))
+            .collect();
+        news.sort_unstable();
+        for (id, json) in news {
+            let (kind, key) = id;
+            // It was readable before.
+            let value = serde_json::from_str(json).unwrap_or_default();
+            let object = read(*kind, &value);
+            let told = object.map_or(Told::Nothing, |object| object(sink, key));
+            sink.tell(*kind, key, told).await?;
+            self.told.insert(id.clone(), Arc::clone(json));
         }
         Ok(())
     }
