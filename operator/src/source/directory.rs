@@ -71,17 +71,8 @@ struct File {
     digest: Option<u64>,
     /// What is wrong with it.
     problems: Vec<ConfigError>,
-    /// What the last good text held; nothing if none was good since the start.
-    objects: Option<Vec<Object>>,
-}
-
-#[derive(Debug)]
-struct Object {
-    id: Id,
-    /// Of its JSON.
-    digest: u64,
-    /// Until it is told: that of 50,000 endpoints is 10 MB.
-    json: Option<String>,
+    /// What the last good text held, as JSON; nothing if none was good since the start.
+    objects: Option<Vec<(Id, Arc<str>)>>,
 }
 
 /// The directory as it was last read.
@@ -89,8 +80,8 @@ struct Directory {
     reader: Arc<Reader>,
     files: Files,
     known: Known,
-    /// Objects that were told, with their digests.
-    told: HashMap<Id, u64>,
+    /// Objects as they were told.
+    told: HashMap<Id, Arc<str>>,
     /// Objects that several files hold.
     twice: Vec<ConfigError>,
     /// What was reported, so that it is reported once.
@@ -119,44 +110,45 @@ impl Directory {
         })
     }
 
-    /// Reads what changed and tells it.
-    async fn look(&mut self) -> Result<(), Ended> {
-        let listed = loop {
-            // On a thread that may wait for the disk. A panic there is a bug, which ends the process.
-            let (reader, mut files) = (Arc::clone(&self.reader), std::mem::take(&mut self.files));
-            let looked = spawn_blocking(move || (reader.look(&mut files), files));
-            let (look, files) = looked.await.map_err(|_| Ended)?;
-            self.files = files;
-            debug!(?look, "looked at the files");
-            let changed = look.as_ref().is_ok_and(|look| look.changed);
-            if !changed || !self.tell().await? {
-                break look;
-            }
+    /// Reads what changed and tells it. Gives how many files were read.
+    async fn look(&mut self) -> Result<usize, Ended> {
+        // On a thread that may wait for the disk. A panic there is a bug, which ends the process.
+        let (reader, mut files) = (Arc::clone(&self.reader), std::mem::take(&mut self.files));
+        let looked = spawn_blocking(move || (reader.look(&mut files), files));
+        let (look, files) = looked.await.map_err(|_| Ended)?;
+        self.files = files;
+        let listed = look.is_ok();
+        let (mut problems, look) = match look {
+            Ok(look) => (Vec::new(), look),
+            // What is known stays: somebody may be replacing the directory at this moment.
+            Err(error) => (vec![error], Look::default()),
         };
-        // What is known stays without a directory: somebody may be replacing it at this moment.
-        let mut problems: Vec<ConfigError> = listed.as_ref().err().cloned().into_iter().collect();
+        debug!(?look, "looked at the files");
+        if look.changed {
+            self.tell().await?;
+        }
         problems.extend(self.twice.iter().cloned());
         problems.extend(self.files.values().flat_map(|file| file.problems.clone()));
         self.report(&problems);
-        if listed.is_ok() {
+        if listed {
             self.follow().await?;
         }
-        Ok(())
+        Ok(look.read)
     }
 
     /// Tells what the files hold beside what was told; of two objects with one name, the first file's
-    /// counts. Gives whether a file has to be read again, whose object was behind another file's.
-    async fn tell(&mut self) -> Result<bool, Ended> {
+    /// counts.
+    async fn tell(&mut self) -> Result<(), Ended> {
         let mut merged = HashMap::with_capacity(self.told.len());
         self.twice.clear();
         for (name, file) in &self.files {
-            for object in file.objects.iter().flatten() {
-                match merged.entry(&object.id) {
+            for (id, json) in file.objects.iter().flatten() {
+                match merged.entry(id) {
                     Entry::Vacant(vacant) => {
-                        vacant.insert((object, name));
+                        vacant.insert((json, name));
                     }
                     Entry::Occupied(first) => {
-                        let (kind, key) = (object.id.0.as_str(), &object.id.1);
+                        let (kind, key) = (id.0.as_str(), &id.1);
                         let first = self.reader.directory.join(first.get().1);
                         let first = first.display();
                         let problem = format!(
@@ -178,36 +170,21 @@ impl Directory {
             report::gone(sink, kind, &key);
             sink.change(kind, translate::gone(kind, key)).await?;
         }
-        let news = merged.into_values();
-        let mut news: Vec<(&Object, &OsString)> = news
-            .filter(|(object, _)| self.told.get(&object.id) != Some(&object.digest))
+        let news = merged.into_iter().map(|(id, (json, _))| (id, json));
+        let mut news: Vec<_> = news
+            .filter(|(id, json)| self.told.get(id) != Some(json))
             .collect();
-        news.sort_unstable_by_key(|(object, _)| &object.id);
-        let mut again = Vec::new();
-        for (Object { id, digest, json }, name) in news {
-            let Some(json) = json else {
-                // It was behind another file's object of this name.
-                again.push(name.clone());
-                continue;
-            };
+        news.sort_unstable();
+        for (id, json) in news {
             let (kind, key) = id;
             // It was readable before.
             let value = serde_json::from_str(json).unwrap_or_default();
             let object = read(*kind, &value);
             let told = object.map_or(Told::Nothing, |object| object(sink, key));
             sink.tell(*kind, key, told).await?;
-            self.told.insert(id.clone(), *digest);
+            self.told.insert(id.clone(), Arc::clone(json));
         }
-        for file in self.files.values_mut() {
-            for object in file.objects.iter_mut().flatten() {
-                object.json = None;
-            }
-        }
-        for name in &again {
-            let file = self.files.entry(name.clone()).or_default();
-            (file.stamp, file.digest) = (None, None);
-        }
-        Ok(!again.is_empty())
+        Ok(())
     }
 
     /// Tells what has come to be known.
@@ -304,7 +281,9 @@ impl Reader {
                     continue;
                 }
             };
-            let digest = Some(digest(&text));
+            let mut hasher = DefaultHasher::new();
+            text.hash(&mut hasher);
+            let digest = Some(hasher.finish());
             if digest == file.digest {
                 continue;
             }
@@ -322,7 +301,7 @@ impl Reader {
     }
 
     /// The objects of a text that matter here.
-    fn objects(&self, file: &Path, text: &str) -> Result<Vec<Object>, Vec<ConfigError>> {
+    fn objects(&self, file: &Path, text: &str) -> Result<Vec<(Id, Arc<str>)>, Vec<ConfigError>> {
         let mut objects = Vec::new();
         let report = self.checker.read(text, file, |mut value| {
             let words = |at| {
@@ -350,12 +329,7 @@ impl Reader {
             if kind.is_namespaced() {
                 value["metadata"]["namespace"] = (*key.namespace).into();
             }
-            let json = value.to_string();
-            objects.push(Object {
-                id: (kind, key),
-                digest: digest(&json),
-                json: Some(json),
-            });
+            objects.push(((kind, key), value.to_string().into()));
             Ok(())
         });
         if report.problems.is_empty() {
@@ -400,18 +374,11 @@ fn now() -> i64 {
     now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
 }
 
-/// Tells one text from another.
-fn digest(text: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    hasher.finish()
-}
-
 /// What is told of a readable object.
-type Readable = Box<dyn FnOnce(&Sink, &Key) -> Told>;
+type Object = Box<dyn FnOnce(&Sink, &Key) -> Told>;
 
 /// Reads a value as what it says it is, or gives the field that is wrong.
-fn read(kind: Kind, value: &Value) -> Result<Readable, (String, String)> {
+fn read(kind: Kind, value: &Value) -> Result<Object, (String, String)> {
     match kind {
         Kind::Policy => parse(value, report::policy),
         Kind::Class => parse(value, report::class),
@@ -426,7 +393,7 @@ fn read(kind: Kind, value: &Value) -> Result<Readable, (String, String)> {
 fn parse<K: DeserializeOwned + 'static>(
     value: &Value,
     translate: report::Translate<K>,
-) -> Result<Readable, (String, String)> {
+) -> Result<Object, (String, String)> {
     // Keeping track of the path takes longer than reading does.
     let object = K::deserialize(value).or_else(|_| {
         serde_path_to_error::deserialize(value)
