@@ -397,7 +397,7 @@ fn an_end_by_a_process_that_listens_is_one_round_trip_late_whatever_the_pod_has_
             assert!(World::to_client(&sent).is_empty(), "watched");
         }),
         ("nothing is told", |w, at| {
-            w.told[at] = ListenerReport::default()
+            w.told[at] = ListenerReport::default();
         }),
     ];
     for (what, pod) in pods {
