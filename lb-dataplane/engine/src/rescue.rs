@@ -116,13 +116,14 @@ impl Engine {
 
     /// Whether the process that a flow belongs to is gone, because another one listens since. Its FIN may be late: behind data
     /// that waited for the client, it leaves in nobody's name, without a mark.
+    // In the same millisecond it came to the new one, which listened before it was told of.
     pub(crate) fn owner_is_replaced(&self, now: Instant, id: FlowId) -> bool {
         let flow = &self.flows[id];
         let probe = &self.backends[usize::from(flow.owner.backend)].probe;
         let owned_ms = u64::from(now.ms32().wrapping_sub(flow.moved_ms));
         probe
             .replaced()
-            .is_some_and(|at| owned_ms >= now.ms().saturating_sub(at.ms()))
+            .is_some_and(|at| owned_ms > now.ms().saturating_sub(at.ms()))
     }
 
     /// A segment from an owner whose end is held back.
