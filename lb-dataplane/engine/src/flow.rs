@@ -174,8 +174,8 @@ pub(crate) struct Flow {
     pub(crate) client_reset: bool,
 }
 
-/// Timers cost 16 bytes an entry (see `wheel`), hash chains 4.
-const _: () = assert!(size_of::<Flow>() + 16 + 4 <= crate::FLOW_BYTES_MAX);
+/// Timers cost 16 bytes an entry (see `wheel`), hash chains 4, and 4 those of the next keys.
+const _: () = assert!(size_of::<Flow>() + 16 + 8 <= crate::FLOW_BYTES_MAX);
 
 impl Flow {
     pub(crate) fn new(client: Addr, client_port: u16, frontend: u16, policy: u16) -> Self {

@@ -101,4 +101,4 @@ pub use sift::{Applied, Objection};
 pub use steering::SteeredEnds;
 
 /// Bytes that one flow costs in the flow table, timers and hash chains together, checked at compile time.
-pub const FLOW_BYTES_MAX: usize = 148;
+pub const FLOW_BYTES_MAX: usize = 152;

@@ -49,11 +49,11 @@ impl Engine {
         out: &mut impl Output,
     ) -> Ended {
         let backend = self.flows[id].owner.backend;
-        let rescues = self.policy_rescues(id);
-        if matches!(
+        let open = matches!(
             self.flows[id].state,
             State::Fresh | State::Idle | State::Request | State::Response
-        ) {
+        );
+        if open {
             if end.exited() {
                 self.counters.add(Counter::OwnersExited);
                 self.note_exit(now, backend, out);
@@ -65,8 +65,8 @@ impl Engine {
         let input = Input::OwnerEnded {
             end,
             gone: end.exited() || self.is_leaving(id) || self.owner_is_replaced(now, id),
-            rescues,
-            rescuable: self.may_rescue(id) && !self.mutated(Mutant::BelieveEveryEnd),
+            rescues: self.policy_rescues(id),
+            rescuable: open && self.may_rescue(id) && !self.mutated(Mutant::BelieveEveryEnd),
         };
         match self.decide(now, id, input, None, out) {
             Then::Held => Ended::Held,
@@ -114,9 +114,10 @@ impl Engine {
         !backend.listed || backend.drains.has(flow.policy) || backend.health.is_down()
     }
 
-    /// Whether the process that a flow belongs to is gone, because another one listens since. Its FIN may be late: behind data
-    /// that waited for the client, it leaves in nobody's name, without a mark.
-    // In the same millisecond it came to the new one, which listened before it was told of.
+    /// Whether the process that a flow belongs to is gone, because another one listens since. Its
+    /// FIN may be late: behind data that waited for the client, it leaves in nobody's name, without a
+    /// mark. A flow of the millisecond in which the new listener was told of is the new one's, which
+    /// listened before that.
     pub(crate) fn owner_is_replaced(&self, now: Instant, id: FlowId) -> bool {
         let flow = &self.flows[id];
         let probe = &self.backends[usize::from(flow.owner.backend)].probe;

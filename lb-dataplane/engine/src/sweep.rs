@@ -178,10 +178,15 @@ impl Engine {
                     Swept::Stays
                 };
             }
-            Sweep::Gone => Input::PodGone {
-                silent: backend.health.down() == Some(Down::Silent),
-                rescuable: self.may_rescue(id),
-            },
+            Sweep::Gone => {
+                let silent = backend.health.down() == Some(Down::Silent);
+                let open = matches!(flow.state, State::Fresh | State::Idle | State::Request);
+                Input::PodGone {
+                    silent,
+                    // That goes through the policy's members.
+                    rescuable: silent && open && self.may_rescue(id),
+                }
+            }
             Sweep::CloseStands if flow.state != State::OwnerFinPending => {
                 return Swept::Stays;
             }

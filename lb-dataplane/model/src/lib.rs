@@ -7,9 +7,9 @@
 //! # What is modelled
 //! - **The dataplane's hand-over** by the engine's own code: each decision is
 //!   `baton_engine::handover::decide`, and a flow's state changes only in [`step`], by the engine's
-//!   declared table (`baton_engine::states::meaning`) with its actions in their order. An event that
-//!   its state cannot have breaks a property. What the model has of its own is the flow's data and
-//!   what each action and effect does to it.
+//!   declared table (`baton_engine::states::meaning`) with its actions in their order. An event
+//!   that its state cannot have breaks a property. What the model has of its own is the flow's data
+//!   and what each action and effect does to it.
 //! - **The pods** ([`pod`]): the adopter with its memory of decided adoptions, sockets with their numbers, kernels that answer
 //!   what belongs to no socket with a bare RST, stale sockets with challenge ACKs, applications that answer late, in one or two
 //!   parts, close, reset or are killed and started again, full accept queues, lost keys.
@@ -36,12 +36,15 @@
 //!   modelled; a process started again is known to be another one, as its adopter tells.
 //!
 //! # Running it
-//! `cargo test --profile ci -p baton-model -- --nocapture` prints the unique states of each configuration (51 of them, about
-//! 2.8 million states in all) and the time that it took. A counterexample is printed as a list of steps, without those that it
-//! does not need. `tests/safeguards.rs` takes away one safeguard at a time and expects the counterexample that it prevents.
+//! `cargo test --profile ci -p baton-model -- --nocapture` prints the unique states of each
+//! configuration (51 of them, about 2.8 million states in all) and the time that it took. A
+//! counterexample is printed as a list of steps, without those that it does not need.
+//! `tests/safeguards.rs` takes away one safeguard at a time and expects the counterexample that it
+//! prevents.
 //!
-//! `stateright` is an explicit-state model checker that is a library: a model is plain Rust that can use the engine's own table. Its `eventually` ignores paths that end in a cycle, which is why [`served`]
-//! searches for itself.
+//! `stateright` is an explicit-state model checker that is a library: a model is plain Rust that can
+//! use the engine's own code. Its `eventually` ignores paths that end in a cycle, which is why
+//! [`served`] searches for itself.
 #![forbid(unsafe_code)]
 
 pub mod check;

@@ -81,7 +81,8 @@ pub fn backend(v6: bool, index: usize) -> Backend {
     }
 }
 
-/// A policy `web` on port 80 of both families with `pods` pods of each, which moves flows at every boundary.
+/// A policy `web` on port 80 of both families with `pods` pods of each, which moves flows at every
+/// boundary.
 pub fn policy(pods: usize) -> Policy {
     Policy {
         name: "web".into(),
