@@ -358,7 +358,7 @@ impl Engine {
         let policy = &self.policies[usize::from(entry.policy)];
         let stays = policy.listed && policy.spec.affinity.is_some();
         let backend = self.backends.get(usize::from(entry.backend));
-        let known = backend.is_some_and(|b| b.listed && b.policies.contains(&entry.policy));
+        let known = backend.is_some_and(|b| b.listed && b.policies.has(entry.policy));
         if !stays || (!known && entry.flows == 0) {
             self.forget(id);
         } else if !known {

@@ -13,6 +13,7 @@ use crate::{
     ledger::MoveCost,
     liveness::LivenessProbe,
     load::Load,
+    memberships::Memberships,
     ports::{Ports, Rest},
     probe::Probe,
     routes::HopId,
@@ -113,9 +114,8 @@ pub(crate) struct Backend {
     pub(crate) rescued: u64,
     /// The last event of flows before the slot was its.
     pub(crate) since_event: u64,
-    /// Policies that have it as a member, in order: with very many, each of their members is looked
-    /// for.
-    pub(crate) policies: Vec<u16>,
+    /// Policies that have it as a member.
+    pub(crate) policies: Memberships,
 }
 
 impl Backend {
@@ -155,7 +155,7 @@ impl Backend {
             moves_out: 0,
             rescued: 0,
             since_event: 0,
-            policies: Vec::with_capacity(4),
+            policies: Memberships::default(),
         }
     }
 
@@ -165,25 +165,6 @@ impl Backend {
         Tables {
             _ports: std::mem::replace(&mut self.ports, Ports::none(self.base)),
             _legs: std::mem::take(&mut self.legs),
-        }
-    }
-
-    /// Whether a policy has it as a member.
-    pub(crate) fn is_of(&self, policy: u16) -> bool {
-        self.policies.binary_search(&policy).is_ok()
-    }
-
-    /// A policy has it as a member from now on.
-    pub(crate) fn joins(&mut self, policy: u16) {
-        if let Err(at) = self.policies.binary_search(&policy) {
-            self.policies.insert(at, policy);
-        }
-    }
-
-    /// And not any more.
-    pub(crate) fn parts_from(&mut self, policy: u16) {
-        if let Ok(at) = self.policies.binary_search(&policy) {
-            self.policies.remove(at);
         }
     }
 

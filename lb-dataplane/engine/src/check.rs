@@ -209,11 +209,7 @@ impl Engine {
         for (policy, of) in self.policies.iter().enumerate() {
             let mut members = of.pools.iter().flat_map(|p| &p.members);
             let member = members.any(|m| m.backend == index);
-            let count = backend
-                .policies
-                .iter()
-                .filter(|p| usize::from(**p) == policy);
-            assert_eq!(count.count(), usize::from(member), "its policies");
+            assert_eq!(backend.policies.has(policy as u16), member, "its policies");
         }
         for (policy, of) in self.policies.iter().enumerate() {
             let drains = backend.drains.has(policy as u16);

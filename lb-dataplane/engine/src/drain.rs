@@ -187,9 +187,9 @@ impl Engine {
             policies: of,
             ..
         } = &mut self.backends[index];
-        drains.all.retain(|d| {
-            policies[usize::from(d.policy)].flows > 0 || of.binary_search(&d.policy).is_ok()
-        });
+        drains
+            .all
+            .retain(|d| policies[usize::from(d.policy)].flows > 0 || of.has(d.policy));
     }
 
     /// Has those flows looked at that leave a backend.

@@ -336,9 +336,12 @@ impl Engine {
     /// A backend comes or goes: which of its policies have too few usable ones to leave the others
     /// out? Known at once, but where it has very many: then with the next calls of `poll`.
     pub(crate) fn judge_pools(&mut self, now: Instant, index: u16) {
-        for at in 0..self.backends[usize::from(index)].policies.len() {
-            let policy = self.backends[usize::from(index)].policies[at];
+        let mut from = Some(0);
+        while let Some(policy) =
+            from.and_then(|from| self.backends[usize::from(index)].policies.next(from))
+        {
             self.judge_later(policy);
+            from = policy.checked_add(1);
         }
         self.judge_now(now);
     }

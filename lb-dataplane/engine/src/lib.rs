@@ -49,6 +49,7 @@ mod load;
 mod lookup;
 mod maglev;
 mod member;
+mod memberships;
 mod migrate;
 mod mutants;
 mod order;

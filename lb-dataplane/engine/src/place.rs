@@ -181,7 +181,7 @@ impl Engine {
         for pool in pools {
             for (member, evidence) in pool.members.iter().zip(&pool.evidence) {
                 let backend = &mut self.backends[usize::from(member.backend)];
-                backend.parts_from(index as u16);
+                backend.policies.remove(index as u16);
                 let health = &mut backend.health;
                 health.no_suspect(!evidence.is_clean(health.process()));
             }
@@ -197,7 +197,7 @@ impl Engine {
                 let backend = &mut self.backends[usize::from(member.backend)];
                 let health = &mut backend.health;
                 health.suspect(!evidence.is_clean(health.process()));
-                backend.joins(index as u16);
+                backend.policies.insert(index as u16);
                 backend.settle_drain(now, index as u16, member.is_leaving());
                 self.look_over_drain(member.backend);
             }
@@ -208,7 +208,7 @@ impl Engine {
     fn has_left(&mut self, now: Instant, policy: u16, index: u16) -> bool {
         let flows = self.policies[usize::from(policy)].flows;
         let backend = &mut self.backends[usize::from(index)];
-        if backend.is_of(policy) {
+        if backend.policies.has(policy) {
             return false;
         }
         backend.settle_drain(now, policy, flows > 0);

@@ -14,7 +14,7 @@ use baton_operator_tests::{
 };
 use sandbox::{Sandbox, run};
 use serde_json::{Value, json};
-use shim::{NODE, Shim};
+use shim::Shim;
 use std::{
     fs,
     net::Ipv4Addr,
@@ -22,6 +22,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// The node of each test, which is also the name of its shim's folder.
+const DISCOVERY: &str = "discovery";
+const SLICES: &str = "slices";
 /// How often a pod is started for the printed figure.
 const STARTS: usize = 20;
 
@@ -46,15 +49,16 @@ async fn with_service(
     Ok(Some((cluster.server, admin, namespace)))
 }
 
-/// A Pod of the node, as the scheduler leaves it; its UID.
+/// A Pod of a node, as the scheduler leaves it; its UID.
 async fn scheduled(
     admin: &Admin,
+    node: &str,
     namespace: &str,
     name: &str,
     change: &Value,
 ) -> Result<(Value, String)> {
     let mut pod = baton_operator_tests::cluster::pod(namespace, name);
-    pod["spec"]["nodeName"] = NODE.into();
+    pod["spec"]["nodeName"] = node.into();
     if let Some(spec) = change.as_object() {
         for (field, value) in spec {
             pod["spec"][field] = value.clone();
@@ -82,12 +86,12 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
         .service_account("baton-system", "baton-host-shim")
         .await?;
     let kubeconfig = server.kubeconfig_file(&identity)?;
-    let folder = server.folder().join("discovery");
+    let folder = server.folder().join(DISCOVERY);
     let (shim, pins) = Shim::ready(&kubeconfig, &folder).await?;
 
     let nothing_attached = pins.files()?;
     // A Pod runs before any policy is about it: nobody touches it.
-    let (first, uid) = scheduled(&admin, &namespace, "web-a", &Value::Null).await?;
+    let (first, uid) = scheduled(&admin, DISCOVERY, &namespace, "web-a", &Value::Null).await?;
     let first_name = format!("{namespace}/web-a");
     let _sandbox = Sandbox::start(&uid, 0, Ipv4Addr::new(10, 99, 0, 2))?;
     admin.pod_status(&namespace, "web-a", "10.99.0.2").await?;
@@ -108,7 +112,7 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
             format!("web-{number}"),
             Ipv4Addr::new(10, 99, 1, number as u8),
         );
-        let (pod, uid) = scheduled(&admin, &namespace, &name, &Value::Null).await?;
+        let (pod, uid) = scheduled(&admin, DISCOVERY, &namespace, &name, &Value::Null).await?;
         let full = format!("{namespace}/{name}");
         shim.until(
             "the Pod is known, and has no process",
@@ -158,9 +162,9 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
 
     // What cannot have it says why.
     let hosted = json!({ "hostNetwork": true });
-    scheduled(&admin, &namespace, "hosted", &hosted).await?;
-    scheduled(&admin, &namespace, "virtual", &Value::Null).await?;
-    let (_, uid) = scheduled(&admin, &namespace, "uncookied", &Value::Null).await?;
+    scheduled(&admin, DISCOVERY, &namespace, "hosted", &hosted).await?;
+    scheduled(&admin, DISCOVERY, &namespace, "virtual", &Value::Null).await?;
+    let (_, uid) = scheduled(&admin, DISCOVERY, &namespace, "uncookied", &Value::Null).await?;
     // As Kata Containers have it by default: the machine's process is in no Pod's control group.
     let machine = folder.join("qemu-system-x86_64");
     fs::copy("/bin/sleep", &machine)?;
@@ -217,7 +221,7 @@ async fn pods_that_only_endpoint_slices_name_get_the_adopter_in_either_family() 
         .await?;
     let mut sandboxes = Vec::new();
     for (at, name) in ["named", "four", "six", "nobodys"].into_iter().enumerate() {
-        let (_, uid) = scheduled(&admin, &namespace, name, &Value::Null).await?;
+        let (_, uid) = scheduled(&admin, SLICES, &namespace, name, &Value::Null).await?;
         let number = u8::try_from(at)? + 1;
         let four = Ipv4Addr::new(10, 99, 2, number);
         let sandbox = Sandbox::start(&uid, 100 + at, four)?;
@@ -245,7 +249,7 @@ async fn pods_that_only_endpoint_slices_name_get_the_adopter_in_either_family() 
         .service_account("baton-system", "baton-host-shim")
         .await?;
     let kubeconfig = server.kubeconfig_file(&identity)?;
-    let (shim, _pins) = Shim::ready(&kubeconfig, &server.folder().join("slices")).await?;
+    let (shim, _pins) = Shim::ready(&kubeconfig, &server.folder().join(SLICES)).await?;
     let full = |name: &str| format!("{namespace}/{name}");
     ensure!(shim.pod(&full("named"))?.is_none(), "nothing names it yet");
 
@@ -261,7 +265,7 @@ async fn pods_that_only_endpoint_slices_name_get_the_adopter_in_either_family() 
         })
     };
     let target = json!({ "kind": "Pod", "name": "named", "namespace": namespace });
-    let by_name = json!({ "addresses": ["10.99.2.1"], "targetRef": target, "nodeName": NODE });
+    let by_name = json!({ "addresses": ["10.99.2.1"], "targetRef": target, "nodeName": SLICES });
     let by_address = json!({ "addresses": ["10.99.2.2"] });
     let four = slice("four", "IPv4", "a-person", json!([by_name, by_address]));
     let six = json!([{ "addresses": ["fd00:99::3"] }, { "addresses": ["fd00:99::4"], "nodeName": "another" }]);

@@ -13,8 +13,6 @@ use std::{
     time::Duration,
 };
 
-/// The node that it is told it is on.
-pub const NODE: &str = "node-1";
 const KEY: &str = "000102030405060708090a0b0c0d0e0f";
 
 /// A host-shim with its files.
@@ -26,10 +24,12 @@ pub struct Shim {
 }
 
 impl Shim {
+    /// On the node that has the folder's name: tests of one process share an API server, and a shim
+    /// attaches to the Pods of all namespaces on its node.
     pub fn start(kubeconfig: &Path, folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let control = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let name = folder.file_name().context("a folder")?.display();
+        let name = folder.file_name().context("a folder")?.to_string_lossy();
         let pins = PathBuf::from(format!("/sys/fs/bpf/bt-{}-{name}", process::id()));
         let key = folder.join("key");
         fs::write(&key, KEY)?;
@@ -38,7 +38,7 @@ impl Shim {
             "keys": [{ "epoch": 1, "file": key }],
             "control": control.to_string(),
             "pin": pins,
-            "discovery": { "node": NODE, "kubeconfig": kubeconfig },
+            "discovery": { "node": name, "kubeconfig": kubeconfig },
         });
         fs::write(folder.join("shim.yaml"), config.to_string())?;
         let log = fs::File::options()
