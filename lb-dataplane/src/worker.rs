@@ -12,7 +12,7 @@ use crate::{
 use baton_engine::{
     DrainOrder, Engine, Instant, Output, Prepared, Reporting, SteeredEnds, Verdict,
 };
-use baton_xsk::{Disposition, Port, Stats, Tx};
+use baton_xsk::{Disposition, Handler, Port, Stats, Tx};
 use std::{
     io,
     net::IpAddr,
@@ -108,6 +108,32 @@ impl Output for Out<'_, '_> {
     }
 }
 
+/// Frames on their way to the engine.
+struct Batch<'a> {
+    engine: &'a mut Engine,
+    tap: &'a mut Option<Box<Tap>>,
+    now: Instant,
+}
+
+impl Handler for Batch<'_> {
+    fn look(&mut self, frame: &[u8]) {
+        self.engine.look_at(frame);
+    }
+
+    fn looked(&mut self) {
+        self.engine.look_ahead();
+    }
+
+    fn frame(&mut self, buffer: &mut [u8], len: usize, tx: &mut Tx<'_>) -> Disposition {
+        let tap = self.tap.as_deref_mut();
+        match through::frame(self.engine, tap, self.now, buffer, len, &mut Out(tx)) {
+            Verdict::Transmit(len) => Disposition::Transmit(len),
+            // The engine has counted the reason.
+            Verdict::Drop(_) | Verdict::Absorbed => Disposition::Release,
+        }
+    }
+}
+
 impl Worker {
     /// Puts the parts together. `addresses` and `ports` are the dataplane's own; `asks` receives addresses
     /// that the engine needs resolved; `steering_failures` is counted elsewhere and told here.
@@ -164,14 +190,10 @@ impl Worker {
     }
 
     fn batch(&mut self, now: Instant) -> usize {
-        let (engine, tap) = (&mut self.engine, &mut self.tap);
-        self.port.process(&mut |buffer, len, tx| {
-            let tap = tap.as_deref_mut();
-            match through::frame(engine, tap, now, buffer, len, &mut Out(tx)) {
-                Verdict::Transmit(len) => Disposition::Transmit(len),
-                // The engine has counted the reason.
-                Verdict::Drop(_) | Verdict::Absorbed => Disposition::Release,
-            }
+        self.port.process(&mut Batch {
+            engine: &mut self.engine,
+            tap: &mut self.tap,
+            now,
         })
     }
 

@@ -33,7 +33,7 @@ pub struct FlowEvent {
     /// When, by the dataplane's monotonic clock, in microseconds.
     pub at_micros: u64,
     /// What: `move_asked`, `move_dropped`, `adopting`, `adopting_again`, `refused`, `moved`, `rolled_back`, `owner_lost`,
-    /// `replayed`, `pinned`, `pin_lifted` or `lost`.
+    /// `replayed`, `pinned` or `lost`.
     pub event: String,
     /// The client's end.
     pub client: SocketAddr,
@@ -132,7 +132,6 @@ impl FlowEvent {
             "owner_lost" => format!("lost its owner {from}: {reason}"),
             "replayed" => format!("its request is sent again, {from} may have executed it"),
             "pinned" => format!("pinned to {from}: {reason}"),
-            "pin_lifted" => format!("on {from}, may move again"),
             "lost" => format!("lost on {from}: {reason}"),
             other => format!("{} {from} -> {to} {reason}{why}", other.replace('_', " "))
                 .trim_end()
@@ -179,7 +178,6 @@ mod tests {
             ("rolled_back", "stays on a, not b (every request)"),
             ("owner_lost", "lost its owner a: accept queue full"),
             ("pinned", "pinned to a: accept queue full"),
-            ("pin_lifted", "on a, may move again"),
             (
                 "new_kind",
                 "new kind a -> b accept queue full (every request)",

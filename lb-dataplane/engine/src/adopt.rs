@@ -4,14 +4,15 @@
 
 use crate::{
     Engine, Output, Verdict,
-    backend::Use,
     cause::{Cause, MoveEnd},
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
     events::What,
-    flow::{Bits, FlowId, Leg},
+    flow::Bits,
     handover::{Input, Then, challenge},
+    ids::{FlowId, Leg},
     ledger::Moved,
+    legs::Use,
     mutants::Mutant,
     policy::{MoveConstraint, Target},
     ports::{Purpose, Rest},
@@ -101,8 +102,8 @@ impl Engine {
             self.counters.add(Counter::StayedTracked);
             return false;
         }
-        let Some(port) = backend.ports.take(now.ms(), purpose) else {
-            let reserved = backend.ports.has_ready(now.ms());
+        let Some(port) = backend.ports.take(&mut self.rests, now.ms(), purpose) else {
+            let reserved = backend.ports.has_ready(&mut self.rests, now.ms());
             self.counters.add(if reserved {
                 Counter::StayedPortReserve
             } else {
@@ -192,7 +193,7 @@ impl Engine {
     pub(crate) fn take_over(&mut self, id: FlowId) {
         let leg = std::mem::replace(&mut self.pending, Leg::NONE);
         let old = self.flows[id].owner;
-        self.backends[usize::from(old.backend)].assign(old.port, Use::Standby(id));
+        self.legs.assign(old, Use::Standby(id));
         self.leaves(id, old.backend);
         self.own_leg(id, leg);
         self.flows[id].standby = old;
@@ -384,7 +385,7 @@ impl Engine {
             Purpose::Rescue
         };
         let ports = &mut self.backends[usize::from(leg.backend)].ports;
-        let Some(port) = ports.take(now.ms(), purpose) else {
+        let Some(port) = ports.take(&mut self.rests, now.ms(), purpose) else {
             return;
         };
         self.drop_owner(now, id, Rest::Stale);

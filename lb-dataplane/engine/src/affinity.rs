@@ -8,9 +8,9 @@
 
 use crate::{
     Engine,
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
-    flow::{Addr, FlowId, NONE},
+    ids::{Addr, FlowId, NONE},
 };
 use baton_api::Affinity;
 use siphasher::sip::SipHasher13;

@@ -4,11 +4,12 @@
 
 use crate::{
     Engine, Output, Verdict,
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
     events::What,
-    flow::{Bits, FlowId, Leg},
+    flow::Bits,
     handover::{Input, Reply, Then},
+    ids::{FlowId, Leg},
     mutants::Mutant,
     ports::Purpose,
     states::State,
@@ -134,9 +135,11 @@ impl Engine {
         let leg = target.and_then(|b| {
             Some(Leg {
                 backend: b,
-                port: self.backends[usize::from(b)]
-                    .ports
-                    .take(now.ms(), Purpose::Rescue)?,
+                port: self.backends[usize::from(b)].ports.take(
+                    &mut self.rests,
+                    now.ms(),
+                    Purpose::Rescue,
+                )?,
             })
         });
         let Some(leg) = leg else { return false };

@@ -7,7 +7,7 @@
 
 use crate::{
     Engine,
-    engine::Instant,
+    clock::Instant,
     maglev::Maglev,
     prepare::{End, Fixed, InForce, Prepared, Rows, plan},
     sift::{Applied, Lingering, Objection},
@@ -292,7 +292,7 @@ impl Engine {
             prepared.lingering.backends.push(end);
             prepared.progress.lingering.0 += usize::from(named.is_none());
         }
-        let known = named.is_some_and(|named| named.known) && backend.slots() > 0;
+        let known = named.is_some_and(|named| named.known) && backend.ports.all() > 0;
         prepared.progress.known += usize::from(known);
         Some(2 * COST_SLOT)
     }
@@ -320,7 +320,7 @@ impl Engine {
     /// The slot of a backend that can have legs.
     pub(crate) fn slot_of(&self, end: &End) -> Option<u16> {
         let index = self.backend_ids.find(&end.0, end.1)?;
-        (self.backends[usize::from(index)].slots() > 0).then_some(index)
+        (self.backends[usize::from(index)].ports.all() > 0).then_some(index)
     }
 }
 

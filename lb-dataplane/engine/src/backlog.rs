@@ -13,10 +13,11 @@
 
 use crate::{
     Engine, Output,
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
-    flow::{Bits, Flow, FlowId},
+    flow::{Bits, Flow},
     guards::From,
+    ids::FlowId,
     kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, Kept, KeptList},
     pieces,
     policy::MoveConstraint,

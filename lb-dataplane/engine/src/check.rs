@@ -4,8 +4,9 @@
 
 use crate::{
     Engine,
-    backend::Use,
-    flow::{Bits, Flow, FlowId, Leg, to_addr},
+    flow::{Bits, Flow},
+    ids::{FlowId, Leg, to_addr},
+    legs::Use,
     pins::PinReason,
     states::State,
 };
@@ -102,7 +103,7 @@ impl Engine {
             .flows
             .find(&flow.client, flow.client_port, flow.frontend);
         assert_eq!(found, Some(id), "a flow is found by its client");
-        let used_by = |leg: Leg| self.backends[usize::from(leg.backend)].used_by(leg.port);
+        let used_by = |leg: Leg| self.legs.used_by(leg);
         if flow.owner.is_some() {
             assert_eq!(used_by(flow.owner), Some(Use::Owner(id)));
         } else {
@@ -173,16 +174,17 @@ impl Engine {
     fn check_backend(&self, index: u16) -> u32 {
         let backend = &self.backends[usize::from(index)];
         let (mut used, mut owned, mut closing) = (0, 0, 0);
-        for slot in 0..backend.slots() {
-            let port = self.settings.ports.start().wrapping_add(slot as u16);
-            let Some(user) = backend.used_by(port) else {
-                continue;
-            };
-            used += 1;
+        let mut from = 0;
+        while let Some((port, next)) = backend.ports.next_busy(from) {
+            from = next;
             let leg = Leg {
                 backend: index,
                 port,
             };
+            let Some(user) = self.legs.used_by(leg) else {
+                continue;
+            };
+            used += 1;
             match user {
                 Use::Owner(id) => {
                     owned += 1;
@@ -205,7 +207,7 @@ impl Engine {
                 Use::Forget(slot) => assert_eq!(self.forgets.leg(slot), leg),
             }
         }
-        assert_eq!(used, backend.legs_used, "legs of {}", backend.name);
+        assert_eq!(used, backend.ports.used(), "legs of {}", backend.name);
         for (policy, of) in self.policies.iter().enumerate() {
             let mut members = of.pools.iter().flat_map(|p| &p.members);
             let member = members.any(|m| m.backend == index);
@@ -226,14 +228,15 @@ impl Engine {
             .filter(|f| f.owner.is_some() && f.owner.backend == index && f.pin.is_some());
         let pinned = pinned.count();
         assert_eq!(pinned, backend.pinned as usize, "pins of {}", backend.name);
-        let all = backend.ports.all();
-        assert_eq!(backend.ports.free() + used as usize, all, "ports");
         let half_open = self.flows.slots().iter().filter(|f| {
             f.owner.is_some()
                 && f.owner.backend == index
                 && matches!(f.state, State::SynSent | State::SynAcked)
         });
-        let counted = backend.ports.half_open().map_or(0, |(_, count)| count);
+        let counted = backend
+            .ports
+            .half_open(&self.rests)
+            .map_or(0, |(_, count)| count);
         assert_eq!(half_open.count(), counted, "handshakes of {}", backend.name);
         let waiting = self.flows.slots().iter().filter(|f| {
             f.state != State::Gone && f.bits.has(Bits::OUTSTANDING) && f.owner.backend == index

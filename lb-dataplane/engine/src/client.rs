@@ -2,13 +2,14 @@
 
 use crate::{
     Engine, Output, Verdict,
+    clock::Instant,
     counters::{Counter, DropReason},
     early::Turn,
-    engine::Instant,
     figures::Reset,
-    flow::{Bits, FlowId, to_addr},
+    flow::Bits,
     guards::From,
     handover::{ClientData, ClientFin, Input, client_data, client_fin},
+    ids::{FlowId, to_addr},
     mutants::Mutant,
     pins::{Lost, PinReason},
     resets::Whom,
@@ -171,10 +172,7 @@ impl Engine {
         }
         match flow.state {
             State::SynAcked if segment.ack == flow.server_next => {
-                let owner = flow.owner;
-                self.backends[usize::from(owner.backend)]
-                    .ports
-                    .completes(owner.port);
+                self.handshake_ends(id);
                 self.hop_of_open(id);
                 let _ = self.step(now, id, Event::Established, out);
             }

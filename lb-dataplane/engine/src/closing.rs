@@ -6,10 +6,11 @@
 
 use crate::{
     Engine, Output, Verdict,
-    backend::Use,
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
-    flow::{Bits, FlowId, Leg, NONE},
+    flow::Bits,
+    ids::{FlowId, Leg, NONE},
+    legs::Use,
     ports::Rest,
     timing::{
         CLOSE_PACE_US, CLOSE_WAIT_MS, CLOSE_WITHIN_US, CLOSES_PER_PACE_MAX, CLOSING_FIN_TRIES_MAX,
@@ -217,7 +218,7 @@ impl Engine {
         let Some(closing) = self.closing.insert(entry) else {
             return false;
         };
-        self.backends[usize::from(leg.backend)].assign(leg.port, Use::Closing(closing));
+        self.legs.assign(leg, Use::Closing(closing));
         if self.closing.waiting == 0 {
             self.closing.pace_us = now.0 + CLOSE_PACE_US;
         }

@@ -8,7 +8,8 @@
 use crate::{
     Engine,
     counters::Counter,
-    flow::{Bits, FlowId},
+    flow::Bits,
+    ids::FlowId,
     kept::{KEPT_PER_FLOW_MAX, KeptList},
     pieces,
     states::{Frame, State},

@@ -162,7 +162,6 @@ counters! {
     BacklogsFull = "backlog_full_total", "limit": "flows"; #[doc = "Flows whose client's segments could not wait, as those of too many did."]
     NextHopsFull = "next_hops_full_total"; #[doc = "Connections of clients on the own link that were answered where their SYN came from, as the next hops of clients were used up."]
     HalfOpenReplaced = "half_open_replaced_total"; #[doc = "Handshakes that were not complete and gave way to newer ones: as many with the backend were open as may be."]
-    PinsLifted = "pins_lifted_total"; #[doc = "Flows that were pinned for want of room to follow them, and may move again: a whole exchange was followed since."]
     EarlySegments = "early_segments_total"; #[doc = "Segments that came ahead of missing ones, of which copies were kept until those came: guards see bytes in order."]
     EarlyFlowFull = "early_full_total", "limit": "flow"; #[doc = "Segments that came ahead of missing ones and were not passed on: as many of their flow are set aside as may be. They are sent again."]
     EarlyNetworkFull = "early_full_total", "limit": "network"; #[doc = "The same: as many of one client network's are set aside as may be."]

@@ -7,10 +7,11 @@
 use crate::{
     Cause, Engine, Output, Verdict,
     backend::Backend,
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
-    flow::{Bits, FlowId, Leg, from_addr},
+    flow::Bits,
     guards::guard_of,
+    ids::{FlowId, Leg, from_addr},
     member::Member,
     pins::Lost,
     states::{Event, State},

@@ -11,10 +11,11 @@
 
 use crate::{
     Engine, Output,
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
-    flow::{Bits, FlowId},
+    flow::Bits,
     guards::From,
+    ids::FlowId,
     kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, Kept, KeptList},
     pieces,
     shares::Shares,

@@ -4,11 +4,12 @@
 
 use crate::{
     Cause, Engine, Output,
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
     events::{Gone, What},
-    flow::{Bits, Flow, FlowId, Leg},
+    flow::{Bits, Flow},
     handover::{self, Effect, Input, Numbers, Progress, Restored, Safeguards, Talk, Then, View},
+    ids::{FlowId, Leg},
     mutants::Mutant,
     pins::PinReason,
     ports::Rest,
@@ -65,7 +66,8 @@ impl Engine {
     pub(crate) fn handover_view(&mut self, now: Instant, id: FlowId) -> View {
         let owner = self.flows[id].owner.backend;
         let owner = self.backends.get_mut(usize::from(owner));
-        let another_port = owner.is_some_and(|owner| owner.ports.has_ready(now.ms()));
+        let another_port =
+            owner.is_some_and(|owner| owner.ports.has_ready(&mut self.rests, now.ms()));
         let flow = &self.flows[id];
         let tracker = self.tracker(id);
         let is = |what: fn(&Tracker) -> bool| tracker.is_some_and(what);

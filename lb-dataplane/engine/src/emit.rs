@@ -4,10 +4,11 @@
 
 use crate::{
     Engine, Output, Verdict,
+    clock::Instant,
     counters::{Counter, DropReason},
-    engine::Instant,
     figures::Reset,
-    flow::{Bits, Flow, FlowId, Leg, from_addr},
+    flow::{Bits, Flow},
+    ids::{FlowId, Leg, from_addr},
     resets::Whom,
     routes::{self, HopId},
     states::State,

@@ -5,26 +5,31 @@
 
 use crate::{
     affinity::Affinities,
-    backend::{Backend, Use},
+    ahead::Ahead,
+    backend::Backend,
     backlog::Backlogs,
     cause::MoveEnd,
+    clock::Instant,
     closing::Closing,
     copies,
     counters::{Counter, Counters, DropReason},
     early::Early,
     events::Events,
     figures::Reset,
-    flow::{Addr, Bits, FlowId, FlowTable, Leg, to_addr},
+    flow::{Bits, FlowTable},
     forget::Forgets,
     guards::{From, Guards},
+    ids::{Addr, FlowId, Leg, NONE, to_addr},
     kept::Kept,
     ledger::Moved,
+    legs::{Legs, Use},
     lookup::Lookup,
     mutants::{Committed, Mutant},
     policy::Policy,
     ports::Rest,
     prefixes::Route,
     resets::Resets,
+    rests::Rests,
     routes::{Hops, Routes},
     shares::Shares,
     sources::Sources,
@@ -42,23 +47,6 @@ use std::{
     net::IpAddr,
     ops::RangeInclusive,
 };
-
-/// Microseconds on a monotonic clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Instant(pub u64);
-
-impl Instant {
-    /// Whole milliseconds.
-    #[must_use]
-    pub const fn ms(self) -> u64 {
-        self.0 / 1_000
-    }
-
-    /// Milliseconds as flows keep them.
-    pub(crate) const fn ms32(self) -> u32 {
-        self.ms() as u32
-    }
-}
 
 /// What is fixed for an engine's life.
 #[derive(Clone, Debug)]
@@ -142,6 +130,8 @@ pub struct Engine {
     pub(crate) policies: Vec<Policy>,
     pub(crate) backends: Vec<Backend>,
     pub(crate) backend_ids: Lookup,
+    pub(crate) legs: Legs,
+    pub(crate) rests: Rests,
     pub(crate) closing: Closing,
     pub(crate) forgets: Forgets,
     /// Pairs that trackers on the way may remember, as of the last look over the backends.
@@ -205,6 +195,7 @@ pub struct Engine {
     /// Nothing but in the simulation's search for blind checkers.
     pub(crate) committed: Committed,
     pub(crate) resets: Resets,
+    pub(crate) ahead: Ahead,
     /// Segments that change no state go the short way (`fast`).
     pub(crate) predicts: bool,
 }
@@ -252,6 +243,9 @@ impl Engine {
         let sources = Sources::new(&settings.addresses, settings.legs_from_all, &settings.ports);
         // As of frontends.
         let backends = 2 * usize::from(limits.backends);
+        // Two of each flow, one that closes, a Forget, and two of each backend for probes.
+        let legs = 2 * limits.flows as usize + limits.closing_legs as usize;
+        let legs = legs + Forgets::MAX + 2 * backends;
         let rng = fastrand::Rng::with_seed(settings.seed);
         let keys = settings.hash_keys;
         Ok(Self {
@@ -267,6 +261,8 @@ impl Engine {
             policies: Vec::with_capacity(2 * LIMIT_POLICIES),
             backends: Vec::with_capacity(backends),
             backend_ids: Lookup::new(backends),
+            legs: Legs::new(legs, keys),
+            rests: Rests::new(legs),
             closing: Closing::new(limits.closing_legs),
             forgets: Forgets::new(),
             tracked: 0,
@@ -308,6 +304,7 @@ impl Engine {
             link_settled_ms: 0,
             committed: Committed::default(),
             resets: Resets::new(),
+            ahead: Ahead::default(),
             predicts: true,
             settings,
         })
@@ -672,10 +669,10 @@ impl Engine {
 
     /// Makes `leg` the flow's owner leg in every table.
     pub(crate) fn own_leg(&mut self, id: FlowId, leg: Leg) {
+        self.legs.assign(leg, Use::Owner(id));
         let backend = &mut self.backends[usize::from(leg.backend)];
-        backend.assign(leg.port, Use::Owner(id));
         if self.flows[id].state == State::SynSent {
-            backend.ports.begins(leg.port);
+            self.flows[id].link = backend.ports.begins(&mut self.rests, leg.port);
         }
         backend.flows += 1;
         backend.pinned += u32::from(self.flows[id].pin.is_some());
@@ -693,10 +690,21 @@ impl Engine {
         backend.drains.goes(self.flows[id].policy);
     }
 
+    /// The handshake with the owner is complete, or over.
+    pub(crate) fn handshake_ends(&mut self, id: FlowId) {
+        let handshake = std::mem::replace(&mut self.flows[id].link, NONE);
+        let owner = usize::from(self.flows[id].owner.backend);
+        if handshake != NONE {
+            let ports = &mut self.backends[owner].ports;
+            ports.completes(&mut self.rests, handshake);
+        }
+    }
+
     /// Takes the owner leg off the flow; its port rests.
     pub(crate) fn drop_owner(&mut self, now: Instant, id: FlowId, rest: Rest) {
         let leg = self.flows[id].owner;
         if leg.is_some() {
+            self.handshake_ends(id);
             self.leaves(id, leg.backend);
             self.free_leg(now, leg, rest);
             self.flows[id].owner = Leg::NONE;

@@ -5,8 +5,9 @@
 
 use crate::{
     Cause, Engine, Lost, PinReason,
-    engine::Instant,
-    flow::{Addr, Flow, FlowId, Leg, from_addr},
+    clock::Instant,
+    flow::Flow,
+    ids::{Addr, FlowId, Leg, from_addr},
     states::State,
 };
 use baton_api::{Endpoint, FlowEvent, FlowEvents};
@@ -57,8 +58,6 @@ pub(crate) enum What {
     Replayed,
     /// The flow does not move any more.
     Pinned(PinReason),
-    /// It may move again.
-    PinLifted,
     /// The flow ended, or its client was told of an end, because of its backend.
     Lost(Lost),
 }
@@ -76,7 +75,6 @@ impl What {
             What::OwnerLost(_) => "owner_lost",
             What::Replayed => "replayed",
             What::Pinned(_) => "pinned",
-            What::PinLifted => "pin_lifted",
             What::Lost(_) => "lost",
         }
     }

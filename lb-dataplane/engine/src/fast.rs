@@ -8,19 +8,16 @@
 
 use crate::{
     Engine, Output, Verdict,
-    backend::Use,
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
-    flow::{Addr, Bits, Flow, FlowId},
+    flow::{Bits, Flow},
     guards::From,
+    ids::{Addr, FlowId, Leg, mapped},
+    legs::Use,
     states::{Frame, State},
 };
 use baton_packet::{Plain, plain, readdress};
 use std::net::{IpAddr, Ipv4Addr};
-
-const fn mapped(address: u32) -> Addr {
-    Ipv4Addr::from_bits(address).to_ipv6_mapped().octets()
-}
 
 fn v4(address: &Addr) -> u32 {
     let [.., a, b, c, d] = *address;
@@ -139,7 +136,11 @@ impl Engine {
         let index = self.backend_ids.find(&mapped(plain.src), plain.src_port)?;
         let backend = &self.backends[usize::from(index)];
         let number = self.sources.number(backend.source, (to, plain.dst_port));
-        let Some(Use::Owner(id)) = backend.used_by(number) else {
+        let leg = Leg {
+            backend: index,
+            port: number,
+        };
+        let Some(Use::Owner(id)) = self.legs.used_by(leg) else {
             return None;
         };
         let flow = &self.flows[id];

@@ -3,7 +3,7 @@
 //! Owns their shape and labels; whoever sees a thing happen adds it. Fixed memory per policy and backend, nothing allocated but
 //! for reports, and no figure is ever asked for a decision.
 
-use crate::{Engine, engine::Instant, flow::FlowId, pins::PinReason, states::State};
+use crate::{Engine, clock::Instant, ids::FlowId, pins::PinReason, states::State};
 
 /// Bounds of a [`Latency`], each twice the one before. Twice, because quantiles are drawn between two bounds; no more of them,
 /// because each is a sample per policy and backend in every scrape (19 with infinity, sum and count).

@@ -2,8 +2,9 @@
 
 use crate::{
     Engine,
-    backend::Use,
-    flow::{Flow, Leg, from_addr, to_addr},
+    flow::Flow,
+    ids::{Leg, from_addr, to_addr},
+    legs::Use,
 };
 use baton_packet::Decoded;
 use std::net::{IpAddr, SocketAddr};
@@ -54,7 +55,11 @@ impl Engine {
         }
         let number = self.backend_ids.find(&to_addr(peer.0), peer.1)?;
         let backend = self.backends.get(usize::from(number))?;
-        let flow = match backend.used_by(self.sources.number(backend.source, own)) {
+        let leg = Leg {
+            backend: number,
+            port: self.sources.number(backend.source, own),
+        };
+        let flow = match self.legs.used_by(leg) {
             Some(Use::Owner(id) | Use::Standby(id)) => Some(&self.flows[id]),
             _ => None,
         };

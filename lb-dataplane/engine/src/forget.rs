@@ -14,10 +14,10 @@
 
 use crate::{
     Engine, Output, Verdict,
-    backend::Use,
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
-    flow::{FlowId, Leg},
+    ids::{FlowId, Leg},
+    legs::Use,
     ports::Rest,
     timing::{FORGET_TRIES_MAX, FORGET_WAIT_MS},
 };
@@ -100,6 +100,9 @@ impl Forgets {
         OPEN_MAX as u32
     }
 
+    /// How many may be open at once.
+    pub(crate) const MAX: usize = OPEN_MAX;
+
     /// The pair of a slot.
     pub(crate) fn leg(&self, slot: u16) -> Leg {
         self.open[usize::from(slot)].leg
@@ -116,8 +119,11 @@ impl Forgets {
 impl Engine {
     /// Frees a leg's port, whose last use ended so.
     pub(crate) fn free_leg(&mut self, now: Instant, leg: Leg, rest: Rest) {
+        let used = self.legs.clear(leg);
         let backend = &mut self.backends[usize::from(leg.backend)];
-        backend.release(leg.port, now.ms(), rest);
+        if used {
+            (backend.ports).give_back(&mut self.rests, leg.port, now.ms(), rest);
+        }
         if rest != Rest::Unforgotten && backend.probe.forgets() {
             let rested_ms = now.ms() + u64::from(rest.ms());
             self.forgets.rested_ms = self.forgets.rested_ms.min(rested_ms);
@@ -142,14 +148,18 @@ impl Engine {
             if backend.listed && backend.probe.forgets() {
                 while left > 0
                     && let Some(slot) = self.forgets.free.last().copied()
-                    && let Some((port, rest)) = self.backends[index].ports.take_to_forget(now.ms())
+                    && let Some((port, rest)) = self.backends[index]
+                        .ports
+                        .take_to_forget(&mut self.rests, now.ms())
                 {
                     left -= 1;
                     self.spend(1);
                     self.forgets.free.pop();
                     self.begin_forget(now, slot, (index as u16, port), rest, out);
                 }
-                let next = self.backends[index].ports.next_to_forget_ms(now.ms());
+                let next = self.backends[index]
+                    .ports
+                    .next_to_forget_ms(&self.rests, now.ms());
                 let round_ms = &mut self.forgets.round_ms;
                 *round_ms = (*round_ms).min(next.unwrap_or(u64::MAX));
             }
@@ -174,7 +184,7 @@ impl Engine {
         rest: Rest,
         out: &mut impl Output,
     ) {
-        self.backends[usize::from(backend)].assign(port, Use::Forget(slot));
+        self.legs.assign(Leg { backend, port }, Use::Forget(slot));
         let seq = self.fresh_number();
         self.forgets.open[usize::from(slot)] = Open {
             leg: Leg { backend, port },
@@ -299,7 +309,10 @@ impl Engine {
         let leg = self.forgets.close(slot);
         if reason == Reason::Forgotten {
             self.counters.add(Counter::ForgetsAnswered);
-            self.backends[usize::from(leg.backend)].release_forgotten(leg.port);
+            if self.legs.clear(leg) {
+                let ports = &mut self.backends[usize::from(leg.backend)].ports;
+                ports.give_back_forgotten(&mut self.rests, leg.port);
+            }
         } else {
             // The pod's TIME_WAIT: our RST was lost, or it takes none.
             self.counters.add(Counter::ForgetsInUse);

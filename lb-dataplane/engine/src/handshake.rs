@@ -2,12 +2,13 @@
 
 use crate::{
     Engine, Output, Verdict,
-    backend::Use,
+    clock::Instant,
     counters::{Counter, DropReason},
-    engine::Instant,
     figures::Reset,
-    flow::{Bits, Flow, FlowId, Leg, to_addr},
+    flow::{Bits, Flow},
     health::Down,
+    ids::{FlowId, Leg, to_addr},
+    legs::Use,
     pins::PinReason,
     ports::{Purpose, Rest},
     resets::Whom,
@@ -124,7 +125,7 @@ impl Engine {
             return Verdict::Drop(DropReason::FlowTableFull);
         }
         let ports = &mut self.backends[usize::from(backend)].ports;
-        let Some(port) = ports.take(now.ms(), Purpose::Handshake) else {
+        let Some(port) = ports.take(&mut self.rests, now.ms(), Purpose::Handshake) else {
             return Verdict::Drop(DropReason::NoPort);
         };
 
@@ -161,9 +162,12 @@ impl Engine {
                 MSS_ADOPTABLE_V4
             };
         let Some(id) = self.flows.insert(flow) else {
-            self.backends[usize::from(backend)]
-                .ports
-                .give_back(port, now.ms(), Rest::Clean);
+            self.backends[usize::from(backend)].ports.give_back(
+                &mut self.rests,
+                port,
+                now.ms(),
+                Rest::Clean,
+            );
             return Verdict::Drop(DropReason::FlowTableFull);
         };
         self.frontends[usize::from(frontend)].flows += 1;
@@ -186,7 +190,7 @@ impl Engine {
     /// many. If there is a client behind it, that one is told with a reset, and connects again.
     fn bound_half_open(&mut self, now: Instant, backend: u16, out: &mut impl Output) {
         let ports = &self.backends[usize::from(backend)].ports;
-        let Some((oldest, count)) = ports.half_open() else {
+        let Some((oldest, count)) = ports.half_open(&self.rests) else {
             return;
         };
         let flows = self.flows.limit() as usize / (HALF_OPEN_FLOWS * self.backends.len().max(1));
@@ -196,7 +200,11 @@ impl Engine {
         if count < enough {
             return;
         }
-        if let Some(Use::Owner(id)) = self.backends[usize::from(backend)].used_by(oldest)
+        let oldest = Leg {
+            backend,
+            port: oldest,
+        };
+        if let Some(Use::Owner(id)) = self.legs.used_by(oldest)
             && (now.0 as u32).wrapping_sub(self.flows[id].sent_us) >= HALF_OPEN_US
         {
             self.counters.add(Counter::HalfOpenReplaced);
@@ -309,7 +317,7 @@ impl Engine {
         let hash = self.rng.u64(..);
         let target = self.choose_new(now, (policy, &client), (v6, hash), Some(owner))?;
         let ports = &mut self.backends[usize::from(target)].ports;
-        let port = ports.take(now.ms(), Purpose::Handshake)?;
+        let port = ports.take(&mut self.rests, now.ms(), Purpose::Handshake)?;
         self.client_goes(id, target);
         Some(Leg {
             backend: target,

@@ -5,9 +5,10 @@
 
 use crate::{
     Engine, Output,
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
-    flow::{Bits, FlowId},
+    flow::Bits,
+    ids::FlowId,
     probe::Heard,
     sweep::Sweep,
     timing::{CAPPED_AGAIN_MS, HEALTH_ROUND_MS, SILENT_BUSY_MS, SILENT_IDLE_MS},
@@ -271,7 +272,7 @@ impl Engine {
         healthy: Option<bool>,
     ) {
         let now = self.engine_time(now);
-        let addr = crate::flow::to_addr(backend.address());
+        let addr = crate::ids::to_addr(backend.address());
         let Some(index) = self.backend_ids.find(&addr, backend.port()) else {
             return;
         };
@@ -318,8 +319,10 @@ impl Engine {
 
     fn look_over_one(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         let backend = &mut self.backends[usize::from(index)];
-        backend.ports.settle(now.ms(), PORTS_PER_ROUND);
-        self.round.found += u64::from(backend.legs_used) + backend.ports.remembered() as u64;
+        backend
+            .ports
+            .settle(&mut self.rests, now.ms(), PORTS_PER_ROUND);
+        self.round.found += (backend.ports.used() + backend.ports.remembered()) as u64;
         if (backend.listed || backend.flows > 0) && !backend.question.is_open() {
             let quiet_ms = now.ms().saturating_sub(backend.health.heard_ms);
             let stalled_ms = backend.estimate.stalled_us(now.0) / 1_000;

@@ -3,9 +3,9 @@
 
 use crate::{
     Engine, Verdict,
-    backend::Use,
     counters::{Counter, DropReason},
-    flow::{from_addr, to_addr},
+    ids::{Leg, from_addr, to_addr},
+    legs::Use,
 };
 use baton_packet::{IcmpError, NewTuple, rewrite_icmp};
 
@@ -37,12 +37,16 @@ impl Engine {
 
     /// Our segment to a backend met the error: the client sent it.
     fn icmp_to_client(&self, frame: &mut [u8], error: &IcmpError) -> Option<usize> {
-        let backend = self
+        let index = self
             .backend_ids
             .find(&to_addr(error.inner_dst), error.inner_dst_port)?;
-        let backend = &self.backends[usize::from(backend)];
+        let backend = &self.backends[usize::from(index)];
         let end = (error.inner_src, error.inner_src_port);
-        let Use::Owner(id) = backend.used_by(self.sources.number(backend.source, end))? else {
+        let leg = Leg {
+            backend: index,
+            port: self.sources.number(backend.source, end),
+        };
+        let Use::Owner(id) = self.legs.used_by(leg)? else {
             return None;
         };
         let flow = &self.flows[id];

@@ -5,7 +5,7 @@
 //! which incomplete requests began. It never looks into a segment, never allocates after
 //! construction, and refuses rather than grows.
 
-use crate::flow::FlowId;
+use crate::ids::FlowId;
 
 /// Largest copy: a full Ethernet frame at the usual MTU of 1500 is 1514 bytes. Longer segments are
 /// kept in pieces.

@@ -3,7 +3,7 @@
 //! Owns keys and their use. Two folded multiplications (64 by 64 bits to 128, both halves XORed),
 //! as in wyhash and foldhash: who does not know the keys cannot choose what collides, and finds out
 //! nothing, as no hash leaves the engine. It is not a cryptographic one, so the flow table notices
-//! long chains and takes new keys.
+//! when too much collides, and takes new keys.
 
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
@@ -39,12 +39,19 @@ impl Keyed {
         let ends = u64::from(port) << 16 | u64::from(ours);
         fold(fold(low ^ a, high ^ b) ^ ends, c)
     }
+
+    /// Of a number of ours.
+    #[inline]
+    pub(crate) fn hash_number(&self, number: u32) -> u64 {
+        let [a, b, _] = self.0;
+        fold(u64::from(number) ^ a, b | 1)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow::to_addr;
+    use crate::ids::to_addr;
     use std::net::IpAddr;
 
     /// Clients as they come: neighbouring addresses and ports. Chi squared over 1,024 chains is at

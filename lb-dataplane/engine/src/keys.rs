@@ -4,7 +4,7 @@
 //! with a node has that node's keys and no others, so that no other node can speak for it; one
 //! without has the dataplane's own. They are derived when keys or nodes change, never for a packet.
 
-use crate::{Engine, engine::Instant, mutants::Mutant};
+use crate::{Engine, clock::Instant, mutants::Mutant};
 use baton_api::node_key;
 use baton_packet::{Adoption, AdoptionKey, RawAdoption};
 

@@ -13,6 +13,7 @@
 
 mod adopt;
 mod affinity;
+mod ahead;
 mod answer;
 mod apply;
 mod backend;
@@ -20,6 +21,7 @@ mod backlog;
 mod cause;
 mod check;
 mod client;
+mod clock;
 mod closing;
 mod copies;
 mod counters;
@@ -40,12 +42,16 @@ pub mod handover;
 mod handshake;
 mod health;
 mod icmp;
+mod ids;
+mod index;
 mod kept;
 mod keyed;
 mod keys;
 mod ledger;
+mod legs;
 mod liveness;
 mod load;
+mod look;
 mod lookup;
 mod maglev;
 mod member;
@@ -65,6 +71,7 @@ mod probe;
 mod report;
 mod rescue;
 mod resets;
+mod rests;
 mod routes;
 mod rules;
 mod server;
@@ -82,10 +89,12 @@ mod view;
 mod wheel;
 mod wrr;
 
+pub use ahead::AHEAD_MAX;
 pub use apply::ApplyError;
 pub use cause::{Cause, MoveEnd};
+pub use clock::Instant;
 pub use counters::{Counter, DropReason};
-pub use engine::{Engine, Instant, Output, Settings, SettingsError, Verdict};
+pub use engine::{Engine, Output, Settings, SettingsError, Verdict};
 pub use figures::{BackendFigures, LATENCY_BOUNDS, Latency, PolicyFigures, Reset};
 pub use flow_lookup::FlowLookup;
 pub use migrate::{Migrate, MigrateError};
@@ -101,5 +110,6 @@ pub use routes::Routes;
 pub use sift::{Applied, Objection};
 pub use steering::SteeredEnds;
 
-/// Bytes that one flow costs in the flow table, timers and hash chains together, checked at compile time.
-pub const FLOW_BYTES_MAX: usize = 152;
+/// Bytes that one flow costs in all tables together, checked at compile time. A backend costs some
+/// 1.5 KB and one bit for each leg port.
+pub const FLOW_BYTES_MAX: usize = 204;

@@ -7,11 +7,11 @@
 
 use crate::{
     Engine, Output, Verdict,
-    backend::Use,
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
-    flow::Leg,
     health::Down,
+    ids::Leg,
+    legs::Use,
     ports::{Purpose, Rest},
     probe::News,
     sweep::Sweep,
@@ -175,9 +175,15 @@ impl Engine {
         }
         let backend = &mut self.backends[usize::from(index)];
         if backend.question.port == 0
-            && let Some(port) = backend.ports.take(now.ms(), Purpose::Rescue)
+            && let Some(port) = backend
+                .ports
+                .take(&mut self.rests, now.ms(), Purpose::Rescue)
         {
-            backend.assign(port, Use::LivenessProbe);
+            let leg = Leg {
+                backend: index,
+                port,
+            };
+            self.legs.assign(leg, Use::LivenessProbe);
             backend.question.port = port;
         }
         let port = backend.question.port;
@@ -483,8 +489,12 @@ impl Engine {
         let backend = &mut self.backends[usize::from(index)];
         if backend.question.port != 0 {
             let port = std::mem::take(&mut backend.question.port);
-            backend.release(port, now.ms(), Rest::Quiet);
+            let leg = Leg {
+                backend: index,
+                port,
+            };
+            self.free_leg(now, leg, Rest::Quiet);
         }
-        backend.question = LivenessProbe::default();
+        self.backends[usize::from(index)].question = LivenessProbe::default();
     }
 }

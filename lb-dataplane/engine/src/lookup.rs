@@ -4,7 +4,7 @@
 //! allocates. Keys come from the snapshot, not from clients, so a plain multiplicative hash is
 //! enough.
 
-use crate::flow::Addr;
+use crate::ids::Addr;
 
 type Slot = Option<(Addr, u16, u16)>;
 

@@ -3,7 +3,7 @@
 //! Owns everything that a policy decides about a pod for itself, so that policies that share one do
 //! each other no harm. What is so for all of them is the slot's (`backend`).
 
-use crate::{engine::Instant, flow::Addr, health::Health};
+use crate::{clock::Instant, health::Health, ids::Addr};
 
 /// Smallest share of its weight that a backend has in slow start, of 256.
 const SLOW_START_MIN: u64 = 26;

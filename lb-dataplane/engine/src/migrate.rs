@@ -5,10 +5,11 @@
 
 use crate::{
     Cause, Engine, Output, PinReason,
-    engine::Instant,
+    clock::Instant,
     events::What,
-    flow::{Bits, Flow, FlowId, Leg, from_addr, to_addr},
+    flow::{Bits, Flow},
     guards::guard_of,
+    ids::{FlowId, Leg, from_addr, to_addr},
     policy::Policy,
     states::State,
 };

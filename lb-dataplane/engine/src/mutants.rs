@@ -113,7 +113,7 @@ impl Engine {
     pub(crate) fn hurry_ports(&mut self) {
         if self.mutated(Mutant::ReusePort) {
             for backend in &mut self.backends {
-                backend.ports.hurry();
+                backend.ports.hurry(&mut self.rests);
             }
         }
     }

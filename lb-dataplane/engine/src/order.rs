@@ -4,7 +4,7 @@
 //! Owns how far such an order is. What a drain does is `drain`'s. No snapshot comes into force
 //! while an order is carried out.
 
-use crate::{Engine, engine::Instant};
+use crate::{Engine, clock::Instant};
 use std::collections::BTreeSet;
 
 /// What one piece may cost, in units of about 0.1 us: some 50 us.

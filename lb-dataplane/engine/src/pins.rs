@@ -39,14 +39,6 @@ impl PinReason {
         OWN.into_iter().chain(guards)
     }
 
-    /// Not because of what was said, but because no room was left to follow it: that may end.
-    pub(crate) fn wants_room(self) -> bool {
-        matches!(
-            self,
-            PinReason::GuardsFull | PinReason::Guard(Pin::Gap | Pin::PipelineTooDeep)
-        )
-    }
-
     pub(crate) fn number(self) -> usize {
         match self {
             PinReason::Guard(pin) => OWN.len() + pin as usize,

@@ -8,8 +8,9 @@ use crate::{
     Engine, Via,
     apply::{COST_SLOT, Progress},
     backend::Backend,
-    engine::{FrontendSlot, Instant},
-    flow::{FlowId, from_addr},
+    clock::Instant,
+    engine::FrontendSlot,
+    ids::{FlowId, from_addr},
     policy::{Policy, Pool},
     prepare::{End, Prepared},
     states::State,
@@ -50,8 +51,9 @@ impl Engine {
         let index = own.unwrap_or_else(|| {
             // None in front of it comes free while a snapshot is put in force.
             let named = &prepared.named;
-            let used =
-                |b: &Backend| b.listed || b.legs_used > 0 || named.contains_key(&(b.addr, b.port));
+            let used = |b: &Backend| {
+                b.listed || b.ports.used() > 0 || named.contains_key(&(b.addr, b.port))
+            };
             while self.backends.get(*free).is_some_and(used) {
                 *free += 1;
                 cost += COST_SLOT;
@@ -292,7 +294,7 @@ impl Engine {
             // One that left before may have been asked for its flows' sake.
             self.stop_asking(now, index as u16);
             let slot = &mut self.backends[index];
-            if slot.legs_used == 0 && slot.ports.remembered() == 0 && slot.slots() > 0 {
+            if slot.ports.used() == 0 && slot.ports.remembered() == 0 && slot.ports.all() > 0 {
                 prepared.tables.push(slot.take_tables());
             }
             return Some(COST_BACKEND);

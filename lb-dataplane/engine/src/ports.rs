@@ -1,19 +1,21 @@
-//! The leg ports of one backend: which of the dataplane's own ports may be used towards it, and for what. A port is a
-//! leg's number here, see `sources`.
+//! The leg ports of one backend: which of the dataplane's own ports may be used towards it, and for
+//! what. A port is a leg's number here, see `sources`.
 //!
-//! A port and the pod's address and port are a pair, which connection trackers on the way remember for a while after
-//! its last segment. An opening handshake begins anew there, whatever they remember; an adoption is a segment in the
-//! middle of a connection, and would be taken for an invalid one of the old. So a free port is one of three kinds:
-//! ready (never used, or certainly forgotten: for all), resting (for nobody yet), and rested (for handshakes alone,
-//! until it is forgotten, see `forget`, or its time is over).
+//! A port and the pod's address and port are a pair, which connection trackers on the way remember
+//! for a while after its last segment. An opening handshake begins anew there, whatever they
+//! remember; an adoption is a segment in the middle of a connection, and would be taken for an
+//! invalid one of the old. So a free port is one of three kinds: ready (never used, or certainly
+//! forgotten: for all), resting (for nobody yet), and rested (for handshakes alone, until it is
+//! forgotten, see `forget`, or its time is over).
 //!
-//! Owns the order in which free ports are used and their rest, and the order in which handshakes began on those that are
-//! half open. It never hands out a port twice, and never before its
-//! time. It never allocates after construction.
+//! Owns one bit for each port, whether it is busy, and the order in which busy ones that are not in
+//! use may be used again (queues in `rests`), and that of handshakes that are not complete. It
+//! never hands out a port twice, and never before its time, and never allocates after construction.
 
-use crate::timing::REMEMBERED_MS;
-/// End of a list; an offset never has this value because port 0 is left out.
-const NONE: u16 = u16::MAX;
+use crate::{
+    rests::{NONE, Queue, RESTING_MAX, Rests},
+    timing::REMEMBERED_MS,
+};
 
 /// Of each backend's ports that are ready for adoptions, one in so many is kept for rescues and drains: not for moves that
 /// need not be now, nor for clients' SYNs, of which anybody sends as many as he likes.
@@ -59,330 +61,353 @@ pub(crate) enum Purpose {
     Handshake,
 }
 
-/// Free ports, the one that is used next in front.
-#[derive(Clone, Copy)]
-struct Queue {
-    head: u16,
-    tail: u16,
-    len: u16,
-}
-
-impl Queue {
-    const EMPTY: Self = Self {
-        head: NONE,
-        tail: NONE,
-        len: 0,
-    };
-}
-
 /// The ports of one backend.
 ///
-/// The ready ones and each kind of rest have a queue in one shared table of slots. All ports of a kind rest equally
-/// long, so each queue is in the order in which its ports may be used, and taking looks at heads only.
+/// All ports of a kind of rest rest equally long, so each queue is in the order in which its ports
+/// may be used, and taking looks at heads only.
 pub(crate) struct Ports {
     first: u16,
-    /// For each free port and each half-open one, by its offset from `first`: the port after it in its queue.
-    next: Box<[u16]>,
-    /// When it was given back (ms, wrapping): a port that is ready needs none, and any other one is settled long before
-    /// this wraps. Of a half-open one: the port in front of it in its queue.
-    since_ms: Box<[u32]>,
-    /// One bit for each port that is out, so that a port given back twice is noticed; and for each half-open one.
-    out: Box<[u64]>,
-    half: Box<[u64]>,
+    count: u32,
+    /// One bit for each port, by its offset from `first`: in use, or not ready. Port 0 always is.
+    busy: Box<[u64]>,
+    /// Ports that there are, and busy ones among them.
+    all: u32,
+    taken: u32,
+    order: Order,
     /// Those of handshakes that are not complete, the oldest in front.
     half_open: Queue,
-    ready: Queue,
     resting: [Queue; Rest::ALL.len()],
+    /// A deliberate fault: the next one, whatever it is.
+    #[cfg(feature = "mutants")]
+    hurried: Option<u16>,
+}
+
+/// In which order ports are used: word by word, one of each, and of each word one after the other.
+/// So one that was given back comes after those that were not in use for longer. A restarted
+/// dataplane does not start where its predecessor did, and goes on in other steps, so that a run of
+/// ports with stale sockets is spread out.
+#[derive(Default)]
+struct Order {
+    /// The next word, and from one to the next: by `step` further, which has no divisor in common
+    /// with how many there are.
+    at: usize,
+    step: usize,
+    /// Words since all had their turn.
+    passed: usize,
+    /// Where of a word is looked, beside what follows from its place.
+    turn: u32,
+    key: u32,
+}
+
+impl Order {
+    fn new(words: usize, rng: &mut fastrand::Rng) -> Self {
+        let mut rng = rng.fork();
+        if words == 0 {
+            return Self::default();
+        }
+        let start = rng.usize(..words);
+        let steps = (0..words).map(|n| 1 + (start + n) % words);
+        Self {
+            at: rng.usize(..words),
+            step: steps.into_iter().find(|s| gcd(*s, words) == 1).unwrap_or(1),
+            passed: 0,
+            turn: rng.u32(..64),
+            key: rng.u32(..) | 1,
+        }
+    }
+
+    /// A word, and the bit of it to begin with.
+    fn next(&mut self, words: usize) -> (usize, u32) {
+        let here = self.at;
+        self.at = (here + self.step) % words;
+        self.passed += 1;
+        let turn = self.turn;
+        if self.passed == words {
+            self.passed = 0;
+            self.turn = (turn + 1) % 64;
+        }
+        let own = (here as u32).wrapping_mul(self.key) >> 26;
+        (here, (turn + own) % 64)
+    }
+}
+
+fn gcd(mut a: usize, mut b: usize) -> usize {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }
 
 impl Ports {
-    /// All `count` (at most 65,535) numbers from `first` on but 0 are ready, past 65,535 from 0 on, in a random order: a restarted
-    /// dataplane does not start where its predecessor did, and a run of ports with stale sockets is spread out.
+    /// All `count` (at most 65,535) numbers from `first` on but 0 are ready, past 65,535 from 0 on,
+    /// in a random order.
     pub(crate) fn new(first: u16, count: usize, rng: &mut fastrand::Rng) -> Self {
-        let all = (0..count).map(|offset| offset as u16);
-        let mut order: Vec<u16> = all.filter(|o| first.wrapping_add(*o) != 0).collect();
-        rng.shuffle(&mut order);
-        let mut ports = Self {
-            first,
-            next: vec![NONE; count].into_boxed_slice(),
-            since_ms: vec![0; count].into_boxed_slice(),
-            out: vec![0; count.div_ceil(64)].into_boxed_slice(),
-            half: vec![0; count.div_ceil(64)].into_boxed_slice(),
-            half_open: Queue::EMPTY,
-            ready: Queue::EMPTY,
-            resting: [Queue::EMPTY; Rest::ALL.len()],
-        };
-        for offset in order {
-            push(&mut ports.next, &mut ports.ready, offset);
+        let mut busy = vec![0; count.div_ceil(64)].into_boxed_slice();
+        if let Some(last) = busy.last_mut()
+            && !count.is_multiple_of(64)
+        {
+            *last = u64::MAX << (count % 64);
         }
-        ports
+        let zero = usize::from(first.wrapping_neg());
+        let has_zero = zero < count;
+        if has_zero {
+            busy[zero / 64] |= 1 << (zero % 64);
+        }
+        Self {
+            count: count as u32,
+            busy,
+            all: (count - usize::from(has_zero)) as u32,
+            order: Order::new(count.div_ceil(64), rng),
+            ..Self::none(first)
+        }
     }
 
     /// No ports, and no memory.
     pub(crate) fn none(first: u16) -> Self {
         Self {
             first,
-            next: Box::default(),
-            since_ms: Box::default(),
-            out: Box::default(),
-            half: Box::default(),
+            count: 0,
+            busy: Box::default(),
+            all: 0,
+            taken: 0,
+            order: Order::default(),
             half_open: Queue::EMPTY,
-            ready: Queue::EMPTY,
             resting: [Queue::EMPTY; Rest::ALL.len()],
+            #[cfg(feature = "mutants")]
+            hurried: None,
         }
     }
 
     /// A port for `purpose`, if one may be used now.
-    pub(crate) fn take(&mut self, now_ms: u64, purpose: Purpose) -> Option<u16> {
-        self.settle(now_ms, SETTLED_PER_CALL);
-        let ready = self.ready.len > 0;
-        let spare = usize::from(self.ready.len) > self.reserve();
-        let offset = match purpose {
-            Purpose::Move if spare => pop(&self.next, &mut self.ready),
-            Purpose::Rescue if ready => pop(&self.next, &mut self.ready),
-            Purpose::Move | Purpose::Rescue => return None,
+    pub(crate) fn take(&mut self, rests: &mut Rests, now_ms: u64, purpose: Purpose) -> Option<u16> {
+        self.settle(rests, now_ms, SETTLED_PER_CALL);
+        #[cfg(feature = "mutants")]
+        if let Some(port) = self.hurried.take()
+            && let Some(offset) = self.offset(port)
+            && !self.is_busy(offset)
+        {
+            return Some(self.goes_out(rests, offset));
+        }
+        let spare = self.ready() > self.reserve() && rests.spare() > RESTING_MAX / RESERVE_SHARE;
+        match purpose {
+            Purpose::Move if spare => self.take_ready(rests),
+            Purpose::Rescue => self.take_ready(rests),
+            Purpose::Move => None,
             Purpose::Handshake => {
                 let unforgotten = Rest::Unforgotten as usize;
-                let rested = if self.has_rested(unforgotten, now_ms) {
+                let rested = if self.has_rested(rests, unforgotten, now_ms) {
                     Some(unforgotten)
                 } else if spare {
                     None
                 } else {
-                    (0..unforgotten).find(|kind| self.has_rested(*kind, now_ms))
+                    (0..unforgotten).find(|kind| self.has_rested(rests, *kind, now_ms))
                 };
                 match rested {
-                    Some(kind) => pop(&self.next, &mut self.resting[kind]),
-                    None if spare => pop(&self.next, &mut self.ready),
-                    None => return None,
+                    Some(kind) => {
+                        let offset = rests.pop(&mut self.resting[kind])?;
+                        Some(self.first.wrapping_add(offset))
+                    }
+                    None if spare => self.take_ready(rests),
+                    None => None,
                 }
             }
-        };
-        self.goes_out(offset);
-        Some(self.first.wrapping_add(offset))
+        }
+    }
+
+    /// A ready port, if there is one.
+    fn take_ready(&mut self, rests: &mut Rests) -> Option<u16> {
+        if self.ready() == 0 || rests.spare() == 0 {
+            return None;
+        }
+        // Of words, at most some 470; nearly always the first has one.
+        for _ in 0..self.busy.len() {
+            let (at, turn) = self.order.next(self.busy.len());
+            let free = !self.busy[at];
+            if free != 0 {
+                let bit = (free.rotate_right(turn).trailing_zeros() + turn) % 64;
+                let offset = (at * 64) as u16 + bit as u16;
+                return Some(self.goes_out(rests, offset));
+            }
+        }
+        None
     }
 
     /// Whether [`Ports::take`] would find one for a move in need.
-    pub(crate) fn has_ready(&mut self, now_ms: u64) -> bool {
-        self.settle(now_ms, SETTLED_PER_CALL);
-        self.ready.len > 0
+    pub(crate) fn has_ready(&mut self, rests: &mut Rests, now_ms: u64) -> bool {
+        self.settle(rests, now_ms, SETTLED_PER_CALL);
+        self.ready() > 0 && rests.spare() > 0
     }
 
     /// Whether [`Ports::take`] would find one for a handshake.
     #[cfg(test)]
-    pub(crate) fn has_one(&self, now_ms: u64) -> bool {
-        usize::from(self.ready.len) > self.reserve()
-            || (0..self.resting.len()).any(|kind| self.has_rested(kind, now_ms))
+    pub(crate) fn has_one(&self, rests: &Rests, now_ms: u64) -> bool {
+        self.ready() > self.reserve()
+            || (0..self.resting.len()).any(|kind| self.has_rested(rests, kind, now_ms))
     }
 
-    /// A port that has rested and that trackers may remember, to be forgotten; and how its last use ended.
-    pub(crate) fn take_to_forget(&mut self, now_ms: u64) -> Option<(u16, Rest)> {
-        self.settle(now_ms, SETTLED_PER_CALL);
+    /// A port that has rested and that trackers may remember, to be forgotten; and how its last use
+    /// ended.
+    pub(crate) fn take_to_forget(&mut self, rests: &mut Rests, now_ms: u64) -> Option<(u16, Rest)> {
+        self.settle(rests, now_ms, SETTLED_PER_CALL);
         for rest in [Rest::Clean, Rest::Quiet, Rest::Stale] {
-            if self.has_rested(rest as usize, now_ms) {
-                let offset = pop(&self.next, &mut self.resting[rest as usize]);
-                self.goes_out(offset);
+            if self.has_rested(rests, rest as usize, now_ms) {
+                let offset = rests.pop(&mut self.resting[rest as usize])?;
                 return Some((self.first.wrapping_add(offset), rest));
             }
         }
         None
     }
 
-    /// A handshake begins on a port that is out.
-    pub(crate) fn begins(&mut self, port: u16) {
-        if !self.is_out(port) {
-            return;
+    /// A handshake begins on a port that is in use. What [`Ports::completes`] is to be told.
+    pub(crate) fn begins(&mut self, rests: &mut Rests, port: u16) -> u32 {
+        match self.offset(port) {
+            Some(offset) => rests.begins(&mut self.half_open, offset),
+            None => NONE,
         }
-        let offset = port.wrapping_sub(self.first);
-        self.half[usize::from(offset) / 64] |= 1 << (offset % 64);
-        self.since_ms[usize::from(offset)] = u32::from(self.half_open.tail);
-        push(&mut self.next, &mut self.half_open, offset);
     }
 
-    /// The handshake on a port is complete, or over.
-    pub(crate) fn completes(&mut self, port: u16) {
-        let offset = port.wrapping_sub(self.first);
-        let at = usize::from(offset);
-        let bit = 1 << (offset % 64);
-        let Some(word) = self.half.get_mut(at / 64).filter(|word| **word & bit != 0) else {
-            return;
-        };
-        *word &= !bit;
-        let (before, after) = (self.since_ms[at] as u16, self.next[at]);
-        match self.next.get_mut(usize::from(before)) {
-            Some(next) => *next = after,
-            None => self.half_open.head = after,
-        }
-        match self.since_ms.get_mut(usize::from(after)) {
-            Some(since) => *since = u32::from(before),
-            None => self.half_open.tail = before,
-        }
-        self.half_open.len -= 1;
+    /// The handshake is complete, or over.
+    pub(crate) fn completes(&mut self, rests: &mut Rests, handshake: u32) {
+        rests.completes(&mut self.half_open, handshake);
     }
 
     /// The port whose handshake began first of those that are not complete, and how many there are.
-    pub(crate) fn half_open(&self) -> Option<(u16, usize)> {
-        let head = self.half_open.head;
-        (head != NONE).then(|| {
-            (
-                self.first.wrapping_add(head),
-                usize::from(self.half_open.len),
-            )
-        })
+    pub(crate) fn half_open(&self, rests: &Rests) -> Option<(u16, usize)> {
+        let oldest = rests.first(&self.half_open)?;
+        Some((self.first.wrapping_add(oldest), self.half_open.len()))
     }
 
     /// When [`Ports::take_to_forget`] finds the next one, if any rests.
-    pub(crate) fn next_to_forget_ms(&self, now_ms: u64) -> Option<u64> {
+    pub(crate) fn next_to_forget_ms(&self, rests: &Rests, now_ms: u64) -> Option<u64> {
         let waits = [Rest::Clean, Rest::Quiet, Rest::Stale].into_iter();
         let waits = waits.filter_map(|rest| {
-            let age = self.age_ms(rest as usize, now_ms)?;
+            let age = rests.age_ms(&self.resting[rest as usize], now_ms)?;
             Some(now_ms + u64::from(rest.ms().saturating_sub(age)))
         });
         waits.min()
     }
 
-    /// Gives back a port that [`Ports::take`] returned. A port that is not out is refused: with debug assertions a panic,
-    /// otherwise no effect.
-    pub(crate) fn give_back(&mut self, port: u16, now_ms: u64, rest: Rest) {
+    /// Gives back a port that [`Ports::take`] returned. One that is not in use is refused: with
+    /// debug assertions a panic, otherwise no effect.
+    pub(crate) fn give_back(&mut self, rests: &mut Rests, port: u16, now_ms: u64, rest: Rest) {
         if let Some(offset) = self.comes_back(port) {
-            self.since_ms[usize::from(offset)] = now_ms as u32;
-            push(&mut self.next, &mut self.resting[rest as usize], offset);
+            rests.rests(&mut self.resting[rest as usize], offset, now_ms);
         }
     }
 
     /// The same for one that no tracker remembers for certain.
-    pub(crate) fn give_back_forgotten(&mut self, port: u16) {
+    pub(crate) fn give_back_forgotten(&mut self, rests: &mut Rests, port: u16) {
         if let Some(offset) = self.comes_back(port) {
-            push(&mut self.next, &mut self.ready, offset);
+            self.is_ready(rests, offset);
         }
     }
 
-    /// Makes up to `max` ports ready that no tracker can remember any more. To be called now and then.
-    pub(crate) fn settle(&mut self, now_ms: u64, max: usize) {
+    /// Makes up to `max` ports ready that no tracker can remember any more. To be called now and
+    /// then.
+    pub(crate) fn settle(&mut self, rests: &mut Rests, now_ms: u64, max: usize) {
         for _ in 0..max {
-            let old = (0..self.resting.len())
-                .find(|kind| self.age_ms(*kind, now_ms) >= Some(REMEMBERED_MS));
-            let Some(kind) = old else { return };
-            let offset = pop(&self.next, &mut self.resting[kind]);
-            push(&mut self.next, &mut self.ready, offset);
+            let old = (self.resting.iter_mut())
+                .find(|queue| rests.age_ms(queue, now_ms) >= Some(REMEMBERED_MS));
+            let Some(offset) = old.and_then(|queue| rests.pop(queue)) else {
+                return;
+            };
+            self.is_ready(rests, offset);
         }
     }
 
-    /// The port that was given back last becomes the next one, without its rest.
+    /// The port that was given back first of a kind becomes the next one, without its rest.
     #[cfg(feature = "mutants")]
-    pub(crate) fn hurry(&mut self) {
+    pub(crate) fn hurry(&mut self, rests: &mut Rests) {
         for kind in 0..self.resting.len() {
-            let queue = self.resting[kind];
-            if queue.len == 0 {
-                continue;
+            if let Some(offset) = rests.pop(&mut self.resting[kind]) {
+                self.is_ready(rests, offset);
+                self.hurried = Some(self.first.wrapping_add(offset));
             }
-            let mut before = NONE;
-            let mut at = queue.head;
-            while at != queue.tail {
-                before = at;
-                at = self.next[usize::from(at)];
-            }
-            if before == NONE {
-                self.resting[kind] = Queue::EMPTY;
-            } else {
-                self.next[usize::from(before)] = NONE;
-                self.resting[kind].tail = before;
-                self.resting[kind].len -= 1;
-            }
-            self.next[usize::from(at)] = self.ready.head;
-            self.ready.head = at;
-            if self.ready.tail == NONE {
-                self.ready.tail = at;
-            }
-            self.ready.len += 1;
         }
+    }
+
+    /// The first number, used or not.
+    pub(crate) fn first(&self) -> u16 {
+        self.first
     }
 
     /// How many there are.
     pub(crate) fn all(&self) -> usize {
-        // One of the numbers may be 0.
-        let zero = self.first.wrapping_neg();
-        self.next.len() - usize::from(usize::from(zero) < self.next.len())
+        self.all as usize
     }
 
-    /// How many ports are not out, those that rest included.
-    pub(crate) fn free(&self) -> usize {
-        self.ready() + self.remembered()
+    /// How many are in use.
+    pub(crate) fn used(&self) -> usize {
+        self.taken as usize - self.remembered()
     }
 
     /// How many may be used for anything.
     pub(crate) fn ready(&self) -> usize {
-        usize::from(self.ready.len)
+        (self.all - self.taken) as usize
     }
 
-    /// How many are free, and perhaps still remembered by trackers.
+    /// How many are not in use, and perhaps still remembered by trackers.
     pub(crate) fn remembered(&self) -> usize {
-        self.resting.iter().map(|q| usize::from(q.len)).sum()
+        self.resting.iter().map(Queue::len).sum()
     }
 
     /// How many that are ready are kept for rescues and drains.
     pub(crate) fn reserve(&self) -> usize {
-        self.next.len() / RESERVE_SHARE
+        self.all() / RESERVE_SHARE
     }
 
-    /// Whether `port` is one of these ports, free or not.
-    pub(crate) fn in_range(&self, port: u16) -> bool {
-        port != 0 && usize::from(port.wrapping_sub(self.first)) < self.next.len()
-    }
-
-    fn is_out(&self, port: u16) -> bool {
-        self.in_range(port) && {
-            let offset = port.wrapping_sub(self.first);
-            self.out[usize::from(offset) / 64] >> (offset % 64) & 1 == 1
+    /// The first port from an offset on that is in use or rests; where the search goes on.
+    pub(crate) fn next_busy(&self, from: usize) -> Option<(u16, usize)> {
+        let mut mask = u64::MAX << (from % 64);
+        for (at, word) in self.busy.iter().enumerate().skip(from / 64) {
+            let rest = word & std::mem::replace(&mut mask, u64::MAX);
+            if rest != 0 {
+                let offset = at * 64 + rest.trailing_zeros() as usize;
+                let port = self.first.wrapping_add(offset as u16);
+                if port == 0 {
+                    return self.next_busy(offset + 1);
+                }
+                return (offset < self.count as usize).then_some((port, offset + 1));
+            }
         }
+        None
     }
 
-    fn goes_out(&mut self, offset: u16) {
-        self.out[usize::from(offset) / 64] |= 1 << (offset % 64);
-    }
-
-    fn comes_back(&mut self, port: u16) -> Option<u16> {
-        if !self.is_out(port) {
-            debug_assert!(false, "port {port} was given back but is not out");
-            return None;
-        }
-        self.completes(port);
+    fn offset(&self, port: u16) -> Option<u16> {
         let offset = port.wrapping_sub(self.first);
-        self.out[usize::from(offset) / 64] &= !(1 << (offset % 64));
-        Some(offset)
+        (port != 0 && u32::from(offset) < self.count).then_some(offset)
     }
 
-    /// How long the head of a queue has rested.
-    fn age_ms(&self, kind: usize, now_ms: u64) -> Option<u32> {
-        let since = self.since_ms.get(usize::from(self.resting[kind].head))?;
-        Some((now_ms as u32).wrapping_sub(*since))
+    fn is_busy(&self, offset: u16) -> bool {
+        self.busy[usize::from(offset) / 64] >> (offset % 64) & 1 == 1
     }
 
-    fn has_rested(&self, kind: usize, now_ms: u64) -> bool {
-        self.age_ms(kind, now_ms) >= Some(Rest::ALL[kind].ms())
+    fn goes_out(&mut self, rests: &mut Rests, offset: u16) -> u16 {
+        self.busy[usize::from(offset) / 64] |= 1 << (offset % 64);
+        self.taken += 1;
+        rests.hold();
+        self.first.wrapping_add(offset)
     }
-}
 
-/// Puts a port at the end of a queue.
-fn push(next: &mut [u16], queue: &mut Queue, offset: u16) {
-    if queue.tail == NONE {
-        queue.head = offset;
-    } else {
-        next[usize::from(queue.tail)] = offset;
+    fn is_ready(&mut self, rests: &mut Rests, offset: u16) {
+        self.busy[usize::from(offset) / 64] &= !(1 << (offset % 64));
+        self.taken -= 1;
+        rests.let_go();
     }
-    next[usize::from(offset)] = NONE;
-    queue.tail = offset;
-    queue.len += 1;
-}
 
-/// Takes the first port off a queue that is not empty.
-fn pop(next: &[u16], queue: &mut Queue) -> u16 {
-    let offset = queue.head;
-    queue.head = next[usize::from(offset)];
-    if queue.head == NONE {
-        queue.tail = NONE;
+    fn comes_back(&self, port: u16) -> Option<u16> {
+        let offset = self.offset(port).filter(|offset| self.is_busy(*offset));
+        let used = offset.filter(|_| self.used() > 0);
+        debug_assert!(
+            used.is_some(),
+            "port {port} was given back but is not in use"
+        );
+        used
     }
-    queue.len -= 1;
-    offset
+
+    fn has_rested(&self, rests: &Rests, kind: usize, now_ms: u64) -> bool {
+        rests.age_ms(&self.resting[kind], now_ms) >= Some(Rest::ALL[kind].ms())
+    }
 }
 
 #[cfg(test)]
@@ -395,13 +420,51 @@ mod tests {
 
     const LATER: u64 = 200_000;
 
-    fn ports(range: RangeInclusive<u16>, seed: u64) -> Ports {
-        let range = *range.start().max(&1)..=*range.end();
-        let count = range.clone().count();
-        Ports::new(*range.start(), count, &mut fastrand::Rng::with_seed(seed))
+    /// The ports of the only backend there is.
+    struct Alone(Ports, Rests);
+
+    impl Alone {
+        fn take(&mut self, now_ms: u64, purpose: Purpose) -> Option<u16> {
+            self.0.take(&mut self.1, now_ms, purpose)
+        }
+
+        fn take_to_forget(&mut self, now_ms: u64) -> Option<(u16, Rest)> {
+            self.0.take_to_forget(&mut self.1, now_ms)
+        }
+
+        fn next_to_forget_ms(&self, now_ms: u64) -> Option<u64> {
+            self.0.next_to_forget_ms(&self.1, now_ms)
+        }
+
+        fn give_back(&mut self, port: u16, now_ms: u64, rest: Rest) {
+            self.0.give_back(&mut self.1, port, now_ms, rest);
+        }
+
+        fn give_back_forgotten(&mut self, port: u16) {
+            self.0.give_back_forgotten(&mut self.1, port);
+        }
+
+        fn has_ready(&mut self, now_ms: u64) -> bool {
+            self.0.has_ready(&mut self.1, now_ms)
+        }
+
+        fn has_one(&self, now_ms: u64) -> bool {
+            self.0.has_one(&self.1, now_ms)
+        }
+
+        fn free(&self) -> usize {
+            self.0.all() - self.0.used()
+        }
     }
 
-    fn take_all(ports: &mut Ports, now_ms: u64, purpose: Purpose) -> Vec<u16> {
+    fn ports(range: RangeInclusive<u16>, seed: u64) -> Alone {
+        let range = *range.start().max(&1)..=*range.end();
+        let count = range.clone().count();
+        let ports = Ports::new(*range.start(), count, &mut fastrand::Rng::with_seed(seed));
+        Alone(ports, Rests::new(count))
+    }
+
+    fn take_all(ports: &mut Alone, now_ms: u64, purpose: Purpose) -> Vec<u16> {
         std::iter::from_fn(|| ports.take(now_ms, purpose)).collect()
     }
 
@@ -442,7 +505,6 @@ mod tests {
     fn extreme_ranges() {
         let mut all = ports(0..=u16::MAX, 3);
         assert_eq!(all.free(), 65_535, "port 0 is no port");
-        assert!(!all.in_range(0) && all.in_range(1) && all.in_range(u16::MAX));
         let taken = take_all(&mut all, 0, Purpose::Rescue);
         assert_eq!(taken.into_iter().collect::<HashSet<_>>().len(), 65_535);
         all.give_back(u16::MAX, 5, Rest::Clean);
@@ -454,14 +516,7 @@ mod tests {
         assert_eq!((take(), take()), (Some(7), None));
         #[expect(clippy::reversed_empty_ranges, reason = "this is the case under test")]
         let mut none = ports(8..=7, 3);
-        assert_eq!(
-            (
-                none.free(),
-                none.take(0, Purpose::Handshake),
-                none.in_range(7)
-            ),
-            (0, None, false)
-        );
+        assert_eq!((none.free(), none.take(0, Purpose::Handshake)), (0, None));
     }
 
     #[test]
@@ -509,16 +564,16 @@ mod tests {
         assert_eq!(ports.take_to_forget(100), Some((taken[0], Rest::Clean)));
         assert_eq!((ports.free(), ports.next_to_forget_ms(100)), (0, None));
         ports.give_back_forgotten(taken[0]);
-        assert_eq!((ports.ready(), ports.remembered()), (1, 0));
+        assert_eq!((ports.0.ready(), ports.0.remembered()), (1, 0));
         assert_eq!(ports.take(100, Purpose::Move), Some(taken[0]));
     }
 
     #[test]
     fn ordinary_moves_leave_the_reserve_and_handshakes_what_only_they_can_use() {
         let mut ports = ports(1_000..=1_063, 4);
-        assert_eq!(ports.reserve(), 8);
+        assert_eq!(ports.0.reserve(), 8);
         let moved = take_all(&mut ports, 0, Purpose::Move);
-        assert_eq!((moved.len(), ports.ready()), (56, 8));
+        assert_eq!((moved.len(), ports.0.ready()), (56, 8));
         assert!(ports.has_ready(0));
         ports.give_back(moved[0], 0, Rest::Clean);
         ports.give_back(moved[1], 0, Rest::Unforgotten);
@@ -542,19 +597,19 @@ mod tests {
     /// A panic where debug assertions are on; in any case nothing changes.
     #[test]
     fn a_port_that_is_not_out_is_refused() {
-        let mut ports = ports(1_000..=1_009, 5);
+        let mut ports = ports(1_000..=1_063, 5);
         let port = ports.take(0, Purpose::Move).unwrap();
         ports.give_back(port, 10, Rest::Clean);
-        for wrong in [port, 999, 1_010, 0] {
+        for wrong in [port, 999, 1_064, 0] {
             let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 ports.give_back(wrong, 0, Rest::Clean);
             }));
             assert_eq!(refused.is_err(), cfg!(debug_assertions));
-            assert_eq!(ports.free(), 10);
+            assert_eq!(ports.free(), 64);
         }
         let taken = take_all(&mut ports, LATER, Purpose::Rescue);
         assert_eq!(taken.last(), Some(&port), "freed last, used last");
-        assert_eq!(taken.iter().collect::<HashSet<_>>().len(), 10);
+        assert_eq!(taken.iter().collect::<HashSet<_>>().len(), 64);
     }
 
     #[test]
@@ -562,6 +617,38 @@ mod tests {
         let mut ports = ports(5_000..=5_079, 1);
         assert_eq!(take_all(&mut ports, 0, Purpose::Handshake).len(), 70);
         assert_eq!(take_all(&mut ports, 0, Purpose::Rescue).len(), 10);
+    }
+
+    /// Of two backends, one has all that may rest in all: the other has what rescues need.
+    #[test]
+    fn pairs_are_bounded_in_all() {
+        let mut rests = Rests::new(0);
+        let mut rng = fastrand::Rng::with_seed(1);
+        let count = 60_000;
+        let mut all: Vec<Ports> = (0..5).map(|_| Ports::new(1, count, &mut rng)).collect();
+        let left = RESTING_MAX / RESERVE_SHARE;
+        let mut taken = 0;
+        for ports in &mut all {
+            while ports.take(&mut rests, 0, Purpose::Handshake).is_some() {
+                taken += 1;
+            }
+            while taken < RESTING_MAX - left && ports.take(&mut rests, 0, Purpose::Rescue).is_some()
+            {
+                taken += 1;
+            }
+        }
+        assert_eq!((taken, rests.spare()), (RESTING_MAX - left, left));
+        let last = &mut all[4];
+        assert!(last.ready() > last.reserve());
+        assert_eq!(last.take(&mut rests, 0, Purpose::Move), None);
+        let mut rescued = 0;
+        for ports in &mut all {
+            while ports.take(&mut rests, 0, Purpose::Rescue).is_some() {
+                rescued += 1;
+            }
+        }
+        assert_eq!((rescued, rests.spare()), (left, 0));
+        assert!(!all[4].has_ready(&mut rests, 0));
     }
 
     #[derive(Debug, Clone)]
@@ -603,13 +690,16 @@ mod tests {
             let mut ports = ports(5_000..=5_015, 6);
             let mut now_ms = u64::from(u32::MAX) - 100_000;
             let mut free: Vec<(u16, u64, u64)> = (5_000..=5_015).map(|port| (port, 0, 0)).collect();
-            let (mut out, mut half): (Vec<u16>, Vec<u16>) = Default::default();
+            let mut out: Vec<u16> = Vec::new();
+            let mut half: Vec<(u16, u32)> = Vec::new();
             for op in ops {
                 match op {
                     Op::Advance { by_ms } => now_ms += by_ms,
                     Op::GiveBack { which, rest } if !out.is_empty() => {
                         let port = out.swap_remove(which % out.len());
-                        half.retain(|other| *other != port);
+                        if let Some(at) = half.iter().position(|(other, _)| *other == port) {
+                            ports.0.completes(&mut ports.1, half.remove(at).1);
+                        }
                         match rest {
                             Some(rest) => {
                                 ports.give_back(port, now_ms, rest);
@@ -624,15 +714,15 @@ mod tests {
                     }
                     Op::Begins { which } if !out.is_empty() => {
                         let port = out[which % out.len()];
-                        if !half.contains(&port) {
-                            ports.begins(port);
-                            half.push(port);
+                        if half.iter().all(|(other, _)| *other != port) {
+                            half.push((port, ports.0.begins(&mut ports.1, port)));
                         }
                     }
                     Op::Completes { which } if !out.is_empty() => {
                         let port = out[which % out.len()];
-                        ports.completes(port);
-                        half.retain(|other| *other != port);
+                        if let Some(at) = half.iter().position(|(other, _)| *other == port) {
+                            ports.0.completes(&mut ports.1, half.remove(at).1);
+                        }
                     }
                     Op::GiveBack { .. } | Op::Begins { .. } | Op::Completes { .. } => {}
                     Op::Forget => {
@@ -649,11 +739,11 @@ mod tests {
                         let taken = ports.take(now_ms, purpose);
                         match purpose {
                             // At most so many become ready in one call, of which one is taken.
-                            Purpose::Move if ready <= ports.reserve() => prop_assert_eq!(taken, None),
+                            Purpose::Move if ready <= ports.0.reserve() => prop_assert_eq!(taken, None),
                             Purpose::Move => {}
                             Purpose::Rescue => prop_assert_eq!(taken.is_some(), ready > 0),
                             // Those that are kept back are ready ones.
-                            Purpose::Handshake if rested > ports.reserve() => prop_assert!(taken.is_some()),
+                            Purpose::Handshake if rested > ports.0.reserve() => prop_assert!(taken.is_some()),
                             Purpose::Handshake => prop_assert!(rested > 0 || taken.is_none()),
                         }
                         if let Some(port) = taken {
@@ -668,10 +758,14 @@ mod tests {
                 }
                 prop_assert_eq!(ports.free(), 16 - out.len());
                 let rested = free.iter().filter(|f| f.1 <= now_ms).count();
-                prop_assert!(ports.has_one(now_ms) || rested <= ports.reserve());
+                prop_assert!(ports.has_one(now_ms) || rested <= ports.0.reserve());
                 prop_assert!(!ports.has_one(now_ms) || rested > 0);
-                let half_open = half.first().map(|oldest| (*oldest, half.len()));
-                prop_assert_eq!(ports.half_open(), half_open);
+                let half_open = half.first().map(|(oldest, _)| (*oldest, half.len()));
+                prop_assert_eq!(ports.0.half_open(&ports.1), half_open);
+                let resting = ports.0.remembered();
+                let busy = std::iter::successors(ports.0.next_busy(0), |(_, next)| ports.0.next_busy(*next));
+                prop_assert_eq!(busy.count(), out.len() + resting);
+                prop_assert_eq!(ports.1.spare(), 16 + RESTING_MAX - out.len() - resting);
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::{
     apply::{ApplyError, Progress},
     backend::{Backend, Tables},
     engine::Settings,
-    flow::{Addr, to_addr},
+    ids::{Addr, to_addr},
     maglev::Maglev,
     member::Member,
     policy::{Policy, Pool},

@@ -6,10 +6,10 @@
 
 use crate::{
     Engine, Output, Verdict,
-    backend::Use,
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
-    flow::Leg,
+    ids::Leg,
+    legs::Use,
     mutants::Mutant,
     ports::{Purpose, Rest},
     timing::{HOLDERS_SETTLE_US, PROBE_OTHER_MS, PROBE_READY_MS, READY_HOLDS_MS, UNANSWERED_MAX},
@@ -338,10 +338,17 @@ impl Engine {
         };
         backend.probe.due_ms = now.ms() + wait;
         if backend.probe.port == 0 {
-            let Some(port) = backend.ports.take(now.ms(), Purpose::Rescue) else {
+            let Some(port) = backend
+                .ports
+                .take(&mut self.rests, now.ms(), Purpose::Rescue)
+            else {
                 return;
             };
-            backend.assign(port, Use::Probe);
+            let leg = Leg {
+                backend: index,
+                port,
+            };
+            self.legs.assign(leg, Use::Probe);
             backend.probe.port = port;
         }
         let same = self.committed.is(Mutant::SameNumbers) && backend.probe.seq != SeqNumber(0);
@@ -482,8 +489,13 @@ impl Engine {
         let backend = &mut self.backends[usize::from(index)];
         if backend.probe.port != 0 {
             let port = std::mem::take(&mut backend.probe.port);
-            backend.release(port, now.ms(), Rest::Quiet);
+            let leg = Leg {
+                backend: index,
+                port,
+            };
+            self.free_leg(now, leg, Rest::Quiet);
         }
+        let backend = &mut self.backends[usize::from(index)];
         backend.probe = Probe {
             finding: Finding::Unknown,
             seq: SeqNumber(0),

@@ -6,11 +6,11 @@
 
 use crate::{
     BackendFigures, Cause, Engine, MoveEnd, PolicyFigures,
-    backend::Use,
     cause::MoveEnds,
+    clock::Instant,
     drain::Waiting,
-    engine::Instant,
-    flow::from_addr,
+    ids::{Leg, from_addr},
+    legs::Use,
     pins::{Lost, PinReason},
     placement::Placement,
     policy::Policy,
@@ -27,7 +27,7 @@ const PIECE: usize = 256;
 const COST_POLICY: usize = 40;
 const COST_BACKEND: usize = 24;
 /// Ports looked at for one unit.
-const PORTS_PER_UNIT: usize = 32;
+const COST_PORT: usize = 1;
 /// A flow, which lies apart in memory.
 const COST_FLOW: usize = 2;
 
@@ -41,7 +41,7 @@ pub struct Reporting {
     places: Vec<Option<u16>>,
     /// The next member of the policy, and how far its legs were gone through.
     member: usize,
-    legs: Legs,
+    legs: Seen,
     state: baton_api::State,
     figures: Vec<PolicyFigures>,
 }
@@ -58,7 +58,7 @@ enum Stage {
 
 /// What the legs of a backend that is down or drains show.
 #[derive(Default)]
-pub(crate) struct Legs {
+pub(crate) struct Seen {
     at: usize,
     /// Flows whose end is held or that wait for another owner.
     stranded: u64,
@@ -263,7 +263,7 @@ impl Engine {
         &self,
         now: Instant,
         (policy, index): (u16, u16),
-        legs: &mut Legs,
+        legs: &mut Seen,
     ) -> Option<usize> {
         let backend = &self.backends[usize::from(index)];
         let strands = backend.health.is_down() || backend.question.is_open();
@@ -273,10 +273,15 @@ impl Engine {
         }
         let mut cost = 0;
         let from = legs.at;
-        while legs.at < backend.slots() && cost < PIECE {
-            let used = backend.used_at(legs.at);
-            legs.at += 1;
-            cost += usize::from(legs.at.is_multiple_of(PORTS_PER_UNIT));
+        while cost < PIECE
+            && let Some((port, next)) = backend.ports.next_busy(legs.at)
+        {
+            let used = self.legs.used_by(Leg {
+                backend: index,
+                port,
+            });
+            legs.at = next;
+            cost += COST_PORT;
             let (Some(Use::Owner(id)) | Some(Use::Standby(id))) = used else {
                 continue;
             };

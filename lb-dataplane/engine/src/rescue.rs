@@ -6,11 +6,12 @@
 
 use crate::{
     Cause, Engine, Output, Verdict,
+    clock::Instant,
     counters::Counter,
-    engine::Instant,
     events::What,
-    flow::{Bits, FlowId, Leg},
+    flow::Bits,
     handover::{End, Input, Then},
+    ids::{FlowId, Leg},
     mutants::Mutant,
     pins::Lost,
     policy::Policy,
@@ -209,7 +210,9 @@ impl Engine {
     pub(crate) fn take_leg(&mut self, now: Instant, id: FlowId, target: u16) -> Option<Leg> {
         let backend = &mut self.backends[usize::from(target)];
         backend.hop.and_then(|h| self.hops.mac(h))?;
-        let port = backend.ports.take(now.ms(), Purpose::Rescue)?;
+        let port = backend
+            .ports
+            .take(&mut self.rests, now.ms(), Purpose::Rescue)?;
         backend.budget.spend(now);
         self.client_goes(id, target);
         Some(Leg {

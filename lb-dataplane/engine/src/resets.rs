@@ -4,7 +4,7 @@
 //! Owns a budget for each kind of them: strangers, of whom anybody sends as many as he likes, take
 //! nothing from the others. It never builds a segment.
 
-use crate::{Engine, counters::Counter, engine::Instant};
+use crate::{Engine, clock::Instant, counters::Counter};
 
 /// Of each kind.
 const PER_SECOND: u32 = 20_000;

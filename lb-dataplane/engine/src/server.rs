@@ -3,14 +3,15 @@
 use crate::{
     Engine, Output, Verdict,
     answer::Judged,
-    backend::Use,
+    clock::Instant,
     counters::{Counter, DropReason},
     early::Turn,
-    engine::Instant,
     figures::Reset,
-    flow::{Bits, FlowId},
+    flow::Bits,
     guards::From,
     handover::{self, challenge, judge_reset},
+    ids::{FlowId, Leg},
+    legs::Use,
     mutants::Mutant,
     pins::PinReason,
     rescue::{Ended, end_of},
@@ -36,7 +37,11 @@ impl Engine {
         let number = self
             .sources
             .number(slot.source, (segment.dst, segment.dst_port));
-        match slot.used_by(number) {
+        let leg = Leg {
+            backend,
+            port: number,
+        };
+        match self.legs.used_by(leg) {
             Some(Use::Owner(id)) => self.on_owner(now, frame, segment, id, out),
             Some(Use::Standby(id)) => self.on_standby(now, frame, segment, id, out),
             Some(Use::Closing(id)) => self.on_closing(now, frame, segment, id, out),

@@ -5,11 +5,7 @@
 //! until the replies are exactly right, so that no command ever runs in another session than its client's.
 
 use crate::{
-    Engine, Output,
-    counters::Counter,
-    flow::{Bits, FlowId},
-    handover::Restored,
-    pins::PinReason,
+    Engine, Output, counters::Counter, flow::Bits, handover::Restored, ids::FlowId, pins::PinReason,
 };
 use baton_guard::{PRELUDE_MAX, Prelude, prelude_reply_matches};
 use baton_packet::{Flags, Segment, SeqNumber, build_segment};

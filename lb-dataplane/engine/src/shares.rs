@@ -4,7 +4,7 @@
 //! Owns the counts. Networks have numbers by a keyed hash; those that share a number share its
 //! part.
 
-use crate::flow::Addr;
+use crate::ids::Addr;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 

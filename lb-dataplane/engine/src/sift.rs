@@ -7,7 +7,7 @@
 
 use crate::{
     ApplyError,
-    flow::from_addr,
+    ids::from_addr,
     prepare::{End, Fixed, InForce, end_of},
 };
 use baton_api::{

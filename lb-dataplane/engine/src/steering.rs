@@ -7,7 +7,7 @@
 
 use crate::{
     Engine,
-    flow::{Addr, from_addr},
+    ids::{Addr, from_addr},
     prepare::Prepared,
 };
 use std::net::IpAddr;
@@ -68,7 +68,7 @@ impl Engine {
             .extend(needed.map(|f| end(&(f.addr, f.port))));
         if self.shares_ports {
             let backends = &self.backends[slots(self.backends.len())];
-            let used = backends.iter().filter(|b| b.listed || b.legs_used > 0);
+            let used = backends.iter().filter(|b| b.listed || b.ports.used() > 0);
             let used = used.map(|b| end(&(b.addr, b.port)));
             ends.backends.get_or_insert_default().extend(used);
         }

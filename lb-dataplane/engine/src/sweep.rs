@@ -6,11 +6,12 @@
 
 use crate::{
     Engine, Output,
-    backend::Use,
-    engine::Instant,
-    flow::{Bits, FlowId},
+    clock::Instant,
+    flow::Bits,
     handover::{Input, Then},
     health::Down,
+    ids::{FlowId, Leg},
+    legs::Use,
     states::{Event, State},
 };
 
@@ -130,13 +131,21 @@ impl Engine {
         room: &mut Room,
         out: &mut impl Output,
     ) -> Option<(Progress, u64)> {
-        let mut at = progress.at as usize;
-        let all = self.backends[usize::from(index)].slots();
-        while at < all && !room.is_used_up() {
+        let next_busy = |engine: &Self, from: u32| {
+            let ports = &engine.backends[usize::from(index)].ports;
+            ports.next_busy(from as usize)
+        };
+        while let Some((port, next)) = next_busy(self, progress.at) {
+            if room.is_used_up() {
+                return Some((progress, 0));
+            }
             room.ports -= 1;
-            if let Some(Use::Owner(id)) = self.backends[usize::from(index)].used_at(at) {
+            let leg = Leg {
+                backend: index,
+                port,
+            };
+            if let Some(Use::Owner(id)) = self.legs.used_by(leg) {
                 room.flows -= 1;
-                progress.at = at as u32;
                 let leaves = progress.what == Sweep::Drain && self.is_drained(id);
                 progress.leaving |= leaves;
                 let cost = match self.swept(now, id, progress.what, out) {
@@ -152,11 +161,7 @@ impl Engine {
                     return Some((progress, now.ms() + 1));
                 }
             }
-            at += 1;
-        }
-        progress.at = at as u32;
-        if at < all {
-            return Some((progress, 0));
+            progress.at = next as u32;
         }
         if progress.what == Sweep::Drain {
             let drains = &mut self.backends[usize::from(index)].drains;

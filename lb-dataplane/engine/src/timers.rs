@@ -2,10 +2,12 @@
 
 use crate::{
     Engine, Output,
+    clock::Instant,
     counters::Counter,
-    engine::{HOPS_AT_ONCE, Instant},
-    flow::{Bits, FlowId},
+    engine::HOPS_AT_ONCE,
+    flow::Bits,
     handover::Input,
+    ids::FlowId,
     mutants::Mutant,
     routes::LIMIT_HOPS,
     states::{Action, Event, State},

@@ -7,8 +7,9 @@ use crate::{
     Counter, DropReason, Engine,
     backend::Backend,
     cause::LastMove,
-    engine::Instant,
-    flow::{Flow, from_addr},
+    clock::Instant,
+    flow::Flow,
+    ids::from_addr,
     pins::{Lost, PinReason},
     states::{State, TABLE},
 };
@@ -27,9 +28,9 @@ pub(crate) struct Slots {
 
 impl Slots {
     pub(crate) fn add(&mut self, backend: &Backend) {
-        self.listed += u64::from(backend.listed || backend.legs_used > 0);
+        self.listed += u64::from(backend.listed || backend.ports.used() > 0);
         if backend.listed {
-            let all = backend.legs_used as usize + backend.ports.free();
+            let all = backend.ports.all();
             let ports = ((all - backend.ports.ready()) as u64, all as u64);
             self.ports = self.ports.max(ports);
         }

@@ -2,8 +2,7 @@
 //!
 //! Owns: one connection's conversation as far as it decides whether the connection may go to another server, from the bytes of
 //! both directions in any segmentation. It never allocates, blocks, reads a clock, keeps a message or changes a byte; what it
-//! cannot follow pins the connection ([`Pin`]). Whether it can be followed anew later is for who
-//! has its bytes ([`Unfollowed`]).
+//! cannot follow pins the connection ([`Pin`]).
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -12,11 +11,9 @@ mod line;
 mod memcached;
 mod pin;
 mod resp;
-mod unfollowed;
 
 pub use pin::{Pin, detect};
 pub use resp::{PRELUDE_MAX, Prelude, prelude_reply_matches};
-pub use unfollowed::Unfollowed;
 
 use core::fmt;
 

@@ -103,6 +103,22 @@ impl Plain {
     }
 }
 
+/// The ends of a frame, if it is IPv4 and TCP without IP options; nothing else is looked at.
+#[inline]
+#[must_use]
+pub fn plain_ends(frame: &[u8]) -> Option<Ends> {
+    let head = frame.first_chunk::<{ L4 + 4 }>()?;
+    let ip: &[u8; IPV4_BYTES] = array(head, ETHERNET_BYTES)?;
+    let ports: &[u8; 4] = array(head, L4)?;
+    let is = be16::<{ L4 + 4 }, 12>(head) == ETHERTYPE_IPV4 && ip[0] == 0x45 && ip[9] == TCP;
+    is.then(|| {
+        (
+            (be32::<IPV4_BYTES, 12>(ip), be16::<4, 0>(ports)),
+            (be32::<IPV4_BYTES, 16>(ip), be16::<4, 2>(ports)),
+        )
+    })
+}
+
 /// The segment in a frame that is plain but for its checksums, which [`Plain::is_right`] looks at.
 #[inline]
 #[must_use]

@@ -47,5 +47,5 @@ pub use error::OpenError;
 pub use frames::FrameAccount;
 pub use host::HOST_MAC;
 pub use matched::SteeringMaps;
-pub use port::{Disposition, Port, Tx};
+pub use port::{Disposition, Handler, Port, Tx};
 pub use stats::{HostStats, KernelStats, Stats, SteeringStats};

@@ -21,7 +21,7 @@ use crate::{
     interface::Interface,
     matched::SteeringMaps,
     packet_send::{PacketSender, bind},
-    port::{Disposition, Tx},
+    port::{Disposition, Handler, Tx},
     spin::Spin,
     stats::{HostStats, KernelStats, Stats},
     steer::{Programs, Steer},
@@ -226,10 +226,7 @@ impl PacketPort {
         &mut self.sender
     }
 
-    pub(crate) fn process(
-        &mut self,
-        f: &mut impl FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition,
-    ) -> usize {
+    pub(crate) fn process(&mut self, f: &mut impl Handler) -> usize {
         let (mut seen, mut taken) = (0, 0);
         let slots = self.layout.slots();
         while taken < self.batch {
@@ -258,11 +255,7 @@ impl PacketPort {
         seen
     }
 
-    fn process_slot(
-        &mut self,
-        slot: Slot,
-        f: &mut impl FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition,
-    ) -> usize {
+    fn process_slot(&mut self, slot: Slot, f: &mut impl Handler) -> usize {
         let Some((vnet, len, whole)) = slot.describe(&self.layout) else {
             // It did not fit, and too much of that kind waited already.
             self.counts.large_lost += 1;
@@ -282,7 +275,7 @@ impl PacketPort {
         let buffer = unsafe { std::slice::from_raw_parts_mut(whole.as_ptr(), frame_bytes) };
         self.counts.rx_frames += 1;
         self.counts.rx_bytes += len as u64;
-        match f(buffer, len, &mut Tx::packet(&mut self.sender)) {
+        match f.frame(buffer, len, &mut Tx::packet(&mut self.sender)) {
             Disposition::Transmit(len) => self.sender.transmit(whole, None, len),
             Disposition::Release => {}
         }
@@ -290,10 +283,7 @@ impl PacketPort {
     }
 
     /// Takes what did not fit its slot from the queue, where it is the next.
-    fn process_large(
-        &mut self,
-        f: &mut impl FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition,
-    ) -> usize {
+    fn process_large(&mut self, f: &mut impl Handler) -> usize {
         // Moved out and back, so that the rest may be borrowed; an empty box allocates nothing.
         let mut large = std::mem::take(&mut self.large);
         let header_bytes = size_of::<VirtioNetHeader>();
@@ -331,12 +321,7 @@ impl PacketPort {
         None
     }
 
-    fn segment(
-        &mut self,
-        large: &[u8],
-        vnet: VirtioNetHeader,
-        f: &mut impl FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition,
-    ) -> usize {
+    fn segment(&mut self, large: &[u8], vnet: VirtioNetHeader, f: &mut impl Handler) -> usize {
         let kind = vnet.gso_type & !abi::VIRTIO_NET_HDR_GSO_ECN;
         let trusted = abi::VIRTIO_NET_HDR_F_NEEDS_CSUM | abi::VIRTIO_NET_HDR_F_DATA_VALID;
         let checksum = if vnet.flags & trusted != 0 {
@@ -376,7 +361,7 @@ impl PacketPort {
             self.counts.rx_segmented += 1;
             self.counts.rx_frames += 1;
             self.counts.rx_bytes += len as u64;
-            match f(buffer, len, &mut Tx::packet(&mut self.sender)) {
+            match f.frame(buffer, len, &mut Tx::packet(&mut self.sender)) {
                 Disposition::Transmit(len) => self.sender.transmit(start, Some(index), len),
                 Disposition::Release => self.sender.free.push(index),
             }

@@ -113,15 +113,60 @@ impl<'a> Tx<'a> {
     }
 }
 
+/// What becomes of frames. A closure is one that looks at none ahead.
+pub trait Handler {
+    /// One of several frames that come next, and leave as they are for now.
+    fn look(&mut self, _frame: &[u8]) {}
+
+    /// Those were all of these.
+    fn looked(&mut self) {}
+
+    /// A buffer with a frame at its start and the frame's length, see [`Port::process`].
+    fn frame(&mut self, buffer: &mut [u8], len: usize, tx: &mut Tx<'_>) -> Disposition;
+}
+
+impl<F: FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition> Handler for F {
+    fn frame(&mut self, buffer: &mut [u8], len: usize, tx: &mut Tx<'_>) -> Disposition {
+        self(buffer, len, tx)
+    }
+}
+
+/// Sends what is the host's there.
+struct PastHost<'a, H> {
+    handler: &'a mut H,
+    sender: &'a mut host::Sender,
+}
+
+impl<H: Handler> Handler for PastHost<'_, H> {
+    fn look(&mut self, frame: &[u8]) {
+        self.handler.look(frame);
+    }
+
+    fn looked(&mut self) {
+        self.handler.looked();
+    }
+
+    fn frame(&mut self, buffer: &mut [u8], len: usize, tx: &mut Tx<'_>) -> Disposition {
+        let mut tx = tx.with_host(self.sender);
+        match self.handler.frame(buffer, len, &mut tx) {
+            Disposition::Transmit(len) if host::Sender::takes(buffer) => {
+                self.sender.send(&buffer[..len.min(buffer.len())]);
+                Disposition::Release
+            }
+            other => other,
+        }
+    }
+}
+
 /// Takes frames that come through the host's stack.
 struct FromHost<'a, F> {
     f: &'a mut F,
     tx: Tx<'a>,
 }
 
-impl<F: FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition> host::Taker for FromHost<'_, F> {
+impl<H: Handler> host::Taker for FromHost<'_, H> {
     fn frame(&mut self, buffer: &mut [u8], len: usize) -> Disposition {
-        (self.f)(buffer, len, &mut self.tx)
+        self.f.frame(buffer, len, &mut self.tx)
     }
 
     fn transmit(&mut self, frame: &[u8]) {
@@ -263,26 +308,14 @@ impl Port {
     /// its start, the frame's length and a [`Tx`], and says what becomes of it. What it sends through the [`Tx`]
     /// leaves before the frame itself. All of them have been given to the kernel on return. Returns the number of
     /// frames seen.
-    pub fn process(
-        &mut self,
-        f: &mut impl FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition,
-    ) -> usize {
+    pub fn process(&mut self, f: &mut impl Handler) -> usize {
         let Some(Host { receiver, sender }) = &mut self.host else {
             return match &mut self.inner {
                 Inner::Xdp(port) => port.process(f),
                 Inner::Packet(port) => port.process(f),
             };
         };
-        let mut past_host = |buffer: &mut [u8], len, tx: &mut Tx<'_>| {
-            let disposition = f(buffer, len, &mut tx.with_host(sender));
-            match disposition {
-                Disposition::Transmit(len) if host::Sender::takes(buffer) => {
-                    sender.send(&buffer[..len.min(buffer.len())]);
-                    Disposition::Release
-                }
-                other => other,
-            }
-        };
+        let mut past_host = PastHost { handler: f, sender };
         let seen = match &mut self.inner {
             Inner::Xdp(port) => port.process(&mut past_host),
             Inner::Packet(port) => port.process(&mut past_host),

@@ -142,6 +142,19 @@ impl<T: Copy> Consumer<T> {
         self.head_seen.wrapping_sub(self.tail)
     }
 
+    /// The entry that is taken after so many others, if it is there.
+    pub(crate) fn peek(&mut self, after: u32) -> Option<T>
+    where
+        T: Copy,
+    {
+        if self.available() <= after {
+            return None;
+        }
+        let slot = (self.tail.wrapping_add(after) & (self.ring.size - 1)) as usize;
+        // SAFETY: `slot < size`, and the acquire load of the producer's index made the entry visible.
+        Some(unsafe { self.ring.entries.add(slot).read() })
+    }
+
     /// Takes one entry if there is one; its slot is free for the producer after [`Self::release`].
     pub(crate) fn pop(&mut self) -> Option<T> {
         if self.available() == 0 {

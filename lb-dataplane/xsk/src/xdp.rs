@@ -14,7 +14,7 @@ use crate::{
     frames::{FrameAccount, Frames, Owner},
     interface::Interface,
     matched::SteeringMaps,
-    port::{Disposition, Tx},
+    port::{Disposition, Handler, Tx},
     ring::{Consumer, Producer},
     socket::{Anchor, Umem, XskSocket},
     spin::Spin,
@@ -29,6 +29,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Frames that are looked at before the first of them is handled.
+const LOOK_AHEAD: u32 = 32;
 /// Longest sleep while frames wait that the kernel has refused to send.
 const UNSENT_RETRY: Duration = Duration::from_millis(1);
 
@@ -70,6 +72,22 @@ struct Receiver {
 }
 
 impl Receiver {
+    /// Shows the handler the next `count` frames, before the first of them is handled.
+    fn look_ahead(&mut self, umem: &Umem, count: u32, handler: &mut impl Handler) {
+        for after in 0..count {
+            let Some(descriptor) = self.rx.peek(after) else {
+                break;
+            };
+            // SAFETY: the kernel has given the buffer away with the entry in the RX ring, and nobody
+            // takes it from there meanwhile; the slice ends before the next is made.
+            let buffer: &[u8] = unsafe { umem.slice(descriptor.addr) };
+            if let Some(frame) = buffer.get(..descriptor.len as usize) {
+                handler.look(frame);
+            }
+        }
+        handler.looked();
+    }
+
     fn ready(&mut self) -> bool {
         self.rx.available() > 0
     }
@@ -225,17 +243,17 @@ impl XdpPort {
         &mut self.sender
     }
 
-    pub(crate) fn process(
-        &mut self,
-        f: &mut impl FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition,
-    ) -> usize {
+    pub(crate) fn process(&mut self, f: &mut impl Handler) -> usize {
         let mut seen = 0;
         for queue in 0..self.receivers.len() {
             let receiver = &mut self.receivers[queue];
             let sender = &mut self.sender;
             sender.current = receiver.send_queue;
             let ready = receiver.rx.available().min(self.batch);
-            for _ in 0..ready {
+            for at in 0..ready {
+                if at % LOOK_AHEAD == 0 && ready - at > 1 {
+                    receiver.look_ahead(&sender.umem, (ready - at).min(LOOK_AHEAD), f);
+                }
                 let Some(descriptor) = receiver.rx.pop() else {
                     break;
                 };
@@ -253,7 +271,7 @@ impl XdpPort {
                 seen += 1;
                 self.counts.rx_frames += 1;
                 self.counts.rx_bytes += len as u64;
-                match f(buffer, len, &mut Tx::xdp(sender)) {
+                match f.frame(buffer, len, &mut Tx::xdp(sender)) {
                     Disposition::Transmit(len) => sender.transmit(frame, descriptor.addr, len),
                     Disposition::Release => sender.frames.put(frame, Owner::Hand),
                 }

@@ -23,10 +23,12 @@ fn take(port: &mut Port) -> Vec<Vec<u8>> {
     let wake = common::eventfd();
     port.wait(Some(Duration::ZERO), wake.as_fd())
         .expect("the interface stays");
-    while port.process(&mut |buffer, len, _| {
-        frames.push(buffer[..len].to_vec());
-        Disposition::Release
-    }) > 0
+    while port.process(
+        &mut |buffer: &mut [u8], len: usize, _: &mut baton_xsk::Tx<'_>| {
+            frames.push(buffer[..len].to_vec());
+            Disposition::Release
+        },
+    ) > 0
     {}
     frames
 }

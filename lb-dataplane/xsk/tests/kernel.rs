@@ -323,7 +323,7 @@ fn large_frames_beyond_the_limit_are_counted() {
     client.send(&plain);
     let mut last = 0;
     until("the small frame", || {
-        while port.process(&mut |b, len, _| {
+        while port.process(&mut |b: &mut [u8], len: usize, _: &mut baton_xsk::Tx<'_>| {
             last = len;
             assert!(b.len() >= len);
             Disposition::Release

@@ -53,14 +53,16 @@ fn moving_frames_allocates_nothing() {
             let before = ALLOCATIONS.with(Cell::get);
             let mut seen = 0;
             while seen < 100 && Instant::now() < deadline {
-                seen += port.process(&mut |b, len, tx| {
-                    swap(&mut b[..len]);
-                    if let Some(extra) = tx.frame() {
-                        extra[..len].copy_from_slice(&b[..len]);
-                        tx.send(len);
-                    }
-                    Disposition::Transmit(len)
-                });
+                seen += port.process(
+                    &mut |b: &mut [u8], len: usize, tx: &mut baton_xsk::Tx<'_>| {
+                        swap(&mut b[..len]);
+                        if let Some(extra) = tx.frame() {
+                            extra[..len].copy_from_slice(&b[..len]);
+                            tx.send(len);
+                        }
+                        Disposition::Transmit(len)
+                    },
+                );
                 let mut tx = port.tx();
                 if let Some(own) = tx.frame() {
                     own[..frame.len()].copy_from_slice(&frame);
@@ -105,17 +107,19 @@ fn neither_does_moving_them_through_the_host() {
             let before = ALLOCATIONS.with(Cell::get);
             let mut seen = 0;
             while seen < 100 {
-                let more = port.process(&mut |b, len, tx| {
-                    assert_eq!(b[6..12], HOST_MAC);
-                    // As a reset, which nobody answers.
-                    swap(&mut b[..len]);
-                    b[14 + if b[12] == 8 { 20 } else { 40 } + 13] = 0x04;
-                    if let Some(extra) = tx.frame() {
-                        extra[..len].copy_from_slice(&b[..len]);
-                        tx.send(len);
-                    }
-                    Disposition::Transmit(len)
-                });
+                let more = port.process(
+                    &mut |b: &mut [u8], len: usize, tx: &mut baton_xsk::Tx<'_>| {
+                        assert_eq!(b[6..12], HOST_MAC);
+                        // As a reset, which nobody answers.
+                        swap(&mut b[..len]);
+                        b[14 + if b[12] == 8 { 20 } else { 40 } + 13] = 0x04;
+                        if let Some(extra) = tx.frame() {
+                            extra[..len].copy_from_slice(&b[..len]);
+                            tx.send(len);
+                        }
+                        Disposition::Transmit(len)
+                    },
+                );
                 assert!(more > 0, "{seen} of 100");
                 seen += more;
             }

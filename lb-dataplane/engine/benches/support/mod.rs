@@ -244,6 +244,13 @@ impl Loaded {
     /// What is measured, and nothing else.
     fn forward(&mut self, lens: &[usize], verdicts: &mut [Verdict]) {
         let (now, engine) = (self.w.now, &mut self.w.engine);
+        // As the worker does.
+        if lens.len() > 1 {
+            for (buffer, len) in self.buffers.iter().zip(lens) {
+                engine.look_at(&buffer[..*len]);
+            }
+            engine.look_ahead();
+        }
         for ((buffer, len), verdict) in self.buffers.iter_mut().zip(lens).zip(verdicts) {
             *verdict = engine.frame(now, buffer, *len, &mut self.out);
         }

@@ -9,7 +9,7 @@ use crate::{
     clock::Time,
     pod::Cause,
     tcp::wire::Seg,
-    truth::{Explanation, OwnerEnd, is_near},
+    truth::{Conn, Explanation, OwnerEnd, is_near},
 };
 use baton_api::Protocol;
 use baton_engine::states::State;
@@ -54,7 +54,6 @@ impl World {
 
     /// A FIN or RST leaves towards a client: it needs an explanation, once for each connection.
     pub(super) fn judge_end(&mut self, id: u32, seg: &Seg<'_>, own: bool, call: &mut Call) {
-        let now = self.now;
         let Some(conn) = self.truth.conns.get(&id) else {
             return;
         };
@@ -69,47 +68,26 @@ impl World {
             // A guess, the answer to an old segment, or ahead of lost ones. Should the client take it all the same, it says so.
             let counted =
                 call.counted > 0 || (own && self.untold > 0 && self.flow_of(id).is_none());
-            let meant = conn
-                .owner_end
-                .is_some_and(|e| e.cause == Some(Cause::Meant));
+            let why = if counted {
+                Some(Explanation::Counted)
+            } else {
+                self.of_owner_end(conn)
+            };
             if let Some(conn) = self.truth.conns.get_mut(&id) {
-                conn.inexact = match (counted, meant) {
-                    (true, _) => Some(Explanation::Counted),
-                    (false, true) => Some(Explanation::Meant),
-                    _ => conn.inexact,
-                };
+                conn.inexact = why.or(conn.inexact);
             }
             return;
         }
         let unanswered = conn.unanswered();
         let owner_end = conn.owner_end;
-        let crashed = owner_end.is_some_and(|e| e.cause == Some(Cause::Crash));
-        // To the bare rule a response that is cut short is a whole one (a limit that the README names).
-        let bare = self.scenario.policy.protocol == Protocol::RequestResponse;
         let why = if call.counted > 0 {
             call.counted -= 1;
             Some(Explanation::Counted)
         } else if own && self.untold > 0 && self.is_told_late(id, rst) {
             self.untold -= 1;
             Some(Explanation::Counted)
-        } else if conn.client_aborted
-            || (conn.client_closed && (unanswered == 0 || !crashed || bare))
-        {
-            Some(Explanation::Client)
-        } else if !conn.open {
-            Some(Explanation::Handshake)
         } else {
-            match owner_end {
-                Some(OwnerEnd {
-                    cause: Some(Cause::Meant),
-                    ..
-                }) => Some(Explanation::Meant),
-                Some(end) if end.state.starts_with("Syn") => Some(Explanation::Handshake),
-                Some(_) if self.truth.ends_pass(now) => Some(Explanation::Policy),
-                Some(end) if end.pinned => Some(Explanation::Pinned),
-                Some(end) if self.restarted_soon(&end) => Some(Explanation::Restarted),
-                _ => None,
-            }
+            self.of_owner_end(conn)
         };
         match why {
             Some(why) => {
@@ -125,6 +103,32 @@ impl World {
                     self.scenario.policy.protocol, self.scenario.policy.on_backend_failure
                 ));
             }
+        }
+    }
+
+    /// What the client or the owner did that explains an end.
+    fn of_owner_end(&self, conn: &Conn) -> Option<Explanation> {
+        let unanswered = conn.unanswered();
+        let crashed = (conn.owner_end).is_some_and(|e| e.cause == Some(Cause::Crash));
+        // To the bare rule a response that is cut short is a whole one (a limit that the README names).
+        let bare = self.scenario.policy.protocol == Protocol::RequestResponse;
+        if conn.client_aborted || (conn.client_closed && (unanswered == 0 || !crashed || bare)) {
+            return Some(Explanation::Client);
+        }
+        if !conn.open {
+            return Some(Explanation::Handshake);
+        }
+        let end = conn.owner_end?;
+        if end.cause == Some(Cause::Meant) {
+            Some(Explanation::Meant)
+        } else if end.state.starts_with("Syn") {
+            Some(Explanation::Handshake)
+        } else if self.truth.ends_pass(self.now) {
+            Some(Explanation::Policy)
+        } else if end.pinned {
+            Some(Explanation::Pinned)
+        } else {
+            self.restarted_soon(&end).then_some(Explanation::Restarted)
         }
     }
 

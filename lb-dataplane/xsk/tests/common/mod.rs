@@ -421,7 +421,10 @@ impl<T: Send + 'static> Worker<T> {
             while !stopping.load(Ordering::Relaxed) {
                 port.wait(None, waking.as_fd())
                     .expect("the interface stays");
-                while port.process(&mut |b, n, tx| f(&mut state, b, n, tx)) > 0 {}
+                while port.process(&mut |b: &mut [u8], n: usize, tx: &mut baton_xsk::Tx<'_>| {
+                    f(&mut state, b, n, tx)
+                }) > 0
+                {}
             }
             port.flush();
             (port, state)

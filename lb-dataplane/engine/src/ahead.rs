@@ -1,0 +1,23 @@
+//! Looking ahead in a batch of frames: what they will look for.
+//!
+//! Owns the notes of one batch between the steps of that, see `look`.
+
+use crate::{ids::Leg, index::Hash};
+
+/// Frames that are looked at together: independent reads overlap about ten at a time, and these
+/// fill what is read for them with less than the first-level cache holds.
+pub const AHEAD_MAX: usize = 32;
+
+/// Where a look-up begins.
+#[derive(Clone, Copy)]
+pub(crate) enum Sought {
+    Client(Hash),
+    Leg(Leg),
+}
+
+/// What the frames of a batch will look for.
+#[derive(Default)]
+pub(crate) struct Ahead {
+    pub(crate) sought: [Option<Sought>; AHEAD_MAX],
+    pub(crate) len: usize,
+}
