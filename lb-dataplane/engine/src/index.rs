@@ -29,16 +29,31 @@ impl Bucket {
         numbers: [FREE; SLOTS],
     };
 
+    /// Where a mark is first looked for, and put if that slot is free.
+    #[inline]
+    fn own_slot(mark: u32) -> usize {
+        mark as usize % SLOTS
+    }
+
     #[inline]
     fn find(&self, mark: u32, mut is: impl FnMut(u32) -> bool) -> Option<usize> {
-        (0..SLOTS).find(|at| {
-            self.marks[*at] == mark && self.numbers[*at] != FREE && is(self.numbers[*at])
-        })
+        let mut is_at =
+            |at: usize| self.marks[at] == mark && self.numbers[at] != FREE && is(self.numbers[at]);
+        let own = Self::own_slot(mark);
+        if is_at(own) {
+            return Some(own);
+        }
+        (0..SLOTS).find(|at| is_at(*at))
     }
 
     /// Whether there was room.
     fn put(&mut self, mark: u32, number: u32) -> bool {
-        let free = self.numbers.iter().position(|n| *n == FREE);
+        let own = Self::own_slot(mark);
+        let free = if self.numbers[own] == FREE {
+            Some(own)
+        } else {
+            self.numbers.iter().position(|n| *n == FREE)
+        };
         if let Some(at) = free {
             (self.marks[at], self.numbers[at]) = (mark, number);
         }

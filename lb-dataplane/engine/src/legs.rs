@@ -93,7 +93,7 @@ impl Legs {
     }
 
     /// What a leg is used for; none if it is none.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn used_by(&self, leg: Leg) -> Option<Use> {
         self.index.find(self.hash_of(leg), |_| true).map(unpack)
     }

@@ -138,7 +138,7 @@ impl Loaded {
         };
         s.ports = 20_000..=60_000;
         // An eighth of the ports of each are not for SYNs.
-        let mut p = policy(count.div_ceil(30_000).max(4));
+        let mut p = policy(count.div_ceil(32_000).max(4));
         p.protocol = protocol;
         p.migration.mode = MigrationMode::Never;
         let mut w = World::unprobed(s, p);
