@@ -3,21 +3,16 @@
 //! Owns the watches. Keeps no object: after the translation only its key remains here, to find out after a new list
 //! what has gone meanwhile. An object that cannot be used stops no watch.
 
-use super::{Ended, Sink, Told, report};
-use crate::{
-    kind::Kind,
-    objects::{Namespace, Node, Pod},
-    translate,
-};
+use super::{Ended, Sink, report};
+use crate::{kind::Kind, translate};
 use baton_index::Key;
 use futures_util::{Stream, StreamExt};
-use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{
     Api, Client, Resource,
     runtime::{
         WatchStreamExt,
         utils::Backoff,
-        watcher::{self, Config, Event, InitialListStrategy, watcher},
+        watcher::{self, Config, Event, watcher},
     },
 };
 use serde::de::DeserializeOwned;
@@ -25,7 +20,7 @@ use std::{collections::HashSet, fmt::Debug, pin::pin, time::Duration};
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
-/// Objects in one page of a list, where an API server cannot stream them: some 2 MB of Pods at a time.
+/// Objects in one page of a list: some 2 MB of Pods at a time.
 const PAGE: u32 = 500;
 /// First wait after a failure, doubled with each further one.
 const RETRY_MIN: Duration = Duration::from_millis(200);
@@ -40,14 +35,19 @@ pub async fn run(client: Client, sink: Sink) {
     let (all, s) = (client.clone(), sink.clone());
     watches.spawn(follow(Api::all(all), Kind::Class, s, report::class));
     let (all, s) = (client.clone(), sink.clone());
-    watches.spawn(follow(Api::all(all), Kind::Service, s, service));
+    watches.spawn(follow(Api::all(all), Kind::Service, s, report::service));
     let (all, s) = (client.clone(), sink.clone());
-    watches.spawn(follow(Api::all(all), Kind::Slice, s, slice));
+    watches.spawn(follow(Api::all(all), Kind::Slice, s, report::slice));
     let (all, s) = (client.clone(), sink.clone());
-    watches.spawn(follow(Api::all(all), Kind::Pod, s, pod));
+    watches.spawn(follow(Api::all(all), Kind::Pod, s, report::pod));
     let (all, s) = (client.clone(), sink.clone());
-    watches.spawn(follow(Api::all(all), Kind::Node, s, node));
-    watches.spawn(follow(Api::all(client), Kind::Namespace, sink, namespace));
+    watches.spawn(follow(Api::all(all), Kind::Node, s, report::node));
+    watches.spawn(follow(
+        Api::all(client),
+        Kind::Namespace,
+        sink,
+        report::namespace,
+    ));
     while let Some(ended) = watches.join_next().await {
         // A watch ends when nobody listens, or by a bug, which ends the process.
         if let Err(error) = ended
@@ -58,32 +58,7 @@ pub async fn run(client: Client, sink: Sink) {
     }
 }
 
-/// What is told of an object.
-type Translate<K> = fn(&Sink, &Key, &K) -> Told;
-
-fn service(sink: &Sink, key: &Key, object: &Service) -> Told {
-    sink.caught(Kind::Service, key, |t| t.service(object))
-        .into()
-}
-
-fn slice(sink: &Sink, key: &Key, object: &EndpointSlice) -> Told {
-    sink.caught(Kind::Slice, key, |t| t.slice(object)).into()
-}
-
-fn pod(sink: &Sink, key: &Key, object: &Pod) -> Told {
-    sink.caught(Kind::Pod, key, |t| t.pod(object)).into()
-}
-
-fn node(sink: &Sink, key: &Key, object: &Node) -> Told {
-    sink.caught(Kind::Node, key, |t| t.node(object)).into()
-}
-
-fn namespace(sink: &Sink, key: &Key, object: &Namespace) -> Told {
-    sink.caught(Kind::Namespace, key, |t| t.namespace(object))
-        .into()
-}
-
-async fn follow<K>(api: Api<K>, kind: Kind, sink: Sink, translate: Translate<K>)
+async fn follow<K>(api: Api<K>, kind: Kind, sink: Sink, translate: report::Translate<K>)
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
@@ -95,40 +70,22 @@ where
         listed: None,
         synced: false,
     };
-    // Streamed, they come from the API server's memory and are read here while it goes on writing; each page comes from etcd,
-    // and is waited for.
-    let mut config = Config::default().page_size(PAGE).streaming_lists();
+    let config = Config::default().page_size(PAGE);
     loop {
         let events = watcher(api.clone(), config.clone()).backoff(Retry::default());
-        match follower.follow(events).await {
-            // The watch could not begin where the list ended: list again.
-            Ok(Again::Expired) => debug!(kind = kind.as_str(), "the watch begins anew"),
-            Ok(Again::InPages) => {
-                info!(
-                    kind = kind.as_str(),
-                    "this API server cannot stream lists; they are read in pages"
-                );
-                config.initial_list_strategy = InitialListStrategy::ListWatch;
-            }
-            Err(Ended) => return,
+        if let Err(Ended) = follower.follow(events).await {
+            return;
         }
+        // The watch could not begin where the list ended, or has ended: list again.
+        debug!(kind = kind.as_str(), "the watch begins anew");
     }
-}
-
-/// Why a watch has to begin anew.
-#[derive(Debug, PartialEq, Eq)]
-enum Again {
-    /// What it should go on from is not known any more, or it has ended.
-    Expired,
-    /// The API server has no streamed lists.
-    InPages,
 }
 
 /// One kind's keys and where its list stands.
 struct Follower<K> {
     kind: Kind,
     sink: Sink,
-    translate: Translate<K>,
+    translate: report::Translate<K>,
     known: HashSet<Key>,
     /// Those of the list that is being read.
     listed: Option<HashSet<Key>>,
@@ -140,7 +97,7 @@ impl<K: Resource> Follower<K> {
     async fn follow(
         &mut self,
         events: impl Stream<Item = watcher::Result<Event<K>>>,
-    ) -> Result<Again, Ended> {
+    ) -> Result<(), Ended> {
         let mut events = pin!(events);
         while let Some(event) = events.next().await {
             match event {
@@ -153,13 +110,13 @@ impl<K: Resource> Follower<K> {
                         .with_label_values(&[kind])
                         .inc();
                     warn!(kind, %error, "watching failed; what is known stays, and it is tried again");
-                    if let Some(again) = has_to_begin_anew(&error) {
-                        return Ok(again);
+                    if is_expired(&error) {
+                        return Ok(());
                     }
                 }
             }
         }
-        Ok(Again::Expired)
+        Ok(())
     }
 
     async fn event(&mut self, event: Event<K>) -> Result<(), Ended> {
@@ -220,17 +177,9 @@ impl<K: Resource> Follower<K> {
     }
 }
 
-/// The watcher would ask again and again for a version that the API server does not have any more, or for a list in a way that
-/// it does not know: those before 1.32, and of 1.33, refuse the parameters of a streamed one (422).
-fn has_to_begin_anew(error: &watcher::Error) -> Option<Again> {
-    match error {
-        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => match status.code {
-            410 => Some(Again::Expired),
-            400 | 422 => Some(Again::InPages),
-            _ => None,
-        },
-        _ => None,
-    }
+/// The watcher would ask again and again for a version that the API server does not have any more.
+fn is_expired(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
 
 /// Waits between failures. The watcher resets it with the first event.
@@ -261,7 +210,10 @@ impl Backoff for Retry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::{Message, tests::sink};
+    use crate::{
+        objects::Pod,
+        source::{Message, tests::sink},
+    };
     use baton_index::Change;
     use futures_util::stream;
     use serde_json::json;
@@ -276,7 +228,7 @@ mod tests {
         Follower {
             kind: Kind::Pod,
             sink,
-            translate: pod,
+            translate: report::pod,
             known: HashSet::new(),
             listed: None,
             synced: false,
@@ -333,29 +285,9 @@ mod tests {
             ))),
             Ok(Event::Apply(pod_named("never read"))),
         ]);
-        let again = follower.follow(events).await.expect("somebody listens");
-        assert_eq!(again, Again::Expired);
+        follower.follow(events).await.expect("somebody listens");
         assert!(follower.known.is_empty());
         assert_eq!(errors.with_label_values(&["Pod"]).get(), 2);
-    }
-
-    #[tokio::test]
-    async fn lists_are_read_in_pages_where_they_cannot_be_streamed() {
-        let (sink, _received) = sink();
-        let mut follower = follower(sink);
-        let message =
-            "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
-        for (code, expected) in [
-            (422, Again::InPages),
-            (400, Again::InPages),
-            (410, Again::Expired),
-        ] {
-            let refusal = kube::core::Status::failure(message, "Invalid").with_code(code);
-            let refusal = watcher::Error::WatchStartFailed(kube::Error::Api(refusal.boxed()));
-            let events = stream::iter([Err(refusal)]).chain(stream::pending());
-            let again = follower.follow(events).await.expect("somebody listens");
-            assert_eq!(again, expected, "{code}");
-        }
     }
 
     #[test]
