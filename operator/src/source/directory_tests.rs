@@ -313,7 +313,7 @@ impl Bench {
 
     fn names(&self) -> Vec<String> {
         let objects = self.files.values().flat_map(|file| file.objects.iter());
-        let name = |((_, key), _): &(Id, Arc<str>)| key.name.to_string();
+        let name = |((_, key), _): &(Id, Content)| key.name.to_string();
         objects.flatten().map(name).collect()
     }
 
@@ -439,7 +439,7 @@ fn files_count_in_the_order_of_their_names_and_a_bad_one_keeps_out_no_other() {
 fn objects(text: &str) -> Result<Vec<String>, String> {
     let bench = Bench::new("text", later);
     let objects = bench.reader.objects(Path::new("a.yaml"), text);
-    let id = |((kind, key), _): (Id, Arc<str>)| format!("{} {key}", kind.as_str());
+    let id = |((kind, key), _): (Id, Content)| format!("{} {key}", kind.as_str());
     let words = |problems: Vec<ConfigError>| problems[0].to_string();
     let objects = objects.map_err(words)?;
     Ok(objects.into_iter().map(id).collect())
