@@ -120,7 +120,16 @@ impl ApiServer {
     /// # Errors
     /// If it runs already or does not become ready, with the end of its log.
     pub fn start_again(&self) -> Result<()> {
-        let arguments = self.arguments();
+        self.start_again_with(&[])
+    }
+
+    /// The same with more flags, for this life.
+    ///
+    /// # Errors
+    /// As [`ApiServer::start_again`].
+    pub fn start_again_with(&self, flags: &[&str]) -> Result<()> {
+        let mut arguments = self.arguments();
+        arguments.extend(flags.iter().map(ToString::to_string));
         let mut api = self.api();
         if api.is_some() {
             bail!("kube-apiserver runs already");

@@ -229,6 +229,11 @@ impl HttpClient {
         &self.stream
     }
 
+    /// Whether bytes came behind the last response.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.left.is_empty()
+    }
+
     /// GET without further headers.
     ///
     /// # Errors

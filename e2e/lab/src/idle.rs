@@ -53,7 +53,7 @@ pub struct IdleConnections {
 pub struct IdleRound {
     /// Right answers.
     pub right: u64,
-    /// Errors by kind: `reset`, `closed`, `timeout`, `io`, `status`, `body`, `malformed`.
+    /// Errors by kind: `reset`, `closed`, `timeout`, `io`, `status`, `body`, `malformed`, `unasked`.
     pub errors: Counts,
     /// Right answers by pod.
     pub per_pod: Counts,
@@ -109,6 +109,8 @@ impl IdleConnections {
                     Ok(answer) if answer.body != echo_body(target, "").as_bytes() => {
                         round.error("body");
                     }
+                    // Nobody asked for more.
+                    Ok(_) if client.has_more() => round.error("unasked"),
                     Ok(answer) => {
                         round.right += 1;
                         let pod = answer.pod().unwrap_or_default().to_owned();

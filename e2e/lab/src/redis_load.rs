@@ -69,7 +69,12 @@ impl RedisCheck {
         servers: &[SocketAddr],
         options: LoadOptions,
     ) -> Result<Load<Self>> {
-        Self::start_with(namespace, servers, options, READING)
+        let load = Self::start_with(namespace, servers, options, READING)?;
+        for server in servers {
+            let reply = RedisClient::connect(namespace, *server)?.call(&[b"SAVE"])?;
+            ensure!(reply == Reply::Simple("OK".into()), "SAVE: {reply:?}");
+        }
+        Ok(load)
     }
 
     fn start_with(
@@ -87,8 +92,6 @@ impl RedisCheck {
                 let reply = client.call(&[b"SET", fixed_key(key).as_bytes(), value.as_bytes()])?;
                 ensure!(reply == Reply::Simple("OK".into()), "{reply:?}");
             }
-            let reply = client.call(&[b"SAVE"])?;
-            ensure!(reply == Reply::Simple("OK".into()), "SAVE: {reply:?}");
         }
         let exchange = Self {
             run,

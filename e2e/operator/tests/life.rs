@@ -114,6 +114,32 @@ async fn a_restarted_api_server_and_an_expired_watch_lose_nothing() -> Result<()
     Ok(())
 }
 
+/// Kubernetes 1.30, 1.31 and 1.33 are like this unless asked otherwise.
+#[tokio::test]
+async fn an_api_server_that_cannot_stream_lists_is_read_in_pages() -> Result<()> {
+    let Some(mut scene) = Scene::start().await? else {
+        return Ok(());
+    };
+    let namespace = scene.server.namespace("pages").await?.name;
+    scene.web(&namespace, "before", 8_080).await?;
+    scene.served(has(&namespace, "before")).await?;
+
+    scene.operator.take().context("an operator")?.kill()?;
+    scene.server.stop()?;
+    let flags = ["--feature-gates=WatchList=false"];
+    scene.server.start_again_with(&flags)?;
+    let operator = scene.start_operator("second")?;
+    scene.operator = Some(operator);
+    let leaving = scene.web(&namespace, "after", 8_081).await?;
+    scene.served(has(&namespace, "after")).await?;
+    scene.delete(&leaving).await?;
+    let [stays, goes] = ["before", "after"].map(|name| has(&namespace, name));
+    scene.served(|s| stays(s) && !goes(s)).await?;
+    let log = scene.operator.as_ref().context("an operator")?.log();
+    assert!(log.contains("they are read in pages"), "{log}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_standby_takes_over_from_a_leader_that_dies() -> Result<()> {
     let Some(mut scene) = Scene::start().await? else {

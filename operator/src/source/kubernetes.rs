@@ -12,7 +12,7 @@ use kube::{
     runtime::{
         WatchStreamExt,
         utils::Backoff,
-        watcher::{self, Config, Event, watcher},
+        watcher::{self, Config, Event, InitialListStrategy, watcher},
     },
 };
 use serde::de::DeserializeOwned;
@@ -20,7 +20,7 @@ use std::{collections::HashSet, fmt::Debug, pin::pin, time::Duration};
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
-/// Objects in one page of a list: some 2 MB of Pods at a time.
+/// Objects in one page of a list, where an API server cannot stream them: some 2 MB of Pods at a time.
 const PAGE: u32 = 500;
 /// First wait after a failure, doubled with each further one.
 const RETRY_MIN: Duration = Duration::from_millis(200);
@@ -70,15 +70,33 @@ where
         listed: None,
         synced: false,
     };
-    let config = Config::default().page_size(PAGE);
+    // Streamed, they come from the API server's memory and are read here while it goes on writing; each page comes from etcd,
+    // and is waited for.
+    let mut config = Config::default().page_size(PAGE).streaming_lists();
     loop {
         let events = watcher(api.clone(), config.clone()).backoff(Retry::default());
-        if let Err(Ended) = follower.follow(events).await {
-            return;
+        match follower.follow(events).await {
+            // The watch could not begin where the list ended: list again.
+            Ok(Again::Expired) => debug!(kind = kind.as_str(), "the watch begins anew"),
+            Ok(Again::InPages) => {
+                info!(
+                    kind = kind.as_str(),
+                    "this API server cannot stream lists; they are read in pages"
+                );
+                config.initial_list_strategy = InitialListStrategy::ListWatch;
+            }
+            Err(Ended) => return,
         }
-        // The watch could not begin where the list ended, or has ended: list again.
-        debug!(kind = kind.as_str(), "the watch begins anew");
     }
+}
+
+/// Why a watch has to begin anew.
+#[derive(Debug, PartialEq, Eq)]
+enum Again {
+    /// What it should go on from is not known any more, or it has ended.
+    Expired,
+    /// The API server has no streamed lists.
+    InPages,
 }
 
 /// One kind's keys and where its list stands.
@@ -97,7 +115,7 @@ impl<K: Resource> Follower<K> {
     async fn follow(
         &mut self,
         events: impl Stream<Item = watcher::Result<Event<K>>>,
-    ) -> Result<(), Ended> {
+    ) -> Result<Again, Ended> {
         let mut events = pin!(events);
         while let Some(event) = events.next().await {
             match event {
@@ -110,13 +128,13 @@ impl<K: Resource> Follower<K> {
                         .with_label_values(&[kind])
                         .inc();
                     warn!(kind, %error, "watching failed; what is known stays, and it is tried again");
-                    if is_expired(&error) {
-                        return Ok(());
+                    if let Some(again) = has_to_begin_anew(&error) {
+                        return Ok(again);
                     }
                 }
             }
         }
-        Ok(())
+        Ok(Again::Expired)
     }
 
     async fn event(&mut self, event: Event<K>) -> Result<(), Ended> {
@@ -177,9 +195,17 @@ impl<K: Resource> Follower<K> {
     }
 }
 
-/// The watcher would ask again and again for a version that the API server does not have any more.
-fn is_expired(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+/// The watcher would ask again and again for a version that the API server does not have any more, or for a list in a way that
+/// it does not know: those before 1.32, and of 1.33, refuse the parameters of a streamed one (422).
+fn has_to_begin_anew(error: &watcher::Error) -> Option<Again> {
+    match error {
+        watcher::Error::WatchStartFailed(kube::Error::Api(status)) => match status.code {
+            410 => Some(Again::Expired),
+            400 | 422 => Some(Again::InPages),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// Waits between failures. The watcher resets it with the first event.
@@ -285,9 +311,29 @@ mod tests {
             ))),
             Ok(Event::Apply(pod_named("never read"))),
         ]);
-        follower.follow(events).await.expect("somebody listens");
+        let again = follower.follow(events).await.expect("somebody listens");
+        assert_eq!(again, Again::Expired);
         assert!(follower.known.is_empty());
         assert_eq!(errors.with_label_values(&["Pod"]).get(), 2);
+    }
+
+    #[tokio::test]
+    async fn lists_are_read_in_pages_where_they_cannot_be_streamed() {
+        let (sink, _received) = sink();
+        let mut follower = follower(sink);
+        let message =
+            "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+        for (code, expected) in [
+            (422, Again::InPages),
+            (400, Again::InPages),
+            (410, Again::Expired),
+        ] {
+            let refusal = kube::core::Status::failure(message, "Invalid").with_code(code);
+            let refusal = watcher::Error::WatchStartFailed(kube::Error::Api(refusal.boxed()));
+            let events = stream::iter([Err(refusal)]).chain(stream::pending());
+            let again = follower.follow(events).await.expect("somebody listens");
+            assert_eq!(again, expected, "{code}");
+        }
     }
 
     #[test]
