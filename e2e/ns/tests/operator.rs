@@ -30,8 +30,7 @@ impl Chain {
     pub(crate) fn start(name: &str) -> Result<Self> {
         let lab = Lab::new(name, &Options::default())?;
         let web = NginxOptions::default();
-        let nginx = lab.pods().iter().map(|pod| pod.nginx(&web));
-        let nginx = nginx.collect::<Result<Vec<_>>>()?;
+        let nginx = lab.in_each_pod(|pod| pod.nginx(&web))?;
         let operator = lab.operator(Path::new(MANIFESTS))?;
         // The pods of these tests have no redis.
         operator.edit("redis.yaml", "    mode: Always\n", "    mode: DrainOnly\n")?;
