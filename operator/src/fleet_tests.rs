@@ -337,7 +337,7 @@ fn shims_are_pods_with_the_labels_in_the_namespace() {
 async fn a_push_is_a_span_with_what_was_pushed_and_its_outcome() {
     use crate::telemetry::tests::{Collector, attributes, export};
     let collector = Collector::default();
-    let (_export, _guard) = export(collector.start().await);
+    let (export, _guard) = export(collector.start().await);
     let plane = Plane::default();
     plane.refuse(true);
     let address = plane.start().await;
@@ -366,4 +366,5 @@ async fn a_push_is_a_span_with_what_was_pushed_and_its_outcome() {
     let accepted = push("accepted").await;
     assert_eq!(attributes(&accepted.attributes)["policies"], "1");
     assert!(accepted.end_time_unix_nano > accepted.start_time_unix_nano);
+    export.end().await;
 }

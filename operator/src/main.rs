@@ -21,7 +21,6 @@ mod latest;
 mod leader;
 mod lease;
 mod ledger;
-mod manifest;
 mod metrics;
 mod notice;
 mod objects;
@@ -39,7 +38,6 @@ mod state_dir;
 mod status;
 mod telemetry;
 mod translate;
-mod wire;
 mod words;
 mod writer;
 

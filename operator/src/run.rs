@@ -24,7 +24,7 @@ use crate::{
     state_dir::StateDir,
     telemetry,
     translate::Translator,
-    wire, writer,
+    writer,
 };
 use anyhow::{Context as _, bail};
 use baton_config::logging::Style;
@@ -70,22 +70,18 @@ pub fn run(run: Run) -> anyhow::Result<()> {
         modules: false,
     };
     let identity = match &run.source {
-        Source::Kubernetes(kubernetes) => kubernetes.identity.as_str(),
-        Source::Directory { .. } => "directory",
+        Source::Kubernetes(kubernetes) => kubernetes.identity.clone(),
+        Source::Directory { .. } => "directory".to_owned(),
     };
     let level = run.log.level.clone();
-    let mut export = telemetry::start(style, level, run.spans.as_ref(), identity)?;
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .enable_all()
         .build()
         .context("cannot start the asynchronous runtime")?
         .block_on(async {
-            let spans = export.as_mut().map(|export| {
-                export.begin();
-                export.figures()
-            });
-            let ended = serve(run, spans).await;
+            let export = telemetry::start(style, level, run.spans.as_ref(), &identity)?;
+            let ended = serve(run, export.as_ref().map(telemetry::Export::figures)).await;
             if let Some(export) = export {
                 export.end().await;
             }
@@ -372,7 +368,7 @@ pub async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
         )?,
     };
     config.connect_timeout = Some(API_CONNECT);
-    wire::client(config).context("no client of the API server can be made")
+    Client::try_from(config).context("no client of the API server can be made")
 }
 
 /// A part that should not end has ended.

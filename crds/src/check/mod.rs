@@ -72,6 +72,17 @@ impl Checker {
     /// Checks the text of one file: YAML with any number of documents, or JSON.
     #[must_use]
     pub fn check(&self, text: &str, file: &Path) -> Report {
+        self.read(text, file, |_| Ok(()))
+    }
+
+    /// The same, and hands on each object in which nothing is wrong, also those of other kinds. What
+    /// the taker finds wrong with a field of it, as `(field, problem)`, is reported like the rest.
+    pub fn read(
+        &self,
+        text: &str,
+        file: &Path,
+        mut take: impl FnMut(Value) -> Result<(), (String, String)>,
+    ) -> Report {
         let mut report = Report::default();
         if text.len() > FILE_BYTES_MAX {
             let problem = format!(
@@ -82,22 +93,20 @@ impl Checker {
             return report;
         }
         for part in split::documents(text) {
-            self.document(&part, file, &mut report);
+            self.document(&part, file, &mut take, &mut report);
         }
         report.problems.sort_by_key(|problem| problem.line);
         report.problems.truncate(PROBLEMS_MAX);
         report
     }
 
-    /// Whether nothing is wrong with an object, as [`Checker::check`] would find: for whoever has read it already.
-    #[must_use]
-    pub fn is_good(&self, object: &Value) -> bool {
-        let mut found = Found::default();
-        self.object(object, "", 0, &mut found);
-        found.problems.is_empty()
-    }
-
-    fn document(&self, part: &split::Part<'_>, file: &Path, report: &mut Report) {
+    fn document(
+        &self,
+        part: &split::Part<'_>,
+        file: &Path,
+        take: &mut Take<'_>,
+        report: &mut Report,
+    ) {
         let options = serde_saphyr::options! { with_snippet: false };
         let value: Value = match serde_saphyr::from_str_with_options(part.text, options) {
             Ok(value) => value,
@@ -111,7 +120,7 @@ impl Checker {
             }
         };
         let mut found = Found::default();
-        self.object(&value, "", 0, &mut found);
+        self.object(value, "", 0, take, &mut found);
         report.checked += found.checked;
         report.passed_over += found.passed_over;
         let places = OnceCell::new();
@@ -127,17 +136,24 @@ impl Checker {
     }
 
     /// An object, or a list of them.
-    fn object(&self, value: &Value, path: &str, depth: u32, found: &mut Found) {
-        let Some(fields) = value.as_object() else {
+    fn object(
+        &self,
+        mut value: Value,
+        path: &str,
+        depth: u32,
+        take: &mut Take<'_>,
+        found: &mut Found,
+    ) {
+        if !value.is_object() {
             if !value.is_null() {
                 found.add(
                     path,
-                    format!("is {}: expected an object", schema::type_of(value)),
+                    format!("is {}: expected an object", schema::type_of(&value)),
                 );
             }
             return;
-        };
-        let text = |name: &str| fields.get(name).and_then(Value::as_str);
+        }
+        let text = |name: &str| value[name].as_str().map(str::to_owned);
         let (Some(version), Some(name)) = (text("apiVersion"), text("kind")) else {
             for field in ["apiVersion", "kind"] {
                 if text(field).is_none() {
@@ -147,7 +163,7 @@ impl Checker {
             }
             return;
         };
-        if let (true, Some(items)) = (name.ends_with("List"), fields.get("items")) {
+        if let (Some(of), Some(items)) = (name.strip_suffix("List"), value.get_mut("items")) {
             if depth == LIST_DEPTH_MAX {
                 found.add(
                     &join(path, "items"),
@@ -155,30 +171,47 @@ impl Checker {
                 );
                 return;
             }
-            for (i, item) in items.as_array().into_iter().flatten().enumerate() {
-                self.object(
-                    item,
-                    &format!("{}[{i}]", join(path, "items")),
-                    depth + 1,
-                    found,
-                );
+            let Value::Array(items) = items.take() else {
+                return;
+            };
+            for (i, mut item) in items.into_iter().enumerate() {
+                // As `kubectl` reads them: items of a `PodList` need not say what they are.
+                if let (false, Some(fields)) = (of.is_empty(), item.as_object_mut())
+                    && !fields.contains_key("kind")
+                {
+                    fields.insert("kind".to_owned(), of.into());
+                    fields.insert("apiVersion".to_owned(), version.clone().into());
+                }
+                let path = format!("{}[{i}]", join(path, "items"));
+                self.object(item, &path, depth + 1, take, found);
             }
             return;
         }
-        match kind::find(&self.kinds, version, name) {
+        let problems = match kind::find(&self.kinds, &version, &name) {
             kind::Choice::Ours(kind) => {
                 found.checked += 1;
-                let problems = kind.problems(value, &self.validator);
-                let placed = problems
-                    .into_iter()
-                    .map(|(field, problem)| (join(path, &field), problem));
-                found.problems.extend(placed.take(PROBLEMS_MAX));
+                kind.problems(&value, &self.validator)
             }
-            kind::Choice::Other => found.passed_over += 1,
-            kind::Choice::Mistaken(field, problem) => found.add(&join(path, field), problem),
-        }
+            kind::Choice::Other => {
+                found.passed_over += 1;
+                Vec::new()
+            }
+            kind::Choice::Mistaken(field, problem) => vec![(field.to_owned(), problem)],
+        };
+        let problems = if problems.is_empty() {
+            take(value).err().into_iter().collect()
+        } else {
+            problems
+        };
+        let placed = problems
+            .into_iter()
+            .map(|(field, problem)| (join(path, &field), problem));
+        found.problems.extend(placed.take(PROBLEMS_MAX));
     }
 }
+
+/// Takes a good object, or says which field of it is wrong, and how.
+type Take<'a> = dyn FnMut(Value) -> Result<(), (String, String)> + 'a;
 
 /// What was found in one document, by field.
 #[derive(Default)]

@@ -4,10 +4,16 @@
 //! reset or closed under the client is an error, and so is every answer that is not right to the last byte. The client
 //! connects again and goes on.
 
-use crate::{kill_report::KillSide, progress::Progress, report::grouped, run::WEB};
+use crate::{
+    bench::{Columns, duration, grouped, table},
+    progress::Progress,
+    run::WEB,
+    scene,
+};
 use anyhow::Result;
 use baton_api::PolicyState;
-use baton_lab::{Dataplane, Haproxy, HttpEcho, Lab, Listen, LoadOptions, Nginx};
+use baton_lab::{Counts, Dataplane, HttpEcho, Lab, Listen, LoadOptions, Server};
+use serde::Serialize;
 use std::{
     net::SocketAddr,
     sync::atomic::Ordering,
@@ -26,7 +32,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Kills behind the running dataplane.
 pub fn behind_baton(
     lab: &Lab,
-    nginx: &mut [(String, Nginx)],
+    nginx: &mut [Server],
     dataplane: &Dataplane,
     (port, seconds): (u16, u64),
 ) -> Result<KillSide> {
@@ -48,22 +54,19 @@ pub fn behind_baton(
 /// The same kills behind HAProxy, set up against them as far as it can be, in the dataplane's place.
 pub fn behind_haproxy(
     lab: &Lab,
-    nginx: &mut [(String, Nginx)],
+    nginx: &mut [Server],
     (port, seconds): (u16, u64),
 ) -> Result<KillSide> {
     // Baton's ports are of no use to HAProxy, which takes the kernel's.
     let place = lab.dataplane_pod().namespace();
     place.set_sysctl("net/ipv4/ip_local_reserved_ports", "\n")?;
-    let servers = nginx
-        .iter()
-        .map(|(name, server)| (name.clone(), server.address()))
-        .collect();
+    let servers = scene::named(nginx);
     let listen = Listen {
         port,
         servers,
         checked: true,
     };
-    let haproxy: Haproxy = lab.haproxy(&[listen])?;
+    let haproxy = lab.haproxy(&[listen])?;
     run(
         lab,
         nginx,
@@ -76,7 +79,7 @@ pub fn behind_haproxy(
 
 fn run(
     lab: &Lab,
-    nginx: &mut [(String, Nginx)],
+    nginx: &mut [Server],
     address: SocketAddr,
     seconds: u64,
     label: &str,
@@ -110,7 +113,7 @@ fn run(
             thread::sleep(TICK.min(due.saturating_sub(start.elapsed())));
         }
         let at = kills as usize % nginx.len();
-        let server = &mut nginx[at].1;
+        let server = &mut nginx[at];
         server.process.crash()?;
         server.restart()?;
         kills += 1;
@@ -139,4 +142,113 @@ fn figures(dataplane: &Dataplane) -> Result<(u64, u64)> {
     let state = dataplane.state()?;
     let web = state.policies.iter().find(|p| p.name == WEB);
     Ok(web.map_or((0, 0), |p: &PolicyState| (p.rescues_total, p.replays_total)))
+}
+
+/// The same kills behind both load balancers.
+#[derive(Debug, Serialize)]
+pub struct Kills {
+    /// Behind Baton.
+    pub baton: KillSide,
+    /// Behind HAProxy.
+    pub haproxy: KillSide,
+}
+
+/// What clients saw of pods that were killed.
+#[derive(Debug, Default, Serialize)]
+pub struct KillSide {
+    /// Right answers.
+    pub requests: u64,
+    /// Connections that ended under the client, and wrong answers.
+    pub client_errors: u64,
+    /// Pods killed and started again.
+    pub kills: u64,
+    /// Connections that went on at another pod, or at the restarted one.
+    pub rescued: u64,
+    /// Requests that were sent again.
+    pub replayed: u64,
+    /// The errors by kind.
+    pub errors: Counts,
+    /// 99 % of the answers took at most this long.
+    pub p99_us: u64,
+    /// The longest.
+    pub max_us: u64,
+}
+
+type Shown = fn(&KillSide) -> String;
+
+impl Kills {
+    /// Why the act did not show what it is for; empty if it did.
+    pub fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        let baton = &self.baton;
+        if baton.client_errors > 0 {
+            failures.push(format!(
+                "clients saw {} errors while pods behind Baton were killed: {:?}",
+                baton.client_errors, baton.errors
+            ));
+        }
+        if baton.rescued == 0 {
+            failures.push("no connection was rescued from a killed pod".into());
+        }
+        failures
+    }
+
+    /// The kills, behind both, 72 columns wide.
+    pub fn table(&self) -> String {
+        let columns: &Columns = &[("", -28), ("HAProxy", 22), ("Baton", 22)];
+        let rows: [(&str, Shown); 7] = [
+            ("pods killed and restarted", |s| grouped(s.kills)),
+            ("requests", |s| grouped(s.requests)),
+            ("errors that clients saw", |s| grouped(s.client_errors)),
+            ("connections rescued", |s| grouped(s.rescued)),
+            ("requests replayed", |s| grouped(s.replayed)),
+            ("latency p99", |s| duration(s.p99_us)),
+            ("latency max", |s| duration(s.max_us)),
+        ];
+        let sides =
+            |(name, of): (&str, Shown)| vec![name.to_owned(), of(&self.haproxy), of(&self.baton)];
+        table(columns, rows.map(sides))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kill_side(client_errors: u64, rescued: u64) -> KillSide {
+        KillSide {
+            requests: 1_234_567,
+            client_errors,
+            kills: 40,
+            rescued,
+            replayed: rescued / 2,
+            errors: Counts::new(),
+            p99_us: 900,
+            max_us: 120_000,
+        }
+    }
+
+    fn kills(baton: KillSide) -> Kills {
+        Kills {
+            baton,
+            haproxy: kill_side(640, 0),
+        }
+    }
+
+    #[test]
+    fn the_table_of_kills_fits_and_holds_both_sides() {
+        let table = kills(kill_side(0, 100)).table();
+        assert!(table.lines().all(|l| l.len() <= 80), "{table}");
+        for text in ["640", "1,234,567", "120.0 ms", "100", "50"] {
+            assert!(table.contains(text), "{text} is not in\n{table}");
+        }
+    }
+
+    #[test]
+    fn errors_and_missing_rescues_are_failures() {
+        assert_eq!(kills(kill_side(0, 100)).failures(), [""; 0]);
+        for baton in [kill_side(1, 100), kill_side(0, 0)] {
+            assert_eq!(kills(baton).failures().len(), 1);
+        }
+    }
 }

@@ -2,10 +2,9 @@
 //!
 //! Owns the command line and the order of things; layout, servers and clients are `baton-lab`'s.
 
+mod bench;
 mod compare;
 mod cost;
-mod kept;
-mod kill_report;
 mod kills;
 mod phase_steps;
 mod phases;
@@ -14,8 +13,8 @@ mod plot;
 mod preflight;
 mod progress;
 mod report;
-mod rounds;
 mod run;
+mod scene;
 mod short;
 mod soak;
 mod soak_path;

@@ -5,15 +5,14 @@
 //! noting costs time. Owns the turns and the table; measures nothing that [`cost`](crate::cost) does.
 
 use crate::{
+    bench::{Figure, Figures, table},
     phase_steps::{DATAPLANE_STEPS, STEPS, Step, Trip, WHOLE, matched, p50_us, tapped},
-    rounds::Figure,
-    run::moves,
+    scene::{moves, moving},
 };
 use anyhow::{Result, ensure};
 use baton_api::{MigrationMode, Policy, State};
-use baton_lab::{Dataplane, Lab, PhaseClient, PhaseServer, Tap};
+use baton_lab::{Dataplane, Lab, PhaseClient, PhaseServer, Pod, Tap, policy};
 use serde::Serialize;
-use std::{collections::BTreeMap, net::SocketAddr};
 
 const STAY_PORT: u16 = 8080;
 const MOVE_PORT: u16 = 8081;
@@ -56,31 +55,22 @@ pub struct Phases {
     rollbacks: u64,
 }
 
-/// p50 of each step, turn by turn.
-#[derive(Debug, Default)]
-struct Side(BTreeMap<&'static str, Vec<f64>>);
-
-impl Side {
-    fn note<T>(&mut self, steps: &[Step<T>], requests: &[T]) {
-        for (name, _, length) in steps {
-            let mut lengths: Vec<i64> = requests.iter().filter_map(length).collect();
-            if let Some(p50) = p50_us(&mut lengths) {
-                self.0.entry(name).or_default().push(p50);
-            }
+/// Notes the p50 of each step.
+fn note<T>(side: &mut Figures, steps: &[Step<T>], requests: &[T]) {
+    for (name, _, length) in steps {
+        let mut lengths: Vec<i64> = requests.iter().filter_map(length).collect();
+        if let Some(p50) = p50_us(&mut lengths) {
+            side.note(name, p50);
         }
-    }
-
-    fn figure(&self, name: &str) -> Option<Figure> {
-        self.0.get(name).map(|rounds| Figure::of(rounds))
     }
 }
 
 /// The measurement under way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PhaseRounds {
     servers: Vec<(String, PhaseServer)>,
-    stay: Side,
-    migrate: Side,
+    stay: Figures,
+    migrate: Figures,
     next: u64,
     requests: u64,
     incomplete: u64,
@@ -91,37 +81,22 @@ pub struct PhaseRounds {
 impl PhaseRounds {
     /// Starts a server in each pod.
     pub fn start(lab: &Lab) -> Result<Self> {
-        let servers = lab
-            .pods()
-            .iter()
-            .map(|pod| Ok((pod.name().to_owned(), pod.phase_server(SERVER_PORT)?)))
-            .collect::<Result<_>>()?;
+        let start = |pod: &Pod| Ok((pod.name().to_owned(), pod.phase_server(SERVER_PORT)?));
         Ok(Self {
-            servers,
-            stay: Side::default(),
-            migrate: Side::default(),
-            next: 0,
-            requests: 0,
-            incomplete: 0,
-            moving: 0,
-            accepted: 0,
+            servers: lab.in_each_pod(start)?,
+            ..Self::default()
         })
     }
 
-    /// The policies that the dataplane needs for it, each made by `with` as the others are.
-    pub fn policies(
-        &self,
-        with: impl Fn(&str, u16, MigrationMode, &[(String, SocketAddr)]) -> Policy,
-    ) -> [Policy; 2] {
-        let servers: Vec<_> = self
-            .servers
-            .iter()
-            .map(|(name, server)| (name.clone(), server.address()))
-            .collect();
+    /// The policies that the dataplane needs for it.
+    pub fn policies(&self) -> [Policy; 2] {
+        let servers = self.servers.iter();
+        let servers: Vec<_> = servers.map(|(n, s)| (n.clone(), s.address())).collect();
         [
-            with(STAY_POLICY, STAY_PORT, MigrationMode::Never, &servers),
-            with(MOVE_POLICY, MOVE_PORT, MigrationMode::Always, &servers),
+            (STAY_POLICY, STAY_PORT, MigrationMode::Never),
+            (MOVE_POLICY, MOVE_PORT, MigrationMode::Always),
         ]
+        .map(|(name, port, mode)| moving(mode, policy(name, port, &servers)))
     }
 
     /// One turn of each side, then one of each with an eye on the dataplane.
@@ -143,8 +118,8 @@ impl PhaseRounds {
                 "only {} of {REQUESTS} requests on port {port} have notes of every step",
                 like.len()
             );
-            side.note(STEPS, &like);
-            side.note(&[WHOLE], &like);
+            note(side, STEPS, &like);
+            note(side, &[WHOLE], &like);
         }
         for (port, moving) in [(STAY_PORT, false), (MOVE_PORT, true)] {
             let tap = lab.tap_dataplane()?;
@@ -160,7 +135,7 @@ impl PhaseRounds {
             } else {
                 &mut self.stay
             };
-            side.note(DATAPLANE_STEPS, &seen);
+            note(side, DATAPLANE_STEPS, &seen);
         }
         Ok(())
     }
@@ -205,7 +180,10 @@ impl PhaseRounds {
     }
 
     fn row(&self, name: &'static str, text: &'static str) -> Row {
-        let (stay_us, move_us) = (self.stay.figure(name), self.migrate.figure(name));
+        let (stay_us, move_us) = (
+            self.stay.get(name).cloned(),
+            self.migrate.get(name).cloned(),
+        );
         let median = |f: &Option<Figure>| f.as_ref().map_or(0.0, |f| f.median);
         Row {
             name,
@@ -217,57 +195,44 @@ impl PhaseRounds {
     }
 }
 
-/// Width of the table's first column: three columns of nine make 80.
-const TEXT_WIDTH: usize = 53;
-
-impl Phases {
-    /// Prints the table, 80 columns wide.
-    pub fn print(&self) {
-        println!("\n{}", self.table());
-    }
-
-    fn table(&self) -> String {
-        let mut lines = vec![heading("where the time goes: p50 of each step, us")];
-        lines.extend(self.steps.iter().map(Row::line));
-        lines.push(heading(
-            "at the dataplane's interface (in turns of their own)",
-        ));
-        lines.extend(self.dataplane.iter().map(Row::line));
-        lines.push(
-            "Medians of steps need not add up to the median of the whole. An adoption goes\n\
-             ahead of its request, so the kernel's part of it begins in the first row; from\n\
-             its frame to \"server woken\" it is seen as one. \"In\" to \"out\" holds the wake-up\n\
-             and system calls of the dataplane, and the engine's part (`make bench-engine`)."
-                .into(),
-        );
-        lines.push(format!(
-            "{:.1} % of the moving side's requests came over a connection just accepted.",
-            self.accepted_share * 100.0
-        ));
-        lines.join("\n")
-    }
+/// Of two tables, 80 columns wide.
+const fn columns(heading: &'static str) -> [(&'static str, isize); 4] {
+    [(heading, -53), ("staying", 9), ("moving", 9), ("more", 9)]
 }
 
-fn heading(text: &str) -> String {
-    format!(
-        "{text:<TEXT_WIDTH$}{:>9}{:>9}{:>9}",
-        "staying", "moving", "more"
-    )
+impl Phases {
+    /// 80 columns wide.
+    pub fn table(&self) -> String {
+        let part = |heading, rows: &[Row]| table(&columns(heading), rows.iter().map(Row::cells));
+        format!(
+            "{}{}\
+             Medians of steps need not add up to the median of the whole. An adoption goes\n\
+             ahead of its request, so the kernel's part of it begins in the first row; from\n\
+             its frame to \"server woken\" it is seen as one. \"In\" to \"out\" holds the wake-up\n\
+             and system calls of the dataplane, and the engine's part (`make bench-engine`).\n\
+             {:.1} % of the moving side's requests came over a connection just accepted.",
+            part("where the time goes: p50 of each step, us", &self.steps),
+            part(
+                "at the dataplane's interface (in turns of their own)",
+                &self.dataplane
+            ),
+            self.accepted_share * 100.0
+        )
+    }
 }
 
 impl Row {
-    fn line(&self) -> String {
+    fn cells(&self) -> Vec<String> {
         let number = |f: &Option<Figure>| match f {
             Some(f) => format!("{:.1}", f.median),
             None => "-".into(),
         };
-        format!(
-            "{:<TEXT_WIDTH$}{:>9}{:>9}{:>9.1}",
-            self.text,
+        vec![
+            self.text.to_owned(),
             number(&self.stay_us),
             number(&self.move_us),
-            self.difference_us
-        )
+            format!("{:.1}", self.difference_us),
+        ]
     }
 }
 
@@ -275,27 +240,19 @@ impl Row {
 mod tests {
     use super::*;
     use crate::phase_steps::tests::{client, server, tap};
+    use std::collections::BTreeMap;
 
     #[test]
     fn the_table_shows_differences_and_fits_80_columns() {
-        let mut rounds = PhaseRounds {
-            servers: Vec::new(),
-            stay: Side::default(),
-            migrate: Side::default(),
-            next: 0,
-            requests: 0,
-            incomplete: 0,
-            moving: 1,
-            accepted: 1,
-        };
+        let mut rounds = PhaseRounds::default();
         for (side, moved) in [(&mut rounds.stay, false), (&mut rounds.migrate, true)] {
             let trips = matched(&[client(1)], [server(1, moved)].into_iter());
-            side.note(STEPS, &trips);
-            side.note(&[WHOLE], &trips);
+            note(side, STEPS, &trips);
+            note(side, &[WHOLE], &trips);
         }
         let trips = matched(&[client(1)], [server(1, true)].into_iter());
         let seen = tapped(&trips, &BTreeMap::from([(1, tap())]), true);
-        rounds.migrate.note(DATAPLANE_STEPS, &seen);
+        note(&mut rounds.migrate, DATAPLANE_STEPS, &seen);
         let steps: Vec<_> = STEPS.iter().map(|(n, t, _)| rounds.row(n, t)).collect();
         assert_eq!(steps[1].difference_us, -6.0);
         assert_eq!(steps[2].difference_us, 3.0);

@@ -1,6 +1,9 @@
 //! The plot: latency over time as the checking client saw it, migration off and on, on a logarithmic scale.
 
-use crate::report::{Report, Side, duration};
+use crate::{
+    bench::duration,
+    report::{Report, Side},
+};
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 use std::path::Path;

@@ -1,9 +1,12 @@
 //! The demo's figures: as JSON for machines, as one table and one sentence for people.
 
-use crate::kill_report::Kills;
+use crate::{
+    bench::{Columns, duration, grouped, table},
+    kills::Kills,
+};
 use baton_lab::{Counts, LoadReport, RedisTest, Window, WrkReport};
 use serde::Serialize;
-use std::fmt::Write as _;
+use std::collections::BTreeSet;
 
 /// Everything that `report.json` holds.
 #[derive(Debug, Serialize)]
@@ -147,45 +150,33 @@ impl Report {
         failures
     }
 
-    /// The table, at most 80 columns wide.
+    /// The table, 72 columns wide.
     pub fn table(&self) -> String {
-        let mut text = String::new();
-        let mut row = |name: &str, off: String, on: String| {
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "{name:<28}{off:>22}{on:>22}");
-        };
-        row("", "migration off".into(), "migration on".into());
+        let columns: &Columns = &[("", -28), ("migration off", 22), ("migration on", 22)];
         let (off, on) = (&self.off, &self.on);
-        row("requests", grouped(off.requests), grouped(on.requests));
-        row("errors", grouped(off.errors), grouped(on.errors));
-        row("latency p50", duration(off.p50_us), duration(on.p50_us));
-        row("latency p90", duration(off.p90_us), duration(on.p90_us));
-        row("latency p99", duration(off.p99_us), duration(on.p99_us));
-        row("latency max", duration(off.max_us), duration(on.max_us));
-        let mut pods: Vec<_> = off
+        let row = |name: &str, of: &dyn Fn(&Side) -> String| vec![name.to_owned(), of(off), of(on)];
+        let mut rows = vec![
+            row("requests", &|s| grouped(s.requests)),
+            row("errors", &|s| grouped(s.errors)),
+            row("latency p50", &|s| duration(s.p50_us)),
+            row("latency p90", &|s| duration(s.p90_us)),
+            row("latency p99", &|s| duration(s.p99_us)),
+            row("latency max", &|s| duration(s.max_us)),
+        ];
+        let both = off
             .connections_per_pod
             .keys()
-            .chain(on.connections_per_pod.keys())
-            .collect();
-        pods.sort();
-        pods.dedup();
-        for (i, pod) in pods.into_iter().enumerate() {
+            .chain(on.connections_per_pod.keys());
+        for (i, pod) in both.collect::<BTreeSet<_>>().into_iter().enumerate() {
             let lead = if i == 0 { "connections" } else { "" };
-            let mark = if *pod == self.settings.throttled_pod {
-                " (slow)"
-            } else {
-                ""
-            };
-            let count = |side: &Side| grouped(side.connections_per_pod.get(pod).map_or(0, |n| *n));
-            row(&format!("{lead:<12}{pod}{mark}"), count(off), count(on));
+            let slow = *pod == self.settings.throttled_pod;
+            let mark = if slow { " (slow)" } else { "" };
+            let count = |s: &Side| grouped(s.connections_per_pod.get(pod).copied().unwrap_or(0));
+            rows.push(row(&format!("{lead:<12}{pod}{mark}"), &count));
         }
-        row(
-            "migrations",
-            grouped(off.migrations),
-            grouped(on.migrations),
-        );
-        row("rollbacks", grouped(off.rollbacks), grouped(on.rollbacks));
-        text
+        rows.push(row("migrations", &|s| grouped(s.migrations)));
+        rows.push(row("rollbacks", &|s| grouped(s.rollbacks)));
+        table(columns, rows)
     }
 
     /// What the table means, in one sentence.
@@ -259,52 +250,10 @@ impl Report {
     }
 }
 
-/// A number with its thousands apart, as 1,234,567.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// Microseconds with a unit that people read at a glance.
-pub fn duration(us: u64) -> String {
-    match us {
-        0..1_000 => format!("{us} us"),
-        1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
-        _ => format!("{:.2} s", us as f64 / 1e6),
-    }
-}
-
-/// Breaks a text into lines of at most 80 columns.
-pub fn wrapped(text: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let full = lines
-            .last()
-            .is_some_and(|l| !l.is_empty() && l.len() + 1 + word.len() > 80);
-        if full {
-            lines.push(String::new());
-        }
-        if let Some(line) = lines.last_mut() {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines.join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kill_report::KillSide;
+    use crate::{bench::wrapped, kills::KillSide};
 
     fn side(p99_us: u64, errors: u64, migrations: u64) -> Side {
         Side {
@@ -398,11 +347,5 @@ mod tests {
         let mut noticed = report(side(1, 0, 0), side(1, 0, 1), 1);
         noticed.kills.baton.client_errors = 1;
         assert_eq!(noticed.failures().len(), 1);
-    }
-
-    #[test]
-    fn numbers_are_grouped_by_thousands() {
-        let texts = [0, 999, 1_000, 123_456, 1_234_567].map(grouped);
-        assert_eq!(texts, ["0", "999", "1,000", "123,456", "1,234,567"]);
     }
 }

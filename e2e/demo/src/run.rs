@@ -8,16 +8,16 @@
 
 use crate::{
     DemoArguments,
-    kept::{keep, succeeded},
-    kill_report::Kills,
-    kills, plot,
+    bench::{grouped, keep, succeeded, wrapped},
+    kills::{self, Kills},
+    plot,
     progress::Progress,
-    report::{RedisSide, Report, Settings, Side, grouped, wrapped},
+    report::{RedisSide, Report, Settings, Side},
+    scene::{self, moves},
 };
-use anyhow::{Result, ensure};
-use baton_api::State;
+use anyhow::Result;
 use baton_lab::{
-    Counts, Dataplane, HttpEcho, Lab, LoadOptions, NginxOptions, Operator, Options, REDIS_PORT,
+    Counts, Dataplane, HttpEcho, Lab, LoadOptions, Operator, Options, Pod, REDIS_PORT,
     RedisBenchOptions, WrkOptions,
 };
 use std::{
@@ -46,8 +46,6 @@ const KILL_CONDITIONS: &str = "64 persistent connections, the next request as so
     checks every 100 ms, retries, redispatch, sessions of a server that is down are ended. An error is a connection \
     that ended under the client, or a wrong answer.";
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// The dataplane probes its backends as soon as it starts; this is hundreds of round trips.
-const ADOPTABLE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Runs the demo. `true` if it showed what it is for.
 pub fn demo(arguments: &DemoArguments) -> Result<bool> {
@@ -60,29 +58,22 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
         ..Options::default()
     };
     let lab = Lab::new("demo", &options)?;
-    let mut nginx = Vec::new();
-    let mut redis = Vec::new();
-    for pod in lab.pods() {
-        nginx.push((pod.name().to_owned(), pod.nginx(&NginxOptions::default())?));
-        redis.push(pod.redis()?);
-    }
+    let mut nginx = scene::nginx(&lab)?;
+    let _redis = lab.in_each_pod(Pod::redis)?;
     let operator = lab.operator(&arguments.manifests)?;
     let shim = lab.shim(&lab.operated_shim(&operator)?)?;
     let slow = &lab.pods()[0];
     slow.throttle(arguments.throttle)?;
 
     let config = lab.operated_dataplane(&operator)?;
-    lab.reserve_ports(&config)?;
     let off = {
-        let dataplane = lab.dataplane(&config)?;
-        wait_adoptable(&dataplane)?;
+        let dataplane = scene::dataplane(&lab, &config)?;
         let side = http_run(&lab, &dataplane, arguments, "migration off")?;
         dataplane.stop()?;
         side
     };
     operator.edit("web.yaml", "    mode: Never\n", "    mode: WhenBetter\n")?;
-    let dataplane = lab.dataplane(&config)?;
-    wait_adoptable(&dataplane)?;
+    let dataplane = scene::dataplane(&lab, &config)?;
     let on = http_run(&lab, &dataplane, arguments, "migration on")?;
 
     // Redis shows what a migration per command does, not what a slow pod does.
@@ -131,39 +122,6 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
     operator.stop()?;
     lab.remove()?;
     Ok(shown)
-}
-
-/// Waits until every backend's adopter has answered.
-pub fn wait_adoptable(dataplane: &Dataplane) -> Result<()> {
-    let end = Instant::now() + ADOPTABLE_DEADLINE;
-    loop {
-        let state = dataplane.state()?;
-        let missing: Vec<_> = state
-            .policies
-            .iter()
-            .flat_map(|p| &p.backends)
-            .filter(|b| !b.adoptable)
-            .map(|b| format!("{} ({}): {}", b.name, b.endpoint, b.adoptable_reason))
-            .collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        ensure!(
-            Instant::now() < end,
-            "no connection can move to {}: see `host-shim preflight`",
-            missing.join(", ")
-        );
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Moves and rollbacks of a policy so far.
-pub fn moves(state: &State, name: &str) -> (u64, u64) {
-    state
-        .policies
-        .iter()
-        .find(|p| p.name == name)
-        .map_or((0, 0), |p| (p.migrations_total, p.rollbacks_total))
 }
 
 fn http_run(

@@ -7,21 +7,19 @@
 
 use crate::{
     ShortArguments,
-    kept::{keep, succeeded},
+    bench::{Columns, counters, duration, grouped, keep, line, succeeded, table},
     progress::Progress,
-    report::{duration, grouped},
-    run::wait_adoptable,
+    scene::{self, Baton},
 };
 use anyhow::Result;
 use baton_api::State;
 use baton_lab::{
-    Counts, Dataplane, Haproxy, HttpEcho, Lab, Latency, Listen, LoadOptions, LoadReport, Nginx,
-    NginxOptions, Options, Shim, Slow, Tracker, Translator, policy,
+    Counts, Haproxy, HttpEcho, Lab, Latency, Listen, LoadOptions, LoadReport, Slow, Tracker,
+    Translator, policy,
 };
 use clap::ValueEnum;
 use serde::Serialize;
 use std::{
-    fmt::Write as _,
     net::SocketAddr,
     sync::atomic::Ordering,
     thread,
@@ -29,6 +27,21 @@ use std::{
 };
 
 const PORT: u16 = 80;
+const PODS: usize = 4;
+const COLUMNS: &Columns = &[
+    ("side", -9),
+    ("tracking", -10),
+    ("conn.", 9),
+    ("conn./s", 9),
+    ("worst s", 9),
+    ("p50", 10),
+    ("p99", 10),
+    ("max", 10),
+    (">500 ms", 9),
+    ("no port", 9),
+    ("entries", 9),
+    ("errors", 9),
+];
 /// Between two looks at a running turn.
 const LOOK: Duration = Duration::from_millis(250);
 /// Windows of the rate over time.
@@ -92,11 +105,7 @@ struct Turn {
 enum Between {
     Nft(Translator),
     Haproxy(Haproxy),
-    Baton {
-        dataplane: Box<Dataplane>,
-        /// Ends behind the dataplane.
-        _shim: Shim,
-    },
+    Baton(Box<Baton>),
 }
 
 impl Between {
@@ -112,15 +121,9 @@ impl Between {
                 checked: false,
             }])?),
             Side::Baton => {
-                let shim = lab.shim(&lab.shim_config()?)?;
                 let mut config = lab.dataplane_config(vec![policy("web", PORT, servers)])?;
                 config.ports = ports.into();
-                let dataplane = lab.dataplane(&config)?;
-                wait_adoptable(&dataplane)?;
-                Self::Baton {
-                    dataplane: Box::new(dataplane),
-                    _shim: shim,
-                }
+                Self::Baton(Box::new(Baton::start(lab, &config)?))
             }
         })
     }
@@ -129,13 +132,13 @@ impl Between {
         match self {
             Self::Nft(translator) => translator.address(),
             Self::Haproxy(haproxy) => haproxy.address(PORT),
-            Self::Baton { dataplane, .. } => dataplane.address(PORT),
+            Self::Baton(baton) => baton.dataplane.address(PORT),
         }
     }
 
     fn state(&self) -> Result<Option<State>> {
         match self {
-            Self::Baton { dataplane, .. } => dataplane.state().map(Some),
+            Self::Baton(baton) => baton.dataplane.state().map(Some),
             Self::Nft(_) | Self::Haproxy(_) => Ok(None),
         }
     }
@@ -156,21 +159,13 @@ pub fn short(arguments: &ShortArguments) -> Result<bool> {
     }
     let path = keep(&arguments.out, "short.json", &bench)?;
     println!("{}\nWritten to {}", bench.table(), path.display());
-    let shown = succeeded(&bench.failures());
-    Ok(shown)
+    Ok(succeeded(&bench.failures()))
 }
 
 fn turn(arguments: &ShortArguments, side: Side, tracking: Tracking) -> Result<Turn> {
-    let lab = Lab::new("short", &Options::default())?;
-    let nginx: Vec<Nginx> = lab
-        .pods()
-        .iter()
-        .map(|pod| pod.nginx(&NginxOptions::default()))
-        .collect::<Result<_>>()?;
-    let servers: Vec<_> = nginx
-        .iter()
-        .map(|server| (server.pod().name().to_owned(), server.address()))
-        .collect();
+    let lab = scene::lab("short", PODS)?;
+    let nginx = scene::nginx(&lab)?;
+    let servers = scene::named(&nginx);
     let tracker = match tracking {
         Tracking::On => Some(lab.track()?),
         Tracking::Off => None,
@@ -218,7 +213,7 @@ fn turn(arguments: &ShortArguments, side: Side, tracking: Tracking) -> Result<Tu
         invalid,
         state.as_ref(),
     );
-    eprintln!("{}", done.line());
+    eprintln!("{}", line(COLUMNS, &done.cells()));
     drop(between);
     lab.remove()?;
     Ok(done)
@@ -242,11 +237,7 @@ impl Turn {
                 *second = window.latency.count;
             }
         }
-        let counters = state.into_iter().flat_map(|s| &s.counters);
-        let counters: Counts = counters
-            .filter(|(_, count)| **count > 0)
-            .map(|(name, count)| (name.clone(), *count))
-            .collect();
+        let counters = state.map_or_else(Counts::new, counters);
         let no_port = counters.get("drops_total{reason=\"no_port\"}").copied();
         Self {
             side,
@@ -268,59 +259,33 @@ impl Turn {
         self.each_second.iter().copied().min().unwrap_or(0)
     }
 
-    fn line(&self) -> String {
-        let [p50, p99, max] = [
-            self.latency.p50_us,
-            self.latency.p99_us,
-            self.latency.max_us,
-        ]
-        .map(duration);
-        format!(
-            "{:<9}{:<10}{:>9}{:>9}{:>9}{:>10}{:>10}{:>10}{:>9}{:>9}{:>9}{:>9}",
+    fn cells(&self) -> Vec<String> {
+        vec![
             format!("{:?}", self.side),
             format!("{:?}", self.tracking),
             grouped(self.connections),
             grouped(self.per_second as u64),
             grouped(self.slowest_second()),
-            p50,
-            p99,
-            max,
+            duration(self.latency.p50_us),
+            duration(self.latency.p99_us),
+            duration(self.latency.max_us),
             grouped(self.slow.requests),
             grouped(self.no_port),
             grouped(self.entries_max),
             grouped(self.errors.values().sum()),
-        )
+        ]
     }
 }
 
 impl Bench {
     fn table(&self) -> String {
-        let mut text = format!(
-            "\n{:<9}{:<10}{:>9}{:>9}{:>9}{:>10}{:>10}{:>10}{:>9}{:>9}{:>9}{:>9}\n",
-            "side",
-            "tracking",
-            "conn.",
-            "conn./s",
-            "worst s",
-            "p50",
-            "p99",
-            "max",
-            ">500 ms",
-            "no port",
-            "entries",
-            "errors"
-        );
-        for turn in &self.turns {
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "{}", turn.line());
-        }
-        let _ = write!(
-            text,
-            "{} connections at a time for {} s each; `worst s` is the second with the fewest, `entries` the most that the \
+        format!(
+            "\n{}{} connections at a time for {} s each; `worst s` is the second with the fewest, `entries` the most that the \
              node's\ntable had. Ratios within one run say more than the figures.",
-            self.connections, self.seconds
-        );
-        text
+            table(COLUMNS, self.turns.iter().map(Turn::cells)),
+            self.connections,
+            self.seconds
+        )
     }
 
     /// Why it did not show what it is for; empty if it did.

@@ -5,15 +5,16 @@
 
 use crate::{
     SoakArguments,
-    report::{duration, grouped},
+    bench::{duration, grouped},
+    scene::{self, Baton},
 };
 use anyhow::{Context, Result, ensure};
 use baton_api::{
     Algorithm, Backend, Health, Micros, Migration, MigrationMode, Policy, Protocol, State,
 };
 use baton_lab::{
-    Counts, Dataplane, DataplaneConfig, HttpEcho, Lab, Load, LoadOptions, LoadReport, Nginx,
-    NginxOptions, Options, Process, REDIS_PORT, Redis, RedisRead, policy,
+    Counts, DataplaneConfig, HttpEcho, Lab, Load, LoadOptions, LoadReport, Pod, REDIS_PORT,
+    RedisCheck, Server, policy,
 };
 use std::{
     sync::atomic::Ordering,
@@ -70,11 +71,11 @@ enum Event {
 struct Soak {
     rng: fastrand::Rng,
     web: Load<HttpEcho>,
-    redis: Load<RedisRead>,
-    dataplane: Dataplane,
+    redis: Load<RedisCheck>,
+    baton: Baton,
     config: DataplaneConfig,
-    nginx: Vec<Nginx>,
-    servers: Vec<Redis>,
+    nginx: Vec<Server>,
+    servers: Vec<Server>,
     events: Counts,
     /// What went wrong beside the loads' own errors.
     problems: Vec<String>,
@@ -85,14 +86,7 @@ struct Soak {
 pub fn soak(arguments: &SoakArguments) -> Result<bool> {
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
     eprintln!("Soak of {} min, seed {seed}", arguments.minutes);
-    let lab = Lab::new(
-        "soak",
-        &Options {
-            pods: PODS,
-            ..Options::default()
-        },
-    )?;
-    let shim = lab.shim(&lab.shim_config()?)?;
+    let lab = scene::lab("soak", PODS)?;
     let mut soak = Soak::start(&lab, seed)?;
     let start = Instant::now();
     let end = start + Duration::from_secs(60 * arguments.minutes);
@@ -105,29 +99,18 @@ pub fn soak(arguments: &SoakArguments) -> Result<bool> {
         }
     }
     let good = soak.finish()?;
-    shim.stop()?;
     lab.remove()?;
     Ok(good)
 }
 
 impl Soak {
     fn start(lab: &Lab, seed: u64) -> Result<Self> {
-        let (mut nginx, mut servers) = (Vec::new(), Vec::new());
-        for pod in lab.pods() {
-            nginx.push(pod.nginx(&NginxOptions::default())?);
-            servers.push(pod.redis()?);
-        }
-        let named = |addresses: Vec<_>| -> Vec<_> {
-            let names = lab.pods().iter().map(|p| p.name().to_owned());
-            names.zip(addresses).collect()
-        };
-        let web = named(nginx.iter().map(Nginx::address).collect());
-        let redis = named(servers.iter().map(Redis::address).collect());
+        let (nginx, servers) = (scene::nginx(lab)?, lab.in_each_pod(Pod::redis)?);
         let policies = vec![
-            policy("web", HTTP_PORT, &web),
+            policy("web", HTTP_PORT, &scene::named(&nginx)),
             Policy {
                 protocol: Protocol::Resp,
-                ..policy("redis", REDIS_PORT, &redis)
+                ..policy("redis", REDIS_PORT, &scene::named(&servers))
             },
         ];
         let policies = policies.into_iter().map(|p| Policy {
@@ -140,21 +123,22 @@ impl Soak {
             ..p
         });
         let config = lab.dataplane_config(policies.collect())?;
-        lab.reserve_ports(&config)?;
-        let dataplane = lab.dataplane(&config)?;
-        crate::run::wait_adoptable(&dataplane)?;
+        let baton = Baton::start(lab, &config)?;
         let options = |port, connections| LoadOptions {
-            connections,
             pace: Some(PACE),
-            ..LoadOptions::new(dataplane.address(port))
+            ..baton.load(port, connections)
         };
         let client = lab.client().namespace();
-        let addresses: Vec<_> = servers.iter().map(Redis::address).collect();
+        let addresses: Vec<_> = servers.iter().map(Server::address).collect();
         Ok(Self {
             rng: fastrand::Rng::with_seed(seed),
             web: HttpEcho::start(client, options(HTTP_PORT, HTTP_CONNECTIONS))?,
-            redis: RedisRead::start(client, &addresses, options(REDIS_PORT, REDIS_CONNECTIONS))?,
-            dataplane,
+            redis: RedisCheck::start_reading(
+                client,
+                &addresses,
+                options(REDIS_PORT, REDIS_CONNECTIONS),
+            )?,
+            baton,
             config,
             nginx,
             servers,
@@ -187,7 +171,7 @@ impl Soak {
                     // At least one takes new connections.
                     self.config.policies[i].backends[at].weight = 1;
                 }
-                self.dataplane.reconfigure(&self.config)?;
+                self.baton.dataplane.reconfigure(&self.config)?;
             }
             Event::Migration => {
                 let mode = self.rng.choice([
@@ -218,14 +202,14 @@ impl Soak {
 
     fn each_policy(&mut self, change: impl Fn(&mut Policy)) -> Result<()> {
         self.config.policies.iter_mut().for_each(change);
-        self.dataplane.reconfigure(&self.config)
+        self.baton.dataplane.reconfigure(&self.config)
     }
 
     /// One server of each of some pods ends and comes back.
     fn end(&mut self, pods: &[usize], killed: bool) -> Result<()> {
         let web = self.rng.bool();
         for at in pods {
-            let process = self.process(web, *at);
+            let process = &mut self.server(web, *at).process;
             if killed {
                 process.crash()?;
             } else {
@@ -234,11 +218,7 @@ impl Soak {
         }
         thread::sleep(Duration::from_millis(self.rng.u64(0..DOWN_MAX_MS)));
         for at in pods {
-            if web {
-                self.nginx[*at].restart()?;
-            } else {
-                self.servers[*at].restart()?;
-            }
+            self.server(web, *at).restart()?;
         }
         pods.iter().try_for_each(|at| self.wait_back(*at))
     }
@@ -246,9 +226,9 @@ impl Soak {
     fn freeze(&mut self, at: usize) -> Result<()> {
         let web = self.rng.bool();
         let length = Duration::from_millis(self.rng.u64(10..FREEZE_MAX_MS));
-        self.process(web, at).freeze()?;
+        self.server(web, at).process.freeze()?;
         thread::sleep(length);
-        self.process(web, at).thaw()?;
+        self.server(web, at).process.thaw()?;
         self.wait_back(at)
     }
 
@@ -257,7 +237,7 @@ impl Soak {
             for policy in &mut soak.config.policies {
                 policy.backends[at].draining = draining;
             }
-            soak.dataplane.reconfigure(&soak.config)
+            soak.baton.dataplane.reconfigure(&soak.config)
         };
         set(self, true)?;
         let empty = |b: &Backend, state: &State| -> Result<()> {
@@ -277,12 +257,13 @@ impl Soak {
         set(self, false)
     }
 
-    fn process(&mut self, web: bool, at: usize) -> &mut Process {
-        if web {
-            &mut self.nginx[at].process
+    fn server(&mut self, web: bool, at: usize) -> &mut Server {
+        let servers = if web {
+            &mut self.nginx
         } else {
-            &mut self.servers[at].process
-        }
+            &mut self.servers
+        };
+        &mut servers[at]
     }
 
     fn wait_back(&mut self, at: usize) -> Result<()> {
@@ -313,7 +294,7 @@ impl Soak {
     ) -> Result<()> {
         let end = Instant::now() + BACK;
         loop {
-            let state = self.dataplane.state()?;
+            let state = self.baton.dataplane.state()?;
             let mut backends = self.config.policies.iter().map(|p| &p.backends[at]);
             match backends.try_for_each(|b| condition(b, &state)) {
                 Ok(()) => return Ok(()),
@@ -337,7 +318,7 @@ impl Soak {
     fn look_at_errors(&mut self, event: Event, at: usize) -> Result<()> {
         let errors = self.errors();
         if errors > self.seen_errors {
-            let state = self.dataplane.state()?;
+            let state = self.baton.dataplane.state()?;
             eprintln!(
                 "baton-demo: {} errors at {event:?} of pod {at}; policies: {}",
                 errors - self.seen_errors,
@@ -349,7 +330,7 @@ impl Soak {
     }
 
     fn line(&self) -> Result<String> {
-        let (rescued, replayed, lost, moved) = totals(&self.dataplane.state()?);
+        let (rescued, replayed, lost, moved) = totals(&self.baton.dataplane.state()?);
         let events: u64 = self.events.values().sum();
         let done = |p: &baton_lab::Progress| grouped(p.requests.load(Ordering::Relaxed));
         Ok(format!(
@@ -365,7 +346,7 @@ impl Soak {
 
     fn finish(self) -> Result<bool> {
         let line = self.line()?;
-        let (_, _, lost, _) = totals(&self.dataplane.state()?);
+        let (_, _, lost, _) = totals(&self.baton.dataplane.state()?);
         let (web, _) = self.web.stop()?;
         let (redis, _) = self.redis.stop()?;
         println!("\n{line}\nevents: {:?}", self.events);
@@ -375,7 +356,7 @@ impl Soak {
         for problem in &self.problems {
             println!("problem: {problem}");
         }
-        self.dataplane.stop()?;
+        self.baton.stop()?;
         Ok(web.errors.is_empty()
             && redis.errors.is_empty()
             && self.problems.is_empty()

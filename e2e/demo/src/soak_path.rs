@@ -6,16 +6,16 @@
 
 use crate::{
     SoakArguments,
-    kept::{keep, succeeded},
+    bench::{grouped, keep, succeeded},
     progress::Progress,
-    report::grouped,
+    scene::{self, Baton, moving},
     soak_report::{Before, Outcome, SoakReport},
 };
 use anyhow::{Context, Result, ensure};
-use baton_api::{Migration, MigrationMode, Policy, Protocol};
+use baton_api::{MigrationMode, Policy, Protocol};
 use baton_lab::{
-    FaultRates, Faults, HttpEcho, HttpRanges, Lab, LoadOptions, Nginx, NginxOptions, Options,
-    Progress as LoadProgress, REDIS_PORT, Redis, RedisCheck, Side, Way, allow_files, policy,
+    FaultRates, Faults, HttpEcho, HttpRanges, LoadOptions, Pod, Progress as LoadProgress,
+    REDIS_PORT, RedisCheck, Server, Side, Way, allow_files, policy,
 };
 use std::{
     collections::BTreeMap,
@@ -61,31 +61,19 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
     );
     let connections = usize::from(arguments.connections);
     allow_files(FILES + 2 * u64::from(arguments.connections))?;
-    let options = Options {
-        pods: PODS,
-        ..Options::default()
-    };
-    let lab = Lab::new("soakpath", &options)?;
-    let (mut nginx, mut servers) = (Vec::new(), Vec::new());
-    for pod in lab.pods() {
-        nginx.push((pod.name().to_owned(), pod.nginx(&NginxOptions::default())?));
-        servers.push((pod.name().to_owned(), pod.redis()?));
-    }
-    let shim = lab.shim(&lab.shim_config()?)?;
-    let config = lab.dataplane_config(policies(&nginx, &servers))?;
-    lab.reserve_ports(&config)?;
-    let dataplane = lab.dataplane(&config)?;
-    crate::run::wait_adoptable(&dataplane)?;
+    let lab = scene::lab("soakpath", PODS)?;
+    let (nginx, servers) = (scene::nginx(&lab)?, lab.in_each_pod(Pod::redis)?);
+    let baton = Baton::start(&lab, &lab.dataplane_config(policies(&nginx, &servers))?)?;
+    let dataplane = &baton.dataplane;
 
     let large = connections.div_ceil(PER_LARGE);
     let load = |port, connections| LoadOptions {
-        connections,
         timeout: TIMEOUT,
         window: WINDOW,
-        ..LoadOptions::new(dataplane.address(port))
+        ..baton.load(port, connections)
     };
     let client = lab.client().namespace();
-    let addresses: Vec<_> = servers.iter().map(|(_, r)| r.address()).collect();
+    let addresses: Vec<_> = servers.iter().map(Server::address).collect();
     let web = HttpEcho::start(client, load(HTTP_PORT, connections))?;
     let redis = RedisCheck::start(client, &addresses, load(REDIS_PORT, connections))?;
     let files = HttpRanges::start(client, load(HTTP_PORT, large))?;
@@ -116,9 +104,9 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
     let wanted_in_all = wanted + before.migrations;
     // Each second turn ends the drain of the turn before it.
     let drain = |turn: u64| {
-        let pod = &nginx[turn as usize / 2 % PODS].0;
+        let pod = nginx[turn as usize / 2 % PODS].pod().name();
         let undo = (turn % 2 == 1).then_some("--undo");
-        let words: Vec<&str> = ["drain", pod.as_str()].into_iter().chain(undo).collect();
+        let words: Vec<&str> = ["drain", pod].into_iter().chain(undo).collect();
         dataplane.tool(&words).map(drop)
     };
     let drains = watch(&all, has_ended, &faults, drain, wanted_in_all, moved)?;
@@ -159,35 +147,20 @@ pub fn soak(arguments: &SoakArguments, wanted: u64) -> Result<bool> {
     println!("{}\nReport: {}", report.text(), path.display());
     let shown = succeeded(&report.failures());
     drop(faults);
-    dataplane.stop()?;
-    shim.stop()?;
+    baton.stop()?;
     lab.remove()?;
     Ok(shown)
 }
 
 /// Every request moves its connection, but a connection's first.
-fn policies(nginx: &[(String, Nginx)], servers: &[(String, Redis)]) -> Vec<Policy> {
-    let web: Vec<_> = nginx
-        .iter()
-        .map(|(n, s)| (n.clone(), s.address()))
-        .collect();
-    let redis: Vec<_> = servers
-        .iter()
-        .map(|(n, s)| (n.clone(), s.address()))
-        .collect();
-    let policies = [
-        policy("web", HTTP_PORT, &web),
-        Policy {
-            protocol: Protocol::Resp,
-            ..policy("redis", REDIS_PORT, &redis)
-        },
-    ];
-    let migration = Migration {
-        mode: MigrationMode::Always,
-        cooldown: Default::default(),
-        ..Migration::default()
+fn policies(nginx: &[Server], servers: &[Server]) -> Vec<Policy> {
+    let redis = Policy {
+        protocol: Protocol::Resp,
+        ..policy("redis", REDIS_PORT, &scene::named(servers))
     };
-    policies.map(|p| Policy { migration, ..p }).to_vec()
+    [policy("web", HTTP_PORT, &scene::named(nginx)), redis]
+        .map(|policy| moving(MigrationMode::Always, policy))
+        .to_vec()
 }
 
 /// Looks until it is so. A load gives up on a request after [`TIMEOUT`]; what takes longer will not come.

@@ -1,8 +1,8 @@
 //! What a soak over a faulty path came to: as JSON for machines, as a few lines for people, and its verdict.
 
-use crate::report::{duration, grouped};
+use crate::bench::{counters, duration, grouped};
 use baton_api::State;
-use baton_lab::{Counts, FaultCounts, FaultRates, LoadReport};
+use baton_lab::{Counts, FaultCounts, FaultRates, Latency, LoadReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -55,23 +55,15 @@ pub struct SoakReport {
     /// Frames that the dataplane's own interface dropped, because the machine gave it no CPU in time.
     pub interface_drops: u64,
     /// Latencies of HTTP requests.
-    pub http_latency: Percentiles,
+    pub http_latency: Latency,
     /// Latencies of redis commands.
-    pub redis_latency: Percentiles,
+    pub redis_latency: Latency,
     /// Flows that ended because of Baton, by policy and reason.
     pub lost: BTreeMap<String, u64>,
     /// Flows that could not move any more, by policy and reason.
     pub pinned: BTreeMap<String, u64>,
     /// Every counter of the dataplane that is not 0, since its start.
     pub metrics: BTreeMap<String, u64>,
-}
-
-/// Latencies in microseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Percentiles {
-    p50_us: u64,
-    p99_us: u64,
-    max_us: u64,
 }
 
 /// What had been done when the faults began.
@@ -150,16 +142,11 @@ impl SoakReport {
                 .filter(|(name, _)| name.starts_with("io_drops_total"))
                 .map(|(_, n)| n)
                 .sum(),
-            http_latency: Percentiles::of(outcome.web),
-            redis_latency: Percentiles::of(outcome.redis),
+            http_latency: outcome.web.latency,
+            redis_latency: outcome.redis.latency,
             lost: by_reason(|p| &p.lost_total),
             pinned: by_reason(|p| &p.pins_total),
-            metrics: state
-                .counters
-                .iter()
-                .filter(|(_, n)| **n > 0)
-                .map(|(name, n)| (name.clone(), *n))
-                .collect(),
+            metrics: counters(state),
             errors,
         }
     }
@@ -213,7 +200,7 @@ impl SoakReport {
     /// For people.
     pub fn text(&self) -> String {
         let f = self.faults_total;
-        let latency = |p: &Percentiles| {
+        let latency = |p: &Latency| {
             let [p50, p99, max] = [p.p50_us, p.p99_us, p.max_us].map(duration);
             format!("p50 {p50}, p99 {p99}, max {max}")
         };
@@ -249,15 +236,5 @@ impl SoakReport {
             latency(&self.http_latency),
             latency(&self.redis_latency),
         )
-    }
-}
-
-impl Percentiles {
-    fn of(report: &LoadReport) -> Self {
-        Self {
-            p50_us: report.latency.p50_us,
-            p99_us: report.latency.p99_us,
-            max_us: report.latency.max_us,
-        }
     }
 }

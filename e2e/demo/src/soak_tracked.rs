@@ -6,16 +6,14 @@
 
 use crate::{
     TrackedArguments,
-    kept::{keep, succeeded},
+    bench::{Columns, counters, duration, grouped, keep, line, succeeded, table},
     progress::Progress,
-    report::{duration, grouped},
-    run::{moves, wait_adoptable},
+    scene::{self, Baton, moves},
 };
 use anyhow::{Result, ensure};
 use baton_api::{Limits, Migration, MigrationMode, Policy, State};
 use baton_lab::{
-    Counts, Dataplane, HttpEcho, Lab, Latency, Load, LoadOptions, LoadReport, Nginx, NginxOptions,
-    Options, Slow, Tracked, Tracker, policy,
+    Counts, HttpEcho, Lab, Latency, Load, LoadReport, Server, Slow, Tracked, Tracker, policy,
 };
 use serde::Serialize;
 use std::{
@@ -34,6 +32,20 @@ const THROTTLE: f64 = 10.0;
 const THROTTLED: Duration = Duration::from_secs(2);
 /// From one kill to the next.
 const KILL_EVERY: Duration = Duration::from_secs(5);
+const COLUMNS: &Columns = &[
+    ("mode", -12),
+    ("requests", 12),
+    ("a second", 9),
+    ("errors", 8),
+    (">500 ms", 9),
+    ("conn.", 7),
+    ("p99", 10),
+    ("max", 10),
+    ("moves", 12),
+    ("entries", 10),
+    ("INVALID", 10),
+    ("kills", 7),
+];
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What `tracked.json` holds.
@@ -79,8 +91,8 @@ struct Act {
 /// Everything that runs. Fields end in the order in which they are declared.
 struct Scene<'a> {
     load: Load<HttpEcho>,
-    dataplane: Dataplane,
-    nginx: Vec<Nginx>,
+    baton: Baton,
+    nginx: Vec<Server>,
     tracker: Tracker,
     lab: &'a Lab,
 }
@@ -106,23 +118,16 @@ pub fn soak(arguments: &TrackedArguments) -> Result<bool> {
         acts: Vec::new(),
     };
     for mode in [MigrationMode::WhenBetter, MigrationMode::Always] {
-        let lab = Lab::new(
-            "tracked",
-            &Options {
-                pods: PODS,
-                ..Options::default()
-            },
-        )?;
+        let lab = scene::lab("tracked", PODS)?;
         let (done, limit) = act(&lab, mode, arguments, length)?;
         lab.remove()?;
-        eprintln!("{}", done.line());
+        eprintln!("{}", line(COLUMNS, &done.cells()));
         report.entries_max_of_machine = limit;
         report.acts.push(done);
     }
     let path = keep(&arguments.out, "tracked.json", &report)?;
     println!("{}\nReport: {}", report.table(), path.display());
-    let shown = succeeded(&report.failures());
-    Ok(shown)
+    Ok(succeeded(&report.failures()))
 }
 
 fn act(
@@ -131,21 +136,13 @@ fn act(
     arguments: &TrackedArguments,
     length: Duration,
 ) -> Result<(Act, u64)> {
-    let nginx: Vec<Nginx> = lab
-        .pods()
-        .iter()
-        .map(|pod| pod.nginx(&NginxOptions::default()))
-        .collect::<Result<_>>()?;
-    let servers: Vec<_> = nginx
-        .iter()
-        .map(|server| (server.pod().name().to_owned(), server.address()))
-        .collect();
+    let nginx = scene::nginx(lab)?;
+    let servers = scene::named(&nginx);
     let tracker = if arguments.forward_invalid {
         lab.track_only()?
     } else {
         lab.track()?
     };
-    let shim = lab.shim(&lab.shim_config()?)?;
     let mut config = lab.dataplane_config(vec![Policy {
         migration: Migration {
             mode,
@@ -158,15 +155,11 @@ fn act(
         tracked_pairs: arguments.entries,
         ..Limits::default()
     });
-    let dataplane = lab.dataplane(&config)?;
-    wait_adoptable(&dataplane)?;
-    let options = LoadOptions {
-        connections: usize::from(arguments.connections),
-        ..LoadOptions::new(dataplane.address(PORT))
-    };
+    let baton = Baton::start(lab, &config)?;
+    let options = baton.load(PORT, usize::from(arguments.connections));
     let mut scene = Scene {
         load: HttpEcho::start(lab.client().namespace(), options)?,
-        dataplane,
+        baton,
         nginx,
         tracker,
         lab,
@@ -174,12 +167,11 @@ fn act(
     let done = scene.play(mode, length)?;
     // Before the load ends, so that what is left of its own connections is not taken for the legs'.
     let tracked = scene.tracker.by_state()?;
-    let state = scene.dataplane.state()?;
+    let state = scene.baton.dataplane.state()?;
     let (report, _) = scene.load.stop()?;
     let invalid = scene.tracker.invalid()?;
     let limit = scene.tracker.entries_max()?;
-    scene.dataplane.stop()?;
-    shim.stop()?;
+    scene.baton.stop()?;
     Ok((
         Act::new(mode, &report, &done, tracked, invalid, &state),
         limit,
@@ -220,7 +212,7 @@ impl Scene<'_> {
                 "{} requests, {} errors, {} moved, {} entries, {} INVALID, {} kills",
                 grouped(live.requests.load(Ordering::Relaxed)),
                 grouped(live.errors.load(Ordering::Relaxed)),
-                grouped(moves(&self.dataplane.state()?, POLICY).0),
+                grouped(moves(&self.baton.dataplane.state()?, POLICY).0),
                 grouped(done.entries_max),
                 grouped(self.tracker.invalid()?),
                 done.kills,
@@ -242,8 +234,7 @@ impl Act {
         invalid: u64,
         state: &State,
     ) -> Self {
-        let counters = state.counters.iter().filter(|(_, count)| **count > 0);
-        let counters: Counts = counters.map(|(n, count)| (n.clone(), *count)).collect();
+        let counters = counters(state);
         let stayed = counters.iter().filter_map(|(name, count)| {
             let reason = name
                 .strip_prefix("stays_total{reason=\"")?
@@ -269,10 +260,9 @@ impl Act {
         }
     }
 
-    fn line(&self) -> String {
+    fn cells(&self) -> Vec<String> {
         let per_second = self.requests as f64 / self.seconds.max(1e-9);
-        format!(
-            "{:<12}{:>12}{:>9}{:>8}{:>9}{:>7}{:>10}{:>10}{:>12}{:>10}{:>10}{:>7}",
+        vec![
             format!("{:?}", self.mode),
             grouped(self.requests),
             grouped(per_second as u64),
@@ -284,33 +274,16 @@ impl Act {
             grouped(self.moves),
             grouped(self.entries_max),
             grouped(self.invalid),
-            self.kills,
-        )
+            self.kills.to_string(),
+        ]
     }
 }
 
 impl TrackedReport {
     fn table(&self) -> String {
-        let mut text = format!(
-            "\n{:<12}{:>12}{:>9}{:>8}{:>9}{:>7}{:>10}{:>10}{:>12}{:>10}{:>10}{:>7}\n",
-            "mode",
-            "requests",
-            "a second",
-            "errors",
-            ">500 ms",
-            "conn.",
-            "p99",
-            "max",
-            "moves",
-            "entries",
-            "INVALID",
-            "kills"
-        );
+        let mut text = "\n".to_owned() + &table(COLUMNS, self.acts.iter().map(Act::cells));
         for act in &self.acts {
             // Writing to a string does not fail.
-            let _ = writeln!(text, "{}", act.line());
-        }
-        for act in &self.acts {
             let _ = writeln!(
                 text,
                 "{:?}: stayed {:?}; entries at the end {:?}; errors {:?}",

@@ -3,13 +3,12 @@
 
 use crate::{
     RoundArguments,
-    kept::keep,
-    rounds::Figure,
-    run::{moves, wait_adoptable},
+    bench::{Figures, keep, succeeded, table},
+    scene::{self, Baton, moves, moving},
 };
 use anyhow::{Context, Result, ensure};
-use baton_api::{Migration, MigrationMode, Policy};
-use baton_lab::{Dataplane, HttpClient, Lab, NginxOptions, Options, content, policy};
+use baton_api::MigrationMode;
+use baton_lab::{Dataplane, HttpClient, Lab, content, policy};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -19,11 +18,14 @@ const PODS: usize = 2;
 const SIZES: [usize; 3] = [50_000, 200_000, 1_000_000];
 /// What 1 MB may take at most where moving is a choice, as a multiple of staying.
 const RATIO_MAX: f64 = 1.3;
+const MEDIAN: &str = "median_ms";
+const P99: &str = "p99_ms";
 /// Uploads of each round that nobody measures: windows and caches grow.
 const WARM_UP: usize = 3;
 
 /// One way to serve the uploads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 enum Side {
     Never,
     Always,
@@ -68,19 +70,11 @@ struct Report {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    side: &'static str,
+    side: Side,
     bytes: usize,
     /// Medians and 99th percentiles of the rounds' uploads, in ms.
-    median_ms: Figure,
-    p99_ms: Figure,
-    uploads: usize,
-    moves: u64,
-}
-
-#[derive(Default)]
-struct Times {
-    median_ms: Vec<f64>,
-    p99_ms: Vec<f64>,
+    #[serde(flatten)]
+    figures: Figures,
     uploads: usize,
     moves: u64,
 }
@@ -139,104 +133,92 @@ fn counter(dataplane: &Dataplane, name: &str) -> Result<u64> {
 
 /// Runs the measurement. `true` if 1 MB with `Always` takes no longer than it may.
 pub fn uploads(arguments: &RoundArguments) -> Result<bool> {
-    let options = Options {
-        pods: PODS,
-        ..Options::default()
-    };
-    let lab = Lab::new("uploads", &options)?;
-    let nginx = lab
-        .pods()
-        .iter()
-        .map(|pod| Ok((pod.name().to_owned(), pod.nginx(&NginxOptions::default())?)))
-        .collect::<Result<Vec<_>>>()?;
-    let servers: Vec<_> = nginx
-        .iter()
-        .map(|(n, s)| (n.clone(), s.address()))
-        .collect();
-    let shim = lab.shim(&lab.shim_config()?)?;
-    let policies = Side::ALL.map(|side| Policy {
-        migration: Migration {
-            mode: side.mode(),
-            cooldown: Default::default(),
-            ..Migration::default()
-        },
-        ..policy(side.name(), side.port(), &servers)
-    });
-    let config = lab.dataplane_config(policies.into())?;
-    lab.reserve_ports(&config)?;
-    let dataplane = lab.dataplane(&config)?;
-    wait_adoptable(&dataplane)?;
-    let mut times: Vec<(Side, usize, Times)> = Vec::new();
+    let lab = scene::lab("uploads", PODS)?;
+    let nginx = scene::nginx(&lab)?;
+    let servers = scene::named(&nginx);
+    let policies =
+        Side::ALL.map(|side| moving(side.mode(), policy(side.name(), side.port(), &servers)));
+    let baton = Baton::start(&lab, &lab.dataplane_config(policies.into())?)?;
+    let dataplane = &baton.dataplane;
+    let mut rows: Vec<Row> = Vec::new();
     for side in Side::ALL {
-        times.extend(SIZES.map(|bytes| (side, bytes, Times::default())));
+        rows.extend(SIZES.map(|bytes| Row {
+            side,
+            bytes,
+            figures: Figures::default(),
+            uploads: 0,
+            moves: 0,
+        }));
     }
     let length = Duration::from_secs(arguments.seconds);
     for round in 1..=arguments.rounds {
-        fastrand::shuffle(&mut times);
-        for (side, bytes, times) in &mut times {
-            let body = content(*bytes, round);
-            let before = moves(&dataplane.state()?, side.name()).0;
-            let mut took = measure(&lab, &dataplane, *side, &body, length)?;
+        fastrand::shuffle(&mut rows);
+        for row in &mut rows {
+            let body = content(row.bytes, round);
+            let name = row.side.name();
+            let before = moves(&dataplane.state()?, name).0;
+            let mut took = measure(&lab, dataplane, row.side, &body, length)?;
             took.sort_by(f64::total_cmp);
-            times.median_ms.push(quantile(&took, 0.5));
-            times.p99_ms.push(quantile(&took, 0.99));
-            times.uploads += took.len();
-            times.moves += moves(&dataplane.state()?, side.name()).0 - before;
+            row.figures.note(MEDIAN, quantile(&took, 0.5));
+            row.figures.note(P99, quantile(&took, 0.99));
+            row.uploads += took.len();
+            row.moves += moves(&dataplane.state()?, name).0 - before;
         }
         eprintln!("round {round} of {}", arguments.rounds);
     }
-    times.sort_by_key(|(side, bytes, _)| (*bytes, *side as u8));
-    let rows: Vec<Row> = times
-        .iter()
-        .map(|(side, bytes, times)| Row {
-            side: side.name(),
-            bytes: *bytes,
-            median_ms: Figure::of(&times.median_ms),
-            p99_ms: Figure::of(&times.p99_ms),
-            uploads: times.uploads,
-            moves: times.moves,
-        })
-        .collect();
-    let largest = |side: Side| {
-        let row = rows
-            .iter()
-            .find(|r| r.side == side.name() && r.bytes == SIZES[2]);
-        row.map_or(f64::NAN, |r| r.median_ms.median)
+    rows.sort_by_key(|row| (row.bytes, row.side));
+    let largest = |side| {
+        let mut rows = rows.iter();
+        let row = rows.find(|r| r.side == side && r.bytes == SIZES[2]);
+        row.map_or(f64::NAN, |r| r.figures.median(MEDIAN))
     };
     let report = Report {
         ratio: largest(Side::Always) / largest(Side::Never),
-        waited: counter(&dataplane, "backlog_segments_total")?,
-        full: counter(&dataplane, "backlog_full_total")?,
+        waited: counter(dataplane, "backlog_segments_total")?,
+        full: counter(dataplane, "backlog_full_total")?,
         uploads: rows,
     };
     let path = keep(&arguments.out, "uploads.json", &report)?;
-    print(&report);
+    println!("{}", report.table());
     println!("Written to {}", path.display());
-    dataplane.stop()?;
-    shim.stop()?;
+    baton.stop()?;
     lab.remove()?;
-    Ok(report.ratio <= RATIO_MAX)
+    let kept = report.ratio <= RATIO_MAX;
+    let failure = (!kept).then(|| format!("1 MB took {:.2} times as long", report.ratio));
+    Ok(succeeded(failure.as_slice()))
 }
 
-fn print(report: &Report) {
-    let text = |f: &Figure| format!("{:.1} ({:.1} to {:.1})", f.median, f.min, f.max);
-    println!(
-        "\n{:<12}{:>10}{:>24}{:>24}{:>10}{:>8}",
-        "upload, ms", "bytes", "median (min to max)", "p99", "uploads", "moves"
-    );
-    for row in &report.uploads {
-        println!(
-            "{:<12}{:>10}{:>24}{:>24}{:>10}{:>8}",
-            row.side,
-            row.bytes,
-            text(&row.median_ms),
-            text(&row.p99_ms),
-            row.uploads,
-            row.moves
-        );
+impl Report {
+    fn table(&self) -> String {
+        let columns = [
+            ("upload, ms", -12),
+            ("bytes", 10),
+            ("median (min to max)", 24),
+            ("p99", 24),
+            ("uploads", 10),
+            ("moves", 8),
+        ];
+        let rows = self.uploads.iter().map(|row| {
+            let text = |name| {
+                row.figures
+                    .get(name)
+                    .map_or_else(String::new, |f| format!("{f:.1}"))
+            };
+            vec![
+                row.side.name().to_owned(),
+                row.bytes.to_string(),
+                text(MEDIAN),
+                text(P99),
+                row.uploads.to_string(),
+                row.moves.to_string(),
+            ]
+        });
+        format!(
+            "\n{}1 MB with Always: {:.2} times the time of Never (at most {RATIO_MAX}); {} segments waited, {} could not.",
+            table(&columns, rows),
+            self.ratio,
+            self.waited,
+            self.full
+        )
     }
-    println!(
-        "1 MB with Always: {:.2} times the time of Never (at most {RATIO_MAX}); {} segments waited, {} could not.",
-        report.ratio, report.waited, report.full
-    );
 }

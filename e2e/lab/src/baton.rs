@@ -340,7 +340,7 @@ impl Lab {
         let path = self.directory().join("bpf");
         if !path.exists() {
             fs::create_dir(&path)?;
-            self.shared.record.note(&Thing::Mount(&path))?;
+            self.shared.record.note(Thing::Mount(path.clone()))?;
             mount("bpf", &path, "bpf", MountFlags::empty(), None)
                 .with_context(|| format!("mounting a bpf file system at {}", path.display()))?;
         }

@@ -10,81 +10,45 @@ use crate::{
     lab::Pod,
     load::{Exchange, Load, LoadOptions, Verdict},
     netns::Namespace,
-    process::{Process, Spec},
+    process::Spec,
+    server::Server,
 };
 use anyhow::{Context, Result};
 use std::{collections::HashMap, fs, io::Write, net::SocketAddr, path::PathBuf, time::Duration};
 
-/// A running counting server.
-#[derive(Debug)]
-pub struct Counter {
-    /// The server.
-    pub process: Process,
-    spec: Spec,
-    pod: Pod,
-    file: PathBuf,
-    address: SocketAddr,
-}
-
 impl Pod {
     /// Starts a counting server which waits `before` between reading a request and writing it down, and `after`
-    /// between that and its answer.
+    /// between that and its answer. Started again, it goes on with what it wrote.
     ///
     /// # Errors
     /// If it was not built, or ends or stays silent, with what it said.
-    pub fn counter(&self, port: u16, before: Duration, after: Duration) -> Result<Counter> {
-        let file = self.directory()?.join(format!("count-{port}"));
+    pub fn counter(&self, port: u16, before: Duration, after: Duration) -> Result<Server> {
         let address = SocketAddr::new(self.ipv4(), port);
         let arguments = [
             address.to_string(),
-            file.display().to_string(),
+            self.count_file(address)?.display().to_string(),
             self.name().to_owned(),
             before.as_millis().to_string(),
             after.as_millis().to_string(),
         ];
-        let spec = Spec::new(program("baton-counter")?, arguments)
-            .named(&format!("counter-{}", self.name()));
-        let mut counter = Counter {
-            process: self.spawn(&spec)?,
-            spec,
-            pod: self.clone(),
-            file,
-            address,
-        };
-        counter.process.wait_listening(address)?;
-        Ok(counter)
+        let spec = Spec::new(program("baton-counter")?, arguments).named("counter");
+        self.serve(spec, port)
+    }
+
+    fn count_file(&self, server: SocketAddr) -> Result<PathBuf> {
+        Ok(self.directory()?.join(format!("count-{}", server.port())))
     }
 }
 
-impl Counter {
-    /// Starts it again after its end; what it wrote stays.
-    ///
-    /// # Errors
-    /// As [`Pod::counter`].
-    pub fn restart(&mut self) -> Result<()> {
-        self.process = self.pod.spawn(&self.spec)?;
-        self.process.wait_listening(self.address)
-    }
-
-    /// The pod that it runs in.
-    #[must_use]
-    pub fn pod(&self) -> &Pod {
-        &self.pod
-    }
-
-    /// Where it listens, IPv4.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
+/// Of a counting server.
+impl Server {
     /// What it counted so far.
     ///
     /// # Errors
     /// If its file cannot be read.
     pub fn counted(&self) -> Result<Vec<String>> {
-        let text =
-            fs::read_to_string(&self.file).with_context(|| self.file.display().to_string())?;
+        let file = self.pod().count_file(self.address())?;
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         Ok(text.lines().map(str::to_owned).collect())
     }
 }
@@ -123,7 +87,7 @@ impl PostCount {
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub fn tally(&self, servers: &[Counter]) -> Result<Tally> {
+    pub fn tally(&self, servers: &[Server]) -> Result<Tally> {
         let mut times: HashMap<String, u64> = HashMap::new();
         for server in servers {
             for id in server.counted()? {
@@ -184,23 +148,13 @@ impl Exchange for PostCount {
     }
 
     fn response(&mut self, _connection: usize, number: u64, bytes: &[u8]) -> Verdict {
-        let head = match Head::parse(bytes) {
-            Ok(Some(head)) => head,
-            Ok(None) => return Verdict::More,
-            Err(_) => return Verdict::Wrong("malformed"),
+        let id = self.id(number);
+        let head = match Head::checked(bytes, 200, id.as_bytes()) {
+            Ok(head) => head,
+            Err(verdict) => return verdict,
         };
-        let total = head.head_bytes + head.body_bytes;
-        let Some(body) = bytes.get(head.head_bytes..total) else {
-            return Verdict::More;
-        };
-        if head.status != 200 {
-            return Verdict::Wrong("status");
-        }
-        if body != self.id(number).as_bytes() {
-            return Verdict::Wrong("body");
-        }
         self.answered.push(number);
-        Verdict::Right(total)
+        head.verdict()
     }
 
     fn lost(&mut self, _connection: usize, number: u64) {

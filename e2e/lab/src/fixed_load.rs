@@ -1,4 +1,4 @@
-//! A load of one fixed request, for measurements: the answer is checked as far as that costs next to nothing.
+//! A load of one fixed request, for measurements: every byte of its answer that is the same each time is checked.
 
 use crate::{
     http::Head,
@@ -14,19 +14,19 @@ pub struct FixedLoad {
 
 #[derive(Clone, Debug)]
 enum Answer {
-    /// Status 200 and a body of this length.
-    Http(usize),
+    /// Status 200 and this body.
+    Http(Vec<u8>),
     /// Exactly these bytes.
     Bytes(Vec<u8>),
 }
 
 impl FixedLoad {
-    /// `GET target`, answered with status 200 and a body of `body_bytes`.
+    /// `GET target`, answered with status 200 and this body.
     #[must_use]
-    pub fn http(host: &str, target: &str, body_bytes: usize) -> Self {
+    pub fn http(host: &str, target: &str, body: &[u8]) -> Self {
         Self {
             request: format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes(),
-            answer: Answer::Http(body_bytes),
+            answer: Answer::Http(body.to_vec()),
         }
     }
 
@@ -47,23 +47,10 @@ impl Exchange for FixedLoad {
 
     fn response(&mut self, _connection: usize, _number: u64, bytes: &[u8]) -> Verdict {
         match &self.answer {
-            Answer::Bytes(wanted) => {
-                let common = bytes.len().min(wanted.len());
-                if bytes[..common] != wanted[..common] {
-                    Verdict::Wrong("answer")
-                } else if bytes.len() < wanted.len() {
-                    Verdict::More
-                } else {
-                    Verdict::Right(wanted.len())
-                }
-            }
-            Answer::Http(body_bytes) => match Head::parse(bytes) {
-                Err(_) => Verdict::Wrong("malformed"),
-                Ok(None) => Verdict::More,
-                Ok(Some(head)) if head.status != 200 => Verdict::Wrong("status"),
-                Ok(Some(head)) if head.body_bytes != *body_bytes => Verdict::Wrong("body"),
-                Ok(Some(head)) if bytes.len() < head.head_bytes + body_bytes => Verdict::More,
-                Ok(Some(head)) => Verdict::Right(head.head_bytes + body_bytes),
+            Answer::Bytes(wanted) => Verdict::of(bytes, wanted, "answer"),
+            Answer::Http(body) => match Head::checked(bytes, 200, body) {
+                Ok(head) => head.verdict(),
+                Err(verdict) => verdict,
             },
         }
     }
@@ -80,7 +67,7 @@ mod tests {
         assert_eq!(redis.response(0, 0, b"$2\r\nab\r\n"), Verdict::Right(8));
         assert_eq!(redis.response(0, 0, b"$2\r\nac"), Verdict::Wrong("answer"));
 
-        let mut http = FixedLoad::http("h", "/", 2);
+        let mut http = FixedLoad::http("h", "/", b"ok");
         let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
         for cut in 0..whole.len() {
             assert_eq!(http.response(0, 0, &whole[..cut]), Verdict::More, "{cut}");
@@ -88,6 +75,8 @@ mod tests {
         assert_eq!(http.response(0, 0, whole), Verdict::Right(whole.len()));
         let other = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n";
         assert_eq!(http.response(0, 0, other), Verdict::Wrong("body"));
+        let same_length = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno";
+        assert_eq!(http.response(0, 0, same_length), Verdict::Wrong("body"));
         let refusal = b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n";
         assert_eq!(http.response(0, 0, refusal), Verdict::Wrong("status"));
     }

@@ -2,10 +2,10 @@
 //!
 //! Understands status line, headers and `Content-Length`; refuses what it does not understand (chunked bodies).
 
-use crate::netns::Namespace;
+use crate::{load::Verdict, netns::Namespace};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
-    io::{Read, Write},
+    io::{self, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
@@ -93,11 +93,92 @@ impl<'a> Head<'a> {
     }
 }
 
-impl Head<'_> {
+impl<'a> Head<'a> {
+    /// Of a response that is whole, with this status and this body; anything else is what an
+    /// exchange says of it.
+    pub(crate) fn checked(bytes: &'a [u8], status: u16, body: &[u8]) -> Result<Self, Verdict> {
+        let head = match Self::parse(bytes) {
+            Ok(Some(head)) => head,
+            Ok(None) => return Err(Verdict::More),
+            Err(_) => return Err(Verdict::Wrong("malformed")),
+        };
+        if head.status != status {
+            return Err(Verdict::Wrong("status"));
+        }
+        if head.body_bytes != body.len() {
+            return Err(Verdict::Wrong("body"));
+        }
+        match bytes.get(head.head_bytes..head.bytes()) {
+            None => Err(Verdict::More),
+            Some(found) if found != body => Err(Verdict::Wrong("body")),
+            Some(_) => Ok(head),
+        }
+    }
+
+    /// Bytes of the whole response.
+    pub(crate) fn bytes(&self) -> usize {
+        self.head_bytes + self.body_bytes
+    }
+
+    /// That its response is right, and whether it is the connection's last.
+    pub(crate) fn verdict(&self) -> Verdict {
+        if self.closes() {
+            Verdict::Last(self.bytes())
+        } else {
+            Verdict::Right(self.bytes())
+        }
+    }
+
     /// Whether the server closes the connection behind this response.
-    pub(crate) fn closes(&self) -> bool {
+    fn closes(&self) -> bool {
         headers(self.text)
             .any(|(n, v)| n.eq_ignore_ascii_case("connection") && v.eq_ignore_ascii_case("close"))
+    }
+}
+
+/// A request, as the lab's own servers take them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// Its method.
+    pub method: &'a str,
+    /// Its target, which begins with `/`.
+    pub target: &'a str,
+    /// Its body; empty without a `Content-Length`.
+    pub body: &'a [u8],
+    /// Bytes of all of it.
+    pub bytes: usize,
+}
+
+impl<'a> Request<'a> {
+    /// Longer ones are refused.
+    pub const BYTES_MAX: usize = 8 * 1024;
+
+    /// Reads it off the start of `bytes`; `None` while it is not complete.
+    ///
+    /// # Errors
+    /// It is none, or too long.
+    pub fn parse(bytes: &'a [u8]) -> Result<Option<Self>> {
+        let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") else {
+            ensure!(bytes.len() < Self::BYTES_MAX, "too long");
+            return Ok(None);
+        };
+        let head = std::str::from_utf8(&bytes[..end])?;
+        let line = head.split("\r\n").next().unwrap_or_default();
+        let (method, target) = line
+            .strip_suffix(" HTTP/1.1")
+            .and_then(|line| line.split_once(' '))
+            .filter(|(_, target)| target.starts_with('/') && !target.contains(' '))
+            .context("not a request line")?;
+        let length = headers(head).find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+        let length: usize = length.map_or(Ok(0), |(_, length)| length.parse())?;
+        ensure!(length < Self::BYTES_MAX, "too long");
+        let total = end + 4 + length;
+        Ok(bytes.get(end + 4..total).map(|body| Self {
+            method,
+            target,
+            body,
+            bytes: total,
+        }))
     }
 }
 
@@ -122,9 +203,7 @@ impl HttpClient {
     /// # Errors
     /// If nothing accepts there.
     pub fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
-        let stream = namespace
-            .run(|| TcpStream::connect_timeout(&address, IO_TIMEOUT))?
-            .with_context(|| format!("connecting to {address}"))?;
+        let stream = namespace.connect(address, IO_TIMEOUT)?;
         Self::over(stream)
     }
 
@@ -150,6 +229,11 @@ impl HttpClient {
         &self.stream
     }
 
+    /// Whether bytes came behind the last response.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.left.is_empty()
+    }
+
     /// GET without further headers.
     ///
     /// # Errors
@@ -169,6 +253,17 @@ impl HttpClient {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Result<Response> {
+        self.send(method, target, headers, body)?;
+        self.response()
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<()> {
         let mut head = format!("{method} {target} HTTP/1.1\r\nHost: {}\r\n", self.host);
         for (name, value) in headers {
             head += &format!("{name}: {value}\r\n");
@@ -179,15 +274,14 @@ impl HttpClient {
         head += "\r\n";
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(body);
-        self.stream.write_all(&bytes).context("sending a request")?;
-        self.response()
+        self.stream.write_all(&bytes).context("sending a request")
     }
 
-    fn response(&mut self) -> Result<Response> {
+    pub(crate) fn response(&mut self) -> Result<Response> {
         let mut chunk = vec![0; 64 * 1024];
         loop {
             if let Some(head) = Head::parse(&self.left)? {
-                let total = head.head_bytes + head.body_bytes;
+                let total = head.bytes();
                 if self.left.len() >= total {
                     let response = Response {
                         status: head.status,
@@ -201,11 +295,12 @@ impl HttpClient {
                 }
             }
             let n = self.stream.read(&mut chunk).context("reading a response")?;
-            ensure!(
-                n > 0,
-                "the connection was closed after {} bytes of a response",
-                self.left.len()
-            );
+            if n == 0 {
+                let came = self.left.len();
+                return Err(io::Error::from(ErrorKind::UnexpectedEof)).with_context(|| {
+                    format!("the connection was closed after {came} bytes of a response")
+                });
+            }
             self.left.extend_from_slice(&chunk[..n]);
         }
     }
@@ -234,6 +329,36 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
         ] {
             assert!(Head::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_whole_request_is_read_a_part_waits_and_all_else_is_refused() {
+        let text = b"POST /count HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc";
+        let request = Request {
+            method: "POST",
+            target: "/count",
+            body: b"abc",
+            bytes: text.len(),
+        };
+        assert_eq!(Request::parse(text).unwrap(), Some(request));
+        for cut in 0..text.len() {
+            assert_eq!(Request::parse(&text[..cut]).unwrap(), None, "{cut}");
+        }
+        let two = b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n";
+        assert_eq!(Request::parse(two).unwrap().unwrap().bytes, two.len() / 2);
+        let mut long = b"GET /".to_vec();
+        long.resize(Request::BYTES_MAX, b'x');
+        for bad in [
+            &b"GET / HTTP/1.0\r\n\r\n"[..],
+            b"GET x HTTP/1.1\r\n\r\n",
+            b"GET /a b HTTP/1.1\r\n\r\n",
+            b"GET /\xff HTTP/1.1\r\n\r\n",
+            b"POST /count HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+            b"POST /count HTTP/1.1\r\nContent-Length: 8192\r\n\r\n",
+            &long,
+        ] {
+            assert!(Request::parse(bad).is_err(), "{bad:?}");
         }
     }
 }

@@ -81,25 +81,11 @@ impl Exchange for HttpEcho {
     }
 
     fn response(&mut self, connection: usize, number: u64, bytes: &[u8]) -> Verdict {
-        let head = match Head::parse(bytes) {
-            Ok(Some(head)) => head,
-            Ok(None) => return Verdict::More,
-            Err(_) => return Verdict::Wrong("malformed"),
-        };
-        if head.status != 200 {
-            return Verdict::Wrong("status");
-        }
         let expected = echo_body(&self.target(number), &self.nonce(connection, number));
-        if head.body_bytes != expected.len() {
-            return Verdict::Wrong("body");
-        }
-        let total = head.head_bytes + head.body_bytes;
-        let Some(body) = bytes.get(head.head_bytes..total) else {
-            return Verdict::More;
+        let head = match Head::checked(bytes, 200, expected.as_bytes()) {
+            Ok(head) => head,
+            Err(verdict) => return verdict,
         };
-        if body != expected.as_bytes() {
-            return Verdict::Wrong("body");
-        }
         if let Some(pod) = head.pod {
             match self.per_pod.get_mut(pod) {
                 Some(count) => *count += 1,
@@ -111,10 +97,6 @@ impl Exchange for HttpEcho {
                 *last = Some(pod.to_owned());
             }
         }
-        if head.closes() {
-            Verdict::Last(total)
-        } else {
-            Verdict::Right(total)
-        }
+        head.verdict()
     }
 }

@@ -56,25 +56,10 @@ impl Exchange for HttpRanges {
     }
 
     fn response(&mut self, connection: usize, number: u64, bytes: &[u8]) -> Verdict {
-        let head = match Head::parse(bytes) {
-            Ok(Some(head)) => head,
-            Ok(None) => return Verdict::More,
-            Err(_) => return Verdict::Wrong("malformed"),
-        };
         let (first, last) = self.range(connection, number);
-        if head.status != 206 {
-            return Verdict::Wrong("status");
-        }
-        let expected = &self.file[first..=last];
-        if head.body_bytes != expected.len() {
-            return Verdict::Wrong("body");
-        }
-        let total = head.head_bytes + head.body_bytes;
-        match bytes.get(head.head_bytes..total) {
-            None => Verdict::More,
-            Some(body) if body != expected => Verdict::Wrong("body"),
-            Some(_) if head.closes() => Verdict::Last(total),
-            Some(_) => Verdict::Right(total),
+        match Head::checked(bytes, 206, &self.file[first..=last]) {
+            Ok(head) => head.verdict(),
+            Err(verdict) => verdict,
         }
     }
 }

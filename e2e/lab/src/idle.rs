@@ -2,7 +2,9 @@
 //!
 //! Blocking and in rounds: all connections of a batch send, then all receive. Every answer is checked byte by byte.
 
-use crate::{http::Head, netns::Namespace, nginx::echo_body, stats::Counts};
+use crate::{
+    http::HttpClient, load_driver::kind_of, netns::Namespace, nginx::echo_body, stats::Counts,
+};
 use anyhow::{Context, Result};
 use rustix::{
     io::Errno,
@@ -10,7 +12,6 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 use std::{
-    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
@@ -18,8 +19,6 @@ use std::{
 /// Requests on the way at one time: what one nginx answers in some milliseconds.
 const BATCH: usize = 256;
 const IO_TIMEOUT: Duration = Duration::from_secs(10);
-/// A response of `/echo/…` is some 250 bytes.
-const RESPONSE_BYTES_MAX: usize = 4_096;
 
 /// Lets this process, and what it starts from now on, hold so many files and sockets open.
 ///
@@ -44,8 +43,7 @@ pub fn allow_files(count: u64) -> Result<()> {
 /// The connections.
 #[derive(Debug)]
 pub struct IdleConnections {
-    streams: Vec<TcpStream>,
-    host: String,
+    clients: Vec<HttpClient>,
     run: u64,
     round: u64,
 }
@@ -55,7 +53,7 @@ pub struct IdleConnections {
 pub struct IdleRound {
     /// Right answers.
     pub right: u64,
-    /// Errors by kind: `reset`, `closed`, `timeout`, `io`, `status`, `body`, `malformed`.
+    /// Errors by kind: `reset`, `closed`, `timeout`, `io`, `status`, `body`, `malformed`, `unasked`.
     pub errors: Counts,
     /// Right answers by pod.
     pub per_pod: Counts,
@@ -69,20 +67,18 @@ impl IdleConnections {
     pub fn open(namespace: &Namespace, address: SocketAddr, count: usize) -> Result<Self> {
         // One file each, and room for all else that this process holds.
         allow_files(count as u64 + 2_048)?;
-        let streams = namespace.run(|| {
-            (0..count)
-                .map(|i| {
-                    let stream = TcpStream::connect_timeout(&address, IO_TIMEOUT)
-                        .with_context(|| format!("connection {i} of {count} to {address}"))?;
-                    stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(IO_TIMEOUT))?;
-                    Ok(stream)
-                })
-                .collect::<Result<Vec<_>>>()
+        let clients = namespace.run(|| {
+            let open = |i| {
+                let stream = TcpStream::connect_timeout(&address, IO_TIMEOUT)
+                    .with_context(|| format!("connection {i} of {count} to {address}"))?;
+                let client = HttpClient::over(stream)?;
+                client.stream().set_read_timeout(Some(IO_TIMEOUT))?;
+                Ok(client)
+            };
+            (0..count).map(open).collect::<Result<_>>()
         })??;
         Ok(Self {
-            streams,
-            host: address.to_string(),
+            clients,
             run: fastrand::u64(..),
             round: 0,
         })
@@ -91,37 +87,39 @@ impl IdleConnections {
     /// Their number.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.streams.len()
+        self.clients.len()
     }
 
     /// One request on each, checked.
     pub fn round(&mut self) -> IdleRound {
         self.round += 1;
         let mut round = IdleRound::default();
-        for (batch, streams) in self.streams.chunks(BATCH).enumerate() {
-            let targets: Vec<_> = (0..streams.len())
-                .map(|i| {
-                    let number = batch * BATCH + i;
-                    format!("/echo/{:x}/{}/{number}", self.run, self.round)
-                })
+        for (batch, clients) in self.clients.chunks_mut(BATCH).enumerate() {
+            let targets: Vec<_> = (0..clients.len())
+                .map(|i| format!("/echo/{:x}/{}/{}", self.run, self.round, batch * BATCH + i))
                 .collect();
-            let sent: Vec<_> = streams
-                .iter()
+            let sent: Vec<_> = clients
+                .iter_mut()
                 .zip(&targets)
-                .map(|(mut stream, target)| {
-                    let request = format!("GET {target} HTTP/1.1\r\nHost: {}\r\n\r\n", self.host);
-                    stream
-                        .write_all(request.as_bytes())
-                        .map_err(|e| kind_of(&e))
-                })
+                .map(|(client, target)| client.send("GET", target, &[], &[]))
                 .collect();
-            for ((stream, target), sent) in streams.iter().zip(&targets).zip(sent) {
-                match sent.and_then(|()| answer(stream, target)) {
-                    Ok(pod) => {
+            for ((client, target), sent) in clients.iter_mut().zip(&targets).zip(sent) {
+                match sent.and_then(|()| client.response()) {
+                    Ok(answer) if answer.status != 200 => round.error("status"),
+                    Ok(answer) if answer.body != echo_body(target, "").as_bytes() => {
+                        round.error("body");
+                    }
+                    // Nobody asked for more.
+                    Ok(_) if client.has_more() => round.error("unasked"),
+                    Ok(answer) => {
                         round.right += 1;
+                        let pod = answer.pod().unwrap_or_default().to_owned();
                         *round.per_pod.entry(pod).or_default() += 1;
                     }
-                    Err(kind) => *round.errors.entry(kind.to_owned()).or_default() += 1,
+                    Err(e) => round.error(
+                        e.downcast_ref::<std::io::Error>()
+                            .map_or("malformed", kind_of),
+                    ),
                 }
             }
         }
@@ -132,9 +130,13 @@ impl IdleConnections {
     #[must_use]
     pub fn ended(&self) -> Counts {
         let mut ended = Counts::new();
-        for stream in &self.streams {
+        for client in &self.clients {
             let mut byte = [0u8];
-            let kind = match recv(stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            let kind = match recv(
+                client.stream(),
+                &mut byte,
+                RecvFlags::PEEK | RecvFlags::DONTWAIT,
+            ) {
                 Err(Errno::AGAIN) => continue,
                 Err(Errno::CONNRESET) => "reset",
                 Err(_) => "io",
@@ -147,41 +149,8 @@ impl IdleConnections {
     }
 }
 
-/// Reads one response and checks it; gives the pod that it came from.
-fn answer(mut stream: &TcpStream, target: &str) -> Result<String, &'static str> {
-    let mut bytes = [0; RESPONSE_BYTES_MAX];
-    let mut length = 0;
-    loop {
-        let n = stream.read(&mut bytes[length..]).map_err(|e| kind_of(&e))?;
-        if n == 0 {
-            return Err("closed");
-        }
-        length += n;
-        let Some(head) = Head::parse(&bytes[..length]).map_err(|_| "malformed")? else {
-            continue;
-        };
-        let total = head.head_bytes + head.body_bytes;
-        if total > RESPONSE_BYTES_MAX {
-            return Err("body");
-        }
-        if length < total {
-            continue;
-        }
-        if head.status != 200 {
-            return Err("status");
-        }
-        if bytes[head.head_bytes..length] != *echo_body(target, "").as_bytes() {
-            return Err("body");
-        }
-        return Ok(head.pod.unwrap_or_default().to_owned());
-    }
-}
-
-fn kind_of(error: &std::io::Error) -> &'static str {
-    match error.kind() {
-        ErrorKind::ConnectionReset => "reset",
-        ErrorKind::BrokenPipe => "closed",
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => "timeout",
-        _ => "io",
+impl IdleRound {
+    fn error(&mut self, kind: &str) {
+        *self.errors.entry(kind.to_owned()).or_default() += 1;
     }
 }

@@ -230,7 +230,9 @@ impl Lab {
     }
 
     fn build(shared: &Arc<Shared>, options: &Options, hierarchy: &Hierarchy) -> Result<Self> {
-        shared.record.note(&Thing::Directory(&shared.directory))?;
+        shared
+            .record
+            .note(Thing::Directory(shared.directory.clone()))?;
         // Made here and nowhere else: an existing one, or one that is a link, is refused.
         DirBuilder::new()
             .mode(0o700)
@@ -239,11 +241,11 @@ impl Lab {
 
         let place = |name: &str, subnet: u8, limited: bool| -> Result<Pod> {
             let full = format!("{}-{name}", shared.id);
-            shared.record.note(&Thing::Namespace(&full))?;
+            shared.record.note(Thing::Namespace(full.clone()))?;
             let cgroup = if limited {
                 shared
                     .record
-                    .note(&Thing::Cgroup(&hierarchy.path_of(&full)))?;
+                    .note(Thing::Cgroup(hierarchy.path_of(&full)))?;
                 Some(hierarchy.create(&full)?)
             } else {
                 None

@@ -1,7 +1,7 @@
 //! A lab that looks like a cluster node, for tests, the demo and measurements.
 //!
 //! [`Lab::new`] sets up network namespaces: a router (the node) with a veth to each pod, to the clients and to the
-//! dataplane's pod. [`Pod`] starts real servers (nginx, redis) and real clients (wrk, redis-benchmark) there,
+//! dataplane's pod. [`Pod`] starts real servers (nginx, redis), each a [`Server`], and real clients (wrk, redis-benchmark) there,
 //! [`HttpEcho`] and [`RedisCheck`] are clients of our own that check every byte, and [`Lab::dataplane`] and
 //! [`Lab::shim`] start Baton. Everything is removed on drop, on a signal, and after a crash at the next start.
 //!
@@ -27,12 +27,10 @@ mod idle;
 mod lab;
 mod load;
 mod load_driver;
-mod memcached;
 mod memcached_client;
 mod memcached_load;
 mod netns;
 mod nginx;
-mod node;
 mod operator;
 mod others;
 mod phase_server;
@@ -40,11 +38,12 @@ mod phases;
 mod process;
 mod procfs;
 mod record;
-mod redis;
 mod redis_bench;
 mod redis_client;
 mod redis_load;
 mod redis_stateful;
+mod server;
+mod servers;
 mod service;
 mod service_queue;
 mod signals;
@@ -62,33 +61,31 @@ pub use baton::{
     ShimConfig, ShimNetns, ShimPod, policy, program,
 };
 pub use command::{run as run_command, with_input as run_command_with_input};
-pub use counter::{Counter, PostCount, Tally};
+pub use counter::{PostCount, Tally};
 pub use faults::{FaultCounts, FaultRates, Faults, Side, Way};
 pub use fixed_load::FixedLoad;
 pub use haproxy::{Haproxy, Listen};
-pub use http::{HttpClient, Response};
+pub use http::{HttpClient, Request, Response};
 pub use http_load::HttpEcho;
 pub use http_ranges::HttpRanges;
 pub use idle::{IdleConnections, IdleRound, allow_files};
 pub use lab::{Lab, Options, PODS_MAX, Pod};
 pub use load::{Exchange, Load, LoadOptions, LoadReport, Progress, Verdict};
-pub use memcached::{MEMCACHED_PORT, Memcached};
 pub use memcached_client::MemcachedClient;
 pub use memcached_load::MemcachedCheck;
 pub use netns::Namespace;
-pub use nginx::{DOWNLOAD_BYTES, Nginx, NginxOptions, SMALL_BYTES, content, echo_body};
-pub use node::Node;
+pub use nginx::{DOWNLOAD_BYTES, NginxOptions, SMALL_BYTES, content, echo_body};
 pub use operator::Operator;
 pub use phase_server::PhaseServer;
 pub use phases::{Accepted, ClientStamps, PhaseClient, ServerStamps, target as phase_target};
 pub use process::{LISTEN_DEADLINE, Process, Spec};
 pub use record::RECORD_DIR;
-pub use redis::{REDIS_PORT, Redis};
 pub use redis_bench::{RedisBench, RedisBenchOptions, RedisBenchReport, RedisTest};
 pub use redis_client::{RedisClient, Reply};
-pub use redis_load::{RedisCheck, RedisRead};
+pub use redis_load::RedisCheck;
 pub use redis_stateful::RedisStateful;
-pub use service::Service;
+pub use server::Server;
+pub use servers::{MEMCACHED_PORT, REDIS_PORT};
 pub use service_queue::{Distribution, ServiceQueue};
 pub use signals::interrupted;
 pub use stats::{Counts, Latency, Recorder, Slow, Window};

@@ -33,6 +33,20 @@ pub enum Verdict {
     Wrong(&'static str),
 }
 
+impl Verdict {
+    /// Of what came where these bytes and no others are right.
+    pub(crate) fn of(bytes: &[u8], wanted: &[u8], wrong: &'static str) -> Self {
+        let common = bytes.len().min(wanted.len());
+        if bytes[..common] != wanted[..common] {
+            Self::Wrong(wrong)
+        } else if common < wanted.len() {
+            Self::More
+        } else {
+            Self::Right(common)
+        }
+    }
+}
+
 /// Requests and the check of their responses.
 pub trait Exchange: Send + 'static {
     /// Appends request number `number` (over all connections) of connection `connection` to `out`.

@@ -511,12 +511,13 @@ impl<E: Exchange> Driver<E> {
     }
 }
 
-fn kind_of(error: &std::io::Error) -> &'static str {
+/// The kind of error that a broken connection is counted as.
+pub(crate) fn kind_of(error: &std::io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::ConnectionReset => "reset",
-        ErrorKind::BrokenPipe => "closed",
+        ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof => "closed",
         ErrorKind::ConnectionRefused => "connect",
-        ErrorKind::TimedOut => "timeout",
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "timeout",
         _ => "io",
     }
 }

@@ -22,11 +22,7 @@ impl MemcachedClient {
     /// # Errors
     /// If nothing accepts there.
     pub fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
-        let stream = namespace
-            .run(|| TcpStream::connect_timeout(&address, IO_TIMEOUT))?
-            .with_context(|| format!("connecting to {address}"))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(IO_TIMEOUT))?;
+        let stream = namespace.connect(address, IO_TIMEOUT)?;
         Ok(Self(BufReader::new(stream)))
     }
 

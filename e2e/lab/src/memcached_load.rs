@@ -38,7 +38,6 @@ pub struct MemcachedCheck {
     /// Commands of answered exchanges.
     done: Counts,
     large: Vec<u8>,
-    expected: Vec<u8>,
 }
 
 impl MemcachedCheck {
@@ -58,7 +57,6 @@ impl MemcachedCheck {
             before: BTreeMap::new(),
             done: Counts::new(),
             large: crate::content(LARGE_BYTES, 7),
-            expected: Vec::new(),
         };
         for server in servers {
             let mut client = MemcachedClient::connect(namespace, *server)?;
@@ -266,33 +264,25 @@ impl Exchange for MemcachedCheck {
 
     fn response(&mut self, _connection: usize, number: u64, bytes: &[u8]) -> Verdict {
         let (_, expected, counted) = self.exchange(number);
-        self.expected = expected;
-        let length = if self.expected == b"*\r\n" {
+        let verdict = if expected == b"*\r\n" {
             let Some(end) = bytes.windows(2).position(|w| w == b"\r\n") else {
                 return Verdict::More;
             };
             let number = std::str::from_utf8(&bytes[..end]).ok();
-            if number
-                .and_then(|n| n.parse::<u64>().ok())
-                .is_none_or(|n| n == 0)
-            {
-                return Verdict::Wrong("reply");
+            match number.and_then(|n| n.parse::<u64>().ok()) {
+                Some(1..) => Verdict::Right(end + 2),
+                _ => Verdict::Wrong("reply"),
             }
-            end + 2
         } else {
-            let common = bytes.len().min(self.expected.len());
-            if bytes[..common] != self.expected[..common] {
-                return Verdict::Wrong("reply");
-            }
-            if bytes.len() < self.expected.len() {
-                return Verdict::More;
-            }
-            self.expected.len()
+            Verdict::of(bytes, &expected, "reply")
         };
+        if !matches!(verdict, Verdict::Right(_)) {
+            return verdict;
+        }
         for (name, count) in counted {
             *self.done.entry(name).or_default() += count;
         }
-        Verdict::Right(length)
+        verdict
     }
 }
 

@@ -4,14 +4,10 @@
 //! `/page` (32 KiB of text, compressed on the fly for who accepts gzip: work for the CPU as a real page has it),
 //! `/files/10m.bin` and `/files/10k.bin` (fixed bytes), and `PUT /upload/NAME` (kept on disk). Each response names its pod in `X-Pod`.
 
-use crate::{
-    lab::Pod,
-    process::{Process, Spec},
-};
+use crate::{lab::Pod, process::Spec, server::Server};
 use anyhow::{Context, Result};
 use std::{
     fs,
-    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -63,28 +59,13 @@ impl Default for NginxOptions {
     }
 }
 
-/// A running nginx.
-#[derive(Debug)]
-pub struct Nginx {
-    /// The master process.
-    pub process: Process,
-    spec: Spec,
-    pod: Pod,
-    errors: PathBuf,
-    address: SocketAddr,
-    address_v6: SocketAddr,
-    uploads: PathBuf,
-    /// A line for each request that was answered by a close.
-    closed: PathBuf,
-}
-
 impl Pod {
-    /// Starts nginx and waits until it listens.
+    /// Starts nginx on all addresses of the pod.
     ///
     /// # Errors
     /// If it is not installed, or ends or stays silent, with what it said.
-    pub fn nginx(&self, options: &NginxOptions) -> Result<Nginx> {
-        let directory = self.directory()?.join(format!("nginx-{}", options.port));
+    pub fn nginx(&self, options: &NginxOptions) -> Result<Server> {
+        let directory = self.nginx_directory(options.port)?;
         let uploads = directory.join("upload");
         for path in [&uploads, &directory.join("files"), &directory.join("tmp")] {
             fs::create_dir_all(path).with_context(|| path.display().to_string())?;
@@ -102,31 +83,19 @@ impl Pod {
         fs::write(directory.join("page"), page())?;
         let config = directory.join("nginx.conf");
         fs::write(&config, self.nginx_config(&directory, options))?;
-        let errors = directory.join("error.log");
-        let spec = Spec::new(
-            "nginx",
-            [
-                "-c".to_owned(),
-                config.display().to_string(),
-                "-p".to_owned(),
-                directory.display().to_string(),
-                "-e".to_owned(),
-                errors.display().to_string(),
-            ],
-        )
-        .named(&format!("nginx-{}", self.name()));
-        let mut nginx = Nginx {
-            process: self.spawn(&spec)?,
-            spec,
-            pod: self.clone(),
-            errors,
-            address: SocketAddr::new(self.ipv4(), options.port),
-            address_v6: SocketAddr::new(self.ipv6(), options.port),
-            uploads,
-            closed: directory.join("closed.log"),
-        };
-        nginx.wait_listening()?;
-        Ok(nginx)
+        let arguments = [
+            "-c".to_owned(),
+            config.display().to_string(),
+            "-p".to_owned(),
+            directory.display().to_string(),
+            "-e".to_owned(),
+            directory.join("error.log").display().to_string(),
+        ];
+        self.serve(Spec::new("nginx", arguments), options.port)
+    }
+
+    fn nginx_directory(&self, port: u16) -> Result<PathBuf> {
+        Ok(self.directory()?.join(format!("nginx-{port}")))
     }
 
     fn nginx_config(&self, directory: &Path, options: &NginxOptions) -> String {
@@ -184,59 +153,30 @@ http {{
     }
 }
 
-impl Nginx {
-    /// Starts it again with the same configuration at the same address, after its end, and waits until it listens.
-    /// Nothing of the predecessor may be left, as after [`Process::crash`]: nginx waits half a second for an address
-    /// that is in use.
-    ///
-    /// # Errors
-    /// As [`Pod::nginx`].
-    pub fn restart(&mut self) -> Result<()> {
-        self.process = self.pod.spawn(&self.spec)?;
-        self.wait_listening()
-    }
-
-    fn wait_listening(&mut self) -> Result<()> {
-        self.process
-            .wait_listening(self.address)
-            .with_context(|| fs::read_to_string(&self.errors).unwrap_or_default())
-    }
-
-    /// The pod that it runs in.
-    #[must_use]
-    pub fn pod(&self) -> &Pod {
-        &self.pod
-    }
-
-    /// Where it listens, IPv4.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Where it listens, IPv6.
-    #[must_use]
-    pub fn address_v6(&self) -> SocketAddr {
-        self.address_v6
-    }
-
+/// Of an nginx.
+impl Server {
     /// What was put to `/upload/NAME`.
     ///
     /// # Errors
     /// If there is no such upload in this pod.
     pub fn uploaded(&self, name: &str) -> Result<Vec<u8>> {
-        let path = self.uploads.join(name);
+        let path = self.nginx_file("upload")?.join(name);
         fs::read(&path).with_context(|| path.display().to_string())
     }
 
-    /// How many requests for `/close` it answered by a close.
+    /// How many requests for `/close` it answered by a close: its log has a line for each.
     ///
     /// # Errors
-    /// If its log cannot be read.
+    /// If the log cannot be read.
     pub fn closed(&self) -> Result<usize> {
-        let text = fs::read_to_string(&self.closed);
-        let text = text.with_context(|| self.closed.display().to_string())?;
+        let path = self.nginx_file("closed.log")?;
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         Ok(text.lines().count())
+    }
+
+    fn nginx_file(&self, name: &str) -> Result<PathBuf> {
+        let directory = self.pod().nginx_directory(self.address().port())?;
+        Ok(directory.join(name))
     }
 }
 

@@ -5,6 +5,7 @@
 //! body that the lab's nginx gives for `/echo/…`. Never more than that: no pipelining, no request bodies.
 
 use crate::{
+    http::Request,
     lab::Pod,
     nginx::echo_body,
     phases::{Accepted, ServerStamps, number},
@@ -34,8 +35,8 @@ const LISTENER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 /// As nginx has by default.
 const EVENTS_MAX: usize = 512;
-/// A longer request head is refused.
-const REQUEST_BYTES_MAX: usize = 4096;
+/// Far more than a request of the lab's has.
+const READ_BYTES: usize = 4096;
 const REFUSAL: &str = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
 type Notes = Arc<Mutex<Vec<ServerStamps>>>;
@@ -134,7 +135,7 @@ struct Server {
 impl Server {
     fn run(mut self) -> Result<()> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
-        let mut buffer = [0; REQUEST_BYTES_MAX];
+        let mut buffer = [0; READ_BYTES];
         loop {
             match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
                 Ok(_) => {}
@@ -185,7 +186,7 @@ impl Server {
         let connection = Connection {
             socket,
             accepted,
-            request: Vec::with_capacity(REQUEST_BYTES_MAX),
+            request: Vec::with_capacity(READ_BYTES),
         };
         self.connections.insert(key, connection);
         Ok(())
@@ -203,16 +204,15 @@ impl Connection {
             };
             let read_ns = now_ns();
             self.request.extend_from_slice(&buffer[..received.bytes]);
-            let Some(target) = (match whole_request(&self.request) {
-                Ok(target) => target,
-                Err(NotServed) => {
+            let target = match Request::parse(&self.request) {
+                Ok(Some(r)) if r.method == "GET" && r.bytes == self.request.len() => r.target,
+                // Edge triggered: what is there must be read to its end before waiting again.
+                Ok(None) => continue,
+                _ => {
                     // Whether the refusal arrives changes nothing: the connection ends.
                     let _ = send(&self.socket, REFUSAL.as_bytes(), SendFlags::NOSIGNAL);
                     return false;
                 }
-            }) else {
-                // Edge triggered: what is there must be read to its end before waiting again.
-                continue;
             };
             let body = echo_body(target, "");
             let answer = format!(
@@ -244,59 +244,6 @@ impl Connection {
             if received.bytes < buffer.len() {
                 return true;
             }
-        }
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct NotServed;
-
-/// The target of the request if it is whole, `None` if more must come.
-fn whole_request(bytes: &[u8]) -> Result<Option<&str>, NotServed> {
-    let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") else {
-        let begins = b"GET /".starts_with(&bytes[..bytes.len().min(5)]);
-        return if begins && bytes.len() < REQUEST_BYTES_MAX {
-            Ok(None)
-        } else {
-            Err(NotServed)
-        };
-    };
-    let line = std::str::from_utf8(&bytes[..end])
-        .ok()
-        .and_then(|head| head.split("\r\n").next());
-    let target = line
-        .and_then(|l| l.strip_prefix("GET ")?.strip_suffix(" HTTP/1.1"))
-        .filter(|t| t.starts_with('/') && !t.contains(' '));
-    match target {
-        Some(target) if end + 4 == bytes.len() => Ok(Some(target)),
-        _ => Err(NotServed),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_whole_get_is_served_a_part_waits_and_all_else_is_refused() {
-        let text = b"GET /phase/7 HTTP/1.1\r\nHost: x\r\n\r\n";
-        assert_eq!(whole_request(text), Ok(Some("/phase/7")));
-        for cut in 0..text.len() {
-            assert_eq!(whole_request(&text[..cut]), Ok(None), "{cut}");
-        }
-        let mut long = b"GET /".to_vec();
-        long.resize(REQUEST_BYTES_MAX, b'x');
-        for bad in [
-            &b"POST / HTTP/1.1\r\n\r\n"[..],
-            b"PO",
-            b"GET / HTTP/1.0\r\n\r\n",
-            b"GET x HTTP/1.1\r\n\r\n",
-            b"GET /a b HTTP/1.1\r\n\r\n",
-            b"GET /\xff HTTP/1.1\r\n\r\n",
-            b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n",
-            &long,
-        ] {
-            assert_eq!(whole_request(bad), Err(NotServed), "{bad:?}");
         }
     }
 }

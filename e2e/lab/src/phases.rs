@@ -4,8 +4,8 @@
 //! per namespace, so times from anywhere on the way may be subtracted. A request has a number, which its target
 //! ([`target`]) and the answer's body carry: by it the notes of client, server and [tap](crate::Tap) are matched.
 
-use crate::{http::Head, netns::Namespace, nginx::echo_body, timestamps::now_ns};
-use anyhow::{Context, Result, ensure};
+use crate::{http::Head, load::Verdict, netns::Namespace, nginx::echo_body, timestamps::now_ns};
+use anyhow::{Context, Result, bail, ensure};
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
@@ -90,12 +90,7 @@ impl PhaseClient {
     /// # Errors
     /// If nothing accepts there.
     pub fn connect(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
-        let stream = namespace
-            .run(|| TcpStream::connect_timeout(&address, IO_TIMEOUT))?
-            .with_context(|| format!("connecting to {address}"))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(IO_TIMEOUT))?;
-        stream.set_write_timeout(Some(IO_TIMEOUT))?;
+        let stream = namespace.connect(address, IO_TIMEOUT)?;
         Ok(Self { stream, address })
     }
 
@@ -126,19 +121,11 @@ impl PhaseClient {
             let received_ns = now_ns();
             ensure!(n > 0, "the connection was closed after {length} bytes");
             length += n;
-            let Some(head) = Head::parse(&answer[..length])? else {
-                continue;
-            };
-            if length < head.head_bytes + head.body_bytes {
-                continue;
+            match Head::checked(&answer[..length], 200, echo_body(&target, "").as_bytes()) {
+                Ok(head) if head.bytes() == length => {}
+                Err(Verdict::More) => continue,
+                _ => bail!("{:?}", String::from_utf8_lossy(&answer[..length])),
             }
-            let body = &answer[head.head_bytes..length];
-            ensure!(
-                head.status == 200 && body == echo_body(&target, "").as_bytes(),
-                "status {}, body {:?}",
-                head.status,
-                String::from_utf8_lossy(body)
-            );
             return Ok(ClientStamps {
                 request,
                 sent_ns,

@@ -3,7 +3,7 @@
 //! Each leads a process group of its own, so that a server's workers go with it and so that Ctrl-C at a terminal
 //! reaches only the lab's owner, which then ends everything in order.
 
-use crate::{cgroup::Cgroup, lab::Shared, netns::Namespace, procfs};
+use crate::{cgroup::Cgroup, lab::Shared, netns::Namespace, procfs, record::Thing};
 use anyhow::{Context, Result, bail};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -110,7 +110,7 @@ impl Process {
                 )
             })?;
             let group = i32::try_from(child.id())?;
-            Ok((child, group))
+            Ok((child, Thing::Group(group)))
         })?;
         let group = Pid::from_raw(i32::try_from(child.id())?).context("process id 0")?;
         let mut process = Self {

@@ -9,9 +9,11 @@ use anyhow::{Context, Result, bail};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{FlockOperation, flock},
+    io::Errno,
     mount::{UnmountFlags, unmount},
     process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
 };
+use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File, OpenOptions},
     io::{ErrorKind, Read, Write},
@@ -26,15 +28,56 @@ pub const RECORD_DIR: &str = "/run/baton-lab";
 /// A killed process is gone within this time, or something is badly wrong with the machine.
 const KILL_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Things to remove, in the order in which they were made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Things {
-    namespaces: Vec<String>,
-    cgroups: Vec<PathBuf>,
-    groups: Vec<i32>,
-    mounts: Vec<PathBuf>,
-    directories: Vec<PathBuf>,
+/// What a lab has made: a line of JSON in its record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Thing {
+    Group(i32),
+    Mount(PathBuf),
+    Namespace(String),
+    Cgroup(PathBuf),
+    Directory(PathBuf),
 }
+
+impl Thing {
+    /// Its place in the order of removal.
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Group(_) => 0,
+            Self::Mount(_) => 1,
+            Self::Namespace(_) => 2,
+            Self::Cgroup(_) => 3,
+            Self::Directory(_) => 4,
+        }
+    }
+
+    fn line(&self) -> Result<String> {
+        Ok(serde_json::to_string(self)? + "\n")
+    }
+
+    /// Removes it. A group's processes are not one: [`Things::kill_processes`].
+    fn remove(&self) -> Result<()> {
+        match self {
+            Self::Group(_) => Ok(()),
+            Self::Mount(path) => match unmount(path, UnmountFlags::DETACH) {
+                // Not mounted (EINVAL) or not there: nothing to do.
+                Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+                Err(e) => Err(e).with_context(|| format!("unmounting {}", path.display())),
+            },
+            Self::Namespace(name) => netns::delete(name),
+            Self::Cgroup(path) => cgroup::remove(path),
+            Self::Directory(path) => match fs::remove_dir_all(path) {
+                Err(e) if e.kind() != ErrorKind::NotFound => {
+                    Err(e).with_context(|| format!("removing {}", path.display()))
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+}
+
+/// In the order in which they were made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Things(Vec<Thing>);
 
 /// The record of a living lab of this process.
 #[derive(Debug)]
@@ -50,110 +93,46 @@ struct State {
     closed: bool,
 }
 
-/// One line of a record.
-pub(crate) enum Thing<'a> {
-    Namespace(&'a str),
-    Cgroup(&'a Path),
-    Group(i32),
-    Mount(&'a Path),
-    Directory(&'a Path),
-}
-
 impl Things {
-    fn add(&mut self, thing: &Thing<'_>) -> String {
-        match thing {
-            Thing::Namespace(name) => {
-                self.namespaces.push((*name).to_owned());
-                format!("namespace {name}\n")
-            }
-            Thing::Cgroup(path) => {
-                self.cgroups.push(path.to_path_buf());
-                format!("cgroup {}\n", path.display())
-            }
-            Thing::Group(group) => {
-                self.groups.push(*group);
-                format!("group {group}\n")
-            }
-            Thing::Mount(path) => {
-                self.mounts.push(path.to_path_buf());
-                format!("mount {}\n", path.display())
-            }
-            Thing::Directory(path) => {
-                self.directories.push(path.to_path_buf());
-                format!("directory {}\n", path.display())
-            }
-        }
-    }
-
     /// Reads a record. A last line without its end was cut by a crash, before the thing it names was made.
     fn parse(text: &str) -> Self {
-        let mut things = Self::default();
-        for line in text.split_inclusive('\n').filter(|l| l.ends_with('\n')) {
-            let Some((kind, value)) = line.trim_end_matches('\n').split_once(' ') else {
-                continue;
-            };
-            let path = Path::new(value);
-            match kind {
-                "namespace" => _ = things.add(&Thing::Namespace(value)),
-                "cgroup" => _ = things.add(&Thing::Cgroup(path)),
-                "group" => _ = value.parse().map(|g| things.add(&Thing::Group(g))),
-                "mount" => _ = things.add(&Thing::Mount(path)),
-                "directory" => _ = things.add(&Thing::Directory(path)),
-                _ => {}
-            }
-        }
-        things
+        let lines = text.split_inclusive('\n').filter(|l| l.ends_with('\n'));
+        Self(lines.filter_map(|l| serde_json::from_str(l).ok()).collect())
     }
 
     /// Living processes that are this lab's: in one of its namespaces, and either started by it
     /// (recorded process group) or at home in its directory. Both, so that no stranger is ever hit.
     fn processes(&self) -> Vec<procfs::ProcessInfo> {
-        let networks: Vec<_> = self
-            .namespaces
-            .iter()
-            .filter_map(|n| netns::identity(n))
-            .collect();
+        let network = |thing: &Thing| match thing {
+            Thing::Namespace(name) => netns::identity(name),
+            _ => None,
+        };
+        let networks: Vec<_> = self.0.iter().filter_map(network).collect();
+        let is_ours = |process: &procfs::ProcessInfo| {
+            let directory = process.directory();
+            self.0.iter().any(|thing| match thing {
+                Thing::Group(group) => *group == process.group,
+                Thing::Directory(home) => directory.as_ref().is_some_and(|d| d.starts_with(home)),
+                _ => false,
+            })
+        };
         procfs::processes()
             .into_iter()
             .filter(|p| p.network().is_some_and(|n| networks.contains(&n)))
-            .filter(|p| {
-                self.groups.contains(&p.group)
-                    || p.directory()
-                        .is_some_and(|d| self.directories.iter().any(|home| d.starts_with(home)))
-            })
+            .filter(is_ours)
             .collect()
     }
 
     /// Removes everything, going on after failures.
     fn remove(&self) -> Result<()> {
-        let mut problems = Vec::new();
-        let mut note = |result: Result<()>| {
-            if let Err(e) = result {
-                problems.push(format!("{e:#}"));
-            }
-        };
-        note(self.kill_processes());
-        for path in self.mounts.iter().rev() {
-            note(match unmount(path, UnmountFlags::DETACH) {
-                // Not mounted (EINVAL) or not there: nothing to do.
-                Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
-                Err(e) => Err(e).with_context(|| format!("unmounting {}", path.display())),
-            });
-        }
-        for name in self.namespaces.iter().rev() {
-            note(netns::delete(name));
-        }
-        for path in self.cgroups.iter().rev() {
-            note(cgroup::remove(path));
-        }
-        for path in self.directories.iter().rev() {
-            note(match fs::remove_dir_all(path) {
-                Err(e) if e.kind() != ErrorKind::NotFound => {
-                    Err(e).with_context(|| format!("removing {}", path.display()))
-                }
-                _ => Ok(()),
-            });
-        }
+        let mut things: Vec<&Thing> = self.0.iter().rev().collect();
+        things.sort_by_key(|thing| thing.kind());
+        let removed = things.into_iter().map(Thing::remove);
+        let problems: Vec<_> = [self.kill_processes()]
+            .into_iter()
+            .chain(removed)
+            .filter_map(|result| result.err().map(|e| format!("{e:#}")))
+            .collect();
         if !problems.is_empty() {
             bail!("{}", problems.join("; "));
         }
@@ -216,27 +195,23 @@ impl Record {
     }
 
     /// Writes down `thing`, to be called before it is made.
-    pub(crate) fn note(&self, thing: &Thing<'_>) -> Result<()> {
+    pub(crate) fn note(&self, thing: Thing) -> Result<()> {
+        self.start(|| Ok(((), thing)))
+    }
+
+    /// Makes something, as a process, and writes it down; not possible once removal has begun.
+    pub(crate) fn start<T>(&self, make: impl FnOnce() -> Result<(T, Thing)>) -> Result<T> {
         let mut state = self.state();
         if state.closed {
             bail!("the lab is being removed");
         }
-        let line = state.things.add(thing);
+        let (value, thing) = make()?;
+        let line = thing.line()?;
+        state.things.0.push(thing);
         state
             .file
             .write_all(line.as_bytes())
-            .with_context(|| format!("writing {}", self.path.display()))
-    }
-
-    /// Starts a process and writes down its group; not possible once removal has begun.
-    pub(crate) fn start<T>(&self, spawn: impl FnOnce() -> Result<(T, i32)>) -> Result<T> {
-        let mut state = self.state();
-        if state.closed {
-            bail!("the lab is being removed");
-        }
-        let (value, group) = spawn()?;
-        let line = state.things.add(&Thing::Group(group));
-        state.file.write_all(line.as_bytes())?;
+            .with_context(|| format!("writing {}", self.path.display()))?;
         Ok(value)
     }
 
@@ -295,14 +270,20 @@ mod tests {
 
     #[test]
     fn a_record_reads_back_and_a_cut_line_is_ignored() {
-        let mut things = Things::default();
-        let mut text = things.add(&Thing::Namespace("bt-x-1-router"));
-        text += &things.add(&Thing::Cgroup(Path::new("/sys/fs/cgroup/cpu/bt x")));
-        text += &things.add(&Thing::Group(42));
-        text += &things.add(&Thing::Mount(Path::new("/tmp/a/bpf")));
-        text += &things.add(&Thing::Directory(Path::new("/tmp/a")));
+        let things = Things(vec![
+            Thing::Namespace("bt-x-1-router".into()),
+            Thing::Cgroup("/sys/fs/cgroup/cpu/bt x".into()),
+            Thing::Group(42),
+            Thing::Mount("/tmp/a/bpf".into()),
+            Thing::Directory("/tmp/a".into()),
+        ]);
+        let lines = things.0.iter().map(Thing::line);
+        let text: String = lines.collect::<Result<_>>().unwrap();
         assert_eq!(Things::parse(&text), things);
-        assert_eq!(Things::parse(&(text.clone() + "directory /tm")), things);
+        assert_eq!(
+            Things::parse(&(text.clone() + "{\"Directory\":\"/tm\"}")),
+            things
+        );
         assert_eq!(Things::parse(&(text + "what is this\n\n")), things);
     }
 }

@@ -21,10 +21,23 @@ const COUNTER: &str = "baton:counter";
 /// Keys per MGET when the servers are looked into: one reply of some tens of kilobytes.
 const KEYS_PER_LOOK: usize = 512;
 
-/// SET, GET, INCR and ECHO in turn, checked.
+#[derive(Clone, Copy, Debug)]
+enum Command {
+    Set,
+    Get,
+    Incr,
+    Echo,
+}
+
+const ALL: &[Command] = &[Command::Set, Command::Get, Command::Incr, Command::Echo];
+/// They may be executed twice.
+const READING: &[Command] = &[Command::Get, Command::Echo];
+
+/// SET, GET, INCR and ECHO in turn, or of these only the ones that read, checked.
 #[derive(Debug)]
 pub struct RedisCheck {
     run: u64,
+    commands: &'static [Command],
     namespace: Namespace,
     servers: Vec<SocketAddr>,
     /// Numbers of the SETs that were answered.
@@ -43,14 +56,46 @@ impl RedisCheck {
         servers: &[SocketAddr],
         options: LoadOptions,
     ) -> Result<Load<Self>> {
+        Self::start_with(namespace, servers, options, ALL)
+    }
+
+    /// The same with commands that only read. Servers save the fixed keys, so that these survive a
+    /// restart.
+    ///
+    /// # Errors
+    /// If a server cannot be reached.
+    pub fn start_reading(
+        namespace: &Namespace,
+        servers: &[SocketAddr],
+        options: LoadOptions,
+    ) -> Result<Load<Self>> {
+        let load = Self::start_with(namespace, servers, options, READING)?;
+        for server in servers {
+            let reply = RedisClient::connect(namespace, *server)?.call(&[b"SAVE"])?;
+            ensure!(reply == Reply::Simple("OK".into()), "SAVE: {reply:?}");
+        }
+        Ok(load)
+    }
+
+    fn start_with(
+        namespace: &Namespace,
+        servers: &[SocketAddr],
+        options: LoadOptions,
+        commands: &'static [Command],
+    ) -> Result<Load<Self>> {
         let run = fastrand::u64(..);
         for server in servers {
             let mut client = RedisClient::connect(namespace, *server)?;
             client.call(&[b"DEL", COUNTER.as_bytes()])?;
-            set_fixed_keys(&mut client, run)?;
+            for key in 0..FIXED_KEYS {
+                let value = fixed_value(run, key);
+                let reply = client.call(&[b"SET", fixed_key(key).as_bytes(), value.as_bytes()])?;
+                ensure!(reply == Reply::Simple("OK".into()), "{reply:?}");
+            }
         }
         let exchange = Self {
             run,
+            commands,
             namespace: namespace.clone(),
             servers: servers.to_vec(),
             sets: Vec::new(),
@@ -58,6 +103,10 @@ impl RedisCheck {
             lost_increments: 0,
         };
         Load::start(namespace, options, exchange)
+    }
+
+    fn command(&self, number: u64) -> Command {
+        self.commands[(number % self.commands.len() as u64) as usize]
     }
 
     /// Waits for the end of the load, then looks into the servers. What is wrong there joins the report's errors.
@@ -114,18 +163,13 @@ impl RedisCheck {
 
 impl Exchange for RedisCheck {
     fn request(&mut self, _connection: usize, number: u64, out: &mut Vec<u8>) {
-        match number % 4 {
-            0 => command(
-                out,
-                &[
-                    b"SET",
-                    set_key(self.run, number).as_bytes(),
-                    set_value(self.run, number).as_bytes(),
-                ],
-            ),
-            1 => command(out, &[b"GET", fixed_key(number % FIXED_KEYS).as_bytes()]),
-            2 => command(out, &[b"INCR", COUNTER.as_bytes()]),
-            _ => command(out, &[b"ECHO", set_value(self.run, number).as_bytes()]),
+        let own = set_value(self.run, number);
+        let (key, fixed) = (set_key(self.run, number), fixed_key(number % FIXED_KEYS));
+        match self.command(number) {
+            Command::Set => command(out, &[b"SET", key.as_bytes(), own.as_bytes()]),
+            Command::Get => command(out, &[b"GET", fixed.as_bytes()]),
+            Command::Incr => command(out, &[b"INCR", COUNTER.as_bytes()]),
+            Command::Echo => command(out, &[b"ECHO", own.as_bytes()]),
         }
     }
 
@@ -135,30 +179,22 @@ impl Exchange for RedisCheck {
             Ok(None) => return Verdict::More,
             Err(_) => return Verdict::Wrong("malformed"),
         };
-        let right = match (number % 4, &reply) {
+        match (self.command(number), &reply) {
             (_, Reply::Error(_)) => return Verdict::Wrong("error-reply"),
-            (0, Reply::Simple(text)) => text == "OK",
-            (1, Reply::Bulk(Some(value))) => {
-                value == fixed_value(self.run, number % FIXED_KEYS).as_bytes()
-            }
+            (Command::Set, Reply::Simple(text)) if text == "OK" => self.sets.push(number),
+            (Command::Get, Reply::Bulk(Some(value)))
+                if value == fixed_value(self.run, number % FIXED_KEYS).as_bytes() => {}
             // How far the counter is depends on the pod; the sum over all pods is checked at the end.
-            (2, Reply::Integer(value)) => *value > 0,
-            (3, Reply::Bulk(Some(value))) => value == set_value(self.run, number).as_bytes(),
-            _ => false,
-        };
-        if !right {
-            return Verdict::Wrong("reply");
-        }
-        match number % 4 {
-            0 => self.sets.push(number),
-            2 => self.increments += 1,
-            _ => {}
+            (Command::Incr, Reply::Integer(1..)) => self.increments += 1,
+            (Command::Echo, Reply::Bulk(Some(value)))
+                if value == set_value(self.run, number).as_bytes() => {}
+            _ => return Verdict::Wrong("reply"),
         }
         Verdict::Right(length)
     }
 
     fn lost(&mut self, _connection: usize, number: u64) {
-        self.lost_increments += u64::from(number % 4 == 2);
+        self.lost_increments += u64::from(matches!(self.command(number), Command::Incr));
     }
 }
 
@@ -177,71 +213,4 @@ fn set_key(run: u64, number: u64) -> String {
 fn set_value(run: u64, number: u64) -> String {
     let mixed = (number ^ run).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     format!("{mixed:016x}{}", "v".repeat((number % 31) as usize))
-}
-
-/// Only commands that read, which may be executed twice: GET of keys that every server was given before, and ECHO.
-#[derive(Debug)]
-pub struct RedisRead {
-    run: u64,
-}
-
-impl RedisRead {
-    /// Gives every server the fixed keys, has it save them, so that they survive its restart, and starts the load.
-    ///
-    /// # Errors
-    /// If a server cannot be reached.
-    pub fn start(
-        namespace: &Namespace,
-        servers: &[SocketAddr],
-        options: LoadOptions,
-    ) -> Result<Load<Self>> {
-        let run = fastrand::u64(..);
-        for server in servers {
-            let mut client = RedisClient::connect(namespace, *server)?;
-            set_fixed_keys(&mut client, run)?;
-            let reply = client.call(&[b"SAVE"])?;
-            ensure!(reply == Reply::Simple("OK".into()), "SAVE: {reply:?}");
-        }
-        Load::start(namespace, options, Self { run })
-    }
-}
-
-impl Exchange for RedisRead {
-    fn request(&mut self, _connection: usize, number: u64, out: &mut Vec<u8>) {
-        if number.is_multiple_of(2) {
-            command(out, &[b"GET", fixed_key(number % FIXED_KEYS).as_bytes()]);
-        } else {
-            command(out, &[b"ECHO", set_value(self.run, number).as_bytes()]);
-        }
-    }
-
-    fn response(&mut self, _connection: usize, number: u64, bytes: &[u8]) -> Verdict {
-        let (reply, length) = match parse(bytes) {
-            Ok(Some(complete)) => complete,
-            Ok(None) => return Verdict::More,
-            Err(_) => return Verdict::Wrong("malformed"),
-        };
-        let expected = if number.is_multiple_of(2) {
-            fixed_value(self.run, number % FIXED_KEYS)
-        } else {
-            set_value(self.run, number)
-        };
-        match reply {
-            Reply::Error(_) => Verdict::Wrong("error-reply"),
-            Reply::Bulk(Some(value)) if value == expected.as_bytes() => Verdict::Right(length),
-            _ => Verdict::Wrong("reply"),
-        }
-    }
-}
-
-fn set_fixed_keys(client: &mut RedisClient, run: u64) -> Result<()> {
-    for key in 0..FIXED_KEYS {
-        let reply = client.call(&[
-            b"SET",
-            fixed_key(key).as_bytes(),
-            fixed_value(run, key).as_bytes(),
-        ])?;
-        ensure!(reply == Reply::Simple("OK".into()), "{reply:?}");
-    }
-    Ok(())
 }

@@ -11,7 +11,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
     time::Duration,
@@ -43,7 +43,9 @@ const CONVERSATIONS: [(&str, Conversation); 8] = [
 /// Running conversations.
 #[derive(Debug)]
 pub struct RedisStateful {
-    jobs: Vec<(&'static str, JoinHandle<Result<u64>>)>,
+    jobs: Vec<(&'static str, JoinHandle<Result<()>>)>,
+    /// By job.
+    rounds: Vec<Arc<AtomicU64>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -71,7 +73,7 @@ impl RedisStateful {
             prepare(&mut RedisClient::connect(namespace, *server)?)?;
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let mut jobs = Vec::new();
+        let (mut jobs, mut rounds) = (Vec::new(), Vec::new());
         for (name, conversation) in CONVERSATIONS {
             let mut side = Side {
                 namespace: namespace.clone(),
@@ -83,28 +85,39 @@ impl RedisStateful {
                     .collect::<Result<_>>()?,
                 tag: format!("{name}:{:x}", fastrand::u32(..)),
             };
-            let stop = Arc::clone(&stop);
+            let (stop, done) = (Arc::clone(&stop), Arc::new(AtomicU64::new(0)));
+            rounds.push(Arc::clone(&done));
             let job = thread::spawn(move || {
-                let mut round = 0;
                 while !stop.load(Ordering::Relaxed) {
+                    let round = done.load(Ordering::Relaxed);
                     if round % ROUNDS_PER_CONNECTION == ROUNDS_PER_CONNECTION - 1 {
                         side.front = RedisClient::connect(&side.namespace, side.address)?;
                     }
                     conversation(&mut side, round)
                         .with_context(|| format!("{name}, round {round}"))?;
-                    round += 1;
+                    done.store(round + 1, Ordering::Relaxed);
                 }
-                Ok(round)
+                Ok(())
             });
             jobs.push((name, job));
         }
-        Ok(Self { jobs, stop })
+        Ok(Self { jobs, rounds, stop })
     }
 
-    /// Whether one has ended by itself, which only a wrong reply or a broken connection makes it do.
+    /// Those that have ended by themselves, which only a wrong reply or a broken connection makes
+    /// one do.
     #[must_use]
-    pub fn failed(&self) -> bool {
-        self.jobs.iter().any(|(_, job)| job.is_finished())
+    pub fn failed(&self) -> Vec<&'static str> {
+        let ended = self.jobs.iter().filter(|(_, job)| job.is_finished());
+        ended.map(|(name, _)| *name).collect()
+    }
+
+    /// The rounds of each kind so far.
+    #[must_use]
+    pub fn rounds(&self) -> BTreeMap<&'static str, u64> {
+        let done = self.rounds.iter().map(|r| r.load(Ordering::Relaxed));
+        let names = self.jobs.iter().map(|(name, _)| *name);
+        names.zip(done).collect()
     }
 
     /// Ends them and gives the rounds of each kind.
@@ -114,14 +127,12 @@ impl RedisStateful {
     pub fn finish(self) -> Result<BTreeMap<&'static str, u64>> {
         self.stop.store(true, Ordering::Relaxed);
         let (mut rounds, mut wrong) = (BTreeMap::new(), Vec::new());
-        for (name, job) in self.jobs {
+        for ((name, job), done) in self.jobs.into_iter().zip(self.rounds) {
             let ended = job
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            match ended {
-                Ok(count) => _ = rounds.insert(name, count),
-                Err(e) => wrong.push(format!("{e:#}")),
-            }
+            wrong.extend(ended.err().map(|e| format!("{e:#}")));
+            rounds.insert(name, done.load(Ordering::Relaxed));
         }
         ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
         Ok(rounds)

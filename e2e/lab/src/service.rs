@@ -3,55 +3,30 @@
 //! The server itself is the program `baton-service`; how its worker takes its time, [`crate::ServiceQueue`] says.
 
 use crate::{
-    baton::program,
-    http::HttpClient,
-    lab::Pod,
-    process::{Process, Spec},
+    baton::program, http::HttpClient, lab::Pod, process::Spec, server::Server,
     service_queue::Distribution,
 };
 use anyhow::{Result, ensure};
 use std::{net::SocketAddr, time::Duration};
 
-/// A running server with set service times.
-#[derive(Debug)]
-pub struct Service {
-    /// The server.
-    pub process: Process,
-    address: SocketAddr,
-}
-
 impl Pod {
-    /// Starts it and waits until it listens. `GET /` takes the worker; the body is `ok`.
+    /// Starts it. `GET /` takes the worker; the body is `ok`.
     ///
     /// # Errors
     /// If it was not built, or ends or stays silent, with what it said.
-    pub fn service(
-        &self,
-        port: u16,
-        distribution: Distribution,
-        mean: Duration,
-    ) -> Result<Service> {
-        let address = SocketAddr::new(self.ipv4(), port);
+    pub fn service(&self, port: u16, distribution: Distribution, mean: Duration) -> Result<Server> {
         let arguments = [
-            address.to_string(),
+            SocketAddr::new(self.ipv4(), port).to_string(),
             distribution.name().to_owned(),
             mean.as_micros().to_string(),
         ];
-        let spec = Spec::new(program("baton-service")?, arguments)
-            .named(&format!("service-{}", self.name()));
-        let mut process = self.spawn(&spec)?;
-        process.wait_listening(address)?;
-        Ok(Service { process, address })
+        let spec = Spec::new(program("baton-service")?, arguments).named("service");
+        self.serve(spec, port)
     }
 }
 
-impl Service {
-    /// Where it listens, IPv4.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
+/// Of a server with set service times.
+impl Server {
     /// Makes all service times so many times as long, from the next request on; 1 is as started.
     ///
     /// # Errors
@@ -69,7 +44,8 @@ impl Service {
     }
 
     fn set(&self, target: &str) -> Result<()> {
-        let response = HttpClient::connect(self.process.namespace(), self.address)?.get(target)?;
+        let response =
+            HttpClient::connect(self.process.namespace(), self.address())?.get(target)?;
         ensure!(
             response.status == 200,
             "{target}: status {}",

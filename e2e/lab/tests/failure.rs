@@ -6,8 +6,8 @@
 )]
 
 use baton_lab::{
-    HttpClient, HttpEcho, IdleConnections, Lab, Listen, Load, LoadOptions, Nginx, NginxOptions,
-    Options, PostCount, RedisClient, RedisStateful, Reply,
+    HttpClient, HttpEcho, IdleConnections, Lab, Listen, Load, LoadOptions, NginxOptions, Options,
+    Pod, PostCount, RedisClient, RedisStateful, Reply, Server,
 };
 use std::{
     fs::OpenOptions,
@@ -158,28 +158,32 @@ fn idle_connections_know_who_lives() {
 fn stateful_conversations_hold_with_one_server_and_show_a_mixed_up_one() {
     let lab = lab("stateful", 2);
     let redis: Vec<_> = lab.pods().iter().map(|p| p.redis().unwrap()).collect();
-    let servers: Vec<_> = redis.iter().map(baton_lab::Redis::address).collect();
+    let servers: Vec<_> = redis.iter().map(baton_lab::Server::address).collect();
     let namespace = lab.client().namespace();
     let good = RedisStateful::start(namespace, servers[0], &servers).unwrap();
-    thread::sleep(Duration::from_millis(700));
-    let rounds = good.finish().unwrap();
-    eprintln!("{rounds:?}");
-    assert!(rounds.values().all(|r| *r >= 10), "{rounds:?}");
+    wait_for("ten rounds of each", || {
+        assert!(good.failed().is_empty(), "{:?}", good.failed());
+        good.rounds().values().all(|r| *r >= 10)
+    });
+    good.finish().unwrap();
 
     let mixed = mix_up(&lab, &servers);
     let bad = RedisStateful::start(namespace, mixed, &servers).unwrap();
-    wait_for("noticed", || bad.failed());
-    thread::sleep(Duration::from_millis(700));
-    let wrong = format!("{:#}", bad.finish().unwrap_err());
     // One write goes to one server, so pipelines and single commands are right there; all else is parted.
-    for name in [
+    let parted = [
         "transaction",
         "watch",
         "subscribe",
         "select",
         "auth",
         "name",
-    ] {
+    ];
+    wait_for("noticed by each", || {
+        let failed = bad.failed();
+        parted.iter().all(|name| failed.contains(name))
+    });
+    let wrong = format!("{:#}", bad.finish().unwrap_err());
+    for name in parted {
         assert!(wrong.contains(&format!("{name}, round")), "{name}: {wrong}");
     }
     for name in ["pipeline, round", "blpop, round"] {
@@ -227,17 +231,11 @@ fn copy<'a>(mut from: &TcpStream, to: impl Fn(usize) -> &'a TcpStream) {
 #[test]
 fn clients_behind_haproxy_see_a_killed_server_and_go_on() {
     let lab = lab("haproxy-kills", 2);
-    let mut nginx: Vec<Nginx> = lab
-        .pods()
-        .iter()
-        .map(|p| p.nginx(&NginxOptions::default()).unwrap())
-        .collect();
-    let servers = lab.pods().iter().zip(&nginx);
+    let start = |pod: &Pod| pod.nginx(&NginxOptions::default());
+    let mut nginx = lab.in_each_pod(start).unwrap();
     let listen = Listen {
         port: 80,
-        servers: servers
-            .map(|(p, n)| (p.name().to_owned(), n.address()))
-            .collect(),
+        servers: nginx.iter().map(Server::named).collect(),
         checked: true,
     };
     let haproxy = lab.haproxy(&[listen]).unwrap();

@@ -7,7 +7,7 @@
 
 use baton_lab::{
     DOWNLOAD_BYTES, FaultCounts, FaultRates, Faults, HttpClient, HttpEcho, Lab, LoadOptions,
-    Namespace, Nginx, NginxOptions, Options, Side, Way, content,
+    Namespace, NginxOptions, Options, Server, Side, Way, content,
 };
 use std::{
     fs, thread,
@@ -22,7 +22,7 @@ const UPLOAD_BYTES: usize = 4 << 20;
 /// One pod with nginx, one client, no Baton between them.
 struct Direct {
     faults: Faults,
-    nginx: Nginx,
+    nginx: Server,
     lab: Lab,
 }
 

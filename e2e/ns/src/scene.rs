@@ -6,7 +6,7 @@ use crate::{set_sysctl, until};
 use anyhow::{Context, Result, ensure};
 use baton_api::{Endpoint, Micros, Migration, MigrationMode, Protocol, State};
 use baton_lab::{
-    Dataplane, DataplaneConfig, Lab, LoadOptions, Nginx, NginxOptions, Options, Redis, Shim,
+    Dataplane, DataplaneConfig, Lab, LoadOptions, NginxOptions, Options, Pod, Server, Shim,
     ShimConfig, policy,
 };
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -45,9 +45,9 @@ pub struct Scene {
     /// The running shim, once started.
     pub shim: Option<Shim>,
     /// One nginx per pod.
-    pub nginx: Vec<Nginx>,
+    pub nginx: Vec<Server>,
     /// One redis per pod, if asked for.
-    pub redis: Vec<Redis>,
+    pub redis: Vec<Server>,
     /// Configuration that the dataplane starts with; tests change it before or after.
     pub config: DataplaneConfig,
     /// The shim's.
@@ -71,17 +71,8 @@ impl Scene {
     /// As [`Scene::new`].
     pub fn with_nginx(name: &str, options: &Options, web: &NginxOptions) -> Result<Self> {
         let lab = Lab::new(name, options)?;
-        let nginx = lab
-            .pods()
-            .iter()
-            .map(|pod| pod.nginx(web))
-            .collect::<Result<Vec<_>>>()?;
-        let backends: Vec<_> = lab
-            .pods()
-            .iter()
-            .zip(&nginx)
-            .map(|(p, n)| (p.name().to_owned(), n.address()))
-            .collect();
+        let nginx = lab.in_each_pod(|pod| pod.nginx(web))?;
+        let backends: Vec<_> = nginx.iter().map(Server::named).collect();
         let mut http = policy("http", HTTP_PORT, &backends);
         http.frontends = vec![own_v4(HTTP_PORT)?];
         http.migration = always();
@@ -120,17 +111,8 @@ impl Scene {
     /// # Errors
     /// If redis does not start.
     pub fn add_redis(&mut self) -> Result<()> {
-        self.redis = self
-            .lab
-            .pods()
-            .iter()
-            .map(baton_lab::Pod::redis)
-            .collect::<Result<Vec<_>>>()?;
-        let backends: Vec<_> = self
-            .redis
-            .iter()
-            .map(|r| (r.pod().to_owned(), r.address()))
-            .collect();
+        self.redis = self.lab.in_each_pod(Pod::redis)?;
+        let backends: Vec<_> = self.redis.iter().map(Server::named).collect();
         let mut redis = policy("redis", REDIS_PORT, &backends);
         redis.frontends = vec![own_v4(REDIS_PORT)?];
         redis.protocol = Protocol::RequestResponse;

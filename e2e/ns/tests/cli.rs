@@ -1,7 +1,7 @@
 //! `lb-dataplane status`, `flows` and `backends` tell of a running dataplane what is so.
 
 use crate::http_without_error;
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use baton_lab::HttpClient;
 use baton_ns::{HTTP_PORT, Scene, until};
 use serde_json::Value;
@@ -34,11 +34,7 @@ fn the_commands_tell_what_is_so() -> Result<()> {
     };
     // The very connections of our clients, each once, with their present owners.
     let flows = json(&["flows"])?;
-    let flows = flows["flows"]
-        .as_array()
-        .or(flows.as_array())
-        .cloned()
-        .unwrap_or_default();
+    let flows = flows["flows"].as_array().context("no flows")?;
     for client in &clients {
         let own = client.stream().local_addr()?.to_string();
         let found = flows.iter().filter(|f| f["client"] == own.as_str()).count();

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use baton_api::{Endpoint, Migration};
-use baton_lab::{HttpClient, Nginx, NginxOptions, Options, Response};
+use baton_lab::{HttpClient, NginxOptions, Options, Response, Server};
 use baton_ns::{HTTP_PORT, Scene};
 use socket2::{Domain, Socket, Type};
 use std::{
@@ -114,7 +114,7 @@ fn a_close_instead_of_an_answer_runs_once_and_ejects_nobody() -> Result<()> {
             scene.explained(ended)?;
             ensure!(said.is_empty(), "close {number}: {said:?}");
         }
-        let ran: Result<Vec<usize>> = scene.nginx.iter().map(Nginx::closed).collect();
+        let ran: Result<Vec<usize>> = scene.nginx.iter().map(Server::closed).collect();
         let ran = ran?;
         ensure!(ran.iter().sum::<usize>() == CLOSES, "{ran:?}");
         nothing_rescued(&scene)?;

@@ -104,11 +104,8 @@ const UPGRADED: &[u8] =
 #[test]
 fn a_drain_ends_though_servers_do_not_close_what_their_clients_closed() -> Result<()> {
     let mut scene = Scene::with_pods("drainclose", 2)?;
-    let pods = scene.lab.pods();
-    let backends = pods
-        .iter()
-        .map(|pod| Ok((pod.name().to_owned(), stubborn_websocket_server(pod)?)))
-        .collect::<Result<Vec<_>>>()?;
+    let start = |pod: &Pod| Ok((pod.name().to_owned(), stubborn_websocket_server(pod)?));
+    let backends = scene.lab.in_each_pod(start)?;
     let mut websockets = policy("chat", WEBSOCKET_PORT, &backends);
     websockets.protocol = Protocol::Http1;
     websockets.drain = Drain {

@@ -8,7 +8,7 @@ use crate::no_error;
 use anyhow::{Result, ensure};
 use baton_api::Protocol;
 use baton_lab::{
-    FaultCounts, FaultRates, Faults, HttpEcho, LoadOptions, Redis, RedisCheck, Side, Way,
+    FaultCounts, FaultRates, Faults, HttpEcho, LoadOptions, RedisCheck, Server, Side, Way,
 };
 use baton_ns::{HTTP_PORT, REDIS_POLICY, REDIS_PORT, Scene, kernel_counters, until};
 
@@ -58,7 +58,7 @@ fn under(name: &str, sides: &[Side], rates: FaultRates) -> Result<Seen> {
             ..LoadOptions::new(scene.address(port)?)
         })
     };
-    let servers: Vec<_> = scene.redis.iter().map(Redis::address).collect();
+    let servers: Vec<_> = scene.redis.iter().map(Server::address).collect();
     let redis = RedisCheck::start(client, &servers, options(REDIS_PORT)?)?;
     let web = HttpEcho::start(client, options(HTTP_PORT)?)?;
     // Only now: what a load says to the servers directly, before and behind it, shall not count.

@@ -192,7 +192,7 @@ fn redis_load(
     commands: u64,
     timeout: Duration,
 ) -> Result<Load<RedisCheck>> {
-    let servers: Vec<_> = scene.redis.iter().map(baton_lab::Redis::address).collect();
+    let servers: Vec<_> = scene.redis.iter().map(baton_lab::Server::address).collect();
     let options = LoadOptions {
         connections: REDIS_CONNECTIONS,
         requests: Some(commands),

@@ -55,7 +55,7 @@ fn the_interface_of_the_dataplane_goes_down_and_up() -> Result<()> {
     scene.add_redis()?;
     scene.start()?;
     let load = start(&scene)?;
-    let servers: Vec<_> = scene.redis.iter().map(baton_lab::Redis::address).collect();
+    let servers: Vec<_> = scene.redis.iter().map(baton_lab::Server::address).collect();
     let options = LoadOptions {
         connections: 8,
         requests: Some(COMMANDS),

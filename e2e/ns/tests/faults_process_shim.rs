@@ -137,7 +137,7 @@ fn requests_stay_where_they_are_while_the_shim_lacks_the_key() -> Result<()> {
     scene.start()?;
     let place = scene.lab.client().namespace().clone();
     let load = HttpEcho::start(&place, scene.http_load(CONNECTIONS, None)?)?;
-    let servers: Vec<_> = scene.redis.iter().map(baton_lab::Redis::address).collect();
+    let servers: Vec<_> = scene.redis.iter().map(baton_lab::Server::address).collect();
     let options = LoadOptions {
         connections: 8,
         requests: Some(COMMANDS),

@@ -44,11 +44,8 @@ struct Case {
 fn protocols_that_cannot_move_are_pinned_and_counted() -> Result<()> {
     let mut scene = Scene::with_pods("guards", 3)?;
     for (port, banner) in [(ECHO_PORT, &b""[..]), (BANNER_PORT, BANNER)] {
-        let pods = scene.lab.pods();
-        let backends = pods
-            .iter()
-            .map(|pod| Ok((pod.name().to_owned(), echo_server(pod, port, banner)?)))
-            .collect::<Result<Vec<_>>>()?;
+        let start = |pod: &Pod| Ok((pod.name().to_owned(), echo_server(pod, port, banner)?));
+        let backends = scene.lab.in_each_pod(start)?;
         let mut raw = policy(&format!("raw-{port}"), port, &backends);
         raw.protocol = Protocol::Http1;
         raw.migration = always();
@@ -163,10 +160,7 @@ fn real_tls_and_http2_pass_and_stay() -> Result<()> {
         ..NginxOptions::default()
     };
     let pods = scene.lab.pods();
-    let _servers = pods
-        .iter()
-        .map(|pod| pod.nginx(&web))
-        .collect::<Result<Vec<_>>>()?;
+    let _servers = scene.lab.in_each_pod(|pod| pod.nginx(&web))?;
     for port in [TLS_PORT, HTTP2_PORT] {
         let backends: Vec<_> = pods
             .iter()

@@ -74,7 +74,7 @@ fn lost_by_the_node(scene: &Scene) -> Result<u64> {
 }
 
 fn from_all_sides(scene: &Scene, http: SocketAddr, redis: SocketAddr) -> Result<()> {
-    let servers: Vec<_> = scene.redis.iter().map(baton_lab::Redis::address).collect();
+    let servers: Vec<_> = scene.redis.iter().map(baton_lab::Server::address).collect();
     for (place, namespace) in places(scene) {
         let before = scene.counter("host_rx_frames_total")?;
         let echo = finish(place, HttpEcho::start(namespace, options(http))?)?;

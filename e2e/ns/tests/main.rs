@@ -66,7 +66,7 @@ fn redis_without_error_at(
     connections: usize,
     requests: u64,
 ) -> Result<LoadReport> {
-    let servers: Vec<_> = scene.redis.iter().map(baton_lab::Redis::address).collect();
+    let servers: Vec<_> = scene.redis.iter().map(baton_lab::Server::address).collect();
     let options = LoadOptions {
         connections,
         requests: Some(requests),

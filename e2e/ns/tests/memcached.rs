@@ -3,7 +3,9 @@
 use crate::no_error;
 use anyhow::{Context, Result, ensure};
 use baton_api::Protocol;
-use baton_lab::{LoadOptions, MEMCACHED_PORT, Memcached, MemcachedCheck, MemcachedClient, policy};
+use baton_lab::{
+    LoadOptions, MEMCACHED_PORT, MemcachedCheck, MemcachedClient, Pod, Server, policy,
+};
 use baton_ns::{Scene, always, until};
 
 /// Index of the memcached policy; 0 is the HTTP one of every scene.
@@ -18,7 +20,7 @@ const MOVES_MIN: u64 = EXCHANGES * 49 / 50;
 fn every_exchange_moves_and_each_command_is_executed_once() -> Result<()> {
     let (mut scene, servers) = scene("memcached")?;
     scene.start()?;
-    let addresses: Vec<_> = servers.iter().map(Memcached::address).collect();
+    let addresses: Vec<_> = servers.iter().map(Server::address).collect();
     let options = LoadOptions {
         connections: CONNECTIONS,
         requests: Some(EXCHANGES),
@@ -183,18 +185,10 @@ fn works(client: &mut MemcachedClient) -> Result<()> {
 }
 
 /// Three pods with memcached beside nginx, and a policy that moves at every boundary.
-fn scene(name: &str) -> Result<(Scene, Vec<Memcached>)> {
+fn scene(name: &str) -> Result<(Scene, Vec<Server>)> {
     let mut scene = Scene::with_pods(name, 3)?;
-    let servers = scene
-        .lab
-        .pods()
-        .iter()
-        .map(baton_lab::Pod::memcached)
-        .collect::<Result<Vec<_>>>()?;
-    let backends: Vec<_> = servers
-        .iter()
-        .map(|s| (s.pod().to_owned(), s.address()))
-        .collect();
+    let servers = scene.lab.in_each_pod(Pod::memcached)?;
+    let backends: Vec<_> = servers.iter().map(Server::named).collect();
     let mut cache = policy("cache", MEMCACHED_PORT, &backends);
     cache.protocol = Protocol::Memcached;
     cache.migration = always();

@@ -69,7 +69,7 @@ fn redis_commands_each_after_a_migration() -> Result<()> {
             ensure!(
                 connected == 1,
                 "{connected} connected clients in {}",
-                redis.pod()
+                redis.pod().name()
             );
             Ok(())
         })?;
@@ -147,7 +147,7 @@ fn error_log(pod: &baton_lab::Pod) -> Result<std::path::PathBuf> {
 }
 
 /// Makes nginx log how each idle connection ended, which it does only at level `info`.
-fn log_every_close(pod: &baton_lab::Pod, nginx: &mut baton_lab::Nginx) -> Result<()> {
+fn log_every_close(pod: &baton_lab::Pod, nginx: &mut baton_lab::Server) -> Result<()> {
     let config = error_log(pod)?.with_file_name("nginx.conf");
     let text = fs::read_to_string(&config)?;
     ensure!(
@@ -164,7 +164,7 @@ fn log_every_close(pod: &baton_lab::Pod, nginx: &mut baton_lab::Nginx) -> Result
     })
 }
 
-fn redis_figure(scene: &Scene, redis: &baton_lab::Redis, name: &str) -> Result<u64> {
+fn redis_figure(scene: &Scene, redis: &baton_lab::Server, name: &str) -> Result<u64> {
     let mut client = RedisClient::connect(scene.lab.client().namespace(), redis.address())?;
     let Reply::Bulk(Some(text)) = client.call(&[b"INFO"])? else {
         anyhow::bail!("INFO: not a text");

@@ -6,7 +6,7 @@ use crate::{more, no_error};
 use anyhow::{Context, Result, ensure};
 use baton_api::{BackendState, PolicyState, State};
 use baton_lab::{
-    Dataplane, HttpEcho, Lab, Load, LoadOptions, Nginx, NginxOptions, Operator, Options, Shim,
+    Dataplane, HttpEcho, Lab, Load, LoadOptions, NginxOptions, Operator, Options, Server, Shim,
 };
 use baton_ns::until;
 use serde_json::Value;
@@ -22,7 +22,7 @@ pub(crate) struct Chain {
     pub(crate) dataplane: Dataplane,
     _shim: Shim,
     pub(crate) operator: Operator,
-    nginx: Vec<Nginx>,
+    nginx: Vec<Server>,
     pub(crate) lab: Lab,
 }
 
@@ -30,8 +30,7 @@ impl Chain {
     pub(crate) fn start(name: &str) -> Result<Self> {
         let lab = Lab::new(name, &Options::default())?;
         let web = NginxOptions::default();
-        let nginx = lab.pods().iter().map(|pod| pod.nginx(&web));
-        let nginx = nginx.collect::<Result<Vec<_>>>()?;
+        let nginx = lab.in_each_pod(|pod| pod.nginx(&web))?;
         let operator = lab.operator(Path::new(MANIFESTS))?;
         // The pods of these tests have no redis.
         operator.edit("redis.yaml", "    mode: Always\n", "    mode: DrainOnly\n")?;

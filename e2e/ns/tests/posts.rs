@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use baton_api::{BackendFailure, Protocol};
-use baton_lab::{Counter, LoadOptions, PostCount, policy};
+use baton_lab::{LoadOptions, Pod, PostCount, Server, policy};
 use baton_ns::{Scene, always, until};
 use std::{
     sync::atomic::Ordering,
@@ -24,16 +24,9 @@ fn kills() -> usize {
 #[test]
 fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<()> {
     let mut scene = Scene::with_pods("posts", 4)?;
-    let mut counters = scene
-        .lab
-        .pods()
-        .iter()
-        .map(|pod| pod.counter(PORT, PHASE, PHASE))
-        .collect::<Result<Vec<_>>>()?;
-    let backends: Vec<_> = counters
-        .iter()
-        .map(|c| (c.pod().name().to_owned(), c.address()))
-        .collect();
+    let start = |pod: &Pod| pod.counter(PORT, PHASE, PHASE);
+    let mut counters = scene.lab.in_each_pod(start)?;
+    let backends: Vec<_> = counters.iter().map(Server::named).collect();
     let mut counting = policy("counting", PORT, &backends);
     counting.protocol = Protocol::Http1;
     counting.on_backend_failure = BackendFailure::ReplayIdempotent;
@@ -123,7 +116,7 @@ fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<(
     scene.explained(check())
 }
 
-fn wait_health(scene: &Scene, counter: &Counter, up: bool) -> Result<()> {
+fn wait_health(scene: &Scene, counter: &Server, up: bool) -> Result<()> {
     let name = counter.pod().name();
     let there = until(
         &format!("{name} {}", if up { "up" } else { "down" }),

@@ -3,7 +3,7 @@
 use crate::no_error;
 use anyhow::{Context, Result, ensure};
 use baton_api::Protocol;
-use baton_lab::{LoadOptions, Redis, RedisCheck, RedisStateful};
+use baton_lab::{LoadOptions, RedisCheck, RedisStateful, Server};
 use baton_ns::{REDIS_POLICY, REDIS_PORT, Scene};
 
 const COMMANDS: u64 = 120_000;
@@ -16,7 +16,7 @@ fn conversations_with_state_stay_whole_beside_connections_that_move() -> Result<
     scene.config.policies[REDIS_POLICY].protocol = Protocol::Resp;
     scene.start()?;
     let address = scene.address(REDIS_PORT)?;
-    let servers: Vec<_> = scene.redis.iter().map(Redis::address).collect();
+    let servers: Vec<_> = scene.redis.iter().map(Server::address).collect();
     let namespace = scene.lab.client().namespace();
     let options = LoadOptions {
         connections: CONNECTIONS,

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use baton_api::Algorithm;
-use baton_lab::{DOWNLOAD_BYTES, HttpClient, Nginx, Options, content, echo_body, run_command};
+use baton_lab::{DOWNLOAD_BYTES, HttpClient, Options, Server, content, echo_body, run_command};
 use baton_ns::{HTTP_PORT, Scene, always, never, set_sysctl};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::{SocketAddr, TcpStream};
@@ -213,7 +213,7 @@ pub fn upload_bytes(
     Ok(pod)
 }
 
-fn nginx_of<'a>(scene: &'a Scene, pod: &str) -> Result<&'a Nginx> {
+fn nginx_of<'a>(scene: &'a Scene, pod: &str) -> Result<&'a Server> {
     let found = scene
         .lab
         .pods()

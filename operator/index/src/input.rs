@@ -41,7 +41,7 @@ impl fmt::Display for Key {
 }
 
 /// An object came or changed (`Some`) or went (`None`). Repeating one changes nothing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// A `LoadBalancerPolicy`.
     Policy(Key, Option<Arc<Policy>>),

@@ -1,23 +1,15 @@
-//! What a directory of manifests comes to, file by file.
+//! What a directory of manifests comes to, and when its files are read again.
 
-use super::{
-    Message,
-    directory::{Directory, Known},
-    tests::sink,
-};
-use crate::kind::Kind;
+use super::*;
+use crate::source::{Message, tests::sink};
 use baton_index::Change;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
 use tokio::sync::mpsc::Receiver;
 
 /// A directory, removed on drop.
-pub struct Folder(PathBuf);
+struct Folder(PathBuf);
 
 impl Folder {
-    pub fn new(name: &str) -> Self {
+    fn new(name: &str) -> Self {
         let path =
             std::env::temp_dir().join(format!("baton-manifests-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -25,11 +17,11 @@ impl Folder {
         Self(path)
     }
 
-    pub fn write(&self, name: &str, text: &str) {
+    fn write(&self, name: &str, text: &str) {
         fs::write(self.0.join(name), text).expect("written");
     }
 
-    pub fn path(&self) -> &Path {
+    fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -62,6 +54,7 @@ fn told(received: &mut Receiver<Message>) -> Vec<String> {
                 word(Kind::Class, &name, object.as_ref())
             }
             Message::Refused(name) => format!("!{name}"),
+            Message::Synced(_) => continue,
             other => panic!("{other:?}"),
         });
     }
@@ -91,17 +84,17 @@ async fn only_what_changed_is_told_again() {
     folder.write("b.yml", POLICY);
     folder.write(".hidden.yaml", &pod("hidden", "10.0.0.9"));
     folder.write("notes.txt", "no manifest");
-    directory.tell().await.expect("heard");
+    directory.look().await.expect("heard");
     let all = [
         "+LoadBalancerPolicy shop/web",
         "+Pod default/a",
         "+Pod default/b",
     ];
     assert_eq!(told(&mut received), all);
-    directory.tell().await.expect("heard");
+    directory.look().await.expect("heard");
     assert!(told(&mut received).is_empty());
     folder.write("a.yaml", &(pod("a", "10.0.0.1") + &pod("b", "10.0.0.3")));
-    directory.tell().await.expect("heard");
+    directory.look().await.expect("heard");
     assert_eq!(told(&mut received), ["+Pod default/b"]);
     // An object that moves to another file is the same object.
     folder.write("a.yaml", &pod("a", "10.0.0.1"));
@@ -109,11 +102,11 @@ async fn only_what_changed_is_told_again() {
         "c.json",
         r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"status":{"podIP":"10.0.0.3"}}"#,
     );
-    directory.tell().await.expect("heard");
+    directory.look().await.expect("heard");
     assert!(told(&mut received).is_empty());
     fs::remove_file(folder.path().join("c.json")).expect("removed");
     fs::remove_file(folder.path().join("b.yml")).expect("removed");
-    directory.tell().await.expect("heard");
+    directory.look().await.expect("heard");
     assert_eq!(
         told(&mut received),
         ["-LoadBalancerPolicy shop/web", "-Pod default/b"]
@@ -129,7 +122,7 @@ async fn a_bad_files_last_good_content_stays() {
     let mut directory = Directory::new(folder.path().to_owned(), sink.clone()).expect("rules");
     folder.write("a.yaml", &pod("a", "10.0.0.1"));
     folder.write("web.yaml", POLICY);
-    directory.tell().await.expect("heard");
+    directory.look().await.expect("heard");
     assert_eq!((told(&mut received).len(), refused()), (2, 0));
     for bad in [
         "a: [".to_owned(),
@@ -140,16 +133,16 @@ async fn a_bad_files_last_good_content_stays() {
         pod("x", "10.0.0.1").replace("podIP: 10.0.0.1", "podIP: [1]"),
     ] {
         folder.write("web.yaml", &bad);
-        directory.tell().await.expect("heard");
+        directory.look().await.expect("heard");
         assert!(told(&mut received).is_empty(), "{bad}");
         assert_eq!(refused(), 1, "{bad}");
     }
     // Other files go on meanwhile.
     folder.write("a.yaml", &pod("a", "10.0.0.2"));
-    directory.tell().await.expect("heard");
+    directory.look().await.expect("heard");
     assert_eq!(told(&mut received), ["+Pod default/a"]);
     folder.write("web.yaml", &POLICY.replace("port: 80", "port: 81"));
-    directory.tell().await.expect("heard");
+    directory.look().await.expect("heard");
     assert_eq!(told(&mut received), ["+LoadBalancerPolicy shop/web"]);
     assert_eq!(refused(), 0);
 }
@@ -159,13 +152,13 @@ async fn it_is_whole_when_each_file_was_good_once() {
     let folder = Folder::new("whole");
     let (sink, _received) = sink();
     let mut directory = Directory::new(folder.path().to_owned(), sink.clone()).expect("rules");
-    assert_eq!(directory.known(), Known::Nothing);
+    assert_eq!(directory.known, Known::Nothing);
     folder.write("a.yaml", &pod("a", "10.0.0.1"));
     folder.write("b.yaml", "a: [");
     for (text, whole) in [("a: [", false), (POLICY, true), ("a: [", true)] {
         folder.write("b.yaml", text);
-        directory.tell().await.expect("heard");
-        assert_eq!(directory.known() == Known::All, whole, "{text}");
+        directory.look().await.expect("heard");
+        assert_eq!(directory.known == Known::All, whole, "{text}");
     }
 }
 
@@ -175,14 +168,14 @@ async fn of_two_objects_with_one_name_the_first_files_counts() {
     let (sink, mut received) = sink();
     let mut directory = Directory::new(folder.path().to_owned(), sink.clone()).expect("rules");
     folder.write("b.yaml", &pod("a", "10.0.0.2"));
-    directory.tell().await.expect("heard");
+    directory.look().await.expect("heard");
     assert_eq!(told(&mut received), ["+Pod default/a"]);
     folder.write("a.yaml", &pod("a", "10.0.0.1"));
-    directory.tell().await.expect("heard");
+    directory.look().await.expect("heard");
     assert_eq!(told(&mut received), ["+Pod default/a"]);
     assert_eq!(sink.metrics.refused.with_label_values(&["file"]).get(), 1);
     fs::remove_file(folder.path().join("a.yaml")).expect("removed");
-    directory.tell().await.expect("heard");
+    directory.look().await.expect("heard");
     assert_eq!(told(&mut received), ["+Pod default/a"]);
 }
 
@@ -194,10 +187,10 @@ async fn what_is_known_stays_while_the_directory_is_away() {
     fs::create_dir(&inside).expect("made");
     fs::write(inside.join("a.yaml"), pod("a", "10.0.0.1")).expect("written");
     let mut directory = Directory::new(inside.clone(), sink.clone()).expect("rules");
-    directory.tell().await.expect("heard");
+    directory.look().await.expect("heard");
     assert_eq!(told(&mut received).len(), 1);
     fs::rename(&inside, folder.path().join("elsewhere")).expect("renamed");
-    directory.tell().await.expect("heard");
+    directory.look().await.expect("heard");
     assert!(told(&mut received).is_empty());
 }
 
@@ -213,7 +206,7 @@ async fn a_running_source_sees_writes_links_that_are_exchanged_and_all_at_the_st
     };
     let link = folder.path().join("current");
     std::os::unix::fs::symlink(version("one", "10.0.0.1"), &link).expect("linked");
-    let source = tokio::spawn(super::directory::run(link.clone(), sink));
+    let source = tokio::spawn(run(link.clone(), sink));
     let mut seen = Vec::new();
     // A change, then all kinds are known.
     for _ in 0..=Kind::ALL.len() {
@@ -258,7 +251,7 @@ async fn a_file_that_is_bad_at_the_start_keeps_no_other_from_being_told() {
     let (sink, mut received) = sink();
     folder.write("a.yaml", &pod("a", "10.0.0.1"));
     folder.write("b.yaml", "a: [");
-    let source = tokio::spawn(super::directory::run(folder.path().to_owned(), sink));
+    let source = tokio::spawn(run(folder.path().to_owned(), sink));
     assert!(matches!(
         next(&mut received).await,
         Message::Change(Change::Pod(..))
@@ -280,4 +273,216 @@ async fn next(received: &mut Receiver<Message>) -> Message {
     let limit = std::time::Duration::from_secs(30);
     let message = tokio::time::timeout(limit, received.recv()).await;
     message.expect("in time").expect("it runs")
+}
+
+/// A directory whose files are read at another time.
+struct Bench {
+    folder: Folder,
+    reader: Reader,
+    files: Files,
+}
+
+impl Bench {
+    fn new(name: &str, clock: fn() -> i64) -> Self {
+        let folder = Folder::new(name);
+        let reader = Reader {
+            directory: folder.path().to_owned(),
+            checker: Checker::new().expect("rules"),
+            sink: sink().0,
+            clock,
+        };
+        Self {
+            folder,
+            reader,
+            files: Files::new(),
+        }
+    }
+
+    /// As `mv` into the directory: another file, whatever the time is.
+    fn replace(&self, name: &str, text: &str) {
+        self.folder.write(".half", text);
+        let path = self.folder.path();
+        fs::rename(path.join(".half"), path.join(name)).expect("renamed");
+    }
+
+    /// How many files were read, and whether objects may be others.
+    fn look(&mut self) -> (usize, bool) {
+        let look = self.reader.look(&mut self.files).expect("listed");
+        (look.read, look.changed)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let objects = self.files.values().flat_map(|file| file.objects.iter());
+        let name = |((_, key), _): &(Id, Content)| key.name.to_string();
+        objects.flatten().map(name).collect()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let problems = self.files.values().flat_map(|file| &file.problems);
+        problems.map(ConfigError::to_string).collect()
+    }
+}
+
+/// Long after every change.
+fn later() -> i64 {
+    i64::MAX
+}
+
+/// Before every change.
+fn at_once() -> i64 {
+    0
+}
+
+#[test]
+fn a_file_that_is_the_same_is_not_read_again() {
+    let mut bench = Bench::new("same", later);
+    bench.replace("a.yaml", &pod("a", "10.0.0.1"));
+    bench.replace("b.yaml", &pod("b", "10.0.0.1"));
+    assert_eq!(bench.look(), (2, true));
+    assert_eq!(bench.look(), (0, false));
+    bench.replace("b.yaml", &pod("c", "10.0.0.1"));
+    assert_eq!(bench.look(), (1, true));
+    assert_eq!(bench.names(), ["a", "c"]);
+    // Another file with the same text is read, and no news.
+    bench.replace("b.yaml", &pod("c", "10.0.0.1"));
+    assert_eq!(bench.look(), (1, false));
+    fs::remove_file(bench.folder.path().join("a.yaml")).expect("removed");
+    assert_eq!(bench.look(), (0, true));
+    assert_eq!(bench.names(), ["c"]);
+}
+
+/// Two writes within one tick of the file system's clock, of texts of one length, leave nothing else
+/// to see.
+#[test]
+fn a_file_that_was_changed_lately_is_read_again_whatever_it_looks_like() {
+    let mut bench = Bench::new("lately", at_once);
+    for name in ["a", "b", "c", "d", "e"] {
+        bench.folder.write("a.yaml", &pod(name, "10.0.0.1"));
+        assert_eq!(bench.look(), (1, true));
+        assert_eq!(bench.names(), [name]);
+        assert_eq!(bench.look(), (1, false));
+    }
+}
+
+#[test]
+fn a_stamp_is_of_use_when_a_later_change_has_later_times() {
+    let stamp = |modified: i64, changed: i64| Stamp {
+        device: 1,
+        inode: 2,
+        bytes: 3,
+        modified: (modified, 999_999_999),
+        changed: (changed, 999_999_999),
+    };
+    for (modified, changed, now, settled) in [
+        (100, 100, 100, false),
+        (100, 100, 100 + SETTLED_SECONDS - 1, false),
+        (100, 100, 100 + SETTLED_SECONDS, true),
+        // Copied with its old times, just now.
+        (7, 100, 101, false),
+        // From a file server whose clock is ahead.
+        (200, 200, 100, false),
+    ] {
+        let got = stamp(modified, changed).is_settled(now);
+        assert_eq!(got, settled, "{modified} {changed} {now}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_told_without_reading_it_again() {
+    let mut bench = Bench::new("wrong", later);
+    bench.replace("a.yaml", &pod("a", "10.0.0.1"));
+    bench.look();
+    bench.replace("a.yaml", &pod("a", "[1]"));
+    for read in [1, 0] {
+        assert_eq!(bench.look(), (read, false));
+        let problems = bench.problems();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        let place = "a.yaml:4: status.podIP: ";
+        assert!(problems[0].contains(place), "{problems:?}");
+        assert_eq!(bench.names(), ["a"], "the last good content");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_keeps_its_content_and_is_tried_again() {
+    let mut bench = Bench::new("large", later);
+    bench.replace("a.yaml", &pod("a", "10.0.0.1"));
+    bench.look();
+    let large = fs::File::create(bench.folder.path().join("a.yaml")).expect("made");
+    large.set_len(FILE_BYTES_MAX as u64 + 1).expect("sparse");
+    for _ in 0..2 {
+        assert_eq!(bench.look(), (1, false));
+        assert_eq!(bench.problems().len(), 1, "{:?}", bench.problems());
+        assert_eq!(bench.names(), ["a"]);
+    }
+    bench.replace("a.yaml", &pod("a", "10.0.0.1"));
+    bench.look();
+    assert_eq!(bench.problems(), [""; 0]);
+}
+
+#[test]
+fn files_count_in_the_order_of_their_names_and_a_bad_one_keeps_out_no_other() {
+    let mut bench = Bench::new("many", later);
+    let names: Vec<String> = (0..30).map(|i| format!("pod-{i:03}")).collect();
+    for name in names.iter().rev() {
+        let file = format!("{name}.yaml");
+        bench.folder.write(&file, &pod(name, "10.0.0.1"));
+    }
+    bench.folder.write("pod-015.yaml", "a: [");
+    assert_eq!(bench.look(), (30, true));
+    assert_eq!(bench.problems().len(), 1, "{:?}", bench.problems());
+    let good: Vec<&String> = names.iter().filter(|n| *n != "pod-015").collect();
+    assert_eq!(bench.names().iter().collect::<Vec<_>>(), good);
+}
+
+/// The objects of a text as `Kind namespace/name`, or what is wrong with it.
+fn objects(text: &str) -> Result<Vec<String>, String> {
+    let bench = Bench::new("text", later);
+    let objects = bench.reader.objects(Path::new("a.yaml"), text);
+    let id = |((kind, key), _): (Id, Content)| format!("{} {key}", kind.as_str());
+    let words = |problems: Vec<ConfigError>| problems[0].to_string();
+    let objects = objects.map_err(words)?;
+    Ok(objects.into_iter().map(id).collect())
+}
+
+#[test]
+fn documents_and_lists_are_taken_apart() {
+    let of = |text: &str| objects(text).expect(text);
+    let text = "# first\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\n--- # second\n\n---\n\
+                apiVersion: v1\nkind: List\nitems:\n\
+                - {apiVersion: v1, kind: Pod, metadata: {name: b, namespace: shop}}\n\
+                - apiVersion: v1\n  kind: Node\n  metadata: {name: n1}\n...\n";
+    assert_eq!(of(text), ["Pod default/a", "Pod shop/b", "Node /n1"]);
+    assert!(of("").is_empty() && of("# only\n---\n").is_empty());
+    // The items of a typed list need not say what they are.
+    let list = r#"{"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "c"}}]}"#;
+    assert_eq!(of(list), ["Pod default/c"]);
+    let lists = format!(r#"{{"apiVersion": "v1", "kind": "List", "items": [{list}]}}"#);
+    assert_eq!(of(&lists), ["Pod default/c"]);
+    let mark =
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  annotations: {x: '---', y: ---z}\n";
+    assert_eq!(of(mark), ["Pod default/a"]);
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_line_and_field() {
+    let first = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\n";
+    let item = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata:\n    \
+                name: a\n  status:\n    podIP: [1]\n";
+    for (second, begin) in [
+        (
+            "kind: Pod\nmetadata: {name: b}\n",
+            ":5: apiVersion: is missing",
+        ),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  labels: {}\n",
+            ":7: metadata.name: is missing",
+        ),
+        ("a: [\n", ":"),
+        ("just words\n", ":5: is text: expected an object"),
+        (item, ":13: items[0].status.podIP: "),
+    ] {
+        let got = objects(&format!("{first}{second}")).expect_err(second);
+        assert!(got.starts_with(&format!("a.yaml{begin}")), "{got}");
+    }
 }

@@ -3,15 +3,10 @@
 //! Owns the watches. Keeps no object: after the translation only its key remains here, to find out after a new list
 //! what has gone meanwhile. An object that cannot be used stops no watch.
 
-use super::{Ended, Sink, Told, report};
-use crate::{
-    kind::Kind,
-    objects::{Namespace, Node, Pod},
-    translate,
-};
+use super::{Ended, Sink, report};
+use crate::{kind::Kind, translate};
 use baton_index::Key;
 use futures_util::{Stream, StreamExt};
-use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{
     Api, Client, Resource,
     runtime::{
@@ -40,14 +35,19 @@ pub async fn run(client: Client, sink: Sink) {
     let (all, s) = (client.clone(), sink.clone());
     watches.spawn(follow(Api::all(all), Kind::Class, s, report::class));
     let (all, s) = (client.clone(), sink.clone());
-    watches.spawn(follow(Api::all(all), Kind::Service, s, service));
+    watches.spawn(follow(Api::all(all), Kind::Service, s, report::service));
     let (all, s) = (client.clone(), sink.clone());
-    watches.spawn(follow(Api::all(all), Kind::Slice, s, slice));
+    watches.spawn(follow(Api::all(all), Kind::Slice, s, report::slice));
     let (all, s) = (client.clone(), sink.clone());
-    watches.spawn(follow(Api::all(all), Kind::Pod, s, pod));
+    watches.spawn(follow(Api::all(all), Kind::Pod, s, report::pod));
     let (all, s) = (client.clone(), sink.clone());
-    watches.spawn(follow(Api::all(all), Kind::Node, s, node));
-    watches.spawn(follow(Api::all(client), Kind::Namespace, sink, namespace));
+    watches.spawn(follow(Api::all(all), Kind::Node, s, report::node));
+    watches.spawn(follow(
+        Api::all(client),
+        Kind::Namespace,
+        sink,
+        report::namespace,
+    ));
     while let Some(ended) = watches.join_next().await {
         // A watch ends when nobody listens, or by a bug, which ends the process.
         if let Err(error) = ended
@@ -58,32 +58,7 @@ pub async fn run(client: Client, sink: Sink) {
     }
 }
 
-/// What is told of an object.
-type Translate<K> = fn(&Sink, &Key, &K) -> Told;
-
-fn service(sink: &Sink, key: &Key, object: &Service) -> Told {
-    sink.caught(Kind::Service, key, |t| t.service(object))
-        .into()
-}
-
-fn slice(sink: &Sink, key: &Key, object: &EndpointSlice) -> Told {
-    sink.caught(Kind::Slice, key, |t| t.slice(object)).into()
-}
-
-fn pod(sink: &Sink, key: &Key, object: &Pod) -> Told {
-    sink.caught(Kind::Pod, key, |t| t.pod(object)).into()
-}
-
-fn node(sink: &Sink, key: &Key, object: &Node) -> Told {
-    sink.caught(Kind::Node, key, |t| t.node(object)).into()
-}
-
-fn namespace(sink: &Sink, key: &Key, object: &Namespace) -> Told {
-    sink.caught(Kind::Namespace, key, |t| t.namespace(object))
-        .into()
-}
-
-async fn follow<K>(api: Api<K>, kind: Kind, sink: Sink, translate: Translate<K>)
+async fn follow<K>(api: Api<K>, kind: Kind, sink: Sink, translate: report::Translate<K>)
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
@@ -128,7 +103,7 @@ enum Again {
 struct Follower<K> {
     kind: Kind,
     sink: Sink,
-    translate: Translate<K>,
+    translate: report::Translate<K>,
     known: HashSet<Key>,
     /// Those of the list that is being read.
     listed: Option<HashSet<Key>>,
@@ -261,7 +236,10 @@ impl Backoff for Retry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::{Message, tests::sink};
+    use crate::{
+        objects::Pod,
+        source::{Message, tests::sink},
+    };
     use baton_index::Change;
     use futures_util::stream;
     use serde_json::json;
@@ -276,7 +254,7 @@ mod tests {
         Follower {
             kind: Kind::Pod,
             sink,
-            translate: pod,
+            translate: report::pod,
             known: HashSet::new(),
             listed: None,
             synced: false,

@@ -1,12 +1,8 @@
 //! Where objects come from. Both sources tell the same core the same things.
 
 pub mod directory;
-#[cfg(test)]
-mod directory_tests;
 mod directory_watch;
-mod files;
 pub mod kubernetes;
-mod reading;
 pub mod report;
 
 use crate::{health::Health, kind::Kind, ledger::Ledger, metrics::Metrics, translate::Translator};

@@ -1,15 +1,46 @@
-//! Policies and classes on their way to the core: what cannot be used is told, and what was said about them is noted.
+//! Objects on their way to the core: what cannot be used is told, and what was said about policies and classes is noted.
 //!
 //! Owns what becomes of objects that cannot be translated. Used by both sources.
 
 use super::{Sink, Told};
 use crate::{
     kind::Kind,
-    objects::{RawClass, RawPolicy},
+    objects::{Namespace, Node, Pod, RawClass, RawPolicy},
 };
 use baton_index::{Change, Key, Refusal};
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use std::sync::Arc;
 use tracing::warn;
+
+/// What is told of an object.
+pub type Translate<K> = fn(&Sink, &Key, &K) -> Told;
+
+/// A Service.
+pub fn service(sink: &Sink, key: &Key, object: &Service) -> Told {
+    sink.caught(Kind::Service, key, |t| t.service(object))
+        .into()
+}
+
+/// An EndpointSlice.
+pub fn slice(sink: &Sink, key: &Key, object: &EndpointSlice) -> Told {
+    sink.caught(Kind::Slice, key, |t| t.slice(object)).into()
+}
+
+/// A Pod.
+pub fn pod(sink: &Sink, key: &Key, object: &Pod) -> Told {
+    sink.caught(Kind::Pod, key, |t| t.pod(object)).into()
+}
+
+/// A Node.
+pub fn node(sink: &Sink, key: &Key, object: &Node) -> Told {
+    sink.caught(Kind::Node, key, |t| t.node(object)).into()
+}
+
+/// A Namespace.
+pub fn namespace(sink: &Sink, key: &Key, object: &Namespace) -> Told {
+    sink.caught(Kind::Namespace, key, |t| t.namespace(object))
+        .into()
+}
 
 /// A policy. One that cannot be used is told as such, so that its status says why.
 pub fn policy(sink: &Sink, key: &Key, object: &RawPolicy) -> Told {

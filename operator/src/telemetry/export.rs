@@ -1,28 +1,41 @@
 //! Spans on their way to a collector: OTLP over HTTP, protobuf.
 //!
-//! Owns a bounded queue and the task that empties it. Whoever ends a span never waits: what does not fit, and what the
-//! collector does not take, is counted and lost. Attributes are names, numbers and outcomes, never the content of a Secret.
+//! Owns how many spans wait, and counts what becomes of them; the queue and its thread are the
+//! SDK's. Whoever ends a span never waits: what does not fit, and what the collector does not take,
+//! is lost. Attributes are names, numbers and outcomes, never the content of a Secret.
 
-use super::http::{Client, REQUEST_LIMIT};
 use crate::metrics::PREFIX;
 use anyhow::{Context as _, bail};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::Uri;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
 use opentelemetry::{KeyValue, trace::TracerProvider as _};
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{
     Protocol, RetryPolicy, SpanExporter, WithExportConfig as _, WithHttpConfig as _,
 };
 use opentelemetry_sdk::{
     Resource,
-    error::OTelSdkResult,
-    trace::{SdkTracerProvider, Span, SpanData, SpanExporter as _, SpanProcessor},
+    error::{OTelSdkError, OTelSdkResult},
+    trace::{
+        self, BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider, Span, SpanData,
+        SpanExporter as _, SpanProcessor,
+    },
 };
 use prometheus::{IntCounterVec, Opts};
-use std::{env, sync::Arc, time::Duration};
-use tokio::{
-    sync::{Notify, mpsc, oneshot},
-    task::JoinHandle,
-    time::{Instant, MissedTickBehavior, interval, timeout},
+use std::{
+    env,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
 };
+use tokio::{runtime::Handle, task::spawn_blocking, time::timeout};
 use tracing::{Subscriber, warn};
 use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
 
@@ -30,12 +43,16 @@ use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
 pub const LIMIT_QUEUE: usize = 4_096;
 /// Spans of one request: some 300 KB.
 const LIMIT_BATCH: usize = 512;
+/// A request, connection included. A collector on the same node answers within milliseconds.
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+/// Bytes of an answer: it says how many spans were refused.
+const ANSWER_LIMIT_BYTES: usize = 64 << 10;
 /// A span waits no longer than this for others.
 const EVERY: Duration = Duration::from_secs(2);
 /// Between two lines about failures.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 /// What waits at the end has this long.
-pub const END_LIMIT: Duration = Duration::from_secs(3);
+const END_LIMIT: Duration = Duration::from_secs(3);
 /// Who speaks, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say otherwise.
 const SERVICE: &str = "baton-operator";
 /// Behind the endpoint.
@@ -43,10 +60,7 @@ const PATH: &str = "/v1/traces";
 
 /// Where spans go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    url: String,
-    authority: String,
-}
+pub struct Endpoint(String);
 
 impl Endpoint {
     /// From `http://HOST:PORT`, as OTEL_EXPORTER_OTLP_ENDPOINT has it.
@@ -74,65 +88,111 @@ impl Endpoint {
             );
         }
         let base = text.trim_end_matches('/');
-        Ok(Self {
-            url: format!("{base}{PATH}"),
-            authority: match authority.port() {
-                Some(_) => authority.to_string(),
-                None => format!("{authority}:80"),
-            },
+        Ok(Self(format!("{base}{PATH}")))
+    }
+}
+
+/// The way to a collector.
+#[derive(Debug)]
+struct Http(Client<HttpConnector, Full<Bytes>>);
+
+impl HttpClient for Http {
+    fn send_bytes<'a, 'b>(
+        &'a self,
+        request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'b>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        Box::pin(async move {
+            let answer = self.0.request(request.map(Full::new)).await?;
+            let (head, body) = answer.into_parts();
+            let body = Limited::new(body, ANSWER_LIMIT_BYTES).collect().await?;
+            Ok(Response::from_parts(head, body.to_bytes()))
         })
     }
 }
 
-/// Takes ended spans in.
+/// Lets in as many spans as may wait.
 #[derive(Debug)]
-struct Queue {
-    sender: mpsc::Sender<SpanData>,
-    full: Arc<Notify>,
+struct Bounded {
+    inner: BatchSpanProcessor,
+    waiting: Arc<AtomicUsize>,
     figures: IntCounterVec,
 }
 
-impl SpanProcessor for Queue {
+impl SpanProcessor for Bounded {
     fn on_start(&self, _: &mut Span, _: &opentelemetry::Context) {}
 
     fn on_end(&self, span: SpanData) {
         if !span.span_context.is_sampled() {
             return;
         }
-        if self.sender.try_send(span).is_err() {
+        if self.waiting.fetch_add(1, Relaxed) < LIMIT_QUEUE {
+            self.inner.on_end(span);
+        } else {
+            self.waiting.fetch_sub(1, Relaxed);
             self.figures.with_label_values(&["dropped"]).inc();
-        } else if self.sender.max_capacity() - self.sender.capacity() >= LIMIT_BATCH {
-            self.full.notify_one();
         }
     }
 
-    // The task does both; whoever owns it waits for it.
     fn force_flush(&self) -> OTelSdkResult {
-        Ok(())
+        self.inner.force_flush()
     }
 
-    fn shutdown_with_timeout(&self, _: Duration) -> OTelSdkResult {
-        Ok(())
+    fn shutdown_with_timeout(&self, limit: Duration) -> OTelSdkResult {
+        self.inner.shutdown_with_timeout(limit)
+    }
+}
+
+/// Sends spans for the SDK's thread, which is none of the runtime that the client needs.
+#[derive(Debug)]
+struct Sender {
+    exporter: Arc<SpanExporter>,
+    runtime: Handle,
+    waiting: Arc<AtomicUsize>,
+    figures: IntCounterVec,
+    /// Lost since the last line about it, and when that was.
+    lost: Mutex<(usize, Option<Instant>)>,
+}
+
+impl trace::SpanExporter for Sender {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let (exporter, spans) = (Arc::clone(&self.exporter), batch.len());
+        let sent = self.runtime.spawn(async move {
+            let sent = timeout(REQUEST_LIMIT, exporter.export(batch)).await;
+            sent.unwrap_or(Err(OTelSdkError::Timeout(REQUEST_LIMIT)))
+        });
+        let failed = |error| Err(OTelSdkError::InternalFailure(format!("{error}")));
+        let result = sent.await.unwrap_or_else(failed);
+        let outcome = if result.is_ok() { "exported" } else { "failed" };
+        self.figures
+            .with_label_values(&[outcome])
+            .inc_by(spans as u64);
+        self.waiting.fetch_sub(spans, Relaxed);
+        if let Err(error) = &result {
+            self.complain(error, spans);
+        }
+        result
+    }
+}
+
+impl Sender {
+    fn complain(&self, error: &OTelSdkError, spans: usize) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.0 += spans;
+        if lost.1.is_none_or(|then| then.elapsed() >= WARN_EVERY) {
+            let lost = std::mem::replace(&mut *lost, (0, Some(Instant::now()))).0;
+            warn!(%error, lost, "spans cannot be exported: is a collector there, and does it take OTLP over HTTP?");
+        }
     }
 }
 
 /// The export, which ends with the process.
 pub struct Export {
     figures: IntCounterVec,
-    task: Option<Task>,
-    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
-    /// Spans end only while it lives.
     provider: SdkTracerProvider,
-}
-
-struct Task {
-    exporter: SpanExporter,
-    spans: mpsc::Receiver<SpanData>,
-    full: Arc<Notify>,
-    figures: IntCounterVec,
-    /// Lost since the last line about it, and when that was.
-    lost: u64,
-    warned: Option<Instant>,
 }
 
 /// What became of spans.
@@ -145,7 +205,7 @@ pub fn figures() -> prometheus::Result<IntCounterVec> {
     IntCounterVec::new(opts, &["result"])
 }
 
-/// What takes spans out of the process's own, and the export, which does nothing before it begins.
+/// What takes spans out of the process's own, and the export. In a tokio runtime.
 ///
 /// # Errors
 /// The variables of the environment that OpenTelemetry knows make no sense.
@@ -158,22 +218,35 @@ where
 {
     let figures = figures()?;
     let resource = resource(identity);
+    let client = Client::builder(TokioExecutor::new()).build_http();
     let mut exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(Client::new(endpoint.authority.clone()))
-        .with_endpoint(endpoint.url.clone())
+        .with_http_client(Http(client))
+        .with_endpoint(endpoint.0.clone())
         .with_protocol(Protocol::HttpBinary)
-        .with_timeout(REQUEST_LIMIT)
         // What a collector does not take is lost: the next batch waits.
         .with_retry_policy(RetryPolicy::disabled())
         .build()
         .context("spans cannot be exported")?;
     exporter.set_resource(&resource);
-    let (sender, spans) = mpsc::channel(LIMIT_QUEUE);
-    let full = Arc::new(Notify::new());
-    let queue = Queue {
-        sender,
-        full: Arc::clone(&full),
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let sender = Sender {
+        exporter: Arc::new(exporter),
+        runtime: Handle::current(),
+        waiting: Arc::clone(&waiting),
+        figures: figures.clone(),
+        lost: Mutex::default(),
+    };
+    let config = BatchConfigBuilder::default()
+        .with_max_queue_size(LIMIT_QUEUE)
+        .with_max_export_batch_size(LIMIT_BATCH)
+        .with_scheduled_delay(EVERY)
+        .build();
+    let queue = Bounded {
+        inner: BatchSpanProcessor::builder(sender)
+            .with_batch_config(config)
+            .build(),
+        waiting,
         figures: figures.clone(),
     };
     let provider = SdkTracerProvider::builder()
@@ -189,21 +262,7 @@ where
         .with_target(false)
         .with_context_activation(false)
         .with_filter(Targets::new().with_target(baton_push::SPANS, tracing::Level::TRACE));
-    let task = Task {
-        exporter,
-        spans,
-        full,
-        figures: figures.clone(),
-        lost: 0,
-        warned: None,
-    };
-    let export = Export {
-        figures,
-        task: Some(task),
-        running: None,
-        provider,
-    };
-    Ok((layer, export))
+    Ok((layer, Export { figures, provider }))
 }
 
 fn resource(identity: &str) -> Resource {
@@ -222,14 +281,6 @@ fn resource(identity: &str) -> Resource {
 }
 
 impl Export {
-    /// Begins. In a tokio runtime.
-    pub fn begin(&mut self) {
-        if let Some(task) = self.task.take() {
-            let (stop, stopped) = oneshot::channel();
-            self.running = Some((stop, tokio::spawn(task.run(stopped))));
-        }
-    }
-
     /// What became of spans, to be registered.
     pub fn figures(&self) -> IntCounterVec {
         self.figures.clone()
@@ -237,68 +288,9 @@ impl Export {
 
     /// Sends what waits and ends, within a limit.
     pub async fn end(self) {
-        if let Some((stop, task)) = self.running {
-            // It lives: nothing else ends it.
-            let _ = stop.send(());
-            let abort = task.abort_handle();
-            if timeout(END_LIMIT, task).await.is_err() {
-                abort.abort();
-                warn!("the collector does not take the last spans in time; they are lost");
-            }
+        let end = spawn_blocking(move || self.provider.shutdown_with_timeout(END_LIMIT));
+        if !matches!(end.await, Ok(Ok(()))) {
+            warn!("the collector does not take the last spans in time; they are lost");
         }
-        // Has nothing left to do.
-        let _ = self.provider.shutdown();
-    }
-}
-
-impl Task {
-    async fn run(mut self, mut stop: oneshot::Receiver<()>) {
-        let mut every = interval(EVERY);
-        every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let full = Arc::clone(&self.full);
-        loop {
-            let ends = tokio::select! {
-                _ = &mut stop => true,
-                _ = every.tick() => false,
-                () = full.notified() => false,
-            };
-            self.empty().await;
-            if ends {
-                return;
-            }
-        }
-    }
-
-    async fn empty(&mut self) {
-        loop {
-            let mut batch = Vec::new();
-            while batch.len() < LIMIT_BATCH
-                && let Ok(span) = self.spans.try_recv()
-            {
-                batch.push(span);
-            }
-            if batch.is_empty() {
-                return;
-            }
-            let spans = batch.len() as u64;
-            match self.exporter.export(batch).await {
-                Ok(()) => self.figures.with_label_values(&["exported"]).inc_by(spans),
-                Err(error) => {
-                    self.figures.with_label_values(&["failed"]).inc_by(spans);
-                    self.lost += spans;
-                    self.complain(&error);
-                }
-            }
-        }
-    }
-
-    fn complain(&mut self, error: &dyn std::error::Error) {
-        let now = Instant::now();
-        if self.warned.is_some_and(|then| now - then < WARN_EVERY) {
-            return;
-        }
-        self.warned = Some(now);
-        let lost = std::mem::take(&mut self.lost);
-        warn!(%error, lost, "spans cannot be exported: is a collector there, and does it take OTLP over HTTP?");
     }
 }

@@ -8,8 +8,6 @@ use baton_config::logging::{EnvFilter, Style};
 
 #[cfg(feature = "otel")]
 mod export;
-#[cfg(feature = "otel")]
-mod http;
 #[cfg(all(test, feature = "otel"))]
 pub mod tests;
 
@@ -38,10 +36,6 @@ pub enum Export {}
 
 #[cfg(not(feature = "otel"))]
 impl Export {
-    pub fn begin(&mut self) {
-        match *self {}
-    }
-
     pub fn figures(&self) -> prometheus::IntCounterVec {
         match *self {}
     }
@@ -51,7 +45,8 @@ impl Export {
     }
 }
 
-/// Starts logging, and the export of spans if there is somewhere to export them to.
+/// Starts logging, and the export of spans if there is somewhere to export them to. In a tokio
+/// runtime.
 ///
 /// # Errors
 /// Logging has been started before, or the export cannot be.

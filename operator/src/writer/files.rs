@@ -5,7 +5,7 @@
 use crate::{
     digest::Digests,
     kind::Kind,
-    ledger::{Ledger, conditions_digest},
+    ledger::{Entry, Ledger, conditions_digest},
     metrics::Metrics,
     notice::{About, Notice},
     outbox::Outbox,
@@ -17,7 +17,7 @@ use baton_crds::{Condition, ConditionStatus};
 use baton_index::{ClassVerdict, Key, Verdict};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 use tokio::sync::mpsc::Receiver;
 use tracing::{info, warn};
 
@@ -41,7 +41,10 @@ pub struct Files {
 impl Files {
     /// Writes until the process shall end.
     pub async fn run(mut self, mut shutdown: Shutdown) {
-        self.sweep(&BTreeSet::new());
+        // Statuses of objects that may be no more.
+        for name in self.state.names(DIRECTORY).unwrap_or_default() {
+            self.remove(&name);
+        }
         loop {
             tokio::select! {
                 () = shutdown.wait() => return,
@@ -62,41 +65,40 @@ impl Files {
     }
 
     fn policy(&self, key: &Key, verdict: &Verdict) {
-        let Some(before) = self.ledger.get(Kind::Policy, key) else {
-            self.remove(&name(Kind::Policy, key));
-            return;
-        };
-        let status = status::policy(verdict, &before, Timestamp::now());
-        let digests = Digests::policy(&status);
-        if digests == before.digests {
-            return;
-        }
-        if conditions_digest(&status.conditions) != before.conditions_digest {
-            tell(Kind::Policy, key, &status.conditions);
-        }
-        if self.write(Kind::Policy, key, &json!(status)) {
-            self.ledger
-                .written(Kind::Policy, key, digests, &status.conditions);
-        }
+        self.status(Kind::Policy, key, |before| {
+            let status = status::policy(verdict, before, Timestamp::now());
+            (Digests::policy(&status), json!(status), status.conditions)
+        });
     }
 
     fn class(&self, verdict: &ClassVerdict) {
         let key = Key::new("", Arc::clone(&verdict.class));
-        let Some(before) = self.ledger.get(Kind::Class, &key) else {
-            self.remove(&name(Kind::Class, &key));
+        self.status(Kind::Class, &key, |before| {
+            let refusal = before.refusal.as_ref();
+            let status = status::class(verdict, refusal, before, Timestamp::now());
+            (Digests::class(&status), json!(status), status.conditions)
+        });
+    }
+
+    fn status(
+        &self,
+        kind: Kind,
+        key: &Key,
+        make: impl FnOnce(&Entry) -> (Digests, Value, Vec<Condition>),
+    ) {
+        let Some(before) = self.ledger.get(kind, key) else {
+            self.remove(&name(kind, key));
             return;
         };
-        let status = status::class(verdict, before.refusal.as_ref(), &before, Timestamp::now());
-        let digests = Digests::class(&status);
+        let (digests, status, conditions) = make(&before);
         if digests == before.digests {
             return;
         }
-        if conditions_digest(&status.conditions) != before.conditions_digest {
-            tell(Kind::Class, &key, &status.conditions);
+        if conditions_digest(&conditions) != before.conditions_digest {
+            tell(kind, key, &conditions);
         }
-        if self.write(Kind::Class, &key, &json!(status)) {
-            self.ledger
-                .written(Kind::Class, &key, digests, &status.conditions);
+        if self.write(kind, key, &status) {
+            self.ledger.written(kind, key, digests, &conditions);
         }
     }
 
@@ -128,14 +130,6 @@ impl Files {
     fn remove(&self, name: &str) {
         if let Err(error) = self.state.remove(format!("{DIRECTORY}/{name}")) {
             warn!("an old status cannot be removed: {error:#}");
-        }
-    }
-
-    /// Statuses of objects that are no more.
-    fn sweep(&self, keep: &BTreeSet<String>) {
-        let names = self.state.names(DIRECTORY).unwrap_or_default();
-        for name in names.iter().filter(|name| !keep.contains(*name)) {
-            self.remove(name);
         }
     }
 }

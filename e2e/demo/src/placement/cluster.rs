@@ -3,11 +3,11 @@
 //! Owns starting them, what they are asked for, and how a pod is made slow and well again. An idle server costs nothing, so
 //! all kinds stand side by side.
 
-use super::matrix::{Cell, SERVICE_MEAN, Scenario, Server};
+use super::matrix::{Cell, SERVICE_MEAN, Scenario, Server as Kind};
 use anyhow::{Context, Result};
 use baton_lab::{
-    FixedLoad, Lab, Load, LoadOptions, Memcached, MemcachedClient, Nginx, NginxOptions, Node, Pod,
-    Process, Redis, RedisClient, SMALL_BYTES, Service,
+    FixedLoad, Lab, Load, LoadOptions, MemcachedClient, NginxOptions, Pod, RedisClient,
+    SMALL_BYTES, Server, content,
 };
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -25,235 +25,171 @@ const NOISY_FACTOR: f64 = 8.0;
 const ALL_SLOW_PERCENT: f64 = 8.0;
 const ALL_SLOW_FACTOR: f64 = 3.0;
 
-/// One server in one pod.
-enum One {
-    Nginx(Nginx),
-    Node(Node),
-    Redis(Redis),
-    Memcached(Memcached),
-    Service(Service),
+/// All servers: each kind in all pods that it is needed in.
+pub struct Clusters(BTreeMap<Kind, Vec<Server>>);
+
+fn start(pod: &Pod, kind: Kind) -> Result<Server> {
+    let nginx = |port| NginxOptions {
+        port,
+        ..NginxOptions::default()
+    };
+    match kind {
+        Kind::Nginx => pod.nginx(&nginx(80)),
+        Kind::Nginx10k => pod.nginx(&nginx(81)),
+        Kind::Node => pod.node(NODE_PORT),
+        Kind::Redis => {
+            let redis = pod.redis()?;
+            RedisClient::connect(pod.namespace(), redis.address())?
+                .call(&[b"SET", b"key", VALUE])?;
+            Ok(redis)
+        }
+        Kind::Memcached => {
+            let memcached = pod.memcached()?;
+            MemcachedClient::connect(pod.namespace(), memcached.address())?.set("key", VALUE)?;
+            Ok(memcached)
+        }
+        Kind::Constant | Kind::Exponential | Kind::Heavy => {
+            let distribution = kind.distribution().context("a distribution")?;
+            pod.service(SERVICE_PORT + kind as u16, distribution, SERVICE_MEAN)
+        }
+    }
 }
 
-/// One kind of server in all pods that it is needed in.
-struct Cluster {
-    servers: Vec<(Pod, One)>,
+/// Limits the pod, or its worker if that is what takes the time.
+fn limit(kind: Kind, server: &Server, percent: Option<f64>) -> Result<()> {
+    match (kind.distribution(), percent) {
+        (Some(_), _) => server.set_quota(percent.unwrap_or(100.0) / 100.0),
+        (None, Some(percent)) => server.pod().throttle(percent),
+        (None, None) => server.pod().unthrottle(),
+    }
 }
 
-/// All servers.
-pub struct Clusters {
-    by_server: BTreeMap<Server, Cluster>,
-}
-
-impl One {
-    fn start(pod: &Pod, server: Server) -> Result<Self> {
-        Ok(match server {
-            Server::Nginx | Server::Nginx10k => Self::Nginx(pod.nginx(&NginxOptions {
-                port: if server == Server::Nginx { 80 } else { 81 },
-                ..NginxOptions::default()
-            })?),
-            Server::Node => Self::Node(pod.node(NODE_PORT)?),
-            Server::Redis => {
-                let redis = pod.redis()?;
-                RedisClient::connect(pod.namespace(), redis.address())?
-                    .call(&[b"SET", b"key", VALUE])?;
-                Self::Redis(redis)
-            }
-            Server::Memcached => {
-                let memcached = pod.memcached()?;
-                MemcachedClient::connect(pod.namespace(), memcached.address())?
-                    .set("key", VALUE)?;
-                Self::Memcached(memcached)
-            }
-            Server::Constant | Server::Exponential | Server::Heavy => {
-                let distribution = server.distribution().context("a distribution")?;
-                let port = SERVICE_PORT + server as u16;
-                Self::Service(pod.service(port, distribution, SERVICE_MEAN)?)
-            }
-        })
-    }
-
-    fn address(&self) -> SocketAddr {
-        match self {
-            Self::Nginx(s) => s.address(),
-            Self::Node(s) => s.address(),
-            Self::Redis(s) => s.address(),
-            Self::Memcached(s) => s.address(),
-            Self::Service(s) => s.address(),
-        }
-    }
-
-    fn process_mut(&mut self) -> &mut Process {
-        match self {
-            Self::Nginx(s) => &mut s.process,
-            Self::Node(s) => &mut s.process,
-            Self::Redis(s) => &mut s.process,
-            Self::Memcached(s) => &mut s.process,
-            Self::Service(s) => &mut s.process,
-        }
-    }
-
-    fn process(&self) -> &Process {
-        match self {
-            Self::Nginx(s) => &s.process,
-            Self::Node(s) => &s.process,
-            Self::Redis(s) => &s.process,
-            Self::Memcached(s) => &s.process,
-            Self::Service(s) => &s.process,
-        }
-    }
-
-    /// Limits the pod, or its worker if that is what takes the time.
-    fn limit(&self, pod: &Pod, percent: Option<f64>) -> Result<()> {
-        match (self, percent) {
-            (Self::Service(s), _) => s.set_quota(percent.unwrap_or(100.0) / 100.0),
-            (_, Some(percent)) => pod.throttle(percent),
-            (_, None) => pod.unthrottle(),
-        }
-    }
-
-    /// Makes it slower by a factor, or the pod by a limit.
-    fn slow(&self, pod: &Pod, slow: bool, factor: f64, percent: f64) -> Result<()> {
-        match self {
-            Self::Service(s) => s.set_factor(if slow { factor } else { 1.0 }),
-            _ => self.limit(pod, slow.then_some(percent)),
-        }
+/// Makes it slower by a factor, or the pod by a limit.
+fn slow(kind: Kind, server: &Server, slow: bool, factor: f64, percent: f64) -> Result<()> {
+    match kind.distribution() {
+        Some(_) => server.set_factor(if slow { factor } else { 1.0 }),
+        None => limit(kind, server, slow.then_some(percent)),
     }
 }
 
 impl Clusters {
     /// Starts what the cells need.
     pub fn start(lab: &Lab, cells: &[Cell]) -> Result<Self> {
-        let mut pods: BTreeMap<Server, usize> = BTreeMap::new();
+        let mut pods: BTreeMap<Kind, usize> = BTreeMap::new();
         for cell in cells {
             let most = pods.entry(cell.server).or_default();
             *most = cell.scenario.pods().max(*most);
         }
-        let mut by_server = BTreeMap::new();
-        for (server, count) in pods {
-            let servers = lab.pods()[..count]
-                .iter()
-                .map(|pod| Ok((pod.clone(), One::start(pod, server)?)))
-                .collect::<Result<Vec<_>>>()?;
-            for (_, one) in &servers {
+        let mut all = BTreeMap::new();
+        for (kind, count) in pods {
+            let servers = lab.pods()[..count].iter().map(|pod| start(pod, kind));
+            let servers = servers.collect::<Result<Vec<_>>>()?;
+            for server in servers.iter().filter(|_| kind == Kind::Node) {
                 let options = LoadOptions {
                     connections: 8,
                     duration: Some(WARM_UP),
-                    ..LoadOptions::new(one.address())
+                    ..LoadOptions::new(server.address())
                 };
-                let load = exchange(server, one.address());
-                if server == Server::Node {
-                    Load::start(lab.client().namespace(), options, load)?.join()?;
-                }
+                let load = exchange(kind, server.address());
+                Load::start(lab.client().namespace(), options, load)?.join()?;
             }
-            by_server.insert(server, Cluster { servers });
+            all.insert(kind, servers);
         }
-        Ok(Self { by_server })
+        Ok(Self(all))
     }
 
     /// Names and addresses of all servers of a kind.
-    pub fn servers(&self, server: Server) -> Vec<(String, SocketAddr)> {
-        self.by_server.get(&server).map_or_else(Vec::new, |c| {
-            c.servers
-                .iter()
-                .map(|(pod, one)| (pod.name().to_owned(), one.address()))
-                .collect()
-        })
+    pub fn servers(&self, kind: Kind) -> Vec<(String, SocketAddr)> {
+        let servers = self.0.get(&kind).into_iter().flatten();
+        servers.map(Server::named).collect()
     }
 
     /// CPU time of all servers of a kind, kernel work on their behalf included.
     pub fn cpu_time(&self, cell: &Cell) -> Duration {
-        self.each(cell)
-            .map(|(_, one)| one.process().cpu_time())
-            .sum()
+        self.each(cell).map(|s| s.process.cpu_time()).sum()
     }
 
     /// What holds for the whole run of a cell.
     pub fn prepare(&self, cell: &Cell) -> Result<()> {
-        if let (Some(percent), Some((pod, one))) = (cell.scenario.limit_percent(), self.first(cell))
-        {
-            one.limit(pod, Some(percent))?;
+        let (first, kind) = (self.first(cell)?, cell.server);
+        if let Some(percent) = cell.scenario.limit_percent() {
+            limit(kind, first, Some(percent))?;
         }
-        if let (Scenario::TwiceAsSlow, Some((pod, one))) = (cell.scenario, self.first(cell)) {
-            one.slow(pod, true, 2.0, 50.0)?;
+        if cell.scenario == Scenario::TwiceAsSlow {
+            slow(kind, first, true, 2.0, 50.0)?;
         }
         Ok(())
     }
 
     /// Ends everything that a run began.
     pub fn recover(&self, cell: &Cell) -> Result<()> {
-        for (pod, one) in self.each(cell) {
-            if let One::Service(service) = one {
-                service.set_factor(1.0)?;
+        self.each(cell).try_for_each(|server| {
+            if cell.server.distribution().is_some() {
+                server.set_factor(1.0)?;
             }
-            one.limit(pod, None)?;
-        }
-        Ok(())
+            limit(cell.server, server, None)
+        })
     }
 
     /// A neighbour of the first pod begins or ends its work.
     pub fn noise(&self, cell: &Cell, on: bool) -> Result<()> {
-        let (pod, one) = self.first(cell).context("a pod")?;
-        one.slow(pod, on, NOISY_FACTOR, NOISY_PERCENT)
+        let first = self.first(cell)?;
+        slow(cell.server, first, on, NOISY_FACTOR, NOISY_PERCENT)
     }
 
     /// The first pod has this share of a CPU from now on.
     pub fn limit_first(&self, cell: &Cell, percent: f64) -> Result<()> {
-        let (pod, one) = self.first(cell).context("a pod")?;
-        one.limit(pod, Some(percent))
+        limit(cell.server, self.first(cell)?, Some(percent))
     }
 
     /// All pods become slow.
     pub fn slow_all(&self, cell: &Cell) -> Result<()> {
-        for (pod, one) in self.each(cell) {
-            one.slow(pod, true, ALL_SLOW_FACTOR, ALL_SLOW_PERCENT)?;
-        }
-        Ok(())
+        let all = |s| slow(cell.server, s, true, ALL_SLOW_FACTOR, ALL_SLOW_PERCENT);
+        self.each(cell).try_for_each(all)
     }
 
     /// Stops the first pod's server where it is, or lets it go on.
     pub fn freeze(&mut self, cell: &Cell, frozen: bool) -> Result<()> {
-        let servers = self.by_server.get_mut(&cell.server);
-        let (_, one) = servers
-            .and_then(|c| c.servers.first_mut())
-            .context("a pod")?;
-        let process = one.process_mut();
+        let servers = self.0.get_mut(&cell.server);
+        let first = servers.and_then(|s| s.first_mut()).context("a pod")?;
         if frozen {
-            process.freeze()
+            first.process.freeze()
         } else {
-            process.thaw()
+            first.process.thaw()
         }
     }
 
-    fn each(&self, cell: &Cell) -> impl Iterator<Item = &(Pod, One)> {
-        let servers = self.by_server.get(&cell.server).into_iter();
-        servers.flat_map(|c| &c.servers).take(cell.scenario.pods())
+    fn each(&self, cell: &Cell) -> impl Iterator<Item = &Server> {
+        let servers = self.0.get(&cell.server).into_iter().flatten();
+        servers.take(cell.scenario.pods())
     }
 
-    fn first(&self, cell: &Cell) -> Option<&(Pod, One)> {
-        self.each(cell).next()
+    fn first(&self, cell: &Cell) -> Result<&Server> {
+        self.each(cell).next().context("a pod")
     }
 }
 
 /// Requests to a kind of server through `address`.
-pub fn exchange(server: Server, address: SocketAddr) -> FixedLoad {
-    match server {
-        Server::Redis => FixedLoad::bytes(
+pub fn exchange(kind: Kind, address: SocketAddr) -> FixedLoad {
+    let http = |body: &[u8]| FixedLoad::http(&address.to_string(), target(kind), body);
+    match kind {
+        Kind::Redis => FixedLoad::bytes(
             b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n",
             &[b"$64\r\n", VALUE, b"\r\n"].concat(),
         ),
-        Server::Memcached => FixedLoad::bytes(
+        Kind::Memcached => FixedLoad::bytes(
             b"get key\r\n",
             &[b"VALUE key 0 64\r\n", VALUE, b"\r\nEND\r\n"].concat(),
         ),
-        Server::Nginx10k => FixedLoad::http(&address.to_string(), target(server), SMALL_BYTES),
-        _ => FixedLoad::http(&address.to_string(), target(server), 2),
+        Kind::Nginx10k => http(&content(SMALL_BYTES, 1)),
+        _ => http(b"ok"),
     }
 }
 
 /// What is asked for, of an HTTP server.
-pub fn target(server: Server) -> &'static str {
-    match server {
-        Server::Nginx10k => "/files/10k.bin",
+pub fn target(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Nginx10k => "/files/10k.bin",
         _ => "/",
     }
 }

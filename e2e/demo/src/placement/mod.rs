@@ -14,11 +14,10 @@ mod table;
 mod timeline;
 mod verdict;
 
-use crate::kept::keep;
-use crate::preflight;
+use crate::{bench::keep, preflight, scene};
 use anyhow::{Context, Result, bail};
 use baton_api::{Migration, MigrationMode};
-use baton_lab::{Lab, Options, Shim, allow_files};
+use baton_lab::{Lab, Shim, allow_files};
 use clap::Args;
 use cluster::Clusters;
 use matrix::{Cell, Scenario, Server};
@@ -88,21 +87,9 @@ pub struct Variant {
 
 impl Variant {
     fn of_mode(name: &str, mode: MigrationMode) -> Self {
-        let defaults = Migration {
-            mode,
-            ..Migration::default()
-        };
-        let migration = match mode {
-            MigrationMode::Never | MigrationMode::WhenBetter => defaults,
-            // A rule for every request knows no rest after a move.
-            _ => Migration {
-                cooldown: Default::default(),
-                ..defaults
-            },
-        };
         Self {
             name: name.to_owned(),
-            migration,
+            migration: scene::migration(mode),
             without_first: false,
         }
     }
@@ -220,13 +207,7 @@ pub fn placement(arguments: &PlacementArguments) -> Result<bool> {
     allow_files(FILES)?;
     let pods = cells.iter().map(|c| c.scenario.pods()).max().unwrap_or(1);
     eprintln!("Setting up {pods} pods around a router, a client and a dataplane …");
-    let lab = Lab::new(
-        "placement",
-        &Options {
-            pods,
-            ..Options::default()
-        },
-    )?;
+    let lab = scene::lab("placement", pods)?;
     let mut clusters = Clusters::start(&lab, &cells)?;
     let shim = lab.shim(&lab.shim_config()?)?;
     let mut bench = Bench {

@@ -1,7 +1,7 @@
 //! The frontier: p99 against the share of requests that moved. A panel for each cell; each run a dot, medians larger.
 
 use super::summary::{CellSummary, Report};
-use crate::report::duration;
+use crate::bench::duration;
 use anyhow::{Result, anyhow};
 use plotters::{
     coord::{Shift, combinators::BindKeyPoints},
@@ -115,8 +115,8 @@ fn draw_cell(
         }))?;
         if let Some(rule) = cell.rule(name) {
             let at = (
-                percent(rule.moved_share.median),
-                rule.p99_us.median.max(1.0),
+                percent(rule.median("moved_share")),
+                rule.median("p99_us").max(1.0),
             );
             chart.draw_series([Circle::new(at, 7, color.stroke_width(2))])?;
         }

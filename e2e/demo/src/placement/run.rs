@@ -9,7 +9,7 @@ use super::{
     matrix::{Cell, Pattern, SCALE, Scenario},
     timeline,
 };
-use crate::{report::duration, run::wait_adoptable};
+use crate::{bench::duration, scene};
 use anyhow::{Context, Result, ensure};
 use baton_api::{Micros, Policy};
 use baton_lab::{
@@ -173,9 +173,7 @@ impl Bench<'_> {
         let config = self
             .lab
             .dataplane_config(vec![policy_for(&servers[pods])])?;
-        self.lab.reserve_ports(&config)?;
-        let mut dataplane = self.lab.dataplane(&config)?;
-        wait_adoptable(&dataplane)?;
+        let mut dataplane = scene::dataplane(self.lab, &config)?;
         self.clusters.prepare(cell)?;
         let cpu = |clusters: &Clusters, dataplane: &Dataplane| {
             (dataplane.process.cpu_time(), clusters.cpu_time(cell))

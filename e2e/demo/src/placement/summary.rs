@@ -3,9 +3,9 @@
 //! Pure: runs in, figures out.
 
 use super::{BASE, PlacementArguments, matrix::Cell, run::Run, verdict::Row};
-use crate::rounds::Figure;
+use crate::bench::Figures;
 use serde::Serialize;
-use std::{collections::BTreeMap, time::Instant};
+use std::time::Instant;
 
 /// Everything that `placement.json` holds.
 #[derive(Debug, Serialize)]
@@ -44,28 +44,13 @@ pub struct CellSummary {
 pub struct RuleSummary {
     /// Its name.
     pub rule: String,
-    /// Right responses per second.
-    pub per_second: Figure,
-    /// The same divided by that of the base in the same round.
-    pub per_second_ratio: Figure,
-    /// Latency of half the requests.
-    pub p50_us: Figure,
-    /// Of 99 %.
-    pub p99_us: Figure,
-    /// The same divided by that of the base in the same round.
-    pub p99_ratio: Figure,
-    /// Of 99.9 %.
-    pub p999_us: Figure,
-    /// Moves per request.
-    pub moved_share: Figure,
-    /// CPU time per request.
-    pub dataplane_cpu_us: Figure,
-    /// The same, of all servers.
-    pub servers_cpu_us: Figure,
+    /// The run's own, and `_ratio`: the same divided by that of the base in the same round.
+    #[serde(flatten)]
+    pub figures: Figures,
     /// Errors of all rounds.
     pub errors: u64,
     /// What only this condition has; of runs that have it.
-    pub extra: BTreeMap<&'static str, Figure>,
+    pub extra: Figures,
 }
 
 impl Report {
@@ -121,43 +106,53 @@ impl CellSummary {
 fn rule(name: &str, of_cell: &[&Run]) -> RuleSummary {
     let mut runs: Vec<&Run> = of_cell.iter().copied().filter(|r| r.rule == name).collect();
     runs.sort_by_key(|r| r.round);
-    let figure = |value: &dyn Fn(&Run) -> f64| {
-        Figure::of(&runs.iter().map(|r| value(r)).collect::<Vec<_>>())
-    };
-    let ratio = |value: &dyn Fn(&Run) -> f64| {
-        let ratios: Vec<f64> = runs
-            .iter()
-            .filter_map(|run| {
-                let base = of_cell
-                    .iter()
-                    .find(|b| b.rule == BASE && b.round == run.round)?;
-                Some(value(run) / value(base))
-            })
-            .collect();
-        Figure::of(&ratios)
-    };
-    let mut extra: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
+    let (mut figures, mut extra) = (Figures::default(), Figures::default());
     for run in &runs {
+        for (name, value) in FIGURES {
+            figures.note(name, value(run));
+        }
+        let base = of_cell
+            .iter()
+            .find(|b| b.rule == BASE && b.round == run.round);
+        if let Some(base) = base {
+            figures.note("per_second_ratio", run.per_second / base.per_second);
+            let p99 = |run: &Run| run.latency.p99_us as f64;
+            figures.note("p99_ratio", p99(run) / p99(base));
+        }
         for (name, value) in &run.extra {
-            extra.entry(name).or_default().push(*value);
+            extra.note(name, *value);
         }
     }
     RuleSummary {
         rule: name.to_owned(),
-        per_second: figure(&|r| r.per_second),
-        per_second_ratio: ratio(&|r| r.per_second),
-        p50_us: figure(&|r| r.latency.p50_us as f64),
-        p99_us: figure(&|r| r.latency.p99_us as f64),
-        p99_ratio: ratio(&|r| r.latency.p99_us as f64),
-        p999_us: figure(&|r| r.latency.p999_us as f64),
-        moved_share: figure(&|r| r.moved_share),
-        dataplane_cpu_us: figure(&|r| r.dataplane_cpu_us),
-        servers_cpu_us: figure(&|r| r.servers_cpu_us),
+        figures,
         errors: runs.iter().map(|r| r.errors).sum(),
-        extra: extra
-            .into_iter()
-            .map(|(n, v)| (n, Figure::of(&v)))
-            .collect(),
+        extra,
+    }
+}
+
+type Value = fn(&Run) -> f64;
+
+/// What a run says, by name.
+const FIGURES: [(&str, Value); 7] = [
+    ("per_second", |r| r.per_second),
+    ("p50_us", |r| r.latency.p50_us as f64),
+    ("p99_us", |r| r.latency.p99_us as f64),
+    ("p999_us", |r| r.latency.p999_us as f64),
+    ("moved_share", |r| r.moved_share),
+    ("dataplane_cpu_us", |r| r.dataplane_cpu_us),
+    ("servers_cpu_us", |r| r.servers_cpu_us),
+];
+
+impl RuleSummary {
+    /// The median of one of its figures.
+    pub fn median(&self, name: &str) -> f64 {
+        self.figures.median(name)
+    }
+
+    /// Of each round.
+    pub fn rounds(&self, name: &str) -> &[f64] {
+        self.figures.get(name).map_or(&[], |f| &f.rounds)
     }
 }
 
@@ -166,6 +161,7 @@ mod tests {
     use super::*;
     use crate::placement::matrix::default_cells;
     use baton_lab::Latency;
+    use std::collections::BTreeMap;
 
     fn run(rule: &str, round: u32, per_second: f64, p99_us: u64) -> Run {
         Run {
@@ -218,10 +214,10 @@ mod tests {
         };
         assert_eq!(cell.rules[0].rule, BASE);
         let other = cell.rule("Other").unwrap();
-        assert_eq!(other.per_second_ratio.rounds, [0.8; 3]);
-        assert_eq!(other.p99_ratio.rounds, [0.5; 3]);
-        assert_eq!(other.per_second.rounds, [80.0, 160.0, 320.0]);
-        assert_eq!((other.per_second.median, other.errors), (160.0, 3));
-        assert_eq!(cell.rules[0].per_second_ratio.rounds, [1.0; 3]);
+        assert_eq!(other.rounds("per_second_ratio"), [0.8; 3]);
+        assert_eq!(other.rounds("p99_ratio"), [0.5; 3]);
+        assert_eq!(other.rounds("per_second"), [80.0, 160.0, 320.0]);
+        assert_eq!((other.median("per_second"), other.errors), (160.0, 3));
+        assert_eq!(cell.rules[0].rounds("per_second_ratio"), [1.0; 3]);
     }
 }

@@ -6,40 +6,43 @@ use super::{
     summary::{Report, RuleSummary},
     verdict::{Reached, Row},
 };
-use crate::report::duration;
+use crate::bench::{Columns, duration, line, table};
 use std::fmt::Write as _;
+
+const COLUMNS: &Columns = &[
+    ("rule", -13),
+    ("req/s", 7),
+    ("x", 6),
+    ("p50", 9),
+    ("p99", 9),
+    ("x", 6),
+    ("p99.9", 9),
+    ("moved %", 8),
+    ("dp", 4),
+    ("srv", 5),
+    ("err", 4),
+];
 
 /// Medians of all rounds, cell by cell.
 pub fn cells(report: &Report) -> String {
     let mut text = format!(
         "\nMedians of {} rounds of {} s; ratios (x) to the first rule within each round.\n\
-         CPU in us per request: dataplane (dp) and servers (srv).\n\n\
-         {:<13}{:>7}{:>6}{:>9}{:>9}{:>6}{:>9}{:>8}{:>4}{:>5}{:>4}\n",
+         CPU in us per request: dataplane (dp) and servers (srv).\n\n{}",
         report.rounds,
         report.seconds,
-        "rule",
-        "req/s",
-        "x",
-        "p50",
-        "p99",
-        "x",
-        "p99.9",
-        "moved %",
-        "dp",
-        "srv",
-        "err"
+        table(COLUMNS, [])
     );
     for cell in &report.cells {
         // Writing to a string does not fail.
         let _ = writeln!(text, "\n{}", cell.cell.name());
         for rule in &cell.rules {
-            let _ = writeln!(text, "{}", line(rule));
+            let _ = writeln!(text, "{}", line(COLUMNS, &row(rule)));
         }
         for rule in &cell.rules {
-            if !rule.extra.is_empty() {
+            if rule.extra.all().next().is_some() {
                 let extra: Vec<_> = rule
                     .extra
-                    .iter()
+                    .all()
                     .map(|(name, figure)| format!("{name} {}", short(figure.median)))
                     .collect();
                 let _ = writeln!(text, "  {}: {}", rule.rule, extra.join(", "));
@@ -57,22 +60,21 @@ pub fn cells(report: &Report) -> String {
     text
 }
 
-fn line(rule: &RuleSummary) -> String {
-    let us = |value: f64| duration(value.round() as u64);
-    format!(
-        "{:<13}{:>7.0}{:>6.2}{:>9}{:>9}{:>6.2}{:>9}{:>8.2}{:>4.0}{:>5.0}{:>4}",
-        rule.rule,
-        rule.per_second.median,
-        rule.per_second_ratio.median,
-        us(rule.p50_us.median),
-        us(rule.p99_us.median),
-        rule.p99_ratio.median,
-        us(rule.p999_us.median),
-        rule.moved_share.median * 100.0,
-        rule.dataplane_cpu_us.median,
-        rule.servers_cpu_us.median,
-        rule.errors
-    )
+fn row(rule: &RuleSummary) -> Vec<String> {
+    let us = |name| duration(rule.median(name).round() as u64);
+    vec![
+        rule.rule.clone(),
+        format!("{:.0}", rule.median("per_second")),
+        format!("{:.2}", rule.median("per_second_ratio")),
+        us("p50_us"),
+        us("p99_us"),
+        format!("{:.2}", rule.median("p99_ratio")),
+        us("p999_us"),
+        format!("{:.2}", rule.median("moved_share") * 100.0),
+        format!("{:.0}", rule.median("dataplane_cpu_us")),
+        format!("{:.0}", rule.median("servers_cpu_us")),
+        rule.errors.to_string(),
+    ]
 }
 
 fn short(value: f64) -> String {
@@ -85,22 +87,23 @@ fn short(value: f64) -> String {
 
 /// What was to be shown.
 pub fn verdict(rows: &[Row]) -> String {
-    let mut text = format!(
-        "{:<44}{:>10}  {:<9}{}\n",
-        "must show", "measured", "reached", "worst cell"
-    );
-    for row in rows {
+    let columns = [
+        ("must show", -44),
+        ("measured", 10),
+        ("", 2),
+        ("reached", -9),
+        ("worst cell", -30),
+    ];
+    let cells = rows.iter().map(|row| {
         let reached = match row.reached {
             Reached::Yes => "yes",
             Reached::No => "NO",
             Reached::NotRun => "not run",
         };
         let measured = row.measured.map_or_else(String::new, |m| format!("{m:.3}"));
-        let _ = writeln!(
-            text,
-            "{:<44}{measured:>10}  {reached:<9}{}",
-            row.target, row.cell
-        );
-    }
-    text
+        [row.target, &measured, "", reached, &row.cell]
+            .map(str::to_owned)
+            .to_vec()
+    });
+    table(&columns, cells)
 }

@@ -99,14 +99,14 @@ pub fn rows(cells: &[CellSummary]) -> Vec<Row> {
     let equal = [S::Identical, S::Idle];
     let slower = [S::OneAt50, S::TwiceAsSlow, S::Noisy];
     let zipf = [S::Zipf09, S::Zipf10, S::Zipf12];
-    let alone = |j: &Judged<'_>, value: &dyn Fn(&RuleSummary) -> f64| {
-        let reference = j.cell.rule(WITHOUT_SLOW)?;
-        (j.cell.cell.server == Server::Node).then(|| value(j.rule) / value(reference))
+    let alone = |j: &Judged<'_>, name: &str| {
+        let reference = j.cell.rule(WITHOUT_SLOW)?.median(name);
+        (j.cell.cell.server == Server::Node).then(|| j.rule.median(name) / reference)
     };
     let extra = |j: &Judged<'_>, name: &str| j.rule.extra.get(name).map(|f| f.median);
     // A run without this time did not get there.
     let time_to = |j: &Judged<'_>, name: &str| match j.rule.extra.get(name) {
-        Some(f) if f.rounds.len() == j.rule.per_second.rounds.len() => f.median,
+        Some(f) if f.rounds.len() == j.rule.rounds("per_second").len() => f.median,
         _ => f64::INFINITY,
     };
     vec![
@@ -114,37 +114,37 @@ pub fn rows(cells: &[CellSummary]) -> Vec<Row> {
             "identical, idle: throughput x >= 0.98",
             Bound::AtLeast(0.98),
             &equal,
-            &|j| Some(j.rule.per_second_ratio.median),
+            &|j| Some(j.rule.median("per_second_ratio")),
         ),
         row(
             "identical, idle: p99 x <= 1.05",
             Bound::AtMost(1.05),
             &equal,
-            &|j| Some(j.rule.p99_ratio.median),
+            &|j| Some(j.rule.median("p99_ratio")),
         ),
         row(
             "identical, idle: moved % <= 0.5",
             Bound::AtMost(0.5),
             &equal,
-            &|j| Some(j.rule.moved_share.median * 100.0),
+            &|j| Some(j.rule.median("moved_share") * 100.0),
         ),
         row(
             "demo, one at 5 %: p99 Never / here >= 20",
             Bound::AtLeast(20.0),
             &[S::Demo],
-            &|j| Some(j.base.p99_us.median / j.rule.p99_us.median),
+            &|j| Some(j.base.median("p99_us") / j.rule.median("p99_us")),
         ),
         row(
             "Node, one at 5 %: throughput / three >= 0.95",
             Bound::AtLeast(0.95),
             &[S::OneAt5],
-            &|j| alone(j, &|r| r.per_second.median),
+            &|j| alone(j, "per_second"),
         ),
         row(
             "Node, one at 5 %: p99 / three alone <= 2",
             Bound::AtMost(2.0),
             &[S::OneAt5],
-            &|j| alone(j, &|r| r.p99_us.median),
+            &|j| alone(j, "p99_us"),
         ),
         row(
             "one falls to 5 %: found out, ms <= 50",
@@ -156,13 +156,13 @@ pub fn rows(cells: &[CellSummary]) -> Vec<Row> {
             "one at 50 %, 2x slow, noisy: p99 x <= 0.7",
             Bound::AtMost(0.7),
             &slower,
-            &|j| Some(j.rule.p99_ratio.median),
+            &|j| Some(j.rule.median("p99_ratio")),
         ),
         row(
             "one at 50 %, 2x slow, noisy: req/s x >= 1",
             Bound::AtLeast(1.0),
             &slower,
-            &|j| Some(j.rule.per_second_ratio.median),
+            &|j| Some(j.rule.median("per_second_ratio")),
         ),
         row(
             "frozen 2 s: p99 during / before <= 3",
@@ -174,7 +174,7 @@ pub fn rows(cells: &[CellSummary]) -> Vec<Row> {
             "Zipf: p99 / that of Prequal's rule <= 1",
             Bound::AtMost(1.0),
             &zipf,
-            &|j| Some(j.rule.p99_us.median / j.cell.rule("Prequal")?.p99_us.median),
+            &|j| Some(j.rule.median("p99_us") / j.cell.rule("Prequal")?.median("p99_us")),
         ),
         row(
             "2 to 6: 0.8 of the fair share, s <= 5",

@@ -6,6 +6,7 @@
 //! is answered 400 and closed.
 
 use anyhow::{Context, Result, ensure};
+use baton_lab::Request;
 use rustix::net::listen;
 use std::{
     fs::{File, OpenOptions},
@@ -20,7 +21,6 @@ use std::{
 const BACKLOG: i32 = 4_096;
 /// Memory of a connection's thread: it holds one request.
 const STACK_BYTES: usize = 128 * 1024;
-const REQUEST_BYTES_MAX: usize = 8 * 1024;
 const REFUSAL: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const USAGE: &str =
@@ -79,8 +79,8 @@ impl Counter {
         let mut received = Vec::new();
         let mut chunk = [0; 2_048];
         loop {
-            let (body, total) = match request(&received) {
-                Ok(Some(found)) => found,
+            let request = match Request::parse(&received) {
+                Ok(Some(r)) if r.method == "POST" && r.target == "/count" => r,
                 Ok(None) => {
                     let n = stream.read(&mut chunk)?;
                     if n == 0 {
@@ -89,9 +89,9 @@ impl Counter {
                     received.extend_from_slice(&chunk[..n]);
                     continue;
                 }
-                Err(_) => return Ok(stream.write_all(REFUSAL)?),
+                _ => return Ok(stream.write_all(REFUSAL)?),
             };
-            let mut line = body.to_vec();
+            let (mut line, total) = (request.body.to_vec(), request.bytes);
             pause(self.before);
             line.push(b'\n');
             // O_APPEND: the kernel puts each write at the end, whole, whoever else writes.
@@ -115,50 +115,5 @@ impl Counter {
 fn pause(length: Duration) {
     if !length.is_zero() {
         thread::sleep(length);
-    }
-}
-
-/// Body and whole length of the request at the start of `bytes`; `None` while it is not complete.
-fn request(bytes: &[u8]) -> Result<Option<(&[u8], usize)>> {
-    ensure!(bytes.len() <= REQUEST_BYTES_MAX, "too long");
-    let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") else {
-        return Ok(None);
-    };
-    let head = std::str::from_utf8(&bytes[..end])?;
-    ensure!(
-        head.starts_with("POST /count HTTP/1.1\r\n"),
-        "not a request to count"
-    );
-    let length: usize = head
-        .split("\r\n")
-        .skip(1)
-        .filter_map(|l| l.split_once(':'))
-        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
-        .context("no Content-Length")?
-        .1
-        .trim()
-        .parse()?;
-    let total = end + 4 + length;
-    Ok(bytes.get(end + 4..total).map(|body| (body, total)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_whole_request_is_found_a_part_waits_and_all_else_is_refused() {
-        let text = b"POST /count HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc";
-        assert_eq!(request(text).unwrap(), Some((&b"abc"[..], text.len())));
-        for cut in 0..text.len() {
-            assert_eq!(request(&text[..cut]).unwrap(), None, "{cut}");
-        }
-        for bad in [
-            &b"GET /count HTTP/1.1\r\nContent-Length: 0\r\n\r\n"[..],
-            b"POST /count HTTP/1.1\r\nHost: x\r\n\r\n",
-            b"POST /count HTTP/1.1\r\nContent-Length: x\r\n\r\n",
-        ] {
-            assert!(request(bad).is_err(), "{bad:?}");
-        }
     }
 }

@@ -3,8 +3,8 @@
 //! `GET /` goes through the queue. `GET /factor/F` and `GET /quota/Q` are answered at once and change the worker. One thread;
 //! anything that is not a `GET` without a body ends its connection.
 
-use anyhow::{Context, Result, bail};
-use baton_lab::ServiceQueue;
+use anyhow::{Context, Result, bail, ensure};
+use baton_lab::{Request, ServiceQueue};
 use rustix::{
     event::{Timespec, epoll},
     net::listen,
@@ -20,7 +20,6 @@ use std::{
 
 /// Connections that wait to be accepted; `somaxconn` (4,096) limits it too.
 const BACKLOG: i32 = 4_096;
-const REQUEST_BYTES_MAX: usize = 8 * 1024;
 const LISTENER: u64 = u64::MAX;
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const USAGE: &str = "usage: baton-service ADDRESS:PORT constant|exponential|heavy MEAN_US";
@@ -137,19 +136,12 @@ impl Server {
             let Some((_, received)) = self.connections.get_mut(&id) else {
                 return Ok(());
             };
-            let Some(end) = received.windows(4).position(|w| w == b"\r\n\r\n") else {
-                if received.len() > REQUEST_BYTES_MAX {
-                    bail!("too long");
-                }
+            let Some(request) = Request::parse(received)? else {
                 return Ok(());
             };
-            let head = std::str::from_utf8(&received[..end])?;
-            let target = head
-                .strip_prefix("GET ")
-                .and_then(|rest| rest.split(' ').next())
-                .context("not a GET")?
-                .to_owned();
-            received.drain(..end + 4);
+            ensure!(request.method == "GET", "not a GET");
+            let (target, bytes) = (request.target.to_owned(), request.bytes);
+            received.drain(..bytes);
             if let Some(factor) = target.strip_prefix("/factor/") {
                 self.queue.set_factor(factor.parse()?);
                 self.answer(id);

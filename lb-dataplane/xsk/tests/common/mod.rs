@@ -143,10 +143,6 @@ impl Lab {
         output_in(&self.port, program, arguments)
     }
 
-    pub fn output_in_client(&self, program: &str, arguments: &[&str]) -> String {
-        output_in(&self.client, program, arguments)
-    }
-
     /// Runs in a thread whose network namespace is the port's.
     pub fn in_port<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         inside(&self.port, f)

@@ -49,7 +49,7 @@ pub struct Pusher {
     connect: Arc<dyn Connect>,
     states: Arc<dyn States>,
     shared: Shared,
-    epoch: watch::Sender<Epoch>,
+    epoch: Epoch,
     keys: LiveKeys,
     stop: watch::Sender<bool>,
     classes: BTreeMap<String, Class>,
@@ -74,7 +74,7 @@ struct Running {
 impl fmt::Debug for Pusher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pusher")
-            .field("epoch", &*self.epoch.borrow())
+            .field("epoch", &self.epoch)
             .field("classes", &self.classes.len())
             .field("targets", &self.running.len())
             .finish_non_exhaustive()
@@ -104,7 +104,7 @@ impl Pusher {
                 reports,
                 budget: state_budget(),
             },
-            epoch: watch::Sender::new(epoch),
+            epoch,
             keys,
             stop: watch::Sender::new(false),
             classes: BTreeMap::new(),
@@ -187,16 +187,6 @@ impl Pusher {
         Ok(())
     }
 
-    /// A later epoch: after [`super::Outcome::Overtaken`], when the Lease was found to be ours, to go above at once. An earlier one
-    /// changes nothing.
-    pub fn set_epoch(&mut self, epoch: Epoch) {
-        self.epoch.send_if_modified(|current| {
-            let later = epoch > *current;
-            *current = (*current).max(epoch);
-            later
-        });
-    }
-
     /// Stops: requests under way may end within `patience`, nothing new begins.
     pub async fn shutdown(mut self, patience: Duration) {
         self.stop.send_replace(true);
@@ -228,7 +218,7 @@ impl Pusher {
         let nudge = Arc::new(Notify::new());
         let inputs = Inputs {
             content,
-            epoch: self.epoch.subscribe(),
+            epoch: self.epoch,
             keys: self.keys.clone(),
             nudge: Arc::clone(&nudge),
             stop: self.stop.subscribe(),

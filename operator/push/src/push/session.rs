@@ -118,7 +118,6 @@ impl Session {
                     });
                 }
             }
-            Event::Epoch(epoch) => self.epoch = self.epoch.max(epoch),
             Event::Nudge => {
                 let earliest = self.failed_at + self.settings.backoff_min;
                 self.retry_at = self.retry_at.min(earliest.max(now));

@@ -41,7 +41,7 @@ pub(super) type Newest = watch::Receiver<Option<Arc<Rendered>>>;
 pub(super) struct Inputs {
     /// A shim's never changes.
     pub(super) content: Newest,
-    pub(super) epoch: watch::Receiver<Epoch>,
+    pub(super) epoch: Epoch,
     /// Of no use to a dataplane's.
     pub(super) keys: LiveKeys,
     pub(super) nudge: Arc<Notify>,
@@ -64,7 +64,6 @@ enum Woken {
     Stopping,
     Done(Box<(Client, Request, Done)>),
     Content,
-    Epoch,
     Nudged,
     Keys,
     Alarm,
@@ -120,11 +119,10 @@ impl Task {
         } else {
             settings.shim_poll_interval
         };
-        let epoch = *inputs.epoch.borrow();
         let task = Self {
             name,
             is_dataplane,
-            session: Session::new(settings, interval, epoch, rng, Duration::ZERO),
+            session: Session::new(settings, interval, inputs.epoch, rng, Duration::ZERO),
             content: None,
             shared,
             inputs,
@@ -153,10 +151,6 @@ impl Task {
                     let wanted = self.wanted();
                     self.handle(wanted);
                 }
-                Woken::Epoch => {
-                    let epoch = *self.inputs.epoch.borrow_and_update();
-                    self.handle(Event::Epoch(epoch));
-                }
                 Woken::Nudged => self.handle(Event::Nudge),
                 Woken::Keys => self.handle(Event::Look),
                 Woken::Alarm => self.handle(Event::Tick),
@@ -182,7 +176,6 @@ impl Task {
             ended = self.inputs.stop.changed(), if !stopping => ended.ok().map(|()| Woken::Stopping)?,
             done = ended(&mut self.asking), if busy => Woken::Done(Box::new(done)),
             changed = self.inputs.content.changed() => changed.ok().map(|()| Woken::Content)?,
-            changed = self.inputs.epoch.changed() => changed.ok().map(|()| Woken::Epoch)?,
             () = self.inputs.nudge.notified() => Woken::Nudged,
             changed = self.inputs.keys.changed(), if !self.is_dataplane => {
                 changed.ok().map(|()| Woken::Keys)?

@@ -383,15 +383,8 @@ fn a_later_epoch_is_left_alone_until_the_wait_is_over() {
 }
 
 #[test]
-fn a_later_epoch_is_gone_above_at_once_by_a_new_epoch_or_without_election() {
+fn a_later_epoch_is_gone_above_at_once_without_election() {
     let there = (6 << 32) + 3;
-    let mut bench = bench();
-    let _ = bench.want(1);
-    assert_eq!(bench.holds(there, None).ask, Some(Request::Poll));
-    assert_eq!(bench.state(there, 60).ask, None);
-    assert_eq!(bench.event(Event::Epoch(Epoch(3))).ask, None, "not ours");
-    assert_eq!(bench.event(Event::Epoch(Epoch(6))).ask, put(there + 1, 1));
-
     let mut bench = bench_with(Settings {
         overtaken_wait: Duration::ZERO,
         ..settings()

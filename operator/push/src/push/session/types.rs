@@ -1,6 +1,6 @@
 //! What goes into a session and comes out of it. Owns no decision.
 
-use crate::push::{Epoch, Refusal, Unreached, Version};
+use crate::push::{Refusal, Unreached, Version};
 use std::time::Duration;
 
 /// What can be asked.
@@ -55,8 +55,6 @@ pub enum Answer {
 pub enum Event {
     /// This is the newest content; none if the class has none.
     Wanted(Option<Version>),
-    /// Our epoch has grown.
-    Epoch(Epoch),
     /// Something changed that makes a new try worth while.
     Nudge,
     /// What it shall have besides content is another one: it is looked at now.
