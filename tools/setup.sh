@@ -49,7 +49,7 @@ if ! new_enough; then
   fi
   new_enough || die "cargo 1.$rust_minor or newer is needed: install Rust from https://rustup.rs"
 fi
-# The API server of the tests is built from Go modules (e2e/kubernetes). Debian's Go is too old for it, but fetches a newer one.
+# The API server of the tests is built from Go modules (e2e/testbed/kubernetes). Debian's Go is too old for it, but fetches a newer one.
 go_version=1.26.8 go_minor=26 cache=${XDG_CACHE_HOME:-$HOME/.cache}/baton
 go_new_enough() { [ "$("$1" env GOVERSION 2>/dev/null | sed -nE 's/^go1\.([0-9]+).*/\1/p')" -ge $go_minor ] 2>/dev/null; }
 if ! go_new_enough go && ! go_new_enough "$cache/go/bin/go"; then

@@ -2,7 +2,7 @@
 //! Owns the command line only.
 
 #[cfg(test)]
-#[path = "../../lb-dataplane/tls/tests/support/mod.rs"]
+#[path = "../../common/tls/tests/support/mod.rs"]
 mod certificates;
 mod config;
 mod control;

@@ -1,7 +1,7 @@
 //! The operator's way into the daemon: mutual TLS, keys in a folder, and what stays reachable without a certificate.
 
 mod daemon;
-#[path = "../../lb-dataplane/tls/tests/support/mod.rs"]
+#[path = "../../common/tls/tests/support/mod.rs"]
 mod support;
 
 use baton_api::{NodeKey, NodeKeys, node_key};

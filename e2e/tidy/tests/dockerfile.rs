@@ -1,4 +1,4 @@
-//! The Dockerfile makes what `tools/images` makes: the same programs, users, labels and entry points.
+//! The Dockerfile makes what `e2e/testbed/images` makes: the same programs, users, labels and entry points.
 
 use baton_images::PRODUCTS;
 use baton_tidy::root;
@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, fs};
 
 /// Instructions of each stage by its name, continued lines joined.
 fn stages() -> BTreeMap<String, Vec<String>> {
-    let path = root().join("tools/images/Dockerfile");
-    let text = fs::read_to_string(path).expect("tools/images/Dockerfile");
+    let path = root().join("e2e/testbed/images/Dockerfile");
+    let text = fs::read_to_string(path).expect("e2e/testbed/images/Dockerfile");
     let text = text.replace("\\\n", " ");
     let mut stages: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut stage = String::new();

@@ -13,7 +13,7 @@ mod driver;
 mod outsiders;
 mod program;
 mod snapshots;
-#[path = "../../api/fuzz/texts.rs"]
+#[path = "../../../common/api/fuzz/texts.rs"]
 mod texts;
 mod watch;
 

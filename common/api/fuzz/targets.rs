@@ -5,7 +5,7 @@
 //! Again: a failure prints `BOLERO_RANDOM_SEED=...`; set it and run the target.
 #![allow(missing_docs)]
 
-#[path = "../../packet/fuzz/corpus.rs"]
+#[path = "../../../lb-dataplane/packet/fuzz/corpus.rs"]
 mod corpus;
 mod texts;
 

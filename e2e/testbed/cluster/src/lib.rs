@@ -1,7 +1,7 @@
 //! A real Kubernetes cluster on one machine, for tests: etcd, the control plane, and nodes with kubelet, containerd, runc,
 //! kube-proxy and a bridge CNI that run real Pods. No Docker, no registry.
 //!
-//! Owns: getting the parts (Kubernetes built once from `e2e/kubernetes`, containerd and others from Debian packages that
+//! Owns: getting the parts (Kubernetes built once from `e2e/testbed/kubernetes`, containerd and others from Debian packages that
 //! are unpacked but never installed, Helm), the nodes' namespaces, their network, their cgroups, and removing all of it
 //! on drop and, after a crash, at the next start. Knows nothing of Baton: suites take a kubeconfig and run against any
 //! cluster.

@@ -1,4 +1,4 @@
-//! A real Kubernetes API server for tests: kube-apiserver and etcd, of the binary that `e2e/kubernetes` builds once.
+//! A real Kubernetes API server for tests: kube-apiserver and etcd, of the binary that `e2e/testbed/kubernetes` builds once.
 //!
 //! Owns: the servers' processes, certificates and data, clients that speak as one
 //! ServiceAccount each, and removing all of it. Never touches a cluster that it did not start, and knows nothing of

@@ -1,4 +1,4 @@
-//! The binary of Kubernetes: built from `e2e/kubernetes` by Go once, kept in the user's cache. It comes in two variants:
+//! The binary of Kubernetes: built from `e2e/testbed/kubernetes` by Go once, kept in the user's cache. It comes in two variants:
 //! the control plane alone, and with what a node runs, which takes longer to build and serves for both.
 //!
 //! Owns the cache's folder, its lock, and finding a Go that is new enough. Starts no server. The name of a cached binary holds a hash of all that it is built from, so a
@@ -173,7 +173,7 @@ fn build(variant: Variant, target: &Path) -> Result<()> {
         .context("starting `go build`")?;
     if !output.status.success() {
         bail!(
-            "`go build` in e2e/kubernetes failed ({}):\n{}",
+            "`go build` in e2e/testbed/kubernetes failed ({}):\n{}",
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );
