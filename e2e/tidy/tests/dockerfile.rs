@@ -46,6 +46,10 @@ fn every_image_has_a_stage_with_its_user_labels_and_program() {
         ] {
             assert!(stage.contains(&instruction), "{name} lacks: {instruction}");
         }
+        for (variable, value) in product.environment {
+            let instruction = format!("ENV {variable}={value}");
+            assert!(stage.contains(&instruction), "{name} lacks: {instruction}");
+        }
         let labels = stage.iter().find(|l| l.starts_with("LABEL ")).expect(name);
         for (key, value) in [("title", name), ("description", product.description)] {
             let label = format!("org.opencontainers.image.{key}=\"{value}\"");

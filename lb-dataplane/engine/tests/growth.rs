@@ -3,8 +3,8 @@
 
 mod common;
 
-use baton_api::{LIMIT_FRONTENDS, LIMIT_POLICIES};
-use baton_engine::Planner;
+use baton_api::{LIMIT_FRONTENDS, LIMIT_POLICIES, Limits, Snapshot};
+use baton_engine::{Engine, Instant, Planner};
 use common::{World, backend, endpoint, policy, settings};
 use std::net::SocketAddr;
 
@@ -45,4 +45,62 @@ fn as_many_frontends_and_policies_as_may_be_come_and_are_replaced_without_a_tabl
         assert!(pieces >= LIMIT_FRONTENDS / 128, "{pieces}");
         assert_eq!(w.engine.steering().frontends.len(), LIMIT_FRONTENDS);
     }
+}
+
+/// What an engine takes in bytes with so many backends that have so many leg ports each.
+fn bytes(backends: u16, ports: u16) -> u64 {
+    let mut s = settings();
+    s.limits = Limits {
+        flows: 65_536,
+        backends: 4_096,
+        ..Limits::default()
+    };
+    s.ports = 20_000..=19_999 + ports;
+    let mut kept = None;
+    let taken = allocation_counter::measure(|| {
+        let mut engine = Engine::new(s.clone(), Instant(50_000_000)).expect("good settings");
+        let backend = |n: u16| {
+            let [high, low] = n.to_be_bytes();
+            let at = SocketAddr::new([10, 1, high, low].into(), 80);
+            baton_api::Backend {
+                name: format!("pod-{n}"),
+                endpoint: endpoint(at),
+                ..backend(false, 0)
+            }
+        };
+        let policies = (0..backends.div_ceil(256)).map(|n| {
+            let mut p = policy(0);
+            p.name = format!("policy-{n}");
+            p.frontends = vec![endpoint(SocketAddr::new([10, 9, 0, 1].into(), 1_000 + n))];
+            p.backends = (256 * n..256 * (n + 1)).map(backend).collect();
+            p
+        });
+        let snapshot = Snapshot {
+            generation: 1,
+            policies: policies.collect(),
+        };
+        engine.apply(Instant(50_000_000), &snapshot).expect("good");
+        kept = Some(engine);
+    });
+    drop(kept);
+    taken.bytes_current as u64
+}
+
+/// What no leg uses costs nothing but its backend's own state and one bit for each port.
+#[test]
+fn backends_and_their_ports_cost_little_memory() {
+    let none = bytes(0, 10_000);
+    let all = bytes(4_096, 10_000);
+    let more_ports = bytes(4_096, 40_000);
+    let each = (all - none) / 4_096;
+    println!(
+        "{none} bytes without backends, {all} with 4,096: {each} each; 30,000 more ports of each: {more_ports}"
+    );
+    // 34 MB of these are for copies of requests, 18 for guards' trackers.
+    assert!(all <= 100 << 20, "{all} bytes in all");
+    assert!(each <= 2 << 10, "{each} bytes a backend");
+    assert!(
+        (more_ports - all) / 4_096 <= 30_000 / 8 + 64,
+        "{more_ports}"
+    );
 }

@@ -27,6 +27,8 @@ pub struct Product {
     /// `UID:GID`. Root where the kernel asks for capabilities: Kubernetes gives added capabilities to no other user
     /// (they would need to be ambient). The chart drops all but the few that are needed.
     pub user: &'static str,
+    /// Variables of the program.
+    pub environment: &'static [(&'static str, &'static str)],
     /// Development packages of Debian whose libraries a static program has in it.
     native: &'static [&'static str],
 }
@@ -37,18 +39,23 @@ pub const PRODUCTS: &[Product] = &[
         name: "lb-dataplane",
         description: "Packet path of Baton, the load balancer that moves live TCP connections between pods",
         user: "0:0",
+        // Tables in huge pages, where the node gives them (glibc manual, "Memory Allocation
+        // Tunables"; `transparent_hugepage/enabled` is `madvise` or `always` nearly everywhere).
+        environment: &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")],
         native: &["libc6-dev", "libelf-dev", "zlib1g-dev"],
     },
     Product {
         name: "host-shim",
         description: "Lets the pods of a node adopt live TCP connections for Baton",
         user: "0:0",
+        environment: &[],
         native: &["libc6-dev", "libelf-dev", "zlib1g-dev"],
     },
     Product {
         name: "baton-operator",
         description: "Controller of Baton: LoadBalancerPolicy objects program the dataplanes",
         user: "65532:65532",
+        environment: &[],
         native: &["libc6-dev"],
     },
 ];
@@ -107,7 +114,9 @@ impl Product {
             entrypoint: vec![format!("/usr/bin/{name}")],
             command: vec!["run".into()],
             user: self.user.into(),
-            environment: BTreeMap::new(),
+            environment: (self.environment.iter())
+                .map(|(name, value)| ((*name).into(), (*value).into()))
+                .collect(),
             labels: self.labels(version.as_str().unwrap_or_default(), &source.revision),
         };
         image.write(&source.output.join(format!("{name}.tar")))
