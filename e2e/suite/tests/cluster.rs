@@ -258,7 +258,15 @@ fn questions(site: &Site) -> Result<()> {
     println!("{}", site.baton(&["status"])?);
     let flows = json(&["flows"])?;
     let word = |value: &Value| value.as_str().map(str::to_owned).context("a word");
-    let id = word(&flows["flows"][0]["id"])?;
+    let flows = flows["flows"].as_array().context("flows")?;
+    // Not one that closes: what was there before may linger.
+    let open = |flow: &&Value| {
+        ["Idle", "Request", "Response"]
+            .map(Value::from)
+            .contains(&flow["state"])
+    };
+    let flow = flows.iter().find(open).context("an open flow")?;
+    let id = word(&flow["id"])?;
     println!("{}", site.baton(&["explain", &id, "-n", SHOP])?);
     let asked = json(&["migrate", &id])?;
     println!("{asked}");

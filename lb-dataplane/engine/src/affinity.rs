@@ -2,8 +2,7 @@
 //!
 //! The first one follows from the client's address and the members that are usable, so that all
 //! dataplanes choose the same; the table keeps a client there when another member joins, and where
-//! it went when its own left. Owns the table of clients (one slab, one array of hash chains,
-//! reserved at start). It never decides whether a flow moves, and never who is usable: that is
+//! it went when its own left. Owns the table of clients (one slab and its index, reserved at start). It never decides whether a flow moves, and never who is usable: that is
 //! `policy`'s.
 
 use crate::{
@@ -11,6 +10,8 @@ use crate::{
     clock::Instant,
     counters::Counter,
     ids::{Addr, FlowId, NONE},
+    index::{Hash, Index},
+    keyed::Keyed,
 };
 use baton_api::Affinity;
 use siphasher::sip::SipHasher13;
@@ -22,10 +23,14 @@ const NOWHERE: u16 = u16::MAX;
 /// No policy: the entry is free.
 const NOBODY: u16 = u16::MAX;
 
-/// Bytes of a client's entry, its timer (16) and its hash chain (4) together, as `baton_api::Limits` says.
-const CLIENT_BYTES_MAX: usize = 56;
+/// Bytes of a client's entry, its timer (16) and its place in the index (10) together, as
+/// `baton_api::Limits` says.
+const CLIENT_BYTES_MAX: usize = 64;
 
-const _: () = assert!(size_of::<Entry>() + 16 + 4 <= CLIENT_BYTES_MAX);
+const _: () = assert!(size_of::<Entry>() + 16 + 10 <= CLIENT_BYTES_MAX);
+
+/// How full the index may be, in percent: see `Index`.
+const PERCENT: usize = 80;
 
 /// One client of one policy.
 #[derive(Clone)]
@@ -35,7 +40,7 @@ struct Entry {
     backend: u16,
     /// Its flows that are open. Fewer where the table was full in between; never more.
     flows: u32,
-    /// Hash chain, or the free list.
+    /// The free list.
     next: u32,
     /// Neighbours in the order of use.
     older: u32,
@@ -52,12 +57,20 @@ struct Order {
 /// All clients with affinity: those with flows, and those whose time still runs.
 pub(crate) struct Affinities {
     entries: Box<[Entry]>,
-    chains: Box<[u32]>,
+    index: Index,
     free: u32,
     used: u32,
     /// Clients without flows, and those with some. A client that has flows is in use: the others are forgotten first.
     orders: [Order; 2],
-    keys: (u64, u64),
+    keys: Keyed,
+}
+
+fn hash(keys: &Keyed, policy: u16, client: &Addr) -> Hash {
+    let place = keys.hash(client, 0, policy);
+    Hash {
+        place,
+        mark: (place >> 16) as u32,
+    }
 }
 
 impl Affinities {
@@ -79,11 +92,11 @@ impl Affinities {
         };
         Self {
             entries,
-            chains: vec![NONE; (limit as usize).next_power_of_two()].into_boxed_slice(),
+            index: Index::new(limit as usize, PERCENT),
             free: if limit == 0 { NONE } else { 0 },
             used: 0,
             orders: [order; 2],
-            keys,
+            keys: Keyed::new(keys, u64::MAX - 1),
         }
     }
 
@@ -95,23 +108,11 @@ impl Affinities {
         self.entries.len() as u32
     }
 
-    fn chain(&self, policy: u16, client: &Addr) -> usize {
-        let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
-        hasher.write(client);
-        hasher.write_u16(policy);
-        hasher.finish() as usize & (self.chains.len() - 1)
-    }
-
     fn find(&self, policy: u16, client: &Addr) -> Option<u32> {
-        let mut id = self.chains[self.chain(policy, client)];
-        while id != NONE {
+        self.index.find(hash(&self.keys, policy, client), |id| {
             let entry = &self.entries[id as usize];
-            if entry.policy == policy && entry.client == *client {
-                return Some(id);
-            }
-            id = entry.next;
-        }
-        None
+            entry.policy == policy && entry.client == *client
+        })
     }
 
     fn at(&mut self, id: u32) -> &mut Entry {
@@ -162,11 +163,18 @@ impl Affinities {
         }
     }
 
-    /// Adds a client with one flow. There is room.
+    /// Adds a client with one flow. There is room; where the index has none for just this one, which
+    /// chance does not bring about, it is not remembered.
     fn insert(&mut self, policy: u16, client: &Addr, backend: u16) {
         let id = self.free;
-        let chain = self.chain(policy, client);
-        let next = std::mem::replace(&mut self.chains[chain], id);
+        let (keys, entries) = (&self.keys, &self.entries);
+        let of = |id: u32, _| {
+            let entry = &entries[id as usize];
+            Some(hash(keys, entry.policy, &entry.client))
+        };
+        if !self.index.insert(hash(keys, policy, client), id, of) {
+            return;
+        }
         let entry = self.at(id);
         let free = entry.next;
         *entry = Entry {
@@ -174,7 +182,7 @@ impl Affinities {
             policy,
             backend,
             flows: 1,
-            next,
+            next: NONE,
             older: NONE,
             newer: NONE,
         };
@@ -185,22 +193,8 @@ impl Affinities {
 
     fn remove(&mut self, id: u32) {
         self.leave_order(id);
-        let Entry {
-            client,
-            policy,
-            next,
-            ..
-        } = self.entries[id as usize];
-        let chain = self.chain(policy, &client);
-        let mut at = self.chains[chain];
-        if at == id {
-            self.chains[chain] = next;
-        } else {
-            while self.entries[at as usize].next != id {
-                at = self.entries[at as usize].next;
-            }
-            self.at(at).next = next;
-        }
+        let Entry { client, policy, .. } = self.entries[id as usize];
+        self.index.remove(hash(&self.keys, policy, &client), id);
         let free = std::mem::replace(&mut self.free, id);
         let entry = self.at(id);
         (entry.policy, entry.next) = (NOBODY, free);

@@ -20,8 +20,8 @@ const DUE_PER_CALL_MAX: usize = 48;
 /// What one call does in all that takes as long as a segment does, about 1 us: about 130 us. Each
 /// kind of work has its own bound besides, and a small one that holds whatever was done before it.
 const ACTS_PER_CALL: usize = 128;
-/// Chains of the flow table that change over to other keys in one call: some 60 us.
-const CHAINS_PER_CALL: usize = 512;
+/// Buckets of the flow table that change over to other keys in one call, half full: some 60 us.
+const BUCKETS_PER_CALL: usize = 64;
 /// Timers looked at in one call, of which most only come nearer: some 20 us.
 const LOOKS_PER_CALL_MAX: u32 = 256;
 
@@ -59,7 +59,7 @@ impl Engine {
         self.send_probes(now, out);
         self.refresh_hops(HOPS_AT_ONCE);
         self.renew_keys();
-        if self.flows.wants_keys() && self.flows.take_keys(CHAINS_PER_CALL) {
+        if self.flows.wants_keys() && self.flows.take_keys(BUCKETS_PER_CALL) {
             self.counters.add(Counter::FlowTableRekeyed);
         }
         if now.ms() >= self.resolve_again_ms {
