@@ -258,10 +258,10 @@ pub struct Limits {
     pub closing_legs: u32,
     /// Kept copies of client segments, 2 KiB each, for requests that may have to be sent again.
     pub kept_segments: u32,
-    /// Conversations that a protocol guard follows at one time, 264 bytes each: flows with a request outstanding, or with
+    /// Conversations that a protocol guard follows at one time, 268 bytes each: flows with a request outstanding, or with
     /// state to remember.
     pub guarded_flows: u32,
-    /// Client addresses with affinity that are remembered at one time, 64 bytes each: those with flows and those whose
+    /// Client addresses with affinity that are remembered at one time, 68 bytes each: those with flows and those whose
     /// timeout still runs. When all are used, the one that was used the longest time ago is forgotten.
     pub affinities: u32,
     /// Pairs of ports of ours and of backends that connection trackers on the way may remember before nothing moves any more

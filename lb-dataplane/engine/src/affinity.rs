@@ -23,11 +23,11 @@ const NOWHERE: u16 = u16::MAX;
 /// No policy: the entry is free.
 const NOBODY: u16 = u16::MAX;
 
-/// Bytes of a client's entry, its timer (16) and its place in the index (10) together, as
+/// Bytes of a client's entry, its timer (16) and its place in the index (16) together, as
 /// `baton_api::Limits` says.
-const CLIENT_BYTES_MAX: usize = 64;
+const CLIENT_BYTES_MAX: usize = 68;
 
-const _: () = assert!(size_of::<Entry>() + 16 + 10 <= CLIENT_BYTES_MAX);
+const _: () = assert!(size_of::<Entry>() + 16 + 16 <= CLIENT_BYTES_MAX);
 
 /// How full the index may be, in percent: see `Index`.
 const PERCENT: usize = 80;
