@@ -126,35 +126,25 @@ async fn serve(run: Run, spans: Option<IntCounterVec>) -> anyhow::Result<()> {
         selector: run.shim_selector.clone(),
         port: run.shim_port,
     };
+    let settings = Settings {
+        overtaken_wait: match &run.source {
+            // There is no election, so nobody can be in the way.
+            Source::Directory { .. } => Duration::ZERO,
+            // Longer than a Lease lasts: whoever still leads then is the leader.
+            Source::Kubernetes(kubernetes) => kubernetes.lease + LEASE_ROOM,
+        },
+        ..Settings::default()
+    };
     let listener = http::bind(run.listen).await?;
+    let parts = parts(settings, shims, run.key_rest, spans)?;
+    let (metrics, health) = (parts.metrics.clone(), Arc::clone(&parts.health));
+    tokio::spawn(http::serve(listener, metrics, health));
     match run.source {
         Source::Directory { from, state } => {
-            // There is no election, so nobody can be in the way.
-            let settings = Settings {
-                overtaken_wait: Duration::ZERO,
-                ..Settings::default()
-            };
-            let parts = parts(settings, shims, run.key_rest, spans)?;
-            tokio::spawn(http::serve(
-                listener,
-                parts.metrics.clone(),
-                Arc::clone(&parts.health),
-            ));
             info!(listen = %run.listen, from_dir = %from.display(), state_dir = %state.display(), "running");
             directory(parts, &from, &state, ended).await
         }
         Source::Kubernetes(kubernetes) => {
-            // Longer than a Lease lasts: whoever still leads then is the leader.
-            let settings = Settings {
-                overtaken_wait: kubernetes.lease + LEASE_ROOM,
-                ..Settings::default()
-            };
-            let parts = parts(settings, shims, run.key_rest, spans)?;
-            tokio::spawn(http::serve(
-                listener,
-                parts.metrics.clone(),
-                Arc::clone(&parts.health),
-            ));
             info!(
                 listen = %run.listen,
                 namespace = kubernetes.namespace,

@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::{Result, ensure};
 use baton_api::MigrationMode;
-use baton_lab::{Lab, Listen, WrkOptions, WrkReport, policy};
+use baton_lab::{Lab, Listen, LoadReport, WrkOptions, policy};
 use serde::Serialize;
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -53,10 +53,10 @@ fn measure(side: &mut Figures, lab: &Lab, address: SocketAddr, length: Duration)
     side.note(P50, one.latency.p50_us as f64);
     side.note(PER_SECOND, many.per_second());
     side.note(P99_HALF, half.latency.p99_us as f64);
-    Ok(one.errors + many.errors + half.errors)
+    Ok(one.error_count() + many.error_count() + half.error_count())
 }
 
-fn wrk(lab: &Lab, address: SocketAddr, connections: u32, length: Duration) -> Result<WrkReport> {
+fn wrk(lab: &Lab, address: SocketAddr, connections: u32, length: Duration) -> Result<LoadReport> {
     let options = WrkOptions {
         connections,
         ..WrkOptions::new(address, length)

@@ -81,7 +81,7 @@ impl Side {
         self.figures.note(DATAPLANE_CPU, each(after.0 - before.0));
         self.figures.note(NGINX_CPU, each(after.1 - before.1));
         self.requests += report.requests;
-        self.errors += report.errors;
+        self.errors += report.error_count();
         Ok(())
     }
 }

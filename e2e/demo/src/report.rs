@@ -4,7 +4,7 @@ use crate::{
     bench::{Columns, duration, grouped, table},
     kills::Kills,
 };
-use baton_lab::{Counts, LoadReport, RedisTest, Window, WrkReport};
+use baton_lab::{Counts, LoadReport, RedisTest, Window};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -94,7 +94,7 @@ pub struct RedisSide {
 impl Side {
     /// Puts together what wrk, the checking client and the dataplane say.
     pub fn new(
-        wrk: &WrkReport,
+        wrk: &LoadReport,
         checked: LoadReport,
         connections_per_pod: Counts,
         migrations: u64,
@@ -102,7 +102,7 @@ impl Side {
     ) -> Self {
         Self {
             requests: wrk.requests,
-            errors: wrk.errors + checked.error_count(),
+            errors: wrk.error_count() + checked.error_count(),
             p50_us: wrk.latency.p50_us,
             p90_us: wrk.latency.p90_us,
             p99_us: wrk.latency.p99_us,

@@ -93,4 +93,4 @@ pub use synflood::SynFlood;
 pub use tap::{Tap, TapStamps};
 pub use tracker::{Tracked, Tracker};
 pub use translator::Translator;
-pub use wrk::{Wrk, WrkOptions, WrkReport};
+pub use wrk::{Wrk, WrkOptions};

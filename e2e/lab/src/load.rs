@@ -105,8 +105,8 @@ impl LoadOptions {
     }
 }
 
-/// What came of it.
-#[derive(Clone, Debug)]
+/// What came of it. A client of others (wrk) fills in what it knows.
+#[derive(Clone, Debug, Default)]
 pub struct LoadReport {
     /// Right responses.
     pub requests: u64,

@@ -4,6 +4,7 @@
 
 use crate::{
     lab::Pod,
+    load::LoadReport,
     process::{Process, Spec},
     stats::Latency,
 };
@@ -72,29 +73,6 @@ impl WrkOptions {
     }
 }
 
-/// What wrk found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WrkReport {
-    /// Responses.
-    pub requests: u64,
-    /// All errors: connect, read, write, timeout, status above 399, and other bodies than wanted.
-    pub errors: u64,
-    /// Of these, other bodies than wanted, and other status codes than 200 where a body was wanted.
-    pub wrong: u64,
-    /// Length of the run.
-    pub elapsed: Duration,
-    /// Latencies of all responses.
-    pub latency: Latency,
-}
-
-impl WrkReport {
-    /// Responses per second.
-    #[must_use]
-    pub fn per_second(&self) -> f64 {
-        self.requests as f64 / self.elapsed.as_secs_f64().max(1e-9)
-    }
-}
-
 #[derive(Deserialize)]
 struct Line {
     requests: u64,
@@ -148,11 +126,12 @@ impl Pod {
 }
 
 impl Wrk {
-    /// Ends it now, as Ctrl-C does, and gives its report.
+    /// Ends it now, as Ctrl-C does, and gives its report: errors of kind `connect`, `read`, `write`, `timeout`, `status`
+    /// (above 399), and `wrong` where a body was wanted (another one, or another status than 200).
     ///
     /// # Errors
     /// As [`Wrk::join`], or if it has ended before.
-    pub fn stop(mut self) -> Result<WrkReport> {
+    pub fn stop(mut self) -> Result<LoadReport> {
         self.process.signal(Signal::INT)?;
         self.join()
     }
@@ -161,7 +140,7 @@ impl Wrk {
     ///
     /// # Errors
     /// If it fails or does not end.
-    pub fn join(mut self) -> Result<WrkReport> {
+    pub fn join(mut self) -> Result<LoadReport> {
         let status = self.process.wait(self.duration + SLACK)?;
         ensure!(
             status.success(),
@@ -189,16 +168,24 @@ fn script_text(options: &WrkOptions) -> String {
     text + DONE_HOOK
 }
 
-fn parse(output: &str) -> Result<WrkReport> {
+fn parse(output: &str) -> Result<LoadReport> {
     let line = output
         .lines()
         .find_map(|l| l.strip_prefix("BATON "))
         .with_context(|| format!("wrk gave no figures:\n{output}"))?;
     let line: Line = serde_json::from_str(line).with_context(|| line.to_owned())?;
-    Ok(WrkReport {
+    let errors = [
+        ("connect", line.connect),
+        ("read", line.read),
+        ("write", line.write),
+        ("status", line.status),
+        ("timeout", line.timeout),
+        ("wrong", line.wrong),
+    ];
+    let errors = errors.into_iter().filter(|(_, count)| *count > 0);
+    Ok(LoadReport {
         requests: line.requests,
-        errors: line.connect + line.read + line.write + line.status + line.timeout + line.wrong,
-        wrong: line.wrong,
+        errors: errors.map(|(kind, n)| (kind.to_owned(), n)).collect(),
         elapsed: Duration::from_micros(line.duration_us),
         latency: Latency {
             count: line.requests,
@@ -208,6 +195,7 @@ fn parse(output: &str) -> Result<WrkReport> {
             p999_us: line.p999,
             max_us: line.max,
         },
+        ..LoadReport::default()
     })
 }
 
@@ -221,7 +209,7 @@ mod tests {
                     \"connect\":1,\"read\":2,\"write\":3,\"status\":4,\"timeout\":5,\"wrong\":6,\"p50\":6,\
                     \"p90\":7,\"p99\":8,\"p999\":9,\"max\":9}\nRequests/sec: 5\n";
         let report = parse(text).unwrap();
-        assert_eq!((report.requests, report.errors), (10, 21));
+        assert_eq!((report.requests, report.error_count()), (10, 21));
         assert_eq!((report.latency.p99_us, report.latency.max_us), (8, 9));
         assert!((report.per_second() - 5.0).abs() < 1e-9);
         assert!(parse("unable to connect").is_err());

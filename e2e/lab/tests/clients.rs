@@ -239,14 +239,18 @@ fn wrk_and_redis_benchmark_give_figures() {
     let redis = lab.pods()[0].redis().unwrap();
     let options = WrkOptions::new(nginx.address(), Duration::from_secs(1));
     let report = lab.client().wrk(&options).unwrap().join().unwrap();
-    assert!(report.requests > 1_000 && report.errors == 0, "{report:?}");
+    assert!(
+        report.requests > 1_000 && report.errors.is_empty(),
+        "{report:?}"
+    );
     assert!(0 < report.latency.p50_us && report.latency.p50_us <= report.latency.max_us);
     let missing = WrkOptions {
         target: "/missing".into(),
         ..options
     };
     let report = lab.client().wrk(&missing).unwrap().join().unwrap();
-    assert_eq!(report.errors, report.requests, "each is a 404");
+    assert_eq!(report.errors["status"], report.requests, "each is a 404");
+    assert_eq!(report.error_count(), report.requests);
 
     let options = RedisBenchOptions {
         address: redis.address(),

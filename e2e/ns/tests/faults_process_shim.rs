@@ -2,12 +2,13 @@
 //!
 //! A shim that is killed, upgraded or given other keys in the usual order is in `shim`.
 
-use crate::{more, no_error};
-use anyhow::{Context, Result, ensure};
-use baton_lab::{HttpEcho, Key, Load, LoadOptions, RedisCheck, Spec, program};
-use baton_ns::{
-    FrameSocket, HTTP_PORT, REDIS_PORT, RawIp, Scene, established, segment_of, until, write_whole,
+use crate::{
+    more, no_error,
+    shim::{dataplane_keys, shim_keys, without_a_gap},
 };
+use anyhow::{Context, Result, ensure};
+use baton_lab::{HttpEcho, Load, LoadOptions, RedisCheck, Spec, program};
+use baton_ns::{FrameSocket, HTTP_PORT, REDIS_PORT, RawIp, Scene, established, segment_of, until};
 use baton_packet::parse_adoption;
 use std::{thread, time::Duration};
 
@@ -188,20 +189,6 @@ fn moves_on(scene: &Scene, load: &Load<HttpEcho>) -> Result<()> {
     Ok(())
 }
 
-fn without_a_gap(scene: &Scene, load: Load<HttpEcho>) -> Result<()> {
-    let (report, _) = load.stop()?;
-    scene.explained(no_error(&report, None))?;
-    for counter in [
-        "rollbacks_total",
-        "fates_unknown_total{outcome=\"replayed\"}",
-        "fates_unknown_total{outcome=\"reset\"}",
-        "resets_sent_total{to=\"client\"}",
-    ] {
-        assert_eq!(scene.counter(counter)?, 0, "{counter}");
-    }
-    Ok(())
-}
-
 /// An adoption to pod-a as it went over the wire, whose connection has moved on since.
 fn genuine_adoption(scene: &Scene) -> Result<Vec<u8>> {
     /// Adopt, of the experiment ids in docs/adoption-wire.md.
@@ -223,28 +210,4 @@ fn genuine_adoption(scene: &Scene) -> Result<Vec<u8>> {
 fn sockets(scene: &Scene) -> Result<usize> {
     let sockets = established(scene.lab.pods()[0].namespace())?;
     Ok(sockets.iter().filter(|s| s.local_port == HTTP_PORT).count())
-}
-
-fn shim_keys(scene: &mut Scene, keys: &[&Key]) -> Result<()> {
-    let all: Vec<_> = keys.iter().map(|k| (*k).clone()).collect();
-    scene.shim_config.keys = Some(all.into());
-    let text = serde_json::to_string(&scene.shim_config)?;
-    write_whole(scene.shim.as_ref().context("shim")?.config_path(), &text)?;
-    until("the shim's keys changed", || {
-        let live = scene.shim_counter(&["baton_shim_key_epochs"])?;
-        ensure!(live == keys.len() as u64, "{live} live epochs");
-        Ok(())
-    })
-}
-
-fn dataplane_keys(scene: &mut Scene, keys: &[&Key]) -> Result<()> {
-    scene.config.keys = keys.iter().map(|k| (*k).clone()).collect::<Vec<_>>().into();
-    let text = serde_json::to_string(&scene.config)?;
-    write_whole(scene.dataplane()?.config_path(), &text)?;
-    let epochs: Vec<u8> = keys.iter().map(|k| k.epoch).collect();
-    until("the dataplane's keys changed", || {
-        let live = scene.state()?.worker.key_epochs;
-        ensure!(live == epochs, "{live:?}");
-        Ok(())
-    })
 }

@@ -3,7 +3,7 @@
 use crate::{more, no_error};
 use anyhow::{Result, ensure};
 use baton_api::{Migration, PolicyState};
-use baton_lab::{HttpEcho, Load, LoadOptions, Options, Wrk, WrkOptions, WrkReport};
+use baton_lab::{HttpEcho, Load, LoadOptions, LoadReport, Options, Wrk, WrkOptions};
 use baton_ns::{HTTP_PORT, Scene};
 use std::{
     thread,
@@ -59,15 +59,14 @@ impl Clients {
     }
 
     /// Ends them and asserts that they saw nothing.
-    fn finish(self, scene: &Scene, end: End) -> Result<(WrkReport, PolicyState)> {
+    fn finish(self, scene: &Scene, end: End) -> Result<(LoadReport, PolicyState)> {
         // After the last failure everything is used once more.
         more(&self.checking, 500)?;
         let wrk = self.wrk.stop()?;
         let (report, _) = self.checking.stop()?;
         let check = || {
             no_error(&report, None)?;
-            ensure!(wrk.errors == 0, "{wrk:?}");
-            Ok(())
+            no_error(&wrk, None)
         };
         scene.explained(check())?;
         let figures = scene.nothing_lost(0)?;

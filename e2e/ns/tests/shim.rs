@@ -80,9 +80,9 @@ fn moves_on(scene: &Scene, load: &Load<HttpEcho>) -> Result<()> {
 }
 
 /// No client saw an error, and no move was taken back or in doubt.
-fn without_a_gap(scene: &Scene, load: Load<HttpEcho>) -> Result<()> {
+pub(crate) fn without_a_gap(scene: &Scene, load: Load<HttpEcho>) -> Result<()> {
     let (report, _) = load.stop()?;
-    no_error(&report, None)?;
+    scene.explained(no_error(&report, None))?;
     for counter in [
         "rollbacks_total",
         "fates_unknown_total{outcome=\"replayed\"}",
@@ -106,7 +106,8 @@ fn keeping_shim(scene: &Scene) -> Result<Process> {
         .spawn(&Spec::new(program("host-shim")?, arguments))
 }
 
-fn shim_keys(scene: &mut Scene, keys: &[&Key]) -> Result<()> {
+/// Has the shim read other keys.
+pub(crate) fn shim_keys(scene: &mut Scene, keys: &[&Key]) -> Result<()> {
     let all: Vec<_> = keys.iter().map(|k| (*k).clone()).collect();
     scene.shim_config.keys = Some(all.into());
     let text = serde_json::to_string(&scene.shim_config)?;
@@ -118,7 +119,8 @@ fn shim_keys(scene: &mut Scene, keys: &[&Key]) -> Result<()> {
     })
 }
 
-fn dataplane_keys(scene: &mut Scene, keys: &[&Key]) -> Result<()> {
+/// Has the dataplane read other keys, and sign with the first.
+pub(crate) fn dataplane_keys(scene: &mut Scene, keys: &[&Key]) -> Result<()> {
     scene.config.keys = keys.iter().map(|k| (*k).clone()).collect::<Vec<_>>().into();
     let text = serde_json::to_string(&scene.config)?;
     write_whole(scene.dataplane()?.config_path(), &text)?;

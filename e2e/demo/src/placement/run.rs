@@ -109,22 +109,13 @@ impl Counted {
     }
 }
 
-/// What a load saw, of whichever client.
+/// What a load saw in the measured time, of whichever client; errors are those of the whole load.
 pub struct Seen {
-    /// Right responses of the measured time.
-    pub requests: u64,
-    /// The measured time.
-    pub length: Duration,
-    /// Latencies of it.
-    pub latency: Latency,
-    /// Errors by kind, of the whole load.
-    pub errors: BTreeMap<String, u64>,
-    /// Requests that were due and never sent.
-    pub unsent: u64,
-    /// Moves per request of the measured time.
-    pub moved_share: f64,
+    report: LoadReport,
+    /// Moves per request.
+    moved_share: f64,
     /// What only this condition has.
-    pub extra: BTreeMap<&'static str, f64>,
+    extra: BTreeMap<&'static str, f64>,
 }
 
 /// Everything that runs have in common.
@@ -193,15 +184,18 @@ impl Bench<'_> {
         self.clusters.recover(cell)?;
         dataplane.stop()?;
         let seen = seen?;
-        ensure!(total.requests > 0 && seen.requests > 0, "no response");
+        ensure!(
+            total.requests > 0 && seen.report.requests > 0,
+            "no response"
+        );
         let each = |d: Duration| d.as_secs_f64() * 1e6 / total.requests as f64;
         Ok(Run {
             cell: *cell,
             rule: variant.name.clone(),
             round: 0,
             number: 0,
-            per_second: seen.requests as f64 / seen.length.as_secs_f64(),
-            latency: seen.latency,
+            per_second: seen.report.per_second(),
+            latency: seen.report.latency,
             moved_share: seen.moved_share,
             moves: total.moves,
             rollbacks: total.rollbacks,
@@ -209,9 +203,9 @@ impl Bench<'_> {
             dataplane_cpu_us: each(after.0.saturating_sub(before.0)),
             servers_cpu_us: each(after.1.saturating_sub(before.1)),
             others_cpu_share,
-            errors: seen.errors.values().sum(),
-            errors_by_kind: seen.errors,
-            unsent: seen.unsent,
+            errors: seen.report.error_count(),
+            errors_by_kind: seen.report.errors,
+            unsent: seen.report.unsent,
             extra: seen.extra,
         })
     }
@@ -237,14 +231,7 @@ impl Bench<'_> {
         let report = wrk.join()?;
         let counted = Counted::of(dataplane)?;
         Ok(Seen {
-            requests: report.requests,
-            length: report.elapsed,
-            latency: report.latency,
-            errors: (report.errors > 0)
-                .then(|| ("wrk".to_owned(), report.errors))
-                .into_iter()
-                .collect(),
-            unsent: 0,
+            report,
             moved_share: counted.share_since(&Counted::default()),
             extra: BTreeMap::new(),
         })
@@ -318,12 +305,14 @@ impl Marks {
         for (name, number) in &self.beside {
             self.extra.insert(name, phase(*number)?.p99_us as f64);
         }
+        let latency = phase(self.phase)?;
         Ok(Seen {
-            requests: self.requests,
-            length: self.length,
-            latency: phase(self.phase)?,
-            errors: report.errors,
-            unsent: report.unsent,
+            report: LoadReport {
+                requests: self.requests,
+                elapsed: self.length,
+                latency,
+                ..report
+            },
             moved_share: self.moved_share,
             extra: self.extra,
         })

@@ -34,7 +34,7 @@ const LIMIT_SHIM_BYTES: usize = 4 << 20;
 /// Bytes of a connection that are read or written at a time. There may be thousands of connections, and they are kept.
 const LIMIT_BUFFER_BYTES: usize = 64 << 10;
 /// Bytes of a snapshot that is read back: four times what a dataplane takes.
-pub(super) const SNAPSHOT_LIMIT_BYTES: u64 = 64 << 20;
+const SNAPSHOT_LIMIT_BYTES: usize = 64 << 20;
 /// Bytes of an error.
 pub(super) const ERROR_LIMIT_BYTES: usize = 64 << 10;
 /// Bytes of the answer to a push: 1,024 refused policies with 600 bytes each.
@@ -349,24 +349,9 @@ async fn read(
         return Err(unexpected(response).await);
     }
     let mut comparison = Comparison::new(content);
-    let mut body = response.into_body();
-    let mut length: u64 = 0;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| chain(&error))?;
-        let Some(data) = frame.data_ref() else {
-            continue;
-        };
-        length += data.len() as u64;
-        if length > SNAPSHOT_LIMIT_BYTES {
-            return Err(format!(
-                "the snapshot in force has more than {SNAPSHOT_LIMIT_BYTES} bytes"
-            ));
-        }
-        comparison.feed(data).map_err(|error| error.to_string())?;
-    }
+    let length = snapshot(response.into_body(), |data| comparison.feed(data)).await?;
     let (generation, same) = comparison.finish().map_err(|error| error.to_string())?;
     let version = content.filter(|_| same).map(|content| content.version());
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
     Ok((
         Answer::Holds {
             generation,
@@ -545,6 +530,26 @@ fn policy_index(field: &str) -> Option<usize> {
 }
 
 /// What an answer says that is none of those expected.
+/// Gives each part of a snapshot in force to `feed` as it comes; how many bytes there were.
+pub(super) async fn snapshot<E: ToString>(
+    mut body: Incoming,
+    mut feed: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<usize, String> {
+    let mut length = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| chain(&error))?;
+        let data = frame.data_ref().map(AsRef::as_ref).unwrap_or_default();
+        length += data.len();
+        if length > SNAPSHOT_LIMIT_BYTES {
+            return Err(format!(
+                "the snapshot in force has more than {SNAPSHOT_LIMIT_BYTES} bytes"
+            ));
+        }
+        feed(data).map_err(|error| error.to_string())?;
+    }
+    Ok(length)
+}
+
 pub(super) async fn unexpected(response: Response<Incoming>) -> String {
     let status = response.status();
     let text = match whole(response.into_body(), ERROR_LIMIT_BYTES).await {

@@ -4,12 +4,12 @@
 
 use super::{
     Connect, Settings,
-    client::{ERROR_LIMIT_BYTES, SNAPSHOT_LIMIT_BYTES, chain, unexpected, whole},
+    client::{ERROR_LIMIT_BYTES, chain, snapshot, unexpected, whole},
     split::{Splitter, TooLarge},
 };
 use baton_api::Policy;
 use baton_tls::Name;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::Empty;
 use hyper::{Request, StatusCode, body::Bytes, client::conn::http1, header::HOST};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
@@ -78,30 +78,15 @@ async fn ask(
         if response.status() != StatusCode::OK {
             return Err(unexpected(response).await);
         }
-        let mut body = response.into_body();
-        let mut splitter = Splitter::default();
-        let (mut policies, mut length) = (Vec::new(), 0_u64);
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| chain(&error))?;
-            let Some(data) = frame.data_ref() else {
-                continue;
-            };
-            length += data.len() as u64;
-            if length > SNAPSHOT_LIMIT_BYTES {
-                return Err(format!(
-                    "the snapshot in force has more than {SNAPSHOT_LIMIT_BYTES} bytes"
-                ));
+        let (mut splitter, mut policies) = (Splitter::default(), Vec::new());
+        let mut take = |text: &[u8]| {
+            let Named { name } = serde_json::from_slice(text)?;
+            if is_wanted(&name) {
+                policies.push(Arc::new(serde_json::from_slice(text)?));
             }
-            splitter
-                .feed(data, |text| {
-                    let Named { name } = serde_json::from_slice(text)?;
-                    if is_wanted(&name) {
-                        policies.push(Arc::new(serde_json::from_slice(text)?));
-                    }
-                    Ok::<_, Unreadable>(())
-                })
-                .map_err(|error| error.to_string())?;
-        }
+            Ok::<_, Unreadable>(())
+        };
+        snapshot(response.into_body(), |data| splitter.feed(data, &mut take)).await?;
         // A body that was cut off is no answer: what is not read would be lost.
         let rest: serde_json::Result<serde_json::Value> =
             serde_json::from_slice(&splitter.finish());
