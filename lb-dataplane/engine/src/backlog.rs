@@ -17,7 +17,7 @@ use crate::{
     counters::Counter,
     flow::{Bits, Flow},
     guards::From,
-    ids::FlowId,
+    ids::{BacklogId, FlowId},
     kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, Kept, KeptList},
     pieces,
     policy::MoveConstraint,
@@ -43,20 +43,6 @@ const SEGMENTS_PER_BACKLOG: u32 = 8;
 /// A request counts for at most so much, so that few small ones make up for it: 16 (see
 /// [`Learned`]).
 const LEARNED_MAX: u32 = 8 * FIRST_WINDOW_BYTES;
-
-/// A slot of the table of backlogs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BacklogId(u16);
-
-impl BacklogId {
-    /// No slot.
-    pub(crate) const NONE: BacklogId = BacklogId(u16::MAX);
-
-    #[inline]
-    pub(crate) fn is_some(self) -> bool {
-        self != Self::NONE
-    }
-}
 
 /// How large requests are whose length is not announced: the largest, forgotten by an eighth with
 /// each smaller one.

@@ -8,6 +8,7 @@ use crate::{
     clock::Instant,
     flow::Flow,
     ids::{Addr, FlowId, Leg, from_addr},
+    pins::Gone,
     states::State,
 };
 use baton_api::{Endpoint, FlowEvent, FlowEvents};
@@ -17,23 +18,6 @@ use std::net::SocketAddr;
 /// Events that the ring holds, 1.3 MB. A fleet that moves 1,000 flows a second makes two events of each and is read by a
 /// watcher once a second; this is 16 times as much. With a move at each of 28,000 requests a second, half a second.
 const EVENTS: usize = 32_768;
-
-/// How an owner was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gone {
-    /// It closed the connection.
-    Closed,
-    /// It reset it.
-    Reset,
-    /// Nothing is heard of it.
-    Silent,
-}
-
-impl Gone {
-    pub(crate) const fn of_end(fin: bool) -> Self {
-        if fin { Self::Closed } else { Self::Reset }
-    }
-}
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,7 @@
 use super::{Deciding, Effect, End, Safeguards, Then};
 use crate::{
     counters::Counter,
-    events::Gone,
-    pins::Lost,
+    pins::{Gone, Lost},
     states::{Event, State},
 };
 use baton_packet::SeqNumber;

@@ -21,8 +21,7 @@ pub use types::{
 
 use crate::{
     counters::Counter,
-    events::Gone,
-    pins::Lost,
+    pins::{Gone, Lost},
     states::{Event, State},
     timing::REPLAYS_MAX,
 };

@@ -4,8 +4,7 @@
 
 use crate::{
     counters::Counter,
-    events::Gone,
-    pins::Lost,
+    pins::{Gone, Lost},
     states::{Event, State},
 };
 use baton_packet::{EndMark, Flags, Reason, Segment, SeqNumber};
