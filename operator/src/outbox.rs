@@ -1,6 +1,13 @@
 //! What is to be written: statuses, Events, deletion costs. Filled by the core, emptied by the writers.
 //!
 //! Owns what is urgent. Each object waits once with the latest, so nothing here grows with time.
+//!
+//! # Decisions
+//!
+//! - **Figures in statuses are rough while traffic flows**: with a write every 15 s for each
+//!   policy, 5,000 busy ones were 333 writes a second into etcd and to every watcher, without
+//!   pause. Now at most 20 a second of all together, those first that changed by more than a tenth;
+//!   conditions still go at once.
 
 use crate::{
     digest::{rough, settled, whole},
