@@ -366,7 +366,7 @@ fn policies(scene: &Scene, report: &mut Report) {
     if scene.policies.is_empty() && report.problems.is_empty() {
         report.notes.push(match &scene.namespace {
             Some(namespace) => format!("there is no LoadBalancerPolicy in namespace {namespace}: `-A` looks at all namespaces"),
-            None => "there is no LoadBalancerPolicy: docs/install.md shows a first one".to_owned(),
+            None => "there is no LoadBalancerPolicy: docs/put-a-service-behind-baton.md shows a first one".to_owned(),
         });
     }
 }
