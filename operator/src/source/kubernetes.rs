@@ -190,9 +190,9 @@ impl<K: Resource> Follower<K> {
 
     async fn applied(&mut self, object: &K) -> Result<Key, Ended> {
         let key = self.sink.translator.key(object.meta());
-        let told = (self.translate)(&self.sink, &key, object);
+        let translation = (self.translate)(&self.sink, &key, object);
         self.known.insert(key.clone());
-        self.sink.tell(self.kind, &key, told).await?;
+        self.sink.tell(self.kind, &key, translation).await?;
         Ok(key)
     }
 
