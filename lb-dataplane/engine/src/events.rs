@@ -2,6 +2,13 @@
 //!
 //! Owns the ring and what an event is called. Written on the packet path without allocation, by whoever counts the same
 //! thing; read between batches. The oldest events are overwritten, read or not.
+//!
+//! # Decisions
+//!
+//! - **Events of flows are a ring of 32,768 entries of 40 bytes**, written beside the counters by
+//!   slots of tables; names are looked up when somebody reads, and a slot that went to another
+//!   backend since lends its name to no older event. Readers never block; slow readers get a gap
+//!   count.
 
 use crate::{
     Cause, Engine, Lost, PinReason,

@@ -2,6 +2,14 @@
 //!
 //! Owns their shape and labels; whoever sees a thing happen adds it. Fixed memory per policy and backend, nothing allocated but
 //! for reports, and no figure is ever asked for a decision.
+//!
+//! # Decisions
+//!
+//! - **Times are counted by powers of two**, from 128 us to 4.2 s, for moves per policy and first
+//!   bytes per backend: one shift finds the bucket, nothing is allocated, and 19 samples per
+//!   backend is what a scrape can bear. A packet's instructions are what they were
+//!   (`tools/instructions.sh`). Figures that nobody but metrics wants are not in `/v1/state`, which
+//!   the operator asks for all the time.
 
 use crate::pins::PinReason;
 

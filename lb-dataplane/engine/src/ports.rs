@@ -11,6 +11,22 @@
 //! Owns one bit for each port, whether it is busy, and the order in which busy ones that are not in
 //! use may be used again (queues in `rests`), and that of handshakes that are not complete. It
 //! never hands out a port twice, and never before its time, and never allocates after construction.
+//!
+//! # Decisions
+//!
+//! - **Ports** (`engine/src/ports.rs`, `forget.rs`): shuffled at start, first in first out, 100 ms
+//!   of rest after a clean close, 1 s after any other, 60 s behind a stale socket. Then handshakes
+//!   may use them. Adoptions may not: connection trackers on the way remember a pair of ports for
+//!   two minutes, and take a segment in the middle of another connection for an invalid one if the
+//!   last one there began with a handshake (Linux 6.18 with `ct state invalid drop`: dropped; where
+//!   it began with an adoption, it is picked up and tracked liberally). So a Forget is sent first,
+//!   which trackers and adopter answer together (`docs/adoption-wire.md`): the entry is gone, and
+//!   the table stays small. One of eight ports is kept for rescues and drains; where trackers may
+//!   hold `limits.trackedPairs` (65,536, a quarter of Linux's `nf_conntrack_max`), nothing else
+//!   moves. A stale socket shows itself by a challenge ACK or by TupleInUse, which carries its
+//!   `rcv_nxt`, and the flow goes on over another port at once. It is reset exactly, but not where
+//!   an adoption may still be on its way to it: that one would take its place and have the request
+//!   too (seed 381).
 
 use crate::{
     rests::{NONE, Queue, RESTING_MAX, Rests},

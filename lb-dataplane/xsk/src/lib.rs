@@ -17,6 +17,14 @@
 //!
 //! Frames are as the sender made them: with offloads on, a local veth peer leaves only the pseudo-header's
 //! sum in the checksum field (CHECKSUM_PARTIAL), which the caller completes.
+//!
+//! # Decisions
+//!
+//! - **Generic XDP is no fallback**: on a veth or macvlan it sees frames after the sender's
+//!   segmentation offload was skipped, elsewhere after GRO, and the receiving side cannot always
+//!   turn that off. `auto` goes from native to packet mode, which cuts such frames up. Where
+//!   generic is asked for, lost frames are counted (`io_drops_total{reason="rx_oversize"}`) and
+//!   `status` says what to do.
 
 mod abi;
 mod capability;
