@@ -79,6 +79,7 @@ impl Parts {
         let all = [&self.own, of_legs, &self.sources].into_iter().flatten();
         Steering {
             frontends,
+            by_address: Vec::new(),
             // A host with more has its first ones.
             addresses: all.copied().take(ADDRESSES_MAX).collect(),
             ports: self.ports.clone(),
