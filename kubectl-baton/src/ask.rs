@@ -8,7 +8,9 @@ use crate::{
     failure::Failure,
 };
 use anyhow::bail;
-use baton_api::{DrainReply, FlowEvents, FlowView, MigrateReply, PolicyState, StateReply};
+use baton_api::{
+    DrainReply, EventCursor, FlowEvents, FlowView, MigrateReply, PolicyState, StateReply,
+};
 use baton_crds::BatonDataplane;
 use futures_util::stream::{self, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod as CorePod;
@@ -266,12 +268,12 @@ pub async fn flows(
     all(cluster, dataplanes, |_| words.clone(), &[0]).await
 }
 
-/// Events of flows, from each dataplane behind the number that `since` has for its Pod.
+/// Events of flows, from each dataplane behind where `since` has for its Pod.
 pub async fn events(
     cluster: &impl Cluster,
     dataplanes: &[Dataplane],
     client: Option<&str>,
-    since: impl Fn(&Pod) -> Option<u64>,
+    since: impl Fn(&Pod) -> Option<EventCursor>,
 ) -> Vec<Response<FlowEvents>> {
     let words = |pod: &Pod| {
         let since = since(pod).map(|number| number.to_string());

@@ -172,7 +172,7 @@ fn events(which: &str, words: &[&str]) -> String {
     let begin = (since + 1).max(first);
     let events: Vec<Value> = (begin..=last).map(event).collect();
     json!({
-        "nowMicros": 3_000_000, "unixMicros": 1_767_225_600_000_000_u64, "next": last.max(since), "missed": begin - since - 1,
+        "nowMicros": 3_000_000, "unixMicros": 1_767_225_600_000_000_u64, "next": last.max(since).to_string(), "missed": begin - since - 1,
         "more": false, "events": events,
     })
     .to_string()

@@ -4,7 +4,7 @@ use crate::{
     args::Trace,
     ask::{PolicyName, Response},
 };
-use baton_api::{FlowEvent, FlowEvents};
+use baton_api::{EventCursor, FlowEvent, FlowEvents};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -27,16 +27,16 @@ pub struct Line {
 #[derive(Clone, Debug, Default)]
 pub struct Cursors {
     /// By Pod, by its UID: one that takes the name of another begins anew.
-    next: BTreeMap<String, u64>,
+    next: BTreeMap<String, EventCursor>,
     /// The first look is over: who comes now is read from its begin.
     looked: bool,
 }
 
 impl Cursors {
     /// From where on a dataplane is asked; none is from now on.
-    pub fn since(&self, uid: &str, past: bool) -> Option<u64> {
-        let known = self.next.get(uid).copied();
-        known.or((past || self.looked).then_some(0))
+    pub fn since(&self, uid: &str, past: bool) -> Option<EventCursor> {
+        let known = self.next.get(uid).cloned();
+        known.or_else(|| (past || self.looked).then(EventCursor::default))
     }
 
     /// Takes one look's answers: the lines that are wanted, and what has to be noted.
@@ -56,7 +56,7 @@ impl Cursors {
                     continue;
                 }
             };
-            let known = self.next.insert(uid.clone(), told.next).is_some();
+            let known = self.next.insert(uid.clone(), told.next.clone()).is_some();
             if known && told.missed > 0 {
                 notes.push(format!(
                     "dataplane {}: {} events were overwritten before they could be read: name a --flow",

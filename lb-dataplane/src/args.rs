@@ -1,7 +1,7 @@
 //! The command line, as clap reads it: commands, options and their help. Runs nothing.
 
 use crate::capture::{SNAPLEN_MAX, SNAPLEN_MIN, TIME_MAX};
-use baton_api::{Clients, ControlAddress, Endpoint, Micros};
+use baton_api::{Clients, ControlAddress, Endpoint, EventCursor, Micros};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::{
     net::{IpAddr, SocketAddr},
@@ -122,9 +122,9 @@ pub struct TraceOrder {
     /// Begin with the events that the dataplane still has
     #[arg(long, conflicts_with = "since")]
     pub past: bool,
-    /// Begin behind the event of this number
-    #[arg(long, value_name = "NUMBER")]
-    pub since: Option<u64>,
+    /// Begin behind this event: `next` of an answer, or 0
+    #[arg(long, value_name = "CURSOR")]
+    pub since: Option<EventCursor>,
     /// End after this long, as 30s or 5m
     #[arg(long = "for", value_name = "TIME", value_parser = patience)]
     pub time: Option<Duration>,
@@ -417,7 +417,10 @@ pub mod tests {
         assert_eq!(all.time, Some(Duration::from_secs(30)));
         assert!(all.past && all.client.as_deref() == Some("fd00::7"));
         let once = traced("--once --since 5 --wait 4");
-        assert_eq!((once.since, once.wait), (Some(5), Some(4)));
+        assert_eq!(
+            (once.since, once.wait),
+            (Some(EventCursor(vec![5])), Some(4))
+        );
         assert!(traced("--once").once);
     }
 

@@ -1,8 +1,8 @@
-//! Messages between the control thread and the worker.
+//! Messages between the control thread and one worker.
 //!
-//! The control thread holds a [`WorkerHandle`]; the worker holds the [`Inbox`] and looks into it between
-//! batches of frames. Neither side ever blocks the other: the queue is bounded, a full one makes the control
-//! side wait, and every answer has a deadline.
+//! The control thread holds a [`WorkerHandle`] (of all of them in `workers`); the worker holds the [`Inbox`] and looks
+//! into it between batches of frames. Neither side ever blocks the other: the queue is bounded, a full one makes the
+//! control side wait, and every answer has a deadline.
 
 use crate::capture::Tap;
 use baton_api::{Endpoint, FlowEvents, FlowView, MigrateReply, State};
@@ -18,7 +18,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -36,31 +36,15 @@ pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// What the worker can be told.
 pub enum Command {
-    /// Serve this snapshot; the answer says why not. With it comes back what is to be freed
-    /// elsewhere.
-    Apply(Box<Prepared>, oneshot::Sender<Applied>),
-    /// Use these keys, the first to sign.
-    Keys(Vec<(u8, AdoptionKey)>),
+    /// Serve this snapshot, once all have agreed to; the answer says why not. With it comes back
+    /// what is to be freed elsewhere.
+    Apply(Box<Prepared>, Arc<Agreement>, oneshot::Sender<Applied>),
+    /// What all workers are told alike and nobody answers.
+    Notice(Notice),
     /// Use these routes. The answer is the old ones, which are freed by whoever asks.
     Routes(Box<Routes>, oneshot::Sender<Box<Routes>>),
     /// Tell what is to be steered here, in this memory.
     Steering(Box<SteeredEnds>, oneshot::Sender<Box<SteeredEnds>>),
-    /// A neighbour has this link-layer address, or none.
-    Neighbour(IpAddr, Option<Mac>),
-    /// Whether the dataplane's interface is up.
-    Link(bool),
-    /// Whether frames may be waited for awake.
-    Spin(bool),
-    /// What the active check of a backend found; none: it is no longer checked. A backend that is not served (any more)
-    /// is not meant.
-    Health {
-        /// Name of its policy.
-        policy: String,
-        /// Which backend.
-        backend: Endpoint,
-        /// Whether it works.
-        healthy: Option<bool>,
-    },
     /// Drain the backends of this name, or no longer; the answer is how many these are, or why none.
     Drain {
         /// Only in this policy.
@@ -82,12 +66,82 @@ pub enum Command {
     Capture(Option<Box<Tap>>, oneshot::Sender<Option<Box<Tap>>>),
     /// Tell some flows, from this cursor on, at most so many.
     Flows(u32, usize, oneshot::Sender<Flows>),
+}
+
+/// What a worker can be told that needs no answer.
+#[derive(Clone)]
+pub enum Notice {
+    /// Use these keys, the first to sign.
+    Keys(Vec<(u8, AdoptionKey)>),
+    /// A neighbour has this link-layer address, or none.
+    Neighbour(IpAddr, Option<Mac>),
+    /// Whether the dataplane's interface is up.
+    Link(bool),
+    /// Whether frames may be waited for awake.
+    Spin(bool),
+    /// What the active check of a backend found; none: it is no longer checked. A backend that is not served (any more)
+    /// is not meant.
+    Health {
+        /// Name of its policy.
+        policy: String,
+        /// Which backend.
+        backend: Endpoint,
+        /// Whether it works.
+        healthy: Option<bool>,
+    },
     /// End the loop.
     Stop,
 }
 
+/// Whether all workers take a snapshot: each says once whether it can, and none begins before all
+/// have.
+#[derive(Debug)]
+pub struct Agreement {
+    missing: AtomicU32,
+    refused: AtomicBool,
+}
+
+impl Agreement {
+    /// Of so many.
+    #[must_use]
+    pub fn new(workers: u32) -> Self {
+        Self {
+            missing: AtomicU32::new(workers),
+            refused: AtomicBool::new(false),
+        }
+    }
+
+    /// One of them can.
+    pub fn agree(&self) {
+        self.missing.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// One of them cannot, or was never asked.
+    pub fn refuse(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they take it; none while one has not said yet.
+    #[must_use]
+    pub fn verdict(&self) -> Option<bool> {
+        if self.refused.load(Ordering::Relaxed) {
+            return Some(false);
+        }
+        (self.missing.load(Ordering::Relaxed) == 0).then_some(true)
+    }
+}
+
+/// Why a worker does not serve a snapshot.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NotApplied {
+    /// Its engine refuses it.
+    Here(ApplyError),
+    /// Another worker's does, and says why.
+    Elsewhere,
+}
+
 /// Whether a snapshot is served, else why not, and what is left over.
-pub type Applied = (Result<(), ApplyError>, Box<Prepared>);
+pub type Applied = (Result<(), NotApplied>, Box<Prepared>);
 
 /// One counter: name without prefix, label, value.
 pub type CounterValue = (&'static str, Option<(&'static str, &'static str)>, u64);
@@ -117,12 +171,10 @@ pub enum WorkerError {
     Stuck,
 }
 
-/// The control side's end. Cheap to clone.
-#[derive(Clone)]
+/// The control side's end.
 pub struct WorkerHandle {
     queue: mpsc::Sender<Command>,
     wake: Arc<OwnedFd>,
-    woken: Arc<AtomicBool>,
     beat: Arc<AtomicU64>,
 }
 
@@ -130,7 +182,6 @@ pub struct WorkerHandle {
 pub struct Inbox {
     queue: mpsc::Receiver<Command>,
     wake: Arc<OwnedFd>,
-    woken: Arc<AtomicBool>,
     beat: Arc<AtomicU64>,
 }
 
@@ -140,19 +191,16 @@ pub struct Inbox {
 /// The process has too many open files.
 pub fn channel() -> io::Result<(WorkerHandle, Inbox)> {
     let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-    let woken = Arc::new(AtomicBool::new(false));
     let beat = Arc::new(AtomicU64::new(0));
     let (sender, receiver) = mpsc::channel(QUEUE_MAX);
     let handle = WorkerHandle {
         queue: sender,
         wake: Arc::clone(&wake),
-        woken: Arc::clone(&woken),
         beat: Arc::clone(&beat),
     };
     let inbox = Inbox {
         queue: receiver,
         wake,
-        woken,
         beat,
     };
     Ok((handle, inbox))
@@ -174,51 +222,6 @@ impl WorkerHandle {
         }
     }
 
-    /// Has the worker apply a snapshot, whether or not somebody waits for the answer.
-    ///
-    /// # Errors
-    /// The worker is gone or stuck.
-    pub async fn apply(
-        &self,
-        snapshot: Box<Prepared>,
-    ) -> Result<oneshot::Receiver<Applied>, WorkerError> {
-        let (sender, receiver) = oneshot::channel();
-        self.tell(Command::Apply(snapshot, sender)).await?;
-        Ok(receiver)
-    }
-
-    /// What is to be steered to the worker; `ends` is empty.
-    ///
-    /// # Errors
-    /// The worker is gone or stuck.
-    pub async fn steering(&self, ends: Box<SteeredEnds>) -> Result<Box<SteeredEnds>, WorkerError> {
-        self.ask(|answer| Command::Steering(ends, answer)).await
-    }
-
-    /// The worker's figures.
-    ///
-    /// # Errors
-    /// The worker is gone or stuck.
-    pub async fn report(&self) -> Result<Report, WorkerError> {
-        let mut report = self.ask(Command::Report).await?;
-        for (name, label, value) in &report.counters {
-            let name = match label {
-                Some((label, text)) => format!("{name}{{{label}=\"{text}\"}}"),
-                None => (*name).to_owned(),
-            };
-            report.state.counters.insert(name, *value);
-        }
-        Ok(report)
-    }
-
-    /// At most `max` flows from `cursor` on, and the cursor of the next ones.
-    ///
-    /// # Errors
-    /// The worker is gone or stuck.
-    pub async fn flows(&self, cursor: u32, max: usize) -> Result<Flows, WorkerError> {
-        self.ask(|answer| Command::Flows(cursor, max, answer)).await
-    }
-
     /// When the worker's loop last turned, in microseconds of [`crate::clock`]; 0 before the first turn.
     #[must_use]
     pub fn beat_us(&self) -> u64 {
@@ -231,53 +234,11 @@ impl WorkerHandle {
         !self.queue.is_closed()
     }
 
-    /// Has the worker drain the backends of a name, or take that back; the inner error says why it cannot.
+    /// The answer to a command that takes one.
     ///
     /// # Errors
     /// The worker is gone or stuck.
-    pub async fn drain(
-        &self,
-        policy: Option<String>,
-        backend: String,
-        on: bool,
-    ) -> Result<Result<usize, String>, WorkerError> {
-        self.ask(|answer| Command::Drain {
-            policy,
-            backend,
-            on,
-            answer,
-        })
-        .await
-    }
-
-    /// Has the worker copy frames, or no longer.
-    ///
-    /// # Errors
-    /// The worker is gone or stuck.
-    pub async fn capture(&self, tap: Option<Box<Tap>>) -> Result<Option<Box<Tap>>, WorkerError> {
-        self.ask(|answer| Command::Capture(tap, answer)).await
-    }
-
-    /// Has one flow move; the inner error says what is in the way.
-    ///
-    /// # Errors
-    /// The worker is gone or stuck.
-    pub async fn migrate(
-        &self,
-        wanted: Migrate,
-    ) -> Result<Result<MigrateReply, MigrateError>, WorkerError> {
-        self.ask(|answer| Command::Migrate(wanted, answer)).await
-    }
-
-    /// At most `max` events of flows behind number `since`, or none and where they go on.
-    ///
-    /// # Errors
-    /// The worker is gone or stuck.
-    pub async fn events(&self, since: Option<u64>, max: usize) -> Result<FlowEvents, WorkerError> {
-        self.ask(|answer| Command::Events(since, max, answer)).await
-    }
-
-    async fn ask<T>(
+    pub async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<T, WorkerError> {
@@ -289,8 +250,6 @@ impl WorkerHandle {
     fn wake(&self) {
         // EAGAIN means that the counter is full, so the worker is woken already.
         let _ = write(self.wake.as_fd(), &1_u64.to_ne_bytes());
-        // After the write: were it before, the worker could rearm first and then find the event readable for ever.
-        self.woken.store(true, Ordering::Release);
     }
 }
 
@@ -318,14 +277,10 @@ impl Inbox {
         self.wake.as_fd()
     }
 
-    /// Makes [`Inbox::wake_fd`] unreadable again; call before taking the commands. Costs no system call unless
-    /// a command came.
+    /// Makes [`Inbox::wake_fd`], which is readable, unreadable again; call before taking the commands.
     pub fn rearm(&self) {
-        if !self.woken.load(Ordering::Relaxed) || !self.woken.swap(false, Ordering::Acquire) {
-            return;
-        }
         let mut counter = [0; 8];
-        // EAGAIN: nobody woke us, which is as good.
+        // EAGAIN: it was not, which is as good.
         let _ = read(self.wake.as_fd(), &mut counter);
     }
 
@@ -347,6 +302,19 @@ pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_workers_take_a_snapshot_or_none_does() {
+        let agreement = Agreement::new(2);
+        agreement.agree();
+        assert_eq!(agreement.verdict(), None);
+        agreement.agree();
+        assert_eq!(agreement.verdict(), Some(true));
+        let agreement = Agreement::new(2);
+        agreement.agree();
+        agreement.refuse();
+        assert_eq!(agreement.verdict(), Some(false));
+    }
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     fn readable(inbox: &Inbox) -> bool {
@@ -363,14 +331,19 @@ mod tests {
         let (handle, mut inbox) = channel().expect("an eventfd");
         assert!(!readable(&inbox));
         for _ in 0..3 {
-            handle.tell(Command::Stop).await.expect("sent");
+            handle
+                .tell(Command::Notice(Notice::Stop))
+                .await
+                .expect("sent");
         }
         assert!(readable(&inbox));
         inbox.rearm();
         assert!(!readable(&inbox), "the loop would never sleep again");
         assert_eq!(std::iter::from_fn(|| inbox.next()).count(), 3);
-        inbox.rearm();
-        handle.tell(Command::Stop).await.expect("sent");
+        handle
+            .tell(Command::Notice(Notice::Stop))
+            .await
+            .expect("sent");
         assert!(readable(&inbox), "a later command must wake too");
     }
 
@@ -378,18 +351,27 @@ mod tests {
     async fn a_worker_that_is_gone_or_never_answers_is_told_apart() {
         let (handle, mut inbox) = channel().expect("an eventfd");
         tokio::time::pause();
-        assert_eq!(handle.report().await.err(), Some(WorkerError::Stuck));
+        assert_eq!(
+            handle.ask(Command::Report).await.err(),
+            Some(WorkerError::Stuck)
+        );
         assert!(matches!(inbox.next(), Some(Command::Report(_))));
         // The queue is bounded: more than fit must wait, and then be refused.
         for _ in 0..QUEUE_MAX {
-            handle.tell(Command::Stop).await.expect("fits");
+            handle
+                .tell(Command::Notice(Notice::Stop))
+                .await
+                .expect("fits");
         }
         assert_eq!(
-            handle.tell(Command::Stop).await.err(),
+            handle.tell(Command::Notice(Notice::Stop)).await.err(),
             Some(WorkerError::Stuck)
         );
         drop(inbox);
-        assert_eq!(handle.report().await.err(), Some(WorkerError::Gone));
+        assert_eq!(
+            handle.ask(Command::Report).await.err(),
+            Some(WorkerError::Gone)
+        );
         assert!(!handle.is_alive());
     }
 }

@@ -5,7 +5,7 @@
 //! period is missing at its end, and then nothing is forwarded for up to 100 ms. Never changes a
 //! control group.
 
-use crate::commands::{Command, WorkerHandle};
+use crate::{commands::Notice, workers::Workers};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -197,12 +197,12 @@ impl CpuQuota {
     }
 
     /// Tells the packet thread whenever the answer changes. Never ends but with the worker.
-    pub async fn watch(mut self, worker: WorkerHandle) {
+    pub async fn watch(mut self, workers: Workers) {
         let mut ticks = interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if self.changes() && worker.tell(Command::Spin(self.allowed)).await.is_err() {
+            if self.changes() && workers.tell(Notice::Spin(self.allowed)).await.is_err() {
                 return;
             }
         }

@@ -12,14 +12,21 @@ mod control;
 mod cpu_quota;
 mod diagnosis;
 mod ending;
+mod engines;
+
 mod health;
 mod logging;
+mod merge;
+
 mod neighbour;
 mod preflight;
 mod run;
 mod status;
 mod steering;
 mod worker;
+mod workers;
+#[cfg(test)]
+mod workers_tests;
 
 use args::Command;
 use std::{process::ExitCode, time::Duration};

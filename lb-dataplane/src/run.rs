@@ -3,8 +3,8 @@
 //! Owns the process's life. Nothing here is on the packet path.
 
 use crate::{
-    clock, commands,
-    commands::{Command, WorkerHandle},
+    clock,
+    commands::Notice,
     config::{Change, ConfigError, INTERFACE_AUTO, Loaded, Sources, Watcher, compare},
     control::{
         Control, Facts, host_ports,
@@ -15,12 +15,13 @@ use crate::{
     },
     cpu_quota::CpuQuota,
     ending::Ending,
-    health, logging, neighbour, preflight,
+    engines, health, logging, neighbour, preflight,
     steering::Steerer,
     worker::{Worker, WorkerFailure},
+    workers::Workers,
 };
 use anyhow::{Context as _, bail};
-use baton_api::ControlAddress;
+use baton_api::{ControlAddress, WorkerState};
 use baton_config::logging::Level;
 use baton_engine::{Engine, Settings};
 use baton_packet::Mac;
@@ -37,11 +38,12 @@ use std::{
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, oneshot},
+    task::{JoinError, JoinSet},
     time::timeout,
 };
 use tracing::{error, info, warn};
 
-/// How long the worker has to end its loop: it looks at least every 500 ms.
+/// How long the workers have to end their loops: they look at least every 500 ms.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
 
 /// Runs until SIGTERM or SIGINT, and `grace` longer while there are connections.
@@ -102,7 +104,8 @@ async fn serve(
         Some(address) => Some(serve::bind("probes", address).await?),
         None => None,
     };
-    let (mut port, maps) = open_port(&loaded, &addresses)?;
+    let (ports, maps) = open_ports(&loaded, &addresses)?;
+    let mode = ports[0].mode();
     let steerer = Steerer::new(
         Box::new(maps),
         addresses.clone(),
@@ -110,16 +113,12 @@ async fn serve(
         config.host_network,
     );
     let quota = CpuQuota::find();
-    port.allow_spinning(quota.allows_spinning());
-    let mode = port.mode();
-    let engine = engine(&loaded, &addresses, &port)?;
-
-    let (worker, inbox) = commands::channel().context("cannot make an eventfd")?;
+    let (workers, inboxes) = Workers::new(ports.len() as u32).context("cannot make an eventfd")?;
     let (asks, asked) = mpsc::channel(neighbour::ASKS_MAX);
     let network = Arc::new(neighbour::Health::default());
     let control = Arc::new(Control {
         snapshots: Snapshots::new(
-            worker.clone(),
+            workers.clone(),
             config.clone(),
             addresses.clone(),
             host_ports::listening,
@@ -133,31 +132,47 @@ async fn serve(
         )?,
         health: Arc::clone(&network),
         failures: Arc::default(),
-        facts: Facts::new(&config.interface, loaded.key_epochs()),
-        worker: worker.clone(),
+        facts: Facts::new(
+            WorkerState {
+                interface: config.interface.clone(),
+                mode: mode.label().to_owned(),
+                workers: ports.len() as u32,
+                addresses: addresses.clone(),
+                ports: config.ports.range().into_inner(),
+                key_epochs: Vec::new(),
+            },
+            loaded.key_epochs(),
+        ),
+        workers: workers.clone(),
         tls: tls.as_ref().map(|(_, server)| Arc::clone(server)),
         gates: Gates::default(),
     });
     control.metrics.keys_loaded();
-    let packets = Worker::new(
-        engine,
-        port,
-        inbox,
-        asks,
-        addresses.clone(),
-        config.ports.range(),
-        steerer.failures(),
-    );
-    let mut ended = spawn(packets)?;
-    tokio::spawn(quota.watch(worker.clone()));
+    let mut ended = JoinSet::new();
+    let settings = engines::settings(config, &addresses, ports.len() as u32);
+    let each = ports.into_iter().zip(settings).zip(inboxes).enumerate();
+    for (at, ((mut port, settings), inbox)) in each {
+        port.allow_spinning(quota.allows_spinning());
+        let engine = engine(&loaded, settings, &port)?;
+        // One of them tells what is counted once.
+        let failures = if at == 0 {
+            steerer.failures()
+        } else {
+            Arc::default()
+        };
+        let packets = Worker::new(engine, port, inbox, asks.clone(), failures);
+        spawn(&mut ended, at, packets)?;
+    }
+    drop(asks);
+    tokio::spawn(quota.watch(workers.clone()));
     let place = neighbour::Place {
         ifindex,
         host: config.host_network,
     };
-    let followed = neighbour::run(place, worker.clone(), steerer, asked, network);
+    let followed = neighbour::run(place, workers.clone(), steerer, asked, network);
     let mut neighbours = tokio::spawn(followed);
     let checks = health::run(
-        worker.clone(),
+        workers.clone(),
         Arc::clone(&control.failures),
         control.snapshots.follow(),
         config.ports.range(),
@@ -197,6 +212,7 @@ async fn serve(
     info!(
         interface = config.interface,
         mode = mode.label(),
+        workers = workers.count(),
         host_network = config.host_network,
         addresses = ?addresses,
         ports = %config.ports,
@@ -213,7 +229,7 @@ async fn serve(
         current,
         level,
         control,
-        worker: worker.clone(),
+        workers: workers.clone(),
     };
     let mut ending: Option<Ending> = None;
     loop {
@@ -229,7 +245,7 @@ async fn serve(
             () = over(ending, &control) => break,
             _ = hangup.recv() => reloader.reload().await,
             () = reloader.changed() => reloader.reload().await,
-            end = &mut ended => return failed(end),
+            Some(end) = ended.join_next() => return failed(end),
             end = &mut checks => {
                 let Err(error) = end;
                 return Err(anyhow::Error::from(error).context("backends can no longer be checked"));
@@ -245,10 +261,11 @@ async fn serve(
         }
     }
     info!("ending; connections stay as they are for the next start or their own timeouts");
-    // The worker may be gone already, which is as good.
-    let _ = worker.tell(Command::Stop).await;
-    if timeout(STOP_LIMIT, ended).await.is_err() {
-        warn!("the packet worker did not end in time");
+    // A worker may be gone already, which is as good.
+    let _ = workers.tell(Notice::Stop).await;
+    let all = async { while ended.join_next().await.is_some() {} };
+    if timeout(STOP_LIMIT, all).await.is_err() {
+        warn!("a packet worker did not end in time");
     }
     Ok(())
 }
@@ -265,11 +282,13 @@ async fn over(ending: Option<Ending>, control: &Control) {
     }
 }
 
-fn open_port(loaded: &Loaded, addresses: &[IpAddr]) -> anyhow::Result<(Port, SteeringMaps)> {
+/// A port for each worker, at least one.
+fn open_ports(loaded: &Loaded, addresses: &[IpAddr]) -> anyhow::Result<(Vec<Port>, SteeringMaps)> {
     let config = &loaded.config;
     let rings = config.rings;
     let settings = baton_xsk::Config {
         mode: config.mode.into(),
+        workers: config.workers.wanted(config.ports, cpus()),
         frames: rings.frames,
         rx_ring: rings.rx,
         tx_ring: rings.tx,
@@ -287,30 +306,30 @@ fn open_port(loaded: &Loaded, addresses: &[IpAddr]) -> anyhow::Result<(Port, Ste
         backends: config.host_network.then(Vec::new),
     };
     let (ports, maps) = Port::open(&settings, &steering)?;
-    let one = ports.into_iter().next();
-    let port = one.context("an interface was opened without a port")?;
-    for (mode, why) in port.fallbacks() {
+    let first = ports
+        .first()
+        .context("an interface was opened without a port")?;
+    for (mode, why) in first.fallbacks() {
         warn!(mode = mode.label(), why, "this mode does not work here");
     }
-    Ok((port, maps))
+    Ok((ports, maps))
 }
 
-fn engine(loaded: &Loaded, addresses: &[IpAddr], port: &Port) -> anyhow::Result<Engine> {
-    let config = &loaded.config;
-    let mtu = u16::try_from(port.mtu()).unwrap_or(u16::MAX);
+/// CPUs that this process may use: its affinity and its control group's quota are respected.
+fn cpus() -> u32 {
+    thread::available_parallelism().map_or(1, |cpus| cpus.get().try_into().unwrap_or(1))
+}
+
+fn engine(loaded: &Loaded, settings: Settings, port: &Port) -> anyhow::Result<Engine> {
     let settings = Settings {
-        limits: config.limits,
-        addresses: addresses.to_vec(),
-        // An interface may have addresses that come and go, those given here belong to the dataplane.
-        legs_from_all: !config.address.is_empty(),
-        ports: config.ports.range(),
         mac: Mac(port.mac()),
+        mtu: u16::try_from(port.mtu()).unwrap_or(u16::MAX),
         seed: random_number(),
         hash_keys: (random_number(), random_number()),
-        mtu,
+        ..settings
     };
     let mut engine = Engine::new(settings, clock::now())?;
-    if config.host_network {
+    if loaded.config.host_network {
         engine.share_ports();
     }
     engine.set_keys(&loaded.engine_keys());
@@ -322,26 +341,29 @@ fn random_number() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-type Ended = oneshot::Receiver<Result<(), WorkerFailure>>;
+type Ended = Result<Result<(), WorkerFailure>, oneshot::error::RecvError>;
 
-/// Starts the packet thread; the receiver gets how it ended, or an error if it panicked.
-fn spawn(worker: Worker) -> anyhow::Result<Ended> {
+/// Starts a packet thread; `ended` gets how it ended, or an error if it panicked.
+fn spawn(ended: &mut JoinSet<Ended>, at: usize, worker: Worker) -> anyhow::Result<()> {
     let (sender, receiver) = oneshot::channel();
     thread::Builder::new()
-        .name("packets".to_owned())
+        .name(format!("packets-{at}"))
         .spawn(move || {
             // Nobody listens any more if the process is ending by itself.
             let _ = sender.send(worker.run());
         })
-        .context("cannot start the packet thread")?;
-    Ok(receiver)
+        .context("cannot start a packet thread")?;
+    ended.spawn(receiver);
+    Ok(())
 }
 
-fn failed(end: Result<Result<(), WorkerFailure>, oneshot::error::RecvError>) -> anyhow::Result<()> {
+fn failed(end: Result<Ended, JoinError>) -> anyhow::Result<()> {
     match end {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(failure)) => Err(failure.into()),
-        Err(_) => bail!("the packet thread panicked: this is a bug, please report what it printed"),
+        Ok(Ok(Ok(()))) => Ok(()),
+        Ok(Ok(Err(failure))) => Err(failure.into()),
+        Ok(Err(_)) | Err(_) => {
+            bail!("the packet thread panicked: this is a bug, please report what it printed")
+        }
     }
 }
 
@@ -361,7 +383,7 @@ struct Reloader<'a> {
     current: Loaded,
     level: Level,
     control: Arc<Control>,
-    worker: WorkerHandle,
+    workers: Workers,
 }
 
 impl Reloader<'_> {
@@ -419,8 +441,8 @@ impl Reloader<'_> {
     }
 
     async fn use_keys(&self, loaded: &Loaded) -> anyhow::Result<()> {
-        self.worker
-            .tell(Command::Keys(loaded.engine_keys()))
+        self.workers
+            .tell(Notice::Keys(loaded.engine_keys()))
             .await?;
         if let Ok(mut shown) = self.control.facts.key_epochs.lock() {
             *shown = loaded.key_epochs();

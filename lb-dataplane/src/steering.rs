@@ -1,4 +1,4 @@
-//! What the kernel steers to the packet thread, changed beside it.
+//! What the kernel steers to the packet threads, changed beside them.
 //!
 //! Owns the order: what a snapshot or a route brings is steered before the engine has it, and what
 //! went is steered until the engine says that no open flow needs it. Whoever calls sees to it that
@@ -72,14 +72,14 @@ struct Parts {
 impl Parts {
     fn steering(
         &self,
-        frontends: Vec<(IpAddr, u16)>,
+        [frontends, by_address]: [Vec<(IpAddr, u16)>; 2],
         backends: Vec<(IpAddr, u16)>,
         of_legs: &[IpAddr],
     ) -> Steering {
         let all = [&self.own, of_legs, &self.sources].into_iter().flatten();
         Steering {
             frontends,
-            by_address: Vec::new(),
+            by_address,
             // A host with more has its first ones.
             addresses: all.copied().take(ADDRESSES_MAX).collect(),
             ports: self.ports.clone(),
@@ -118,7 +118,8 @@ impl Steerer {
     /// A snapshot is about to come into force.
     pub fn add(&self, prepared: &Prepared) {
         self.change(|parts| {
-            let steering = parts.steering(prepared.frontends(), prepared.backends(), &[]);
+            let frontends = [prepared.frontends(), prepared.by_address()];
+            let steering = parts.steering(frontends, prepared.backends(), &[]);
             parts.maps.add(&steering)
         });
     }
@@ -127,7 +128,7 @@ impl Steerer {
     pub fn set_sources(&self, sources: &[IpAddr]) {
         self.change(|parts| {
             parts.sources = sources.to_vec();
-            let steering = parts.steering(Vec::new(), Vec::new(), &[]);
+            let steering = parts.steering(Default::default(), Vec::new(), &[]);
             parts.maps.add(&steering)
         });
     }
@@ -135,12 +136,15 @@ impl Steerer {
     /// The engine needs this and nothing else.
     pub fn set(&self, ends: &mut SteeredEnds) {
         self.change(|parts| {
-            let frontends = std::mem::take(&mut ends.frontends);
+            let frontends = [&mut ends.frontends, &mut ends.by_address].map(std::mem::take);
             let backends = ends.backends.take().unwrap_or_default();
             let steering = parts.steering(frontends, backends, &ends.sources);
             let result = parts.maps.set(&steering);
-            debug!(frontends = steering.frontends.len(), "steering looked over");
-            ends.frontends = steering.frontends;
+            debug!(
+                frontends = steering.frontends.len() + steering.by_address.len(),
+                "steering looked over"
+            );
+            (ends.frontends, ends.by_address) = (steering.frontends, steering.by_address);
             ends.backends = steering.backends;
             result
         });

@@ -6,14 +6,14 @@
 //!
 //! # Decisions
 //!
-//! - **One worker thread drives all receive queues** with one flow table, because the two
-//!   directions of a flow may arrive on different queues. Frames are sent by one `sendto` per
-//!   batch.
+//! - **Each worker looks at all receive queues**, as the two directions of a flow may arrive on
+//!   different ones; which frames of them are its own the program decides (`xsk/src/pool.rs`).
+//!   Workers share no table. Frames are sent by one `sendto` per batch.
 
 use crate::{
     capture::{Counts, Tap, through},
     clock,
-    commands::{Applied, Command, CounterValue, Inbox, Report},
+    commands::{Agreement, Applied, Command, CounterValue, Inbox, NotApplied, Notice, Report},
 };
 use baton_engine::{
     DrainOrder, Engine, Instant, Output, Prepared, Reporting, SteeredEnds, Verdict,
@@ -22,7 +22,6 @@ use baton_xsk::{Disposition, Handler, Port, Stats, Tx};
 use std::{
     io,
     net::IpAddr,
-    ops::RangeInclusive,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -59,8 +58,6 @@ pub struct Worker {
     port: Port,
     inbox: Inbox,
     asks: mpsc::Sender<IpAddr>,
-    addresses: Vec<IpAddr>,
-    ports: RangeInclusive<u16>,
     /// What takes several turns.
     job: Option<Job>,
     /// Copies frames while somebody captures.
@@ -83,10 +80,19 @@ struct OwnCounters {
 
 /// A command that is served a piece at a time.
 enum Job {
-    Apply(Box<Prepared>, oneshot::Sender<Applied>),
+    Apply(Applying),
     Report(Box<Reporting>, oneshot::Sender<Report>),
     Steering(Box<SteeredEnds>, oneshot::Sender<Box<SteeredEnds>>),
     Drain(DrainOrder, oneshot::Sender<Result<usize, String>>),
+}
+
+/// A snapshot that is put in force.
+struct Applying {
+    prepared: Box<Prepared>,
+    agreement: Arc<Agreement>,
+    /// This worker has said that it can.
+    agreed: bool,
+    answer: oneshot::Sender<Applied>,
 }
 
 /// What became of the commands of one turn.
@@ -141,15 +147,13 @@ impl Handler for Batch<'_> {
 }
 
 impl Worker {
-    /// Puts the parts together. `addresses` and `ports` are the dataplane's own; `asks` receives addresses
-    /// that the engine needs resolved; `steering_failures` is counted elsewhere and told here.
+    /// Puts the parts together. `asks` receives addresses that the engine needs resolved; `steering_failures` is counted
+    /// elsewhere and told here.
     pub fn new(
         engine: Engine,
         port: Port,
         inbox: Inbox,
         asks: mpsc::Sender<IpAddr>,
-        addresses: Vec<IpAddr>,
-        ports: RangeInclusive<u16>,
         steering_failures: Arc<AtomicU64>,
     ) -> Self {
         Self {
@@ -157,8 +161,6 @@ impl Worker {
             port,
             inbox,
             asks,
-            addresses,
-            ports,
             job: None,
             tap: None,
             own: OwnCounters {
@@ -215,7 +217,7 @@ impl Worker {
     }
 
     fn capture(&mut self, tap: Option<Box<Tap>>) -> Option<Box<Tap>> {
-        self.own.captures += u64::from(tap.is_some());
+        self.own.captures += u64::from(tap.as_ref().is_some_and(|tap| tap.first));
         let before = std::mem::replace(&mut self.tap, tap);
         if let Some(before) = &before {
             for (sum, count) in self.own.captured.iter_mut().zip(captured(before.counts())) {
@@ -245,13 +247,14 @@ impl Worker {
             .engine
             .next_deadline()
             .map_or(SLEEP_MAX, |due| clock::until(now, due).min(SLEEP_MAX));
-        self.port
-            .wait(Some(due), self.inbox.wake_fd())
-            .map_err(WorkerFailure::Port)
+        let woken = self.port.wait(Some(due), self.inbox.wake_fd());
+        if woken.map_err(WorkerFailure::Port)? {
+            self.inbox.rearm();
+        }
+        Ok(())
     }
 
     fn commands(&mut self, now: Instant) -> Commands {
-        self.inbox.rearm();
         for _ in 0..COMMANDS_MAX {
             if let Some(job) = self.job.take() {
                 self.job = self.go_on(now, job);
@@ -274,14 +277,7 @@ impl Worker {
     /// stop.
     fn go_on(&mut self, now: Instant, job: Job) -> Option<Job> {
         match job {
-            Job::Apply(mut prepared, answer) => {
-                let result = match self.engine.apply_piece(now, &mut prepared) {
-                    Ok(false) => return Some(Job::Apply(prepared, answer)),
-                    Ok(true) => Ok(()),
-                    Err(error) => Err(error),
-                };
-                let _ = answer.send((result, prepared));
-            }
+            Job::Apply(applying) => return self.apply(now, applying).map(Job::Apply),
             Job::Report(mut report, answer) => {
                 if !self.engine.report_piece(now, &mut report) {
                     return Some(Job::Report(report, answer));
@@ -307,26 +303,56 @@ impl Worker {
         None
     }
 
+    /// The same of a snapshot. While others have not said whether they can, packets are served on.
+    fn apply(&mut self, now: Instant, mut applying: Applying) -> Option<Applying> {
+        let prepared = &mut applying.prepared;
+        let verdict = match applying.agreed {
+            true => applying.agreement.verdict(),
+            false => Some(true),
+        };
+        let result = match verdict {
+            None => return Some(applying),
+            Some(false) => Err(NotApplied::Elsewhere),
+            Some(true) => {
+                let piece = self.engine.apply_piece(now, prepared);
+                piece.map_err(NotApplied::Here)
+            }
+        };
+        if result.is_err() {
+            applying.agreement.refuse();
+        } else if prepared.has_room() && !applying.agreed {
+            applying.agreement.agree();
+            applying.agreed = true;
+        }
+        let result = match result {
+            // What has nothing new is in force at once.
+            Ok(false) => return Some(applying),
+            Ok(true) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let _ = applying.answer.send((result, applying.prepared));
+        None
+    }
+
     /// False if the loop is to end.
     fn command(&mut self, now: Instant, command: Command) -> bool {
         self.own.commands += 1;
         // An asker that has gone away is no reason to stop: answers may fail.
         match command {
-            Command::Apply(prepared, answer) => self.job = Some(Job::Apply(prepared, answer)),
-            Command::Keys(keys) => self.engine.set_keys(&keys),
+            Command::Apply(prepared, agreement, answer) => {
+                self.job = Some(Job::Apply(Applying {
+                    prepared,
+                    agreement,
+                    agreed: false,
+                    answer,
+                }));
+            }
+            Command::Notice(notice) => return self.notice(now, notice),
             Command::Routes(mut routes, answer) => {
                 self.engine.put_routes(&mut routes);
                 let _ = answer.send(routes);
             }
             Command::Steering(ends, answer) => self.job = Some(Job::Steering(ends, answer)),
-            Command::Neighbour(address, mac) => self.engine.set_neighbour(address, mac),
-            Command::Link(up) => self.engine.set_link(now, up),
-            Command::Spin(allowed) => self.port.allow_spinning(allowed),
-            Command::Health {
-                policy,
-                backend,
-                healthy,
-            } => self.engine.set_health(now, &policy, backend, healthy),
             Command::Drain {
                 policy,
                 backend,
@@ -347,7 +373,23 @@ impl Worker {
             Command::Flows(cursor, max, answer) => {
                 let _ = answer.send(self.engine.flows(now, cursor, max));
             }
-            Command::Stop => {
+        }
+        true
+    }
+
+    /// Likewise.
+    fn notice(&mut self, now: Instant, notice: Notice) -> bool {
+        match notice {
+            Notice::Keys(keys) => self.engine.set_keys(&keys),
+            Notice::Neighbour(address, mac) => self.engine.set_neighbour(address, mac),
+            Notice::Link(up) => self.engine.set_link(now, up),
+            Notice::Spin(allowed) => self.port.allow_spinning(allowed),
+            Notice::Health {
+                policy,
+                backend,
+                healthy,
+            } => self.engine.set_health(now, &policy, backend, healthy),
+            Notice::Stop => {
                 info!("the packet worker stops; flows stay as they are");
                 return false;
             }
@@ -358,10 +400,7 @@ impl Worker {
     fn report(&self, gathered: Reporting) -> Report {
         let tap = self.tap.as_deref().map(Tap::counts);
         let counters = counters(&self.engine, &self.port.stats(), &self.own, tap);
-        let (mut state, figures) = gathered.end();
-        state.worker.mode = self.port.mode().label().to_owned();
-        state.worker.addresses.clone_from(&self.addresses);
-        state.worker.ports = (*self.ports.start(), *self.ports.end());
+        let (state, figures) = gathered.end();
         Report {
             state,
             counters,

@@ -1,8 +1,8 @@
 //! What happened to flows, and what is asked for one of them: the types of `/v1/events` and `/v1/migrate`.
 
 use crate::Endpoint;
-use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::{fmt, net::SocketAddr, num::ParseIntError, str::FromStr};
 
 /// What `/v1/events` says: some events in order, and where to go on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,7 +14,7 @@ pub struct FlowEvents {
     #[serde(default)]
     pub unix_micros: u64,
     /// `since` of the next question.
-    pub next: u64,
+    pub next: EventCursor,
     /// Events behind the asked `since` that were overwritten before this answer.
     pub missed: u64,
     /// There are more already.
@@ -24,12 +24,70 @@ pub struct FlowEvents {
     pub events: Vec<FlowEvent>,
 }
 
+/// Behind which event one goes on: the number of the last one of each worker. Text form: these
+/// with dots between, as `40` or `12.40`. One of another number of workers stands for the first
+/// event that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventCursor(pub Vec<u64>);
+
+impl Default for EventCursor {
+    /// From the first event that is there on.
+    fn default() -> Self {
+        Self(vec![0])
+    }
+}
+
+impl EventCursor {
+    /// From which on so many more events of each worker are told.
+    #[must_use]
+    pub fn back(&self, events: u64) -> Self {
+        Self(self.0.iter().map(|at| at.saturating_sub(events)).collect())
+    }
+}
+
+impl fmt::Display for EventCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, number) in self.0.iter().enumerate() {
+            let dot = if at == 0 { "" } else { "." };
+            write!(f, "{dot}{number}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for EventCursor {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        text.split('.')
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+impl Serialize for EventCursor {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for EventCursor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// Something that happened to a flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FlowEvent {
-    /// 1 for the first one since the dataplane's start, then one more each.
+    /// 1 for the worker's first one since the dataplane's start, then one more each.
     pub seq: u64,
+    /// The worker that has the flow, from 0.
+    #[serde(default)]
+    pub worker: u16,
     /// When, by the dataplane's monotonic clock, in microseconds.
     pub at_micros: u64,
     /// What: `move_asked`, `move_dropped`, `adopting`, `adopting_again`, `refused`, `moved`, `rolled_back`, `owner_lost`,
@@ -156,6 +214,7 @@ mod tests {
     fn event(what: &str) -> FlowEvent {
         FlowEvent {
             seq: 1,
+            worker: 0,
             at_micros: 40,
             event: what.to_owned(),
             client: "10.0.0.7:4711".parse().expect("an address"),
@@ -188,6 +247,18 @@ mod tests {
         let mut bare = event("lost");
         (bare.from, bare.cause) = (None, None);
         assert_eq!(bare.words(), "lost on ?: accept queue full");
+    }
+
+    #[test]
+    fn a_cursor_has_a_number_for_each_worker() {
+        for text in ["0", "12", "12.40.7"] {
+            let cursor: EventCursor = text.parse().expect("a cursor");
+            assert_eq!(cursor.to_string(), text);
+        }
+        for text in ["", ".", "1.", "-1", "x"] {
+            assert!(text.parse::<EventCursor>().is_err(), "{text}");
+        }
+        assert_eq!(EventCursor(vec![5, 50]).back(10), EventCursor(vec![0, 40]));
     }
 
     #[test]

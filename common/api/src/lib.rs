@@ -20,7 +20,9 @@ mod validate;
 pub use clients::{Clients, ClientsError};
 pub use control::{ControlAddress, ControlAddressError, SocketPath};
 pub use duration::{DurationError, Micros};
-pub use events::{FlowEvent, FlowEvents, LastMove, MigrateReply, MigrateRequest, time_of_day};
+pub use events::{
+    EventCursor, FlowEvent, FlowEvents, LastMove, MigrateReply, MigrateRequest, time_of_day,
+};
 pub use failure::{ActiveCheck, BackendFailure, Drain, Health, OnDeadline};
 pub use local::{Asked, Foreign};
 pub use node_keys::{

@@ -48,6 +48,9 @@ pub struct WorkerState {
     pub interface: String,
     /// `native`, `generic` or `packet`.
     pub mode: String,
+    /// Threads that forward packets.
+    #[serde(default)]
+    pub workers: u32,
     /// The dataplane's own addresses.
     pub addresses: Vec<std::net::IpAddr>,
     /// Port range of the legs, both ends included.

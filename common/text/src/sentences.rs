@@ -50,6 +50,7 @@ mod tests {
     fn an_event_is_a_line() {
         let moved = FlowEvent {
             seq: 9,
+            worker: 0,
             at_micros: 0,
             event: "moved".into(),
             client: "10.0.0.7:4711".parse().expect("an address"),

@@ -47,6 +47,9 @@ pub struct DataplaneConfig {
     pub ports: String,
     /// `auto`, `native`, `generic` or `packet`.
     pub mode: String,
+    /// Threads that forward packets, if not one; `BATON_WORKERS` says it for all dataplanes that may have several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u32>,
     /// On the node's own network; then it runs there.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub host_network: bool,
@@ -257,6 +260,7 @@ impl Lab {
             interface: "eth0".into(),
             ports: "20000-59999".into(),
             mode: "auto".into(),
+            workers: workers_asked()?,
             host_network: false,
             control: DATAPLANE_CONTROL.into(),
             control_tls: None,
@@ -496,6 +500,16 @@ impl Shim {
     pub fn stop(mut self) -> Result<()> {
         self.process.stop(STOP_GRACE).map(drop)
     }
+}
+
+/// What `BATON_WORKERS` says, with which all tests run with several.
+fn workers_asked() -> Result<Option<u32>> {
+    let asked = std::env::var("BATON_WORKERS").ok();
+    let parse = |text: String| {
+        text.parse()
+            .with_context(|| format!("BATON_WORKERS={text}"))
+    };
+    asked.map(parse).transpose()
 }
 
 fn run_spec(program: &Path, config: &Path) -> Spec {

@@ -10,5 +10,5 @@ mod wait;
 
 pub use kernel::{TcpSocket, established, kernel_counters, listening, nft, set_sysctl};
 pub use raw::{FrameSocket, Link, RawIp, segment_of, tcp_packet};
-pub use scene::{HTTP_PORT, REDIS_POLICY, REDIS_PORT, Scene, always, never};
+pub use scene::{HTTP_PORT, REDIS_POLICY, REDIS_PORT, Scene, always, never, own_v4};
 pub use wait::{DEADLINE, until, write_whole};

@@ -336,6 +336,10 @@ impl Scene {
     }
 }
 
-fn own_v4(port: u16) -> Result<Endpoint> {
+/// All of the dataplane's own IPv4 addresses, at a port.
+///
+/// # Errors
+/// The port is 0.
+pub fn own_v4(port: u16) -> Result<Endpoint> {
     Endpoint::new(Ipv4Addr::UNSPECIFIED.into(), port).context("port 0")
 }

@@ -40,6 +40,7 @@ mod tenants;
 mod throttle;
 mod tracked;
 mod wire;
+mod workers;
 
 use anyhow::{Result, ensure};
 use baton_lab::{Exchange, HttpEcho, Load, LoadOptions, LoadReport, RedisCheck};

@@ -357,7 +357,7 @@ async fn dataplanes(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
         let of = ends
             .iter()
             .find(|asked| asked.dataplane.pod.uid == pod.uid)?;
-        Some(of.result.as_ref().ok()?.next.saturating_sub(EVENTS_MAX))
+        Some(of.result.as_ref().ok()?.next.back(EVENTS_MAX))
     };
     for asked in ask::events(cluster, &answering, None, since).await {
         let path = format!("dataplanes/{}/events.json", asked.name());

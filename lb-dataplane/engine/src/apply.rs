@@ -103,6 +103,8 @@ enum Stage {
     Free,
     /// Whether there is room.
     Room,
+    /// There is, and a caller may ask others first.
+    Agreed,
     /// Slots of new backends.
     Arrive,
     /// Policies that are new or changed, and all frontends.
@@ -123,7 +125,8 @@ impl Stage {
     fn next(self) -> Self {
         match self {
             Self::Free => Self::Room,
-            Self::Room => Self::Arrive,
+            Self::Room => Self::Agreed,
+            Self::Agreed => Self::Arrive,
             Self::Arrive => Self::Policies,
             Self::Policies => Self::Retire,
             Self::Retire => Self::Backends,
@@ -181,6 +184,10 @@ impl Progress {
             pending_moves: false,
         }
     }
+
+    pub(crate) fn has_room(&self) -> bool {
+        !matches!(self.stage, Stage::Free | Stage::Room)
+    }
 }
 
 impl Engine {
@@ -225,13 +232,16 @@ impl Engine {
             frontends: live.map(|f| (f.addr, f.port)).collect(),
         };
         let mut rng = self.rng.clone();
-        let prepared = plan(&fixed, &mut rng, self, &lingering, snapshot, objections);
+        let fixed = std::slice::from_ref(&fixed);
+        let prepared = plan(fixed, &mut rng, self, &lingering, snapshot, objections);
         self.rng = rng;
-        prepared
+        Ok(prepared?.swap_remove(0))
     }
 
     /// Goes on with putting a snapshot in force; whether it is. Flows stay where they are, and
-    /// packets may be served in between. None is begun before the one before is in force.
+    /// packets may be served in between. None is begun before the one before is in force. One piece
+    /// ends where nothing has changed yet and there is room ([`Prepared::has_room`]), so that
+    /// several engines change together or not at all.
     ///
     /// # Errors
     /// The snapshot is not used at all then. Where there was no room for it,
@@ -255,6 +265,7 @@ impl Engine {
             let cost = match stage {
                 Stage::Free => self.find_free(prepared),
                 Stage::Room => self.find_room(prepared),
+                Stage::Agreed => None,
                 Stage::Arrive => self.backend_arrives(now, prepared),
                 Stage::Policies => self.policy_changes(now, prepared),
                 Stage::Retire => self.slot_retires(now, prepared),
@@ -272,8 +283,10 @@ impl Engine {
                 }
                 None => {
                     (progress.stage, progress.at) = (stage.next(), 0);
-                    if progress.stage == Stage::Arrive {
+                    if progress.stage == Stage::Agreed {
                         self.check_room(prepared)?;
+                        return Ok(false);
+                    } else if progress.stage == Stage::Arrive {
                         self.applies += 1;
                         prepared.progress.stamp = self.applies;
                     } else if progress.stage == Stage::Done {

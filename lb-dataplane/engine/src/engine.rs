@@ -61,6 +61,8 @@ pub struct Settings {
     pub ports: RangeInclusive<u16>,
     /// The interface's link-layer address.
     pub mac: Mac,
+    /// Of limits per second, where several engines serve the same policies.
+    pub share: crate::Share,
     /// Seeds every random choice.
     pub seed: u64,
     /// Keys of tables that clients have entries in, and of numbers that others must not guess:

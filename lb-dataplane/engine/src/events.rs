@@ -18,7 +18,7 @@ use crate::{
     pins::Gone,
     states::State,
 };
-use baton_api::{Endpoint, FlowEvent, FlowEvents};
+use baton_api::{Endpoint, EventCursor, FlowEvent, FlowEvents};
 use baton_packet::Reason;
 use std::net::SocketAddr;
 
@@ -204,7 +204,7 @@ impl Engine {
         FlowEvents {
             now_micros: self.engine_time(now).0,
             unix_micros: 0,
-            next: end.max(since),
+            next: EventCursor(vec![end.max(since)]),
             missed: first - since - 1,
             more: end < last,
             events,
@@ -227,6 +227,7 @@ impl Engine {
         };
         Some(FlowEvent {
             seq: number,
+            worker: 0,
             at_micros: event.at_us,
             event: event.what.label().to_owned(),
             client: SocketAddr::new(from_addr(&event.client), event.client_port),

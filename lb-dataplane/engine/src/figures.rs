@@ -38,6 +38,14 @@ impl Latency {
         self.sum_us = self.sum_us.saturating_add(us);
     }
 
+    /// Those of another engine, too.
+    pub fn merge(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count += more;
+        }
+        self.sum_us = self.sum_us.saturating_add(other.sum_us);
+    }
+
     /// Upper bounds in us, and how many were not above each.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut below = 0;

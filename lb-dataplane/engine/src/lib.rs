@@ -60,6 +60,7 @@ mod migrate;
 mod mutants;
 mod noting;
 mod order;
+mod pace;
 mod pieces;
 mod pins;
 mod place;
@@ -103,6 +104,7 @@ pub use migrate::{Migrate, MigrateError};
 #[cfg(feature = "mutants")]
 pub use mutants::Mutant;
 pub use order::DrainOrder;
+pub use pace::Share;
 pub use pins::{Lost, PinReason};
 pub use placement::promises;
 pub use prefixes::{Route, Via};

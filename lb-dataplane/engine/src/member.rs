@@ -14,7 +14,7 @@
 //!   readiness flap breaks nothing. A pod that terminates drains; a pod that is gone is gone, and
 //!   its flows are rescued.
 
-use crate::{clock::Instant, health::Health, ids::Addr};
+use crate::{clock::Instant, health::Health, ids::Addr, pace::Pace};
 
 /// Smallest share of its weight that a backend has in slow start, of 256.
 const SLOW_START_MIN: u64 = 26;
@@ -48,14 +48,6 @@ pub(crate) struct Member {
     up_ms: u64,
 }
 
-/// What was done within the present second.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Pace {
-    /// Seconds of the clock, wrapping.
-    second: u32,
-    count: u32,
-}
-
 /// What the policy's own flows say against a member. It is about one process: the next one begins
 /// without.
 #[derive(Clone, Copy, Default)]
@@ -70,18 +62,6 @@ pub(crate) struct Evidence {
     /// worked, and whether another one did.
     repeated_by: Option<Addr>,
     repeated_to_others: bool,
-}
-
-impl Pace {
-    /// Whether once more is within the limit; 0 is none.
-    pub(crate) fn has_room(self, limit: u32, second: u32) -> bool {
-        limit == 0 || self.second != second || self.count < limit
-    }
-
-    pub(crate) fn spend(&mut self, second: u32) {
-        let before = if self.second == second { self.count } else { 0 };
-        (self.second, self.count) = (second, before.saturating_add(1));
-    }
 }
 
 impl Member {

@@ -18,8 +18,9 @@ use crate::{
     figures::OfPolicy,
     ledger::Gains,
     maglev::{Maglev, mix},
-    member::{Evidence, Member, Pace},
+    member::{Evidence, Member},
     mutants::Committed,
+    pace::{Pace, Share},
     pins::{Lost, PinReason},
     placement::{Asking, Placement, Seat, Why},
     rules,
@@ -91,6 +92,8 @@ pub(crate) struct Policy {
     pub(crate) pools: [Pool; 2],
     /// Moves.
     pace: Pace,
+    /// Of what is limited per second.
+    share: Share,
     pub(crate) figures: OfPolicy,
     pub(crate) gains: Gains,
     pub(crate) flows: u32,
@@ -319,8 +322,9 @@ impl Pool {
 }
 
 impl Policy {
-    pub(crate) fn new(spec: &Arc<baton_api::Policy>, pools: [Pool; 2]) -> Self {
+    pub(crate) fn new(spec: &Arc<baton_api::Policy>, pools: [Pool; 2], share: Share) -> Self {
         Self {
+            share,
             spec: (**spec).clone(),
             origin: Arc::clone(spec),
             listed: true,
@@ -612,7 +616,7 @@ impl Policy {
             ..
         } = self.spec.migration;
         let second = (now.0 / 1_000_000) as u32;
-        if !self.pace.has_room(per_second, second) {
+        if !self.pace.has_room(per_second, second, self.share) {
             return Err(Counter::StayedRate);
         }
         if per_backend_per_second != 0 {
@@ -620,7 +624,8 @@ impl Policy {
             let at = pool.place_of(target);
             let member = at.and_then(|at| pool.members.get_mut(at));
             if let Some(member) = member {
-                if !member.pace.has_room(per_backend_per_second, second) {
+                let limit = per_backend_per_second;
+                if !member.pace.has_room(limit, second, self.share) {
                     return Err(Counter::StayedBackend);
                 }
                 member.pace.spend(second);

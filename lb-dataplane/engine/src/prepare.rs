@@ -13,6 +13,7 @@ use crate::{
     ids::{Addr, to_addr},
     maglev::Maglev,
     member::Member,
+    pace::Share,
     policy::{Policy, Pool},
     sift::{Applied, Lingering, Objection, Wanted, sift, told},
     sources::Sources,
@@ -33,6 +34,9 @@ pub(crate) type End = (Addr, u16);
 /// What a Maglev table is made of: identities and shares, in the order of the members.
 pub(crate) type Rows = Vec<(u64, u16)>;
 
+/// Tables by policy and family, with the rows that they are made of.
+type Maglevs = HashMap<(String, bool), (Rows, Arc<Maglev>)>;
+
 /// What is fixed for an engine's life and matters here.
 #[derive(Clone)]
 pub(crate) struct Fixed {
@@ -41,6 +45,7 @@ pub(crate) struct Fixed {
     /// Of legs, by family.
     numbers: [usize; 2],
     pub(crate) backends: u16,
+    share: Share,
 }
 
 impl Fixed {
@@ -50,6 +55,7 @@ impl Fixed {
             ports: settings.ports.clone(),
             numbers: [false, true].map(|v6| sources.numbers(v6)),
             backends: settings.limits.backends,
+            share: settings.share,
         }
     }
 
@@ -128,7 +134,8 @@ pub struct Prepared {
     /// What flows need, as the engine has seen.
     pub(crate) lingering: Lingering,
     pub(crate) progress: Progress,
-    maglevs: HashMap<(String, bool), (Rows, Arc<Maglev>)>,
+    /// Only with the first of several workers, which share these tables.
+    maglevs: Maglevs,
 }
 
 impl Prepared {
@@ -138,8 +145,8 @@ impl Prepared {
         rng: &mut fastrand::Rng,
         in_force: &impl InForce,
         generation: u64,
-        wanted: Vec<Wanted>,
-        applied: Applied,
+        (wanted, applied): (&[Wanted], Applied),
+        maglevs: &mut Maglevs,
     ) -> Self {
         let nothing_new = generation == in_force.generation()
             && wanted.len() == in_force.policies()
@@ -168,31 +175,34 @@ impl Prepared {
                 entry.node = backend.node.as_deref().map(Into::into);
             }
         }
-        let mut maglevs = HashMap::new();
         let policies: Vec<Ready> = wanted
-            .into_iter()
+            .iter()
             .map(|Wanted { spec, .. }| {
                 let pools = [false, true].map(|v6| {
-                    let members = members_of(&spec, v6);
+                    let members = members_of(spec, v6);
                     let maglev =
                         (spec.algorithm == Algorithm::Maglev && !members.is_empty()).then(|| {
                             let rows = members.iter().map(|m| (m.identity, m.share()));
                             let rows: Rows = rows.collect();
+                            let key = (spec.name.clone(), v6);
+                            if let Some((_, built)) = maglevs.get(&key) {
+                                return Arc::clone(built);
+                            }
                             let table = in_force.table(&spec.name, v6, &rows);
                             let table = table.unwrap_or_else(|| Arc::new(Maglev::build(&rows)));
-                            maglevs.insert((spec.name.clone(), v6), (rows, Arc::clone(&table)));
+                            maglevs.insert(key, (rows, Arc::clone(&table)));
                             table
                         });
                     Pool::new(members, maglev)
                 });
                 Ready {
                     ends: [false, true].map(|v6| {
-                        let all = backends_of(&spec, v6);
+                        let all = backends_of(spec, v6);
                         all.map(|(_, b)| end_of(b.endpoint)).collect()
                     }),
-                    frontends: fixed.ends(&spec),
-                    policy: Some(Policy::new(&spec, pools)),
-                    spec,
+                    frontends: fixed.ends(spec),
+                    policy: Some(Policy::new(spec, pools, fixed.share)),
+                    spec: Arc::clone(spec),
                 }
             })
             .collect();
@@ -216,7 +226,7 @@ impl Prepared {
                 frontends: Vec::with_capacity(LIMIT_FRONTENDS),
             },
             progress: Progress::of(nothing_new),
-            maglevs,
+            maglevs: Maglevs::new(),
         }
     }
 
@@ -237,11 +247,35 @@ impl Prepared {
     pub fn generation(&self) -> u64 {
         self.generation
     }
+
+    /// The engine has room for it ([`crate::Engine::apply_piece`]): nothing is against it any more,
+    /// and nothing has changed yet.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.progress.has_room()
+    }
+
+    /// Takes what another worker's engine has seen that flows need, for [`Planner::no_room`].
+    pub fn also_lingers(&mut self, other: &mut Self) {
+        for (ends, more) in [
+            (&mut self.lingering.backends, &mut other.lingering.backends),
+            (
+                &mut self.lingering.frontends,
+                &mut other.lingering.frontends,
+            ),
+        ] {
+            ends.append(more);
+            ends.sort_unstable();
+            ends.dedup();
+        }
+    }
 }
 
-/// Makes snapshots ready beside an engine, and remembers what is in force there.
+/// Makes snapshots ready beside an engine, or several that differ in their leg ports and have the
+/// same in force, and remembers what that is.
 pub struct Planner {
-    fixed: Fixed,
+    /// Of each engine.
+    fixed: Vec<Fixed>,
     rng: fastrand::Rng,
     memory: Memory,
     lingering: Lingering,
@@ -254,7 +288,7 @@ struct Memory {
     policies: HashMap<String, Arc<baton_api::Policy>>,
     holders: HashMap<End, Arc<baton_api::Policy>>,
     backends: HashSet<End>,
-    maglevs: HashMap<(String, bool), (Rows, Arc<Maglev>)>,
+    maglevs: Maglevs,
 }
 
 impl InForce for Memory {
@@ -288,12 +322,21 @@ impl Planner {
     /// Beside an engine with these settings, in which nothing is in force.
     #[must_use]
     pub fn new(settings: &Settings, seed: u64) -> Self {
-        let mut settings = settings.clone();
-        settings.ports = *settings.ports.start().max(&1)..=*settings.ports.end();
-        let from_all = settings.legs_from_all;
-        let sources = Sources::new(&settings.addresses, from_all, &settings.ports);
+        Self::for_workers(std::slice::from_ref(settings), seed)
+    }
+
+    /// Beside an engine for each of these settings.
+    #[must_use]
+    pub fn for_workers(settings: &[Settings], seed: u64) -> Self {
+        let fixed = settings.iter().map(|settings| {
+            let mut settings = settings.clone();
+            settings.ports = *settings.ports.start().max(&1)..=*settings.ports.end();
+            let from_all = settings.legs_from_all;
+            let sources = Sources::new(&settings.addresses, from_all, &settings.ports);
+            Fixed::new(&settings, &sources)
+        });
         Self {
-            fixed: Fixed::new(&settings, &sources),
+            fixed: fixed.collect(),
             rng: fastrand::Rng::with_seed(seed),
             memory: Memory::default(),
             lingering: Lingering::default(),
@@ -311,7 +354,7 @@ impl Planner {
     /// # Errors
     /// The snapshot contradicts itself or the engine's settings, or there is no room for it.
     pub fn prepare(&mut self, snapshot: &Snapshot) -> Result<Prepared, ApplyError> {
-        self.plan(snapshot, None)
+        Ok(self.prepare_workers(snapshot, None)?.swap_remove(0))
     }
 
     /// The same, with each policy that can be taken and to which nobody objects. Those that cannot
@@ -324,14 +367,19 @@ impl Planner {
         snapshot: &Snapshot,
         objections: &[Objection],
     ) -> Result<Prepared, ApplyError> {
-        self.plan(snapshot, Some(objections))
+        let mut all = self.prepare_workers(snapshot, Some(objections))?;
+        Ok(all.swap_remove(0))
     }
 
-    fn plan(
+    /// The same for each engine, in their order: whole, or with `objections` each policy by itself.
+    ///
+    /// # Errors
+    /// As of the others.
+    pub fn prepare_workers(
         &mut self,
         snapshot: &Snapshot,
         objections: Option<&[Objection]>,
-    ) -> Result<Prepared, ApplyError> {
+    ) -> Result<Vec<Prepared>, ApplyError> {
         plan(
             &self.fixed,
             &mut self.rng,
@@ -342,8 +390,9 @@ impl Planner {
         )
     }
 
-    /// The engine had no room ([`ApplyError::is_room`]): the same snapshot is to be made ready
-    /// again, with less. The third time at the latest there is room.
+    /// The engine had no room ([`ApplyError::is_room`]), or one of several had none
+    /// ([`Prepared::also_lingers`]): the same snapshot is to be made ready again, with less. The
+    /// third time at the latest there is room.
     pub fn no_room(&mut self, prepared: &mut Prepared) {
         let again = !self.lingering.backends.is_empty() || !self.lingering.frontends.is_empty();
         self.lingering = std::mem::take(&mut prepared.lingering);
@@ -360,7 +409,7 @@ impl Planner {
         }
     }
 
-    /// The engine has it in force.
+    /// The engine has it in force; the first of several, and all others their part of it.
     pub fn in_force(&mut self, prepared: &mut Prepared) {
         let holders = prepared.policies.iter().flat_map(|p| {
             let ends = p.frontends.iter();
@@ -383,15 +432,15 @@ impl Planner {
 
 /// Makes ready what can be taken: all policies, or with `objections` each by itself.
 pub(crate) fn plan(
-    fixed: &Fixed,
+    fixed: &[Fixed],
     rng: &mut fastrand::Rng,
     in_force: &impl InForce,
     lingering: &Lingering,
     snapshot: &Snapshot,
     objections: Option<&[Objection]>,
-) -> Result<Prepared, ApplyError> {
+) -> Result<Vec<Prepared>, ApplyError> {
     let mut sifted = sift(
-        fixed,
+        &fixed[0],
         in_force,
         lingering,
         snapshot,
@@ -402,10 +451,14 @@ pub(crate) fn plan(
     }
     let applied = told(snapshot, &sifted.refused);
     let generation = snapshot.generation;
-    let wanted = sifted.wanted;
-    Ok(Prepared::new(
-        fixed, rng, in_force, generation, wanted, applied,
-    ))
+    let mut maglevs = Maglevs::new();
+    let each = fixed.iter().map(|fixed| {
+        let told = (&*sifted.wanted, applied.clone());
+        Prepared::new(fixed, rng, in_force, generation, told, &mut maglevs)
+    });
+    let mut all: Vec<Prepared> = each.collect();
+    all[0].maglevs = maglevs;
+    Ok(all)
 }
 
 pub(crate) fn end_of(endpoint: Endpoint) -> End {

@@ -22,6 +22,8 @@ pub struct SteeredEnds {
     at: usize,
     /// In force, and those whose flows still live.
     pub frontends: Vec<(IpAddr, u16)>,
+    /// Those at which all connections of a client's address are one worker's: with affinity.
+    pub by_address: Vec<(IpAddr, u16)>,
     /// Who answers to legs, if others may have such ports ([`Engine::share_ports`]): backends of
     /// the snapshot, and those with legs still.
     pub backends: Option<Vec<(IpAddr, u16)>>,
@@ -34,8 +36,25 @@ impl SteeredEnds {
     pub fn clear(&mut self) {
         self.at = 0;
         self.frontends.clear();
+        self.by_address.clear();
         self.sources.clear();
         self.backends.iter_mut().for_each(Vec::clear);
+    }
+
+    /// To be added to by the engine of another worker.
+    pub fn rewind(&mut self) {
+        self.at = 0;
+    }
+
+    /// Each end once, whoever named it.
+    pub fn dedup(&mut self) {
+        let ends = [&mut self.frontends, &mut self.by_address];
+        for ends in ends.into_iter().chain(&mut self.backends) {
+            ends.sort_unstable();
+            ends.dedup();
+        }
+        self.sources.sort_unstable();
+        self.sources.dedup();
     }
 }
 
@@ -43,7 +62,19 @@ impl Prepared {
     /// The frontends that it brings or keeps: to be steered to us before it comes into force.
     #[must_use]
     pub fn frontends(&self) -> Vec<(IpAddr, u16)> {
-        self.frontends.iter().map(end).collect()
+        self.ends(|affinity| !affinity)
+    }
+
+    /// Those of policies with affinity, likewise.
+    #[must_use]
+    pub fn by_address(&self) -> Vec<(IpAddr, u16)> {
+        self.ends(|affinity| affinity)
+    }
+
+    fn ends(&self, wanted: impl Fn(bool) -> bool) -> Vec<(IpAddr, u16)> {
+        let policies = self.policies.iter();
+        let of = policies.filter(|p| wanted(p.spec.affinity.is_some()));
+        of.flat_map(|p| p.frontends.iter().map(end)).collect()
     }
 
     /// The backends, likewise.
@@ -64,8 +95,14 @@ impl Engine {
         let slots = |len: usize| from.min(len)..to.min(len);
         let frontends = &self.frontends[slots(self.frontends.len())];
         let needed = frontends.iter().filter(|f| f.listed || f.flows > 0);
-        ends.frontends
-            .extend(needed.map(|f| end(&(f.addr, f.port))));
+        for frontend in needed {
+            let policy = &self.policies[usize::from(frontend.policy)];
+            let list = match policy.spec.affinity {
+                Some(_) => &mut ends.by_address,
+                None => &mut ends.frontends,
+            };
+            list.push(end(&(frontend.addr, frontend.port)));
+        }
         if self.shares_ports {
             let backends = &self.backends[slots(self.backends.len())];
             let used = backends.iter().filter(|b| b.listed || b.ports.used() > 0);

@@ -12,12 +12,14 @@
 //!   hundred lines: of `pcap-file` there are only release candidates since 2.0; tests read the
 //!   files with it.
 
+mod drains;
 pub mod pcapng;
 mod tap;
 #[cfg(test)]
 pub mod tap_tests;
 pub mod through;
 
+pub use drains::{Drains, taps};
 pub use tap::{Counts, Drain, Packet, Tap, tap};
 
 use baton_api::Clients;

@@ -70,14 +70,6 @@ pub struct Counts {
     pub unseen: AtomicU64,
 }
 
-impl Counts {
-    /// All that are not in the file.
-    pub fn lost(&self) -> u64 {
-        let lost = [&self.ring_full, &self.rate, &self.unseen];
-        lost.iter().map(|count| count.load(Ordering::Relaxed)).sum()
-    }
-}
-
 fn add(count: &AtomicU64, more: u64) {
     count.fetch_add(more, Ordering::Relaxed);
 }
@@ -94,6 +86,8 @@ pub struct Drain {
 
 /// The packet thread's end.
 pub struct Tap {
+    /// Of the worker that counts the capture.
+    pub first: bool,
     filter: Filter,
     payload: bool,
     snaplen: usize,
@@ -106,14 +100,14 @@ pub struct Tap {
     counts: Arc<Counts>,
 }
 
-/// Both ends of a capture that begins now.
-pub fn tap(order: &Order, now: Instant) -> (Tap, Drain) {
+/// Both ends of one of so many workers' part of a capture that begins now.
+pub fn tap(order: &Order, workers: usize, now: Instant) -> (Tap, Drain) {
     let room = if order.payload {
         RING_PAYLOAD_BYTES
     } else {
         RING_BYTES
     };
-    let frames = room / order.snaplen.max(1);
+    let frames = room / order.snaplen.max(1) / workers;
     let (full, drained) = sync_channel(frames);
     let (returned, empty) = sync_channel(frames);
     for _ in 0..frames {
@@ -132,6 +126,7 @@ pub fn tap(order: &Order, now: Instant) -> (Tap, Drain) {
     let counts = Arc::new(Counts::default());
     let micros = u64::try_from(order.time.as_micros()).unwrap_or(u64::MAX);
     let tap = Tap {
+        first: true,
         filter: order.filter.clone(),
         payload: order.payload,
         snaplen: order.snaplen,
@@ -139,7 +134,8 @@ pub fn tap(order: &Order, now: Instant) -> (Tap, Drain) {
         stage: Stage::new(order),
         memory: Memory::new(),
         rate: Rate {
-            left: RATE_BYTES,
+            per_second: RATE_BYTES / workers as u64,
+            left: RATE_BYTES / workers as u64,
             since: now,
         },
         full,
@@ -408,6 +404,7 @@ impl Memory {
 
 /// Bytes that may still be copied; a second's worth is there at most.
 struct Rate {
+    per_second: u64,
     left: u64,
     since: Instant,
 }
@@ -415,9 +412,9 @@ struct Rate {
 impl Rate {
     fn allows(&mut self, bytes: usize, now: Instant) -> bool {
         let passed_us = now.0.saturating_sub(self.since.0).min(1_000_000);
-        let more = passed_us * RATE_BYTES / 1_000_000;
+        let more = passed_us * self.per_second / 1_000_000;
         if more > 0 {
-            self.left = (self.left + more).min(RATE_BYTES);
+            self.left = (self.left + more).min(self.per_second);
             self.since = now;
         }
         match self.left.checked_sub(bytes as u64) {

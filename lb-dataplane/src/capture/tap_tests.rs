@@ -86,6 +86,7 @@ impl Lab {
             ports: 20_000..=20_127,
             mac: Mac([2, 0, 0, 0, 0, 1]),
             seed: 1,
+            share: baton_engine::Share::default(),
             hash_keys: (1, 2),
             mtu: 1_500,
         };
@@ -182,7 +183,7 @@ const ACK: Flags = Flags::ACK;
 /// A connection's first frames through a tap; what it copied.
 fn shaken(filter: Filter, client: &str, frontend: &str) -> Vec<Packet> {
     let mut lab = Lab::new();
-    let (mut tap, drain) = tap(&order(filter, false), lab.now);
+    let (mut tap, drain) = tap(&order(filter, false), 1, lab.now);
     let leg = lab.syn(Some(&mut tap), client, frontend);
     let backend = if frontend.ends_with(":80") {
         "10.0.9.80:8080"
@@ -257,7 +258,7 @@ fn payload_is_left_out_unless_it_is_asked_for() {
             snaplen,
             ..order(Filter::default(), payload)
         };
-        let (mut tap, drain) = tap(&asked, lab.now);
+        let (mut tap, drain) = tap(&asked, 1, lab.now);
         let frame = segment("10.0.5.1:4711", FRONTEND, ACK, 1, PAYLOAD);
         let _ = lab.frame(Some(&mut tap), &frame);
         let first = taken(&drain).swap_remove(0);
@@ -268,7 +269,7 @@ fn payload_is_left_out_unless_it_is_asked_for() {
     }
     // What cannot be read has no known headers: little is kept of it.
     let mut lab = Lab::new();
-    let (mut tap, drain) = tap(&order(Filter::default(), false), lab.now);
+    let (mut tap, drain) = tap(&order(Filter::default(), false), 1, lab.now);
     let mut frame = segment("10.0.5.1:4711", FRONTEND, ACK, 1, PAYLOAD);
     frame[16..18].copy_from_slice(&9_000_u16.to_be_bytes());
     let _ = lab.frame(Some(&mut tap), &frame);
@@ -293,7 +294,7 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
 #[test]
 fn an_icmp_error_is_its_quotes_flows_and_what_it_quotes_of_payload_is_left_out() {
     let mut lab = Lab::new();
-    let (mut tap, drain) = tap(&order(clients("10.0.5.1:4711"), false), lab.now);
+    let (mut tap, drain) = tap(&order(clients("10.0.5.1:4711"), false), 1, lab.now);
     let leg = lab.syn(None, "10.0.5.1:4711", FRONTEND);
     // "Fragmentation needed", said about what the dataplane sent to the backend.
     let quoted = segment(&leg, "10.0.9.80:8080", ACK, 1, PAYLOAD);
@@ -319,7 +320,7 @@ fn an_icmp_error_is_its_quotes_flows_and_what_it_quotes_of_payload_is_left_out()
 #[test]
 fn the_last_frames_of_a_connection_are_its_too() {
     let mut lab = Lab::new();
-    let (mut tap, drain) = tap(&order(named(&[], &["a"]), false), lab.now);
+    let (mut tap, drain) = tap(&order(named(&[], &["a"]), false), 1, lab.now);
     let client = "10.0.5.1:4711";
     let leg = lab.syn(Some(&mut tap), client, FRONTEND);
     let reset = segment("10.0.9.80:8080", &leg, Flags(Flags::RST.0 | ACK.0), 0, &[]);
@@ -345,7 +346,7 @@ fn the_last_frames_of_a_connection_are_its_too() {
 fn what_does_not_fit_is_counted_and_places_are_used_again() {
     let mut lab = Lab::new();
     let places = RING_BYTES / SNAPLEN_HEADERS;
-    let (mut tap, drain) = tap(&order(Filter::default(), false), lab.now);
+    let (mut tap, drain) = tap(&order(Filter::default(), false), 1, lab.now);
     // Dropped by the engine and answered with nothing: one frame each.
     let frame = segment("10.0.5.1:4711", "10.0.0.1:82", ACK, 1, PAYLOAD);
     for _ in 0..places + 7 {
@@ -369,13 +370,13 @@ fn what_does_not_fit_is_counted_and_places_are_used_again() {
         .zip(addresses)
         .all(|(p, at)| p.data.as_ptr() == at);
     assert!(again.len() == places && same, "the same buffers");
-    assert_eq!(drain.counts.lost(), 7);
+    assert_eq!(count(&drain.counts.ring_full), 7);
 }
 
 #[test]
 fn more_bytes_than_a_second_may_have_are_left_out_until_the_next() {
     let mut lab = Lab::new();
-    let (mut tap, drain) = tap(&order(Filter::default(), true), lab.now);
+    let (mut tap, drain) = tap(&order(Filter::default(), true), 1, lab.now);
     let frame = segment("10.0.5.1:4711", "10.0.0.1:82", ACK, 1, &[1; 1_400]);
     let fit = RATE_BYTES as usize / frame.len();
     let mut got = 0;
@@ -402,7 +403,7 @@ fn more_bytes_than_a_second_may_have_are_left_out_until_the_next() {
 fn copying_allocates_nothing() {
     let mut lab = Lab::new();
     lab.out.1.reserve(64);
-    let (mut tap, drain) = tap(&order(clients("10.0.5.1"), true), lab.now);
+    let (mut tap, drain) = tap(&order(clients("10.0.5.1"), true), 1, lab.now);
     let leg = lab.syn(Some(&mut tap), "10.0.5.1:4711", FRONTEND);
     let frames = [
         segment("10.0.9.80:8080", &leg, Flags(Flags::SYN.0 | ACK.0), 0, &[]),
@@ -432,7 +433,7 @@ fn copying_allocates_nothing() {
 fn a_tap_changes_nothing() {
     let mut plain = Lab::new();
     let mut tapped = Lab::new();
-    let (mut tap, _drain) = tap(&order(Filter::default(), true), tapped.now);
+    let (mut tap, _drain) = tap(&order(Filter::default(), true), 1, tapped.now);
     for frame in [
         segment("10.0.5.1:4711", FRONTEND, Flags::SYN, 0, &[]),
         segment("10.0.5.1:4711", FRONTEND, ACK, 1, PAYLOAD),

@@ -5,6 +5,7 @@ use baton_config::{
     KeysField,
     logging::{self, EnvFilter, LogFormat},
 };
+use baton_xsk::WORKERS_MAX;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
@@ -15,7 +16,7 @@ pub struct Ports {
     last: u16,
 }
 
-/// Fewest ports that the engine can quarantine and reuse without waiting.
+/// Fewest ports that the engine of a worker can quarantine and reuse without waiting.
 const PORTS_MIN: u16 = 64;
 
 impl Default for Ports {
@@ -33,6 +34,11 @@ impl Ports {
     #[must_use]
     pub fn contains(self, port: u16) -> bool {
         self.range().contains(&port)
+    }
+
+    /// Workers that have enough of them.
+    fn workers_max(self) -> u32 {
+        (u32::from(self.last - self.first) + 1) / u32::from(PORTS_MIN)
     }
 
     /// As a range.
@@ -176,6 +182,94 @@ pub(super) fn check_keys(keys: &KeysField) -> Result<(), SnapshotError> {
         );
     }
     Ok(())
+}
+
+/// Threads that forward packets, each with its part of the ports and tables. Text form: a number, or
+/// `auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// One for every two CPUs that the process may use, and one where the interface allows no more.
+    Auto,
+    /// So many, or the dataplane does not start.
+    Exactly(u32),
+}
+
+/// `auto` takes no more: beyond it nobody has measured what is gained.
+const WORKERS_AUTO_MAX: u32 = 4;
+
+impl Default for Workers {
+    fn default() -> Self {
+        // Each worker knows only its own requests in flight, so the choice of backends is a little worse with more; and one
+        // forwards some hundred thousand packets per second.
+        Self::Exactly(1)
+    }
+}
+
+impl Workers {
+    pub(super) fn check(self, ports: Ports) -> Result<(), SnapshotError> {
+        let refuse = |problem: String| {
+            Err(SnapshotError {
+                path: "workers".to_owned(),
+                problem,
+            })
+        };
+        let Self::Exactly(count) = self else {
+            return Ok(());
+        };
+        if !(1..=WORKERS_MAX).contains(&count) {
+            return refuse(format!(
+                "{count} is not possible: expected auto, or 1 to {WORKERS_MAX}"
+            ));
+        }
+        let most = ports.workers_max();
+        if count > most {
+            return refuse(format!(
+                "{count} is too many for the ports {ports}: each needs {PORTS_MIN}, so expected at most {most}, or more `ports`"
+            ));
+        }
+        Ok(())
+    }
+
+    /// What the interface is asked for, with so many CPUs.
+    #[must_use]
+    pub fn wanted(self, ports: Ports, cpus: u32) -> baton_xsk::Workers {
+        match self {
+            Self::Auto => {
+                let most = WORKERS_AUTO_MAX.min(ports.workers_max());
+                baton_xsk::Workers::UpTo((cpus / 2).clamp(1, most))
+            }
+            Self::Exactly(count) => baton_xsk::Workers::Exactly(count),
+        }
+    }
+}
+
+impl Serialize for Workers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::Exactly(count) => serializer.serialize_u32(*count),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Workers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "expected auto, or a number of threads")]
+        enum Text {
+            Count(u32),
+            Word(Auto),
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Auto {
+            Auto,
+        }
+        Ok(match Text::deserialize(deserializer)? {
+            Text::Count(count) => Self::Exactly(count),
+            Text::Word(Auto::Auto) => Self::Auto,
+        })
+    }
 }
 
 /// Packet rings.

@@ -18,7 +18,7 @@ mod tests;
 mod words;
 
 pub use baton_config::ConfigError;
-pub use fields::{Log, Mode, Ports, Rings};
+pub use fields::{Log, Mode, Ports, Rings, Workers};
 pub use keys::LoadedKey;
 pub use reload::{Change, Sources, Watcher, compare};
 
@@ -81,6 +81,9 @@ pub struct Config {
     /// Packet rings.
     #[serde(default)]
     pub rings: Rings,
+    /// Threads that forward packets.
+    #[serde(default)]
+    pub workers: Workers,
     /// What is served. Without this field it is pushed by the operator; with it, even if it is an empty list, the
     /// file is the only source and pushes are refused.
     #[serde(
@@ -251,6 +254,7 @@ impl Config {
         fields::check_keys(&self.keys)?;
         self.limits.validate()?;
         self.rings.check()?;
+        self.workers.check(self.ports)?;
         self.check_snapshot(&self.snapshot(1), &self.address)
     }
 

@@ -221,6 +221,7 @@ pub fn compare(old: &Loaded, new: &Loaded) -> Change {
         ("log.format", a.log.format != b.log.format),
         ("limits", a.limits != b.limits),
         ("rings", a.rings != b.rings),
+        ("workers", a.workers != b.workers),
     ];
     Change {
         policies: a.policies != b.policies,

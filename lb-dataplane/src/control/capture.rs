@@ -11,11 +11,11 @@ use super::{
 };
 use crate::{
     capture::{
-        Drain, FILE_MAX_BYTES, Filter, NAMES_MAX, Order, Packet, SNAPLEN_HEADERS, SNAPLEN_MAX,
-        SNAPLEN_MIN, TIME_DEFAULT, TIME_MAX, pcapng, tap,
+        Drains, FILE_MAX_BYTES, Filter, NAMES_MAX, Order, Packet, SNAPLEN_HEADERS, SNAPLEN_MAX,
+        SNAPLEN_MIN, TIME_DEFAULT, TIME_MAX, pcapng, taps,
     },
     clock,
-    commands::WorkerHandle,
+    workers::Workers,
 };
 use baton_api::{CAPTURE, Clients, ErrorReply, Micros, Snapshot};
 use baton_packet::MessageKind;
@@ -226,9 +226,13 @@ async fn begin<B>(control: &Control, request: &Request<B>) -> Result<Chunks, Rep
         let error = ErrorReply::new("another capture is under way: only one is possible at a time");
         json(StatusCode::CONFLICT, &error)
     })?;
-    let (tap, drain) = tap(&order, clock::now());
-    let tap = Some(Box::new(tap));
-    control.worker.capture(tap).await.map_err(unavailable)?;
+    let workers = &control.workers;
+    let (taps, drains) = taps(&order, workers.count(), clock::now());
+    if let Err(error) = workers.capture(taps).await {
+        // Those that had begun.
+        let _ = workers.end_capture().await;
+        return Err(unavailable(error));
+    }
     info!(
         what = order.filter.words(),
         payload = order.payload,
@@ -239,12 +243,12 @@ async fn begin<B>(control: &Control, request: &Request<B>) -> Result<Chunks, Rep
     let captures = &control.gates.captures;
     let number = captures.last.fetch_add(1, Ordering::Relaxed) + 1;
     let stream = Stream {
-        worker: control.worker.clone(),
-        interface: control.facts.interface.clone(),
+        workers: workers.clone(),
+        interface: control.facts.worker.interface.clone(),
         names: names(&snapshot),
         introduced: HashSet::new(),
         order,
-        drain,
+        drains,
         sender,
         out: Vec::with_capacity(CHUNK_BYTES),
         written: 0,
@@ -269,13 +273,13 @@ fn names(snapshot: &Snapshot) -> HashMap<SocketAddr, String> {
 
 /// A capture under way.
 struct Stream {
-    worker: WorkerHandle,
+    workers: Workers,
     interface: String,
     names: HashMap<SocketAddr, String>,
     /// Legs of which a comment has said whose they are.
     introduced: HashSet<(SocketAddr, SocketAddr, SocketAddr)>,
     order: Order,
-    drain: Drain,
+    drains: Drains,
     sender: mpsc::Sender<Bytes>,
     out: Vec<u8>,
     written: u64,
@@ -302,25 +306,21 @@ impl Stream {
         );
         pcapng::head(&mut self.out, &self.interface, self.order.snaplen, &comment);
         let why = self.copy(deadline).await;
-        // The worker may be gone, and its tap with it.
-        let _ = self.worker.capture(None).await;
+        // A worker may be gone, and its tap with it.
+        let _ = self.workers.end_capture().await;
         let limit = Instant::now() + REST_LIMIT;
         self.take();
-        let counts = &self.drain.counts;
-        let count = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        let counts = self.drains.totals();
         let statistics = pcapng::Statistics {
             start_ns,
             end_ns: clock::wall_ns(),
-            received: count(&counts.matched),
+            received: counts.matched,
             dropped: counts.lost(),
             delivered: self.delivered,
             comment: format!(
                 "{} frames; ended because {why}; lost: {} because the reader was too slow, {} above the limit of bytes per second, {} \
                  not looked at in a burst",
-                self.delivered,
-                count(&counts.ring_full),
-                count(&counts.rate),
-                count(&counts.unseen)
+                self.delivered, counts.ring_full, counts.rate, counts.unseen
             ),
         };
         pcapng::end(&mut self.out, &statistics);
@@ -354,7 +354,7 @@ impl Stream {
             if self.written >= FILE_MAX_BYTES {
                 return "the file is as large as it may be";
             }
-            if !self.worker.is_alive() {
+            if !self.workers.is_alive() {
                 return "the dataplane ends";
             }
             tokio::select! {
@@ -370,13 +370,12 @@ impl Stream {
     /// Writes what was copied since the last time, and gives the buffers back.
     fn take(&mut self) {
         while self.out.len() < CHUNK_BYTES * CHUNKS_MAX
-            && let Ok(packet) = self.drain.full.try_recv()
+            && let Some((of, packet)) = self.drains.next()
         {
             let comment = self.comment(&packet);
             pcapng::packet(&mut self.out, &packet, comment.as_deref());
             self.delivered += 1;
-            // The tap may be gone already.
-            let _ = self.drain.empty.try_send(packet);
+            self.drains.give_back(of, packet);
         }
     }
 

@@ -105,7 +105,7 @@ where
         backend,
         undo,
     } = asked;
-    match control.worker.drain(policy, backend, !undo).await {
+    match control.workers.drain(policy, backend, !undo).await {
         Ok(Ok(backends)) => json(
             StatusCode::OK,
             &DrainReply {

@@ -9,7 +9,7 @@ use super::{
     routes::{percent_decoded, unavailable},
 };
 use crate::commands::WorkerError;
-use baton_api::{ErrorReply, FlowEvent, FlowEvents};
+use baton_api::{ErrorReply, EventCursor, FlowEvent, FlowEvents};
 use hyper::StatusCode;
 use std::{
     net::{IpAddr, SocketAddr},
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// What was asked.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct EventsQuery {
-    since: Option<u64>,
+    since: Option<EventCursor>,
     wait: Duration,
     policy: Option<String>,
     client: Option<IpAddr>,
@@ -51,7 +51,7 @@ impl EventsQuery {
             match name {
                 "since" => {
                     let number = value.parse();
-                    this.since = Some(number.map_err(|_| bad("the number of an event"))?);
+                    this.since = Some(number.map_err(|_| bad("`next` of an answer"))?);
                 }
                 "wait" => {
                     let seconds = value.parse().ok().filter(|s| *s <= WAIT_MAX_SECONDS);
@@ -92,9 +92,9 @@ pub async fn get(control: &Control, query: &str) -> Reply {
         Err(error) => return json(StatusCode::BAD_REQUEST, &error),
     };
     let until = Instant::now() + query.wait;
-    let (mut since, mut missed) = (query.since, 0);
+    let (mut since, mut missed) = (query.since.clone(), 0);
     loop {
-        let mut told = match look(control, &query, since).await {
+        let mut told = match look(control, &query, since.as_ref()).await {
             Ok(told) => told,
             Err(error) => return unavailable(error),
         };
@@ -113,19 +113,23 @@ pub async fn get(control: &Control, query: &str) -> Reply {
 async fn look(
     control: &Control,
     query: &EventsQuery,
-    since: Option<u64>,
+    since: Option<&EventCursor>,
 ) -> Result<FlowEvents, WorkerError> {
-    let mut told = control.worker.events(since, CHUNK).await?;
+    // Of all workers together no more than one look returns.
+    let chunk = (CHUNK / control.workers.count()).max(1);
+    let mut told = control.workers.events(since, chunk).await?;
     let mut looked_at = told.events.len();
     told.events.retain(|event| query.wants(event));
     while told.more && told.events.len() + CHUNK <= EVENTS_MAX && looked_at < LOOKED_AT_MAX {
-        let next = control.worker.events(Some(told.next), CHUNK).await?;
+        let next = control.workers.events(Some(&told.next), chunk).await?;
         looked_at += next.events.len();
         let wanted = next.events.into_iter().filter(|event| query.wants(event));
         told.events.extend(wanted);
         told.missed += next.missed;
         (told.next, told.more, told.now_micros) = (next.next, next.more, next.now_micros);
     }
+    // Each worker's are in order.
+    told.events.sort_by_key(|event| event.at_micros);
     Ok(told)
 }
 

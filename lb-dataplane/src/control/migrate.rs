@@ -33,7 +33,7 @@ where
             .map(|f| SocketAddr::new(f.address(), f.port())),
         to: asked.to,
     };
-    match control.worker.migrate(wanted).await {
+    match control.workers.migrate(wanted).await {
         Ok(Ok(reply)) => json(StatusCode::OK, &reply),
         Ok(Err(error)) => refusal(&error),
         Err(error) => unavailable(error),

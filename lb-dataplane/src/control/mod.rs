@@ -38,10 +38,12 @@ mod tests;
 
 use crate::{
     clock,
-    commands::{ANSWER_LIMIT, Report, WorkerError, WorkerHandle},
+    commands::{ANSWER_LIMIT, Report, WorkerError},
     health::Failures,
     neighbour::Health,
+    workers::Workers,
 };
+use baton_api::WorkerState;
 use baton_tls::Server;
 use metrics::Metrics;
 use serve::Gates;
@@ -56,8 +58,8 @@ use std::{
 
 /// What the control API knows and may do.
 pub struct Control {
-    /// The packet worker.
-    pub worker: WorkerHandle,
+    /// The packet workers.
+    pub workers: Workers,
     /// The way for snapshots.
     pub snapshots: Snapshots,
     /// Figures.
@@ -76,8 +78,8 @@ pub struct Control {
 
 /// What only the binary knows.
 pub struct Facts {
-    /// Name of the interface.
-    pub interface: String,
+    /// Packet I/O, without the keys.
+    pub worker: WorkerState,
     /// Start of the process.
     pub started: Instant,
     /// Epochs of the keys in use, the one that signs first.
@@ -90,9 +92,9 @@ pub struct Facts {
 
 impl Facts {
     /// Facts at the start of the process.
-    pub fn new(interface: &str, key_epochs: Vec<u8>) -> Self {
+    pub fn new(worker: WorkerState, key_epochs: Vec<u8>) -> Self {
         Self {
-            interface: interface.to_owned(),
+            worker,
             started: Instant::now(),
             key_epochs: Mutex::new(key_epochs),
             config_problems: Mutex::new(Vec::new()),
@@ -102,10 +104,10 @@ impl Facts {
 }
 
 impl Control {
-    /// Whether the worker's loop turned within the limit.
+    /// Whether the loops of all workers turned within the limit.
     fn is_beating(&self) -> bool {
-        let age = clock::now().0.saturating_sub(self.worker.beat_us());
-        self.worker.is_alive() && Duration::from_micros(age) <= ANSWER_LIMIT
+        let age = clock::now().0.saturating_sub(self.workers.beat_us());
+        self.workers.is_alive() && Duration::from_micros(age) <= ANSWER_LIMIT
     }
 
     /// Why traffic should not be sent here yet; empty if it may.
@@ -128,7 +130,7 @@ impl Control {
         if !self.health.link_up.load(Ordering::Relaxed) {
             problems.push(format!(
                 "{} is down: `ip link set {} up`, or look at its other end",
-                self.facts.interface, self.facts.interface
+                self.facts.worker.interface, self.facts.worker.interface
             ));
         }
         if !self.health.gateway_resolved.load(Ordering::Relaxed) {
@@ -147,19 +149,19 @@ impl Control {
 
     /// Client connections at this moment; nothing if the worker does not answer.
     pub async fn flows(&self) -> Option<u64> {
-        let report = self.worker.report().await.ok()?;
+        let report = self.workers.report().await.ok()?;
         Some(report.state.policies.iter().map(|p| p.flows).sum())
     }
 
     /// The worker's report with what only the binary knows.
     async fn report(&self) -> Result<Report, WorkerError> {
-        let mut report = self.worker.report().await?;
+        let mut report = self.workers.report().await?;
         let state = &mut report.state;
         env!("CARGO_PKG_VERSION").clone_into(&mut state.version);
         state.uptime_seconds = self.facts.started.elapsed().as_secs();
         state.generation = self.snapshots.generation();
         state.refused = self.snapshots.refused();
-        state.worker.interface.clone_from(&self.facts.interface);
+        state.worker = self.facts.worker.clone();
         if let Ok(epochs) = self.facts.key_epochs.lock() {
             state.worker.key_epochs.clone_from(&epochs);
         }

@@ -20,6 +20,7 @@ pub(super) fn worker_counters() -> Vec<CounterValue> {
         ports: config.ports.range(),
         mac: Mac([2, 0, 0, 0, 0, 1]),
         seed: 1,
+        share: baton_engine::Share::default(),
         hash_keys: (1, 2),
         mtu: 1_500,
     };

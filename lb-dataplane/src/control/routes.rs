@@ -287,12 +287,12 @@ async fn flows(control: &Control, query: &str) -> Reply {
         Err(error) => return json(StatusCode::BAD_REQUEST, &error),
     };
     let mut found = Vec::new();
-    let mut cursor = Some(0);
+    let mut cursor = Some((0, 0));
     // One more than asked for, to know whether there are more.
     while let Some(at) = cursor
         && found.len() <= query.limit
     {
-        match control.worker.flows(at, FLOWS_CHUNK).await {
+        match control.workers.flows(at, FLOWS_CHUNK).await {
             Ok((flows, next)) => {
                 found.extend(flows.into_iter().filter(|flow| query.wants(flow)));
                 cursor = next;

@@ -6,13 +6,14 @@
 
 use super::host_ports;
 use crate::{
-    commands::{self, WorkerError, WorkerHandle, aside},
+    commands::{self, NotApplied, WorkerError, aside},
     config::Config,
+    engines,
     steering::Steerer,
+    workers::Workers,
 };
 use baton_api::{Policy, RefusedPolicy, Snapshot, SnapshotError};
-use baton_engine::{Applied, ApplyError, Objection, Planner, Prepared, Settings, SteeredEnds};
-use baton_packet::Mac;
+use baton_engine::{Applied, ApplyError, Objection, Planner, Prepared, SteeredEnds};
 use std::{
     collections::hash_map::RandomState,
     convert::Infallible,
@@ -99,16 +100,22 @@ struct Turn {
     source: Source,
     /// A policy was refused because its port is that of another process.
     occupied: bool,
-    /// The worker has it and has not answered yet. It may come into force although nobody waits for
-    /// that any more.
+    /// The workers have it and have not all answered yet. It may come into force although nobody
+    /// waits for that any more.
     underway: Option<Underway>,
 }
 
-/// A snapshot that the worker puts in force.
+/// A snapshot that the workers put in force.
 struct Underway {
     snapshot: Arc<Snapshot>,
     asked: Instant,
-    answer: oneshot::Receiver<commands::Applied>,
+    answers: Vec<Answer>,
+}
+
+/// What a worker says of it.
+enum Answer {
+    Awaited(oneshot::Receiver<commands::Applied>),
+    Given(commands::Applied),
 }
 
 /// What is in force.
@@ -151,7 +158,7 @@ impl InForce {
 
 /// The snapshot in force and the rules for the next one.
 pub struct Snapshots {
-    worker: WorkerHandle,
+    workers: Workers,
     config: Config,
     own: Vec<IpAddr>,
     listening: Listening,
@@ -169,28 +176,18 @@ impl Snapshots {
     /// the dataplane's addresses; `listening` tells who else listens in its network; `steerer` has
     /// the kernel lead here what is served.
     pub fn new(
-        worker: WorkerHandle,
+        workers: Workers,
         config: Config,
         own: Vec<IpAddr>,
         listening: Listening,
         steerer: Steerer,
     ) -> Self {
-        let settings = Settings {
-            limits: config.limits,
-            addresses: own.clone(),
-            legs_from_all: !config.address.is_empty(),
-            ports: config.ports.range(),
-            // These are not looked at.
-            mac: Mac([0; 6]),
-            mtu: 0,
-            seed: 0,
-            hash_keys: (0, 0),
-        };
+        let settings = engines::settings(&config, &own, workers.count() as u32);
         // The standard library's hash keys come from the kernel's random numbers.
         let seed = RandomState::new().build_hasher().finish();
         Self {
-            planner: Arc::new(Lock::new(Planner::new(&settings, seed))),
-            worker,
+            planner: Arc::new(Lock::new(Planner::for_workers(&settings, seed))),
+            workers,
             config,
             own,
             listening,
@@ -333,9 +330,10 @@ impl Snapshots {
         mut ends: Box<SteeredEnds>,
     ) -> Result<Box<SteeredEnds>, WorkerError> {
         ends.clear();
-        let mut ends = self.worker.steering(ends).await?;
+        let mut ends = self.workers.steering(ends).await?;
         let steerer = self.steerer.clone();
         let set = move || {
+            ends.dedup();
             steerer.set(&mut ends);
             ends
         };
@@ -385,8 +383,9 @@ impl Snapshots {
                 Ok(prepared) => prepared,
                 Err(error) => break error,
             };
+            let answers = self.workers.apply(prepared).await?.into_iter();
             turn.underway = Some(Underway {
-                answer: self.worker.apply(prepared).await?,
+                answers: answers.map(Answer::Awaited).collect(),
                 snapshot: Arc::clone(&snapshot),
                 asked,
             });
@@ -419,44 +418,77 @@ impl Snapshots {
         &self,
         snapshot: Arc<Snapshot>,
         taking: Taking,
-    ) -> Result<Box<Prepared>, ApplyError> {
+    ) -> Result<Vec<Prepared>, ApplyError> {
         let (planner, steerer) = (Arc::clone(&self.planner), self.steerer.clone());
         let prepared = aside(move || {
             let prepared = match taking {
-                Taking::Whole => lock(&planner).prepare(&snapshot),
-                Taking::Each(objections) => lock(&planner).prepare_each(&snapshot, &objections),
+                Taking::Whole => lock(&planner).prepare_workers(&snapshot, None),
+                Taking::Each(objections) => {
+                    lock(&planner).prepare_workers(&snapshot, Some(&objections))
+                }
             }?;
-            steerer.add(&prepared);
-            Ok(Box::new(prepared))
+            // All have the same policies.
+            prepared.first().inspect(|first| steerer.add(first));
+            Ok(prepared)
         });
         prepared.await
     }
 
-    /// Waits for what the worker has, and notes what became of it.
+    /// Waits for what the workers have, and notes what became of it: they all took it or none did.
     async fn settle(&self, turn: &mut Turn) -> Result<Result<(), ApplyError>, WorkerError> {
         let Some(underway) = &mut turn.underway else {
             return Ok(Ok(()));
         };
-        let (result, mut rest) = match commands::answer(&mut underway.answer).await {
-            Err(WorkerError::Stuck) => return Err(WorkerError::Stuck),
-            Err(WorkerError::Gone) => {
-                turn.underway = None;
-                return Err(WorkerError::Gone);
+        for answer in &mut underway.answers {
+            let Answer::Awaited(receiver) = answer else {
+                continue;
+            };
+            match commands::answer(receiver).await {
+                Err(WorkerError::Stuck) => return Err(WorkerError::Stuck),
+                Err(WorkerError::Gone) => {
+                    turn.underway = None;
+                    return Err(WorkerError::Gone);
+                }
+                Ok(given) => *answer = Answer::Given(given),
             }
-            Ok(answer) => answer,
+        }
+        let Some(underway) = turn.underway.take() else {
+            return Ok(Ok(()));
         };
-        let (snapshot, asked) = (Arc::clone(&underway.snapshot), underway.asked);
-        turn.underway = None;
-        let applied = rest.applied().clone();
+        let (mut refused, mut elsewhere) = (None, false);
+        let mut rests: Vec<Box<Prepared>> = Vec::new();
+        for answer in underway.answers {
+            let Answer::Given((one, rest)) = answer else {
+                continue;
+            };
+            match one {
+                Ok(()) => {}
+                Err(NotApplied::Here(error)) => refused = refused.or(Some(error)),
+                Err(NotApplied::Elsewhere) => elsewhere = true,
+            }
+            rests.push(rest);
+        }
+        let Some((first, others)) = rests.split_first_mut() else {
+            return Ok(Ok(()));
+        };
+        debug_assert!(
+            refused.is_some() || !elsewhere,
+            "some refused and none says why"
+        );
+        let result = refused.map_or(Ok(()), Err);
+        let applied = first.applied().clone();
         match &result {
-            Ok(()) => lock(&self.planner).in_force(&mut rest),
-            Err(error) if error.is_room() => lock(&self.planner).no_room(&mut rest),
+            Ok(()) => lock(&self.planner).in_force(first),
+            Err(error) if error.is_room() => {
+                others.iter_mut().for_each(|rest| first.also_lingers(rest));
+                lock(&self.planner).no_room(first);
+            }
             Err(_) => {}
         }
         // Freeing takes a while, too.
-        drop(tokio::task::spawn_blocking(|| drop(rest)));
+        drop(tokio::task::spawn_blocking(|| drop(rests)));
         if result.is_ok() {
-            self.note(snapshot, applied, asked);
+            self.note(underway.snapshot, applied, underway.asked);
         }
         Ok(result)
     }

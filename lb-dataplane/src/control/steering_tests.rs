@@ -3,9 +3,10 @@
 
 use super::snapshot::Snapshots;
 use crate::{
-    commands::{self, Command, Inbox},
+    commands::{Command, Inbox},
     config::Config,
     steering::{Maps, Steerer},
+    workers::Workers,
 };
 use baton_api::Snapshot;
 use baton_engine::SteeredEnds;
@@ -91,11 +92,12 @@ impl Lab {
     fn new() -> Self {
         let file = "interface: eth0\nkeys: [{epoch: 3, file: k}]\nports: 20000-20063\n";
         let config = Config::parse(Path::new("test.yaml"), file).expect("good");
-        let (worker, inbox) = commands::channel().expect("an eventfd");
+        let (workers, mut inboxes) = Workers::new(1).expect("an eventfd");
+        let inbox = inboxes.remove(0);
         let own = vec![ip("10.0.0.1")];
         let (steerer, kernel) = steerer(own.clone());
         let none = || Ok(Vec::new());
-        let snapshots = Snapshots::new(worker, config, own, none, steerer.clone());
+        let snapshots = Snapshots::new(workers, config, own, none, steerer.clone());
         Self {
             snapshots: Arc::new(snapshots),
             steerer,
@@ -126,7 +128,7 @@ impl Lab {
 
     /// The worker is told of a snapshot and takes it.
     async fn applies(&mut self) {
-        let Command::Apply(prepared, answer) = self.command().await else {
+        let Command::Apply(prepared, _, answer) = self.command().await else {
             panic!("a snapshot comes next");
         };
         self.kernel

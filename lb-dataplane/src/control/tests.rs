@@ -7,12 +7,12 @@ use super::{
 };
 use crate::{
     capture::Tap,
-    commands::{self, Command},
+    commands::{self, Command, Notice},
     config::Config,
 };
 use baton_api::{
-    ErrorReply, FlowEvent, FlowEvents, FlowView, LIMIT_POLICIES, Micros, MigrateReply, Snapshot,
-    SnapshotReply,
+    ErrorReply, EventCursor, FlowEvent, FlowEvents, FlowView, LIMIT_POLICIES, Micros, MigrateReply,
+    Snapshot, SnapshotReply,
 };
 use baton_engine::{Migrate, MigrateError};
 use http_body_util::{BodyExt, Full};
@@ -59,6 +59,7 @@ fn events(since: Option<u64>, max: usize) -> FlowEvents {
     let end = LAST.min(first + max as u64 - 1);
     let event = |seq| FlowEvent {
         seq,
+        worker: 0,
         at_micros: seq,
         event: "moved".to_owned(),
         client: SocketAddr::from(([10, 1, 0, 1], seq as u16)),
@@ -72,7 +73,7 @@ fn events(since: Option<u64>, max: usize) -> FlowEvents {
     FlowEvents {
         now_micros: LAST,
         unix_micros: 0,
-        next: end.max(since),
+        next: EventCursor(vec![end.max(since)]),
         missed: first - since - 1,
         more: end < LAST,
         events: (first..=end).map(event).collect(),
@@ -101,7 +102,7 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
         if !stuck.load(Ordering::Relaxed) {
             inbox.beat(clock::now().0);
             match inbox.next() {
-                Some(Command::Apply(snapshot, answer)) => {
+                Some(Command::Apply(snapshot, _, answer)) => {
                     generation = snapshot.generation();
                     let _ = answer.send((Ok(()), snapshot));
                 }
@@ -139,13 +140,21 @@ fn fake_worker(mut inbox: commands::Inbox, stuck: &AtomicBool) {
                 Some(Command::Events(since, max, answer)) => {
                     let _ = answer.send(events(since, max));
                 }
-                Some(Command::Stop) => return,
+                Some(Command::Notice(Notice::Stop)) => return,
                 Some(_) => {}
                 None => thread::sleep(Duration::from_millis(1)),
             }
         } else {
             thread::sleep(Duration::from_millis(1));
         }
+    }
+}
+
+fn worker_state() -> WorkerState {
+    WorkerState {
+        interface: "eth0".to_owned(),
+        workers: 1,
+        ..WorkerState::default()
     }
 }
 
@@ -159,7 +168,8 @@ pub(super) async fn lab_for(backends: u16) -> Lab {
         "interface: eth0\nkeys: [{{epoch: 3, file: k}}]\nports: 20000-20063\nlimits: {{backends: {backends}}}\n"
     );
     let config = Config::parse(Path::new("test.yaml"), &file).expect("good");
-    let (worker, inbox) = commands::channel().expect("an eventfd");
+    let (workers, mut inboxes) = Workers::new(1).expect("an eventfd");
+    let inbox = inboxes.remove(0);
     let stuck = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stuck);
     thread::spawn(move || fake_worker(inbox, &seen));
@@ -168,7 +178,7 @@ pub(super) async fn lab_for(backends: u16) -> Lab {
     let (steerer, _) = steering_tests::steerer(own.clone());
     let control = Arc::new(Control {
         snapshots: Snapshots::new(
-            worker.clone(),
+            workers.clone(),
             config.clone(),
             own,
             || Ok(Vec::new()),
@@ -177,8 +187,8 @@ pub(super) async fn lab_for(backends: u16) -> Lab {
         metrics: Metrics::new(&config, "native", Arc::clone(&health), None).expect("metrics"),
         health,
         failures: Arc::default(),
-        facts: Facts::new("eth0", vec![3]),
-        worker,
+        facts: Facts::new(worker_state(), vec![3]),
+        workers,
         tls: None,
         gates: Gates::default(),
     });
@@ -193,7 +203,7 @@ pub(super) async fn lab_for(backends: u16) -> Lab {
         stuck,
     };
     // The fake worker's first turn.
-    while lab.control.worker.beat_us() == 0 {
+    while lab.control.workers.beat_us() == 0 {
         tokio::task::yield_now().await;
     }
     lab

@@ -13,7 +13,7 @@ mod tests;
 
 pub use failures::Failures;
 
-use crate::commands::{Command, WorkerHandle};
+use crate::{commands::Notice, workers::Workers};
 use baton_api::{ActiveCheck, Endpoint, Policy, Snapshot};
 use judge::{Judge, Thresholds};
 use probe::{Outcome, Probe};
@@ -83,7 +83,7 @@ struct Shared {
 }
 
 struct Checks {
-    worker: WorkerHandle,
+    workers: Workers,
     failures: Arc<Failures>,
     shared: Arc<Shared>,
     checked: HashMap<Arc<Key>, Checked>,
@@ -94,14 +94,14 @@ struct Checks {
 
 /// Checks what the snapshots want checked, for as long as the process lives. `legs` are the ports of the legs.
 pub async fn run(
-    worker: WorkerHandle,
+    workers: Workers,
     failures: Arc<Failures>,
     mut snapshots: watch::Receiver<Option<Arc<Snapshot>>>,
     legs: RangeInclusive<u16>,
 ) -> Infallible {
     let (results, mut found) = mpsc::channel(RESULTS_MAX);
     let mut checks = Checks {
-        worker,
+        workers,
         failures,
         shared: Arc::new(Shared {
             source: Source::new(legs),
@@ -258,12 +258,12 @@ impl Checks {
 
     /// Tells the worker. If it does not listen, the next result, snapshot or `TELL_AGAIN` does it again.
     async fn tell(&mut self, key: &Arc<Key>, healthy: Option<bool>) {
-        let command = Command::Health {
+        let notice = Notice::Health {
             policy: key.0.clone(),
             backend: key.1,
             healthy,
         };
-        match self.worker.tell(command).await {
+        match self.workers.tell(notice).await {
             Ok(()) => {
                 if let Some(checked) = self.checked.get_mut(key) {
                     checked.told = healthy;

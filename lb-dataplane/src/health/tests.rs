@@ -1,7 +1,10 @@
 //! Checks over real sockets of this machine; the worker is a queue that is looked into.
 
 use super::*;
-use crate::commands::{self, Inbox};
+use crate::{
+    commands::{self, Command, Inbox, Notice},
+    workers::Workers,
+};
 use baton_api::{Micros, StatusRange};
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use tokio::{
@@ -80,7 +83,7 @@ fn snapshot(backends: &[(&str, SocketAddr)], check: Option<&ActiveCheck>) -> Arc
 
 /// The checks at work, and the worker's end of the queue.
 struct Lab {
-    worker: WorkerHandle,
+    workers: Workers,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     inbox: Inbox,
     failures: Arc<Failures>,
@@ -88,19 +91,19 @@ struct Lab {
 
 impl Lab {
     fn new() -> Self {
-        let (worker, inbox) = commands::channel().expect("an eventfd");
+        let (workers, mut inboxes) = Workers::new(1).expect("an eventfd");
         let snapshots = watch::Sender::new(None);
         let failures = Arc::new(Failures::default());
         tokio::spawn(run(
-            worker.clone(),
+            workers.clone(),
             Arc::clone(&failures),
             snapshots.subscribe(),
             20_000..=32_767,
         ));
         Self {
-            worker,
+            workers,
             snapshots,
-            inbox,
+            inbox: inboxes.remove(0),
             failures,
         }
     }
@@ -114,11 +117,11 @@ impl Lab {
         let next = async {
             loop {
                 match self.inbox.next() {
-                    Some(Command::Health {
+                    Some(Command::Notice(Notice::Health {
                         policy,
                         backend,
                         healthy,
-                    }) => {
+                    })) => {
                         assert_eq!(policy, "web");
                         return (backend, healthy);
                     }
@@ -222,14 +225,14 @@ async fn a_worker_that_was_stuck_learns_that_a_check_is_no_more() {
     // Fills its queue, until it counts as stuck.
     while let Ok(Ok(())) = time::timeout(
         Duration::from_millis(50),
-        lab.worker.tell(Command::Spin(true)),
+        lab.workers.tell(Notice::Spin(true)),
     )
     .await
     {}
     lab.apply(snapshot(&[("a", address)], None));
     time::sleep(commands::ANSWER_LIMIT + Duration::from_millis(300)).await;
     while let Some(command) = lab.inbox.next() {
-        assert!(matches!(command, Command::Spin(_)));
+        assert!(matches!(command, Command::Notice(Notice::Spin(_))));
     }
     assert_eq!(lab.told().await.1, None);
 }

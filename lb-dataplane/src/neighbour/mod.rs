@@ -8,8 +8,9 @@ mod messages;
 mod table;
 
 use crate::{
-    commands::{Command, WorkerError, WorkerHandle, aside},
+    commands::{Notice, WorkerError, aside},
     steering::Steerer,
+    workers::Workers,
 };
 use baton_engine::{Route, Routes};
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
@@ -35,10 +36,7 @@ use std::{
     time::Duration,
 };
 use table::{Action, FlowLookup, Table};
-use tokio::{
-    sync::{mpsc, oneshot},
-    time,
-};
+use tokio::{sync::mpsc, time};
 use tracing::{debug, info, warn};
 
 /// Addresses that the worker asks for and the task has not taken yet.
@@ -167,7 +165,7 @@ pub struct Place {
 pub struct Neighbours {
     handle: Handle,
     place: Place,
-    worker: WorkerHandle,
+    workers: Workers,
     steerer: Steerer,
     health: Arc<Health>,
     table: Table,
@@ -180,7 +178,7 @@ pub struct Neighbours {
 /// What ended it. Fatal: without it the engine's view grows old.
 pub async fn run(
     place: Place,
-    worker: WorkerHandle,
+    workers: Workers,
     steerer: Steerer,
     mut asks: mpsc::Receiver<IpAddr>,
     health: Arc<Health>,
@@ -196,7 +194,7 @@ pub async fn run(
     let mut this = Neighbours {
         handle,
         place,
-        worker,
+        workers,
         steerer,
         health,
         table: Table::default(),
@@ -300,7 +298,7 @@ impl Neighbours {
         } else {
             warn!("the interface is gone");
         }
-        self.worker.tell(Command::Link(up)).await?;
+        self.workers.tell(Notice::Link(up)).await?;
         Ok(())
     }
 
@@ -309,7 +307,7 @@ impl Neighbours {
             match action {
                 Action::Tell(address, mac) => {
                     debug!(%address, mac = ?mac.map(|m| m.to_string()), "neighbour");
-                    self.worker.tell(Command::Neighbour(address, mac)).await?;
+                    self.workers.tell(Notice::Neighbour(address, mac)).await?;
                 }
                 Action::Resolve(address) => self.resolve(address).await,
             }
@@ -381,12 +379,9 @@ impl Neighbours {
         let made = aside(move || {
             let made = Routes::new(&given);
             steerer.set_sources(made.sources());
-            Box::new(made)
+            made
         });
-        let (sender, old) = oneshot::channel();
-        let command = Command::Routes(made.await, sender);
-        self.worker.tell(command).await?;
-        tokio::spawn(async { drop(old.await) });
+        self.workers.routes(&made.await).await?;
         self.routes = routes;
         let routers: Vec<IpAddr> = gateways(&self.routes).collect();
         for router in routers {

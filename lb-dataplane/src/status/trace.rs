@@ -5,7 +5,7 @@ use super::{
     print,
 };
 use crate::args::{Output, TraceOrder};
-use baton_api::{FlowEvent, FlowEvents};
+use baton_api::{EventCursor, FlowEvent, FlowEvents};
 use serde::Serialize;
 use std::{
     process::ExitCode,
@@ -33,17 +33,19 @@ struct Line<'a> {
 /// The dataplane could not be asked, or does not answer any more.
 pub async fn run(order: &TraceOrder) -> anyhow::Result<ExitCode> {
     let end = order.time.map(|time| Instant::now() + time);
-    let mut since = order.since.or(order.past.then_some(0));
+    let past = || order.past.then(EventCursor::default);
+    let mut since = order.since.clone().or_else(past);
     loop {
         let left = end.map_or(WAIT, |end| end.saturating_duration_since(Instant::now()));
         let wait = wait_seconds(order, left);
-        let answer = client::get(order.ask.at.control, &events(order, since, wait)).await?;
+        let answer =
+            client::get(order.ask.at.control, &events(order, since.as_ref(), wait)).await?;
         let told: FlowEvents = parse(&answer.body)?;
         if order.once {
             print(&serde_json::to_string(&told)?)?;
             return Ok(ExitCode::SUCCESS);
         }
-        if told.missed > 0 && since != Some(0) {
+        if told.missed > 0 && since.is_some_and(|since| since != EventCursor::default()) {
             eprintln!(
                 "lb-dataplane: {} events were overwritten before they could be read",
                 told.missed
@@ -79,10 +81,10 @@ fn wait_seconds(order: &TraceOrder, left: Duration) -> u64 {
     }
 }
 
-fn events(order: &TraceOrder, since: Option<u64>, wait_seconds: u64) -> String {
+fn events(order: &TraceOrder, since: Option<&EventCursor>, wait_seconds: u64) -> String {
     let query = [
         ("wait", Some(wait_seconds.to_string())),
-        ("since", since.map(|since| since.to_string())),
+        ("since", since.map(ToString::to_string)),
         ("policy", order.policy.clone()),
         ("client", order.client.clone()),
     ];
@@ -100,10 +102,16 @@ mod tests {
             Question::Trace(order) => order,
             other => panic!("{other:?}"),
         };
-        let path = |line: &str, since, wait| events(&order(line), since, wait);
+        let path = |line: &str, since: Option<EventCursor>, wait| {
+            events(&order(line), since.as_ref(), wait)
+        };
         assert_eq!(path("", None, 5), "/v1/events?wait=5");
         assert_eq!(
-            path("--policy ns/web/http --client [fd00::7]:4711", Some(7), 0),
+            path(
+                "--policy ns/web/http --client [fd00::7]:4711",
+                Some(EventCursor(vec![7])),
+                0
+            ),
             "/v1/events?wait=0&since=7&policy=ns/web/http&client=%5Bfd00%3A%3A7%5D%3A4711"
         );
         for (line, seconds) in [

@@ -35,11 +35,15 @@ pub fn status(reply: &StateReply) -> String {
     line(
         &mut text,
         &format!(
-            "version {}, up {}, {} mode on {}, generation {}",
+            "version {}, up {}, {} mode on {}{}, generation {}",
             state.version,
             span(state.uptime_seconds),
             worker.mode,
             worker.interface,
+            match worker.workers {
+                0 | 1 => String::new(),
+                workers => format!(" with {workers} workers"),
+            },
             state.generation
         ),
     );

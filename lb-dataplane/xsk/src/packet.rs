@@ -394,20 +394,21 @@ impl PacketPort {
         timeout: Option<Duration>,
         wake: BorrowedFd<'_>,
         host: Option<BorrowedFd<'_>>,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         self.sender.flush();
         if self.ready() {
-            return Ok(());
+            return Ok(false);
         }
         let next = self.slot(self.next);
         if self.spin.awake(timeout, || next.is_filled()) {
-            return Ok(());
+            return Ok(false);
         }
         self.fds[1].fd = wake.as_raw_fd();
         self.fds[2].fd = host.map_or(-1, |host| host.as_raw_fd());
         self.counts.waits += 1;
         sys::poll(&mut self.fds, timeout)?;
         self.spin.slept();
+        let woken = self.fds[1].revents & libc::POLLIN != 0;
         let failed = self.fds[0].revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0;
         let error = match self.failure.take() {
             None if failed => sys::take_error(self.receive.as_fd())?,
@@ -415,9 +416,9 @@ impl PacketPort {
         };
         match error {
             // Down for now: the kernel binds the socket again when the interface comes back.
-            Some(e) if e.raw_os_error() == Some(libc::ENETDOWN) && !self.gone() => Ok(()),
+            Some(e) if e.raw_os_error() == Some(libc::ENETDOWN) && !self.gone() => Ok(woken),
             Some(e) => Err(e),
-            None => Ok(()),
+            None => Ok(woken),
         }
     }
 

@@ -324,11 +324,12 @@ impl Port {
     }
 
     /// Flushes, then blocks until a frame may be there, `wake` (an eventfd) is readable, or the time is over.
-    /// May return for nothing. Returns at once, without looking at `wake`, while frames are waiting.
+    /// May return for nothing. Returns at once, without looking at `wake`, while frames are waiting. Tells whether `wake`
+    /// was found readable.
     ///
     /// # Errors
     /// The interface is gone. Fatal: open another port.
-    pub fn wait(&mut self, timeout: Option<Duration>, wake: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn wait(&mut self, timeout: Option<Duration>, wake: BorrowedFd<'_>) -> io::Result<bool> {
         let host = self.host.as_ref().map(|host| host.receiver.fd());
         match &mut self.inner {
             Inner::Xdp(port) => port.wait(timeout, wake, host),

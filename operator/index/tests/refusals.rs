@@ -53,6 +53,7 @@ fn engine(addresses: Vec<IpAddr>, class: &Class) -> Engine {
         ports: first..=last,
         mac: Mac([2, 0, 0, 0, 0, 1]),
         seed: 7,
+        share: baton_engine::Share::default(),
         hash_keys: (3, 4),
         mtu: 1_500,
     };

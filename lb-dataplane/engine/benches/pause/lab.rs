@@ -177,6 +177,7 @@ impl Lab {
             ports: 20_000..=19_999 + leg_ports,
             mac: OUR_MAC,
             seed: 1,
+            share: baton_engine::Share::default(),
             hash_keys: (3, 4),
             mtu: 1_500,
         };

@@ -124,6 +124,7 @@ pub fn settings() -> Settings {
         ports: 40_000..=40_127,
         mac: OUR_MAC,
         seed: 1,
+        share: baton_engine::Share::default(),
         hash_keys: (3, 4),
         mtu: 1_500,
     }

@@ -465,25 +465,31 @@ fn events_are_read_in_pieces_and_what_is_missed_is_said() {
     w.poll();
     let mut c = w.idle(1);
     let begin = w.engine.events(w.now, None, 10);
-    assert_eq!((begin.next, begin.events.len(), begin.more), (0, 0, false));
+    assert_eq!(
+        (begin.next.0[0], begin.events.len(), begin.more),
+        (0, 0, false)
+    );
     for _ in 0..3 {
         w.moves(&mut c, GET);
         w.responds(&mut c, OK);
         w.ack(&mut c);
     }
-    let first = w.engine.events(w.now, Some(begin.next), 4);
+    let first = w.engine.events(w.now, Some(begin.next.0[0]), 4);
     let numbers: Vec<u64> = first.events.iter().map(|e| e.seq).collect();
     assert_eq!(
-        (numbers, first.more, first.next),
+        (numbers, first.more, first.next.0[0]),
         (vec![1, 2, 3, 4], true, 4)
     );
-    let rest = w.engine.events(w.now, Some(first.next), 4);
-    assert_eq!((rest.events.len(), rest.more, rest.next), (2, false, 6));
+    let rest = w.engine.events(w.now, Some(first.next.0[0]), 4);
+    assert_eq!(
+        (rest.events.len(), rest.more, rest.next.0[0]),
+        (2, false, 6)
+    );
     let none = w.engine.events(w.now, Some(6), 4);
-    assert_eq!((none.events.len(), none.next, none.missed), (0, 6, 0));
+    assert_eq!((none.events.len(), none.next.0[0], none.missed), (0, 6, 0));
     // A reader of an earlier life of the dataplane.
     let again = w.engine.events(w.now, Some(1_000), 100);
-    assert_eq!((again.events.len(), again.next), (6, 6));
+    assert_eq!((again.events.len(), again.next.0[0]), (6, 6));
     // A ring's worth later.
     for _ in 0..16_500 {
         w.moves(&mut c, GET);

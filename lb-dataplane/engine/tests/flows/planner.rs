@@ -2,7 +2,7 @@
 //! again.
 
 use crate::common::{Conn, World, backend, endpoint, frontend, policy, settings};
-use baton_api::{MigrationMode, Policy};
+use baton_api::{MigrationMode, Policy, Snapshot};
 use baton_engine::{Applied, ApplyError, Planner};
 use baton_packet::Flags;
 use std::net::SocketAddr;
@@ -180,4 +180,59 @@ fn a_policy_in_the_slot_of_one_that_left_inherits_no_drain() {
     let drain = new.expect("in force").backends[c.pod].drain.as_ref();
     let since = drain.expect("it drains").since;
     assert!(since.0 <= 110_000, "{since:?}");
+}
+
+#[test]
+fn what_lingers_with_one_worker_is_refused_by_all() {
+    // 16 backends are possible with each.
+    let mut both = [1, 2].map(|_| World::with(settings(), named("m", 80, 0..2)));
+    let mut planner = Planner::for_workers(&[settings(), settings()], 7);
+    let mut offer = |both: &mut [World; 2], generation, policies: Vec<Policy>| {
+        let snapshot = Snapshot {
+            generation,
+            policies,
+        };
+        planner.begin();
+        for tries in 1.. {
+            let prepared = planner
+                .prepare_workers(&snapshot, Some(&[]))
+                .expect("sorted");
+            let mut prepared: Vec<_> = prepared.into_iter().collect();
+            let verdicts: Vec<bool> = both
+                .iter_mut()
+                .zip(&mut prepared)
+                .map(|(w, prepared)| {
+                    let mut result = Ok(false);
+                    while result == Ok(false) && !prepared.has_room() {
+                        result = w.engine.apply_piece(w.now, prepared);
+                    }
+                    result.is_ok()
+                })
+                .collect();
+            if verdicts.iter().all(|agreed| *agreed) {
+                for (w, prepared) in both.iter_mut().zip(&mut prepared) {
+                    while w.engine.apply_piece(w.now, prepared) == Ok(false) {}
+                    w.engine.check_invariants();
+                }
+                planner.in_force(&mut prepared[0]);
+                return (tries, prepared[0].applied().clone());
+            }
+            let (first, others) = prepared.split_at_mut(1);
+            first[0].also_lingers(&mut others[0]);
+            planner.no_room(&mut first[0]);
+        }
+        unreachable!()
+    };
+    offer(&mut both, 2, vec![named("m", 80, 0..2)]);
+    both.iter_mut().for_each(World::neighbours);
+    both[1].run_ms(200);
+    let _c = idle_at(&mut both[1], 1, 80);
+    let wanted = vec![named("a", 81, 2..18), named("b", 82, 2..4)];
+    let (tries, applied) = offer(&mut both, 3, wanted);
+    assert_eq!((tries, refused(&applied)), (2, vec![("a", false)]));
+    for w in &mut both {
+        let names: Vec<_> = w.engine.state(w.now).policies;
+        assert!(names.iter().all(|p| p.name != "a"), "{names:?}");
+        assert!(names.iter().any(|p| p.name == "b"), "{names:?}");
+    }
 }

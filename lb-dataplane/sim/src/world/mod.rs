@@ -202,6 +202,7 @@ impl World {
             ports: address::LEG_PORTS_FROM..=address::LEG_PORTS_FROM + scenario.ports - 1,
             mac: address::OUR_MAC,
             seed: rng.u64(..),
+            share: baton_engine::Share::default(),
             hash_keys: (seed, seed ^ 0x6a5e_6d00),
             mtu: 1_500,
         };
