@@ -29,7 +29,9 @@ pub const EPOCH: u8 = 3;
 pub const NAMESPACE: u64 = 0xba70_0123_4567_89ab;
 pub const POD_PORT: u16 = 8080;
 /// Bytes of a frame buffer of the harness.
-const FRAME_BYTES: usize = 2_048;
+pub const FRAME_BYTES: usize = 2_048;
+/// Frames that there is room for: more than one call ever sends.
+const FRAMES_MAX: usize = 4_096;
 
 pub fn key() -> AdoptionKey {
     AdoptionKey::from_bytes([7; 16])
@@ -202,31 +204,56 @@ impl Sent {
     }
 }
 
-/// The frames of the engine's own making.
+/// The frames of the engine's own making. Sending takes no memory: there is room for what one call sends.
 pub struct Out {
     buffer: Box<[u8]>,
-    sent: Vec<Vec<u8>>,
+    /// Whether the engine has the buffer.
+    given: bool,
+    /// What was sent, one frame behind the other, and where each ends.
+    sent: Vec<u8>,
+    ends: Vec<usize>,
     /// Frames that may still be taken.
     pub free: usize,
 }
 
 impl Out {
+    fn new() -> Self {
+        Self {
+            buffer: vec![0; FRAME_BYTES].into_boxed_slice(),
+            given: false,
+            sent: Vec::with_capacity(FRAMES_MAX * FRAME_BYTES),
+            ends: Vec::with_capacity(FRAMES_MAX),
+            free: usize::MAX,
+        }
+    }
+
     /// What was sent since the last look.
     pub fn take(&mut self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.sent)
+        let mut start = 0;
+        let frames = self.ends.drain(..).map(|end| {
+            let frame = self.sent[start..end].to_vec();
+            start = end;
+            frame
+        });
+        let frames = frames.collect();
+        self.sent.clear();
+        frames
     }
 }
 
 impl Output for Out {
     fn frame(&mut self) -> Option<&mut [u8]> {
         self.buffer.fill(0xa5);
-        (self.free > 0).then_some(&mut self.buffer[..])
+        self.given = self.free > 0;
+        self.given.then_some(&mut self.buffer[..])
     }
 
     fn send(&mut self, len: usize) {
-        assert!(self.free > 0, "sent without a frame");
+        assert!(self.given, "sent without a frame");
+        self.given = false;
         self.free -= 1;
-        self.sent.push(self.buffer[..len].to_vec());
+        self.sent.extend_from_slice(&self.buffer[..len]);
+        self.ends.push(self.sent.len());
     }
 }
 
@@ -241,6 +268,8 @@ pub struct World {
     pub told: Vec<ListenerReport>,
     /// The numbers of the pods' network namespaces.
     pub namespaces: Vec<u64>,
+    /// Whether adopters answer Forgets.
+    pub forgets: bool,
     /// The keys that the pods' adopters have, of [`EPOCH`].
     pub keys: Vec<AdoptionKey>,
     /// What the pods' kernels say to a question whether anybody listens.
@@ -253,6 +282,8 @@ pub struct World {
     pub strict: bool,
     /// Whether all tables are gone through after every frame (off where there are thousands of flows).
     pub careful: bool,
+    /// Makes each call of the packet path, `frame` and `poll`: a test may measure there what it takes.
+    pub around: fn(&mut dyn FnMut()),
     pub verdict: Verdict,
 }
 
@@ -275,11 +306,8 @@ impl World {
         let mut world = Self {
             engine,
             now,
-            out: Out {
-                buffer: vec![0; FRAME_BYTES].into_boxed_slice(),
-                sent: Vec::new(),
-                free: usize::MAX,
-            },
+            out: Out::new(),
+            around: |call| call(),
             snapshot: Snapshot {
                 generation: 1,
                 policies: vec![policy],
@@ -287,6 +315,7 @@ impl World {
             adopters: vec![Some(Reason::Ready); 32],
             told: vec![ListenerReport::default(); 32],
             namespaces: vec![NAMESPACE; 32],
+            forgets: false,
             keys: vec![key(); 32],
             listeners: vec![Listener::Listens; 32],
             last_probe: None,
@@ -358,14 +387,28 @@ impl World {
         self.engine.tables()[name]
     }
 
-    /// Gives a frame to the engine; what leaves because of it, the engine's own frames first. Questions to listeners
-    /// are answered by the pods' kernels.
+    /// The engine's call for a frame, and nothing else.
+    pub fn call_frame(&mut self, buffer: &mut [u8], len: usize) {
+        let (engine, out, verdict) = (&mut self.engine, &mut self.out, &mut self.verdict);
+        (self.around)(&mut || *verdict = engine.frame(self.now, buffer, len, out));
+    }
+
+    /// The engine's calls for what is due and when the next is, and nothing else.
+    pub fn call_poll(&mut self) {
+        let (engine, out) = (&mut self.engine, &mut self.out);
+        (self.around)(&mut || {
+            engine.poll(self.now, out);
+            std::hint::black_box(engine.next_deadline());
+        });
+    }
+
+    /// Gives a frame to the engine; what leaves because of it, the engine's own frames first. What
+    /// pods are asked they answer.
     pub fn inject(&mut self, frame: &[u8]) -> Vec<Sent> {
         let mut buffer = frame.to_vec();
         let len = buffer.len();
         buffer.resize(FRAME_BYTES.max(len), 0x5a);
-        self.verdict = self.engine.frame(self.now, &mut buffer, len, &mut self.out);
-        let own: Vec<Sent> = self.out.take().iter().map(|f| self.check(f)).collect();
+        self.call_frame(&mut buffer, len);
         let passed = match self.verdict {
             Verdict::Transmit(len) => Some(self.check(&buffer[..len])),
             _ => None,
@@ -373,44 +416,38 @@ impl World {
         if self.careful {
             self.engine.check_invariants();
         }
-        let mut sent = Vec::new();
-        for frame in own {
-            if frame.is_question() {
-                let verdict = self.verdict;
-                self.kernel_answers(&frame);
-                self.verdict = verdict;
-            } else if frame.is_probe() {
-                let verdict = self.verdict;
-                self.probed(&frame);
-                self.verdict = verdict;
-            } else {
-                sent.push(frame);
-            }
-        }
+        let mut sent = self.answered();
         sent.extend(passed);
         sent
     }
 
-    /// Lets the engine do what is due now. Probes are answered by the pods' adopters, questions by their kernels.
+    /// Lets the engine do what is due now. What pods are asked they answer.
     pub fn poll(&mut self) -> Vec<Sent> {
-        let mut left = Vec::new();
-        self.engine.poll(self.now, &mut self.out);
+        self.call_poll();
         if self.strict && self.careful {
             self.engine.check_invariants();
         }
-        let frames = self.out.take();
-        for sent in frames.iter().map(|f| self.check(f)).collect::<Vec<_>>() {
-            if sent.is_question() {
-                self.kernel_answers(&sent);
-                continue;
-            }
-            if sent.is_probe() {
-                self.probed(&sent);
+        self.answered()
+    }
+
+    /// Answers the probes, liveness probes and Forgets among the engine's own frames; the others.
+    fn answered(&mut self) -> Vec<Sent> {
+        let (verdict, frames) = (self.verdict, self.out.take());
+        let mut sent: Vec<Sent> = frames.iter().map(|f| self.check(f)).collect();
+        sent.retain(|frame| {
+            if frame.is_question() {
+                self.kernel_answers(frame);
+            } else if frame.is_probe() {
+                self.probed(frame);
+            } else if self.forgets && frame.is_forget() {
+                self.inject(&answer(frame, Reason::Forgotten, 0));
             } else {
-                left.push(sent);
+                return true;
             }
-        }
-        left
+            false
+        });
+        self.verdict = verdict;
+        sent
     }
 
     /// Lets time pass, polling at every deadline; what left in that time, but for probes and questions.
