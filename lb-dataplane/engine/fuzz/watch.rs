@@ -4,70 +4,32 @@
 //! forwarding only between frontends and clients or legs and backends, tables that agree with each other, timers that get on.
 //! Knows nothing of what the input shall do.
 
-use crate::common::{
-    Dest, Listener, OUR_MAC, Sent, World, answer_with, ours, pod, settings,
-    wire::{assert_checksums, tcp},
+use crate::{
+    allocations::taking_nothing,
+    common::{Dest, FRAME_BYTES, Listener, OUR_MAC, Sent, World, answer_with, ours, settings},
 };
 use baton_api::Policy;
-use baton_engine::{Counter, Engine, Instant, Output, Settings, Verdict};
+use baton_engine::{Counter, Engine, Instant, Settings, Verdict};
 use baton_packet::{
-    Adoption, AdoptionKey, Decoded, MessageKind, Reason, Segment, decode, parse_adoption,
+    Adoption, AdoptionKey, Decoded, Flags, MessageKind, Reason, decode, parse_adoption,
 };
 use std::{
     collections::BTreeSet,
     hash::{DefaultHasher, Hash},
-    net::{IpAddr, SocketAddr},
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    net::IpAddr,
 };
 
-/// Bytes of a frame buffer, as in AF_XDP.
-const FRAME_BYTES: usize = 2_048;
-/// Frames that one call may send: more than a call ever needs, and bounded.
-const FRAMES_MAX: usize = 512;
 /// Calls of `poll` at one instant: each handles up to 256 timers, and there are fewer here.
 const POLLS_AT_ONCE_MAX: u32 = 16;
-/// Addresses of pods that the world knows.
-const KNOWN_PODS: usize = 32;
 
 /// Keys with their epochs; the first is in force at the start, the last has the first one's epoch on the wire.
 pub fn keys() -> [(u8, AdoptionKey); 3] {
     [(3, 7), (4, 8), (19, 9)].map(|(epoch, byte)| (epoch, AdoptionKey::from_bytes([byte; 16])))
 }
 
-/// Fixed buffers for what the engine sends.
-struct Ring {
-    buffers: Vec<[u8; FRAME_BYTES]>,
-    lens: Vec<usize>,
-    given: bool,
-    /// Frames that may still be taken.
-    free: usize,
-}
-
-impl Output for Ring {
-    fn frame(&mut self) -> Option<&mut [u8]> {
-        let at = self.lens.len();
-        self.given = self.free > 0 && at < FRAMES_MAX;
-        if !self.given {
-            return None;
-        }
-        self.buffers[at].fill(0xa5);
-        Some(&mut self.buffers[at])
-    }
-
-    fn send(&mut self, len: usize) {
-        assert!(self.given, "sent without a frame");
-        assert!(len <= FRAME_BYTES, "sent {len} bytes of a frame");
-        assert!(self.lens.len() < self.lens.capacity(), "room is reserved");
-        self.given = false;
-        self.free -= 1;
-        self.lens.push(len);
-    }
-}
-
 /// The world of the engine's tests, around an engine that is watched.
 pub struct Watched {
     pub w: World,
-    out: Ring,
     frontends: BTreeSet<(IpAddr, u16)>,
     backends: BTreeSet<(IpAddr, u16)>,
     /// What left of late, to be given in again.
@@ -78,35 +40,13 @@ pub struct Watched {
     pub digest: DefaultHasher,
 }
 
-/// Runs a part of the engine; it must take no memory and give none back.
-pub fn taking_nothing<T>(part: impl FnOnce() -> T) -> T {
-    let mut result = None;
-    let taken = allocation_counter::measure(|| {
-        result = Some(catch_unwind(AssertUnwindSafe(part)));
-    });
-    match result.expect("it ran") {
-        Ok(value) => {
-            assert_eq!(
-                (taken.count_total, taken.count_current),
-                (0, 0),
-                "allocations, and what is left of them"
-            );
-            value
-        }
-        Err(panic) => resume_unwind(panic),
-    }
-}
-
 impl Watched {
     pub fn new(settings: Settings, policy: Policy) -> Self {
+        let mut w = World::unprobed(settings, policy);
+        w.strict = false;
+        w.around = |call| taking_nothing(call);
         let mut watched = Self {
-            w: World::unprobed(settings, policy),
-            out: Ring {
-                buffers: vec![[0; FRAME_BYTES]; FRAMES_MAX],
-                lens: Vec::with_capacity(FRAMES_MAX),
-                given: false,
-                free: usize::MAX,
-            },
+            w,
             frontends: BTreeSet::new(),
             backends: BTreeSet::new(),
             left: Vec::new(),
@@ -138,7 +78,7 @@ impl Watched {
 
     /// Frames that the engine may take from now on.
     pub fn set_free(&mut self, frames: usize) {
-        self.out.free = frames;
+        self.w.out.free = frames;
     }
 
     /// Notes who may be spoken to. What was listed may have flows still.
@@ -160,9 +100,8 @@ impl Watched {
         let mut buffer = [0x5a; FRAME_BYTES];
         let len = frame.len().min(FRAME_BYTES);
         buffer[..len].copy_from_slice(&frame[..len]);
-        self.out.lens.clear();
-        let (engine, now, out) = (&mut self.w.engine, self.w.now, &mut self.out);
-        let verdict = taking_nothing(|| engine.frame(now, &mut buffer, len, out));
+        self.w.call_frame(&mut buffer, len);
+        let verdict = self.w.verdict;
         let mut sent = self.own_frames();
         assert_eq!(self.w.count(Counter::UnexpectedEvents), 0);
         if let Verdict::Transmit(bytes) = verdict {
@@ -180,9 +119,7 @@ impl Watched {
     }
 
     fn polled(&mut self) -> Vec<Sent> {
-        self.out.lens.clear();
-        let (engine, now, out) = (&mut self.w.engine, self.w.now, &mut self.out);
-        taking_nothing(|| engine.poll(now, out));
+        self.w.call_poll();
         self.own_frames()
     }
 
@@ -211,16 +148,11 @@ impl Watched {
 
     /// What the engine made itself is a right TCP segment and nothing behind it.
     fn own_frames(&mut self) -> Vec<Sent> {
-        let frames = self.out.buffers.iter().zip(&self.out.lens);
-        for (frame, len) in frames.clone() {
-            frame[..*len].hash(&mut self.digest);
+        let frames = self.w.out.take();
+        for frame in &frames {
+            frame[..].hash(&mut self.digest);
         }
-        let sent: Vec<Sent> = frames.map(|(b, len)| sent(&b[..*len])).collect();
-        for s in &sent {
-            assert_checksums(&s.frame, &s.segment);
-            assert_eq!(usize::from(s.segment.end), s.frame.len(), "{s:?}");
-        }
-        sent
+        frames.iter().map(|frame| self.w.check(frame)).collect()
     }
 
     /// A forwarded frame is right, and goes from where to where the engine may forward; `None` for an ICMP error.
@@ -228,7 +160,6 @@ impl Watched {
         assert_eq!(baton_packet::ether_src(frame), OUR_MAC);
         match decode(frame) {
             Ok(Decoded::Tcp(segment)) => {
-                assert_checksums(frame, &segment);
                 let ends = (
                     (segment.src, segment.src_port),
                     (segment.dst, segment.dst_port),
@@ -241,7 +172,7 @@ impl Watched {
                 let to_backend = leg(ends.0) && self.backends.contains(&ends.1);
                 let to_client = self.frontends.contains(&ends.0);
                 assert!(to_backend || to_client, "forwarded {segment:?}");
-                Some(sent(frame))
+                Some(self.w.check(frame))
             }
             Ok(Decoded::Icmp(_)) => None,
             other => panic!("forwarded {other:?}"),
@@ -263,8 +194,16 @@ impl Watched {
                     listener => listener == Listener::Listens,
                 };
                 if self.answers {
-                    let answer = self.w.question_wire(&s, listens).build();
-                    others.extend(self.give(&answer));
+                    let answer = self.w.question_wire(&s, listens);
+                    let sent = self.give(&answer.build());
+                    // Baton opens nothing: what was half open is reset.
+                    let port = s.segment.src_port;
+                    let back = |r: &&Sent| r.to == s.to && r.segment.src_port == port;
+                    for rst in sent.iter().filter(back) {
+                        assert!(listens && rst.is(Flags::RST), "{rst:?}");
+                        assert_eq!(rst.segment.seq.0, answer.ack, "exact");
+                    }
+                    others.extend(sent);
                 }
             } else if message(&s).is_some_and(|(_, m)| m.kind == MessageKind::Probe) {
                 let reason = self.w.adopters[index].filter(|_| self.answers);
@@ -314,21 +253,6 @@ impl Watched {
         self.wait_us(1_000_000);
         assert_eq!(self.w.table("backends").0, 0, "legs are left");
         assert_eq!(self.w.engine.steering().frontends, []);
-    }
-}
-
-/// A frame that left. What is addressed to no pod goes to a client.
-fn sent(frame: &[u8]) -> Sent {
-    let segment: Segment = tcp(frame);
-    let mut pods = 0..KNOWN_PODS;
-    let to = pods
-        .find(|i| pod(segment.is_v6(), *i) == SocketAddr::new(segment.dst, segment.dst_port))
-        .map_or(Dest::Client, Dest::Pod);
-    Sent {
-        frame: frame.to_vec(),
-        segment,
-        to,
-        key: crate::common::key(),
     }
 }
 

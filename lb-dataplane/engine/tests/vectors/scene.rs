@@ -127,10 +127,8 @@ impl Scene {
         let frame = frames::bytes(text, &mut self.names)?;
         let mut buffer = frame.clone();
         buffer.resize(BUFFER_BYTES, 0x5a);
-        let verdict = self
-            .w
-            .engine
-            .frame(self.w.now, &mut buffer, frame.len(), &mut self.w.out);
+        self.w.call_frame(&mut buffer, frame.len());
+        let verdict = self.w.verdict;
         self.collect();
         Ok(match verdict {
             Verdict::Transmit(len) => {
@@ -147,8 +145,7 @@ impl Scene {
     fn wait(&mut self, us: u64) {
         let end = Instant(self.w.now.0 + us);
         let poll = |scene: &mut Self| {
-            let w = &mut scene.w;
-            w.engine.poll(w.now, &mut w.out);
+            scene.w.call_poll();
             scene.collect();
         };
         while let Some(at) = self.w.engine.next_deadline().filter(|at| *at <= end) {
