@@ -1,5 +1,12 @@
 //! What the node's connection tracking says of itself: how full its table is, how long it remembers closed connections,
 //! and how many packets it called INVALID. Reads only; never changes a setting or an entry.
+//!
+//! # Decisions
+//!
+//! - **host-shim reports its node's connection tracking, and changes nothing of it**: the table is
+//!   the whole node's, and a full one drops packets of Pods that have nothing to do with Baton.
+//!   `nf_conntrack_max` is the machine's: in every network namespace but the first it can only be
+//!   read (Linux 6.18), so labs judge the number of entries, which is counted for each namespace.
 
 use crate::config::Discovery;
 use baton_adopter::Netns;

@@ -3,7 +3,7 @@
 //! Owns which Pods are meant, what is run and how its answer is read. Judges nothing.
 
 use crate::{
-    cluster::{Cluster, Course, Kind, PodName, Ran},
+    cluster::{Cluster, ExecOptions, ExecOutput, Kind, PodName},
     facts::{Pod, typed},
     failure::Failure,
 };
@@ -51,14 +51,14 @@ pub struct Fleet {
 
 /// What one dataplane said, or why it said nothing.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked<T> {
+pub struct Response<T> {
     /// Which.
     pub dataplane: Dataplane,
     /// What.
-    pub said: Result<T, String>,
+    pub result: Result<T, String>,
 }
 
-impl<T> Asked<T> {
+impl<T> Response<T> {
     /// The Pod's name.
     pub fn name(&self) -> &str {
         &self.dataplane.pod.name.name
@@ -195,7 +195,7 @@ fn gone(failure: Failure) -> String {
 }
 
 /// What it says of itself when it fails, without its name.
-fn complaint(ran: &Ran) -> String {
+fn complaint(ran: &ExecOutput) -> String {
     let text = ran.stderr.trim();
     let text = text.strip_prefix("lb-dataplane: ").unwrap_or(text);
     if text.is_empty() {
@@ -205,7 +205,7 @@ fn complaint(ran: &Ran) -> String {
 }
 
 /// Reads an answer. `status` answers with 1 if the dataplane does not work.
-fn read<T: DeserializeOwned>(ran: &Ran, good: &[i32]) -> Result<T, String> {
+fn read<T: DeserializeOwned>(ran: &ExecOutput, good: &[i32]) -> Result<T, String> {
     if !good.contains(&ran.code) {
         return Err(complaint(ran));
     }
@@ -220,18 +220,18 @@ async fn all<T: DeserializeOwned>(
     dataplanes: &[Dataplane],
     words: impl Fn(&Pod) -> Vec<String>,
     good: &[i32],
-) -> Vec<Asked<T>> {
+) -> Vec<Response<T>> {
     let words = &words;
     let asked = stream::iter(dataplanes.iter().cloned()).map(|dataplane| async move {
-        let said = ask(cluster, &dataplane, &words(&dataplane.pod), good).await;
-        let said = said.map_err(|(Refused::Finally(why) | Refused::Unanswered(why))| why);
-        Asked { dataplane, said }
+        let result = ask(cluster, &dataplane, &words(&dataplane.pod), good).await;
+        let result = result.map_err(|(Refused::Finally(why) | Refused::Unanswered(why))| why);
+        Response { dataplane, result }
     });
     asked.buffered(ASKED_AT_ONCE).collect().await
 }
 
 /// The states of dataplanes. One that does not work answers with 1.
-pub async fn states(cluster: &impl Cluster, dataplanes: &[Dataplane]) -> Vec<Asked<StateReply>> {
+pub async fn states(cluster: &impl Cluster, dataplanes: &[Dataplane]) -> Vec<Response<StateReply>> {
     all(cluster, dataplanes, |_| words(&["status"], []), &[0, 1]).await
 }
 
@@ -239,7 +239,7 @@ pub async fn states(cluster: &impl Cluster, dataplanes: &[Dataplane]) -> Vec<Ask
 pub async fn policies(
     cluster: &impl Cluster,
     dataplanes: &[Dataplane],
-) -> Vec<Asked<Vec<PolicyState>>> {
+) -> Vec<Response<Vec<PolicyState>>> {
     all(cluster, dataplanes, |_| words(&["backends"], []), &[0]).await
 }
 
@@ -259,7 +259,7 @@ pub async fn flows(
     dataplanes: &[Dataplane],
     backend: Option<&str>,
     limit: u32,
-) -> Vec<Asked<Views>> {
+) -> Vec<Response<Views>> {
     let backend = backend.map(str::to_owned);
     let limit = Some(limit.to_string());
     let words = words(&["flows"], [("--limit", limit), ("--backend", backend)]);
@@ -272,7 +272,7 @@ pub async fn events(
     dataplanes: &[Dataplane],
     client: Option<&str>,
     since: impl Fn(&Pod) -> Option<u64>,
-) -> Vec<Asked<FlowEvents>> {
+) -> Vec<Response<FlowEvents>> {
     let words = |pod: &Pod| {
         let since = since(pod).map(|number| number.to_string());
         let client = client.map(str::to_owned);
@@ -323,7 +323,7 @@ pub async fn capture(
     cluster: &impl Cluster,
     dataplane: &Dataplane,
     words: &[String],
-    course: Course,
+    options: ExecOptions,
     out: &mut dyn Write,
 ) -> Result<String, String> {
     let pod = runs(dataplane)?;
@@ -331,7 +331,7 @@ pub async fn capture(
     command.extend_from_slice(words);
     command.extend(["--control".to_owned(), cluster.control().to_string()]);
     let ran = cluster
-        .exec_into(&pod.name, pod.container(PROGRAM), &command, course, out)
+        .exec_into(&pod.name, pod.container(PROGRAM), &command, options, out)
         .await
         .map_err(gone)?;
     match ran.code {
@@ -344,10 +344,10 @@ pub async fn capture(
 ///
 /// # Errors
 /// None said anything.
-pub fn heard<T>(asked: Vec<Asked<T>>) -> anyhow::Result<Vec<Asked<T>>> {
+pub fn heard<T>(asked: Vec<Response<T>>) -> anyhow::Result<Vec<Response<T>>> {
     let mut silent = asked
         .iter()
-        .filter_map(|a| a.said.as_ref().err().map(|why| (a.name(), why)));
+        .filter_map(|a| a.result.as_ref().err().map(|why| (a.name(), why)));
     let Some((name, why)) = silent.next() else {
         if asked.is_empty() {
             bail!("there is no dataplane: `kubectl baton status` says why");
@@ -362,10 +362,10 @@ pub fn heard<T>(asked: Vec<Asked<T>>) -> anyhow::Result<Vec<Asked<T>>> {
 }
 
 /// Those that said nothing, in words.
-pub fn silent<T>(asked: &[Asked<T>]) -> Vec<String> {
+pub fn silent<T>(asked: &[Response<T>]) -> Vec<String> {
     let silent = asked
         .iter()
-        .filter_map(|a| a.said.as_ref().err().map(|why| (a.name(), why)));
+        .filter_map(|a| a.result.as_ref().err().map(|why| (a.name(), why)));
     silent
         .map(|(name, why)| format!("dataplane {name} is left out: {why}"))
         .collect()
@@ -475,7 +475,7 @@ mod tests {
 
     #[test]
     fn a_dataplane_that_complains_is_quoted_and_one_of_another_version_is_told() {
-        let ran = |code, stdout: &str, stderr: &str| Ran {
+        let ran = |code, stdout: &str, stderr: &str| ExecOutput {
             code,
             stdout: stdout.into(),
             stderr: stderr.into(),

@@ -1,7 +1,7 @@
 //! `backends`: the Pods behind policies, their figures summed over the dataplanes. Pure.
 
 use crate::{
-    ask::{Asked, PolicyName},
+    ask::{PolicyName, Response},
     facts::Places,
 };
 use baton_api::{BackendState, StateReply};
@@ -85,7 +85,7 @@ fn reason(backend: &BackendState) -> Option<String> {
 
 /// The backends of the policies that are meant, by policy and name.
 pub fn backends(
-    answers: &[Asked<StateReply>],
+    answers: &[Response<StateReply>],
     places: &Places,
     wanted: impl Fn(&PolicyName) -> bool,
 ) -> Vec<Backend> {
@@ -103,7 +103,7 @@ pub fn backends(
     let mut reasons: BTreeMap<(PolicyName, String, String), BTreeMap<String, BTreeSet<&str>>> =
         BTreeMap::new();
     for asked in answers {
-        let Ok(answer) = &asked.said else { continue };
+        let Ok(answer) = &asked.result else { continue };
         for policy in &answer.state.policies {
             let name = PolicyName::parse(&policy.name);
             if !wanted(&name) {
@@ -152,7 +152,7 @@ pub fn backends(
             continue;
         };
         for (reason, names) in reasons {
-            let everywhere = names.len() == answers.iter().filter(|a| a.said.is_ok()).count();
+            let everywhere = names.len() == answers.iter().filter(|a| a.result.is_ok()).count();
             let names: Vec<&str> = names.into_iter().collect();
             backend.reasons.push(match everywhere {
                 true => reason,

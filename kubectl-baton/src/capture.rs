@@ -6,7 +6,7 @@
 use crate::{
     args::Capture,
     ask::{self, Dataplane, PolicyName},
-    cluster::{Bounded, Cluster, Course},
+    cluster::{Bounded, Cluster, ExecOptions},
 };
 use anyhow::{Context as _, bail};
 use baton_api::PolicyState;
@@ -85,7 +85,7 @@ pub async fn errands(
     let errands: Vec<Errand> = answers
         .into_iter()
         .filter_map(|answer| {
-            let policies = answer.said.ok()?;
+            let policies = answer.result.ok()?;
             let policies = match anything {
                 true => Vec::new(),
                 false => meant(wanted, namespace, &policies)?,
@@ -187,11 +187,11 @@ async fn run_one(
     out: &mut dyn Write,
 ) -> Outcome {
     let words = words(wanted, errand);
-    let course = Course {
+    let options = ExecOptions {
         limit: wanted.time,
         stop: Some(stop.clone()),
     };
-    let said = ask::capture(cluster, &errand.dataplane, &words, course, out).await;
+    let said = ask::capture(cluster, &errand.dataplane, &words, options, out).await;
     (errand.dataplane.pod.name.name.clone(), said)
 }
 
@@ -217,7 +217,7 @@ pub fn output(wanted: &Capture) -> anyhow::Result<Box<dyn Write>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Ran;
+    use crate::cluster::ExecOutput;
     use crate::{
         args::{Command, tests::parsed},
         fake::{Fake, answer, bad, which},
@@ -237,7 +237,7 @@ mod tests {
     fn fake() -> Fake {
         let mut fake = Fake::new();
         fake.answers = Box::new(|pod, words| match words[0] {
-            "capture" => Ok(Ran {
+            "capture" => Ok(ExecOutput {
                 stdout: format!("[{}]", which(pod)).into_bytes(),
                 stderr: "7 frames; ended because its time is over".to_owned(),
                 code: 0,

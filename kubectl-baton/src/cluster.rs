@@ -113,7 +113,7 @@ pub struct Listed {
 
 /// What a command in a Pod came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ran {
+pub struct ExecOutput {
     /// Its standard output.
     pub stdout: Vec<u8>,
     /// Its standard error.
@@ -124,7 +124,7 @@ pub struct Ran {
 
 /// How a command goes on.
 #[derive(Clone, Debug, Default)]
-pub struct Course {
+pub struct ExecOptions {
     /// How long it takes by itself at most.
     pub limit: Duration,
     /// How often the user has asked for its end, if it listens for that on its standard input: once has it end in order, twice
@@ -188,12 +188,12 @@ pub trait Cluster {
         pod: &PodName,
         container: &str,
         command: &[String],
-    ) -> Result<Ran, Failure> {
+    ) -> Result<ExecOutput, Failure> {
         let mut out = Bounded::new(STDOUT_MAX_BYTES, "it is more than 64 MiB");
-        let course = Course::default();
-        let ran = self.exec_into(pod, container, command, course, &mut out);
+        let options = ExecOptions::default();
+        let ran = self.exec_into(pod, container, command, options, &mut out);
         let ran = ran.await?;
-        Ok(Ran {
+        Ok(ExecOutput {
             stdout: out.bytes,
             ..ran
         })
@@ -205,9 +205,9 @@ pub trait Cluster {
         pod: &PodName,
         container: &str,
         command: &[String],
-        course: Course,
+        options: ExecOptions,
         out: &mut dyn Write,
-    ) -> Result<Ran, Failure>;
+    ) -> Result<ExecOutput, Failure>;
 
     /// The end of a container's log, or of the log of the one before it.
     async fn log(&self, pod: &PodName, container: &str, previous: bool) -> Result<String, Failure>;

@@ -115,7 +115,7 @@ impl<C: Cluster> Asking<'_, C> {
         Ok(code(report.works))
     }
 
-    async fn states(&self) -> anyhow::Result<Vec<ask::Asked<baton_api::StateReply>>> {
+    async fn states(&self) -> anyhow::Result<Vec<ask::Response<baton_api::StateReply>>> {
         let fleet = self.fleet().await?;
         ask::heard(ask::states(self.cluster, &fleet.dataplanes).await)
     }
@@ -171,7 +171,7 @@ impl<C: Cluster> Asking<'_, C> {
         &self,
         backend: Option<&str>,
         limit: u32,
-    ) -> anyhow::Result<Vec<ask::Asked<ask::Views>>> {
+    ) -> anyhow::Result<Vec<ask::Response<ask::Views>>> {
         let fleet = self.fleet().await?;
         let answers = ask::flows(self.cluster, &fleet.dataplanes, backend, limit).await;
         ask::heard(answers)
@@ -287,7 +287,7 @@ impl<C: Cluster> Asking<'_, C> {
             let answers = ask::heard(answers)?;
             behind = answers
                 .iter()
-                .any(|a| a.said.as_ref().is_ok_and(|told| told.more));
+                .any(|a| a.result.as_ref().is_ok_and(|told| told.more));
             let (lines, notes) = cursors.take(&answers, wanted, self.namespace());
             for line in &lines {
                 self.show.line(line, |line, _| trace::render(line, wide))?;
@@ -318,7 +318,7 @@ impl<C: Cluster> Asking<'_, C> {
             .iter()
             .map(|flow| {
                 let state = states.iter().find(|state| state.name() == flow.dataplane);
-                let state = state.and_then(|state| state.said.as_ref().ok());
+                let state = state.and_then(|state| state.result.as_ref().ok());
                 let state =
                     state.and_then(|all| all.iter().find(|policy| policy.name == flow.flow.policy));
                 let name = PolicyName::parse(&flow.flow.policy);
@@ -436,7 +436,10 @@ impl<C: Cluster> Asking<'_, C> {
         let dataplanes: BTreeMap<&str, String> = asked
             .iter()
             .map(|one| {
-                let version = one.said.as_ref().map(|answer| answer.state.version.clone());
+                let version = one
+                    .result
+                    .as_ref()
+                    .map(|answer| answer.state.version.clone());
                 (
                     one.name(),
                     version.unwrap_or_else(|why| format!("unknown: {why}")),
@@ -471,11 +474,13 @@ fn ticks(again: args::Again) -> tokio::time::Interval {
 
 /// No dataplane has the policy: names what there is instead.
 fn unknown(
-    answers: &[ask::Asked<baton_api::StateReply>],
+    answers: &[ask::Response<baton_api::StateReply>],
     policy: &str,
     namespace: Option<&str>,
 ) -> String {
-    let said = answers.iter().filter_map(|asked| asked.said.as_ref().ok());
+    let said = answers
+        .iter()
+        .filter_map(|asked| asked.result.as_ref().ok());
     let names: std::collections::BTreeSet<String> = said
         .flat_map(|answer| &answer.state.policies)
         .map(|state| PolicyName::parse(&state.name))

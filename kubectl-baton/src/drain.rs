@@ -5,7 +5,7 @@
 
 use crate::{
     args::Drain,
-    ask::{self, Asked, PolicyName, Refused},
+    ask::{self, PolicyName, Refused, Response},
     cluster::{Cluster, PodName},
     failure::Failure,
     show::Progress,
@@ -85,13 +85,13 @@ impl Outcome {
 /// Gives the order to dataplanes, each for the policies in which it has the Pod. Returns the problems.
 async fn order(
     cluster: &impl Cluster,
-    asked: &[Asked<Vec<PolicyState>>],
+    asked: &[Response<Vec<PolicyState>>],
     pod: &PodName,
     wanted: &Drain,
     outcome: &mut Outcome,
 ) {
     for one in asked {
-        let Ok(policies) = &one.said else { continue };
+        let Ok(policies) = &one.result else { continue };
         let mut names: BTreeSet<(&str, &str)> = BTreeSet::new();
         for (policy, backend) in meant(policies, pod, wanted.policy.as_deref()) {
             names.insert((&policy.name, &backend.name));
@@ -119,10 +119,10 @@ async fn order(
 }
 
 /// The Pod is nowhere: names what there is instead.
-fn unknown(asked: &[Asked<Vec<PolicyState>>], pod: &PodName) -> String {
+fn unknown(asked: &[Response<Vec<PolicyState>>], pod: &PodName) -> String {
     let mut known = BTreeSet::new();
     let mut elsewhere = BTreeSet::new();
-    for policy in asked.iter().flat_map(|one| one.said.iter().flatten()) {
+    for policy in asked.iter().flat_map(|one| one.result.iter().flatten()) {
         let name = PolicyName::parse(&policy.name);
         for backend in &policy.backends {
             if name.is_in(Some(&pod.namespace)) {
@@ -175,8 +175,8 @@ pub async fn run(
         undone: wanted.undo,
         ..Outcome::default()
     };
-    let here = |one: &Asked<Vec<PolicyState>>| {
-        one.said.iter().any(|policies| {
+    let here = |one: &Response<Vec<PolicyState>>| {
+        one.result.iter().any(|policies| {
             meant(policies, pod, wanted.policy.as_deref())
                 .next()
                 .is_some()
@@ -189,7 +189,7 @@ pub async fn run(
     order(cluster, &asked, pod, wanted, &mut outcome).await;
     for one in &asked {
         // One that ends takes no new flow, and its own leave with it.
-        if let Err(why) = &one.said
+        if let Err(why) = &one.result
             && !one.dataplane.pod.terminating
         {
             outcome.problems.push(format!(
@@ -226,7 +226,7 @@ async fn wait(
         let (new, old): (Vec<_>, Vec<_>) = asked
             .into_iter()
             .partition(|one| !known.contains(&one.dataplane.pod.uid));
-        let new: Vec<_> = new.into_iter().filter(|one| one.said.is_ok()).collect();
+        let new: Vec<_> = new.into_iter().filter(|one| one.result.is_ok()).collect();
         let young = !new.is_empty();
         for one in &new {
             progress.say(&format!("dataplane {} is new, and is told too", one.name()));
@@ -236,7 +236,7 @@ async fn wait(
         let mut all = DrainProgress::default();
         let (mut unheard, mut listed) = (false, young);
         for one in &old {
-            match &one.said {
+            match &one.result {
                 Ok(policies) => {
                     silent.remove(one.name());
                     let told =

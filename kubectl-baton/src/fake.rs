@@ -2,7 +2,7 @@
 //! compared with (`BATON_GENERATE=1` writes them anew).
 
 use crate::{
-    cluster::{Cluster, Course, Kind, Listed, PodName, Ran},
+    cluster::{Cluster, ExecOptions, ExecOutput, Kind, Listed, PodName},
     failure::{Deed, Failure},
     samples::sample,
 };
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::{cell::RefCell, collections::BTreeMap, fs, io::Write, path::PathBuf, rc::Rc};
 
 /// What a dataplane answers to the words behind the program's name.
-type Answers = Box<dyn Fn(&PodName, &[&str]) -> Result<Ran, Failure>>;
+type Answers = Box<dyn Fn(&PodName, &[&str]) -> Result<ExecOutput, Failure>>;
 
 /// The cluster.
 pub struct Fake {
@@ -44,19 +44,19 @@ pub fn golden(name: &str, text: &str) {
 }
 
 /// An answer of a program that went well.
-pub fn good(text: impl Into<Vec<u8>>) -> Result<Ran, Failure> {
-    Ok(Ran {
+pub fn good(text: impl Into<Vec<u8>>) -> Result<ExecOutput, Failure> {
+    Ok(ExecOutput {
         stdout: text.into(),
-        ..Ran::default()
+        ..ExecOutput::default()
     })
 }
 
 /// An answer of a program that did not.
-pub fn bad(code: i32, text: &str) -> Result<Ran, Failure> {
-    Ok(Ran {
+pub fn bad(code: i32, text: &str) -> Result<ExecOutput, Failure> {
+    Ok(ExecOutput {
         stderr: text.to_owned(),
         code,
-        ..Ran::default()
+        ..ExecOutput::default()
     })
 }
 
@@ -124,7 +124,7 @@ impl Fake {
 }
 
 /// A dataplane's answer.
-pub fn answer(which: &str, words: &[&str]) -> Result<Ran, Failure> {
+pub fn answer(which: &str, words: &[&str]) -> Result<ExecOutput, Failure> {
     match words.first() {
         Some(&"status") => good(sample(&format!("status-{which}.json"))),
         Some(&"backends") => {
@@ -222,9 +222,9 @@ impl Cluster for Fake {
         pod: &PodName,
         container: &str,
         command: &[String],
-        course: Course,
+        options: ExecOptions,
         out: &mut dyn Write,
-    ) -> Result<Ran, Failure> {
+    ) -> Result<ExecOutput, Failure> {
         assert_eq!(container, "lb-dataplane");
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let [
@@ -241,7 +241,7 @@ impl Cluster for Fake {
             [asked @ .., "-o", "json"] => asked,
             stream => {
                 assert!(
-                    course.stop.is_some() && stream.contains(&"--end-on-input"),
+                    options.stop.is_some() && stream.contains(&"--end-on-input"),
                     "{command:?}"
                 );
                 stream

@@ -2,7 +2,7 @@
 
 use crate::{
     args::{Flows as Wanted, Sort},
-    ask::{Asked, PolicyName, Views},
+    ask::{PolicyName, Response, Views},
 };
 use baton_api::FlowView;
 use baton_text::{Cell, Shown, Style, Table, Tone, line, micros};
@@ -44,10 +44,10 @@ pub fn asked(wanted: &Wanted) -> u32 {
 }
 
 /// What dataplanes said, as one list.
-pub fn all(answers: &[Asked<Views>]) -> Vec<Flow> {
+pub fn all(answers: &[Response<Views>]) -> Vec<Flow> {
     let mut flows = Vec::new();
     for asked in answers {
-        for flow in asked.said.iter().flat_map(|views| &views.flows) {
+        for flow in asked.result.iter().flat_map(|views| &views.flows) {
             flows.push(Flow {
                 id: format!("{}/{}", asked.name(), flow.client),
                 dataplane: asked.name().to_owned(),
@@ -59,8 +59,8 @@ pub fn all(answers: &[Asked<Views>]) -> Vec<Flow> {
 }
 
 /// Filters and sorts.
-pub fn flows(answers: &[Asked<Views>], wanted: &Wanted, namespace: Option<&str>) -> Flows {
-    let cut = |asked: &Asked<Views>| asked.said.as_ref().is_ok_and(|views| views.truncated);
+pub fn flows(answers: &[Response<Views>], wanted: &Wanted, namespace: Option<&str>) -> Flows {
+    let cut = |asked: &Response<Views>| asked.result.as_ref().is_ok_and(|views| views.truncated);
     let mut flows = all(answers);
     flows.retain(|flow| {
         let flow = &flow.flow;

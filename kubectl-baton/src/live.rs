@@ -4,7 +4,7 @@
 
 use crate::{
     args::Options,
-    cluster::{Cluster, Course, Kind, Listed, PodName, Ran},
+    cluster::{Cluster, ExecOptions, ExecOutput, Kind, Listed, PodName},
     failure::{Deed, Failure},
 };
 use baton_api::ControlAddress;
@@ -173,10 +173,10 @@ impl Cluster for Live {
         pod: &PodName,
         container: &str,
         command: &[String],
-        course: Course,
+        options: ExecOptions,
         out: &mut dyn Write,
-    ) -> Result<Ran, Failure> {
-        let Course { limit, stop } = course;
+    ) -> Result<ExecOutput, Failure> {
+        let ExecOptions { limit, stop } = options;
         let deed = Deed::new("create", "pods/exec", Some(&pod.namespace));
         let params = AttachParams {
             max_stdout_buf_size: Some(PIPE_BYTES),
@@ -253,7 +253,7 @@ async fn finish(
     mut process: AttachedProcess,
     pod: &PodName,
     out: &mut dyn Write,
-) -> Result<Ran, Failure> {
+) -> Result<ExecOutput, Failure> {
     let broke = |why: String| Failure::Other {
         what: format!("a command in Pod {pod} broke off"),
         why,
@@ -276,7 +276,7 @@ async fn finish(
         what: format!("no command can be run in Pod {pod}"),
         why,
     })?;
-    Ok(Ran {
+    Ok(ExecOutput {
         stdout: Vec::new(),
         stderr,
         code,

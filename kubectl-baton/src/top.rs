@@ -1,7 +1,7 @@
 //! `top`: what backends do between two looks. Pure.
 
 use crate::{
-    ask::{Asked, PolicyName},
+    ask::{PolicyName, Response},
     backends::{Backend, backends},
     facts::Places,
 };
@@ -54,7 +54,7 @@ pub struct Frame {
 
 /// What the dataplanes said, as one look.
 pub fn look(
-    answers: &[Asked<StateReply>],
+    answers: &[Response<StateReply>],
     wanted: impl Fn(&PolicyName) -> bool,
     at: Duration,
 ) -> Look {

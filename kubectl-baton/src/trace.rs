@@ -2,7 +2,7 @@
 
 use crate::{
     args::Trace,
-    ask::{Asked, PolicyName},
+    ask::{PolicyName, Response},
 };
 use baton_api::{FlowEvent, FlowEvents};
 use serde::Serialize;
@@ -42,14 +42,14 @@ impl Cursors {
     /// Takes one look's answers: the lines that are wanted, and what has to be noted.
     pub fn take(
         &mut self,
-        answers: &[Asked<FlowEvents>],
+        answers: &[Response<FlowEvents>],
         wanted: &Trace,
         namespace: Option<&str>,
     ) -> (Vec<Line>, Vec<String>) {
         let (mut lines, mut notes) = (Vec::new(), Vec::new());
         for asked in answers {
             let uid = &asked.dataplane.pod.uid;
-            let told = match &asked.said {
+            let told = match &asked.result {
                 Ok(told) => told,
                 Err(why) => {
                     notes.push(format!("dataplane {} is left out: {why}", asked.name()));

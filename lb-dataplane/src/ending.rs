@@ -2,6 +2,12 @@
 //!
 //! Owns when it is over. New connections are served until then: who sends them has not heard yet, and refusing them would be
 //! an error to their clients.
+//!
+//! # Decisions
+//!
+//! - **A dataplane that shall end serves on**: not ready from SIGTERM on, it keeps its connections,
+//!   and takes new ones from who has not heard yet, until none is left or the grace period is over.
+//!   Flows are not handed to another dataplane: its table is its own.
 
 use crate::control::Control;
 use std::{sync::atomic::Ordering, time::Duration};

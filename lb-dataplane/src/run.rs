@@ -281,11 +281,14 @@ fn open_port(loaded: &Loaded, addresses: &[IpAddr]) -> anyhow::Result<(Port, Ste
     let steering = Steering {
         // Snapshots bring the frontends.
         frontends: Vec::new(),
+        by_address: Vec::new(),
         addresses: addresses.to_vec(),
         ports: config.ports.range(),
         backends: config.host_network.then(Vec::new),
     };
-    let (port, maps) = Port::open(&settings, &steering)?;
+    let (ports, maps) = Port::open(&settings, &steering)?;
+    let one = ports.into_iter().next();
+    let port = one.context("an interface was opened without a port")?;
     for (mode, why) in port.fallbacks() {
         warn!(mode = mode.label(), why, "this mode does not work here");
     }

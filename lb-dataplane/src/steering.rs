@@ -4,6 +4,16 @@
 //! went is steered until the engine says that no open flow needs it. Whoever calls sees to it that
 //! no snapshot comes into force between that word and [`Steerer::set`]. What the kernel refuses is
 //! counted, and right again with the next [`Steerer::set`].
+//!
+//! # Decisions
+//!
+//! - **What is steered is changed beside the packet thread** (`lb-dataplane/src/steering.rs`,
+//!   `xsk/src/matched.rs`): a change takes a system call for each entry, 91 ms where 16,384
+//!   frontends and 4,096 backends are replaced, and comparing them 5 ms where one is. What a
+//!   snapshot or a route brings is steered before the engine has it, or the kernel would refuse the
+//!   answers of new backends on a node's network; what went is steered until the engine says, once
+//!   a second and after each snapshot, that no open flow needs it, and nothing comes into force
+//!   between that word and what follows from it.
 
 use baton_engine::{Prepared, SteeredEnds};
 use baton_xsk::{ADDRESSES_MAX, OpenError, Steering, SteeringMaps};
@@ -69,6 +79,7 @@ impl Parts {
         let all = [&self.own, of_legs, &self.sources].into_iter().flatten();
         Steering {
             frontends,
+            by_address: Vec::new(),
             // A host with more has its first ones.
             addresses: all.copied().take(ADDRESSES_MAX).collect(),
             ports: self.ports.clone(),

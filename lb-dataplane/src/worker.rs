@@ -3,6 +3,12 @@
 //! Owns both. Allocates nothing per packet, never blocks but in [`Port::wait`], and reads the clock once per
 //! batch. Commands are served between batches; one that takes long is served a piece at a time, and
 //! no other one meanwhile.
+//!
+//! # Decisions
+//!
+//! - **One worker thread drives all receive queues** with one flow table, because the two
+//!   directions of a flow may arrive on different queues. Frames are sent by one `sendto` per
+//!   batch.
 
 use crate::{
     capture::{Counts, Tap, through},

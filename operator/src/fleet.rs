@@ -6,8 +6,8 @@
 mod term;
 
 use crate::{
-    asking::{ASKED_CLASS, Found, Where},
     peers::Peers,
+    snapshot_recovery::{Found, RECOVERY_CLASS, Where},
     translate::SharedInterner,
 };
 use baton_index::{Change, ClassUpdate, Dataplane, Key, Labels, Text, Wants};
@@ -202,9 +202,9 @@ impl Fleet {
         if std::mem::take(&mut self.moved) {
             let (mut targets, dataplanes, shims) = self.targets();
             if let Some(term) = &mut self.term {
-                for name in term.asking.ask(&dataplanes, &self.wants) {
+                for name in term.recovery.ask(&dataplanes, &self.wants) {
                     if let Some(target) = targets.get_mut(&name) {
-                        let class = ASKED_CLASS.to_owned();
+                        let class = RECOVERY_CLASS.to_owned();
                         target.kind = TargetKind::Dataplane { class };
                     }
                 }
@@ -316,7 +316,7 @@ impl Fleet {
             News::Found(found) => {
                 self.moved = true;
                 let class = found.place.class.clone();
-                let policies = term.asking.answered(found);
+                let policies = term.recovery.answered(found);
                 policies
                     .map(|p| Change::Held(class, p))
                     .into_iter()

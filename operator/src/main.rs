@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod asking;
 mod check;
+mod coalescing;
 mod connect;
 mod core;
 #[cfg(test)]
@@ -17,10 +17,10 @@ mod health;
 mod http;
 mod install;
 mod kind;
-mod latest;
 mod leader;
 mod lease;
 mod ledger;
+mod messages;
 mod metrics;
 mod notice;
 mod objects;
@@ -33,12 +33,12 @@ mod reference_tests;
 mod run;
 mod secrets;
 mod shutdown;
+mod snapshot_recovery;
 mod source;
 mod state_dir;
 mod status;
 mod telemetry;
 mod translate;
-mod words;
 mod writer;
 
 use args::Command;

@@ -6,6 +6,14 @@
 //!
 //! The account is asked of the API server by a SelfSubjectReview, which everybody may make of himself (ClusterRole
 //! `system:basic-user`; Kubernetes 1.28): no right to read accounts is needed.
+//!
+//! # Decisions
+//!
+//! - **What the operator makes goes with its ServiceAccount**: Secrets and the Lease name it as
+//!   their owner, so that the garbage collector takes them along with `helm uninstall`. A hook
+//!   would need the right to delete Secrets, and Secrets in the chart would hold keys in Helm's
+//!   own. Only the chart says that the account is Baton's (`--owned-by-account`); an admin's Secret
+//!   has no owner of ours.
 
 use k8s_openapi::{
     api::authentication::v1::{SelfSubjectReview, UserInfo},

@@ -1,6 +1,6 @@
 //! What dataplanes and shims say of their adoption keys, for the rotation.
 //!
-//! Owns the latest word of each. The core writes, the rotation reads.
+//! Owns the latest report of each peer. The core writes, the rotation reads.
 
 use baton_push::{UnixSeconds, keys::Peer};
 use std::{
@@ -13,21 +13,21 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub struct Peers {
     /// Those that are asked; none before it is known who there is.
-    known: Mutex<Option<BTreeMap<String, Word>>>,
+    known: Mutex<Option<BTreeMap<String, PeerReport>>>,
     changed: Notify,
 }
 
-/// One's.
+/// What one of them reported.
 #[derive(Debug)]
-struct Word {
+struct PeerReport {
     peer: Peer,
     /// It has said something, or it cannot be reached: either way there is something to go by.
     heard: bool,
 }
 
 impl Peers {
-    fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<String, Word>>> {
-        // Words are replaced whole.
+    fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<String, PeerReport>>> {
+        // Reports are replaced whole.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -36,13 +36,13 @@ impl Peers {
         let mut known = self.lock();
         let mut before = known.take().unwrap_or_default();
         *known = peers.map(|peers| {
-            let word = |peer: Peer| {
-                let same = |word: &Word| word.peer.node == peer.node;
-                let word = before.remove(&peer.name).filter(same);
+            let report = |peer: Peer| {
+                let same = |report: &PeerReport| report.peer.node == peer.node;
+                let report = before.remove(&peer.name).filter(same);
                 let name = peer.name.clone();
-                (name, word.unwrap_or(Word { peer, heard: false }))
+                (name, report.unwrap_or(PeerReport { peer, heard: false }))
             };
-            peers.into_iter().map(word).collect()
+            peers.into_iter().map(report).collect()
         });
         drop(known);
         self.changed.notify_one();
@@ -51,12 +51,12 @@ impl Peers {
     /// One said something. Where it is, it does not say.
     pub fn said(&self, mut peer: Peer) {
         let mut known = self.lock();
-        let Some(word) = known.as_mut().and_then(|known| known.get_mut(&peer.name)) else {
+        let Some(report) = known.as_mut().and_then(|known| known.get_mut(&peer.name)) else {
             return;
         };
-        peer.node.clone_from(&word.peer.node);
-        let news = !word.heard || word.peer != peer;
-        *word = Word { peer, heard: true };
+        peer.node.clone_from(&report.peer.node);
+        let news = !report.heard || report.peer != peer;
+        *report = PeerReport { peer, heard: true };
         drop(known);
         if news {
             self.changed.notify_one();
@@ -65,9 +65,9 @@ impl Peers {
 
     /// One cannot be reached.
     pub fn silent(&self, name: &str, now: UnixSeconds) {
-        if let Some(word) = self.lock().as_mut().and_then(|known| known.get_mut(name)) {
-            word.peer.unreachable_since.get_or_insert(now);
-            word.heard = true;
+        if let Some(report) = self.lock().as_mut().and_then(|known| known.get_mut(name)) {
+            report.peer.unreachable_since.get_or_insert(now);
+            report.heard = true;
         }
     }
 
@@ -76,7 +76,7 @@ impl Peers {
         let known = self.lock();
         let words = known.as_ref()?.values();
         words
-            .map(|word| word.heard.then(|| word.peer.clone()))
+            .map(|report| report.heard.then(|| report.peer.clone()))
             .collect()
     }
 

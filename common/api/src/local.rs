@@ -4,6 +4,12 @@
 //!
 //! A page reaches such a port by a name of its own site that DNS suddenly says is 127.0.0.1 (DNS rebinding): for the browser it is
 //! the same site still. But the browser says that name in `Host`. An address or `localhost` there cannot have come from DNS.
+//!
+//! # Decisions
+//!
+//! - **Ports without TLS answer no web page**: a request names an address or `localhost`, which no
+//!   DNS can have made of a site's name, and says nothing of another site. The unix socket and
+//!   mutual TLS need none of this.
 
 use std::net::{IpAddr, Ipv6Addr};
 

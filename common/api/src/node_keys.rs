@@ -3,6 +3,16 @@
 //!
 //! Owns the derivation (`docs/adoption-wire.md`), what a node may be called, and the body of
 //! `PUT /v1/keys`. Never shows a key.
+//!
+//! # Decisions
+//!
+//! - **Each node has keys of its own** (`api/src/node_keys.rs`, `engine/src/keys.rs`), derived from
+//!   masters that only dataplanes and the operator have, so that what is on one node opens no Pod
+//!   of another. The engine derives a backend's when keys or nodes change, never for a packet. The
+//!   operator sends a shim its node's, by its Pod's `nodeName`, over the connection by which it
+//!   reads the state (`PUT /v1/keys`); the pinned maps keep them over a restart. Rejected: a Secret
+//!   per node, which RBAC could not keep from other shims, as they share a ServiceAccount, and
+//!   which would need rights on Secrets without a name.
 
 use ring::hmac::{Context, HMAC_SHA256, Key};
 use serde::{Deserialize, Serialize};

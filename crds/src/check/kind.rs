@@ -1,6 +1,6 @@
 //! One kind with its compiled rules, and which kind an object is of.
 
-use super::{metadata, near::nearest, schema};
+use super::{metadata, schema, suggestions::nearest};
 use crate::{GROUP, VERSION};
 use kube::core::cel::{CompiledSchema, Validator, compile_schema};
 use serde_json::{Map, Value, json};

@@ -1,8 +1,8 @@
 //! The metadata of an object, which no definition describes.
 
 use super::{
-    near::{expected, shortened},
     schema::type_of,
+    suggestions::{expected, shortened},
 };
 use serde_json::Value;
 

@@ -11,9 +11,9 @@
 
 mod kind;
 mod metadata;
-mod near;
 mod schema;
 mod split;
+mod suggestions;
 
 use crate::GenerateError;
 use baton_config::{Document, reader_words};

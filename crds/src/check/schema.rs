@@ -4,7 +4,7 @@
 
 use super::{
     join,
-    near::{expected, shortened},
+    suggestions::{expected, shortened},
 };
 use crate::text::form;
 use regex::Regex;

@@ -89,7 +89,11 @@ fn policies_of_the_pages_listen_where_the_charts_service_leads() {
         .iter()
         .filter_map(|port| port.get("targetPort").unwrap_or(&port["port"]).as_u64())
         .collect();
-    for page in ["README.md", "crds/README.md", "docs/install.md"] {
+    for page in [
+        "README.md",
+        "crds/README.md",
+        "docs/put-a-service-behind-baton.md",
+    ] {
         let text = read(&root.join(page));
         let policies = text.split("kind: LoadBalancerPolicy").skip(1);
         let mut found = 0;

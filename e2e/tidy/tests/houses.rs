@@ -16,15 +16,14 @@ const IN_CIRCLES: &[(&str, usize)] = &[
     ("baton-cluster", 4),
     ("baton-crds", 2),
     ("baton-demo", 4),
-    ("baton-engine", 31),
-    ("baton-images", 2),
+    ("baton-engine", 22),
     ("baton-index", 7),
-    ("baton-lab", 6),
+    ("baton-lab", 5),
     ("baton-model", 2),
     ("baton-operator", 2),
     ("baton-packet", 4),
     ("baton-push", 2),
-    ("baton-sim", 12),
+    ("baton-sim", 2),
     ("baton-xsk", 7),
     ("kubectl-baton", 2),
 ];
@@ -75,7 +74,8 @@ fn root_names(source: &str) -> BTreeMap<String, String> {
             continue;
         };
         let module = module.trim_start_matches("crate::");
-        for name in names.split(|c: char| !c.is_alphanumeric() && c != '_') {
+        let names = names.split(|c: char| !c.is_alphanumeric() && c != '_');
+        for name in names.filter(|name| !name.is_empty()) {
             all.insert(name.to_owned(), module.to_owned());
         }
     }

@@ -80,7 +80,7 @@ fn accept_queue_full() {
             ask(&lab, Message::adopt(), ours, pod),
             (ACCEPT_QUEUE_FULL, 0)
         );
-        let (reason, _told) = ask(&lab, Message::probe(), ours, pod);
+        let (reason, _report) = ask(&lab, Message::probe(), ours, pod);
         assert_eq!(reason, ACCEPT_QUEUE_FULL);
         // With room again, the connection is adopted over another port, as the dataplane tries it.
         let _first = listener.accept().expect("accept");
@@ -217,7 +217,7 @@ fn syncookies_off() {
         let (pod, ours) = ends(v6, 8080, PORT);
         let _listener = lab.listen(pod);
         assert_eq!(ask(&lab, Message::adopt(), ours, pod), (SYNCOOKIES_OFF, 0));
-        let (reason, _told) = ask(&lab, Message::probe(), ours, pod);
+        let (reason, _report) = ask(&lab, Message::probe(), ours, pod);
         assert_eq!(reason, SYNCOOKIES_OFF);
     }
     assert_eq!(
@@ -274,6 +274,6 @@ fn an_mptcp_listener_is_refused() {
     let (_adopter, _attachment) = adopter(&lab);
     assert_eq!(ask(&lab, Message::adopt(), ours, pod), (KERNEL_REFUSED, 0));
     // So that no flow is ever sent there in the first place.
-    let (reason, _told) = ask(&lab, Message::probe(), ours, pod);
+    let (reason, _report) = ask(&lab, Message::probe(), ours, pod);
     assert_eq!(reason, KERNEL_REFUSED);
 }

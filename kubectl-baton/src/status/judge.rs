@@ -4,10 +4,10 @@
 
 use super::{
     Scene,
-    report::{Dataplane, OneNode, Policy, Report, Said},
+    report::{Dataplane, OneNode, Policy, Report, SelfReport},
 };
 use crate::{
-    ask::{Asked, PolicyName},
+    ask::{PolicyName, Response},
     facts::Pod,
 };
 use baton_api::{PolicyState, StateReply};
@@ -179,7 +179,7 @@ fn dataplanes(scene: &Scene, report: &mut Report) {
     let mut same: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for asked in &scene.answers {
         let (name, pod) = (asked.name(), &asked.dataplane.pod);
-        match &asked.said {
+        match &asked.result {
             Ok(answer) => {
                 for problem in &answer.problems {
                     let problem = problem.replace("`lb-dataplane ", "`kubectl baton ");
@@ -211,7 +211,7 @@ fn dataplanes(scene: &Scene, report: &mut Report) {
     let versions: BTreeSet<&str> = scene
         .answers
         .iter()
-        .filter_map(|a| a.said.as_ref().ok())
+        .filter_map(|a| a.result.as_ref().ok())
         .map(|answer| answer.state.version.as_str())
         .collect();
     if versions.len() > 1 {
@@ -233,9 +233,9 @@ fn full(name: &str, answer: &StateReply, report: &mut Report) {
     }
 }
 
-fn dataplane(asked: &Asked<StateReply>) -> Dataplane {
+fn dataplane(asked: &Response<StateReply>) -> Dataplane {
     let pod = &asked.dataplane.pod;
-    let said = asked.said.as_ref().ok().map(|answer| Said {
+    let report = asked.result.as_ref().ok().map(|answer| SelfReport {
         version: answer.state.version.clone(),
         uptime_seconds: answer.state.uptime_seconds,
         mode: format!(
@@ -257,14 +257,14 @@ fn dataplane(asked: &Asked<StateReply>) -> Dataplane {
         name: pod.name.name.clone(),
         class: asked.dataplane.class.clone(),
         node: pod.node.clone(),
-        state: match &said {
+        state: match &report {
             None if !pod.terminating && pod.ready => "silent",
-            Some(said) if !said.problems.is_empty() => "troubled",
+            Some(report) if !report.problems.is_empty() => "troubled",
             _ => pod.word(),
         },
         restarts: pod.restarts,
-        silent: asked.said.as_ref().err().cloned(),
-        said,
+        silent: asked.result.as_ref().err().cloned(),
+        report,
     }
 }
 
@@ -294,11 +294,11 @@ fn policies(scene: &Scene, report: &mut Report) {
     let states: Vec<(PolicyName, &PolicyState)> = scene
         .answers
         .iter()
-        .filter_map(|asked| asked.said.as_ref().ok())
+        .filter_map(|asked| asked.result.as_ref().ok())
         .flat_map(|answer| &answer.state.policies)
         .map(|state| (PolicyName::parse(&state.name), state))
         .collect();
-    let live = scene.answers.iter().any(|asked| asked.said.is_ok());
+    let live = scene.answers.iter().any(|asked| asked.result.is_ok());
     for policy in &scene.policies {
         let namespace = policy.metadata.namespace.clone().unwrap_or_default();
         let name = policy.metadata.name.clone().unwrap_or_default();
@@ -366,7 +366,7 @@ fn policies(scene: &Scene, report: &mut Report) {
     if scene.policies.is_empty() && report.problems.is_empty() {
         report.notes.push(match &scene.namespace {
             Some(namespace) => format!("there is no LoadBalancerPolicy in namespace {namespace}: `-A` looks at all namespaces"),
-            None => "there is no LoadBalancerPolicy: docs/install.md shows a first one".to_owned(),
+            None => "there is no LoadBalancerPolicy: docs/put-a-service-behind-baton.md shows a first one".to_owned(),
         });
     }
 }

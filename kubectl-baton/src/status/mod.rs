@@ -12,7 +12,7 @@ pub use judge::judge;
 pub use render::render;
 
 use crate::{
-    ask::{Asked, Fleet, fleet, optional, part, pods, states},
+    ask::{Fleet, Response, fleet, optional, part, pods, states},
     cluster::{Cluster, Kind},
     facts::{Node, Places, Pod, places, typed},
     failure::Failure,
@@ -30,7 +30,7 @@ pub struct Scene {
     /// Classes and dataplanes.
     pub fleet: Fleet,
     /// What the dataplanes say.
-    pub answers: Vec<Asked<StateReply>>,
+    pub answers: Vec<Response<StateReply>>,
     /// The policies.
     pub policies: Vec<LoadBalancerPolicy>,
     /// The operator's Pods.

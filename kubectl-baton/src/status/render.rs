@@ -94,17 +94,19 @@ fn dataplanes(dataplanes: &[Dataplane], style: Style) -> Table {
         ("NODE", |d| of(d.node.as_ref())),
         ("STATE", |d| state(d.state)),
         ("UP", |d| {
-            of(d.said.as_ref().map(|s| span(s.uptime_seconds)))
+            of(d.report.as_ref().map(|s| span(s.uptime_seconds)))
         }),
-        ("MODE", |d| of(d.said.as_ref().map(|s| &s.mode))),
-        ("#FLOWS", |d| of(d.said.as_ref().map(|s| s.flows))),
+        ("MODE", |d| of(d.report.as_ref().map(|s| &s.mode))),
+        ("#FLOWS", |d| of(d.report.as_ref().map(|s| s.flows))),
     ];
     if style.wide {
         columns.extend::<[Shown<&Dataplane>; 5]>([
             ("CLASS", |d| of(d.class.as_ref())),
-            ("VERSION", |d| of(d.said.as_ref().map(|s| &s.version))),
-            ("#POLICIES", |d| of(d.said.as_ref().map(|s| s.policies))),
-            ("#GENERATION", |d| of(d.said.as_ref().map(|s| s.generation))),
+            ("VERSION", |d| of(d.report.as_ref().map(|s| &s.version))),
+            ("#POLICIES", |d| of(d.report.as_ref().map(|s| s.policies))),
+            ("#GENERATION", |d| {
+                of(d.report.as_ref().map(|s| s.generation))
+            }),
             ("#RESTARTS", |d| d.restarts.to_string().into()),
         ]);
     }

@@ -82,13 +82,13 @@ pub struct Dataplane {
     pub silent: Option<String>,
     /// What it says, if it does.
     #[serde(flatten)]
-    pub said: Option<Said>,
+    pub report: Option<SelfReport>,
 }
 
 /// What a dataplane says of itself.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Said {
+pub struct SelfReport {
     /// Its version.
     pub version: String,
     /// Since its start.

@@ -63,7 +63,7 @@ async fn a_bad_night() {
         ]);
         state["policies"][1]["lostTotal"] = json!({"no_backend": 2, "fate_unknown": 1});
         state["tables"]["flows"] = json!([60_000, 65_536]);
-        ran = crate::cluster::Ran {
+        ran = crate::cluster::ExecOutput {
             stdout: state.to_string().into(),
             code: 1,
             ..ran

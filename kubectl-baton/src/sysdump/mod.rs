@@ -304,7 +304,7 @@ async fn versions(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
         .filter_map(|asked| {
             Some((
                 asked.name(),
-                asked.said.as_ref().ok()?.state.version.as_str(),
+                asked.result.as_ref().ok()?.state.version.as_str(),
             ))
         })
         .collect();
@@ -327,7 +327,7 @@ async fn versions(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
 async fn dataplanes(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
     for asked in &scene.answers {
         let folder = format!("dataplanes/{}", asked.name());
-        match &asked.said {
+        match &asked.result {
             Ok(answer) => {
                 dump.json(format!("{folder}/status.json"), answer);
                 dump.json(format!("{folder}/backends.json"), &answer.state.policies);
@@ -341,12 +341,12 @@ async fn dataplanes(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
     let answering: Vec<Dataplane> = scene
         .answers
         .iter()
-        .filter(|asked| asked.said.is_ok())
+        .filter(|asked| asked.result.is_ok())
         .map(|asked| asked.dataplane.clone())
         .collect();
     for asked in ask::flows(cluster, &answering, None, FLOWS_MAX).await {
         let path = format!("dataplanes/{}/flows.json", asked.name());
-        match &asked.said {
+        match &asked.result {
             Ok(flows) => dump.json(path, flows),
             Err(why) => dump.missing.push(format!("{path}: {why}")),
         }
@@ -357,11 +357,11 @@ async fn dataplanes(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
         let of = ends
             .iter()
             .find(|asked| asked.dataplane.pod.uid == pod.uid)?;
-        Some(of.said.as_ref().ok()?.next.saturating_sub(EVENTS_MAX))
+        Some(of.result.as_ref().ok()?.next.saturating_sub(EVENTS_MAX))
     };
     for asked in ask::events(cluster, &answering, None, since).await {
         let path = format!("dataplanes/{}/events.json", asked.name());
-        match &asked.said {
+        match &asked.result {
             Ok(events) => dump.json(path, events),
             Err(why) => dump.missing.push(format!("{path}: {why}")),
         }

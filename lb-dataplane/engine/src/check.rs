@@ -7,6 +7,7 @@ use crate::{
     flow::{Bits, Flow},
     ids::{FlowId, Leg, to_addr},
     legs::Use,
+    mutants::Mutant,
     pins::PinReason,
     states::State,
 };
@@ -248,5 +249,31 @@ impl Engine {
             backend.name
         );
         closing
+    }
+}
+
+impl Engine {
+    /// Makes the engine commit one fault from now on.
+    #[cfg(feature = "mutants")]
+    pub fn set_mutant(&mut self, mutant: Option<Mutant>) {
+        self.committed = crate::mutants::Committed::to(mutant);
+        // The short way knows no faults.
+        self.predicts = mutant.is_none();
+    }
+
+    /// Before each tick: the port given back last is the next one used, without rest.
+    #[cfg(feature = "mutants")]
+    pub(crate) fn hurry_ports(&mut self) {
+        if self.mutated(Mutant::ReusePort) {
+            for backend in &mut self.backends {
+                backend.ports.hurry(&mut self.rests);
+            }
+        }
+    }
+
+    /// Whether the fault is to be committed.
+    #[inline]
+    pub(crate) fn mutated(&self, mutant: Mutant) -> bool {
+        self.committed.is(mutant)
     }
 }

@@ -1,4 +1,12 @@
 //! Segments from clients: which event they are for their flow, and what the flow learns from them.
+//!
+//! # Decisions
+//!
+//! - **A client's RST ends its flow at once only with the number behind its last byte, or the one
+//!   that it was last acknowledged** (RFC 5961): these are what kernels send. One in between is the
+//!   pod's to judge: it goes there, with a probe behind it that a kernel without the socket
+//!   answers; then the client is told, and nobody is blamed. Any number of a window had ended a
+//!   flow.
 
 use crate::{
     Engine, Output, Verdict,

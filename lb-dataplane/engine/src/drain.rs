@@ -3,6 +3,13 @@
 //! A drain is of one policy's flows on one backend, which other policies may go on to use. Owns
 //! each drain's figures and deadline, and the closing of flows that the deadline meets. Moving is
 //! `adopt`'s.
+//!
+//! # Decisions
+//!
+//! - **A drain's deadline ends every flow** where policy says `Close`: in order what is at rest,
+//!   half-closed connections too (the client has said all, and nothing is outstanding); what is in
+//!   progress has 5 s more, then it is cut off with a reset, counted `drain_deadline`. A WebSocket
+//!   whose client had closed its half had kept a drain from ending.
 
 use crate::{
     Cause, Engine, Output, Verdict,

@@ -8,6 +8,19 @@
 //!
 //! Owns the limits of what is set aside, and in which order it is taken up again. The copies lie among the kept ones
 //! (`kept`). It never judges bytes, and never changes a flow's state itself.
+//!
+//! # Decisions
+//!
+//! - **Guards are shown bytes in order, whatever the order on the wire**: a segment that is ahead
+//!   of missing ones is forwarded at once, as the receiver's kernel wants it, but the flow's place
+//!   stays in front of the hole, and a copy waits until the hole is filled; then it is treated as
+//!   if it came only now. So no rule of the engine ever sees a hole, no loss pins, and what a pod
+//!   needs again for a rescue is kept whole. Inside a body of known length, and where nobody
+//!   follows, nothing is set aside. At most 64 segments a flow and direction, a quarter of
+//!   `limits.keptSegments` in all, a quarter of that for the clients of one address (IPv6: /64);
+//!   beyond, a segment is not passed on, so that its sender repeats it. A server's bytes behind a
+//!   hole count as an answer that has begun: nobody else may give another one. Before, 0.01 % of
+//!   packets lost had pinned 12 of 32 connections within 15 s.
 
 use crate::{
     Engine, Output,

@@ -19,6 +19,21 @@ use baton_packet::{
 };
 
 impl Engine {
+    /// Whether one more may be sent; counted if not.
+    pub(crate) fn may_reset(&mut self, now: Instant, whom: Whom) -> bool {
+        let may = self.resets.take(now, whom);
+        if !may {
+            self.counters.add(match whom {
+                Whom::Strangers => Counter::ResetsLimited,
+                Whom::Clients => Counter::ChallengesLimited,
+                Whom::Pods => Counter::PodResetsLimited,
+            });
+        }
+        may
+    }
+}
+
+impl Engine {
     /// A segment without payload towards a leg's backend; the caller fills in the rest.
     pub(crate) fn to_leg(&self, leg: Leg) -> Option<SegmentSpec<'static>> {
         let backend = self.backends.get(usize::from(leg.backend))?;

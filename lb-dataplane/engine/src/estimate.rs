@@ -8,7 +8,9 @@
 //! but by that time divided by the requests that were outstanding together: it already holds the
 //! wait for the others. Without the division a queue counts twice, and busy backends look worse
 //! than a stalled one: in the closed loop of the tests, a backend stopped for 95 % of the time got
-//! 1.6 % of the requests of 128 clients; with it, 0.05 %.
+//! 1.6 % of the requests of 128 clients; with it, 0.05 %. So the expected wait is (outstanding + 1)
+//! times the peak average of the time to first byte per request that shared it, or the time since
+//! the last progress.
 //!
 //! A dead backend never looks idle: what it does not answer stays outstanding, and the time for
 //! which it has answered nothing counts as if it were a sample, also when requests are taken away.

@@ -2,12 +2,20 @@
 //!
 //! Owns the ring and what an event is called. Written on the packet path without allocation, by whoever counts the same
 //! thing; read between batches. The oldest events are overwritten, read or not.
+//!
+//! # Decisions
+//!
+//! - **Events of flows are a ring of 32,768 entries of 40 bytes**, written beside the counters by
+//!   slots of tables; names are looked up when somebody reads, and a slot that went to another
+//!   backend since lends its name to no older event. Readers never block; slow readers get a gap
+//!   count.
 
 use crate::{
     Cause, Engine, Lost, PinReason,
     clock::Instant,
     flow::Flow,
     ids::{Addr, FlowId, Leg, from_addr},
+    pins::Gone,
     states::State,
 };
 use baton_api::{Endpoint, FlowEvent, FlowEvents};
@@ -17,23 +25,6 @@ use std::net::SocketAddr;
 /// Events that the ring holds, 1.3 MB. A fleet that moves 1,000 flows a second makes two events of each and is read by a
 /// watcher once a second; this is 16 times as much. With a move at each of 28,000 requests a second, half a second.
 const EVENTS: usize = 32_768;
-
-/// How an owner was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gone {
-    /// It closed the connection.
-    Closed,
-    /// It reset it.
-    Reset,
-    /// Nothing is heard of it.
-    Silent,
-}
-
-impl Gone {
-    pub(crate) const fn of_end(fin: bool) -> Self {
-        if fin { Self::Closed } else { Self::Reset }
-    }
-}
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,16 @@
 //!
 //! Owns their shape and labels; whoever sees a thing happen adds it. Fixed memory per policy and backend, nothing allocated but
 //! for reports, and no figure is ever asked for a decision.
+//!
+//! # Decisions
+//!
+//! - **Times are counted by powers of two**, from 128 us to 4.2 s, for moves per policy and first
+//!   bytes per backend: one shift finds the bucket, nothing is allocated, and 19 samples per
+//!   backend is what a scrape can bear. A packet's instructions are what they were
+//!   (`tools/instructions.sh`). Figures that nobody but metrics wants are not in `/v1/state`, which
+//!   the operator asks for all the time.
 
-use crate::{Engine, clock::Instant, ids::FlowId, pins::PinReason, states::State};
+use crate::pins::PinReason;
 
 /// Bounds of a [`Latency`], each twice the one before. Twice, because quantiles are drawn between two bounds; no more of them,
 /// because each is a sample per policy and backend in every scrape (19 with infinity, sum and count).
@@ -206,50 +214,6 @@ pub struct BackendFigures {
     pub leg_ports: u64,
     /// Of these, the ones that moves may use now.
     pub ready_leg_ports: u64,
-}
-
-impl Engine {
-    /// An adoption leaves. One that carries a request is measured from when that was sent, which is the same moment, or comes
-    /// later if the adoption left without it.
-    pub(crate) fn adoption_leaves(&mut self, now: Instant, id: FlowId) {
-        let flow = &mut self.flows[id];
-        if flow.state == State::AdoptingIdle && flow.tries == 1 {
-            flow.sent_us = now.0 as u32;
-        }
-    }
-
-    /// The new owner has confirmed it.
-    pub(crate) fn adoption_confirmed(&mut self, now: Instant, id: FlowId) {
-        let flow = &self.flows[id];
-        let took_us = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
-        let policy = usize::from(flow.policy);
-        self.policies[policy].figures.moves.add(took_us);
-    }
-
-    /// The flow ends, and with it its pin.
-    pub(crate) fn pin_ends(&mut self, id: FlowId) {
-        let flow = &self.flows[id];
-        if let Some(pin) = flow.pin {
-            let policy = usize::from(flow.policy);
-            self.policies[policy].figures.pinned[pin.number()] -= 1;
-        }
-    }
-
-    /// A client of the policy is reset.
-    pub(crate) fn count_reset(&mut self, policy: u16, why: Reset) {
-        self.policies[usize::from(policy)].figures.resets[why as usize] += 1;
-    }
-
-    /// Why the declared table has a flow's client reset: each of its rows that does so ends the flow, which is in its last
-    /// state still.
-    pub(crate) fn reset_by_table(&self, id: FlowId) -> Reset {
-        match self.flows[id].state {
-            State::OwnerFinPending => Reset::Backend,
-            State::Adopting | State::AdoptingIdle | State::Orphan => Reset::Lost,
-            State::FinSentToClient => Reset::Closed,
-            _ => Reset::Timeout,
-        }
-    }
 }
 
 #[cfg(test)]

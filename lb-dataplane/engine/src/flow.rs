@@ -4,9 +4,8 @@
 //! packets: callers keep the fields true.
 
 use crate::{
-    backlog::BacklogId,
     cause::Causes,
-    ids::{Addr, FlowId, Leg, NONE},
+    ids::{Addr, BacklogId, FlowId, Leg, NONE},
     index::{Hash, Index, SPILL_MAX},
     kept::KeptList,
     keyed::Keyed,

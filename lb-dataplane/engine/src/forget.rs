@@ -11,6 +11,26 @@
 //!
 //! Owns the open Forgets and when the next ones leave, a few at a time. A late copy finds a live socket and is not answered;
 //! a late answer has another number.
+//!
+//! # Decisions
+//!
+//! - **Whoever remembers a closed leg limits how often its pair of leg port and pod can be used**
+//!   (`make bench-short`, `make soak-tracked`). Before anything was done about it, 32 short
+//!   connections at a time that the server closes: 13,700 to 17,500 a second while ports were
+//!   fresh, 52 to 120 after 20 s (the pods' TIME_WAIT, 60 s); on average 0.31 of HAProxy's rate,
+//!   0.39 on a node that tracks connections, 588 and 579 connections over 500 ms, 498 and 447 SYNs
+//!   without a port. 64 connections that stay, on a node that tracks and drops what is INVALID, 30
+//!   s each: with `WhenBetter` 48 of them waited over 500 ms (774 packets INVALID), with `Always`
+//!   47 (960), and the table had 51,100 entries, one for each of the 51,072 pairs. With TIME_WAITs
+//!   ended by a right RST and pairs forgotten before they are used again, 180,000 moves over these
+//!   pairs with a kill between left 614 entries, and the longest request took 175 ms (3.2 s and
+//!   51,054 before; `e2e/ns` `tracked::pairs…`, beside other builds); short connections are 1.31
+//!   and 1.20 of HAProxy's rate over 10 minutes, none over 40 ms. Rejected: **`notrack` for legs as
+//!   a value of the chart**. host-shim would write rules into each node's packet filter, which stay
+//!   when it is killed, need nftables in its image, and are a second owner of tables that CNIs own;
+//!   and segments that are not tracked are `untracked`, not `established`: a NetworkPolicy that
+//!   accepts answers by `ct state established` drops them. What makes a tracker forget a pair on
+//!   the wire needs no right at all.
 
 use crate::{
     Engine, Output, Verdict,

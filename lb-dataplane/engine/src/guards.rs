@@ -6,9 +6,19 @@
 //! its own: it has the session that the next owner needs. It never looks into bytes itself
 //! (`baton-guard` does) and never allocates after construction.
 //!
-//! Such a pin stays. What is not followed says too little: a client that pipelines looks idle, with
-//! all acknowledged, while answers are to come, and one answer too few or too many looks like the
-//! next one's (simulation, seeds 5172, 7984, 9557, and 7984 again with other random choices).
+//! # Decisions
+//!
+//! - **A pin for want of room stays** (`guards_full`, `gap`, `pipeline_too_deep`). That it end once
+//!   the flow is idle again was tried three times, last with a fresh tracker that had to follow a
+//!   whole exchange: a client that pipelines looks idle, with all acknowledged, while answers are
+//!   to come, and what then seems the next answer is the one before. Each time the simulation found
+//!   answers that went to the wrong request (seeds 5172, 7984, 9557; 7984 again with other random
+//!   choices). By default there is a tracker for each flow (`guardedFlows`), copies of what comes
+//!   ahead of a loss keep places exact (`engine/src/early.rs`), and no such pin is ever set.
+//! - **A request's clock begins when all of it is there**, as the guard says
+//!   (`Engine::request_goes_on`): the load estimate and `responseTimeout` count what the pod takes,
+//!   not what the client takes. Requests that never ended had made a pod look stalled, and five
+//!   slow uploads had it ejected. Where nobody follows, the first byte counts, as before.
 
 use crate::{
     Engine,

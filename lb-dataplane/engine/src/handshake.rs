@@ -1,4 +1,25 @@
 //! Opening a flow: the client's SYN, the backend's answer, and what to do when the answer is none.
+//!
+//! # Decisions
+//!
+//! - **What anybody can begin gives way to what is newer**: a handshake that is not complete after
+//!   250 ms when as many more have begun with its pod as may be half open (a quarter of the leg
+//!   ports, `handshake.rs`), a request that is not complete when every tracker is taken
+//!   (`guards.rs`). SYNs never take the eighth of the ports that rescues and drains need. 200,000
+//!   SYNs at the chart's limits with a pod killed in the middle: 0 errors on 64 connections, 20 of
+//!   20 new ones opened (`e2e/ns` `faults_limits_flood`).
+//! - **SYN cookies could be had from adoptions, and are not built.** An adoption names both first
+//!   numbers, so a cookie needs no translated leg: the flow would begin with the client's ACK, as
+//!   an orphan. But it would have no owner until a pod adopts it, which 37 places of the engine
+//!   have to expect then; pods without the adopter could not be served so, the others' applications
+//!   would see the connection begin without a SYN; and of the client's options only what three bits
+//!   and a timestamp hold would be left. What it adds begins where handshakes of 250 ms, and the
+//!   100 ms of rest behind each, take all of a pod's leg ports that SYNs may have: by calculation
+//!   25,000 SYN/s for each pod with the chart's 10,000 ports. Below that, who is longer than 250 ms
+//!   on his way is told to try again.
+//! - **Clients of a family that no backend has are refused** with a reset, as a kernel does it, so
+//!   that they try the other address at once (RFC 8305); counted `no_family` and noted by
+//!   `lb-dataplane status`. Translation between the families needs translated legs.
 
 use crate::{
     Engine, Output, Verdict,

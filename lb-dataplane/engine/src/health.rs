@@ -2,6 +2,19 @@
 //!
 //! Owns each backend's health and the looking over of all backends at intervals. What a policy's
 //! own flows say of a backend is its member's (`member`). It never touches a flow.
+//!
+//! # Decisions
+//!
+//! - **A pod that says nothing is asked** after 250 ms with requests outstanding, or when its
+//!   adopter's answers stop (2.2 s), and is down after three questions without an answer (140 ms).
+//!   A frozen process is not silent, its kernel answers: `responseTimeout` is for it.
+//! - **What a client repeats speaks against a backend only if nothing of the request is
+//!   acknowledged**, once for each request, 200 ms after it was sent at the earliest, and only if
+//!   clients of two addresses (IPv6: two /64) say so: a segment that is lost further on is the
+//!   network's, copies in one burst too, and six packets of one client had ejected a healthy pod.
+//!   Each had counted, and redis with SETs of 100 KB had a healthy pod ejected. Ejections are
+//!   forgotten, one for each time that the first lasts; whether the cap allows one, which looks at
+//!   all policies, is asked once a second for each backend.
 
 use crate::{
     Engine, Output,

@@ -62,6 +62,20 @@ pub(crate) fn from_addr(address: &Addr) -> IpAddr {
 /// What stands between 64 zero bits and the IPv4 address in a mapped one (RFC 4291 section 2.5.5.2).
 const MAPPED: [u8; 4] = [0, 0, 0xff, 0xff];
 
+/// A slot of the table of backlogs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BacklogId(pub(crate) u16);
+
+impl BacklogId {
+    /// No slot.
+    pub(crate) const NONE: BacklogId = BacklogId(u16::MAX);
+
+    #[inline]
+    pub(crate) fn is_some(self) -> bool {
+        self != Self::NONE
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

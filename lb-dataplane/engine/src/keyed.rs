@@ -4,6 +4,11 @@
 //! as in wyhash and foldhash: who does not know the keys cannot choose what collides, and finds out
 //! nothing, as no hash leaves the engine. It is not a cryptographic one, so the flow table notices
 //! when too much collides, and takes new keys.
+//!
+//! # Decisions
+//!
+//! - **Hash keys and the numbers that pods see come from the system's random numbers**, the latter
+//!   by a keyed hash of a count: nothing that a pod sees tells the next one, nor what is chosen.
 
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;

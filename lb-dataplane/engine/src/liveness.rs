@@ -4,6 +4,44 @@
 //! whose the listener is; else, and where that is not answered, a SYN, which the pod's kernel answers. Neither opens anything: a
 //! SYN-ACK is answered with a RST, so that the pod's application never sees a connection (Linux drops the request socket,
 //! `tcp_check_req`).
+//!
+//! # Decisions
+//!
+//! - **An end without a mark is believed after one round trip if the listener is held as it was
+//!   before** (`probe.rs`). The liveness probe is an adoption probe, and the
+//!   adopter tells which listener there is (the end of its inode number) and how many descriptors
+//!   refer to it. Servers let go of the listener before they close idle connections: nginx's
+//!   workers one by one, each its own copy, its master up to 10 ms later; Go, Node.js and others
+//!   close it for good. As many holders as before: the close was meant, and goes to the client,
+//!   also where all connections time out together. Fewer, or another sum of the inode numbers where
+//!   several sockets listen (`SO_REUSEPORT`): the pod is watched for a second. None, or another one
+//!   than when the flow came to its owner: that process is gone, and the flow is rescued, even if
+//!   its FIN comes late, behind data that the client was slow to take (11 of the simulation's
+//!   10,000 worlds). With the answer to a plain SYN instead, one round trip lost 2 and 4
+//!   connections in 60 shutdowns (SIGQUIT, which nginx's images ask for) of an nginx with two
+//!   workers and one idle connection; with the holders none in 60, nor in 60 right after the
+//!   server's start (`BATON_SHUTDOWNS=20 make test-ns`, test `shutdown`: 20 each with 1, 2 and 64
+//!   connections; 40 and 40 with a listener for each worker). A close is then 0 to 1 ms late where
+//!   it was 4 (`closes`: 1.0009 s directly, 1.0012 s through Baton). A lost probe is sent again
+//!   after 20 ms, and only the third is a SYN.
+//! - **Where it is not known yet who holds the listener** (a server or dataplane that started less
+//!   than 1 s ago: a count from between two forks would be met again when the first worker lets
+//!   go), or the adopter is mute (two probes lost; it is probed ten times a second then), **an end
+//!   is believed a second after it at the latest**. So a close that does not come from a process
+//!   that listens waits longer than a round trip if less than a second before it its server began,
+//!   let go of a listener or lost a process. (There the last FINs of a server that shuts down, and
+//!   those that it means, are the same until its listener is gone. We chose the connections; the
+//!   close is late by less than a second, and a request that the client sends meanwhile is served
+//!   by another pod.) On a machine with three to four busy processes for each CPU, 2 of 60
+//!   shutdowns right after a start closed connections with 50 ms: nginx's master had not had its
+//!   turn. With a second, none in 200 (`BATON_SHUTDOWNS=20 make test-ns`). A close with
+//!   `Connection: close`, a body that ends with the connection, a pinned flow: these pass at once.
+//! - **Without marks an end is believed while anybody listens** (a pod without adopter, more than
+//!   128 sockets on one port): one answer to a SYN makes it stand, and `status` says that ends are
+//!   not marked. What it costs: connections of a killed server whose last process still listens.
+//!   Rejected: the five rules by time that stood here (an answer 3 ms later, bursts of three ends,
+//!   50 ms, nine tenths of a pod's flows); each failed on a busy machine, and all of them served
+//!   pods that no shipped adopter is in.
 
 use crate::{
     Engine, Output, Verdict,

@@ -3,6 +3,14 @@
 //!
 //! Owns the steps of that. It changes nothing that is asked for anywhere else: without it every
 //! frame is judged the same, only later.
+//!
+//! # Decisions
+//!
+//! - **A batch of frames is looked at ahead**: hashes, buckets and flows of up to 32 frames are
+//!   read before the first is judged, so that the reads overlap. It pays with more flows than a
+//!   core's cache holds, and is left out below 4,096 of them. The dataplane's image asks glibc for
+//!   huge pages (`GLIBC_TUNABLES`), since page walks are the next largest part; no unsafe code is
+//!   needed for that (`docs/performance.md`).
 
 use crate::{
     Engine,

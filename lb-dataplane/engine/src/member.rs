@@ -2,6 +2,17 @@
 //!
 //! Owns everything that a policy decides about a pod for itself, so that policies that share one do
 //! each other no harm. What is so for all of them is the slot's (`backend`).
+//!
+//! # Decisions
+//!
+//! - **What a policy says of a pod is its member's**: draining, weight, slow start, active check,
+//!   failures and ejections. The slot, which policies share, has what is so of the pod itself:
+//!   address, process, listener, adoptability, load. A request asks only whether its own policy
+//!   leaves (a list on the slot, empty nearly always), and an answer forgives only where a policy
+//!   has evidence against the process (a count on the slot).
+//! - **A pod that is not ready takes no new flows and keeps those that it has** (weight 0): a
+//!   readiness flap breaks nothing. A pod that terminates drains; a pod that is gone is gone, and
+//!   its flows are rescued.
 
 use crate::{clock::Instant, health::Health, ids::Addr};
 

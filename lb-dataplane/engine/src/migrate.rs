@@ -2,6 +2,12 @@
 //!
 //! Owns what is in the way of it, in words, and the wish that waits at the flow until its next request. Moving is `adopt`'s,
 //! and every limit of the policy holds; only whether another backend is *better* is not asked.
+//!
+//! # Decisions
+//!
+//! - **A pending migration waits at the flow itself**: the fields of the standby leg, which it does
+//!   not have then, and four bits. It takes the same rows of the table as any other move, within
+//!   the policy's limits; granted once, never tried again.
 
 use crate::{
     Cause, Engine, Output, PinReason,

@@ -2,8 +2,6 @@
 //!
 //! Owns their names. Without the feature nothing asks for them at run time: each question is the constant `false`.
 
-use crate::Engine;
-
 macro_rules! mutants {
     ($($(#[doc = $doc:literal])+ $variant:ident,)+) => {
         /// One deliberate fault.
@@ -80,6 +78,12 @@ pub(crate) struct Committed {
 }
 
 impl Committed {
+    /// This one from now on.
+    #[cfg(feature = "mutants")]
+    pub(crate) const fn to(mutant: Option<Mutant>) -> Self {
+        Self { mutant }
+    }
+
     /// Whether it is this one.
     #[cfg(feature = "mutants")]
     #[inline]
@@ -96,31 +100,5 @@ impl Committed {
     )]
     pub(crate) const fn is(self, _: Mutant) -> bool {
         false
-    }
-}
-
-impl Engine {
-    /// Makes the engine commit one fault from now on.
-    #[cfg(feature = "mutants")]
-    pub fn set_mutant(&mut self, mutant: Option<Mutant>) {
-        self.committed = Committed { mutant };
-        // The short way knows no faults.
-        self.predicts = mutant.is_none();
-    }
-
-    /// Before each tick: the port given back last is the next one used, without rest.
-    #[cfg(feature = "mutants")]
-    pub(crate) fn hurry_ports(&mut self) {
-        if self.mutated(Mutant::ReusePort) {
-            for backend in &mut self.backends {
-                backend.ports.hurry(&mut self.rests);
-            }
-        }
-    }
-
-    /// Whether the fault is to be committed.
-    #[inline]
-    pub(crate) fn mutated(&self, mutant: Mutant) -> bool {
-        self.committed.is(mutant)
     }
 }

@@ -126,6 +126,23 @@ impl Lost {
     }
 }
 
+/// How an owner was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// It closed the connection.
+    Closed,
+    /// It reset it.
+    Reset,
+    /// Nothing is heard of it.
+    Silent,
+}
+
+impl Gone {
+    pub(crate) const fn of_end(fin: bool) -> Self {
+        if fin { Self::Closed } else { Self::Reset }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,12 @@
 //!
 //! Owns choice and rate limits. It never touches flows or packets. Work per choice is constant, but for `WeightedRoundRobin`
 //! and `Random` on a new flow (at most 512 steps), `Always`, and finding a backend that another one said (at most 256).
+//!
+//! # Decisions
+//!
+//! - **Alike waits are decided by flows**: estimates differ by chance, and if they decided, all new
+//!   flows would go to the luckiest pod (64 connections at once: 0, 13, 19 and 32). The wait counts
+//!   by powers of two from 512 us on.
 
 use crate::{
     backend::Backend,

@@ -3,6 +3,14 @@
 //! A probe is an authenticated segment that creates nothing; the adopter answers `Ready` or says what is in the
 //! way. It takes the same path as an adoption, so a pod without adopter, with another key, or behind connection
 //! tracking that swallows adoptions, is found out before any request is at stake.
+//!
+//! # Decisions
+//!
+//! - **Whether a backend is adoptable is asked in band**: an authenticated probe takes the very
+//!   path of an adoption and creates nothing; the adopter answers Ready or what is in the way. No
+//!   link between dataplane and shim is needed, and a missing adopter, another key, a full accept
+//!   queue, an MPTCP listener or connection tracking that swallows adoptions all show before a
+//!   request is at stake. Ready holds 3.5 s; a refusal ends it at once.
 
 use crate::{
     Engine, Output, Verdict,

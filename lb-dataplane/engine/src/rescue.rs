@@ -3,6 +3,17 @@
 //! Owns the judgement whether an owner's end may be the death of its pod (then the client is not
 //! told before that is known), and the tries to find a new owner. Asking the pod is `liveness`'s,
 //! adopting is `adopt`'s.
+//!
+//! # Decisions
+//!
+//! - **Where no pod is named any more, an end is held for a successor**: if the owner ever adopted,
+//!   one that replaces it may. If none comes within 10 s, the client is told what the owner said: a
+//!   FIN as a FIN, if the client has all and wants nothing; else a reset. Both are counted
+//!   `no_backend`.
+//! - **Orphans wait up to 10 s** for somebody to adopt them, the restarted process of their own pod
+//!   included: a single replica may be killed and started again under load. A pod is given at most
+//!   16 flows per millisecond without its asking, so that its accept queue does not run over; what
+//!   is refused all the same tries again.
 
 use crate::{
     Cause, Engine, Output, Verdict,

@@ -4,7 +4,7 @@
 //! Owns a budget for each kind of them: strangers, of whom anybody sends as many as he likes, take
 //! nothing from the others. It never builds a segment.
 
-use crate::{Engine, clock::Instant, counters::Counter};
+use crate::clock::Instant;
 
 /// Of each kind.
 const PER_SECOND: u32 = 20_000;
@@ -38,7 +38,7 @@ impl Resets {
         }
     }
 
-    fn take(&mut self, now: Instant, whom: Whom) -> bool {
+    pub(crate) fn take(&mut self, now: Instant, whom: Whom) -> bool {
         let second = now.0 / 1_000_000;
         if second != self.second {
             *self = Self {
@@ -50,20 +50,5 @@ impl Resets {
         let some = *left > 0;
         *left -= u32::from(some);
         some
-    }
-}
-
-impl Engine {
-    /// Whether one more may be sent; counted if not.
-    pub(crate) fn may_reset(&mut self, now: Instant, whom: Whom) -> bool {
-        let may = self.resets.take(now, whom);
-        if !may {
-            self.counters.add(match whom {
-                Whom::Strangers => Counter::ResetsLimited,
-                Whom::Clients => Counter::ChallengesLimited,
-                Whom::Pods => Counter::PodResetsLimited,
-            });
-        }
-        may
     }
 }

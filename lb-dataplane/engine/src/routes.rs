@@ -4,6 +4,12 @@
 //! Owns copies of what the kernel knows, given by the caller, and the list of what should be asked
 //! of it. It never asks itself, and never answers ARP or NDP. Routes are looked up for new flows
 //! only; afterwards a flow carries its [`HopId`].
+//!
+//! # Decisions
+//!
+//! - **What clients have on the own link takes no next hop before it is open**: answers go where
+//!   the SYN came from. Open ones have 4,096, backends and routers as many of their own; one host
+//!   of an IPv6 /64 had made new pods unreachable with 4,096 SYNs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,4 +1,11 @@
 //! Segments from backends: which leg, which event, and what the flow learns from them.
+//!
+//! # Decisions
+//!
+//! - **A RST without ACK from an owner is asked back**: a request that overtakes its adoption draws
+//!   one, which may come after the adoption was confirmed; and its number may be exact for a client
+//!   that lacks bytes which the engine has seen. The probe acknowledges a number that nothing else
+//!   has, so only the answer of a kernel without the socket fits.
 
 use crate::{
     Engine, Output, Verdict,

@@ -3,6 +3,13 @@
 //!
 //! The adoption then starts that many bytes earlier in the sequence space of both directions; the request is held back
 //! until the replies are exactly right, so that no command ever runs in another session than its client's.
+//!
+//! # Decisions
+//!
+//! - **A session (`AUTH`, `SELECT`) travels in front of the request, and the request waits for the
+//!   replies.** The first design had both sent together; but a pod with fewer databases or another
+//!   password would then execute the request in the wrong session. It costs one more round trip on
+//!   flows that have such a session, and nothing on others.
 
 use crate::{
     Engine, Output, counters::Counter, flow::Bits, handover::Restored, ids::FlowId, pins::PinReason,

@@ -4,6 +4,15 @@
 //! had stays in force where that goes together with the others. Owns these reasons and who comes
 //! before whom; it changes nothing and sees no table of the engine, so it takes its time on any
 //! thread: `prepare` makes ready what comes of it.
+//!
+//! # Decisions
+//!
+//! - **The unit of refusal is the policy** (`engine/src/sift.rs`, off the packet thread): of a
+//!   pushed snapshot, which is of many people, each policy is taken or refused by itself, and keeps
+//!   what it had where that goes together with the others; a file, which is one person's, is
+//!   refused as a whole with file, line and field. What is in force has its frontends and its room
+//!   before what changes, and that before what is new. A policy for which there was no room is
+//!   tried again every 5 s.
 
 use crate::{
     ApplyError,

@@ -3,6 +3,12 @@
 //! Owns the numbers, each with the arithmetic or the source behind it; the asserts below say which
 //! of them must be longer than which. What policies set is not here (`baton_api`), nor are bounds
 //! on how much one call does.
+//!
+//! # Decisions
+//!
+//! - **Durations and tries stand in one file**, with asserts on how they depend on each other; a
+//!   test (`e2e/tidy` `houses`) finds those that stand elsewhere. The same file of tests holds how
+//!   many modules of each crate are in circles; the numbers may only become smaller.
 
 // Adoptions: `adopt`, `answer`, `handover`.
 /// First wait for any sign of the new owner; it doubles with each try. A pod network answers in

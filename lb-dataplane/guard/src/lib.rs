@@ -3,6 +3,12 @@
 //! Owns: one connection's conversation as far as it decides whether the connection may go to another server, from the bytes of
 //! both directions in any segmentation. It never allocates, blocks, reads a clock, keeps a message or changes a byte; what it
 //! cannot follow pins the connection ([`Pin`]).
+//!
+//! # Decisions
+//!
+//! - **Guards follow both directions exactly**: pipelined requests no longer pin, the flow moves
+//!   when all are answered. What they cannot follow pins. A tracker takes 256 bytes, and only while
+//!   something is outstanding or remembered.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -3,6 +3,12 @@
 //!
 //! Sums are kept in the byte order of the machine: the one's complement sum does not care (RFC 1071 section 2 (B))
 //! as long as what goes in and what comes out are both read and written in that order.
+//!
+//! # Decisions
+//!
+//! - **A frame whose checksum field equals the pseudo-header's sum is completed**, as a veth peer
+//!   leaves it so (CHECKSUM_PARTIAL). For such a frame nothing protects the payload on the way
+//!   through the same machine's memory, with Baton or without.
 
 use crate::{
     Segment,

@@ -2,6 +2,15 @@
 //!
 //! Owns what a capture is asked for and its limits. The [`Tap`] is the packet thread's part, [`pcapng`] the file's form; who
 //! may ask, and the stream, are the control API's.
+//!
+//! # Decisions
+//!
+//! - **Captures copy in the I/O glue**: the engine only classifies a frame
+//!   (`engine/src/flow_lookup.rs`), before and after it has it, since a frame may begin or end its
+//!   flow. Two bounded queues of buffers that exist already go between packet and control thread;
+//!   without a capture there is one branch per frame. The file is written by own code of some
+//!   hundred lines: of `pcap-file` there are only release candidates since 2.0; tests read the
+//!   files with it.
 
 pub mod pcapng;
 mod tap;

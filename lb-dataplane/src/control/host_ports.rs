@@ -3,6 +3,13 @@
 //!
 //! Owns reading that from the kernel, and saying which policies would take clients away from there.
 //! Never whether they are refused for it.
+//!
+//! # Decisions
+//!
+//! - **A pushed policy for a port at which another process listens is refused**: the kernel's
+//!   tables of listeners are read with each snapshot, and every 5 s while a policy waits.
+//!   `sock_diag` would say the same; `/proc` has listeners first, so few lines are read. A file's
+//!   policies are its owner's choice.
 
 use baton_api::{Endpoint, Snapshot, SnapshotError};
 use std::{

@@ -1,4 +1,11 @@
 //! What the caller asks for, and whether it can be had. Knows no kernel.
+//!
+//! # Decisions
+//!
+//! - **The buffers of a queue take 8 MB at most, for each worker**: 3,265 of 2 KiB, 2,048 in and
+//!   512 out, as what waits to leave is sent with every batch. In copy mode the kernel holds no
+//!   buffers of its own, so as many as the RX ring has suffice with it. With an MTU above 1,778 half as many of 4 KiB.
+//!   Before, it was 33.8 MB, and 32 queues did not fit the chart's memory limit.
 
 use crate::{abi, error::OpenError};
 use std::{
@@ -19,6 +26,8 @@ pub(crate) const ETHERNET_BYTES: u32 = 14;
 
 /// The larger of AF_XDP's two sizes of a buffer: it never crosses a page.
 pub(crate) const CHUNK_BYTES_MAX: u32 = 4096;
+/// Free buffers that a worker has for itself at most: two batches.
+pub(crate) const CACHE: usize = 128;
 /// Entries of a ring at least.
 const RING_MIN: u32 = 64;
 /// Bytes of a frame that fit the smaller buffer: an MTU of up to 1,778.
@@ -85,6 +94,31 @@ impl ModeChoice {
     }
 }
 
+/// How many threads share the frames of an interface. Only native mode serves more than one: the
+/// kernel's copy into sockets that share a queue is safe in generic mode only since 2025
+/// (CVE-2025-37920), and packet sockets have no steering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// So many where the mode allows it, else one.
+    UpTo(u32),
+    /// So many or an error.
+    Exactly(u32),
+}
+
+impl Workers {
+    /// The number.
+    #[must_use]
+    pub const fn count(self) -> u32 {
+        match self {
+            Self::UpTo(count) | Self::Exactly(count) => count,
+        }
+    }
+}
+
+/// Workers of a port at most; `WORKERS_MAX` in `bpf/steer.bpf.c`. One core's worth of frames is some
+/// millions a second, and the interface's softirqs need cores too.
+pub const WORKERS_MAX: u32 = 16;
+
 /// Sizes and place of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -92,6 +126,8 @@ pub struct Config {
     pub interface: String,
     /// Which mode to use.
     pub mode: ModeChoice,
+    /// Threads that share its frames.
+    pub workers: Workers,
     /// Buffers for AF_XDP, shared by all queues; 0: as many as the rings can hold.
     pub frames: u32,
     /// Entries of each receive and fill ring; a power of two. Half of it where the MTU needs buffers of 4 KiB instead of 2.
@@ -109,12 +145,13 @@ pub struct Config {
 
 impl Config {
     /// Sizes that suit most: 2,048 frames of burst in, which are 2.5 ms of a 10 Gbit/s line, and 512 out, as whatever waits
-    /// there is sent with every batch. In 3,137 buffers of 2 KiB: 6.4 MB.
+    /// there is sent with every batch. In 3,265 buffers of 2 KiB: 6.7 MB.
     #[must_use]
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
             mode: ModeChoice::Auto,
+            workers: Workers::UpTo(1),
             frames: 0,
             rx_ring: 2048,
             tx_ring: 512,
@@ -124,13 +161,27 @@ impl Config {
         }
     }
 
-    /// Buffers with which no ring of `queues` queues can ever starve another.
+    /// Buffers with which no ring of `queues` queues can ever starve another, and no worker that is
+    /// held up the others.
     pub(crate) fn frames_needed(&self, queues: u32) -> u32 {
-        // Each queue: one RX ring of them with the kernel for receiving (it copies, so it holds none of its own), a full TX
-        // ring and a full completion ring, and one batch in hand; plus the one that `Tx::frame` holds.
-        (self.rx_ring + self.tx_ring * 2 + self.batch)
+        let workers = self.workers.count();
+        // Each queue, for each worker: one RX ring of them with the kernel for receiving (it copies, so it holds none of
+        // its own), a full TX ring, and one batch in hand; and a full completion ring. Each worker: what it has for
+        // itself, and the one that `Tx::frame` holds.
+        ((self.rx_ring + self.tx_ring + self.batch) * workers + self.completion_ring())
             .saturating_mul(queues)
-            .saturating_add(1)
+            .saturating_add((CACHE as u32 + 1) * workers)
+    }
+
+    /// Entries of a queue's fill ring: all that may be with the kernel, or frames of a worker that
+    /// stands still would use up those that nobody else fills up while he sleeps.
+    pub(crate) fn fill_ring(&self) -> u32 {
+        (self.rx_ring * self.workers.count()).next_power_of_two()
+    }
+
+    /// Entries of a queue's completion ring, which all workers' TX rings lead to.
+    pub(crate) fn completion_ring(&self) -> u32 {
+        (self.tx_ring * self.workers.count()).next_power_of_two()
     }
 
     /// The same with rings that take no more memory in buffers of this size.
@@ -149,6 +200,29 @@ impl Config {
         }
     }
 
+    /// How many workers a mode serves of those that are asked for.
+    pub(crate) fn workers_in(&self, mode: Mode) -> Result<Workers, OpenError> {
+        let here = if self.host {
+            "on a node's own network".to_owned()
+        } else if mode == Mode::Native {
+            return Ok(self.workers);
+        } else {
+            format!("in {mode} mode")
+        };
+        match self.workers {
+            Workers::Exactly(workers @ 2..) => Err(OpenError::Workers {
+                workers,
+                here,
+                then: if self.host {
+                    ""
+                } else {
+                    ", or use native mode"
+                },
+            }),
+            Workers::UpTo(_) | Workers::Exactly(_) => Ok(Workers::UpTo(1)),
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         for (field, value) in [("rx_ring", self.rx_ring), ("tx_ring", self.tx_ring)] {
             if !value.is_power_of_two() || !(RING_MIN..=65_536).contains(&value) {
@@ -158,6 +232,13 @@ impl Config {
                     expected: "a power of two from 64 to 65536",
                 });
             }
+        }
+        if !(1..=WORKERS_MAX).contains(&self.workers.count()) {
+            return Err(OpenError::Config {
+                field: "workers",
+                value: u64::from(self.workers.count()),
+                expected: "1 to 16",
+            });
         }
         if self.batch == 0 || self.batch > self.rx_ring.min(self.tx_ring) {
             return Err(OpenError::Config {
@@ -175,6 +256,9 @@ impl Config {
 pub struct Steering {
     /// Addresses and ports that clients connect to.
     pub frontends: Vec<(IpAddr, u16)>,
+    /// More of them, at which all connections of a client's address are one worker's. Once an end is
+    /// steered, it stays among these or among the others.
+    pub by_address: Vec<(IpAddr, u16)>,
     /// The dataplane's own addresses, to which backends answer.
     pub addresses: Vec<IpAddr>,
     /// The dataplane's own ports, to which backends answer.
@@ -199,14 +283,16 @@ impl Steering {
                 "{backends} backends were given, at most {BACKENDS_MAX} are possible"
             ));
         }
-        if self.frontends.len() > FRONTENDS_MAX || self.addresses.len() > ADDRESSES_MAX {
+        let frontends = self.frontends.len() + self.by_address.len();
+        if frontends > FRONTENDS_MAX || self.addresses.len() > ADDRESSES_MAX {
             return refuse(format!(
                 "{} frontends and {} addresses were given, at most {FRONTENDS_MAX} and {ADDRESSES_MAX} are possible",
-                self.frontends.len(),
+                frontends,
                 self.addresses.len()
             ));
         }
-        let addresses = self.frontends.iter().map(|(address, _)| address);
+        let ends = self.frontends.iter().chain(&self.by_address);
+        let addresses = ends.map(|(address, _)| address);
         for address in addresses.chain(&self.addresses) {
             if address.is_unspecified() || address.is_multicast() {
                 return refuse(format!("{address} is not an address that packets have"));
@@ -233,13 +319,15 @@ mod tests {
         let good = Config::new("eth0");
         assert!(good.check().is_ok());
         type Change = fn(&mut Config);
-        let cases: [(&str, Change); 6] = [
+        let cases: [(&str, Change); 8] = [
             ("rx_ring", |c| c.rx_ring = 1000),
             ("rx_ring", |c| c.rx_ring = 0),
             ("tx_ring", |c| c.tx_ring = 3),
             ("tx_ring", |c| c.tx_ring = 1 << 20),
             ("batch", |c| c.batch = 0),
             ("batch", |c| c.batch = 4096),
+            ("workers", |c| c.workers = Workers::UpTo(0)),
+            ("workers", |c| c.workers = Workers::Exactly(17)),
         ];
         for (field, change) in cases {
             let mut config = good.clone();
@@ -257,7 +345,7 @@ mod tests {
             (config.frames_needed(1) * chunk_bytes + rings) as usize
         };
         let config = Config::new("eth0");
-        assert_eq!(config.frames_needed(1), 3_137);
+        assert_eq!(config.frames_needed(1), 3_265);
         for chunk_bytes in [abi::UMEM_CHUNK_BYTES_MIN, CHUNK_BYTES_MAX] {
             let fitted = config.with_chunks_of(chunk_bytes);
             assert!(fitted.check().is_ok());
@@ -265,7 +353,7 @@ mod tests {
             assert!(bytes <= QUEUE_BYTES_MAX, "{bytes} with {chunk_bytes}");
         }
         assert_eq!(config.with_chunks_of(2048), config);
-        assert_eq!(config.with_chunks_of(4096).frames_needed(1), 1_601);
+        assert_eq!(config.with_chunks_of(4096).frames_needed(1), 1_729);
     }
 
     #[test]
@@ -273,6 +361,7 @@ mod tests {
         let good = Steering {
             frontends: vec![("10.0.0.1".parse().expect("address"), 80)],
             addresses: vec!["10.0.0.2".parse().expect("address")],
+            by_address: Vec::new(),
             ports: 20_000..=29_999,
             backends: None,
         };

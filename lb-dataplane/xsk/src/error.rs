@@ -28,6 +28,16 @@ pub enum OpenError {
         /// What it must be at least.
         needed: u32,
     },
+    /// More than one thread cannot share the frames here.
+    #[error("workers = {workers} is not possible {here}: set `workers` to auto or 1{then}")]
+    Workers {
+        /// How many were asked for.
+        workers: u32,
+        /// Where it is not.
+        here: String,
+        /// What would make it possible.
+        then: &'static str,
+    },
     /// The interface's frames do not fit a buffer of this mode.
     #[error(
         "{interface} has an MTU of {mtu}, and {mode} mode takes one of {max} at most: {}",

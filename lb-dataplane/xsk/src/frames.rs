@@ -1,7 +1,11 @@
 //! Who has which buffer of the UMEM.
 //!
-//! Owns the list of free buffers and, in debug builds, the owner of every buffer, so that one that is
-//! given twice or to two owners stops the program at once. Never touches a buffer's bytes.
+//! Owns, in debug builds, the owner of every buffer, so that one that is given twice or to two
+//! owners stops the program at once. Never touches a buffer's bytes, and has no list of free ones:
+//! that is the pool's.
+
+#[cfg(debug_assertions)]
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Number of a buffer in the UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -9,8 +13,9 @@ pub(crate) struct FrameId(pub(crate) u32);
 
 /// Where a buffer is. Each is in exactly one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Owner {
-    /// On the free list.
+    /// On the free list, or with a worker that has taken some from there.
     Free,
     /// In the fill ring, with the kernel for receiving, or in an RX ring.
     Receive,
@@ -20,10 +25,11 @@ pub(crate) enum Owner {
     Transmit,
 }
 
-/// Buffers by place; the sum is the number of buffers.
+/// Buffers by place; the sum is the number of buffers. With several workers it is exact while none
+/// of them is in the middle of a call, and all have flushed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameAccount {
-    /// On the free list.
+    /// On the free list, or with a worker that has taken some from there.
     pub free: u32,
     /// In fill rings, with the kernel for receiving, and in RX rings.
     pub receive: u32,
@@ -43,55 +49,33 @@ impl FrameAccount {
     }
 }
 
+/// The owner of each buffer; knows nothing in release builds.
 #[derive(Debug)]
-pub(crate) struct Frames {
-    free: Vec<u32>,
-    total: u32,
+pub(crate) struct Owners {
     #[cfg(debug_assertions)]
-    owners: Vec<Owner>,
+    of: Vec<AtomicU8>,
 }
 
-impl Frames {
+impl Owners {
     /// All free.
     pub(crate) fn new(total: u32) -> Self {
+        #[cfg(not(debug_assertions))]
+        let _ = total;
         Self {
-            // The lowest number is taken first.
-            free: (0..total).rev().collect(),
-            total,
             #[cfg(debug_assertions)]
-            owners: vec![Owner::Free; total as usize],
+            of: (0..total)
+                .map(|_| AtomicU8::new(Owner::Free as u8))
+                .collect(),
         }
-    }
-
-    pub(crate) fn total(&self) -> u32 {
-        self.total
-    }
-
-    pub(crate) fn free_count(&self) -> u32 {
-        self.free.len() as u32
-    }
-
-    /// Takes a free buffer for `to`.
-    pub(crate) fn take(&mut self, to: Owner) -> Option<FrameId> {
-        let frame = FrameId(self.free.pop()?);
-        self.give(frame, Owner::Free, to);
-        Some(frame)
-    }
-
-    /// Puts a buffer of `from` back on the free list, which has room for all by construction.
-    pub(crate) fn put(&mut self, frame: FrameId, from: Owner) {
-        self.give(frame, from, Owner::Free);
-        self.free.push(frame.0);
     }
 
     /// Notes that a buffer went from one owner to another.
     #[inline]
-    pub(crate) fn give(&mut self, frame: FrameId, from: Owner, to: Owner) {
+    pub(crate) fn give(&self, frame: FrameId, from: Owner, to: Owner) {
         #[cfg(debug_assertions)]
         {
-            let owner = &mut self.owners[frame.0 as usize];
-            assert_eq!(*owner, from, "frame {} goes to {to:?}", frame.0);
-            *owner = to;
+            let before = self.of[frame.0 as usize].swap(to as u8, Ordering::Relaxed);
+            assert_eq!(before, from as u8, "frame {} goes to {to:?}", frame.0);
         }
         #[cfg(not(debug_assertions))]
         let _ = (frame, from, to);
@@ -100,7 +84,8 @@ impl Frames {
     /// Buffers of an owner, counted one by one; debug builds only.
     #[cfg(debug_assertions)]
     pub(crate) fn count(&self, owner: Owner) -> u32 {
-        self.owners.iter().filter(|o| **o == owner).count() as u32
+        let owned = |o: &&AtomicU8| o.load(Ordering::Relaxed) == owner as u8;
+        self.of.iter().filter(owned).count() as u32
     }
 }
 
@@ -109,24 +94,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_frame_is_taken_once() {
-        let mut frames = Frames::new(3);
-        let taken: Vec<_> = (0..3)
-            .map(|_| frames.take(Owner::Hand).expect("one is left"))
-            .collect();
-        assert_eq!(taken, [FrameId(0), FrameId(1), FrameId(2)]);
-        assert_eq!(frames.take(Owner::Hand), None);
-        frames.put(FrameId(1), Owner::Hand);
-        assert_eq!(frames.take(Owner::Receive), Some(FrameId(1)));
-    }
-
-    #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "frame 0 goes to Free")]
     fn giving_back_twice_is_caught() {
-        let mut frames = Frames::new(1);
-        let frame = frames.take(Owner::Hand).expect("one is left");
-        frames.put(frame, Owner::Hand);
-        frames.put(frame, Owner::Hand);
+        let owners = Owners::new(1);
+        owners.give(FrameId(0), Owner::Free, Owner::Hand);
+        owners.give(FrameId(0), Owner::Hand, Owner::Free);
+        owners.give(FrameId(0), Owner::Hand, Owner::Free);
     }
 }

@@ -7,6 +7,32 @@
 //!
 //! Frames are as elsewhere, with an Ethernet header of our own: the host's hardware address is [`HOST_MAC`]. A packet that holds several
 //! segments is cut into them. Nothing here allocates after [`Host::open`].
+//!
+//! # Decisions
+//!
+//! - **What the kernel routes through another interface is unreachable in a Pod, and goes through
+//!   the host's stack on a node's network** (`lb-dataplane/engine/src/routes.rs`,
+//!   `xsk/src/host.rs`): with the routes of the own interface alone, a dataplane on a node's
+//!   network sent frames for the node's own pods to the default gateway. Of default routes the own
+//!   one counts. On a node's network a raw socket gets a copy of what the kernel delivers to the
+//!   host of ours, and sends what is for others than the own interface; an sk_lookup program has
+//!   the kernel's TCP drop the same packets at a listener whose filter takes nothing, so that it
+//!   never resets them. Nothing is attached to other interfaces, so every CNI's are served, with
+//!   their routes and neighbours; all of it ends with the process. It comes behind netfilter,
+//!   because a Service's address is translated there, also for clients of the own node; what came
+//!   that way is answered that way, so that the answer is translated back. Rejected: AF_XDP on each
+//!   Pod's interface (a ring of buffers for each, and none behind a bridge), and redirecting at
+//!   their tc ingress (before the translation). Legs that go that way come from where the node
+//!   itself would send from there (the route's source, or the interface's address): nodes translate
+//!   what comes from elsewhere, flannel's do between nodes. A Pod behind a translation of these too
+//!   cannot adopt (an adoption names both ends), and says so. A node has connections of others at
+//!   the legs' ports: `masquerade fully-random` (flannel, kube-proxy) takes any port from 1,024 on
+//!   for what Pods send elsewhere, and asks no socket. So there only backends' endpoints are
+//!   steered as legs' peers, and what comes from one to a port without a leg goes to the host's
+//!   stack; what is nobody's there either comes back by the loopback interface and is judged then.
+//!   (Without both, the operator on a flannel node lost its connections to the API; test
+//!   `the_node_translates_connections_of_pods_to_ports_of_legs`.) A raw socket does not tell the
+//!   size of a large packet's segments: the socket's filter notes it by connection.
 
 use crate::{
     config::{Config, ETHERNET_BYTES},

@@ -1,13 +1,14 @@
 //! Packet I/O of the dataplane: AF_XDP, and AF_PACKET where that is not possible.
 //!
-//! Gives one thread the frames of one interface (and, if asked to, of its host) that belong to the dataplane, each in a buffer that may be
+//! Gives one thread, or several, the frames of one interface (and, if asked to, of its host) that belong to the dataplane, each in a buffer that may be
 //! changed and sent in place, and leaves all others to the kernel. Knows addresses and ports, no flows.
 //!
 //! | module | owns |
 //! |---|---|
 //! | `port` | the choice of the mode |
 //! | `spin` | whether to wait awake |
-//! | `xdp`, `xdp_send` | frames between rings, for native and generic mode |
+//! | `xdp`, `xdp_send` | one worker's frames between rings, for native and generic mode |
+//! | `pool` | what the workers share: buffers, fill and completion rings, the program |
 //! | `packet`, `packet_send` | the same with packet sockets; `gso` cuts large frames |
 //! | `host` | the way through the host's own stack, on a node's network |
 //! | `socket`, `ring`, `frames` | AF_XDP sockets, their rings, who has which buffer |
@@ -17,6 +18,14 @@
 //!
 //! Frames are as the sender made them: with offloads on, a local veth peer leaves only the pseudo-header's
 //! sum in the checksum field (CHECKSUM_PARTIAL), which the caller completes.
+//!
+//! # Decisions
+//!
+//! - **Generic XDP is no fallback**: on a veth or macvlan it sees frames after the sender's
+//!   segmentation offload was skipped, elsewhere after GRO, and the receiving side cannot always
+//!   turn that off. `auto` goes from native to packet mode, which cuts such frames up. Where
+//!   generic is asked for, lost frames are counted (`io_drops_total{reason="rx_oversize"}`) and
+//!   `status` says what to do.
 
 mod abi;
 mod capability;
@@ -29,6 +38,7 @@ mod interface;
 mod matched;
 mod packet;
 mod packet_send;
+mod pool;
 mod port;
 mod ring;
 mod socket;
@@ -41,11 +51,12 @@ mod xdp_send;
 
 pub use capability::{Missing, MissingList, probe_capabilities};
 pub use config::{
-    ADDRESSES_MAX, BACKENDS_MAX, Config, FRONTENDS_MAX, Mode, ModeChoice, QUEUE_BYTES_MAX, Steering,
+    ADDRESSES_MAX, BACKENDS_MAX, Config, FRONTENDS_MAX, Mode, ModeChoice, QUEUE_BYTES_MAX,
+    Steering, WORKERS_MAX, Workers,
 };
 pub use error::OpenError;
 pub use frames::FrameAccount;
 pub use host::HOST_MAC;
-pub use matched::SteeringMaps;
+pub use matched::{SteeringMaps, ports_of};
 pub use port::{Disposition, Handler, Port, Tx};
 pub use stats::{HostStats, KernelStats, Stats, SteeringStats};

@@ -12,12 +12,18 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::{
     collections::{HashMap, HashSet},
     net::{IpAddr, Ipv6Addr},
+    ops::RangeInclusive,
 };
 
 /// `ADDRESS_OWN` of `bpf/match.h`.
 const ADDRESS_OWN: u32 = 1;
 /// `ADDRESS_FRONTEND` of `bpf/match.h`.
 const ADDRESS_FRONTEND: u32 = 2;
+
+/// `END_FRONTEND` and `END_FRONTEND_BY_ADDRESS` of `bpf/match.h`; of backends only that they are
+/// there counts.
+const END_FRONTEND: u8 = 2;
+const END_FRONTEND_BY_ADDRESS: u8 = 3;
 
 #[derive(Debug, PartialEq, Eq, Hash, Clone, Copy)]
 struct Endpoint(Ipv6Addr, u16);
@@ -39,7 +45,59 @@ pub struct SteeringMaps {
     pub(crate) addresses: MapHandle,
     addresses_now: HashMap<Ipv6Addr, u32>,
     pub(crate) settings: MapHandle,
-    frame_bytes: u32,
+    fixed: Fixed,
+}
+
+/// What never changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fixed {
+    /// Of a frame at most.
+    pub(crate) frame_bytes: u32,
+    /// Threads that share the frames.
+    pub(crate) workers: u32,
+    /// Secret.
+    pub(crate) hash_seed: u32,
+}
+
+impl Fixed {
+    /// `struct settings` of `bpf/match.h`.
+    fn settings(self, steering: &Steering) -> [u8; 24] {
+        let (low, high) = (*steering.ports.start(), *steering.ports.end());
+        let ports = u32::from(low) << 16 | u32::from(high);
+        let blocks = blocks(&steering.ports, self.workers);
+        let words = [
+            ports,
+            self.frame_bytes,
+            u32::from(steering.backends.is_some()),
+            self.workers,
+            blocks,
+            self.hash_seed,
+        ];
+        let mut settings = [0; 24];
+        for (bytes, word) in settings.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        settings
+    }
+}
+
+/// Leg ports of each worker; the last one also has what does not divide.
+fn blocks(ports: &RangeInclusive<u16>, workers: u32) -> u32 {
+    ((ports.len() as u32) / workers).max(1)
+}
+
+/// The leg ports of one of `workers` threads: blocks of equal size, and what does not divide is
+/// nobody's.
+///
+/// # Panics
+/// There is no such worker, or there are more of them than ports.
+#[must_use]
+pub fn ports_of(ports: &RangeInclusive<u16>, worker: u32, workers: u32) -> RangeInclusive<u16> {
+    assert!(worker < workers && workers as usize <= ports.len());
+    let block = blocks(ports, workers);
+    let first = u32::from(*ports.start()) + worker * block;
+    // Both are in the range, which is of u16.
+    first as u16..=(first + block - 1) as u16
 }
 
 /// A map of endpoints, and what is in it.
@@ -54,10 +112,11 @@ impl Endpoints {
         Self { map, now }
     }
 
-    fn add(&mut self, wanted: &HashSet<Endpoint>) -> libbpf_rs::Result<()> {
-        for endpoint in wanted {
+    /// What is there stays as it is: another value would lead flows that are open to another worker.
+    fn add(&mut self, wanted: &HashMap<Endpoint, u8>) -> libbpf_rs::Result<()> {
+        for (endpoint, value) in wanted {
             if !self.now.contains(endpoint) {
-                self.map.update(&endpoint.key(), &[1], MapFlags::ANY)?;
+                self.map.update(&endpoint.key(), &[*value], MapFlags::ANY)?;
                 self.now.insert(*endpoint);
             }
         }
@@ -65,8 +124,9 @@ impl Endpoints {
     }
 
     /// Removes what is wanted no longer.
-    fn keep(&mut self, wanted: &HashSet<Endpoint>) -> libbpf_rs::Result<()> {
-        let old: Vec<_> = self.now.difference(wanted).copied().collect();
+    fn keep(&mut self, wanted: &HashMap<Endpoint, u8>) -> libbpf_rs::Result<()> {
+        let gone = |now: &&Endpoint| !wanted.contains_key(now);
+        let old: Vec<_> = self.now.iter().filter(gone).copied().collect();
         for endpoint in old {
             self.map.delete(&endpoint.key())?;
             self.now.remove(&endpoint);
@@ -77,31 +137,33 @@ impl Endpoints {
 
 /// What a steering comes to in the maps.
 struct Entries {
-    frontends: HashSet<Endpoint>,
-    backends: HashSet<Endpoint>,
+    frontends: HashMap<Endpoint, u8>,
+    backends: HashMap<Endpoint, u8>,
     addresses: HashMap<Ipv6Addr, u32>,
 }
 
 impl Entries {
     fn of(steering: &Steering) -> Result<Self, OpenError> {
         steering.check()?;
-        let endpoints = |given: &[(IpAddr, u16)]| {
+        let endpoints = |given: &[(IpAddr, u16)], value| {
             let all = given.iter();
-            all.map(|(address, port)| Endpoint(mapped(*address), *port))
-                .collect()
+            all.map(|(address, port)| (Endpoint(mapped(*address), *port), value))
+                .collect::<HashMap<_, _>>()
         };
+        let mut frontends = endpoints(&steering.frontends, END_FRONTEND);
+        frontends.extend(endpoints(&steering.by_address, END_FRONTEND_BY_ADDRESS));
         let mut addresses = HashMap::new();
         let mut flag =
             |address: IpAddr, flag| *addresses.entry(mapped(address)).or_insert(0) |= flag;
-        for (address, _) in &steering.frontends {
+        for (address, _) in steering.frontends.iter().chain(&steering.by_address) {
             flag(*address, ADDRESS_FRONTEND);
         }
         for address in &steering.addresses {
             flag(*address, ADDRESS_OWN);
         }
         Ok(Self {
-            frontends: endpoints(&steering.frontends),
-            backends: endpoints(steering.backends.as_deref().unwrap_or_default()),
+            frontends,
+            backends: endpoints(steering.backends.as_deref().unwrap_or_default(), 1),
             addresses,
         })
     }
@@ -115,7 +177,7 @@ impl SteeringMaps {
     /// Maps in which nothing is.
     pub(crate) fn new(
         [frontends, backends, addresses, settings]: [MapHandle; 4],
-        frame_bytes: u32,
+        fixed: Fixed,
     ) -> Self {
         Self {
             frontends: Endpoints::new(frontends),
@@ -123,7 +185,7 @@ impl SteeringMaps {
             addresses,
             addresses_now: HashMap::new(),
             settings,
-            frame_bytes,
+            fixed,
         }
     }
 
@@ -144,15 +206,7 @@ impl SteeringMaps {
     pub fn set(&mut self, steering: &Steering) -> Result<(), OpenError> {
         let wanted = Entries::of(steering)?;
         self.add_entries(&wanted)?;
-        let (low, high) = (
-            u32::from(*steering.ports.start()),
-            u32::from(*steering.ports.end()),
-        );
-        let known = u32::from(steering.backends.is_some());
-        let mut settings = [0; 12];
-        settings[..4].copy_from_slice(&(low << 16 | high).to_ne_bytes());
-        settings[4..8].copy_from_slice(&self.frame_bytes.to_ne_bytes());
-        settings[8..].copy_from_slice(&known.to_ne_bytes());
+        let settings = self.fixed.settings(steering);
         self.settings
             .update(&0_u32.to_ne_bytes(), &settings, MapFlags::ANY)
             .map_err(failed())?;

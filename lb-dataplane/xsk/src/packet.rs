@@ -7,6 +7,16 @@
 //! when it is their turn.
 //!
 //! Nothing here allocates after [`PacketPort::open`].
+//!
+//! # Decisions
+//!
+//! - **Jumbo frames go through packet mode, and are kept in pieces** (`xsk/src/packet.rs`,
+//!   `engine/src/pieces.rs`): a buffer of AF_XDP is a page at most. Rejected: `xdp.frags` with
+//!   `XDP_USE_SG`, because a veth then leaves its peer's segmentation offload on, and XDP does not
+//!   tell the segments' size of a frame of 64 KB. What does not fit a slot of the packet ring waits
+//!   in the socket's queue (`PACKET_COPY_THRESH`), so slots have the MTU's size; with 66 KiB each,
+//!   one ring took 34 MB. A kept copy has 2 KiB, a jumbo segment takes up to five of them, so
+//!   requests in jumbo frames move and are rescued like any other.
 #![expect(
     unsafe_code,
     reason = "ring slots live in memory shared with the kernel"
@@ -140,7 +150,7 @@ impl PacketPort {
             });
         };
         let (mut steer, matched) =
-            Steer::load(Programs::Packet, layout.frame_bytes as u32, steering)?;
+            Steer::load(Programs::Packet, layout.frame_bytes as u32, steering, 1)?;
         // Protocol 0: nothing arrives before the socket is bound.
         let receive = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
             .map_err(failed("opening a packet socket"))?;

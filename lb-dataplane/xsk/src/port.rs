@@ -13,6 +13,7 @@ use crate::{
     packet::PacketPort,
     packet_send::PacketSender,
     stats::Stats,
+    steer::Steer,
     xdp::XdpPort,
     xdp_send::XdpSender,
 };
@@ -28,7 +29,7 @@ pub enum Disposition {
     Release,
 }
 
-/// One interface opened for packet I/O. For one thread at a time; dropping it detaches everything.
+/// One interface opened for packet I/O, or a worker's part of it. For one thread at a time; dropping it detaches everything.
 ///
 /// The loop of a caller is `while port.process(..) > 0 {}`, then timers with [`Port::tx`], then [`Port::wait`], which
 /// flushes before it sleeps. [`Port::flush`] is for frames of [`Port::tx`] that cannot wait for either.
@@ -40,6 +41,10 @@ pub struct Port {
     host: Option<Host>,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a worker has one, and looks into it for each batch"
+)]
 enum Inner {
     Xdp(XdpPort),
     Packet(PacketPort),
@@ -181,12 +186,16 @@ impl<H: Handler> host::Taker for FromHost<'_, H> {
 }
 
 impl Port {
-    /// Opens an interface of the calling thread's network namespace. What is steered to the port is
-    /// changed by the maps that come with it, on whatever thread.
+    /// Opens an interface of the calling thread's network namespace, with one port for each worker
+    /// (`Config::workers`), and any of them the first to end detaches all. What is steered to the
+    /// ports is changed by the maps that come with them, on whatever thread.
     ///
     /// # Errors
     /// See [`OpenError`]; all are fatal for this configuration, and nothing stays attached.
-    pub fn open(config: &Config, steering: &Steering) -> Result<(Self, SteeringMaps), OpenError> {
+    pub fn open(
+        config: &Config,
+        steering: &Steering,
+    ) -> Result<(Vec<Self>, SteeringMaps), OpenError> {
         config.check()?;
         steering.check()?;
         let interface = Interface::find(&config.interface)?;
@@ -201,37 +210,12 @@ impl Port {
         let mut fallbacks = Vec::new();
         let candidates = config.mode.candidates();
         for mode in candidates {
-            let opened = match mode {
-                Mode::Packet => PacketPort::open(config, steering, &interface)
-                    .map(|(port, matched)| (Inner::Packet(port), matched)),
-                // Said in our words: the verifier's are a page about registers.
-                Mode::Native | Mode::Generic if !capability::may_compute_with_packets() => {
-                    Err(OpenError::Missing(MissingList(vec![Missing::CapPerfmon])))
-                }
-                Mode::Native | Mode::Generic => XdpPort::open(config, steering, &interface, *mode)
-                    .map(|(port, matched)| (Inner::Xdp(port), matched)),
-            };
-            match opened {
-                Ok((inner, matched)) => {
-                    let steer = match &inner {
-                        Inner::Xdp(port) => port.steer(),
-                        Inner::Packet(port) => port.steer(),
-                    };
-                    let frame_bytes = match &inner {
-                        Inner::Xdp(port) => port.frame_bytes(),
-                        Inner::Packet(port) => port.frame_bytes(),
-                    };
-                    let host = config
-                        .host
-                        .then(|| Host::open(config, steer, &matched, &interface, frame_bytes));
-                    let port = Self {
-                        host: host.transpose()?,
-                        interface,
-                        mode: *mode,
-                        fallbacks,
-                        inner,
-                    };
-                    return Ok((port, matched));
+            match Self::open_in(*mode, config, steering, &interface) {
+                Ok((mut ports, matched)) => {
+                    for port in &mut ports {
+                        port.fallbacks.clone_from(&fallbacks);
+                    }
+                    return Ok((ports, matched));
                 }
                 Err(e) if candidates.len() == 1 => return Err(e),
                 Err(e) => fallbacks.push((*mode, e.to_string())),
@@ -241,6 +225,54 @@ impl Port {
             name: interface.name,
             reasons: fallbacks,
         })
+    }
+
+    /// The same in one mode.
+    fn open_in(
+        mode: Mode,
+        config: &Config,
+        steering: &Steering,
+        interface: &Interface,
+    ) -> Result<(Vec<Self>, SteeringMaps), OpenError> {
+        let config = &Config {
+            workers: config.workers_in(mode)?,
+            ..config.clone()
+        };
+        let (inners, matched) = match mode {
+            Mode::Packet => {
+                let (port, matched) = PacketPort::open(config, steering, interface)?;
+                (vec![Inner::Packet(port)], matched)
+            }
+            // Said in our words: the verifier's are a page about registers.
+            Mode::Native | Mode::Generic if !capability::may_compute_with_packets() => {
+                return Err(OpenError::Missing(MissingList(vec![Missing::CapPerfmon])));
+            }
+            Mode::Native | Mode::Generic => {
+                let (ports, matched) = XdpPort::open(config, steering, interface, mode)?;
+                (ports.into_iter().map(Inner::Xdp).collect(), matched)
+            }
+        };
+        let ports = inners.into_iter().map(|inner| {
+            let open_host = |steer: &Steer, frame_bytes| {
+                Host::open(config, steer, &matched, interface, frame_bytes)
+            };
+            let host = config.host.then(|| match &inner {
+                Inner::Xdp(port) => {
+                    let opened = port.with_steer(|steer| open_host(steer, port.frame_bytes()));
+                    opened.expect("the program is there until a port is dropped")
+                }
+                Inner::Packet(port) => open_host(port.steer(), port.frame_bytes()),
+            });
+            Ok(Self {
+                host: host.transpose()?,
+                interface: interface.clone(),
+                mode,
+                fallbacks: Vec::new(),
+                inner,
+            })
+        });
+        let ports: Result<Vec<_>, _> = ports.collect();
+        Ok((ports?, matched))
     }
 
     /// The mode in use.

@@ -103,18 +103,36 @@ impl Umem {
 /// One socket. Whoever takes the rings out must keep the mappings, which they point into, and the descriptor.
 #[derive(Debug)]
 pub(crate) struct XskSocket {
-    pub(crate) fill: Producer<u64>,
     pub(crate) rx: Consumer<Descriptor>,
     pub(crate) tx: Producer<Descriptor>,
-    pub(crate) completion: Consumer<u64>,
+    /// Of its queue, if it is the first socket there.
+    pub(crate) of_queue: Option<QueueRings>,
     pub(crate) anchor: Anchor,
+}
+
+/// The kernel's rings of one queue.
+#[derive(Debug)]
+pub(crate) struct QueueRings {
+    pub(crate) fill: Producer<u64>,
+    pub(crate) completion: Consumer<u64>,
 }
 
 /// What the rings of a socket live in.
 #[derive(Debug)]
 pub(crate) struct Anchor {
-    _mappings: [Mapping; 4],
+    _mappings: Vec<Mapping>,
     fd: OwnedFd,
+}
+
+/// What a socket is opened for.
+#[derive(Clone, Copy)]
+pub(crate) enum Place<'a> {
+    /// The first of all: registers the buffers.
+    First(&'a Umem),
+    /// The first of another queue; shares the buffers when it is bound.
+    FirstOfQueue,
+    /// Another of a queue; shares the queue's rings when it is bound.
+    Further,
 }
 
 impl Anchor {
@@ -133,41 +151,37 @@ fn kernel(operation: &'static str) -> impl FnOnce(io::Error) -> OpenError {
 }
 
 impl XskSocket {
-    /// Opens a socket. The first registers the UMEM; the others share the first's when they are bound.
-    pub(crate) fn open(config: &Config, register: Option<&Umem>) -> Result<Self, OpenError> {
+    /// Opens a socket and makes its rings.
+    pub(crate) fn open(config: &Config, place: Place<'_>) -> Result<Self, OpenError> {
         let fd =
             sys::socket(libc::AF_XDP, libc::SOCK_RAW, 0).map_err(|e| match e.raw_os_error() {
                 Some(libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT) => OpenError::NoAfXdp,
                 _ => OpenError::kernel("opening an AF_XDP socket")(e),
             })?;
-        if let Some(umem) = register {
+        if let Place::First(umem) = place {
             register_umem(&fd, umem)?;
         }
-        let fill_entries = config.rx_ring;
-        for (name, entries, operation) in [
-            (
-                libc::XDP_UMEM_FILL_RING,
-                fill_entries,
-                "making the fill ring",
-            ),
-            (
-                libc::XDP_UMEM_COMPLETION_RING,
-                config.tx_ring,
-                "making the completion ring",
-            ),
-            (libc::XDP_RX_RING, config.rx_ring, "making the RX ring"),
-            (libc::XDP_TX_RING, config.tx_ring, "making the TX ring"),
-        ] {
-            sys::set_option(fd.as_fd(), libc::SOL_XDP, name, &(entries as libc::c_int))
-                .map_err(kernel(operation))?;
+        let make = |name, entries: u32, operation| {
+            let entries = &(entries as libc::c_int);
+            sys::set_option(fd.as_fd(), libc::SOL_XDP, name, entries).map_err(kernel(operation))
+        };
+        let (rx_entries, tx_entries) = (config.rx_ring, config.tx_ring);
+        let (fill_entries, completion_entries) = (config.fill_ring(), config.completion_ring());
+        let first_of_queue = !matches!(place, Place::Further);
+        if first_of_queue {
+            let (fill, completion) = (libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING);
+            make(fill, fill_entries, "making the fill ring")?;
+            make(completion, completion_entries, "making the completion ring")?;
         }
+        make(libc::XDP_RX_RING, rx_entries, "making the RX ring")?;
+        make(libc::XDP_TX_RING, tx_entries, "making the TX ring")?;
         // Linux 6.17 and newer send as many frames per call as asked for; older ones 32. Its limit is the
         // ring's size. Without it `sendto` is only called more often.
         let _ = sys::set_option(
             fd.as_fd(),
             libc::SOL_XDP,
             abi::XDP_MAX_TX_SKB_BUDGET,
-            &(config.tx_ring as libc::c_int),
+            &(tx_entries as libc::c_int),
         );
         let offsets: MmapOffsets =
             sys::get_option(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
@@ -178,53 +192,46 @@ impl XskSocket {
             Mapping::of_socket(fd.as_fd(), bytes, page).map_err(kernel("mapping a ring"))
         };
         let (address_bytes, descriptor_bytes) = (size_of::<u64>(), size_of::<Descriptor>());
-        let fill = map(
-            offsets.fr,
-            fill_entries,
-            address_bytes,
-            libc::XDP_UMEM_PGOFF_FILL_RING.cast_signed(),
-        )?;
-        let completion = map(
-            offsets.cr,
-            config.tx_ring,
-            address_bytes,
-            libc::XDP_UMEM_PGOFF_COMPLETION_RING.cast_signed(),
-        )?;
-        let rx = map(
-            offsets.rx,
-            config.rx_ring,
-            descriptor_bytes,
-            libc::XDP_PGOFF_RX_RING,
-        )?;
-        let tx = map(
-            offsets.tx,
-            config.tx_ring,
-            descriptor_bytes,
-            libc::XDP_PGOFF_TX_RING,
-        )?;
+        let (rx_page, tx_page) = (libc::XDP_PGOFF_RX_RING, libc::XDP_PGOFF_TX_RING);
+        let rx = map(offsets.rx, rx_entries, descriptor_bytes, rx_page)?;
+        let tx = map(offsets.tx, tx_entries, descriptor_bytes, tx_page)?;
         // SAFETY: mappings and offsets are the kernel's own; each ring gets its one user side here, and the
         // mappings are kept beside the rings.
-        let rings = unsafe {
+        let (rx_ring, tx_ring) = unsafe {
             (
-                Producer::new(at(&fill, offsets.fr, fill_entries)),
-                Consumer::new(at(&rx, offsets.rx, config.rx_ring)),
-                Producer::new(at(&tx, offsets.tx, config.tx_ring)),
-                Consumer::new(at(&completion, offsets.cr, config.tx_ring)),
+                Consumer::new(at(&rx, offsets.rx, rx_entries)),
+                Producer::new(at(&tx, offsets.tx, tx_entries)),
             )
         };
+        let mut mappings = vec![rx, tx];
+        let mut of_queue = None;
+        if first_of_queue {
+            let page = libc::XDP_UMEM_PGOFF_FILL_RING.cast_signed();
+            let fill = map(offsets.fr, fill_entries, address_bytes, page)?;
+            let page = libc::XDP_UMEM_PGOFF_COMPLETION_RING.cast_signed();
+            let completion = map(offsets.cr, completion_entries, address_bytes, page)?;
+            // SAFETY: as above.
+            of_queue = Some(unsafe {
+                QueueRings {
+                    fill: Producer::new(at(&fill, offsets.fr, fill_entries)),
+                    completion: Consumer::new(at(&completion, offsets.cr, completion_entries)),
+                }
+            });
+            mappings.extend([fill, completion]);
+        }
         Ok(Self {
-            fill: rings.0,
-            rx: rings.1,
-            tx: rings.2,
-            completion: rings.3,
+            rx: rx_ring,
+            tx: tx_ring,
+            of_queue,
             anchor: Anchor {
-                _mappings: [fill, rx, tx, completion],
+                _mappings: mappings,
                 fd,
             },
         })
     }
 
-    /// Binds to a queue, in copy mode and with wake-ups only when needed; `share` is the first socket.
+    /// Binds to a queue, in copy mode and with wake-ups only when needed; `share` is the first
+    /// socket, of this queue if it has one already.
     pub(crate) fn bind(
         &self,
         interface: &Interface,

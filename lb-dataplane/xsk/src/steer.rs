@@ -11,7 +11,7 @@ use crate::{
     config::{Mode, Steering},
     error::OpenError,
     interface::Interface,
-    matched::SteeringMaps,
+    matched::{Fixed, SteeringMaps},
     stats::SteeringStats,
 };
 use libbpf_rs::{
@@ -20,7 +20,9 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 use std::{
+    collections::hash_map::RandomState,
     fs::File,
+    hash::{BuildHasher, Hasher},
     io,
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
@@ -81,6 +83,7 @@ impl Steer {
         programs: Programs,
         frame_bytes: u32,
         steering: &Steering,
+        workers: u32,
     ) -> Result<(Self, SteeringMaps), OpenError> {
         let failed = || OpenError::bpf("loading the steering program");
         let mut storage = MaybeUninit::uninit();
@@ -109,7 +112,15 @@ impl Steer {
             handle(&maps.addresses)?,
             handle(&maps.settings)?,
         ];
-        let mut matched = SteeringMaps::new(matched, frame_bytes);
+        let mut matched = SteeringMaps::new(
+            matched,
+            Fixed {
+                frame_bytes,
+                workers,
+                // The standard library's hash keys come from the kernel's random numbers.
+                hash_seed: RandomState::new().build_hasher().finish() as u32,
+            },
+        );
         matched.set(steering)?;
         let steer = Self {
             attached: None,
@@ -138,14 +149,14 @@ impl Steer {
         Ok((steer, matched))
     }
 
-    /// Sends what arrives on a queue into a socket.
-    pub(crate) fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), OpenError> {
+    /// Sends what is for a worker's place on a queue into a socket.
+    pub(crate) fn set_socket(&self, place: u32, socket: BorrowedFd<'_>) -> Result<(), OpenError> {
         let map = self
             .sockets
             .as_ref()
             .expect("sockets are set with the XDP program only");
         map.update(
-            &queue.to_ne_bytes(),
+            &place.to_ne_bytes(),
             &socket.as_raw_fd().to_ne_bytes(),
             MapFlags::ANY,
         )

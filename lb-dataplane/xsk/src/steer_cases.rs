@@ -27,6 +27,7 @@ pub(super) fn steering() -> Steering {
             (VIRTUAL.into(), 443),
             (VIRTUAL6.into(), 443),
         ],
+        by_address: Vec::new(),
         addresses: vec![OWN.into(), OWN6.into()],
         ports: PORTS,
         backends: None,

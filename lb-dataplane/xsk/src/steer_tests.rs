@@ -32,7 +32,7 @@ const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_UNSPEC: u32 = u32::MAX;
 
 fn load(programs: Programs) -> (Steer, SteeringMaps) {
-    Steer::load(programs, 2048, &steering()).expect("root may load programs")
+    Steer::load(programs, 2048, &steering(), 1).expect("root may load programs")
 }
 
 #[test]
@@ -112,6 +112,7 @@ fn changes_add_and_remove() {
     assert!(!ours(&steer, &new_frontend) && !ours(&steer, &new_port));
     let changed = Steering {
         frontends: vec![(OWN.into(), 80), ([10, 0, 9, 10].into(), 8080)],
+        by_address: Vec::new(),
         addresses: vec![OWN.into()],
         ports: 40_000..=49_999,
         backends: None,

@@ -229,6 +229,8 @@ pub(crate) struct Mapping {
 
 // SAFETY: the mapping belongs to the process, not to a thread; who may touch which part is the owner's matter.
 unsafe impl Send for Mapping {}
+// SAFETY: as above; it only tells where it is and how long.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Fresh zeroed memory, present at once, so that no page fault falls into the packet path.

@@ -1,8 +1,8 @@
 //! Frames between AF_XDP rings: native and generic mode.
 //!
-//! Owns the sockets of all queues, their one UMEM and the movement of each buffer: fill ring, kernel, RX ring,
-//! hand, TX ring, kernel, completion ring, free list. A received frame is sent from the buffer it came in, also
-//! through another queue's socket. One thread drives all queues.
+//! Owns one worker's sockets, one for each queue, and the movement of each buffer: fill ring, kernel,
+//! RX ring, hand, TX ring, kernel, completion ring, free list. A received frame is sent from the
+//! buffer it came in, also through another queue's socket. What workers share is the [`Pool`].
 //!
 //! Nothing here allocates after [`XdpPort::open`].
 #![expect(unsafe_code, reason = "buffers live in memory shared with the kernel")]
@@ -11,14 +11,15 @@ use crate::{
     abi::Descriptor,
     config::{Config, ETHERNET_BYTES, Mode, Steering, XDP_FRAME_BYTES_MAX},
     error::OpenError,
-    frames::{FrameAccount, Frames, Owner},
+    frames::{FrameAccount, Owner},
     interface::Interface,
     matched::SteeringMaps,
+    pool::{Parts, Pool, Share},
     port::{Disposition, Handler, Tx},
     ring::{Consumer, Producer},
-    socket::{Anchor, Umem, XskSocket},
+    socket::{Anchor, Place, Umem, XskSocket},
     spin::Spin,
-    stats::{HostStats, KernelStats, Stats},
+    stats::{HostStats, KernelStats, Stats, SteeringStats},
     steer::{Programs, QUEUES_MAX, Steer},
     sys,
     xdp_send::{SendQueue, XdpSender},
@@ -26,6 +27,7 @@ use crate::{
 use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -38,15 +40,14 @@ const UNSENT_RETRY: Duration = Duration::from_millis(1);
 const ALIVE_CHECK: Duration = Duration::from_secs(1);
 
 pub(crate) struct XdpPort {
-    // Order of dropping: the program goes first, then the rings with what they live in, then the buffers.
-    steer: Steer,
     receivers: Vec<Receiver>,
+    // The rings are in what the pool keeps.
     sender: XdpSender,
-    anchors: Vec<Anchor>,
-    gro_was_on: Option<Interface>,
+    anchors: Vec<Arc<Anchor>>,
+    /// One of the workers tells what there is once for all.
+    first: bool,
     fds: Vec<libc::pollfd>,
     batch: u32,
-    fill_max: u32,
     spin: Spin,
     checked: Instant,
     counts: Counts,
@@ -63,10 +64,7 @@ struct Counts {
 
 /// The receiving half of a queue.
 struct Receiver {
-    fill: Producer<u64>,
     rx: Consumer<Descriptor>,
-    /// Buffers given to the fill ring and not yet taken from the RX ring.
-    with_kernel: u32,
     /// The queue whose socket sends what came in here.
     send_queue: usize,
 }
@@ -94,12 +92,13 @@ impl Receiver {
 }
 
 impl XdpPort {
+    /// One for each worker.
     pub(crate) fn open(
         config: &Config,
         steering: &Steering,
         interface: &Interface,
         mode: Mode,
-    ) -> Result<(Self, SteeringMaps), OpenError> {
+    ) -> Result<(Vec<Self>, SteeringMaps), OpenError> {
         let queues = interface.rx_queues;
         if queues > QUEUES_MAX {
             return Err(OpenError::Config {
@@ -131,55 +130,92 @@ impl XdpPort {
             });
         }
         let umem = Umem::new(frames, chunk_bytes)?;
-        let (steer, matched) = Steer::load(Programs::Xdp, umem.frame_bytes() as u32, steering)?;
-        let mut sockets: Vec<XskSocket> = Vec::new();
+        let workers = config.workers.count();
+        let frame_bytes = umem.frame_bytes() as u32;
+        let (steer, matched) = Steer::load(Programs::Xdp, frame_bytes, steering, workers)?;
+        let mut of_queues = Vec::new();
+        // Of each worker, one for each queue.
+        let mut sockets: Vec<Vec<XskSocket>> = (0..workers).map(|_| Vec::new()).collect();
         for queue in 0..queues {
-            let first = sockets.first().map(|s| s.anchor.fd());
-            let socket = XskSocket::open(config, first.is_none().then_some(&umem))?;
-            socket.bind(interface, queue, first)?;
-            steer.set_socket(queue, socket.anchor.fd())?;
-            sockets.push(socket);
+            for worker in 0..workers {
+                let first = sockets[0].first().map(|s| s.anchor.fd());
+                let of_queue = sockets[0].get(queue as usize).map(|s| s.anchor.fd());
+                let place = match (first, of_queue) {
+                    (None, _) => Place::First(&umem),
+                    (Some(_), None) => Place::FirstOfQueue,
+                    (Some(_), Some(_)) => Place::Further,
+                };
+                let mut socket = XskSocket::open(config, place)?;
+                socket.bind(interface, queue, of_queue.or(first))?;
+                steer.set_socket(queue * workers + worker, socket.anchor.fd())?;
+                of_queues.extend(socket.of_queue.take());
+                sockets[worker as usize].push(socket);
+            }
         }
-        let mut port = Self::assemble(config, interface, steer, sockets, umem, frames);
-        for queue in 0..port.receivers.len() {
-            port.refill(queue);
+        let mut anchors = Vec::new();
+        let mut ports = Vec::new();
+        for sockets in sockets {
+            let (sockets, own): (Vec<_>, Vec<_>) = sockets
+                .into_iter()
+                .map(|socket| ((socket.rx, socket.tx), Arc::new(socket.anchor)))
+                .unzip();
+            anchors.extend(own.iter().map(Arc::clone));
+            ports.push((sockets, own));
+        }
+        let pool = Arc::new(Pool::new(Parts {
+            steer,
+            queues: of_queues,
+            anchors,
+            umem,
+            frames,
+            receive_max: config.rx_ring * workers,
+            workers: workers as usize,
+        }));
+        let mut ports: Vec<Self> = ports
+            .into_iter()
+            .enumerate()
+            .map(|(number, (rings, anchors))| {
+                let share = Share::new(Arc::clone(&pool), number);
+                Self::assemble(config, interface, share, number == 0, rings, anchors)
+            })
+            .collect();
+        if let Some(first) = ports.first_mut() {
+            first.refill_all();
         }
         // Generic XDP sees frames after GRO, which would make them larger than a buffer. An interface whose GRO
         // cannot be switched has none, or its large frames are counted.
         if mode == Mode::Generic && interface.disable_gro().unwrap_or(false) {
-            port.gro_was_on = Some(interface.clone());
+            pool.restore_gro(interface.clone());
         }
         // Last, so that no frame is steered to where nobody looks.
-        port.steer.attach_xdp(interface, mode)?;
-        Ok((port, matched))
+        let attached = pool.with_steer(|steer| steer.attach_xdp(interface, mode));
+        attached.transpose()?;
+        Ok((ports, matched))
     }
 
     fn assemble(
         config: &Config,
         interface: &Interface,
-        steer: Steer,
-        sockets: Vec<XskSocket>,
-        umem: Umem,
-        frames: u32,
+        share: Share,
+        first: bool,
+        rings: Vec<(Consumer<Descriptor>, Producer<Descriptor>)>,
+        anchors: Vec<Arc<Anchor>>,
     ) -> Self {
-        let (mut receivers, mut send_queues, mut anchors) = (Vec::new(), Vec::new(), Vec::new());
-        let mut fds = Vec::with_capacity(sockets.len() + 1);
-        for (queue, socket) in sockets.into_iter().enumerate() {
-            let fd = socket.anchor.fd().as_raw_fd();
+        let (mut receivers, mut send_queues) = (Vec::new(), Vec::new());
+        let mut fds = Vec::with_capacity(rings.len() + 2);
+        for (queue, ((rx, tx), anchor)) in rings.into_iter().zip(&anchors).enumerate() {
+            let fd = anchor.fd().as_raw_fd();
             receivers.push(Receiver {
-                fill: socket.fill,
-                rx: socket.rx,
-                with_kernel: 0,
+                rx,
                 // With fewer transmit queues than receive queues, a socket of a high queue cannot send.
                 send_queue: queue % interface.tx_queues as usize,
             });
             send_queues.push(SendQueue {
-                tx: socket.tx,
-                completion: socket.completion,
+                tx,
                 fd,
-                with_kernel: 0,
+                unshown: 0,
+                untaken: false,
             });
-            anchors.push(socket.anchor);
             fds.push(libc::pollfd {
                 fd,
                 events: libc::POLLIN,
@@ -195,11 +231,9 @@ impl XdpPort {
             });
         }
         Self {
-            steer,
             receivers,
             sender: XdpSender {
-                umem,
-                frames: Frames::new(frames),
+                share,
                 queues: send_queues,
                 current: 0,
                 held: None,
@@ -211,23 +245,27 @@ impl XdpPort {
                 wakeups: 0,
             },
             anchors,
-            gro_was_on: None,
+            first,
             fds,
             batch: config.batch,
-            fill_max: config.rx_ring,
             spin: Spin::new(Duration::from_micros(u64::from(config.busy_poll_us))),
             checked: Instant::now(),
             counts: Counts::default(),
         }
     }
 
-    pub(crate) fn steer(&self) -> &Steer {
-        &self.steer
+    /// Does something with the program.
+    pub(crate) fn with_steer<T>(&self, f: impl FnOnce(&mut Steer) -> T) -> Option<T> {
+        self.pool().with_steer(f)
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.sender.share.pool
     }
 
     /// Bytes that a callback may use of each buffer.
     pub(crate) fn frame_bytes(&self) -> usize {
-        self.sender.umem.frame_bytes()
+        self.pool().umem.frame_bytes()
     }
 
     pub(crate) fn spin(&mut self) -> &mut Spin {
@@ -245,6 +283,9 @@ impl XdpPort {
 
     pub(crate) fn process(&mut self, f: &mut impl Handler) -> usize {
         let mut seen = 0;
+        // The buffers stay where they are while the sender is lent.
+        let pool = Arc::clone(&self.sender.share.pool);
+        let umem = &pool.umem;
         for queue in 0..self.receivers.len() {
             let receiver = &mut self.receivers[queue];
             let sender = &mut self.sender;
@@ -252,20 +293,19 @@ impl XdpPort {
             let ready = receiver.rx.available().min(self.batch);
             for at in 0..ready {
                 if at % LOOK_AHEAD == 0 && ready - at > 1 {
-                    receiver.look_ahead(&sender.umem, (ready - at).min(LOOK_AHEAD), f);
+                    receiver.look_ahead(umem, (ready - at).min(LOOK_AHEAD), f);
                 }
                 let Some(descriptor) = receiver.rx.pop() else {
                     break;
                 };
-                let frame = sender.umem.frame_at(descriptor.addr);
-                sender.frames.give(frame, Owner::Receive, Owner::Hand);
-                receiver.with_kernel -= 1;
+                let frame = umem.frame_at(descriptor.addr);
+                sender.share.give(frame, Owner::Receive, Owner::Hand);
                 // SAFETY: the buffer came out of the RX ring, so it is in hand; no other slice of it exists.
-                let buffer = unsafe { sender.umem.slice(descriptor.addr) };
+                let buffer = unsafe { umem.slice(descriptor.addr) };
                 let len = descriptor.len as usize;
                 if len > buffer.len() {
                     self.counts.rx_oversize += 1;
-                    sender.frames.put(frame, Owner::Hand);
+                    sender.share.put(frame, Owner::Hand);
                     continue;
                 }
                 seen += 1;
@@ -273,11 +313,12 @@ impl XdpPort {
                 self.counts.rx_bytes += len as u64;
                 match f.frame(buffer, len, &mut Tx::xdp(sender)) {
                     Disposition::Transmit(len) => sender.transmit(frame, descriptor.addr, len),
-                    Disposition::Release => sender.frames.put(frame, Owner::Hand),
+                    Disposition::Release => sender.share.put(frame, Owner::Hand),
                 }
             }
             if ready > 0 {
                 receiver.rx.release();
+                sender.share.received(queue, ready);
                 // At once: under load the next batch is already there, and these frames should not wait for it.
                 self.sender.kick(self.receivers[queue].send_queue);
                 self.refill(queue);
@@ -288,26 +329,14 @@ impl XdpPort {
 
     /// Gives the kernel as many buffers for receiving as may be with it.
     fn refill(&mut self, queue: usize) {
-        let receiver = &mut self.receivers[queue];
-        let wanted = self.fill_max - receiver.with_kernel;
-        if wanted == 0 {
-            return;
-        }
-        let room = receiver.fill.free(wanted).min(wanted);
-        let mut given = 0;
-        while given < room {
-            let Some(frame) = self.sender.frames.take(Owner::Receive) else {
-                break;
-            };
-            let pushed = receiver.fill.push(self.sender.umem.fill_address(frame));
-            debug_assert!(pushed, "the ring said that it has room");
-            given += 1;
-        }
-        receiver.with_kernel += given;
-        if given > 0 {
-            receiver.fill.publish();
-        } else if receiver.fill.pending() == 0 {
+        if !self.sender.share.refill(queue) {
             self.counts.fill_ring_empty += 1;
+        }
+    }
+
+    fn refill_all(&mut self) {
+        for queue in 0..self.receivers.len() {
+            self.refill(queue);
         }
     }
 
@@ -316,6 +345,8 @@ impl XdpPort {
             self.sender.kick(queue);
             self.refill(queue);
         }
+        let held = u32::from(self.sender.held.is_some());
+        self.sender.share.flushed(held);
     }
 
     pub(crate) fn wait(
@@ -376,10 +407,17 @@ impl XdpPort {
             kernel.rx_invalid_descs += queue.rx_invalid_descs;
             kernel.tx_invalid_descs += queue.tx_invalid_descs;
             kernel.rx_ring_full += queue.rx_ring_full;
-            kernel.rx_fill_ring_empty += queue.rx_fill_ring_empty_descs;
             kernel.tx_ring_empty += queue.tx_ring_empty_descs;
+            if self.first {
+                // Of the queue, whichever socket is asked.
+                kernel.rx_fill_ring_empty += queue.rx_fill_ring_empty_descs;
+            }
         }
-        let steering = self.steer.stats();
+        let steering = if self.first {
+            self.pool().steering()
+        } else {
+            SteeringStats::default()
+        };
         Stats {
             rx_frames: self.counts.rx_frames,
             rx_bytes: self.counts.rx_bytes,
@@ -402,32 +440,12 @@ impl XdpPort {
     }
 
     pub(crate) fn frames(&self) -> FrameAccount {
-        let frames = &self.sender.frames;
-        let account = FrameAccount {
-            free: frames.free_count(),
-            receive: self.receivers.iter().map(|r| r.with_kernel).sum(),
-            hand: u32::from(self.sender.held.is_some()),
-            transmit: self.sender.queues.iter().map(|q| q.with_kernel).sum(),
-            total: frames.total(),
-        };
-        #[cfg(debug_assertions)]
-        for (owner, count) in [
-            (Owner::Free, account.free),
-            (Owner::Receive, account.receive),
-            (Owner::Hand, account.hand),
-            (Owner::Transmit, account.transmit),
-        ] {
-            debug_assert_eq!(frames.count(owner), count, "{owner:?}");
-        }
-        account
+        self.sender.frames()
     }
 }
 
 impl Drop for XdpPort {
     fn drop(&mut self) {
-        if let Some(interface) = &self.gro_was_on {
-            // The interface may be gone, then there is nothing to restore.
-            let _ = interface.enable_gro();
-        }
+        self.pool().detach();
     }
 }

@@ -1,22 +1,21 @@
-//! The sending half of AF_XDP: buffers from hand to the TX rings and back from the completion rings.
+//! The sending half of AF_XDP: buffers from hand to the TX rings.
 //!
-//! Owns all buffers of a port and who has which. Never receives, never sleeps, never allocates.
+//! Owns the TX rings of one worker. Never receives, never sleeps, never allocates.
 #![expect(unsafe_code, reason = "buffers live in memory shared with the kernel")]
 
 use crate::{
     abi::Descriptor,
     config::ETHERNET_BYTES,
-    frames::{FrameId, Frames, Owner},
-    ring::{Consumer, Producer},
-    socket::Umem,
+    frames::{FrameAccount, FrameId, Owner},
+    pool::Share,
+    ring::Producer,
     sys,
 };
 use std::os::fd::RawFd;
 
-/// The sending half of all queues, and all buffers.
+/// The sending half of a worker's sockets.
 pub(crate) struct XdpSender {
-    pub(crate) umem: Umem,
-    pub(crate) frames: Frames,
+    pub(crate) share: Share,
     pub(crate) queues: Vec<SendQueue>,
     /// Where frames go at the moment.
     pub(crate) current: usize,
@@ -32,10 +31,11 @@ pub(crate) struct XdpSender {
 
 pub(crate) struct SendQueue {
     pub(crate) tx: Producer<Descriptor>,
-    pub(crate) completion: Consumer<u64>,
     pub(crate) fd: RawFd,
-    /// Buffers put into the TX ring and not yet taken from the completion ring.
-    pub(crate) with_kernel: u32,
+    /// Buffers in the TX ring that the kernel was not shown yet.
+    pub(crate) unshown: u32,
+    /// When last looked at, the kernel had not taken all that it was shown.
+    pub(crate) untaken: bool,
 }
 
 impl XdpSender {
@@ -45,18 +45,19 @@ impl XdpSender {
             None => self.take()?,
         };
         self.held = Some(frame);
+        let umem = &self.share.pool.umem;
         // SAFETY: the held buffer is in no ring, and the slice borrows `self`, so there is no second one.
-        Some(unsafe { self.umem.slice(self.umem.frame_address(frame)) })
+        Some(unsafe { umem.slice(umem.frame_address(frame)) })
     }
 
     pub(crate) fn take(&mut self) -> Option<FrameId> {
-        if let Some(frame) = self.frames.take(Owner::Hand) {
+        if let Some(frame) = self.share.take(Owner::Hand) {
             return Some(frame);
         }
         for queue in 0..self.queues.len() {
             self.kick(queue);
         }
-        let frame = self.frames.take(Owner::Hand);
+        let frame = self.share.take(Owner::Hand);
         if frame.is_none() {
             self.no_frame += 1;
         }
@@ -65,7 +66,7 @@ impl XdpSender {
 
     pub(crate) fn send(&mut self, len: usize) {
         if let Some(frame) = self.held.take() {
-            let address = self.umem.frame_address(frame);
+            let address = self.share.pool.umem.frame_address(frame);
             self.transmit(frame, address, len);
         }
     }
@@ -73,9 +74,9 @@ impl XdpSender {
     /// Puts a buffer in hand into the current TX ring; drops and counts it if that stays full.
     pub(crate) fn transmit(&mut self, frame: FrameId, address: u64, len: usize) {
         // The kernel takes a bad descriptor without ever completing it: the buffer would be lost.
-        if len < ETHERNET_BYTES as usize || len > self.umem.frame_bytes() {
+        if len < ETHERNET_BYTES as usize || len > self.share.pool.umem.frame_bytes() {
             self.invalid += 1;
-            self.frames.put(frame, Owner::Hand);
+            self.share.put(frame, Owner::Hand);
             return;
         }
         let descriptor = Descriptor {
@@ -90,52 +91,40 @@ impl XdpSender {
         }
         if !pushed {
             self.ring_full += 1;
-            self.frames.put(frame, Owner::Hand);
+            self.share.put(frame, Owner::Hand);
             return;
         }
-        self.frames.give(frame, Owner::Hand, Owner::Transmit);
-        self.queues[self.current].with_kernel += 1;
+        self.share.give(frame, Owner::Hand, Owner::Transmit);
+        self.queues[self.current].unshown += 1;
         self.tx_frames += 1;
         self.tx_bytes += len as u64;
     }
 
-    /// Takes the buffers of sent frames back; returns how many.
-    pub(crate) fn reap(&mut self, queue: usize) -> u32 {
-        let queue = &mut self.queues[queue];
-        if queue.with_kernel == 0 {
-            return 0;
-        }
-        let mut taken = 0;
-        while let Some(address) = queue.completion.pop() {
-            self.frames
-                .put(self.umem.frame_at(address), Owner::Transmit);
-            taken += 1;
-        }
-        if taken > 0 {
-            queue.completion.release();
-            queue.with_kernel -= taken;
-        }
-        taken
-    }
-
     /// Shows what is in a TX ring to the kernel; returns how many frames it has not taken yet.
-    pub(crate) fn prepare(&mut self, queue: usize) -> u32 {
-        let queue = &mut self.queues[queue];
-        if queue.with_kernel == 0 {
+    fn prepare(&mut self, at: usize) -> u32 {
+        let queue = &mut self.queues[at];
+        if queue.unshown == 0 && !queue.untaken {
             return 0;
         }
+        self.share.sent(at, std::mem::take(&mut queue.unshown));
         let pending = queue.tx.pending();
         if pending > 0 {
             queue.tx.publish();
         }
+        queue.untaken = pending > 0;
         pending
     }
 
     /// Are there frames that the kernel has not taken?
     pub(crate) fn unsent(&mut self) -> bool {
-        self.queues
-            .iter_mut()
-            .any(|q| q.with_kernel > 0 && q.tx.pending() > 0)
+        let mut all = self.queues.iter_mut();
+        all.any(|q| (q.unshown > 0 || q.untaken) && q.tx.pending() > 0)
+    }
+
+    /// Where all buffers are.
+    pub(crate) fn frames(&self) -> FrameAccount {
+        let unshown = self.queues.iter().map(|queue| queue.unshown).sum();
+        self.share.account(u32::from(self.held.is_some()), unshown)
     }
 
     /// Makes the kernel send what is in a TX ring. What it does not take now stays for the next call.
@@ -144,7 +133,7 @@ impl XdpSender {
         while pending > 0 {
             self.wakeups += 1;
             let result = sys::kick(self.queues[queue].fd);
-            let progress = self.reap(queue) > 0;
+            let progress = self.share.reap(queue) > 0;
             // An error says that frames are left: its limit per call is reached (EAGAIN), a frame was lost in
             // the device's queue (EBUSY), there is no memory (ENOBUFS), or the interface is gone.
             if result.is_ok() || !progress {
@@ -152,6 +141,6 @@ impl XdpSender {
             }
             pending = self.prepare(queue);
         }
-        self.reap(queue);
+        self.share.reap(queue);
     }
 }

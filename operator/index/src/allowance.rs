@@ -3,6 +3,19 @@
 //!
 //! Owns the grants' types and what they cover. Who asks for what is found out elsewhere
 //! (`standing`, `backends`).
+//!
+//! # Decisions
+//!
+//! - **What a class grants is a list in the class, and what is in no entry is refused**: ports and
+//!   addresses of listeners, addresses of endpoints, by namespaces' names and labels. Its default
+//!   is a value that `kubectl get` shows: ports from 1,024 on of the dataplanes' own addresses.
+//!   Before, a policy could take any port of a class (22 and 10250 of a node, where dataplanes use
+//!   its network) and any address, and an EndpointSlice could name anybody's Pods. Reserved ports
+//!   (control, probes, the node's) stand above all entries. An endpoint counts if it is a Pod of
+//!   the namespace that has the address, as far as the API server says; a Pod that is not there any
+//!   more does not. `operator/index/tests/refusals.rs` gives snapshots of generated clusters to the
+//!   engine's own check. Rejected: ReferenceGrants per namespace (a dataplane is shared: its admin
+//!   has to agree, not the other tenant alone).
 
 use crate::{Labels, Text, messages::few};
 use std::{

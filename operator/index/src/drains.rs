@@ -28,9 +28,9 @@ struct Seen {
     is_open: bool,
 }
 
-/// Something to tell.
+/// A notice about a drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct DrainNotice {
     pub warning: bool,
     pub reason: Reason,
     pub message: String,
@@ -46,8 +46,8 @@ impl Drains {
         is_all: bool,
         lost: u64,
         on_deadline: OnDeadline,
-    ) -> Vec<Told> {
-        let mut told = Vec::new();
+    ) -> Vec<DrainNotice> {
+        let mut notices = Vec::new();
         for drain in drains {
             let key = (drain.listener.clone(), drain.backend.clone());
             let room = self.seen.len() < LIMIT_DRAINS_FOLLOWED;
@@ -74,7 +74,7 @@ impl Drains {
                     .iter()
                     .any(|d| d.listener == *listener && d.backend == *backend);
                 if !goes_on {
-                    told.push(seen.is_over(now, listener, backend, lost));
+                    notices.push(seen.is_over(now, listener, backend, lost));
                 }
                 goes_on
             });
@@ -82,10 +82,10 @@ impl Drains {
         for ((listener, backend), seen) in &mut self.seen {
             if seen.is_open && now >= seen.until {
                 seen.is_open = false;
-                told.extend(seen.is_late(now, listener, backend, on_deadline));
+                notices.extend(seen.is_late(now, listener, backend, on_deadline));
             }
         }
-        told
+        notices
     }
 
     /// When the next deadline is that is to be told.
@@ -114,7 +114,7 @@ impl Seen {
         self.waiting.values().sum()
     }
 
-    fn is_over(&self, now: i64, listener: &str, backend: &str, lost: u64) -> Told {
+    fn is_over(&self, now: i64, listener: &str, backend: &str, lost: u64) -> DrainNotice {
         let Drained {
             moved,
             ended,
@@ -133,7 +133,7 @@ impl Seen {
         message.push_str(&format!(
             "; {lost} flows of the policy were reset in that time"
         ));
-        Told {
+        DrainNotice {
             warning: false,
             reason: Reason::Drained,
             message,
@@ -146,7 +146,7 @@ impl Seen {
         listener: &str,
         backend: &str,
         on_deadline: OnDeadline,
-    ) -> Option<Told> {
+    ) -> Option<DrainNotice> {
         let left = self.left();
         if left == 0 {
             return None;
@@ -164,7 +164,7 @@ impl Seen {
             ended,
             closed,
         } = self.drained;
-        Some(Told {
+        Some(DrainNotice {
             warning: true,
             reason: Reason::DrainDeadline,
             message: format!(
@@ -194,22 +194,22 @@ mod tests {
         }
     }
 
-    fn reasons(told: &[Told]) -> Vec<Reason> {
-        told.iter().map(|t| t.reason).collect()
+    fn reasons(notices: &[DrainNotice]) -> Vec<Reason> {
+        notices.iter().map(|t| t.reason).collect()
     }
 
     #[test]
     fn a_deadline_and_an_end_are_told_once_each() {
         let mut drains = Drains::default();
         let mut at = |now, list: &[Drain], is_all| {
-            let told = drains.update(now, list, is_all, 7, OnDeadline::Wait);
-            (told, drains.deadline())
+            let notices = drains.update(now, list, is_all, 7, OnDeadline::Wait);
+            (notices, drains.deadline())
         };
-        let (told, deadline) = at(101, &[drain("a", 1, 5)], true);
-        assert_eq!((told.len(), deadline), (0, Some(130)));
-        let (told, deadline) = at(130, &[drain("a", 4, 2)], true);
+        let (notices, deadline) = at(101, &[drain("a", 1, 5)], true);
+        assert_eq!((notices.len(), deadline), (0, Some(130)));
+        let (notices, deadline) = at(130, &[drain("a", 4, 2)], true);
         assert_eq!(
-            (reasons(&told), deadline),
+            (reasons(&notices), deadline),
             (vec![Reason::DrainDeadline], None)
         );
         for part in [
@@ -218,20 +218,20 @@ mod tests {
             "2 are still there (2 pinned: TLS)",
             "is Wait",
         ] {
-            assert!(told[0].message.contains(part), "{told:?}");
+            assert!(notices[0].message.contains(part), "{notices:?}");
         }
         assert!(at(131, &[drain("a", 4, 2)], true).0.is_empty());
         // A dataplane is not heard: that the drain is over is not known.
         assert!(at(140, &[], false).0.is_empty());
-        let (told, _) = at(150, &[], true);
-        assert_eq!(reasons(&told), [Reason::Drained]);
+        let (notices, _) = at(150, &[], true);
+        assert_eq!(reasons(&notices), [Reason::Drained]);
         for part in [
             "after 50 s",
             "4 flows moved",
             "2 were still there",
             "0 flows of the policy were reset",
         ] {
-            assert!(told[0].message.contains(part), "{told:?}");
+            assert!(notices[0].message.contains(part), "{notices:?}");
         }
         assert!(at(151, &[], true).0.is_empty());
     }
@@ -268,8 +268,8 @@ mod tests {
             .collect();
         let _ = drains.update(101, &many, true, 0, OnDeadline::Wait);
         assert_eq!(drains.seen.len(), LIMIT_DRAINS_FOLLOWED);
-        let told = drains.update(102, &[], true, 0, OnDeadline::Wait);
-        assert_eq!(told.len(), LIMIT_DRAINS_FOLLOWED);
+        let notices = drains.update(102, &[], true, 0, OnDeadline::Wait);
+        assert_eq!(notices.len(), LIMIT_DRAINS_FOLLOWED);
         assert_eq!(drains, Drains::default());
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     LIMIT_INSTANCES_SHOWN, Reason, Status, Text, Update, Verdict,
     allowance::{Grants, Tenant},
     claims::Outcome,
-    drains::Told,
+    drains::DrainNotice,
     index::PolicyRecord,
     judge::{Judged, behind, conditions, internal_error, judge, no_dataplane, ready_members, same},
     kept::{Kept, look, owner},
@@ -26,13 +26,13 @@ use std::{
 
 /// Runs what looks at one policy only. What it reads is not changed by it, so nothing is left half-done by a panic.
 fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| words(&*payload))
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| panic_message(&*payload))
 }
 
-fn words(payload: &(dyn Any + Send)) -> String {
+fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a panic without words").to_owned()
+    text.unwrap_or("a panic without a message").to_owned()
 }
 
 impl Index {
@@ -224,8 +224,8 @@ impl Index {
             let (mut verdict, costs) = match judged {
                 Ok(Some(judged)) => {
                     let before = record.drains.deadline();
-                    for told in drained(record, &judged, now) {
-                        event(update, &judged.verdict, now, told);
+                    for notice in drained(record, &judged, now) {
+                        event(update, &judged.verdict, now, notice);
                     }
                     let after = record.drains.deadline();
                     if before != after {
@@ -398,8 +398,8 @@ fn bare(
     verdict
 }
 
-/// What is to be told of a policy's drains.
-fn drained(record: &mut PolicyRecord, judged: &Judged, now: i64) -> Vec<Told> {
+/// The notices of a policy's drains.
+fn drained(record: &mut PolicyRecord, judged: &Judged, now: i64) -> Vec<DrainNotice> {
     let template = record.served.template.as_ref();
     let on_deadline = template.map_or(OnDeadline::Wait, |template| template.drain.on_deadline);
     let lost = record.sums.totals.lost;
@@ -408,7 +408,7 @@ fn drained(record: &mut PolicyRecord, judged: &Judged, now: i64) -> Vec<Told> {
         .update(now, &judged.drains, judged.is_all, lost, on_deadline)
 }
 
-fn event(update: &mut Update, about: &Verdict, at: i64, told: Told) {
+fn event(update: &mut Update, about: &Verdict, at: i64, notice: DrainNotice) {
     if update.events.len() >= LIMIT_EVENTS {
         update.events_dropped += 1;
         return;
@@ -417,9 +417,9 @@ fn event(update: &mut Update, about: &Verdict, at: i64, told: Told) {
         policy: about.policy.clone(),
         uid: about.uid.clone(),
         at,
-        warning: told.warning,
-        reason: told.reason,
-        message: told.message,
+        warning: notice.warning,
+        reason: notice.reason,
+        message: notice.message,
     });
 }
 
@@ -433,12 +433,12 @@ fn tell(before: Option<&Verdict>, now: &Verdict, at: i64, update: &mut Update) {
         let bad = is_bad(is);
         // What went well from the start is no news; neither is what follows from another condition.
         if bad || was.is_some_and(is_bad) && is.status != Status::Unknown {
-            let told = Told {
+            let notice = DrainNotice {
                 warning: bad,
                 reason: is.reason,
                 message: is.message.clone(),
             };
-            event(update, now, at, told);
+            event(update, now, at, notice);
         }
     }
 }

@@ -4,6 +4,14 @@
 //! Owns what dataplanes were found to have, as long as something lacks, and how that becomes a policy again. Decides nothing
 //! about good policies. This is the one thing in snapshots that is history: the alternative is to take a policy from live
 //! connections because of a slip in an object.
+//!
+//! # Decisions
+//!
+//! - **What slipped keeps its last good content**: a policy that an older definition let in, or
+//!   whose file is bad, stays in the snapshot as it last was, with live endpoints, and
+//!   `Accepted=False` says which generation is served. After a restart it is taken from the
+//!   dataplanes, which are read before anything is pushed. So equal objects give equal snapshots
+//!   but for slips.
 
 use crate::{
     Family, Key, Listener, Namespace, Policy, PortRef, Reason, Refusal, Text,

@@ -208,7 +208,7 @@ fn claims(
             for place in places(listener, class) {
                 may_have(class, &grants, place, port).map_err(|refused| {
                     let reason = refused.reason();
-                    (reason, refused.words(i, name, place, port, &grants, key))
+                    (reason, refused.message(i, name, place, port, &grants, key))
                 })?;
                 let class = name.clone();
                 if !claims.insert(Claim::Frontend { class, place, port }) {
@@ -278,7 +278,7 @@ impl Refused {
         }
     }
 
-    fn words(
+    fn message(
         &self,
         listener: usize,
         class: &Text,

@@ -4,11 +4,11 @@
 
 use super::News;
 use crate::{
-    asking::{Asking, Where},
     figures::Inbox,
+    messages,
     peers::Peers,
+    snapshot_recovery::{SnapshotRecovery, Where},
     translate::SharedInterner,
-    words,
 };
 use baton_index::{Change, Key, Report as Progress, Text};
 use baton_push::{
@@ -46,7 +46,7 @@ pub(super) struct Term {
     /// What dataplanes count.
     inbox: Inbox,
     /// Who is asked before anything is pushed.
-    pub(super) asking: Asking,
+    pub(super) recovery: SnapshotRecovery,
 }
 
 /// How far a dataplane is.
@@ -86,7 +86,7 @@ impl Term {
             dataplanes: BTreeMap::new(),
             shims: BTreeMap::new(),
             inbox,
-            asking: Asking::new(Arc::clone(connect), settings.clone()),
+            recovery: SnapshotRecovery::new(Arc::clone(connect), settings.clone()),
         }
     }
 
@@ -95,7 +95,7 @@ impl Term {
         tokio::select! {
             // The pusher holds the other end.
             Some(report) = self.reports.recv() => News::Report(report),
-            found = self.asking.found() => News::Found(found),
+            found = self.recovery.found() => News::Found(found),
         }
     }
 
@@ -169,7 +169,7 @@ impl Term {
         let target = &*report.target;
         self.keys(target, &report.result);
         if let Some(node) = self.shims.get(target) {
-            return words::shim(node.clone(), report.result)
+            return messages::shim(node.clone(), report.result)
                 .into_iter()
                 .collect();
         }
@@ -206,17 +206,17 @@ impl Term {
                 self.progress(target, |progress| {
                     progress.unreachable = None;
                     progress.refused = None;
-                    progress.refused_policies = words::refused_policies(refused);
+                    progress.refused_policies = messages::refused_policies(refused);
                     progress.acknowledged = revision.max(progress.acknowledged);
                 })
             }
             Outcome::Refused { version, refusal } => {
-                let words = words::refusal(refusal);
-                warn!(dataplane = %pod, "this dataplane refuses its snapshot, what it had stays in force: {words}");
+                let message = messages::refusal(refusal);
+                warn!(dataplane = %pod, "this dataplane refuses its snapshot, what it had stays in force: {message}");
                 let revision = self.revision(&class, *version).unwrap_or_default();
                 self.progress(target, |progress| {
                     progress.unreachable = None;
-                    progress.refused = Some((revision, words.into()));
+                    progress.refused = Some((revision, message.into()));
                 })
             }
             Outcome::Overtaken { generation } => {
@@ -230,12 +230,12 @@ impl Term {
                     warn!(dataplane = %pod, problem, "this dataplane cannot be reached");
                     changes.push(Change::Figures(pod.clone(), None));
                 }
-                let words: Option<Text> =
+                let message: Option<Text> =
                     (*failures >= UNREACHABLE_AFTER).then(|| problem.as_str().into());
                 self.progress(target, |progress| {
-                    // The words of the first failure stay: others would be no news.
-                    if words.is_none() || progress.unreachable.is_none() {
-                        progress.unreachable = words;
+                    // The message of the first failure stay: another would be no news.
+                    if message.is_none() || progress.unreachable.is_none() {
+                        progress.unreachable = message;
                     }
                 })
             }
@@ -249,7 +249,7 @@ impl Term {
                     if reachable {
                         progress.unreachable = None;
                     }
-                    progress.refused_policies = words::refused_policies(&state.refused);
+                    progress.refused_policies = messages::refused_policies(&state.refused);
                 })
             }
             Outcome::Shim(_) => None,

@@ -2,10 +2,10 @@
 //!
 //! Owns when that is done and in which Secret each part is. Only a leader makes anything. Never logs a content.
 
+mod notices;
 pub mod store;
 #[cfg(test)]
 pub mod tests;
-mod told;
 
 use crate::notice::{About, Notice};
 use crate::{
@@ -22,6 +22,7 @@ use baton_push::{
     certificates::{Action, Role, Stored, check_supplied, end, renew},
     keys::{self, Ages, KeySet, RotationSettings, Rotator},
 };
+use notices::Notices;
 use std::{
     collections::BTreeMap,
     sync::Arc,
@@ -29,7 +30,6 @@ use std::{
 };
 use store::{KeepError, Kept, Owned, Store};
 use tokio::{sync::watch, time::sleep};
-use told::Told;
 use tracing::{
     Instrument as _, Span, error,
     field::{Empty, display},
@@ -66,7 +66,7 @@ pub struct Keeper {
     pub live_keys: Arc<watch::Sender<Option<Arc<keys::Stored>>>>,
     /// How long adoption keys rest before they are signed with and before they are removed.
     pub key_rest: Duration,
-    /// Gets what people are told.
+    /// Gets the notices for people.
     pub outbox: Arc<Outbox>,
     /// Whether this process leads.
     pub leadership: watch::Receiver<Leadership>,
@@ -82,13 +82,13 @@ impl Keeper {
             grace: self.key_rest,
             ..RotationSettings::default()
         });
-        let mut told = Told::default();
+        let mut notices = Notices::default();
         loop {
             let leads = self.leadership.borrow_and_update().epoch().is_some();
             let mut leadership = self.leadership.clone();
             // What is under way when the Lease is lost is dropped.
             let pause = tokio::select! {
-                pause = self.turn(leads, &mut rotator, &mut told) => pause,
+                pause = self.turn(leads, &mut rotator, &mut notices) => pause,
                 _ = leadership.changed() => continue,
             };
             tokio::select! {
@@ -104,7 +104,7 @@ impl Keeper {
     }
 
     /// Looks once. Says how long to rest.
-    async fn turn(&self, leads: bool, rotator: &mut Rotator, told: &mut Told) -> Duration {
+    async fn turn(&self, leads: bool, rotator: &mut Rotator, notices: &mut Notices) -> Duration {
         let mut pause = LOOK_MAX.min(self.key_rest);
         let certificates = if leads {
             self.certificates().await
@@ -112,7 +112,7 @@ impl Keeper {
             // To be ready for a term.
             self.own_certificate().await.map(|()| LOOK_MAX)
         };
-        pause = pause.min(self.outcome("certificates", AUTHORITY, certificates, told));
+        pause = pause.min(self.outcome("certificates", AUTHORITY, certificates, notices));
         if !leads {
             // Who leads tells them, and sees them change.
             self.metrics.certificate_ends.reset();
@@ -121,8 +121,8 @@ impl Keeper {
             self.live_keys.send_replace(None);
         }
         if leads {
-            let keys = self.keys(rotator, told).await;
-            pause = pause.min(self.outcome("adoption-keys", KEYS, keys, told));
+            let keys = self.keys(rotator, notices).await;
+            pause = pause.min(self.outcome("adoption-keys", KEYS, keys, notices));
         }
         pause
     }
@@ -132,16 +132,16 @@ impl Keeper {
         what: &'static str,
         secret: &str,
         outcome: anyhow::Result<Duration>,
-        told: &mut Told,
+        notices: &mut Notices,
     ) -> Duration {
         match outcome {
             Ok(pause) => {
-                told.works(what);
+                notices.works(what);
                 pause
             }
             Err(error) => {
                 let words = format!("{error:#}");
-                if told.fails(what, &words) {
+                if notices.fails(what, &words) {
                     self.tell(secret, None, true, "KeepingFailed", words);
                 }
                 self.metrics
@@ -297,7 +297,7 @@ impl Keeper {
         files: &Files,
         actions: &[Action],
     ) -> Result<(), KeepError> {
-        let mine = |action: &&Action| told::secret(action).map_or(AUTHORITY, secret_of) == name;
+        let mine = |action: &&Action| notices::secret(action).map_or(AUTHORITY, secret_of) == name;
         let actions: Vec<&Action> = actions.iter().filter(mine).collect();
         let words: Vec<String> = actions.iter().map(ToString::to_string).collect();
         let span = trace_span!(
@@ -306,7 +306,7 @@ impl Keeper {
         let keeping = self.kept(name, before, files, None);
         let uid = keeping.instrument(span).await?;
         for action in actions {
-            let reason = told::renewal(action);
+            let reason = notices::renewal(action);
             self.tell(name, uid.clone(), false, reason, action.to_string());
         }
         Ok(())
@@ -330,7 +330,7 @@ impl Keeper {
         });
     }
 
-    async fn keys(&self, rotator: &mut Rotator, told: &mut Told) -> anyhow::Result<Duration> {
+    async fn keys(&self, rotator: &mut Rotator, notices: &mut Notices) -> anyhow::Result<Duration> {
         for _ in 0..STEPS_MAX {
             let kept = self.read_owned(KEYS).await?;
             let empty = Files::new();
@@ -380,8 +380,8 @@ impl Keeper {
                 &mut random,
             );
             anyhow::ensure!(!failed, "the kernel gives no random numbers for a key");
-            for warning in told.news(step.warnings) {
-                let reason = told::warning(&warning);
+            for warning in notices.news(step.warnings) {
+                let reason = notices::warning(&warning);
                 let words = warning.to_string();
                 warn!("{words}");
                 self.tell(KEYS, kept.uid.clone(), true, reason, words);
@@ -405,7 +405,7 @@ impl Keeper {
             match keeping.instrument(span).await {
                 Ok(uid) => {
                     if let Some(action) = step.action {
-                        let words = told::rotation(action, &keys);
+                        let words = notices::rotation(action, &keys);
                         self.tell(KEYS, uid, false, words.0, words.1);
                     }
                 }

@@ -1,6 +1,6 @@
 //! Keys and certificates against an API server in memory: made once, told once beside their Secrets, never shown.
 
-use super::{AUTHORITY, KEYS, Keeper, secret_of, store::Store, told};
+use super::{AUTHORITY, KEYS, Keeper, notices, secret_of, store::Store};
 use crate::{
     connect::Connector,
     fake_api::FakeApi,
@@ -87,7 +87,7 @@ impl Scene {
         text.lines().find_map(of)
     }
 
-    fn told(&mut self) -> Vec<Notice> {
+    fn notices(&mut self) -> Vec<Notice> {
         let mut all = Vec::new();
         while let Ok(notice) = self.notices.try_recv() {
             all.push(notice);
@@ -116,9 +116,9 @@ async fn what_is_made_is_told_once_beside_its_secret_and_no_content_is() {
     let api = FakeApi::default();
     let mut scene = Scene::start(&api);
     sleep(Duration::from_secs(600)).await;
-    let told = scene.told();
+    let notices = scene.notices();
     let mut found: Vec<(String, &str)> = Vec::new();
-    for notice in &told {
+    for notice in &notices {
         let About::Secret { key, uid } = &notice.about else {
             panic!("{notice:?}")
         };
@@ -138,7 +138,7 @@ async fn what_is_made_is_told_once_beside_its_secret_and_no_content_is() {
     assert_eq!(found, expected);
     let contents = contents(&api);
     assert!(contents.len() > 10);
-    for notice in &told {
+    for notice in &notices {
         for content in &contents {
             assert!(!notice.message.contains(content.as_str()), "{notice:?}");
         }
@@ -147,7 +147,7 @@ async fn what_is_made_is_told_once_beside_its_secret_and_no_content_is() {
     // Another operator finds all made.
     let mut scene = Scene::start(&api);
     sleep(Duration::from_secs(600)).await;
-    assert_eq!(scene.told(), []);
+    assert_eq!(scene.notices(), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,26 +160,26 @@ async fn what_an_admin_got_wrong_is_told_once() {
     api.put(&format!("{SECRETS}baton-shim-tls"), supplied);
     let mut scene = Scene::start(&api);
     sleep(Duration::from_secs(600)).await;
-    let told = scene.told();
-    let failed: Vec<_> = told
+    let notices = scene.notices();
+    let failed: Vec<_> = notices
         .iter()
         .filter(|notice| notice.reason == "KeepingFailed")
         .collect();
-    assert_eq!(failed.len(), 1, "{told:?}");
+    assert_eq!(failed.len(), 1, "{notices:?}");
     assert!(failed[0].warning && failed[0].message.contains("baton-shim-tls"));
     // It is corrected, by its deletion, and goes wrong again: that is news.
     api.delete(&format!("{SECRETS}baton-shim-tls"));
     sleep(Duration::from_secs(60)).await;
-    assert!(!scene.told().iter().any(|notice| notice.warning));
+    assert!(!scene.notices().iter().any(|notice| notice.warning));
     let old = api.get(&format!("{SECRETS}baton-shim-tls")).expect("made");
     let mut wrong = old.clone();
     wrong["metadata"]["labels"] = Value::Null;
     wrong["data"]["tls.crt"] = json!("bm8=");
     api.put(&format!("{SECRETS}baton-shim-tls"), wrong);
     sleep(Duration::from_secs(600)).await;
-    let told = scene.told();
-    let failed = told.iter().filter(|n| n.reason == "KeepingFailed");
-    assert_eq!(failed.count(), 1, "{told:?}");
+    let notices = scene.notices();
+    let failed = notices.iter().filter(|n| n.reason == "KeepingFailed");
+    assert_eq!(failed.count(), 1, "{notices:?}");
 }
 
 #[test]
@@ -200,20 +200,20 @@ fn each_step_of_a_rotation_names_its_epochs_and_no_key() {
         ),
         (Action::RemoveOld, "KeyRemoved", "before epoch 3"),
     ] {
-        let (is, words) = told::rotation(action, &keys);
+        let (is, words) = notices::rotation(action, &keys);
         assert_eq!(is, reason);
         assert!(words.contains(part), "{words}");
         assert!(!words.contains("a1a1"), "{words}");
     }
-    let mut told = told::Told::default();
+    let mut notices = notices::Notices::default();
     let warnings = || {
         let reasons = vec!["a".to_owned()];
         vec![Warning::Stuck { reasons }]
     };
-    assert_eq!(told.news(warnings()), warnings());
-    assert!(told.news(warnings()).is_empty());
-    assert!(told.news(Vec::new()).is_empty());
-    assert_eq!(told.news(warnings()), warnings());
+    assert_eq!(notices.news(warnings()), warnings());
+    assert!(notices.news(warnings()).is_empty());
+    assert!(notices.news(Vec::new()).is_empty());
+    assert_eq!(notices.news(warnings()), warnings());
 }
 
 #[tokio::test(start_paused = true)]
@@ -280,7 +280,7 @@ async fn host_shims_are_sent_what_is_stored_and_only_by_who_leads() {
 async fn a_node_that_is_excluded_is_told_of_once_and_begins_a_rotation() {
     let api = FakeApi::default();
     let mut scene = settled(&api, None).await;
-    scene.told();
+    scene.notices();
     let path = format!("{SECRETS}{KEYS}");
     let excludes = |nodes: &str| {
         let mut secret = api.get(&path).expect("made");
@@ -289,14 +289,14 @@ async fn a_node_that_is_excluded_is_told_of_once_and_begins_a_rotation() {
     };
     excludes("node-a, node-b");
     sleep(Duration::from_secs(600)).await;
-    let told = scene.told();
-    let excluded: Vec<_> = told
+    let notices = scene.notices();
+    let excluded: Vec<_> = notices
         .iter()
         .filter(|notice| notice.reason == "NodesExcluded")
         .collect();
-    assert_eq!(excluded.len(), 1, "{told:?}");
+    assert_eq!(excluded.len(), 1, "{notices:?}");
     assert!(excluded[0].warning && excluded[0].message.contains("node-a"));
-    assert!(told.iter().any(|notice| notice.reason == "KeyAdded"));
+    assert!(notices.iter().any(|notice| notice.reason == "KeyAdded"));
     let live = scene.live.borrow().clone().expect("keys");
     assert_eq!(
         live.excluded,

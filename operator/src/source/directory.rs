@@ -5,7 +5,7 @@
 //! nobody's backends away. If it was bad from the start, nobody knows what it held: then the core is
 //! told that objects may be missing, and dataplanes keep what they have of them.
 
-use super::{Ended, Sink, Told, directory_watch::Watch, report};
+use super::{Ended, Sink, Translation, directory_watch::Watch, report};
 use crate::{kind::Kind, translate};
 use baton_config::ConfigError;
 use baton_crds::{Checker, FILE_BYTES_MAX, GenerateError};
@@ -188,16 +188,16 @@ impl Directory {
         news.sort_unstable_by_key(|(id, _)| *id);
         for (id, content) in news {
             let (kind, key) = id;
-            let told = match content {
-                Content::Plain(change) => Told::Change(change.clone()),
+            let translation = match content {
+                Content::Plain(change) => Translation::Change(change.clone()),
                 Content::Text(json) => {
                     // It was readable before.
                     let value = serde_json::from_str(json).unwrap_or_default();
                     let object = read(*kind, &value);
-                    object.map_or(Told::Nothing, |object| object(sink, key))
+                    object.map_or(Translation::Nothing, |object| object(sink, key))
                 }
             };
-            sink.tell(*kind, key, told).await?;
+            sink.tell(*kind, key, translation).await?;
             self.told.insert(id.clone(), content.clone());
         }
         Ok(())
@@ -346,11 +346,11 @@ impl Reader {
             }
             let object = read(kind, &value)?;
             let plain = match kind {
-                Kind::Policy | Kind::Class => Told::Nothing,
+                Kind::Policy | Kind::Class => Translation::Nothing,
                 _ => object(&self.sink, &key),
             };
             let content = match plain {
-                Told::Change(change) => Content::Plain(change),
+                Translation::Change(change) => Content::Plain(change),
                 _ => Content::Text(value.to_string().into()),
             };
             objects.push(((kind, key), content));
@@ -400,7 +400,7 @@ fn now() -> i64 {
 }
 
 /// What is told of a readable object.
-type Object = Box<dyn FnOnce(&Sink, &Key) -> Told>;
+type Object = Box<dyn FnOnce(&Sink, &Key) -> Translation>;
 
 /// Reads a value as what it says it is, or gives the field that is wrong.
 fn read(kind: Kind, value: &Value) -> Result<Object, (String, String)> {

@@ -33,7 +33,7 @@ pub enum Message {
 
 /// What an object comes to.
 #[derive(Debug)]
-pub enum Told {
+pub enum Translation {
     /// The index is told.
     Change(Change),
     /// A class cannot be used: what it was before stays.
@@ -42,7 +42,7 @@ pub enum Told {
     Nothing,
 }
 
-impl<E> From<Result<Change, E>> for Told {
+impl<E> From<Result<Change, E>> for Translation {
     fn from(result: Result<Change, E>) -> Self {
         result.map_or(Self::Nothing, Self::Change)
     }
@@ -85,14 +85,14 @@ impl Sink {
     ///
     /// # Errors
     /// Nobody listens any more.
-    pub async fn tell(&self, kind: Kind, key: &Key, told: Told) -> Result<(), Ended> {
-        match told {
-            Told::Change(change) => self.change(kind, change).await,
-            Told::Refused => {
+    pub async fn tell(&self, kind: Kind, key: &Key, translation: Translation) -> Result<(), Ended> {
+        match translation {
+            Translation::Change(change) => self.change(kind, change).await,
+            Translation::Refused => {
                 let message = Message::Refused(Arc::clone(&key.name));
                 self.messages.send(message).await.map_err(|_| Ended)
             }
-            Told::Nothing => Ok(()),
+            Translation::Nothing => Ok(()),
         }
     }
 

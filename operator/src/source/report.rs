@@ -2,7 +2,7 @@
 //!
 //! Owns what becomes of objects that cannot be translated. Used by both sources.
 
-use super::{Sink, Told};
+use super::{Sink, Translation};
 use crate::{
     kind::Kind,
     objects::{Namespace, Node, Pod, RawClass, RawPolicy},
@@ -12,38 +12,38 @@ use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use std::sync::Arc;
 use tracing::warn;
 
-/// What is told of an object.
-pub type Translate<K> = fn(&Sink, &Key, &K) -> Told;
+/// The translation of an object.
+pub type Translate<K> = fn(&Sink, &Key, &K) -> Translation;
 
 /// A Service.
-pub fn service(sink: &Sink, key: &Key, object: &Service) -> Told {
+pub fn service(sink: &Sink, key: &Key, object: &Service) -> Translation {
     sink.caught(Kind::Service, key, |t| t.service(object))
         .into()
 }
 
 /// An EndpointSlice.
-pub fn slice(sink: &Sink, key: &Key, object: &EndpointSlice) -> Told {
+pub fn slice(sink: &Sink, key: &Key, object: &EndpointSlice) -> Translation {
     sink.caught(Kind::Slice, key, |t| t.slice(object)).into()
 }
 
 /// A Pod.
-pub fn pod(sink: &Sink, key: &Key, object: &Pod) -> Told {
+pub fn pod(sink: &Sink, key: &Key, object: &Pod) -> Translation {
     sink.caught(Kind::Pod, key, |t| t.pod(object)).into()
 }
 
 /// A Node.
-pub fn node(sink: &Sink, key: &Key, object: &Node) -> Told {
+pub fn node(sink: &Sink, key: &Key, object: &Node) -> Translation {
     sink.caught(Kind::Node, key, |t| t.node(object)).into()
 }
 
 /// A Namespace.
-pub fn namespace(sink: &Sink, key: &Key, object: &Namespace) -> Told {
+pub fn namespace(sink: &Sink, key: &Key, object: &Namespace) -> Translation {
     sink.caught(Kind::Namespace, key, |t| t.namespace(object))
         .into()
 }
 
 /// A policy. One that cannot be used is told as such, so that its status says why.
-pub fn policy(sink: &Sink, key: &Key, object: &RawPolicy) -> Told {
+pub fn policy(sink: &Sink, key: &Key, object: &RawPolicy) -> Translation {
     sink.ledger
         .note(Kind::Policy, key, &object.metadata, &object.status);
     let change = sink
@@ -62,11 +62,11 @@ pub fn policy(sink: &Sink, key: &Key, object: &RawPolicy) -> Told {
             let refused = sink.translator.refused(&object.metadata, key, refusal);
             Change::Policy(key.clone(), Some(Arc::new(refused)))
         });
-    Told::Change(change)
+    Translation::Change(change)
 }
 
 /// A class. One that cannot be used stays what it was: its dataplanes have live connections.
-pub fn class(sink: &Sink, key: &Key, object: &RawClass) -> Told {
+pub fn class(sink: &Sink, key: &Key, object: &RawClass) -> Translation {
     sink.ledger
         .note(Kind::Class, key, &object.metadata, &object.status);
     let translated = sink.caught(Kind::Class, key, |t| {
@@ -75,7 +75,7 @@ pub fn class(sink: &Sink, key: &Key, object: &RawClass) -> Told {
     let refusal = match translated {
         Ok(Ok(change)) => {
             sink.ledger.accept(Kind::Class, key);
-            return Told::Change(change);
+            return Translation::Change(change);
         }
         Ok(Err(refusal)) => refusal,
         Err(panicked) => Refusal {
@@ -95,7 +95,7 @@ pub fn class(sink: &Sink, key: &Key, object: &RawClass) -> Told {
         .refused
         .with_label_values(&[Kind::Class.as_str()])
         .set(refused);
-    Told::Refused
+    Translation::Refused
 }
 
 /// An object is no more.

@@ -4,9 +4,9 @@
 //! while this process leads: what is under way when the Lease is lost is dropped.
 
 use crate::{
+    coalescing::CoalescingQueue,
     digest::Digests,
     kind::Kind,
-    latest::Latest,
     leader::Leadership,
     ledger::Ledger,
     metrics::Metrics,
@@ -241,7 +241,7 @@ fn object(kind: Kind, key: &Key, uid: &str, status: &Value) -> Value {
 
 /// Hands what waits to `write`, so many at a time and no faster than the pace. Ends only by being dropped, and with it what
 /// is under way.
-async fn pump<K, V, F>(queue: &Latest<K, V>, write: impl Fn(K, V) -> F)
+async fn pump<K, V, F>(queue: &CoalescingQueue<K, V>, write: impl Fn(K, V) -> F)
 where
     K: Clone + Ord + Hash + Send + 'static,
     V: Send + 'static,

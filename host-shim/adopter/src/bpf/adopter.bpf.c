@@ -20,7 +20,7 @@
 #include "rules.h"
 #include "siphash.h"
 #include "tables.h"
-#include "told.h"
+#include "listener_report.h"
 #include "wire.h"
 
 #define IPV4_FRAGMENT_AT 6
@@ -118,14 +118,14 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 }
 
 /* A Probe asks for the listener, whatever socket its own tuple may name. */
-static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, __u64 netns, __u32 *outcome, __be32 *told)
+static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, __u64 netns, __u32 *outcome, __be32 *report)
 {
 	__u32 reason = NO_LISTENER;
 	struct tcp_sock *listener;
 
 	if (redirects(net, netns)) {
 		/* The listener that is found, if any, is not who closes clients' connections. */
-		*told = bpf_htonl(MARKS_EXITS | FORGETS);
+		*report = bpf_htonl(MARKS_EXITS | FORGETS);
 		return PACKET_RULES;
 	}
 	if (!sk)
@@ -138,7 +138,7 @@ static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, _
 			*outcome = listeners_of(listener) > LISTENERS_MAX ? PROBE_TOO_MANY_LISTENERS : PROBE_READY;
 		}
 		/* Whatever is in the way: who closes connections meanwhile is the same question. */
-		*told = bpf_htonl(told_of(listener));
+		*report = bpf_htonl(listener_report(listener));
 	}
 	return reason;
 }

@@ -2,6 +2,16 @@
 /*
  * Who closes: whether the process that sends a connection's last segment has the listener of its port. Such a process goes on; one that
  * shuts down lets go of the listener first. Owns the look at that process's descriptors; what follows from it is the engine's.
+ *
+ * Decisions:
+ * - A process that closes a connection and listens goes on: servers let go of the listener before
+ *   they close what they accepted. The same program at egress looks for the listener among the
+ *   closing process's first 1,024 descriptors and marks the FIN or RST; such an end stands with the
+ *   first answer to a liveness probe, whatever the pod has lost in the last second, and a pod's
+ *   listener that is gone by then says otherwise. The kernel's repetitions of a lost FIN have its
+ *   mark, whoever listens by then. The engine's `liveness` judges ends without that mark: of pods
+ *   without adopter, of processes that serve but never listen (workers that are handed their
+ *   connections), of a worker that shuts down.
  */
 #ifndef BATON_CLOSER_H
 #define BATON_CLOSER_H
@@ -30,7 +40,7 @@ struct search {
 	__u16 found;
 };
 
-/* One descriptor. See count_socket() in told.h for the reads. */
+/* One descriptor. See count_socket() in listener_report.h for the reads. */
 static long look_at(__u32 i, struct search *search)
 {
 	const void *at = (const void *)search->descriptors + i * sizeof(void *);

@@ -2,6 +2,16 @@
 /*
  * The adopter's maps. Owns their layout and the counting; user space pins and reuses them by name, so that
  * a new program goes on with the keys, counters and adoptions of the one before.
+ *
+ * Decisions:
+ * - An adoption is for one network namespace (`docs/adoption-wire.md`, number of the namespace):
+ *   Ready says the pod's random number, which each later tag covers, so that what was recorded on
+ *   the way to one pod opens nothing in the next one at its address, nor after its node started
+ *   again; and a repeated adoption never meets a pod that does not know what the one before took. A
+ *   pod that was replaced answers Renew, with the age of its number: if that is older than the
+ *   request, nobody had it; else its fate is unknown. Rejected: taking another namespace's adoption
+ *   for a bad tag. Silence would cost 45 ms at least, and a request that may not be executed twice
+ *   its connection.
  */
 #ifndef BATON_TABLES_H
 #define BATON_TABLES_H

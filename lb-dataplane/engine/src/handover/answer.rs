@@ -3,6 +3,16 @@
 //!
 //! An authenticated refusal means that the pod never had the request; everything else is either a
 //! confirmation or an unknown fate, which policy decides.
+//!
+//! # Decisions
+//!
+//! - **A bare RST is no answer.** It means that the adoption was lost and the request met a
+//!   listener, or that the socket is gone, or that nobody adopts there. The dataplane asks again:
+//!   the adopter remembers what it adopted, so a repeated adoption either creates the connection
+//!   (and the kept request follows) or is answered AlreadyAdopted. Only then, or after six tries,
+//!   is the request's fate unknown, and the policy decides. With 1 % loss and 1 % reordering in
+//!   front of pods and clients, a million moves came to about 30,000 retries and no client saw one
+//!   (`make soak-path`).
 
 use super::{Deciding, Effect, Reply, Restored, Then};
 use crate::{

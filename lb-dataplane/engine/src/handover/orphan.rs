@@ -1,5 +1,14 @@
 //! Flows without an owner, and requests that an owner does not answer in time: who serves them
 //! next, and when that is given up.
+//!
+//! # Decisions
+//!
+//! - **An outstanding request is not held back for the liveness probe**: this pod will not answer
+//!   it, whether it lives or not. If the FIN's ACK shows that the pod had none of it, it goes to
+//!   another pod whatever its method is; otherwise policy decides, twice at most (a request that
+//!   ends each process that reads it must not end them all), the second time 300 ms after the end:
+//!   where pods end together, as in a scale-down from 6 to 1, 4 requests of 106,099 had met three
+//!   of them (suite of `make e2e` beside a load of 12 to 16).
 
 use super::{Deciding, Effect, Then};
 use crate::{

@@ -1,11 +1,15 @@
 //! What a decision looks at and what it comes to: plain data.
 //!
 //! Owns the types of `handover`. Nothing here decides.
+//!
+//! # Decisions
+//!
+//! - **An adoption without a request is confirmed by a keepalive**: one byte that the new socket
+//!   has already, which Linux acknowledges at once whatever the application does.
 
 use crate::{
     counters::Counter,
-    events::Gone,
-    pins::Lost,
+    pins::{Gone, Lost},
     states::{Event, State},
 };
 use baton_packet::{EndMark, Flags, Reason, Segment, SeqNumber};

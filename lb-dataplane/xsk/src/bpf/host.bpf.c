@@ -50,7 +50,7 @@ int filter_host(struct __sk_buff *skb)
 	    (first >> 4 == 4 ? parse_v4(&from, 0, &outer) : parse_v6(&from, 0, &outer)))
 		return 0;
 	if (outer.protocol != IPPROTO_TCP || load(&from, outer.payload, ports, sizeof(ports)) ||
-	    !endpoint_is_ours(&outer.destination, &outer.source, ports))
+	    end_at(&outer.destination, &outer.source, ports) == END_NONE)
 		return 0;
 	bytes = skb->gso_size;
 	if (bytes) {
@@ -88,7 +88,7 @@ int silence_host(struct bpf_sk_lookup *ctx)
 		from.word[3] = ctx->remote_ip6[3];
 		family = SILENT_V6;
 	}
-	if (!endpoint_is_ours(&to, &from, ports))
+	if (end_at(&to, &from, ports) == END_NONE)
 		return SK_PASS;
 	socket = bpf_map_lookup_elem(&silent, &family);
 	if (socket) {

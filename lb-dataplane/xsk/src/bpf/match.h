@@ -49,6 +49,9 @@ enum counter {
 
 enum verdict { NOT_OURS, OURS, OUR_FRAGMENT };
 
+/* What an address and port are to the dataplane. The last two are values of `frontends`. */
+enum end { END_NONE, END_LEG, END_FRONTEND, END_FRONTEND_BY_ADDRESS };
+
 /* SOURCE_NET: offsets are from the network header on. */
 enum source_kind { SOURCE_XDP, SOURCE_SKB, SOURCE_NET };
 
@@ -78,6 +81,20 @@ struct settings {
 	__u32 frame_bytes_max;
 	/* Not 0: only what comes from `backends` is a leg's. */
 	__u32 known_backends;
+	/* Threads that share the frames; at least 1. */
+	__u32 workers;
+	/* Leg ports of each of them, the last one's remainder included; at least 1. */
+	__u32 ports_per_worker;
+	/* Secret: or a client could choose its worker. */
+	__u32 hash_seed;
+};
+
+/* Which of our ends a packet belongs to, and to which peer. */
+struct found {
+	enum end end;
+	struct address peer;
+	__be16 peer_port;
+	__be16 port;
 };
 
 struct layer3 {
@@ -168,7 +185,7 @@ static __always_inline int is_backend(const struct settings *settings, const str
 }
 
 /* `ports`: the peer's and ours. */
-static __always_inline int endpoint_is_ours(const struct address *address, const struct address *peer, const __be16 ports[2])
+static __always_inline enum end end_at(const struct address *address, const struct address *peer, const __be16 ports[2])
 {
 	__be16 port = ports[1];
 	__u32 flags = address_flags(address);
@@ -182,16 +199,51 @@ static __always_inline int endpoint_is_ours(const struct address *address, const
 			__u32 host = bpf_ntohs(port);
 
 			if (host >= range >> 16 && host <= (range & 0xffff) && is_backend(s, peer, ports[0]))
-				return 1;
+				return END_LEG;
 		}
 	}
 	if (flags & ADDRESS_FRONTEND) {
 		struct endpoint key = { .address = *address, .port = port };
+		__u8 *how = bpf_map_lookup_elem(&frontends, &key);
 
-		if (bpf_map_lookup_elem(&frontends, &key))
-			return 1;
+		if (how)
+			return *how == END_FRONTEND_BY_ADDRESS ? END_FRONTEND_BY_ADDRESS : END_FRONTEND;
 	}
-	return 0;
+	return END_NONE;
+}
+
+static __always_inline enum verdict find(const struct address *address, const struct address *peer, const __be16 ports[2],
+					 struct found *found)
+{
+	found->end = end_at(address, peer, ports);
+	found->peer = *peer;
+	found->peer_port = ports[0];
+	found->port = ports[1];
+	return found->end == END_NONE ? NOT_OURS : OURS;
+}
+
+/* The thread that has all packets of a flow's client, or of its leg. */
+static __always_inline __u32 worker_of(const struct settings *settings, const struct found *found)
+{
+	__u32 workers = settings->workers, hash = settings->hash_seed;
+
+	if (workers <= 1 || !settings->ports_per_worker)
+		return 0;
+	if (found->end == END_LEG) {
+		__u32 low = *(volatile __u32 *)&settings->ports >> 16;
+		__u32 worker = (bpf_ntohs(found->port) - low) / settings->ports_per_worker;
+
+		return worker < workers ? worker : workers - 1;
+	}
+	for (int i = 0; i < 4; i++)
+		hash = (hash ^ found->peer.word[i]) * 0x9e3779b1u ^ hash >> 15;
+	if (found->end != END_FRONTEND_BY_ADDRESS)
+		hash = (hash ^ found->peer_port) * 0x9e3779b1u ^ hash >> 15;
+	/* The finalizer of MurmurHash3. */
+	hash = (hash ^ hash >> 16) * 0x85ebca6bu;
+	hash = (hash ^ hash >> 13) * 0xc2b2ae35u;
+	hash ^= hash >> 16;
+	return (__u64)hash * workers >> 32;
 }
 
 static __always_inline int parse_v4(const struct source *from, __u32 offset, struct layer3 *to)
@@ -253,7 +305,7 @@ static __always_inline int parse_v6(const struct source *from, __u32 offset, str
 }
 
 /* An ICMP error is ours if the packet that it quotes was sent by us. */
-static __always_inline enum verdict match_quote(const struct source *from, __u32 offset, int version)
+static __always_inline enum verdict match_quote(const struct source *from, __u32 offset, int version, struct found *found)
 {
 	struct layer3 inner;
 	__be16 sent[2], ports[2];
@@ -266,10 +318,11 @@ static __always_inline enum verdict match_quote(const struct source *from, __u32
 		return NOT_OURS;
 	ports[0] = sent[1];
 	ports[1] = sent[0];
-	return endpoint_is_ours(&inner.source, &inner.destination, ports) ? OURS : NOT_OURS;
+	return find(&inner.source, &inner.destination, ports, found);
 }
 
-static __always_inline enum verdict match_layer4(const struct source *from, const struct layer3 *outer, int version)
+static __always_inline enum verdict match_layer4(const struct source *from, const struct layer3 *outer, int version,
+						 struct found *found)
 {
 	__be16 ports[2];
 	__u8 type;
@@ -279,7 +332,7 @@ static __always_inline enum verdict match_layer4(const struct source *from, cons
 	if (outer->protocol == IPPROTO_TCP) {
 		if (load(from, outer->payload, ports, sizeof(ports)))
 			return NOT_OURS;
-		return endpoint_is_ours(&outer->destination, &outer->source, ports) ? OURS : NOT_OURS;
+		return find(&outer->destination, &outer->source, ports, found);
 	}
 	if (outer->protocol != (version == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6))
 		return NOT_OURS;
@@ -291,10 +344,11 @@ static __always_inline enum verdict match_layer4(const struct source *from, cons
 	} else if (type < ICMP6_UNREACHABLE || type > ICMP6_PARAMETER) {
 		return NOT_OURS;
 	}
-	return match_quote(from, outer->payload + ICMP_HEADER_BYTES, version);
+	return match_quote(from, outer->payload + ICMP_HEADER_BYTES, version, found);
 }
 
-static __always_inline enum verdict match(const struct source *from)
+/* `found` holds something only if it is ours. */
+static __always_inline enum verdict match(const struct source *from, struct found *found)
 {
 	struct layer3 outer;
 	__be16 protocol;
@@ -305,12 +359,12 @@ static __always_inline enum verdict match(const struct source *from)
 	if (protocol == bpf_htons(ETH_P_IP)) {
 		if (parse_v4(from, ETH_HLEN, &outer))
 			return NOT_OURS;
-		return match_layer4(from, &outer, 4);
+		return match_layer4(from, &outer, 4, found);
 	}
 	if (protocol == bpf_htons(ETH_P_IPV6)) {
 		if (parse_v6(from, ETH_HLEN, &outer))
 			return NOT_OURS;
-		return match_layer4(from, &outer, 6);
+		return match_layer4(from, &outer, 6, found);
 	}
 	return NOT_OURS;
 }

@@ -41,6 +41,7 @@ pub fn steering() -> Steering {
             (VIRTUAL_V4.into(), 443),
             (PORT_V6.into(), 80),
         ],
+        by_address: Vec::new(),
         addresses: vec![PORT_V4.into(), PORT_V6.into()],
         ports: 20_000..=29_999,
         backends: None,
@@ -154,7 +155,14 @@ impl Lab {
     }
 
     pub fn open(&self, config: &Config) -> Port {
-        self.in_port(|| Port::open(config, &steering()).expect("the port opens").0)
+        let mut ports = self.open_all(config, &steering());
+        assert_eq!(ports.len(), 1);
+        ports.remove(0)
+    }
+
+    /// A port for each worker.
+    pub fn open_all(&self, config: &Config, steering: &Steering) -> Vec<Port> {
+        self.in_port(|| Port::open(config, steering).expect("the port opens").0)
     }
 }
 

@@ -12,6 +12,14 @@
 //! A key that somebody signs with is never removed, but for those who were unreachable longer than
 //! a limit, and those on nodes that an admin excluded: both are named in a warning. A node that is
 //! excluded is a reason to rotate, and gets no key. No key is ever shown.
+//!
+//! # Decisions
+//!
+//! - **Adoption keys are rotated in steps**: a new epoch is signed with only when every dataplane
+//!   and shim has reported it, the old one is removed only when nobody signs with it any more.
+//!   Nodes that an admin excludes are sent no key, begin a rotation that does not wait for them,
+//!   and their Pods have no node in snapshots, so that nothing is adopted there. Which these are is
+//!   in an annotation of the keys' Secret: on the Node a kubelet could take it away.
 
 mod ages;
 mod rotator;

@@ -39,8 +39,8 @@ pub async fn found(
     is_wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<Arc<Policy>>, String> {
     let limit = settings.connect_timeout + settings.request_timeout;
-    let asking = ask(connect, address, is_wanted);
-    match timeout(limit, asking).await {
+    let reading = ask(connect, address, is_wanted);
+    match timeout(limit, reading).await {
         Ok(result) => result,
         Err(_) => Err(format!("no answer within {limit:?}")),
     }

@@ -9,6 +9,14 @@
 //! - Content of a later epoch than ours is somebody else's until [`Settings::overtaken_wait`] has passed.
 //! - A state that cannot be read is asked for less and less often, also of a dataplane that answers everything else.
 //! - Refused content is offered again only if it changes, the dataplane starts again, or after [`Settings::refused_retry`].
+//!
+//! # Decisions
+//!
+//! - **A generation is (epoch, number)**: the epoch is the number of leaders there were
+//!   (`leaseTransitions`), or of starts with a directory of manifests. A leader that lost its Lease
+//!   without noticing cannot overwrite what the next one pushed. Before it pushes anything, an
+//!   operator reads what a dataplane has, and pushes nothing if the contents are equal: a restart
+//!   of the operator touches no dataplane.
 
 mod types;
 

@@ -57,7 +57,7 @@ pub(super) struct Shared {
     pub(super) budget: Arc<Semaphore>,
 }
 
-type Asking = Pin<Box<dyn Future<Output = (Client, Request, Done)> + Send>>;
+type InFlight = Pin<Box<dyn Future<Output = (Client, Request, Done)> + Send>>;
 
 /// What a task wakes up for.
 enum Woken {
@@ -83,7 +83,7 @@ pub(super) struct Task {
     content: Option<Arc<Rendered>>,
     /// Not here while a request is under way.
     client: Option<Client>,
-    asking: Option<Asking>,
+    in_flight: Option<InFlight>,
     /// For the state that is being read.
     room: Option<OwnedSemaphorePermit>,
     state_bytes: usize,
@@ -127,7 +127,7 @@ impl Task {
             shared,
             inputs,
             client: Some(client),
-            asking: None,
+            in_flight: None,
             room: None,
             state_bytes: 0,
             start: Instant::now(),
@@ -163,7 +163,7 @@ impl Task {
 
     /// What happens next. None if the task has to end.
     async fn woken(&mut self) -> Option<Woken> {
-        let busy = self.asking.is_some();
+        let busy = self.in_flight.is_some();
         let stopping = *self.inputs.stop.borrow();
         if stopping && !busy {
             return None;
@@ -174,7 +174,7 @@ impl Task {
         Some(tokio::select! {
             biased;
             ended = self.inputs.stop.changed(), if !stopping => ended.ok().map(|()| Woken::Stopping)?,
-            done = ended(&mut self.asking), if busy => Woken::Done(Box::new(done)),
+            done = ended(&mut self.in_flight), if busy => Woken::Done(Box::new(done)),
             changed = self.inputs.content.changed() => changed.ok().map(|()| Woken::Content)?,
             () = self.inputs.nudge.notified() => Woken::Nudged,
             changed = self.inputs.keys.changed(), if !self.is_dataplane => {
@@ -218,12 +218,12 @@ impl Task {
         };
         let content = self.content.clone();
         let span = span(&self.name, ask, content.as_deref());
-        let asking = async move {
+        let request = async move {
             let done = client.ask(ask, content.as_ref()).await;
             ended_as(&Span::current(), &done);
             (client, ask, done)
         };
-        self.asking = Some(Box::pin(asking.instrument(span)));
+        self.in_flight = Some(Box::pin(request.instrument(span)));
     }
 
     /// Takes places for a state as large as the last one.
@@ -238,7 +238,7 @@ impl Task {
     }
 
     fn done(&mut self, (client, ask, done): (Client, Request, Done)) {
-        self.asking = None;
+        self.in_flight = None;
         self.client = Some(client);
         self.room = None;
         self.count(ask, &done);
@@ -396,9 +396,9 @@ fn ended_as(span: &Span, done: &Done) {
 }
 
 /// The end of the request under way.
-async fn ended(asking: &mut Option<Asking>) -> (Client, Request, Done) {
-    match asking {
-        Some(asking) => asking.await,
+async fn ended(in_flight: &mut Option<InFlight>) -> (Client, Request, Done) {
+    match in_flight {
+        Some(request) => request.await,
         None => std::future::pending().await,
     }
 }

@@ -19,19 +19,19 @@ use std::net::SocketAddr;
 /// `LISTENERS_MAX` of the program.
 const LISTENERS_MAX: usize = 128;
 
-fn told(lab: &Lab, v6: bool) -> ListenerReport {
-    told_with(lab, v6, READY)
+fn report(lab: &Lab, v6: bool) -> ListenerReport {
+    report_with(lab, v6, READY)
 }
 
-fn told_with(lab: &Lab, v6: bool, expected: u16) -> ListenerReport {
+fn report_with(lab: &Lab, v6: bool, expected: u16) -> ListenerReport {
     let (pod, ours) = ends(v6, 8080, PORT);
     let (reason, field) = ask(lab, Message::probe(), ours, pod);
     assert_eq!(reason, expected);
     ListenerReport::from_field(field)
 }
 
-fn holders(told: ListenerReport) -> u8 {
-    told.listener.expect("a listener").holders.get()
+fn holders(report: ListenerReport) -> u8 {
+    report.listener.expect("a listener").holders.get()
 }
 
 #[test]
@@ -40,14 +40,14 @@ fn descriptors_of_the_listener_are_counted() {
         let lab = Lab::new();
         let (_adopter, _attachment) = adopter(&lab);
         let listener = lab.listen(ends(v6, 8080, PORT).0);
-        let alone = told(&lab, v6);
+        let alone = report(&lab, v6);
         assert!(alone.marks_exits);
         assert_eq!(holders(alone), 1);
         // As the processes of a server that forked.
         let workers: Vec<_> = (0..2)
             .map(|_| listener.try_clone().expect("another descriptor"))
             .collect();
-        let shared = told(&lab, v6);
+        let shared = report(&lab, v6);
         assert_eq!(holders(shared), 3);
         assert_eq!(
             shared.listener.map(|l| l.id),
@@ -55,13 +55,13 @@ fn descriptors_of_the_listener_are_counted() {
             "the same one"
         );
         drop(workers);
-        assert_eq!(told(&lab, v6), alone);
+        assert_eq!(report(&lab, v6), alone);
     }
 }
 
 /// Idle connections are closed while others wait to be accepted, too.
 #[test]
-fn the_same_is_told_when_something_is_in_the_way() {
+fn the_same_is_reported_when_something_is_in_the_way() {
     for v6 in [false, true] {
         let lab = Lab::new();
         // A backlog of 1 holds two connections (the kernel's test is "more than").
@@ -70,17 +70,17 @@ fn the_same_is_told_when_something_is_in_the_way() {
         let pod = ends(v6, 8080, PORT).0;
         let listener = lab.listen(pod);
         let worker = listener.try_clone().expect("another descriptor");
-        let before = told(&lab, v6);
+        let before = report(&lab, v6);
         assert_eq!(holders(before), 2);
         for port in [PORT + 1, PORT + 2] {
             let (_, other) = ends(v6, 8080, port);
             lab.send(&Message::adopt().segment(other, pod, SEQ, ACKED, &KEY));
         }
-        assert_eq!(told_with(&lab, v6, ACCEPT_QUEUE_FULL), before);
+        assert_eq!(report_with(&lab, v6, ACCEPT_QUEUE_FULL), before);
         drop(worker);
-        assert_eq!(holders(told_with(&lab, v6, ACCEPT_QUEUE_FULL)), 1);
+        assert_eq!(holders(report_with(&lab, v6, ACCEPT_QUEUE_FULL)), 1);
         lab.sysctl("net.ipv4.tcp_syncookies=0");
-        assert_eq!(holders(told_with(&lab, v6, SYNCOOKIES_OFF)), 1);
+        assert_eq!(holders(report_with(&lab, v6, SYNCOOKIES_OFF)), 1);
     }
 }
 
@@ -92,12 +92,12 @@ fn descriptors_of_an_mptcp_listener_are_counted() {
         return;
     };
     let (_adopter, _attachment) = adopter(&lab);
-    let alone = told_with(&lab, false, KERNEL_REFUSED);
+    let alone = report_with(&lab, false, KERNEL_REFUSED);
     assert_eq!(holders(alone), 1);
     let worker = listener.try_clone().expect("another descriptor");
-    assert_eq!(holders(told_with(&lab, false, KERNEL_REFUSED)), 2);
+    assert_eq!(holders(report_with(&lab, false, KERNEL_REFUSED)), 2);
     drop(worker);
-    assert_eq!(told_with(&lab, false, KERNEL_REFUSED), alone);
+    assert_eq!(report_with(&lab, false, KERNEL_REFUSED), alone);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn more_than_the_field_holds_is_its_maximum() {
     let _more: Vec<_> = (0..400)
         .map(|_| listener.try_clone().expect("another descriptor"))
         .collect();
-    assert_eq!(holders(told(&lab, false)), u8::MAX);
+    assert_eq!(holders(report(&lab, false)), u8::MAX);
 }
 
 #[test]
@@ -118,38 +118,38 @@ fn the_next_process_has_another_listener() {
     let mut seen = Vec::new();
     for _ in 0..3 {
         let _listener = lab.listen(ends(false, 8080, PORT).0);
-        seen.push(told(&lab, false).listener.expect("a listener").id);
+        seen.push(report(&lab, false).listener.expect("a listener").id);
     }
     seen.dedup();
     assert_eq!(seen.len(), 3, "{seen:?}");
 }
 
-/// Which of them a connection gets is chance, so they are told of together.
+/// Which of them a connection gets is chance, so they are reported together.
 #[test]
-fn of_several_listeners_on_a_port_the_sum_is_told() {
+fn of_several_listeners_on_a_port_the_sum_is_reported() {
     for v6 in [false, true] {
         let lab = Lab::new();
         let (_adopter, _attachment) = adopter(&lab);
         let pod = ends(v6, 8080, PORT).0;
         let mut sockets = vec![reuseport(&lab, pod)];
-        let alone = told(&lab, v6).listener.expect("a listener");
+        let alone = report(&lab, v6).listener.expect("a listener");
         assert!(!alone.several, "one alone is one");
         sockets.extend((0..3).map(|_| reuseport(&lab, pod)));
-        let four = told(&lab, v6).listener.expect("listeners");
+        let four = report(&lab, v6).listener.expect("listeners");
         assert_eq!((four.holders.get(), four.several), (4, true));
         let shared = sockets[2].try_clone().expect("another descriptor");
-        let five = told(&lab, v6).listener.expect("listeners");
+        let five = report(&lab, v6).listener.expect("listeners");
         assert_eq!((five.holders.get(), five.id), (5, four.id));
         drop(shared);
-        assert_eq!(told(&lab, v6).listener, Some(four));
+        assert_eq!(report(&lab, v6).listener, Some(four));
         // One process goes and another one comes, wherever it is in the group.
         for at in 0..sockets.len() {
-            let before = told(&lab, v6).listener.expect("listeners");
+            let before = report(&lab, v6).listener.expect("listeners");
             drop(sockets.remove(at));
-            let fewer = told(&lab, v6).listener.expect("listeners");
+            let fewer = report(&lab, v6).listener.expect("listeners");
             assert_eq!(fewer.holders.get(), 3);
             sockets.insert(at, reuseport(&lab, pod));
-            let after = told(&lab, v6).listener.expect("listeners");
+            let after = report(&lab, v6).listener.expect("listeners");
             assert_eq!(after.holders.get(), 4);
             assert!(before.id != fewer.id && before.id != after.id, "{after:?}");
         }
@@ -157,14 +157,14 @@ fn of_several_listeners_on_a_port_the_sum_is_told() {
 }
 
 #[test]
-fn of_more_listeners_than_are_counted_nothing_is_told() {
+fn of_more_listeners_than_are_counted_nothing_is_reported() {
     let lab = Lab::new();
     let (adopter, _attachment) = adopter(&lab);
     let pod = ends(false, 8080, PORT).0;
     let mut sockets: Vec<_> = (0..LISTENERS_MAX).map(|_| reuseport(&lab, pod)).collect();
-    assert_eq!(usize::from(holders(told(&lab, false))), LISTENERS_MAX);
+    assert_eq!(usize::from(holders(report(&lab, false))), LISTENERS_MAX);
     sockets.push(reuseport(&lab, pod));
-    let too_many = told(&lab, false);
+    let too_many = report(&lab, false);
     assert!(
         too_many.marks_exits && too_many.listener.is_none(),
         "{too_many:?}"

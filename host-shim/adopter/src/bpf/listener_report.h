@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * What a Probe is told of the listener: processes that share it let go of it one by one before they close what they accepted,
- * and the next process has another one. Owns the counting of descriptors; what follows from it is the engine's.
+ * The listener report, in the answer to a Probe: processes that share a listener let go of it one
+ * by one before they close what they accepted, and the next process has another one. Owns the
+ * counting of descriptors; what follows from it is the engine's.
  */
-#ifndef BATON_TOLD_H
-#define BATON_TOLD_H
+#ifndef BATON_LISTENER_REPORT_H
+#define BATON_LISTENER_REPORT_H
 
 #include "kernel.h"
 #include "wire.h"
@@ -64,7 +65,7 @@ static __always_inline __u32 listeners_of(struct tcp_sock *tcp)
 	return sockets ? sockets->num_socks : 1;
 }
 
-static __always_inline __u32 told_of(struct tcp_sock *tcp)
+static __always_inline __u32 listener_report(struct tcp_sock *tcp)
 {
 	const struct sock *sk = (const struct sock *)tcp;
 	struct group group = { .sockets = sk->sk_reuseport_cb };

@@ -1,4 +1,4 @@
-//! Words for what was written instead of what is possible.
+//! Did-you-mean suggestions: what was probably meant by a name that is not possible.
 
 /// Edits that turn a word into the one that was meant.
 const EDITS_MAX: usize = 3;

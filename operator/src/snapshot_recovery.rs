@@ -1,8 +1,8 @@
-//! Dataplanes that are asked for what they have before anything is pushed to them, because something is not known that was
-//! pushed before this term.
+//! Snapshot recovery: dataplanes are asked for the snapshot that they have before anything is
+//! pushed to them, because something is not known that was pushed before this term.
 //!
-//! Owns who was asked and who answered. A dataplane that does not answer is not pushed to: it goes on with what it has. What the
-//! answers mean is the index's.
+//! Owns who was asked and who answered. A dataplane that does not answer is not pushed to: it goes
+//! on with what it has. What the answers mean is the index's.
 
 use baton_api::Policy;
 use baton_index::{Key, Text, Wants};
@@ -20,7 +20,7 @@ const LIMIT_WAITING: usize = 16;
 
 /// The class of dataplanes that are asked for what they have: nothing is ever published for it, so they are only polled. No
 /// object has this name.
-pub const ASKED_CLASS: &str = "";
+pub const RECOVERY_CLASS: &str = "";
 
 /// Which dataplane a target is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,8 +44,8 @@ pub struct Found {
     policies: Vec<Arc<Policy>>,
 }
 
-/// Of one term.
-pub struct Asking {
+/// The recovery of one term.
+pub struct SnapshotRecovery {
     connect: Arc<dyn Connect>,
     settings: Settings,
     wants: Arc<Wants>,
@@ -58,7 +58,7 @@ pub struct Asking {
     receiver: mpsc::Receiver<Found>,
 }
 
-impl Asking {
+impl SnapshotRecovery {
     /// Nobody is asked yet.
     pub fn new(connect: Arc<dyn Connect>, settings: Settings) -> Self {
         let (sender, receiver) = mpsc::channel(LIMIT_WAITING);
@@ -78,7 +78,7 @@ impl Asking {
     pub fn ask(&mut self, dataplanes: &BTreeMap<String, Where>, wants: &Arc<Wants>) -> Vec<String> {
         let is_there = |name: &String, place: &Where| dataplanes.get(name) == Some(place);
         self.settled.retain(|name, place| is_there(name, place));
-        // An answer to another question is none.
+        // An answer to another request is none.
         let same = self.wants == *wants;
         self.wants = Arc::clone(wants);
         self.asked.retain(|name, (place, task)| {

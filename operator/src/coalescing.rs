@@ -1,4 +1,4 @@
-//! A queue in which each key waits once, with its latest value.
+//! A coalescing queue: each key waits once, with its latest value.
 //!
 //! Owns the order: what is urgent goes first, the rest when it is due. It cannot grow beyond the number of keys, however often
 //! they are offered. A key that was handed out has no other turn until that one has ended: of two writes at a time the older
@@ -14,9 +14,9 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// The queue.
+/// The coalescing queue.
 #[derive(Debug)]
-pub struct Latest<K: Clone + Ord + Hash, V> {
+pub struct CoalescingQueue<K: Clone + Ord + Hash, V> {
     inner: Arc<Inner<K, V>>,
 }
 
@@ -74,7 +74,7 @@ enum Rank {
     Due(Instant, u64),
 }
 
-impl<K: Clone + Ord + Hash, V> Default for Latest<K, V> {
+impl<K: Clone + Ord + Hash, V> Default for CoalescingQueue<K, V> {
     fn default() -> Self {
         let waiting = Waiting {
             values: HashMap::new(),
@@ -91,7 +91,7 @@ impl<K: Clone + Ord + Hash, V> Default for Latest<K, V> {
     }
 }
 
-impl<K: Clone + Ord + Hash, V> Latest<K, V> {
+impl<K: Clone + Ord + Hash, V> CoalescingQueue<K, V> {
     fn lock(&self) -> MutexGuard<'_, Waiting<K, V>> {
         self.inner.lock()
     }
@@ -204,14 +204,14 @@ mod tests {
     use std::{fmt::Debug, time::Duration};
 
     /// A turn that ends at once.
-    async fn taken<K: Clone + Ord + Hash + Debug, V>(queue: &Latest<K, V>) -> (K, V) {
+    async fn taken<K: Clone + Ord + Hash + Debug, V>(queue: &CoalescingQueue<K, V>) -> (K, V) {
         let (key, value, _turn) = queue.next().await;
         (key, value)
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_key_waits_once_with_its_latest_value_and_the_urgent_go_first() {
-        let queue = Latest::default();
+        let queue = CoalescingQueue::default();
         let now = Instant::now();
         let soon = now + Duration::from_secs(5);
         queue.later("a", 1, soon);
@@ -232,7 +232,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_becomes_urgent_does_not_wait_and_what_failed_gives_way_to_what_is_newer() {
-        let queue = Latest::default();
+        let queue = CoalescingQueue::default();
         let later = Instant::now() + Duration::from_secs(60);
         queue.later("a", 1, later);
         queue.urgent("a", 2);
@@ -254,7 +254,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn whoever_waits_is_woken() {
-        let queue = std::sync::Arc::new(Latest::default());
+        let queue = std::sync::Arc::new(CoalescingQueue::default());
         let other = std::sync::Arc::clone(&queue);
         let waiting = tokio::spawn(async move { taken(&other).await });
         tokio::task::yield_now().await;
@@ -265,7 +265,7 @@ mod tests {
     /// Of two writes of one object at a time, the older one may be the last to arrive.
     #[tokio::test(start_paused = true)]
     async fn a_key_has_one_turn_at_a_time() {
-        let queue = Latest::default();
+        let queue = CoalescingQueue::default();
         queue.urgent("a", 1);
         let (_, first, turn) = queue.next().await;
         assert_eq!(first, 1);

@@ -1,4 +1,4 @@
-//! What people are told of keys and certificates, and that it is told once. Pure; sees no content.
+//! Notices of keys and certificates for people, each given once. Pure; sees no content.
 
 use baton_push::{
     certificates::{Action as Renewal, Role},
@@ -6,15 +6,15 @@ use baton_push::{
 };
 use std::collections::BTreeMap;
 
-/// What was told last.
+/// What was noticed last.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Notices {
     warnings: Vec<Warning>,
     /// By what is kept: one each, so it does not grow.
     failures: BTreeMap<&'static str, String>,
 }
 
-impl Told {
+impl Notices {
     /// Takes the warnings there are now; gives those that were not there before.
     pub fn news(&mut self, warnings: Vec<Warning>) -> Vec<Warning> {
         let before = std::mem::replace(&mut self.warnings, warnings);

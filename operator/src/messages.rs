@@ -1,4 +1,4 @@
-//! Reports of shims and refusals of dataplanes, as the index takes them. Pure.
+//! Messages of shims and dataplanes (reports, refusals), as the index takes them. Pure.
 
 use crate::fleet::UNREACHABLE_AFTER;
 use baton_index::{Change, Key, Shim, Text};
@@ -44,16 +44,16 @@ pub fn refused_policies(all: &[baton_api::RefusedPolicy]) -> BTreeMap<Text, Text
 
 /// A dataplane's refusal in one line.
 pub fn refusal(refusal: &baton_push::push::Refusal) -> String {
-    let mut words = String::new();
+    let mut message = String::new();
     if let Some(policy) = &refusal.policy {
-        words.push_str(&format!("{policy}: "));
+        message.push_str(&format!("{policy}: "));
     }
     if let Some(field) = &refusal.field {
-        words.push_str(&format!("{field}: "));
+        message.push_str(&format!("{field}: "));
     }
-    words.push_str(&refusal.problem);
+    message.push_str(&refusal.problem);
     if let Some(expected) = &refusal.expected {
-        words.push_str(&format!(": expected {expected}"));
+        message.push_str(&format!(": expected {expected}"));
     }
-    words
+    message
 }
