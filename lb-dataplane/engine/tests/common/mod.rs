@@ -15,10 +15,12 @@ use baton_api::{
     Algorithm, Backend, BackendFailure, Endpoint, Limits, Micros, Migration, MigrationMode, Policy,
     Protocol, Snapshot, Timeouts,
 };
-use baton_engine::{Counter, DropReason, Engine, Instant, Output, Route, Settings, Verdict, Via};
+use baton_engine::{
+    Counter, DropReason, Engine, Instant, Output, PinReason, Route, Settings, Verdict, Via,
+};
 use baton_packet::{
-    Adoption, AdoptionKey, Flags, ListenerReport, Mac, MessageKind, Reason, Segment, SegmentSpec,
-    SeqNumber, build_adoption, parse_adoption,
+    Adoption, AdoptionKey, Decoded, Flags, ListenerReport, Mac, MessageKind, Reason, Segment,
+    SegmentSpec, SeqNumber, build_adoption, decode, parse_adoption,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -32,6 +34,8 @@ pub const POD_PORT: u16 = 8080;
 pub const FRAME_BYTES: usize = 2_048;
 /// Frames that there is room for: more than one call ever sends.
 const FRAMES_MAX: usize = 4_096;
+/// Calls of `poll` at one instant, each of which handles up to 256 timers.
+const POLLS_AT_ONCE_MAX: u32 = 256;
 
 pub fn key() -> AdoptionKey {
     AdoptionKey::from_bytes([7; 16])
@@ -199,7 +203,7 @@ impl Sent {
             .is_some_and(|m| m.kind == MessageKind::Forget)
     }
 
-    fn is_probe(&self) -> bool {
+    pub fn is_probe(&self) -> bool {
         self.message().is_some_and(|m| m.kind == MessageKind::Probe)
     }
 }
@@ -217,9 +221,9 @@ pub struct Out {
 }
 
 impl Out {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self {
-            buffer: vec![0; FRAME_BYTES].into_boxed_slice(),
+            buffer: vec![0xa5; FRAME_BYTES].into_boxed_slice(),
             given: false,
             sent: Vec::with_capacity(FRAMES_MAX * FRAME_BYTES),
             ends: Vec::with_capacity(FRAMES_MAX),
@@ -229,6 +233,7 @@ impl Out {
 
     /// What was sent since the last look.
     pub fn take(&mut self) -> Vec<Vec<u8>> {
+        self.buffer.fill(0xa5);
         let mut start = 0;
         let frames = self.ends.drain(..).map(|end| {
             let frame = self.sent[start..end].to_vec();
@@ -243,7 +248,6 @@ impl Out {
 
 impl Output for Out {
     fn frame(&mut self) -> Option<&mut [u8]> {
-        self.buffer.fill(0xa5);
         self.given = self.free > 0;
         self.given.then_some(&mut self.buffer[..])
     }
@@ -270,8 +274,9 @@ pub struct World {
     pub namespaces: Vec<u64>,
     /// Whether adopters answer Forgets.
     pub forgets: bool,
-    /// The keys that the pods' adopters have, of [`EPOCH`].
+    /// The keys that the pods' adopters have, of [`EPOCH`], and those that all of them have, too.
     pub keys: Vec<AdoptionKey>,
+    pub more_keys: Vec<AdoptionKey>,
     /// What the pods' kernels say to a question whether anybody listens.
     pub listeners: Vec<Listener>,
     /// The last probe that left.
@@ -285,6 +290,8 @@ pub struct World {
     /// Makes each call of the packet path, `frame` and `poll`: a test may measure there what it takes.
     pub around: fn(&mut dyn FnMut()),
     pub verdict: Verdict,
+    /// What left, and whether it was forwarded, if somebody wants to know.
+    pub log: Option<Vec<(Vec<u8>, bool)>>,
 }
 
 impl World {
@@ -297,6 +304,13 @@ impl World {
         let mut world = Self::unprobed(settings, policy);
         world.poll();
         world
+    }
+
+    /// A world with `pods` pods and a policy that is changed so.
+    pub fn of(pods: usize, change: impl FnOnce(&mut Policy)) -> Self {
+        let mut policy = policy(pods);
+        change(&mut policy);
+        Self::with(settings(), policy)
     }
 
     /// A world whose first probes are not sent yet.
@@ -317,12 +331,14 @@ impl World {
             namespaces: vec![NAMESPACE; 32],
             forgets: false,
             keys: vec![key(); 32],
+            more_keys: Vec::new(),
             listeners: vec![Listener::Listens; 32],
             last_probe: None,
             asked: Vec::new(),
             strict: true,
             careful: true,
             verdict: Verdict::Absorbed,
+            log: None,
         };
         let route = |prefix: &str, prefix_len, via: Option<IpAddr>| Route {
             prefix: prefix.parse().expect("an address"),
@@ -370,6 +386,11 @@ impl World {
         self.engine.counter(counter)
     }
 
+    /// How often flows were pinned, for whatever reason.
+    pub fn pins(&self) -> u64 {
+        PinReason::all().map(|p| self.engine.pinned(p)).sum()
+    }
+
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.engine.dropped(reason)
     }
@@ -409,14 +430,22 @@ impl World {
         let len = buffer.len();
         buffer.resize(FRAME_BYTES.max(len), 0x5a);
         self.call_frame(&mut buffer, len);
-        let passed = match self.verdict {
-            Verdict::Transmit(len) => Some(self.check(&buffer[..len])),
-            _ => None,
-        };
+        let own = self.out.take();
+        let mut passed = None;
+        if let Verdict::Transmit(bytes) = self.verdict {
+            assert!(bytes <= len, "{bytes} bytes of a frame of {len} leave");
+            buffer.truncate(bytes);
+            // ICMP errors are looked at elsewhere.
+            let is_tcp = matches!(decode(&buffer), Ok(Decoded::Tcp(_)));
+            passed = is_tcp.then(|| self.check(&buffer));
+            if let Some(log) = &mut self.log {
+                log.push((buffer, true));
+            }
+        }
         if self.careful {
             self.engine.check_invariants();
         }
-        let mut sent = self.answered();
+        let mut sent = self.answered(&own);
         sent.extend(passed);
         sent
     }
@@ -427,34 +456,42 @@ impl World {
         if self.strict && self.careful {
             self.engine.check_invariants();
         }
-        self.answered()
+        let own = self.out.take();
+        self.answered(&own)
     }
 
     /// Answers the probes, liveness probes and Forgets among the engine's own frames; the others.
-    fn answered(&mut self) -> Vec<Sent> {
-        let (verdict, frames) = (self.verdict, self.out.take());
-        let mut sent: Vec<Sent> = frames.iter().map(|f| self.check(f)).collect();
-        sent.retain(|frame| {
-            if frame.is_question() {
-                self.kernel_answers(frame);
-            } else if frame.is_probe() {
-                self.probed(frame);
-            } else if self.forgets && frame.is_forget() {
-                self.inject(&answer(frame, Reason::Forgotten, 0));
+    fn answered(&mut self, own: &[Vec<u8>]) -> Vec<Sent> {
+        let verdict = self.verdict;
+        let own: Vec<Sent> = own.iter().map(|f| self.check(f)).collect();
+        if let Some(log) = &mut self.log {
+            log.extend(own.iter().map(|sent| (sent.frame.clone(), false)));
+        }
+        let mut left = Vec::new();
+        for sent in own {
+            left.extend(if sent.to == Dest::Client {
+                vec![sent]
+            } else if sent.is_question() {
+                self.kernel_answers(&sent)
+            } else if sent.is_probe() {
+                self.probed(&sent)
+            } else if self.forgets && sent.is_forget() {
+                self.inject(&answer(&sent, Reason::Forgotten, 0))
             } else {
-                return true;
-            }
-            false
-        });
+                vec![sent]
+            });
+        }
         self.verdict = verdict;
-        sent
+        left
     }
 
     /// Lets time pass, polling at every deadline; what left in that time, but for probes and questions.
     pub fn run_us(&mut self, us: u64) -> Vec<Sent> {
         let end = Instant(self.now.0 + us);
-        let mut sent = Vec::new();
+        let (mut sent, mut at_once) = (Vec::new(), 0);
         while let Some(at) = self.engine.next_deadline().filter(|at| *at <= end) {
+            at_once = if at > self.now { 0 } else { at_once + 1 };
+            assert!(at_once < POLLS_AT_ONCE_MAX, "time stands still: {at:?}");
             self.now = self.now.max(at);
             sent.extend(self.poll());
         }
@@ -500,13 +537,18 @@ impl World {
                 }
             }
         }
+        let key = match to {
+            Dest::Pod(index) => self.keys[index].clone(),
+            Dest::Client => key(),
+        };
+        let signed = parse_adoption(frame, &segment).and_then(|message| {
+            let mut more = self.more_keys.iter();
+            more.find(|key| message.verify(key).is_some()).cloned()
+        });
         Sent {
             frame: frame.to_vec(),
             segment,
-            key: match to {
-                Dest::Pod(index) => self.keys[index].clone(),
-                Dest::Client => key(),
-            },
+            key: signed.unwrap_or(key),
             to,
         }
     }
@@ -514,15 +556,16 @@ impl World {
 
 /// The adopter's answer to a message.
 pub fn answer(message: &Sent, reason: Reason, server_ts: u32) -> Vec<u8> {
-    answer_with(message, reason, server_ts, EPOCH, &message.key)
+    answer_from(NAMESPACE, message, reason, server_ts)
 }
 
 /// That of a pod in another namespace.
 pub fn answer_from(namespace: u64, message: &Sent, reason: Reason, server_ts: u32) -> Vec<u8> {
+    let epoch = message.message().map_or(EPOCH, |m| m.epoch);
     let content = Adoption {
         server_ts,
         namespace,
-        ..Adoption::bare(MessageKind::Answer(reason), EPOCH)
+        ..Adoption::bare(MessageKind::Answer(reason), epoch)
     };
     answer_of(message, &content, &message.key)
 }

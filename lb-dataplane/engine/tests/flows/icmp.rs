@@ -4,7 +4,7 @@ use crate::common::{
     Conn, OUR_MAC, ROUTER_MAC, World,
     conn::*,
     frontend, ours, pod, pod_mac,
-    wire::{checksum, packet, pseudo, tcp},
+    wire::{checksum, icmp, pseudo, tcp},
 };
 use baton_engine::{Counter, DropReason, Verdict};
 use baton_packet::{Decoded, IcmpError, ether_dst, ether_src};
@@ -15,27 +15,18 @@ const MTU: u16 = 1_400;
 /// "Too big" for the packet in `frame`, said by `from` to the packet's sender.
 fn too_big(frame: &[u8], from: IpAddr, quote: usize) -> Vec<u8> {
     let segment = tcp(frame);
-    let v6 = segment.is_v6();
-    let mut icmp = if v6 {
-        let mut h = vec![2, 0, 0, 0, 0, 0];
-        h.extend(MTU.to_be_bytes());
-        h
-    } else {
-        let mut h = vec![3, 4, 0, 0, 0, 0];
-        h.extend(MTU.to_be_bytes());
-        h
-    };
-    let quoted = &frame[14..];
-    icmp.extend(&quoted[..quote.min(quoted.len())]);
-    let to = segment.src;
-    let sum = if v6 {
-        checksum(&[&pseudo(from, to, 58, icmp.len()), &icmp])
-    } else {
-        checksum(&[&icmp])
-    };
-    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
-    let protocol = if v6 { 58 } else { 1 };
-    packet((ROUTER_MAC, OUR_MAC), (from, to), protocol, 60, &icmp)
+    let kind = if segment.is_v6() { [2, 0] } else { [3, 4] };
+    let [high, low] = MTU.to_be_bytes();
+    let (ends, quoted) = ((from, segment.src), &frame[14..]);
+    let quoted = &quoted[..quote.min(quoted.len())];
+    icmp(
+        (ROUTER_MAC, OUR_MAC),
+        ends,
+        60,
+        kind,
+        &[0, 0, high, low],
+        quoted,
+    )
 }
 
 fn router(v6: bool) -> IpAddr {

@@ -159,9 +159,7 @@ fn commands_of_redis_and_memcached_tell_their_length_too() {
         ),
         (Protocol::Memcached, b"get k\r\n", b"END\r\n", store),
     ] {
-        let mut p = policy(2);
-        p.protocol = protocol;
-        let mut w = World::with(settings(), p);
+        let mut w = World::of(2, |p| p.protocol = protocol);
         let mut c = w.open(1);
         w.stays(&mut c, small);
         w.responds(&mut c, reply);
