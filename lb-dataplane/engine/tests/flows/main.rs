@@ -34,7 +34,6 @@ mod nodes;
 mod pauses;
 mod planner;
 mod probes;
-mod random;
 mod refusal;
 mod replaced;
 mod replay;
