@@ -20,7 +20,7 @@ use baton_engine::{
 };
 use baton_packet::{
     Adoption, AdoptionKey, Decoded, Flags, ListenerReport, Mac, MessageKind, Reason, Segment,
-    SegmentSpec, SeqNumber, build_adoption, decode, parse_adoption,
+    SegmentSpec, build_adoption, decode, parse_adoption,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -604,8 +604,4 @@ fn answer_of(message: &Sent, content: &Adoption, key: &AdoptionKey) -> Vec<u8> {
     let mut buffer = [0; 128];
     let len = build_adoption(&mut buffer, &spec, content, key).expect("room for an answer");
     buffer[..len].to_vec()
-}
-
-pub fn seq(number: SeqNumber) -> u32 {
-    number.0
 }

@@ -224,15 +224,6 @@ impl World {
         sent.iter().filter(behind).cloned().collect()
     }
 
-    /// The first adoption among frames that left, wherever it starts.
-    pub fn adopted_any(&mut self, c: &mut Conn, sent: &[Sent]) {
-        let adoption = sent.iter().find(|s| s.is_adoption());
-        take_leg(
-            c,
-            adoption.unwrap_or_else(|| panic!("no adoption in {sent:?}")),
-        );
-    }
-
     /// The new owner answers the keepalive behind an adoption without a request: nothing of it reaches the client.
     pub fn confirms(&mut self, c: &Conn) {
         let ack = self.pod_wire(c, Flags::ACK, &[]);
