@@ -21,7 +21,6 @@ mod guards;
 mod handshake;
 mod health;
 mod holders;
-mod icmp;
 mod large;
 mod limits;
 mod liveness;
