@@ -5,7 +5,7 @@
 use crate::{
     common::{Conn, End, Listener, ROUTER_MAC, Sent, answer, conn::*, endpoint, ours, pod, wire},
     outsiders::{self, wrong},
-    program::{AUTH, FLOWS, PLUS_OK, PODS, Program, SELECT, talk},
+    program::{AUTH, FLOWS, PODS, Program, talk},
     watch::{Watched, keys},
 };
 use baton_api::{Protocol, Snapshot};
@@ -330,7 +330,7 @@ impl Driver {
     }
 
     fn drain(&mut self, index: usize, kind: u8) {
-        let name = format!("pod-{index}{}", if kind & 2 != 0 { "-v6" } else { "" });
+        let name = crate::common::pod_name(kind & 2 != 0, index);
         let policy = (kind & 4 != 0).then_some("web");
         let now = self.world.w.now;
         self.world.engine().drain(now, policy, &name, kind & 1 == 0);

@@ -6,7 +6,7 @@ mod common;
 use allocations::taking_nothing;
 use baton_engine::Counter;
 use baton_packet::{Flags, Reason};
-use common::{Conn, Sent, World, answer, conn::*, policy, settings};
+use common::{Conn, Sent, World, answer, conn::*, pod_name, policy, settings};
 
 /// Flows that live through everything that can happen to one, around an engine that must take nothing.
 struct Lives {
@@ -182,10 +182,6 @@ fn troubles_take_no_memory_and_give_none_back() {
     assert!(pins > 20, "{pins} pins");
 }
 
-const SELECT: &[u8] = b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n";
-const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
-const PLUS_OK: &[u8] = b"+OK\r\n";
-
 impl Lives {
     /// A flow whose pod dies, drains or freezes, at rest or with a command outstanding, with a session or without.
     fn trouble(&mut self, n: u16) {
@@ -228,7 +224,7 @@ impl Lives {
                 sent.extend(self.w.run_ms(6));
             }
             2 => {
-                self.w.engine.drain(self.w.now, None, &name(&c), true);
+                self.w.engine.drain(self.w.now, None, &c.pod_name(), true);
                 sent.extend(self.w.run_ms(160));
             }
             3 if outstanding => sent.extend(self.w.run_ms(420)),
@@ -258,12 +254,8 @@ impl Lives {
         self.w.starts(pod);
         self.w
             .engine
-            .drain(self.w.now, None, &name(&Conn { pod, ..c.clone() }), false);
+            .drain(self.w.now, None, &pod_name(c.v6(), pod), false);
         self.client(&mut c, Flags::RST, &[]);
         self.w.run_ms(if n.is_multiple_of(7) { 1_300 } else { 130 });
     }
-}
-
-fn name(c: &Conn) -> String {
-    format!("pod-{}{}", c.pod, if c.v6() { "-v6" } else { "" })
 }

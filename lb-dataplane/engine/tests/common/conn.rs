@@ -102,6 +102,11 @@ impl Conn {
         self.client.is_ipv6()
     }
 
+    /// The name of the pod that serves it.
+    pub fn pod_name(&self) -> String {
+        super::pod_name(self.v6(), self.pod)
+    }
+
     /// The client sent this.
     pub fn client_sent(&mut self, flags: Flags, data: &[u8]) {
         self.seq = self.seq.wrapping_add(length(flags, data));
@@ -366,11 +371,8 @@ impl World {
 
     /// State of the connection's flow; `None` if there is none.
     pub fn state(&self, c: &Conn) -> Option<String> {
-        let (flows, _) = self.engine.flows(self.now, 0, usize::MAX);
-        let flow = flows
-            .into_iter()
-            .find(|f| f.client == c.client && f.frontend == super::endpoint(c.frontend))?;
-        Some(flow.state)
+        let frontend = super::endpoint(c.frontend);
+        self.flow(c.client, |f| *f == frontend).map(|f| f.state)
     }
 
     pub fn assert_state(&self, c: &Conn, state: &str) {
@@ -394,6 +396,13 @@ pub const POST: &[u8] = b"POST / HTTP/1.1\r\ncontent-length: 1\r\n\r\nx";
 pub fn post_head(bytes: usize) -> Vec<u8> {
     format!("POST / HTTP/1.1\r\ncontent-length: {bytes}\r\n\r\n").into_bytes()
 }
+
+/// The head of a request whose length is not announced.
+pub const CHUNKED: &[u8] = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+/// Commands of RESP, of which the first ties a session to the connection, and a reply.
+pub const SELECT: &[u8] = b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n";
+pub const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+pub const PLUS_OK: &[u8] = b"+OK\r\n";
 
 pub const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 

@@ -12,8 +12,8 @@ pub use conn::Conn;
 pub use pods::{End, Listener};
 
 use baton_api::{
-    Algorithm, Backend, BackendFailure, Endpoint, Limits, Micros, Migration, MigrationMode, Policy,
-    Protocol, Snapshot, Timeouts,
+    Algorithm, Backend, BackendFailure, Endpoint, FlowView, Limits, Micros, Migration,
+    MigrationMode, Policy, Protocol, Snapshot, Timeouts,
 };
 use baton_engine::{
     Counter, DropReason, Engine, Instant, Output, PinReason, Route, Settings, Verdict, Via,
@@ -77,9 +77,13 @@ pub fn frontend(v6: bool) -> SocketAddr {
     SocketAddr::new(ours(v6), 80)
 }
 
+pub fn pod_name(v6: bool, index: usize) -> String {
+    format!("pod-{index}{}", if v6 { "-v6" } else { "" })
+}
+
 pub fn backend(v6: bool, index: usize) -> Backend {
     Backend {
-        name: format!("pod-{index}{}", if v6 { "-v6" } else { "" }),
+        name: pod_name(v6, index),
         endpoint: endpoint(pod(v6, index)),
         weight: 1,
         draining: false,
@@ -384,6 +388,13 @@ impl World {
 
     pub fn count(&self, counter: Counter) -> u64 {
         self.engine.counter(counter)
+    }
+
+    /// The flow of a client to any frontend that fits.
+    pub fn flow(&self, client: SocketAddr, fits: impl Fn(&Endpoint) -> bool) -> Option<FlowView> {
+        let (flows, _) = self.engine.flows(self.now, 0, usize::MAX);
+        let mut its = flows.into_iter().filter(|f| f.client == client);
+        its.find(|f| fits(&f.frontend))
     }
 
     /// How often flows were pinned, for whatever reason.

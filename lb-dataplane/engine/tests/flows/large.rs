@@ -17,7 +17,6 @@ const PIECES: u64 = 5;
 const UNIT: u32 = 512;
 /// Of a request that begins a hand-over so many segments go ahead.
 const KEPT: usize = 8;
-const CHUNKED: &[u8] = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
 
 fn world(kept_segments: u32, mode: MigrationMode) -> World {
     let mut s = settings();

@@ -234,12 +234,8 @@ impl Scene {
     }
 
     fn state(&self) -> Option<String> {
-        let (flows, _) = self.w.engine.flows(self.w.now, 0, usize::MAX);
-        let client = self.names.client(1);
-        flows
-            .into_iter()
-            .find(|f| f.client == client)
-            .map(|f| f.state)
+        let flow = self.w.flow(self.names.client(1), |_| true);
+        flow.map(|f| f.state)
     }
 
     /// The flows of named clients one by one, the others by state.
