@@ -8,7 +8,8 @@ use baton_engine::Counter;
 use baton_packet::{Flags, Reason};
 use common::{Conn, Sent, World, answer, conn::*, pod_name, policy, settings};
 
-/// Flows that live through everything that can happen to one, around an engine that must take nothing.
+/// Flows that live through everything that can happen to one, around an engine that must take no
+/// memory.
 struct Lives {
     w: World,
     frames: u64,

@@ -212,7 +212,8 @@ impl Sent {
     }
 }
 
-/// The frames of the engine's own making. Sending takes no memory: there is room for what one call sends.
+/// The frames of the engine's own making. Sending takes no memory: there is room for what one call
+/// sends.
 pub struct Out {
     buffer: Box<[u8]>,
     /// Whether the engine has the buffer.
@@ -291,7 +292,8 @@ pub struct World {
     pub strict: bool,
     /// Whether all tables are gone through after every frame (off where there are thousands of flows).
     pub careful: bool,
-    /// Makes each call of the packet path, `frame` and `poll`: a test may measure there what it takes.
+    /// Makes each call of the packet path, `frame` and `poll`: a test may measure there what it
+    /// takes.
     pub around: fn(&mut dyn FnMut()),
     pub verdict: Verdict,
     /// What left, and whether it was forwarded, if somebody wants to know.
