@@ -111,8 +111,7 @@ deny: ## Licences, sources and duplicate crates (installs cargo-deny)
 	cargo-deny check bans licenses sources
 
 generate: setup ## Write the generated files anew (docs/generated, crds/generated, the rendered chart, docs/adoption-vectors.json)
-	BATON_GENERATE=1 $(CARGO) test -p baton-engine --test states
-	BATON_GENERATE=1 $(CARGO) test -p baton-engine --test vectors every_drop
+	BATON_GENERATE=1 $(CARGO) test -p baton-engine --test vectors
 	BATON_GENERATE=1 $(CARGO) test -p baton-crds --test generated
 	BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --bins metric_reference
 	BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --test crds

@@ -210,9 +210,7 @@ fn unsafe_stays_in_its_boxes() {
             let code = l.split("//").next().unwrap_or_default();
             code.contains("unsafe {") || code.contains("unsafe impl") || code.contains("unsafe fn")
         });
-        // A counting allocator in a test cannot be written without.
-        let boxed =
-            UNSAFE.iter().any(|b| file.starts_with(b)) || file.ends_with("tests/no_alloc.rs");
+        let boxed = UNSAFE.iter().any(|b| file.starts_with(b));
         assert!(
             !says || boxed,
             "{file} holds unsafe code outside the crates that box it"

@@ -3,10 +3,10 @@
 //! Follows the numbers of each flow loosely, so that a program gets deep without knowing them. Asserts nothing by itself.
 
 use crate::{
-    common::{Conn, End, Listener, ROUTER_MAC, Sent, conn::*, endpoint, ours, pod, wire},
-    outsiders::{self, mend, wrong},
-    program::{AUTH, FLOWS, PLUS_OK, PODS, Program, SELECT, talk},
-    watch::{Watched, adopter_answer, keys, message},
+    common::{Conn, End, Listener, ROUTER_MAC, Sent, answer, conn::*, endpoint, ours, pod, wire},
+    outsiders::{self, wrong},
+    program::{AUTH, FLOWS, PODS, Program, talk},
+    watch::{Watched, keys},
 };
 use baton_api::{Protocol, Snapshot};
 use baton_engine::{Route, Via};
@@ -97,10 +97,10 @@ impl Driver {
             }
             14 => {
                 let frames = program.byte();
-                self.world.set_free(match frames {
+                self.world.w.out.free = match frames {
                     0..16 => usize::from(frames),
                     _ => usize::MAX,
-                });
+                };
             }
             15 => self.apply_backends(program),
             16 => self.apply_policy(program),
@@ -159,11 +159,11 @@ impl Driver {
                 }
             }
             if mutation.mended || mutation.partial {
-                mend(&mut frame, mutation.partial);
+                wire::settle_ipv4(&mut frame);
+                wire::settle_tcp(&mut frame, mutation.partial);
             }
         }
         let sent = self.world.give(&frame);
-        self.world.check_books();
         self.learn(sent);
     }
 
@@ -192,7 +192,7 @@ impl Driver {
         for s in sent {
             let leg = SocketAddr::new(s.segment.src, s.segment.src_port);
             let owner = self.conns.iter().position(|c| c.leg == leg);
-            if let Some(f) = owner.filter(|_| message(&s).is_some()) {
+            if let Some(f) = owner.filter(|_| s.message().is_some()) {
                 self.adoptions[f].push(s);
             }
         }
@@ -200,26 +200,18 @@ impl Driver {
 
     /// A right segment of the client's.
     fn client(&mut self, f: usize, flags: Flags, data: &[u8]) {
-        let frame = self
-            .world
-            .w
-            .client_wire(&self.conns[f], flags, data)
-            .build();
         let c = &mut self.conns[f];
-        c.seq = c
-            .seq
-            .wrapping_add(data.len() as u32 + u32::from(flags.has(Flags::FIN)));
-        self.give(&frame);
+        let wire = self.world.w.client_wire(c, flags, data);
+        c.client_sent(flags, data);
+        self.give(&wire.build());
     }
 
     /// A right segment of the owner's.
     fn pod(&mut self, f: usize, flags: Flags, data: &[u8]) {
-        let frame = self.world.w.pod_wire(&self.conns[f], flags, data).build();
         let c = &mut self.conns[f];
-        c.server = c
-            .server
-            .wrapping_add(data.len() as u32 + u32::from(flags.has(Flags::FIN)));
-        self.give(&frame);
+        let wire = self.world.w.pod_wire(c, flags, data);
+        c.server_sent(flags, data);
+        self.give(&wire.build());
     }
 
     fn handshake(&mut self, f: usize) {
@@ -297,14 +289,12 @@ impl Driver {
         let adoption = &self.adoptions[f][back];
         let reason = Reason::from_code(u16::from(kind & 7)).unwrap_or(Reason::NoListener);
         let ts = self.conns[f].seq.wrapping_add_signed(ts);
-        let Some(mut answer) = adopter_answer(adoption, reason, ts) else {
-            return;
-        };
+        let mut answer = answer(adoption, reason, ts);
         if kind & 0x40 != 0 {
             // A byte of the tag.
             let at = usize::from(adoption.segment.l4) + 20 + 15;
             answer[at] ^= 1;
-            mend(&mut answer, false);
+            wire::settle_tcp(&mut answer, false);
         }
         self.give(&answer);
     }
@@ -340,7 +330,7 @@ impl Driver {
     }
 
     fn drain(&mut self, index: usize, kind: u8) {
-        let name = format!("pod-{index}{}", if kind & 2 != 0 { "-v6" } else { "" });
+        let name = crate::common::pod_name(kind & 2 != 0, index);
         let policy = (kind & 4 != 0).then_some("web");
         let now = self.world.w.now;
         self.world.engine().drain(now, policy, &name, kind & 1 == 0);

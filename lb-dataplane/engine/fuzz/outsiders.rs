@@ -8,7 +8,7 @@ use crate::{
 };
 use baton_packet::{Decoded, decode};
 use std::net::SocketAddr;
-use wire::{Wire, checksum, packet, pseudo};
+use wire::Wire;
 
 /// An ICMP error of the router's about something that left.
 pub fn icmp(driver: &mut Driver, program: &mut Program<'_>) {
@@ -29,17 +29,9 @@ pub fn icmp(driver: &mut Driver, program: &mut Program<'_>) {
     } else {
         [[3, 4], [11, 0], [3, 3], [8, 0]]
     };
-    let mut message = types[usize::from(kind & 3)].to_vec();
-    message.extend([0, 0, 0, 0, 5, 0x14]);
-    message.extend(&quoted[14..quote]);
-    let protocol = if v6 { 58 } else { 1 };
-    let sum = if v6 {
-        checksum(&[&pseudo(from, to, protocol, message.len()), &message])
-    } else {
-        checksum(&[&message])
-    };
-    message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let frame = packet((ROUTER_MAC, OUR_MAC), (from, to), protocol, 64, &message);
+    let (kind, rest) = (types[usize::from(kind & 3)], [0, 0, 5, 0x14]);
+    let macs = (ROUTER_MAC, OUR_MAC);
+    let frame = wire::icmp(macs, (from, to), 64, kind, &rest, &quoted[14..quote]);
     driver.give(&frame);
 }
 
@@ -97,25 +89,4 @@ pub fn again(driver: &mut Driver, which: u8) {
 pub fn wrong(wire: &mut Wire, seq: i32, ack: i32) {
     wire.seq = wire.seq.wrapping_add_signed(seq);
     wire.ack = wire.ack.wrapping_add_signed(ack);
-}
-
-/// Makes the checksums of a changed frame right (or partial) where it decodes, so that the change is looked at.
-pub fn mend(frame: &mut [u8], partial: bool) {
-    if frame.len() > 34 && frame[12..14] == [8, 0] && frame[14] == 0x45 {
-        frame[24..26].fill(0);
-        let sum = checksum(&[&frame[14..34]]);
-        frame[24..26].copy_from_slice(&sum.to_be_bytes());
-    }
-    let Ok(Decoded::Tcp(s)) = decode(frame) else {
-        return;
-    };
-    let (at, end) = (usize::from(s.l4), usize::from(s.end));
-    frame[at + 16..at + 18].fill(0);
-    let header = pseudo(s.src, s.dst, 6, end - at);
-    let sum = if partial {
-        !checksum(&[&header])
-    } else {
-        checksum(&[&header, &frame[at..end]])
-    };
-    frame[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
 }

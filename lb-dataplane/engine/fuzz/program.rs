@@ -217,7 +217,7 @@ const CLIENT_PIECES: &[&[u8]] = &[
     b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
     b"CONNECT a:1 HTTP/1.1\r\n\r\n",
     b"HEAD / HTTP/1.0\r\n\r\n",
-    b"*1\r\n$4\r\nPING\r\n",
+    PING,
     b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n",
     b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n",
     b"$1\r\nv\r\n",
@@ -270,14 +270,12 @@ const POD_PIECES: &[&[u8]] = &[
 ];
 
 /// A session that goes with its flow.
-pub const SELECT: &[u8] = b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n";
 pub const AUTH: &[u8] = b"*2\r\n$4\r\nAUTH\r\n$2\r\npw\r\n";
-pub const PLUS_OK: &[u8] = b"+OK\r\n";
 
 /// A request and its response in a protocol.
 pub fn talk(protocol: Protocol) -> (&'static [u8], &'static [u8]) {
     match protocol {
-        Protocol::Resp => (b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"),
+        Protocol::Resp => (PING, b"+PONG\r\n"),
         Protocol::Memcached => (b"get a\r\n", b"END\r\n"),
         _ => (GET, OK),
     }

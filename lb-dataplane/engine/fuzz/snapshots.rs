@@ -3,12 +3,13 @@
 //! Judges what the engine makes of a snapshot; how its text is read is judged beside the types.
 
 use crate::{
-    common::{Conn, conn::*, ours, policy},
+    common::{Conn, Dest, conn::*, ours, policy},
     texts::text_of,
     watch::Watched,
 };
 use baton_api::{Micros, Snapshot};
 use baton_engine::ApplyError;
+use baton_packet::Flags;
 use std::net::{IpAddr, SocketAddr};
 
 /// What must be the same before and after a refusal: what is served, for whom, from where.
@@ -63,18 +64,13 @@ fn each_by_itself(snapshot: &Snapshot) {
 /// A flow is opened and asks twice, as far as the snapshot lets it.
 fn lives(world: &mut Watched, c: &mut Conn) {
     let sent = world.give(&world.w.syn_wire(c).build());
-    let Some(syn) = sent.iter().find(|s| s.to != crate::common::Dest::Client) else {
+    let Some(syn) = sent.iter().find(|s| s.to != Dest::Client) else {
         return;
     };
     take_leg(c, syn);
     world.give(&world.w.synack_wire(c).build());
     (c.seq, c.server) = (c.seq.wrapping_add(1), c.server.wrapping_add(1));
-    world.give(
-        &world
-            .w
-            .client_wire(c, baton_packet::Flags::ACK, &[])
-            .build(),
-    );
+    acks(world, c);
     asks(world, c);
     asks(world, c);
 }
@@ -85,21 +81,21 @@ fn asks(world: &mut Watched, c: &mut Conn) {
         return;
     }
     let sent = world.give(&world.w.client_wire(c, PSH_ACK, GET).build());
-    c.seq = c.seq.wrapping_add(GET.len() as u32);
+    c.client_sent(PSH_ACK, GET);
     if let Some(request) = sent.iter().rfind(|s| s.data() == GET) {
-        if request.to == crate::common::Dest::Client {
+        if request.to == Dest::Client {
             return;
         }
         take_leg(c, request);
     }
     world.give(&world.w.pod_wire(c, PSH_ACK, OK).build());
-    c.server = c.server.wrapping_add(OK.len() as u32);
-    world.give(
-        &world
-            .w
-            .client_wire(c, baton_packet::Flags::ACK, &[])
-            .build(),
-    );
+    c.server_sent(PSH_ACK, OK);
+    acks(world, c);
+}
+
+fn acks(world: &mut Watched, c: &Conn) {
+    let ack = world.w.client_wire(c, Flags::ACK, &[]);
+    world.give(&ack.build());
 }
 
 /// Waits long enough for probes, questions, drains and ejections; every poll is watched.

@@ -5,6 +5,8 @@
 //! Again: a failure prints `BOLERO_RANDOM_SEED=...`; set it and run the target.
 #![allow(missing_docs)]
 
+#[path = "../tests/common/allocations.rs"]
+mod allocations;
 #[path = "../tests/common/mod.rs"]
 mod common;
 #[path = "../../packet/fuzz/corpus.rs"]
@@ -101,7 +103,7 @@ fn the_corpus_takes_every_transition() {
 #[test]
 #[should_panic(expected = "allocations")]
 fn an_allocation_is_seen() {
-    drop(watch::taking_nothing(|| {
+    drop(allocations::taking_nothing(|| {
         std::hint::black_box(vec![1u8; 32])
     }));
 }

@@ -4,117 +4,52 @@
 //! forwarding only between frontends and clients or legs and backends, tables that agree with each other, timers that get on.
 //! Knows nothing of what the input shall do.
 
-use crate::common::{
-    Dest, Listener, OUR_MAC, Sent, World, answer_with, ours, pod, settings,
-    wire::{assert_checksums, tcp},
+use crate::{
+    allocations::taking_nothing,
+    common::{FRAME_BYTES, OUR_MAC, Sent, World, ours, settings},
 };
 use baton_api::Policy;
-use baton_engine::{Counter, Engine, Instant, Output, Settings, Verdict};
-use baton_packet::{
-    Adoption, AdoptionKey, Decoded, MessageKind, Reason, Segment, decode, parse_adoption,
-};
+use baton_engine::{Counter, Engine, Settings};
+use baton_packet::{AdoptionKey, Decoded, decode};
 use std::{
     collections::BTreeSet,
     hash::{DefaultHasher, Hash},
-    net::{IpAddr, SocketAddr},
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    net::IpAddr,
 };
-
-/// Bytes of a frame buffer, as in AF_XDP.
-const FRAME_BYTES: usize = 2_048;
-/// Frames that one call may send: more than a call ever needs, and bounded.
-const FRAMES_MAX: usize = 512;
-/// Calls of `poll` at one instant: each handles up to 256 timers, and there are fewer here.
-const POLLS_AT_ONCE_MAX: u32 = 16;
-/// Addresses of pods that the world knows.
-const KNOWN_PODS: usize = 32;
 
 /// Keys with their epochs; the first is in force at the start, the last has the first one's epoch on the wire.
 pub fn keys() -> [(u8, AdoptionKey); 3] {
     [(3, 7), (4, 8), (19, 9)].map(|(epoch, byte)| (epoch, AdoptionKey::from_bytes([byte; 16])))
 }
 
-/// Fixed buffers for what the engine sends.
-struct Ring {
-    buffers: Vec<[u8; FRAME_BYTES]>,
-    lens: Vec<usize>,
-    given: bool,
-    /// Frames that may still be taken.
-    free: usize,
-}
-
-impl Output for Ring {
-    fn frame(&mut self) -> Option<&mut [u8]> {
-        let at = self.lens.len();
-        self.given = self.free > 0 && at < FRAMES_MAX;
-        if !self.given {
-            return None;
-        }
-        self.buffers[at].fill(0xa5);
-        Some(&mut self.buffers[at])
-    }
-
-    fn send(&mut self, len: usize) {
-        assert!(self.given, "sent without a frame");
-        assert!(len <= FRAME_BYTES, "sent {len} bytes of a frame");
-        assert!(self.lens.len() < self.lens.capacity(), "room is reserved");
-        self.given = false;
-        self.free -= 1;
-        self.lens.push(len);
-    }
-}
-
 /// The world of the engine's tests, around an engine that is watched.
 pub struct Watched {
     pub w: World,
-    out: Ring,
     frontends: BTreeSet<(IpAddr, u16)>,
     backends: BTreeSet<(IpAddr, u16)>,
     /// What left of late, to be given in again.
     pub left: Vec<Vec<u8>>,
-    /// Whether probes and questions are answered.
-    pub answers: bool,
     /// Of all that left, in its order.
     pub digest: DefaultHasher,
 }
 
-/// Runs a part of the engine; it must take no memory and give none back.
-pub fn taking_nothing<T>(part: impl FnOnce() -> T) -> T {
-    let mut result = None;
-    let taken = allocation_counter::measure(|| {
-        result = Some(catch_unwind(AssertUnwindSafe(part)));
-    });
-    match result.expect("it ran") {
-        Ok(value) => {
-            assert_eq!(
-                (taken.count_total, taken.count_current),
-                (0, 0),
-                "allocations, and what is left of them"
-            );
-            value
-        }
-        Err(panic) => resume_unwind(panic),
-    }
-}
-
 impl Watched {
     pub fn new(settings: Settings, policy: Policy) -> Self {
+        let mut w = World::unprobed(settings, policy);
+        (w.strict, w.careful) = (false, false);
+        w.log = Some(Vec::new());
+        w.more_keys = keys().map(|(_, key)| key).to_vec();
+        w.around = |call| taking_nothing(call);
         let mut watched = Self {
-            w: World::unprobed(settings, policy),
-            out: Ring {
-                buffers: vec![[0; FRAME_BYTES]; FRAMES_MAX],
-                lens: Vec::with_capacity(FRAMES_MAX),
-                given: false,
-                free: usize::MAX,
-            },
+            w,
             frontends: BTreeSet::new(),
             backends: BTreeSet::new(),
             left: Vec::new(),
-            answers: true,
             digest: DefaultHasher::new(),
         };
         watched.snapshot_changed();
-        watched.poll();
+        watched.w.poll();
+        watched.look();
         watched
     }
 
@@ -136,11 +71,6 @@ impl Watched {
         &mut self.w.engine
     }
 
-    /// Frames that the engine may take from now on.
-    pub fn set_free(&mut self, frames: usize) {
-        self.out.free = frames;
-    }
-
     /// Notes who may be spoken to. What was listed may have flows still.
     pub fn snapshot_changed(&mut self) {
         for policy in &self.w.snapshot.policies {
@@ -155,51 +85,17 @@ impl Watched {
         }
     }
 
-    /// Gives one frame in. What leaves; questions and probes among it are answered.
+    /// Gives one frame in. What leaves, but for what pods are asked, which they answer.
     pub fn give(&mut self, frame: &[u8]) -> Vec<Sent> {
-        let mut buffer = [0x5a; FRAME_BYTES];
-        let len = frame.len().min(FRAME_BYTES);
-        buffer[..len].copy_from_slice(&frame[..len]);
-        self.out.lens.clear();
-        let (engine, now, out) = (&mut self.w.engine, self.w.now, &mut self.out);
-        let verdict = taking_nothing(|| engine.frame(now, &mut buffer, len, out));
-        let mut sent = self.own_frames();
-        assert_eq!(self.w.count(Counter::UnexpectedEvents), 0);
-        if let Verdict::Transmit(bytes) = verdict {
-            assert!(bytes <= len, "{bytes} bytes of a frame of {len} leave");
-            buffer[..bytes].hash(&mut self.digest);
-            sent.extend(self.forwarded(&buffer[..bytes]));
-        }
-        self.answered(sent)
-    }
-
-    /// Lets the engine do what is due now.
-    pub fn poll(&mut self) -> Vec<Sent> {
-        let sent = self.polled();
-        self.answered(sent)
-    }
-
-    fn polled(&mut self) -> Vec<Sent> {
-        self.out.lens.clear();
-        let (engine, now, out) = (&mut self.w.engine, self.w.now, &mut self.out);
-        taking_nothing(|| engine.poll(now, out));
-        self.own_frames()
+        let sent = self.w.inject(&frame[..frame.len().min(FRAME_BYTES)]);
+        self.look();
+        sent
     }
 
     /// Lets time pass, polling at every deadline.
     pub fn wait_us(&mut self, us: u64) -> Vec<Sent> {
-        let end = Instant(self.w.now.0 + us);
-        let (mut sent, mut at_once) = (Vec::new(), 0);
-        while let Some(at) = self.w.engine.next_deadline().filter(|at| *at <= end) {
-            at_once = if at > self.w.now { 0 } else { at_once + 1 };
-            assert!(at_once < POLLS_AT_ONCE_MAX, "time stands still: {at:?}");
-            self.w.now = self.w.now.max(at);
-            let polled = self.polled();
-            sent.extend(self.answered(polled));
-        }
-        self.w.now = end;
-        sent.extend(self.poll());
-        self.check_books();
+        let sent = self.w.run_us(us);
+        self.look();
         sent
     }
 
@@ -209,26 +105,26 @@ impl Watched {
         assert_eq!(self.w.count(Counter::UnexpectedEvents), 0);
     }
 
-    /// What the engine made itself is a right TCP segment and nothing behind it.
-    fn own_frames(&mut self) -> Vec<Sent> {
-        let frames = self.out.buffers.iter().zip(&self.out.lens);
-        for (frame, len) in frames.clone() {
-            frame[..*len].hash(&mut self.digest);
+    /// Looks at what left, and remembers the last of it.
+    fn look(&mut self) {
+        const REMEMBERED: usize = 16;
+        self.check_books();
+        for (frame, forwarded) in self.w.log.replace(Vec::new()).unwrap_or_default() {
+            frame[..].hash(&mut self.digest);
+            if forwarded {
+                self.check_forwarded(&frame);
+            }
+            self.left.push(frame);
         }
-        let sent: Vec<Sent> = frames.map(|(b, len)| sent(&b[..*len])).collect();
-        for s in &sent {
-            assert_checksums(&s.frame, &s.segment);
-            assert_eq!(usize::from(s.segment.end), s.frame.len(), "{s:?}");
-        }
-        sent
+        let more = self.left.len().saturating_sub(REMEMBERED);
+        self.left.drain(..more);
     }
 
-    /// A forwarded frame is right, and goes from where to where the engine may forward; `None` for an ICMP error.
-    fn forwarded(&self, frame: &[u8]) -> Option<Sent> {
+    /// A forwarded frame goes from where to where the engine may forward.
+    fn check_forwarded(&self, frame: &[u8]) {
         assert_eq!(baton_packet::ether_src(frame), OUR_MAC);
         match decode(frame) {
             Ok(Decoded::Tcp(segment)) => {
-                assert_checksums(frame, &segment);
                 let ends = (
                     (segment.src, segment.src_port),
                     (segment.dst, segment.dst_port),
@@ -241,49 +137,10 @@ impl Watched {
                 let to_backend = leg(ends.0) && self.backends.contains(&ends.1);
                 let to_client = self.frontends.contains(&ends.0);
                 assert!(to_backend || to_client, "forwarded {segment:?}");
-                Some(sent(frame))
             }
-            Ok(Decoded::Icmp(_)) => None,
+            Ok(Decoded::Icmp(_)) => {}
             other => panic!("forwarded {other:?}"),
         }
-    }
-
-    /// Answers probes and questions as the pods' adopters and kernels do; the other frames.
-    fn answered(&mut self, sent: Vec<Sent>) -> Vec<Sent> {
-        let mut others = Vec::new();
-        for s in sent {
-            self.note(&s);
-            let Dest::Pod(index) = s.to else {
-                others.push(s);
-                continue;
-            };
-            if s.is_question() {
-                let listens = match self.w.listeners[index] {
-                    Listener::Silent => continue,
-                    listener => listener == Listener::Listens,
-                };
-                if self.answers {
-                    let answer = self.w.question_wire(&s, listens).build();
-                    others.extend(self.give(&answer));
-                }
-            } else if message(&s).is_some_and(|(_, m)| m.kind == MessageKind::Probe) {
-                let reason = self.w.adopters[index].filter(|_| self.answers);
-                if let Some(answer) = reason.and_then(|r| adopter_answer(&s, r, 0)) {
-                    others.extend(self.give(&answer));
-                }
-            } else {
-                others.push(s);
-            }
-        }
-        others
-    }
-
-    fn note(&mut self, sent: &Sent) {
-        const REMEMBERED: usize = 16;
-        if self.left.len() == REMEMBERED {
-            self.left.remove(0);
-        }
-        self.left.push(sent.frame.clone());
     }
 
     /// Nothing happens any more: in the end everything is forgotten, and without policies nothing is left at all.
@@ -297,7 +154,7 @@ impl Watched {
             "guarded_flows",
             "affinities",
         ];
-        self.set_free(usize::MAX);
+        self.w.out.free = usize::MAX;
         for _ in 0..LONGEST_S {
             if TABLES.iter().all(|table| self.w.table(table).0 == 0) {
                 break;
@@ -315,35 +172,4 @@ impl Watched {
         assert_eq!(self.w.table("backends").0, 0, "legs are left");
         assert_eq!(self.w.engine.steering().frontends, []);
     }
-}
-
-/// A frame that left. What is addressed to no pod goes to a client.
-fn sent(frame: &[u8]) -> Sent {
-    let segment: Segment = tcp(frame);
-    let mut pods = 0..KNOWN_PODS;
-    let to = pods
-        .find(|i| pod(segment.is_v6(), *i) == SocketAddr::new(segment.dst, segment.dst_port))
-        .map_or(Dest::Client, Dest::Pod);
-    Sent {
-        frame: frame.to_vec(),
-        segment,
-        to,
-        key: crate::common::key(),
-    }
-}
-
-/// The message in a frame and the index of the key that it is signed with.
-pub fn message(sent: &Sent) -> Option<(usize, Adoption)> {
-    let raw = parse_adoption(&sent.frame, &sent.segment)?;
-    let verified = |(_, key): &(u8, AdoptionKey)| raw.verify(key);
-    let keys = keys();
-    let index = keys.iter().position(|k| verified(k).is_some())?;
-    Some((index, verified(&keys[index])?))
-}
-
-/// What an adopter that has the key says to a message.
-pub fn adopter_answer(sent: &Sent, reason: Reason, server_ts: u32) -> Option<Vec<u8>> {
-    let (index, message) = message(sent)?;
-    let key = &keys()[index].1;
-    Some(answer_with(sent, reason, server_ts, message.epoch, key))
 }

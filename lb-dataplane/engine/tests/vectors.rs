@@ -1,7 +1,7 @@
 //! Packet cases as data: `vectors/*.cases` say what comes in, what leaves byte by byte, what is counted and where the flow is then.
 //!
 //! `BATON_RECORD=1` writes what the engine does into the files, as a draft to be read critically before it is kept;
-//! `BATON_GENERATE=1` writes the table of canonical cases.
+//! `BATON_GENERATE=1` writes the table of canonical cases and that of the flow's states.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -142,15 +142,26 @@ fn every_drop_reason_row_and_pair_has_one_canonical_case() {
     let cases = every_case(&cases::all());
     let (_, wrong) = goals::canonical(&cases);
     assert!(wrong.is_empty(), "{wrong:#?}");
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/generated/vectors.md");
-    let table = goals::table(&cases);
+    generated("vectors.md", &goals::table(&cases));
+}
+
+/// What the declared rows are. That each does what it says is the cases'.
+#[test]
+fn the_rendered_table_is_the_committed_one() {
+    generated("flow-states.md", &baton_engine::states::render());
+}
+
+/// Asserts that a generated page is what is committed.
+fn generated(name: &str, text: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/generated");
     if says("BATON_GENERATE") {
-        std::fs::write(&path, &table).expect("write docs/generated/vectors.md");
+        std::fs::create_dir_all(&path).expect("make docs/generated");
+        std::fs::write(path.join(name), text).expect("write a generated page");
     }
-    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    let committed = std::fs::read_to_string(path.join(name)).unwrap_or_default();
     assert!(
-        committed == table,
-        "docs/generated/vectors.md is stale: run this test with BATON_GENERATE=1"
+        committed == text,
+        "docs/generated/{name} is stale: run `make generate`"
     );
 }
 

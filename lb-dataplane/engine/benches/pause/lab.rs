@@ -5,11 +5,13 @@
 //! ran. Frames go through a buffer as they would lie in a ring; pods answer what the engine asks of
 //! them, outside the measurement.
 
-use super::common::{EPOCH, OUR_MAC, ROUTER_MAC, Sent, answer, endpoint, key, ours, wire};
+use super::common::{
+    EPOCH, FRAME_BYTES, OUR_MAC, Out, ROUTER_MAC, Sent, answer, endpoint, key, ours, wire,
+};
 use baton_api::{Backend, Limits, Policy, Protocol, Snapshot};
 use baton_engine::{
-    DrainOrder, Engine, Instant, Output, Planner, Reporting, Route, Routes, Settings, SteeredEnds,
-    Verdict, Via,
+    DrainOrder, Engine, Instant, Planner, Reporting, Route, Routes, Settings, SteeredEnds, Verdict,
+    Via,
 };
 use baton_packet::{Flags, MessageKind, Reason};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -19,10 +21,6 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
 };
 use wire::Wire;
-
-const FRAME_BYTES: usize = 2_048;
-/// What one call may send at most.
-const FRAMES_MAX: usize = 4_096;
 
 /// What one call took.
 #[derive(Clone, Copy, Default)]
@@ -85,22 +83,6 @@ impl Meter {
     }
 }
 
-/// What the engine sends, in memory that is there already.
-pub struct Ring {
-    frames: Vec<[u8; FRAME_BYTES]>,
-    lens: Vec<usize>,
-}
-
-impl Output for Ring {
-    fn frame(&mut self) -> Option<&mut [u8]> {
-        self.frames.get_mut(self.lens.len()).map(|f| &mut f[..])
-    }
-
-    fn send(&mut self, len: usize) {
-        self.lens.push(len);
-    }
-}
-
 /// An open connection. Both sides' next numbers are 1,001 and 5,001 until something was said.
 #[derive(Clone, Copy)]
 pub struct Conn {
@@ -118,7 +100,7 @@ pub struct Lab {
     pub now: Instant,
     pub meter: Meter,
     pub snapshot: Snapshot,
-    out: Ring,
+    out: Out,
     buffer: Box<[u8; FRAME_BYTES]>,
 }
 
@@ -194,10 +176,7 @@ impl Lab {
                 generation: 0,
                 policies: Vec::new(),
             },
-            out: Ring {
-                frames: vec![[0; FRAME_BYTES]; FRAMES_MAX],
-                lens: Vec::with_capacity(FRAMES_MAX),
-            },
+            out: Out::new(),
             buffer: Box::new([0; FRAME_BYTES]),
         };
         lab.set_routes(0);
@@ -382,13 +361,7 @@ impl Lab {
 
     /// Pods with an adopter: ready, and they take every connection that is given to them.
     fn pods_answer(&mut self) {
-        let lens = std::mem::take(&mut self.out.lens);
-        let sent: Vec<Vec<u8>> = (self.out.frames.iter().zip(&lens))
-            .map(|(frame, len)| frame[..*len].to_vec())
-            .collect();
-        self.out.lens = lens;
-        self.out.lens.clear();
-        for frame in sent {
+        for frame in self.out.take() {
             let segment = wire::tcp(&frame);
             let sent = Sent {
                 to: super::common::Dest::Client,
@@ -411,7 +384,7 @@ impl Lab {
                 MessageKind::Answer(_) => continue,
             };
             let _ = self.give(&reply);
-            self.out.lens.clear();
+            self.out.take();
         }
     }
 
@@ -435,7 +408,7 @@ impl Lab {
             server: 5_001,
         };
         let _ = self.give(&conn.by_client(Flags::ACK, &[]));
-        self.out.lens.clear();
+        self.out.take();
         conn
     }
 
@@ -454,7 +427,7 @@ impl Lab {
         let _ = self.give(&conn.by_pod(Flags::PSH | Flags::ACK, ok));
         conn.server += ok.len() as u32;
         let _ = self.give(&conn.by_client(Flags::ACK, &[]));
-        self.out.lens.clear();
+        self.out.take();
     }
 }
 
@@ -482,16 +455,7 @@ fn wire_of(
     data: &[u8],
 ) -> Wire {
     Wire {
-        src_mac: ROUTER_MAC,
-        dst_mac: OUR_MAC,
-        from,
-        to,
-        seq,
-        ack,
-        flags,
-        window: 501,
-        options: Vec::new(),
         data: data.to_vec(),
-        ttl: 64,
+        ..Wire::new((ROUTER_MAC, OUR_MAC), (from, to), (seq, ack), flags)
     }
 }

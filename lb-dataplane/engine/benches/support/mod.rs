@@ -5,31 +5,13 @@
 pub mod common;
 
 use baton_api::{Limits, MigrationMode, Protocol};
-use baton_engine::{Output, Verdict};
+use baton_engine::Verdict;
 use baton_packet::Flags;
-use common::{Conn, World, conn::*, policy, settings};
+use common::{Conn, FRAME_BYTES, World, conn::*, policy, settings};
 use std::{
     net::SocketAddr,
     time::{Duration, Instant},
 };
-
-const FRAME_BYTES: usize = 2_048;
-
-/// Nothing is kept of what the engine sends, but that it did.
-pub struct Sink {
-    buffer: [u8; FRAME_BYTES],
-    pub sent: u64,
-}
-
-impl Output for Sink {
-    fn frame(&mut self) -> Option<&mut [u8]> {
-        Some(&mut self.buffer)
-    }
-
-    fn send(&mut self, _len: usize) {
-        self.sent += 1;
-    }
-}
 
 /// What is forwarded, in the order of one exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +66,6 @@ pub const BURST_MAX: usize = 32;
 pub struct Loaded {
     w: World,
     flows: Vec<Conn>,
-    out: Sink,
     said: Said,
     /// Each flow once, in an order without neighbours.
     pub order: Vec<u32>,
@@ -148,10 +129,6 @@ impl Loaded {
         let mut it = Self {
             w,
             flows: Vec::with_capacity(count),
-            out: Sink {
-                buffer: [0; FRAME_BYTES],
-                sent: 0,
-            },
             said: Said::new(v6),
             order,
             counted: None,
@@ -188,8 +165,8 @@ impl Loaded {
     fn pass(&mut self, frame: &[u8]) -> Vec<u8> {
         let buffer = &mut self.buffers[0];
         buffer[..frame.len()].copy_from_slice(frame);
-        let engine = &mut self.w.engine;
-        match engine.frame(self.w.now, buffer, frame.len(), &mut self.out) {
+        let w = &mut self.w;
+        match w.engine.frame(w.now, buffer, frame.len(), &mut w.out) {
             Verdict::Transmit(len) => buffer[..len].to_vec(),
             other => panic!("not forwarded: {other:?}"),
         }
@@ -243,7 +220,7 @@ impl Loaded {
 
     /// What is measured, and nothing else.
     fn forward(&mut self, lens: &[usize], verdicts: &mut [Verdict]) {
-        let (now, engine) = (self.w.now, &mut self.w.engine);
+        let (now, engine, out) = (self.w.now, &mut self.w.engine, &mut self.w.out);
         // As the worker does.
         if lens.len() > 1 {
             for (buffer, len) in self.buffers.iter().zip(lens) {
@@ -252,7 +229,7 @@ impl Loaded {
             engine.look_ahead();
         }
         for ((buffer, len), verdict) in self.buffers.iter_mut().zip(lens).zip(verdicts) {
-            *verdict = engine.frame(now, buffer, *len, &mut self.out);
+            *verdict = engine.frame(now, buffer, *len, out);
         }
     }
 

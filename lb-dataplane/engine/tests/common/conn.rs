@@ -101,6 +101,26 @@ impl Conn {
     pub fn v6(&self) -> bool {
         self.client.is_ipv6()
     }
+
+    /// The name of the pod that serves it.
+    pub fn pod_name(&self) -> String {
+        super::pod_name(self.v6(), self.pod)
+    }
+
+    /// The client sent this.
+    pub fn client_sent(&mut self, flags: Flags, data: &[u8]) {
+        self.seq = self.seq.wrapping_add(length(flags, data));
+    }
+
+    /// The server sent this.
+    pub fn server_sent(&mut self, flags: Flags, data: &[u8]) {
+        self.server = self.server.wrapping_add(length(flags, data));
+    }
+}
+
+/// What a segment takes of the sequence numbers.
+fn length(flags: Flags, data: &[u8]) -> u32 {
+    data.len() as u32 + u32::from(flags.has(Flags::SYN)) + u32::from(flags.has(Flags::FIN))
 }
 
 fn ms(w: &World) -> u32 {
@@ -110,14 +130,8 @@ fn ms(w: &World) -> u32 {
 impl World {
     /// A segment of the client's with the connection's present numbers; the connection is not changed.
     pub fn client_wire(&self, c: &Conn, flags: Flags, data: &[u8]) -> Wire {
+        let (macs, ends) = ((ROUTER_MAC, OUR_MAC), (c.client, c.frontend));
         Wire {
-            src_mac: ROUTER_MAC,
-            dst_mac: OUR_MAC,
-            from: c.client,
-            to: c.frontend,
-            seq: c.seq,
-            ack: c.server,
-            flags,
             window: c.window,
             options: if c.options.timestamps {
                 wire::stamps(CLIENT_CLOCK + ms(self), c.seen_ts)
@@ -125,20 +139,14 @@ impl World {
                 Vec::new()
             },
             data: data.to_vec(),
-            ttl: 64,
+            ..Wire::new(macs, ends, (c.seq, c.server), flags)
         }
     }
 
     /// A segment of the serving pod's with the connection's present numbers.
     pub fn pod_wire(&self, c: &Conn, flags: Flags, data: &[u8]) -> Wire {
+        let (macs, ends) = ((pod_mac(c.pod), OUR_MAC), (pod(c.v6(), c.pod), c.leg));
         Wire {
-            src_mac: pod_mac(c.pod),
-            dst_mac: OUR_MAC,
-            from: pod(c.v6(), c.pod),
-            to: c.leg,
-            seq: c.server,
-            ack: c.seq,
-            flags,
             window: 509,
             options: if c.options.timestamps {
                 wire::stamps(c.server_clock + ms(self), CLIENT_CLOCK + ms(self))
@@ -146,7 +154,7 @@ impl World {
                 Vec::new()
             },
             data: data.to_vec(),
-            ttl: 64,
+            ..Wire::new(macs, ends, (c.server, c.seq), flags)
         }
     }
 
@@ -248,9 +256,25 @@ impl World {
 
     /// Client data; whatever leaves.
     pub fn data(&mut self, c: &mut Conn, data: &[u8]) -> Vec<Sent> {
-        let frame = self.client_wire(c, PSH_ACK, data).build();
-        c.seq = c.seq.wrapping_add(data.len() as u32);
-        self.inject(&frame)
+        self.client_sends(c, PSH_ACK, data)
+    }
+
+    /// A segment of the client's with the connection's present numbers; whatever leaves.
+    pub fn client_sends(&mut self, c: &mut Conn, flags: Flags, data: &[u8]) -> Vec<Sent> {
+        let wire = if flags == Flags::SYN {
+            self.syn_wire(c)
+        } else {
+            self.client_wire(c, flags, data)
+        };
+        c.client_sent(flags, data);
+        self.inject(&wire.build())
+    }
+
+    /// The same of the pod's.
+    pub fn pod_sends(&mut self, c: &mut Conn, flags: Flags, data: &[u8]) -> Vec<Sent> {
+        let wire = self.pod_wire(c, flags, data);
+        c.server_sent(flags, data);
+        self.inject(&wire.build())
     }
 
     /// The pod answers with data and acknowledges all.
@@ -347,11 +371,8 @@ impl World {
 
     /// State of the connection's flow; `None` if there is none.
     pub fn state(&self, c: &Conn) -> Option<String> {
-        let (flows, _) = self.engine.flows(self.now, 0, usize::MAX);
-        let flow = flows
-            .into_iter()
-            .find(|f| f.client == c.client && f.frontend == super::endpoint(c.frontend))?;
-        Some(flow.state)
+        let frontend = super::endpoint(c.frontend);
+        self.flow(c.client, |f| *f == frontend).map(|f| f.state)
     }
 
     pub fn assert_state(&self, c: &Conn, state: &str) {
@@ -375,6 +396,13 @@ pub const POST: &[u8] = b"POST / HTTP/1.1\r\ncontent-length: 1\r\n\r\nx";
 pub fn post_head(bytes: usize) -> Vec<u8> {
     format!("POST / HTTP/1.1\r\ncontent-length: {bytes}\r\n\r\n").into_bytes()
 }
+
+/// The head of a request whose length is not announced.
+pub const CHUNKED: &[u8] = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+/// Commands of RESP, of which the first ties a session to the connection, and a reply.
+pub const SELECT: &[u8] = b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n";
+pub const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+pub const PLUS_OK: &[u8] = b"+OK\r\n";
 
 pub const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 

@@ -12,13 +12,15 @@ pub use conn::Conn;
 pub use pods::{End, Listener};
 
 use baton_api::{
-    Algorithm, Backend, BackendFailure, Endpoint, Limits, Micros, Migration, MigrationMode, Policy,
-    Protocol, Snapshot, Timeouts,
+    Algorithm, Backend, BackendFailure, Endpoint, FlowView, Limits, Micros, Migration,
+    MigrationMode, Policy, Protocol, Snapshot, Timeouts,
 };
-use baton_engine::{Counter, DropReason, Engine, Instant, Output, Route, Settings, Verdict, Via};
+use baton_engine::{
+    Counter, DropReason, Engine, Instant, Output, PinReason, Route, Settings, Verdict, Via,
+};
 use baton_packet::{
-    Adoption, AdoptionKey, Flags, ListenerReport, Mac, MessageKind, Reason, Segment, SegmentSpec,
-    SeqNumber, build_adoption, parse_adoption,
+    Adoption, AdoptionKey, Decoded, Flags, ListenerReport, Mac, MessageKind, Reason, Segment,
+    SegmentSpec, build_adoption, decode, parse_adoption,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -29,7 +31,11 @@ pub const EPOCH: u8 = 3;
 pub const NAMESPACE: u64 = 0xba70_0123_4567_89ab;
 pub const POD_PORT: u16 = 8080;
 /// Bytes of a frame buffer of the harness.
-const FRAME_BYTES: usize = 2_048;
+pub const FRAME_BYTES: usize = 2_048;
+/// Frames that there is room for: more than one call ever sends.
+const FRAMES_MAX: usize = 4_096;
+/// Calls of `poll` at one instant, each of which handles up to 256 timers.
+const POLLS_AT_ONCE_MAX: u32 = 256;
 
 pub fn key() -> AdoptionKey {
     AdoptionKey::from_bytes([7; 16])
@@ -71,9 +77,13 @@ pub fn frontend(v6: bool) -> SocketAddr {
     SocketAddr::new(ours(v6), 80)
 }
 
+pub fn pod_name(v6: bool, index: usize) -> String {
+    format!("pod-{index}{}", if v6 { "-v6" } else { "" })
+}
+
 pub fn backend(v6: bool, index: usize) -> Backend {
     Backend {
-        name: format!("pod-{index}{}", if v6 { "-v6" } else { "" }),
+        name: pod_name(v6, index),
         endpoint: endpoint(pod(v6, index)),
         weight: 1,
         draining: false,
@@ -198,36 +208,62 @@ impl Sent {
             .is_some_and(|m| m.kind == MessageKind::Forget)
     }
 
-    fn is_probe(&self) -> bool {
+    pub fn is_probe(&self) -> bool {
         self.message().is_some_and(|m| m.kind == MessageKind::Probe)
     }
 }
 
-/// The frames of the engine's own making.
+/// The frames of the engine's own making. Sending takes no memory: there is room for what one call
+/// sends.
 pub struct Out {
     buffer: Box<[u8]>,
-    sent: Vec<Vec<u8>>,
+    /// Whether the engine has the buffer.
+    given: bool,
+    /// What was sent, one frame behind the other, and where each ends.
+    sent: Vec<u8>,
+    ends: Vec<usize>,
     /// Frames that may still be taken.
     pub free: usize,
 }
 
 impl Out {
+    pub fn new() -> Self {
+        Self {
+            buffer: vec![0xa5; FRAME_BYTES].into_boxed_slice(),
+            given: false,
+            sent: Vec::with_capacity(FRAMES_MAX * FRAME_BYTES),
+            ends: Vec::with_capacity(FRAMES_MAX),
+            free: usize::MAX,
+        }
+    }
+
     /// What was sent since the last look.
     pub fn take(&mut self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.sent)
+        self.buffer.fill(0xa5);
+        let mut start = 0;
+        let frames = self.ends.drain(..).map(|end| {
+            let frame = self.sent[start..end].to_vec();
+            start = end;
+            frame
+        });
+        let frames = frames.collect();
+        self.sent.clear();
+        frames
     }
 }
 
 impl Output for Out {
     fn frame(&mut self) -> Option<&mut [u8]> {
-        self.buffer.fill(0xa5);
-        (self.free > 0).then_some(&mut self.buffer[..])
+        self.given = self.free > 0;
+        self.given.then_some(&mut self.buffer[..])
     }
 
     fn send(&mut self, len: usize) {
-        assert!(self.free > 0, "sent without a frame");
+        assert!(self.given, "sent without a frame");
+        self.given = false;
         self.free -= 1;
-        self.sent.push(self.buffer[..len].to_vec());
+        self.sent.extend_from_slice(&self.buffer[..len]);
+        self.ends.push(self.sent.len());
     }
 }
 
@@ -242,8 +278,11 @@ pub struct World {
     pub told: Vec<ListenerReport>,
     /// The numbers of the pods' network namespaces.
     pub namespaces: Vec<u64>,
-    /// The keys that the pods' adopters have, of [`EPOCH`].
+    /// Whether adopters answer Forgets.
+    pub forgets: bool,
+    /// The keys that the pods' adopters have, of [`EPOCH`], and those that all of them have, too.
     pub keys: Vec<AdoptionKey>,
+    pub more_keys: Vec<AdoptionKey>,
     /// What the pods' kernels say to a question whether anybody listens.
     pub listeners: Vec<Listener>,
     /// The last probe that left.
@@ -254,7 +293,12 @@ pub struct World {
     pub strict: bool,
     /// Whether all tables are gone through after every frame (off where there are thousands of flows).
     pub careful: bool,
+    /// Makes each call of the packet path, `frame` and `poll`: a test may measure there what it
+    /// takes.
+    pub around: fn(&mut dyn FnMut()),
     pub verdict: Verdict,
+    /// What left, and whether it was forwarded, if somebody wants to know.
+    pub log: Option<Vec<(Vec<u8>, bool)>>,
 }
 
 impl World {
@@ -269,6 +313,13 @@ impl World {
         world
     }
 
+    /// A world with `pods` pods and a policy that is changed so.
+    pub fn of(pods: usize, change: impl FnOnce(&mut Policy)) -> Self {
+        let mut policy = policy(pods);
+        change(&mut policy);
+        Self::with(settings(), policy)
+    }
+
     /// A world whose first probes are not sent yet.
     pub fn unprobed(settings: Settings, policy: Policy) -> Self {
         let now = Instant(50_000_000);
@@ -276,11 +327,8 @@ impl World {
         let mut world = Self {
             engine,
             now,
-            out: Out {
-                buffer: vec![0; FRAME_BYTES].into_boxed_slice(),
-                sent: Vec::new(),
-                free: usize::MAX,
-            },
+            out: Out::new(),
+            around: |call| call(),
             snapshot: Snapshot {
                 generation: 1,
                 policies: vec![policy],
@@ -288,13 +336,16 @@ impl World {
             adopters: vec![Some(Reason::Ready); 32],
             told: vec![ListenerReport::default(); 32],
             namespaces: vec![NAMESPACE; 32],
+            forgets: false,
             keys: vec![key(); 32],
+            more_keys: Vec::new(),
             listeners: vec![Listener::Listens; 32],
             last_probe: None,
             asked: Vec::new(),
             strict: true,
             careful: true,
             verdict: Verdict::Absorbed,
+            log: None,
         };
         let route = |prefix: &str, prefix_len, via: Option<IpAddr>| Route {
             prefix: prefix.parse().expect("an address"),
@@ -342,6 +393,18 @@ impl World {
         self.engine.counter(counter)
     }
 
+    /// The flow of a client to any frontend that fits.
+    pub fn flow(&self, client: SocketAddr, fits: impl Fn(&Endpoint) -> bool) -> Option<FlowView> {
+        let (flows, _) = self.engine.flows(self.now, 0, usize::MAX);
+        let mut its = flows.into_iter().filter(|f| f.client == client);
+        its.find(|f| fits(&f.frontend))
+    }
+
+    /// How often flows were pinned, for whatever reason.
+    pub fn pins(&self) -> u64 {
+        PinReason::all().map(|p| self.engine.pinned(p)).sum()
+    }
+
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.engine.dropped(reason)
     }
@@ -359,66 +422,90 @@ impl World {
         self.engine.tables()[name]
     }
 
-    /// Gives a frame to the engine; what leaves because of it, the engine's own frames first. Questions to listeners
-    /// are answered by the pods' kernels.
+    /// The engine's call for a frame, and nothing else.
+    pub fn call_frame(&mut self, buffer: &mut [u8], len: usize) {
+        let (engine, out, verdict) = (&mut self.engine, &mut self.out, &mut self.verdict);
+        (self.around)(&mut || *verdict = engine.frame(self.now, buffer, len, out));
+    }
+
+    /// The engine's calls for what is due and when the next is, and nothing else.
+    pub fn call_poll(&mut self) {
+        let (engine, out) = (&mut self.engine, &mut self.out);
+        (self.around)(&mut || {
+            engine.poll(self.now, out);
+            std::hint::black_box(engine.next_deadline());
+        });
+    }
+
+    /// Gives a frame to the engine; what leaves because of it, the engine's own frames first. What
+    /// pods are asked they answer.
     pub fn inject(&mut self, frame: &[u8]) -> Vec<Sent> {
         let mut buffer = frame.to_vec();
         let len = buffer.len();
         buffer.resize(FRAME_BYTES.max(len), 0x5a);
-        self.verdict = self.engine.frame(self.now, &mut buffer, len, &mut self.out);
-        let own: Vec<Sent> = self.out.take().iter().map(|f| self.check(f)).collect();
-        let passed = match self.verdict {
-            Verdict::Transmit(len) => Some(self.check(&buffer[..len])),
-            _ => None,
-        };
+        self.call_frame(&mut buffer, len);
+        let own = self.out.take();
+        let mut passed = None;
+        if let Verdict::Transmit(bytes) = self.verdict {
+            assert!(bytes <= len, "{bytes} bytes of a frame of {len} leave");
+            buffer.truncate(bytes);
+            // ICMP errors are looked at elsewhere.
+            let is_tcp = matches!(decode(&buffer), Ok(Decoded::Tcp(_)));
+            passed = is_tcp.then(|| self.check(&buffer));
+            if let Some(log) = &mut self.log {
+                log.push((buffer, true));
+            }
+        }
         if self.careful {
             self.engine.check_invariants();
         }
-        let mut sent = Vec::new();
-        for frame in own {
-            if frame.is_question() {
-                let verdict = self.verdict;
-                self.kernel_answers(&frame);
-                self.verdict = verdict;
-            } else if frame.is_probe() {
-                let verdict = self.verdict;
-                self.probed(&frame);
-                self.verdict = verdict;
-            } else {
-                sent.push(frame);
-            }
-        }
+        let mut sent = self.answered(&own);
         sent.extend(passed);
         sent
     }
 
-    /// Lets the engine do what is due now. Probes are answered by the pods' adopters, questions by their kernels.
+    /// Lets the engine do what is due now. What pods are asked they answer.
     pub fn poll(&mut self) -> Vec<Sent> {
-        let mut left = Vec::new();
-        self.engine.poll(self.now, &mut self.out);
+        self.call_poll();
         if self.strict && self.careful {
             self.engine.check_invariants();
         }
-        let frames = self.out.take();
-        for sent in frames.iter().map(|f| self.check(f)).collect::<Vec<_>>() {
-            if sent.is_question() {
-                self.kernel_answers(&sent);
-                continue;
-            }
-            if sent.is_probe() {
-                self.probed(&sent);
-            } else {
-                left.push(sent);
-            }
+        let own = self.out.take();
+        self.answered(&own)
+    }
+
+    /// Answers the probes, liveness probes and Forgets among the engine's own frames; the others.
+    fn answered(&mut self, own: &[Vec<u8>]) -> Vec<Sent> {
+        let verdict = self.verdict;
+        let own: Vec<Sent> = own.iter().map(|f| self.check(f)).collect();
+        if let Some(log) = &mut self.log {
+            log.extend(own.iter().map(|sent| (sent.frame.clone(), false)));
         }
+        let mut left = Vec::new();
+        for sent in own {
+            left.extend(if sent.to == Dest::Client {
+                vec![sent]
+            } else if sent.is_question() {
+                self.kernel_answers(&sent)
+            } else if sent.is_probe() {
+                self.probed(&sent)
+            } else if self.forgets && sent.is_forget() {
+                self.inject(&answer(&sent, Reason::Forgotten, 0))
+            } else {
+                vec![sent]
+            });
+        }
+        self.verdict = verdict;
         left
     }
 
     /// Lets time pass, polling at every deadline; what left in that time, but for probes and questions.
     pub fn run_us(&mut self, us: u64) -> Vec<Sent> {
         let end = Instant(self.now.0 + us);
-        let mut sent = Vec::new();
+        let (mut sent, mut at_once) = (Vec::new(), 0);
         while let Some(at) = self.engine.next_deadline().filter(|at| *at <= end) {
+            at_once = if at > self.now { 0 } else { at_once + 1 };
+            assert!(at_once < POLLS_AT_ONCE_MAX, "time stands still: {at:?}");
             self.now = self.now.max(at);
             sent.extend(self.poll());
         }
@@ -464,13 +551,18 @@ impl World {
                 }
             }
         }
+        let key = match to {
+            Dest::Pod(index) => self.keys[index].clone(),
+            Dest::Client => key(),
+        };
+        let signed = parse_adoption(frame, &segment).and_then(|message| {
+            let mut more = self.more_keys.iter();
+            more.find(|key| message.verify(key).is_some()).cloned()
+        });
         Sent {
             frame: frame.to_vec(),
             segment,
-            key: match to {
-                Dest::Pod(index) => self.keys[index].clone(),
-                Dest::Client => key(),
-            },
+            key: signed.unwrap_or(key),
             to,
         }
     }
@@ -478,15 +570,16 @@ impl World {
 
 /// The adopter's answer to a message.
 pub fn answer(message: &Sent, reason: Reason, server_ts: u32) -> Vec<u8> {
-    answer_with(message, reason, server_ts, EPOCH, &message.key)
+    answer_from(NAMESPACE, message, reason, server_ts)
 }
 
 /// That of a pod in another namespace.
 pub fn answer_from(namespace: u64, message: &Sent, reason: Reason, server_ts: u32) -> Vec<u8> {
+    let epoch = message.message().map_or(EPOCH, |m| m.epoch);
     let content = Adoption {
         server_ts,
         namespace,
-        ..Adoption::bare(MessageKind::Answer(reason), EPOCH)
+        ..Adoption::bare(MessageKind::Answer(reason), epoch)
     };
     answer_of(message, &content, &message.key)
 }
@@ -525,8 +618,4 @@ fn answer_of(message: &Sent, content: &Adoption, key: &AdoptionKey) -> Vec<u8> {
     let mut buffer = [0; 128];
     let len = build_adoption(&mut buffer, &spec, content, key).expect("room for an answer");
     buffer[..len].to_vec()
-}
-
-pub fn seq(number: SeqNumber) -> u32 {
-    number.0
 }

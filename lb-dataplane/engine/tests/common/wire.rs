@@ -84,6 +84,28 @@ pub fn packet(
 }
 
 impl Wire {
+    /// A segment without options and data.
+    pub fn new(
+        (src_mac, dst_mac): (Mac, Mac),
+        (from, to): (SocketAddr, SocketAddr),
+        (seq, ack): (u32, u32),
+        flags: Flags,
+    ) -> Self {
+        Self {
+            src_mac,
+            dst_mac,
+            from,
+            to,
+            seq,
+            ack,
+            flags,
+            window: 501,
+            options: Vec::new(),
+            data: Vec::new(),
+            ttl: 64,
+        }
+    }
+
     /// The frame, with right checksums.
     pub fn build(&self) -> Vec<u8> {
         let mut options = self.options.clone();
@@ -106,17 +128,57 @@ impl Wire {
         tcp[16..18].copy_from_slice(&sum.to_be_bytes());
         packet((self.src_mac, self.dst_mac), (src, dst), 6, self.ttl, &tcp)
     }
+}
 
-    /// The frame as a veth peer hands it over with checksum offload on: only the pseudo header is summed.
-    pub fn build_partial(&self) -> Vec<u8> {
-        let mut frame = self.build();
-        let segment = tcp(&frame);
-        let len = usize::from(segment.end - segment.l4);
-        let partial = !checksum(&[&pseudo(self.from.ip(), self.to.ip(), 6, len)]);
-        let at = usize::from(segment.l4) + 16;
-        frame[at..at + 2].copy_from_slice(&partial.to_be_bytes());
-        frame
+/// An ICMP error, with right checksums: its type and code, the four bytes behind the checksum, and
+/// what it quotes.
+pub fn icmp(
+    macs: (Mac, Mac),
+    (from, to): (IpAddr, IpAddr),
+    ttl: u8,
+    kind: [u8; 2],
+    rest: &[u8],
+    quoted: &[u8],
+) -> Vec<u8> {
+    let mut message = [&kind, &[0; 2], rest, quoted].concat();
+    let (protocol, header) = if from.is_ipv6() {
+        (58, pseudo(from, to, 58, message.len()))
+    } else {
+        (1, Vec::new())
+    };
+    let sum = checksum(&[&header, &message]);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    packet(macs, (from, to), protocol, ttl, &message)
+}
+
+/// Makes the checksum of a changed IPv4 header right.
+pub fn settle_ipv4(frame: &mut [u8]) {
+    let header = 14..14 + usize::from(frame.get(14).map_or(0, |byte| byte & 15)) * 4;
+    if header.len() >= 20
+        && frame[12..14] == [8, 0]
+        && let Some(header) = frame.get_mut(header)
+    {
+        header[10..12].fill(0);
+        let sum = checksum(&[header]);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
     }
+}
+
+/// Makes the checksum of a changed TCP segment right, or `partial`: as a veth peer hands it over with
+/// checksum offload on, only the pseudo header is summed. What decodes as none stays as it is.
+pub fn settle_tcp(frame: &mut [u8], partial: bool) {
+    let Ok(Decoded::Tcp(s)) = decode(frame) else {
+        return;
+    };
+    let (at, end) = (usize::from(s.l4), usize::from(s.end));
+    frame[at + 16..at + 18].fill(0);
+    let header = pseudo(s.src, s.dst, 6, end - at);
+    let sum = if partial {
+        !checksum(&[&header])
+    } else {
+        checksum(&[&header, &frame[at..end]])
+    };
+    frame[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// Decodes a frame that must hold a TCP segment.

@@ -343,9 +343,7 @@ proptest! {
 /// Round robin goes on where it was when another policy changes.
 #[test]
 fn a_policy_that_is_as_it_was_is_left_alone() {
-    let mut p = policy(3);
-    p.algorithm = Algorithm::WeightedRoundRobin;
-    let mut w = World::with(settings(), p);
+    let mut w = World::of(3, |p| p.algorithm = Algorithm::WeightedRoundRobin);
     let first = w.open(0).pod;
     w.change(|s| s.policies.push(some_policy(3, 0b111, 0, 0, 1)));
     let second = w.open(1).pod;

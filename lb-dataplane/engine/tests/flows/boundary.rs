@@ -1,14 +1,12 @@
 //! Where a request begins, and what is never taken for one.
 
-use crate::common::{Conn, Sent, World, conn::*, policy, settings};
+use crate::common::{Conn, Sent, World, conn::*};
 use baton_api::Protocol;
 use baton_engine::{Counter, PinReason};
 use baton_packet::Flags;
 
 fn world(protocol: Protocol) -> World {
-    let mut p = policy(2);
-    p.protocol = protocol;
-    World::with(settings(), p)
+    World::of(2, |p| p.protocol = protocol)
 }
 
 fn adoptions(sent: &[Sent]) -> usize {

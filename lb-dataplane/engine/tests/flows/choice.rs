@@ -158,9 +158,7 @@ fn a_moved_flow_rests_for_its_cooldown() {
 
 #[test]
 fn moves_per_second_are_limited() {
-    let mut p = policy(2);
-    p.migration.per_second = 3;
-    let mut w = World::with(settings(), p);
+    let mut w = World::of(2, |p| p.migration.per_second = 3);
     let mut flows: Vec<Conn> = (0..8).map(|n| w.idle(n)).collect();
     let second = 1_000_000;
     w.run_us(second - w.now.0 % second);
@@ -193,9 +191,7 @@ fn flows_of_two(w: &mut World, count: usize) -> [Vec<Conn>; 2] {
 
 #[test]
 fn moves_per_second_onto_one_pod_are_limited() {
-    let mut p = policy(2);
-    p.migration.per_backend_per_second = 2;
-    let mut w = World::with(settings(), p);
+    let mut w = World::of(2, |p| p.migration.per_backend_per_second = 2);
     let [mut here, mut there] = flows_of_two(&mut w, 4);
     here.truncate(4);
     there.truncate(3);
@@ -238,9 +234,7 @@ fn what_a_pod_refuses_by_its_rate_is_not_taken_from_the_policys() {
 
 #[test]
 fn moves_of_one_flow_are_limited() {
-    let mut p = policy(3);
-    p.migration.per_flow = 2;
-    let mut w = World::with(settings(), p);
+    let mut w = World::of(3, |p| p.migration.per_flow = 2);
     let mut c = w.idle(1);
     for _ in 0..2 {
         w.moves(&mut c, GET);
@@ -268,9 +262,7 @@ fn moves_of_one_flow_are_limited() {
 
 #[test]
 fn the_rate_is_not_spent_on_moves_that_cannot_happen() {
-    let mut p = policy(2);
-    p.migration.per_second = 1;
-    let mut w = World::with(settings(), p);
+    let mut w = World::of(2, |p| p.migration.per_second = 1);
     let mut flows: Vec<Conn> = (0..2).map(|n| w.idle(n)).collect();
     w.out.free = 0;
     w.exchange(&mut flows[0]);

@@ -1,6 +1,6 @@
 //! How flows end: FIN, RST, time-outs, and segments of no flow.
 
-use crate::common::{Conn, Dest, World, answer, conn::*, policy, settings};
+use crate::common::{Conn, Dest, World, answer, conn::*};
 use baton_api::{Micros, Protocol};
 use baton_engine::{Counter, DropReason, Verdict};
 use baton_packet::{Flags, Reason};
@@ -159,9 +159,7 @@ fn a_client_reset_during_an_adoption_ends_both_legs() {
 #[test]
 fn an_idle_flow_is_reset_towards_both_sides_after_its_timeout() {
     for state in ["Fresh", "Request", "Response", "Idle"] {
-        let mut p = policy(2);
-        p.timeouts.idle = Micros::from_secs(10);
-        let mut w = World::with(settings(), p);
+        let mut w = World::of(2, |p| p.timeouts.idle = Micros::from_secs(10));
         let mut c = w.open(1);
         if state != "Fresh" {
             w.stays(&mut c, GET);
@@ -198,9 +196,7 @@ fn an_idle_flow_is_reset_towards_both_sides_after_its_timeout() {
 #[test]
 fn an_unfinished_handshake_times_out() {
     for answered in [false, true] {
-        let mut p = policy(2);
-        p.timeouts.handshake = Micros::from_secs(3);
-        let mut w = World::with(settings(), p);
+        let mut w = World::of(2, |p| p.timeouts.handshake = Micros::from_secs(3));
         let mut c = Conn::new(1);
         w.syn(&mut c);
         if answered {
@@ -219,9 +215,7 @@ fn an_unfinished_handshake_times_out() {
 #[test]
 fn a_half_closed_flow_times_out() {
     for client in [true, false] {
-        let mut p = policy(2);
-        p.timeouts.half_closed = Micros::from_secs(5);
-        let mut w = World::with(settings(), p);
+        let mut w = World::of(2, |p| p.timeouts.half_closed = Micros::from_secs(5));
         let mut c = w.idle(1);
         if client {
             w.client_fin(&mut c);
@@ -310,9 +304,7 @@ fn an_expired_hop_limit_is_dropped() {
 
 #[test]
 fn a_protocol_without_boundaries_closes_alike() {
-    let mut p = policy(1);
-    p.protocol = Protocol::None;
-    let mut w = World::with(settings(), p);
+    let mut w = World::of(1, |p| p.protocol = Protocol::None);
     let mut c = w.idle(1);
     w.pod_fin(&mut c);
     w.client_fin(&mut c);

@@ -3,7 +3,7 @@
 
 use crate::common::{Conn, Dest, End, Sent, World, conn::*, policy, settings};
 use baton_api::{MigrationMode, Protocol};
-use baton_engine::{Counter, Lost, PinReason, Settings};
+use baton_engine::{Counter, Lost, Settings};
 use baton_packet::Flags;
 use proptest::prelude::*;
 
@@ -26,10 +26,6 @@ fn world_of(s: Settings, protocol: Protocol) -> World {
 
 fn world(protocol: Protocol) -> World {
     world_of(roomy(), protocol)
-}
-
-fn pins(w: &World) -> u64 {
-    PinReason::all().map(|p| w.engine.pinned(p)).sum()
 }
 
 fn early(w: &World) -> u64 {
@@ -84,7 +80,7 @@ fn talk(w: &mut World, c: &mut Conn, said: [&[u8]; 2], sizes: &[usize], orders: 
     c.server = c.server.wrapping_add(said[1].len() as u32);
     w.ack(c);
     w.assert_state(c, "Idle");
-    assert_eq!((pins(w), early(w)), (0, 0));
+    assert_eq!((w.pins(), early(w)), (0, 0));
 }
 
 fn chunked(chunks: &[usize]) -> Vec<u8> {
@@ -202,7 +198,7 @@ fn a_lost_head_of_an_answer_pins_nothing() {
     c.server = c.server.wrapping_add(sized(20_000).len() as u32);
     w.ack(&mut c);
     w.assert_state(&c, "Idle");
-    assert_eq!((pins(&w), early(&w)), (0, 0));
+    assert_eq!((w.pins(), early(&w)), (0, 0));
     w.moves(&mut c, GET);
 }
 
@@ -241,7 +237,7 @@ fn an_early_close_counts_in_its_turn() {
     w.assert_state(&c, "Idle");
     w.stays(&mut c, &GET[..9]);
     w.assert_state(&c, "ClientFin");
-    assert_eq!((pins(&w), early(&w)), (0, 0));
+    assert_eq!((w.pins(), early(&w)), (0, 0));
 }
 
 #[test]
@@ -391,7 +387,7 @@ fn a_pinned_flow_sets_nothing_aside() {
     let mut w = world(Protocol::Http1);
     let mut c = w.open(1);
     w.stays(&mut c, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
-    assert_eq!(pins(&w), 1);
+    assert_eq!(w.pins(), 1);
     assert!(ahead(&mut w, &c, 100, 100));
     assert_eq!(early(&w), 0);
     let mut late = w.pod_wire(&c, PSH_ACK, b"answer");
@@ -412,7 +408,7 @@ fn an_idle_flow_whose_owner_dies_forgets_what_came_early() {
     w.confirms(&c);
     w.stays(&mut c, GET);
     w.responds(&mut c, OK);
-    assert_eq!(pins(&w), 0);
+    assert_eq!(w.pins(), 0);
 }
 
 /// Bits of a segment that carries nothing new do not matter.

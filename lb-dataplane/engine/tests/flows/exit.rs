@@ -3,7 +3,7 @@
 use crate::common::{Conn, Dest, End, Listener, Sent, World, conn::*, policy, settings};
 use baton_api::BackendFailure;
 use baton_engine::{Counter, Lost};
-use baton_packet::{EndMark, Reason};
+use baton_packet::EndMark;
 
 /// The last segment of an exiting process, as the adopter in its pod marks it.
 fn marked(w: &World, c: &Conn, how: End) -> Vec<u8> {
@@ -104,9 +104,7 @@ fn nothing_moves_to_a_pod_whose_process_just_exited() {
 #[test]
 fn an_exit_ejects_nobody() {
     for exited in [false, true] {
-        let mut p = policy(2);
-        p.health.failures = 3;
-        let mut w = World::with(settings(), p);
+        let mut w = World::of(2, |p| p.health.failures = 3);
         let mut flows: Vec<Conn> = (1..=12).map(|n| w.open(n)).collect();
         let at = flows[0].pod;
         flows.retain(|c| c.pod == at);
@@ -149,21 +147,10 @@ fn ends_beside_an_exit_are_watched_for_longer() {
     }
 }
 
-/// A flow whose pod ended it, and nobody is ready to adopt.
-fn orphan(how: End) -> (World, Conn) {
-    let mut w = World::new(2);
-    let c = w.idle(1);
-    w.adopters.fill(Some(Reason::AcceptQueueFull));
-    w.run_ms(1_100);
-    w.dies(c.pod, how, std::slice::from_ref(&c));
-    w.assert_state(&c, "Orphan");
-    (w, c)
-}
-
 #[test]
 fn an_end_without_a_successor_reaches_the_client_as_it_was_meant() {
     for how in End::BOTH {
-        let (mut w, mut c) = orphan(how);
+        let (mut w, mut c) = World::orphan(how);
         assert!(World::to_client(&w.run_ms(9_900)).is_empty());
         let sent = w.run_ms(200);
         let end = one(World::to_client(&sent).into_iter().cloned().collect());
@@ -185,7 +172,7 @@ fn an_end_without_a_successor_reaches_the_client_as_it_was_meant() {
 /// A client that sends a request to a connection that ended like this is told that nobody has it.
 #[test]
 fn a_request_after_that_is_reset() {
-    let (mut w, mut c) = orphan(End::Fin);
+    let (mut w, mut c) = World::orphan(End::Fin);
     w.run_ms(10_100);
     w.assert_state(&c, "FinSentToClient");
     c.server = c.server.wrapping_add(1);

@@ -65,9 +65,7 @@ fn a_move_that_is_asked_twice_takes_from_the_first_time_and_one_that_is_taken_ba
 /// A flow that leaves without a request, long after its last one.
 #[test]
 fn a_move_without_a_request_is_measured_from_its_own_start() {
-    let mut p = policy(2);
-    p.drain.quiet = Micros(50_000);
-    let mut w = World::with(settings(), p);
+    let mut w = World::of(2, |p| p.drain.quiet = Micros(50_000));
     let mut c = w.idle(1);
     w.run_ms(1_000);
     let pod = c.pod;
@@ -213,9 +211,7 @@ fn a_connection_that_no_backend_takes_is_refused() {
 
 #[test]
 fn a_living_backends_reset_is_its_own_and_a_dead_ones_a_loss() {
-    let mut p = policy(1);
-    p.on_backend_failure = BackendFailure::Reset;
-    let mut w = World::with(settings(), p);
+    let mut w = World::of(1, |p| p.on_backend_failure = BackendFailure::Reset);
     let c = w.idle(1);
     w.inject(&w.pod_wire(&c, End::Rst.flags(), &[]).build());
     assert_eq!(w.state(&c), None);

@@ -8,10 +8,6 @@ fn sight<'a>(w: &'a World, frame: &[u8]) -> Option<FlowLookup<'a>> {
         .whose(&baton_packet::decode(frame).expect("a frame"))
 }
 
-fn pod_name(c: &Conn) -> String {
-    format!("pod-{}{}", c.pod, if c.v6() { "-v6" } else { "" })
-}
-
 #[test]
 fn a_frame_is_its_flows_in_both_directions_and_on_both_sides() {
     for v6 in [false, true] {
@@ -22,7 +18,7 @@ fn a_frame_is_its_flows_in_both_directions_and_on_both_sides() {
         take_leg(&mut c, &to_pod);
         let from_pod = w.pod_wire(&c, PSH_ACK, OK).build();
         let to_client = w.responds(&mut c, OK);
-        let pod = pod_name(&c);
+        let pod = c.pod_name();
         for (frame, leg) in [
             (&from_client, false),
             (&to_pod.frame, true),
@@ -51,7 +47,7 @@ fn while_a_flow_moves_both_pods_are_its_and_afterwards_the_old_leg_is_nobodys() 
     let adoption = w.moves(&mut c, GET);
     assert_ne!(old.pod, c.pod);
     let late = w.pod_wire(&old, PSH_ACK, &[]).build();
-    let (new_name, old_name) = (pod_name(&c), pod_name(&old));
+    let (new_name, old_name) = (c.pod_name(), old.pod_name());
     for frame in [&adoption.frame, &late] {
         let seen = sight(&w, frame).expect("ours");
         assert_eq!(seen.client, Some(c.client));

@@ -4,18 +4,12 @@ use crate::common::{
     Conn, Dest, End, Listener, World, answer_with, conn::*, key, policy, settings,
 };
 use baton_api::{Micros, MigrationMode, Protocol};
-use baton_engine::{Counter, Lost, PinReason};
+use baton_engine::{Counter, Lost};
 use baton_packet::{Flags, Reason};
 
 /// A world in which no flow moves but to be saved.
 fn never(pods: usize) -> World {
-    let mut p = policy(pods);
-    p.migration.mode = MigrationMode::Never;
-    World::with(settings(), p)
-}
-
-fn pins(w: &World) -> u64 {
-    PinReason::all().map(|p| w.engine.pinned(p)).sum()
+    World::of(pods, |p| p.migration.mode = MigrationMode::Never)
 }
 
 #[test]
@@ -28,7 +22,7 @@ fn a_pure_ack_ahead_of_a_lost_request_does_not_hide_the_request() {
     w.forwarded_to_pod(&c, &ack);
     w.moves(&mut c, GET);
     w.responds(&mut c, OK);
-    assert_eq!(pins(&w), 0);
+    assert_eq!(w.pins(), 0);
 }
 
 #[test]
@@ -90,7 +84,7 @@ fn what_is_behind_a_gap_while_an_end_is_held_comes_again() {
     let mut second = w.client_wire(&c, PSH_ACK, &GET[5..]);
     second.seq = second.seq.wrapping_add(5);
     assert!(w.inject(&second.build()).is_empty());
-    assert_eq!(pins(&w), 0);
+    assert_eq!(w.pins(), 0);
     let boundary = c.seq;
     let sent = w.data(&mut c, GET);
     assert_eq!(one(w.adopted_from(&mut c, &sent, boundary)).data(), GET);
@@ -142,9 +136,7 @@ fn a_reset_from_before_the_adoption_does_not_end_the_new_owner() {
 #[test]
 fn an_end_behind_the_clients_fin_is_counted() {
     for how in End::BOTH {
-        let mut p = policy(2);
-        p.migration.mode = MigrationMode::Never;
-        let mut w = World::with(settings(), p);
+        let mut w = World::of(2, |p| p.migration.mode = MigrationMode::Never);
         let mut c = w.idle(1);
         w.stays(&mut c, GET);
         let ack = w.pod_wire(&c, Flags::ACK, &[]);
@@ -406,9 +398,7 @@ fn only_an_exact_reset_takes_the_old_owner_away_during_a_hand_over() {
 
 #[test]
 fn an_owner_that_had_more_to_say_gets_its_idle_flow_back() {
-    let mut p = policy(2);
-    p.protocol = Protocol::RequestResponse;
-    let mut w = World::with(settings(), p);
+    let mut w = World::of(2, |p| p.protocol = Protocol::RequestResponse);
     let mut c = w.idle(1);
     let old = c.clone();
     w.change(|s| s.policies[0].backends[old.pod].draining = true);

@@ -82,9 +82,7 @@ fn a_pod_whose_kernel_refuses_a_connection_is_down_and_its_flows_may_stay() {
 
 #[test]
 fn a_silent_pod_loses_all_its_flows() {
-    let mut p = policy(2);
-    p.migration.mode = MigrationMode::Never;
-    let mut w = World::with(settings(), p);
+    let mut w = World::of(2, |p| p.migration.mode = MigrationMode::Never);
     let mut flows: Vec<Conn> = (0..12).map(|n| w.idle(n)).collect();
     let mut fresh = w.open(50);
     let mut getting = w.idle(51);
@@ -485,9 +483,7 @@ fn a_pod_that_came_up_takes_a_growing_share() {
 
 #[test]
 fn a_dead_pod_never_looks_idle() {
-    let mut p = policy(3);
-    p.migration.mode = MigrationMode::WhenBetter;
-    let mut w = World::with(settings(), p);
+    let mut w = World::of(3, |p| p.migration.mode = MigrationMode::WhenBetter);
     let mut flows: Vec<Conn> = (0..9).map(|n| w.idle(n)).collect();
     let dead = flows[0].pod;
     let sent = w.dies(dead, End::Rst, &flows);

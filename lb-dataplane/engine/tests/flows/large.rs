@@ -17,7 +17,6 @@ const PIECES: u64 = 5;
 const UNIT: u32 = 512;
 /// Of a request that begins a hand-over so many segments go ahead.
 const KEPT: usize = 8;
-const CHUNKED: &[u8] = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
 
 fn world(kept_segments: u32, mode: MigrationMode) -> World {
     let mut s = settings();
@@ -159,9 +158,7 @@ fn commands_of_redis_and_memcached_tell_their_length_too() {
         ),
         (Protocol::Memcached, b"get k\r\n", b"END\r\n", store),
     ] {
-        let mut p = policy(2);
-        p.protocol = protocol;
-        let mut w = World::with(settings(), p);
+        let mut w = World::of(2, |p| p.protocol = protocol);
         let mut c = w.open(1);
         w.stays(&mut c, small);
         w.responds(&mut c, reply);

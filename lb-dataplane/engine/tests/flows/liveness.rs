@@ -252,9 +252,7 @@ fn questions_come_from_a_port_of_their_own_and_open_nothing() {
 #[test]
 fn a_server_that_closes_half_way_is_asked_in_every_protocol_with_boundaries() {
     for protocol in [Protocol::RequestResponse, Protocol::Http1] {
-        let mut p = policy(2);
-        p.protocol = protocol;
-        let mut w = World::with(settings(), p);
+        let mut w = World::of(2, |p| p.protocol = protocol);
         let mut c = w.idle(1);
         w.pod_closes(&mut c);
         let mut c = w.idle(2);

@@ -7,18 +7,6 @@ use baton_api::{BackendFailure, Policy, Protocol, Snapshot};
 use baton_engine::{Counter, Lost, PinReason};
 use baton_packet::{Flags, Reason};
 
-/// A flow at rest whose pod died, with nobody ready to adopt it.
-fn orphan() -> (World, Conn) {
-    let mut w = World::new(2);
-    let c = w.idle(1);
-    w.adopters.fill(Some(Reason::AcceptQueueFull));
-    w.run_ms(1_100);
-    let sent = w.dies(c.pod, End::Fin, std::slice::from_ref(&c));
-    assert!(sent.is_empty(), "{sent:?}");
-    w.assert_state(&c, "Orphan");
-    (w, c)
-}
-
 /// Lets the other pod adopt again.
 fn somebody_comes(w: &mut World, dead: usize) -> Vec<Sent> {
     w.adopters[1 - dead] = Some(Reason::Ready);
@@ -190,7 +178,7 @@ fn a_request_that_comes_while_the_end_is_held_goes_to_the_new_owner() {
 
 #[test]
 fn a_request_that_comes_while_nobody_adopts_waits_for_whoever_does() {
-    let (mut w, mut c) = orphan();
+    let (mut w, mut c) = World::orphan(End::Fin);
     let (dead, boundary) = (c.pod, c.seq);
     assert!(w.data(&mut c, &post_head(4)).is_empty());
     assert!(w.data(&mut c, b"body").is_empty());
@@ -242,7 +230,7 @@ fn a_client_that_closes_during_an_adoption_at_rest_closes_at_the_new_owner() {
 #[test]
 fn a_client_that_closes_or_resets_while_nobody_has_its_flow_is_answered() {
     // FIN at rest: closed in order in the dead pod's name.
-    let (mut w, mut c) = orphan();
+    let (mut w, mut c) = World::orphan(End::Fin);
     let sent = w.inject(&w.client_wire(&c, FIN_ACK, &[]).build());
     c.seq = c.seq.wrapping_add(1);
     let fin = one(World::to_client(&sent).into_iter().cloned().collect());
@@ -253,7 +241,7 @@ fn a_client_that_closes_or_resets_while_nobody_has_its_flow_is_answered() {
     assert_eq!(w.state(&c), None);
 
     // FIN behind a request: it goes with the request, which is answered.
-    let (mut w, mut c) = orphan();
+    let (mut w, mut c) = World::orphan(End::Fin);
     let (dead, boundary) = (c.pod, c.seq);
     assert!(w.data(&mut c, GET).is_empty());
     assert!(
@@ -280,7 +268,7 @@ fn a_client_that_closes_or_resets_while_nobody_has_its_flow_is_answered() {
     w.assert_state(&c, "Closed");
 
     // Data that could not be kept, with FIN: never acknowledged.
-    let (mut w, c) = orphan();
+    let (mut w, c) = World::orphan(End::Fin);
     let mut wire = w.client_wire(&c, FIN_ACK, GET);
     wire.seq = wire.seq.wrapping_add(10);
     let sent = w.inject(&wire.build());
@@ -292,7 +280,7 @@ fn a_client_that_closes_or_resets_while_nobody_has_its_flow_is_answered() {
 
     // RST.
     for with_request in [false, true] {
-        let (mut w, mut c) = orphan();
+        let (mut w, mut c) = World::orphan(End::Fin);
         if with_request {
             w.data(&mut c, GET);
         }
@@ -323,7 +311,7 @@ fn a_client_that_closes_or_resets_while_the_end_is_held_is_let_go() {
 
 #[test]
 fn what_nobody_adopts_in_ten_seconds_is_lost_and_counted() {
-    let (mut w, mut c) = orphan();
+    let (mut w, mut c) = World::orphan(End::Fin);
     w.data(&mut c, GET);
     assert!(World::to_client(&w.run_ms(9_900)).is_empty());
     w.assert_state(&c, "Orphan");
@@ -386,7 +374,7 @@ fn the_end_of_a_pod_whose_policy_was_removed_passes_and_is_counted() {
 #[test]
 fn refused_rescues_do_not_wait_for_ever() {
     for with_request in [false, true] {
-        let (mut w, mut c) = orphan();
+        let (mut w, mut c) = World::orphan(End::Fin);
         if with_request {
             w.data(&mut c, POST);
         }

@@ -8,10 +8,7 @@ use baton_guard::Pin;
 use baton_packet::{Flags, Reason};
 
 const AUTH: &[u8] = b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$6\r\nsecret\r\n";
-const SELECT: &[u8] = b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n";
-const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const INCR: &[u8] = b"*2\r\n$4\r\nINCR\r\n$1\r\na\r\n";
-const PLUS_OK: &[u8] = b"+OK\r\n";
 const PONG: &[u8] = b"+PONG\r\n";
 
 fn world(mode: MigrationMode) -> World {

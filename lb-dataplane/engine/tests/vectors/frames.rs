@@ -10,7 +10,7 @@ use super::{
 };
 use crate::common::{
     OUR_MAC, ROUTER_MAC, ours, pod_mac,
-    wire::{Wire, checksum, packet, pseudo},
+    wire::{Wire, settle_ipv4, settle_tcp},
 };
 use baton_packet::{Decoded, EndMark, Flags, Mac, Segment, decode, put_end_mark};
 use std::net::IpAddr;
@@ -97,19 +97,9 @@ fn segment_bytes(words: &[&str], names: &mut Names) -> Result<Vec<u8>, String> {
     names.note_port(to_name, to, from);
     names.note_port(from_name, from, to);
     let bases = Bases::new(names.is_server(to));
-    let mut wire = Wire {
-        src_mac: mac_of(from.ip(), names),
-        dst_mac: mac_of(to.ip(), names),
-        from,
-        to,
-        seq: 0,
-        ack: 0,
-        flags: flags_of(flags)?,
-        window: 0,
-        options: Vec::new(),
-        data: Vec::new(),
-        ttl: TTL,
-    };
+    let macs = (mac_of(from.ip(), names), mac_of(to.ip(), names));
+    let mut wire = Wire::new(macs, (from, to), (0, 0), flags_of(flags)?);
+    wire.window = 0;
     let mut end = None;
     let mut rest = rest.iter();
     while let Some(word) = rest.next() {
@@ -142,7 +132,8 @@ fn segment_bytes(words: &[&str], names: &mut Names) -> Result<Vec<u8>, String> {
     let mut frame = wire.build();
     let l4 = if names.v6 { 54 } else { 34 };
     options::sign(from.ip(), to.ip(), &mut frame[l4..]);
-    settle_checksums(&mut frame);
+    // The tag was written.
+    settle_tcp(&mut frame, false);
     Ok(frame)
 }
 
@@ -223,8 +214,7 @@ fn edited(mut frame: Vec<u8>, edits: &str) -> Result<Vec<u8>, String> {
                 let (at, value) = (at.parse::<usize>().map_err(|_| wrong())?, unhex(value)?);
                 let room = frame.get_mut(at..at + value.len()).ok_or_else(wrong)?;
                 room.copy_from_slice(&value);
-                let v4 = frame[12..14] == [8, 0] && at + value.len() <= IPV4_CHECKSUM_AT;
-                if v4 || (frame[12..14] == [8, 0] && (26..34).contains(&at)) {
+                if at + value.len() <= IPV4_CHECKSUM_AT || (26..34).contains(&at) {
                     settle_ipv4(&mut frame);
                 }
             }
@@ -249,39 +239,11 @@ fn edited(mut frame: Vec<u8>, edits: &str) -> Result<Vec<u8>, String> {
                     return Err(wrong());
                 }
             }
-            ["partial"] => {
-                let Ok(Decoded::Tcp(s)) = decode(&frame) else {
-                    return Err(wrong());
-                };
-                let sum = !checksum(&[&pseudo(s.src, s.dst, 6, usize::from(s.end - s.l4))]);
-                let at = usize::from(s.l4) + 16;
-                frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
-            }
+            ["partial"] => settle_tcp(&mut frame, true),
             _ => return Err(wrong()),
         }
     }
     Ok(frame)
-}
-
-fn settle_ipv4(frame: &mut [u8]) {
-    let end = 14 + usize::from(frame[14] & 15) * 4;
-    if let Some(header) = frame.get_mut(14..end)
-        && header.len() >= 20
-    {
-        header[10..12].fill(0);
-        let sum = checksum(&[header]);
-        header[10..12].copy_from_slice(&sum.to_be_bytes());
-    }
-}
-
-/// Makes the TCP checksum right after the tag was written.
-fn settle_checksums(frame: &mut [u8]) {
-    if let Ok(Decoded::Tcp(s)) = decode(frame) {
-        let (l4, end) = (usize::from(s.l4), usize::from(s.end));
-        frame[l4 + 16..l4 + 18].fill(0);
-        let sum = checksum(&[&pseudo(s.src, s.dst, 6, end - l4), &frame[l4..end]]);
-        frame[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
-    }
 }
 
 /// A frame as text. It is said exactly: [`bytes`] of the text is the frame again.
@@ -344,17 +306,4 @@ fn segment_text(frame: &[u8], s: &Segment, names: &mut Names) -> Option<String> 
         words.push(data_text(data));
     }
     Some(words.join(" "))
-}
-
-/// A packet with an Ethernet header, by its addresses.
-pub fn packet_between(
-    from: IpAddr,
-    to: IpAddr,
-    protocol: u8,
-    ttl: u8,
-    payload: &[u8],
-    names: &Names,
-) -> Vec<u8> {
-    let macs = (mac_of(from, names), mac_of(to, names));
-    packet(macs, (from, to), protocol, ttl, payload)
 }

@@ -3,11 +3,11 @@
 //! Owns the quoted packet too, of which 8 bytes of the TCP header and whatever is given behind them are there.
 
 use super::{
-    frames::{TTL, packet_between},
+    frames::{TTL, mac_of},
     names::{Names, Purpose},
     options::{Bases, hex, unhex},
 };
-use crate::common::wire::{checksum, packet, pseudo};
+use crate::common::wire::{checksum, icmp, packet, pseudo};
 use baton_packet::{IcmpError, Mac};
 use std::net::{IpAddr, SocketAddr};
 
@@ -41,24 +41,14 @@ pub fn bytes(words: &[&str], names: &mut Names) -> Result<Vec<u8>, String> {
     };
     let (from, to) = (names.host(from)?, names.host(to.trim_end_matches(':'))?);
     let (kind, code) = kind.split_once('/').ok_or("expected TYPE/CODE")?;
-    let mut message: Vec<u8> = vec![
+    let kind = [
         kind.parse().map_err(|_| "the type is a number")?,
         code.parse().map_err(|_| "the code is a number")?,
-        0,
-        0,
     ];
-    message.extend(unhex(value(outer, "rest")?)?);
-    message.extend(quote(&inner[1..], names)?);
-    let protocol = if from.is_ipv6() { 58 } else { 1 };
-    let pseudo = if from.is_ipv6() {
-        pseudo(from, to, protocol, message.len())
-    } else {
-        Vec::new()
-    };
-    let sum = checksum(&[&pseudo, &message]);
-    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let (rest, quoted) = (unhex(value(outer, "rest")?)?, quote(&inner[1..], names)?);
     let ttl = number(outer, "ttl").unwrap_or(TTL);
-    Ok(packet_between(from, to, protocol, ttl, &message, names))
+    let macs = (mac_of(from, names), mac_of(to, names));
+    Ok(icmp(macs, (from, to), ttl, kind, &rest, &quoted))
 }
 
 fn quote(words: &[&str], names: &mut Names) -> Result<Vec<u8>, String> {

@@ -8,11 +8,12 @@ use super::{
     cases::Case,
     frames,
     names::Names,
+    options::key_bytes,
     words::{self, Ambient},
 };
-use crate::common::{Dest, Listener, Sent, World, answer_with};
+use crate::common::{Dest, Listener, Sent, World};
 use baton_engine::{Instant, Verdict};
-use baton_packet::{AdoptionKey, Decoded, MessageKind, decode, parse_adoption};
+use baton_packet::{AdoptionKey, Decoded, decode};
 use std::collections::BTreeMap;
 
 /// Room in a frame's buffer, beyond the largest packet.
@@ -50,11 +51,13 @@ impl Scene {
     pub fn new(chain: &[&Case]) -> Result<Self, String> {
         let said = chain.iter().flat_map(|c| &c.world);
         let (settings, policy, ambient, v6) = words::world(said)?;
-        let w = if ambient.probed {
-            World::with(settings, policy)
-        } else {
-            World::unprobed(settings, policy)
-        };
+        let mut w = World::unprobed(settings, policy);
+        w.more_keys = (0..16)
+            .map(|epoch| AdoptionKey::from_bytes(key_bytes(epoch)))
+            .collect();
+        if ambient.probed {
+            w.poll();
+        }
         let began = w.now;
         Ok(Self {
             w,
@@ -127,10 +130,8 @@ impl Scene {
         let frame = frames::bytes(text, &mut self.names)?;
         let mut buffer = frame.clone();
         buffer.resize(BUFFER_BYTES, 0x5a);
-        let verdict = self
-            .w
-            .engine
-            .frame(self.w.now, &mut buffer, frame.len(), &mut self.w.out);
+        self.w.call_frame(&mut buffer, frame.len());
+        let verdict = self.w.verdict;
         self.collect();
         Ok(match verdict {
             Verdict::Transmit(len) => {
@@ -147,8 +148,7 @@ impl Scene {
     fn wait(&mut self, us: u64) {
         let end = Instant(self.w.now.0 + us);
         let poll = |scene: &mut Self| {
-            let w = &mut scene.w;
-            w.engine.poll(w.now, &mut w.out);
+            scene.w.call_poll();
             scene.collect();
         };
         while let Some(at) = self.w.engine.next_deadline().filter(|at| *at <= end) {
@@ -164,12 +164,10 @@ impl Scene {
         for frame in self.w.out.take() {
             independently_right(&frame);
             let sent = self.checked(&frame).expect("own frames are segments");
-            let asks = self.ambient.questions && sent.is_question();
-            let probe = probe_epoch(&sent).filter(|_| self.ambient.probes);
-            if asks {
+            if self.ambient.questions && sent.is_question() {
                 self.note_question(&sent);
-            } else if let Some(epoch) = probe {
-                self.note_probe(&sent, epoch);
+            } else if self.ambient.probes && sent.is_probe() {
+                self.note_probe(&sent);
             } else {
                 let text = frames::text(&frame, &mut self.names);
                 let at_us = self.w.now.0 - self.began.0;
@@ -207,7 +205,7 @@ impl Scene {
         self.w.kernel_answers(question);
     }
 
-    fn note_probe(&mut self, probe: &Sent, epoch: u8) {
+    fn note_probe(&mut self, probe: &Sent) {
         let Dest::Pod(index) = probe.to else {
             panic!("a probe to a client")
         };
@@ -215,12 +213,7 @@ impl Scene {
         let pod = self.names.pod_name(index);
         let said = reason.map_or("silent", |r| r.label());
         self.note_asked(format!("probe {pod} {said}"));
-        if let Some(reason) = reason {
-            let key = AdoptionKey::from_bytes(super::options::key_bytes(epoch));
-            let told = self.w.told[index].field();
-            let answer = answer_with(probe, reason, told, epoch, &key);
-            assert!(self.w.inject(&answer).is_empty());
-        }
+        self.w.probed(probe);
     }
 
     fn counts(&self) -> Counts {
@@ -241,12 +234,8 @@ impl Scene {
     }
 
     fn state(&self) -> Option<String> {
-        let (flows, _) = self.w.engine.flows(self.w.now, 0, usize::MAX);
-        let client = self.names.client(1);
-        flows
-            .into_iter()
-            .find(|f| f.client == client)
-            .map(|f| f.state)
+        let flow = self.w.flow(self.names.client(1), |_| true);
+        flow.map(|f| f.state)
     }
 
     /// The flows of named clients one by one, the others by state.
@@ -294,14 +283,6 @@ fn times_text(what: &str, times: u64) -> String {
         1 => what.to_owned(),
         n => format!("{what} x{n}"),
     }
-}
-
-/// The epoch of a probe of ours whose tag is right.
-fn probe_epoch(sent: &Sent) -> Option<u8> {
-    let raw = parse_adoption(&sent.frame, &sent.segment)?;
-    let key = AdoptionKey::from_bytes(super::options::key_bytes(raw.epoch()));
-    let message = raw.verify(&key)?;
-    (message.kind == MessageKind::Probe).then_some(raw.epoch())
 }
 
 /// Asserts that etherparse, which shares no code with us, finds the same packet and right checksums.

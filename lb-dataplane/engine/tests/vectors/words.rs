@@ -4,7 +4,7 @@
 
 use super::{names::Names, options::key_bytes};
 use crate::common::{
-    Conn, Listener, World, conn::*, endpoint, pod, pod_mac, policy, router, settings,
+    Conn, Listener, World, conn::*, endpoint, pod, pod_mac, pod_name, policy, router, settings,
 };
 use baton_api::{
     Affinity, BackendFailure, ClientIp, Micros, MigrationMode, OnDeadline, Policy, Protocol,
@@ -23,8 +23,6 @@ pub struct Ambient {
     pub probed: bool,
 }
 
-/// The head of a request whose length is not announced.
-const CHUNKED: &[u8] = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
 /// First client port of the connections that are not named.
 const OTHERS_FROM: u16 = 100;
 
@@ -165,18 +163,13 @@ fn pod_of(name: &str, names: &mut Names) -> Result<usize, String> {
     names.pod(name).ok_or_else(|| wrong(name))
 }
 
-/// The name that the harness gives a pod.
-fn backend_name(index: usize, v6: bool) -> String {
-    format!("pod-{index}{}", if v6 { "-v6" } else { "" })
-}
-
 /// Does what a `do` step says.
 pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let v6 = names.v6;
     match *words {
         ["drain", pod, on @ ("on" | "off")] => {
-            let name = backend_name(pod_of(pod, names)?, v6);
+            let name = pod_name(v6, pod_of(pod, names)?);
             assert_eq!(w.engine.drain(w.now, None, &name, on == "on"), 1);
         }
         ["adopters", "all", said] => w.adopters.fill(reason(said)?),
@@ -242,12 +235,12 @@ pub fn command(text: &str, w: &mut World, names: &mut Names) -> Result<(), Strin
                 .set_neighbour(ip, (known == "known").then_some(mac));
         }
         ["remove", pod] => {
-            let name = backend_name(pod_of(pod, names)?, v6);
+            let name = pod_name(v6, pod_of(pod, names)?);
             w.change(|s| s.policies[0].backends.retain(|b| b.name != name));
         }
         ["remove-policy"] => w.change(|s| s.policies.clear()),
         ["weight", pod, n] => {
-            let name = backend_name(pod_of(pod, names)?, v6);
+            let name = pod_name(v6, pod_of(pod, names)?);
             let weight = n.parse().map_err(|_| wrong(text))?;
             w.change(|s| {
                 let mut backends = s.policies[0].backends.iter_mut();

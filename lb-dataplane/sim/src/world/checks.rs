@@ -5,7 +5,7 @@
 use super::{Next, STEPS_MAX, World};
 use crate::{address, clock::Time};
 use baton_api::FlowView;
-use baton_engine::{Counter, Engine, Lost, PinReason, states::TABLE};
+use baton_engine::{Counter, Engine, Instant, Lost, PinReason, states::TABLE};
 use baton_packet::SeqNumber;
 use std::collections::BTreeMap;
 
@@ -118,10 +118,8 @@ impl World {
         of_server: Option<SeqNumber>,
     ) -> Option<(u32, FlowView)> {
         let name = address::pod_name(pod);
-        let (views, _) = self
-            .engine
-            .flows(baton_engine::Instant(self.now), 0, usize::MAX);
-        let view = views
+        let view = self
+            .flows()
             .into_iter()
             .find(|v| v.port == port && v.backend == name)?;
         let client = address::client_at(view.client.ip(), self.clients.len())?;
@@ -131,12 +129,14 @@ impl World {
         Some((conn, view))
     }
 
+    /// All flows.
+    pub(super) fn flows(&self) -> Vec<FlowView> {
+        self.engine.flows(Instant(self.now), 0, usize::MAX).0
+    }
+
     /// The flow of a connection.
     pub(super) fn flow_of(&self, id: u32) -> Option<FlowView> {
-        let (views, _) = self
-            .engine
-            .flows(baton_engine::Instant(self.now), 0, usize::MAX);
-        views.into_iter().find(|v| {
+        self.flows().into_iter().find(|v| {
             let client = address::client_at(v.client.ip(), self.clients.len());
             client.and_then(|c| self.truth.of_client(c, v.client.port())) == Some(id)
         })
@@ -144,11 +144,8 @@ impl World {
 
     /// The states of all flows, for the trace.
     pub(super) fn states(&self) -> BTreeMap<String, (String, String, u16)> {
-        let (views, _) = self
-            .engine
-            .flows(baton_engine::Instant(self.now), 0, usize::MAX);
         let of = |v: FlowView| (v.client.to_string(), (v.state, v.backend, v.port));
-        views.into_iter().map(of).collect()
+        self.flows().into_iter().map(of).collect()
     }
 
     /// Notes the verdict and every change of state since.
