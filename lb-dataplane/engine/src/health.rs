@@ -18,12 +18,12 @@
 
 use crate::{
     Engine, Output,
+    backend::Sweep,
     clock::Instant,
     counters::Counter,
     flow::Bits,
     ids::FlowId,
     probe::Heard,
-    sweep::Sweep,
     timing::{CAPPED_AGAIN_MS, HEALTH_ROUND_MS, SILENT_BUSY_MS, SILENT_IDLE_MS},
 };
 use baton_api::Endpoint;

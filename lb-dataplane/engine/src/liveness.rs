@@ -45,6 +45,7 @@
 
 use crate::{
     Engine, Output, Verdict,
+    backend::Sweep,
     clock::Instant,
     counters::Counter,
     health::Down,
@@ -52,7 +53,6 @@ use crate::{
     legs::Use,
     ports::{Purpose, Rest},
     probe::News,
-    sweep::Sweep,
     timing::{
         DOWN_PAUSE_MS, DOWN_PAUSE_WAITING_MS, EXIT_SETTLE_MS, FEW_ENDS, HOLDERS_SETTLE_US,
         LIVENESS_PROBES_MAX, LIVENESS_TRIES_HEARD_MAX, LIVENESS_TRIES_MAX, LIVENESS_WAIT_MS,

@@ -200,7 +200,9 @@ impl Engine {
                 let health = &mut backend.health;
                 health.suspect(!evidence.is_clean(health.process()));
                 backend.policies.insert(index as u16);
-                backend.settle_drain(now, index as u16, member.is_leaving());
+                backend
+                    .drains
+                    .settle(now, index as u16, member.is_leaving());
                 self.look_over_drain(member.backend);
             }
         }
@@ -213,7 +215,7 @@ impl Engine {
         if backend.policies.has(policy) {
             return false;
         }
-        backend.settle_drain(now, policy, flows > 0);
+        backend.drains.settle(now, policy, flows > 0);
         self.look_over_drain(index);
         true
     }

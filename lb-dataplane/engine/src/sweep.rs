@@ -6,6 +6,7 @@
 
 use crate::{
     Engine, Output,
+    backend::{Progress, Sweep},
     clock::Instant,
     flow::Bits,
     handover::{Input, Then},
@@ -27,17 +28,6 @@ const ACTS_AT_LEAST: usize = 8;
 const COST_LOST: usize = 2;
 /// Looking in vain for somebody who takes a flow goes through a policy's backends.
 const COST_IN_VAIN: usize = 4;
-
-/// Why a backend's legs are gone through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sweep {
-    /// It lives: the ends that are held were meant.
-    CloseStands,
-    /// It is gone: its flows need other owners.
-    Gone,
-    /// It drains: its flows may leave, where they can.
-    Drain,
-}
 
 /// What became of one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +51,6 @@ impl Room {
     fn is_used_up(&self) -> bool {
         self.ports == 0 || self.flows == 0 || self.acts == 0
     }
-}
-
-/// A sweep in progress.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
-    pub(crate) what: Sweep,
-    at: u32,
-    /// A flow was seen whose policy drains the backend.
-    leaving: bool,
 }
 
 impl Engine {

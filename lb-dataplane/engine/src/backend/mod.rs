@@ -3,27 +3,39 @@
 //! Owns what is so of the pod for all its policies. It never decides where a flow goes (`policy`)
 //! and never builds a segment (`emit`).
 
+mod drains;
+
 use crate::{
-    drain::{Budget, Drains},
-    estimate::Estimate,
-    figures::OfBackend,
-    health::Health,
-    ids::Addr,
-    keys::Keyring,
-    ledger::MoveCost,
-    liveness::LivenessProbe,
-    load::Load,
-    memberships::Memberships,
-    ports::Ports,
-    probe::Probe,
-    routes::HopId,
-    sweep::Progress,
+    estimate::Estimate, figures::OfBackend, health::Health, ids::Addr, keys::Keyring,
+    ledger::MoveCost, liveness::LivenessProbe, load::Load, memberships::Memberships, ports::Ports,
+    probe::Probe, routes::HopId,
 };
+use drains::{Budget, Drains};
 use std::net::IpAddr;
 
 /// Memory of a slot that nobody uses, to be freed elsewhere.
 pub(crate) struct Tables {
     _ports: Ports,
+}
+
+/// Why a backend's legs are gone through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sweep {
+    /// It lives: the ends that are held were meant.
+    CloseStands,
+    /// It is gone: its flows need other owners.
+    Gone,
+    /// It drains: its flows may leave, where they can.
+    Drain,
+}
+
+/// A sweep in progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) what: Sweep,
+    pub(crate) at: u32,
+    /// A flow was seen whose policy drains the backend.
+    pub(crate) leaving: bool,
 }
 
 /// One pod's listening address and port.
