@@ -97,8 +97,8 @@ impl Engine {
         self.tell(id, What::Refused(reason));
         if reason == Reason::Renew {
             // Another number is all that is in the way: it is asked for at once.
-            self.backends[usize::from(owner.backend)].probe.forget();
-            self.next_probe_ms = now.ms();
+            self.backends[usize::from(owner.backend)].adopter.forget(0);
+            self.probes.by(now.ms());
         }
         let replaced_before =
             reason == Reason::Renew && self.replaced_before_request(now, id, detail);

@@ -43,7 +43,7 @@ use crate::{
 };
 use baton_packet::{
     Adoption, Flags, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, build_adoption,
-    build_segment, parse_adoption,
+    parse_adoption,
 };
 
 /// Open Forgets. With answers after 10 ms, as from a node whose CPUs are full, 100,000 a second.
@@ -144,7 +144,7 @@ impl Engine {
         if used {
             (backend.ports).give_back(&mut self.rests, leg.port, now.ms(), rest);
         }
-        if rest != Rest::Unforgotten && backend.probe.forgets() {
+        if rest != Rest::Unforgotten && backend.liveness.forgets() {
             let rested_ms = now.ms() + u64::from(rest.ms());
             self.forgets.rested_ms = self.forgets.rested_ms.min(rested_ms);
         }
@@ -165,7 +165,7 @@ impl Engine {
                 break;
             };
             // One that left the snapshot has nobody who answers; its ports have all the time.
-            if backend.listed && backend.probe.forgets() {
+            if backend.listed && backend.liveness.forgets() {
                 while left > 0
                     && let Some(slot) = self.forgets.free.last().copied()
                     && let Some((port, rest)) = self.backends[index]
@@ -241,18 +241,13 @@ impl Engine {
         let (Some(spec), Some((epoch, key))) = (self.to_leg(leg), signs) else {
             return false;
         };
-        let probe = &self.backends[usize::from(leg.backend)].probe;
+        let adopter = &self.backends[usize::from(leg.backend)].adopter;
         let message = Adoption {
-            namespace: probe.namespace(),
+            namespace: adopter.namespace,
             ..Adoption::bare(MessageKind::Forget, epoch)
         };
         if reset {
-            let rst = SegmentSpec {
-                seq,
-                flags: Flags::RST,
-                ..spec
-            };
-            self.emit(out, |buffer| build_segment(buffer, &rst));
+            self.reset_at(leg, seq, out);
         }
         let spec = SegmentSpec {
             seq,
@@ -345,7 +340,7 @@ impl Engine {
     /// it away. Where the adoption was taken, trackers ignore a SYN, and so does the adopter.
     pub(crate) fn forget_in_front(&mut self, id: FlowId, out: &mut impl Output) {
         let leg = self.flows[id].owner;
-        if self.backends[usize::from(leg.backend)].probe.forgets() {
+        if self.backends[usize::from(leg.backend)].liveness.forgets() {
             let seq = self.forget_number(id);
             if self.emit_forget(leg, seq, false, out) {
                 self.counters.add(Counter::ForgetsSent);

@@ -18,7 +18,7 @@ impl Engine {
         }
         self.stale_keys = Some(0);
         self.renew_keys();
-        self.next_probe_ms = 0;
+        self.probes.by(0);
     }
 
     /// Goes on with keys that changed: some backends now, the others in `poll`.
@@ -28,8 +28,8 @@ impl Engine {
         for backend in &mut self.backends[from..to] {
             if backend.keyring.renew(&self.keys) {
                 // `Ready` was said to another key: who does not know this one would drop adoptions.
-                backend.probe.forget();
-                self.next_probe_ms = 0;
+                backend.adopter.forget(0);
+                self.probes.by(0);
             }
         }
         self.stale_keys = (to < self.backends.len()).then_some(to);
@@ -51,8 +51,8 @@ impl Engine {
         let renewed = backend.keyring.renew(&self.keys);
         if renewed {
             // Another node's adopter said what is known.
-            backend.probe.forget();
-            self.next_probe_ms = self.next_probe_ms.min(now.ms());
+            backend.adopter.forget(0);
+            self.probes.by(now.ms());
         }
         renewed
     }

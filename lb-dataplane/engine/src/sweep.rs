@@ -6,11 +6,10 @@
 
 use crate::{
     Engine, Output,
-    backend::{Progress, Sweep},
+    backend::{Down, Progress, Sweep},
     clock::Instant,
     flow::Bits,
     handover::{Input, Then},
-    health::Down,
     ids::{FlowId, Leg},
     legs::Use,
     states::{Event, State},
@@ -165,7 +164,7 @@ impl Engine {
                 };
             }
             Sweep::Gone => {
-                let silent = backend.health.down() == Some(Down::Silent);
+                let silent = backend.liveness.down() == Some(Down::Silent);
                 let open = matches!(flow.state, State::Fresh | State::Idle | State::Request);
                 Input::PodGone {
                     silent,
@@ -179,7 +178,7 @@ impl Engine {
             Sweep::CloseStands => Input::PodLives {
                 replaced: self.owner_is_replaced(now, id),
                 settled: backend
-                    .question
+                    .liveness
                     .settles(flow.sent_us, flow.bits.has(Bits::CLOSER_LISTENS)),
             },
         };

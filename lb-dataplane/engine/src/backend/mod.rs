@@ -3,14 +3,17 @@
 //! Owns what is so of the pod for all its policies. It never decides where a flow goes (`policy`)
 //! and never builds a segment (`emit`).
 
+mod adopter;
 mod drains;
+mod liveness;
 
 use crate::{
-    estimate::Estimate, figures::OfBackend, health::Health, ids::Addr, keys::Keyring,
-    ledger::MoveCost, liveness::LivenessProbe, load::Load, memberships::Memberships, ports::Ports,
-    probe::Probe, routes::HopId,
+    estimate::Estimate, figures::OfBackend, ids::Addr, keys::Keyring, ledger::MoveCost, load::Load,
+    memberships::Memberships, ports::Ports, routes::HopId,
 };
+pub(crate) use adopter::{Adopter, Finding};
 use drains::{Budget, Drains};
+pub(crate) use liveness::{Belief, Down, Evidence, Liveness};
 use std::net::IpAddr;
 
 /// Memory of a slot that nobody uses, to be freed elsewhere.
@@ -50,8 +53,10 @@ pub(crate) struct Backend {
     pub(crate) listed: bool,
     /// Which policies' flows leave it.
     pub(crate) drains: Drains,
-    pub(crate) health: Health,
-    pub(crate) question: LivenessProbe,
+    pub(crate) liveness: Liveness,
+    pub(crate) adopter: Adopter,
+    /// Where its probes come from, and the question whether anybody listens; 0: none yet.
+    pub(crate) probe_ports: [u16; 2],
     pub(crate) sweep: Option<Progress>,
     pub(crate) budget: Budget,
     pub(crate) ports: Ports,
@@ -59,7 +64,6 @@ pub(crate) struct Backend {
     pub(crate) load: Load,
     pub(crate) move_cost: MoveCost,
     pub(crate) figures: OfBackend,
-    pub(crate) probe: Probe,
     pub(crate) keyring: Keyring,
     /// Flows that it owns.
     pub(crate) flows: u32,
@@ -92,8 +96,9 @@ impl Backend {
             source: None,
             listed: true,
             drains: Drains::default(),
-            health: Health::default(),
-            question: LivenessProbe::default(),
+            liveness: Liveness::default(),
+            adopter: Adopter::default(),
+            probe_ports: [0; 2],
             sweep: None,
             budget: Budget::default(),
             ports: Ports::new(first, count, rng),
@@ -101,7 +106,6 @@ impl Backend {
             load: Load::default(),
             move_cost: MoveCost::default(),
             figures: OfBackend::default(),
-            probe: Probe::default(),
             keyring: Keyring::default(),
             flows: 0,
             pinned: 0,
@@ -128,8 +132,8 @@ impl Backend {
         self.ports.used() > self.service_ports()
     }
 
-    /// Ports of its own that are no legs: of probes and questions.
+    /// Ports of its own that are no legs: of probes.
     pub(crate) fn service_ports(&self) -> usize {
-        usize::from(!self.probe.is_on(0)) + usize::from(!self.question.is_on(0))
+        self.probe_ports.iter().filter(|port| **port != 0).count()
     }
 }

@@ -1,0 +1,513 @@
+//! What a pod is believed to be: alive, silent, without a listener, another process than before.
+//!
+//! Owns all that is known of one pod's life, whichever policies have it, and the question that its
+//! flows' held ends wait for: one for all of them. It is pure: [`Evidence`] in, [`Belief`] out.
+//! `probe` gathers the evidence and carries out what follows; `sweep` takes it to the flows. What a
+//! policy's own flows say of a pod is its member's (`member`).
+//!
+//! A question is a probe where the adopter can tell whose the listener is; else, and where that is
+//! not answered, a SYN, which the pod's kernel answers. Neither opens anything: a SYN-ACK is
+//! answered with a RST, so that the pod's application never sees a connection (Linux drops the
+//! request socket, `tcp_check_req`).
+//!
+//! # Decisions
+//!
+//! - **An end without a mark is believed after one round trip if the listener is held as it was
+//!   before**: the adopter tells which listener there is (the end of its inode number) and how many
+//!   descriptors refer to it. Servers let go of the listener before they close idle connections:
+//!   nginx's workers one by one, each its own copy, its master up to 10 ms later; Go, Node.js and
+//!   others close it for good. As many holders as before: the close was meant, and goes to the
+//!   client, also where all connections time out together. Fewer, or another sum of the inode
+//!   numbers where several sockets listen (`SO_REUSEPORT`): the pod is watched for a second. None,
+//!   or another one than when the flow came to its owner: that process is gone, and the flow is
+//!   rescued, even if its FIN comes late, behind data that the client was slow to take (11 of the
+//!   simulation's 10,000 worlds). With the answer to a plain SYN instead, one round trip lost 2 and
+//!   4 connections in 60 shutdowns (SIGQUIT, which nginx's images ask for) of an nginx with two
+//!   workers and one idle connection; with the holders none in 60, nor in 60 right after the
+//!   server's start (`BATON_SHUTDOWNS=20 make test-ns`, test `shutdown`: 20 each with 1, 2 and 64
+//!   connections; 40 and 40 with a listener for each worker). A close is then 0 to 1 ms late where
+//!   it was 4 (`closes`: 1.0009 s directly, 1.0012 s through Baton). A lost probe is sent again
+//!   after 20 ms, and only the third is a SYN.
+//! - **Where it is not known yet who holds the listener** (a server or dataplane that started less
+//!   than 1 s ago: a count from between two forks would be met again when the first worker lets
+//!   go), or the adopter is mute (two probes lost; it is probed ten times a second then), **an end
+//!   is believed a second after it at the latest**. So a close that does not come from a process
+//!   that listens waits longer than a round trip if less than a second before it its server began,
+//!   let go of a listener or lost a process. (There the last FINs of a server that shuts down, and
+//!   those that it means, are the same until its listener is gone. We chose the connections; the
+//!   close is late by less than a second, and a request that the client sends meanwhile is served
+//!   by another pod.) On a machine with three to four busy processes for each CPU, 2 of 60
+//!   shutdowns right after a start closed connections with 50 ms: nginx's master had not had its
+//!   turn. With a second, none in 200 (`BATON_SHUTDOWNS=20 make test-ns`). A close with
+//!   `Connection: close`, a body that ends with the connection, a pinned flow: these pass at once.
+//! - **Without marks an end is believed while anybody listens** (a pod without adopter, more than
+//!   128 sockets on one port): one answer to a SYN makes it stand, and `status` says that ends are
+//!   not marked. What it costs: connections of a killed server whose last process still listens.
+//!   Rejected: the five rules by time that stood here (an answer 3 ms later, bursts of three ends,
+//!   50 ms, nine tenths of a pod's flows); each failed on a busy machine, and all of them served
+//!   pods that no shipped adopter is in.
+//! - **A pod that says nothing is asked** after 250 ms with requests outstanding, or when its
+//!   adopter's answers stop (2.2 s), and is down after three questions without an answer (140 ms).
+//!   A frozen process is not silent, its kernel answers: `responseTimeout` is for it.
+
+use crate::{
+    clock::Instant,
+    timing::{
+        DOWN_PAUSE_MS, DOWN_PAUSE_WAITING_MS, FEW_ENDS, HOLDERS_SETTLE_US, LIVENESS_PROBES_MAX,
+        LIVENESS_TRIES_HEARD_MAX, LIVENESS_TRIES_MAX, LIVENESS_WAIT_MS, SILENT_BUSY_MS,
+        SILENT_IDLE_MS, WATCH_PAUSE_MS,
+    },
+};
+use baton_packet::{ListenerReport, SeqNumber};
+
+/// Why nothing can be served by a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Down {
+    /// Its kernel says that nothing listens.
+    NoListener,
+    /// Nothing answers at all.
+    Silent,
+}
+
+/// What was observed of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Evidence {
+    /// A flow ended, and its client is not told yet.
+    End { closer_listens: bool },
+    /// A process exited: perhaps the last one that listens.
+    Exit,
+    /// Nothing was heard for too long, or an end came instead of an answer.
+    Doubt,
+    /// The kernel answered the SYN, or the adopter a probe, without a report.
+    Listens,
+    /// The adopter answered a probe with a report, which was taken ([`Liveness::reported`]).
+    Reported,
+    /// The kernel refused a SYN.
+    Refused,
+    /// The adopter finds no listener on the port.
+    NoListener,
+    /// A kernel without adopter answered a probe.
+    NoAdopter,
+    /// All tries are over ([`Liveness::repeats`]).
+    Silence { link_settled: bool },
+}
+
+/// What the evidence comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Belief {
+    /// Nothing new: an answer is awaited already, or none is needed.
+    Unchanged,
+    /// Not known: the pod is asked now.
+    Ask,
+    /// Somebody listens. Of the ends that are held those stand that are old enough
+    /// ([`Liveness::settles`]); the others wait until the pod is asked again then.
+    Believe {
+        /// It was down.
+        back: bool,
+        /// Ends are held.
+        held: bool,
+        wait_until_ms: Option<u64>,
+    },
+    /// Nobody listens, or nothing answers: its flows need other owners.
+    Orphan {
+        why: Down,
+        /// It was not known.
+        news: bool,
+    },
+}
+
+/// The question whether anybody listens.
+#[derive(Default)]
+#[cfg_attr(test, derive(Clone))]
+struct Question {
+    isn: SeqNumber,
+    /// The acknowledged number of a probe; `None` for a SYN.
+    probe_ack: Option<SeqNumber>,
+    /// The adopter found no listener: only a SYN says whether clients find one.
+    by_syn: bool,
+    /// Sent since anything was heard; 0: not asked.
+    tries: u8,
+    /// When the unanswered one, or the next one, is due; `None` for never.
+    due_ms: Option<u64>,
+    asked_us: u64,
+    first_asked_us: u64,
+    last_end_us: u64,
+    /// Flows that ended since the pod was last known to live.
+    ends: u32,
+    /// When the last answered one was asked, and how old an end has to be then to stand.
+    answered_us: u64,
+    settle_us: u64,
+}
+
+/// What is known of one pod's life.
+#[derive(Default)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct Liveness {
+    down: Option<Down>,
+    /// The kernel's route to it leads through another interface than ours: nothing can be sent to
+    /// it, even where health does not matter.
+    pub(crate) elsewhere: bool,
+    /// When the last segment came from it.
+    heard_ms: u64,
+    /// When it came up, to take part with a share that grows where a policy wants that; 0 if it was
+    /// there from the start.
+    pub(crate) up_ms: u64,
+    /// Counts the processes that were there: what one failed at says nothing of the next.
+    process: u32,
+    /// Members that have evidence against this process. While there are none, nobody has to be told
+    /// that it works.
+    pub(crate) suspects: u32,
+    /// No ejection of this process by any policy lasts longer.
+    ejected_until_ms: u64,
+    /// What the adopter last reported of the listener.
+    report: ListenerReport,
+    /// Since when there is this listener.
+    since: Instant,
+    /// The adopter left a question unanswered, and is not asked another one before it answers.
+    pub(crate) mute: bool,
+    /// When its listener was last let go of by one of several holders, or by a process that exited.
+    let_go: Option<Instant>,
+    /// When it last had another listener than before.
+    replaced: Option<Instant>,
+    question: Question,
+}
+
+impl Liveness {
+    /// What a piece of evidence comes to; `waiting`: flows wait for the pod.
+    pub(crate) fn learn(&mut self, now: Instant, waiting: bool, evidence: Evidence) -> Belief {
+        let question = &mut self.question;
+        match evidence {
+            Evidence::End { closer_listens } => {
+                question.ends = question.ends.saturating_add(1);
+                question.last_end_us = now.0;
+                // Where the pod is being watched, this end has not to wait for that.
+                if closer_listens && question.due_ms.is_some() && question.tries == 0 {
+                    return Belief::Ask;
+                }
+                self.doubt(now)
+            }
+            Evidence::Exit => {
+                question.ends = question.ends.max(FEW_ENDS + 1);
+                question.last_end_us = now.0;
+                self.let_go = Some(now);
+                self.doubt(now)
+            }
+            Evidence::Doubt => self.doubt(now),
+            Evidence::Listens => self.believe(now, false),
+            Evidence::Reported => self.believe(now, true),
+            Evidence::Refused => self.orphan(now, waiting, Down::NoListener),
+            Evidence::NoListener => {
+                if self.report.listener.is_some() {
+                    // It is gone or is being replaced.
+                    self.let_go = Some(now);
+                }
+                // Something in the pod may hand connections to another port: whether a client's SYN
+                // is refused too, only a SYN says.
+                if question.tries > 0 && question.probe_ack.is_none() {
+                    return Belief::Unchanged;
+                }
+                question.by_syn = true;
+                self.begin(now)
+            }
+            Evidence::NoAdopter => {
+                self.mute = true;
+                Belief::Ask
+            }
+            // Its kernel lives and its listener is too busy to answer: that is no death.
+            Evidence::Silence { .. } if self.is_heard() => self.believe(now, false),
+            // What was asked may never have left.
+            Evidence::Silence { link_settled } if !link_settled => self.begin(now),
+            Evidence::Silence { .. } => self.orphan(now, waiting, Down::Silent),
+        }
+    }
+
+    fn doubt(&mut self, now: Instant) -> Belief {
+        if self.is_asked() {
+            Belief::Unchanged
+        } else {
+            self.begin(now)
+        }
+    }
+
+    /// Begins a question, or begins it anew.
+    fn begin(&mut self, now: Instant) -> Belief {
+        self.question.tries = 0;
+        self.question.first_asked_us = now.0;
+        Belief::Ask
+    }
+
+    /// Somebody listens; `reported`: and the adopter told who.
+    fn believe(&mut self, now: Instant, reported: bool) -> Belief {
+        let settle_us = self.settle_us(now, reported);
+        let question = &mut self.question;
+        (question.tries, question.by_syn) = (0, false);
+        (question.settle_us, question.answered_us) = (settle_us, question.asked_us);
+        let (held, few) = (question.ends > 0, question.ends <= FEW_ENDS);
+        let settled_us = question.last_end_us + settle_us;
+        let wait_until_ms = if !held || question.asked_us >= settled_us {
+            (question.ends, question.due_ms) = (0, None);
+            None
+        } else if settle_us == 0 && few {
+            // What ended while the pod was asked. Where there is more, once a millisecond: each
+            // answer goes through all its flows.
+            Some(now.ms())
+        } else {
+            let next_ms = (now.ms() + WATCH_PAUSE_MS).min(settled_us.div_ceil(1_000));
+            question.due_ms = Some(next_ms.max(now.ms() + 1));
+            question.due_ms
+        };
+        Belief::Believe {
+            back: self.is_back(now),
+            held,
+            wait_until_ms,
+        }
+    }
+
+    /// How old an end has to be for whoever listens to have meant it.
+    fn settle_us(&self, now: Instant, reported: bool) -> u64 {
+        let lately = |at: Instant| now.0 < at.0 + HOLDERS_SETTLE_US;
+        let let_go = reported && self.let_go.is_some_and(lately);
+        // All who had it have it: the server goes on.
+        let same = reported && self.supports_report() && !lately(self.since);
+        // Without an adopter that tells of the listener nothing says that the end was not meant.
+        if !let_go && (same || self.report.listener.is_none()) {
+            0
+        } else {
+            // Sooner if it is told meanwhile that all is as it was.
+            HOLDERS_SETTLE_US
+        }
+    }
+
+    fn orphan(&mut self, now: Instant, waiting: bool, why: Down) -> Belief {
+        let news = self.down.replace(why) != Some(why);
+        let question = &mut self.question;
+        (question.tries, question.by_syn, question.ends) = (0, false, 0);
+        let pause_ms = if waiting {
+            DOWN_PAUSE_WAITING_MS
+        } else {
+            DOWN_PAUSE_MS
+        };
+        question.due_ms = Some(now.ms() + pause_ms);
+        Belief::Orphan { why, news }
+    }
+
+    /// Something is heard of it: whether it was down.
+    pub(crate) fn is_back(&mut self, now: Instant) -> bool {
+        let back = self.down.take().is_some();
+        if back {
+            self.is_another_process();
+            self.up_ms = now.ms();
+        }
+        back
+    }
+
+    /// The adopter tells of the listener. Whether it is another one than before.
+    pub(crate) fn reported(&mut self, now: Instant, report: ListenerReport) -> bool {
+        self.mute = false;
+        let before = std::mem::replace(&mut self.report, report);
+        let Some(new) = report.listener else {
+            return false;
+        };
+        let Some(old) = before.listener else {
+            self.since = now;
+            return false;
+        };
+        let (other, several) = (old.id != new.id, old.several || new.several);
+        if other {
+            // Of several it is not known which had accepted a flow: the others may go on, and close
+            // what they mean to.
+            (self.since, self.let_go) = (now, several.then_some(now));
+        }
+        if other && !several {
+            self.replaced = Some(now);
+            self.is_another_process();
+            return true;
+        }
+        if new.holders < old.holders {
+            self.let_go = Some(now);
+        }
+        false
+    }
+
+    /// What its process failed at does not count any more.
+    fn is_another_process(&mut self) {
+        self.process = self.process.wrapping_add(1);
+        (self.suspects, self.ejected_until_ms) = (0, 0);
+    }
+
+    /// Whether nothing was heard for so long that it is to be asked: of one that owes an answer for
+    /// `stalled_ms`, or that answered probes before.
+    pub(crate) fn is_silent(&self, now: Instant, stalled_ms: u64, answered: bool) -> bool {
+        let quiet_ms = now.ms().saturating_sub(self.heard_ms);
+        let busy = quiet_ms.min(stalled_ms) >= SILENT_BUSY_MS;
+        !self.is_asked() && (busy || (quiet_ms >= SILENT_IDLE_MS && answered))
+    }
+
+    /// Whether a listener answered long enough after a flow's end (us, wrapping) for the end to
+    /// stand. If the process that closed had the listener, any answer is late enough.
+    pub(crate) fn settles(&self, ended_us: u32, closer_listens: bool) -> bool {
+        let age_us = (self.question.answered_us as u32).wrapping_sub(ended_us) as i32;
+        closer_listens && age_us >= 0 || i64::from(age_us) >= self.question.settle_us as i64
+    }
+
+    /// Whether the process is gone that a flow came to at this time (ms, wrapping), because another
+    /// one listens since. One of the millisecond of the first report belongs to the new one, which
+    /// listened before that.
+    pub(crate) fn is_replaced_since(&self, now: Instant, came_ms: u32) -> bool {
+        let owned_ms = u64::from(now.ms32().wrapping_sub(came_ms));
+        (self.replaced).is_some_and(|at| owned_ms > now.ms().saturating_sub(at.ms()))
+    }
+
+    /// Whether it is being asked, or will be.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.question.due_ms.is_some()
+    }
+
+    /// When; `u64::MAX` for never.
+    pub(crate) fn asked_again_ms(&self) -> u64 {
+        self.question.due_ms.unwrap_or(u64::MAX)
+    }
+
+    /// It could not be asked, so silence means nothing.
+    pub(crate) fn ask_later(&mut self, due_ms: u64) {
+        self.question.due_ms = Some(due_ms);
+    }
+
+    /// It is asked, with new numbers if it needs them. The numbers that leave: of a SYN, or of a
+    /// probe.
+    pub(crate) fn ask(
+        &mut self,
+        now: Instant,
+        (seq, ack): (SeqNumber, SeqNumber),
+    ) -> (SeqNumber, Option<SeqNumber>) {
+        let reports = self.supports_report();
+        let question = &mut self.question;
+        // A repetition keeps its number: the pod may have the first one, and answers the same SYN
+        // again (Linux `tcp_check_req`), but another one on its tuple with a challenge ACK at best.
+        if question.tries == 0 || question.probe_ack.is_some() {
+            question.isn = seq;
+        }
+        let by_probe = reports && !question.by_syn && question.tries < LIVENESS_PROBES_MAX;
+        question.probe_ack = by_probe.then_some(ack);
+        question.asked_us = now.0;
+        question.due_ms = Some(now.ms() + (LIVENESS_WAIT_MS << question.tries));
+        question.tries += 1;
+        (question.isn, question.probe_ack)
+    }
+
+    /// The adopter left all of its probes unanswered: from now on the kernel is asked.
+    pub(crate) fn adopter_is_mute(&mut self) -> bool {
+        let probes = self.asked_by_probe().is_some();
+        let mute = probes && self.question.tries >= LIVENESS_PROBES_MAX;
+        self.mute |= mute;
+        mute
+    }
+
+    /// Whether the same is asked once more. Where something was heard meanwhile more often: it may
+    /// be older than the pod's end.
+    pub(crate) fn repeats(&self) -> bool {
+        let tries = self.question.tries;
+        let max = if self.is_heard() {
+            LIVENESS_TRIES_HEARD_MAX
+        } else {
+            LIVENESS_TRIES_MAX
+        };
+        tries == 0 || (tries < max && self.down.is_none())
+    }
+
+    fn is_heard(&self) -> bool {
+        self.down.is_none() && self.heard_ms * 1_000 > self.question.first_asked_us
+    }
+
+    /// Whether what was asked may have met something older in its way.
+    pub(crate) fn asks_once_more(&self) -> bool {
+        (1..LIVENESS_TRIES_MAX).contains(&self.question.tries)
+    }
+
+    /// The numbers of the probe that is out.
+    pub(crate) fn asked_by_probe(&self) -> Option<(SeqNumber, SeqNumber)> {
+        let ack = self
+            .question
+            .probe_ack
+            .filter(|_| self.question.tries > 0)?;
+        Some((self.question.isn, ack))
+    }
+
+    /// What an answer to the SYN that is out acknowledges.
+    pub(crate) fn asked_by_syn(&self) -> Option<SeqNumber> {
+        let syn = self.question.tries > 0 && self.question.probe_ack.is_none();
+        syn.then(|| self.question.isn.add(1))
+    }
+
+    /// The link was down since: what was asked so far may never have left.
+    pub(crate) fn link_was_down(&mut self, since: Instant) {
+        self.begin(since);
+    }
+
+    /// Nobody is asked any more.
+    pub(crate) fn stop_asking(&mut self) {
+        self.question = Question::default();
+    }
+
+    #[inline]
+    pub(crate) fn heard(&mut self, now: Instant) {
+        self.heard_ms = now.ms();
+    }
+
+    /// Whether its adopter tells of the listener and marks the ends of processes that exit.
+    pub(crate) fn marks_ends(&self) -> bool {
+        self.report.marks_exits && self.report.listener.is_some()
+    }
+
+    fn supports_report(&self) -> bool {
+        !self.mute && self.marks_ends()
+    }
+
+    /// Whether its adopter answers Forgets.
+    pub(crate) fn forgets(&self) -> bool {
+        self.report.forgets
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.process
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        self.down.is_some()
+    }
+
+    pub(crate) fn down(&self) -> Option<Down> {
+        self.down
+    }
+
+    /// Whether flows may be given to it, unless a policy knows better.
+    #[inline]
+    pub(crate) fn is_usable(&self) -> bool {
+        self.down.is_none() && !self.elsewhere
+    }
+
+    /// A policy ejected this process.
+    pub(crate) fn note_ejection(&mut self, until_ms: u64) {
+        self.ejected_until_ms = self.ejected_until_ms.max(until_ms);
+    }
+
+    /// Whether a policy may have ejected it.
+    #[inline]
+    pub(crate) fn may_be_ejected(&self, now: Instant) -> bool {
+        now.ms() < self.ejected_until_ms
+    }
+
+    /// What is wrong with it for everybody, in words.
+    pub(crate) fn words(&self) -> Option<&'static str> {
+        match self.down {
+            _ if self.elsewhere => Some("unreachable: its route leads through another interface"),
+            Some(Down::NoListener) => Some("down: nothing listens on the port"),
+            Some(Down::Silent) => Some("down: no answer"),
+            None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "liveness_tests.rs"]
+mod tests;
