@@ -37,13 +37,13 @@ use crate::{
     clock::Instant,
     counters::Counter,
     ids::{FlowId, Leg},
+    keys::Message,
     legs::Use,
     ports::Rest,
     timing::{FORGET_TRIES_MAX, FORGET_WAIT_MS},
 };
 use baton_packet::{
     Adoption, Flags, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, build_adoption,
-    parse_adoption,
 };
 
 /// Open Forgets. With answers after 10 ms, as from a node whose CPUs are full, 100,000 a second.
@@ -294,19 +294,21 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         let open = self.forgets.open[usize::from(slot)];
-        let Some(raw) = parse_adoption(frame, segment) else {
-            self.counters.add(Counter::Fenced);
-            if segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST) {
-                // Something of the pod is there: an old connection, or no adopter and a new one. Neither is anybody's.
-                self.reset_stale(open.leg, segment.ack, out);
+        let reason = match self.message(frame, segment, open.leg.backend) {
+            Message::Answer(reason, _) => reason,
+            Message::Forged => {
+                self.counters.add(Counter::ForgedAnswers);
+                return Verdict::Absorbed;
             }
-            return Verdict::Absorbed;
-        };
-        let Some(MessageKind::Answer(reason)) =
-            self.verified(&raw, open.leg.backend).map(|a| a.kind)
-        else {
-            self.counters.add(Counter::ForgedAnswers);
-            return Verdict::Absorbed;
+            Message::None => {
+                self.counters.add(Counter::Fenced);
+                if segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST) {
+                    // Something of the pod is there: an old connection, or no adopter and a new
+                    // one. Neither is anybody's.
+                    self.reset_stale(open.leg, segment.ack, out);
+                }
+                return Verdict::Absorbed;
+            }
         };
         if segment.ack != open.seq.add(1) {
             self.counters.add(Counter::LateAnswers);

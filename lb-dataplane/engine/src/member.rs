@@ -281,7 +281,7 @@ mod tests {
             false,
             backend::Evidence::Silence { link_settled: true },
         );
-        pod.is_back(at(1_000));
+        pod.learn(at(1_000), false, backend::Evidence::Ready);
         assert!(member.works(&pod, at(1_000)), "another one failed");
         pod.learn(
             at(1_000),

@@ -11,6 +11,7 @@ use crate::{
     clock::Instant,
     counters::Counter,
     ids::Leg,
+    keys::Message,
     legs::Use,
     mutants::Mutant,
     ports::{Purpose, Rest},
@@ -18,7 +19,7 @@ use crate::{
 };
 use baton_packet::{
     Adoption, Flags, ListenerReport, MessageKind, Reason, Segment, SegmentSpec, SeqNumber,
-    build_adoption, build_segment, parse_adoption,
+    build_adoption, build_segment,
 };
 
 /// Backends looked at in one call for whether something is due, and probes of each kind sent:
@@ -28,21 +29,6 @@ const PROBES_PER_CALL: usize = 48;
 const PROBES_AT_LEAST: usize = 8;
 const ASKED_PER_CALL: usize = 8;
 const ASKED_AT_LEAST: usize = 4;
-
-/// A segment on a port of probes.
-enum Reply {
-    Answer {
-        reason: Reason,
-        says: Adoption,
-        /// With the probe's numbers, swapped.
-        ours: bool,
-    },
-    /// Of a kernel where no adopter is.
-    NoAdopter,
-    /// From the adopter, as it seems, but not signed as an answer.
-    Forged,
-    Other,
-}
 
 impl Engine {
     /// Something was observed of a backend: what is believed of it now is carried out.
@@ -277,31 +263,6 @@ impl Engine {
         self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key))
     }
 
-    /// What a segment answers to a probe with these numbers.
-    fn reply(
-        &self,
-        frame: &[u8],
-        segment: &Segment,
-        index: u16,
-        (seq, ack): (SeqNumber, SeqNumber),
-    ) -> Reply {
-        let Some(raw) = parse_adoption(frame, segment) else {
-            return if segment.flags.has(Flags::RST) && segment.seq == ack {
-                Reply::NoAdopter
-            } else {
-                Reply::Other
-            };
-        };
-        match self.verified(&raw, index).map(|says| (says.kind, says)) {
-            Some((MessageKind::Answer(reason), says)) => Reply::Answer {
-                reason,
-                says,
-                ours: segment.seq == ack && segment.ack == seq,
-            },
-            _ => Reply::Forged,
-        }
-    }
-
     /// What an adopter tells besides whether it is ready. Whether it told of its pod's listener: an
     /// older one does not if something is in the way.
     fn reported(&mut self, now: Instant, index: u16, reason: Reason, says: &Adoption) -> bool {
@@ -330,31 +291,30 @@ impl Engine {
         index: u16,
         out: &mut impl Output,
     ) -> Verdict {
-        let numbers = self.backends[usize::from(index)].adopter.numbers;
-        match self.reply(frame, segment, index, numbers) {
-            Reply::Answer { ours, .. } if !ours && !self.mutated(Mutant::AnyNumbers) => {
-                self.counters.add(Counter::LateAnswers);
-            }
-            Reply::Answer { reason, says, .. } => {
+        let (seq, ack) = self.backends[usize::from(index)].adopter.numbers;
+        let ours = segment.seq == ack && segment.ack == seq;
+        match self.message(frame, segment, index) {
+            Message::Answer(reason, says) if ours || self.mutated(Mutant::AnyNumbers) => {
                 self.counters.add(match reason {
                     Reason::Ready => Counter::ProbesReady,
                     _ => Counter::ProbesRefused,
                 });
                 self.adopter_is(now, index, Finding::of(now, reason));
                 self.reported(now, index, reason, &says);
-                let liveness = &mut self.backends[usize::from(index)].liveness;
-                if reason == Reason::Ready && liveness.is_back(now) {
-                    self.backend_is_back(now, index);
-                } else if reason == Reason::NoListener && !liveness.is_down() {
+                let down = self.backends[usize::from(index)].liveness.is_down();
+                if reason == Reason::Ready {
+                    self.learn(now, index, Evidence::Ready, out);
+                } else if reason == Reason::NoListener && !down {
                     self.learn(now, index, Evidence::NoListener, out);
                 }
             }
-            Reply::NoAdopter => {
+            Message::Answer(..) => self.counters.add(Counter::LateAnswers),
+            Message::Forged => self.counters.add(Counter::ForgedAnswers),
+            Message::None if segment.flags.has(Flags::RST) && segment.seq == ack => {
                 self.counters.add(Counter::ProbesReset);
                 self.adopter_is(now, index, Finding::NoAdopter);
             }
-            Reply::Forged => self.counters.add(Counter::ForgedAnswers),
-            Reply::Other => {}
+            Message::None => {}
         }
         Verdict::Absorbed
     }
@@ -371,14 +331,19 @@ impl Engine {
         let index = leg.backend;
         let liveness = &self.backends[usize::from(index)].liveness;
         let has = |flag| segment.flags.has(flag);
-        let evidence = if let Some(numbers) = liveness.asked_by_probe() {
-            match self.reply(frame, segment, index, numbers) {
-                Reply::Answer {
-                    reason,
-                    says,
-                    ours: true,
-                } => Some(self.adopter_answers(now, index, reason, &says)),
-                Reply::NoAdopter => {
+        let evidence = if let Some((seq, ack)) = liveness.asked_by_probe() {
+            let ours = segment.seq == ack && segment.ack == seq;
+            match self.message(frame, segment, index) {
+                Message::Answer(reason, says) if ours => {
+                    let reported = self.reported(now, index, reason, &says);
+                    if reason == Reason::NoListener {
+                        Some(Evidence::NoListener)
+                    } else {
+                        self.counters.add(Counter::LivenessProbesAnswered);
+                        Some(Evidence::Answer { reported })
+                    }
+                }
+                Message::None if has(Flags::RST) && segment.seq == ack => {
                     self.probe_mute(now, index);
                     Some(Evidence::NoAdopter)
                 }
@@ -393,7 +358,7 @@ impl Engine {
             self.counters.add(Counter::LivenessProbesAnswered);
             // The pod's half-open connection is of no use.
             self.reset_at(leg, segment.ack, out);
-            Some(Evidence::Listens)
+            Some(Evidence::Answer { reported: false })
         } else {
             return Verdict::Absorbed;
         };
@@ -411,25 +376,5 @@ impl Engine {
             }
         }
         Verdict::Absorbed
-    }
-
-    /// The adopter's answer to the question whether anybody listens.
-    fn adopter_answers(
-        &mut self,
-        now: Instant,
-        index: u16,
-        reason: Reason,
-        says: &Adoption,
-    ) -> Evidence {
-        if reason == Reason::NoListener {
-            (self.backends[usize::from(index)].adopter).is_in(says.namespace);
-            return Evidence::NoListener;
-        }
-        self.counters.add(Counter::LivenessProbesAnswered);
-        if self.reported(now, index, reason, says) {
-            Evidence::Reported
-        } else {
-            Evidence::Listens
-        }
     }
 }

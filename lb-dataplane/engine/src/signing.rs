@@ -2,8 +2,8 @@
 //!
 //! Owns the change of keys, some backends at a time. Deriving a node's own keys is `keys`'.
 
-use crate::{Engine, clock::Instant, mutants::Mutant};
-use baton_packet::{Adoption, AdoptionKey, RawAdoption};
+use crate::{Engine, clock::Instant, keys::Message, mutants::Mutant};
+use baton_packet::{Adoption, AdoptionKey, MessageKind, RawAdoption, Segment, parse_adoption};
 
 /// So many backends get changed keys in one call: to derive one takes less than 1 us, and a backend
 /// has two while they are rotated.
@@ -62,8 +62,18 @@ impl Engine {
         self.backends.get(usize::from(backend))?.keyring.signing()
     }
 
-    /// What a message from a backend says, if its tag is right.
-    pub(crate) fn verified(&self, raw: &RawAdoption, backend: u16) -> Option<Adoption> {
+    /// What a backend's adopter says with a segment.
+    pub(crate) fn message(&self, frame: &[u8], segment: &Segment, backend: u16) -> Message {
+        let Some(raw) = parse_adoption(frame, segment) else {
+            return Message::None;
+        };
+        match self.verified(&raw, backend).map(|says| (says.kind, says)) {
+            Some((MessageKind::Answer(reason), says)) => Message::Answer(reason, says),
+            _ => Message::Forged,
+        }
+    }
+
+    fn verified(&self, raw: &RawAdoption, backend: u16) -> Option<Adoption> {
         if self.mutated(Mutant::TrustTags) {
             let kind = raw.claimed_kind()?;
             return Some(Adoption::bare(kind, raw.epoch()));

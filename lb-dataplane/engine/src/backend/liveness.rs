@@ -7,8 +7,8 @@
 //!
 //! A question is a probe where the adopter can tell whose the listener is; else, and where that is
 //! not answered, a SYN, which the pod's kernel answers. Neither opens anything: a SYN-ACK is
-//! answered with a RST, so that the pod's application never sees a connection (Linux drops the
-//! request socket, `tcp_check_req`).
+//! answered with a RST, so that the application never sees a connection (Linux drops the request
+//! socket, `tcp_check_req`).
 //!
 //! # Decisions
 //!
@@ -16,36 +16,33 @@
 //!   before**: the adopter tells which listener there is (the end of its inode number) and how many
 //!   descriptors refer to it. Servers let go of the listener before they close idle connections:
 //!   nginx's workers one by one, each its own copy, its master up to 10 ms later; Go, Node.js and
-//!   others close it for good. As many holders as before: the close was meant, and goes to the
-//!   client, also where all connections time out together. Fewer, or another sum of the inode
-//!   numbers where several sockets listen (`SO_REUSEPORT`): the pod is watched for a second. None,
-//!   or another one than when the flow came to its owner: that process is gone, and the flow is
-//!   rescued, even if its FIN comes late, behind data that the client was slow to take (11 of the
-//!   simulation's 10,000 worlds). With the answer to a plain SYN instead, one round trip lost 2 and
-//!   4 connections in 60 shutdowns (SIGQUIT, which nginx's images ask for) of an nginx with two
-//!   workers and one idle connection; with the holders none in 60, nor in 60 right after the
-//!   server's start (`BATON_SHUTDOWNS=20 make test-ns`, test `shutdown`: 20 each with 1, 2 and 64
-//!   connections; 40 and 40 with a listener for each worker). A close is then 0 to 1 ms late where
-//!   it was 4 (`closes`: 1.0009 s directly, 1.0012 s through Baton). A lost probe is sent again
-//!   after 20 ms, and only the third is a SYN.
+//!   others close it for good. As many holders as before: the close was meant, also where all
+//!   connections time out together. Fewer, or another sum of the inode numbers where several
+//!   sockets listen (`SO_REUSEPORT`): the pod is watched for a second. None, or another one than
+//!   when the flow came to its owner: that process is gone, and the flow is rescued, even if its
+//!   FIN comes late, behind data that the client was slow to take (11 of the simulation's 10,000
+//!   worlds). With the answer to a plain SYN instead, one round trip lost 2 and 4 connections in 60
+//!   shutdowns (SIGQUIT, which nginx's images ask for) of an nginx with two workers and one idle
+//!   connection; with the holders none in 60, nor in 60 right after the server's start
+//!   (`BATON_SHUTDOWNS=20 make test-ns`, test `shutdown`: 20 each with 1, 2 and 64 connections; 40
+//!   and 40 with a listener for each worker). A close is then 0 to 1 ms late where it was 4
+//!   (`closes`: 1.0009 s directly, 1.0012 s through Baton). A lost probe is sent again after 20 ms,
+//!   and only the third is a SYN.
 //! - **Where it is not known yet who holds the listener** (a server or dataplane that started less
 //!   than 1 s ago: a count from between two forks would be met again when the first worker lets
 //!   go), or the adopter is mute (two probes lost; it is probed ten times a second then), **an end
-//!   is believed a second after it at the latest**. So a close that does not come from a process
-//!   that listens waits longer than a round trip if less than a second before it its server began,
-//!   let go of a listener or lost a process. (There the last FINs of a server that shuts down, and
+//!   is believed a second after it at the latest**: the last FINs of a server that shuts down, and
 //!   those that it means, are the same until its listener is gone. We chose the connections; the
 //!   close is late by less than a second, and a request that the client sends meanwhile is served
-//!   by another pod.) On a machine with three to four busy processes for each CPU, 2 of 60
-//!   shutdowns right after a start closed connections with 50 ms: nginx's master had not had its
-//!   turn. With a second, none in 200 (`BATON_SHUTDOWNS=20 make test-ns`). A close with
-//!   `Connection: close`, a body that ends with the connection, a pinned flow: these pass at once.
+//!   by another pod. On a machine with three to four busy processes for each CPU, 2 of 60 shutdowns
+//!   right after a start closed connections with 50 ms: nginx's master had not had its turn. With a
+//!   second, none in 200. A close with `Connection: close`, a body that ends with the connection, a
+//!   pinned flow: these pass at once.
 //! - **Without marks an end is believed while anybody listens** (a pod without adopter, more than
-//!   128 sockets on one port): one answer to a SYN makes it stand, and `status` says that ends are
-//!   not marked. What it costs: connections of a killed server whose last process still listens.
-//!   Rejected: the five rules by time that stood here (an answer 3 ms later, bursts of three ends,
-//!   50 ms, nine tenths of a pod's flows); each failed on a busy machine, and all of them served
-//!   pods that no shipped adopter is in.
+//!   128 sockets on one port), and `status` says that ends are not marked. What it costs:
+//!   connections of a killed server whose last process still listens. Rejected: five rules by time
+//!   (an answer 3 ms later, bursts of three ends, 50 ms, nine tenths of a pod's flows); each failed
+//!   on a busy machine, and all of them served pods that no shipped adopter is in.
 //! - **A pod that says nothing is asked** after 250 ms with requests outstanding, or when its
 //!   adopter's answers stop (2.2 s), and is down after three questions without an answer (140 ms).
 //!   A frozen process is not silent, its kernel answers: `responseTimeout` is for it.
@@ -78,10 +75,11 @@ pub(crate) enum Evidence {
     Exit,
     /// Nothing was heard for too long, or an end came instead of an answer.
     Doubt,
-    /// The kernel answered the SYN, or the adopter a probe, without a report.
-    Listens,
-    /// The adopter answered a probe with a report, which was taken ([`Liveness::reported`]).
-    Reported,
+    /// The kernel answered the SYN, or the adopter a probe: with a report of the listener, which
+    /// was taken ([`Liveness::reported`]), or without.
+    Answer { reported: bool },
+    /// The adopter could adopt a connection.
+    Ready,
     /// The kernel refused a SYN.
     Refused,
     /// The adopter finds no listener on the port.
@@ -193,8 +191,13 @@ impl Liveness {
                 self.doubt(now)
             }
             Evidence::Doubt => self.doubt(now),
-            Evidence::Listens => self.believe(now, false),
-            Evidence::Reported => self.believe(now, true),
+            Evidence::Answer { reported } => self.believe(now, reported),
+            // How old that is for the ends that are held is not known.
+            Evidence::Ready => Belief::Believe {
+                back: self.is_back(now),
+                held: false,
+                wait_until_ms: None,
+            },
             Evidence::Refused => self.orphan(now, waiting, Down::NoListener),
             Evidence::NoListener => {
                 if self.report.listener.is_some() {
@@ -291,8 +294,8 @@ impl Liveness {
         Belief::Orphan { why, news }
     }
 
-    /// Something is heard of it: whether it was down.
-    pub(crate) fn is_back(&mut self, now: Instant) -> bool {
+    /// Whether it was down until now.
+    fn is_back(&mut self, now: Instant) -> bool {
         let back = self.down.take().is_some();
         if back {
             self.is_another_process();

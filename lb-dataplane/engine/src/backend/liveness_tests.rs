@@ -35,6 +35,8 @@ fn asked(pod: &mut Liveness, at: Instant, times: u8) {
     }
 }
 
+const HEARD: Evidence = Evidence::Answer { reported: false };
+const TOLD: Evidence = Evidence::Answer { reported: true };
 const END: Evidence = Evidence::End {
     closer_listens: false,
 };
@@ -49,7 +51,7 @@ fn ended(times: u8) -> Liveness {
 
 fn states() -> [(&'static str, Liveness); 7] {
     let mut watched = ended(1);
-    watched.learn(ms(9_991), true, Evidence::Listens);
+    watched.learn(ms(9_991), true, HEARD);
     let mut syn = ended(1);
     syn.learn(ms(9_991), true, Evidence::NoAdopter);
     asked(&mut syn, ms(9_991), 1);
@@ -102,8 +104,9 @@ End { closer_listens: false }   ask      -                 -                 -  
 End { closer_listens: true }    ask      ask               -                 -                 -                 ask    -
 Exit                            ask      -                 -                 -                 -                 -      -
 Doubt                           ask      -                 -                 -                 -                 -      -
-Listens                         lives    lives, ends 10005 lives, ends 10005 lives, ends 10005 lives, ends 10005 back   back
-Reported                        lives    lives, ends       lives, ends       lives, ends 10005 lives, ends       back   back
+Answer { reported: false }      lives    lives, ends 10005 lives, ends 10005 lives, ends 10005 lives, ends 10005 back   back
+Answer { reported: true }       lives    lives, ends       lives, ends       lives, ends 10005 lives, ends       back   back
+Ready                           lives    lives             lives             lives             lives             back   back
 Refused                         gone!    gone!             gone!             gone!             gone!             gone!  gone!
 NoListener                      ask      ask               ask               -                 -                 ask    ask
 NoAdopter                       ask      ask               ask               ask               ask               ask    ask
@@ -122,8 +125,9 @@ fn each_evidence_in_each_state() {
         },
         Evidence::Exit,
         Evidence::Doubt,
-        Evidence::Listens,
-        Evidence::Reported,
+        HEARD,
+        TOLD,
+        Evidence::Ready,
         Evidence::Refused,
         Evidence::NoListener,
         Evidence::NoAdopter,
@@ -192,11 +196,7 @@ fn whose_answer_settles_an_end() {
         let exit = rest[0] == "exit";
         pod.learn(ms(9_990), true, if exit { Evidence::Exit } else { END });
         asked(&mut pod, ms(9_991), 1);
-        let answer = if rest[1] == "adopter" {
-            Evidence::Reported
-        } else {
-            Evidence::Listens
-        };
+        let answer = if rest[1] == "adopter" { TOLD } else { HEARD };
         pod.learn(ms(9_996), true, answer);
         let (ended, stands) = (ms(9_990).0 as u32, rest[2] == "stands");
         assert_eq!(pod.settles(ended, false), stands, "{row}");

@@ -42,6 +42,7 @@ pub(crate) struct Progress {
 }
 
 /// One pod's listening address and port.
+#[derive(Default)]
 pub(crate) struct Backend {
     pub(crate) name: String,
     pub(crate) addr: Addr,
@@ -92,29 +93,9 @@ impl Backend {
             name,
             addr,
             port,
-            hop: None,
-            source: None,
             listed: true,
-            drains: Drains::default(),
-            liveness: Liveness::default(),
-            adopter: Adopter::default(),
-            probe_ports: [0; 2],
-            sweep: None,
-            budget: Budget::default(),
             ports: Ports::new(first, count, rng),
-            estimate: Estimate::default(),
-            load: Load::default(),
-            move_cost: MoveCost::default(),
-            figures: OfBackend::default(),
-            keyring: Keyring::default(),
-            flows: 0,
-            pinned: 0,
-            requests: 0,
-            moves_in: 0,
-            moves_out: 0,
-            rescued: 0,
-            since_event: 0,
-            policies: Memberships::default(),
+            ..Self::default()
         }
     }
 
