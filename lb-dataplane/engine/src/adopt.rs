@@ -384,18 +384,11 @@ impl Engine {
         } else {
             Purpose::Rescue
         };
-        let ports = &mut self.backends[usize::from(leg.backend)].ports;
-        let Some(port) = ports.take(&mut self.rests, now.ms(), purpose) else {
+        let Some(leg) = self.take_port(now, leg.backend, purpose) else {
             return;
         };
         self.drop_owner(now, id, Rest::Stale);
-        self.own_leg(
-            id,
-            Leg {
-                backend: leg.backend,
-                port,
-            },
-        );
+        self.own_leg(id, leg);
         (self.flows[id].asked, self.flows[id].refusals) = (0, 0);
     }
 

@@ -9,7 +9,7 @@ use crate::{
     events::What,
     flow::Bits,
     handover::{Input, Reply, Then},
-    ids::{FlowId, Leg},
+    ids::FlowId,
     keys::Message,
     mutants::Mutant,
     ports::Purpose,
@@ -127,16 +127,7 @@ impl Engine {
         let target = held.or_else(|| {
             self.policies[policy].choose_adoptable(v6, owner, &self.backends, now, &mut self.rng)
         });
-        let leg = target.and_then(|b| {
-            Some(Leg {
-                backend: b,
-                port: self.backends[usize::from(b)].ports.take(
-                    &mut self.rests,
-                    now.ms(),
-                    Purpose::Rescue,
-                )?,
-            })
-        });
+        let leg = target.and_then(|to| self.take_port(now, to, Purpose::Rescue));
         let Some(leg) = leg else { return false };
         self.client_goes(id, leg.backend);
         self.pending = leg;

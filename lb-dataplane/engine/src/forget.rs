@@ -39,7 +39,7 @@ use crate::{
     ids::{FlowId, Leg},
     keys::Message,
     legs::Use,
-    ports::Rest,
+    ports::{Purpose, Rest},
     timing::{FORGET_TRIES_MAX, FORGET_WAIT_MS},
 };
 use baton_packet::{
@@ -137,6 +137,18 @@ impl Forgets {
 }
 
 impl Engine {
+    /// A leg to a backend over a port that may be used now for this, if there is one.
+    pub(crate) fn take_port(
+        &mut self,
+        now: Instant,
+        backend: u16,
+        purpose: Purpose,
+    ) -> Option<Leg> {
+        let ports = &mut self.backends[usize::from(backend)].ports;
+        let port = ports.take(&mut self.rests, now.ms(), purpose)?;
+        Some(Leg { backend, port })
+    }
+
     /// Frees a leg's port, whose last use ended so.
     pub(crate) fn free_leg(&mut self, now: Instant, leg: Leg, rest: Rest) {
         let used = self.legs.clear(leg);

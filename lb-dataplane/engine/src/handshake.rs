@@ -337,13 +337,9 @@ impl Engine {
         let (policy, client) = (flow.policy, flow.client);
         let hash = self.rng.u64(..);
         let target = self.choose_new(now, (policy, &client), (v6, hash), Some(owner))?;
-        let ports = &mut self.backends[usize::from(target)].ports;
-        let port = ports.take(&mut self.rests, now.ms(), Purpose::Handshake)?;
+        let leg = self.take_port(now, target, Purpose::Handshake)?;
         self.client_goes(id, target);
-        Some(Leg {
-            backend: target,
-            port,
-        })
+        Some(leg)
     }
 
     /// The owner leg goes to the leg that the event's classifier took.

@@ -74,7 +74,6 @@ mod rescue;
 mod resets;
 mod rests;
 mod routes;
-mod rules;
 mod server;
 mod session;
 mod shares;

@@ -21,8 +21,7 @@ use crate::{
     member::{Evidence, Member, Pace},
     mutants::Committed,
     pins::{Lost, PinReason},
-    placement::{Asking, Placement, Seat, Why},
-    rules,
+    placement::{Asking, Placement, Seat, Why, rules},
     timing::ALIKE_US,
     wrr::Wrr,
 };

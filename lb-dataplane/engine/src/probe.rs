@@ -128,19 +128,17 @@ impl Engine {
 
     /// The leg that a backend's probes of one kind leave from.
     fn probe_leg(&mut self, now: Instant, index: u16, used: Use) -> Option<Leg> {
-        let backend = &mut self.backends[usize::from(index)];
-        let port = &mut backend.probe_ports[usize::from(used == Use::LivenessProbe)];
-        let taken = *port != 0;
-        if !taken {
-            *port = (backend.ports).take(&mut self.rests, now.ms(), Purpose::Rescue)?;
+        let kind = usize::from(used == Use::LivenessProbe);
+        let port = self.backends[usize::from(index)].probe_ports[kind];
+        if port != 0 {
+            return Some(Leg {
+                backend: index,
+                port,
+            });
         }
-        let leg = Leg {
-            backend: index,
-            port: *port,
-        };
-        if !taken {
-            self.legs.assign(leg, used);
-        }
+        let leg = self.take_port(now, index, Purpose::Rescue)?;
+        self.backends[usize::from(index)].probe_ports[kind] = leg.port;
+        self.legs.assign(leg, used);
         Some(leg)
     }
 

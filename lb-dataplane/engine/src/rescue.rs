@@ -215,17 +215,12 @@ impl Engine {
 
     /// A port towards `target` for a flow without a request of its own.
     pub(crate) fn take_leg(&mut self, now: Instant, id: FlowId, target: u16) -> Option<Leg> {
-        let backend = &mut self.backends[usize::from(target)];
-        backend.hop.and_then(|h| self.hops.mac(h))?;
-        let port = backend
-            .ports
-            .take(&mut self.rests, now.ms(), Purpose::Rescue)?;
-        backend.budget.spend(now);
+        let hop = self.backends[usize::from(target)].hop?;
+        self.hops.mac(hop)?;
+        let leg = self.take_port(now, target, Purpose::Rescue)?;
+        self.backends[usize::from(target)].budget.spend(now);
         self.client_goes(id, target);
-        Some(Leg {
-            backend: target,
-            port,
-        })
+        Some(leg)
     }
 
     pub(crate) fn count_lost(&mut self, id: FlowId, why: Lost) {

@@ -45,7 +45,7 @@ pub const PAUSE_MAX_SHIFT: u8 = 5;
 /// empties it.
 pub(crate) const ADOPTIONS_PER_MS: u16 = 16;
 
-// Whether a pod lives: `liveness`, `probe`, `health`.
+// Whether a pod lives: `backend/liveness`, `backend/adopter`, `probe`, `health`.
 /// First wait for an answer; doubles. A pod network answers in well under 1 ms.
 pub(crate) const LIVENESS_WAIT_MS: u64 = 20;
 /// Questions without any answer before the pod counts as gone: 20 + 40 + 80 ms.

@@ -298,3 +298,19 @@ fn one_that_is_down_is_asked_more_often_while_flows_wait() {
         assert_eq!((pod.up_ms, pod.process(), pod.words()), (10_000, 1, None));
     }
 }
+
+#[test]
+fn ends_while_it_is_asked_have_it_asked_again_at_once_and_many_once_a_millisecond() {
+    for (ends, wait_until_ms) in [(FEW_ENDS, 10_000), (FEW_ENDS + 1, 10_001)] {
+        let mut pod = ended(1);
+        for _ in 1..ends {
+            assert_eq!(pod.learn(ms(9_995), true, END), Belief::Unchanged);
+        }
+        let expected = Belief::Believe {
+            back: false,
+            held: true,
+            wait_until_ms: Some(wait_until_ms),
+        };
+        assert_eq!(pod.learn(NOW, true, TOLD), expected);
+    }
+}
