@@ -135,8 +135,8 @@ pub struct Engine {
     pub(crate) rests: Rests,
     pub(crate) closing: Closing,
     pub(crate) forgets: Forgets,
-    /// Pairs that trackers on the way may remember, as of the last look over the backends, and as far as
-    /// the present one is.
+    /// Pairs that trackers on the way may remember, as of the last look over the backends, and as
+    /// far as the present one is.
     pub(crate) tracked: (u32, u32),
     pub(crate) kept: Kept,
     /// Copies of requests among these, by their clients' networks.
@@ -163,9 +163,9 @@ pub struct Engine {
     pub(crate) sweeps: VecDeque<u16>,
     /// What this call of [`Self::poll`] may still do; see [`Self::spend`].
     pub(crate) acts: usize,
-    /// The going through all backends: to probe, to ask whether anybody listens, to look over.
+    /// The going through all backends: for adoption probes, for liveness probes, to look over.
     pub(crate) probes: Pass,
-    pub(crate) questions: Pass,
+    pub(crate) liveness_probes: Pass,
     pub(crate) round: Pass,
     /// Policies whose pools are to be judged.
     pub(crate) to_judge: VecDeque<u16>,
@@ -273,7 +273,7 @@ impl Engine {
             sweeps: VecDeque::with_capacity(backends),
             acts: 0,
             probes: Pass::new(now.ms()),
-            questions: Pass::new(u64::MAX),
+            liveness_probes: Pass::new(u64::MAX),
             round: Pass::new(now.ms()),
             to_judge: VecDeque::with_capacity(2 * LIMIT_POLICIES),
             judged: (0, 0),

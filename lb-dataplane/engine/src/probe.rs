@@ -3,7 +3,7 @@
 //! Owns when they are sent, from a port of each kind, and reading the answers: evidence, whose
 //! meaning is `backend/adopter.rs`' and `backend/liveness.rs`'. Here that is carried out. A probe
 //! is an authenticated segment that creates nothing and takes the same path as an adoption; a pod
-//! whose adopter tells nothing of the listener is asked by a SYN.
+//! whose adopter tells nothing of the listener gets a SYN.
 
 use crate::{
     Engine, Output, Verdict,
@@ -27,8 +27,8 @@ use baton_packet::{
 const BACKENDS_PER_CALL: usize = 1_024;
 const PROBES_PER_CALL: usize = 48;
 const PROBES_AT_LEAST: usize = 8;
-const ASKED_PER_CALL: usize = 8;
-const ASKED_AT_LEAST: usize = 4;
+const LIVENESS_PER_CALL: usize = 8;
+const LIVENESS_AT_LEAST: usize = 4;
 
 impl Engine {
     /// Something was observed of a backend: what is believed of it now is carried out.
@@ -42,7 +42,7 @@ impl Engine {
         let backend = &mut self.backends[usize::from(index)];
         match backend.liveness.learn(now, backend.flows > 0, evidence) {
             Belief::Unchanged => {}
-            Belief::Ask => self.ask(now, index, out),
+            Belief::Probe => self.send_liveness_probe(now, index, out),
             Belief::Believe {
                 back,
                 held,
@@ -55,13 +55,13 @@ impl Engine {
                     self.begin_sweep(index, Sweep::CloseStands);
                 }
                 match wait_until_ms {
-                    Some(ms) if ms <= now.ms() => self.ask(now, index, out),
-                    Some(ms) => self.questions.by(ms),
+                    Some(ms) if ms <= now.ms() => self.send_liveness_probe(now, index, out),
+                    Some(ms) => self.liveness_probes.by(ms),
                     None => {}
                 }
             }
             Belief::Orphan { why, news } => {
-                self.questions.by(backend.liveness.asked_again_ms());
+                self.liveness_probes.by(backend.liveness.probe_due_ms());
                 if news {
                     self.backend_is_down(now, index, why);
                 }
@@ -80,8 +80,8 @@ impl Engine {
         self.learn(now, index, Evidence::Exit, out);
     }
 
-    /// Asks the pod whether anybody listens.
-    fn ask(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+    /// Sends a probe of whether anybody listens.
+    fn send_liveness_probe(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         let numbers = (self.fresh_number(), self.fresh_number());
         if self.backends[usize::from(index)].liveness.adopter_is_mute() {
             self.probe_mute(now, index);
@@ -89,11 +89,11 @@ impl Engine {
         let leg = self.probe_leg(now, index, Use::LivenessProbe);
         let liveness = &mut self.backends[usize::from(index)].liveness;
         let Some(leg) = leg.filter(|_| out.frame().is_some()) else {
-            liveness.ask_later(now.ms() + 1);
-            return self.questions.by(now.ms() + 1);
+            liveness.send_later(now.ms() + 1);
+            return self.liveness_probes.by(now.ms() + 1);
         };
-        let (seq, ack) = liveness.ask(now, numbers);
-        self.questions.by(liveness.asked_again_ms());
+        let (seq, ack) = liveness.send(now, numbers);
+        self.liveness_probes.by(liveness.probe_due_ms());
         // A next hop without a link-layer address is as silent as a pod.
         if let Some(ack) = ack {
             if self.emit_probe(leg, (seq, ack), out) {
@@ -111,7 +111,7 @@ impl Engine {
         }
     }
 
-    /// An adopter is mute: its kernel is asked, and besides, it is probed until it says Ready.
+    /// An adopter is mute: its kernel is probed, and besides, it is probed for Ready.
     fn probe_mute(&mut self, now: Instant, index: u16) {
         let soon_ms = now.ms() + PROBE_OTHER_MS;
         let adopter = &mut self.backends[usize::from(index)].adopter;
@@ -142,12 +142,12 @@ impl Engine {
         Some(leg)
     }
 
-    /// Forgets the question and the finding of a backend that left the snapshot.
+    /// Forgets the probes and the finding of a backend that left the snapshot.
     pub(crate) fn stop_probing(&mut self, now: Instant, index: u16) {
         let backend = &mut self.backends[usize::from(index)];
         backend.adopter.stop();
-        // One that left before may have been asked for its flows' sake.
-        backend.liveness.stop_asking();
+        // One that left before may have been probed for its flows' sake.
+        backend.liveness.stop_probing();
         for port in std::mem::take(&mut backend.probe_ports) {
             if port != 0 {
                 let leg = Leg {
@@ -159,30 +159,31 @@ impl Engine {
         }
     }
 
-    /// Repeats, gives up or asks anew what is due, a piece of the table at a time.
-    pub(crate) fn questions_due(&mut self, now: Instant, out: &mut impl Output) {
-        let mut left = self.room(ASKED_PER_CALL, ASKED_AT_LEAST);
+    /// Repeats liveness probes, gives up or begins anew where it is due, a piece of the table at a
+    /// time.
+    pub(crate) fn liveness_probes_due(&mut self, now: Instant, out: &mut impl Output) {
+        let mut left = self.room(LIVENESS_PER_CALL, LIVENESS_AT_LEAST);
         let all = self.backends.len();
         for _ in 0..BACKENDS_PER_CALL {
-            let next = self.questions.next(now, u64::MAX, all);
+            let next = self.liveness_probes.next(now, u64::MAX, all);
             let Some(at) = next.filter(|_| left > 0) else {
                 return;
             };
-            if now.ms() >= self.backends[at].liveness.asked_again_ms() {
+            if now.ms() >= self.backends[at].liveness.probe_due_ms() {
                 self.spend(1);
                 left -= 1;
-                self.question_due(now, at as u16, out);
+                self.liveness_probe_due(now, at as u16, out);
             }
-            let due_ms = self.backends[at].liveness.asked_again_ms();
-            if self.questions.done(due_ms, all) {
+            let due_ms = self.backends[at].liveness.probe_due_ms();
+            if self.liveness_probes.done(due_ms, all) {
                 return;
             }
         }
     }
 
-    fn question_due(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+    fn liveness_probe_due(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         if self.backends[usize::from(index)].liveness.repeats() {
-            return self.ask(now, index, out);
+            return self.send_liveness_probe(now, index, out);
         }
         let link_settled = now.ms() >= self.link_settled_ms;
         self.counters.add(Counter::LivenessProbesUnanswered);
@@ -236,7 +237,7 @@ impl Engine {
         let numbers = adopter.numbers;
         if self.emit_probe(leg, numbers, out) {
             self.counters.add(Counter::ProbesSent);
-            self.backends[usize::from(index)].adopter.is_asked();
+            self.backends[usize::from(index)].adopter.is_probed();
         }
     }
 
@@ -317,8 +318,8 @@ impl Engine {
         Verdict::Absorbed
     }
 
-    /// A segment on the port that a backend is asked from whether anybody listens.
-    pub(crate) fn answer_to_question(
+    /// A segment on a backend's port of liveness probes.
+    pub(crate) fn answer_to_liveness_probe(
         &mut self,
         now: Instant,
         frame: &[u8],
@@ -329,7 +330,7 @@ impl Engine {
         let index = leg.backend;
         let liveness = &self.backends[usize::from(index)].liveness;
         let has = |flag| segment.flags.has(flag);
-        let evidence = if let Some((seq, ack)) = liveness.asked_by_probe() {
+        let evidence = if let Some((seq, ack)) = liveness.adopter_probe() {
             let ours = segment.seq == ack && segment.ack == seq;
             match self.message(frame, segment, index) {
                 Message::Answer(reason, says) if ours => {
@@ -347,7 +348,7 @@ impl Engine {
                 }
                 _ => None,
             }
-        } else if !has(Flags::ACK) || liveness.asked_by_syn() != Some(segment.ack) {
+        } else if !has(Flags::ACK) || liveness.syn_acked() != Some(segment.ack) {
             None
         } else if has(Flags::RST) {
             self.counters.add(Counter::LivenessProbesRefused);
@@ -366,11 +367,11 @@ impl Engine {
         }
         self.counters.add(Counter::Fenced);
         if has(Flags::ACK) && !has(Flags::RST) {
-            // Something is left of an earlier question, because our reset was lost or its answer
+            // Something is left of an earlier probe, because our reset was lost or its answer
             // came late: it must not stand in the way of this one.
             self.reset_at(leg, segment.ack, out);
-            if (self.backends[usize::from(index)].liveness).asks_once_more() {
-                self.ask(now, index, out);
+            if (self.backends[usize::from(index)].liveness).may_send_again() {
+                self.send_liveness_probe(now, index, out);
             }
         }
         Verdict::Absorbed

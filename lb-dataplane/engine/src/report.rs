@@ -266,7 +266,7 @@ impl Engine {
         legs: &mut Seen,
     ) -> Option<usize> {
         let backend = &self.backends[usize::from(index)];
-        let strands = backend.liveness.is_down() || backend.liveness.is_asked();
+        let strands = backend.liveness.is_down() || backend.liveness.is_probed();
         let drains = backend.drains.has(policy);
         if !strands && !drains {
             return None;

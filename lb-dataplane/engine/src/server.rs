@@ -53,7 +53,9 @@ impl Engine {
             Some(Use::Standby(id)) => self.on_standby(now, frame, segment, id, out),
             Some(Use::Closing(id)) => self.on_closing(now, frame, segment, id, out),
             Some(Use::Probe) => self.answer_to_probe(now, frame, segment, backend, out),
-            Some(Use::LivenessProbe) => self.answer_to_question(now, frame, segment, leg, out),
+            Some(Use::LivenessProbe) => {
+                self.answer_to_liveness_probe(now, frame, segment, leg, out)
+            }
             Some(Use::Forget(slot)) => self.answer_to_forget(now, frame, segment, slot, out),
             None => {
                 if let Some(verdict) = self.pass_to_host(frame, segment.end) {

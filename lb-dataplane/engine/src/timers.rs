@@ -54,7 +54,7 @@ impl Engine {
         }
         self.closes_due(now, out);
         self.send_forgets(now, out);
-        self.questions_due(now, out);
+        self.liveness_probes_due(now, out);
         self.look_over(now, out);
         self.sweep(now, out);
         self.send_probes(now, out);
@@ -95,11 +95,11 @@ impl Engine {
         let others = [
             self.probes.due_ms,
             self.round.due_ms,
-            self.questions.due_ms,
+            self.liveness_probes.due_ms,
             self.forgets.due_ms(),
         ];
         // What was begun goes on at once.
-        let passes = [self.probes, self.questions, self.round];
+        let passes = [self.probes, self.liveness_probes, self.round];
         let goes_on = passes.iter().any(Pass::is_open)
             || self.stale_hops.is_some()
             || self.stale_keys.is_some()
@@ -171,7 +171,7 @@ impl Engine {
                 self.decide(now, id, Input::Silence, None, out);
                 return;
             }
-            // Nobody answered the question, which has its own timers: it was lost with its backend.
+            // Liveness probes have timers of their own: they were lost with the backend.
             State::OwnerFinPending => {
                 let input = Input::PodGone {
                     silent: false,

@@ -75,7 +75,7 @@ impl Adopter {
         self.ever_ready || !matches!(self.finding, Finding::Unknown | Finding::Silent)
     }
 
-    /// The answer to a question that nobody else was asked came from this namespace.
+    /// The answer to a probe that nobody else got came from this namespace.
     pub(crate) fn is_in(&mut self, namespace: u64) {
         if self.namespace != namespace {
             self.renewed = self.renewed.wrapping_add(u8::from(self.namespace != 0));
@@ -84,7 +84,7 @@ impl Adopter {
     }
 
     /// A probe left.
-    pub(crate) fn is_asked(&mut self) {
+    pub(crate) fn is_probed(&mut self) {
         if self.finding == Finding::Unknown {
             self.unanswered = self.unanswered.saturating_add(1);
         }

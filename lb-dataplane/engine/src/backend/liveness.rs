@@ -1,14 +1,14 @@
 //! What a pod is believed to be: alive, silent, without a listener, another process than before.
 //!
-//! Owns all that is known of one pod's life, whichever policies have it, and the question that its
-//! flows' held ends wait for: one for all of them. It is pure: [`Evidence`] in, [`Belief`] out.
-//! `probe` gathers the evidence and carries out what follows; `sweep` takes it to the flows. What a
-//! policy's own flows say of a pod is its member's (`member`).
+//! Owns all that is known of one pod's life, whichever policies have it, and the liveness probe
+//! that its flows' held ends wait for: one for all of them. It is pure: [`Evidence`] in, [`Belief`]
+//! out. `probe` gathers the evidence and carries out what follows; `sweep` takes it to the flows.
+//! What a policy's own flows say of a pod is its member's (`member`).
 //!
-//! A question is a probe where the adopter can tell whose the listener is; else, and where that is
-//! not answered, a SYN, which the pod's kernel answers. Neither opens anything: a SYN-ACK is
-//! answered with a RST, so that the application never sees a connection (Linux drops the request
-//! socket, `tcp_check_req`).
+//! A liveness probe goes to the adopter where that can tell whose the listener is; else, and where
+//! that is not answered, it is a SYN, which the pod's kernel answers. Neither opens anything: a
+//! SYN-ACK is answered with a RST, so that the application never sees a connection (Linux drops the
+//! request socket, `tcp_check_req`).
 //!
 //! # Decisions
 //!
@@ -43,8 +43,8 @@
 //!   connections of a killed server whose last process still listens. Rejected: five rules by time
 //!   (an answer 3 ms later, bursts of three ends, 50 ms, nine tenths of a pod's flows); each failed
 //!   on a busy machine, and all of them served pods that no shipped adopter is in.
-//! - **A pod that says nothing is asked** after 250 ms with requests outstanding, or when its
-//!   adopter's answers stop (2.2 s), and is down after three questions without an answer (140 ms).
+//! - **A pod that says nothing is probed** after 250 ms with requests outstanding, or when its
+//!   adopter's answers stop (2.2 s), and is down after three probes without an answer (140 ms).
 //!   A frozen process is not silent, its kernel answers: `responseTimeout` is for it.
 
 use crate::{
@@ -95,10 +95,10 @@ pub(crate) enum Evidence {
 pub(crate) enum Belief {
     /// Nothing new: an answer is awaited already, or none is needed.
     Unchanged,
-    /// Not known: the pod is asked now.
-    Ask,
+    /// Not known: the pod is probed now.
+    Probe,
     /// Somebody listens. Of the ends that are held those stand that are old enough
-    /// ([`Liveness::settles`]); the others wait until the pod is asked again then.
+    /// ([`Liveness::settles`]); the others wait until the pod is probed again then.
     Believe {
         /// It was down.
         back: bool,
@@ -114,25 +114,25 @@ pub(crate) enum Belief {
     },
 }
 
-/// The question whether anybody listens.
+/// Whether anybody listens: one probe for all flows of the pod.
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
-struct Question {
+struct LivenessProbe {
     isn: SeqNumber,
-    /// The acknowledged number of a probe; `None` for a SYN.
-    probe_ack: Option<SeqNumber>,
+    /// The acknowledged number of one to the adopter; `None` for a SYN.
+    adopter_ack: Option<SeqNumber>,
     /// The adopter found no listener: only a SYN says whether clients find one.
     by_syn: bool,
-    /// Sent since anything was heard; 0: not asked.
+    /// Sent since anything was heard; 0: none is out.
     tries: u8,
     /// When the unanswered one, or the next one, is due; `None` for never.
     due_ms: Option<u64>,
-    asked_us: u64,
-    first_asked_us: u64,
+    sent_us: u64,
+    first_sent_us: u64,
     last_end_us: u64,
     /// Flows that ended since the pod was last known to live.
     ends: u32,
-    /// When the last answered one was asked, and how old an end has to be then to stand.
+    /// When the last answered one was sent, and how old an end has to be then to stand.
     answered_us: u64,
     settle_us: u64,
 }
@@ -161,32 +161,32 @@ pub(crate) struct Liveness {
     report: ListenerReport,
     /// Since when there is this listener.
     since: Instant,
-    /// The adopter left a question unanswered, and is not asked another one before it answers.
+    /// The adopter left a liveness probe unanswered, and gets no other one before it answers.
     pub(crate) mute: bool,
     /// When its listener was last let go of by one of several holders, or by a process that exited.
     let_go: Option<Instant>,
     /// When it last had another listener than before.
     replaced: Option<Instant>,
-    question: Question,
+    probe: LivenessProbe,
 }
 
 impl Liveness {
     /// What a piece of evidence comes to; `waiting`: flows wait for the pod.
     pub(crate) fn learn(&mut self, now: Instant, waiting: bool, evidence: Evidence) -> Belief {
-        let question = &mut self.question;
+        let probe = &mut self.probe;
         match evidence {
             Evidence::End { closer_listens } => {
-                question.ends = question.ends.saturating_add(1);
-                question.last_end_us = now.0;
+                probe.ends = probe.ends.saturating_add(1);
+                probe.last_end_us = now.0;
                 // Where the pod is being watched, this end has not to wait for that.
-                if closer_listens && question.due_ms.is_some() && question.tries == 0 {
-                    return Belief::Ask;
+                if closer_listens && probe.due_ms.is_some() && probe.tries == 0 {
+                    return Belief::Probe;
                 }
                 self.doubt(now)
             }
             Evidence::Exit => {
-                question.ends = question.ends.max(FEW_ENDS + 1);
-                question.last_end_us = now.0;
+                probe.ends = probe.ends.max(FEW_ENDS + 1);
+                probe.last_end_us = now.0;
                 self.let_go = Some(now);
                 self.doubt(now)
             }
@@ -206,58 +206,58 @@ impl Liveness {
                 }
                 // Something in the pod may hand connections to another port: whether a client's SYN
                 // is refused too, only a SYN says.
-                if question.tries > 0 && question.probe_ack.is_none() {
+                if probe.tries > 0 && probe.adopter_ack.is_none() {
                     return Belief::Unchanged;
                 }
-                question.by_syn = true;
+                probe.by_syn = true;
                 self.begin(now)
             }
             Evidence::NoAdopter => {
                 self.mute = true;
-                Belief::Ask
+                Belief::Probe
             }
             // Its kernel lives and its listener is too busy to answer: that is no death.
             Evidence::Silence { .. } if self.is_heard() => self.believe(now, false),
-            // What was asked may never have left.
+            // What was sent may never have left.
             Evidence::Silence { link_settled } if !link_settled => self.begin(now),
             Evidence::Silence { .. } => self.orphan(now, waiting, Down::Silent),
         }
     }
 
     fn doubt(&mut self, now: Instant) -> Belief {
-        if self.is_asked() {
+        if self.is_probed() {
             Belief::Unchanged
         } else {
             self.begin(now)
         }
     }
 
-    /// Begins a question, or begins it anew.
+    /// Begins to probe, or begins anew.
     fn begin(&mut self, now: Instant) -> Belief {
-        self.question.tries = 0;
-        self.question.first_asked_us = now.0;
-        Belief::Ask
+        self.probe.tries = 0;
+        self.probe.first_sent_us = now.0;
+        Belief::Probe
     }
 
     /// Somebody listens; `reported`: and the adopter told who.
     fn believe(&mut self, now: Instant, reported: bool) -> Belief {
         let settle_us = self.settle_us(now, reported);
-        let question = &mut self.question;
-        (question.tries, question.by_syn) = (0, false);
-        (question.settle_us, question.answered_us) = (settle_us, question.asked_us);
-        let (held, few) = (question.ends > 0, question.ends <= FEW_ENDS);
-        let settled_us = question.last_end_us + settle_us;
-        let wait_until_ms = if !held || question.asked_us >= settled_us {
-            (question.ends, question.due_ms) = (0, None);
+        let probe = &mut self.probe;
+        (probe.tries, probe.by_syn) = (0, false);
+        (probe.settle_us, probe.answered_us) = (settle_us, probe.sent_us);
+        let (held, few) = (probe.ends > 0, probe.ends <= FEW_ENDS);
+        let settled_us = probe.last_end_us + settle_us;
+        let wait_until_ms = if !held || probe.sent_us >= settled_us {
+            (probe.ends, probe.due_ms) = (0, None);
             None
         } else if settle_us == 0 && few {
-            // What ended while the pod was asked. Where there is more, once a millisecond: each
+            // What ended while the pod was probed. Where there is more, once a millisecond: each
             // answer goes through all its flows.
             Some(now.ms())
         } else {
             let next_ms = (now.ms() + WATCH_PAUSE_MS).min(settled_us.div_ceil(1_000));
-            question.due_ms = Some(next_ms.max(now.ms() + 1));
-            question.due_ms
+            probe.due_ms = Some(next_ms.max(now.ms() + 1));
+            probe.due_ms
         };
         Belief::Believe {
             back: self.is_back(now),
@@ -283,14 +283,14 @@ impl Liveness {
 
     fn orphan(&mut self, now: Instant, waiting: bool, why: Down) -> Belief {
         let news = self.down.replace(why) != Some(why);
-        let question = &mut self.question;
-        (question.tries, question.by_syn, question.ends) = (0, false, 0);
+        let probe = &mut self.probe;
+        (probe.tries, probe.by_syn, probe.ends) = (0, false, 0);
         let pause_ms = if waiting {
             DOWN_PAUSE_WAITING_MS
         } else {
             DOWN_PAUSE_MS
         };
-        question.due_ms = Some(now.ms() + pause_ms);
+        probe.due_ms = Some(now.ms() + pause_ms);
         Belief::Orphan { why, news }
     }
 
@@ -338,19 +338,19 @@ impl Liveness {
         (self.suspects, self.ejected_until_ms) = (0, 0);
     }
 
-    /// Whether nothing was heard for so long that it is to be asked: of one that owes an answer for
-    /// `stalled_ms`, or that answered probes before.
+    /// Whether nothing was heard for so long that it is to be probed: of one that owes an answer
+    /// for `stalled_ms`, or that answered probes before.
     pub(crate) fn is_silent(&self, now: Instant, stalled_ms: u64, answered: bool) -> bool {
         let quiet_ms = now.ms().saturating_sub(self.heard_ms);
         let busy = quiet_ms.min(stalled_ms) >= SILENT_BUSY_MS;
-        !self.is_asked() && (busy || (quiet_ms >= SILENT_IDLE_MS && answered))
+        !self.is_probed() && (busy || (quiet_ms >= SILENT_IDLE_MS && answered))
     }
 
     /// Whether a listener answered long enough after a flow's end (us, wrapping) for the end to
     /// stand. If the process that closed had the listener, any answer is late enough.
     pub(crate) fn settles(&self, ended_us: u32, closer_listens: bool) -> bool {
-        let age_us = (self.question.answered_us as u32).wrapping_sub(ended_us) as i32;
-        closer_listens && age_us >= 0 || i64::from(age_us) >= self.question.settle_us as i64
+        let age_us = (self.probe.answered_us as u32).wrapping_sub(ended_us) as i32;
+        closer_listens && age_us >= 0 || i64::from(age_us) >= self.probe.settle_us as i64
     }
 
     /// Whether the process is gone that a flow came to at this time (ms, wrapping), because another
@@ -361,55 +361,55 @@ impl Liveness {
         (self.replaced).is_some_and(|at| owned_ms > now.ms().saturating_sub(at.ms()))
     }
 
-    /// Whether it is being asked, or will be.
-    pub(crate) fn is_asked(&self) -> bool {
-        self.question.due_ms.is_some()
+    /// Whether it is being probed, or will be.
+    pub(crate) fn is_probed(&self) -> bool {
+        self.probe.due_ms.is_some()
     }
 
     /// When; `u64::MAX` for never.
-    pub(crate) fn asked_again_ms(&self) -> u64 {
-        self.question.due_ms.unwrap_or(u64::MAX)
+    pub(crate) fn probe_due_ms(&self) -> u64 {
+        self.probe.due_ms.unwrap_or(u64::MAX)
     }
 
-    /// It could not be asked, so silence means nothing.
-    pub(crate) fn ask_later(&mut self, due_ms: u64) {
-        self.question.due_ms = Some(due_ms);
+    /// No probe could be sent, so silence means nothing.
+    pub(crate) fn send_later(&mut self, due_ms: u64) {
+        self.probe.due_ms = Some(due_ms);
     }
 
-    /// It is asked, with new numbers if it needs them. The numbers that leave: of a SYN, or of a
-    /// probe.
-    pub(crate) fn ask(
+    /// A probe leaves, with these numbers if it needs new ones. The numbers that leave, the second
+    /// one where it goes to the adopter.
+    pub(crate) fn send(
         &mut self,
         now: Instant,
         (seq, ack): (SeqNumber, SeqNumber),
     ) -> (SeqNumber, Option<SeqNumber>) {
         let reports = self.supports_report();
-        let question = &mut self.question;
+        let probe = &mut self.probe;
         // A repetition keeps its number: the pod may have the first one, and answers the same SYN
         // again (Linux `tcp_check_req`), but another one on its tuple with a challenge ACK at best.
-        if question.tries == 0 || question.probe_ack.is_some() {
-            question.isn = seq;
+        if probe.tries == 0 || probe.adopter_ack.is_some() {
+            probe.isn = seq;
         }
-        let by_probe = reports && !question.by_syn && question.tries < LIVENESS_PROBES_MAX;
-        question.probe_ack = by_probe.then_some(ack);
-        question.asked_us = now.0;
-        question.due_ms = Some(now.ms() + (LIVENESS_WAIT_MS << question.tries));
-        question.tries += 1;
-        (question.isn, question.probe_ack)
+        let to_adopter = reports && !probe.by_syn && probe.tries < LIVENESS_PROBES_MAX;
+        probe.adopter_ack = to_adopter.then_some(ack);
+        probe.sent_us = now.0;
+        probe.due_ms = Some(now.ms() + (LIVENESS_WAIT_MS << probe.tries));
+        probe.tries += 1;
+        (probe.isn, probe.adopter_ack)
     }
 
-    /// The adopter left all of its probes unanswered: from now on the kernel is asked.
+    /// The adopter left all of its probes unanswered: from now on its kernel is probed.
     pub(crate) fn adopter_is_mute(&mut self) -> bool {
-        let probes = self.asked_by_probe().is_some();
-        let mute = probes && self.question.tries >= LIVENESS_PROBES_MAX;
+        let probes = self.adopter_probe().is_some();
+        let mute = probes && self.probe.tries >= LIVENESS_PROBES_MAX;
         self.mute |= mute;
         mute
     }
 
-    /// Whether the same is asked once more. Where something was heard meanwhile more often: it may
-    /// be older than the pod's end.
+    /// Whether one more is sent. Where something was heard meanwhile more are: it may be older than
+    /// the pod's end.
     pub(crate) fn repeats(&self) -> bool {
-        let tries = self.question.tries;
+        let tries = self.probe.tries;
         let max = if self.is_heard() {
             LIVENESS_TRIES_HEARD_MAX
         } else {
@@ -419,37 +419,34 @@ impl Liveness {
     }
 
     fn is_heard(&self) -> bool {
-        self.down.is_none() && self.heard_ms * 1_000 > self.question.first_asked_us
+        self.down.is_none() && self.heard_ms * 1_000 > self.probe.first_sent_us
     }
 
-    /// Whether what was asked may have met something older in its way.
-    pub(crate) fn asks_once_more(&self) -> bool {
-        (1..LIVENESS_TRIES_MAX).contains(&self.question.tries)
+    /// Whether the one that is out may have met something older in its way.
+    pub(crate) fn may_send_again(&self) -> bool {
+        (1..LIVENESS_TRIES_MAX).contains(&self.probe.tries)
     }
 
-    /// The numbers of the probe that is out.
-    pub(crate) fn asked_by_probe(&self) -> Option<(SeqNumber, SeqNumber)> {
-        let ack = self
-            .question
-            .probe_ack
-            .filter(|_| self.question.tries > 0)?;
-        Some((self.question.isn, ack))
+    /// The numbers of the one that is out to the adopter.
+    pub(crate) fn adopter_probe(&self) -> Option<(SeqNumber, SeqNumber)> {
+        let ack = self.probe.adopter_ack.filter(|_| self.probe.tries > 0)?;
+        Some((self.probe.isn, ack))
     }
 
     /// What an answer to the SYN that is out acknowledges.
-    pub(crate) fn asked_by_syn(&self) -> Option<SeqNumber> {
-        let syn = self.question.tries > 0 && self.question.probe_ack.is_none();
-        syn.then(|| self.question.isn.add(1))
+    pub(crate) fn syn_acked(&self) -> Option<SeqNumber> {
+        let syn = self.probe.tries > 0 && self.probe.adopter_ack.is_none();
+        syn.then(|| self.probe.isn.add(1))
     }
 
-    /// The link was down since: what was asked so far may never have left.
+    /// The link was down since: what was sent so far may never have left.
     pub(crate) fn link_was_down(&mut self, since: Instant) {
         self.begin(since);
     }
 
-    /// Nobody is asked any more.
-    pub(crate) fn stop_asking(&mut self) {
-        self.question = Question::default();
+    /// No probe is sent any more.
+    pub(crate) fn stop_probing(&mut self) {
+        self.probe = LivenessProbe::default();
     }
 
     #[inline]

@@ -29,9 +29,9 @@ fn known() -> Liveness {
     pod
 }
 
-fn asked(pod: &mut Liveness, at: Instant, times: u8) {
+fn probed(pod: &mut Liveness, at: Instant, times: u8) {
     for _ in 0..times {
-        pod.ask(at, (SeqNumber(1), SeqNumber(2)));
+        pod.send(at, (SeqNumber(1), SeqNumber(2)));
     }
 }
 
@@ -44,8 +44,8 @@ const END: Evidence = Evidence::End {
 /// An end 10 ms ago, and this many probes since.
 fn ended(times: u8) -> Liveness {
     let mut pod = known();
-    assert_eq!(pod.learn(ms(9_990), true, END), Belief::Ask);
-    asked(&mut pod, ms(9_990), times);
+    assert_eq!(pod.learn(ms(9_990), true, END), Belief::Probe);
+    probed(&mut pod, ms(9_990), times);
     pod
 }
 
@@ -54,14 +54,14 @@ fn states() -> [(&'static str, Liveness); 7] {
     watched.learn(ms(9_991), true, HEARD);
     let mut syn = ended(1);
     syn.learn(ms(9_991), true, Evidence::NoAdopter);
-    asked(&mut syn, ms(9_991), 1);
+    probed(&mut syn, ms(9_991), 1);
     let mut heard = ended(LIVENESS_TRIES_HEARD_MAX);
     heard.heard(ms(9_995));
     let mut down = ended(LIVENESS_TRIES_MAX);
     let silence = Evidence::Silence { link_settled: true };
     down.learn(ms(9_995), true, silence);
-    let mut down_asked = down.clone();
-    asked(&mut down_asked, ms(9_999), 1);
+    let mut down_probed = down.clone();
+    probed(&mut down_probed, ms(9_999), 1);
     [
         ("quiet", known()),
         ("watched", watched),
@@ -69,14 +69,14 @@ fn states() -> [(&'static str, Liveness); 7] {
         ("syn", syn),
         ("heard", heard),
         ("down", down),
-        ("down, asked", down_asked),
+        ("down, probed", down_probed),
     ]
 }
 
 fn shown(belief: Belief) -> String {
     match belief {
         Belief::Unchanged => "-".into(),
-        Belief::Ask => "ask".into(),
+        Belief::Probe => "probe".into(),
         Belief::Believe {
             back,
             held,
@@ -99,19 +99,19 @@ fn shown(belief: Belief) -> String {
 }
 
 const EVIDENCE: &str = "
-                                quiet    watched           probed            syn               heard             down   down, asked
-End { closer_listens: false }   ask      -                 -                 -                 -                 -      -
-End { closer_listens: true }    ask      ask               -                 -                 -                 ask    -
-Exit                            ask      -                 -                 -                 -                 -      -
-Doubt                           ask      -                 -                 -                 -                 -      -
+                                quiet    watched           probed            syn               heard             down   down, probed
+End { closer_listens: false }   probe    -                 -                 -                 -                 -      -
+End { closer_listens: true }    probe    probe             -                 -                 -                 probe  -
+Exit                            probe    -                 -                 -                 -                 -      -
+Doubt                           probe    -                 -                 -                 -                 -      -
 Answer { reported: false }      lives    lives, ends 10005 lives, ends 10005 lives, ends 10005 lives, ends 10005 back   back
 Answer { reported: true }       lives    lives, ends       lives, ends       lives, ends 10005 lives, ends       back   back
 Ready                           lives    lives             lives             lives             lives             back   back
 Refused                         gone!    gone!             gone!             gone!             gone!             gone!  gone!
-NoListener                      ask      ask               ask               -                 -                 ask    ask
-NoAdopter                       ask      ask               ask               ask               ask               ask    ask
+NoListener                      probe    probe             probe             -                 -                 probe  probe
+NoAdopter                       probe    probe             probe             probe             probe             probe  probe
 Silence { link_settled: true }  silent!  silent!           silent!           silent!           lives, ends 10005 silent silent
-Silence { link_settled: false } ask      ask               ask               ask               lives, ends 10005 ask    ask
+Silence { link_settled: false } probe    probe             probe             probe             lives, ends 10005 probe  probe
 ";
 
 /// `back`: it was down; `ends`: those that are old enough stand, the others wait until then; `!`:
@@ -154,9 +154,9 @@ fn each_evidence_in_each_state() {
     assert_eq!(table, EVIDENCE.trim_matches('\n'), "\n{table}");
 }
 
-/// What was reported of the listener (its number, `x` holders, `s` of several; in which millisecond);
-/// how a flow ended in the millisecond 9,990; who answers a question of 9,991; whether the end
-/// stands by that. If it does not, a second has to pass.
+/// What was reported of the listener (its number, `x` holders, `s` of several; in which
+/// millisecond); how a flow ended in the millisecond 9,990; who answers a probe of 9,991; whether
+/// the end stands by that. If it does not, a second has to pass.
 const SETTLES: &str = "
 -                    end   kernel   stands
 -                    exit  kernel   stands
@@ -195,19 +195,19 @@ fn whose_answer_settles_an_end() {
         }
         let exit = rest[0] == "exit";
         pod.learn(ms(9_990), true, if exit { Evidence::Exit } else { END });
-        asked(&mut pod, ms(9_991), 1);
+        probed(&mut pod, ms(9_991), 1);
         let answer = if rest[1] == "adopter" { TOLD } else { HEARD };
         pod.learn(ms(9_996), true, answer);
         let (ended, stands) = (ms(9_990).0 as u32, rest[2] == "stands");
         assert_eq!(pod.settles(ended, false), stands, "{row}");
-        assert_eq!(pod.is_asked(), !stands, "{row}");
+        assert_eq!(pod.is_probed(), !stands, "{row}");
         assert!(pod.settles(ended, true), "the closer listens: {row}");
         assert!(!pod.settles(ms(9_992).0 as u32, true), "after that: {row}");
         let mut now_ms = 9_996;
-        while pod.is_asked() {
+        while pod.is_probed() {
             assert!(now_ms <= 10_990, "watched for a second: {row}");
-            now_ms = pod.asked_again_ms();
-            asked(&mut pod, ms(now_ms), 1);
+            now_ms = pod.probe_due_ms();
+            probed(&mut pod, ms(now_ms), 1);
             pod.learn(ms(now_ms), true, answer);
         }
         assert!(pod.settles(ended, false), "{row}");
@@ -241,7 +241,7 @@ fn another_listener_is_another_process_unless_there_are_several() {
 }
 
 #[test]
-fn it_is_asked_three_times_or_five_where_something_is_heard() {
+fn it_is_probed_three_times_or_five_where_something_is_heard() {
     let mut probes = Vec::new();
     for (heard, down, tries) in [(false, false, 3), (true, false, 5), (true, true, 1)] {
         let mut pod = known();
@@ -253,17 +253,17 @@ fn it_is_asked_three_times_or_five_where_something_is_heard() {
         let mut now_ms = 9_000;
         while pod.repeats() {
             pod.adopter_is_mute();
-            let (_, ack) = pod.ask(ms(now_ms), (SeqNumber(1), SeqNumber(2)));
+            let (_, ack) = pod.send(ms(now_ms), (SeqNumber(1), SeqNumber(2)));
             probes.push(ack.is_some());
-            now_ms = pod.asked_again_ms();
+            now_ms = pod.probe_due_ms();
             if heard {
                 pod.heard(ms(9_010));
             }
         }
-        assert_eq!(pod.question.tries, tries, "heard {heard}, down {down}");
+        assert_eq!(pod.probe.tries, tries, "heard {heard}, down {down}");
         assert_eq!(now_ms, 9_000 + (20 << tries) - 20);
     }
-    // Two may be lost, then the adopter is mute and the kernel is asked.
+    // Two may be lost, then the adopter is mute and the kernel is probed.
     assert_eq!(probes[..3], [true, true, false]);
     assert_eq!(probes[3..], [true, true, false, false, false, true]);
 }
@@ -282,17 +282,17 @@ fn silence_is_noticed_of_one_that_owes_an_answer_or_answered_probes() {
         pod.heard(Instant(NOW.0 - quiet_ms * 1_000));
         assert_eq!(pod.is_silent(NOW, stalled_ms, answered), silent);
         pod.learn(NOW, false, Evidence::Doubt);
-        asked(&mut pod, NOW, 1);
-        assert!(!pod.is_silent(NOW, stalled_ms, answered), "asked already");
+        probed(&mut pod, NOW, 1);
+        assert!(!pod.is_silent(NOW, stalled_ms, answered), "probed already");
     }
 }
 
 #[test]
-fn one_that_is_down_is_asked_more_often_while_flows_wait() {
+fn one_that_is_down_is_probed_more_often_while_flows_wait() {
     for (waiting, pause_ms) in [(true, DOWN_PAUSE_WAITING_MS), (false, DOWN_PAUSE_MS)] {
         let mut pod = ended(1);
         pod.learn(NOW, waiting, Evidence::Refused);
-        assert_eq!(pod.asked_again_ms(), NOW.ms() + pause_ms);
+        assert_eq!(pod.probe_due_ms(), NOW.ms() + pause_ms);
         assert_eq!(pod.words(), Some("down: nothing listens on the port"));
         assert!(pod.is_back(NOW) && !pod.is_back(NOW));
         assert_eq!((pod.up_ms, pod.process(), pod.words()), (10_000, 1, None));
@@ -300,7 +300,7 @@ fn one_that_is_down_is_asked_more_often_while_flows_wait() {
 }
 
 #[test]
-fn ends_while_it_is_asked_have_it_asked_again_at_once_and_many_once_a_millisecond() {
+fn ends_while_it_is_probed_have_it_probed_again_at_once_and_many_once_a_millisecond() {
     for (ends, wait_until_ms) in [(FEW_ENDS, 10_000), (FEW_ENDS + 1, 10_001)] {
         let mut pod = ended(1);
         for _ in 1..ends {

@@ -56,7 +56,7 @@ pub(crate) struct Backend {
     pub(crate) drains: Drains,
     pub(crate) liveness: Liveness,
     pub(crate) adopter: Adopter,
-    /// Where its probes come from, and the question whether anybody listens; 0: none yet.
+    /// Where its adoption probes and its liveness probes come from; 0: none yet.
     pub(crate) probe_ports: [u16; 2],
     pub(crate) sweep: Option<Progress>,
     pub(crate) budget: Budget,
