@@ -98,7 +98,7 @@ impl Engine {
                 Purpose::Move
             }
         };
-        if purpose == Purpose::Move && self.tracked >= self.settings.limits.tracked_pairs {
+        if purpose == Purpose::Move && self.tracked.0 >= self.settings.limits.tracked_pairs {
             self.counters.add(Counter::StayedTracked);
             return false;
         }
@@ -163,7 +163,7 @@ impl Engine {
     fn ties(&self, now: Instant, id: FlowId) -> MoveConstraint {
         let flow = &self.flows[id];
         let owner = &self.backends[usize::from(flow.owner.backend)];
-        if owner.health.is_down() {
+        if owner.liveness.is_down() {
             return MoveConstraint::OwnerDown;
         }
         if self.is_leaving(id) {
@@ -173,7 +173,7 @@ impl Engine {
         if policy.spec.affinity.is_some() {
             let pool = &policy.pools[usize::from(flow.bits.has(Bits::V6))];
             let ejected = pool.is_ejected(flow.owner.backend, &self.backends, now);
-            return if pool.panic || (owner.health.is_usable() && !ejected) {
+            return if pool.panic || (owner.liveness.is_usable() && !ejected) {
                 MoveConstraint::Affinity
             } else {
                 MoveConstraint::OwnerEjected
@@ -216,11 +216,11 @@ impl Engine {
             return;
         };
         let stamps_anew = self.mutated(Mutant::StampsAnew);
-        let probe = &self.backends[usize::from(flow.owner.backend)].probe;
+        let adopter = &self.backends[usize::from(flow.owner.backend)].adopter;
         // Where the pod was replaced since the flow came to it, the one before may have taken it:
         // this one must not, and says so.
-        let namespace = if flow.renewed == probe.renewed() {
-            probe.namespace()
+        let namespace = if flow.renewed == adopter.renewed {
+            adopter.namespace
         } else {
             0
         };
@@ -384,18 +384,11 @@ impl Engine {
         } else {
             Purpose::Rescue
         };
-        let ports = &mut self.backends[usize::from(leg.backend)].ports;
-        let Some(port) = ports.take(&mut self.rests, now.ms(), purpose) else {
+        let Some(leg) = self.take_port(now, leg.backend, purpose) else {
             return;
         };
         self.drop_owner(now, id, Rest::Stale);
-        self.own_leg(
-            id,
-            Leg {
-                backend: leg.backend,
-                port,
-            },
-        );
+        self.own_leg(id, leg);
         (self.flows[id].asked, self.flows[id].refusals) = (0, 0);
     }
 

@@ -9,13 +9,14 @@ use crate::{
     events::What,
     flow::Bits,
     handover::{Input, Reply, Then},
-    ids::{FlowId, Leg},
+    ids::FlowId,
+    keys::Message,
     mutants::Mutant,
     ports::Purpose,
     states::State,
     timing::CLOCKS_US,
 };
-use baton_packet::{Adoption, MessageKind, Reason, Segment, SeqNumber, parse_adoption};
+use baton_packet::{Reason, Segment, SeqNumber};
 
 /// What a segment from an unconfirmed owner comes to.
 pub(crate) enum Judged {
@@ -36,39 +37,33 @@ impl Engine {
         out: &mut impl Output,
     ) -> Judged {
         let owner = self.flows[id].owner;
-        if let Some(raw) = parse_adoption(frame, segment) {
-            let Some(Adoption {
-                kind: MessageKind::Answer(reason),
-                server_ts,
-                ..
-            }) = self.verified(&raw, owner.backend)
-            else {
-                self.counters.add(Counter::ForgedAnswers);
-                return Judged::Done(Verdict::Absorbed);
-            };
-            if reason == Reason::Forgotten {
+        match self.message(frame, segment, owner.backend) {
+            Message::None => {
+                let input = Input::Reply(Reply::of(segment));
+                let then = self.decide(now, id, input, Some((frame, segment)), out);
+                if then == Then::GoOn {
+                    return Judged::GoOn;
+                }
+            }
+            Message::Forged => self.counters.add(Counter::ForgedAnswers),
+            Message::Answer(Reason::Forgotten, _) => {
                 if segment.ack == self.forget_number(id).add(1) {
                     self.forgotten_in_front(now, id, out);
                 } else {
                     self.counters.add(Counter::LateAnswers);
                 }
-                return Judged::Done(Verdict::Absorbed);
             }
-            let ours = self
-                .handover_view(now, id)
-                .is_answered_by(segment.seq, segment.ack);
-            if !ours && !self.mutated(Mutant::AnyNumbers) {
-                self.counters.add(Counter::LateAnswers);
-                return Judged::Done(Verdict::Absorbed);
+            Message::Answer(reason, says) => {
+                let view = self.handover_view(now, id);
+                if view.is_answered_by(segment.seq, segment.ack) || self.mutated(Mutant::AnyNumbers)
+                {
+                    self.refused(now, id, reason, says.server_ts, out);
+                } else {
+                    self.counters.add(Counter::LateAnswers);
+                }
             }
-            self.refused(now, id, reason, server_ts, out);
-            return Judged::Done(Verdict::Absorbed);
         }
-        let input = Input::Reply(Reply::of(segment));
-        match self.decide(now, id, input, Some((frame, segment)), out) {
-            Then::GoOn => Judged::GoOn,
-            _ => Judged::Done(Verdict::Absorbed),
-        }
+        Judged::Done(Verdict::Absorbed)
     }
 
     /// `detail`: what the reason tells of besides.
@@ -97,8 +92,8 @@ impl Engine {
         self.tell(id, What::Refused(reason));
         if reason == Reason::Renew {
             // Another number is all that is in the way: it is asked for at once.
-            self.backends[usize::from(owner.backend)].probe.forget();
-            self.next_probe_ms = now.ms();
+            self.backends[usize::from(owner.backend)].adopter.forget(0);
+            self.probes.by(now.ms());
         }
         let replaced_before =
             reason == Reason::Renew && self.replaced_before_request(now, id, detail);
@@ -132,16 +127,7 @@ impl Engine {
         let target = held.or_else(|| {
             self.policies[policy].choose_adoptable(v6, owner, &self.backends, now, &mut self.rng)
         });
-        let leg = target.and_then(|b| {
-            Some(Leg {
-                backend: b,
-                port: self.backends[usize::from(b)].ports.take(
-                    &mut self.rests,
-                    now.ms(),
-                    Purpose::Rescue,
-                )?,
-            })
-        });
+        let leg = target.and_then(|to| self.take_port(now, to, Purpose::Rescue));
         let Some(leg) = leg else { return false };
         self.client_goes(id, leg.backend);
         self.pending = leg;

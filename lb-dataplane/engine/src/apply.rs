@@ -292,7 +292,7 @@ impl Engine {
                     } else if progress.stage == Stage::Done {
                         self.applied = self.applies;
                         self.generation = prepared.generation;
-                        self.next_probe_ms = self.next_probe_ms.min(now.ms());
+                        self.probes.by(now.ms());
                     }
                 }
             }

@@ -161,13 +161,13 @@ impl Engine {
                     let named = policy.spec.backends[usize::from(member.at)].endpoint;
                     let at = (to_addr(named.address()), named.port());
                     assert_eq!(at, (backend.addr, backend.port), "a member's slot");
-                    let process = backend.health.process();
+                    let process = backend.liveness.process();
                     suspects[usize::from(member.backend)] += u32::from(!evidence.is_clean(process));
                 }
             }
         }
         for (backend, suspects) in self.backends.iter().zip(suspects) {
-            assert_eq!(backend.health.suspects(), suspects, "suspects");
+            assert_eq!(backend.liveness.suspects, suspects, "suspects");
         }
     }
 
@@ -203,8 +203,8 @@ impl Engine {
                         "armed, or waiting for its turn"
                     );
                 }
-                Use::Probe => assert!(backend.probe.is_on(port)),
-                Use::LivenessProbe => assert!(backend.question.is_on(port)),
+                Use::Probe => assert_eq!(backend.probe_ports[0], port),
+                Use::LivenessProbe => assert_eq!(backend.probe_ports[1], port),
                 Use::Forget(slot) => assert_eq!(self.forgets.leg(slot), leg),
             }
         }

@@ -13,7 +13,7 @@
 
 use crate::{
     Cause, Engine, Output, Verdict,
-    backend::Backend,
+    backend::Sweep,
     clock::Instant,
     counters::Counter,
     flow::Bits,
@@ -22,118 +22,12 @@ use crate::{
     member::Member,
     pins::Lost,
     states::{Event, State},
-    sweep::{Sweep, Swept},
-    timing::{
-        ADOPTIONS_PER_MS, CUT_AFTER_MS, PARTED_FIN_TRIES_MAX, PARTED_FIN_WAIT_MS,
-        QUIET_UNGUARDED_US,
-    },
+    sweep::Swept,
+    timing::{CUT_AFTER_MS, PARTED_FIN_TRIES_MAX, PARTED_FIN_WAIT_MS, QUIET_UNGUARDED_US},
 };
 use baton_api::{DrainState, Micros, MigrationMode, OnDeadline, Protocol};
 use baton_packet::{Flags, Segment};
 use std::collections::BTreeMap;
-
-/// One policy's flows leave the backend: its member drains, or is none any more.
-#[derive(Clone, Copy)]
-struct Drain {
-    policy: u16,
-    since_ms: u64,
-    /// By how many its flows there became fewer; below 0 if they became more.
-    fewer: i64,
-    moved: u64,
-    closed: u64,
-}
-
-/// Which policies' flows leave a backend.
-#[derive(Default)]
-pub(crate) struct Drains {
-    /// Few, and none on most backends: each request asks. In the order of the policies.
-    all: Vec<Drain>,
-    /// None of its flows is such a policy's, as far as the last sweep saw.
-    empty: bool,
-    /// A flow of such a policy came while that sweep went on.
-    came: bool,
-}
-
-impl Drains {
-    /// Whether the flows of a policy leave.
-    #[inline]
-    pub(crate) fn has(&self, policy: u16) -> bool {
-        self.find(policy).is_ok()
-    }
-
-    #[inline]
-    fn find(&self, policy: u16) -> Result<usize, usize> {
-        self.all.binary_search_by_key(&policy, |d| d.policy)
-    }
-
-    fn of(&self, policy: u16) -> Option<&Drain> {
-        self.find(policy).ok().map(|at| &self.all[at])
-    }
-
-    fn of_mut(&mut self, policy: u16) -> Option<&mut Drain> {
-        self.find(policy).ok().map(|at| &mut self.all[at])
-    }
-
-    /// The flows of a policy leave from now on.
-    fn begin(&mut self, policy: u16, now: Instant) {
-        if let Err(at) = self.find(policy) {
-            self.empty = false;
-            let drain = Drain {
-                policy,
-                since_ms: now.ms(),
-                fewer: 0,
-                moved: 0,
-                closed: 0,
-            };
-            self.all.insert(at, drain);
-        }
-    }
-
-    /// Those of a policy do so no longer.
-    fn end(&mut self, policy: u16) {
-        if let Ok(at) = self.find(policy) {
-            self.all.remove(at);
-        }
-    }
-
-    /// A flow is the backend's from now on.
-    #[inline]
-    pub(crate) fn comes(&mut self, policy: u16) {
-        if let Some(drain) = self.of_mut(policy) {
-            drain.fewer -= 1;
-            (self.empty, self.came) = (false, true);
-        }
-    }
-
-    /// A flow is the backend's no longer.
-    #[inline]
-    pub(crate) fn goes(&mut self, policy: u16) {
-        if let Some(drain) = self.of_mut(policy) {
-            drain.fewer += 1;
-        }
-    }
-
-    /// A flow that was the backend's is another one's for good.
-    pub(crate) fn moved(&mut self, policy: u16) {
-        if let Some(drain) = self.of_mut(policy) {
-            drain.moved += 1;
-        }
-    }
-
-    /// All flows were looked at; whether any of them leaves.
-    pub(crate) fn is_swept(&mut self, leaving: bool) {
-        self.empty = !leaving && !self.came;
-    }
-
-    /// Whether a sweep may find flows that leave.
-    fn begins_sweep(&mut self) -> bool {
-        if self.all.is_empty() || self.empty {
-            return false;
-        }
-        self.came = false;
-        true
-    }
-}
 
 /// What the flows that leave a backend wait for: a pin or something else, with their counts.
 #[derive(Default)]
@@ -141,29 +35,6 @@ pub(crate) struct Waiting {
     /// Of these, the ones that are on their way elsewhere.
     returning: u64,
     what: BTreeMap<(bool, &'static str), u64>,
-}
-
-/// Adoptions per millisecond towards one backend that were begun without a request.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Budget {
-    ms: u64,
-    used: u16,
-}
-
-impl Budget {
-    pub(crate) fn has_room(&self, now: Instant) -> bool {
-        self.ms != now.ms() || self.used < ADOPTIONS_PER_MS
-    }
-
-    pub(crate) fn spend(&mut self, now: Instant) {
-        if self.ms != now.ms() {
-            *self = Self {
-                ms: now.ms(),
-                used: 0,
-            };
-        }
-        self.used += 1;
-    }
 }
 
 /// How long a flow at rest stays with a draining backend without a request of its own.
@@ -174,30 +45,15 @@ fn quiet_us(spec: &baton_api::Policy) -> u64 {
     }
 }
 
-impl Backend {
-    /// A policy's flows leave it from now on, or no longer.
-    pub(crate) fn settle_drain(&mut self, now: Instant, policy: u16, leave: bool) {
-        if leave {
-            self.drains.begin(policy, now);
-        } else {
-            self.drains.end(policy);
-        }
-    }
-}
-
 impl Engine {
     /// Forgets the drains of a backend whose policies have neither a flow nor it as a member any
     /// more: their slots may become others'.
     pub(crate) fn forget_drains(&mut self, index: usize) {
         let policies = &self.policies;
-        let Backend {
-            drains,
-            policies: of,
-            ..
-        } = &mut self.backends[index];
-        drains
-            .all
-            .retain(|d| policies[usize::from(d.policy)].flows > 0 || of.has(d.policy));
+        let backend = &mut self.backends[index];
+        backend.drains.retain(|policy| {
+            policies[usize::from(policy)].flows > 0 || backend.policies.has(policy)
+        });
     }
 
     /// Has those flows looked at that leave a backend.
@@ -241,10 +97,7 @@ impl Engine {
             return Swept::Stays;
         };
         self.count_lost(id, Lost::DrainDeadline);
-        let drains = &mut self.backends[usize::from(backend)].drains;
-        if let Some(drain) = drains.of_mut(policy) {
-            drain.closed += 1;
-        }
+        self.backends[usize::from(backend)].drains.closed(policy);
         let flow = &mut self.flows[id];
         flow.boundary = flow.client_next;
         flow.tries = 0;

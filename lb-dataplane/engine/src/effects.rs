@@ -4,6 +4,7 @@
 
 use crate::{
     Cause, Engine, Output,
+    backend::{Evidence, Finding},
     clock::Instant,
     counters::Counter,
     events::What,
@@ -175,16 +176,17 @@ impl Engine {
             Effect::Settle => {
                 self.decide(now, id, Input::Settled, None, out);
             }
-            Effect::ProbeLiveness => self.probe_liveness(now, owner.backend, out),
+            Effect::ProbeLiveness => self.learn(now, owner.backend, Evidence::Doubt, out),
             Effect::AskListener(closer_listens) => {
-                self.ask(now, owner.backend, closer_listens, out);
+                let evidence = Evidence::End { closer_listens };
+                self.learn(now, owner.backend, evidence, out);
             }
             Effect::ForgetInFront => self.forget_in_front(id, out),
             Effect::AdopterRefused(reason) => {
-                self.probe_soon(now, owner.backend, |probe| probe.refused(now, reason));
+                self.adopter_is(now, owner.backend, Finding::Refused(reason));
             }
             Effect::AdopterSilent => {
-                self.probe_soon(now, owner.backend, |probe| probe.silent(now));
+                self.adopter_is(now, owner.backend, Finding::Silent);
             }
             Effect::ResetStale(expects) => self.reset_stale(owner, expects, out),
             Effect::AwaitAnswer => self.wheel.arm(id, now.ms() + RST_PAUSE_MS),

@@ -232,23 +232,28 @@ impl Engine {
     /// Resets whatever socket sits on a leg's tuple and expects `seq`.
     pub(crate) fn reset_stale(&mut self, leg: Leg, seq: SeqNumber, out: &mut impl Output) {
         self.counters.add(Counter::StaleSockets);
-        if let Some(mut spec) = self.to_leg(leg) {
-            spec.flags = Flags::RST;
-            spec.seq = seq;
+        if self.reset_at(leg, seq, out) {
             self.counters.add(Counter::ResetsToBackends);
-            self.emit(out, |buffer| build_segment(buffer, &spec));
         }
     }
 
-    /// Ends a pod's TIME_WAIT, which expects `seq` next: Linux forgets it at a RST with that number (`tcp_timewait_state_process`,
-    /// unless `net.ipv4.tcp_rfc1337` is 1), and ignores it where there is none. A connection tracker keeps 10 s of it instead of 120.
+    /// Ends a pod's TIME_WAIT, which expects `seq` next: Linux forgets it at a RST with that number
+    /// (`tcp_timewait_state_process`, unless `net.ipv4.tcp_rfc1337` is 1), and ignores it where
+    /// there is none. A connection tracker keeps 10 s of it instead of 120.
     pub(crate) fn end_time_wait(&mut self, leg: Leg, seq: SeqNumber, out: &mut impl Output) {
-        if let Some(mut spec) = self.to_leg(leg) {
-            spec.flags = Flags::RST;
-            spec.seq = seq;
+        if self.reset_at(leg, seq, out) {
             self.counters.add(Counter::TimeWaitsEnded);
-            self.emit(out, |buffer| build_segment(buffer, &spec));
         }
+    }
+
+    /// A bare RST with this number. Whether there is a way for it.
+    pub(crate) fn reset_at(&mut self, leg: Leg, seq: SeqNumber, out: &mut impl Output) -> bool {
+        let Some(mut spec) = self.to_leg(leg) else {
+            return false;
+        };
+        (spec.flags, spec.seq) = (Flags::RST, seq);
+        self.emit(out, |buffer| build_segment(buffer, &spec));
+        true
     }
 
     /// A segment towards the client in the backend's name, with the flow's present numbers.

@@ -25,6 +25,7 @@ use crate::{
     legs::{Legs, Use},
     lookup::Lookup,
     mutants::{Committed, Mutant},
+    pass::Pass,
     policy::Policy,
     ports::Rest,
     prefixes::Route,
@@ -136,8 +137,9 @@ pub struct Engine {
     pub(crate) rests: Rests,
     pub(crate) closing: Closing,
     pub(crate) forgets: Forgets,
-    /// Pairs that trackers on the way may remember, as of the last look over the backends.
-    pub(crate) tracked: u32,
+    /// Pairs that trackers on the way may remember, as of the last look over the backends, and as
+    /// far as the present one is.
+    pub(crate) tracked: (u32, u32),
     pub(crate) kept: Kept,
     /// Copies of requests among these, by their clients' networks.
     pub(crate) requests: Shares,
@@ -157,20 +159,15 @@ pub struct Engine {
     /// For choices. Nobody is told what it yields.
     pub(crate) rng: fastrand::Rng,
     numbers: u64,
-    pub(crate) next_probe_ms: u64,
-    /// When a question to a listener is due.
-    pub(crate) next_question_ms: u64,
-    /// When the backends are looked over.
-    pub(crate) next_round_ms: u64,
     /// When going through the legs of some backend goes on.
     pub(crate) sweep_due_ms: Option<u64>,
     /// Backends whose legs are gone through, the next one in front.
     pub(crate) sweeps: VecDeque<u16>,
     /// What this call of [`Self::poll`] may still do; see [`Self::spend`].
     pub(crate) acts: usize,
-    /// Where the going through all backends is: to probe, to ask, to look over.
-    pub(crate) probe_pass: Pass,
-    pub(crate) question_pass: Pass,
+    /// The going through all backends: for adoption probes, for liveness probes, to look over.
+    pub(crate) probes: Pass,
+    pub(crate) liveness_probes: Pass,
     pub(crate) round: Pass,
     /// Policies whose pools are to be judged.
     pub(crate) to_judge: VecDeque<u16>,
@@ -217,15 +214,6 @@ pub(crate) struct FrontendSlot {
     pub(crate) applied: u64,
 }
 
-/// A going through all backends, a piece at a time.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Pass {
-    /// Where it goes on; none: it is not begun.
-    pub(crate) at: Option<usize>,
-    /// What it found so far: the earliest time, or a sum.
-    pub(crate) found: u64,
-}
-
 impl Engine {
     /// Reserves all tables.
     ///
@@ -267,7 +255,7 @@ impl Engine {
             rests: Rests::new(legs),
             closing: Closing::new(limits.closing_legs),
             forgets: Forgets::new(),
-            tracked: 0,
+            tracked: (0, 0),
             kept: Kept::new(limits.kept_segments as usize),
             backlogs: Backlogs::new(limits.kept_segments),
             requests: Shares::new(copies::network_max(limits.kept_segments)),
@@ -283,15 +271,12 @@ impl Engine {
             pending_moves: false,
             rng,
             numbers: 0,
-            next_probe_ms: now.ms(),
-            next_question_ms: u64::MAX,
-            next_round_ms: now.ms(),
             sweep_due_ms: None,
             sweeps: VecDeque::with_capacity(backends),
             acts: 0,
-            probe_pass: Pass::default(),
-            question_pass: Pass::default(),
-            round: Pass::default(),
+            probes: Pass::new(now.ms()),
+            liveness_probes: Pass::new(u64::MAX),
+            round: Pass::new(now.ms()),
             to_judge: VecDeque::with_capacity(2 * LIMIT_POLICIES),
             judged: (0, 0),
             stale_hops: None,
@@ -359,7 +344,7 @@ impl Engine {
             self.stood_still_us = now.0 - since.0;
             self.link_settled_ms = since.ms() + LINK_SETTLE_MS;
             for backend in &mut self.backends {
-                backend.question.start_again(since);
+                backend.liveness.link_was_down(since);
             }
         }
     }
@@ -679,7 +664,7 @@ impl Engine {
         backend.flows += 1;
         backend.pinned += u32::from(self.flows[id].pin.is_some());
         backend.drains.comes(self.flows[id].policy);
-        let renewed = backend.probe.renewed();
+        let renewed = backend.adopter.renewed;
         let flow = &mut self.flows[id];
         (flow.owner, flow.renewed) = (leg, renewed);
     }

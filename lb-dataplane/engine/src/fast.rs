@@ -152,7 +152,7 @@ impl Engine {
             return None;
         }
         self.counters.add(Counter::FromBackends);
-        self.backends[usize::from(index)].health.heard(now);
+        self.backends[usize::from(index)].liveness.heard(now);
         let flow = &mut self.flows[id];
         flow.last_ms = now.ms32();
         flow.client_acked = plain.ack;

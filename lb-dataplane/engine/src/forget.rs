@@ -37,13 +37,13 @@ use crate::{
     clock::Instant,
     counters::Counter,
     ids::{FlowId, Leg},
+    keys::Message,
     legs::Use,
-    ports::Rest,
+    ports::{Purpose, Rest},
     timing::{FORGET_TRIES_MAX, FORGET_WAIT_MS},
 };
 use baton_packet::{
     Adoption, Flags, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, build_adoption,
-    build_segment, parse_adoption,
 };
 
 /// Open Forgets. With answers after 10 ms, as from a node whose CPUs are full, 100,000 a second.
@@ -137,6 +137,18 @@ impl Forgets {
 }
 
 impl Engine {
+    /// A leg to a backend over a port that may be used now for this, if there is one.
+    pub(crate) fn take_port(
+        &mut self,
+        now: Instant,
+        backend: u16,
+        purpose: Purpose,
+    ) -> Option<Leg> {
+        let ports = &mut self.backends[usize::from(backend)].ports;
+        let port = ports.take(&mut self.rests, now.ms(), purpose)?;
+        Some(Leg { backend, port })
+    }
+
     /// Frees a leg's port, whose last use ended so.
     pub(crate) fn free_leg(&mut self, now: Instant, leg: Leg, rest: Rest) {
         let used = self.legs.clear(leg);
@@ -144,7 +156,7 @@ impl Engine {
         if used {
             (backend.ports).give_back(&mut self.rests, leg.port, now.ms(), rest);
         }
-        if rest != Rest::Unforgotten && backend.probe.forgets() {
+        if rest != Rest::Unforgotten && backend.liveness.forgets() {
             let rested_ms = now.ms() + u64::from(rest.ms());
             self.forgets.rested_ms = self.forgets.rested_ms.min(rested_ms);
         }
@@ -165,7 +177,7 @@ impl Engine {
                 break;
             };
             // One that left the snapshot has nobody who answers; its ports have all the time.
-            if backend.listed && backend.probe.forgets() {
+            if backend.listed && backend.liveness.forgets() {
                 while left > 0
                     && let Some(slot) = self.forgets.free.last().copied()
                     && let Some((port, rest)) = self.backends[index]
@@ -241,18 +253,13 @@ impl Engine {
         let (Some(spec), Some((epoch, key))) = (self.to_leg(leg), signs) else {
             return false;
         };
-        let probe = &self.backends[usize::from(leg.backend)].probe;
+        let adopter = &self.backends[usize::from(leg.backend)].adopter;
         let message = Adoption {
-            namespace: probe.namespace(),
+            namespace: adopter.namespace,
             ..Adoption::bare(MessageKind::Forget, epoch)
         };
         if reset {
-            let rst = SegmentSpec {
-                seq,
-                flags: Flags::RST,
-                ..spec
-            };
-            self.emit(out, |buffer| build_segment(buffer, &rst));
+            self.reset_at(leg, seq, out);
         }
         let spec = SegmentSpec {
             seq,
@@ -299,19 +306,21 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         let open = self.forgets.open[usize::from(slot)];
-        let Some(raw) = parse_adoption(frame, segment) else {
-            self.counters.add(Counter::Fenced);
-            if segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST) {
-                // Something of the pod is there: an old connection, or no adopter and a new one. Neither is anybody's.
-                self.reset_stale(open.leg, segment.ack, out);
+        let reason = match self.message(frame, segment, open.leg.backend) {
+            Message::Answer(reason, _) => reason,
+            Message::Forged => {
+                self.counters.add(Counter::ForgedAnswers);
+                return Verdict::Absorbed;
             }
-            return Verdict::Absorbed;
-        };
-        let Some(MessageKind::Answer(reason)) =
-            self.verified(&raw, open.leg.backend).map(|a| a.kind)
-        else {
-            self.counters.add(Counter::ForgedAnswers);
-            return Verdict::Absorbed;
+            Message::None => {
+                self.counters.add(Counter::Fenced);
+                if segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST) {
+                    // Something of the pod is there: an old connection, or no adopter and a new
+                    // one. Neither is anybody's.
+                    self.reset_stale(open.leg, segment.ack, out);
+                }
+                return Verdict::Absorbed;
+            }
         };
         if segment.ack != open.seq.add(1) {
             self.counters.add(Counter::LateAnswers);
@@ -345,7 +354,7 @@ impl Engine {
     /// it away. Where the adoption was taken, trackers ignore a SYN, and so does the adopter.
     pub(crate) fn forget_in_front(&mut self, id: FlowId, out: &mut impl Output) {
         let leg = self.flows[id].owner;
-        if self.backends[usize::from(leg.backend)].probe.forgets() {
+        if self.backends[usize::from(leg.backend)].liveness.forgets() {
             let seq = self.forget_number(id);
             if self.emit_forget(leg, seq, false, out) {
                 self.counters.add(Counter::ForgetsSent);

@@ -23,11 +23,11 @@
 
 use crate::{
     Engine, Output, Verdict,
+    backend::Evidence,
     clock::Instant,
     counters::{Counter, DropReason},
     figures::Reset,
     flow::{Bits, Flow},
-    health::Down,
     ids::{FlowId, Leg, to_addr},
     legs::Use,
     pins::PinReason,
@@ -307,8 +307,8 @@ impl Engine {
     ) -> Verdict {
         let refused_by = self.flows[id].owner.backend;
         self.backend_fails(now, id);
-        if !self.backends[usize::from(refused_by)].health.is_down() {
-            self.backend_is_down(now, refused_by, Down::NoListener, out);
+        if !self.backends[usize::from(refused_by)].liveness.is_down() {
+            self.learn(now, refused_by, Evidence::Refused, out);
         }
         let next = self.another_for_syn(now, id);
         let verdict = self.forward_to_client(frame, segment, id);
@@ -337,13 +337,9 @@ impl Engine {
         let (policy, client) = (flow.policy, flow.client);
         let hash = self.rng.u64(..);
         let target = self.choose_new(now, (policy, &client), (v6, hash), Some(owner))?;
-        let ports = &mut self.backends[usize::from(target)].ports;
-        let port = ports.take(&mut self.rests, now.ms(), Purpose::Handshake)?;
+        let leg = self.take_port(now, target, Purpose::Handshake)?;
         self.client_goes(id, target);
-        Some(Leg {
-            backend: target,
-            port,
-        })
+        Some(leg)
     }
 
     /// The owner leg goes to the leg that the event's classifier took.

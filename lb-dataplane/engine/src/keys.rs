@@ -5,7 +5,17 @@
 //! without has the dataplane's own. They are derived when keys or nodes change, never for a packet.
 
 use baton_api::node_key;
-use baton_packet::AdoptionKey;
+use baton_packet::{Adoption, AdoptionKey, Reason};
+
+/// What a segment from a backend is between its adopter and us.
+pub(crate) enum Message {
+    /// Nothing: it is its kernel's.
+    None,
+    /// An answer, with a right tag.
+    Answer(Reason, Adoption),
+    /// Something that no adopter says.
+    Forged,
+}
 
 /// The keys of one backend.
 #[derive(Default)]

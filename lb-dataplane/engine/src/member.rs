@@ -14,7 +14,7 @@
 //!   readiness flap breaks nothing. A pod that terminates drains; a pod that is gone is gone, and
 //!   its flows are rescued.
 
-use crate::{clock::Instant, health::Health, ids::Addr, pace::Pace};
+use crate::{backend::Liveness, clock::Instant, ids::Addr, pace::Pace};
 
 /// Smallest share of its weight that a backend has in slow start, of 256.
 const SLOW_START_MIN: u64 = 26;
@@ -101,20 +101,20 @@ impl Member {
     }
 
     #[inline]
-    pub(crate) fn is_ejected(&self, health: &Health, now: Instant) -> bool {
-        now.ms() < self.ejected_until_ms && self.process == health.process()
+    pub(crate) fn is_ejected(&self, pod: &Liveness, now: Instant) -> bool {
+        now.ms() < self.ejected_until_ms && self.process == pod.process()
     }
 
     /// Whether traffic and checks find nothing wrong with it.
     #[inline]
-    pub(crate) fn works(&self, health: &Health, now: Instant) -> bool {
-        !self.unhealthy && health.is_usable() && !self.is_ejected(health, now)
+    pub(crate) fn works(&self, pod: &Liveness, now: Instant) -> bool {
+        !self.unhealthy && pod.is_usable() && !self.is_ejected(pod, now)
     }
 
     /// The part of its weight that counts at present, of 256.
     #[inline]
-    pub(crate) fn slow_share(&self, health: &Health, now: Instant) -> u64 {
-        let up_ms = self.up_ms.max(health.up_ms());
+    pub(crate) fn slow_share(&self, pod: &Liveness, now: Instant) -> u64 {
+        let up_ms = self.up_ms.max(pod.up_ms);
         if self.slow_ms == 0 || up_ms == 0 {
             return 256;
         }
@@ -138,15 +138,15 @@ impl Member {
     }
 
     /// How it is, in words, for people.
-    pub(crate) fn words(&self, health: &Health, now: Instant) -> String {
-        if let Some(trouble) = health.words() {
+    pub(crate) fn words(&self, pod: &Liveness, now: Instant) -> String {
+        if let Some(trouble) = pod.words() {
             trouble.into()
         } else if self.unhealthy {
             "unhealthy: its active check fails".into()
-        } else if self.is_ejected(health, now) {
+        } else if self.is_ejected(pod, now) {
             let left_ms = self.ejected_until_ms - now.ms();
             format!("ejected: it failed, {} s left", left_ms.div_ceil(1_000))
-        } else if self.slow_share(health, now) < 256 {
+        } else if self.slow_share(pod, now) < 256 {
             "up: slow start".into()
         } else {
             "up".into()
@@ -215,7 +215,7 @@ impl Evidence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::Down;
+    use crate::backend;
     use baton_api::Micros;
 
     const fn at(ms: u64) -> Instant {
@@ -235,30 +235,39 @@ mod tests {
 
     #[test]
     fn slow_start_grows_to_the_whole_share() {
-        let (member, mut health) = (member(10_000), Health::default());
-        assert_eq!(member.slow_share(&health, at(0)), 256);
-        health.comes_up(at(1_000));
+        let (member, mut pod) = (member(10_000), Liveness::default());
+        assert_eq!(member.slow_share(&pod, at(0)), 256);
+        pod.up_ms = 1_000;
         let shares: Vec<_> = [1_000, 2_000, 6_000, 10_999, 11_000, 50_000]
-            .map(|ms| member.slow_share(&health, at(ms)))
+            .map(|ms| member.slow_share(&pod, at(ms)))
             .into();
         assert_eq!(shares, [26, 26, 128, 255, 256, 256]);
     }
 
     #[test]
     fn words_say_what_is_wrong() {
-        let (mut member, mut health) = (member(0), Health::default());
-        assert_eq!(member.words(&health, at(0)), "up");
+        let (mut member, mut pod) = (member(0), Liveness::default());
+        assert_eq!(member.words(&pod, at(0)), "up");
         let mut evidence = Evidence::default();
         evidence.eject(&mut member, at(0), 9_500);
         assert_eq!(
-            member.words(&health, at(1_000)),
+            member.words(&pod, at(1_000)),
             "ejected: it failed, 9 s left"
         );
-        assert!(!member.works(&health, at(9_499)));
-        assert!(member.works(&health, at(9_500)));
-        health.is_another_process();
-        assert!(member.works(&health, at(1_000)), "another one failed");
-        health.goes_down(Down::Silent);
-        assert_eq!(member.words(&health, at(0)), "down: no answer");
+        assert!(!member.works(&pod, at(9_499)));
+        assert!(member.works(&pod, at(9_500)));
+        pod.learn(
+            at(500),
+            false,
+            backend::Evidence::Silence { link_settled: true },
+        );
+        pod.learn(at(1_000), false, backend::Evidence::Ready);
+        assert!(member.works(&pod, at(1_000)), "another one failed");
+        pod.learn(
+            at(1_000),
+            false,
+            backend::Evidence::Silence { link_settled: true },
+        );
+        assert_eq!(member.words(&pod, at(0)), "down: no answer");
     }
 }

@@ -225,13 +225,16 @@ impl Engine {
             return Ok(Some(member.backend));
         }
         let backend = &self.backends[usize::from(member.backend)];
-        let health = member.words(&backend.health, now);
+        let health = member.words(&backend.liveness, now);
         let why = if member.is_leaving() {
             "it drains".to_owned()
         } else if member.weight == 0 {
             "its weight is 0".to_owned()
         } else if health.starts_with("up") {
-            format!("it cannot adopt: {}", backend.probe.words(now))
+            format!(
+                "it cannot adopt: {}",
+                backend.adopter.words(now, backend.liveness.marks_ends())
+            )
         } else {
             format!("it is {health}")
         };

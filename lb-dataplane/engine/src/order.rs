@@ -80,7 +80,9 @@ impl Engine {
             }
             member.drained = order.on;
             let (index, leaves) = (member.backend, member.is_leaving());
-            self.backends[usize::from(index)].settle_drain(now, number as u16, leaves);
+            self.backends[usize::from(index)]
+                .drains
+                .settle(now, number as u16, leaves);
             self.look_over_drain(index);
             left = left.saturating_sub(COST_DRAIN);
             order.found.insert(index);

@@ -62,7 +62,7 @@ impl Engine {
         });
         fresh.since_event = self.events.last();
         if self.generation > 0 {
-            fresh.health.comes_up(now);
+            fresh.liveness.up_ms = now.ms();
         }
         if let Some(slot) = self.backends.get_mut(index) {
             std::mem::swap(slot, fresh);
@@ -184,8 +184,8 @@ impl Engine {
             for (member, evidence) in pool.members.iter().zip(&pool.evidence) {
                 let backend = &mut self.backends[usize::from(member.backend)];
                 backend.policies.remove(index as u16);
-                let health = &mut backend.health;
-                health.no_suspect(!evidence.is_clean(health.process()));
+                let pod = &mut backend.liveness;
+                pod.suspects -= u32::from(!evidence.is_clean(pod.process()));
             }
         }
     }
@@ -197,10 +197,12 @@ impl Engine {
                 let pool = &self.policies[index].pools[v6];
                 let (member, evidence) = (pool.members[at], &pool.evidence[at]);
                 let backend = &mut self.backends[usize::from(member.backend)];
-                let health = &mut backend.health;
-                health.suspect(!evidence.is_clean(health.process()));
+                let pod = &mut backend.liveness;
+                pod.suspects += u32::from(!evidence.is_clean(pod.process()));
                 backend.policies.insert(index as u16);
-                backend.settle_drain(now, index as u16, member.is_leaving());
+                backend
+                    .drains
+                    .settle(now, index as u16, member.is_leaving());
                 self.look_over_drain(member.backend);
             }
         }
@@ -213,7 +215,7 @@ impl Engine {
         if backend.policies.has(policy) {
             return false;
         }
-        backend.settle_drain(now, policy, flows > 0);
+        backend.drains.settle(now, policy, flows > 0);
         self.look_over_drain(index);
         true
     }
@@ -291,8 +293,6 @@ impl Engine {
             prepared.progress.left |= slot.listed;
             slot.listed = false;
             self.stop_probing(now, index as u16);
-            // One that left before may have been asked for its flows' sake.
-            self.stop_asking(now, index as u16);
             let slot = &mut self.backends[index];
             if slot.ports.used() == 0 && slot.ports.remembered() == 0 && slot.ports.all() > 0 {
                 prepared.tables.push(slot.take_tables());
@@ -368,7 +368,7 @@ impl Engine {
             self.hops.let_go(old);
         }
         let backend = &mut self.backends[index];
-        backend.health.leads(via == Some(Via::Elsewhere));
+        backend.liveness.elsewhere = via == Some(Via::Elsewhere);
         backend.source = match via {
             Some(Via::Host(source)) => source.or(own),
             Some(Via::Link | Via::Router(_)) => own,

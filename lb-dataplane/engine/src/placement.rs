@@ -31,6 +31,8 @@
 //!   alone (every long request of a heavy tail is a stall); moving as the ratio of waits says
 //!   without statistics (chases its own lag: half a second).
 
+pub(crate) mod rules;
+
 use crate::{
     load::Reading,
     mutants::{Committed, Mutant},

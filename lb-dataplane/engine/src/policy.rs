@@ -22,8 +22,7 @@ use crate::{
     mutants::Committed,
     pace::{Pace, Share},
     pins::{Lost, PinReason},
-    placement::{Asking, Placement, Seat, Why},
-    rules,
+    placement::{Asking, Placement, Seat, Why, rules},
     timing::ALIKE_US,
     wrr::Wrr,
 };
@@ -175,7 +174,7 @@ impl Pool {
         let backend = &backends[usize::from(member.backend)];
         member.weight > 0
             && !member.is_leaving()
-            && !backend.health.is_elsewhere()
+            && !backend.liveness.elsewhere
             && (self.panic || self.works(at, backends, now))
     }
 
@@ -183,28 +182,28 @@ impl Pool {
     #[inline]
     fn adopts(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
         let backend = &backends[usize::from(self.members[at].backend)];
-        self.usable(at, backends, now) && backend.probe.adoptable(now)
+        self.usable(at, backends, now) && backend.adopter.adoptable(now)
     }
 
     /// Whether traffic and checks find nothing wrong with the member.
     #[inline]
     fn works(&self, at: usize, backends: &[Backend], now: Instant) -> bool {
         let member = self.members[at];
-        member.works(&backends[usize::from(member.backend)].health, now)
+        member.works(&backends[usize::from(member.backend)].liveness, now)
     }
 
     /// The part of a member's weight that counts at present, of 256.
     #[inline]
     fn slow_share(&self, at: usize, backends: &[Backend], now: Instant) -> u64 {
         let member = &self.members[at];
-        member.slow_share(&backends[usize::from(member.backend)].health, now)
+        member.slow_share(&backends[usize::from(member.backend)].liveness, now)
     }
 
     /// Whether the policy's flows found that it fails.
     pub(crate) fn is_ejected(&self, backend: u16, backends: &[Backend], now: Instant) -> bool {
-        let health = &backends[usize::from(backend)].health;
+        let pod = &backends[usize::from(backend)].liveness;
         let member = self.place_of(backend).map(|at| &self.members[at]);
-        health.may_be_ejected(now) && member.is_some_and(|m| m.is_ejected(health, now))
+        pod.may_be_ejected(now) && member.is_some_and(|m| m.is_ejected(pod, now))
     }
 
     /// Ejects a member; until when.
@@ -222,7 +221,7 @@ impl Pool {
             flows: backend.flows,
             weight: u64::from(member.weight) * self.slow_share(at, backends, now),
             usable,
-            adopts: usable && backend.probe.adoptable(now),
+            adopts: usable && backend.adopter.adoptable(now),
         }
     }
 
@@ -579,7 +578,7 @@ impl Policy {
         let members = &self.pools[usize::from(v6)].members;
         members
             .iter()
-            .any(|m| backends[usize::from(m.backend)].probe.ever_ready())
+            .any(|m| backends[usize::from(m.backend)].adopter.ever_ready)
     }
 
     /// Whether a backend takes new flows.
@@ -656,8 +655,8 @@ impl Policy {
     /// Whether one more may be ejected: the share of ejected members stays within the cap.
     pub(crate) fn may_eject(&self, backends: &[Backend], now: Instant) -> bool {
         let members = || self.pools.iter().flat_map(|p| &p.members);
-        let health = |m: &Member| &backends[usize::from(m.backend)].health;
-        let ejected = members().filter(|m| m.is_ejected(health(m), now)).count();
+        let pod = |m: &Member| &backends[usize::from(m.backend)].liveness;
+        let ejected = members().filter(|m| m.is_ejected(pod(m), now)).count();
         let percent = usize::from(self.spec.health.max_ejected_percent);
         (ejected + 1) * 100 <= members().count() * percent
     }

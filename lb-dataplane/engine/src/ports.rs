@@ -81,6 +81,7 @@ pub(crate) enum Purpose {
 ///
 /// All ports of a kind of rest rest equally long, so each queue is in the order in which its ports
 /// may be used, and taking looks at heads only.
+#[derive(Default)]
 pub(crate) struct Ports {
     first: u16,
     count: u32,
@@ -182,15 +183,7 @@ impl Ports {
     pub(crate) fn none(first: u16) -> Self {
         Self {
             first,
-            count: 0,
-            busy: Box::default(),
-            all: 0,
-            taken: 0,
-            order: Order::default(),
-            half_open: Queue::EMPTY,
-            resting: [Queue::EMPTY; Rest::ALL.len()],
-            #[cfg(feature = "mutants")]
-            hurried: None,
+            ..Self::default()
         }
     }
 

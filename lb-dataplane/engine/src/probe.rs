@@ -1,417 +1,280 @@
-//! Adoption probes: whether a backend could adopt a connection right now, asked in band.
+//! Probes to backends' pods: whether one could adopt a connection, and whether anybody listens.
 //!
-//! A probe is an authenticated segment that creates nothing; the adopter answers `Ready` or says what is in the
-//! way. It takes the same path as an adoption, so a pod without adopter, with another key, or behind connection
-//! tracking that swallows adoptions, is found out before any request is at stake.
-//!
-//! # Decisions
-//!
-//! - **Whether a backend is adoptable is asked in band**: an authenticated probe takes the very
-//!   path of an adoption and creates nothing; the adopter answers Ready or what is in the way. No
-//!   link between dataplane and shim is needed, and a missing adopter, another key, a full accept
-//!   queue, an MPTCP listener or connection tracking that swallows adoptions all show before a
-//!   request is at stake. Ready holds 3.5 s; a refusal ends it at once.
+//! Owns when they are sent, from a port of each kind, and reading the answers: evidence, whose
+//! meaning is `backend/adopter.rs`' and `backend/liveness.rs`'. Here that is carried out. A probe
+//! is an authenticated segment that creates nothing and takes the same path as an adoption; a pod
+//! whose adopter tells nothing of the listener gets a SYN.
 
 use crate::{
     Engine, Output, Verdict,
+    backend::{Belief, Evidence, Finding, Sweep},
     clock::Instant,
     counters::Counter,
     ids::Leg,
+    keys::Message,
     legs::Use,
     mutants::Mutant,
     ports::{Purpose, Rest},
-    timing::{HOLDERS_SETTLE_US, PROBE_OTHER_MS, PROBE_READY_MS, READY_HOLDS_MS, UNANSWERED_MAX},
+    timing::{EXIT_SETTLE_MS, PROBE_OTHER_MS, PROBE_READY_MS},
 };
 use baton_packet::{
-    Adoption, Flags, ListenerReport, MessageKind, Reason, Segment, SeqNumber, build_adoption,
-    parse_adoption,
+    Adoption, Flags, ListenerReport, MessageKind, Reason, Segment, SegmentSpec, SeqNumber,
+    build_adoption, build_segment,
 };
 
-/// Backends looked at in one call for whether a probe is due, and probes sent: usually, and
-/// whatever else there is to do.
+/// Backends looked at in one call for whether something is due, and probes of each kind sent:
+/// usually, and whatever else there is to do.
 const BACKENDS_PER_CALL: usize = 1_024;
 const PROBES_PER_CALL: usize = 48;
 const PROBES_AT_LEAST: usize = 8;
-
-/// What a listener says about ends that came before it was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    /// Nothing.
-    Unknown,
-    /// All who had it have it: the server goes on.
-    Same,
-    /// Some who had it do not any more: the server may be shutting down.
-    LetGo,
-}
-
-/// What is known of a backend's adopter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Finding {
-    Unknown,
-    Ready {
-        until_ms: u64,
-    },
-    Refused(Reason),
-    /// A bare RST: a kernel without adopter.
-    NoAdopter,
-    /// Adoptions met silence.
-    Silent,
-}
-
-/// Whether a backend ever answered probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// Never.
-    Never,
-    /// It did; silence now means something.
-    Before,
-}
-
-/// The state of one backend's probing.
-#[derive(Clone)]
-pub(crate) struct Probe {
-    finding: Finding,
-    port: u16,
-    seq: SeqNumber,
-    ack: SeqNumber,
-    due_ms: u64,
-    /// Probes since anything was known, none of them answered.
-    unanswered: u8,
-    /// It said Ready once.
-    ever_ready: bool,
-    /// What it last told besides that.
-    told: ListenerReport,
-    /// The number of the pod's network namespace, which its adopter wants to see in what it acts
-    /// upon; 0: not known yet.
-    namespace: u64,
-    /// How often that became another one.
-    renewed: u8,
-    /// Since when there is this listener.
-    since: Instant,
-    /// It left a question unanswered since.
-    mute: bool,
-    /// When its listener was last let go of by one of several holders, or by a process that exited.
-    let_go: Option<Instant>,
-    /// When it last had another listener than before.
-    replaced: Option<Instant>,
-}
-
-impl Default for Probe {
-    fn default() -> Self {
-        Self {
-            finding: Finding::Unknown,
-            port: 0,
-            seq: SeqNumber(0),
-            ack: SeqNumber(0),
-            due_ms: 0,
-            unanswered: 0,
-            ever_ready: false,
-            told: ListenerReport::default(),
-            namespace: 0,
-            renewed: 0,
-            since: Instant(0),
-            mute: false,
-            let_go: None,
-            replaced: None,
-        }
-    }
-}
-
-impl Probe {
-    #[inline]
-    pub(crate) fn adoptable(&self, now: Instant) -> bool {
-        matches!(self.finding, Finding::Ready { until_ms } if now.ms() < until_ms)
-    }
-
-    /// Whether it ever was.
-    pub(crate) fn ever_ready(&self) -> bool {
-        self.ever_ready
-    }
-
-    /// Whether its adopter tells of the listener, and marks the ends of processes that exit.
-    pub(crate) fn supports_report(&self) -> bool {
-        !self.mute && self.told.marks_exits && self.told.listener.is_some()
-    }
-
-    /// Whether its adopter answers Forgets.
-    pub(crate) fn forgets(&self) -> bool {
-        self.told.forgets
-    }
-
-    /// The number of the pod's network namespace.
-    pub(crate) fn namespace(&self) -> u64 {
-        self.namespace
-    }
-
-    /// How often the pod was found to have another number than before, modulo 256: what began with
-    /// one pod must not go on with the next.
-    pub(crate) fn renewed(&self) -> u8 {
-        self.renewed
-    }
-
-    /// The answer to a question that nobody else was asked came from this namespace.
-    pub(crate) fn is_in(&mut self, namespace: u64) {
-        if self.namespace != namespace {
-            self.renewed = self.renewed.wrapping_add(u8::from(self.namespace != 0));
-            self.namespace = namespace;
-        }
-    }
-
-    /// Whether its adopter ever told of the present listener: what is not known of it now will be.
-    pub(crate) fn knew_listener(&self) -> bool {
-        self.told.listener.is_some()
-    }
-
-    /// It did not answer a question, and is not asked another one before it says Ready, for which it is probed soon.
-    pub(crate) fn is_mute(&mut self, now: Instant) {
-        self.mute = true;
-        self.due_ms = self.due_ms.min(now.ms() + PROBE_OTHER_MS);
-    }
-
-    /// Whether it is another listener than the one before.
-    fn takes_report(&mut self, now: Instant, told: ListenerReport) -> bool {
-        self.mute = false;
-        let before = std::mem::replace(&mut self.told, told);
-        let (old, new) = match (before.listener, told.listener) {
-            (Some(old), Some(new)) => (old, new),
-            (None, Some(_)) => {
-                self.since = now;
-                return false;
-            }
-            (_, None) => return false,
-        };
-        if old.several || new.several {
-            // Which of them had accepted a flow is not known: the others may go on, and close what they mean to.
-            if old.id != new.id {
-                (self.since, self.let_go) = (now, Some(now));
-            }
-        } else if old.id != new.id {
-            (self.since, self.let_go, self.replaced) = (now, None, Some(now));
-            return true;
-        }
-        if new.holders < old.holders {
-            self.let_go = Some(now);
-        }
-        false
-    }
-
-    /// A process exited, and let go of the listener if it had it.
-    pub(crate) fn process_exited(&mut self, now: Instant) {
-        self.let_go = Some(now);
-    }
-
-    /// When another listener was first told of than the one before.
-    pub(crate) fn replaced(&self) -> Option<Instant> {
-        self.replaced
-    }
-
-    /// What the listener that was just told of says about ends of the last moments.
-    pub(crate) fn news(&self, now: Instant) -> News {
-        if self
-            .let_go
-            .is_some_and(|at| now.0 < at.0 + HOLDERS_SETTLE_US)
-        {
-            News::LetGo
-        } else if !self.supports_report() || now.0 < self.since.0 + HOLDERS_SETTLE_US {
-            News::Unknown
-        } else {
-            News::Same
-        }
-    }
-
-    /// Whether it ever answered.
-    pub(crate) fn heard(&self) -> Heard {
-        match self.finding {
-            Finding::Unknown | Finding::Silent if !self.ever_ready => Heard::Never,
-            _ => Heard::Before,
-        }
-    }
-
-    /// What was known holds no longer: its process is gone.
-    pub(crate) fn forget(&mut self) {
-        self.finding = Finding::Unknown;
-        self.unanswered = 0;
-        self.due_ms = 0;
-    }
-
-    /// The same, and it is asked again only then: until its last process is gone, its kernel says Ready.
-    pub(crate) fn forget_until(&mut self, due_ms: u64) {
-        self.finding = Finding::Unknown;
-        self.unanswered = 0;
-        self.due_ms = due_ms;
-        // An answer that is still under way is to another probe.
-        self.seq = self.seq.add(1);
-    }
-
-    /// To be asked at once.
-    pub(crate) fn hurry(&mut self) {
-        self.due_ms = 0;
-    }
-
-    /// Whether `port` is the one that probes leave from.
-    pub(crate) fn is_on(&self, port: u16) -> bool {
-        self.port == port
-    }
-
-    /// An adoption was refused: not adoptable until a probe says otherwise.
-    pub(crate) fn refused(&mut self, now: Instant, reason: Reason) {
-        self.finding = Finding::Refused(reason);
-        self.due_ms = now.ms() + PROBE_OTHER_MS;
-    }
-
-    /// Adoptions met silence: not adoptable until a probe says otherwise.
-    pub(crate) fn silent(&mut self, now: Instant) {
-        self.finding = Finding::Silent;
-        self.due_ms = now.ms() + PROBE_OTHER_MS;
-    }
-
-    /// In words, for people.
-    pub(crate) fn words(&self, now: Instant) -> &'static str {
-        match self.finding {
-            Finding::Unknown if self.unanswered < UNANSWERED_MAX => "not probed yet",
-            Finding::Unknown => {
-                "no answer to probes (a firewall, or addresses translated on the way?)"
-            }
-            Finding::Ready { until_ms } if now.ms() >= until_ms => "no answer to probes any more",
-            Finding::Ready { .. } if !self.told.marks_exits || self.told.listener.is_none() => {
-                "ready, but ends are not marked: a server's close is believed if anybody listens"
-            }
-            Finding::Ready { .. } => "ready",
-            Finding::Refused(Reason::NoListener) => "nothing listens on the port",
-            Finding::Refused(Reason::AcceptQueueFull) => "accept queue full",
-            Finding::Refused(Reason::KernelRefused) => {
-                "the pod's kernel refuses (an MPTCP listener?)"
-            }
-            Finding::Refused(Reason::SyncookiesOff) => "net.ipv4.tcp_syncookies is 0 in the pod",
-            Finding::Refused(Reason::PacketRules) => {
-                "the pod's packet rules redirect, translate or tell SYNs from other segments, or have just changed: an adoption could go around a proxy"
-            }
-            Finding::Refused(_) => "refused",
-            Finding::NoAdopter => "no adopter (is host-shim running there?)",
-            Finding::Silent => "adoptions meet silence",
-        }
-    }
-}
+const LIVENESS_PER_CALL: usize = 8;
+const LIVENESS_AT_LEAST: usize = 4;
 
 impl Engine {
-    /// Notes what speaks against a backend's adopter, and has it probed again soon.
-    pub(crate) fn probe_soon(&mut self, now: Instant, index: u16, note: impl FnOnce(&mut Probe)) {
-        note(&mut self.backends[usize::from(index)].probe);
-        self.next_probe_ms = self.next_probe_ms.min(now.ms() + PROBE_OTHER_MS);
+    /// Something was observed of a backend: what is believed of it now is carried out.
+    pub(crate) fn learn(
+        &mut self,
+        now: Instant,
+        index: u16,
+        evidence: Evidence,
+        out: &mut impl Output,
+    ) {
+        let backend = &mut self.backends[usize::from(index)];
+        match backend.liveness.learn(now, backend.flows > 0, evidence) {
+            Belief::Unchanged => {}
+            Belief::Probe => self.send_liveness_probe(now, index, out),
+            Belief::Believe {
+                back,
+                held,
+                wait_until_ms,
+            } => {
+                if back {
+                    self.backend_is_back(now, index);
+                }
+                if held {
+                    self.begin_sweep(index, Sweep::CloseStands);
+                }
+                match wait_until_ms {
+                    Some(ms) if ms <= now.ms() => self.send_liveness_probe(now, index, out),
+                    Some(ms) => self.liveness_probes.by(ms),
+                    None => {}
+                }
+            }
+            Belief::Orphan { why, news } => {
+                self.liveness_probes.by(backend.liveness.probe_due_ms());
+                if news {
+                    self.backend_is_down(now, index, why);
+                }
+                self.begin_sweep(index, Sweep::Gone);
+            }
+        }
+    }
+
+    /// A process of the backend exited: perhaps the last one that listens. Nothing is moved there
+    /// for a while, although it looks idle.
+    pub(crate) fn note_exit(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let settled_ms = now.ms() + EXIT_SETTLE_MS;
+        // Until its last process is gone, its kernel says Ready.
+        (self.backends[usize::from(index)].adopter).forget_answers(settled_ms);
+        self.probes.by(settled_ms);
+        self.learn(now, index, Evidence::Exit, out);
+    }
+
+    /// Sends a probe of whether anybody listens.
+    fn send_liveness_probe(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        let numbers = (self.fresh_number(), self.fresh_number());
+        if self.backends[usize::from(index)].liveness.adopter_is_mute() {
+            self.probe_mute(now, index);
+        }
+        let leg = self.probe_leg(now, index, Use::LivenessProbe);
+        let liveness = &mut self.backends[usize::from(index)].liveness;
+        let Some(leg) = leg.filter(|_| out.frame().is_some()) else {
+            liveness.send_later(now.ms() + 1);
+            return self.liveness_probes.by(now.ms() + 1);
+        };
+        let (seq, ack) = liveness.send(now, numbers);
+        self.liveness_probes.by(liveness.probe_due_ms());
+        // A next hop without a link-layer address is as silent as a pod.
+        if let Some(ack) = ack {
+            if self.emit_probe(leg, (seq, ack), out) {
+                self.counters.add(Counter::LivenessProbesSent);
+            }
+        } else if let Some(spec) = self.to_leg(leg) {
+            let syn = SegmentSpec {
+                seq,
+                flags: Flags::SYN,
+                window: u16::MAX,
+                ..spec
+            };
+            self.counters.add(Counter::LivenessProbesSent);
+            self.emit(out, |buffer| build_segment(buffer, &syn));
+        }
+    }
+
+    /// An adopter is mute: its kernel is probed, and besides, it is probed for Ready.
+    fn probe_mute(&mut self, now: Instant, index: u16) {
+        let soon_ms = now.ms() + PROBE_OTHER_MS;
+        let adopter = &mut self.backends[usize::from(index)].adopter;
+        adopter.due_ms = adopter.due_ms.min(soon_ms);
+        self.probes.by(soon_ms);
+    }
+
+    /// What was found of a backend's adopter.
+    pub(crate) fn adopter_is(&mut self, now: Instant, index: u16, finding: Finding) {
+        let adopter = &mut self.backends[usize::from(index)].adopter;
+        adopter.found(now, finding);
+        self.probes.by(adopter.due_ms);
+    }
+
+    /// The leg that a backend's probes of one kind leave from.
+    fn probe_leg(&mut self, now: Instant, index: u16, used: Use) -> Option<Leg> {
+        let kind = usize::from(used == Use::LivenessProbe);
+        let port = self.backends[usize::from(index)].probe_ports[kind];
+        if port != 0 {
+            return Some(Leg {
+                backend: index,
+                port,
+            });
+        }
+        let leg = self.take_port(now, index, Purpose::Rescue)?;
+        self.backends[usize::from(index)].probe_ports[kind] = leg.port;
+        self.legs.assign(leg, used);
+        Some(leg)
+    }
+
+    /// Forgets the probes and the finding of a backend that left the snapshot.
+    pub(crate) fn stop_probing(&mut self, now: Instant, index: u16) {
+        let backend = &mut self.backends[usize::from(index)];
+        backend.adopter.stop();
+        // One that left before may have been probed for its flows' sake.
+        backend.liveness.stop_probing();
+        for port in std::mem::take(&mut backend.probe_ports) {
+            if port != 0 {
+                let leg = Leg {
+                    backend: index,
+                    port,
+                };
+                self.free_leg(now, leg, Rest::Quiet);
+            }
+        }
+    }
+
+    /// Repeats liveness probes, gives up or begins anew where it is due, a piece of the table at a
+    /// time.
+    pub(crate) fn liveness_probes_due(&mut self, now: Instant, out: &mut impl Output) {
+        let mut left = self.room(LIVENESS_PER_CALL, LIVENESS_AT_LEAST);
+        let all = self.backends.len();
+        for _ in 0..BACKENDS_PER_CALL {
+            let next = self.liveness_probes.next(now, u64::MAX, all);
+            let Some(at) = next.filter(|_| left > 0) else {
+                return;
+            };
+            if now.ms() >= self.backends[at].liveness.probe_due_ms() {
+                self.spend(1);
+                left -= 1;
+                self.liveness_probe_due(now, at as u16, out);
+            }
+            let due_ms = self.backends[at].liveness.probe_due_ms();
+            if self.liveness_probes.done(due_ms, all) {
+                return;
+            }
+        }
+    }
+
+    fn liveness_probe_due(&mut self, now: Instant, index: u16, out: &mut impl Output) {
+        if self.backends[usize::from(index)].liveness.repeats() {
+            return self.send_liveness_probe(now, index, out);
+        }
+        let link_settled = now.ms() >= self.link_settled_ms;
+        self.counters.add(Counter::LivenessProbesUnanswered);
+        self.learn(now, index, Evidence::Silence { link_settled }, out);
     }
 
     /// Sends the probes that are due, a piece of the table at a time.
     pub(crate) fn send_probes(&mut self, now: Instant, out: &mut impl Output) {
-        if self.probe_pass.at.is_none() {
-            if now.ms() < self.next_probe_ms {
-                return;
-            }
-            // Who wants one meanwhile makes it sooner again.
-            self.next_probe_ms = u64::MAX;
-            (self.probe_pass.at, self.probe_pass.found) = (Some(0), now.ms() + PROBE_READY_MS);
-        }
-        let Some(from) = self.probe_pass.at else {
-            return;
-        };
         let mut left = self.room(PROBES_PER_CALL, PROBES_AT_LEAST);
-        let to = (from + BACKENDS_PER_CALL).min(self.backends.len());
-        let mut at = from;
-        while at < to && left > 0 {
-            let backend = &self.backends[at];
-            if backend.listed && !self.keys.is_empty() {
-                if now.ms() >= backend.probe.due_ms {
+        let (all, next_ms) = (self.backends.len(), now.ms() + PROBE_READY_MS);
+        for _ in 0..BACKENDS_PER_CALL {
+            let next = self.probes.next(now, next_ms, all);
+            let Some(at) = next.filter(|_| left > 0) else {
+                return;
+            };
+            let mut due_ms = u64::MAX;
+            if self.backends[at].listed && !self.keys.is_empty() {
+                if now.ms() >= self.backends[at].adopter.due_ms {
                     self.spend(1);
                     left -= 1;
                     self.send_probe(now, at as u16, out);
                 }
-                let due_ms = self.backends[at].probe.due_ms;
-                self.probe_pass.found = self.probe_pass.found.min(due_ms);
+                due_ms = self.backends[at].adopter.due_ms;
             }
-            at += 1;
-        }
-        self.probe_pass.at = (at < self.backends.len()).then_some(at);
-        if self.probe_pass.at.is_none() {
-            let next_ms = self.next_probe_ms.min(self.probe_pass.found);
-            self.next_probe_ms = next_ms.max(now.ms() + 1);
+            if self.probes.done(due_ms, all) {
+                self.probes.due_ms = self.probes.due_ms.max(now.ms() + 1);
+                return;
+            }
         }
     }
 
     fn send_probe(&mut self, now: Instant, index: u16, out: &mut impl Output) {
         let numbers = (self.fresh_number(), self.fresh_number());
+        let same_numbers = self.committed.is(Mutant::SameNumbers);
         let backend = &mut self.backends[usize::from(index)];
-        let wait = if backend.probe.adoptable(now) && !backend.probe.mute {
-            PROBE_READY_MS
-        } else {
-            PROBE_OTHER_MS
-        };
-        backend.probe.due_ms = now.ms() + wait;
-        if backend.probe.port == 0 {
-            let Some(port) = backend
-                .ports
-                .take(&mut self.rests, now.ms(), Purpose::Rescue)
-            else {
-                return;
+        let adopter = &mut backend.adopter;
+        let ready = adopter.adoptable(now) && !backend.liveness.mute;
+        adopter.due_ms = now.ms()
+            + if ready {
+                PROBE_READY_MS
+            } else {
+                PROBE_OTHER_MS
             };
-            let leg = Leg {
-                backend: index,
-                port,
-            };
-            self.legs.assign(leg, Use::Probe);
-            backend.probe.port = port;
-        }
-        let same = self.committed.is(Mutant::SameNumbers) && backend.probe.seq != SeqNumber(0);
-        if !same {
-            (backend.probe.seq, backend.probe.ack) = numbers;
-        }
-        let numbers = (backend.probe.seq, backend.probe.ack);
-        let leg = Leg {
-            backend: index,
-            port: backend.probe.port,
+        let Some(leg) = self.probe_leg(now, index, Use::Probe) else {
+            return;
         };
+        let adopter = &mut self.backends[usize::from(index)].adopter;
+        if !same_numbers || adopter.numbers.0 == SeqNumber(0) {
+            adopter.numbers = numbers;
+        }
+        let numbers = adopter.numbers;
         if self.emit_probe(leg, numbers, out) {
             self.counters.add(Counter::ProbesSent);
-            let probe = &mut self.backends[usize::from(index)].probe;
-            if probe.finding == Finding::Unknown {
-                probe.unanswered = probe.unanswered.saturating_add(1);
-            }
+            self.backends[usize::from(index)].adopter.is_probed();
         }
     }
 
     /// Whether one left.
-    pub(crate) fn emit_probe(
+    fn emit_probe(
         &mut self,
         leg: Leg,
         (seq, ack): (SeqNumber, SeqNumber),
         out: &mut impl Output,
     ) -> bool {
         let signs = self.signing_key(leg.backend);
-        let (Some(mut spec), Some((epoch, key))) = (self.to_leg(leg), signs) else {
+        let (Some(spec), Some((epoch, key))) = (self.to_leg(leg), signs) else {
             return false;
         };
-        spec.seq = seq;
-        spec.ack = ack;
-        spec.timestamps = Some((0, 0));
+        let spec = SegmentSpec {
+            seq,
+            ack,
+            timestamps: Some((0, 0)),
+            ..spec
+        };
         let message = Adoption::bare(MessageKind::Probe, epoch);
         self.emit(out, |buffer| build_adoption(buffer, &spec, &message, &key))
     }
 
-    /// What an adopter told of its pod's listener, and whether it did. (An older one does not if something is in the way.)
-    pub(crate) fn listener_reported(
-        &mut self,
-        now: Instant,
-        index: u16,
-        reason: Reason,
-        told: ListenerReport,
-    ) -> bool {
-        if reason != Reason::Ready && !told.is_anything() {
+    /// What an adopter tells besides whether it is ready. Whether it told of its pod's listener: an
+    /// older one does not if something is in the way.
+    fn reported(&mut self, now: Instant, index: u16, reason: Reason, says: &Adoption) -> bool {
+        let backend = &mut self.backends[usize::from(index)];
+        backend.adopter.is_in(says.namespace);
+        let report = ListenerReport::from_field(says.server_ts);
+        if reason != Reason::Ready && !report.is_anything() {
             return false;
         }
-        let backend = &mut self.backends[usize::from(index)];
-        if told.forgets && !backend.probe.forgets() {
+        if report.forgets && !backend.liveness.forgets() {
             self.forgets.look_now(now);
         }
-        if backend.probe.takes_report(now, told) {
-            backend.health.is_another_process();
+        if backend.liveness.reported(now, report) {
             self.counters.add(Counter::BackendsRestarted);
             self.judge_pools(now, index);
         }
@@ -427,89 +290,90 @@ impl Engine {
         index: u16,
         out: &mut impl Output,
     ) -> Verdict {
-        let probe = &self.backends[usize::from(index)].probe;
-        let (seq, ack) = (probe.seq, probe.ack);
-        let (mut told, mut namespace) = (None, None);
-        let (finding, counter) = if let Some(raw) = parse_adoption(frame, segment) {
-            let ours = segment.seq == ack && segment.ack == seq;
-            let believed = ours || self.mutated(Mutant::AnyNumbers);
-            match self.verified(&raw, index).map(|a| (a.kind, a)) {
-                Some((MessageKind::Answer(reason), a)) if believed => {
-                    told = Some((reason, ListenerReport::from_field(a.server_ts)));
-                    namespace = Some(a.namespace);
-                    if reason == Reason::Ready {
-                        (
-                            Finding::Ready {
-                                until_ms: now.ms() + READY_HOLDS_MS,
-                            },
-                            Counter::ProbesReady,
-                        )
-                    } else {
-                        (Finding::Refused(reason), Counter::ProbesRefused)
-                    }
-                }
-                Some((MessageKind::Answer(_), _)) => {
-                    self.counters.add(Counter::LateAnswers);
-                    return Verdict::Absorbed;
-                }
-                _ => {
-                    self.counters.add(Counter::ForgedAnswers);
-                    return Verdict::Absorbed;
+        let (seq, ack) = self.backends[usize::from(index)].adopter.numbers;
+        let ours = segment.seq == ack && segment.ack == seq;
+        match self.message(frame, segment, index) {
+            Message::Answer(reason, says) if ours || self.mutated(Mutant::AnyNumbers) => {
+                self.counters.add(match reason {
+                    Reason::Ready => Counter::ProbesReady,
+                    _ => Counter::ProbesRefused,
+                });
+                self.adopter_is(now, index, Finding::of(now, reason));
+                self.reported(now, index, reason, &says);
+                let down = self.backends[usize::from(index)].liveness.is_down();
+                if reason == Reason::Ready {
+                    self.learn(now, index, Evidence::Ready, out);
+                } else if reason == Reason::NoListener && !down {
+                    self.learn(now, index, Evidence::NoListener, out);
                 }
             }
-        } else if segment.flags.has(Flags::RST) && segment.seq == ack {
-            (Finding::NoAdopter, Counter::ProbesReset)
-        } else {
-            return Verdict::Absorbed;
-        };
-        self.counters.add(counter);
-        let probe = &mut self.backends[usize::from(index)].probe;
-        if let Some(namespace) = namespace {
-            probe.is_in(namespace);
-        }
-        let ready = matches!(finding, Finding::Ready { .. });
-        let nobody = finding == Finding::Refused(Reason::NoListener);
-        if ready {
-            probe.due_ms = now.ms() + PROBE_READY_MS;
-            probe.ever_ready = true;
-        }
-        if let Some((reason, told)) = told {
-            self.listener_reported(now, index, reason, told);
-        }
-        if nobody && !self.backends[usize::from(index)].health.is_down() {
-            self.adopter_finds_nobody(now, index, out);
-        }
-        if ready {
-            self.backend_is_up(now, index);
-        }
-        let probe = &mut self.backends[usize::from(index)].probe;
-        probe.finding = finding;
-        if !ready {
-            probe.due_ms = now.ms() + PROBE_OTHER_MS;
-            self.next_probe_ms = self.next_probe_ms.min(now.ms() + PROBE_OTHER_MS);
+            Message::Answer(..) => self.counters.add(Counter::LateAnswers),
+            Message::Forged => self.counters.add(Counter::ForgedAnswers),
+            Message::None if segment.flags.has(Flags::RST) && segment.seq == ack => {
+                self.counters.add(Counter::ProbesReset);
+                self.adopter_is(now, index, Finding::NoAdopter);
+            }
+            Message::None => {}
         }
         Verdict::Absorbed
     }
 
-    /// Forgets the probe port and the finding of a backend that left the snapshot, but not that it ever adopted, nor its
-    /// listener: its flows may outlive it.
-    pub(crate) fn stop_probing(&mut self, now: Instant, index: u16) {
-        let backend = &mut self.backends[usize::from(index)];
-        if backend.probe.port != 0 {
-            let port = std::mem::take(&mut backend.probe.port);
-            let leg = Leg {
-                backend: index,
-                port,
-            };
-            self.free_leg(now, leg, Rest::Quiet);
-        }
-        let backend = &mut self.backends[usize::from(index)];
-        backend.probe = Probe {
-            finding: Finding::Unknown,
-            seq: SeqNumber(0),
-            ack: SeqNumber(0),
-            due_ms: 0,
-            ..backend.probe.clone()
+    /// A segment on a backend's port of liveness probes.
+    pub(crate) fn answer_to_liveness_probe(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        segment: &Segment,
+        leg: Leg,
+        out: &mut impl Output,
+    ) -> Verdict {
+        let index = leg.backend;
+        let liveness = &self.backends[usize::from(index)].liveness;
+        let has = |flag| segment.flags.has(flag);
+        let evidence = if let Some((seq, ack)) = liveness.adopter_probe() {
+            let ours = segment.seq == ack && segment.ack == seq;
+            match self.message(frame, segment, index) {
+                Message::Answer(reason, says) if ours => {
+                    let reported = self.reported(now, index, reason, &says);
+                    if reason == Reason::NoListener {
+                        Some(Evidence::NoListener)
+                    } else {
+                        self.counters.add(Counter::LivenessProbesAnswered);
+                        Some(Evidence::Answer { reported })
+                    }
+                }
+                Message::None if has(Flags::RST) && segment.seq == ack => {
+                    self.probe_mute(now, index);
+                    Some(Evidence::NoAdopter)
+                }
+                _ => None,
+            }
+        } else if !has(Flags::ACK) || liveness.syn_acked() != Some(segment.ack) {
+            None
+        } else if has(Flags::RST) {
+            self.counters.add(Counter::LivenessProbesRefused);
+            Some(Evidence::Refused)
+        } else if has(Flags::SYN) {
+            self.counters.add(Counter::LivenessProbesAnswered);
+            // The pod's half-open connection is of no use.
+            self.reset_at(leg, segment.ack, out);
+            Some(Evidence::Answer { reported: false })
+        } else {
+            return Verdict::Absorbed;
         };
+        if let Some(evidence) = evidence {
+            self.learn(now, index, evidence, out);
+            return Verdict::Absorbed;
+        }
+        self.counters.add(Counter::Fenced);
+        if has(Flags::ACK) && !has(Flags::RST) {
+            // Something is left of an earlier probe, because our reset was lost or its answer
+            // came late: it must not stand in the way of this one.
+            self.reset_at(leg, segment.ack, out);
+            if (self.backends[usize::from(index)].liveness).may_send_again() {
+                self.send_liveness_probe(now, index, out);
+            }
+        }
+        Verdict::Absorbed
     }
 }

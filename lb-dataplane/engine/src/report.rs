@@ -232,8 +232,8 @@ impl Engine {
             endpoint,
             weight: member.weight,
             draining: member.is_leaving(),
-            adoptable: b.probe.adoptable(now),
-            adoptable_reason: b.probe.words(now).to_owned(),
+            adoptable: b.adopter.adoptable(now),
+            adoptable_reason: b.adopter.words(now, b.liveness.marks_ends()).to_owned(),
             flows: u64::from(b.flows),
             pinned: u64::from(b.pinned),
             outstanding: u64::from(load.outstanding),
@@ -250,7 +250,7 @@ impl Engine {
             requests_total: b.requests,
             migrations_in_total: b.moves_in,
             migrations_out_total: b.moves_out,
-            health: member.words(&b.health, now),
+            health: member.words(&b.liveness, now),
             stranded: legs.stranded,
             rescued_total: b.rescued,
             drain: self.drain_state(number, member, now, legs.waiting),
@@ -266,7 +266,7 @@ impl Engine {
         legs: &mut Seen,
     ) -> Option<usize> {
         let backend = &self.backends[usize::from(index)];
-        let strands = backend.health.is_down() || backend.question.is_open();
+        let strands = backend.liveness.is_down() || backend.liveness.is_probed();
         let drains = backend.drains.has(policy);
         if !strands && !drains {
             return None;

@@ -102,7 +102,7 @@ impl Engine {
             && !self.keys.is_empty()
             && policy.listed
             && (policy.ever_adoptable(flow.bits.has(Bits::V6), &self.backends)
-                || owner.probe.ever_ready())
+                || owner.adopter.ever_ready)
     }
 
     /// Whether policy allows to execute the outstanding request once more.
@@ -123,20 +123,16 @@ impl Engine {
     pub(crate) fn is_leaving(&self, id: FlowId) -> bool {
         let flow = &self.flows[id];
         let backend = &self.backends[usize::from(flow.owner.backend)];
-        !backend.listed || backend.drains.has(flow.policy) || backend.health.is_down()
+        !backend.listed || backend.drains.has(flow.policy) || backend.liveness.is_down()
     }
 
     /// Whether the process that a flow belongs to is gone, because another one listens since. Its
     /// FIN may be late: behind data that waited for the client, it leaves in nobody's name, without a
-    /// mark. A flow of the millisecond in which the new listener was told of is the new one's, which
-    /// listened before that.
+    /// mark.
     pub(crate) fn owner_is_replaced(&self, now: Instant, id: FlowId) -> bool {
         let flow = &self.flows[id];
-        let probe = &self.backends[usize::from(flow.owner.backend)].probe;
-        let owned_ms = u64::from(now.ms32().wrapping_sub(flow.moved_ms));
-        probe
-            .replaced()
-            .is_some_and(|at| owned_ms > now.ms().saturating_sub(at.ms()))
+        let owner = &self.backends[usize::from(flow.owner.backend)];
+        owner.liveness.is_replaced_since(now, flow.moved_ms)
     }
 
     /// A segment from an owner whose end is held back.
@@ -219,17 +215,12 @@ impl Engine {
 
     /// A port towards `target` for a flow without a request of its own.
     pub(crate) fn take_leg(&mut self, now: Instant, id: FlowId, target: u16) -> Option<Leg> {
-        let backend = &mut self.backends[usize::from(target)];
-        backend.hop.and_then(|h| self.hops.mac(h))?;
-        let port = backend
-            .ports
-            .take(&mut self.rests, now.ms(), Purpose::Rescue)?;
-        backend.budget.spend(now);
+        let hop = self.backends[usize::from(target)].hop?;
+        self.hops.mac(hop)?;
+        let leg = self.take_port(now, target, Purpose::Rescue)?;
+        self.backends[usize::from(target)].budget.spend(now);
         self.client_goes(id, target);
-        Some(Leg {
-            backend: target,
-            port,
-        })
+        Some(leg)
     }
 
     pub(crate) fn count_lost(&mut self, id: FlowId, why: Lost) {

@@ -34,13 +34,17 @@ pub(crate) struct Rests {
     spare: usize,
 }
 
-impl Queue {
-    pub(crate) const EMPTY: Self = Self {
-        head: NONE,
-        tail: NONE,
-        len: 0,
-    };
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            head: NONE,
+            tail: NONE,
+            len: 0,
+        }
+    }
+}
 
+impl Queue {
     pub(crate) fn len(&self) -> usize {
         self.len as usize
     }

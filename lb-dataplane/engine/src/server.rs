@@ -40,7 +40,7 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         let slot = &mut self.backends[usize::from(backend)];
-        slot.health.heard(now);
+        slot.liveness.heard(now);
         let number = self
             .sources
             .number(slot.source, (segment.dst, segment.dst_port));
@@ -53,7 +53,9 @@ impl Engine {
             Some(Use::Standby(id)) => self.on_standby(now, frame, segment, id, out),
             Some(Use::Closing(id)) => self.on_closing(now, frame, segment, id, out),
             Some(Use::Probe) => self.answer_to_probe(now, frame, segment, backend, out),
-            Some(Use::LivenessProbe) => self.answer_to_question(now, frame, segment, backend, out),
+            Some(Use::LivenessProbe) => {
+                self.answer_to_liveness_probe(now, frame, segment, leg, out)
+            }
             Some(Use::Forget(slot)) => self.answer_to_forget(now, frame, segment, slot, out),
             None => {
                 if let Some(verdict) = self.pass_to_host(frame, segment.end) {

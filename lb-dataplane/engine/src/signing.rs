@@ -2,8 +2,8 @@
 //!
 //! Owns the change of keys, some backends at a time. Deriving a node's own keys is `keys`'.
 
-use crate::{Engine, clock::Instant, mutants::Mutant};
-use baton_packet::{Adoption, AdoptionKey, RawAdoption};
+use crate::{Engine, clock::Instant, keys::Message, mutants::Mutant};
+use baton_packet::{Adoption, AdoptionKey, MessageKind, RawAdoption, Segment, parse_adoption};
 
 /// So many backends get changed keys in one call: to derive one takes less than 1 us, and a backend
 /// has two while they are rotated.
@@ -18,7 +18,7 @@ impl Engine {
         }
         self.stale_keys = Some(0);
         self.renew_keys();
-        self.next_probe_ms = 0;
+        self.probes.by(0);
     }
 
     /// Goes on with keys that changed: some backends now, the others in `poll`.
@@ -28,8 +28,8 @@ impl Engine {
         for backend in &mut self.backends[from..to] {
             if backend.keyring.renew(&self.keys) {
                 // `Ready` was said to another key: who does not know this one would drop adoptions.
-                backend.probe.forget();
-                self.next_probe_ms = 0;
+                backend.adopter.forget(0);
+                self.probes.by(0);
             }
         }
         self.stale_keys = (to < self.backends.len()).then_some(to);
@@ -51,8 +51,8 @@ impl Engine {
         let renewed = backend.keyring.renew(&self.keys);
         if renewed {
             // Another node's adopter said what is known.
-            backend.probe.forget();
-            self.next_probe_ms = self.next_probe_ms.min(now.ms());
+            backend.adopter.forget(0);
+            self.probes.by(now.ms());
         }
         renewed
     }
@@ -62,8 +62,18 @@ impl Engine {
         self.backends.get(usize::from(backend))?.keyring.signing()
     }
 
-    /// What a message from a backend says, if its tag is right.
-    pub(crate) fn verified(&self, raw: &RawAdoption, backend: u16) -> Option<Adoption> {
+    /// What a backend's adopter says with a segment.
+    pub(crate) fn message(&self, frame: &[u8], segment: &Segment, backend: u16) -> Message {
+        let Some(raw) = parse_adoption(frame, segment) else {
+            return Message::None;
+        };
+        match self.verified(&raw, backend).map(|says| (says.kind, says)) {
+            Some((MessageKind::Answer(reason), says)) => Message::Answer(reason, says),
+            _ => Message::Forged,
+        }
+    }
+
+    fn verified(&self, raw: &RawAdoption, backend: u16) -> Option<Adoption> {
         if self.mutated(Mutant::TrustTags) {
             let kind = raw.claimed_kind()?;
             return Some(Adoption::bare(kind, raw.epoch()));

@@ -6,10 +6,10 @@
 
 use crate::{
     Engine, Output,
+    backend::{Down, Progress, Sweep},
     clock::Instant,
     flow::Bits,
     handover::{Input, Then},
-    health::Down,
     ids::{FlowId, Leg},
     legs::Use,
     states::{Event, State},
@@ -27,17 +27,6 @@ const ACTS_AT_LEAST: usize = 8;
 const COST_LOST: usize = 2;
 /// Looking in vain for somebody who takes a flow goes through a policy's backends.
 const COST_IN_VAIN: usize = 4;
-
-/// Why a backend's legs are gone through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sweep {
-    /// It lives: the ends that are held were meant.
-    CloseStands,
-    /// It is gone: its flows need other owners.
-    Gone,
-    /// It drains: its flows may leave, where they can.
-    Drain,
-}
 
 /// What became of one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +50,6 @@ impl Room {
     fn is_used_up(&self) -> bool {
         self.ports == 0 || self.flows == 0 || self.acts == 0
     }
-}
-
-/// A sweep in progress.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
-    pub(crate) what: Sweep,
-    at: u32,
-    /// A flow was seen whose policy drains the backend.
-    leaving: bool,
 }
 
 impl Engine {
@@ -184,7 +164,7 @@ impl Engine {
                 };
             }
             Sweep::Gone => {
-                let silent = backend.health.down() == Some(Down::Silent);
+                let silent = backend.liveness.down() == Some(Down::Silent);
                 let open = matches!(flow.state, State::Fresh | State::Idle | State::Request);
                 Input::PodGone {
                     silent,
@@ -198,7 +178,7 @@ impl Engine {
             Sweep::CloseStands => Input::PodLives {
                 replaced: self.owner_is_replaced(now, id),
                 settled: backend
-                    .question
+                    .liveness
                     .settles(flow.sent_us, flow.bits.has(Bits::CLOSER_LISTENS)),
             },
         };

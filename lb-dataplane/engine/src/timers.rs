@@ -9,6 +9,7 @@ use crate::{
     handover::Input,
     ids::FlowId,
     mutants::Mutant,
+    pass::Pass,
     routes::LIMIT_HOPS,
     states::{Action, Event, State},
     timing::{HELD_MS, LINGER_MS, OVERDUE_AGAIN_MS, RESOLVE_AGAIN_MS},
@@ -53,7 +54,7 @@ impl Engine {
         }
         self.closes_due(now, out);
         self.send_forgets(now, out);
-        self.questions_due(now, out);
+        self.liveness_probes_due(now, out);
         self.look_over(now, out);
         self.sweep(now, out);
         self.send_probes(now, out);
@@ -92,14 +93,14 @@ impl Engine {
         let wheel = self.wheel.next_due_ms();
         let some = !self.backends.is_empty();
         let others = [
-            self.next_probe_ms,
-            self.next_round_ms,
-            self.next_question_ms,
+            self.probes.due_ms,
+            self.round.due_ms,
+            self.liveness_probes.due_ms,
             self.forgets.due_ms(),
         ];
         // What was begun goes on at once.
-        let passes = [self.probe_pass, self.question_pass, self.round];
-        let goes_on = passes.iter().any(|pass| pass.at.is_some())
+        let passes = [self.probes, self.liveness_probes, self.round];
+        let goes_on = passes.iter().any(Pass::is_open)
             || self.stale_hops.is_some()
             || self.stale_keys.is_some()
             || self.flows.wants_keys()
@@ -170,7 +171,7 @@ impl Engine {
                 self.decide(now, id, Input::Silence, None, out);
                 return;
             }
-            // Nobody answered the question, which has its own timers: it was lost with its backend.
+            // Liveness probes have timers of their own: they were lost with the backend.
             State::OwnerFinPending => {
                 let input = Input::PodGone {
                     silent: false,

@@ -45,18 +45,18 @@ pub const PAUSE_MAX_SHIFT: u8 = 5;
 /// empties it.
 pub(crate) const ADOPTIONS_PER_MS: u16 = 16;
 
-// Whether a pod lives: `liveness`, `probe`, `health`.
+// Whether a pod lives: `backend/liveness`, `backend/adopter`, `probe`, `health`.
 /// First wait for an answer; doubles. A pod network answers in well under 1 ms.
 pub(crate) const LIVENESS_WAIT_MS: u64 = 20;
-/// Questions without any answer before the pod counts as gone: 20 + 40 + 80 ms.
+/// Liveness probes without any answer before the pod counts as gone: 20 + 40 + 80 ms.
 pub(crate) const LIVENESS_TRIES_MAX: u8 = 3;
-/// So many of them are probes where the adopter tells of the listener: one may be lost, and only
-/// the adopter's word makes an end stand at once. The rest are SYNs: a pod that lacks the newest
-/// key has a kernel still.
+/// So many of them go to the adopter where it tells of the listener: one may be lost, and only the
+/// adopter's word makes an end stand at once. The rest are SYNs: a pod that lacks the newest key has
+/// a kernel still.
 pub(crate) const LIVENESS_PROBES_MAX: u8 = 2;
-/// Questions to a pod of which something else is heard: 20 + 40 + 80 + 160 + 320 ms.
+/// Liveness probes to a pod of which something else is heard: 20 + 40 + 80 + 160 + 320 ms.
 pub(crate) const LIVENESS_TRIES_HEARD_MAX: u8 = 5;
-/// More ends than so many within one question are told at most once a millisecond that somebody
+/// More ends than so many within one probe are told at most once a millisecond that somebody
 /// listens: each answer goes through all flows of the pod.
 pub(crate) const FEW_ENDS: u32 = 2;
 /// While an answer does not settle an end yet, the pod is asked this often.
@@ -117,8 +117,8 @@ pub(crate) const RESOLVE_AGAIN_MS: u64 = 1_000;
 /// own TIME_WAIT outlives it; what comes later is answered with a reset, which such a socket
 /// ignores or ends by.
 pub(crate) const LINGER_MS: u64 = 1_000;
-/// A held end whose backend's question got lost, as with a backend that left the snapshot. An end
-/// is judged in half that time.
+/// A held end whose backend's liveness probe got lost, as with a backend that left the snapshot. An
+/// end is judged in half that time.
 pub(crate) const HELD_MS: u64 = 2_000;
 /// Closes leave no more often than this, so that they do not compete with the response for the
 /// CPU.

@@ -140,7 +140,7 @@ impl Engine {
             ),
             (
                 "tracked_pairs",
-                u64::from(self.tracked),
+                u64::from(self.tracked.0),
                 u64::from(self.settings.limits.tracked_pairs),
             ),
             ("leg_ports", ports.0, ports.1),

@@ -5,7 +5,7 @@
 //! and the decision are the real ones.
 
 use super::*;
-use crate::{load::Load, rules};
+use crate::load::Load;
 use baton_api::MigrationMode;
 use std::{
     cmp::Reverse,

@@ -17,7 +17,7 @@ use baton_packet::{Flags, SeqNumber};
 use std::net::SocketAddr;
 
 /// How soon after an owner's end arrived a process that is started again is taken for the old one: the engine watches for
-/// 50 ms (`engine/src/liveness.rs`), and its questions and their answers may get lost.
+/// 50 ms (`engine/src/backend/liveness.rs`), and its questions and their answers may get lost.
 const RESTART_UNSEEN: Time = 150_000;
 
 impl World {

@@ -3,22 +3,17 @@
 //! Owns what is so of the pod for all its policies. It never decides where a flow goes (`policy`)
 //! and never builds a segment (`emit`).
 
+mod adopter;
+mod drains;
+mod liveness;
+
 use crate::{
-    drain::{Budget, Drains},
-    estimate::Estimate,
-    figures::OfBackend,
-    health::Health,
-    ids::Addr,
-    keys::Keyring,
-    ledger::MoveCost,
-    liveness::LivenessProbe,
-    load::Load,
-    memberships::Memberships,
-    ports::Ports,
-    probe::Probe,
-    routes::HopId,
-    sweep::Progress,
+    estimate::Estimate, figures::OfBackend, ids::Addr, keys::Keyring, ledger::MoveCost, load::Load,
+    memberships::Memberships, ports::Ports, routes::HopId,
 };
+pub(crate) use adopter::{Adopter, Finding};
+use drains::{Budget, Drains};
+pub(crate) use liveness::{Belief, Down, Evidence, Liveness};
 use std::net::IpAddr;
 
 /// Memory of a slot that nobody uses, to be freed elsewhere.
@@ -26,7 +21,28 @@ pub(crate) struct Tables {
     _ports: Ports,
 }
 
+/// Why a backend's legs are gone through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sweep {
+    /// It lives: the ends that are held were meant.
+    CloseStands,
+    /// It is gone: its flows need other owners.
+    Gone,
+    /// It drains: its flows may leave, where they can.
+    Drain,
+}
+
+/// A sweep in progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) what: Sweep,
+    pub(crate) at: u32,
+    /// A flow was seen whose policy drains the backend.
+    pub(crate) leaving: bool,
+}
+
 /// One pod's listening address and port.
+#[derive(Default)]
 pub(crate) struct Backend {
     pub(crate) name: String,
     pub(crate) addr: Addr,
@@ -38,8 +54,10 @@ pub(crate) struct Backend {
     pub(crate) listed: bool,
     /// Which policies' flows leave it.
     pub(crate) drains: Drains,
-    pub(crate) health: Health,
-    pub(crate) question: LivenessProbe,
+    pub(crate) liveness: Liveness,
+    pub(crate) adopter: Adopter,
+    /// Where its adoption probes and its liveness probes come from; 0: none yet.
+    pub(crate) probe_ports: [u16; 2],
     pub(crate) sweep: Option<Progress>,
     pub(crate) budget: Budget,
     pub(crate) ports: Ports,
@@ -47,7 +65,6 @@ pub(crate) struct Backend {
     pub(crate) load: Load,
     pub(crate) move_cost: MoveCost,
     pub(crate) figures: OfBackend,
-    pub(crate) probe: Probe,
     pub(crate) keyring: Keyring,
     /// Flows that it owns.
     pub(crate) flows: u32,
@@ -76,29 +93,9 @@ impl Backend {
             name,
             addr,
             port,
-            hop: None,
-            source: None,
             listed: true,
-            drains: Drains::default(),
-            health: Health::default(),
-            question: LivenessProbe::default(),
-            sweep: None,
-            budget: Budget::default(),
             ports: Ports::new(first, count, rng),
-            estimate: Estimate::default(),
-            load: Load::default(),
-            move_cost: MoveCost::default(),
-            figures: OfBackend::default(),
-            probe: Probe::default(),
-            keyring: Keyring::default(),
-            flows: 0,
-            pinned: 0,
-            requests: 0,
-            moves_in: 0,
-            moves_out: 0,
-            rescued: 0,
-            since_event: 0,
-            policies: Memberships::default(),
+            ..Self::default()
         }
     }
 
@@ -116,8 +113,8 @@ impl Backend {
         self.ports.used() > self.service_ports()
     }
 
-    /// Ports of its own that are no legs: of probes and questions.
+    /// Ports of its own that are no legs: of probes.
     pub(crate) fn service_ports(&self) -> usize {
-        usize::from(!self.probe.is_on(0)) + usize::from(!self.question.is_on(0))
+        self.probe_ports.iter().filter(|port| **port != 0).count()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns nothing. Both look at each member for each request, move whatever it costs, and are for measurements only.
 
-use crate::placement::{Choice, Seat, Why};
+use super::{Choice, Seat, Why};
 use baton_api::{LIMIT_BACKENDS_PER_POLICY, MigrationMode};
 
 /// A member is hot if more requests are in flight there than at this part of its pool (Prequal, NSDI '24, section 5.1: 2^-0.25).

@@ -1,0 +1,153 @@
+//! Whether a backend's pod could adopt a connection right now, by what its adopter answers.
+//!
+//! Owns what is known of one adopter. Probing it is `probe`'s; what it reports of the listener is
+//! `liveness`'.
+//!
+//! # Decisions
+//!
+//! - **Whether a backend is adoptable is asked in band**: an authenticated probe takes the very
+//!   path of an adoption and creates nothing; the adopter answers Ready or what is in the way. No
+//!   link between dataplane and shim is needed, and a missing adopter, another key, a full accept
+//!   queue, an MPTCP listener or connection tracking that swallows adoptions all show before a
+//!   request is at stake. Ready holds 3.5 s; a refusal ends it at once.
+
+use crate::{
+    clock::Instant,
+    timing::{PROBE_OTHER_MS, PROBE_READY_MS, READY_HOLDS_MS, UNANSWERED_MAX},
+};
+use baton_packet::{Reason, SeqNumber};
+
+/// What is known of a backend's adopter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Finding {
+    #[default]
+    Unknown,
+    Ready {
+        until_ms: u64,
+    },
+    Refused(Reason),
+    /// A bare RST: a kernel without adopter.
+    NoAdopter,
+    /// Adoptions met silence.
+    Silent,
+}
+
+impl Finding {
+    /// What an answer says.
+    pub(crate) fn of(now: Instant, reason: Reason) -> Self {
+        match reason {
+            Reason::Ready => Finding::Ready {
+                until_ms: now.ms() + READY_HOLDS_MS,
+            },
+            reason => Finding::Refused(reason),
+        }
+    }
+}
+
+/// One backend's adopter.
+#[derive(Default)]
+pub(crate) struct Adopter {
+    finding: Finding,
+    /// Numbers of the last probe.
+    pub(crate) numbers: (SeqNumber, SeqNumber),
+    /// When the next one is due.
+    pub(crate) due_ms: u64,
+    /// Probes since anything was known, none of them answered.
+    unanswered: u8,
+    /// It said Ready once.
+    pub(crate) ever_ready: bool,
+    /// The number of the pod's network namespace, which its adopter wants to see in what it acts
+    /// upon; 0: not known yet.
+    pub(crate) namespace: u64,
+    /// How often the pod was found to have another number than before, modulo 256: what began with
+    /// one pod must not go on with the next.
+    pub(crate) renewed: u8,
+}
+
+impl Adopter {
+    #[inline]
+    pub(crate) fn adoptable(&self, now: Instant) -> bool {
+        matches!(self.finding, Finding::Ready { until_ms } if now.ms() < until_ms)
+    }
+
+    /// Whether it ever answered: silence now means something.
+    pub(crate) fn ever_answered(&self) -> bool {
+        self.ever_ready || !matches!(self.finding, Finding::Unknown | Finding::Silent)
+    }
+
+    /// The answer to a probe that nobody else got came from this namespace.
+    pub(crate) fn is_in(&mut self, namespace: u64) {
+        if self.namespace != namespace {
+            self.renewed = self.renewed.wrapping_add(u8::from(self.namespace != 0));
+            self.namespace = namespace;
+        }
+    }
+
+    /// A probe left.
+    pub(crate) fn is_probed(&mut self) {
+        if self.finding == Finding::Unknown {
+            self.unanswered = self.unanswered.saturating_add(1);
+        }
+    }
+
+    /// What a probe or an adoption found. Who is not ready is asked again soon.
+    pub(crate) fn found(&mut self, now: Instant, finding: Finding) {
+        self.finding = finding;
+        let ready = matches!(finding, Finding::Ready { .. });
+        self.ever_ready |= ready;
+        let wait_ms = if ready {
+            PROBE_READY_MS
+        } else {
+            PROBE_OTHER_MS
+        };
+        self.due_ms = now.ms() + wait_ms;
+    }
+
+    /// What was known holds no longer: it is asked again then.
+    pub(crate) fn forget(&mut self, due_ms: u64) {
+        self.finding = Finding::Unknown;
+        self.unanswered = 0;
+        self.due_ms = due_ms;
+    }
+
+    /// The same, and an answer that is still under way is to another probe.
+    pub(crate) fn forget_answers(&mut self, due_ms: u64) {
+        self.forget(due_ms);
+        self.numbers.0 = self.numbers.0.add(1);
+    }
+
+    /// Its backend left the snapshot. That it ever adopted is not forgotten: its flows may outlive
+    /// it.
+    pub(crate) fn stop(&mut self) {
+        self.finding = Finding::Unknown;
+        self.numbers = Default::default();
+        self.due_ms = 0;
+    }
+
+    /// In words, for people; `marks`: it marks the ends of processes that exit.
+    pub(crate) fn words(&self, now: Instant, marks: bool) -> &'static str {
+        match self.finding {
+            Finding::Unknown if self.unanswered < UNANSWERED_MAX => "not probed yet",
+            Finding::Unknown => {
+                "no answer to probes (a firewall, or addresses translated on the way?)"
+            }
+            Finding::Ready { until_ms } if now.ms() >= until_ms => "no answer to probes any more",
+            Finding::Ready { .. } if !marks => {
+                "ready, but ends are not marked: a server's close is believed if anybody listens"
+            }
+            Finding::Ready { .. } => "ready",
+            Finding::Refused(Reason::NoListener) => "nothing listens on the port",
+            Finding::Refused(Reason::AcceptQueueFull) => "accept queue full",
+            Finding::Refused(Reason::KernelRefused) => {
+                "the pod's kernel refuses (an MPTCP listener?)"
+            }
+            Finding::Refused(Reason::SyncookiesOff) => "net.ipv4.tcp_syncookies is 0 in the pod",
+            Finding::Refused(Reason::PacketRules) => {
+                "the pod's packet rules redirect, translate or tell SYNs from other segments, or have just changed: an adoption could go around a proxy"
+            }
+            Finding::Refused(_) => "refused",
+            Finding::NoAdopter => "no adopter (is host-shim running there?)",
+            Finding::Silent => "adoptions meet silence",
+        }
+    }
+}
