@@ -17,10 +17,7 @@ fn served(world: &Watched) -> String {
     let mut state = world.w.engine.state(world.w.now);
     state.counters.clear();
     let flows = world.w.engine.flows(world.w.now, 0, usize::MAX).0;
-    format!(
-        "{state:?} {flows:?} {:?}",
-        world.w.engine.steering().frontends
-    )
+    format!("{state:?} {flows:?} {:?}", world.w.engine.steering())
 }
 
 /// The fields that a refusal may name: those of the snapshot, its generation, and the table that is too small.
@@ -158,17 +155,19 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// Frontends as clients see them: an unspecified address is our own.
+/// A frontend as clients see it: an unspecified address is our own.
+fn seen(frontend: &baton_api::Endpoint) -> SocketAddr {
+    let address: IpAddr = match frontend.address() {
+        a if a.is_unspecified() => ours(a.is_ipv6()),
+        a => a,
+    };
+    SocketAddr::new(address, frontend.port())
+}
+
+/// Those of all policies.
 fn frontends(snapshot: &Snapshot) -> Vec<SocketAddr> {
     let all = snapshot.policies.iter().flat_map(|p| &p.frontends);
-    all.map(|f| {
-        let address: IpAddr = match f.address() {
-            a if a.is_unspecified() => ours(a.is_ipv6()),
-            a => a,
-        };
-        SocketAddr::new(address, f.port())
-    })
-    .collect()
+    all.map(seen).collect()
 }
 
 /// All that the snapshot names is there, by its names.
@@ -176,12 +175,16 @@ fn check_served(world: &Watched, snapshot: &Snapshot) {
     world.check_books();
     let state = world.w.engine.state(world.w.now);
     assert_eq!(state.generation, snapshot.generation);
-    let steering = world.w.engine.steering().frontends;
-    for frontend in frontends(snapshot) {
-        let there = steering.contains(&(frontend.ip(), frontend.port()));
-        assert!(there, "{frontend} is not steered");
-    }
+    let steering = world.w.engine.steering();
     for policy in &snapshot.policies {
+        let steered = match policy.affinity {
+            Some(_) => &steering.by_address,
+            None => &steering.frontends,
+        };
+        for frontend in policy.frontends.iter().map(seen) {
+            let there = steered.contains(&(frontend.ip(), frontend.port()));
+            assert!(there, "{frontend} is not steered");
+        }
         let named = state.policies.iter().find(|p| p.name == policy.name);
         let named = named.unwrap_or_else(|| panic!("{} is not served", policy.name));
         assert_eq!(named.backends.len(), policy.backends.len());

@@ -170,6 +170,7 @@ impl Watched {
         assert_eq!(applied, Ok(()), "nothing may always be served");
         self.wait_us(1_000_000);
         assert_eq!(self.w.table("backends").0, 0, "legs are left");
-        assert_eq!(self.w.engine.steering().frontends, []);
+        let steering = self.w.engine.steering();
+        assert_eq!((steering.frontends, steering.by_address), (vec![], vec![]));
     }
 }
