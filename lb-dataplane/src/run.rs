@@ -3,6 +3,7 @@
 //! Owns the process's life. Nothing here is on the packet path.
 
 use crate::{
+    board::Board,
     clock,
     commands::Notice,
     config::{Change, ConfigError, INTERFACE_AUTO, Loaded, Sources, Watcher, compare},
@@ -150,8 +151,9 @@ async fn serve(
     control.metrics.keys_loaded();
     let mut ended = JoinSet::new();
     let settings = engines::settings(config, &addresses, ports.len() as u32);
-    let each = ports.into_iter().zip(settings).zip(inboxes).enumerate();
-    for (at, ((mut port, settings), inbox)) in each {
+    let seats = Board::seats(ports.len(), config.limits.backends);
+    let each = ports.into_iter().zip(settings).zip(inboxes).zip(seats);
+    for (at, (((mut port, settings), inbox), seat)) in each.enumerate() {
         port.allow_spinning(quota.allows_spinning());
         let engine = engine(&loaded, settings, &port)?;
         // One of them tells what is counted once.
@@ -160,7 +162,7 @@ async fn serve(
         } else {
             Arc::default()
         };
-        let packets = Worker::new(engine, port, inbox, asks.clone(), failures);
+        let packets = Worker::new(engine, port, inbox, asks.clone(), seat, failures);
         spawn(&mut ended, at, packets)?;
     }
     drop(asks);

@@ -11,6 +11,7 @@
 //!   Workers share no table. Frames are sent by one `sendto` per batch.
 
 use crate::{
+    board::Seat,
     capture::{Counts, Tap, through},
     clock,
     commands::{Agreement, Applied, Command, CounterValue, Inbox, NotApplied, Notice, Report},
@@ -60,6 +61,8 @@ pub struct Worker {
     asks: mpsc::Sender<IpAddr>,
     /// What takes several turns.
     job: Option<Job>,
+    /// Where other workers tell what they have measured.
+    seat: Option<Seat>,
     /// Copies frames while somebody captures.
     tap: Option<Box<Tap>>,
     own: OwnCounters,
@@ -147,13 +150,14 @@ impl Handler for Batch<'_> {
 }
 
 impl Worker {
-    /// Puts the parts together. `asks` receives addresses that the engine needs resolved; `steering_failures` is counted
+    /// Puts the parts together. `asks` receives addresses that the engine needs resolved; `seat` is where other workers are heard; `steering_failures` is counted
     /// elsewhere and told here.
     pub fn new(
         engine: Engine,
         port: Port,
         inbox: Inbox,
         asks: mpsc::Sender<IpAddr>,
+        seat: Option<Seat>,
         steering_failures: Arc<AtomicU64>,
     ) -> Self {
         Self {
@@ -161,6 +165,7 @@ impl Worker {
             port,
             inbox,
             asks,
+            seat,
             job: None,
             tap: None,
             own: OwnCounters {
@@ -184,6 +189,9 @@ impl Worker {
                 Commands::More => true,
                 Commands::Stop => return Ok(()),
             };
+            if let Some(seat) = &mut self.seat {
+                seat.turn(&mut self.engine, clock::now());
+            }
             let drained = (0..BATCHES_MAX).any(|_| self.batch(clock::now()) == 0);
             self.timers(clock::now());
             let unresolved = self.resolve();

@@ -244,7 +244,7 @@ impl Engine {
         });
         assert_eq!(
             waiting.count(),
-            backend.load.reading(0).outstanding as usize,
+            backend.load.outstanding() as usize,
             "outstanding requests of {}",
             backend.name
         );

@@ -15,6 +15,7 @@ use crate::{
     counters::{Counter, Counters, DropReason},
     early::Early,
     events::Events,
+    exchange::Others,
     figures::Reset,
     flow::{Bits, FlowTable},
     forget::Forgets,
@@ -177,6 +178,8 @@ pub struct Engine {
     pub(crate) stale_hops: Option<usize>,
     /// The same of backends whose keys changed.
     pub(crate) stale_keys: Option<usize>,
+    /// What other workers' engines have measured.
+    pub(crate) others: Others,
     /// Snapshots that began to come into force, and those that did.
     pub(crate) applies: u64,
     pub(crate) applied: u64,
@@ -281,6 +284,7 @@ impl Engine {
             judged: (0, 0),
             stale_hops: None,
             stale_keys: None,
+            others: Others::new(settings.share.workers, backends),
             applies: 0,
             applied: 0,
             new_pending_moves: false,
@@ -630,9 +634,8 @@ impl Engine {
                 .estimate
                 .first_byte(now.0, now.0.saturating_sub(took));
             if moved.is_some() {
-                backend
-                    .move_cost
-                    .add(took, backend.load.reading(now.0).short_us);
+                let short_us = backend.reading(now.0).short_us;
+                backend.move_cost.add(took, short_us);
             }
             if let Some(here_us) = moved.here_us() {
                 self.policies[usize::from(flow.policy)]

@@ -22,6 +22,8 @@ use std::f64::consts::LN_2;
 #[derive(Clone, Default)]
 pub(crate) struct Estimate {
     outstanding: u32,
+    /// Of other workers, as they said last.
+    others: u32,
     /// Peak average of the time to the first byte. Fractions, because at 100,000 answers a second
     /// each answer lowers the averages by far less than 1 us.
     first_byte_us: f64,
@@ -47,7 +49,7 @@ impl Estimate {
         let sample_us = now_us.saturating_sub(sent_at_us) as f64;
         let age_us = now_us.saturating_sub(self.updated_us);
         self.first_byte_us = toward(self.first_byte_us, sample_us, age_us);
-        let shared_by = f64::from(self.outstanding.max(1));
+        let shared_by = f64::from(self.outstanding.max(1)) + f64::from(self.others);
         self.each_us = toward(self.each_us, sample_us / shared_by, age_us);
         self.updated_us = now_us;
         self.progress_us = now_us;
@@ -76,7 +78,12 @@ impl Estimate {
         let each_us = self
             .now_us(self.each_us, now_us)
             .max(self.stalled_us(now_us));
-        (u64::from(self.outstanding) + 1).saturating_mul(each_us)
+        (u64::from(self.outstanding) + u64::from(self.others) + 1).saturating_mul(each_us)
+    }
+
+    /// So many requests of other workers are outstanding.
+    pub(crate) fn set_others(&mut self, outstanding: u32) {
+        self.others = outstanding;
     }
 
     /// One of the averages as it is now, in whole microseconds.

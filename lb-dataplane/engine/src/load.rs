@@ -22,6 +22,30 @@ struct Window {
 }
 
 impl Window {
+    /// What both have seen, at the same moment. Decaying sums are added; what was known counts by
+    /// how much each has seen.
+    fn joined(self, other: Self) -> Self {
+        let answers = self.answers + other.answers;
+        let part = |window: Self| (window.answers + KNOWN_ANSWERS) * window.known_us;
+        let knowing = |window: Self| {
+            if window.known_us > 0.0 {
+                window.answers + KNOWN_ANSWERS
+            } else {
+                0.0
+            }
+        };
+        let known = knowing(self) + knowing(other);
+        Self {
+            area: self.area + other.area,
+            answers,
+            known_us: if known > 0.0 {
+                (part(self) + part(other)) / known
+            } else {
+                0.0
+            },
+        }
+    }
+
     fn advance(&mut self, outstanding: f64, age_us: f64, constant_us: f64) -> f64 {
         let keep = (-age_us / constant_us).exp();
         self.area = self.area * keep + outstanding * constant_us * (1.0 - keep);
@@ -38,6 +62,9 @@ impl Window {
         (self.area + self.known_us * KNOWN_ANSWERS) / (self.answers + KNOWN_ANSWERS)
     }
 }
+
+/// A load as numbers.
+pub(crate) type LoadRow = [u64; 11];
 
 /// The load of one backend. All zero is a backend of which nothing is known. 96 bytes.
 #[derive(Clone, Default)]
@@ -126,6 +153,82 @@ impl Load {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 
+    /// A request's own place in the books: how many are outstanding.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// Anything was ever sent there.
+    pub(crate) fn is_known(&self) -> bool {
+        self.seen || self.outstanding > 0
+    }
+
+    /// What this and another worker's requests say together.
+    pub(crate) fn joined(&self, other: &Self, now_us: u64) -> Self {
+        let (mut a, mut b) = (self.clone(), other.clone());
+        // Another worker's clock may be ahead by the time that its row took to come.
+        let now_us = now_us.max(a.at_us).max(b.at_us);
+        a.advance(now_us);
+        b.advance(now_us);
+        Self {
+            short: a.short.joined(b.short),
+            long: a.long.joined(b.long),
+            squares: a.squares + b.squares,
+            // Busy with either: as if they knew nothing of each other.
+            busy: a.busy + b.busy - a.busy * b.busy / LONG_US,
+            at_us: now_us,
+            progress_us: a.progress_us.max(b.progress_us),
+            outstanding: a.outstanding.saturating_add(b.outstanding),
+            seen: a.seen || b.seen,
+        }
+    }
+
+    /// As numbers, for other workers' engines.
+    pub(crate) fn to_row(&self) -> LoadRow {
+        let Self {
+            short,
+            long,
+            squares,
+            busy,
+            at_us,
+            progress_us,
+            outstanding,
+            seen,
+        } = self;
+        [
+            short.area.to_bits(),
+            short.answers.to_bits(),
+            short.known_us.to_bits(),
+            long.area.to_bits(),
+            long.answers.to_bits(),
+            long.known_us.to_bits(),
+            squares.to_bits(),
+            busy.to_bits(),
+            *at_us,
+            *progress_us,
+            u64::from(*outstanding) << 1 | u64::from(*seen),
+        ]
+    }
+
+    /// From such numbers. They may be of two moments, a microsecond apart.
+    pub(crate) fn from_row(row: &LoadRow) -> Self {
+        let window = |at: usize| Window {
+            area: f64::from_bits(row[at]),
+            answers: f64::from_bits(row[at + 1]),
+            known_us: f64::from_bits(row[at + 2]),
+        };
+        Self {
+            short: window(0),
+            long: window(3),
+            squares: f64::from_bits(row[6]),
+            busy: f64::from_bits(row[7]),
+            at_us: row[8],
+            progress_us: row[9],
+            outstanding: (row[10] >> 1) as u32,
+            seen: row[10] & 1 == 1,
+        }
+    }
+
     /// What is known at this time.
     pub(crate) fn reading(&self, now_us: u64) -> Reading {
         let mut now = self.clone();
@@ -139,7 +242,7 @@ impl Load {
             (variance / now.long.answers).sqrt()
         };
         Reading {
-            known: self.seen || self.outstanding > 0,
+            known: self.is_known(),
             fresh: now.long.answers >= 1.0,
             outstanding: self.outstanding,
             short_us: now.short.mean_us(),
@@ -219,6 +322,53 @@ mod tests {
         assert!((reading.long_us - 300.0).abs() < 5.0, "{reading:?}");
         assert!(reading.known && reading.error_us >= 295.0, "{reading:?}");
         assert!(!Load::default().reading(1).known);
+    }
+
+    /// Two workers that each see a part of the requests know together what one would that sees all.
+    #[test]
+    fn what_two_workers_see_is_what_one_would() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let (mut both, mut parts) = (Load::default(), [Load::default(), Load::default()]);
+        let mut open: Vec<(usize, u64)> = Vec::new();
+        let mut now_us = 0;
+        for _ in 0..20_000 {
+            now_us += random.u64(1..60);
+            if open.len() < 12 && random.bool() {
+                let worker = random.usize(..2);
+                both.request(now_us);
+                parts[worker].request(now_us);
+                open.push((worker, now_us));
+            } else if !open.is_empty() {
+                let (worker, sent_us) = open.swap_remove(random.usize(..open.len()));
+                both.answered(now_us, now_us - sent_us);
+                parts[worker].answered(now_us, now_us - sent_us);
+            }
+        }
+        let row = parts[1].to_row();
+        let joined = parts[0].joined(&Load::from_row(&row), now_us);
+        let (one, two) = (both.reading(now_us), joined.reading(now_us));
+        assert_eq!(one.outstanding, two.outstanding);
+        assert_eq!(one.stalled_us, two.stalled_us);
+        let near = |a: f64, b: f64, part: f64| (a - b).abs() <= part * a.max(1.0);
+        assert!(near(one.rate, two.rate, 1e-9), "{one:?} {two:?}");
+        assert!(near(one.short_us, two.short_us, 0.01), "{one:?} {two:?}");
+        assert!(near(one.long_us, two.long_us, 0.01), "{one:?} {two:?}");
+        assert!(near(one.error_us, two.error_us, 0.05), "{one:?} {two:?}");
+        // Which of their busy times were the same, the sums do not say.
+        let apart = parts.map(|part| part.reading(now_us).busy);
+        let bounds = f64::max(apart[0], apart[1])..=(apart[0] + apart[1]).min(1.0);
+        for busy in [one.busy, two.busy] {
+            assert!(bounds.contains(&busy), "{busy} in {bounds:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_joined_changes_nothing() {
+        let mut load = Load::default();
+        steady(&mut load, 0, 1_000_000, 3, 300);
+        load.request(1_000_000);
+        let joined = load.joined(&Load::default(), 1_000_500);
+        assert_eq!(joined.reading(1_000_500), load.reading(1_000_500));
     }
 
     #[test]

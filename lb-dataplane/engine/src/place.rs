@@ -64,6 +64,7 @@ impl Engine {
         if self.generation > 0 {
             fresh.liveness.up_ms = now.ms();
         }
+        self.others.forget(index);
         if let Some(slot) = self.backends.get_mut(index) {
             std::mem::swap(slot, fresh);
             debug_assert!(fresh.policies.is_empty(), "a member's slot");

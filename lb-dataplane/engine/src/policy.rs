@@ -217,7 +217,7 @@ impl Pool {
         let backend = &backends[usize::from(member.backend)];
         let usable = self.usable(at, backends, now);
         Seat {
-            load: backend.load.reading(now.0),
+            load: backend.reading(now.0),
             flows: backend.flows,
             weight: u64::from(member.weight) * self.slow_share(at, backends, now),
             usable,

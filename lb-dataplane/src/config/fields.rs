@@ -199,8 +199,7 @@ const WORKERS_AUTO_MAX: u32 = 4;
 
 impl Default for Workers {
     fn default() -> Self {
-        // Each worker knows only its own requests in flight, so the choice of backends is a little worse with more; and one
-        // forwards some hundred thousand packets per second.
+        // One forwards some hundred thousand packets per second, and each more one probes all backends, too.
         Self::Exactly(1)
     }
 }

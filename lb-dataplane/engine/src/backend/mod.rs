@@ -8,8 +8,15 @@ mod drains;
 mod liveness;
 
 use crate::{
-    estimate::Estimate, figures::OfBackend, ids::Addr, keys::Keyring, ledger::MoveCost, load::Load,
-    memberships::Memberships, ports::Ports, routes::HopId,
+    estimate::Estimate,
+    figures::OfBackend,
+    ids::Addr,
+    keys::Keyring,
+    ledger::MoveCost,
+    load::{Load, Reading},
+    memberships::Memberships,
+    ports::Ports,
+    routes::HopId,
 };
 pub(crate) use adopter::{Adopter, Finding};
 use drains::{Budget, Drains};
@@ -63,6 +70,8 @@ pub(crate) struct Backend {
     pub(crate) ports: Ports,
     pub(crate) estimate: Estimate,
     pub(crate) load: Load,
+    /// What other workers' requests say, all together.
+    pub(crate) others: Load,
     pub(crate) move_cost: MoveCost,
     pub(crate) figures: OfBackend,
     pub(crate) keyring: Keyring,
@@ -97,6 +106,14 @@ impl Backend {
             ports: Ports::new(first, count, rng),
             ..Self::default()
         }
+    }
+
+    /// How long requests wait here, those of all workers.
+    pub(crate) fn reading(&self, now_us: u64) -> Reading {
+        if !self.others.is_known() {
+            return self.load.reading(now_us);
+        }
+        self.load.joined(&self.others, now_us).reading(now_us)
     }
 
     /// It has left the snapshot and has no legs: its memory, without which it can have none.

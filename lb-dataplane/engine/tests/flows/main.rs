@@ -11,6 +11,7 @@ mod choice;
 mod closing;
 mod drain;
 mod early;
+mod exchange;
 mod exit;
 mod figures;
 mod flow_lookup;

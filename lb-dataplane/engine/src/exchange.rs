@@ -1,0 +1,115 @@
+//! What the engines of several workers tell each other of backends: each has measured its own
+//! requests, and all choose by those of all.
+//!
+//! Owns the form of what is told, a row of numbers for each backend, and what becomes of it. Knows
+//! no memory that is shared and no other engine: whoever has several carries the rows. Never on the
+//! packet path.
+//!
+//! # Decisions
+//!
+//! - **Means of decaying windows are sums, so several workers' are added**: two that each see a part
+//!   of the requests know together what one would that sees all (test
+//!   `what_two_workers_see_is_what_one_would`). Nothing else is shared: liveness and adoptability
+//!   are evidence that each worker gets itself, from probes of its own.
+
+use crate::{
+    Engine,
+    clock::Instant,
+    ids::Addr,
+    load::{Load, LoadRow},
+};
+
+/// Numbers of a row: the backend's address and port, and what is known of its load.
+pub const ROW: usize = 3 + size_of::<LoadRow>() / size_of::<u64>();
+
+/// What one worker's requests say of a backend.
+pub type Row = [u64; ROW];
+
+/// What the others said, by worker and by slot of a backend of ours.
+pub(crate) struct Others {
+    each: Vec<Box<[Load]>>,
+}
+
+impl Others {
+    /// With room for so many slots, if there are other workers.
+    pub(crate) fn new(workers: u32, slots: usize) -> Self {
+        let each = match workers {
+            0 | 1 => Vec::new(),
+            more => (0..more)
+                .map(|_| vec![Load::default(); slots].into_boxed_slice())
+                .collect(),
+        };
+        Self { each }
+    }
+
+    /// The slot is another backend's from now on.
+    pub(crate) fn forget(&mut self, slot: usize) {
+        for said in &mut self.each {
+            if let Some(said) = said.get_mut(slot) {
+                *said = Load::default();
+            }
+        }
+    }
+}
+
+fn row_of(addr: &Addr, port: u16, load: &Load) -> Row {
+    let mut row = [0; ROW];
+    let (high, low) = addr.split_at(8);
+    for (number, bytes) in row.iter_mut().zip([high, low]) {
+        *number = bytes
+            .iter()
+            .fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    }
+    row[2] = u64::from(port);
+    row[3..].copy_from_slice(&load.to_row());
+    row
+}
+
+fn addr_of(row: &Row) -> Addr {
+    let mut addr = [0; 16];
+    addr[..8].copy_from_slice(&row[0].to_be_bytes());
+    addr[8..].copy_from_slice(&row[1].to_be_bytes());
+    addr
+}
+
+impl Engine {
+    /// Slots of backends, of which some may be nobody's.
+    #[must_use]
+    pub fn backend_slots(&self) -> usize {
+        self.backends.len()
+    }
+
+    /// What this engine's requests say of the backend in a slot; none if there never were any.
+    #[must_use]
+    pub fn load_row(&self, slot: usize) -> Option<Row> {
+        let backend = self.backends.get(slot)?;
+        let row = row_of(&backend.addr, backend.port, &backend.load);
+        backend.load.is_known().then_some(row)
+    }
+
+    /// Takes what another worker's engine says of a backend. Of one that is not served here it is
+    /// left.
+    pub fn take_load(&mut self, now: Instant, worker: usize, row: &Row) {
+        let now = self.engine_time(now);
+        // Only a port is above 16 bits if the row is none.
+        let Ok(port) = u16::try_from(row[2]) else {
+            return;
+        };
+        let Some(slot) = self.backend_ids.find(&addr_of(row), port) else {
+            return;
+        };
+        let slot = usize::from(slot);
+        let mut load: LoadRow = LoadRow::default();
+        load.copy_from_slice(&row[3..]);
+        let said = self.others.each.get_mut(worker);
+        let Some(said) = said.and_then(|said| said.get_mut(slot)) else {
+            return;
+        };
+        *said = Load::from_row(&load);
+        let each = self.others.each.iter().filter_map(|said| said.get(slot));
+        let all = each.fold(Load::default(), |all, said| all.joined(said, now.0));
+        let backend = &mut self.backends[slot];
+        backend.estimate.set_others(all.outstanding());
+        backend.others = all;
+    }
+}
