@@ -25,33 +25,6 @@ pub const ROW: usize = 3 + size_of::<LoadRow>() / size_of::<u64>();
 /// What one worker's requests say of a backend.
 pub type Row = [u64; ROW];
 
-/// What the others said, by worker and by slot of a backend of ours.
-pub(crate) struct Others {
-    each: Vec<Box<[Load]>>,
-}
-
-impl Others {
-    /// With room for so many slots, if there are other workers.
-    pub(crate) fn new(workers: u32, slots: usize) -> Self {
-        let each = match workers {
-            0 | 1 => Vec::new(),
-            more => (0..more)
-                .map(|_| vec![Load::default(); slots].into_boxed_slice())
-                .collect(),
-        };
-        Self { each }
-    }
-
-    /// The slot is another backend's from now on.
-    pub(crate) fn forget(&mut self, slot: usize) {
-        for said in &mut self.each {
-            if let Some(said) = said.get_mut(slot) {
-                *said = Load::default();
-            }
-        }
-    }
-}
-
 fn row_of(addr: &Addr, port: u16, load: &Load) -> Row {
     let mut row = [0; ROW];
     let (high, low) = addr.split_at(8);
@@ -99,15 +72,11 @@ impl Engine {
             return;
         };
         let slot = usize::from(slot);
-        let mut load: LoadRow = LoadRow::default();
-        load.copy_from_slice(&row[3..]);
-        let said = self.others.each.get_mut(worker);
-        let Some(said) = said.and_then(|said| said.get_mut(slot)) else {
+        let mut said = LoadRow::default();
+        said.copy_from_slice(&row[3..]);
+        let Some(all) = self.others.hear(now.0, worker, slot, &said) else {
             return;
         };
-        *said = Load::from_row(&load);
-        let each = self.others.each.iter().filter_map(|said| said.get(slot));
-        let all = each.fold(Load::default(), |all, said| all.joined(said, now.0));
         let backend = &mut self.backends[slot];
         backend.estimate.set_others(all.outstanding());
         backend.others = all;

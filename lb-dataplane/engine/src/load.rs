@@ -260,6 +260,47 @@ impl Load {
     }
 }
 
+/// What the others said, by worker and by slot of a backend of ours.
+pub(crate) struct Others {
+    each: Vec<Box<[Load]>>,
+}
+
+impl Others {
+    /// With room for so many slots, if there are other workers.
+    pub(crate) fn new(workers: u32, slots: usize) -> Self {
+        let each = match workers {
+            0 | 1 => Vec::new(),
+            more => (0..more)
+                .map(|_| vec![Load::default(); slots].into_boxed_slice())
+                .collect(),
+        };
+        Self { each }
+    }
+
+    /// The slot is another backend's from now on.
+    pub(crate) fn forget(&mut self, slot: usize) {
+        for said in &mut self.each {
+            if let Some(said) = said.get_mut(slot) {
+                *said = Load::default();
+            }
+        }
+    }
+
+    /// Notes what another worker says; what all of them say together, if there is such a worker and
+    /// slot.
+    pub(crate) fn hear(
+        &mut self,
+        now_us: u64,
+        worker: usize,
+        slot: usize,
+        said: &LoadRow,
+    ) -> Option<Load> {
+        *self.each.get_mut(worker)?.get_mut(slot)? = Load::from_row(said);
+        let each = self.each.iter().filter_map(|said| said.get(slot));
+        Some(each.fold(Load::default(), |all, said| all.joined(said, now_us)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
