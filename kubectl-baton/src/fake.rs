@@ -160,7 +160,7 @@ fn events(which: &str, words: &[&str]) -> String {
             _ => ("lost", json!({"reason": "response_begun"})),
         };
         let mut event = json!({
-            "seq": seq, "atMicros": 1_000_000 + seq * 10_000, "event": event, "client": format!("192.0.2.7:{}", 40_110 + seq % 4),
+            "seq": seq, "worker": 0, "atMicros": 1_000_000 + seq * 10_000, "event": event, "client": format!("192.0.2.7:{}", 40_110 + seq % 4),
             "policy": if seq.is_multiple_of(4) { "data/cache/redis" } else { "shop/web/http" }, "from": "web-5d4f-abcde",
         });
         event
