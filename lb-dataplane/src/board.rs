@@ -16,8 +16,9 @@ use std::{
 
 /// Between two looks at all of it.
 const INTERVAL_US: u64 = 1_000;
-/// Slots written, and read of each other worker, at one time: some 30 us with three others.
-const PIECE: usize = 64;
+/// Rows looked at in one turn: for each slot those of the others, and with each of these what all
+/// have said is added up anew. Some 60 us.
+const LOOKS: usize = 768;
 
 /// An engine, as far as the exchange sees it.
 pub trait Measures {
@@ -59,6 +60,8 @@ pub struct Board {
 pub struct Seat {
     board: Arc<Board>,
     worker: usize,
+    /// Slots in one turn.
+    piece: usize,
     /// The next slot, and when the next look begins.
     at: usize,
     due_us: u64,
@@ -85,6 +88,7 @@ impl Board {
         let seat = |worker| Seat {
             board: Arc::clone(&board),
             worker,
+            piece: (LOOKS / (workers * (workers - 1))).max(1),
             at: 0,
             due_us: 0,
         };
@@ -98,7 +102,7 @@ impl Seat {
         if now.0 < self.due_us {
             return;
         }
-        let slots = self.at..self.at + PIECE;
+        let slots = self.at..self.at + self.piece;
         self.write(engine, slots.clone());
         let pages = self.board.pages.iter().enumerate();
         let mut used = engine.slots();
@@ -171,8 +175,10 @@ mod tests {
 
     #[test]
     fn each_hears_the_others_a_piece_at_a_time_and_again_after_a_millisecond() {
+        // A sixth of them, as each of three reads of two others.
+        const PIECE: usize = LOOKS / 6;
         let slots = 2 * PIECE + 10;
-        let mut seats = Board::seats(3, 100);
+        let mut seats = Board::seats(3, 200);
         let all = |first: u64| (0..slots as u64).map(|slot| first + slot).collect();
         let mut workers = [fake(all(1_000)), fake(all(2_000)), fake(Vec::new())];
         workers[0].says[5] = 0;
