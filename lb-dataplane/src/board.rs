@@ -2,8 +2,8 @@
 //!
 //! Owns the shared memory and how often it is looked at: each millisecond while there is work, a
 //! bounded piece between two batches, and never while a worker sleeps. What the rows mean is the
-//! engine's (`engine/src/exchange.rs`). Nobody waits for anybody: a row may be of two moments, which
-//! for a mean over thousands of requests is as good.
+//! engine's (`engine/src/exchange.rs`). Nobody waits for anybody: a row may be of two moments,
+//! which for a mean over thousands of requests is as good.
 
 use baton_engine::{Engine, Instant, ROW, Row};
 use std::{
@@ -17,7 +17,7 @@ use std::{
 /// Between two looks at all of it.
 const INTERVAL_US: u64 = 1_000;
 /// Rows looked at in one turn: for each slot those of the others, and with each of these what all
-/// have said is added up anew. Some 60 us.
+/// have said is added up anew.
 const LOOKS: usize = 768;
 
 /// An engine, as far as the exchange sees it.

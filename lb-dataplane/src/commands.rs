@@ -1,8 +1,8 @@
 //! Messages between the control thread and one worker.
 //!
-//! The control thread holds a [`WorkerHandle`] (of all of them in `workers`); the worker holds the [`Inbox`] and looks
-//! into it between batches of frames. Neither side ever blocks the other: the queue is bounded, a full one makes the
-//! control side wait, and every answer has a deadline.
+//! The control thread holds a [`WorkerHandle`] (of all of them in `workers`); the worker holds the
+//! [`Inbox`] and looks into it between batches of frames. Neither side ever blocks the other: the
+//! queue is bounded, a full one makes the control side wait, and every answer has a deadline.
 
 use crate::capture::Tap;
 use baton_api::{Endpoint, FlowEvents, FlowView, MigrateReply, State};
@@ -79,8 +79,8 @@ pub enum Notice {
     Link(bool),
     /// Whether frames may be waited for awake.
     Spin(bool),
-    /// What the active check of a backend found; none: it is no longer checked. A backend that is not served (any more)
-    /// is not meant.
+    /// What the active check of a backend found; none: it is no longer checked. A backend that is
+    /// not served (any more) is not meant.
     Health {
         /// Name of its policy.
         policy: String,
@@ -277,7 +277,8 @@ impl Inbox {
         self.wake.as_fd()
     }
 
-    /// Makes [`Inbox::wake_fd`], which is readable, unreadable again; call before taking the commands.
+    /// Makes [`Inbox::wake_fd`], which is readable, unreadable again; call before taking the
+    /// commands.
     pub fn rearm(&self) {
         let mut counter = [0; 8];
         // EAGAIN: it was not, which is as good.

@@ -14,7 +14,8 @@ pub fn settings(config: &Config, addresses: &[IpAddr], workers: u32) -> Vec<Sett
     let each = (0..workers).map(|worker| Settings {
         limits: part_of(config.limits, workers),
         addresses: addresses.to_vec(),
-        // An interface may have addresses that come and go, those given here belong to the dataplane.
+        // An interface may have addresses that come and go, those given here belong to the
+        // dataplane.
         legs_from_all: !config.address.is_empty(),
         ports: ports_of(&config.ports.range(), worker, workers),
         share: Share { worker, workers },

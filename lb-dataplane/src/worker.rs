@@ -150,8 +150,8 @@ impl Handler for Batch<'_> {
 }
 
 impl Worker {
-    /// Puts the parts together. `asks` receives addresses that the engine needs resolved; `seat` is where other workers are heard; `steering_failures` is counted
-    /// elsewhere and told here.
+    /// Puts the parts together. `asks` receives addresses that the engine needs resolved; `seat` is
+    /// where other workers are heard; `steering_failures` is counted elsewhere and told here.
     pub fn new(
         engine: Engine,
         port: Port,

@@ -179,7 +179,8 @@ impl Workers {
         self.each.iter().all(WorkerHandle::is_alive)
     }
 
-    /// Has the backends of a name drained, or takes that back; the inner error says why it cannot be.
+    /// Has the backends of a name drained, or takes that back; the inner error says why it cannot
+    /// be.
     ///
     /// # Errors
     /// One is gone or stuck.

@@ -47,7 +47,8 @@ pub struct DataplaneConfig {
     pub ports: String,
     /// `auto`, `native`, `generic` or `packet`.
     pub mode: String,
-    /// Threads that forward packets, if not one; `BATON_WORKERS` says it for all dataplanes that may have several.
+    /// Threads that forward packets, if not one; `BATON_WORKERS` says it for all dataplanes that
+    /// may have several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<u32>,
     /// On the node's own network; then it runs there.

@@ -86,8 +86,8 @@ fn a_minute_of_10_000_syns_a_second_harms_no_one_who_is_connected() -> Result<()
     more(&load, 2_000)?;
     ensure!(scene.counter("migrations_total")? > moved, "nothing moves");
     let (report, _) = load.stop()?;
-    // With a move at each request, a connection leaves the dead pod with its next one: whether any is
-    // idle for long enough to be rescued is chance, but that the death is known is not.
+    // With a move at each request, a connection leaves the dead pod with its next one: whether any
+    // is idle for long enough to be rescued is chance, but that the death is known is not.
     ensure!(
         scene.counter("backends_down_total{reason=\"no_listener\"}")? > 0,
         "the pod's death was not noticed"

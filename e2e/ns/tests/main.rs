@@ -43,8 +43,8 @@ mod wire;
 mod workers;
 
 use anyhow::{Result, ensure};
-use baton_lab::{Exchange, HttpEcho, Load, LoadOptions, LoadReport, RedisCheck};
-use baton_ns::{REDIS_PORT, Scene, until};
+use baton_lab::{Exchange, HttpClient, HttpEcho, Load, LoadOptions, LoadReport, RedisCheck};
+use baton_ns::{HTTP_PORT, REDIS_POLICY, REDIS_PORT, Scene, until};
 use std::{net::SocketAddr, sync::atomic::Ordering};
 
 /// Runs an HTTP load to its end and asserts that nothing went wrong.
@@ -53,6 +53,52 @@ fn http_without_error(scene: &Scene, options: LoadOptions) -> Result<(LoadReport
     let (report, echo) = HttpEcho::start(scene.lab.client().namespace(), options)?.join()?;
     no_error(&report, wanted)?;
     Ok((report, echo))
+}
+
+/// Requests and redis commands at these addresses, which all move, with the right contents.
+fn every_request_moves(
+    scene: &Scene,
+    what: &str,
+    [http, redis]: [SocketAddr; 2],
+    (connections, requests): (usize, u64),
+) -> Result<()> {
+    let options = LoadOptions {
+        connections,
+        requests: Some(requests),
+        ..LoadOptions::new(http)
+    };
+    let (report, echo) = http_without_error(scene, options)?;
+    eprintln!(
+        "{what}: {:.0} requests/s, {:?}",
+        report.per_second(),
+        report.latency
+    );
+    assert_eq!(echo.pod_changes, requests - connections as u64);
+    redis_without_error_at(scene, redis, connections, requests)?;
+    let state = scene.state()?;
+    for index in [0, REDIS_POLICY] {
+        let (moves, name) = (
+            state.policies[index].migrations_total,
+            &state.policies[index].name,
+        );
+        assert!(moves >= requests - connections as u64, "{name}: {moves}");
+    }
+    let mut client = HttpClient::connect(scene.lab.client().namespace(), http)?;
+    wire::rounds(scene, &mut client)
+}
+
+/// Where a scene's HTTP and redis policies are, IPv4.
+fn addresses(scene: &Scene) -> Result<[SocketAddr; 2]> {
+    Ok([scene.address(HTTP_PORT)?, scene.address(REDIS_PORT)?])
+}
+
+/// All legs were closed in order.
+fn nothing_was_reset(scene: &Scene) -> Result<()> {
+    scene.wait_legs_closed()?;
+    assert_eq!(scene.counter("legs_closed_total{how=\"reset\"}")?, 0);
+    assert_eq!(scene.counter("resets_sent_total{to=\"client\"}")?, 0);
+    assert_eq!(scene.counter("drops_total{reason=\"bad_checksum\"}")?, 0);
+    Ok(())
 }
 
 /// Runs redis commands to their end; their effects in the servers are checked too.

@@ -1,9 +1,9 @@
 //! The three ways of packet I/O carry the same load with the same contents.
 
-use crate::{http_without_error, redis_without_error, wire};
+use crate::{addresses, every_request_moves, nothing_was_reset};
 use anyhow::Result;
-use baton_lab::{HttpClient, run_command};
-use baton_ns::{HTTP_PORT, REDIS_POLICY, Scene, never};
+use baton_lab::run_command;
+use baton_ns::{Scene, never};
 
 const REQUESTS: u64 = 20_000;
 const CONNECTIONS: usize = 16;
@@ -36,32 +36,8 @@ fn mode(mode: &str) -> Result<()> {
     }
     scene.start()?;
     assert_eq!(scene.state()?.worker.mode, mode);
-    let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
-    let (report, echo) = http_without_error(&scene, options)?;
-    eprintln!(
-        "{mode}: {:.0} requests/s, {:?}",
-        report.per_second(),
-        report.latency
-    );
-    assert_eq!(echo.pod_changes, REQUESTS - CONNECTIONS as u64);
-    redis_without_error(&scene, CONNECTIONS, REQUESTS)?;
-    let state = scene.state()?;
-    for index in [0, REDIS_POLICY] {
-        let moves = state.policies[index].migrations_total;
-        assert!(
-            moves >= REQUESTS - CONNECTIONS as u64,
-            "{}: {moves}",
-            state.policies[index].name
-        );
-    }
-    let mut client =
-        HttpClient::connect(scene.lab.client().namespace(), scene.address(HTTP_PORT)?)?;
-    wire::rounds(&scene, &mut client)?;
-    scene.wait_legs_closed()?;
-    assert_eq!(scene.counter("legs_closed_total{how=\"reset\"}")?, 0);
-    assert_eq!(scene.counter("resets_sent_total{to=\"client\"}")?, 0);
-    assert_eq!(scene.counter("drops_total{reason=\"bad_checksum\"}")?, 0);
-    Ok(())
+    every_request_moves(&scene, mode, addresses(&scene)?, (CONNECTIONS, REQUESTS))?;
+    nothing_was_reset(&scene)
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Several threads forward packets: each has its part of the flows, and together they are one
 //! dataplane. Whether that is faster takes more cores than two; here it is whether it is right.
 
-use crate::{http_without_error, redis_without_error, wire};
+use crate::{addresses, every_request_moves, nothing_was_reset};
 use anyhow::{Context, Result, ensure};
 use baton_api::{Affinity, ClientIp, FlowEvents, Limits};
 use baton_lab::HttpClient;
-use baton_ns::{HTTP_PORT, REDIS_POLICY, Scene, never};
+use baton_ns::{HTTP_PORT, Scene, never};
 use std::collections::BTreeMap;
 
 const REQUESTS: u64 = 20_000;
@@ -28,20 +28,20 @@ fn worker_of(port: u16, workers: u32) -> u32 {
 
 #[test]
 fn one_serves_as_before() -> Result<()> {
-    every_request_moves(1)
+    shared_by(1)
 }
 
 #[test]
 fn two_share_the_flows() -> Result<()> {
-    every_request_moves(2)
+    shared_by(2)
 }
 
 #[test]
 fn four_share_the_flows() -> Result<()> {
-    every_request_moves(4)
+    shared_by(4)
 }
 
-fn every_request_moves(workers: u32) -> Result<()> {
+fn shared_by(workers: u32) -> Result<()> {
     let mut scene = with(&format!("work{workers}"), workers, 3)?;
     scene.add_redis()?;
     scene.start()?;
@@ -50,27 +50,9 @@ fn every_request_moves(workers: u32) -> Result<()> {
         (told.workers, &*told.mode) == (workers, "native"),
         "{told:?}"
     );
-    let options = scene.http_load(CONNECTIONS, Some(REQUESTS))?;
-    let (report, echo) = http_without_error(&scene, options)?;
-    eprintln!(
-        "{workers} workers: {:.0} requests/s, {:?}",
-        report.per_second(),
-        report.latency
-    );
-    assert_eq!(echo.pod_changes, REQUESTS - CONNECTIONS as u64);
-    redis_without_error(&scene, CONNECTIONS, REQUESTS)?;
-    let state = scene.state()?;
-    for index in [0, REDIS_POLICY] {
-        let moves = state.policies[index].migrations_total;
-        assert!(
-            moves >= REQUESTS - CONNECTIONS as u64,
-            "{}: {moves}",
-            state.policies[index].name
-        );
-    }
-    let mut client =
-        HttpClient::connect(scene.lab.client().namespace(), scene.address(HTTP_PORT)?)?;
-    wire::rounds(&scene, &mut client)?;
+    let what = format!("{workers} workers");
+    let load = (CONNECTIONS, REQUESTS);
+    every_request_moves(&scene, &what, addresses(&scene)?, load)?;
 
     // Events of all of them in one answer, and further ones behind where it ended.
     let events = |since: &str| -> Result<FlowEvents> {
@@ -103,11 +85,7 @@ fn every_request_moves(workers: u32) -> Result<()> {
         scene.dataplane()?.tool(&["migrate", &asked])?;
         client.get("/")?;
     }
-    scene.wait_legs_closed()?;
-    assert_eq!(scene.counter("legs_closed_total{how=\"reset\"}")?, 0);
-    assert_eq!(scene.counter("resets_sent_total{to=\"client\"}")?, 0);
-    assert_eq!(scene.counter("drops_total{reason=\"bad_checksum\"}")?, 0);
-    Ok(())
+    nothing_was_reset(&scene)
 }
 
 /// A flow's owner leg and its client come to the same worker: by the port, and by a hash. With

@@ -7,8 +7,8 @@
 //!
 //! # Decisions
 //!
-//! - **Means of decaying windows are sums, so several workers' are added**: two that each see a part
-//!   of the requests know together what one would that sees all (test
+//! - **Means of decaying windows are sums, so several workers' are added**: two that each see a
+//!   part of the requests know together what one would that sees all (test
 //!   `what_two_workers_see_is_what_one_would`). Nothing else is shared: liveness and adoptability
 //!   are evidence that each worker gets itself, from probes of its own.
 

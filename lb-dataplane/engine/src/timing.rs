@@ -51,8 +51,8 @@ pub(crate) const LIVENESS_WAIT_MS: u64 = 20;
 /// Liveness probes without any answer before the pod counts as gone: 20 + 40 + 80 ms.
 pub(crate) const LIVENESS_TRIES_MAX: u8 = 3;
 /// So many of them go to the adopter where it tells of the listener: one may be lost, and only the
-/// adopter's word makes an end stand at once. The rest are SYNs: a pod that lacks the newest key has
-/// a kernel still.
+/// adopter's word makes an end stand at once. The rest are SYNs: a pod that lacks the newest key
+/// has a kernel still.
 pub(crate) const LIVENESS_PROBES_MAX: u8 = 2;
 /// Liveness probes to a pod of which something else is heard: 20 + 40 + 80 + 160 + 320 ms.
 pub(crate) const LIVENESS_TRIES_HEARD_MAX: u8 = 5;

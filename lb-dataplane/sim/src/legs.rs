@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A pod and a port of ours.
 pub type Leg = (usize, u16);
 
-/// Shortest rest of a port after its last segment of one flow: that after a clean close (`engine/src/ports.rs`), whose
-/// clock ticks in whole milliseconds.
+/// Shortest rest of a port after its last segment of one flow: that after a clean close
+/// (`engine/src/ports.rs`), whose clock ticks in whole milliseconds.
 const REST_MIN: Time = 99 * MS;
 
 struct Use {

@@ -184,8 +184,8 @@ pub(super) fn check_keys(keys: &KeysField) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Threads that forward packets, each with its part of the ports and tables. Text form: a number, or
-/// `auto`.
+/// Threads that forward packets, each with its part of the ports and tables. Text form: a number,
+/// or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
     /// One for every two CPUs that the process may use, and one where the interface allows no more.
@@ -199,7 +199,7 @@ const WORKERS_AUTO_MAX: u32 = 4;
 
 impl Default for Workers {
     fn default() -> Self {
-        // One forwards some hundred thousand packets per second, and each more one probes all backends, too.
+        // What more bring on more than two cores nobody has measured, and each probes all backends.
         Self::Exactly(1)
     }
 }

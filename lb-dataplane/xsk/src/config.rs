@@ -4,8 +4,9 @@
 //!
 //! - **The buffers of a queue take 8 MB at most, for each worker**: 3,265 of 2 KiB, 2,048 in and
 //!   512 out, as what waits to leave is sent with every batch. In copy mode the kernel holds no
-//!   buffers of its own, so as many as the RX ring has suffice with it. With an MTU above 1,778 half as many of 4 KiB.
-//!   Before, it was 33.8 MB, and 32 queues did not fit the chart's memory limit.
+//!   buffers of its own, so as many as the RX ring has suffice with it. With an MTU above 1,778
+//!   half as many of 4 KiB. Before, it was 33.8 MB, and 32 queues did not fit the chart's memory
+//!   limit.
 
 use crate::{abi, error::OpenError};
 use std::{
@@ -115,8 +116,8 @@ impl Workers {
     }
 }
 
-/// Workers of a port at most; `WORKERS_MAX` in `bpf/steer.bpf.c`. One core's worth of frames is some
-/// millions a second, and the interface's softirqs need cores too.
+/// Workers of a port at most; `WORKERS_MAX` in `bpf/steer.bpf.c`. Sockets of an interface are as
+/// many for each queue, and its softirqs need cores too.
 pub const WORKERS_MAX: u32 = 16;
 
 /// Sizes and place of a port.
@@ -165,9 +166,9 @@ impl Config {
     /// held up the others.
     pub(crate) fn frames_needed(&self, queues: u32) -> u32 {
         let workers = self.workers.count();
-        // Each queue, for each worker: one RX ring of them with the kernel for receiving (it copies, so it holds none of
-        // its own), a full TX ring, and one batch in hand; and a full completion ring. Each worker: what it has for
-        // itself, and the one that `Tx::frame` holds.
+        // Each queue, for each worker: one RX ring of them with the kernel for receiving (it
+        // copies, so it holds none of its own), a full TX ring, and one batch in hand; and a full
+        // completion ring. Each worker: what it has for itself, and the one that `Tx::frame` holds.
         ((self.rx_ring + self.tx_ring + self.batch) * workers + self.completion_ring())
             .saturating_mul(queues)
             .saturating_add((CACHE as u32 + 1) * workers)
@@ -256,8 +257,8 @@ impl Config {
 pub struct Steering {
     /// Addresses and ports that clients connect to.
     pub frontends: Vec<(IpAddr, u16)>,
-    /// More of them, at which all connections of a client's address are one worker's. Once an end is
-    /// steered, it stays among these or among the others.
+    /// More of them, at which all connections of a client's address are one worker's. Once an end
+    /// is steered, it stays among these or among the others.
     pub by_address: Vec<(IpAddr, u16)>,
     /// The dataplane's own addresses, to which backends answer.
     pub addresses: Vec<IpAddr>,

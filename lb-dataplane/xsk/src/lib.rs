@@ -1,7 +1,8 @@
 //! Packet I/O of the dataplane: AF_XDP, and AF_PACKET where that is not possible.
 //!
-//! Gives one thread, or several, the frames of one interface (and, if asked to, of its host) that belong to the dataplane, each in a buffer that may be
-//! changed and sent in place, and leaves all others to the kernel. Knows addresses and ports, no flows.
+//! Gives one thread, or several, the frames of one interface (and, if asked to, of its host) that
+//! belong to the dataplane, each in a buffer that may be changed and sent in place, and leaves all
+//! others to the kernel. Knows addresses and ports, no flows.
 //!
 //! | module | owns |
 //! |---|---|

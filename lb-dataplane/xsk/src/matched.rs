@@ -112,7 +112,8 @@ impl Endpoints {
         Self { map, now }
     }
 
-    /// What is there stays as it is: another value would lead flows that are open to another worker.
+    /// What is there stays as it is: another value would lead flows that are open to another
+    /// worker.
     fn add(&mut self, wanted: &HashMap<Endpoint, u8>) -> libbpf_rs::Result<()> {
         for (endpoint, value) in wanted {
             if !self.now.contains(endpoint) {

@@ -11,7 +11,7 @@
 //!   the program picks the worker: legs by their port, clients by a hash. Needs no symmetric RSS,
 //!   and an interface with one queue, as a Pod's veth has, feeds all workers. What the kernel has
 //!   once for each queue, the fill and the completion ring, is behind one lock, which each worker
-//!   takes twice for a batch of up to 64 frames: 10 ns where nobody else wants it.
+//!   takes twice for a batch of up to 64 frames.
 
 use crate::{
     config::CACHE,
@@ -248,8 +248,8 @@ impl Share {
         had.hand.store(hand, Ordering::Relaxed);
     }
 
-    /// Where all buffers are: `hand` with this worker, and `unshown` in its TX rings that the kernel
-    /// was not shown yet.
+    /// Where all buffers are: `hand` with this worker, and `unshown` in its TX rings that the
+    /// kernel was not shown yet.
     pub(crate) fn account(&self, hand: u32, unshown: u32) -> FrameAccount {
         self.flushed(hand);
         let pool = &*self.pool;

@@ -29,7 +29,8 @@ pub enum Disposition {
     Release,
 }
 
-/// One interface opened for packet I/O, or a worker's part of it. For one thread at a time; dropping it detaches everything.
+/// One interface opened for packet I/O, or a worker's part of it. For one thread at a time;
+/// dropping it detaches everything.
 ///
 /// The loop of a caller is `while port.process(..) > 0 {}`, then timers with [`Port::tx`], then [`Port::wait`], which
 /// flushes before it sleeps. [`Port::flush`] is for frames of [`Port::tx`] that cannot wait for either.
@@ -323,9 +324,9 @@ impl Port {
         }
     }
 
-    /// Flushes, then blocks until a frame may be there, `wake` (an eventfd) is readable, or the time is over.
-    /// May return for nothing. Returns at once, without looking at `wake`, while frames are waiting. Tells whether `wake`
-    /// was found readable.
+    /// Flushes, then blocks until a frame may be there, `wake` (an eventfd) is readable, or the
+    /// time is over. May return for nothing. Returns at once, without looking at `wake`, while
+    /// frames are waiting. Tells whether `wake` was found readable.
     ///
     /// # Errors
     /// The interface is gone. Fatal: open another port.

@@ -1,8 +1,9 @@
 //! Frames between AF_XDP rings: native and generic mode.
 //!
-//! Owns one worker's sockets, one for each queue, and the movement of each buffer: fill ring, kernel,
-//! RX ring, hand, TX ring, kernel, completion ring, free list. A received frame is sent from the
-//! buffer it came in, also through another queue's socket. What workers share is the [`Pool`].
+//! Owns one worker's sockets, one for each queue, and the movement of each buffer: fill ring,
+//! kernel, RX ring, hand, TX ring, kernel, completion ring, free list. A received frame is sent
+//! from the buffer it came in, also through another queue's socket. What workers share is the
+//! [`Pool`].
 //!
 //! Nothing here allocates after [`XdpPort::open`].
 #![expect(unsafe_code, reason = "buffers live in memory shared with the kernel")]

@@ -63,8 +63,8 @@ impl World {
         }
     }
 
-    /// Answers a question as the pod's kernel does; what leaves then. Baton opens nothing: it resets
-    /// what was half open.
+    /// Answers a question as the pod's kernel does; what leaves then. Baton opens nothing: it
+    /// resets what was half open.
     pub fn kernel_answers(&mut self, question: &Sent) -> Vec<Sent> {
         let Dest::Pod(index) = question.to else {
             panic!("a question to a client: {question:?}")

@@ -164,8 +164,8 @@ pub fn settle_ipv4(frame: &mut [u8]) {
     }
 }
 
-/// Makes the checksum of a changed TCP segment right, or `partial`: as a veth peer hands it over with
-/// checksum offload on, only the pseudo header is summed. What decodes as none stays as it is.
+/// Makes the checksum of a changed TCP segment right, or `partial`: as a veth peer hands it over
+/// with checksum offload on, only the pseudo header is summed. What decodes as none stays as it is.
 pub fn settle_tcp(frame: &mut [u8], partial: bool) {
     let Ok(Decoded::Tcp(s)) = decode(frame) else {
         return;
