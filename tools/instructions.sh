@@ -12,7 +12,7 @@ count() {
     --toggle-collect='*forward_counted*' "$program" "$@" "$exchanges" 2>&1 | sed -n 's/.*Collected : //p'
 }
 printf '%-12s %-6s %-6s %s\n' frame guard family 'instructions per packet'
-for kind in request 'backend ack' head body end ack; do
+for kind in request 'backend ack' head body ack end 'last ack'; do
   for guard in none http1; do
     for family in 4 6; do
       printf '%-12s %-6s IPv%-3s %d\n' "$kind" "$guard" "$family" $(($(count "$kind" "$guard" "$family") / (flows * exchanges)))

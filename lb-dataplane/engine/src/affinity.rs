@@ -35,7 +35,8 @@ const PERCENT: usize = 80;
 /// One client of one policy.
 #[derive(Clone)]
 struct Entry {
-    client: Addr,
+    /// In bytes, which need no alignment.
+    client: [u8; 16],
     policy: u16,
     backend: u16,
     /// Its flows that are open. Fewer where the table was full in between; never more.
@@ -45,6 +46,12 @@ struct Entry {
     /// Neighbours in the order of use.
     older: u32,
     newer: u32,
+}
+
+impl Entry {
+    fn client(&self) -> Addr {
+        Addr::from_octets(self.client)
+    }
 }
 
 /// Clients in the order in which they were last used.
@@ -65,7 +72,7 @@ pub(crate) struct Affinities {
     keys: Keyed,
 }
 
-fn hash(keys: &Keyed, policy: u16, client: &Addr) -> Hash {
+fn hash(keys: &Keyed, policy: u16, client: Addr) -> Hash {
     let place = keys.hash(client, 0, policy);
     Hash {
         place,
@@ -108,10 +115,10 @@ impl Affinities {
         self.entries.len() as u32
     }
 
-    fn find(&self, policy: u16, client: &Addr) -> Option<u32> {
+    fn find(&self, policy: u16, client: Addr) -> Option<u32> {
         self.index.find(hash(&self.keys, policy, client), |id| {
             let entry = &self.entries[id as usize];
-            entry.policy == policy && entry.client == *client
+            entry.policy == policy && entry.client() == client
         })
     }
 
@@ -165,12 +172,12 @@ impl Affinities {
 
     /// Adds a client with one flow. There is room; where the index has none for just this one, which
     /// chance does not bring about, it is not remembered.
-    fn insert(&mut self, policy: u16, client: &Addr, backend: u16) {
+    fn insert(&mut self, policy: u16, client: Addr, backend: u16) {
         let id = self.free;
         let (keys, entries) = (&self.keys, &self.entries);
         let of = |id: u32, _| {
             let entry = &entries[id as usize];
-            Some(hash(keys, entry.policy, &entry.client))
+            Some(hash(keys, entry.policy, entry.client()))
         };
         if !self.index.insert(hash(keys, policy, client), id, of) {
             return;
@@ -178,7 +185,7 @@ impl Affinities {
         let entry = self.at(id);
         let free = entry.next;
         *entry = Entry {
-            client: *client,
+            client: client.octets(),
             policy,
             backend,
             flows: 1,
@@ -193,8 +200,9 @@ impl Affinities {
 
     fn remove(&mut self, id: u32) {
         self.leave_order(id);
-        let Entry { client, policy, .. } = self.entries[id as usize];
-        self.index.remove(hash(&self.keys, policy, &client), id);
+        let entry = &self.entries[id as usize];
+        let home = hash(&self.keys, entry.policy, entry.client());
+        self.index.remove(home, id);
         let free = std::mem::replace(&mut self.free, id);
         let entry = self.at(id);
         (entry.policy, entry.next) = (NOBODY, free);
@@ -226,7 +234,7 @@ impl Engine {
     }
 
     /// The backend that the client's flows have, where its policy wants them together.
-    fn held(&self, policy: u16, client: &Addr) -> Option<u16> {
+    fn held(&self, policy: u16, client: Addr) -> Option<u16> {
         self.affinity(policy)?;
         let id = self.affinities.find(policy, client)?;
         Some(self.affinities.entries[id as usize].backend)
@@ -234,10 +242,10 @@ impl Engine {
 
     /// What a client's address says, alike in all dataplanes, where its policy wants its flows
     /// together.
-    fn number(&self, policy: u16, client: &Addr) -> Option<u64> {
+    fn number(&self, policy: u16, client: Addr) -> Option<u64> {
         self.affinity(policy)?;
         let mut hasher = SipHasher13::new();
-        hasher.write(client);
+        hasher.write(&client.octets());
         Some(hasher.finish())
     }
 
@@ -246,7 +254,7 @@ impl Engine {
     pub(crate) fn choose_new(
         &mut self,
         now: Instant,
-        (policy, client): (u16, &Addr),
+        (policy, client): (u16, Addr),
         (v6, hash): (bool, u64),
         except: Option<u16>,
     ) -> Option<u16> {
@@ -267,8 +275,8 @@ impl Engine {
         except: Option<u16>,
     ) -> Option<u16> {
         let flow = &self.flows[id];
-        let number = self.number(flow.policy, &flow.client)?;
-        let held = self.held(flow.policy, &flow.client);
+        let number = self.number(flow.policy, flow.client)?;
+        let held = self.held(flow.policy, flow.client);
         let policy = &self.policies[usize::from(flow.policy)];
         let v6 = flow.bits.has(crate::flow::Bits::V6);
         held.filter(|b| Some(*b) != except && policy.adopts(v6, *b, &self.backends, now))
@@ -276,7 +284,7 @@ impl Engine {
     }
 
     /// A flow of the client was opened towards `backend`.
-    pub(crate) fn client_opens(&mut self, policy: u16, client: &Addr, backend: u16) {
+    pub(crate) fn client_opens(&mut self, policy: u16, client: Addr, backend: u16) {
         if self.affinity(policy).is_none() {
             return;
         }
@@ -296,9 +304,9 @@ impl Engine {
         if self.affinity(policy).is_none() {
             return;
         }
-        match self.affinities.find(policy, &client) {
+        match self.affinities.find(policy, client) {
             Some(entry) => self.affinities.at(entry).backend = backend,
-            None => self.remember(policy, &client, backend),
+            None => self.remember(policy, client, backend),
         }
     }
 
@@ -308,7 +316,7 @@ impl Engine {
         let Some(affinity) = self.affinity(flow.policy) else {
             return;
         };
-        let Some(id) = self.affinities.find(flow.policy, &flow.client) else {
+        let Some(id) = self.affinities.find(flow.policy, flow.client) else {
             return;
         };
         let flows = self.affinities.at(id).flows.saturating_sub(1);
@@ -325,7 +333,7 @@ impl Engine {
         self.affinities.remove(id);
     }
 
-    fn remember(&mut self, policy: u16, client: &Addr, backend: u16) {
+    fn remember(&mut self, policy: u16, client: Addr, backend: u16) {
         if self.affinities.free == NONE {
             let oldest = self.affinities.least_used();
             self.forget(oldest);
@@ -368,14 +376,14 @@ impl Engine {
         for id in table.ids() {
             seen += 1;
             let entry = &table.entries[id as usize];
-            assert_eq!(table.find(entry.policy, &entry.client), Some(id));
+            assert_eq!(table.find(entry.policy, entry.client()), Some(id));
             if self.affinity(entry.policy).is_none() {
                 assert_ne!(self.applies, self.applied, "a client of no policy");
                 continue;
             }
             let open = self.flows.slots().iter().filter(|f| {
                 f.state != crate::states::State::Gone
-                    && (f.policy, f.client) == (entry.policy, entry.client)
+                    && (f.policy, f.client) == (entry.policy, entry.client())
             });
             assert!(entry.flows as usize <= open.count(), "flows of a client");
             let timed = self.wheel.is_armed(self.affinity_timer(id));

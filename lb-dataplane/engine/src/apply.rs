@@ -355,7 +355,7 @@ impl Engine {
 
     /// The slot of a backend that can have legs.
     pub(crate) fn slot_of(&self, end: &End) -> Option<u16> {
-        let index = self.backend_ids.find(&end.0, end.1)?;
+        let index = self.backend_ids.find(end.0, end.1)?;
         (self.backends[usize::from(index)].ports.all() > 0).then_some(index)
     }
 }
@@ -376,7 +376,7 @@ impl InForce for Engine {
     }
 
     fn holder(&self, end: &End) -> Option<&str> {
-        let slot = self.frontend_ids.find(&end.0, end.1)?;
+        let slot = self.frontend_ids.find(end.0, end.1)?;
         let slot = &self.frontends[usize::from(slot)];
         let policy = &self.policies[usize::from(slot.policy)];
         (slot.listed && policy.listed).then_some(&policy.spec.name)

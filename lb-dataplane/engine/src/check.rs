@@ -67,7 +67,7 @@ impl Engine {
         for (index, frontend) in self.frontends.iter().enumerate() {
             let flows = live().filter(|(_, f)| usize::from(f.frontend) == index);
             assert_eq!(flows.count(), frontend.flows as usize, "its flows");
-            let found = self.frontend_ids.find(&frontend.addr, frontend.port);
+            let found = self.frontend_ids.find(frontend.addr, frontend.port);
             assert_eq!(found, Some(index as u16), "a frontend is found");
         }
         self.check_hops();
@@ -102,7 +102,7 @@ impl Engine {
     fn check_flow(&self, id: FlowId, flow: &Flow) {
         let found = self
             .flows
-            .find(&flow.client, flow.client_port, flow.frontend);
+            .find(flow.client, flow.client_port, flow.frontend);
         assert_eq!(found, Some(id), "a flow is found by its client");
         let used_by = |leg: Leg| self.legs.used_by(leg);
         if flow.owner.is_some() {

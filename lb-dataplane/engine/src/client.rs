@@ -40,7 +40,7 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         let client = to_addr(segment.src);
-        let found = self.flows.find(&client, segment.src_port, frontend);
+        let found = self.flows.find(client, segment.src_port, frontend);
         let flags = segment.flags;
         let mut stripped = !self.mutated(Mutant::KeepOptions)
             && strip_options(frame, segment, STRIPPED_FROM_CLIENTS);

@@ -5,8 +5,10 @@
 use crate::pins::{Lost, PinReason};
 
 /// Why a frame was dropped. Each ends in `drops_total{reason="..."}`.
+///
+/// As wide as a length, so that a [`crate::Verdict`] is returned in two registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(usize)]
 pub enum DropReason {
     /// Not parseable; the decoder's reason is counted by itself.
     Malformed,

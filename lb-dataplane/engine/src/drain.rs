@@ -294,7 +294,7 @@ impl Engine {
     pub fn backend_names(&self) -> Vec<String> {
         let listed = self.backends.iter().filter(|b| b.listed);
         let mut names: Vec<String> = listed
-            .map(|b| format!("{} ({}:{})", b.name, from_addr(&b.addr), b.port))
+            .map(|b| format!("{} ({}:{})", b.name, from_addr(b.addr), b.port))
             .collect();
         names.sort_unstable();
         names

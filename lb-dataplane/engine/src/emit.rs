@@ -42,7 +42,7 @@ impl Engine {
             src_mac: self.settings.mac,
             dst_mac: self.hops.mac(backend.hop?)?,
             src,
-            dst: from_addr(&backend.addr),
+            dst: from_addr(backend.addr),
             src_port,
             dst_port: backend.port,
             seq: SeqNumber(0),
@@ -99,7 +99,7 @@ impl Engine {
         let (src, src_port) = self.sources.end(src, leg.port);
         let to = Rewrite {
             src,
-            dst: from_addr(&backend.addr),
+            dst: from_addr(backend.addr),
             src_port,
             dst_port: backend.port,
             src_mac: self.settings.mac,
@@ -122,8 +122,8 @@ impl Engine {
             return Verdict::Drop(DropReason::NoNeighbour);
         };
         let to = Rewrite {
-            src: from_addr(&frontend.addr),
-            dst: from_addr(&flow.client),
+            src: from_addr(frontend.addr),
+            dst: from_addr(flow.client),
             src_port: frontend.port,
             dst_port: flow.client_port,
             src_mac: self.settings.mac,
@@ -264,8 +264,8 @@ impl Engine {
         Some(SegmentSpec {
             src_mac: self.settings.mac,
             dst_mac: self.client_mac(flow)?,
-            src: from_addr(&frontend.addr),
-            dst: from_addr(&flow.client),
+            src: from_addr(frontend.addr),
+            dst: from_addr(flow.client),
             src_port: frontend.port,
             dst_port: flow.client_port,
             seq: flow.server_next,
@@ -401,7 +401,7 @@ impl Engine {
         if flow.hop != HopId::NONE {
             return;
         }
-        let (client, mac) = (from_addr(&flow.client), flow.mac);
+        let (client, mac) = (from_addr(flow.client), flow.mac);
         match self.hops.intern_client(client) {
             Some(hop) => {
                 self.hops.learn(hop, mac);

@@ -253,7 +253,7 @@ impl Engine {
             policy_ids: HashMap::with_capacity(2 * LIMIT_POLICIES),
             policies: Vec::with_capacity(2 * LIMIT_POLICIES),
             backends: Vec::with_capacity(backends),
-            backend_ids: Lookup::new(backends),
+            backend_ids: Lookup::new(usize::from(limits.backends)),
             legs: Legs::new(legs, keys),
             rests: Rests::new(legs),
             closing: Closing::new(limits.closing_legs),
@@ -416,7 +416,7 @@ impl Engine {
         if self.settings.ports.contains(&segment.dst_port) && self.sources.contains(segment.dst) {
             return self.on_leg(now, frame, segment, out);
         }
-        match self.frontend_ids.find(&to, segment.dst_port) {
+        match self.frontend_ids.find(to, segment.dst_port) {
             Some(frontend) => {
                 self.counters.add(Counter::FromClients);
                 self.on_client(now, frame, segment, frontend, out)
@@ -436,7 +436,7 @@ impl Engine {
     ) -> Verdict {
         self.counters.add(Counter::FromBackends);
         let from = to_addr(segment.src);
-        match self.backend_ids.find(&from, segment.src_port) {
+        match self.backend_ids.find(from, segment.src_port) {
             Some(backend) => self.on_backend(now, frame, segment, backend, out),
             None => self
                 .pass_to_host(frame, segment.end)

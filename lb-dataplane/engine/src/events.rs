@@ -115,7 +115,7 @@ impl Events {
     pub(crate) fn new() -> Self {
         let blank = Happened {
             at_us: 0,
-            client: [0; 16],
+            client: Addr::default(),
             client_port: 0,
             frontend: 0,
             policy: 0,
@@ -230,8 +230,8 @@ impl Engine {
             worker: 0,
             at_micros: event.at_us,
             event: event.what.label().to_owned(),
-            client: SocketAddr::new(from_addr(&event.client), event.client_port),
-            frontend: frontend.and_then(|f| Endpoint::new(from_addr(&f.addr), f.port)),
+            client: SocketAddr::new(from_addr(event.client), event.client_port),
+            frontend: frontend.and_then(|f| Endpoint::new(from_addr(f.addr), f.port)),
             policy: policy.map(|p| p.spec.name.clone()).unwrap_or_default(),
             cause: event.cause.map(|c| c.label().to_owned()),
             reason: event.what.reason().map(str::to_owned),

@@ -25,24 +25,19 @@ pub const ROW: usize = 3 + size_of::<LoadRow>() / size_of::<u64>();
 /// What one worker's requests say of a backend.
 pub type Row = [u64; ROW];
 
-fn row_of(addr: &Addr, port: u16, load: &Load) -> Row {
+fn row_of(addr: Addr, port: u16, load: &Load) -> Row {
     let mut row = [0; ROW];
-    let (high, low) = addr.split_at(8);
-    for (number, bytes) in row.iter_mut().zip([high, low]) {
-        *number = bytes
-            .iter()
-            .fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-    }
+    (row[0], row[1]) = (addr.high, addr.low);
     row[2] = u64::from(port);
     row[3..].copy_from_slice(&load.to_row());
     row
 }
 
 fn addr_of(row: &Row) -> Addr {
-    let mut addr = [0; 16];
-    addr[..8].copy_from_slice(&row[0].to_be_bytes());
-    addr[8..].copy_from_slice(&row[1].to_be_bytes());
-    addr
+    Addr {
+        high: row[0],
+        low: row[1],
+    }
 }
 
 impl Engine {
@@ -56,7 +51,7 @@ impl Engine {
     #[must_use]
     pub fn load_row(&self, slot: usize) -> Option<Row> {
         let backend = self.backends.get(slot)?;
-        let row = row_of(&backend.addr, backend.port, &backend.load);
+        let row = row_of(backend.addr, backend.port, &backend.load);
         backend.load.is_known().then_some(row)
     }
 
@@ -68,7 +63,7 @@ impl Engine {
         let Ok(port) = u16::try_from(row[2]) else {
             return;
         };
-        let Some(slot) = self.backend_ids.find(&addr_of(row), port) else {
+        let Some(slot) = self.backend_ids.find(addr_of(row), port) else {
             return;
         };
         let slot = usize::from(slot);

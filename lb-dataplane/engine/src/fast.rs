@@ -9,31 +9,44 @@
 use crate::{
     Engine, Output, Verdict,
     clock::Instant,
-    counters::Counter,
+    counters::{Counter, Counters},
     flow::{Bits, Flow},
     guards::From,
-    ids::{Addr, FlowId, Leg, mapped},
+    ids::{FlowId, Leg, mapped},
     legs::Use,
     states::{Frame, State},
 };
-use baton_packet::{Plain, plain, readdress};
-use std::net::{IpAddr, Ipv4Addr};
-
-fn v4(address: &Addr) -> u32 {
-    let [.., a, b, c, d] = *address;
-    u32::from_be_bytes([a, b, c, d])
-}
+use baton_packet::{ChecksumState, Plain, SeqNumber, is_stamped, plain, readdress};
+use std::net::IpAddr;
 
 /// Nothing is set aside or watched, and the segment has timestamps where the flow has them.
-#[inline]
-fn is_open(flow: &Flow, plain: &Plain) -> bool {
-    matches!(
-        flow.state,
-        State::Fresh | State::Request | State::Response | State::Idle
-    ) && !flow.backlog.is_some()
+#[inline(always)]
+fn is_open(flow: &Flow, stamped: bool) -> bool {
+    flow.state.is_open()
+        && !flow.backlog.is_some()
         && flow.early_client.is_empty()
         && flow.early_server.is_empty()
-        && flow.bits.has(Bits::TIMESTAMPS) == plain.stamps.is_some()
+        && flow.bits.has(Bits::TIMESTAMPS) == stamped
+}
+
+/// Whether a number is between two others, of which `from` is not the later one, or one of them.
+#[inline(always)]
+fn is_within(number: SeqNumber, from: SeqNumber, to: SeqNumber) -> bool {
+    number.since(from).cast_unsigned() <= to.since(from).cast_unsigned()
+}
+
+/// Whether the checksums are right. A partial one is completed.
+#[inline(always)]
+fn is_right<const STAMPED: bool>(
+    counters: &mut Counters,
+    frame: &mut [u8],
+    plain: Plain<STAMPED>,
+) -> bool {
+    let state = plain.settle_checksum(frame);
+    if state == ChecksumState::Partial {
+        counters.add(Counter::PartialChecksums);
+    }
+    state != ChecksumState::Bad
 }
 
 impl Engine {
@@ -44,7 +57,7 @@ impl Engine {
     }
 
     /// What becomes of a frame that was predicted; otherwise it has to go the general way.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn predicted(
         &mut self,
         now: Instant,
@@ -54,109 +67,135 @@ impl Engine {
         if !self.predicts {
             return None;
         }
-        let plain = plain(frame)?;
-        let to = IpAddr::V4(Ipv4Addr::from_bits(plain.dst));
-        if self.settings.ports.contains(&plain.dst_port) && self.sources.contains(to) {
-            self.predicted_backend(now, frame, &plain, to, out)
+        if is_stamped(frame) {
+            self.predicted_as::<true>(now, frame, out)
         } else {
-            self.predicted_client(now, frame, &plain, out)
+            self.predicted_bare(now, frame, out)
         }
     }
 
-    #[inline]
-    fn predicted_client(
+    /// Apart: nearly all connections have timestamps.
+    #[inline(never)]
+    fn predicted_bare(
         &mut self,
         now: Instant,
         frame: &mut [u8],
-        plain: &Plain,
         out: &mut impl Output,
     ) -> Option<Verdict> {
-        let frontend = self.frontend_ids.find(&mapped(plain.dst), plain.dst_port)?;
-        let id = self
-            .flows
-            .find(&mapped(plain.src), plain.src_port, frontend)?;
-        let flow = &self.flows[id];
-        let next = plain.seq == flow.client_next
-            && plain.ack.at_or_after(flow.server_acked)
-            && plain.ack.at_or_before(flow.server_next);
-        let predicted = next && is_open(flow, plain) && flow.client_may_send(plain.seq);
-        if !predicted || !plain.is_right(frame) {
+        self.predicted_as::<false>(now, frame, out)
+    }
+
+    #[inline(always)]
+    fn predicted_as<const STAMPED: bool>(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        out: &mut impl Output,
+    ) -> Option<Verdict> {
+        let plain = plain::<STAMPED>(frame)?;
+        if (self.sources).is_leg_v4(plain.dst(frame), plain.dst_port(frame)) {
+            self.predicted_backend(now, frame, plain, out)
+        } else {
+            self.predicted_client(now, frame, plain, out)
+        }
+    }
+
+    #[inline(always)]
+    fn predicted_client<const STAMPED: bool>(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        plain: Plain<STAMPED>,
+        out: &mut impl Output,
+    ) -> Option<Verdict> {
+        let to = mapped(plain.dst(frame));
+        let frontend = self.frontend_ids.find(to, plain.dst_port(frame))?;
+        let from = mapped(plain.src(frame));
+        let id = (self.flows).find(from, plain.src_port(frame), frontend)?;
+        let flow = &mut self.flows[id];
+        let (seq, ack) = (plain.seq(frame), plain.ack(frame));
+        let predicted = seq == flow.client_next
+            && is_within(ack, flow.server_acked, flow.server_next)
+            && is_open(flow, STAMPED)
+            && flow.client_may_send(seq);
+        if !predicted || !is_right(&mut self.counters, frame, plain) {
             return None;
         }
         self.counters.add(Counter::FromClients);
-        let flow = &mut self.flows[id];
-        let acks_more = plain.ack != flow.server_acked;
+        let acks_more = ack != flow.server_acked;
         flow.last_ms = now.ms32();
-        flow.server_acked = plain.ack;
-        flow.client_window = plain.window;
-        if let Some((value, _)) = plain.stamps {
+        flow.server_acked = ack;
+        flow.client_window = plain.window(frame);
+        if let Some(value) = plain.stamp(frame) {
             flow.client_ts = value;
         }
         if acks_more && flow.state == State::Response && flow.all_acked() {
             self.comes_to_rest(now, id, out);
         }
         if plain.data_len() > 0 {
-            let segment = plain.segment();
+            let segment = plain.segment(frame);
             let treat = self.client_goes_on(now, frame, &segment, id, out);
-            return Some(self.client_went_on(now, frame, &segment, id, treat, acks_more, out));
+            if treat != Frame::Forward || !self.flows[id].state.is_open() {
+                return Some(self.client_went_on(now, frame, &segment, id, treat, acks_more, out));
+            }
         }
         Some(self.pass_to_owner(frame, plain, id))
     }
 
-    /// A segment without data to the flow's owner.
-    #[inline]
-    fn pass_to_owner(&mut self, frame: &mut [u8], plain: &Plain, id: FlowId) -> Verdict {
+    /// A segment to the flow's owner.
+    #[inline(always)]
+    fn pass_to_owner<const STAMPED: bool>(
+        &mut self,
+        frame: &mut [u8],
+        plain: Plain<STAMPED>,
+        id: FlowId,
+    ) -> Verdict {
         let owner = self.flows[id].owner;
-        let backend = self.backends.get(usize::from(owner.backend));
-        let ready = backend.and_then(|b| {
-            let (IpAddr::V4(src), sport) = self.sources.end(b.source?, owner.port) else {
-                return None;
-            };
-            let mac = self.hops.mac(b.hop?)?;
-            Some(((src.to_bits(), sport), (v4(&b.addr), b.port), mac))
-        });
-        match ready {
-            Some((from, to, mac)) => {
-                readdress(frame, (from, to), (self.settings.mac, mac));
-                Verdict::Transmit(usize::from(plain.end))
-            }
-            None => self.forward_to_leg(frame, &plain.segment(), owner),
+        if let Some(backend) = self.backends.get(usize::from(owner.backend))
+            && let Some(IpAddr::V4(source)) = backend.source
+            && let Some(port) = self.sources.port_at_first(owner.port)
+            && let Some(mac) = backend.hop.and_then(|hop| self.hops.mac(hop))
+        {
+            let ends = ((source.to_bits(), port), (backend.addr.v4(), backend.port));
+            readdress(frame, ends, (self.settings.mac, mac));
+            return Verdict::Transmit(usize::from(plain.end));
         }
+        self.forward_to_leg(frame, &plain.segment(frame), owner)
     }
 
-    #[inline]
-    fn predicted_backend(
+    #[inline(always)]
+    fn predicted_backend<const STAMPED: bool>(
         &mut self,
         now: Instant,
         frame: &mut [u8],
-        plain: &Plain,
-        to: IpAddr,
+        plain: Plain<STAMPED>,
         out: &mut impl Output,
     ) -> Option<Verdict> {
-        let index = self.backend_ids.find(&mapped(plain.src), plain.src_port)?;
-        let backend = &self.backends[usize::from(index)];
-        let number = self.sources.number(backend.source, (to, plain.dst_port));
+        let from = mapped(plain.src(frame));
+        let index = self.backend_ids.find(from, plain.src_port(frame))?;
+        let backend = &mut self.backends[usize::from(index)];
+        let (to, to_port) = (plain.dst(frame), plain.dst_port(frame));
         let leg = Leg {
             backend: index,
-            port: number,
+            port: self.sources.number_v4(backend.source, to, to_port),
         };
         let Some(Use::Owner(id)) = self.legs.used_by(leg) else {
             return None;
         };
-        let flow = &self.flows[id];
-        let next = plain.seq == flow.server_next
-            && plain.ack.at_or_after(flow.client_acked)
-            && plain.ack.at_or_before(flow.client_next);
-        let predicted = next && is_open(flow, plain) && flow.server_may_send(plain.seq);
-        if !predicted || !plain.is_right(frame) {
+        let flow = &mut self.flows[id];
+        let (seq, ack) = (plain.seq(frame), plain.ack(frame));
+        let predicted = seq == flow.server_next
+            && is_within(ack, flow.client_acked, flow.client_next)
+            && is_open(flow, STAMPED)
+            && flow.server_may_send(seq);
+        if !predicted || !is_right(&mut self.counters, frame, plain) {
             return None;
         }
         self.counters.add(Counter::FromBackends);
-        self.backends[usize::from(index)].liveness.heard(now);
-        let flow = &mut self.flows[id];
+        backend.liveness.heard(now);
         flow.last_ms = now.ms32();
-        flow.client_acked = plain.ack;
-        if let Some((value, _)) = plain.stamps
+        flow.client_acked = ack;
+        if let Some(value) = plain.stamp(frame)
             && value.wrapping_sub(flow.server_ts) as i32 >= 0
         {
             (flow.server_ts, flow.server_ts_ms) = (value, now.ms32());
@@ -171,9 +210,9 @@ impl Engine {
             if in_response {
                 self.follow(id, From::Server, 0, plain.data(frame));
             } else {
-                treat = self.server_data(now, frame, &plain.segment(), id, 0, out);
+                treat = self.server_data(now, frame, &plain.segment(frame), id, 0, out);
             }
-            self.flows[id].server_next = plain.seq.add(plain.data_len());
+            self.flows[id].server_next = seq.add(plain.data_len());
         }
         Some(match treat {
             Frame::Forward => self.pass_to_client(frame, plain, id),
@@ -182,20 +221,23 @@ impl Engine {
     }
 
     /// To the flow's client.
-    #[inline]
-    fn pass_to_client(&mut self, frame: &mut [u8], plain: &Plain, id: FlowId) -> Verdict {
+    #[inline(always)]
+    fn pass_to_client<const STAMPED: bool>(
+        &mut self,
+        frame: &mut [u8],
+        plain: Plain<STAMPED>,
+        id: FlowId,
+    ) -> Verdict {
         let flow = &self.flows[id];
         let frontend = &self.frontends[usize::from(flow.frontend)];
+        let Some(mac) = self.client_mac(flow) else {
+            return self.forward_to_client(frame, &plain.segment(frame), id);
+        };
         let ends = (
-            (v4(&frontend.addr), frontend.port),
-            (v4(&flow.client), flow.client_port),
+            (frontend.addr.v4(), frontend.port),
+            (flow.client.v4(), flow.client_port),
         );
-        match self.client_mac(flow) {
-            Some(mac) => {
-                readdress(frame, ends, (self.settings.mac, mac));
-                Verdict::Transmit(usize::from(plain.end))
-            }
-            None => self.forward_to_client(frame, &plain.segment(), id),
-        }
+        readdress(frame, ends, (self.settings.mac, mac));
+        Verdict::Transmit(usize::from(plain.end))
     }
 }

@@ -217,7 +217,7 @@ impl Flow {
     pub(crate) fn client_network(&self) -> Addr {
         let mut network = self.client;
         if self.bits.has(Bits::V6) {
-            network[8..].fill(0);
+            network.low = 0;
         }
         network
     }
@@ -274,7 +274,8 @@ pub(crate) struct FlowTable {
     generation: u64,
 }
 
-fn hash(keys: &Keyed, client: &Addr, port: u16, frontend: u16) -> Hash {
+#[inline(always)]
+fn hash(keys: &Keyed, client: Addr, port: u16, frontend: u16) -> Hash {
     let place = keys.hash(client, port, frontend);
     Hash {
         place,
@@ -283,14 +284,19 @@ fn hash(keys: &Keyed, client: &Addr, port: u16, frontend: u16) -> Hash {
 }
 
 impl Flow {
+    #[inline(always)]
+    fn is(&self, client: Addr, port: u16, frontend: u16) -> bool {
+        self.client_port == port && self.frontend == frontend && self.client == client
+    }
+
     fn hash(&self, keys: &Keyed) -> Hash {
-        hash(keys, &self.client, self.client_port, self.frontend)
+        hash(keys, self.client, self.client_port, self.frontend)
     }
 }
 
 impl FlowTable {
     pub(crate) fn new(limit: u32, secret: (u64, u64)) -> Self {
-        let blank = Flow::new([0; 16], 0, 0, 0);
+        let blank = Flow::new(Addr::default(), 0, 0, 0);
         let mut flows = vec![blank; limit as usize].into_boxed_slice();
         for (i, flow) in flows.iter_mut().enumerate() {
             flow.link = if i + 1 < limit as usize {
@@ -314,7 +320,7 @@ impl FlowTable {
 
     /// Where a flow is, or most are while the keys change.
     #[inline]
-    pub(crate) fn hash(&self, client: &Addr, port: u16, frontend: u16) -> Hash {
+    pub(crate) fn hash(&self, client: Addr, port: u16, frontend: u16) -> Hash {
         hash(&self.keys, client, port, frontend)
     }
 
@@ -330,15 +336,26 @@ impl FlowTable {
         self.index.find(hash, |_| true)
     }
 
-    #[inline]
-    pub(crate) fn find(&self, client: &Addr, port: u16, frontend: u16) -> Option<FlowId> {
-        let is = |id: FlowId| {
-            let flow = &self.flows[id as usize];
-            flow.client_port == port && flow.frontend == frontend && flow.client == *client
-        };
-        let found = (self.index).find(hash(&self.keys, client, port, frontend), is);
+    #[inline(always)]
+    pub(crate) fn find(&self, client: Addr, port: u16, frontend: u16) -> Option<FlowId> {
+        let hash = hash(&self.keys, client, port, frontend);
+        // Mostly it is where it is looked for first.
+        if let Some(id) = self.index.guess(hash)
+            && let Some(flow) = self.flows.get(id as usize)
+            && flow.is(client, port, frontend)
+        {
+            return Some(id);
+        }
+        self.find_elsewhere(hash, client, port, frontend)
+    }
+
+    #[inline(never)]
+    fn find_elsewhere(&self, of: Hash, client: Addr, port: u16, frontend: u16) -> Option<FlowId> {
+        let is = |id: FlowId| self.flows[id as usize].is(client, port, frontend);
+        let found = self.index.find(of, is);
         if found.is_none() && self.changed.is_some() {
-            return (self.index).find(hash(&self.next_keys, client, port, frontend), is);
+            let next = hash(&self.next_keys, client, port, frontend);
+            return self.index.find(next, is);
         }
         found
     }
@@ -470,7 +487,7 @@ mod tests {
         let client = to_addr(IpAddr::from([192, 0, 2, 7]));
         // Both homes of all are two buckets of eight.
         let together = |port: &u16| {
-            let place = table.keys.hash(&client, *port, 0);
+            let place = table.keys.hash(client, *port, 0);
             place & 15 < 2 && (place >> 32) & 15 < 2
         };
         let together: Vec<u16> = (1..=u16::MAX).filter(together).take(40).collect();
@@ -483,13 +500,13 @@ mod tests {
             pieces += 1;
             // All are found meanwhile.
             for port in &together {
-                assert!(table.find(&client, *port, 0).is_some(), "{port}");
+                assert!(table.find(client, *port, 0).is_some(), "{port}");
             }
         }
         assert_eq!((pieces, together.len()), (6, 40));
         assert!(!table.wants_keys());
         for port in &together {
-            let id = table.find(&client, *port, 0).expect("found");
+            let id = table.find(client, *port, 0).expect("found");
             table.remove(id);
         }
         assert_eq!(table.used(), 0);
@@ -506,7 +523,7 @@ mod tests {
             for (add, host, port, frontend) in ops {
                 let client = to_addr(IpAddr::from([10, 0, 0, host]));
                 let key = (host, port, frontend);
-                prop_assert_eq!(table.find(&client, port, frontend), oracle.get(&key).copied());
+                prop_assert_eq!(table.find(client, port, frontend), oracle.get(&key).copied());
                 if add && !oracle.contains_key(&key) {
                     match table.insert(Flow::new(client, port, frontend, 0)) {
                         Some(id) => { prop_assert!(oracle.insert(key, id).is_none()); }

@@ -53,7 +53,7 @@ impl Engine {
         if !ours {
             return None;
         }
-        let number = self.backend_ids.find(&to_addr(peer.0), peer.1)?;
+        let number = self.backend_ids.find(to_addr(peer.0), peer.1)?;
         let backend = self.backends.get(usize::from(number))?;
         let leg = Leg {
             backend: number,
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     fn sight_of_client(&self, peer: (IpAddr, u16), own: (IpAddr, u16)) -> Option<FlowLookup<'_>> {
-        let frontend = self.frontend_ids.find(&to_addr(own.0), own.1)?;
+        let frontend = self.frontend_ids.find(to_addr(own.0), own.1)?;
         let policy = self.frontends.get(usize::from(frontend))?.policy;
         let policy = self.policies.get(usize::from(policy))?;
         let mut sight = FlowLookup {
@@ -89,14 +89,14 @@ impl Engine {
             policy: Some(&policy.spec.name),
             backends: [None; 3],
         };
-        if let Some(id) = self.flows.find(&to_addr(peer.0), peer.1, frontend) {
+        if let Some(id) = self.flows.find(to_addr(peer.0), peer.1, frontend) {
             self.fill_in(&mut sight, &self.flows[id]);
         }
         Some(sight)
     }
 
     fn fill_in<'a>(&'a self, sight: &mut FlowLookup<'a>, flow: &Flow) {
-        sight.client = Some((from_addr(&flow.client), flow.client_port).into());
+        sight.client = Some((from_addr(flow.client), flow.client_port).into());
         let policy = self.policies.get(usize::from(flow.policy));
         sight.policy = policy.map(|policy| policy.spec.name.as_str());
         sight.backends[1] = self.name_behind(flow.owner);

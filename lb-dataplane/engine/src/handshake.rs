@@ -129,11 +129,11 @@ impl Engine {
         };
         // Stable across dataplanes and restarts: no key.
         let mut hasher = SipHasher13::new();
-        hasher.write(&client);
+        hasher.write(&client.octets());
         hasher.write_u16(segment.src_port);
         let hash = hasher.finish();
         let v6 = segment.is_v6();
-        let Some(backend) = self.choose_new(now, (policy, &client), (v6, hash), None) else {
+        let Some(backend) = self.choose_new(now, (policy, client), (v6, hash), None) else {
             let policy = &self.policies[usize::from(policy)];
             return Verdict::Drop(if policy.lacks_family(v6) {
                 DropReason::NoFamily
@@ -166,7 +166,7 @@ impl Engine {
         flow.sent_us = now.0 as u32;
         flow.tries = 1;
         flow.bits.set(Bits::V6, v6);
-        flow.network = shares::network(&flow.client_network(), self.settings.hash_keys);
+        flow.network = shares::network(flow.client_network(), self.settings.hash_keys);
         flow.bits.set(Bits::WSCALE, options.window_scale.is_some());
         flow.bits.set(Bits::SACK, options.sack_permitted);
         flow.bits
@@ -198,7 +198,7 @@ impl Engine {
         if !adoptable_mss {
             self.pin(id, PinReason::SmallMss);
         }
-        self.client_opens(policy, &client, backend);
+        self.client_opens(policy, client, backend);
         let policy = &mut self.policies[usize::from(policy)];
         policy.flows += 1;
         policy.flows_total += 1;
@@ -336,7 +336,7 @@ impl Engine {
         let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
         let (policy, client) = (flow.policy, flow.client);
         let hash = self.rng.u64(..);
-        let target = self.choose_new(now, (policy, &client), (v6, hash), Some(owner))?;
+        let target = self.choose_new(now, (policy, client), (v6, hash), Some(owner))?;
         let leg = self.take_port(now, target, Purpose::Handshake)?;
         self.client_goes(id, target);
         Some(leg)

@@ -151,7 +151,7 @@ impl Engine {
     ) {
         let now = self.engine_time(now);
         let addr = crate::ids::to_addr(backend.address());
-        let Some(index) = self.backend_ids.find(&addr, backend.port()) else {
+        let Some(index) = self.backend_ids.find(addr, backend.port()) else {
             return;
         };
         let Some(policy) = self.policy_ids.get(policy) else {

@@ -39,7 +39,7 @@ impl Engine {
     fn icmp_to_client(&self, frame: &mut [u8], error: &IcmpError) -> Option<usize> {
         let index = self
             .backend_ids
-            .find(&to_addr(error.inner_dst), error.inner_dst_port)?;
+            .find(to_addr(error.inner_dst), error.inner_dst_port)?;
         let backend = &self.backends[usize::from(index)];
         let end = (error.inner_src, error.inner_src_port);
         let leg = Leg {
@@ -54,7 +54,7 @@ impl Engine {
             return None;
         }
         let frontend = &self.frontends[usize::from(flow.frontend)];
-        let (ours, client) = (from_addr(&frontend.addr), from_addr(&flow.client));
+        let (ours, client) = (from_addr(frontend.addr), from_addr(flow.client));
         let inner = NewTuple {
             src: client,
             dst: ours,
@@ -70,10 +70,10 @@ impl Engine {
     fn icmp_to_leg(&self, frame: &mut [u8], error: &IcmpError) -> Option<usize> {
         let frontend = self
             .frontend_ids
-            .find(&to_addr(error.inner_src), error.inner_src_port)?;
+            .find(to_addr(error.inner_src), error.inner_src_port)?;
         let id = self
             .flows
-            .find(&to_addr(error.inner_dst), error.inner_dst_port, frontend)?;
+            .find(to_addr(error.inner_dst), error.inner_dst_port, frontend)?;
         let flow = &self.flows[id];
         if error.inner_seq.since(flow.server_next).unsigned_abs() > QUOTE_WINDOW {
             return None;

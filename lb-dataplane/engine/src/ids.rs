@@ -4,8 +4,39 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-/// An IP address as 16 bytes, IPv4 mapped (`::ffff:a.b.c.d`).
-pub(crate) type Addr = [u8; 16];
+/// An IP address, IPv4 mapped (`::ffff:a.b.c.d`), as two integers: moved and compared in registers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Addr {
+    /// The first 64 bits; 0 of an IPv4 address.
+    pub(crate) high: u64,
+    pub(crate) low: u64,
+}
+
+/// What stands between 64 zero bits and the IPv4 address in a mapped one (RFC 4291 section
+/// 2.5.5.2).
+const MAPPED: u64 = 0xffff << 32;
+
+impl Addr {
+    /// The last 32 bits: all of a mapped address that is not the same in each.
+    #[inline]
+    pub(crate) const fn v4(self) -> u32 {
+        self.low as u32
+    }
+
+    /// In the order of the wire.
+    pub(crate) const fn octets(self) -> [u8; 16] {
+        ((self.high as u128) << 64 | self.low as u128).to_be_bytes()
+    }
+
+    /// From the order of the wire.
+    pub(crate) const fn from_octets(octets: [u8; 16]) -> Self {
+        let bits = u128::from_be_bytes(octets);
+        Self {
+            high: (bits >> 64) as u64,
+            low: bits as u64,
+        }
+    }
+}
 
 /// Index of a flow in the table.
 pub(crate) type FlowId = u32;
@@ -33,34 +64,34 @@ impl Leg {
     }
 }
 
-/// An address in 16 bytes.
+/// An address as tables have it.
 #[inline]
 pub(crate) fn to_addr(address: IpAddr) -> Addr {
     match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
+        IpAddr::V4(v4) => mapped(v4.to_bits()),
+        IpAddr::V6(v6) => Addr::from_octets(v6.octets()),
     }
 }
 
-/// An IPv4 address in 16 bytes.
+/// An IPv4 address as tables have it.
+#[inline]
 pub(crate) const fn mapped(address: u32) -> Addr {
-    Ipv4Addr::from_bits(address).to_ipv6_mapped().octets()
+    Addr {
+        high: 0,
+        low: MAPPED | address as u64,
+    }
 }
 
 /// And back; a mapped address is IPv4.
 #[inline]
-pub(crate) fn from_addr(address: &Addr) -> IpAddr {
-    // As `to_canonical` does, but by whole words: it runs twice for each packet.
-    let [high @ .., e, f, g, h, a, b, c, d] = *address;
-    if u64::from_ne_bytes(high) == 0 && [e, f, g, h] == MAPPED {
-        IpAddr::from([a, b, c, d])
+pub(crate) fn from_addr(address: Addr) -> IpAddr {
+    // As `to_canonical` does.
+    if address == mapped(address.v4()) {
+        Ipv4Addr::from_bits(address.v4()).into()
     } else {
-        IpAddr::from(*address)
+        address.octets().into()
     }
 }
-
-/// What stands between 64 zero bits and the IPv4 address in a mapped one (RFC 4291 section 2.5.5.2).
-const MAPPED: [u8; 4] = [0, 0, 0xff, 0xff];
 
 /// A slot of the table of backlogs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,9 +115,9 @@ mod tests {
     proptest! {
         #[test]
         fn an_address_comes_back_as_its_canonical_form(bits in any::<u128>(), mapped in any::<bool>()) {
-            let bits = if mapped { 0xffff << 32 | (bits & 0xffff_ffff) } else { bits };
+            let bits = if mapped { u128::from(MAPPED) | (bits & 0xffff_ffff) } else { bits };
             let address = std::net::Ipv6Addr::from_bits(bits);
-            prop_assert_eq!(from_addr(&address.octets()), IpAddr::from(address).to_canonical());
+            prop_assert_eq!(from_addr(to_addr(address.into())), IpAddr::from(address).to_canonical());
         }
     }
 }

@@ -23,7 +23,7 @@ const SLOTS: usize = 8;
 /// there are none (`there_is_room`).
 pub(crate) const SPILL_MAX: usize = 32;
 /// No entry.
-const FREE: u32 = u32::MAX;
+pub(crate) const FREE: u32 = u32::MAX;
 
 #[derive(Clone)]
 #[repr(align(64))]
@@ -39,31 +39,26 @@ impl Bucket {
         numbers: [FREE; SLOTS],
     };
 
-    /// Where a mark is first looked for, and put if that slot is free.
-    #[inline]
-    fn own_slot(mark: u32) -> usize {
-        mark as usize % SLOTS
+    /// The first slot with a mark. Most buckets are half full, from the front: that is soon.
+    #[inline(always)]
+    fn first_with(&self, mark: u32) -> Option<u32> {
+        for (of, number) in self.marks.iter().zip(&self.numbers) {
+            if *of == mark {
+                return Some(*number);
+            }
+        }
+        None
     }
 
     #[inline]
     fn find(&self, mark: u32, mut is: impl FnMut(u32) -> bool) -> Option<usize> {
-        let mut is_at =
-            |at: usize| self.marks[at] == mark && self.numbers[at] != FREE && is(self.numbers[at]);
-        let own = Self::own_slot(mark);
-        if is_at(own) {
-            return Some(own);
-        }
-        (0..SLOTS).find(|at| is_at(*at))
+        let (marks, numbers) = (&self.marks, &self.numbers);
+        (0..SLOTS).find(|at| marks[*at] == mark && numbers[*at] != FREE && is(numbers[*at]))
     }
 
     /// Whether there was room.
     fn put(&mut self, mark: u32, number: u32) -> bool {
-        let own = Self::own_slot(mark);
-        let free = if self.numbers[own] == FREE {
-            Some(own)
-        } else {
-            self.numbers.iter().position(|n| *n == FREE)
-        };
+        let free = self.numbers.iter().position(|n| *n == FREE);
         if let Some(at) = free {
             (self.marks[at], self.numbers[at]) = (mark, number);
         }
@@ -112,6 +107,14 @@ impl Index {
     #[inline]
     pub(crate) fn touch(&self, hash: Hash) -> u32 {
         self.buckets[self.first(hash)].marks[0]
+    }
+
+    /// The first number with this hash's mark in its first bucket: mostly the one that is looked for.
+    /// It may be another one, or [`FREE`].
+    #[inline(always)]
+    pub(crate) fn guess(&self, hash: Hash) -> Option<u32> {
+        let bucket = &self.buckets[self.first(hash)];
+        bucket.first_with(hash.mark)
     }
 
     /// The number with this hash that `is` it.

@@ -10,6 +10,7 @@
 //! - **Hash keys and the numbers that pods see come from the system's random numbers**, the latter
 //!   by a keyed hash of a count: nothing that a pod sees tells the next one, nor what is chosen.
 
+use crate::ids::Addr;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
@@ -36,17 +37,15 @@ impl Keyed {
     }
 
     /// Of a client's end and a number of ours.
-    #[inline]
-    pub(crate) fn hash(&self, address: &[u8; 16], port: u16, ours: u16) -> u64 {
+    #[inline(always)]
+    pub(crate) fn hash(&self, address: Addr, port: u16, ours: u16) -> u64 {
         let [a, b, c] = self.0;
-        let (halves, _) = address.as_chunks::<8>();
-        let [high, low] = [0, 1].map(|i| halves.get(i).map_or(0, |h| u64::from_ne_bytes(*h)));
         let ends = u64::from(port) << 16 | u64::from(ours);
-        fold(fold(low ^ a, high ^ b) ^ ends, c)
+        fold(fold(address.low ^ a, address.high ^ b) ^ ends, c)
     }
 
     /// Of a number of ours.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hash_number(&self, number: u32) -> u64 {
         let [a, b, _] = self.0;
         fold(u64::from(number) ^ a, b | 1)
@@ -69,7 +68,7 @@ mod tests {
             for host in 0..64u8 {
                 for port in 0..1_024u16 {
                     let addr = to_addr(IpAddr::from([192, 0, 2, host]));
-                    chains[keyed.hash(&addr, 32_768 + port, 3) as usize % 1_024] += 1;
+                    chains[keyed.hash(addr, 32_768 + port, 3) as usize % 1_024] += 1;
                 }
             }
             let squares = chains.iter().map(|n| (f64::from(*n) - 64.0).powi(2) / 64.0);

@@ -5,7 +5,7 @@
 
 use crate::{
     ids::{FlowId, Leg},
-    index::{Hash, Index},
+    index::{FREE, Hash, Index},
     keyed::Keyed,
 };
 
@@ -95,7 +95,16 @@ impl Legs {
     /// What a leg is used for; none if it is none.
     #[inline(always)]
     pub(crate) fn used_by(&self, leg: Leg) -> Option<Use> {
-        self.index.find(self.hash_of(leg), |_| true).map(unpack)
+        let hash = self.hash_of(leg);
+        match self.index.guess(hash) {
+            Some(used) if used != FREE => Some(unpack(used)),
+            _ => self.used_elsewhere(hash),
+        }
+    }
+
+    #[inline(never)]
+    fn used_elsewhere(&self, hash: Hash) -> Option<Use> {
+        self.index.find(hash, |_| true).map(unpack)
     }
 
     /// Says what a leg is for from now on.

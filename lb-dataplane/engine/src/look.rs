@@ -45,15 +45,15 @@ impl Engine {
         let ((src, src_port), (dst, dst_port)) = plain_ends(frame)?;
         let to = IpAddr::V4(Ipv4Addr::from_bits(dst));
         if self.settings.ports.contains(&dst_port) && self.sources.contains(to) {
-            let backend = self.backend_ids.find(&mapped(src), src_port)?;
+            let backend = self.backend_ids.find(mapped(src), src_port)?;
             let source = self.backends[usize::from(backend)].source;
             let port = self.sources.number(source, (to, dst_port));
             let leg = Leg { backend, port };
             black_box(self.legs.touch(leg));
             Some(Sought::Leg(leg))
         } else {
-            let frontend = self.frontend_ids.find(&mapped(dst), dst_port)?;
-            let hash = (self.flows).hash(&mapped(src), src_port, frontend);
+            let frontend = self.frontend_ids.find(mapped(dst), dst_port)?;
+            let hash = (self.flows).hash(mapped(src), src_port, frontend);
             black_box(self.flows.touch_index(hash));
             Some(Sought::Client(hash))
         }

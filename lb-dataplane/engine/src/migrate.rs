@@ -144,7 +144,7 @@ impl Engine {
             let meant = wanted
                 .frontend
                 .is_none_or(|f| to_addr(f.ip()) == frontend.addr && f.port() == frontend.port);
-            let id = meant.then(|| self.flows.find(&client, wanted.client.port(), slot as u16));
+            let id = meant.then(|| self.flows.find(client, wanted.client.port(), slot as u16));
             id.flatten()
         });
         let found: Vec<FlowId> = found.collect();
@@ -154,7 +154,7 @@ impl Engine {
             _ => {
                 let ends = found.iter().map(|id| {
                     let slot = &self.frontends[usize::from(self.flows[*id].frontend)];
-                    SocketAddr::new(from_addr(&slot.addr), slot.port).to_string()
+                    SocketAddr::new(from_addr(slot.addr), slot.port).to_string()
                 });
                 Err(MigrateError::SeveralFlows {
                     client: wanted.client,
@@ -178,7 +178,7 @@ impl Engine {
             return Err(MigrateError::Pinned(pin));
         }
         match flow.state {
-            State::Fresh | State::Request | State::Response | State::Idle => {}
+            state if state.is_open() => {}
             State::Adopting | State::AdoptingIdle => return Err(MigrateError::Moving),
             state => return Err(MigrateError::State(state.name())),
         }

@@ -47,7 +47,7 @@ impl Engine {
         };
         let mut cost = COST_BACKEND;
         let free = &mut prepared.progress.free_backend;
-        let own = self.backend_ids.find(&end.0, end.1).map(usize::from);
+        let own = self.backend_ids.find(end.0, end.1).map(usize::from);
         let index = own.unwrap_or_else(|| {
             // None in front of it comes free while a snapshot is put in force.
             let named = &prepared.named;
@@ -68,14 +68,14 @@ impl Engine {
         if let Some(slot) = self.backends.get_mut(index) {
             std::mem::swap(slot, fresh);
             debug_assert!(fresh.policies.is_empty(), "a member's slot");
-            self.backend_ids.remove(&fresh.addr, fresh.port);
+            self.backend_ids.remove(fresh.addr, fresh.port);
             if let Some(hop) = fresh.hop.take() {
                 self.hops.let_go(hop);
             }
         } else {
             self.backends.extend(place.take());
         }
-        self.backend_ids.insert(&end.0, end.1, index as u16);
+        self.backend_ids.insert(end.0, end.1, index as u16);
         self.refresh_hop(index);
         Some(cost)
     }
@@ -111,7 +111,7 @@ impl Engine {
             {
                 for (member, end) in pool.members.iter_mut().zip(ends) {
                     // It has one: what is not fresh was known.
-                    let slot = self.backend_ids.find(&end.0, end.1);
+                    let slot = self.backend_ids.find(end.0, end.1);
                     debug_assert!(slot.is_some(), "a member without a slot");
                     member.backend = slot.unwrap_or_default();
                     // It may have left before, and be back.
@@ -224,7 +224,7 @@ impl Engine {
     /// What it cost.
     fn place_frontend(&mut self, end: End, policy: u16, progress: &mut Progress) -> usize {
         let applied = progress.stamp;
-        if let Some(index) = self.frontend_ids.find(&end.0, end.1) {
+        if let Some(index) = self.frontend_ids.find(end.0, end.1) {
             let slot = &mut self.frontends[usize::from(index)];
             (slot.policy, slot.listed, slot.applied) = (policy, true, applied);
             return COST_SLOT;
@@ -247,12 +247,12 @@ impl Engine {
         // Side by side in memory.
         let cost = COST_FRONTEND + (index - from) / FRONTENDS_PER_UNIT;
         if let Some(old) = self.frontends.get_mut(index) {
-            self.frontend_ids.remove(&old.addr, old.port);
+            self.frontend_ids.remove(old.addr, old.port);
             *old = slot;
         } else {
             self.frontends.push(slot);
         }
-        self.frontend_ids.insert(&end.0, end.1, index as u16);
+        self.frontend_ids.insert(end.0, end.1, index as u16);
         cost
     }
 
@@ -357,7 +357,7 @@ impl Engine {
     }
 
     fn refresh_hop(&mut self, index: usize) {
-        let address = from_addr(&self.backends[index].addr);
+        let address = from_addr(self.backends[index].addr);
         let own = self.sources.first(address.is_ipv6());
         let hop = self.hop_to(address, None);
         let via = self.routes.via(address);

@@ -479,7 +479,7 @@ fn members_of(spec: &baton_api::Policy, v6: bool) -> Vec<Member> {
     let members = backends_of(spec, v6).map(|(at, backend)| {
         // The same on every dataplane: no key.
         let mut hasher = SipHasher13::new();
-        hasher.write(&to_addr(backend.endpoint.address()));
+        hasher.write(&to_addr(backend.endpoint.address()).octets());
         hasher.write_u16(backend.endpoint.port());
         Member::new((u16::MAX, hasher.finish()), at, backend, spec.slow_start)
     });

@@ -223,7 +223,7 @@ impl Engine {
         }
         let (Some(shown), Some(endpoint)) = (
             report.state.policies.last_mut(),
-            Endpoint::new(from_addr(&b.addr), b.port),
+            Endpoint::new(from_addr(b.addr), b.port),
         ) else {
             return Some(COST_BACKEND);
         };
@@ -304,7 +304,7 @@ impl Engine {
         let place = report.places.get(usize::from(frontend.policy)).copied();
         if let Some(place) = place.flatten()
             && frontend.listed
-            && let Some(endpoint) = Endpoint::new(from_addr(&frontend.addr), frontend.port)
+            && let Some(endpoint) = Endpoint::new(from_addr(frontend.addr), frontend.port)
             && let Some(policy) = report.state.policies.get_mut(usize::from(place))
         {
             policy.frontends.push(endpoint);

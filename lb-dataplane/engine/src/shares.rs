@@ -12,9 +12,9 @@ use std::hash::Hasher;
 const NETWORKS: usize = 4_096;
 
 /// The number of a client's network.
-pub(crate) fn network(network: &Addr, keys: (u64, u64)) -> u16 {
+pub(crate) fn network(network: Addr, keys: (u64, u64)) -> u16 {
     let mut hasher = SipHasher13::new_with_keys(keys.0, keys.1);
-    hasher.write(network);
+    hasher.write(&network.octets());
     (hasher.finish() as usize % NETWORKS) as u16
 }
 

@@ -308,7 +308,7 @@ fn taken(fixed: &Fixed, policy: &Policy, p: usize, end: End, by: &str) -> ApplyE
     let means = |f: &Endpoint| fixed.ends_of(*f).contains(&end);
     let i = policy.frontends.iter().position(means).unwrap_or_default();
     let here = policy.frontends.get(i).map_or_else(String::new, |f| {
-        let end = SocketAddr::new(from_addr(&end.0), end.1).to_string();
+        let end = SocketAddr::new(from_addr(end.0), end.1).to_string();
         if f.to_string() == end {
             format!("{end} is")
         } else {

@@ -5,7 +5,10 @@
 //!
 //! Owns which address and port a number stands for. It knows nothing of which are used.
 
-use std::{net::IpAddr, ops::RangeInclusive};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    ops::RangeInclusive,
+};
 
 /// All numbers but 0, which is no leg.
 const NUMBERS: usize = 65_535;
@@ -49,6 +52,20 @@ impl Sources {
         self.addresses[usize::from(address.is_ipv6())].contains(&address)
     }
 
+    /// Whether an IPv4 address and port of ours are a leg's.
+    #[inline(always)]
+    pub(crate) fn is_leg_v4(&self, address: u32, port: u16) -> bool {
+        let of_range = port.wrapping_sub(self.first) < self.count;
+        let is = |own: &IpAddr| matches!(own, IpAddr::V4(own) if own.to_bits() == address);
+        of_range && self.addresses[0].iter().any(is)
+    }
+
+    /// The port of a leg with this number, if it comes from the backend's first address.
+    #[inline(always)]
+    pub(crate) fn port_at_first(&self, number: u16) -> Option<u16> {
+        (number.wrapping_sub(self.first) < self.count).then_some(number)
+    }
+
     /// How many numbers a backend of the family has.
     pub(crate) fn numbers(&self, v6: bool) -> usize {
         usize::from(self.count) * self.addresses[usize::from(v6)].len().max(1)
@@ -61,6 +78,17 @@ impl Sources {
             return end.1;
         }
         self.further(source, end)
+    }
+
+    /// The same of an IPv4 one.
+    #[inline(always)]
+    pub(crate) fn number_v4(&self, source: Option<IpAddr>, address: u32, port: u16) -> u16 {
+        if let Some(IpAddr::V4(source)) = source
+            && source.to_bits() == address
+        {
+            return port;
+        }
+        self.further(source, (Ipv4Addr::from_bits(address).into(), port))
     }
 
     #[cold]

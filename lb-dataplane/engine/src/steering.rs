@@ -85,7 +85,7 @@ impl Prepared {
 }
 
 fn end((addr, port): &(Addr, u16)) -> (IpAddr, u16) {
-    (from_addr(addr), *port)
+    (from_addr(*addr), *port)
 }
 
 impl Engine {

@@ -216,8 +216,8 @@ impl Engine {
         let frontend = self.frontends.get(usize::from(flow.frontend))?;
         let named = |backend: u16| self.backend_name(flow.policy, backend).to_owned();
         Some(FlowView {
-            client: SocketAddr::new(from_addr(&flow.client), flow.client_port),
-            frontend: Endpoint::new(from_addr(&frontend.addr), frontend.port)?,
+            client: SocketAddr::new(from_addr(flow.client), flow.client_port),
+            frontend: Endpoint::new(from_addr(frontend.addr), frontend.port)?,
             policy: self.policies[usize::from(flow.policy)].spec.name.clone(),
             backend: named(flow.owner.backend),
             port: self.leg_port(flow.owner),

@@ -105,13 +105,35 @@ pub fn sum_for_bench(bytes: &[u8]) -> u16 {
 }
 
 /// The 16-bit one's complement sum that a wide sum stands for. 0 only for a sum of zeros.
+///
+/// A number added to itself with its halves changed over has their sum in its upper half, the carry
+/// of the lower half included: what one's complement addition brings around.
 #[inline]
 pub(crate) const fn fold(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    sum as u16
+    let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
+}
+
+/// Adds two sums, and brings the carry around.
+#[inline]
+pub(crate) const fn add(a: u64, b: u64) -> u64 {
+    let (sum, carry) = a.overflowing_add(b);
+    sum + carry as u64
+}
+
+/// The sum of a header of whole 32-bit words, by words of 64 bits.
+#[inline]
+pub(crate) fn sum_header<const N: usize>(header: &[u8; N]) -> u64 {
+    const { assert!(N.is_multiple_of(4)) };
+    let (words, rest) = header.as_chunks::<8>();
+    let mut sum = match *rest {
+        [a, b, c, d] => u64::from(u32::from_ne_bytes([a, b, c, d])),
+        _ => 0,
+    };
+    for word in words {
+        sum = add(sum, u64::from_ne_bytes(*word));
+    }
+    sum
 }
 
 /// The checksum field for everything else summing up to `sum`.
@@ -128,7 +150,7 @@ pub(crate) const fn finish(sum: u64) -> u16 {
 /// starts from that other zero; it is turned into the usual one, so both ways agree on every input.
 #[inline]
 pub(crate) const fn update(old: u16, delta: u64) -> u16 {
-    match finish(!old as u64 + delta) {
+    match finish(add(!old as u64, delta)) {
         0xffff => 0,
         new => new,
     }

@@ -62,7 +62,7 @@ pub use options::{
     STRIPPED_FROM_CLIENTS, SynOptions, parse_syn_options, strip_options, timestamps,
 };
 pub use piece::part_of_segment;
-pub use plain::{Ends, Plain, plain, plain_ends, readdress};
+pub use plain::{Ends, Plain, is_stamped, plain, plain_ends, readdress};
 pub use rewrite::{Rewrite, RewriteError, clear_fin, rewrite_tcp};
 pub use seq::SeqNumber;
 pub use types::{Flags, Mac, ether_dst, ether_src};

@@ -24,20 +24,23 @@ pub enum Kind {
     Head,
     /// Backend: 1,448 bytes of its body.
     Body,
+    /// Client: acknowledges what came so far.
+    Ack,
     /// Backend: the last byte.
     End,
-    /// Client: acknowledges all.
-    Ack,
+    /// Client: acknowledges all; with that the exchange is at its end.
+    LastAck,
 }
 
 impl Kind {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Request,
         Self::BackendAck,
         Self::Head,
         Self::Body,
-        Self::End,
         Self::Ack,
+        Self::End,
+        Self::LastAck,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -46,13 +49,14 @@ impl Kind {
             Self::BackendAck => "backend ack",
             Self::Head => "head",
             Self::Body => "body",
-            Self::End => "end",
             Self::Ack => "ack",
+            Self::End => "end",
+            Self::LastAck => "last ack",
         }
     }
 
     const fn is_clients(self) -> bool {
-        matches!(self, Self::Request | Self::Ack)
+        matches!(self, Self::Request | Self::Ack | Self::LastAck)
     }
 }
 
@@ -101,7 +105,7 @@ impl Said {
     fn of(&self, kind: Kind) -> &[u8] {
         match kind {
             Kind::Request => &self.request,
-            Kind::BackendAck | Kind::Ack => &[],
+            Kind::BackendAck | Kind::Ack | Kind::LastAck => &[],
             Kind::Head => &self.head,
             Kind::Body => &self.body,
             Kind::End => b"x",
