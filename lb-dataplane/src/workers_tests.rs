@@ -202,7 +202,7 @@ impl Engines {
 
     /// Goes on with both until neither has anything to do.
     fn offer(&mut self, snapshot: &Snapshot) -> Vec<bool> {
-        let prepared = self.planner.prepare_workers(snapshot, None).expect("good");
+        let prepared = self.planner.prepare(snapshot, None).expect("good");
         let mut both: Vec<_> = prepared.into_iter().collect();
         let mut took = vec![false; 2];
         for ((engine, prepared), took) in self.engines.iter_mut().zip(&mut both).zip(&mut took) {
@@ -242,7 +242,7 @@ async fn a_snapshot_that_one_worker_was_never_asked_about_is_taken_by_none() {
     drop(inboxes.remove(1));
     let mut lab = Engines::new();
     let wanted = snapshot(1, vec![policy("web", 80, 1..4)]);
-    let prepared = lab.planner.prepare_workers(&wanted, None).expect("good");
+    let prepared = lab.planner.prepare(&wanted, None).expect("good");
     assert_eq!(workers.apply(prepared).await.err(), Some(WorkerError::Gone));
     let Some(Command::Apply(_, agreement, _)) = inboxes[0].next() else {
         panic!("the first was asked");

@@ -31,164 +31,17 @@
 use crate::{
     Engine,
     clock::Instant,
+    in_force::{ApplyError, End, Fixed, InForce, Rows},
     maglev::Maglev,
-    prepare::{End, Fixed, InForce, Prepared, Rows, plan},
+    prepare::{Prepared, Stage, plan},
     sift::{Applied, Lingering, Objection},
 };
 use baton_api::{LIMIT_FRONTENDS, Policy, Snapshot, SnapshotError};
 use std::sync::Arc;
 
-/// What one piece may cost, in units of about 0.1 us: some 50 us.
-const PIECE: usize = 512;
 /// Looking at a slot of a table that stays as it is; at a flow, or a client with affinity, which
 /// lie apart in memory.
 pub(crate) const COST_SLOT: usize = 1;
-
-/// Why a snapshot was not applied. Nothing has changed then.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum ApplyError {
-    /// The snapshot contradicts itself, or the dataplane.
-    #[error(transparent)]
-    Invalid(#[from] SnapshotError),
-    /// An older one than what is in force.
-    #[error("generation {offered} is older than {current}, which is in force")]
-    Stale {
-        /// The snapshot's.
-        offered: u64,
-        /// In force.
-        current: u64,
-    },
-    /// A frontend's port is a leg port on the dataplane's own address.
-    #[error(
-        "{path}: port {port} is in the range of leg ports {first}-{last}: choose another port or range"
-    )]
-    PortConflict {
-        /// Where.
-        path: String,
-        /// The port.
-        port: u16,
-        /// Range of leg ports.
-        first: u16,
-        /// Its end.
-        last: u16,
-    },
-    /// A table of fixed size is full.
-    #[error(transparent)]
-    NoRoom(SnapshotError),
-    /// More distinct backends than the table holds.
-    #[error("{needed} backends are more than limits.backends, {limit}")]
-    TooManyBackends {
-        /// In the snapshot and still closing.
-        needed: usize,
-        /// The table's size.
-        limit: u16,
-    },
-    /// It was made ready for something else than what is in force.
-    #[error("the snapshot was made ready beside another one than is in force: please report this")]
-    Astray,
-}
-
-impl ApplyError {
-    /// Whether a table is full: that passes when flows end.
-    #[must_use]
-    pub fn is_room(&self) -> bool {
-        matches!(self, Self::NoRoom(_) | Self::TooManyBackends { .. })
-    }
-}
-
-/// What is done next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Which slots of policies are free, and which frontends have flows. Nothing has changed yet.
-    Free,
-    /// Whether there is room.
-    Room,
-    /// There is, and a caller may ask others first.
-    Agreed,
-    /// Slots of new backends.
-    Arrive,
-    /// Policies that are new or changed, and all frontends.
-    Policies,
-    /// Policies and frontends that are named no more.
-    Retire,
-    /// Backends: those that go, and what changed of the others.
-    Backends,
-    /// Clients with affinity to what went.
-    Clients,
-    /// Flows that were to move to what went.
-    Wishes,
-    /// In force.
-    Done,
-}
-
-impl Stage {
-    fn next(self) -> Self {
-        match self {
-            Self::Free => Self::Room,
-            Self::Room => Self::Agreed,
-            Self::Agreed => Self::Arrive,
-            Self::Arrive => Self::Policies,
-            Self::Policies => Self::Retire,
-            Self::Retire => Self::Backends,
-            Self::Backends => Self::Clients,
-            Self::Clients => Self::Wishes,
-            Self::Wishes | Self::Done => Self::Done,
-        }
-    }
-}
-
-/// How far a snapshot is put in force.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
-    /// What one piece may cost.
-    pub(crate) piece: usize,
-    stage: Stage,
-    /// Where the stage goes on.
-    pub(crate) at: usize,
-    /// The slot of the policy whose frontends are placed, and how many are.
-    pub(crate) placing: Option<(u16, usize)>,
-    /// Backends that have legs still and are named no more, and frontends with flows.
-    lingering: (usize, usize),
-    /// Backends with slots whose slots were seen.
-    known: usize,
-    /// Where the search for free slots goes on.
-    pub(crate) free_backend: usize,
-    pub(crate) free_policy: usize,
-    pub(crate) free_frontend: usize,
-    /// What is named is stamped with this number.
-    pub(crate) stamp: u64,
-    /// A policy, one of its backends or its affinity went.
-    pub(crate) left: bool,
-    pub(crate) pending_moves: bool,
-}
-
-impl Progress {
-    /// Of a snapshot, in which there may be `nothing_new`.
-    pub(crate) fn of(nothing_new: bool) -> Self {
-        Self {
-            piece: PIECE,
-            stage: if nothing_new {
-                Stage::Done
-            } else {
-                Stage::Free
-            },
-            at: 0,
-            placing: None,
-            lingering: (0, 0),
-            known: 0,
-            free_backend: 0,
-            free_policy: 0,
-            free_frontend: 0,
-            stamp: 0,
-            left: false,
-            pending_moves: false,
-        }
-    }
-
-    pub(crate) fn has_room(&self) -> bool {
-        !matches!(self.stage, Stage::Free | Stage::Room)
-    }
-}
 
 impl Engine {
     /// Puts `snapshot` in force at once and whole, however long that takes. Flows stay where they

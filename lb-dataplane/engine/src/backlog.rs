@@ -36,157 +36,17 @@ use crate::{
     clock::Instant,
     counters::Counter,
     flow::{Bits, Flow},
-    guards::From,
     ids::{BacklogId, FlowId},
-    kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, Kept, KeptList},
+    kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX},
     pieces,
     policy::MoveConstraint,
     states::{Frame, State},
+    tables::{BACKLOG_PER_FLOW_MAX, Backlog, Backlogs, FIRST_WINDOW_BYTES, From, Reach},
     timing::BACKLOG_AGAIN_MS,
 };
 use baton_api::MigrationMode;
 use baton_guard::ToCome;
 use baton_packet::{Decoded, Flags, Segment, SeqNumber, build_segment, decode};
-
-/// What a new pod's kernel takes at once. Linux opens with the smaller of 65,535 bytes and half the
-/// receive buffer (`tcp_select_initial_window`; `tcp_rmem`'s default of 131,072), in whole
-/// segments: 64,240 at the usual MTU, 62,636 with jumbo frames. Somewhat less, so that what
-/// restores a session fits in too.
-pub(crate) const FIRST_WINDOW_BYTES: u32 = 60 << 10;
-/// Segments of one flow that may wait: 1.4 MB at the usual MTU. A client sends no more at once than
-/// its congestion window, which on a path of 1 ms at 10 Gbit/s is as much.
-pub(crate) const BACKLOG_PER_FLOW_MAX: u16 = 1_024;
-/// Most flows that can wait, however many kept segments there are.
-const BACKLOGS_MAX: u32 = 4_096;
-/// With fewer kept segments for each, a flow that waits had better leave the memory to others.
-const SEGMENTS_PER_BACKLOG: u32 = 8;
-/// A request counts for at most so much, so that few small ones make up for it: 16 (see
-/// [`Learned`]).
-const LEARNED_MAX: u32 = 8 * FIRST_WINDOW_BYTES;
-
-/// How large requests are whose length is not announced: the largest, forgotten by an eighth with
-/// each smaller one.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Learned(u32);
-
-impl Learned {
-    fn saw(&mut self, bytes: u32) {
-        self.0 = (self.0 - self.0 / 8).max(bytes.min(LEARNED_MAX));
-    }
-
-    fn is_large(self) -> bool {
-        self.0 > FIRST_WINDOW_BYTES
-    }
-}
-
-/// How far the owner takes bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
-    /// It has not confirmed yet: the kept copies are all that it gets.
-    Unconfirmed,
-    /// To the right edge of its window.
-    Edge(SeqNumber),
-    /// The client knows its window: it was the owner before.
-    Known,
-}
-
-#[derive(Clone, Copy)]
-struct Backlog {
-    waiting: KeptList,
-    reach: Reach,
-    /// The next free slot.
-    next: BacklogId,
-}
-
-/// All flows that wait, or may have to: a slab with a free list.
-pub(crate) struct Backlogs {
-    slots: Box<[Backlog]>,
-    free: BacklogId,
-    used: u16,
-    /// Segments of all, and how many there may be.
-    segments: usize,
-    segments_max: usize,
-}
-
-impl Backlogs {
-    /// For an engine with so many kept segments, of which half may wait.
-    pub(crate) fn new(kept_segments: u32) -> Self {
-        let count = (kept_segments / SEGMENTS_PER_BACKLOG).clamp(1, BACKLOGS_MAX) as u16;
-        let slot = |next| Backlog {
-            waiting: KeptList::default(),
-            reach: Reach::Unconfirmed,
-            next,
-        };
-        Self {
-            slots: (1..=count)
-                .map(|next| {
-                    slot(if next == count {
-                        BacklogId::NONE
-                    } else {
-                        BacklogId(next)
-                    })
-                })
-                .collect(),
-            free: BacklogId(0),
-            used: 0,
-            segments: 0,
-            segments_max: kept_segments as usize / 2,
-        }
-    }
-
-    fn get(&self, id: BacklogId) -> Option<&Backlog> {
-        self.slots.get(usize::from(id.0))
-    }
-
-    fn take(&mut self, reach: Reach) -> Option<BacklogId> {
-        let id = self.free;
-        let slot = self.slots.get_mut(usize::from(id.0))?;
-        self.free = slot.next;
-        slot.reach = reach;
-        self.used += 1;
-        Some(id)
-    }
-
-    /// Gives an empty backlog back.
-    fn give_back(&mut self, id: BacklogId) {
-        if let Some(slot) = self.slots.get_mut(usize::from(id.0)) {
-            debug_assert!(slot.waiting.is_empty());
-            slot.next = self.free;
-            self.free = id;
-            self.used -= 1;
-        }
-    }
-
-    pub(crate) fn used(&self) -> u16 {
-        self.used
-    }
-
-    /// Segments that wait.
-    pub(crate) fn segments(&self) -> usize {
-        self.segments
-    }
-
-    /// What waits for a flow with this slot.
-    pub(crate) fn waiting(&self, id: BacklogId) -> KeptList {
-        self.get(id).map_or(KeptList::default(), |b| b.waiting)
-    }
-
-    /// Why so many more copies cannot wait, if they cannot.
-    fn refuses(&self, id: BacklogId, copies: u16, kept: &Kept) -> Option<Counter> {
-        let waiting = self.waiting(id);
-        if id == BacklogId::NONE && self.free == BacklogId::NONE {
-            Some(Counter::BacklogsFull)
-        } else if copies > BACKLOG_PER_FLOW_MAX - kept.count(waiting) {
-            Some(Counter::BacklogFlowFull)
-        } else if self.segments + usize::from(copies) > self.segments_max
-            || !kept.has_room(waiting, copies, BACKLOG_PER_FLOW_MAX)
-        {
-            Some(Counter::BacklogFull)
-        } else {
-            None
-        }
-    }
-}
 
 /// The right edge of the window that a segment of the owner's offers.
 fn right_edge(flow: &Flow, segment: &Segment) -> SeqNumber {
@@ -501,35 +361,5 @@ impl Engine {
             self.kept.clear(&mut backlog.waiting);
             self.backlogs.give_back(slot);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_learned_is_forgotten_after_few_small_requests() {
-        let mut learned = Learned::default();
-        assert!(!learned.is_large());
-        learned.saw(FIRST_WINDOW_BYTES);
-        assert!(!learned.is_large());
-        learned.saw(u32::MAX);
-        let mut small = 0;
-        while learned.is_large() {
-            learned.saw(1_000);
-            small += 1;
-        }
-        assert_eq!(small, 16);
-    }
-
-    #[test]
-    fn slots_are_given_out_once() {
-        let mut backlogs = Backlogs::new(24);
-        let slots: Vec<_> = (0..3).filter_map(|_| backlogs.take(Reach::Known)).collect();
-        assert_eq!((slots.len(), backlogs.used()), (3, 3));
-        assert!(backlogs.take(Reach::Known).is_none());
-        backlogs.give_back(slots[1]);
-        assert_eq!(backlogs.take(Reach::Unconfirmed), Some(slots[1]));
     }
 }

@@ -15,13 +15,13 @@ use crate::{
     early::Turn,
     figures::Reset,
     flow::Bits,
-    guards::From,
     handover::{ClientData, ClientFin, Input, client_data, client_fin},
     ids::{FlowId, to_addr},
     mutants::Mutant,
     pins::{Lost, PinReason},
     resets::Whom,
     states::{Event, Frame, State},
+    tables::From,
     timing::REPEATED_US,
 };
 use baton_api::Protocol;

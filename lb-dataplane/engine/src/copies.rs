@@ -28,18 +28,9 @@ use baton_packet::{Decoded, Flags, Segment, decode, extend_segment};
 /// Segments of a request share a copy up to so many bytes of payload: less than any pod's MSS (RFC
 /// 9293 section 3.7.1).
 const SHARED_BYTES_MAX: usize = 512;
-/// The part of all copies that the clients of one network may have.
-const NETWORK_PART: u32 = 2;
-/// But never less than two requests.
-const NETWORK_MIN: u32 = 2 * KEPT_PER_FLOW_MAX as u32;
 /// Of the requests that have been incomplete for the longest time, so many are looked at for one
 /// that can give way.
 const LOOKED_AT_MAX: usize = 32;
-
-/// How many copies the clients of one network may have, of so many.
-pub(crate) fn network_max(kept_segments: u32) -> u32 {
-    (kept_segments / NETWORK_PART).max(NETWORK_MIN)
-}
 
 impl Engine {
     /// A request begins with this segment: where, and a copy of it.

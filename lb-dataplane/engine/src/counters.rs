@@ -6,7 +6,7 @@ use crate::pins::{Lost, PinReason};
 
 /// Why a frame was dropped. Each ends in `drops_total{reason="..."}`.
 ///
-/// As wide as a length, so that a [`crate::Verdict`] is returned in two registers.
+/// As wide as a length, so that a `Verdict` is returned in two registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum DropReason {

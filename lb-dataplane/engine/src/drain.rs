@@ -17,12 +17,12 @@ use crate::{
     clock::Instant,
     counters::Counter,
     flow::Bits,
-    guards::guard_of,
     ids::{FlowId, Leg, from_addr},
     member::Member,
     pins::Lost,
     states::{Event, State},
     sweep::Swept,
+    tables::guard_of,
     timing::{CUT_AFTER_MS, PARTED_FIN_TRIES_MAX, PARTED_FIN_WAIT_MS, QUIET_UNGUARDED_US},
 };
 use baton_api::{DrainState, Micros, MigrationMode, OnDeadline, Protocol};

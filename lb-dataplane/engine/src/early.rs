@@ -27,12 +27,11 @@ use crate::{
     clock::Instant,
     counters::Counter,
     flow::Bits,
-    guards::From,
     ids::FlowId,
     kept::{KEPT_BYTES, KEPT_PER_FLOW_MAX, Kept, KeptList},
     pieces,
-    shares::Shares,
     states::{Event, State},
+    tables::From,
 };
 use baton_api::Protocol;
 use baton_packet::{Decoded, Segment, SeqNumber, decode};
@@ -40,45 +39,6 @@ use baton_packet::{Decoded, Segment, SeqNumber, decode};
 /// Segments of one flow and direction that may be set aside: 93 KB at the usual MTU, six times a sender's first window
 /// (RFC 6928).
 pub(crate) const EARLY_PER_FLOW_MAX: u16 = 64;
-/// The part of all kept segments that may be set aside: requests that move need the others.
-const EARLY_PART: u32 = 4;
-/// The part of these that the clients of one network may have: nobody can take the room of all.
-const NETWORK_PART: u32 = 4;
-
-/// How many segments are set aside, in all and by their clients' networks.
-pub(crate) struct Early {
-    segments: u32,
-    segments_max: u32,
-    shares: Shares,
-}
-
-impl Early {
-    /// For an engine with so many kept segments.
-    pub(crate) fn new(kept_segments: u32) -> Self {
-        let segments_max = (kept_segments / EARLY_PART).max(1);
-        Self {
-            segments: 0,
-            segments_max,
-            shares: Shares::new((segments_max / NETWORK_PART).max(1)),
-        }
-    }
-
-    fn returned(&mut self, network: u16, count: u16) {
-        self.shares.returns(network, count);
-        self.segments -= u32::from(count);
-    }
-
-    /// Asserts that so many are set aside, for tests.
-    pub(crate) fn check(&self, segments: usize) {
-        assert_eq!(self.segments as usize, segments, "early segments");
-        assert_eq!(self.shares.sum(), segments, "early segments by network");
-    }
-
-    /// How many are set aside, and how many may be.
-    pub(crate) fn used(&self) -> (u32, u32) {
-        (self.segments, self.segments_max)
-    }
-}
 
 /// What becomes of a segment with new bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]

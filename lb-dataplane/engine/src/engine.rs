@@ -1,46 +1,39 @@
-//! The engine's parts, its entry points and how a transition's actions are carried out.
+//! The engine's parts and its entry points.
 //!
-//! Owns everything else in this crate. It never waits, never allocates after [`Engine::apply`], and changes
-//! a flow's state nowhere but in [`Engine::step`].
+//! Owns everything else in this crate. It never waits, never allocates after [`Engine::apply`], and
+//! changes a flow's state nowhere but in `Engine::step`.
 
 use crate::{
-    affinity::Affinities,
     ahead::Ahead,
     backend::Backend,
-    backlog::Backlogs,
-    cause::MoveEnd,
     clock::Instant,
-    closing::Closing,
-    copies,
     counters::{Counter, Counters, DropReason},
-    early::Early,
     events::Events,
-    figures::Reset,
-    flow::{Bits, FlowTable},
-    forget::Forgets,
-    guards::{From, Guards},
-    ids::{Addr, FlowId, Leg, NONE, to_addr},
-    kept::Kept,
-    ledger::Moved,
-    legs::{Legs, Use},
+    flow::FlowTable,
+    ids::{Addr, Leg, to_addr},
+    kept::{self, Kept},
+    legs::Legs,
     load::Others,
     lookup::Lookup,
-    mutants::{Committed, Mutant},
+    mutants::Committed,
     pass::Pass,
     policy::Policy,
-    ports::Rest,
     prefixes::Route,
     resets::Resets,
     rests::Rests,
     routes::{Hops, Routes},
     shares::Shares,
     sources::Sources,
-    states::{Action, Event, Frame, State, Transition, meaning},
+    tables::Affinities,
+    tables::Backlogs,
+    tables::Closing,
+    tables::Early,
+    tables::Forgets,
+    tables::Guards,
     timing::LINK_SETTLE_MS,
     wheel::Wheel,
 };
 use baton_api::{LIMIT_FRONTENDS, LIMIT_POLICIES};
-use baton_guard::ToCome;
 use baton_packet::{AdoptionKey, ChecksumState, Decoded, Mac, Segment, SeqNumber, ether_src};
 use siphasher::sip::SipHasher13;
 use std::{
@@ -261,7 +254,7 @@ impl Engine {
             tracked: (0, 0),
             kept: Kept::new(limits.kept_segments as usize),
             backlogs: Backlogs::new(limits.kept_segments),
-            requests: Shares::new(copies::network_max(limits.kept_segments)),
+            requests: Shares::new(kept::network_max(limits.kept_segments)),
             early: Early::new(limits.kept_segments),
             guards: Guards::new(limits.guarded_flows),
             affinities: Affinities::new(limits.affinities, keys),
@@ -476,267 +469,5 @@ impl Engine {
     /// Whether legs come from this address.
     pub(crate) fn is_source(&self, address: IpAddr) -> bool {
         self.sources.contains(address) || self.host_addresses.contains(&address)
-    }
-
-    /// Moves a flow by the declared table: performs the row's actions and says what becomes of the frame.
-    pub(crate) fn step(
-        &mut self,
-        now: Instant,
-        id: FlowId,
-        event: Event,
-        out: &mut impl Output,
-    ) -> Frame {
-        let (number, row) = match meaning(self.flows[id].state, event) {
-            Transition::Row(number, row) => (number, row),
-            Transition::Ignore => return Frame::Forward,
-            Transition::Invalid => {
-                self.counters.add(Counter::UnexpectedEvents);
-                debug_assert!(false, "{event:?} in {:?}", self.flows[id].state);
-                return Frame::Forward;
-            }
-        };
-        self.counters.transitions[number] += 1;
-        if row.to != State::Gone {
-            self.flows[id].state = row.to;
-        }
-        for action in row.actions {
-            let last = row.to == State::Gone && *action == Action::DropKept;
-            if last && self.mutated(Mutant::LeakKept) {
-                continue;
-            }
-            self.act(now, id, *action, out);
-        }
-        row.frame
-    }
-
-    fn act(&mut self, now: Instant, id: FlowId, action: Action, out: &mut impl Output) {
-        match action {
-            Action::DropKept => {
-                self.drop_kept(id);
-                if matches!(self.flows[id].state, State::FinSentToClient | State::Closed) {
-                    // There is no owner any more.
-                    self.drop_backlog(id);
-                }
-            }
-            Action::ReplayKept => {
-                self.replay_kept(id, out);
-                let _ = self.send_waiting(now, id, out);
-            }
-            Action::SendSyn => self.send_syn(id, out),
-            Action::SendAdoption => {
-                self.adoption_leaves(now, id);
-                self.send_adoption(now, id, out);
-            }
-            Action::SendKeepalive => self.send_keepalive(id, out),
-            Action::SendFin => self.send_fin_to_client(id, out),
-            Action::AckClient => self.ack_client(id, out),
-            Action::TakeOver => {
-                self.owner_changes(id);
-                self.take_over(id);
-            }
-            Action::CloseStandby => {
-                self.adoption_confirmed(now, id);
-                self.close_standby(now, id, out);
-            }
-            Action::DropStandby => self.drop_standby(now, id, out),
-            Action::CloseOwner => self.close_owner(now, id, out),
-            Action::DropOwner => self.drop_owner(now, id, Rest::Quiet),
-            Action::EndOwner => self.end_owner(now, id, out),
-            Action::ResumeStandby => {
-                self.owner_is_known(id);
-                self.resume_standby(now, id);
-            }
-            Action::RenewPort => self.renew_port(now, id),
-            Action::Redirect => {
-                self.owner_changes(id);
-                self.redirect(now, id);
-            }
-            Action::ResetOwner => self.reset_leg(id, self.flows[id].owner, out),
-            Action::ResetStandby => self.reset_leg(id, self.flows[id].standby, out),
-            Action::CutClient => self.reset_client(id, Reset::Closed, out),
-            Action::ResetClient => self.reset_client(id, self.reset_by_table(id), out),
-            Action::RequestBegins => self.request_begins(now, id),
-            Action::RequestAnswered => self.request_answered(now, id),
-            Action::RequestForgotten => self.request_forgotten(now, id),
-            Action::ArmHandshake
-            | Action::ArmAdoption
-            | Action::ArmIdle
-            | Action::ArmOwnerFinPending
-            | Action::ArmRescue
-            | Action::ArmFinSentToClient
-            | Action::ArmHalfClosed
-            | Action::ArmLinger => self.arm(now, id, action),
-            Action::Release => self.release(now, id),
-        }
-    }
-
-    /// A request begins at its owner. What it waits for counts from the moment that all of it is
-    /// there.
-    fn request_begins(&mut self, now: Instant, id: FlowId) {
-        let flow = &mut self.flows[id];
-        if !flow.bits.has(Bits::OUTSTANDING) {
-            flow.sent_us = now.0 as u32;
-            flow.repeated = false;
-            self.backends[usize::from(flow.owner.backend)].requests += 1;
-            self.request_goes_on(now, id);
-        }
-    }
-
-    /// Whether all of the flow's request is there. Where no guard follows, nobody knows what is
-    /// still to come, and it counts as complete.
-    #[inline]
-    pub(crate) fn request_is_complete(&self, id: FlowId) -> bool {
-        self.tracker(id)
-            .is_none_or(|t| t.to_come() == ToCome::Exactly(0))
-    }
-
-    /// More of the request came, or its begin: once it is complete its owner has to answer.
-    #[inline]
-    pub(crate) fn request_goes_on(&mut self, now: Instant, id: FlowId) {
-        if !self.request_is_complete(id) {
-            return;
-        }
-        self.kept.is_complete(self.flows[id].kept);
-        if self.flows[id].bits.has(Bits::OUTSTANDING) {
-            return;
-        }
-        let flow = &mut self.flows[id];
-        flow.bits.set(Bits::OUTSTANDING, true);
-        flow.sent_us = now.0 as u32;
-        let backend = &mut self.backends[usize::from(flow.owner.backend)];
-        backend.estimate.request(now.0);
-        backend.load.request(now.0);
-        let spec = &self.policies[usize::from(flow.policy)].spec;
-        if let Some(limit) = spec.response_timeout
-            && flow.state == State::Request
-        {
-            // What waits for the owner's window has its own turns.
-            let wait_ms = if flow.backlog.is_some() {
-                1
-            } else {
-                limit.0.div_ceil(1_000)
-            };
-            self.wheel.arm(id, now.ms() + wait_ms);
-        }
-    }
-
-    fn request_answered(&mut self, now: Instant, id: FlowId) {
-        self.learn_size(id);
-        self.backend_works(id);
-        let flow = &mut self.flows[id];
-        let moved = std::mem::replace(&mut flow.moved, Moved::NO);
-        let backend = &mut self.backends[usize::from(flow.owner.backend)];
-        // Answered before it was complete: that says nothing about its wait.
-        if flow.bits.has(Bits::OUTSTANDING) {
-            flow.bits.set(Bits::OUTSTANDING, false);
-            let took = u64::from((now.0 as u32).wrapping_sub(flow.sent_us));
-            backend
-                .estimate
-                .first_byte(now.0, now.0.saturating_sub(took));
-            if moved.is_some() {
-                let short_us = backend.reading(now.0).short_us;
-                backend.move_cost.add(took, short_us);
-            }
-            if let Some(here_us) = moved.here_us() {
-                self.policies[usize::from(flow.policy)]
-                    .gains
-                    .came(here_us, took);
-            }
-            backend.load.answered(now.0, took);
-            backend.figures.first_byte.add(took);
-        }
-    }
-
-    fn request_forgotten(&mut self, now: Instant, id: FlowId) {
-        let flow = &mut self.flows[id];
-        if flow.bits.has(Bits::OUTSTANDING) {
-            flow.bits.set(Bits::OUTSTANDING, false);
-            let backend = &mut self.backends[usize::from(flow.owner.backend)];
-            backend.estimate.forget(now.0);
-            backend.load.forget(now.0);
-        }
-    }
-
-    /// Makes `leg` the flow's owner leg in every table.
-    pub(crate) fn own_leg(&mut self, id: FlowId, leg: Leg) {
-        self.legs.assign(leg, Use::Owner(id));
-        let backend = &mut self.backends[usize::from(leg.backend)];
-        if self.flows[id].state == State::SynSent {
-            self.flows[id].link = backend.ports.begins(&mut self.rests, leg.port);
-        }
-        backend.flows += 1;
-        backend.pinned += u32::from(self.flows[id].pin.is_some());
-        backend.drains.comes(self.flows[id].policy);
-        let renewed = backend.adopter.renewed;
-        let flow = &mut self.flows[id];
-        (flow.owner, flow.renewed) = (leg, renewed);
-    }
-
-    /// The flow is not the backend's any more.
-    pub(crate) fn leaves(&mut self, id: FlowId, backend: u16) {
-        let backend = &mut self.backends[usize::from(backend)];
-        backend.flows -= 1;
-        backend.pinned -= u32::from(self.flows[id].pin.is_some());
-        backend.drains.goes(self.flows[id].policy);
-    }
-
-    /// The handshake with the owner is complete, or over.
-    pub(crate) fn handshake_ends(&mut self, id: FlowId) {
-        let handshake = std::mem::replace(&mut self.flows[id].link, NONE);
-        let owner = usize::from(self.flows[id].owner.backend);
-        if handshake != NONE {
-            let ports = &mut self.backends[owner].ports;
-            ports.completes(&mut self.rests, handshake);
-        }
-    }
-
-    /// Takes the owner leg off the flow; its port rests.
-    pub(crate) fn drop_owner(&mut self, now: Instant, id: FlowId, rest: Rest) {
-        let leg = self.flows[id].owner;
-        if leg.is_some() {
-            self.handshake_ends(id);
-            self.leaves(id, leg.backend);
-            self.free_leg(now, leg, rest);
-            self.flows[id].owner = Leg::NONE;
-        }
-    }
-
-    /// Both ends have acknowledged everything, their closes too: nothing will come from the owner leg any more. The pod's
-    /// TIME_WAIT, if it closed first, has nothing left to wait for and would hold the port.
-    fn end_owner(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
-        let flow = &self.flows[id];
-        if flow.bits.has(Bits::POD_WAITS) {
-            self.end_time_wait(flow.owner, flow.client_next, out);
-        }
-        self.drop_owner(now, id, Rest::Clean);
-    }
-
-    fn release(&mut self, now: Instant, id: FlowId) {
-        self.wheel.cancel(id);
-        self.pin_ends(id);
-        if !self.mutated(Mutant::LeakPort) {
-            self.drop_owner(now, id, Rest::Quiet);
-        }
-        let standby = self.flows[id].standby;
-        if standby.is_some() {
-            self.free_leg(now, standby, Rest::Quiet);
-        }
-        if !self.mutated(Mutant::LeakKept) {
-            self.drop_kept(id);
-        }
-        self.drop_backlog(id);
-        self.drop_early(id, From::Client);
-        self.drop_early(id, From::Server);
-        self.drop_guard(id);
-        self.client_closes(now, id);
-        if self.flows[id].is_moving() {
-            self.move_ends(id, MoveEnd::Ended);
-        }
-        let flow = &self.flows[id];
-        self.policies[usize::from(flow.policy)].flows -= 1;
-        self.frontends[usize::from(flow.frontend)].flows -= 1;
-        self.hops.let_go(flow.hop);
-        self.counters.add(Counter::FlowsClosed);
-        self.flows.remove(id);
     }
 }

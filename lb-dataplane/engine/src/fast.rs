@@ -11,10 +11,10 @@ use crate::{
     clock::Instant,
     counters::{Counter, Counters},
     flow::{Bits, Flow},
-    guards::From,
     ids::{FlowId, Leg, mapped},
     legs::Use,
     states::{Frame, State},
+    tables::From,
 };
 use baton_packet::{ChecksumState, Plain, SeqNumber, is_stamped, plain, readdress};
 use std::net::IpAddr;

@@ -247,6 +247,11 @@ impl Flow {
         self.migrations > 0 && self.boundary == self.client_next
     }
 
+    /// An adoption of it is open.
+    pub(crate) fn is_moving(&self) -> bool {
+        matches!(self.state, State::Adopting | State::AdoptingIdle)
+    }
+
     /// Everything that either side sent is acknowledged by the other.
     #[inline]
     pub(crate) fn all_acked(&self) -> bool {

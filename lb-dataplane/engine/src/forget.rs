@@ -40,14 +40,12 @@ use crate::{
     keys::Message,
     legs::Use,
     ports::{Purpose, Rest},
+    tables::{FORGETS_MAX, Open},
     timing::{FORGET_TRIES_MAX, FORGET_WAIT_MS},
 };
 use baton_packet::{
     Adoption, Flags, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, build_adoption,
 };
-
-/// Open Forgets. With answers after 10 ms, as from a node whose CPUs are full, 100,000 a second.
-const OPEN_MAX: usize = 1_024;
 /// Forgets that leave in one call, so that frames never wait long for them: some 20 us. Under full load there are some 500
 /// calls a second; with 8, legs came faster than they were forgotten (24,000 moves a second).
 const SENT_PER_CALL: usize = 64;
@@ -55,86 +53,6 @@ const SENT_PER_CALL: usize = 64;
 const SENT_AT_LEAST: usize = 16;
 /// Backends looked at in one call.
 const BACKENDS_PER_CALL: usize = 64;
-
-/// One pair that is being forgotten.
-#[derive(Clone, Copy)]
-struct Open {
-    leg: Leg,
-    /// The number of the Forget that is open.
-    seq: SeqNumber,
-    tries: u8,
-    /// Rounds that are still to follow the open one.
-    rounds: u8,
-    due_ms: u64,
-}
-
-/// All open Forgets, and where to go on looking for the next.
-pub(crate) struct Forgets {
-    open: Box<[Open]>,
-    free: Vec<u16>,
-    /// When an answer is overdue, at the earliest.
-    overdue_ms: u64,
-    /// When the next port has rested, at the earliest.
-    rested_ms: u64,
-    /// The next backend to look at, and what the ones before it in this round wait for.
-    cursor: usize,
-    round_ms: u64,
-}
-
-impl Forgets {
-    pub(crate) fn new() -> Self {
-        let none = Open {
-            leg: Leg::NONE,
-            seq: SeqNumber(0),
-            tries: 0,
-            rounds: 0,
-            due_ms: u64::MAX,
-        };
-        Self {
-            open: vec![none; OPEN_MAX].into_boxed_slice(),
-            free: (0..OPEN_MAX as u16).rev().collect(),
-            overdue_ms: u64::MAX,
-            rested_ms: u64::MAX,
-            cursor: 0,
-            round_ms: u64::MAX,
-        }
-    }
-
-    /// When [`Engine::send_forgets`] has something to do, at the earliest.
-    pub(crate) fn due_ms(&self) -> u64 {
-        let room = !self.free.is_empty();
-        self.overdue_ms
-            .min(if room { self.rested_ms } else { u64::MAX })
-    }
-
-    /// Ports rest at a backend that answers Forgets only now.
-    pub(crate) fn look_now(&mut self, now: Instant) {
-        self.rested_ms = self.rested_ms.min(now.ms());
-    }
-
-    pub(crate) fn used(&self) -> u32 {
-        (OPEN_MAX - self.free.len()) as u32
-    }
-
-    pub(crate) fn limit(&self) -> u32 {
-        OPEN_MAX as u32
-    }
-
-    /// How many may be open at once.
-    pub(crate) const MAX: usize = OPEN_MAX;
-
-    /// The pair of a slot.
-    pub(crate) fn leg(&self, slot: u16) -> Leg {
-        self.open[usize::from(slot)].leg
-    }
-
-    fn close(&mut self, slot: u16) -> Leg {
-        self.free.push(slot);
-        let open = &mut self.open[usize::from(slot)];
-        open.due_ms = u64::MAX;
-        std::mem::replace(&mut open.leg, Leg::NONE)
-    }
-}
 
 impl Engine {
     /// A leg to a backend over a port that may be used now for this, if there is one.
@@ -273,7 +191,7 @@ impl Engine {
     fn overdue_forgets(&mut self, now: Instant, out: &mut impl Output) {
         self.forgets.overdue_ms = u64::MAX;
         let mut left = self.room(SENT_PER_CALL, SENT_AT_LEAST);
-        for slot in 0..OPEN_MAX as u16 {
+        for slot in 0..FORGETS_MAX as u16 {
             if left == 0 {
                 // The others with the next call.
                 self.forgets.overdue_ms = now.ms();

@@ -291,6 +291,16 @@ impl Kept {
     }
 }
 
+/// The part of all copies that the clients of one network may have.
+const NETWORK_PART: u32 = 2;
+/// But never less than two requests.
+const NETWORK_MIN: u32 = 2 * KEPT_PER_FLOW_MAX as u32;
+
+/// How many copies the clients of one network may have, of so many.
+pub(crate) fn network_max(kept_segments: u32) -> u32 {
+    (kept_segments / NETWORK_PART).max(NETWORK_MIN)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -14,10 +14,10 @@ use crate::{
     clock::Instant,
     events::What,
     flow::{Bits, Flow},
-    guards::guard_of,
     ids::{FlowId, Leg, from_addr, to_addr},
     policy::Policy,
     states::State,
+    tables::guard_of,
 };
 use baton_api::{MigrateReply, MigrationMode, Protocol};
 use std::net::SocketAddr;

@@ -6,13 +6,14 @@
 
 use crate::{
     Engine, Via,
-    apply::{COST_SLOT, Progress},
+    apply::COST_SLOT,
     backend::Backend,
     clock::Instant,
     engine::FrontendSlot,
     ids::{FlowId, from_addr},
+    in_force::End,
     policy::{Policy, Pool},
-    prepare::{End, Prepared},
+    prepare::{Prepared, Progress},
     states::State,
 };
 use std::sync::Arc;

@@ -11,7 +11,6 @@
 
 use crate::{
     backend::Backend,
-    backlog::Learned,
     cause::{Cause, MoveEnds},
     clock::Instant,
     counters::Counter,
@@ -23,6 +22,7 @@ use crate::{
     pace::{Pace, Share},
     pins::{Lost, PinReason},
     placement::{Asking, Placement, Seat, Why, rules},
+    tables::Learned,
     timing::ALIKE_US,
     wrr::Wrr,
 };

@@ -7,95 +7,122 @@
 //! the snapshot is made ready again.
 
 use crate::{
-    apply::{ApplyError, Progress},
     backend::{Backend, Tables},
     engine::Settings,
-    ids::{Addr, to_addr},
+    ids::to_addr,
+    in_force::{ApplyError, End, Fixed, InForce, Rows, end_of},
     maglev::Maglev,
     member::Member,
-    pace::Share,
     policy::{Policy, Pool},
     sift::{Applied, Lingering, Objection, Wanted, sift, told},
     sources::Sources,
 };
-use baton_api::{Algorithm, Endpoint, LIMIT_FRONTENDS, LIMIT_POLICIES, Snapshot};
+use baton_api::{Algorithm, LIMIT_FRONTENDS, LIMIT_POLICIES, Snapshot};
 use siphasher::sip::SipHasher13;
 use std::{
     collections::{HashMap, HashSet},
     hash::Hasher,
-    net::IpAddr,
-    ops::RangeInclusive,
     sync::Arc,
 };
-
-/// An address and port, of a backend or a frontend.
-pub(crate) type End = (Addr, u16);
-
-/// What a Maglev table is made of: identities and shares, in the order of the members.
-pub(crate) type Rows = Vec<(u64, u16)>;
 
 /// Tables by policy and family, with the rows that they are made of.
 type Maglevs = HashMap<(String, bool), (Rows, Arc<Maglev>)>;
 
-/// What is fixed for an engine's life and matters here.
-#[derive(Clone)]
-pub(crate) struct Fixed {
-    pub(crate) addresses: Vec<IpAddr>,
-    pub(crate) ports: RangeInclusive<u16>,
-    /// Of legs, by family.
-    numbers: [usize; 2],
-    pub(crate) backends: u16,
-    share: Share,
+/// What one piece may cost, in units of about 0.1 us: some 50 us.
+const PIECE: usize = 512;
+
+/// What is done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Which slots of policies are free, and which frontends have flows. Nothing has changed yet.
+    Free,
+    /// Whether there is room.
+    Room,
+    /// There is, and a caller may ask others first.
+    Agreed,
+    /// Slots of new backends.
+    Arrive,
+    /// Policies that are new or changed, and all frontends.
+    Policies,
+    /// Policies and frontends that are named no more.
+    Retire,
+    /// Backends: those that go, and what changed of the others.
+    Backends,
+    /// Clients with affinity to what went.
+    Clients,
+    /// Flows that were to move to what went.
+    Wishes,
+    /// In force.
+    Done,
 }
 
-impl Fixed {
-    pub(crate) fn new(settings: &Settings, sources: &Sources) -> Self {
+impl Stage {
+    pub(crate) fn next(self) -> Self {
+        match self {
+            Self::Free => Self::Room,
+            Self::Room => Self::Agreed,
+            Self::Agreed => Self::Arrive,
+            Self::Arrive => Self::Policies,
+            Self::Policies => Self::Retire,
+            Self::Retire => Self::Backends,
+            Self::Backends => Self::Clients,
+            Self::Clients => Self::Wishes,
+            Self::Wishes | Self::Done => Self::Done,
+        }
+    }
+}
+
+/// How far a snapshot is put in force.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    /// What one piece may cost.
+    pub(crate) piece: usize,
+    pub(crate) stage: Stage,
+    /// Where the stage goes on.
+    pub(crate) at: usize,
+    /// The slot of the policy whose frontends are placed, and how many are.
+    pub(crate) placing: Option<(u16, usize)>,
+    /// Backends that have legs still and are named no more, and frontends with flows.
+    pub(crate) lingering: (usize, usize),
+    /// Backends with slots whose slots were seen.
+    pub(crate) known: usize,
+    /// Where the search for free slots goes on.
+    pub(crate) free_backend: usize,
+    pub(crate) free_policy: usize,
+    pub(crate) free_frontend: usize,
+    /// What is named is stamped with this number.
+    pub(crate) stamp: u64,
+    /// A policy, one of its backends or its affinity went.
+    pub(crate) left: bool,
+    pub(crate) pending_moves: bool,
+}
+
+impl Progress {
+    /// Of a snapshot, in which there may be `nothing_new`.
+    pub(crate) fn of(nothing_new: bool) -> Self {
         Self {
-            addresses: settings.addresses.clone(),
-            ports: settings.ports.clone(),
-            numbers: [false, true].map(|v6| sources.numbers(v6)),
-            backends: settings.limits.backends,
-            share: settings.share,
+            piece: PIECE,
+            stage: if nothing_new {
+                Stage::Done
+            } else {
+                Stage::Free
+            },
+            at: 0,
+            placing: None,
+            lingering: (0, 0),
+            known: 0,
+            free_backend: 0,
+            free_policy: 0,
+            free_frontend: 0,
+            stamp: 0,
+            left: false,
+            pending_moves: false,
         }
     }
 
-    /// The addresses that a frontend's address stands for.
-    pub(crate) fn expand(&self, endpoint: Endpoint) -> Vec<IpAddr> {
-        let address = endpoint.address();
-        if address.is_unspecified() {
-            let own = self.addresses.iter().copied();
-            own.filter(|a| a.is_ipv6() == address.is_ipv6()).collect()
-        } else {
-            vec![address]
-        }
+    pub(crate) fn has_room(&self) -> bool {
+        !matches!(self.stage, Stage::Free | Stage::Room)
     }
-
-    /// What a frontend stands for.
-    pub(crate) fn ends_of(&self, frontend: Endpoint) -> Vec<End> {
-        let addresses = self.expand(frontend).into_iter();
-        addresses.map(|a| (to_addr(a), frontend.port())).collect()
-    }
-
-    /// What all frontends of a policy stand for.
-    pub(crate) fn ends(&self, policy: &baton_api::Policy) -> Vec<End> {
-        let all = policy.frontends.iter();
-        all.flat_map(|f| self.ends_of(*f)).collect()
-    }
-}
-
-/// What is in force, as far as the next snapshot depends on it.
-pub(crate) trait InForce {
-    fn generation(&self) -> u64;
-    /// How many policies.
-    fn policies(&self) -> usize;
-    /// What the policy of this name is.
-    fn policy(&self, name: &str) -> Option<&Arc<baton_api::Policy>>;
-    /// Who has a frontend.
-    fn holder(&self, end: &End) -> Option<&str>;
-    /// Whether a backend has a slot, with ports.
-    fn has_backend(&self, end: &End) -> bool;
-    /// The table of a policy's family, if these are its rows.
-    fn table(&self, name: &str, v6: bool, rows: &Rows) -> Option<Arc<Maglev>>;
 }
 
 /// A backend that a snapshot names.
@@ -348,34 +375,15 @@ impl Planner {
         self.lingering = Lingering::default();
     }
 
-    /// Makes a snapshot ready, whole. Takes milliseconds for each Maglev table that changed, and
-    /// 0.1 ms for each backend that is new.
+    /// Makes a snapshot ready for each engine, in their order: whole, or with `objections` each
+    /// policy that can be taken and to which nobody objects. Those that cannot keep what they had,
+    /// where that goes together with the others. Takes milliseconds for each Maglev table that
+    /// changed, and 0.1 ms for each backend that is new.
     ///
     /// # Errors
-    /// The snapshot contradicts itself or the engine's settings, or there is no room for it.
-    pub fn prepare(&mut self, snapshot: &Snapshot) -> Result<Prepared, ApplyError> {
-        Ok(self.prepare_workers(snapshot, None)?.swap_remove(0))
-    }
-
-    /// The same, with each policy that can be taken and to which nobody objects. Those that cannot
-    /// keep what they had, where that goes together with the others.
-    ///
-    /// # Errors
-    /// The snapshot says nothing that could be sorted, or is an old one.
-    pub fn prepare_each(
-        &mut self,
-        snapshot: &Snapshot,
-        objections: &[Objection],
-    ) -> Result<Prepared, ApplyError> {
-        let mut all = self.prepare_workers(snapshot, Some(objections))?;
-        Ok(all.swap_remove(0))
-    }
-
-    /// The same for each engine, in their order: whole, or with `objections` each policy by itself.
-    ///
-    /// # Errors
-    /// As of the others.
-    pub fn prepare_workers(
+    /// The snapshot contradicts itself or the engines' settings, says nothing that could be sorted,
+    /// is an old one, or there is no room for it.
+    pub fn prepare(
         &mut self,
         snapshot: &Snapshot,
         objections: Option<&[Objection]>,
@@ -459,10 +467,6 @@ pub(crate) fn plan(
     let mut all: Vec<Prepared> = each.collect();
     all[0].maglevs = maglevs;
     Ok(all)
-}
-
-pub(crate) fn end_of(endpoint: Endpoint) -> End {
-    (to_addr(endpoint.address()), endpoint.port())
 }
 
 /// The backends of a family with their places in the policy's list.

@@ -22,8 +22,7 @@ pub(crate) const LIMIT_HOPS: usize = CLIENT_HOPS_MAX + 4096;
 /// there are no more (`limits.backends`), and routers.
 pub(crate) const CLIENT_HOPS_MAX: usize = 4096;
 
-/// The routing table, made beside the packet thread and put in force by
-/// [`crate::Engine::put_routes`].
+/// The routing table, made beside the packet thread and put in force by `Engine::put_routes`.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Routes {
     /// By family.

@@ -15,7 +15,6 @@ use crate::{
     early::Turn,
     figures::Reset,
     flow::Bits,
-    guards::From,
     handover::{self, challenge, judge_reset},
     ids::{FlowId, Leg},
     legs::Use,
@@ -24,6 +23,7 @@ use crate::{
     rescue::{Ended, end_of},
     resets::Whom,
     states::{Event, Frame, State},
+    tables::From,
 };
 use baton_api::Protocol;
 use baton_packet::{Flags, Segment, clear_fin, parse_adoption, timestamps};

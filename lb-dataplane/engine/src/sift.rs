@@ -15,9 +15,8 @@
 //!   tried again every 5 s.
 
 use crate::{
-    ApplyError,
     ids::from_addr,
-    prepare::{End, Fixed, InForce, end_of},
+    in_force::{ApplyError, End, Fixed, InForce, end_of},
 };
 use baton_api::{
     Endpoint, LIMIT_FRONTENDS, LIMIT_POLICIES, Policy, RefusedPolicy, Snapshot, SnapshotError,

@@ -171,7 +171,7 @@ pub(crate) const HALF_LIFE_US: u64 = DECAY_US * 693_147 / 1_000_000;
 /// noise of wake-ups, not load.
 pub(crate) const FLOOR_US: u64 = 50;
 /// Time constant of the short window. A backend that stops shows e times its usual wait after each
-/// of these: 28 ms into a stall it shows 4 times ([`crate::placement::HOT_RATIO`]); a scheduler's
+/// of these: 28 ms into a stall it shows 4 times (`HOT_RATIO`); a scheduler's
 /// slice of 3 ms adds a sixth.
 pub(crate) const SHORT_US: f64 = 20_000.0;
 /// Time constant of the long window: some hundred slices of the scheduler, and five periods of a

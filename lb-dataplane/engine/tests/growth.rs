@@ -31,7 +31,10 @@ fn as_many_frontends_and_policies_as_may_be_come_and_are_replaced_without_a_tabl
                 p
             })
             .collect();
-        let mut prepared = planner.prepare(&w.snapshot).expect("a good snapshot");
+        let mut prepared = planner
+            .prepare(&w.snapshot, None)
+            .expect("a good snapshot")
+            .remove(0);
         let (mut pieces, mut most) = (0, 0);
         let mut done = false;
         while !done {

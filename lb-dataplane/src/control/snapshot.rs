@@ -422,10 +422,8 @@ impl Snapshots {
         let (planner, steerer) = (Arc::clone(&self.planner), self.steerer.clone());
         let prepared = aside(move || {
             let prepared = match taking {
-                Taking::Whole => lock(&planner).prepare_workers(&snapshot, None),
-                Taking::Each(objections) => {
-                    lock(&planner).prepare_workers(&snapshot, Some(&objections))
-                }
+                Taking::Whole => lock(&planner).prepare(&snapshot, None),
+                Taking::Each(objections) => lock(&planner).prepare(&snapshot, Some(&objections)),
             }?;
             // All have the same policies.
             prepared.first().inspect(|first| steerer.add(first));

@@ -188,8 +188,9 @@ impl Lab {
         self.snapshot.generation += 1;
         let mut prepared = self
             .planner
-            .prepare(&self.snapshot)
-            .expect("a good snapshot");
+            .prepare(&self.snapshot, None)
+            .expect("a good snapshot")
+            .remove(0);
         loop {
             let (engine, now) = (&mut self.engine, self.now);
             let piece = || engine.apply_piece(now, &mut prepared);

@@ -1,7 +1,7 @@
 //! The declared state machine of a flow: every state, event, action and timer in one table.
 //!
 //! Owns the names and the look-up; the rows are in [`table`], their picture in [`render`]
-//! (`docs/generated/flow-states.md`, compared by a test). It never touches a flow: [`crate::Engine`] classifies packets
+//! (`docs/generated/flow-states.md`, compared by a test). It never touches a flow: the engine classifies packets
 //! and timers into events, looks the row up here, performs the row's actions in their order and then treats the frame
 //! as the row says.
 

@@ -70,7 +70,10 @@ fn packets_are_served_between_the_pieces_of_a_snapshot() {
     let mut open = w.idle(1);
     w.snapshot.generation += 1;
     w.snapshot.policies.extend((1..5).map(many));
-    let mut prepared = planner.prepare(&w.snapshot).expect("a good snapshot");
+    let mut prepared = planner
+        .prepare(&w.snapshot, None)
+        .expect("a good snapshot")
+        .remove(0);
     let mut n = 10;
     let pieces = in_pieces(&mut w, &mut prepared, |w| {
         w.exchange(&mut open);
@@ -83,7 +86,10 @@ fn packets_are_served_between_the_pieces_of_a_snapshot() {
     // They go, and what is left of them comes back to whoever frees it.
     w.snapshot.generation += 1;
     w.snapshot.policies.truncate(1);
-    let mut prepared = planner.prepare(&w.snapshot).expect("a good snapshot");
+    let mut prepared = planner
+        .prepare(&w.snapshot, None)
+        .expect("a good snapshot")
+        .remove(0);
     let pieces = in_pieces(&mut w, &mut prepared, |w| w.exchange(&mut open));
     assert!(pieces > 2, "{pieces}");
     assert_eq!(w.table("backends").0, 4, "two pods of each family");
@@ -100,7 +106,10 @@ fn a_refused_snapshot_changes_nothing_however_many_pieces_there_were() {
     w.snapshot.generation += 1;
     w.snapshot.policies = vec![many(1), many(2), many(3)];
     let before = w.engine.state(w.now);
-    let mut prepared = planner.prepare(&w.snapshot).expect("good by itself");
+    let mut prepared = planner
+        .prepare(&w.snapshot, None)
+        .expect("good by itself")
+        .remove(0);
     let refused = loop {
         match w.engine.apply_piece(w.now, &mut prepared) {
             Ok(true) => panic!("750 backends in a table of 600"),
@@ -388,7 +397,7 @@ proptest! {
                 .collect();
             let told = whole.engine.apply_each(whole.now, &snapshot, &objections).expect("sorted");
             whole.engine.check_invariants();
-            let mut prepared = planner.prepare_each(&snapshot, &objections).expect("sorted");
+            let mut prepared = planner.prepare(&snapshot, Some(&objections)).expect("sorted").remove(0);
             prepared.cut(change.piece);
             in_pieces(&mut pieces, &mut prepared, |w| {
                 client += 1;

@@ -35,7 +35,10 @@ fn offer(w: &mut World, planner: &mut Planner, policies: Vec<Policy>) -> (u32, A
     w.snapshot.generation += 1;
     planner.begin();
     for tries in 1.. {
-        let mut prepared = planner.prepare_each(&w.snapshot, &[]).expect("sorted");
+        let mut prepared = planner
+            .prepare(&w.snapshot, Some(&[]))
+            .expect("sorted")
+            .remove(0);
         let result = loop {
             match w.engine.apply_piece(w.now, &mut prepared) {
                 Ok(false) => w.engine.check_invariants(),
@@ -109,7 +112,10 @@ fn more_that_lingers_each_time_is_thought_of_by_the_third() {
             n += 1;
             idle_at(&mut w, n, 80);
         }
-        let mut prepared = planner.prepare_each(&w.snapshot, &[]).expect("sorted");
+        let mut prepared = planner
+            .prepare(&w.snapshot, Some(&[]))
+            .expect("sorted")
+            .remove(0);
         let mut result = Ok(false);
         while result == Ok(false) {
             result = w.engine.apply_piece(w.now, &mut prepared);
@@ -140,7 +146,10 @@ fn a_snapshot_made_ready_beside_another_one_is_refused_and_changes_nothing() {
     w.snapshot.policies = vec![named("m", 80, 0..3)];
     w.snapshot.generation += 1;
     let before = w.engine.state(w.now);
-    let mut prepared = planner.prepare(&w.snapshot).expect("good by itself");
+    let mut prepared = planner
+        .prepare(&w.snapshot, None)
+        .expect("good by itself")
+        .remove(0);
     let mut result = Ok(false);
     while result == Ok(false) {
         result = w.engine.apply_piece(w.now, &mut prepared);
@@ -194,9 +203,7 @@ fn what_lingers_with_one_worker_is_refused_by_all() {
         };
         planner.begin();
         for tries in 1.. {
-            let prepared = planner
-                .prepare_workers(&snapshot, Some(&[]))
-                .expect("sorted");
+            let prepared = planner.prepare(&snapshot, Some(&[])).expect("sorted");
             let mut prepared: Vec<_> = prepared.into_iter().collect();
             let verdicts: Vec<bool> = both
                 .iter_mut()

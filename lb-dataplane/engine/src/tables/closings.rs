@@ -1,0 +1,160 @@
+//! Legs that close: a slab of them, and those that have not begun to, in their order.
+//!
+//! Owns their memory. When they close, and how, is `closing`'s.
+
+use crate::ids::{Leg, NONE};
+use baton_packet::SeqNumber;
+
+/// One closing leg.
+#[derive(Clone)]
+pub(crate) struct ClosingLeg {
+    pub(crate) leg: Leg,
+    /// Sequence number of our FIN: behind the last byte that the pod has, as far as is known.
+    pub(crate) fin: SeqNumber,
+    /// Between these two is what the pod may have: it was sent some bytes of which nothing was heard.
+    pub(crate) from: SeqNumber,
+    pub(crate) reached: SeqNumber,
+    /// Next byte of the pod's.
+    pub(crate) ack: SeqNumber,
+    pub(crate) window: u16,
+    pub(crate) stamps: Option<(u32, u32)>,
+    /// FINs sent, and those that could not be sent.
+    pub(crate) tries: u8,
+    pub(crate) held_up: u16,
+    pub(crate) fin_acked: bool,
+    /// The pod's FIN was seen.
+    pub(crate) pod_fin: bool,
+    /// It closed before it knew of our close, so that its kernel is left in TIME_WAIT.
+    pub(crate) pod_waits: bool,
+    /// Its FIN waits for its turn to leave for the first time.
+    pub(crate) waits: bool,
+    /// The legs that wait before and after it, or the next free slot.
+    pub(crate) before: u32,
+    pub(crate) next: u32,
+}
+
+/// All closing legs: a slab with a free list, and a queue of those that wait for their turn.
+pub(crate) struct Closing {
+    pub(crate) legs: Box<[ClosingLeg]>,
+    pub(crate) free: u32,
+    pub(crate) used: u32,
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+    pub(crate) waiting: u32,
+    /// The most that waited at once since none did: so many leave in [`CLOSE_WITHIN_US`].
+    pub(crate) most: u32,
+    /// When the next ones leave.
+    pub(crate) pace_us: u64,
+}
+
+impl Closing {
+    pub(crate) fn new(limit: u32) -> Self {
+        let legs = (0..limit)
+            .map(|i| ClosingLeg {
+                leg: Leg::NONE,
+                fin: SeqNumber(0),
+                from: SeqNumber(0),
+                reached: SeqNumber(0),
+                ack: SeqNumber(0),
+                window: 0,
+                stamps: None,
+                tries: 0,
+                held_up: 0,
+                fin_acked: false,
+                pod_fin: false,
+                pod_waits: false,
+                waits: false,
+                before: NONE,
+                next: if i + 1 < limit { i + 1 } else { NONE },
+            })
+            .collect();
+        Self {
+            legs,
+            free: 0,
+            used: 0,
+            first: NONE,
+            last: NONE,
+            waiting: 0,
+            most: 0,
+            pace_us: 0,
+        }
+    }
+
+    /// When the next ones leave, if any wait.
+    pub(crate) fn due_us(&self) -> Option<u64> {
+        (self.waiting > 0).then_some(self.pace_us)
+    }
+
+    /// Whether a leg waits for its turn.
+    pub(crate) fn waits(&self, id: u32) -> bool {
+        self.legs[id as usize].waits
+    }
+
+    pub(crate) fn queue(&mut self, id: u32) {
+        let last = std::mem::replace(&mut self.last, id);
+        let leg = &mut self.legs[id as usize];
+        (leg.waits, leg.before, leg.next) = (true, last, NONE);
+        match self.legs.get_mut(last as usize) {
+            Some(last) => last.next = id,
+            None => self.first = id,
+        }
+        self.waiting += 1;
+        self.most = self.most.max(self.waiting);
+    }
+
+    pub(crate) fn unqueue(&mut self, id: u32) {
+        let leg = &mut self.legs[id as usize];
+        if !std::mem::replace(&mut leg.waits, false) {
+            return;
+        }
+        let (before, next) = (leg.before, leg.next);
+        match self.legs.get_mut(before as usize) {
+            Some(before) => before.next = next,
+            None => self.first = next,
+        }
+        match self.legs.get_mut(next as usize) {
+            Some(next) => next.before = before,
+            None => self.last = before,
+        }
+        self.waiting -= 1;
+        if self.waiting == 0 {
+            self.most = 0;
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.free == NONE
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.legs.len() as u32
+    }
+
+    /// The leg in a slot.
+    pub(crate) fn leg(&self, id: u32) -> Leg {
+        self.legs[id as usize].leg
+    }
+
+    pub(crate) fn insert(&mut self, mut leg: ClosingLeg) -> Option<u32> {
+        let id = self.free;
+        let slot = self.legs.get_mut(id as usize)?;
+        self.free = slot.next;
+        leg.next = NONE;
+        *slot = leg;
+        self.used += 1;
+        Some(id)
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Leg {
+        self.unqueue(id);
+        let slot = &mut self.legs[id as usize];
+        slot.next = self.free;
+        self.free = id;
+        self.used -= 1;
+        std::mem::replace(&mut slot.leg, Leg::NONE)
+    }
+}

@@ -1,0 +1,146 @@
+//! The conversations that protocol guards follow.
+//!
+//! Owns one slab of trackers, reserved at start, and the order in which requests began. Which flow
+//! has one, and what its findings mean, is `follow`'s.
+
+use crate::ids::{FlowId, NONE};
+use baton_api::Protocol;
+use baton_guard::{Guard, ToCome, Tracker};
+
+/// The guard of a protocol, if it has one.
+pub(crate) const fn guard_of(protocol: Protocol) -> Option<Guard> {
+    match protocol {
+        Protocol::Http1 => Some(Guard::Http1),
+        Protocol::Resp => Some(Guard::Resp),
+        Protocol::Memcached => Some(Guard::Memcached),
+        Protocol::None | Protocol::RequestResponse => None,
+    }
+}
+
+/// Of those who began first, so many are looked at for one whose request is incomplete.
+pub(crate) const LOOKED_AT_MAX: usize = 32;
+/// Instead of the one in front: not among those with a request.
+pub(crate) const UNLISTED: u32 = NONE - 1;
+
+/// Beside each tracker: whose it is, and its neighbours among those with a request, in the order in which these began.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) flow: FlowId,
+    pub(crate) before: u32,
+    /// Or the next free one.
+    pub(crate) next: u32,
+}
+
+/// All trackers: a slab with a free list, and a list of those with a request.
+pub(crate) struct Guards {
+    pub(crate) slots: Box<[Tracker]>,
+    pub(crate) places: Box<[Place]>,
+    pub(crate) free: u32,
+    pub(crate) used: u32,
+    pub(crate) oldest: u32,
+    pub(crate) newest: u32,
+}
+
+impl Guards {
+    pub(crate) fn new(limit: u32) -> Self {
+        let place = |i: u32| Place {
+            flow: NONE,
+            before: UNLISTED,
+            next: if i + 1 < limit { i + 1 } else { NONE },
+        };
+        Self {
+            slots: vec![Tracker::new(Guard::Http1); limit as usize].into_boxed_slice(),
+            places: (0..limit).map(place).collect(),
+            free: if limit == 0 { NONE } else { 0 },
+            used: 0,
+            oldest: NONE,
+            newest: NONE,
+        }
+    }
+
+    pub(crate) fn take(&mut self, guard: Guard, flow: FlowId) -> Option<u32> {
+        let id = self.free;
+        let place = self.places.get_mut(id as usize)?;
+        self.free = place.next;
+        place.flow = flow;
+        self.slots[id as usize] = Tracker::new(guard);
+        self.used += 1;
+        Some(id)
+    }
+
+    pub(crate) fn give_back(&mut self, id: u32) {
+        self.rests(id);
+        // What it remembered may be a secret.
+        self.slots[id as usize] = Tracker::new(Guard::Http1);
+        self.places[id as usize].next = self.free;
+        self.free = id;
+        self.used -= 1;
+    }
+
+    /// A request begins, if none is there.
+    #[inline]
+    pub(crate) fn works(&mut self, id: u32) {
+        let place = &mut self.places[id as usize];
+        if place.before != UNLISTED {
+            return;
+        }
+        (place.before, place.next) = (self.newest, NONE);
+        match self.places.get_mut(self.newest as usize) {
+            Some(last) => last.next = id,
+            None => self.oldest = id,
+        }
+        self.newest = id;
+    }
+
+    /// All requests are answered.
+    pub(crate) fn rests(&mut self, id: u32) {
+        let Place { before, next, .. } = self.places[id as usize];
+        if before == UNLISTED {
+            return;
+        }
+        self.places[id as usize].before = UNLISTED;
+        match self.places.get_mut(before as usize) {
+            Some(place) => place.next = next,
+            None => self.oldest = next,
+        }
+        match self.places.get_mut(next as usize) {
+            Some(place) => place.before = before,
+            None => self.newest = before,
+        }
+    }
+
+    /// Whose tracker another flow gets where none is free.
+    pub(crate) fn gives_way(&self) -> Option<FlowId> {
+        let mut at = self.oldest;
+        let mut first = std::iter::from_fn(|| {
+            let place = self.places.get(at as usize)?;
+            Some((std::mem::replace(&mut at, place.next), place.flow))
+        });
+        let incomplete =
+            |(id, _): &(u32, FlowId)| self.slots[*id as usize].to_come() != ToCome::Exactly(0);
+        let found = first.by_ref().take(LOOKED_AT_MAX).find(incomplete);
+        let oldest = self.places.get(self.oldest as usize);
+        found
+            .map(|(_, flow)| flow)
+            .or(oldest.map(|place| place.flow))
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&Tracker> {
+        self.slots.get(id as usize)
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.slots.len() as u32
+    }
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum From {
+    Client,
+    Server,
+}
