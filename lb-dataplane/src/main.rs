@@ -1,7 +1,6 @@
 //! The userspace packet path of Baton: `run` serves traffic, the other commands check and ask.
 
 mod args;
-mod board;
 mod capture;
 #[cfg(test)]
 #[path = "../../common/tls/tests/support/mod.rs"]

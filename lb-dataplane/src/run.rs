@@ -3,7 +3,6 @@
 //! Owns the process's life. Nothing here is on the packet path.
 
 use crate::{
-    board::Board,
     clock,
     commands::Notice,
     config::{Change, ConfigError, INTERFACE_AUTO, Loaded, Sources, Watcher, compare},
@@ -24,7 +23,7 @@ use crate::{
 use anyhow::{Context as _, bail};
 use baton_api::{ControlAddress, WorkerState};
 use baton_config::logging::Level;
-use baton_engine::{Engine, Settings};
+use baton_engine::{Board, Engine, Settings};
 use baton_packet::Mac;
 use baton_tls::{Name, Server};
 use baton_xsk::{Port, Steering, SteeringMaps};

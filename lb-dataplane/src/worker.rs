@@ -11,13 +11,12 @@
 //!   Workers share no table. Frames are sent by one `sendto` per batch.
 
 use crate::{
-    board::Seat,
     capture::{Counts, Tap, through},
     clock,
     commands::{Agreement, Applied, Command, CounterValue, Inbox, NotApplied, Notice, Report},
 };
 use baton_engine::{
-    DrainOrder, Engine, Instant, Output, Prepared, Reporting, SteeredEnds, Verdict,
+    DrainOrder, Engine, Instant, Output, Prepared, Reporting, Seat, SteeredEnds, Verdict,
 };
 use baton_xsk::{Disposition, Handler, Port, Stats, Tx};
 use std::{

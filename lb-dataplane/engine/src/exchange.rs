@@ -40,24 +40,28 @@ fn addr_of(row: &Row) -> Addr {
     }
 }
 
-impl Engine {
+/// What exchanges rows: an engine.
+pub trait Measures {
     /// Slots of backends, of which some may be nobody's.
-    #[must_use]
-    pub fn backend_slots(&self) -> usize {
+    fn slots(&self) -> usize;
+    /// What its requests say of the backend in a slot; none if there never were any.
+    fn row(&self, slot: usize) -> Option<Row>;
+    /// Takes what another worker's says of a backend. Of one that is not served here it is left.
+    fn take(&mut self, now: Instant, worker: usize, row: &Row);
+}
+
+impl Measures for Engine {
+    fn slots(&self) -> usize {
         self.backends.len()
     }
 
-    /// What this engine's requests say of the backend in a slot; none if there never were any.
-    #[must_use]
-    pub fn load_row(&self, slot: usize) -> Option<Row> {
+    fn row(&self, slot: usize) -> Option<Row> {
         let backend = self.backends.get(slot)?;
         let row = row_of(backend.addr, backend.port, &backend.load);
         backend.load.is_known().then_some(row)
     }
 
-    /// Takes what another worker's engine says of a backend. Of one that is not served here it is
-    /// left.
-    pub fn take_load(&mut self, now: Instant, worker: usize, row: &Row) {
+    fn take(&mut self, now: Instant, worker: usize, row: &Row) {
         let now = self.engine_time(now);
         // Only a port is above 16 bits if the row is none.
         let Ok(port) = u16::try_from(row[2]) else {

@@ -159,6 +159,8 @@ pub(crate) const FORGET_TRIES_MAX: u8 = 3;
 pub(crate) const REMEMBERED_MS: u32 = 120_000;
 
 // Load and placement: `estimate`, `load`, `placement`, `standing`, `policy`, `ledger`.
+/// Between two looks of a worker at all that the others have measured.
+pub(crate) const EXCHANGE_EVERY_US: u64 = 1_000;
 /// Time constant of the decay. Each try of a backend that is still slow costs a request: a pod
 /// that its CPU quota stops for 95 of every 100 ms is tried again after ln(95 ms / 1 ms), that is
 /// 4.5 of these (with 1 s, `make demo` sent it 0.9 % of the requests, enough to set the p99).

@@ -13,8 +13,9 @@ mod common;
 mod lab;
 
 use baton_api::{Algorithm, LIMIT_POLICIES, Micros};
+use baton_engine::{Board, Instant, Measures, Row};
 use baton_packet::Flags;
-use lab::{Conn, Lab, Turn, far, frontend, policy, stolen_ms};
+use lab::{Conn, Lab, Turn, far, frontend, pod, policy, stolen_ms};
 use std::{collections::BTreeMap, net::SocketAddr};
 
 const RUNS: usize = 3;
@@ -44,6 +45,7 @@ fn main() {
         ("50,000 idle timers of one ms, 200,000 flows", idle_timers),
         ("50,000 flows time out in one ms", time_outs),
         ("16 policies lose their affinity, 65,536 clients", affinity),
+        ("what 3 other workers measured of 4,096 pods", exchange),
     ];
     println!(
         "{:<48} {:>7} {:>7}  {:>8} {:>7} {:>9} {:>9}  CPU us by call: best of {RUNS} runs",
@@ -103,6 +105,48 @@ fn with_flows(lab: &mut Lab, count: usize) -> Vec<Conn> {
         flows.push(lab.open(far(n), frontend(0)));
     }
     flows
+}
+
+/// Another worker, which says the same of each pod.
+struct Other(Row);
+
+impl Measures for Other {
+    fn slots(&self) -> usize {
+        4_096
+    }
+
+    fn row(&self, slot: usize) -> Option<Row> {
+        let SocketAddr::V4(pod) = pod(slot) else {
+            return None;
+        };
+        let mut row = self.0;
+        row[1] = 0xffff << 32 | u64::from(pod.ip().to_bits());
+        Some(row)
+    }
+
+    fn take(&mut self, _: Instant, _: usize, _: &Row) {}
+}
+
+fn exchange() -> Lab {
+    let mut lab = filled(16, 256, 65_536, 1_024);
+    let mut flow = with_flows(&mut lab, 1)[0];
+    lab.exchange(&mut flow);
+    let known = (0..lab.engine.slots()).find_map(|slot| lab.engine.row(slot));
+    let mut other = Other(known.expect("one pod answered"));
+    let mut seats = Board::seats(4, 4_096);
+    let mut own = seats.remove(0).expect("a seat");
+    for seat in seats.iter_mut().flatten() {
+        for _ in 0..4_096 {
+            seat.turn(&mut other, lab.now);
+        }
+    }
+    lab.start();
+    for _ in 0..2_000 {
+        lab.run_ms(1);
+        let (engine, now) = (&mut lab.engine, lab.now);
+        lab.meter.time("turn", || own.turn(engine, now));
+    }
+    lab
 }
 
 fn backends() -> Lab {

@@ -2,7 +2,7 @@
 
 use crate::common::{World, conn::*, policy, settings};
 use baton_api::MigrationMode;
-use baton_engine::{Settings, Share};
+use baton_engine::{Measures as _, Settings, Share};
 
 fn worker(worker: u32, pods: usize) -> World {
     let mut settings = Settings {
@@ -18,9 +18,9 @@ fn worker(worker: u32, pods: usize) -> World {
 
 /// Carries all rows of one engine to the other.
 fn carry(from: &World, to: &mut World) {
-    for slot in 0..from.engine.backend_slots() {
-        if let Some(row) = from.engine.load_row(slot) {
-            to.engine.take_load(to.now, 0, &row);
+    for slot in 0..from.engine.slots() {
+        if let Some(row) = from.engine.row(slot) {
+            to.engine.take(to.now, 0, &row);
         }
     }
 }
@@ -95,7 +95,7 @@ fn rows_that_make_no_sense_change_nothing() {
     let before = a.engine.state(a.now);
     for row in [[0; baton_engine::ROW], [u64::MAX; baton_engine::ROW]] {
         for worker in [0, 1, 2, usize::MAX] {
-            a.engine.take_load(a.now, worker, &row);
+            a.engine.take(a.now, worker, &row);
         }
     }
     assert_eq!(a.engine.state(a.now), before);

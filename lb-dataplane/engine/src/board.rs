@@ -1,11 +1,15 @@
 //! Where workers read what the others have measured of backends.
 //!
 //! Owns the shared memory and how often it is looked at: each millisecond while there is work, a
-//! bounded piece between two batches, and never while a worker sleeps. What the rows mean is the
-//! engine's (`engine/src/exchange.rs`). Nobody waits for anybody: a row may be of two moments,
-//! which for a mean over thousands of requests is as good.
+//! bounded piece between two batches, and never while a worker sleeps. What the rows mean is
+//! `exchange`'s. Nobody waits for anybody: a row may be of two moments, which for a mean over
+//! thousands of requests is as good.
 
-use baton_engine::{Engine, Instant, ROW, Row};
+use crate::{
+    clock::Instant,
+    exchange::{Measures, ROW, Row},
+    timing::EXCHANGE_EVERY_US,
+};
 use std::{
     array,
     sync::{
@@ -14,35 +18,9 @@ use std::{
     },
 };
 
-/// Between two looks at all of it.
-const INTERVAL_US: u64 = 1_000;
 /// Rows looked at in one turn: for each slot those of the others, and with each of these what all
 /// have said is added up anew.
 const LOOKS: usize = 768;
-
-/// An engine, as far as the exchange sees it.
-pub trait Measures {
-    /// Slots that it has.
-    fn slots(&self) -> usize;
-    /// What it says of the backend in a slot.
-    fn row(&self, slot: usize) -> Option<Row>;
-    /// What another worker says of one.
-    fn take(&mut self, now: Instant, worker: usize, row: &Row);
-}
-
-impl Measures for Engine {
-    fn slots(&self) -> usize {
-        self.backend_slots()
-    }
-
-    fn row(&self, slot: usize) -> Option<Row> {
-        self.load_row(slot)
-    }
-
-    fn take(&mut self, now: Instant, worker: usize, row: &Row) {
-        self.take_load(now, worker, row);
-    }
-}
 
 /// What one worker has written.
 struct Page {
@@ -119,7 +97,7 @@ impl Seat {
         }
         self.at = slots.end;
         if self.at >= used {
-            (self.at, self.due_us) = (0, now.0 + INTERVAL_US);
+            (self.at, self.due_us) = (0, now.0 + EXCHANGE_EVERY_US);
         }
     }
 
