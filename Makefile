@@ -150,6 +150,9 @@ bench-placement: build ## Rules of placing requests over a matrix of servers and
 bench-uploads: build ## What moves cost uploads of 50 KB to 1 MB: staying, by choice, off a draining pod; report in target/bench
 	target/release/baton-demo uploads
 
+bench-pps: build ## Packets per second through 1, 2 and 4 workers: CPU time of engine and kernel for each; report in target/bench
+	target/release/baton-demo pps
+
 bench-rescue: setup ## What killed, frozen and draining pods cost their clients: the figures behind those namespace tests
 	$(CARGO) build $(CI) --workspace --bins
 	$(NS) -- --test-threads=1 --nocapture rescue posts drain:: silence closes

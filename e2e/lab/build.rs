@@ -1,4 +1,4 @@
-//! Compiles the fault program with clang and hands the object to `src/fault_program.rs`.
+//! Compiles the BPF programs with clang: faults for `src/fault_program.rs`, a generator of packets for `src/blast.rs`.
 
 use libbpf_cargo::SkeletonBuilder;
 use std::{env, path::PathBuf};
@@ -11,16 +11,18 @@ fn main() {
     let multiarch = format!("/usr/include/{arch}-linux-gnu");
     // cpu v3: atomic additions that give the value before.
     let arguments = ["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-I", &multiarch];
-    SkeletonBuilder::new()
-        .source("src/bpf/faults.bpf.c")
-        .obj(out.join("faults.bpf.o"))
-        .clang_args(arguments)
-        .build()
-        .unwrap_or_else(|error| {
-            panic!(
-                "cannot compile src/bpf/faults.bpf.c (clang 14 or newer and the Linux user-space headers are needed, \
-                 on Debian and Ubuntu: apt-get install clang linux-libc-dev): {error:?}"
-            )
-        });
+    for name in ["faults", "blast"] {
+        SkeletonBuilder::new()
+            .source(format!("src/bpf/{name}.bpf.c"))
+            .obj(out.join(format!("{name}.bpf.o")))
+            .clang_args(arguments)
+            .build()
+            .unwrap_or_else(|error| {
+                panic!(
+                    "cannot compile src/bpf/{name}.bpf.c (clang 14 or newer and the Linux user-space headers are \
+                     needed, on Debian and Ubuntu: apt-get install clang linux-libc-dev): {error:?}"
+                )
+            });
+    }
     println!("cargo:rerun-if-changed=src/bpf");
 }

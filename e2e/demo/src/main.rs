@@ -10,6 +10,7 @@ mod phase_steps;
 mod phases;
 mod placement;
 mod plot;
+mod pps;
 mod preflight;
 mod progress;
 mod report;
@@ -52,6 +53,8 @@ enum Command {
     Placement(placement::PlacementArguments),
     /// What moves cost uploads of 50 KB to 1 MB: staying, moving by choice, and off a draining pod, in turns
     Uploads(RoundArguments),
+    /// Packets per second by workers and frame size, and the CPU time of engine and kernel for each
+    Pps(PpsArguments),
     /// Short connections that the server closes, through address translation, HAProxy and Baton in turns, without and with
     /// connection tracking on the node
     Short(ShortArguments),
@@ -131,6 +134,20 @@ struct RoundArguments {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
     /// Where the JSON goes
+    #[arg(long, default_value = "target/bench")]
+    out: PathBuf,
+}
+
+/// Arguments of the packets per second.
+#[derive(Clone, Debug, Args)]
+struct PpsArguments {
+    /// Numbers of workers
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4])]
+    workers: Vec<u32>,
+    /// Length of each run
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Where pps.json goes
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
 }
@@ -222,6 +239,10 @@ fn dispatch(arguments: &Arguments) -> Result<bool> {
         Command::Uploads(rounds) => {
             preflight::check(&[])?;
             uploads::uploads(rounds)
+        }
+        Command::Pps(arguments) => {
+            preflight::check(&[])?;
+            pps::pps(arguments)
         }
         Command::Short(turns) => {
             preflight::check(&["haproxy", "nft"])?;

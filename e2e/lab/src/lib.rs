@@ -9,6 +9,7 @@
 
 mod arrivals;
 mod baton;
+mod blast;
 mod cgroup;
 mod command;
 mod control;
@@ -60,6 +61,7 @@ pub use baton::{
     ControlTls, DATAPLANE_CONTROL, Dataplane, DataplaneConfig, Key, Keys, Log, SHIM_CONTROL, Shim,
     ShimConfig, ShimNetns, ShimPod, policy, program,
 };
+pub use blast::{Blasted, Overheard};
 pub use command::{run as run_command, with_input as run_command_with_input};
 pub use counter::{PostCount, Tally};
 pub use faults::{FaultCounts, FaultRates, Faults, Side, Way};
