@@ -3,7 +3,7 @@
 //! `cargo bench -p baton-adopter` (root). Ordinary packets by `BPF_PROG_TEST_RUN`, one million times each; messages by
 //! the kernel's own statistics, on real packets in a namespace, since only those can be adopted.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/it/common/mod.rs"]
 mod common;
 
 use baton_adopter::{Adopter, Outcome, measure::Statistics};

@@ -1,7 +1,7 @@
 //! A host-shim process with its files, for tests that need root. Ends with the test.
 #![allow(dead_code, reason = "each test binary uses another part")]
 
-#[path = "../../adopter/tests/common/mod.rs"]
+#[path = "../../adopter/tests/it/common/mod.rs"]
 pub mod common;
 
 use common::{

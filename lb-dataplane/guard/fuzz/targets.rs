@@ -9,7 +9,7 @@
 
 #[path = "../../packet/fuzz/corpus.rs"]
 mod corpus;
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 
 use baton_guard::{Guard, PRELUDE_MAX, Tracker, detect};

@@ -1,15 +1,13 @@
 //! Forgets, by the real kernel: what the adopter says of a pair that is to be forgotten. It creates nothing, and no Forget
 //! reaches the pod's own TCP.
 
-mod common;
-
-use baton_adopter::Outcome;
-use common::{
+use crate::common::{
     Lab,
     answer::{ACKED, FORGOTTEN, KEY, PORT, SEQ, TUPLE_IN_USE, adopter, answer_to, data},
     ends,
     segment::{ACK, FIN_ACK, Message, PSH_ACK, RST, Segment},
 };
+use baton_adopter::Outcome;
 use std::net::SocketAddr;
 
 /// As the dataplane numbers them.

@@ -1,12 +1,10 @@
 //! The adopter outlives its loader, and a successor takes over without missing a segment.
 
-mod common;
-
-use baton_adopter::{Adopter, Error, Hook, Netns, Outcome};
-use common::{
+use crate::common::{
     INTERFACE, Lab, Pins, ends,
     segment::{Message, PSH_ACK, RST, Segment, timestamps},
 };
+use baton_adopter::{Adopter, Error, Hook, Netns, Outcome};
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -146,7 +144,7 @@ fn recent_adoptions_are_remembered_across_a_restart() {
         options: timestamps(700_001, 1),
         ..adoption.clone()
     });
-    common::wait_for("the reset ends the socket", || lab.sockets(8080) == 0);
+    crate::common::wait_for("the reset ends the socket", || lab.sockets(8080) == 0);
     drop((attachment, first, connection));
 
     let second = load();
@@ -178,19 +176,19 @@ fn what_is_no_longer_wanted_is_found_and_removed() {
 fn a_pin_of_an_interface_that_is_gone_is_replaced() {
     let (lab, pins) = (Lab::new(), Pins::new());
     let netns = lab.netns_name();
-    common::run(&format!(
+    crate::common::run(&format!(
         "ip -n {netns} link add extra type veth peer name other"
     ));
-    common::run(&format!("ip -n {netns} link set extra up"));
+    crate::common::run(&format!("ip -n {netns} link set extra up"));
     let adopter = Adopter::load(Some(&pins.0)).expect("load");
     let first = adopter.attach(&lab.netns(), "extra").expect("attach");
     assert!(first.alive());
-    common::run(&format!("ip -n {netns} link del extra"));
+    crate::common::run(&format!("ip -n {netns} link del extra"));
     assert!(!first.alive());
     let index = first.id().ifindex;
     drop(first);
     // The same index again, as a recreated interface may have it.
-    common::run(&format!(
+    crate::common::run(&format!(
         "ip -n {netns} link add extra index {index} type veth peer name other"
     ));
     let second = adopter.attach(&lab.netns(), "extra").expect("attach");
@@ -271,7 +269,7 @@ fn a_namespace_is_found_by_path_and_by_pid() {
         .spawn()
         .expect("a process in the pod");
     let pid = Netns::Pid(sleeper.id());
-    common::wait_for("the process is in the pod", || {
+    crate::common::wait_for("the process is in the pod", || {
         pid.open()
             .is_ok_and(|open| open.cookie() == lab.pod.cookie())
     });

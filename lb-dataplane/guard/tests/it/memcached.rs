@@ -1,9 +1,6 @@
 //! The memcached text protocol: each rule as a small conversation, told in pieces of many sizes.
-#![allow(missing_docs)]
 
-mod support;
-
-use support::check;
+use crate::support::check;
 
 fn memcached(lines: &[&str]) {
     check(&format!("guard memcached\n{}", lines.join("\n")));

@@ -1,17 +1,13 @@
 //! A message whose TCP checksum is wrong does nothing: the stack, which looks at it after the adopter, drops the segment,
 //! and an adoption that was remembered for it would later be taken for one that the application had.
 
-mod common;
-#[path = "common/verified.rs"]
-mod verified;
-
-use baton_adopter::{Adopter, Attachment, Outcome};
-use common::{
+use crate::common::{
     Lab, PEER_MAC, POD_MAC,
     answer::{ACKED, KEY, NO_LISTENER, PORT, SEQ, adopter, ask},
     ends,
     segment::{Message, Segment},
 };
+use baton_adopter::{Adopter, Attachment, Outcome};
 use std::{
     net::{SocketAddr, TcpListener},
     time::Duration,
@@ -65,7 +61,7 @@ impl Scene {
         };
         let (before, wrong) = (all(), self.count(Outcome::BadChecksum));
         self.lab.peer.send(frame, None);
-        common::wait_for("the message is counted", || all() == before + 1);
+        crate::common::wait_for("the message is counted", || all() == before + 1);
         assert_eq!(self.count(Outcome::BadChecksum), wrong + 1);
         assert_eq!(self.lab.sockets(8080), 0);
         // Counting happens after an answer would have been sent, so whatever was sent is here already.
@@ -110,7 +106,7 @@ fn a_wrong_checksum_is_told_from_a_forged_tag() {
         elsewhere[14 + if v6 { 20 } else { 14 }] ^= 1;
         scene.refuse(&elsewhere);
         let answer = Message {
-            exid: common::segment::ANSWER,
+            exid: crate::common::segment::ANSWER,
             ..Message::adopt()
         };
         let answer = answer.segment(scene.ours, scene.pod, SEQ, ACKED, &KEY);
@@ -178,10 +174,10 @@ fn an_adoption_with_a_partial_checksum_is_taken() {
 fn behind_gro_right_ones_are_taken_and_wrong_ones_are_not() {
     for v6 in [false, true] {
         let scene = Scene::new(v6);
-        common::run(&format!(
+        crate::common::run(&format!(
             "ip netns exec {} ethtool -K {} gro on",
             scene.lab.netns_name(),
-            common::INTERFACE
+            crate::common::INTERFACE
         ));
         let listener = scene.listen();
         scene.refuse(&Scene::flipped(&scene.adoption(), CHECKSUM_AT, 0));
@@ -199,7 +195,7 @@ fn an_adoption_that_the_device_has_verified_is_taken() {
         let listener = lab.listen(pod);
         let (adopter, _attachment) = adopter(&lab);
         // In front of the adopter, in place of such a device.
-        let _device = verified::Device::attach(&lab.pod, common::INTERFACE);
+        let _device = crate::verified::Device::attach(&lab.pod, crate::common::INTERFACE);
         let adoption = Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY);
         lab.peer
             .send(&Scene::flipped(&adoption, CHECKSUM_AT, 0), None);

@@ -1,9 +1,6 @@
 //! Every reason of an Answer, given by the real kernel, with its tag, its sequence numbers and its checksum.
 
-mod common;
-
-use baton_adopter::Outcome;
-use common::{
+use crate::common::{
     INTERFACE, Lab,
     answer::{
         ACCEPT_QUEUE_FULL, ACKED, ALREADY_ADOPTED, KERNEL_REFUSED, KEY, NO_LISTENER, PORT, READY,
@@ -12,6 +9,7 @@ use common::{
     ends,
     segment::{ACK, Checksum, FIN_ACK, Message, PSH_ACK, RST, SYN, Segment},
 };
+use baton_adopter::Outcome;
 
 #[test]
 fn no_listener() {
@@ -191,7 +189,7 @@ fn already_adopted_after_the_socket_is_gone() {
         lab.send(&Message::adopt().segment(ours, pod, SEQ, ACKED, &KEY));
         let (connection, _) = listener.accept().expect("accept");
         lab.send(&data(ours, pod, SEQ, ACKED, RST, b""));
-        common::wait_for("the reset ends the socket", || lab.sockets(8080) == 0);
+        crate::common::wait_for("the reset ends the socket", || lab.sockets(8080) == 0);
         drop(connection);
         assert_eq!(ask(&lab, Message::adopt(), ours, pod), (ALREADY_ADOPTED, 0));
         assert_eq!(lab.sockets(8080), 0);
@@ -249,7 +247,7 @@ fn an_answer_to_a_partial_checksum_leaves_it_to_the_device() {
 #[test]
 fn an_answer_to_a_partial_checksum_is_completed_by_a_device_that_cannot() {
     let lab = Lab::new();
-    common::run(&format!(
+    crate::common::run(&format!(
         "ip netns exec {} ethtool -K {INTERFACE} tx off",
         lab.netns_name()
     ));

@@ -1,16 +1,14 @@
 //! End marks are set only by the process that ends its own connection, and only towards addresses
 //! that sent the pod a valid message. Needs root.
 
-mod common;
-
-use baton_adopter::{Adopter, Attachment, Netns, Outcome};
-use common::{
+use crate::common::{
     INTERFACE, Lab,
     answer::{ACKED, KEY, PORT, READY, SEQ, adopter, ask, data},
     ends, run,
     segment::{ACK, Message, PSH_ACK, RST, Received, SYN, Segment},
     unique, wait_for,
 };
+use baton_adopter::{Adopter, Attachment, Netns, Outcome};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::{
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
@@ -108,7 +106,7 @@ fn resets_on_the_back_of_another_pods_exiting_process_have_no_mark() {
     let frame = spoken.frame([2, 0xba, 0, 0, 0, 4], [2, 0xba, 0, 0, 0, 3]);
     let opened = Netns::Name(guest.name.clone()).open().expect("open");
     let wire = opened
-        .within(|| common::packet_socket::PacketSocket::bind("eth0"))
+        .within(|| crate::common::packet_socket::PacketSocket::bind("eth0"))
         .expect("enter")
         .expect("a packet socket");
     wire.send(&frame, None);
@@ -153,8 +151,8 @@ fn resets_on_the_back_of_another_pods_exiting_process_have_no_mark() {
 
 /// The reset of a dead connection that comes to the guest. (Answers are resets with ACK and an
 /// option.)
-fn wire_reset(wire: &common::packet_socket::PacketSocket) -> Received {
-    let deadline = std::time::Instant::now() + common::DEADLINE;
+fn wire_reset(wire: &crate::common::packet_socket::PacketSocket) -> Received {
+    let deadline = std::time::Instant::now() + crate::common::DEADLINE;
     while let Some((frame, partial)) = wire.receive(deadline) {
         let (pod, guest) = ([2, 0xba, 0, 0, 0, 3], [2, 0xba, 0, 0, 0, 4]);
         if let Some(received) = Received::parse(&frame, partial, pod, guest)

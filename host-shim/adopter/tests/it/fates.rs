@@ -1,10 +1,7 @@
 //! All copies of one adoption (tuple, seq and ack) have one fate, whatever the listener does in between: the network may
 //! double a message or deliver it late, and the dataplane repeats it. Otherwise a request could be executed twice.
 
-mod common;
-
-use baton_adopter::{Adopter, Outcome};
-use common::{
+use crate::common::{
     Lab, Pins,
     answer::{
         ACCEPT_QUEUE_FULL, ACKED, ALREADY_ADOPTED, KERNEL_REFUSED, KEY, NO_LISTENER, PORT, READY,
@@ -13,6 +10,7 @@ use common::{
     ends,
     segment::{Message, PSH_ACK, RST},
 };
+use baton_adopter::{Adopter, Outcome};
 
 /// The pod's process is killed while it has the request, and its reset is lost: the pod must not say that it never had it.
 #[test]
@@ -132,7 +130,7 @@ fn a_refusal_of_a_tuple_in_use_is_final() {
         assert_eq!(ask(&lab, Message::adopt(), ours, pod), refused);
         assert_eq!(ask(&lab, Message::adopt(), ours, pod), refused);
         lab.send(&data(ours, pod, SEQ - 500, ACKED, RST, b""));
-        common::wait_for("the reset ends the socket", || lab.sockets(8080) == 0);
+        crate::common::wait_for("the reset ends the socket", || lab.sockets(8080) == 0);
         drop(stale);
         // Nothing is in the way any more, so nothing is said of it.
         assert_eq!(ask(&lab, Message::adopt(), ours, pod), (TUPLE_IN_USE, 0));
@@ -163,11 +161,11 @@ fn an_adoption_with_other_numbers_is_another_one() {
             assert_eq!(ask(&lab, Message::adopt(), ours, pod), (NO_LISTENER, 0));
             let before = lab.count(&adopter, Outcome::Repeated);
             lab.send(&adoption);
-            common::wait_for("the repetition is counted", || {
+            crate::common::wait_for("the repetition is counted", || {
                 lab.count(&adopter, Outcome::Repeated) == before + 1
             });
             lab.send(&data(ours, pod, seq, ack, RST, b""));
-            common::wait_for("the reset ends the socket", || lab.sockets(8080) == 0);
+            crate::common::wait_for("the reset ends the socket", || lab.sockets(8080) == 0);
         }
         assert_eq!(lab.count(&adopter, Outcome::Adopted), 2);
     }
@@ -196,7 +194,7 @@ fn refusals_are_final_across_a_restart() {
     let load = || Adopter::load(Some(&pins.0)).expect("load");
     let first = load();
     first.set_key(1, &KEY).expect("set a key");
-    let attachment = first.attach(&lab.netns(), common::INTERFACE);
+    let attachment = first.attach(&lab.netns(), crate::common::INTERFACE);
     lab.learn_number(&first);
     assert_eq!(ask(&lab, Message::adopt(), ours, pod), (NO_LISTENER, 0));
     drop((attachment.expect("attach"), first));
@@ -204,7 +202,7 @@ fn refusals_are_final_across_a_restart() {
     let _listener = lab.listen(pod);
     let second = load();
     let _attachment = second
-        .attach(&lab.netns(), common::INTERFACE)
+        .attach(&lab.netns(), crate::common::INTERFACE)
         .expect("attach");
     assert_eq!(ask(&lab, Message::adopt(), ours, pod), (NO_LISTENER, 0));
 }

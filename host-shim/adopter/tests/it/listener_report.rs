@@ -1,10 +1,6 @@
 //! What the answer to a probe tells of the listener, by the real kernel: who holds it, and whether it is still the same.
 
-mod common;
-
-use baton_adopter::Outcome;
-use baton_packet::ListenerReport;
-use common::{
+use crate::common::{
     Lab,
     answer::{
         ACCEPT_QUEUE_FULL, ACKED, KERNEL_REFUSED, KEY, PORT, READY, SEQ, SYNCOOKIES_OFF, adopter,
@@ -13,6 +9,8 @@ use common::{
     ends,
     segment::Message,
 };
+use baton_adopter::Outcome;
+use baton_packet::ListenerReport;
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
 

@@ -1,15 +1,13 @@
 //! What was recorded for one pod opens nothing in the next one at its address, and a shim that is
 //! replaced changes nothing.
 
-mod common;
-
-use baton_adopter::{Adopter, Outcome};
-use common::{
+use crate::common::{
     INTERFACE, Lab, Pins,
     answer::{ACKED, KEY, PORT, RENEW, SEQ, adopter, answer_to, data},
     ends,
     segment::{Message, PSH_ACK, RST},
 };
+use baton_adopter::{Adopter, Outcome};
 
 #[test]
 fn a_recorded_adoption_opens_nothing_in_a_new_namespace() {
@@ -40,7 +38,7 @@ fn a_recorded_adoption_opens_nothing_in_a_new_namespace() {
 
         // Nor is a Forget: its answer would look like the end of what is there.
         next.send(&forget);
-        common::wait_for("the Forget is counted", || {
+        crate::common::wait_for("the Forget is counted", || {
             next.count(&adopter, Outcome::Renew) == 2
         });
         assert!(
@@ -78,7 +76,7 @@ fn a_number_outlives_the_shim_and_ends_with_the_attachment() {
 fn a_namespace_has_its_number_as_long_as_one_of_its_interfaces_has_the_adopter() {
     let lab = Lab::new();
     let netns = lab.netns_name();
-    common::run(&format!(
+    crate::common::run(&format!(
         "ip -n {netns} link add extra type veth peer name other"
     ));
     let (adopter, attachment) = adopter(&lab);

@@ -1,10 +1,7 @@
 //! HTTP/1: each rule as a small conversation, told in pieces of many sizes.
-#![allow(missing_docs)]
 
-mod support;
-
+use crate::support::check;
 use baton_guard::{Guard, Pin, Tracker};
-use support::check;
 
 const GET: &str = r"> GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 const OK: &str = r"< HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";

@@ -1,10 +1,7 @@
 //! RESP: each rule as a small conversation, told in pieces of many sizes.
-#![allow(missing_docs)]
 
-mod support;
-
+use crate::support::check;
 use baton_guard::{Guard, PRELUDE_MAX, Pin, Tracker, prelude_reply_matches};
-use support::check;
 
 /// Commands are written as words here: `> GET k` becomes an array of bulk strings.
 fn resp(lines: &[&str]) {
@@ -353,7 +350,7 @@ fn the_longest_prelude_fits_and_its_replies_are_matched() {
         "*3\r\n$4\r\nAUTH\r\n$48\r\n{user}\r\n$48\r\n{password}\r\n*2\r\n$6\r\nSELECT\r\n$4\r\n9999\r\n"
     );
     assert_eq!(&out[..usize::from(prelude.len)], text.as_bytes());
-    support::prelude_replies_match(b"+OK\r\n+OK\r\n");
+    crate::support::prelude_replies_match(b"+OK\r\n+OK\r\n");
     for (at, data) in [
         (0, &b"-"[..]),
         (0, b"+OK\r\n-"),

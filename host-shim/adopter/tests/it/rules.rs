@@ -1,15 +1,13 @@
 //! A pod whose packet rules redirect connections adopts nothing, whoever made the rules and by
 //! which tool, and whenever. Needs root.
 
-mod common;
-
-use baton_adopter::{Adopter, Attachment, Outcome};
-use common::{
+use crate::common::{
     Lab,
     answer::{ACKED, FORGOTTEN, KEY, PACKET_RULES, PORT, READY, SEQ, adopter, ask},
     ends, run,
     segment::Message,
 };
+use baton_adopter::{Adopter, Attachment, Outcome};
 use std::net::TcpListener;
 
 /// Ways to have another listener get what comes to port 8080, of both families.
@@ -109,7 +107,7 @@ impl Pod {
     }
 
     fn nft(lab: &Lab, rules: &str) {
-        let file = std::env::temp_dir().join(format!("{}.nft", common::unique()));
+        let file = std::env::temp_dir().join(format!("{}.nft", crate::common::unique()));
         std::fs::write(&file, rules).expect("write");
         Self::within(lab, &[&format!("nft -f {}", file.display())]);
         std::fs::remove_file(file).expect("remove");
@@ -417,7 +415,7 @@ fn more_rules_than_are_read_count_as_redirecting() {
     pod.refuses(PORT);
 
     let rules = "-A INPUT -p tcp --dport 9 -j DROP\n".repeat(200);
-    let file = std::env::temp_dir().join(format!("{}.rules", common::unique()));
+    let file = std::env::temp_dir().join(format!("{}.rules", crate::common::unique()));
     std::fs::write(&file, format!("*filter\n{rules}COMMIT\n")).expect("write");
     let restore = format!("iptables-legacy-restore {}", file.display());
     let pod = Pod::new(|lab| Pod::within(lab, &[&restore]));

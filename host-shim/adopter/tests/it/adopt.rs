@@ -1,12 +1,10 @@
 //! Real listeners adopt real connections: the application accepts, reads and answers as if it had seen the handshake.
 
-mod common;
-
-use baton_adopter::{Adopter, Hook, Outcome};
-use common::{
+use crate::common::{
     INTERFACE, Lab, ends,
     segment::{ACK, FIN_ACK, Message, PSH_ACK, SACK, SCALING, Segment, TIMESTAMPS, timestamps},
 };
+use baton_adopter::{Adopter, Hook, Outcome};
 use std::io::{Read, Write};
 
 const KEY: [u8; 16] = *b"0123456789abcdef";
@@ -61,7 +59,7 @@ fn adopt_and_talk(v6: bool, message: Message) -> Segment {
 
     let response = loop {
         let received = lab.receive(ours).expect("the pod answers");
-        assert_ne!(received.checksum, common::segment::Checksum::Wrong);
+        assert_ne!(received.checksum, crate::common::segment::Checksum::Wrong);
         assert_eq!(received.segment.flags & !PSH_ACK, 0, "{received:?}");
         if !received.segment.payload.is_empty() {
             break received.segment;
@@ -181,7 +179,7 @@ fn a_repeated_adoption_changes_nothing() {
     for _ in 0..3 {
         lab.send(&segment);
     }
-    common::wait_for("the repetitions are counted", || {
+    crate::common::wait_for("the repetitions are counted", || {
         adopter.counters().expect("counters").of(Outcome::Repeated) == 3
     });
     assert_eq!(
@@ -215,7 +213,7 @@ fn other_traffic_is_untouched() {
         to: pod,
         seq: 99,
         ack: 0,
-        flags: common::segment::SYN,
+        flags: crate::common::segment::SYN,
         window: 500,
         options,
         payload: Vec::new(),

@@ -1,16 +1,14 @@
 //! The last segments of a process that exits carry the exit mark, those of one that listens the listener mark, and no others do.
 //! Needs root.
 
-mod common;
-
-use baton_adopter::{Adopter, Attachment, Outcome};
-use common::{
+use crate::common::{
     INTERFACE, Lab,
     answer::{ACKED, KEY, PORT, SEQ, adopter, data},
     ends,
     segment::{ACK, Checksum, Message, PSH_ACK, RST, Received},
     wait_for,
 };
+use baton_adopter::{Adopter, Attachment, Outcome};
 use std::{
     io::Write,
     net::{SocketAddr, TcpListener, TcpStream},

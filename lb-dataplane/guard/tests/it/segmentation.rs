@@ -1,15 +1,12 @@
 //! Any segmentation of a conversation tells the same as the whole, whatever was done to its bytes; and no bytes panic.
-#![allow(missing_docs)]
 
-mod support;
-
+use crate::support::{Checked, Seen, Turn, said, seen, turns};
 use baton_guard::Guard;
 use proptest::prelude::*;
 use std::{fs, path::Path};
-use support::{Checked, Seen, Turn, said, seen, turns};
 
 fn recorded() -> Vec<(Guard, Vec<Turn>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/recorded");
     let mut paths: Vec<_> = fs::read_dir(folder)
         .expect("the folder of recordings")
         .map(|e| e.expect("an entry").path())

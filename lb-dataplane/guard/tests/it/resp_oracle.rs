@@ -1,11 +1,8 @@
 //! RESP: where commands begin and replies end, compared with a slow recursive parser of whole messages.
-#![allow(missing_docs)]
 
-mod support;
-
+use crate::support::Checked;
 use baton_guard::Guard;
 use proptest::prelude::*;
-use support::Checked;
 
 #[derive(Clone, Debug)]
 enum Value {

@@ -1,5 +1,4 @@
 //! What is still to come of a request, told in every possible pair of pieces.
-#![allow(missing_docs)]
 
 use baton_guard::{Guard, ToCome, Tracker};
 

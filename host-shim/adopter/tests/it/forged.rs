@@ -1,12 +1,10 @@
 //! What is not a message of a key holder creates nothing, draws nothing and is counted.
 
-mod common;
-
-use baton_adopter::{Adopter, Attachment, Outcome};
-use common::{
+use crate::common::{
     INTERFACE, Lab, ends,
     segment::{ANSWER, Message, PSH_ACK, Segment},
 };
+use baton_adopter::{Adopter, Attachment, Outcome};
 use std::{net::SocketAddr, time::Duration};
 
 const KEY: [u8; 16] = [7; 16];
@@ -54,7 +52,7 @@ impl Forgery {
     fn refuse(&self, what: &str, segment: &Segment, outcome: Outcome) {
         let before = self.count(outcome);
         self.lab.send(segment);
-        common::wait_for(what, || self.count(outcome) == before + 1);
+        crate::common::wait_for(what, || self.count(outcome) == before + 1);
         assert_eq!(self.lab.sockets(8080), 0, "{what} created a socket");
         assert_eq!(self.count(Outcome::Adopted), 0, "{what}");
         // Counting happens after an answer would have been sent, so whatever was sent is here already.

@@ -1,14 +1,12 @@
 //! The C program and the Rust codec agree on every byte: the vectors of the wire page, and messages built by
 //! `baton-packet`, are put before the real adopter, and its Answers before `baton-packet`.
 
-mod common;
-
+use crate::common::{INTERFACE, Lab, PEER_MAC, POD_MAC, wait_for};
 use baton_adopter::{Adopter, Outcome};
 use baton_packet::{
     Adoption, AdoptionKey, Decoded, Flags, Mac, MessageKind, Reason, SegmentSpec, SeqNumber,
     build_adoption, decode, parse_adoption,
 };
-use common::{INTERFACE, Lab, PEER_MAC, POD_MAC, wait_for};
 use std::net::IpAddr;
 
 fn bytes(hex: &serde_json::Value) -> Vec<u8> {
@@ -99,7 +97,7 @@ fn what_the_dataplane_builds_is_adopted_and_what_is_answered_it_reads() {
         let adopter = Adopter::load(None).expect("the kernel takes the adopter");
         adopter.set_key(14, &[0x5a; 16]).expect("set a key");
         let _attachment = adopter.attach(&lab.netns(), INTERFACE).expect("attach");
-        let (pod, ours) = common::ends(v6, 8080, 40_000);
+        let (pod, ours) = crate::common::ends(v6, 8080, 40_000);
         let message = Adoption {
             kind: MessageKind::Adopt,
             mss: 1_300,
@@ -135,7 +133,7 @@ fn what_the_dataplane_builds_is_adopted_and_what_is_answered_it_reads() {
 
         lab.peer.send(&frame[..length], None);
         let answer = loop {
-            let deadline = std::time::Instant::now() + common::DEADLINE;
+            let deadline = std::time::Instant::now() + crate::common::DEADLINE;
             let (frame, _) = lab.peer.receive(deadline).expect("an answer");
             if let Ok(Decoded::Tcp(segment)) = decode(&frame)
                 && segment.src_port == pod.port()
@@ -149,7 +147,7 @@ fn what_the_dataplane_builds_is_adopted_and_what_is_answered_it_reads() {
 
         // That refusal is final; another port is another adoption.
         let listener = lab.listen(pod);
-        let (_, ours) = common::ends(v6, 8080, 40_001);
+        let (_, ours) = crate::common::ends(v6, 8080, 40_001);
         let spec = SegmentSpec {
             src_port: ours.port(),
             ..spec

@@ -1,0 +1,18 @@
+//! The adopter in real kernels, in namespaces of its own. One program, which is linked once.
+
+mod adopt;
+mod answers;
+mod checksum;
+mod common;
+mod exit_mark;
+mod fates;
+mod forged;
+mod forget;
+mod listener_report;
+mod replayed;
+mod restart;
+mod rules;
+mod strangers;
+mod vectors;
+#[path = "common/verified.rs"]
+mod verified;
