@@ -37,8 +37,8 @@ const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n";
 const COLUMNS: &Columns = &[
     ("workers", 7),
     ("bytes", 6),
-    ("sent/s", 10),
-    ("forwarded/s", 11),
+    ("sent/s", 11),
+    ("forwarded/s", 13),
     ("share", 6),
     ("engine ns", 9),
     ("calls ns", 8),

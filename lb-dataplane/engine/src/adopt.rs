@@ -32,7 +32,7 @@ impl Engine {
         }
         let ties = self.ties(now, id);
         let flow = &self.flows[id];
-        let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
+        let (owner, v6) = (flow.owner.backend, flow.is_v6());
         let asked = self.asked_target(now, id);
         if asked.is_none() && self.stays_with_large(id, ties) {
             return false;
@@ -171,7 +171,7 @@ impl Engine {
         }
         let policy = &self.policies[usize::from(flow.policy)];
         if policy.spec.affinity.is_some() {
-            let pool = &policy.pools[usize::from(flow.bits.has(Bits::V6))];
+            let pool = &policy.pools[usize::from(flow.is_v6())];
             let ejected = pool.is_ejected(flow.owner.backend, &self.backends, now);
             return if pool.panic || (owner.liveness.is_usable() && !ejected) {
                 MoveConstraint::Affinity

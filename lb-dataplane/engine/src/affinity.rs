@@ -73,7 +73,7 @@ impl Engine {
         let number = self.number(flow.policy, flow.client)?;
         let held = self.held(flow.policy, flow.client);
         let policy = &self.policies[usize::from(flow.policy)];
-        let v6 = flow.bits.has(crate::flow::Bits::V6);
+        let v6 = flow.is_v6();
         held.filter(|b| Some(*b) != except && policy.adopts(v6, *b, &self.backends, now))
             .or_else(|| policy.adopts_client(v6, number, &self.backends, now, except))
     }

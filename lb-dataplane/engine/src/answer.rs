@@ -118,11 +118,7 @@ impl Engine {
     /// there is one.
     pub(crate) fn find_another(&mut self, now: Instant, id: FlowId) -> bool {
         let flow = &self.flows[id];
-        let (v6, owner, policy) = (
-            flow.bits.has(Bits::V6),
-            flow.owner.backend,
-            usize::from(flow.policy),
-        );
+        let (v6, owner, policy) = (flow.is_v6(), flow.owner.backend, usize::from(flow.policy));
         let held = self.held_elsewhere(now, id, Some(owner));
         let target = held.or_else(|| {
             self.policies[policy].choose_adoptable(v6, owner, &self.backends, now, &mut self.rng)

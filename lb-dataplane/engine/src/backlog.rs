@@ -126,7 +126,10 @@ impl Engine {
             return true;
         }
         match self.backlogs.take(reach) {
-            Some(slot) => flow.backlog = slot,
+            Some(slot) => {
+                flow.backlog = slot;
+                flow.note_aside();
+            }
             None => self.counters.add(Counter::BacklogsFull),
         }
         flow.backlog.is_some()
@@ -357,6 +360,7 @@ impl Engine {
     pub(crate) fn drop_backlog(&mut self, id: FlowId) {
         let slot = std::mem::replace(&mut self.flows[id].backlog, BacklogId::NONE);
         if let Some(backlog) = self.backlogs.slots.get_mut(usize::from(slot.0)) {
+            self.flows[id].note_aside();
             self.backlogs.segments -= usize::from(self.kept.count(backlog.waiting));
             self.kept.clear(&mut backlog.waiting);
             self.backlogs.give_back(slot);

@@ -104,6 +104,12 @@ impl Engine {
             .flows
             .find(flow.client, flow.client_port, flow.frontend);
         assert_eq!(found, Some(id), "a flow is found by its client");
+        assert_eq!(
+            flow.bits.has(Bits::ASIDE),
+            flow.has_aside(),
+            "in {:?}",
+            flow.state
+        );
         let used_by = |leg: Leg| self.legs.used_by(leg);
         if flow.owner.is_some() {
             assert_eq!(used_by(flow.owner), Some(Use::Owner(id)));

@@ -144,7 +144,7 @@ impl Engine {
         {
             return Swept::Stays;
         }
-        let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
+        let (owner, v6) = (flow.owner.backend, flow.is_v6());
         let Some(leg) = self.rescue_leg(now, id, Some(owner), out) else {
             let policy = &self.policies[usize::from(self.flows[id].policy)];
             return if policy.someone_adopts(v6, Some(owner), &self.backends, now) {

@@ -70,10 +70,12 @@ impl Engine {
     }
 
     fn set_early(&mut self, id: FlowId, from: From, list: KeptList) {
+        let flow = &mut self.flows[id];
         match from {
-            From::Client => self.flows[id].early_client = list,
-            From::Server => self.flows[id].early_server = list,
+            From::Client => flow.early_client = list,
+            From::Server => flow.early_server = list,
         }
+        flow.note_aside();
     }
 
     fn place(&self, id: FlowId, from: From) -> SeqNumber {

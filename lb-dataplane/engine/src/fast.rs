@@ -22,11 +22,8 @@ use std::net::IpAddr;
 /// Nothing is set aside or watched, and the segment has timestamps where the flow has them.
 #[inline(always)]
 fn is_open(flow: &Flow, stamped: bool) -> bool {
-    flow.state.is_open()
-        && !flow.backlog.is_some()
-        && flow.early_client.is_empty()
-        && flow.early_server.is_empty()
-        && flow.bits.has(Bits::TIMESTAMPS) == stamped
+    let bits = if stamped { Bits::TIMESTAMPS } else { 0 };
+    flow.state.is_open() && flow.bits.are(bits, Bits::TIMESTAMPS | Bits::ASIDE)
 }
 
 /// Whether a number is between two others, of which `from` is not the later one, or one of them.

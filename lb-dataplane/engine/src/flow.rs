@@ -24,7 +24,9 @@ impl Bits {
     pub(crate) const SACK: u16 = 1 << 1;
     pub(crate) const TIMESTAMPS: u16 = 1 << 2;
     pub(crate) const ECN: u16 = 1 << 3;
-    pub(crate) const V6: u16 = 1 << 4;
+    /// Segments of it are set aside (`early`) or wait (`backlog`): each comes with all that this
+    /// takes. Here, since these lists are not in the first cache line.
+    pub(crate) const ASIDE: u16 = 1 << 4;
     /// An adoption carries a session's restoring bytes, and their replies are still to come.
     pub(crate) const PRELUDE: u16 = 1 << 5;
     /// A request is counted as outstanding at the owner.
@@ -60,6 +62,11 @@ impl Bits {
     }
 
     #[inline]
+    pub(crate) fn are(self, on: u16, of: u16) -> bool {
+        self.0 & of == on
+    }
+
+    #[inline]
     pub(crate) fn set(&mut self, bit: u16, on: bool) {
         if on {
             self.0 |= bit;
@@ -69,8 +76,8 @@ impl Bits {
     }
 }
 
-/// A client connection: two cache lines. What is asked and written for each segment is in the first,
-/// but for three lists that are nearly always empty, which are in front of the second.
+/// A client connection: two cache lines. What is asked and written for each segment without data is
+/// in the first.
 #[derive(Clone)]
 #[repr(C, align(128))]
 pub(crate) struct Flow {
@@ -212,11 +219,26 @@ impl Flow {
         }
     }
 
+    #[inline]
+    pub(crate) fn is_v6(&self) -> bool {
+        self.client.is_v6()
+    }
+
+    /// What is set aside of it, or waits, has changed.
+    pub(crate) fn note_aside(&mut self) {
+        self.bits.set(Bits::ASIDE, self.has_aside());
+    }
+
+    /// Whether anything is.
+    pub(crate) fn has_aside(&self) -> bool {
+        self.backlog.is_some() || !self.early_client.is_empty() || !self.early_server.is_empty()
+    }
+
     /// What its client has for certain: an IPv4 address, or the first 64 bits of an IPv6 one (RFC
     /// 6177).
     pub(crate) fn client_network(&self) -> Addr {
         let mut network = self.client;
-        if self.bits.has(Bits::V6) {
+        if self.is_v6() {
             network.low = 0;
         }
         network

@@ -165,7 +165,6 @@ impl Engine {
         flow.last_ms = now.ms32();
         flow.sent_us = now.0 as u32;
         flow.tries = 1;
-        flow.bits.set(Bits::V6, v6);
         flow.network = shares::network(flow.client_network(), self.settings.hash_keys);
         flow.bits.set(Bits::WSCALE, options.window_scale.is_some());
         flow.bits.set(Bits::SACK, options.sack_permitted);
@@ -333,7 +332,7 @@ impl Engine {
         if flow.tries > SYN_TRIES_MAX {
             return None;
         }
-        let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
+        let (owner, v6) = (flow.owner.backend, flow.is_v6());
         let (policy, client) = (flow.policy, flow.client);
         let hash = self.rng.u64(..);
         let target = self.choose_new(now, (policy, client), (v6, hash), Some(owner))?;

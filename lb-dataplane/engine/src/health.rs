@@ -20,7 +20,6 @@ use crate::{
     backend::{Down, Evidence},
     clock::Instant,
     counters::Counter,
-    flow::Bits,
     ids::FlowId,
     timing::{CAPPED_AGAIN_MS, HEALTH_ROUND_MS, PROBE_OTHER_MS},
 };
@@ -38,7 +37,7 @@ impl Engine {
     /// names it no more.
     fn member_of(&self, id: FlowId) -> Option<(usize, usize)> {
         let flow = &self.flows[id];
-        let pool = usize::from(flow.bits.has(Bits::V6));
+        let pool = usize::from(flow.is_v6());
         let policy = &self.policies[usize::from(flow.policy)];
         let at = policy.pools[pool].place_of(flow.owner.backend)?;
         Some((pool, at))

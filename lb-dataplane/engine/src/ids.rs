@@ -23,6 +23,11 @@ impl Addr {
         self.low as u32
     }
 
+    #[inline]
+    pub(crate) const fn is_v6(self) -> bool {
+        self.high != 0 || self.low >> 32 != MAPPED >> 32
+    }
+
     /// In the order of the wire.
     pub(crate) const fn octets(self) -> [u8; 16] {
         ((self.high as u128) << 64 | self.low as u128).to_be_bytes()
@@ -86,10 +91,10 @@ pub(crate) const fn mapped(address: u32) -> Addr {
 #[inline]
 pub(crate) fn from_addr(address: Addr) -> IpAddr {
     // As `to_canonical` does.
-    if address == mapped(address.v4()) {
-        Ipv4Addr::from_bits(address.v4()).into()
-    } else {
+    if address.is_v6() {
         address.octets().into()
+    } else {
+        Ipv4Addr::from_bits(address.v4()).into()
     }
 }
 

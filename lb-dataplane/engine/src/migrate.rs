@@ -13,7 +13,7 @@ use crate::{
     Cause, Engine, Output, PinReason,
     clock::Instant,
     events::What,
-    flow::{Bits, Flow},
+    flow::Flow,
     ids::{FlowId, Leg, from_addr, to_addr},
     policy::Policy,
     states::State,
@@ -172,7 +172,7 @@ impl Engine {
         to: Option<&str>,
     ) -> Result<Option<u16>, MigrateError> {
         let flow = &self.flows[id];
-        let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
+        let (owner, v6) = (flow.owner.backend, flow.is_v6());
         let policy = &self.policies[usize::from(flow.policy)];
         if let Some(pin) = flow.pin {
             return Err(MigrateError::Pinned(pin));
@@ -291,7 +291,7 @@ impl Engine {
             return None;
         }
         let flow = &self.flows[id];
-        let (owner, v6) = (flow.owner.backend, flow.bits.has(Bits::V6));
+        let (owner, v6) = (flow.owner.backend, flow.is_v6());
         let policy: &Policy = &self.policies[usize::from(flow.policy)];
         let to = flow.standby.backend;
         let any = to == Leg::NONE.backend;

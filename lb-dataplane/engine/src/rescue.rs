@@ -101,8 +101,7 @@ impl Engine {
         self.policy_rescues(id)
             && !self.keys.is_empty()
             && policy.listed
-            && (policy.ever_adoptable(flow.bits.has(Bits::V6), &self.backends)
-                || owner.adopter.ever_ready)
+            && (policy.ever_adoptable(flow.is_v6(), &self.backends) || owner.adopter.ever_ready)
     }
 
     /// Whether policy allows to execute the outstanding request once more.
@@ -197,7 +196,7 @@ impl Engine {
         }
         let flow = &self.flows[id];
         let policy: &Policy = &self.policies[usize::from(flow.policy)];
-        let v6 = flow.bits.has(Bits::V6);
+        let v6 = flow.is_v6();
         let chosen = match self.held_elsewhere(now, id, except) {
             Some(held) => {
                 Some(held).filter(|b| self.backends[usize::from(*b)].budget.has_room(now))
