@@ -21,7 +21,6 @@ const IN_CIRCLES: &[(&str, usize)] = &[
     ("baton-lab", 5),
     ("baton-model", 2),
     ("baton-operator", 2),
-    ("baton-packet", 4),
     ("baton-push", 2),
     ("baton-sim", 2),
     ("baton-xsk", 7),
