@@ -11,7 +11,6 @@ use std::{
 /// smaller.
 const IN_CIRCLES: &[(&str, usize)] = &[
     ("baton-adopter", 7),
-    ("baton-api", 2),
     ("baton-apiserver", 2),
     ("baton-cluster", 4),
     ("baton-crds", 2),
