@@ -13,7 +13,6 @@ const IN_CIRCLES: &[(&str, usize)] = &[
     ("baton-adopter", 7),
     ("baton-apiserver", 2),
     ("baton-cluster", 4),
-    ("baton-crds", 2),
     ("baton-demo", 4),
     ("baton-engine", 13),
     ("baton-index", 7),
