@@ -15,7 +15,6 @@ const IN_CIRCLES: &[(&str, usize)] = &[
     ("baton-cluster", 4),
     ("baton-demo", 4),
     ("baton-engine", 13),
-    ("baton-index", 7),
     ("baton-lab", 5),
     ("baton-model", 2),
     ("baton-operator", 2),
