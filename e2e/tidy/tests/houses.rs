@@ -16,7 +16,6 @@ const IN_CIRCLES: &[(&str, usize)] = &[
     ("baton-demo", 4),
     ("baton-engine", 13),
     ("baton-lab", 5),
-    ("baton-model", 2),
     ("baton-operator", 2),
     ("baton-push", 2),
     ("baton-sim", 2),
