@@ -17,7 +17,6 @@ const IN_CIRCLES: &[(&str, usize)] = &[
     ("baton-lab", 5),
     ("baton-operator", 2),
     ("baton-push", 2),
-    ("baton-sim", 2),
     ("baton-xsk", 7),
     ("kubectl-baton", 2),
 ];
