@@ -15,7 +15,6 @@ const IN_CIRCLES: &[(&str, usize)] = &[
     ("baton-demo", 4),
     ("baton-engine", 13),
     ("baton-lab", 5),
-    ("baton-xsk", 7),
     ("kubectl-baton", 2),
 ];
 
