@@ -14,7 +14,6 @@ const IN_CIRCLES: &[(&str, usize)] = &[
     ("baton-cluster", 4),
     ("baton-demo", 4),
     ("baton-engine", 13),
-    ("baton-lab", 5),
     ("kubectl-baton", 2),
 ];
 
