@@ -12,7 +12,6 @@ use std::{
 const IN_CIRCLES: &[(&str, usize)] = &[
     ("baton-apiserver", 2),
     ("baton-cluster", 4),
-    ("baton-demo", 4),
     ("baton-engine", 13),
     ("kubectl-baton", 2),
 ];
