@@ -11,7 +11,6 @@ use std::{
 /// smaller.
 const IN_CIRCLES: &[(&str, usize)] = &[
     ("baton-apiserver", 2),
-    ("baton-cluster", 4),
     ("baton-engine", 13),
     ("kubectl-baton", 2),
 ];
