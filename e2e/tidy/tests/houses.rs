@@ -9,10 +9,7 @@ use std::{
 
 /// Crates whose modules still form circles, and how many of them do; a number may only become
 /// smaller.
-const IN_CIRCLES: &[(&str, usize)] = &[
-    ("baton-engine", 13),
-    ("kubectl-baton", 2),
-];
+const IN_CIRCLES: &[(&str, usize)] = &[("baton-engine", 13), ("kubectl-baton", 2)];
 
 /// Top modules of a crate, and which others each names.
 fn arrows(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
