@@ -4,15 +4,12 @@
 
 use crate::{
     rules::invalid,
-    text::{NAME, label_map},
+    text::{NAME, PORT_RANGE, label_map},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-
-/// A port, or a range of them.
-pub(crate) const PORT_RANGE: &str = "^[1-9][0-9]{0,4}(-[1-9][0-9]{0,4})?$";
 
 /// What policies of some namespaces may have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

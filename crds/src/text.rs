@@ -12,6 +12,8 @@ use std::{borrow::Cow, fmt};
 const DURATION: &str = "^[0-9]{1,6}(us|ms|s|m|h)$";
 /// Status codes.
 const STATUS_CODES: &str = "^[1-5][0-9]{2}(-[1-5][0-9]{2})?$";
+/// A port, or a range of them.
+pub(crate) const PORT_RANGE: &str = "^[1-9][0-9]{0,4}(-[1-9][0-9]{0,4})?$";
 /// A DNS label (RFC 1123).
 pub(crate) const NAME: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 /// A path: what RFC 3986 wants escaped, and what would end the path, is not in it.
@@ -36,7 +38,7 @@ pub(crate) fn form(pattern: &str) -> Option<&'static str> {
         QUALIFIED_NAME => {
             "a key as example.org/weight: before the `/` a DNS name, behind it up to 63 letters, digits, `-`, `_` and `.`"
         }
-        crate::allowance::PORT_RANGE => "a port or a range of them, as 8080 or 8000-8999",
+        PORT_RANGE => "a port or a range of them, as 8080 or 8000-8999",
         _ => return None,
     };
     Some(form)

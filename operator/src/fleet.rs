@@ -24,7 +24,6 @@ use std::{
     time::Duration,
 };
 use term::Term;
-pub use term::UNREACHABLE_AFTER;
 use tracing::error;
 
 /// Which Pods are host-shims and where they listen.

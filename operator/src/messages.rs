@@ -1,9 +1,12 @@
 //! Messages of shims and dataplanes (reports, refusals), as the index takes them. Pure.
 
-use crate::fleet::UNREACHABLE_AFTER;
 use baton_index::{Change, Key, Shim, Text};
 use baton_push::push::{Outcome, Unreached};
 use std::{collections::BTreeMap, sync::Arc};
+
+/// Failures in a row after which a dataplane or a shim counts as unreachable: one lost request is
+/// no news to the owners of all policies.
+pub const UNREACHABLE_AFTER: u32 = 3;
 
 /// What a report of a shim means to the index; nothing if it is no news to it.
 pub fn shim(node: Text, result: Outcome) -> Option<Change> {

@@ -66,11 +66,12 @@ impl Scene {
             }
             let next = Instant::now() + LOOK;
             loop {
-                tokio::select! {
+                let verdict = tokio::select! {
                     biased;
                     () = sleep_until(next) => break,
-                    (_, verdict, _turn) = self.outbox.policies.next() => self.write(&verdict),
-                }
+                    (_, verdict, _turn) = self.outbox.policies.next() => verdict,
+                };
+                self.write(&verdict);
             }
         }
     }

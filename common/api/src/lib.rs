@@ -34,7 +34,7 @@ pub use replies::{
 pub use snapshot::{
     Affinity, Algorithm, Backend, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_FRONTENDS,
     LIMIT_NAME_BYTES, LIMIT_POLICIES, Limits, Migration, MigrationMode, Policy, Protocol, Snapshot,
-    SnapshotError, Timeouts,
+    SnapshotError, Timeouts, is_name,
 };
 pub use state::{
     BackendPlacement, BackendState, DrainState, FlowView, PolicyPlacement, PolicyState,

@@ -5,7 +5,7 @@
 use crate::{
     ActiveCheck, Affinity, Algorithm, Backend, Drain, Endpoint, Health, LIMIT_BACKENDS_PER_POLICY,
     LIMIT_NAME_BYTES, LIMIT_NODE_BYTES, LIMIT_POLICIES, Limits, Micros, MigrationMode, Policy,
-    Snapshot, SnapshotError, is_node_name,
+    Snapshot, SnapshotError, is_name, is_node_name, snapshot::shortened,
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -310,16 +310,6 @@ fn host(at: &str, host: &str) -> Checked {
     Ok(())
 }
 
-/// A wrong text in an error: no control characters, no pages of it.
-pub(crate) fn shortened(text: &str) -> String {
-    const MAX: usize = 60;
-    let mut shown: String = text.escape_debug().take(MAX).collect();
-    if text.escape_debug().nth(MAX).is_some() {
-        shown.push('…');
-    }
-    shown
-}
-
 fn backends(at: &str, backends: &[Backend]) -> Checked {
     if backends.len() > LIMIT_BACKENDS_PER_POLICY {
         return refuse(
@@ -370,8 +360,7 @@ fn backends(at: &str, backends: &[Backend]) -> Checked {
 }
 
 fn name(at: &str, name: &str) -> Checked {
-    let good = |c: char| c.is_ascii_alphanumeric() || "-._/".contains(c);
-    if name.is_empty() || name.len() > LIMIT_NAME_BYTES || !name.chars().all(good) {
+    if !is_name(name) {
         return refuse(
             format!("{at}.name"),
             format!(

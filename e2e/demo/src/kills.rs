@@ -7,7 +7,6 @@
 use crate::{
     bench::{Columns, duration, grouped, table},
     progress::Progress,
-    run::WEB,
     scene,
 };
 use anyhow::Result;
@@ -34,18 +33,19 @@ pub fn behind_baton(
     lab: &Lab,
     nginx: &mut [Server],
     dataplane: &Dataplane,
+    policy: &str,
     (port, seconds): (u16, u64),
 ) -> Result<KillSide> {
-    let before = figures(dataplane)?;
+    let before = figures(dataplane, policy)?;
     let mut side = run(
         lab,
         nginx,
         dataplane.address(port),
         seconds,
         "kills, Baton",
-        || Ok(figures(dataplane)?.0 - before.0),
+        || Ok(figures(dataplane, policy)?.0 - before.0),
     )?;
-    let after = figures(dataplane)?;
+    let after = figures(dataplane, policy)?;
     side.rescued = after.0 - before.0;
     side.replayed = after.1 - before.1;
     Ok(side)
@@ -137,11 +137,11 @@ fn run(
     })
 }
 
-/// Rescues and replays of the demo's policy so far.
-fn figures(dataplane: &Dataplane) -> Result<(u64, u64)> {
+/// Rescues and replays of a policy so far.
+fn figures(dataplane: &Dataplane, policy: &str) -> Result<(u64, u64)> {
     let state = dataplane.state()?;
-    let web = state.policies.iter().find(|p| p.name == WEB);
-    Ok(web.map_or((0, 0), |p: &PolicyState| (p.rescues_total, p.replays_total)))
+    let found = state.policies.iter().find(|p| p.name == policy);
+    Ok(found.map_or((0, 0), |p: &PolicyState| (p.rescues_total, p.replays_total)))
 }
 
 /// The same kills behind both load balancers.

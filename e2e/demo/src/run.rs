@@ -28,7 +28,7 @@ use std::{
 /// Pods of the manifests.
 const PODS: u16 = 4;
 /// What the dataplane calls the manifests' policies: namespace, name, listener.
-pub const WEB: &str = "shop/web/http";
+const WEB: &str = "shop/web/http";
 const REDIS: &str = "shop/redis/redis";
 /// wrk's persistent connections.
 const CONNECTIONS: u32 = 64;
@@ -81,7 +81,7 @@ pub fn demo(arguments: &DemoArguments) -> Result<bool> {
     let redis_side = redis_run(&lab, &dataplane, arguments)?;
 
     let act = (HTTP_PORT, arguments.kill_seconds);
-    let baton = kills::behind_baton(&lab, &mut nginx, &dataplane, act)?;
+    let baton = kills::behind_baton(&lab, &mut nginx, &dataplane, WEB, act)?;
     let status = dataplane.tool(&["status"])?;
     dataplane.stop()?;
     let haproxy = kills::behind_haproxy(&lab, &mut nginx, act)?;

@@ -6,9 +6,10 @@
 
 use crate::{
     baton::program,
+    exchange::{Exchange, LoadOptions, Verdict},
     http::Head,
     lab::Pod,
-    load::{Exchange, Load, LoadOptions, Verdict},
+    load::Load,
     netns::Namespace,
     process::Spec,
     server::Server,

@@ -1,8 +1,8 @@
 //! A load of one fixed request, for measurements: every byte of its answer that is the same each time is checked.
 
 use crate::{
+    exchange::{Exchange, Verdict},
     http::Head,
-    load::{Exchange, Verdict},
 };
 
 /// The same request on every connection.

@@ -2,7 +2,7 @@
 //!
 //! Understands status line, headers and `Content-Length`; refuses what it does not understand (chunked bodies).
 
-use crate::{load::Verdict, netns::Namespace};
+use crate::{exchange::Verdict, netns::Namespace};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     io::{self, ErrorKind, Read, Write},

@@ -1,8 +1,9 @@
 //! HTTP load whose every response is checked: status, length, and a body that only this request can have.
 
 use crate::{
+    exchange::{Exchange, LoadOptions, Verdict},
     http::Head,
-    load::{Exchange, Load, LoadOptions, Verdict},
+    load::Load,
     netns::Namespace,
     nginx::echo_body,
     stats::Counts,

@@ -1,8 +1,9 @@
 //! HTTP load with responses of 1 byte to 1 MB, every byte of which is checked: ranges of nginx' `/files/10m.bin`.
 
 use crate::{
+    exchange::{Exchange, LoadOptions, Verdict},
     http::Head,
-    load::{Exchange, Load, LoadOptions, Verdict},
+    load::Load,
     netns::Namespace,
     nginx::{DOWNLOAD_BYTES, content},
 };

@@ -8,7 +8,8 @@ use crate::{
     command,
     netns::Namespace,
     process::{Process, Spec},
-    record::{Record, Thing},
+    record::Thing,
+    shared::Shared,
     signals,
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -57,31 +58,6 @@ impl Default for Options {
             leg_mtu: Vec::new(),
             dataplane_queues: 1,
         }
-    }
-}
-
-/// What all handles of one lab share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    id: String,
-    directory: PathBuf,
-    pub(crate) record: Record,
-    logs: AtomicU32,
-}
-
-impl Shared {
-    pub(crate) fn id(&self) -> &str {
-        &self.id
-    }
-
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
-    /// Path of a new log, without extension.
-    pub(crate) fn new_log(&self, name: &str) -> PathBuf {
-        let number = self.logs.fetch_add(1, Ordering::Relaxed);
-        self.directory.join(format!("log-{number:03}-{name}"))
     }
 }
 
@@ -212,19 +188,13 @@ impl Lab {
             _ => format!("bt-{name}{number}-{}", std::process::id()),
         };
         let hierarchy = Hierarchy::find()?;
-        let directory = std::env::temp_dir().join(&id);
-        let shared = Arc::new(Shared {
-            record: Record::create(&id)?,
-            directory,
-            id,
-            logs: AtomicU32::new(0),
-        });
+        let shared = Arc::new(Shared::create(id)?);
         signals::watch(&shared)?;
         let built = Self::build(&shared, options, &hierarchy);
         if built.is_err()
             && let Err(e) = shared.record.remove()
         {
-            eprintln!("baton-lab: removing {}: {e:#}", shared.id);
+            eprintln!("baton-lab: removing {}: {e:#}", shared.id());
         }
         built.with_context(|| format!("setting up lab {name}"))
     }
@@ -232,15 +202,15 @@ impl Lab {
     fn build(shared: &Arc<Shared>, options: &Options, hierarchy: &Hierarchy) -> Result<Self> {
         shared
             .record
-            .note(Thing::Directory(shared.directory.clone()))?;
+            .note(Thing::Directory(shared.directory().to_owned()))?;
         // Made here and nowhere else: an existing one, or one that is a link, is refused.
         DirBuilder::new()
             .mode(0o700)
-            .create(&shared.directory)
-            .with_context(|| format!("making {}", shared.directory.display()))?;
+            .create(shared.directory())
+            .with_context(|| format!("making {}", shared.directory().display()))?;
 
         let place = |name: &str, subnet: u8, limited: bool| -> Result<Pod> {
-            let full = format!("{}-{name}", shared.id);
+            let full = format!("{}-{name}", shared.id());
             shared.record.note(Thing::Namespace(full.clone()))?;
             let cgroup = if limited {
                 shared
@@ -386,7 +356,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         if let Err(e) = self.shared.record.remove() {
-            eprintln!("baton-lab: removing {}: {e:#}", self.shared.id);
+            eprintln!("baton-lab: removing {}: {e:#}", self.shared.id());
         }
     }
 }

@@ -4,8 +4,8 @@
 
 use crate::{
     arrivals::Schedule,
-    load::{Exchange, LoadOptions, LoadReport, Progress, Verdict},
-    stats::{Counts, Recorder, Slow},
+    exchange::{Exchange, LoadOptions, Progress, Verdict},
+    stats::{Counts, LoadReport, Recorder, Slow},
 };
 use anyhow::{Context, Result};
 use rustix::{

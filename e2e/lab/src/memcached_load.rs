@@ -7,8 +7,10 @@
 
 use crate::{
     MemcachedClient,
-    load::{Exchange, Load, LoadOptions, LoadReport, Verdict},
+    exchange::{Exchange, LoadOptions, Verdict},
+    load::Load,
     netns::Namespace,
+    stats::LoadReport,
 };
 use anyhow::Result;
 use std::{collections::BTreeMap, fmt::Write as _, net::SocketAddr};

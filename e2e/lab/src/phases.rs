@@ -4,7 +4,9 @@
 //! per namespace, so times from anywhere on the way may be subtracted. A request has a number, which its target
 //! ([`target`]) and the answer's body carry: by it the notes of client, server and [tap](crate::Tap) are matched.
 
-use crate::{http::Head, load::Verdict, netns::Namespace, nginx::echo_body, timestamps::now_ns};
+use crate::{
+    exchange::Verdict, http::Head, netns::Namespace, nginx::echo_body, timestamps::now_ns,
+};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     io::{Read, Write},

@@ -3,7 +3,7 @@
 //! Each leads a process group of its own, so that a server's workers go with it and so that Ctrl-C at a terminal
 //! reaches only the lab's owner, which then ends everything in order.
 
-use crate::{cgroup::Cgroup, lab::Shared, netns::Namespace, procfs, record::Thing};
+use crate::{cgroup::Cgroup, netns::Namespace, procfs, record::Thing, shared::Shared};
 use anyhow::{Context, Result, bail};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},

@@ -7,10 +7,11 @@
 
 use crate::{
     RedisClient, Reply,
-    load::{Exchange, Load, LoadOptions, LoadReport, Verdict},
+    exchange::{Exchange, LoadOptions, Verdict},
+    load::Load,
     netns::Namespace,
     redis_client::{command, parse},
-    stats::Counts,
+    stats::{Counts, LoadReport},
 };
 use anyhow::{Result, bail, ensure};
 use std::{collections::HashSet, net::SocketAddr};

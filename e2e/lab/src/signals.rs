@@ -2,7 +2,7 @@
 //!
 //! Owns the list of living labs. A signal that arrives while labs are being removed changes nothing.
 
-use crate::lab::Shared;
+use crate::shared::Shared;
 use anyhow::{Context, Result};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},

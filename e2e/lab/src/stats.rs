@@ -1,4 +1,5 @@
-//! Latencies: one histogram for the whole run and one summary per window of time.
+//! Figures of a load: latencies in one histogram for the whole run, and one summary per window of
+//! time.
 //!
 //! Pure: time comes in as arguments.
 
@@ -45,6 +46,48 @@ pub struct Slow {
     pub requests: u64,
     /// On how many connections, of those that are open at one time.
     pub connections: u64,
+}
+
+/// What came of it. A client of others (wrk) fills in what it knows.
+#[derive(Clone, Debug, Default)]
+pub struct LoadReport {
+    /// Right responses.
+    pub requests: u64,
+    /// Errors by kind: `connect`, `closed`, `reset`, `io`, `timeout`, and what the exchange calls
+    /// wrong.
+    pub errors: Counts,
+    /// Connections that ended as the server had announced with a right response; made anew.
+    pub announced: u64,
+    /// Requests of an open loop that were due and could not be sent before the end. Their latency
+    /// counts as the time that they had waited then.
+    pub unsent: u64,
+    /// Of the right responses. A request that was the first of its connection counts from the first
+    /// try to connect, but for the connections that the load begins with.
+    pub latency: Latency,
+    /// Requests that took longer than [`crate::LoadOptions::slow`], also those that were never
+    /// answered.
+    pub slow: Slow,
+    /// The same over time.
+    pub windows: Vec<Window>,
+    /// The same by phase, as [`crate::Progress::next_phase`] parted them. A latency counts in each
+    /// phase that it touched.
+    pub phases: Vec<Latency>,
+    /// From first connection to last response.
+    pub elapsed: Duration,
+}
+
+impl LoadReport {
+    /// All errors.
+    #[must_use]
+    pub fn error_count(&self) -> u64 {
+        self.errors.values().sum()
+    }
+
+    /// Right responses per second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        self.requests as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
 }
 
 /// Collects latencies.

@@ -4,9 +4,8 @@
 
 use crate::{
     lab::Pod,
-    load::LoadReport,
     process::{Process, Spec},
-    stats::Latency,
+    stats::{Latency, LoadReport},
 };
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;

@@ -133,6 +133,15 @@ impl Adopter {
             .map_err(|e| map_error("keys", operation, &e))
     }
 
+    /// Whether the kernel has tcx (Linux 6.6); nothing is attached.
+    #[must_use]
+    pub fn kernel_has_tcx(&self) -> bool {
+        // No interface has this index: a kernel that knows the attach type looks for it, another
+        // refuses the type.
+        let refused = sys::tcx_attach(self.program(), sys::Side::Ingress, i32::MAX as u32);
+        refused.is_err_and(|e| e.raw_os_error() == Some(libc::ENODEV))
+    }
+
     /// Puts the adopter, and at the way out the exit mark, on an interface, by tcx where the kernel has it, else by
     /// clsact. One that a predecessor left there gets this program in one step: no segment passes without an adopter.
     ///

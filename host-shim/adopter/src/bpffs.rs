@@ -1,9 +1,9 @@
 //! The directory of pinned BPF objects, which keeps the adopter in place while no host-shim runs.
 //! Owns the directory, its lock and its mount; never what the files in it mean.
 
-use crate::Error;
+use crate::{Error, kernel::is_bpffs};
 use rustix::{
-    fs::{FlockOperation, StatFs, flock, statfs},
+    fs::{FlockOperation, flock},
     io::Errno,
     mount::{MountFlags, mount},
 };
@@ -19,8 +19,6 @@ use std::{
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/baton";
 /// Where every distribution mounts the BPF file system.
 const BPFFS: &str = "/sys/fs/bpf";
-/// `BPF_FS_MAGIC` of linux/magic.h.
-const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
 
 /// A predecessor that is about to end, or a child that it forked and that has not executed yet, holds the lock for a
 /// moment longer.
@@ -109,12 +107,6 @@ impl PinDir {
             problem: e.to_string(),
         }
     }
-}
-
-/// Whether a BPF file system is mounted at `path`.
-pub(crate) fn is_bpffs(path: &Path) -> bool {
-    // The field's width differs between architectures; the number has 32 bits.
-    statfs(path).is_ok_and(|s: StatFs| s.f_type as u32 == BPF_FS_MAGIC)
 }
 
 fn ensure_mounted(path: &Path) -> io::Result<()> {

@@ -1,11 +1,12 @@
 //! What this kernel can do for the adopter. Reads only; each question stands alone so that a report can name what is
 //! missing although loading would fail at the first of them.
 
-use crate::{Adopter, object, sys};
+use crate::printed::quiet;
 use libbpf_rs::btf::{
     Btf,
     types::{Func, Struct},
 };
+use rustix::fs::statfs;
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 /// The first kernel with [`ADOPT_FUNCTION`].
@@ -14,6 +15,8 @@ pub const MINIMUM: (u32, u32) = (6, 9);
 pub const ADOPT_FUNCTION: &str = "bpf_sk_assign_tcp_reqsk";
 /// The kernel's own types, without which the program cannot be fitted to it.
 pub const BTF: &str = "/sys/kernel/btf/vmlinux";
+/// `BPF_FS_MAGIC` of linux/magic.h.
+const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
 
 /// The running kernel's release, as `uname -r`.
 #[must_use]
@@ -40,7 +43,7 @@ pub fn has_btf() -> bool {
 /// Whether the kernel's types have that function; `None` if they cannot be read.
 #[must_use]
 pub fn has_function(name: &str) -> Option<bool> {
-    object::quiet();
+    quiet();
     let btf = Btf::from_vmlinux().ok()?;
     Some(btf.type_by_name::<Func<'_>>(name).is_some())
 }
@@ -49,7 +52,7 @@ pub fn has_function(name: &str) -> Option<bool> {
 /// host-shim's next look the rest; `None` if the kernel's types cannot be read.
 #[must_use]
 pub fn counts_rule_changes() -> Option<bool> {
-    object::quiet();
+    quiet();
     let btf = Btf::from_vmlinux().ok()?;
     // A kernel without nftables has nothing to count.
     let rules = btf.type_by_name::<Struct<'_>>("netns_nftables");
@@ -63,9 +66,9 @@ pub fn counts_rule_changes() -> Option<bool> {
 /// Whether a BPF file system is mounted at a path or above it.
 #[must_use]
 pub fn is_bpffs(path: &Path) -> bool {
-    path.ancestors()
-        .find(|p| p.exists())
-        .is_some_and(crate::bpffs::is_bpffs)
+    let there = path.ancestors().find(|p| p.exists());
+    // The field's width differs between architectures; the number has 32 bits.
+    there.is_some_and(|p| statfs(p).is_ok_and(|s| s.f_type as u32 == BPF_FS_MAGIC))
 }
 
 /// Whether the node's first process has the same file system at a path, so that what is there outlives this process's
@@ -84,16 +87,6 @@ fn is_below(root: &Path, path: &Path) -> Option<bool> {
     };
     let there = root.join(path.strip_prefix("/").ok()?);
     Some(device(path)? == device(&there)?)
-}
-
-impl Adopter {
-    /// Whether the kernel has tcx (Linux 6.6); nothing is attached.
-    #[must_use]
-    pub fn kernel_has_tcx(&self) -> bool {
-        // No interface has this index: a kernel that knows the attach type looks for it, another refuses the type.
-        let refused = sys::tcx_attach(self.program(), sys::Side::Ingress, i32::MAX as u32);
-        refused.is_err_and(|e| e.raw_os_error() == Some(libc::ENODEV))
-    }
 }
 
 #[cfg(test)]

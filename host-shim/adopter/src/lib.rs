@@ -15,6 +15,7 @@ pub mod measure;
 mod netns;
 mod object;
 mod outcome;
+mod printed;
 mod rules;
 mod sys;
 

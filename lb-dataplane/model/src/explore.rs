@@ -1,4 +1,4 @@
-//! When each step may be taken: the model as `stateright` explores it.
+//! When each step of the model may be taken.
 //!
 //! Owns the conditions of the steps. What a step does is in `happens`, what must hold in `properties`.
 
@@ -6,13 +6,11 @@ use crate::{
     config::{Config, PODS_MAX},
     coverage::Coverage,
     happens::Step,
-    properties::properties,
     step::Run,
     wire::{Leg, Network, Way},
     world::World,
 };
 use baton_engine::states::State;
-use stateright::{Model, Property};
 use std::sync::Arc;
 
 /// One exploration's model.
@@ -32,6 +30,17 @@ impl HandOver {
             config,
             coverage: Arc::default(),
         }
+    }
+
+    /// Adds each step that may be taken in this state.
+    pub fn steps(&self, world: &World, steps: &mut Vec<Step>) {
+        if world.ghost.broken.is_some() {
+            return;
+        }
+        self.packets(world, steps);
+        self.client_steps(world, steps);
+        self.pod_steps(world, steps);
+        self.dataplane_steps(world, steps);
     }
 
     /// Whether a timer may end now: it is longer than any packet's way, but for as many times as the configuration says.
@@ -244,34 +253,5 @@ impl HandOver {
                 self.add_picked(world, steps, |pick| Step::Probed { pod: number, pick });
             }
         }
-    }
-}
-
-impl Model for HandOver {
-    type State = World;
-    type Action = Step;
-
-    fn init_states(&self) -> Vec<World> {
-        vec![World::first(&self.config)]
-    }
-
-    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
-        if world.ghost.broken.is_some() {
-            return;
-        }
-        self.packets(world, steps);
-        self.client_steps(world, steps);
-        self.pod_steps(world, steps);
-        self.dataplane_steps(world, steps);
-    }
-
-    fn next_state(&self, last: &World, step: Step) -> Option<World> {
-        let mut run = Run::new(&self.config, &self.coverage, last.clone());
-        run.take(step, self.config.network);
-        (run.world != *last).then_some(run.world)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        properties()
     }
 }

@@ -1,18 +1,44 @@
-//! What must hold in every state, and what a served client is.
+//! The model as `stateright` explores it: what must hold in every state, and what a served client
+//! is.
 //!
-//! Owns the properties. The notes that they look at are written where things happen (`World::ghost`).
+//! Owns the properties. The notes that they look at are written where things happen
+//! (`World::ghost`).
 
 use crate::{
     config::Config,
     explore::HandOver,
+    happens::Step,
+    step::Run,
     world::{Broken, Ended, Why, World},
 };
 use baton_engine::timing::REPLAYS_MAX;
-use stateright::Property;
+use stateright::{Model, Property};
+
+impl Model for HandOver {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::first(&self.config)]
+    }
+
+    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+        self.steps(world, steps);
+    }
+
+    fn next_state(&self, last: &World, step: Step) -> Option<World> {
+        let mut run = Run::new(&self.config, &self.coverage, last.clone());
+        run.take(step, self.config.network);
+        (run.world != *last).then_some(run.world)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        properties()
+    }
+}
 
 /// All of them.
-#[must_use]
-pub fn properties() -> Vec<Property<HandOver>> {
+fn properties() -> Vec<Property<HandOver>> {
     fn unless(world: &World, broken: &[Broken]) -> bool {
         !world.ghost.broken.is_some_and(|b| broken.contains(&b))
     }
@@ -77,7 +103,8 @@ pub fn explained(config: &Config, world: &World) -> bool {
     }
 }
 
-/// The client has had an answer to each request that it means to send, or its connection ended and that is explained.
+/// The client has had an answer to each request that it means to send, or its connection ended and
+/// that is explained.
 #[must_use]
 pub fn served(config: &Config, world: &World) -> bool {
     let client = &world.client;

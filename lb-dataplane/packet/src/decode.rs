@@ -1,15 +1,14 @@
 //! From a frame to a typed view. Owns every length check; never copies or changes bytes.
 
 use crate::{
-    Flags, IcmpError, Malformed, SeqNumber,
+    Decoded, Flags, IcmpError, IcmpKind, Malformed, Segment, SeqNumber, UdpDatagram,
     bytes::{array, be16, be32},
-    checksum::{fold, sum, sum_words},
-    icmp,
+    checksum::{PROTOCOL_ICMPV6, fold, pseudo_sum, sum, sum_words},
 };
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// IPv6 extension headers that are followed in one packet. RFC 8200 section 4.1 has four that may precede TCP (hop-by-hop,
-/// destination options twice, routing); room for as many again.
+/// IPv6 extension headers that are followed in one packet. RFC 8200 section 4.1 has four that may
+/// precede TCP (hop-by-hop, destination options twice, routing); room for as many again.
 pub const LIMIT_EXTENSION_HEADERS: usize = 8;
 
 pub(crate) const ETHERNET_BYTES: usize = 14;
@@ -17,6 +16,10 @@ pub(crate) const IPV4_BYTES: usize = 20;
 pub(crate) const IPV6_BYTES: usize = 40;
 pub(crate) const TCP_BYTES: usize = 20;
 const UDP_BYTES: usize = 8;
+pub(crate) const ICMP_BYTES: usize = 8;
+/// What every error quotes at least of the transport header (RFC 792); ports and sequence number
+/// are in it.
+pub(crate) const QUOTED_BYTES: usize = 8;
 
 pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
 pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
@@ -37,130 +40,17 @@ const DESTINATION_OPTIONS: u8 = 60;
 
 /// More fragments, and the fragment offset.
 const IPV4_FRAGMENT_MASK: u16 = 0x3fff;
-
-/// A TCP segment whose lengths [`decode`] checked against the frame's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// Source address.
-    pub src: IpAddr,
-    /// Destination address.
-    pub dst: IpAddr,
-    /// Source port.
-    pub src_port: u16,
-    /// Destination port.
-    pub dst_port: u16,
-    /// Sequence number of the first byte, or of the SYN.
-    pub seq: SeqNumber,
-    /// Acknowledgement number; without meaning if there is no ACK flag.
-    pub ack: SeqNumber,
-    /// Flags.
-    pub flags: Flags,
-    /// Window as on the wire, unscaled.
-    pub window: u16,
-    /// Offset of the IP header.
-    pub l3: u16,
-    /// Offset of the TCP header.
-    pub l4: u16,
-    /// Offset of the payload.
-    pub payload: u16,
-    /// Offset of the end by the IP length; link padding is behind it.
-    pub end: u16,
-}
-
-impl Segment {
-    /// Bytes of payload.
-    #[inline]
-    #[must_use]
-    pub fn payload_len(&self) -> u32 {
-        u32::from(self.end.saturating_sub(self.payload))
-    }
-
-    /// Sequence numbers that the segment takes: its payload, and one each for SYN and FIN.
-    #[inline]
-    #[must_use]
-    pub fn seq_len(&self) -> u32 {
-        self.payload_len()
-            + u32::from(self.flags.has(Flags::SYN))
-            + u32::from(self.flags.has(Flags::FIN))
-    }
-
-    /// The TCP options.
-    #[inline]
-    #[must_use]
-    pub fn options<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        frame
-            .get(usize::from(self.l4) + TCP_BYTES..usize::from(self.payload))
-            .unwrap_or_default()
-    }
-
-    /// The payload.
-    #[inline]
-    #[must_use]
-    pub fn data<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        frame
-            .get(usize::from(self.payload)..usize::from(self.end))
-            .unwrap_or_default()
-    }
-
-    /// Whether it came over IPv6.
-    #[inline]
-    #[must_use]
-    pub fn is_v6(&self) -> bool {
-        self.src.is_ipv6()
-    }
-}
-
-/// A UDP datagram whose lengths [`decode`] checked. Its checksum was not looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UdpDatagram {
-    /// Source address.
-    pub src: IpAddr,
-    /// Destination address.
-    pub dst: IpAddr,
-    /// Source port.
-    pub src_port: u16,
-    /// Destination port.
-    pub dst_port: u16,
-    /// Offset of the IP header.
-    pub l3: u16,
-    /// Offset of the UDP header.
-    pub l4: u16,
-    /// Offset of the payload.
-    pub payload: u16,
-    /// Offset of the end by the UDP length.
-    pub end: u16,
-}
-
-/// What a frame is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decoded {
-    /// A whole TCP segment. Its checksum was not looked at.
-    Tcp(Segment),
-    /// An ICMP or ICMPv6 error that quotes a TCP segment. Its checksum is right.
-    Icmp(IcmpError),
-    /// Any other ICMP or ICMPv6 message.
-    IcmpOther,
-    /// A whole UDP datagram.
-    Udp(UdpDatagram),
-    /// A fragment of an IP packet.
-    Fragment,
-    /// A frame with a VLAN tag: to be passed on.
-    Vlan,
-    /// ARP.
-    Arp,
-    /// Any other protocol, and IPv6 packets whose routing header names hops still to come: they are not yet
-    /// where they are going, and their checksum is about another address than the one in the header.
-    Other,
-}
+/// The fragment offset alone: a first fragment has the TCP header.
+const IPV4_OFFSET_MASK: u16 = 0x1fff;
 
 /// Offsets of one packet. All are at most `end`, which fits in 16 bits.
 #[derive(Clone, Copy)]
-pub(crate) struct Extent {
-    pub src: IpAddr,
-    pub dst: IpAddr,
-    pub l3: usize,
-    pub l4: usize,
-    pub end: usize,
+struct Extent {
+    src: IpAddr,
+    dst: IpAddr,
+    l3: usize,
+    l4: usize,
+    end: usize,
 }
 
 /// Says what `frame`, which starts with an Ethernet header, is.
@@ -227,7 +117,7 @@ fn decode_v4(frame: &[u8]) -> Result<Decoded, Malformed> {
     match ip[9] {
         TCP => tcp(frame, extent),
         UDP => udp(frame, extent),
-        ICMP => icmp::decode_v4(frame, extent),
+        ICMP => icmp_v4(frame, extent),
         _ => Ok(Decoded::Other),
     }
 }
@@ -266,13 +156,13 @@ fn decode_v6(frame: &[u8]) -> Result<Decoded, Malformed> {
     match protocol {
         TCP => tcp(frame, extent),
         UDP => udp(frame, extent),
-        ICMPV6 => icmp::decode_v6(frame, extent),
+        ICMPV6 => icmp_v6(frame, extent),
         _ => Ok(Decoded::Other),
     }
 }
 
 /// Where a chain of extension headers ends.
-pub(crate) enum Followed {
+enum Followed {
     /// At a header that is none of the followed kinds.
     Upper {
         /// Its number.
@@ -287,7 +177,7 @@ pub(crate) enum Followed {
 }
 
 /// Follows extension headers from `at`, never beyond `end`. Both come from checked lengths.
-pub(crate) fn follow_extensions(
+fn follow_extensions(
     frame: &[u8],
     mut protocol: u8,
     mut at: usize,
@@ -377,16 +267,129 @@ fn udp(frame: &[u8], extent: Extent) -> Result<Decoded, Malformed> {
     }))
 }
 
+#[cold]
+fn icmp_v4(frame: &[u8], extent: Extent) -> Result<Decoded, Malformed> {
+    let Extent { l3, l4, end, .. } = extent;
+    // The end is in the frame: the caller checked.
+    let packet = frame.get(..end).unwrap_or_default();
+    let header = array::<ICMP_BYTES>(packet, l4).ok_or(Malformed::IcmpTruncated)?;
+    let code = header[1];
+    let kind = match header[0] {
+        3 if code == 4 => IcmpKind::FragmentationNeeded {
+            mtu: u32::from(be16::<ICMP_BYTES, 6>(header)),
+        },
+        3 => IcmpKind::Unreachable { code },
+        11 => IcmpKind::TimeExceeded { code },
+        12 => IcmpKind::ParameterProblem { code },
+        _ => return Ok(Decoded::IcmpOther),
+    };
+    let inner_l3 = l4 + ICMP_BYTES;
+    let inner = array::<IPV4_BYTES>(packet, inner_l3).ok_or(Malformed::IcmpQuote)?;
+    let inner_header = usize::from(inner[0] & 0x0f) * 4;
+    if inner[0] >> 4 != 4 || inner_header < IPV4_BYTES {
+        return Err(Malformed::IcmpQuote);
+    }
+    if inner[9] != TCP || be16::<IPV4_BYTES, 6>(inner) & IPV4_OFFSET_MASK != 0 {
+        return Ok(Decoded::IcmpOther);
+    }
+    let quote = Quote {
+        kind,
+        src: v4_address(inner, 12),
+        dst: v4_address(inner, 16),
+        l3: inner_l3,
+        l4: inner_l3 + inner_header,
+        hop_limit: array::<IPV4_BYTES>(packet, l3).map_or(0, |ip| ip[8]),
+    };
+    if fold(sum(packet.get(l4..).unwrap_or_default())) != 0xffff {
+        return Err(Malformed::IcmpChecksum);
+    }
+    with_quote(packet, extent, quote)
+}
+
+#[cold]
+fn icmp_v6(frame: &[u8], extent: Extent) -> Result<Decoded, Malformed> {
+    let Extent { l3, l4, end, .. } = extent;
+    let packet = frame.get(..end).unwrap_or_default();
+    let header = array::<ICMP_BYTES>(packet, l4).ok_or(Malformed::IcmpTruncated)?;
+    let code = header[1];
+    let kind = match header[0] {
+        1 => IcmpKind::Unreachable { code },
+        2 => IcmpKind::PacketTooBig {
+            mtu: be32::<ICMP_BYTES, 4>(header),
+        },
+        3 => IcmpKind::TimeExceeded { code },
+        4 => IcmpKind::ParameterProblem { code },
+        _ => return Ok(Decoded::IcmpOther),
+    };
+    let inner_l3 = l4 + ICMP_BYTES;
+    let inner = array::<IPV6_BYTES>(packet, inner_l3).ok_or(Malformed::IcmpQuote)?;
+    if inner[0] >> 4 != 6 {
+        return Err(Malformed::IcmpQuote);
+    }
+    // An error quotes as much as fits, so a chain that leaves the quote is a quote that is too
+    // short.
+    let inner_l4 = match follow_extensions(packet, inner[6], inner_l3 + IPV6_BYTES, end) {
+        Ok(Followed::Upper { protocol: TCP, at }) => at,
+        Ok(_) => return Ok(Decoded::IcmpOther),
+        Err(_) => return Err(Malformed::IcmpQuote),
+    };
+    let quote = Quote {
+        kind,
+        src: v6_address(inner, 8),
+        dst: v6_address(inner, 24),
+        l3: inner_l3,
+        l4: inner_l4,
+        hop_limit: array::<IPV6_BYTES>(packet, l3).map_or(0, |ip| ip[7]),
+    };
+    let message = packet.get(l4..).unwrap_or_default();
+    let pseudo = pseudo_sum(packet, l3, true, PROTOCOL_ICMPV6, message.len());
+    if fold(pseudo.unwrap_or(0) + sum(message)) != 0xffff {
+        return Err(Malformed::IcmpChecksum);
+    }
+    with_quote(packet, extent, quote)
+}
+
+#[derive(Clone, Copy)]
+struct Quote {
+    kind: IcmpKind,
+    src: IpAddr,
+    dst: IpAddr,
+    l3: usize,
+    l4: usize,
+    hop_limit: u8,
+}
+
+fn with_quote(packet: &[u8], extent: Extent, quote: Quote) -> Result<Decoded, Malformed> {
+    let tcp = array::<QUOTED_BYTES>(packet, quote.l4).ok_or(Malformed::IcmpQuote)?;
+    Ok(Decoded::Icmp(IcmpError {
+        v6: extent.src.is_ipv6(),
+        kind: quote.kind,
+        outer_src: extent.src,
+        outer_dst: extent.dst,
+        inner_src: quote.src,
+        inner_dst: quote.dst,
+        inner_src_port: be16::<QUOTED_BYTES, 0>(tcp),
+        inner_dst_port: be16::<QUOTED_BYTES, 2>(tcp),
+        inner_seq: SeqNumber(be32::<QUOTED_BYTES, 4>(tcp)),
+        hop_limit: quote.hop_limit,
+        l3: extent.l3 as u16,
+        l4: extent.l4 as u16,
+        inner_l3: quote.l3 as u16,
+        inner_l4: quote.l4 as u16,
+        end: extent.end as u16,
+    }))
+}
+
 /// The address at a fixed offset of an IPv4 header.
 #[inline(always)]
-pub(crate) fn v4_address(ip: &[u8; IPV4_BYTES], at: usize) -> IpAddr {
+fn v4_address(ip: &[u8; IPV4_BYTES], at: usize) -> IpAddr {
     let octets: [u8; 4] = *array(ip, at).unwrap_or(&[0; 4]);
     IpAddr::V4(Ipv4Addr::from(octets))
 }
 
 /// The address at a fixed offset of an IPv6 header.
 #[inline(always)]
-pub(crate) fn v6_address(ip: &[u8; IPV6_BYTES], at: usize) -> IpAddr {
+fn v6_address(ip: &[u8; IPV6_BYTES], at: usize) -> IpAddr {
     let octets: [u8; 16] = *array(ip, at).unwrap_or(&[0; 16]);
     IpAddr::V6(Ipv6Addr::from(octets))
 }

@@ -45,6 +45,7 @@ mod plain;
 mod rewrite;
 mod seq;
 mod types;
+mod view;
 
 pub use adoption::{
     ADOPTION_HEADER_BYTES, ADOPTION_OPTION_BYTES, Adoption, AdoptionKey, KeyError, MessageKind,
@@ -52,10 +53,10 @@ pub use adoption::{
 };
 pub use builder::{SegmentSpec, build_segment, build_syn, extend_segment};
 pub use checksum::{ChecksumState, complete_tcp_checksum, settle_tcp_checksum, tcp_checksum_state};
-pub use decode::{Decoded, LIMIT_EXTENSION_HEADERS, Segment, UdpDatagram, decode};
+pub use decode::{LIMIT_EXTENSION_HEADERS, decode};
 pub use ecn::clear_accurate_ecn;
 pub use end_mark::{EndMark, put_end_mark, take_end_mark};
-pub use icmp::{FamilyMismatch, IcmpError, IcmpKind, NewTuple, rewrite_icmp};
+pub use icmp::{FamilyMismatch, NewTuple, rewrite_icmp};
 pub use listener_report::{Listener, ListenerReport};
 pub use malformed::Malformed;
 pub use options::{
@@ -66,6 +67,7 @@ pub use plain::{Ends, Plain, is_stamped, plain, plain_ends, readdress};
 pub use rewrite::{Rewrite, RewriteError, clear_fin, rewrite_tcp};
 pub use seq::SeqNumber;
 pub use types::{Flags, Mac, ether_dst, ether_src};
+pub use view::{Decoded, IcmpError, IcmpKind, Segment, UdpDatagram};
 
 #[doc(hidden)]
 pub use checksum::sum_for_bench;

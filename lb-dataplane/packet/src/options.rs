@@ -43,6 +43,17 @@ pub const STRIPPED_FROM_CLIENTS: &[u8] = &[
     EXPERIMENT_2,
 ];
 
+impl Segment {
+    /// The bytes of its TCP options.
+    #[inline]
+    #[must_use]
+    pub fn options<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        frame
+            .get(usize::from(self.l4) + TCP_BYTES..usize::from(self.payload))
+            .unwrap_or_default()
+    }
+}
+
 /// What a SYN or SYN-ACK offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SynOptions {

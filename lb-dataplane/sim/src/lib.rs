@@ -20,6 +20,7 @@ pub mod fault;
 pub mod legs;
 pub mod link;
 pub mod pod;
+pub mod scenario;
 pub mod smol;
 pub mod stack;
 pub mod stats;

@@ -12,7 +12,7 @@ use crate::{
     fault::{Fault, Happening},
     link::LinkSpec,
     pod::process::ProcessSpec,
-    swarm::{PODS_MAX, START, Scenario, backend, usual_limits},
+    scenario::{PODS_MAX, START, Scenario, Steady, backend, usual_limits},
     tcp::Config,
 };
 use baton_api::{
@@ -37,22 +37,6 @@ const PAUSE_MAX: Time = 60 * MS;
 const ANSWER_MAX: Time = 10 * MS;
 /// How much longer a slow pod takes.
 const SLOWER: [Time; 3] = [30 * MS, 60 * MS, 120 * MS];
-
-/// What a steady world is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Steady {
-    /// All pods are alike, and answers take what chance says.
-    Noise,
-    /// This pod takes so much longer from this time on.
-    Slow {
-        /// Which.
-        pod: usize,
-        /// From when on.
-        at: Time,
-        /// How much longer.
-        more: Time,
-    },
-}
 
 impl Steady {
     /// What a seed's world is for, if it is a steady one.

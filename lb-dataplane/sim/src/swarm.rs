@@ -1,68 +1,25 @@
-//! What one seed's world is like: sizes, faults and what happens when.
+//! What one seed's world is like.
 //!
 //! Owns every draw from the seed. Swarm testing: each seed makes some faults wild and leaves others out altogether, so
 //! that all combinations come up. It never runs anything.
 
 use crate::{
-    address::{self, FRONTEND_PORT, endpoint, pod_name},
+    address::{self, FRONTEND_PORT, endpoint},
     client::ClientSpec,
     clock::{MS, SECOND, Time},
     fault::{Fault, Happening},
     link::LinkSpec,
     pod::process::ProcessSpec,
+    scenario::{PODS_MAX, START, Scenario, Steady, backend, usual_limits},
     smol::SmolSpec,
-    steady::{self, Steady},
+    steady,
     tcp::Config,
 };
 use baton_api::{
-    Affinity, Algorithm, Backend, BackendFailure, ClientIp, Drain, Health, Limits, Micros,
-    Migration, MigrationMode, OnDeadline, Policy, Protocol, Timeouts,
+    Affinity, Algorithm, BackendFailure, ClientIp, Drain, Health, Limits, Micros, Migration,
+    MigrationMode, OnDeadline, Policy, Protocol, Timeouts,
 };
 use std::net::SocketAddr;
-
-/// When a world begins. Not 0: an engine never starts at the beginning of its machine's clock.
-pub const START: Time = 50 * SECOND;
-/// Pods of a world.
-pub const PODS_MAX: usize = 4;
-
-/// A world to be.
-#[derive(Clone, Debug)]
-pub struct Scenario {
-    /// IPv6.
-    pub v6: bool,
-    /// Which faults are wild.
-    pub wild: [bool; Fault::ALL.len()],
-    /// Where clients connect to.
-    pub frontend: SocketAddr,
-    /// The policy at first.
-    pub policy: Policy,
-    /// Table sizes.
-    pub limits: Limits,
-    /// How many ports legs have.
-    pub ports: u16,
-    /// Servers.
-    pub pods: Vec<ProcessSpec>,
-    /// Clients and their stacks.
-    pub clients: Vec<(ClientSpec, Config)>,
-    /// To and from each client.
-    pub client_links: Vec<[LinkSpec; 2]>,
-    /// To and from each pod.
-    pub pod_links: Vec<[LinkSpec; 2]>,
-    /// What happens.
-    pub plan: Vec<(Time, Happening)>,
-    /// When all faults end.
-    pub calm_at: Time,
-    /// How late the worker may come to its timers.
-    pub poll_lag: Time,
-    /// Clients whose stack is smoltcp.
-    pub smol: Vec<Option<SmolSpec>>,
-    /// Sockets of a dataplane that was here before: in which pod, towards which port of ours, at which number.
-    pub stale: Vec<(usize, u16, u32)>,
-    /// Pods whose adopters mark the last segments of a process that exits.
-    pub exit_marks: Vec<bool>,
-    /// No faults at all: what moves is placement's.
-    pub steady: Option<Steady>,
-}
 
 struct Draw {
     rng: fastrand::Rng,
@@ -180,18 +137,6 @@ fn exit_marks(seed: u64, pods: usize) -> Vec<bool> {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0xe817_3a4c);
     let share = [0, 50, 100][rng.usize(..3)];
     (0..pods).map(|_| rng.u32(..100) < share).collect()
-}
-
-/// The backend of a pod, as a snapshot has it.
-#[must_use]
-pub fn backend(v6: bool, index: usize) -> Option<Backend> {
-    Some(Backend {
-        name: pod_name(index),
-        endpoint: endpoint(address::pod(v6, index))?,
-        weight: 1,
-        draining: false,
-        node: None,
-    })
 }
 
 fn policy(d: &mut Draw, v6: bool, pods: usize) -> Policy {
@@ -330,19 +275,6 @@ fn limits(d: &mut Draw) -> Limits {
         };
     }
     usual_limits()
-}
-
-/// Those of worlds that are not about limits.
-pub(crate) fn usual_limits() -> Limits {
-    Limits {
-        flows: 32,
-        backends: 8,
-        closing_legs: 48,
-        kept_segments: 64,
-        guarded_flows: 32,
-        affinities: 32,
-        tracked_pairs: 65_536,
-    }
 }
 
 fn client(d: &mut Draw, policy: &Policy, clients: usize) -> (ClientSpec, Config) {

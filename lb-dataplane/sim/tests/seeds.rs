@@ -1,6 +1,6 @@
 //! Whole worlds: the first seeds of the fixed set, and that a seed is a run.
 
-use baton_sim::{Stats, run, swarm::Scenario};
+use baton_sim::{Stats, run, scenario::Scenario};
 
 /// Enough that every kind of fault and nearly every row of the declared table comes up; `make sim` runs the whole set.
 const SEEDS: u64 = 300;

@@ -1,6 +1,6 @@
 //! smoltcp as every client's stack: an implementation of TCP that was written without this project in mind.
 
-use baton_sim::{Outcome, Stats, World, smol::SmolSpec, swarm::Scenario};
+use baton_sim::{Outcome, Stats, World, scenario::Scenario, smol::SmolSpec};
 
 /// Worlds that have smoltcp for every client, whatever was drawn.
 const SEEDS: u64 = 150;

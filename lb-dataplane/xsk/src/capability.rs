@@ -1,57 +1,9 @@
 //! What this process is allowed to do, in words. Asks the kernel, changes nothing.
 
-use crate::config::QUEUE_BYTES_MAX;
-use std::fmt;
-
-/// One thing that is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Missing {
-    /// Raw sockets and AF_XDP sockets.
-    CapNetRaw,
-    /// Attaching programs to an interface.
-    CapNetAdmin,
-    /// Loading programs and making maps.
-    CapBpf,
-    /// Loading programs that compute with packet pointers, as those of AF_XDP do.
-    CapPerfmon,
-    /// Locking more memory than RLIMIT_MEMLOCK allows; the limit in bytes.
-    Memlock(u64),
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::CapNetRaw => f.write_str("CAP_NET_RAW (to open packet and AF_XDP sockets)"),
-            Self::CapNetAdmin => {
-                f.write_str("CAP_NET_ADMIN (to attach the steering program to the interface)")
-            }
-            Self::CapBpf => f.write_str("CAP_BPF (to load the steering program)"),
-            Self::CapPerfmon => {
-                f.write_str("CAP_PERFMON (without it the kernel refuses the XDP program)")
-            }
-            Self::Memlock(limit) => write!(
-                f,
-                "locked memory (RLIMIT_MEMLOCK is {limit} bytes and there is no CAP_IPC_LOCK)"
-            ),
-        }
-    }
-}
-
-/// Several missing things, joined for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MissingList(pub Vec<Missing>);
-
-impl fmt::Display for MissingList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, missing) in self.0.iter().enumerate() {
-            if i > 0 {
-                f.write_str(", ")?;
-            }
-            missing.fmt(f)?;
-        }
-        Ok(())
-    }
-}
+use crate::{
+    config::QUEUE_BYTES_MAX,
+    error::{Missing, MissingList},
+};
 
 /// Memory that a port with the default sizes and one queue locks at most.
 const MEMLOCK_WANTED_BYTES: u64 = QUEUE_BYTES_MAX as u64;

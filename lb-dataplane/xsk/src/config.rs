@@ -8,9 +8,12 @@
 //!   half as many of 4 KiB. Before, it was 33.8 MB, and 32 queues did not fit the chart's memory
 //!   limit.
 
-use crate::{abi, error::OpenError};
+use crate::{
+    abi,
+    error::OpenError,
+    mode::{Mode, ModeChoice},
+};
 use std::{
-    fmt,
     net::{IpAddr, Ipv6Addr},
     ops::RangeInclusive,
 };
@@ -39,61 +42,6 @@ pub(crate) const XDP_FRAME_BYTES_MAX: u32 = CHUNK_BYTES_MAX - abi::XDP_PACKET_HE
 pub(crate) const FRAME_BYTES_MAX: u32 = 16_384;
 /// What the buffers of one queue may take: 32 queues are 256 MB of the chart's 1 GiB.
 pub const QUEUE_BYTES_MAX: usize = 8_000_000;
-
-/// How frames come in and go out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// AF_XDP, the program in the driver.
-    Native,
-    /// AF_XDP, the program after the kernel has made its socket buffer.
-    Generic,
-    /// AF_PACKET.
-    Packet,
-}
-
-impl Mode {
-    /// A fixed word for metrics and state.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Generic => "generic",
-            Self::Packet => "packet",
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.label())
-    }
-}
-
-/// Which mode to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ModeChoice {
-    /// The first that works of native and packet. Generic mode loses frames that are larger than a buffer, as GRO and a
-    /// local sender's segmentation offload make them, and packet mode cuts them up: it works wherever generic mode does.
-    #[default]
-    Auto,
-    /// This or an error.
-    Native,
-    /// This or an error.
-    Generic,
-    /// This or an error.
-    Packet,
-}
-
-impl ModeChoice {
-    pub(crate) const fn candidates(self) -> &'static [Mode] {
-        match self {
-            Self::Auto => &[Mode::Native, Mode::Packet],
-            Self::Native => &[Mode::Native],
-            Self::Generic => &[Mode::Generic],
-            Self::Packet => &[Mode::Packet],
-        }
-    }
-}
 
 /// How many threads share the frames of an interface. Only native mode serves more than one: the
 /// kernel's copy into sockets that share a queue is safe in generic mode only since 2025

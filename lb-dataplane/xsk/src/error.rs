@@ -1,9 +1,10 @@
-//! Why a port cannot be opened, in words that say what to change.
+//! Why a port cannot be opened, and what this process lacks, in words that say what to change.
 
-use crate::{capability::MissingList, config::Mode};
-use std::io;
+use crate::mode::Mode;
+use std::{fmt, io};
 
-/// Why a port cannot be opened or its steering not be changed. Fatal for that call; nothing stays attached.
+/// Why a port cannot be opened or its steering not be changed. Fatal for that call; nothing stays
+/// attached.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A size is not possible.
@@ -166,5 +167,55 @@ impl OpenError {
 
     pub(crate) fn bpf(operation: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {
         move |source| Self::Bpf { operation, source }
+    }
+}
+
+/// One thing that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Missing {
+    /// Raw sockets and AF_XDP sockets.
+    CapNetRaw,
+    /// Attaching programs to an interface.
+    CapNetAdmin,
+    /// Loading programs and making maps.
+    CapBpf,
+    /// Loading programs that compute with packet pointers, as those of AF_XDP do.
+    CapPerfmon,
+    /// Locking more memory than RLIMIT_MEMLOCK allows; the limit in bytes.
+    Memlock(u64),
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CapNetRaw => f.write_str("CAP_NET_RAW (to open packet and AF_XDP sockets)"),
+            Self::CapNetAdmin => {
+                f.write_str("CAP_NET_ADMIN (to attach the steering program to the interface)")
+            }
+            Self::CapBpf => f.write_str("CAP_BPF (to load the steering program)"),
+            Self::CapPerfmon => {
+                f.write_str("CAP_PERFMON (without it the kernel refuses the XDP program)")
+            }
+            Self::Memlock(limit) => write!(
+                f,
+                "locked memory (RLIMIT_MEMLOCK is {limit} bytes and there is no CAP_IPC_LOCK)"
+            ),
+        }
+    }
+}
+
+/// Several missing things, joined for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingList(pub Vec<Missing>);
+
+impl fmt::Display for MissingList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, missing) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(", ")?;
+            }
+            missing.fmt(f)?;
+        }
+        Ok(())
     }
 }

@@ -40,7 +40,6 @@ use crate::{
     gso::{Checksum, Segments},
     interface::Interface,
     matched::SteeringMaps,
-    port::Disposition,
     stats::HostStats,
     steer::{self, Steer},
     sys,
@@ -129,14 +128,6 @@ pub(crate) struct Sender {
 pub(crate) struct Host {
     pub(crate) receiver: Receiver,
     pub(crate) sender: Sender,
-}
-
-/// Who takes the frames of [`Receiver::process`].
-pub(crate) trait Taker {
-    /// A frame of this length at the start of a buffer.
-    fn frame(&mut self, buffer: &mut [u8], len: usize) -> Disposition;
-    /// Sends what the buffer holds now.
-    fn transmit(&mut self, frame: &[u8]);
 }
 
 impl Host {
@@ -315,8 +306,8 @@ impl Receiver {
         self.any.as_fd()
     }
 
-    /// Takes up to a batch of packets of each family. Returns the number of frames, or of packets if these hold fewer.
-    pub(crate) fn process(&mut self, taker: &mut impl Taker) -> usize {
+    /// Takes up to a batch of packets of each family, and gives `take` the buffer and the length of each frame. Returns the number of frames, or of packets if these hold fewer.
+    pub(crate) fn process(&mut self, take: &mut impl FnMut(&mut [u8], usize)) -> usize {
         let (mut taken, mut seen) = (0, 0);
         for at in 0..self.families.len() {
             for _ in 0..self.batch {
@@ -330,18 +321,17 @@ impl Receiver {
                 self.packet[6..12].copy_from_slice(&HOST_MAC);
                 self.packet[12..14].copy_from_slice(&kind.to_be_bytes());
                 taken += 1;
-                seen += self.packet(len, v6, taker);
+                seen += self.packet(len, v6, take);
             }
         }
         self.counts.frames += seen as u64;
         seen.max(taken)
     }
 
-    fn packet(&mut self, len: usize, v6: bool, taker: &mut impl Taker) -> usize {
+    fn packet(&mut self, len: usize, v6: bool, take: &mut impl FnMut(&mut [u8], usize)) -> usize {
         let size = self.segment_size(len, v6);
         if size.is_none() && len <= self.frame_bytes {
-            let buffer = &mut self.packet[..self.frame_bytes];
-            give(buffer, len, taker);
+            take(&mut self.packet[..self.frame_bytes], len);
             return 1;
         }
         let whole = &self.packet[..len];
@@ -354,7 +344,7 @@ impl Receiver {
         let mut seen = 0;
         while let Some(len) = segments.next_into(&mut self.segment) {
             seen += 1;
-            give(&mut self.segment, len, taker);
+            take(&mut self.segment, len);
         }
         self.counts.segmented += seen as u64;
         seen
@@ -386,13 +376,6 @@ impl Receiver {
         let size = steer::look_up(&self.segment_sizes, &key).map_or(usize::MAX, |s| s as usize);
         let size = size.min(self.mtu.checked_sub(payload)?);
         (size < payload_bytes).then_some(size)
-    }
-}
-
-fn give(buffer: &mut [u8], len: usize, taker: &mut impl Taker) {
-    match taker.frame(buffer, len) {
-        Disposition::Transmit(len) => taker.transmit(&buffer[..len.min(buffer.len())]),
-        Disposition::Release => {}
     }
 }
 

@@ -7,6 +7,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `port` | the choice of the mode |
+//! | `handler` | what the caller is given for each frame |
 //! | `spin` | whether to wait awake |
 //! | `xdp`, `xdp_send` | one worker's frames between rings, for native and generic mode |
 //! | `pool` | what the workers share: buffers, fill and completion rings, the program |
@@ -34,9 +35,11 @@ mod config;
 mod error;
 mod frames;
 mod gso;
+mod handler;
 mod host;
 mod interface;
 mod matched;
+mod mode;
 mod packet;
 mod packet_send;
 mod pool;
@@ -50,14 +53,16 @@ mod sys;
 mod xdp;
 mod xdp_send;
 
-pub use capability::{Missing, MissingList, probe_capabilities};
+pub use capability::probe_capabilities;
 pub use config::{
-    ADDRESSES_MAX, BACKENDS_MAX, Config, FRONTENDS_MAX, Mode, ModeChoice, QUEUE_BYTES_MAX,
-    Steering, WORKERS_MAX, Workers,
+    ADDRESSES_MAX, BACKENDS_MAX, Config, FRONTENDS_MAX, QUEUE_BYTES_MAX, Steering, WORKERS_MAX,
+    Workers,
 };
-pub use error::OpenError;
+pub use error::{Missing, MissingList, OpenError};
 pub use frames::FrameAccount;
+pub use handler::{Disposition, Handler, Tx};
 pub use host::HOST_MAC;
 pub use matched::{SteeringMaps, ports_of};
-pub use port::{Disposition, Handler, Port, Tx};
+pub use mode::{Mode, ModeChoice};
+pub use port::Port;
 pub use stats::{HostStats, KernelStats, Stats, SteeringStats};

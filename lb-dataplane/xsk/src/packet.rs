@@ -24,14 +24,15 @@
 
 use crate::{
     abi::{self, VirtioNetHeader},
-    config::{Config, ETHERNET_BYTES, FRAME_BYTES, FRAME_BYTES_MAX, Mode, Steering},
+    config::{Config, ETHERNET_BYTES, FRAME_BYTES, FRAME_BYTES_MAX, Steering},
     error::OpenError,
     frames::FrameAccount,
     gso::{Checksum, Segments},
+    handler::{Disposition, Handler, Tx},
     interface::Interface,
     matched::SteeringMaps,
+    mode::Mode,
     packet_send::{PacketSender, bind},
-    port::{Disposition, Handler, Tx},
     spin::Spin,
     stats::{HostStats, KernelStats, Stats},
     steer::{Programs, Steer},

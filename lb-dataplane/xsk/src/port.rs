@@ -1,33 +1,23 @@
 //! A port: one interface's frames in and out, in whichever mode works.
 //!
-//! Owns the choice of the mode and nothing else; [`crate::xdp`] and [`crate::packet`] do the work. Knows no flows.
+//! Owns the choice of the mode, and joins the interface's frames with the host's; [`crate::xdp`] and [`crate::packet`] do the work. Knows no flows.
 
 use crate::{
-    capability::{self, Missing, MissingList},
-    config::{Config, Mode, Steering},
-    error::OpenError,
+    capability,
+    config::{Config, Steering},
+    error::{Missing, MissingList, OpenError},
     frames::FrameAccount,
+    handler::{Disposition, Handler, Tx},
     host::{self, Host},
     interface::Interface,
     matched::SteeringMaps,
+    mode::Mode,
     packet::PacketPort,
-    packet_send::PacketSender,
     stats::Stats,
     steer::Steer,
     xdp::XdpPort,
-    xdp_send::XdpSender,
 };
 use std::{io, os::fd::BorrowedFd, time::Duration};
-
-/// What becomes of a received frame.
-#[must_use]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disposition {
-    /// Its buffer now holds a frame of this length, which is sent.
-    Transmit(usize),
-    /// Its buffer is free again.
-    Release,
-}
 
 /// One interface opened for packet I/O, or a worker's part of it. For one thread at a time;
 /// dropping it detaches everything.
@@ -49,92 +39,6 @@ pub struct Port {
 enum Inner {
     Xdp(XdpPort),
     Packet(PacketPort),
-}
-
-/// Sends frames of one's own, beside received ones.
-pub struct Tx<'a> {
-    sender: Sender<'a>,
-    host: Option<&'a mut host::Sender>,
-}
-
-enum Sender<'a> {
-    Xdp(&'a mut XdpSender),
-    Packet(&'a mut PacketSender),
-}
-
-impl<'a> Tx<'a> {
-    pub(crate) fn xdp(sender: &'a mut XdpSender) -> Self {
-        let sender = Sender::Xdp(sender);
-        Self { sender, host: None }
-    }
-
-    pub(crate) fn packet(sender: &'a mut PacketSender) -> Self {
-        let sender = Sender::Packet(sender);
-        Self { sender, host: None }
-    }
-
-    /// The same, with another way out.
-    fn with_host<'b>(&'b mut self, host: &'b mut host::Sender) -> Tx<'b> {
-        let sender = match &mut self.sender {
-            Sender::Xdp(sender) => Sender::Xdp(sender),
-            Sender::Packet(sender) => Sender::Packet(sender),
-        };
-        let host = Some(host);
-        Tx { sender, host }
-    }
-
-    /// A buffer to write a frame into, for the interface's MTU and 1,778 at least; the same one
-    /// until it is sent. `None` (counted) if all are in use.
-    pub fn frame(&mut self) -> Option<&mut [u8]> {
-        match &mut self.sender {
-            Sender::Xdp(sender) => sender.frame(),
-            Sender::Packet(sender) => sender.frame(),
-        }
-    }
-
-    /// Sends the first `len` bytes of the buffer that [`Self::frame`] gave last; nothing without one.
-    pub fn send(&mut self, len: usize) {
-        if self.host.is_some() && self.send_to_host(len) {
-            return;
-        }
-        match &mut self.sender {
-            Sender::Xdp(sender) => sender.send(len),
-            Sender::Packet(sender) => sender.send(len),
-        }
-    }
-
-    /// False if the frame does not go there. Its buffer stays with us.
-    fn send_to_host(&mut self, len: usize) -> bool {
-        let frame = match &mut self.sender {
-            Sender::Xdp(sender) => sender.frame(),
-            Sender::Packet(sender) => sender.frame(),
-        };
-        match (&mut self.host, frame) {
-            (Some(host), Some(frame)) if host::Sender::takes(frame) => {
-                host.send(&frame[..len.min(frame.len())]);
-                true
-            }
-            _ => false,
-        }
-    }
-}
-
-/// What becomes of frames. A closure is one that looks at none ahead.
-pub trait Handler {
-    /// One of several frames that come next, and leave as they are for now.
-    fn look(&mut self, _frame: &[u8]) {}
-
-    /// Those were all of these.
-    fn looked(&mut self) {}
-
-    /// A buffer with a frame at its start and the frame's length, see [`Port::process`].
-    fn frame(&mut self, buffer: &mut [u8], len: usize, tx: &mut Tx<'_>) -> Disposition;
-}
-
-impl<F: FnMut(&mut [u8], usize, &mut Tx<'_>) -> Disposition> Handler for F {
-    fn frame(&mut self, buffer: &mut [u8], len: usize, tx: &mut Tx<'_>) -> Disposition {
-        self(buffer, len, tx)
-    }
 }
 
 /// Sends what is the host's there.
@@ -160,28 +64,6 @@ impl<H: Handler> Handler for PastHost<'_, H> {
                 Disposition::Release
             }
             other => other,
-        }
-    }
-}
-
-/// Takes frames that come through the host's stack.
-struct FromHost<'a, F> {
-    f: &'a mut F,
-    tx: Tx<'a>,
-}
-
-impl<H: Handler> host::Taker for FromHost<'_, H> {
-    fn frame(&mut self, buffer: &mut [u8], len: usize) -> Disposition {
-        self.f.frame(buffer, len, &mut self.tx)
-    }
-
-    fn transmit(&mut self, frame: &[u8]) {
-        // Its place is not one of the interface's buffers.
-        if let Some(buffer) = self.tx.frame()
-            && let Some(room) = buffer.get_mut(..frame.len())
-        {
-            room.copy_from_slice(frame);
-            self.tx.send(frame.len());
         }
     }
 }
@@ -358,8 +240,17 @@ impl Port {
             Inner::Xdp(port) => Tx::xdp(port.sender()),
             Inner::Packet(port) => Tx::packet(port.sender()),
         };
-        let tx = tx.with_host(sender);
-        let of_host = receiver.process(&mut FromHost { f, tx });
+        tx.host = Some(sender);
+        let of_host = receiver.process(&mut |buffer, len| {
+            // Its place is not one of the interface's buffers.
+            if let Disposition::Transmit(len) = f.frame(buffer, len, &mut tx)
+                && let frame = &buffer[..len.min(buffer.len())]
+                && let Some(room) = tx.frame().and_then(|room| room.get_mut(..frame.len()))
+            {
+                room.copy_from_slice(frame);
+                tx.send(frame.len());
+            }
+        });
         if of_host > 0 {
             self.flush();
         }
@@ -368,12 +259,12 @@ impl Port {
 
     /// Sends outside of [`Self::process`].
     pub fn tx(&mut self) -> Tx<'_> {
-        let tx = match &mut self.inner {
+        let mut tx = match &mut self.inner {
             Inner::Xdp(port) => Tx::xdp(port.sender()),
             Inner::Packet(port) => Tx::packet(port.sender()),
         };
-        let host = self.host.as_mut().map(|host| &mut host.sender);
-        Tx { host, ..tx }
+        tx.host = self.host.as_mut().map(|host| &mut host.sender);
+        tx
     }
 
     /// Hands all frames to the kernel, takes back the buffers of those it has sent, and refills.

@@ -8,10 +8,11 @@
 )]
 
 use crate::{
-    config::{Mode, Steering},
+    config::Steering,
     error::OpenError,
     interface::Interface,
     matched::{Fixed, SteeringMaps},
+    mode::Mode,
     stats::SteeringStats,
 };
 use libbpf_rs::{

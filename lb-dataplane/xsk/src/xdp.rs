@@ -10,13 +10,14 @@
 
 use crate::{
     abi::Descriptor,
-    config::{Config, ETHERNET_BYTES, Mode, Steering, XDP_FRAME_BYTES_MAX},
+    config::{Config, ETHERNET_BYTES, Steering, XDP_FRAME_BYTES_MAX},
     error::OpenError,
     frames::{FrameAccount, Owner},
+    handler::{Disposition, Handler, Tx},
     interface::Interface,
     matched::SteeringMaps,
+    mode::Mode,
     pool::{Parts, Pool, Share},
-    port::{Disposition, Handler, Tx},
     ring::{Consumer, Producer},
     socket::{Anchor, Place, Umem, XskSocket},
     spin::Spin,

@@ -6,9 +6,8 @@ use crate::{
     Index, Key, Reason, Status,
     claims::{Claim, Outcome, Place},
     index::PolicyRecord,
-    judge::{Said, internal_error, said},
     kept::Kept,
-    messages::few,
+    messages::{Said, few, internal_error, said},
     standing::Standing,
     translate::Translation,
 };

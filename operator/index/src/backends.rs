@@ -6,14 +6,28 @@
 
 use crate::{
     BackendState, Key, LIMIT_NAMES_SHOWN, Policy, ServicePort, SliceEndpoint, Text, WeightSource,
-    translate::View,
+    allowance::Grants,
+    kept::Held,
     world::{ServiceRecord, World},
 };
-use baton_api::{Backend, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_NAME_BYTES, is_node_name};
+use baton_api::{Backend, Endpoint, LIMIT_BACKENDS_PER_POLICY, is_name, is_node_name};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
+
+/// What a translation reads.
+pub(crate) struct View<'a> {
+    pub key: &'a Key,
+    pub policy: &'a Policy,
+    pub world: &'a World,
+    /// What each of its classes grants to its namespace.
+    pub grants: Vec<Grants<'a>>,
+    /// What dataplanes had, where that counts.
+    pub held: Option<&'a BTreeMap<Text, Held>>,
+    /// Backends may be missing, too.
+    pub partial: bool,
+}
 
 /// What is known of a backend besides what the snapshot says of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -328,10 +342,4 @@ fn name(mut candidates: Vec<Candidate>) -> Vec<(String, Candidate)> {
         }
     }
     named
-}
-
-/// Whether the snapshot takes it as a name.
-pub(crate) fn is_name(name: &str) -> bool {
-    let good = |c: char| c.is_ascii_alphanumeric() || "-._/".contains(c);
-    (1..=LIMIT_NAME_BYTES).contains(&name.len()) && name.chars().all(good)
 }

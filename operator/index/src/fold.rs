@@ -7,14 +7,15 @@ use crate::{
     ClassUpdate, ClassVerdict, Condition, ConditionKind, Event, Index, Instance, Key, LIMIT_EVENTS,
     LIMIT_INSTANCES_SHOWN, Reason, Status, Text, Update, Verdict,
     allowance::{Grants, Tenant},
+    backends::View,
     claims::Outcome,
     drains::DrainNotice,
     index::PolicyRecord,
-    judge::{Judged, behind, conditions, internal_error, judge, no_dataplane, ready_members, same},
+    judge::{Judged, behind, conditions, judge, no_dataplane, ready_members, same},
     kept::{Kept, look, owner},
-    messages::{bounded, few},
+    messages::{bounded, few, internal_error},
     standing::Standing,
-    translate::{Translation, View},
+    translate::Translation,
 };
 use baton_api::OnDeadline;
 use std::{
@@ -69,7 +70,9 @@ impl Index {
                 continue;
             };
             let namespaces = &self.world.namespaces;
-            let judged = guarded(|| look(&key, record, &self.classes, namespaces, &self.holdings));
+            let (policy, good) = (&record.policy, record.good.as_ref());
+            let (classes, holdings) = (&self.classes, &self.holdings);
+            let judged = guarded(|| look(&key, policy, good, classes, namespaces, holdings));
             let age = record.age(&key);
             let Some(record) = self.policies.get_mut(&key) else {
                 continue;

@@ -4,6 +4,7 @@
 
 use crate::{
     ClassUpdate, ClassVerdict, Key, Policy, Reason, Text, Verdict,
+    backends::View,
     claims::{Age, Claims},
     class::ClassRecord,
     cost::Costs,
@@ -11,7 +12,7 @@ use crate::{
     kept::{Holdings, Kept, Wants},
     reports::{DataplaneRecord, Sums},
     standing::Standing,
-    translate::{Translation, View, translate},
+    translate::{Translation, translate},
     world::World,
 };
 use std::{

@@ -9,20 +9,13 @@ use crate::{
     class::{ClassRecord, Room},
     coverage::{Obstacle, obstacle},
     index::PolicyRecord,
-    messages::{Reasons, bounded, count, few, is_or_are},
+    messages::{Reasons, Said, bounded, count, few, is_or_are, said},
     reports::DataplaneRecord,
     sums::{Measured, Present, is_wanted, present},
     translate::Translation,
 };
 use baton_api::{LIMIT_BACKENDS_PER_POLICY, Protocol};
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
-
-/// Status, reason and message of a condition.
-pub(crate) type Said = (Status, Reason, String);
-
-pub(crate) fn said(status: Status, reason: Reason, message: impl Into<String>) -> Said {
-    (status, reason, message.into())
-}
 
 /// What is said of a policy, and what else its figures come to.
 pub(crate) struct Judged {
@@ -106,15 +99,6 @@ pub(crate) fn conditions(all: [Said; 4], before: Option<&Verdict>, now: i64) -> 
             since,
         }
     })
-}
-
-/// What is said of a policy that cannot be judged.
-pub(crate) fn internal_error(what: &str) -> Said {
-    let message = format!(
-        "the operator failed at this policy, which is a bug of it ({what}): report it with the operator's log; what the \
-         dataplanes have of the policy stays as it is"
-    );
-    said(Status::False, Reason::InternalError, message)
 }
 
 /// The condition, how many dataplanes should have the policy, and how many do.

@@ -16,7 +16,6 @@
 use crate::{
     Family, Key, Listener, Namespace, Policy, PortRef, Reason, Refusal, Text,
     class::ClassRecord,
-    index::PolicyRecord,
     standing::{Standing, examine},
 };
 use std::{
@@ -174,10 +173,11 @@ pub(crate) struct Look {
     pub is_bare: bool,
 }
 
-/// Looks at it.
+/// Looks at it, and at what it was when it was good the last time.
 pub(crate) fn look(
     key: &Key,
-    record: &PolicyRecord,
+    policy: &Arc<Policy>,
+    good: Option<&Arc<Policy>>,
     classes: &BTreeMap<Text, ClassRecord>,
     namespaces: &BTreeMap<Text, Arc<Namespace>>,
     holdings: &Holdings,
@@ -186,19 +186,19 @@ pub(crate) fn look(
         examine(key, policy, classes, namespaces, only)
     };
     let itself = |standing, is_bare| Look {
-        served: Arc::clone(&record.policy),
+        served: Arc::clone(policy),
         kept: None,
         problem: None,
         standing,
         is_bare,
     };
-    let standing = examine(&record.policy, None);
+    let standing = examine(policy, None);
     let problem = match &standing {
         Standing::Unfit { reason, message } if is_slip(*reason) => (*reason, message.clone()),
         _ => return itself(standing, false),
     };
     // What it says may have been good while there was something else, too.
-    if let Some(good) = record.good.as_ref().filter(|good| **good != record.policy) {
+    if let Some(good) = good.filter(|good| *good != policy) {
         let generation = good.generation;
         return Look {
             standing: examine(good, None),
@@ -208,7 +208,7 @@ pub(crate) fn look(
             is_bare: false,
         };
     }
-    let Some((rebuilt, had)) = holdings.rebuilt(key, &record.policy) else {
+    let Some((rebuilt, had)) = holdings.rebuilt(key, policy) else {
         return itself(standing, true);
     };
     Look {

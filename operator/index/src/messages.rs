@@ -1,7 +1,23 @@
-//! How things are said to people: lists that end, texts that end.
+//! How things are said to people: the content of conditions, lists that end, texts that end.
 
-use crate::{LIMIT_MESSAGE_CHARS, LIMIT_NAMES_SHOWN};
+use crate::{LIMIT_MESSAGE_CHARS, LIMIT_NAMES_SHOWN, Reason, Status};
 use std::fmt::{self, Display};
+
+/// Status, reason and message of a condition.
+pub(crate) type Said = (Status, Reason, String);
+
+pub(crate) fn said(status: Status, reason: Reason, message: impl Into<String>) -> Said {
+    (status, reason, message.into())
+}
+
+/// What is said of a policy that cannot be judged.
+pub(crate) fn internal_error(what: &str) -> Said {
+    let message = format!(
+        "the operator failed at this policy, which is a bug of it ({what}): report it with the operator's log; what the \
+         dataplanes have of the policy stays as it is"
+    );
+    said(Status::False, Reason::InternalError, message)
+}
 
 /// The first few of many.
 pub(crate) fn few<T: Display>(all: impl IntoIterator<Item = T>, separator: &str) -> String {

@@ -4,15 +4,13 @@
 //! dataplanes' own checks would refuse, and what is granted to others only. Whether somebody older
 //! claims the same is decided elsewhere.
 
-use crate::{Family, Listener};
 use crate::{
-    Key, Namespace, Policy, Reason, Text,
+    Family, Key, Listener, Namespace, Policy, Reason, Text,
     allowance::{Grants, Tenant},
-    backends::is_name,
     claims::{Claim, Place},
     class::ClassRecord,
 };
-use baton_api::{Endpoint, LIMIT_NAME_BYTES, Snapshot};
+use baton_api::{Endpoint, LIMIT_NAME_BYTES, Snapshot, is_name};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},

@@ -3,14 +3,11 @@
 //! Owns the conversion of an accepted policy and its Service, as they are now. Knows nothing of classes and of what was
 //! before.
 
-use crate::{BackendState, Listener, Text};
 use crate::{
-    Key, Policy, PortRef, ServicePort,
-    allowance::Grants,
-    backends::{Backends, backends},
+    BackendState, Key, Listener, PortRef, ServicePort, Text,
+    backends::{Backends, View, backends},
     kept::{Held, families},
     standing::{frontends, snapshot_name},
-    world::World,
 };
 use baton_api::Snapshot;
 use std::{
@@ -18,19 +15,6 @@ use std::{
     net::IpAddr,
     sync::Arc,
 };
-
-/// What a translation reads.
-pub(crate) struct View<'a> {
-    pub key: &'a Key,
-    pub policy: &'a Policy,
-    pub world: &'a World,
-    /// What each of its classes grants to its namespace.
-    pub grants: Vec<Grants<'a>>,
-    /// What dataplanes had, where that counts.
-    pub held: Option<&'a BTreeMap<Text, Held>>,
-    /// Backends may be missing, too.
-    pub partial: bool,
-}
 
 /// What a policy came to.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -5,7 +5,7 @@
 use super::News;
 use crate::{
     figures::Inbox,
-    messages,
+    messages::{self, UNREACHABLE_AFTER},
     peers::Peers,
     snapshot_recovery::{SnapshotRecovery, Where},
     translate::SharedInterner,
@@ -27,9 +27,6 @@ use std::{
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-/// Failures in a row after which a dataplane counts as unreachable: one lost request is no news to the owners of all
-/// policies.
-pub const UNREACHABLE_AFTER: u32 = 3;
 /// Versions of a class whose revision is remembered: a dataplane that is further behind than that acknowledges what is newer
 /// soon, or nothing.
 const LIMIT_REVISIONS: usize = 1_024;
@@ -156,7 +153,9 @@ impl Term {
     fn keys(&self, target: &str, result: &Outcome) {
         match result {
             Outcome::State { state, .. } => self.peers.said(Peer::from_state(target, state)),
-            Outcome::Shim(state) => self.peers.said(Peer::from_shim(target, state)),
+            Outcome::Shim(state) => self
+                .peers
+                .said(Peer::from_shim(target, state.key_epochs.clone())),
             Outcome::Unreachable(Unreached { failures, .. }) if *failures >= UNREACHABLE_AFTER => {
                 let now = UnixSeconds(Timestamp::now().as_second());
                 self.peers.silent(target, now);

@@ -89,7 +89,7 @@ pub fn run(args: &SimArgs) -> ExitCode {
 
 fn one(seed: u64, args: &SimArgs) -> ExitCode {
     if args.scenario {
-        println!("{:#?}", baton_sim::swarm::Scenario::draw(seed));
+        println!("{:#?}", baton_sim::scenario::Scenario::draw(seed));
     }
     let outcome = world(seed, args.trace, args);
     if let Some(trace) = &outcome.trace {

@@ -1,8 +1,8 @@
-//! Who speaks to the server: identities, clients and kubeconfigs for them, and namespaces made for one test each.
+//! What tests ask of a running server: clients, ServiceAccounts, and namespaces made for one test
+//! each.
 
-use crate::{ApiServer, certificates::Certificates};
+use crate::{ApiServer, identity::Identity};
 use anyhow::{Context, Result};
-use hyper::Request;
 use k8s_openapi::{
     api::{
         authentication::v1::{TokenRequest, TokenRequestSpec},
@@ -10,93 +10,17 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube::{
-    Api, Client, Config,
-    api::PostParams,
-    config::{KubeConfigOptions, Kubeconfig},
-};
-use serde_json::{Value, json};
+use kube::{Api, Client, api::PostParams};
 use std::{
     process,
     sync::atomic::{AtomicU32, Ordering},
-    thread,
 };
 
 /// A token lives longer than any test.
 const TOKEN_SECONDS: i64 = 24 * 3600;
 
-/// Somebody whom the server knows, with what proves it. Shows its name only.
-#[derive(Clone)]
-pub struct Identity {
-    name: String,
-    url: String,
-    authority_pem: String,
-    proof: Value,
-}
-
-impl std::fmt::Debug for Identity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Identity({} at {})", self.name, self.url)
-    }
-}
-
-impl Identity {
-    pub(crate) fn admin(url: &str, certificates: &Certificates) -> Self {
-        Self {
-            name: "admin".into(),
-            url: url.into(),
-            authority_pem: certificates.authority_pem.clone(),
-            proof: json!({
-                "client-certificate-data": base64(certificates.admin.certificate.as_bytes()),
-                "client-key-data": base64(certificates.admin.key.as_bytes()),
-            }),
-        }
-    }
-
-    /// As the server calls it: `admin`, or `system:serviceaccount:NAMESPACE:NAME`.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Where the server is.
-    #[must_use]
-    pub fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// The kubeconfig as JSON, which is YAML too. It holds the secret.
-    #[must_use]
-    pub fn kubeconfig(&self) -> Value {
-        let cluster = json!({
-            "server": self.url,
-            "certificate-authority-data": base64(self.authority_pem.as_bytes()),
-        });
-        json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{ "name": "test", "cluster": cluster }],
-            "users": [{ "name": self.name, "user": self.proof }],
-            "contexts": [{ "name": "test", "context": { "cluster": "test", "user": self.name } }],
-            "current-context": "test",
-        })
-    }
-
-    /// A client that speaks as this identity. It belongs to the calling test's runtime.
-    ///
-    /// # Errors
-    /// If the kubeconfig is not accepted.
-    pub async fn client(&self) -> Result<Client> {
-        let kubeconfig: Kubeconfig =
-            serde_json::from_value(self.kubeconfig()).context("kubeconfig")?;
-        let config =
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        Client::try_from(config).context("making a client")
-    }
-}
-
-/// A namespace for one test. It is not deleted: without controllers a deletion never ends, and the server's data
-/// goes with the server.
+/// A namespace for one test. It is not deleted: without controllers a deletion never ends, and the
+/// server's data goes with the server.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     /// Its name.
@@ -130,11 +54,8 @@ impl ApiServer {
             .await;
         let answer = answer.with_context(|| format!("asking for a token of {namespace}/{name}"))?;
         let token = answer.status.context("the answer holds no token")?.token;
-        Ok(Identity {
-            name: format!("system:serviceaccount:{namespace}:{name}"),
-            proof: json!({ "token": token }),
-            ..self.admin_identity().clone()
-        })
+        let name = format!("system:serviceaccount:{namespace}:{name}");
+        Ok(self.admin_identity().with_token(name, &token))
     }
 
     /// A client that speaks as a ServiceAccount.
@@ -148,7 +69,8 @@ impl ApiServer {
             .await
     }
 
-    /// Makes a namespace of a name that nobody has, with the ServiceAccount `default` that Pods need.
+    /// Makes a namespace of a name that nobody has, with the ServiceAccount `default` that Pods
+    /// need.
     ///
     /// # Errors
     /// If the server refuses.
@@ -183,29 +105,4 @@ impl ApiServer {
         }
         Ok(Namespace { name })
     }
-}
-
-/// Whether `/readyz` says ok. On a thread and runtime of its own, since the caller may be inside a runtime.
-pub(crate) fn check_ready(identity: &Identity) -> Result<()> {
-    let ask = || -> Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let said = runtime.block_on(async {
-            let request = Request::get("/readyz").body(Vec::new())?;
-            anyhow::Ok(identity.client().await?.request_text(request).await?)
-        })?;
-        anyhow::ensure!(said == "ok", "/readyz says {said}");
-        Ok(())
-    };
-    thread::scope(|scope| {
-        let job = scope.spawn(ask);
-        job.join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-/// Base64, by the type that Kubernetes uses for bytes.
-fn base64(bytes: &[u8]) -> Value {
-    serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).unwrap_or_default()
 }

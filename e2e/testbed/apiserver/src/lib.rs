@@ -14,11 +14,13 @@
 mod access;
 mod certificates;
 mod folder;
+mod identity;
 mod process;
 mod server;
 
-pub use access::{Identity, Namespace};
+pub use access::Namespace;
 pub use baton_kubernetes::program;
+pub use identity::Identity;
 pub use process::memory_bytes;
 pub use server::ApiServer;
 

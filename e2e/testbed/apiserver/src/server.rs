@@ -5,9 +5,9 @@
 //! the server is stopped.
 
 use crate::{
-    access::{self, Identity},
     certificates::Certificates,
     folder::Folder,
+    identity::Identity,
     process::{self, Process},
 };
 use anyhow::{Context, Result, bail};
@@ -136,9 +136,7 @@ impl ApiServer {
         }
         let log = self.folder.path().join("apiserver.log");
         let mut process = Process::start(&self.program, "kube-apiserver", &arguments, log, None)?;
-        process.wait_until("ready", READY_DEADLINE, || {
-            access::check_ready(&self.identity)
-        })?;
+        process.wait_until("ready", READY_DEADLINE, || self.identity.check_ready())?;
         *api = Some(process);
         Ok(())
     }

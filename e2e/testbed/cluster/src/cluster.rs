@@ -6,7 +6,8 @@ use crate::{
     binaries::Binaries,
     certificates::Authority,
     command::{self, ip},
-    config, images,
+    config::{self, ProxyMode},
+    images,
     node::{NODES_MAX, Node},
     say, say_since,
     slot::Slot,
@@ -29,27 +30,6 @@ const NODE_DEADLINE: Duration = Duration::from_secs(120);
 const BRIDGE_FILTER: &str = "/proc/sys/net/bridge";
 /// A connection inside one machine is answered far below this, or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// How kube-proxy has the nodes' kernels lead connections to Services.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ProxyMode {
-    /// With nftables, which every machine of the tests has.
-    #[default]
-    Nftables,
-    /// With iptables, as most clusters do: with a rule that drops what connection tracking calls INVALID.
-    Iptables,
-}
-
-impl ProxyMode {
-    /// As kube-proxy's configuration says it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Nftables => "nftables",
-            Self::Iptables => "iptables",
-        }
-    }
-}
 
 /// What to start.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 //!
 //! Owns the cluster's fixed addresses and each setting's reason. Starts nothing.
 
-use crate::{binaries::Binaries, certificates::Authority, cluster::ProxyMode};
+use crate::{binaries::Binaries, certificates::Authority};
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::{
@@ -21,6 +21,27 @@ pub(crate) const API_PORT: u16 = 6443;
 const NODE_GRACE: &str = "20s";
 /// Name of the image that holds a Pod's namespaces.
 pub(crate) const PAUSE_IMAGE: &str = "localhost/baton-cluster/pause:1";
+
+/// How kube-proxy has the nodes' kernels lead connections to Services.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProxyMode {
+    /// With nftables, which every machine of the tests has.
+    #[default]
+    Nftables,
+    /// With iptables, as most clusters do: with a rule that drops what connection tracking calls INVALID.
+    Iptables,
+}
+
+impl ProxyMode {
+    /// As kube-proxy's configuration says it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+        }
+    }
+}
 
 /// Addresses of the Pods of a node, numbered from 1.
 pub(crate) fn pod_range(node: u8) -> String {

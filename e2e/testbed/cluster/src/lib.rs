@@ -26,7 +26,8 @@ mod process;
 mod slot;
 
 pub use binaries::{Binaries, helm};
-pub use cluster::{Cluster, Options, ProxyMode};
+pub use cluster::{Cluster, Options};
+pub use config::ProxyMode;
 pub use images::{CLIENT_IMAGE, SERVER_IMAGE, client_image, server_image};
 pub use node::Node;
 pub use slot::{SLOTS, clean, folders};

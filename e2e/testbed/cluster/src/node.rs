@@ -6,9 +6,8 @@ use crate::{
     binaries::Binaries,
     certificates::Authority,
     cgroup,
-    cluster::ProxyMode,
     command::{self, ip},
-    config::{NodeConfig, pod_range},
+    config::{NodeConfig, ProxyMode, pod_range},
     process::{Daemon, inside, only_child, tail},
     slot::Slot,
 };

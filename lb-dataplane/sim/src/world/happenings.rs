@@ -7,7 +7,8 @@ use crate::{
     address::{self, key},
     fault::Happening,
     pod::adopter::answer,
-    swarm::{backend, vary},
+    scenario::backend,
+    swarm::vary,
     tcp::wire::{Ends, Out as Segment, Seg, build, receive},
     trace::Party,
 };

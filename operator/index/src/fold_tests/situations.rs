@@ -1,7 +1,7 @@
 //! What is said of policies, to whom, and what stays when something fails.
 
 use super::*;
-use crate::translate::{View, translate};
+use crate::{backends::View, translate::translate};
 
 const POISON: &str = "poison";
 

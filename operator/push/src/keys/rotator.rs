@@ -7,7 +7,7 @@ use super::{
     set::alike,
     table::{Action, Event, State, transition},
 };
-use crate::{UnixSeconds, push::ShimState};
+use crate::UnixSeconds;
 use std::{collections::BTreeSet, fmt, time::Duration};
 
 /// Names in one warning.
@@ -115,9 +115,9 @@ impl Peer {
 
     /// A shim that answered.
     #[must_use]
-    pub fn from_shim(name: impl Into<String>, state: &ShimState) -> Self {
+    pub fn from_shim(name: impl Into<String>, key_epochs: Vec<u8>) -> Self {
         Self {
-            live: state.key_epochs.clone(),
+            live: key_epochs,
             ..Self::unheard(name, PeerKind::Shim, None)
         }
     }
