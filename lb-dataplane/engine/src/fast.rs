@@ -29,6 +29,7 @@ fn is_open(flow: &Flow, stamped: bool) -> bool {
 /// Whether a number is between two others, of which `from` is not the later one, or one of them.
 #[inline(always)]
 fn is_within(number: SeqNumber, from: SeqNumber, to: SeqNumber) -> bool {
+    debug_assert!(from.at_or_before(to), "{from:?} behind {to:?}");
     number.since(from).cast_unsigned() <= to.since(from).cast_unsigned()
 }
 
