@@ -1,6 +1,7 @@
 //! What a class of dataplanes grants to policies of which namespaces.
 //!
-//! Owns the fields and their bounds. What is asked for, and what is said of what is not granted, is the operator's.
+//! Owns the fields and their bounds. What is asked for, and what is said of what is not granted, is
+//! the operator's.
 
 use crate::{
     rules::invalid,
@@ -17,22 +18,25 @@ use std::collections::BTreeMap;
 pub struct Allowance {
     /// Whose policies: those of namespaces that fit both parts; `{}` is all namespaces.
     pub namespaces: NamespaceSelector,
-    /// Ports of listeners, as `8080` or `8000-8999`, at the dataplanes' own addresses and at those in `addresses`.
+    /// Ports of listeners, as `8080` or `8000-8999`, at the dataplanes' own addresses and at those
+    /// in `addresses`.
     #[serde(default = "unprivileged")]
     #[schemars(
         length(max = 64),
         extend("items" = port_range(), "x-kubernetes-list-type" = "set"),
     )]
     pub ports: Vec<String>,
-    /// Explicit addresses of listeners, as `192.0.2.10` or `192.0.2.0/24`, besides the dataplanes' own.
+    /// Explicit addresses of listeners, as `192.0.2.10` or `192.0.2.0/24`, besides the dataplanes'
+    /// own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 64),
         extend("items" = network(), "x-kubernetes-list-type" = "set"),
     )]
     pub addresses: Vec<String>,
-    /// Addresses that EndpointSlices may lead to, as `10.1.2.3` or `10.1.0.0/16`, besides those of Pods of the policy's
-    /// namespace that they name (`targetRef`). A policy of several classes needs it of each of them.
+    /// Addresses that EndpointSlices may lead to, as `10.1.2.3` or `10.1.0.0/16`, besides those of
+    /// Pods of the policy's namespace that they name (`targetRef`). A policy of several classes
+    /// needs it of each of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 64),

@@ -1,6 +1,7 @@
 //! What a policy says about moving, draining, failing and silent flows.
 //!
-//! Owns the fields that a dataplane reads as they are: the same names, words and defaults as in its snapshot.
+//! Owns the fields that a dataplane reads as they are: the same names, words and defaults as in its
+//! snapshot.
 
 use crate::{
     Duration, StatusCodes,
@@ -10,29 +11,35 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Moves per second that can be asked for: far above what one dataplane can do, far below where a counter would wrap.
+/// Moves per second that can be asked for: far above what one dataplane can do, far below where a
+/// counter would wrap.
 const MOVES_PER_SECOND_MAX: i32 = 1_000_000;
 
 /// When flows move to another backend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Migration {
-    /// Whether and when. `Always`: at every request, to the next backend, for tests and measurements. `WhenBetter`: at a
-    /// request, when that gains more than a move costs: off a backend that waits far longer than the others or stalls, to one
-    /// that came or came back, to a shorter queue where backends are unevenly busy, and, for at most 2 of 1,000 requests, off one
-    /// where the mean wait is lastingly longer. `DrainOnly`: flows stay, but for those of a backend that drains
-    /// or died. `Never`: those of a draining backend stay too, and those of a dead one go on as `onBackendFailure` says.
+    /// Whether and when. `Always`: at every request, to the next backend, for tests and
+    /// measurements. `WhenBetter`: at a request, when that gains more than a move costs: off a
+    /// backend that waits far longer than the others or stalls, to one that came or came back, to a
+    /// shorter queue where backends are unevenly busy, and, for at most 2 of 1,000 requests, off
+    /// one where the mean wait is lastingly longer. `DrainOnly`: flows stay, but for those of a
+    /// backend that drains or died. `Never`: those of a draining backend stay too, and those of a
+    /// dead one go on as `onBackendFailure` says.
     pub mode: MigrationMode,
-    /// With `WhenBetter`, in calm: move only if the mean wait here is at least this many per cent of that at the other backend.
+    /// With `WhenBetter`, in calm: move only if the mean wait here is at least this many per cent
+    /// of that at the other backend.
     #[schemars(range(min = 100, max = 10_000))]
     pub ratio_percent: i32,
-    /// With `WhenBetter`: move to a shorter queue only if the expected wait falls by at least this much.
+    /// With `WhenBetter`: move to a shorter queue only if the expected wait falls by at least this
+    /// much.
     #[schemars(extend("x-kubernetes-validations" = up_to("1h")))]
     pub gain: Duration,
     /// A flow rests this long after a move, unless its new backend is distressed.
     #[schemars(extend("x-kubernetes-validations" = up_to("1h")))]
     pub cooldown: Duration,
-    /// Moves of one flow in its life; 0 is no limit. Moves because of its backend's death are not limited.
+    /// Moves of one flow in its life; 0 is no limit. Moves because of its backend's death are not
+    /// limited.
     #[schemars(range(min = 0, max = 65_535))]
     pub per_flow: i32,
     /// Moves per second onto one backend; 0 is no limit.
@@ -71,7 +78,8 @@ impl Default for Migration {
     }
 }
 
-/// How flows leave a draining backend. Each moves with its next request; one without goes after a quiet time.
+/// How flows leave a draining backend. Each moves with its next request; one without goes after a
+/// quiet time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = json!([forbidden(
@@ -83,12 +91,12 @@ pub struct Drain {
     /// A flow at rest that has been quiet this long moves without waiting for a request.
     #[schemars(extend("x-kubernetes-validations" = up_to("1h")))]
     pub quiet: Duration,
-    /// Flows that are still there this long after the drain began meet `onDeadline`. It should end before the pods'
-    /// `terminationGracePeriodSeconds`.
+    /// Flows that are still there this long after the drain began meet `onDeadline`. It should end
+    /// before the pods' `terminationGracePeriodSeconds`.
     #[schemars(extend("x-kubernetes-validations" = up_to("24h")))]
     pub deadline: Duration,
-    /// What then happens to them. `Wait`: they stay until they move or end. `Close`: they are closed, in order where
-    /// they are at rest.
+    /// What then happens to them. `Wait`: they stay until they move or end. `Close`: they are
+    /// closed, in order where they are at rest.
     pub on_deadline: OnDeadline,
 }
 
@@ -133,7 +141,8 @@ pub struct Health {
     /// Asks each backend at intervals; without it only traffic tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active: Option<ActiveCheck>,
-    /// Failures in a row (refused connections, unanswered segments, response timeouts) that eject a backend; 0 is never.
+    /// Failures in a row (refused connections, unanswered segments, response timeouts) that eject a
+    /// backend; 0 is never.
     #[schemars(range(min = 0, max = 1_000))]
     pub failures: i32,
     /// How long the first ejection lasts; each further one lasts that much longer, up to ten times.
@@ -142,7 +151,8 @@ pub struct Health {
     /// Share of the backends, in per cent, that failures may eject at one time.
     #[schemars(range(min = 0, max = 100))]
     pub max_ejected_percent: i32,
-    /// With a smaller share of usable backends than this, in per cent, all are used (panic mode); 0 is never.
+    /// With a smaller share of usable backends than this, in per cent, all are used (panic mode); 0
+    /// is never.
     #[schemars(range(min = 0, max = 100))]
     pub panic_percent: i32,
 }
@@ -159,7 +169,8 @@ impl Default for Health {
     }
 }
 
-/// Asks each backend whether it works. The first answer after a start decides by itself, later ones by the thresholds.
+/// Asks each backend whether it works. The first answer after a start decides by itself, later ones
+/// by the thresholds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = json!([
@@ -175,11 +186,13 @@ impl Default for Health {
     ),
 ])))]
 pub struct ActiveCheck {
-    /// A path to `GET`; without one, that a connection can be opened is enough. Visible ASCII, the rest as `%20`.
+    /// A path to `GET`; without one, that a connection can be opened is enough. Visible ASCII, the
+    /// rest as `%20`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024), regex(pattern = crate::text::PATH))]
     pub path: Option<String>,
-    /// `Host` of that request, as `example.org` or `example.org:8080`; the backend's address and port if not given.
+    /// `Host` of that request, as `example.org` or `example.org:8080`; the backend's address and
+    /// port if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024), regex(pattern = crate::text::HOST))]
     pub host: Option<String>,
@@ -226,7 +239,8 @@ impl Default for ActiveCheck {
     }
 }
 
-/// Status codes whose range has an order. Three digits each, so the order of the texts is that of the numbers.
+/// Status codes whose range has an order. Three digits each, so the order of the texts is that of
+/// the numbers.
 fn expected_codes() -> serde_json::Value {
     let mut schema = StatusCodes::json_schema(&mut schemars::SchemaGenerator::default());
     schema.insert(

@@ -7,14 +7,16 @@ use serde::{Deserialize, Serialize};
 /// Conditions of one object. More than there are types, so that another controller's find room.
 pub const CONDITIONS_MAX: u32 = 16;
 
-/// What a condition of ours is about. Kept as text in [`Condition`], so that an unknown one can be read.
+/// What a condition of ours is about. Kept as text in [`Condition`], so that an unknown one can be
+/// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ConditionType {
     /// The object makes sense: what it names is there and conflicts with nothing older.
     Accepted,
     /// Every dataplane that it concerns serves its present generation.
     Programmed,
-    /// Flows can move: the backends' nodes run the shim, its adopter is attached and the key epochs agree.
+    /// Flows can move: the backends' nodes run the shim, its adopter is attached and the key epochs
+    /// agree.
     Adoptable,
     /// It works, but less well than it could: the message says what to do.
     Degraded,

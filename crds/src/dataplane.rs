@@ -1,6 +1,7 @@
 //! `BatonDataplane`: a class of dataplanes, which all get the same snapshot.
 //!
-//! Cluster-scoped: dataplane pods are the cluster's infrastructure, policies of many namespaces share them.
+//! Cluster-scoped: dataplane pods are the cluster's infrastructure, policies of many namespaces
+//! share them.
 
 use crate::{
     Allowance, Condition, Count,
@@ -54,21 +55,23 @@ pub struct BatonDataplaneSpec {
     #[serde(default = "control_port")]
     #[schemars(range(min = 1, max = 65_535))]
     pub control_port: i32,
-    /// The ports that they use towards backends, as their configuration says. No listener on their own address may have
-    /// one of them.
+    /// The ports that they use towards backends, as their configuration says. No listener on their
+    /// own address may have one of them.
     #[serde(default)]
     pub ports: LegPorts,
-    /// Ports (`9910`, `10248-10259`) where the dataplanes listen themselves besides `controlPort`, as for probes, or their
-    /// nodes where they use the nodes' network. No listener on their own address may have one of them, whatever is allowed.
+    /// Ports (`9910`, `10248-10259`) where the dataplanes listen themselves besides `controlPort`,
+    /// as for probes, or their nodes where they use the nodes' network. No listener on their own
+    /// address may have one of them, whatever is allowed.
     #[serde(default = "reserved_ports")]
     #[schemars(
         length(max = 64),
         extend("items" = port_range(), "x-kubernetes-list-type" = "set"),
     )]
     pub reserved_ports: Vec<String>,
-    /// What policies of which namespaces may have of this class. A policy may have what one entry allows; without any entry
-    /// none may have anything. Unless said otherwise: ports from 1024 on of the dataplanes' own addresses, and backends that
-    /// are Pods of the policy's namespace, for policies of all namespaces.
+    /// What policies of which namespaces may have of this class. A policy may have what one entry
+    /// allows; without any entry none may have anything. Unless said otherwise: ports from 1024 on
+    /// of the dataplanes' own addresses, and backends that are Pods of the policy's namespace, for
+    /// policies of all namespaces.
     #[serde(default = "allowed")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub allowed: Vec<Allowance>,
@@ -129,11 +132,13 @@ impl Default for LegPorts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DataplaneLimits {
-    /// Listeners of policies. The oldest policies keep their place; a younger one that finds none is not accepted.
+    /// Listeners of policies. The oldest policies keep their place; a younger one that finds none
+    /// is not accepted.
     #[schemars(range(min = 1, max = 1_024))]
     pub policies: i32,
-    /// Distinct backends (address and port) of all policies, as `limits.backends` of their configuration says. An eighth is
-    /// kept for those that have left and still have connections; a younger policy that finds no room is not served.
+    /// Distinct backends (address and port) of all policies, as `limits.backends` of their
+    /// configuration says. An eighth is kept for those that have left and still have connections; a
+    /// younger policy that finds no room is not served.
     #[schemars(range(min = 1, max = 4_096))]
     pub backends: i32,
 }

@@ -7,8 +7,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
-/// Characters of an object's name. With a namespace's 63, a listener's 15 and what stands between them, a dataplane's name
-/// of a policy has up to 143 (`baton_api::LIMIT_NAME_BYTES`).
+/// Characters of an object's name. With a namespace's 63, a listener's 15 and what stands between
+/// them, a dataplane's name of a policy has up to 143 (`baton_api::LIMIT_NAME_BYTES`).
 const NAME_MAX: usize = 63;
 
 /// Why the types make no definition. The tests of this crate rule it out, so it is a bug of Baton.
@@ -100,8 +100,9 @@ fn metadata() -> Value {
 fn tidy(value: &mut Value) {
     match value {
         Value::Object(fields) => {
-            // The API server takes a null in a field that is not nullable for an absent one, so that rules and defaults
-            // need to know only one way of leaving a field out. A field of the name `nullable` would be an object.
+            // The API server takes a null in a field that is not nullable for an absent one, so
+            // that rules and defaults need to know only one way of leaving a field out. A field of
+            // the name `nullable` would be an object.
             if fields.get("nullable") == Some(&Value::Bool(true)) {
                 fields.remove("nullable");
             }

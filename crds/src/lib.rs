@@ -1,7 +1,8 @@
-//! The custom resource types of Baton: what an admin writes, what the operator answers, what is refused and why.
+//! The custom resource types of Baton: what an admin writes, what the operator answers, what is
+//! refused and why.
 //!
-//! Owns the fields, their bounds and rules, the generated YAML and the check of a manifest without a server. Knows
-//! nothing of watching, of the cluster's other objects and of dataplanes.
+//! Owns the fields, their bounds and rules, the generated YAML and the check of a manifest without
+//! a server. Knows nothing of watching, of the cluster's other objects and of dataplanes.
 #![forbid(unsafe_code)]
 
 mod allowance;

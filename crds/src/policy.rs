@@ -1,7 +1,7 @@
 //! `LoadBalancerPolicy`: how the connections of a Service are balanced, moved and kept.
 //!
-//! Owns what the policy is about: the Service, the listeners, the choice of a backend. How flows behave is in
-//! `behaviour`, what the operator answers in `status`.
+//! Owns what the policy is about: the Service, the listeners, the choice of a backend. How flows
+//! behave is in `behaviour`, what the operator answers in `status`.
 
 use crate::{
     BackendFailure, Drain, Duration, Health, LoadBalancerPolicyStatus, Migration, ServicePort,
@@ -61,7 +61,8 @@ use std::collections::BTreeMap;
     ),
 ])))]
 pub struct LoadBalancerPolicySpec {
-    /// The Service whose pods serve. It may be changed; flows then leave the old Service's pods as from a drain.
+    /// The Service whose pods serve. It may be changed; flows then leave the old Service's pods as
+    /// from a drain.
     pub target_ref: TargetRef,
     /// Where clients connect to.
     #[schemars(
@@ -76,16 +77,18 @@ pub struct LoadBalancerPolicySpec {
         ),
     )]
     pub listeners: Vec<Listener>,
-    /// How a pod is chosen. `LeastOutstanding`: the lower expected wait of two random candidates. `Maglev`: consistent
-    /// hashing of the client's address and port. `WeightedRoundRobin`: one after the other. `Random`: by chance.
+    /// How a pod is chosen. `LeastOutstanding`: the lower expected wait of two random candidates.
+    /// `Maglev`: consistent hashing of the client's address and port. `WeightedRoundRobin`: one
+    /// after the other. `Random`: by chance.
     #[serde(default)]
     pub algorithm: Algorithm,
     /// What keeps a client's flows together at one pod, in place of the algorithm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
-    /// How the begin of a request, where a flow can move, is recognised. `HTTP1`: HTTP/1.0 and HTTP/1.1. `RESP`: Redis.
-    /// `Memcached`: its text protocol. `RequestResponse`: any protocol of one request, then one response. `None`: never,
-    /// as for protocols where the server speaks first, and for TLS, HTTP/2 or gRPC in the pod.
+    /// How the begin of a request, where a flow can move, is recognised. `HTTP1`: HTTP/1.0 and
+    /// HTTP/1.1. `RESP`: Redis. `Memcached`: its text protocol. `RequestResponse`: any protocol of
+    /// one request, then one response. `None`: never, as for protocols where the server speaks
+    /// first, and for TLS, HTTP/2 or gRPC in the pod.
     #[serde(default)]
     pub protocol: Protocol,
     /// When flows move.
@@ -94,21 +97,24 @@ pub struct LoadBalancerPolicySpec {
     /// How flows leave a pod that terminates.
     #[serde(default)]
     pub drain: Drain,
-    /// What happens to the flows of a pod that died, and to a request that it may or may not have executed.
-    /// `ReplayIdempotent`: flows go on elsewhere; requests that the protocol calls idempotent are executed once more, the
-    /// client of any other is reset. `Replay`: any request is executed once more: you assert that this does no harm.
-    /// `AdoptIdleOnly`: flows at rest go on elsewhere, the client of any other is reset. `Reset`: nothing goes on.
+    /// What happens to the flows of a pod that died, and to a request that it may or may not have
+    /// executed. `ReplayIdempotent`: flows go on elsewhere; requests that the protocol calls
+    /// idempotent are executed once more, the client of any other is reset. `Replay`: any request
+    /// is executed once more: you assert that this does no harm. `AdoptIdleOnly`: flows at rest go
+    /// on elsewhere, the client of any other is reset. `Reset`: nothing goes on.
     #[serde(default)]
     pub on_backend_failure: BackendFailure,
-    /// A pod that has not begun to answer a request after this long is given up on: the request goes to another one if
-    /// `onBackendFailure` allows to execute it once more. Without it, only pods that close, reset or fall silent are.
+    /// A pod that has not begun to answer a request after this long is given up on: the request
+    /// goes to another one if `onBackendFailure` allows to execute it once more. Without it, only
+    /// pods that close, reset or fall silent are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-validations" = within("1ms", "1h")))]
     pub response_timeout: Option<Duration>,
     /// How pods that do not work are found and avoided.
     #[serde(default)]
     pub health: Health,
-    /// A pod that came up takes a share of the flows that grows to the whole within this time; 0s is at once.
+    /// A pod that came up takes a share of the flows that grows to the whole within this time; 0s
+    /// is at once.
     #[serde(default = "at_once")]
     #[schemars(extend("x-kubernetes-validations" = up_to("1h")))]
     pub slow_start: Duration,
@@ -118,11 +124,12 @@ pub struct LoadBalancerPolicySpec {
     /// Silence after which flows are forgotten.
     #[serde(default)]
     pub timeouts: Timeouts,
-    /// Which dataplanes serve: the classes (`BatonDataplane`) with all these labels. Without it, the default classes.
+    /// Which dataplanes serve: the classes (`BatonDataplane`) with all these labels. Without it,
+    /// the default classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataplane_selector: Option<DataplaneSelector>,
-    /// Whether pods are marked with `controller.kubernetes.io/pod-deletion-cost`, so that a scale-in takes first those
-    /// whose connections cost least to move.
+    /// Whether pods are marked with `controller.kubernetes.io/pod-deletion-cost`, so that a
+    /// scale-in takes first those whose connections cost least to move.
     #[serde(default)]
     pub pod_deletion_cost: PodDeletionCost,
 }
@@ -155,7 +162,8 @@ pub enum TargetKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Listener {
-    /// Its name, unique in the policy. It is part of the name that dataplanes and metrics use: `NAMESPACE/POLICY/LISTENER`.
+    /// Its name, unique in the policy. It is part of the name that dataplanes and metrics use:
+    /// `NAMESPACE/POLICY/LISTENER`.
     #[schemars(length(min = 1, max = 15), regex(pattern = crate::text::NAME))]
     pub name: String,
     /// The port, unique in the policy.
@@ -164,10 +172,12 @@ pub struct Listener {
     /// Its transport: only `TCP`.
     #[serde(default)]
     pub protocol: Transport,
-    /// The Service's port, by number or by name, whose pods serve. The number of `port` if not given.
+    /// The Service's port, by number or by name, whose pods serve. The number of `port` if not
+    /// given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_port: Option<ServicePort>,
-    /// Addresses that clients connect to and that are routed to the dataplanes. Without any, the dataplanes' own.
+    /// Addresses that clients connect to and that are routed to the dataplanes. Without any, the
+    /// dataplanes' own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 16),
@@ -234,9 +244,9 @@ pub enum Protocol {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Affinity {
-    /// All flows of one client address have the same pod, which follows from the address and is the same on all
-    /// dataplanes; the algorithm is not asked. They move only with its drain, death or ejection, and then all to the same
-    /// other one: `WhenBetter` is as `DrainOnly`.
+    /// All flows of one client address have the same pod, which follows from the address and is the
+    /// same on all dataplanes; the algorithm is not asked. They move only with its drain, death or
+    /// ejection, and then all to the same other one: `WhenBetter` is as `DrainOnly`.
     #[serde(rename = "clientIP")]
     pub client_ip: ClientIp,
 }
@@ -267,7 +277,8 @@ impl Default for ClientIp {
     "needs one source: expected either `label` or `annotation`",
 )])))]
 pub struct Weights {
-    /// The pod label that holds the share: a whole number from 0, which takes no new flow, to 65535.
+    /// The pod label that holds the share: a whole number from 0, which takes no new flow,
+    /// to 65535.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::text::qualified_name")]
     pub label: Option<String>,

@@ -1,10 +1,12 @@
 //! How rules of the Common Expression Language get into a schema.
 //!
-//! Owns their form: each has a message for people and a reason for programs. Which rules there are, the types say.
+//! Owns their form: each has a message for people and a reason for programs. Which rules there are,
+//! the types say.
 
 use serde_json::{Value, json};
 
-/// One rule about a whole object; `field` is the one that a person has to change, as `.migration.mode`.
+/// One rule about a whole object; `field` is the one that a person has to change, as
+/// `.migration.mode`.
 pub fn forbidden(rule: &str, field: &str, message: &str) -> Value {
     json!({"rule": rule, "fieldPath": field, "message": message, "reason": "FieldValueForbidden"})
 }

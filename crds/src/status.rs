@@ -54,7 +54,8 @@ pub struct LoadBalancerPolicyStatus {
     /// Moves that were taken back, because the other pod refused, since the dataplanes started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollbacks: Option<i64>,
-    /// Requests that were executed, or may have been, and were sent again since the dataplanes started.
+    /// Requests that were executed, or may have been, and were sent again since the dataplanes
+    /// started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replays: Option<i64>,
     /// When the figures were read.
@@ -210,8 +211,8 @@ pub struct Draining {
     pub by: Option<Time>,
 }
 
-/// How far one pod's drain is: what became of its flows, what is left, by when it ends. What no dataplane has said is left
-/// out.
+/// How far one pod's drain is: what became of its flows, what is left, by when it ends. What no
+/// dataplane has said is left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainFigures {

@@ -1,7 +1,8 @@
 //! Values that are written as text: durations, status codes, the port of a Service.
 //!
-//! Owns their form in the schema. A text of the wrong form is kept as it is: the API server refuses it, and one object
-//! that an older schema let in must not stop the operator from reading all the others.
+//! Owns their form in the schema. A text of the wrong form is kept as it is: the API server refuses
+//! it, and one object that an older schema let in must not stop the operator from reading all the
+//! others.
 
 use baton_api::{DurationError, Micros};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -98,8 +99,8 @@ impl JsonSchema for Duration {
     }
 }
 
-/// An HTTP status code, or a range of them with both ends: `200` or `200-299`. Always a string, so quoted in YAML where
-/// it is a single code.
+/// An HTTP status code, or a range of them with both ends: `200` or `200-299`. Always a string, so
+/// quoted in YAML where it is a single code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StatusCodes(pub String);
@@ -151,8 +152,9 @@ impl JsonSchema for ServicePort {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        // Bounds of numbers say nothing about strings and the other way round, so both can stand beside each other. CEL
-        // could not bound the string: its cost estimate takes such a field for as long as a whole request.
+        // Bounds of numbers say nothing about strings and the other way round, so both can stand
+        // beside each other. CEL could not bound the string: its cost estimate takes such a field
+        // for as long as a whole request.
         json_schema!({
             "x-kubernetes-int-or-string": true,
             "minimum": 1,
@@ -179,7 +181,8 @@ pub(crate) fn label_map(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The name of a label or an annotation: up to 63 characters, and before them, with a `/`, a DNS name of up to 253.
+/// The name of a label or an annotation: up to 63 characters, and before them, with a `/`, a DNS
+/// name of up to 253.
 pub(crate) fn qualified_name(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "string",

@@ -1,4 +1,5 @@
-//! The definitions are what an API server takes without a warning: structural, bounded, described, with good defaults.
+//! The definitions are what an API server takes without a warning: structural, bounded, described,
+//! with good defaults.
 
 use serde_json::{Value, json};
 
@@ -110,7 +111,8 @@ fn every_default_is_good_and_whole() {
             let Some(default) = schema.get("default") else {
                 return;
             };
-            // Defaults are not added to a default, so that of an object has to have those of all its fields.
+            // Defaults are not added to a default, so that of an object has to have those of all
+            // its fields.
             for (name, below) in schema["properties"].as_object().into_iter().flatten() {
                 assert_eq!(default.get(name), below.get("default"), "{path}.{name}");
             }

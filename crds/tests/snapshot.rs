@@ -1,4 +1,5 @@
-//! What the definitions accept, a dataplane accepts: the same words, defaults and bounds as in its snapshot.
+//! What the definitions accept, a dataplane accepts: the same words, defaults and bounds as in its
+//! snapshot.
 
 #[path = "common/merge.rs"]
 mod merge;

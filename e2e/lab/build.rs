@@ -1,4 +1,5 @@
-//! Compiles the BPF programs with clang: faults for `src/fault_program.rs`, a generator of packets for `src/blast.rs`.
+//! Compiles the BPF programs with clang: faults for `src/fault_program.rs`, a generator of packets
+//! for `src/blast.rs`.
 
 use libbpf_cargo::SkeletonBuilder;
 use std::{env, path::PathBuf};
@@ -6,8 +7,8 @@ use std::{env, path::PathBuf};
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
-    // Debian and Ubuntu keep <asm/types.h> in a directory of the architecture, which clang does not search for
-    // target bpf. Elsewhere the directory does not exist, and clang ignores it.
+    // Debian and Ubuntu keep <asm/types.h> in a directory of the architecture, which clang does not
+    // search for target bpf. Elsewhere the directory does not exist, and clang ignores it.
     let multiarch = format!("/usr/include/{arch}-linux-gnu");
     // cpu v3: atomic additions that give the value before.
     let arguments = ["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-I", &multiarch];

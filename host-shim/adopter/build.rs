@@ -6,10 +6,11 @@ use std::{env, path::PathBuf};
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
-    // Debian and Ubuntu keep <asm/types.h> in a directory of the architecture, which clang does not search for
-    // target bpf. Elsewhere the directory does not exist, and clang ignores it.
+    // Debian and Ubuntu keep <asm/types.h> in a directory of the architecture, which clang does not
+    // search for target bpf. Elsewhere the directory does not exist, and clang ignores it.
     let multiarch = format!("/usr/include/{arch}-linux-gnu");
-    // cpu v3 (Linux 5.1): 32-bit comparisons, fewer instructions on the path that every packet takes.
+    // cpu v3 (Linux 5.1): 32-bit comparisons, fewer instructions on the path that every packet
+    // takes.
     let arguments = ["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-I", &multiarch];
     SkeletonBuilder::new()
         .source("src/bpf/adopter.bpf.c")

@@ -1,4 +1,5 @@
-//! The configuration: YAML text becomes checked values once. Owns what is valid and how a refusal reads.
+//! The configuration: YAML text becomes checked values once. Owns what is valid and how a refusal
+//! reads.
 
 use baton_adopter::{DEFAULT_PIN_DIR, EPOCHS, Netns};
 use baton_api::is_node_name;
@@ -39,7 +40,8 @@ pub struct Config {
     pub control_tls: Option<(SocketAddr, Material)>,
     /// Where only health and metrics are answered.
     pub probes: Option<SocketAddr>,
-    /// The files beside the configuration that were read; a change of one of them is a change of the configuration.
+    /// The files beside the configuration that were read; a change of one of them is a change of
+    /// the configuration.
     pub files: Vec<PathBuf>,
     pub log: Log,
     pub pin: PathBuf,
@@ -56,8 +58,8 @@ pub struct Discovery {
     pub kubeconfig: Option<PathBuf>,
     /// Where the node's processes are seen.
     pub proc: PathBuf,
-    /// Namespace and name of the DaemonSet that this process is of: with `--keep-on-exit`, what is attached stays only while
-    /// there is one.
+    /// Namespace and name of the DaemonSet that this process is of: with `--keep-on-exit`, what is
+    /// attached stays only while there is one.
     pub daemon_set: Option<(String, String)>,
 }
 

@@ -33,8 +33,8 @@ const CONNECTIONS_MAX: usize = 32;
 /// A client that sends nothing gives its place back.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection ends after this, so that nobody holds a place for long by not taking an answer, and no client stays for
-/// long that a new authority would not let in.
+/// A connection ends after this, so that nobody holds a place for long by not taking an answer, and
+/// no client stays for long that a new authority would not let in.
 const AGE_LIMIT: Duration = Duration::from_secs(300);
 
 /// Where the operator puts the node's keys.

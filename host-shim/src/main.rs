@@ -1,5 +1,5 @@
-//! The per-node daemon of Baton: keeps the adopter on the interfaces of the configured and discovered pods.
-//! Owns the command line only.
+//! The per-node daemon of Baton: keeps the adopter on the interfaces of the configured and
+//! discovered pods. Owns the command line only.
 
 #[cfg(test)]
 #[path = "../../common/tls/tests/support/mod.rs"]
@@ -33,7 +33,8 @@ struct Cli {
 enum Command {
     /// Keep the adopter on the interfaces of the configured and discovered pods until told to stop.
     Run(RunArgs),
-    /// Say what this kernel and these network namespaces can do, what is missing and what to change.
+    /// Say what this kernel and these network namespaces can do, what is missing and what to
+    /// change.
     Preflight(PreflightArgs),
 }
 
@@ -42,7 +43,8 @@ struct RunArgs {
     /// The configuration (YAML); read again when it changes or on SIGHUP.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Leave the adopter in place on exit, for an upgrade: the next host-shim takes over without a gap.
+    /// Leave the adopter in place on exit, for an upgrade: the next host-shim takes over without a
+    /// gap.
     #[arg(long)]
     keep_on_exit: bool,
 }

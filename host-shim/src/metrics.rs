@@ -8,7 +8,8 @@ use prometheus::{
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The text format of Prometheus. The figures live in the kernel and in the shim, so a registry is filled per scrape.
+/// The text format of Prometheus. The figures live in the kernel and in the shim, so a registry is
+/// filled per scrape.
 pub fn text(
     state: &State,
     tls: Option<&Server>,

@@ -1,5 +1,5 @@
-//! One pod, configured or discovered: where its adopter goes, whether it has it, why not, and when to try again. No I/O of
-//! its own.
+//! One pod, configured or discovered: where its adopter goes, whether it has it, why not, and when
+//! to try again. No I/O of its own.
 
 use crate::{
     config::Pod,
@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 /// A pod that fails for long costs one attempt in this time.
 const RETRY_MOST: Duration = Duration::from_secs(15);
-/// For so long after the API server said something new of a discovered pod, its processes are looked for at each turn: the
-/// runtime needs a second or two between the first of them and the last.
+/// For so long after the API server said something new of a discovered pod, its processes are
+/// looked for at each turn: the runtime needs a second or two between the first of them and the
+/// last.
 const EAGER_FOR: Duration = Duration::from_secs(10);
 /// A pod that runs for longer than this without its adopter is late.
 const SOON: Duration = Duration::from_millis(100);
@@ -130,7 +131,8 @@ impl PodState {
         matches!(self.origin, Origin::Discovered { gone: true, .. })
     }
 
-    /// Whether the cluster has forgotten it, and its adopter stays as long as there is something to be on.
+    /// Whether the cluster has forgotten it, and its adopter stays as long as there is something to
+    /// be on.
     pub fn stays_to_the_end(&self) -> bool {
         self.is_gone() && self.attachment().is_some()
     }
@@ -164,7 +166,8 @@ impl PodState {
         runs_since.map(|since| now.saturating_duration_since(since))
     }
 
-    /// When it gets its adopter, if that is now; nothing for pods of the configuration, of which nobody says when they run.
+    /// When it gets its adopter, if that is now; nothing for pods of the configuration, of which
+    /// nobody says when they run.
     pub fn attached_at(&self, now: Instant) -> Option<When> {
         matches!(self.origin, Origin::Discovered { .. }).then(|| match self.runs_for(now) {
             None => When::BeforeRunning,
@@ -203,7 +206,8 @@ impl PodState {
         matches!(cause, Cause::Waits | Cause::Trouble)
     }
 
-    /// Whether that it has no adopter may be the shim's fault: not of pods that only start, nor of those that never have one.
+    /// Whether that it has no adopter may be the shim's fault: not of pods that only start, nor of
+    /// those that never have one.
     pub fn is_wrong(&self) -> bool {
         match (&self.adopter, &self.origin) {
             (AdopterState::Failed { cause, .. }, Origin::Discovered { wanted, .. }) => {
@@ -240,7 +244,8 @@ impl PodState {
     }
 }
 
-/// What a failure to attach means. Where there is no interface of that kind, nothing of ours can be on it.
+/// What a failure to attach means. Where there is no interface of that kind, nothing of ours can be
+/// on it.
 pub fn unfit(error: &Error) -> Unfit {
     let cause = match error {
         Error::NetnsMissing { .. } | Error::InterfaceMissing { .. } | Error::NotEthernet { .. } => {

@@ -1,4 +1,5 @@
-//! What this kernel and these namespaces can do, what is missing and what to change. Changes nothing.
+//! What this kernel and these namespaces can do, what is missing and what to change. Changes
+//! nothing.
 
 mod node;
 mod pod;

@@ -1,4 +1,5 @@
-//! The shim's part of `docs/generated/metrics.md`, from what it really exports. `BATON_GENERATE=1` writes it anew.
+//! The shim's part of `docs/generated/metrics.md`, from what it really exports. `BATON_GENERATE=1`
+//! writes it anew.
 
 use crate::{metrics, pods::When, tracking::ConnTracking, view::State};
 use baton_adopter::Outcome;

@@ -24,9 +24,11 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-/// How soon a pod that was made anew under the same name gets its adopter, and the least time between two attempts.
+/// How soon a pod that was made anew under the same name gets its adopter, and the least time
+/// between two attempts.
 const ATTEND_EVERY: Duration = Duration::from_millis(250);
-/// While a discovered pod starts: its adopter is there within this and what attaching takes (a millisecond).
+/// While a discovered pod starts: its adopter is there within this and what attaching takes (a
+/// millisecond).
 const ATTEND_EAGERLY: Duration = Duration::from_millis(20);
 /// An editor or a kubelet changes several files in a row; they are read when it is quiet.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -242,8 +244,8 @@ fn reload(file: &Path, config: &mut Config, control: &Control, because: &str) {
     }
 }
 
-/// Watches the directories of the configuration and of the key files: files are replaced, not written, by editors
-/// and by Kubernetes.
+/// Watches the directories of the configuration and of the key files: files are replaced, not
+/// written, by editors and by Kubernetes.
 struct Watch {
     watcher: Option<notify::RecommendedWatcher>,
     followed: Vec<PathBuf>,
@@ -266,7 +268,8 @@ impl Watch {
         }
     }
 
-    /// Returns whether a directory is watched that was not before: a change in it may have gone unseen.
+    /// Returns whether a directory is watched that was not before: a change in it may have gone
+    /// unseen.
     fn follow(&mut self, file: &Path, config: &Config) -> bool {
         let Some(watcher) = &mut self.watcher else {
             return false;

@@ -1,4 +1,5 @@
-//! The daemon's work without its loop: makes what is attached equal what is configured and discovered, and says what is.
+//! The daemon's work without its loop: makes what is attached equal what is configured and
+//! discovered, and says what is.
 
 use crate::{
     config::{Config, Keys, Pod},
@@ -57,8 +58,9 @@ pub struct Reloads {
 }
 
 impl Shim {
-    /// Loads the adopter, or takes over the one that a predecessor left. Where pods are discovered, a kernel that cannot
-    /// have it is no reason to end: the policies shall say why these pods cannot adopt.
+    /// Loads the adopter, or takes over the one that a predecessor left. Where pods are discovered,
+    /// a kernel that cannot have it is no reason to end: the policies shall say why these pods
+    /// cannot adopt.
     pub fn start(config: &Config) -> anyhow::Result<Self> {
         let adopter = match Adopter::load(Some(&config.pin)) {
             Ok(adopter) => Ok(adopter),
@@ -116,7 +118,8 @@ impl Shim {
         Ok(shim)
     }
 
-    /// Makes a configuration the current one. Keys first: an adopter without keys drops what it could adopt.
+    /// Makes a configuration the current one. Keys first: an adopter without keys drops what it
+    /// could adopt.
     pub fn apply(&mut self, config: &Config) -> Result<(), Error> {
         match &config.keys {
             Keys::Configured(keys) => {
@@ -171,8 +174,9 @@ impl Shim {
         Ok(())
     }
 
-    /// Takes what the cluster says of which pods shall have the adopter. Those that are gone from it keep what they have until
-    /// their namespace goes: after a forced deletion their processes live on for seconds, and their last segments need the mark.
+    /// Takes what the cluster says of which pods shall have the adopter. Those that are gone from
+    /// it keep what they have until their namespace goes: after a forced deletion their processes
+    /// live on for seconds, and their last segments need the mark.
     pub fn want(&mut self, told: &ListenerReport, now: Instant) {
         if let Some(discovery) = &mut self.discovery
             && !discovery.listed
@@ -217,7 +221,8 @@ impl Shim {
         self.pods.extract_if(.., |state| gone(state)).collect()
     }
 
-    /// Takes the adopter off pods that shall not have it any more. A renamed pod keeps it: nothing is taken off in between.
+    /// Takes the adopter off pods that shall not have it any more. A renamed pod keeps it: nothing
+    /// is taken off in between.
     fn release(&self, gone: Vec<PodState>) {
         let Ok(adopter) = &self.adopter else {
             return;
@@ -243,7 +248,8 @@ impl Shim {
         }
     }
 
-    /// Attaches what is due, and notices interfaces and namespaces that went away or were made anew.
+    /// Attaches what is due, and notices interfaces and namespaces that went away or were made
+    /// anew.
     pub fn attend(&mut self, now: Instant) {
         let adopter = match &self.adopter {
             Ok(adopter) => adopter,
@@ -377,8 +383,8 @@ impl Shim {
         }
     }
 
-    /// Removes what a predecessor left and nobody wants. Waits while a pod's adopter may be among it, or while nothing is known
-    /// of the pods yet.
+    /// Removes what a predecessor left and nobody wants. Waits while a pod's adopter may be among
+    /// it, or while nothing is known of the pods yet.
     fn sweep(&self) -> bool {
         let Ok(adopter) = &self.adopter else {
             return true;
@@ -465,9 +471,10 @@ impl Shim {
         (attached, self.pods.len())
     }
 
-    /// Why this shim is not ready: nothing is known of the node's pods yet, none can adopt, or something is wrong here.
-    /// One broken pod must not take the node's shim out of service. Nor must a node's old kernel, which no shim can do anything
-    /// about, hold up the shims of other nodes while these are replaced: the policies name it.
+    /// Why this shim is not ready: nothing is known of the node's pods yet, none can adopt, or
+    /// something is wrong here. One broken pod must not take the node's shim out of service. Nor
+    /// must a node's old kernel, which no shim can do anything about, hold up the shims of other
+    /// nodes while these are replaced: the policies name it.
     pub fn unready(&self) -> Option<String> {
         match &self.adopter {
             Ok(_) | Err(Error::KernelLacks { .. }) => {}
@@ -505,7 +512,8 @@ fn is_lost(state: &mut PodState, discovery: Option<&mut Discovery>) -> bool {
         .identity()
         .is_ok_and(|now| now == place.identity);
     match (&state.origin, discovery) {
-        // That process ended. The namespace is another one's as well, or the pod is going: the link says so.
+        // That process ended. The namespace is another one's as well, or the pod is going: the link
+        // says so.
         (Origin::Discovered { wanted, .. }, Some(discovery)) if moved => {
             return match discovery.processes.member(&wanted.pod.uids) {
                 Some(other) if other.netns == place.identity => {
@@ -519,7 +527,8 @@ fn is_lost(state: &mut PodState, discovery: Option<&mut Discovery>) -> bool {
         _ if moved => return true,
         _ => {}
     }
-    // A link knows when its interface goes; a filter does not, and must be looked for, which takes two threads.
+    // A link knows when its interface goes; a filter does not, and must be looked for, which takes
+    // two threads.
     attachment.id().hook == Hook::Clsact
         && !place.netns.open().is_ok_and(|open| {
             open.ifindex(&place.interface)

@@ -1,5 +1,6 @@
-//! What the node's connection tracking says of itself: how full its table is, how long it remembers closed connections,
-//! and how many packets it called INVALID. Reads only; never changes a setting or an entry.
+//! What the node's connection tracking says of itself: how full its table is, how long it remembers
+//! closed connections, and how many packets it called INVALID. Reads only; never changes a setting
+//! or an entry.
 //!
 //! # Decisions
 //!
@@ -13,7 +14,8 @@ use baton_adopter::Netns;
 use serde::Serialize;
 use std::{fs, io};
 
-/// From here on the table counts as nearly full, in percent. The alert of the chart has the same number.
+/// From here on the table counts as nearly full, in percent. The alert of the chart has the same
+/// number.
 const NEARLY_FULL_PERCENT: u64 = 75;
 
 /// The network namespace that stands for the node.
@@ -55,7 +57,8 @@ impl NodeNetwork {
         }
     }
 
-    /// What its connection tracking says now; nothing where the kernel has none, or the namespace cannot be entered.
+    /// What its connection tracking says now; nothing where the kernel has none, or the namespace
+    /// cannot be entered.
     pub fn tracking(&self) -> Option<ConnTracking> {
         match self {
             Self::Own => ConnTracking::read(),

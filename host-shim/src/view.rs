@@ -29,10 +29,11 @@ pub struct State {
     pub config_reloads: u64,
     pub config_refusals: u64,
     pub attach_failures: u64,
-    /// Discovered pods that got the adopter from this process, by when that was: before the API server said that they run, within
-    /// 100 ms of that, or later.
+    /// Discovered pods that got the adopter from this process, by when that was: before the API
+    /// server said that they run, within 100 ms of that, or later.
     pub attached: BTreeMap<&'static str, u64>,
-    /// Whether the API server has told which pods shall have the adopter; nothing if nobody asks it.
+    /// Whether the API server has told which pods shall have the adopter; nothing if nobody asks
+    /// it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub discovered: Option<bool>,
     /// By outcome, all pods since the maps were made.

@@ -1,4 +1,5 @@
-//! The operator's way into the daemon: mutual TLS, keys in a folder, and what stays reachable without a certificate.
+//! The operator's way into the daemon: mutual TLS, keys in a folder, and what stays reachable
+//! without a certificate.
 
 mod daemon;
 #[path = "../../common/tls/tests/support/mod.rs"]

@@ -118,7 +118,8 @@ fn a_bad_configuration_is_refused_and_the_last_good_one_stays() {
     files.config(&config(&lab, control, ONE_KEY));
     let daemon = Daemon::start(&files, control, &[]);
     files.config("keys:\n  - {epoch: many, file: KEY}\n");
-    // The kernel tells of one change of a file in several events, which may come apart: each is a refusal.
+    // The kernel tells of one change of a file in several events, which may come apart: each is a
+    // refusal.
     wait_for("the refusal is counted", || {
         daemon.state()["configRefusals"].as_u64() >= Some(1)
     });
@@ -252,8 +253,9 @@ fn pods_come_and_go_with_the_configuration() {
     assert_eq!(daemon.state()["pods"].as_array().expect("a list").len(), 1);
 }
 
-/// Adopts on and on, each adoption followed by data, until told to stop; every single one must be accepted.
-/// Ports are used again after 1,000 adoptions: a closed connection with an unread byte leaves nothing.
+/// Adopts on and on, each adoption followed by data, until told to stop; every single one must be
+/// accepted. Ports are used again after 1,000 adoptions: a closed connection with an unread byte
+/// leaves nothing.
 fn adopt_without_end(lab: &Lab, stop: &AtomicBool) -> u32 {
     let (pod, _) = ends(false, 8080, 0);
     let listener = lab.listen(pod);

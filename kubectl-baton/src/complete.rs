@@ -1,14 +1,17 @@
-//! Completion of `kubectl baton ...`: kubectl runs a program named `kubectl_complete-baton` with the words behind `baton`, the last
-//! of which is to be completed, and reads what it says as its own completion's.
+//! Completion of `kubectl baton ...`: kubectl runs a program named `kubectl_complete-baton` with
+//! the words behind `baton`, the last of which is to be completed, and reads what it says as its
+//! own completion's.
 //!
-//! Owns what is proposed: commands, options and words that are one of a few. Asks no cluster, so that a key press never waits.
+//! Owns what is proposed: commands, options and words that are one of a few. Asks no cluster, so
+//! that a key press never waits.
 
 use clap::{Arg, Command};
 use std::path::Path;
 
 /// The name by which kubectl calls a plugin `baton` for that.
 const NAME: &str = "kubectl_complete-baton";
-/// What a shell does besides (`ShellCompDirective` of Cobra, github.com/spf13/cobra): nothing more, or names of files.
+/// What a shell does besides (`ShellCompDirective` of Cobra, github.com/spf13/cobra): nothing more,
+/// or names of files.
 const NO_FILES: u8 = 4;
 const FILES: u8 = 0;
 
@@ -17,7 +20,8 @@ pub fn is_asked(program: &Path) -> bool {
     program.file_name().is_some_and(|name| name == NAME)
 }
 
-/// What is proposed for the last of `words`, as kubectl reads it: one a line with its meaning, then the directive.
+/// What is proposed for the last of `words`, as kubectl reads it: one a line with its meaning, then
+/// the directive.
 pub fn answer(mut command: Command, words: &[String]) -> String {
     // Options that are good for all commands come to each of them.
     command.build();

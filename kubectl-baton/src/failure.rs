@@ -1,4 +1,5 @@
-//! Why the cluster could not be asked, in words that say what to change. Knows kube's errors; asks nothing.
+//! Why the cluster could not be asked, in words that say what to change. Knows kube's errors; asks
+//! nothing.
 
 use kube::{Error, config::KubeconfigError};
 

@@ -18,7 +18,8 @@ pub struct Show {
     err: RefCell<Box<dyn Write>>,
 }
 
-/// Whether colours are wanted: on a terminal, unless `NO_COLOR` is set to something (<https://no-color.org>).
+/// Whether colours are wanted: on a terminal, unless `NO_COLOR` is set to something
+/// (<https://no-color.org>).
 fn colours(
     terminal: bool,
     no_color: Option<&std::ffi::OsStr>,
@@ -115,7 +116,8 @@ impl Show {
         self.bytes(text.as_bytes())
     }
 
-    /// Prints one of a stream of values: a line of text (`text` ends it), a line of JSON, or a YAML document.
+    /// Prints one of a stream of values: a line of text (`text` ends it), a line of JSON, or a YAML
+    /// document.
     ///
     /// # Errors
     /// As [`Self::print`].

@@ -1,4 +1,5 @@
-//! `trace`: what happens to flows on all dataplanes, as lines in the order of time. Pure but for the numbers it remembers.
+//! `trace`: what happens to flows on all dataplanes, as lines in the order of time. Pure but for
+//! the numbers it remembers.
 
 use crate::{
     args::Trace,
@@ -93,7 +94,8 @@ fn line(told: &FlowEvents, event: &FlowEvent, dataplane: &str) -> Line {
     }
 }
 
-/// `17:03:59.123  192.0.2.7:40112  moved a -> b (drain)  shop/web/http`; wide ones name the dataplane too.
+/// `17:03:59.123 192.0.2.7:40112 moved a -> b (drain) shop/web/http`; wide ones name the dataplane
+/// too.
 pub fn render(line: &Line, wide: bool) -> String {
     let mut text = baton_text::event(line.unix_micros, &line.event);
     if wide {

@@ -1,5 +1,6 @@
-//! The program as a user runs it, against a real API server: what it says where nothing is installed, where only the
-//! definitions are, without rights, and without a cluster; exit codes; a dump next to a Secret.
+//! The program as a user runs it, against a real API server: what it says where nothing is
+//! installed, where only the definitions are, without rights, and without a cluster; exit codes; a
+//! dump next to a Secret.
 
 use baton_apiserver::{ApiServer, shared};
 use serde_json::{Value, json};

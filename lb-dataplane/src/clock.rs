@@ -1,6 +1,7 @@
 //! The monotonic clock, read in one place.
 //!
-//! The engine never reads a clock itself: the worker reads it once per batch and hands the time down.
+//! The engine never reads a clock itself: the worker reads it once per batch and hands the time
+//! down.
 
 use baton_engine::Instant;
 use rustix::time::{ClockId, clock_gettime};

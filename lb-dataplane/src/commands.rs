@@ -45,7 +45,8 @@ pub enum Command {
     Routes(Box<Routes>, oneshot::Sender<Box<Routes>>),
     /// Tell what is to be steered here, in this memory.
     Steering(Box<SteeredEnds>, oneshot::Sender<Box<SteeredEnds>>),
-    /// Drain the backends of this name, or no longer; the answer is how many these are, or why none.
+    /// Drain the backends of this name, or no longer; the answer is how many these are, or why
+    /// none.
     Drain {
         /// Only in this policy.
         policy: Option<String>,
@@ -62,7 +63,8 @@ pub enum Command {
     Events(Option<u64>, usize, oneshot::Sender<FlowEvents>),
     /// Tell the figures.
     Report(oneshot::Sender<Report>),
-    /// Copy frames for a capture; none: no longer. The answer is the tap before it, whose memory is freed by whoever asks.
+    /// Copy frames for a capture; none: no longer. The answer is the tap before it, whose memory is
+    /// freed by whoever asks.
     Capture(Option<Box<Tap>>, oneshot::Sender<Option<Box<Tap>>>),
     /// Tell some flows, from this cursor on, at most so many.
     Flows(u32, usize, oneshot::Sender<Flows>),
@@ -222,7 +224,8 @@ impl WorkerHandle {
         }
     }
 
-    /// When the worker's loop last turned, in microseconds of [`crate::clock`]; 0 before the first turn.
+    /// When the worker's loop last turned, in microseconds of [`crate::clock`]; 0 before the first
+    /// turn.
     #[must_use]
     pub fn beat_us(&self) -> u64 {
         self.beat.load(Ordering::Relaxed)

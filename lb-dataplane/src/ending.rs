@@ -1,7 +1,8 @@
-//! The end that was asked for: the connections that there are go on for a while, and nobody new shall be sent here.
+//! The end that was asked for: the connections that there are go on for a while, and nobody new
+//! shall be sent here.
 //!
-//! Owns when it is over. New connections are served until then: who sends them has not heard yet, and refusing them would be
-//! an error to their clients.
+//! Owns when it is over. New connections are served until then: who sends them has not heard yet,
+//! and refusing them would be an error to their clients.
 //!
 //! # Decisions
 //!
@@ -14,7 +15,8 @@ use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::{Instant, sleep};
 use tracing::info;
 
-/// Not before this, even without connections: a load balancer in front needs a moment to hear that this one is not ready.
+/// Not before this, even without connections: a load balancer in front needs a moment to hear that
+/// this one is not ready.
 const HEARD: Duration = Duration::from_secs(5);
 /// Between two looks at how many connections are left.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

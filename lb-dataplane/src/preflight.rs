@@ -1,4 +1,5 @@
-//! What the machine must have before traffic is taken, told in words. Asks the kernel, changes nothing.
+//! What the machine must have before traffic is taken, told in words. Asks the kernel, changes
+//! nothing.
 
 use crate::config::{Config, Ports};
 use rustix::net::{
@@ -8,7 +9,8 @@ use rustix::net::{
 };
 use std::{fs, net::IpAddr, ops::RangeInclusive};
 
-/// Why this machine cannot run this configuration. Fatal at start; an admin has to change something.
+/// Why this machine cannot run this configuration. Fatal at start; an admin has to change
+/// something.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PreflightError {
     /// The kernel gives ports of the range to outgoing connections.
@@ -113,8 +115,8 @@ fn interfaces(table: &str) -> Vec<String> {
 /// The dataplane's own addresses: the configured ones, or else the interface's.
 ///
 /// # Errors
-/// There is none, or a configured one is not the interface's (the kernel would then not answer ARP for it,
-/// and no backend could answer us).
+/// There is none, or a configured one is not the interface's (the kernel would then not answer ARP
+/// for it, and no backend could answer us).
 pub fn own_addresses(
     config: &Config,
     of_interface: Vec<IpAddr>,

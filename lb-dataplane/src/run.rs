@@ -426,7 +426,8 @@ impl Reloader<'_> {
         }
     }
 
-    /// Watches what was read. What a refused configuration names is watched beside what is in force.
+    /// Watches what was read. What a refused configuration names is watched beside what is in
+    /// force.
     fn follow(&mut self, sources: Sources, refused: bool) {
         let Some(watcher) = &mut self.watcher else {
             return;
@@ -473,8 +474,8 @@ impl Reloader<'_> {
         match &new.config.policies {
             // What is in force stays until the operator pushes.
             None => snapshots.leave_to_pushes().await,
-            // New keys make a new generation too where the file is the source, so that whoever changed it sees
-            // that it is in force.
+            // New keys make a new generation too where the file is the source, so that whoever
+            // changed it sees that it is in force.
             Some(policies) if change.policies || change.keys => {
                 let policies = policies.clone();
                 if let Err(refusal) = snapshots.take_file(policies).await {

@@ -1,8 +1,8 @@
 //! The packet thread: glue between the port and the engine, and nothing else.
 //!
-//! Owns both. Allocates nothing per packet, never blocks but in [`Port::wait`], and reads the clock once per
-//! batch. Commands are served between batches; one that takes long is served a piece at a time, and
-//! no other one meanwhile.
+//! Owns both. Allocates nothing per packet, never blocks but in [`Port::wait`], and reads the clock
+//! once per batch. Commands are served between batches; one that takes long is served a piece at a
+//! time, and no other one meanwhile.
 //!
 //! # Decisions
 //!
@@ -33,8 +33,8 @@ use tracing::info;
 
 /// The longest sleep: `/healthz` wants a turn of the loop every 2 s.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
-/// Batches between two looks at timers and commands while frames keep coming: with 64 frames of 100 ns each,
-/// about 50 us.
+/// Batches between two looks at timers and commands while frames keep coming: with 64 frames of 100
+/// ns each, about 50 us.
 const BATCHES_MAX: usize = 8;
 /// Commands served in one turn, and the time after which no further one is begun, so that a burst
 /// of them does not hold up frames.
@@ -76,7 +76,8 @@ struct OwnCounters {
     /// Counted by whoever changes what is steered.
     steering_failures: Arc<AtomicU64>,
     captures: u64,
-    /// Of captures that have ended: frames that were meant, lost by a full ring, by the rate, and not looked at.
+    /// Of captures that have ended: frames that were meant, lost by a full ring, by the rate, and
+    /// not looked at.
     captured: [u64; 4],
 }
 
@@ -194,8 +195,8 @@ impl Worker {
             let drained = (0..BATCHES_MAX).any(|_| self.batch(clock::now()) == 0);
             self.timers(clock::now());
             let unresolved = self.resolve();
-            // Going to sleep sends what is pending with the same system call; with more work at hand, what
-            // there is goes out first.
+            // Going to sleep sends what is pending with the same system call; with more work at
+            // hand, what there is goes out first.
             if drained && !waiting && !unresolved {
                 self.sleep()?;
             } else {

@@ -1,4 +1,5 @@
-//! The program on a real interface: it serves, reloads, tells what is wrong, and ends in order. Needs root and iproute2.
+//! The program on a real interface: it serves, reloads, tells what is wrong, and ends in order.
+//! Needs root and iproute2.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Compiles the steering programs and writes their skeletons. Fails with the package to install, not with
-//! a compiler's riddle.
+//! Compiles the steering programs and writes their skeletons. Fails with the package to install,
+//! not with a compiler's riddle.
 
 use libbpf_cargo::SkeletonBuilder;
 use std::{
@@ -38,7 +38,8 @@ fn build(source: &str, skeleton: &str) -> Result<(), String> {
                  install it (Debian, Ubuntu: `apt-get install clang`) or name another with CLANG=..."
             )
         })?;
-    // <asm/types.h> is in the multiarch folder on Debian and Ubuntu, which `-target bpf` does not search.
+    // <asm/types.h> is in the multiarch folder on Debian and Ubuntu, which `-target bpf` does not
+    // search.
     let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let multiarch = PathBuf::from(format!("/usr/include/{arch}-linux-gnu"));
     let searched = [multiarch.as_path(), Path::new("/usr/include")];

@@ -1,4 +1,5 @@
-//! The command line: raw arguments become a [`Command`] once; the rest of the program sees only that.
+//! The command line: raw arguments become a [`Command`] once; the rest of the program sees only
+//! that.
 
 use crate::telemetry::Endpoint;
 use anyhow::{Context as _, bail};
@@ -90,7 +91,8 @@ pub struct Run {
     pub shim_selector: Labels,
     /// Port of their control API.
     pub shim_port: u16,
-    /// How long a new adoption key rests before it is signed with, and an old one before it is removed.
+    /// How long a new adoption key rests before it is signed with, and an old one before it is
+    /// removed.
     pub key_rest: Duration,
     /// Where spans go.
     pub spans: Option<Endpoint>,
@@ -152,8 +154,9 @@ struct Raw {
 enum RawCommand {
     /// Program dataplanes until SIGTERM or SIGINT
     ///
-    /// Reads objects from the API server that the usual places name (KUBECONFIG, the Pod's ServiceAccount), or from a
-    /// directory of manifests. If it ends, dataplanes go on with what they have.
+    /// Reads objects from the API server that the usual places name (KUBECONFIG, the Pod's
+    /// ServiceAccount), or from a directory of manifests. If it ends, dataplanes go on with what
+    /// they have.
     Run(Box<RawRun>),
     /// Say whether manifests are good, and if not, in which line and field
     Check {
@@ -170,7 +173,8 @@ enum RawCommand {
         #[arg(long, value_name = "FILE", requires = "apply")]
         kubeconfig: Option<PathBuf>,
     },
-    /// Say whether an installation works: definitions of this version, Pods ready, dataplanes in step
+    /// Say whether an installation works: definitions of this version, Pods ready, dataplanes in
+    /// step
     Verify {
         /// The namespace of the workloads [default: POD_NAMESPACE, the Pod's, or baton-system]
         #[arg(long, value_name = "NAME")]
@@ -189,34 +193,38 @@ enum RawCommand {
 
 #[derive(Debug, Args)]
 struct RawRun {
-    /// Read manifests (*.yaml, *.yml, *.json) from this directory, and again when they change, instead of an API server
+    /// Read manifests (*.yaml, *.yml, *.json) from this directory, and again when they change,
+    /// instead of an API server
     #[arg(long, value_name = "DIR", requires = "state_dir")]
     from_dir: Option<PathBuf>,
     /// Keep keys, certificates and statuses in this directory; only with --from-dir
     #[arg(long, value_name = "DIR", requires = "from_dir")]
     state_dir: Option<PathBuf>,
-    /// The namespace of the Lease and the Secrets [default: POD_NAMESPACE, the Pod's, or baton-system]
+    /// The namespace of the Lease and the Secrets [default: POD_NAMESPACE, the Pod's, or
+    /// baton-system]
     #[arg(long, value_name = "NAME", conflicts_with = "from_dir")]
     namespace: Option<String>,
-    /// The name of this process in the election, which no other may have [default: POD_NAME, or the host's name and a
-    /// number]
+    /// The name of this process in the election, which no other may have [default: POD_NAME, or the
+    /// host's name and a number]
     #[arg(long, value_name = "NAME", conflicts_with = "from_dir")]
     identity: Option<String>,
-    /// How long the Lease lasts without renewal, in seconds: as long nobody leads when a leader's node dies
+    /// How long the Lease lasts without renewal, in seconds: as long nobody leads when a leader's
+    /// node dies
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u16).range(2..=600))]
     #[arg(conflicts_with = "from_dir")]
     lease_seconds: u16,
     /// A kubeconfig file other than the usual one
     #[arg(long, value_name = "FILE", conflicts_with = "from_dir")]
     kubeconfig: Option<PathBuf>,
-    /// Have the Secrets and the Lease that the operator makes deleted with its ServiceAccount: for an account that is of the
-    /// installation and goes with it, as the chart's
+    /// Have the Secrets and the Lease that the operator makes deleted with its ServiceAccount: for
+    /// an account that is of the installation and goes with it, as the chart's
     #[arg(long, conflicts_with = "from_dir")]
     owned_by_account: bool,
     /// Serve /healthz, /readyz and /metrics at this address
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9902")]
     listen: SocketAddr,
-    /// Labels of the host-shims' Pods, as KEY=VALUE,KEY=VALUE; empty means that there are none to ask
+    /// Labels of the host-shims' Pods, as KEY=VALUE,KEY=VALUE; empty means that there are none to
+    /// ask
     #[arg(
         long,
         value_name = "LABELS",
@@ -226,12 +234,12 @@ struct RawRun {
     /// Port of the host-shims' control API
     #[arg(long, value_name = "PORT", default_value_t = 9901, value_parser = clap::value_parser!(u16).range(1..))]
     shim_port: u16,
-    /// How long a new adoption key rests before it is signed with, and an old one before it is removed, in seconds: as
-    /// long may a Pod that is being created have the Secret as it was
+    /// How long a new adoption key rests before it is signed with, and an old one before it is
+    /// removed, in seconds: as long may a Pod that is being created have the Secret as it was
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u16).range(1..=3_600))]
     key_rest_seconds: u16,
-    /// Export spans to the OpenTelemetry collector at this address, as http://127.0.0.1:4318 (OTLP over HTTP)
-    /// [default: OTEL_EXPORTER_OTLP_ENDPOINT, or none]
+    /// Export spans to the OpenTelemetry collector at this address, as http://127.0.0.1:4318 (OTLP
+    /// over HTTP) [default: OTEL_EXPORTER_OTLP_ENDPOINT, or none]
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
     /// What is worth a line of the log: off, error, warn, info, debug, trace, or levels per module

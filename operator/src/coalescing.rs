@@ -1,8 +1,8 @@
 //! A coalescing queue: each key waits once, with its latest value.
 //!
-//! Owns the order: what is urgent goes first, the rest when it is due. It cannot grow beyond the number of keys, however often
-//! they are offered. A key that was handed out has no other turn until that one has ended: of two writes at a time the older
-//! one may arrive last.
+//! Owns the order: what is urgent goes first, the rest when it is due. It cannot grow beyond the
+//! number of keys, however often they are offered. A key that was handed out has no other turn
+//! until that one has ended: of two writes at a time the older one may arrive last.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -86,7 +86,8 @@ impl<K: Clone + Eq + Hash, V> CoalescingQueue<K, V> {
         self.put(key, value, None);
     }
 
-    /// A value whose turn is at `due`, or when the turn is of what waits for the key and is replaced.
+    /// A value whose turn is at `due`, or when the turn is of what waits for the key and is
+    /// replaced.
     pub fn later(&self, key: K, value: V, due: Instant) {
         self.put(key, value, Some(due));
     }

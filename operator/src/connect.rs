@@ -1,6 +1,8 @@
-//! How the operator reaches control APIs: mutual TLS, but for what listens on this machine's loopback.
+//! How the operator reaches control APIs: mutual TLS, but for what listens on this machine's
+//! loopback.
 //!
-//! Owns the material in force. Nothing is sent in the clear over a network: without material there is no connection.
+//! Owns the material in force. Nothing is sent in the clear over a network: without material there
+//! is no connection.
 
 use baton_push::{
     Files,
@@ -37,7 +39,8 @@ impl Connector {
         }
     }
 
-    /// Nothing is in force any more: the material is another leader's to renew, and may be old when this one leads again.
+    /// Nothing is in force any more: the material is another leader's to renew, and may be old when
+    /// this one leads again.
     pub fn client(&self) -> Option<Arc<Client>> {
         self.0
             .read()

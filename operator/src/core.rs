@@ -1,8 +1,9 @@
 //! The core: one task that owns the index, feeds it and passes on what it says.
 //!
-//! Owns the order of things: changes are taken in batches, folded once per batch, published, and only then told to those who
-//! write statuses. Does no I/O: pushes are the pusher's, writes are the writers'. While another process leads it does
-//! everything but publish, so that it can take over at once.
+//! Owns the order of things: changes are taken in batches, folded once per batch, published, and
+//! only then told to those who write statuses. Does no I/O: pushes are the pusher's, writes are the
+//! writers'. While another process leads it does everything but publish, so that it can take over
+//! at once.
 
 use crate::{
     fleet::{Fleet, News},
@@ -24,12 +25,14 @@ use tokio::{
 };
 use tracing::{field::Empty, info, trace_span};
 
-/// Changes that come within this time of each other are folded together: a rolling update touches a Pod, its slice and its
-/// Service within a millisecond or two. Small beside the 100 ms that an endpoint's way to the dataplane may take.
+/// Changes that come within this time of each other are folded together: a rolling update touches a
+/// Pod, its slice and its Service within a millisecond or two. Small beside the 100 ms that an
+/// endpoint's way to the dataplane may take.
 const COALESCE: Duration = Duration::from_millis(2);
 /// The task turns at least this often, which the liveness probe sees.
 const BEAT: Duration = Duration::from_secs(5);
-/// A push under way at the end has this long. A dataplane answers within milliseconds; the Lease lasts longer.
+/// A push under way at the end has this long. A dataplane answers within milliseconds; the Lease
+/// lasts longer.
 const LAST_PUSHES: Duration = Duration::from_secs(3);
 
 /// Of conditions, as they are counted.
@@ -92,7 +95,8 @@ impl Core {
         self.take(first);
         let end = Instant::now() + COALESCE;
         let mut taken = 1;
-        // As many as can wait at most: whoever writes without a pause does not keep the others from the dataplanes.
+        // As many as can wait at most: whoever writes without a pause does not keep the others from
+        // the dataplanes.
         while taken < LIMIT_QUEUE {
             match timeout_at(end, self.messages.recv()).await {
                 Ok(Some(message)) => {
@@ -121,7 +125,8 @@ impl Core {
         }
     }
 
-    /// A class cannot be used as it is now. What is in force of it is not touched; its status says so.
+    /// A class cannot be used as it is now. What is in force of it is not touched; its status says
+    /// so.
     fn refused(&self, class: Text) {
         if !self.fleet.leads() {
             return;
@@ -164,7 +169,8 @@ impl Core {
         self.fold();
     }
 
-    /// A half-known world is not folded: it would give half a snapshot, and whoever is not in it would lose its connections.
+    /// A half-known world is not folded: it would give half a snapshot, and whoever is not in it
+    /// would lose its connections.
     fn fold(&mut self) {
         if !self.unsynced.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! The core with a directory of manifests and a dataplane of a few lines: what a bad file does to what is served, while the
-//! operator runs and when it starts; and what it counts.
+//! The core with a directory of manifests and a dataplane of a few lines: what a bad file does to
+//! what is served, while the operator runs and when it starts; and what it counts.
 
 use crate::{
     core::Core,
@@ -234,8 +234,8 @@ async fn a_bad_file_takes_nothing_from_dataplanes_while_the_operator_runs_or_sta
     ];
     serves(&plane, &two).await;
     drop(operator);
-    // And when it starts: what the bad file held is known to the dataplane alone. Backends that are not there any more stay
-    // too, because they may be in the bad file; new ones come.
+    // And when it starts: what the bad file held is known to the dataplane alone. Backends that are
+    // not there any more stay too, because they may be in the bad file; new ones come.
     folder.write("two.yaml", &app("two", 83, &["10.0.1.2", "10.0.1.3"]));
     let operator = start(&folder.0, 2);
     let kept = [

@@ -1,8 +1,8 @@
 //! A small API server in memory, for tests: objects by path, with versions, and failures on demand.
 //!
-//! Owns no rule of Kubernetes but these: a write with an old resourceVersion or another uid is a conflict, a missing object
-//! is not found, but server-side apply makes it; a merge patch is one of data, status and owners only. What needs more is
-//! tested against a real server.
+//! Owns no rule of Kubernetes but these: a write with an old resourceVersion or another uid is a
+//! conflict, a missing object is not found, but server-side apply makes it; a merge patch is one of
+//! data, status and owners only. What needs more is tested against a real server.
 
 use http_body_util::BodyExt;
 use hyper::{

@@ -1,7 +1,7 @@
 //! What dataplanes count, from their states to the index.
 //!
-//! Owns what is kept of a state while it comes: figures of one policy after the other, with texts that repeat shared, a fifth
-//! of what the state is. Judges nothing.
+//! Owns what is kept of a state while it comes: figures of one policy after the other, with texts
+//! that repeat shared, a fifth of what the state is. Judges nothing.
 
 use crate::translate::{SharedInterner, lock};
 use baton_api::{PolicyState, State};

@@ -1,7 +1,7 @@
 //! Dataplanes and shims: who there is, what each class serves, how far each dataplane is.
 //!
-//! Owns the way from the index's classes to the pusher and from the pusher's reports back to the index. A term of
-//! leadership has one pusher, which ends with it.
+//! Owns the way from the index's classes to the pusher and from the pusher's reports back to the
+//! index. A term of leadership has one pusher, which ends with it.
 
 mod term;
 

@@ -1,4 +1,5 @@
-//! The fleet with real pushers and a dataplane of a few lines: what is published, acknowledged, refused and forgotten.
+//! The fleet with real pushers and a dataplane of a few lines: what is published, acknowledged,
+//! refused and forgotten.
 
 use super::{Fleet, ShimPods};
 use crate::{peers::Peers, translate::SharedInterner};

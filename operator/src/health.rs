@@ -1,7 +1,7 @@
 //! Whether the operator works and is ready, for the probes.
 //!
-//! Owns the facts that the probes are answered from. A watch that is down does not make it unhealthy: a restart would
-//! not help, and dataplanes go on with what they have.
+//! Owns the facts that the probes are answered from. A watch that is down does not make it
+//! unhealthy: a restart would not help, and dataplanes go on with what they have.
 
 use std::{
     collections::BTreeSet,
@@ -9,7 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A fold that takes longer is stuck: the largest, of 50,000 endpoints, takes well under two seconds.
+/// A fold that takes longer is stuck: the largest, of 50,000 endpoints, takes well under two
+/// seconds.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
 
 /// What is known.

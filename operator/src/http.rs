@@ -1,7 +1,7 @@
 //! `/healthz`, `/readyz` and `/metrics`.
 //!
-//! Owns the listener and its limits. Changes nothing, so that it may listen on any address; there are no secrets here. Over
-//! loopback no web page gets in, whose site's name DNS may have led here.
+//! Owns the listener and its limits. Changes nothing, so that it may listen on any address; there
+//! are no secrets here. Over loopback no web page gets in, whose site's name DNS may have led here.
 
 use crate::{health::Health, metrics::Metrics};
 use anyhow::Context as _;

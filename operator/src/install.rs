@@ -1,4 +1,5 @@
-//! `crds --apply` and `verify`: the definitions on an API server are those of this version, and what is installed works.
+//! `crds --apply` and `verify`: the definitions on an API server are those of this version, and
+//! what is installed works.
 //!
 //! Owns both commands, which the chart's hooks run once each. Never touches an object of a policy.
 
@@ -30,7 +31,8 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// For the API server to serve a definition that it has taken.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(60);
-/// There is one class per set of dataplanes; a cluster with more than this has them looked at in part.
+/// There is one class per set of dataplanes; a cluster with more than this has them looked at in
+/// part.
 const CLASSES_MAX: u32 = 100;
 
 /// Applies this version's definitions, and waits until the API server serves them.

@@ -1,7 +1,8 @@
 //! Leader election by a Lease: reads, takes, renews and gives it back.
 //!
-//! Owns the Lease object and nothing else. What is done as the leader is told by [`Leadership`], which others follow:
-//! it is `Standby` again before the Lease can be anybody else's. Who may take the Lease when is decided in `lease`.
+//! Owns the Lease object and nothing else. What is done as the leader is told by [`Leadership`],
+//! which others follow: it is `Standby` again before the Lease can be anybody else's. Who may take
+//! the Lease when is decided in `lease`.
 
 use crate::{
     lease::{Decision, Free, Observed, Record, epoch, evaluate},
@@ -23,7 +24,8 @@ use tracing::{Instrument as _, Span, field::Empty, info, trace_span, warn};
 
 /// The Lease's name.
 pub const LEASE: &str = "baton-operator";
-/// One request to the API server. Shorter than a third of the shortest Lease, so that one lost answer costs no Lease.
+/// One request to the API server. Shorter than a third of the shortest Lease, so that one lost
+/// answer costs no Lease.
 const REQUEST_LIMIT: Duration = Duration::from_secs(3);
 /// Giving the Lease back at the end; without it a standby waits until it has expired.
 const RELEASE_LIMIT: Duration = Duration::from_secs(3);
@@ -69,8 +71,8 @@ impl Settings {
         self.duration / 5
     }
 
-    /// A leader that could not renew for so long stops. A third of the Lease is left then for clocks that run at
-    /// different speeds and for what is under way.
+    /// A leader that could not renew for so long stops. A third of the Lease is left then for
+    /// clocks that run at different speeds and for what is under way.
     fn renew_within(&self) -> Duration {
         self.duration * 2 / 3
     }
@@ -206,7 +208,8 @@ impl Election {
             Err(Failure::Api(kube::Error::Api(status)))
                 if status.code == 403 && self.is_new_owner(&wanted) =>
             {
-                // An admission plugin keeps owners (OwnerReferencesPermissionEnforcement). Leading matters more.
+                // An admission plugin keeps owners (OwnerReferencesPermissionEnforcement). Leading
+                // matters more.
                 warn!(
                     error = status.message,
                     lease = LEASE,

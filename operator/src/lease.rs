@@ -1,10 +1,10 @@
 //! Who leads: the decision, as a pure function of a Lease and of how long it has stayed as it is.
 //!
-//! Owns the rules of taking, renewing and losing a Lease. Never reads a clock and never talks to the API server; the loop
-//! that does is in `leader`.
+//! Owns the rules of taking, renewing and losing a Lease. Never reads a clock and never talks to
+//! the API server; the loop that does is in `leader`.
 //!
-//! A standby judges a Lease by how long it has seen it unchanged on its own clock, never by the times written in it:
-//! clocks of two machines may differ by more than a Lease lasts.
+//! A standby judges a Lease by how long it has seen it unchanged on its own clock, never by the
+//! times written in it: clocks of two machines may differ by more than a Lease lasts.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! What statuses the objects have in the API server, as far as it matters for writing the next one.
 //!
-//! Owns a digest of each status and the times of its conditions: some 300 bytes of what may be 20 KB. The source notes
-//! what it reads, the writer what it wrote.
+//! Owns a digest of each status and the times of its conditions: some 300 bytes of what may be 20
+//! KB. The source notes what it reads, the writer what it wrote.
 
 use crate::{
     digest::{Digests, digest},
@@ -153,8 +153,9 @@ pub fn conditions_digest(conditions: &[Condition]) -> u64 {
     digest(&conditions)
 }
 
-/// Of conditions, but for whether `Degraded` says that a dataplane cannot be reached. That is so for all policies of a class at
-/// once, its status says it, the dataplane goes on with what it has, and mostly it is over soon.
+/// Of conditions, but for whether `Degraded` says that a dataplane cannot be reached. That is so
+/// for all policies of a class at once, its status says it, the dataplane goes on with what it has,
+/// and mostly it is over soon.
 pub fn pressing_digest(conditions: &[Condition]) -> u64 {
     let degraded = ConditionKind::Degraded.as_str();
     let calm = [Reason::AsExpected, Reason::DataplaneUnreachable].map(Reason::as_str);

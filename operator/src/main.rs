@@ -1,4 +1,5 @@
-//! The controller of Baton: `run` programs dataplanes from objects of Kubernetes, the other commands check and print.
+//! The controller of Baton: `run` programs dataplanes from objects of Kubernetes, the other
+//! commands check and print.
 #![forbid(unsafe_code)]
 
 mod args;

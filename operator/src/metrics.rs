@@ -1,7 +1,8 @@
 //! Figures of the operator, for Prometheus.
 //!
-//! Owns their names: `baton_operator_<what>_<unit>[_total]`. Labels are fixed words and dataplanes, never policies,
-//! backends or clients: 5,000 policies must not make 5,000 series; a policy's figures are in its status.
+//! Owns their names: `baton_operator_<what>_<unit>[_total]`. Labels are fixed words and dataplanes,
+//! never policies, backends or clients: 5,000 policies must not make 5,000 series; a policy's
+//! figures are in its status.
 
 #[cfg(test)]
 use baton_index::Coverage;
@@ -193,7 +194,8 @@ impl Metrics {
         self.registry.register(Box::new(collector))
     }
 
-    /// One sample of each family that has labels, for the reference: a family without samples is not shown.
+    /// One sample of each family that has labels, for the reference: a family without samples is
+    /// not shown.
     #[cfg(test)]
     pub fn sample_all(&self, kinds: &[&str], conditions: &[&str], statuses: &[&str]) {
         // Without `..`, so that a new figure cannot be forgotten here.

@@ -1,4 +1,5 @@
-//! What people are told beside statuses: Events of policies, and of the Secrets that the operator keeps.
+//! What people are told beside statuses: Events of policies, and of the Secrets that the operator
+//! keeps.
 //!
 //! Owns what a notice is about. Never holds a content of a Secret.
 

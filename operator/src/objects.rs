@@ -1,7 +1,8 @@
 //! Objects as far as they matter here.
 //!
-//! Owns which fields are read at all. A cluster has many Pods and each is some 10 KB of text, of which the operator wants
-//! some 200 bytes: what is not named here is skipped while it is read and never takes memory.
+//! Owns which fields are read at all. A cluster has many Pods and each is some 10 KB of text, of
+//! which the operator wants some 200 bytes: what is not named here is skipped while it is read and
+//! never takes memory.
 
 use baton_crds::{BatonDataplane, LoadBalancerPolicy};
 use k8s_openapi::{
@@ -15,7 +16,8 @@ use std::collections::BTreeMap;
 /// Who writes `pod-deletion-cost`, as the API server remembers it with each field.
 pub const COST_MANAGER: &str = "baton-operator-cost";
 
-/// A `LoadBalancerPolicy` with any spec: one that an older CRD let in must not keep the others from being read.
+/// A `LoadBalancerPolicy` with any spec: one that an older CRD let in must not keep the others from
+/// being read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, kube::Resource)]
 #[resource(inherit = LoadBalancerPolicy)]
 pub struct RawPolicy {
@@ -148,8 +150,8 @@ pub struct Namespace {
     pub metadata: ObjectMeta,
 }
 
-/// Metadata as far as it matters. Which fields are whose is most of what the API server sends, and makes a tree of some
-/// hundred pieces for each object if it is read.
+/// Metadata as far as it matters. Which fields are whose is most of what the API server sends, and
+/// makes a tree of some hundred pieces for each object if it is read.
 fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]

@@ -1,4 +1,5 @@
-//! What is to be written: statuses, Events, deletion costs. Filled by the core, emptied by the writers.
+//! What is to be written: statuses, Events, deletion costs. Filled by the core, emptied by the
+//! writers.
 //!
 //! Owns what is urgent. The queues coalesce by object, so nothing here grows with time.
 //!

@@ -1,11 +1,12 @@
-//! Whose the Secrets and the Lease are that the operator makes: its own ServiceAccount's, where it was told so. With the account,
-//! as `helm uninstall` removes it, Kubernetes' garbage collector then removes them.
+//! Whose the Secrets and the Lease are that the operator makes: its own ServiceAccount's, where it
+//! was told so. With the account, as `helm uninstall` removes it, Kubernetes' garbage collector
+//! then removes them.
 //!
-//! Owns who that is and how references to it read. Reads and writes no other object; only what the operator made itself is
-//! ever given an owner, which is for `secrets` and `leader` to keep.
+//! Owns who that is and how references to it read. Reads and writes no other object; only what the
+//! operator made itself is ever given an owner, which is for `secrets` and `leader` to keep.
 //!
-//! The account is asked of the API server by a SelfSubjectReview, which everybody may make of himself (ClusterRole
-//! `system:basic-user`; Kubernetes 1.28): no right to read accounts is needed.
+//! The account is asked of the API server by a SelfSubjectReview, which everybody may make of
+//! himself (ClusterRole `system:basic-user`; Kubernetes 1.28): no right to read accounts is needed.
 //!
 //! # Decisions
 //!
@@ -39,8 +40,8 @@ pub struct Owner {
     uid: String,
 }
 
-/// Asks whose account this process has, until the API server answers. None if it has none of this namespace, or the server
-/// does not tell: references reach no other namespace.
+/// Asks whose account this process has, until the API server answers. None if it has none of this
+/// namespace, or the server does not tell: references reach no other namespace.
 pub async fn find(client: &Client, namespace: &str) -> Option<Owner> {
     loop {
         let api = Api::<SelfSubjectReview>::all(client.clone());
@@ -113,8 +114,8 @@ impl Owner {
         }
     }
 
-    /// The references of an object with this one among them; none if it is there already. One to an earlier account of the same
-    /// name leads nowhere and goes.
+    /// The references of an object with this one among them; none if it is there already. One to an
+    /// earlier account of the same name leads nowhere and goes.
     pub fn added(&self, references: &[OwnerReference]) -> Option<Vec<OwnerReference>> {
         if references.iter().any(|r| r.uid == self.uid) {
             return None;

@@ -1,4 +1,5 @@
-//! The operator's part of `docs/generated/metrics.md`, from what it really exports. `BATON_GENERATE=1` writes it anew.
+//! The operator's part of `docs/generated/metrics.md`, from what it really exports.
+//! `BATON_GENERATE=1` writes it anew.
 
 use crate::{
     kind::Kind,

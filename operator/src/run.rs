@@ -56,7 +56,8 @@ const THREADS: usize = 2;
 const END_LIMIT: Duration = Duration::from_secs(12);
 /// More than a Lease lasts.
 const LEASE_ROOM: Duration = Duration::from_secs(5);
-/// To connect to the API server, and for it to begin to answer. Watches then last as long as they do.
+/// To connect to the API server, and for it to begin to answer. Watches then last as long as they
+/// do.
 const API_CONNECT: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT.

@@ -18,8 +18,8 @@ use tracing::{info, warn};
 /// Answers that wait; who has more to say waits for its turn.
 const LIMIT_WAITING: usize = 16;
 
-/// The class of dataplanes that are asked for what they have: nothing is ever published for it, so they are only polled. No
-/// object has this name.
+/// The class of dataplanes that are asked for what they have: nothing is ever published for it, so
+/// they are only polled. No object has this name.
 pub const RECOVERY_CLASS: &str = "";
 
 /// Which dataplane a target is.
@@ -74,7 +74,8 @@ impl SnapshotRecovery {
         }
     }
 
-    /// These are all dataplanes, and this is what is wanted of them. Gives those that must not be pushed to yet.
+    /// These are all dataplanes, and this is what is wanted of them. Gives those that must not be
+    /// pushed to yet.
     pub fn ask(&mut self, dataplanes: &BTreeMap<String, Where>, wants: &Arc<Wants>) -> Vec<String> {
         let is_there = |name: &String, place: &Where| dataplanes.get(name) == Some(place);
         self.settled.retain(|name, place| is_there(name, place));

@@ -1,7 +1,8 @@
-//! The state directory: what the operator must find again after a restart where there is no API server.
+//! The state directory: what the operator must find again after a restart where there is no API
+//! server.
 //!
-//! Owns how files are written there: whole or not at all, readable by their owner only, by one process at a time.
-//! Knows nothing of their contents but the epoch counter's.
+//! Owns how files are written there: whole or not at all, readable by their owner only, by one
+//! process at a time. Knows nothing of their contents but the epoch counter's.
 
 use anyhow::{Context as _, bail};
 use std::{
@@ -110,7 +111,8 @@ impl StateDir {
         Ok(names)
     }
 
-    /// Writes a file: whoever reads it sees the old content or the new one, also after a power failure.
+    /// Writes a file: whoever reads it sees the old content or the new one, also after a power
+    /// failure.
     ///
     /// # Errors
     /// It cannot be written; the old content is still there.
@@ -118,8 +120,9 @@ impl StateDir {
         self.put(name.as_ref(), content, Kept::Always)
     }
 
-    /// Writes a file that can be made again from other things: whoever reads it sees the old content or the new one, but after a
-    /// power failure it may be neither. Waits for no disk: 5,000 of them take less than a second in place of half a minute.
+    /// Writes a file that can be made again from other things: whoever reads it sees the old
+    /// content or the new one, but after a power failure it may be neither. Waits for no disk:
+    /// 5,000 of them take less than a second in place of half a minute.
     ///
     /// # Errors
     /// As [`StateDir::write`].
@@ -147,7 +150,8 @@ impl StateDir {
         }
     }
 
-    /// Counts this start and gives the number: generations of a later start are above those of an earlier one.
+    /// Counts this start and gives the number: generations of a later start are above those of an
+    /// earlier one.
     ///
     /// # Errors
     /// The counter is damaged or cannot be written.

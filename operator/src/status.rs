@@ -1,7 +1,7 @@
 //! Verdicts of the index as statuses of objects.
 //!
-//! Owns how the one reads in the other; pure. Texts and lists are cut to what the CRDs take, so that a long message can
-//! never keep a status from being written.
+//! Owns how the one reads in the other; pure. Texts and lists are cut to what the CRDs take, so
+//! that a long message can never keep a status from being written.
 
 use crate::ledger::Entry;
 use baton_crds as crd;

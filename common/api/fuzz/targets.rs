@@ -1,5 +1,5 @@
-//! Fuzz targets: reading snapshots. On stable Rust they are ordinary tests: each runs over the committed corpus
-//! (`fuzz/__fuzz__/<target>/corpus`) and over random inputs.
+//! Fuzz targets: reading snapshots. On stable Rust they are ordinary tests: each runs over the
+//! committed corpus (`fuzz/__fuzz__/<target>/corpus`) and over random inputs.
 //!
 //! Longer: `BOLERO_RANDOM_ITERATIONS=10000000 cargo test -p baton-api --test fuzz`.
 //! Again: a failure prints `BOLERO_RANDOM_SEED=...`; set it and run the target.

@@ -1,8 +1,10 @@
-//! Inputs as the text of a snapshot: right ones that were changed, because random bytes do not get past the first bracket.
+//! Inputs as the text of a snapshot: right ones that were changed, because random bytes do not get
+//! past the first bracket.
 //!
 //! Used by the fuzzing of the snapshot types and of what the engine makes of them. Judges nothing.
 
-/// Right snapshots to start from: every field, few fields, none, and what came later. The corpus names them by number.
+/// Right snapshots to start from: every field, few fields, none, and what came later. The corpus
+/// names them by number.
 pub const STARTS: [&str; 4] = [
     r#"{"generation":7,"policies":[
 {"name":"web","frontends":["10.0.0.9:80","[fd00::9]:80"],
@@ -183,8 +185,9 @@ fn pieces(text: &[u8]) -> Vec<(usize, usize)> {
     pieces
 }
 
-/// The first byte takes the rest as it is (from 0x80 on) or chooses a right text. Then each group of four bytes (what, where twice, which)
-/// replaces a piece by a token, puts one in front of it, takes pieces away, copies some behind it, or changes a byte.
+/// The first byte takes the rest as it is (from 0x80 on) or chooses a right text. Then each group
+/// of four bytes (what, where twice, which) replaces a piece by a token, puts one in front of it,
+/// takes pieces away, copies some behind it, or changes a byte.
 pub fn text_of(input: &[u8]) -> Vec<u8> {
     /// Of the text that grows, so that no input takes long.
     const TEXT_BYTES_MAX: usize = 16_384;

@@ -18,7 +18,8 @@ pub enum ControlAddress {
     Unix(SocketPath),
 }
 
-/// The absolute path of a unix socket: short enough for the kernel, so that it fits here and is copied as an address is.
+/// The absolute path of a unix socket: short enough for the kernel, so that it fits here and is
+/// copied as an address is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SocketPath {
     bytes: [u8; UNIX_PATH_MAX],

@@ -1,4 +1,5 @@
-//! What happened to flows, and what is asked for one of them: the types of `/v1/events` and `/v1/migrate`.
+//! What happened to flows, and what is asked for one of them: the types of `/v1/events` and
+//! `/v1/migrate`.
 
 use crate::Endpoint;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -90,8 +91,8 @@ pub struct FlowEvent {
     pub worker: u16,
     /// When, by the dataplane's monotonic clock, in microseconds.
     pub at_micros: u64,
-    /// What: `move_asked`, `move_dropped`, `adopting`, `adopting_again`, `refused`, `moved`, `rolled_back`, `owner_lost`,
-    /// `replayed`, `pinned` or `lost`.
+    /// What: `move_asked`, `move_dropped`, `adopting`, `adopting_again`, `refused`, `moved`,
+    /// `rolled_back`, `owner_lost`, `replayed`, `pinned` or `lost`.
     pub event: String,
     /// The client's end.
     pub client: SocketAddr,
@@ -100,7 +101,8 @@ pub struct FlowEvent {
     pub frontend: Option<Endpoint>,
     /// Policy name; empty if it is gone.
     pub policy: String,
-    /// Why the flow moves: `better`, `every_request`, `drain`, `ejected`, `down`, `rescue`, `overdue` or `manual`.
+    /// Why the flow moves: `better`, `every_request`, `drain`, `ejected`, `down`, `rescue`,
+    /// `overdue` or `manual`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// The fixed word behind `refused`, `owner_lost`, `pinned` and `lost`.
@@ -120,7 +122,8 @@ pub struct FlowEvent {
 pub struct MigrateRequest {
     /// The client's end.
     pub client: SocketAddr,
-    /// The address and port that it connected to; needed only where the client has several flows from one port.
+    /// The address and port that it connected to; needed only where the client has several flows
+    /// from one port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frontend: Option<Endpoint>,
     /// Name of the backend; without it, the best other one.

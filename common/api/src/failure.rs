@@ -3,15 +3,18 @@
 use crate::{Micros, StatusRange};
 use serde::{Deserialize, Serialize};
 
-/// What happens to the flows of a backend that died, and to a request whose fate is unknown (its backend may or may
-/// not have executed it). A request that no backend can have seen is always sent to another one, but with `Reset`.
+/// What happens to the flows of a backend that died, and to a request whose fate is unknown (its
+/// backend may or may not have executed it). A request that no backend can have seen is always sent
+/// to another one, but with `Reset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BackendFailure {
-    /// Flows go on elsewhere. Requests that the protocol calls idempotent (RFC 9110 section 9.2.2; reading commands of
-    /// `RESP` and `Memcached`) are executed once more; the client of any other is reset.
+    /// Flows go on elsewhere. Requests that the protocol calls idempotent (RFC 9110 section 9.2.2;
+    /// reading commands of `RESP` and `Memcached`) are executed once more; the client of any other
+    /// is reset.
     #[default]
     ReplayIdempotent,
-    /// Flows go on elsewhere, any request is executed once more: the admin asserts that this does no harm.
+    /// Flows go on elsewhere, any request is executed once more: the admin asserts that this does
+    /// no harm.
     Replay,
     /// Flows without an outstanding request go on elsewhere; the client of any other is reset.
     AdoptIdleOnly,
@@ -19,7 +22,8 @@ pub enum BackendFailure {
     Reset,
 }
 
-/// How flows leave a draining backend. Each moves with its next request; one without goes after a quiet time.
+/// How flows leave a draining backend. Each moves with its next request; one without goes after a
+/// quiet time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Drain {
@@ -58,7 +62,8 @@ impl Default for Drain {
 pub struct Health {
     /// Asks each backend at intervals; without it only traffic tells.
     pub active: Option<ActiveCheck>,
-    /// Failures in a row (refused connections, unanswered segments, response timeouts) that eject a backend; 0 is never.
+    /// Failures in a row (refused connections, unanswered segments, response timeouts) that eject a
+    /// backend; 0 is never.
     pub failures: u32,
     /// How long the first ejection lasts; each further one lasts that much longer, up to ten times.
     pub ejection: Micros,
@@ -80,7 +85,8 @@ impl Default for Health {
     }
 }
 
-/// Asks each backend whether it works. The first answer after a start decides by itself, later ones by the thresholds.
+/// Asks each backend whether it works. The first answer after a start decides by itself, later ones
+/// by the thresholds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ActiveCheck {

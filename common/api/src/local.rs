@@ -1,9 +1,12 @@
-//! Who may ask a control API that listens in the clear on this machine: its programs, but no web page.
+//! Who may ask a control API that listens in the clear on this machine: its programs, but no web
+//! page.
 //!
-//! Owns how a page that a browser shows is told from a command. Pure: the words of a request's head in, an answer out.
+//! Owns how a page that a browser shows is told from a command. Pure: the words of a request's head
+//! in, an answer out.
 //!
-//! A page reaches such a port by a name of its own site that DNS suddenly says is 127.0.0.1 (DNS rebinding): for the browser it is
-//! the same site still. But the browser says that name in `Host`. An address or `localhost` there cannot have come from DNS.
+//! A page reaches such a port by a name of its own site that DNS suddenly says is 127.0.0.1 (DNS
+//! rebinding): for the browser it is the same site still. But the browser says that name in `Host`.
+//! An address or `localhost` there cannot have come from DNS.
 //!
 //! # Decisions
 //!
@@ -64,7 +67,8 @@ impl Foreign {
 }
 
 impl<'a> Asked<'a> {
-    /// Of a request with this authority in its target, and with the values of headers as `all` finds them by name.
+    /// Of a request with this authority in its target, and with the values of headers as `all`
+    /// finds them by name.
     #[must_use]
     pub fn new(target: Option<&'a str>, all: impl Fn(&'static str) -> Vec<&'a [u8]>) -> Self {
         Self {

@@ -10,14 +10,18 @@ use std::{
 
 /// Policies in one snapshot. Fixed tables in the engine are sized by it.
 pub const LIMIT_POLICIES: usize = 1024;
-/// Backends in one policy: a Maglev table of 65,537 slots keeps shares even (within 1 %) up to here.
+/// Backends in one policy: a Maglev table of 65,537 slots keeps shares even (within 1 %) up to
+/// here.
 pub const LIMIT_BACKENDS_PER_POLICY: usize = 256;
-/// Frontends of all policies in one snapshot, addresses of its own counted one by one: packet steering has a table of fixed size.
+/// Frontends of all policies in one snapshot, addresses of its own counted one by one: packet
+/// steering has a table of fixed size.
 pub const LIMIT_FRONTENDS: usize = 16_384;
-/// Bytes of a policy's or backend's name (Kubernetes `namespace/policy/listener` fits: 63 + 1 + 63 + 1 + 15).
+/// Bytes of a policy's or backend's name (Kubernetes `namespace/policy/listener` fits: 63 + 1 +
+/// 63 + 1 + 15).
 pub const LIMIT_NAME_BYTES: usize = 143;
 
-/// One immutable description of everything a dataplane serves. A larger generation replaces a smaller one.
+/// One immutable description of everything a dataplane serves. A larger generation replaces a
+/// smaller one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Snapshot {
@@ -33,7 +37,8 @@ pub struct Snapshot {
 pub struct Policy {
     /// Unique in the snapshot.
     pub name: String,
-    /// Addresses and ports that clients connect to. An unspecified address (`0.0.0.0`, `::`) means the dataplane's own.
+    /// Addresses and ports that clients connect to. An unspecified address (`0.0.0.0`, `::`) means
+    /// the dataplane's own.
     pub frontends: Vec<Endpoint>,
     /// The pods.
     pub backends: Vec<Backend>,
@@ -52,8 +57,9 @@ pub struct Policy {
     /// What happens to the flows of a backend that died, and to a request whose fate is unknown.
     #[serde(default)]
     pub on_backend_failure: BackendFailure,
-    /// A backend that has not begun to answer a request after this long is given up on: the request goes to another one
-    /// if `onBackendFailure` allows to execute it once more. Without it, only closed, reset and silent backends are.
+    /// A backend that has not begun to answer a request after this long is given up on: the request
+    /// goes to another one if `onBackendFailure` allows to execute it once more. Without it, only
+    /// closed, reset and silent backends are.
     #[serde(default)]
     pub response_timeout: Option<Micros>,
     /// How flows leave a draining backend.
@@ -62,8 +68,8 @@ pub struct Policy {
     /// How backends that do not work are found and avoided.
     #[serde(default)]
     pub health: Health,
-    /// A backend that came up takes a share of new flows that grows to the whole within this time; 0 is at once.
-    /// Not with `Maglev`, whose table does not change for it.
+    /// A backend that came up takes a share of new flows that grows to the whole within this time;
+    /// 0 is at once. Not with `Maglev`, whose table does not change for it.
     #[serde(default = "no_time")]
     pub slow_start: Micros,
     /// Silence after which flows are forgotten.
@@ -121,16 +127,19 @@ pub enum Algorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Affinity {
-    /// All flows of one client address have the same backend. The field is written `clientIP`, as in a Service.
+    /// All flows of one client address have the same backend. The field is written `clientIP`, as
+    /// in a Service.
     #[serde(rename = "clientIP")]
     pub client_ip: ClientIp,
 }
 
-/// Flows of one client address stay together, whatever their ports and frontends are. They do not move because another
-/// backend is better, but with their backend's drain, death or ejection, as `migration.mode` allows (`Always` is refused); then
-/// they all go to the same other one. Which one that is follows from the address and from the backends that take flows
-/// (rendezvous hashing by weight), alike in all dataplanes. Each remembers it for itself, so that a client stays where it is
-/// when a backend joins: then dataplanes that know the client and those that do not may differ until `timeout`.
+/// Flows of one client address stay together, whatever their ports and frontends are. They do not
+/// move because another backend is better, but with their backend's drain, death or ejection, as
+/// `migration.mode` allows (`Always` is refused); then they all go to the same other one. Which one
+/// that is follows from the address and from the backends that take flows (rendezvous hashing by
+/// weight), alike in all dataplanes. Each remembers it for itself, so that a client stays where it
+/// is when a backend joins: then dataplanes that know the client and those that do not may differ
+/// until `timeout`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientIp {
@@ -154,11 +163,13 @@ pub enum Protocol {
     None,
     /// Request, then response, then request: the bare rule (redis commands, one at a time).
     RequestResponse,
-    /// HTTP/1.0 and HTTP/1.1 (RFC 9112): messages are followed in both directions, also when they are pipelined.
+    /// HTTP/1.0 and HTTP/1.1 (RFC 9112): messages are followed in both directions, also when they
+    /// are pipelined.
     #[default]
     #[serde(rename = "HTTP1")]
     Http1,
-    /// The Redis protocol: commands and replies are counted; transactions stay; `SELECT` and `AUTH` go with the flow.
+    /// The Redis protocol: commands and replies are counted; transactions stay; `SELECT` and `AUTH`
+    /// go with the flow.
     #[serde(rename = "RESP")]
     Resp,
     /// The text protocol of memcached.
@@ -171,8 +182,9 @@ pub enum Protocol {
 pub struct Migration {
     /// Whether and when.
     pub mode: MigrationMode,
-    /// In calm, move only if the mean wait here is at least this many hundredths of that at the other one. At least 100. A
-    /// backend that is also the busier one is left at 70 % of what is above 100.
+    /// In calm, move only if the mean wait here is at least this many hundredths of that at the
+    /// other one. At least 100. A backend that is also the busier one is left at 70 % of what is
+    /// above 100.
     pub ratio_percent: u32,
     /// Move to a shorter queue only if the expected wait falls by at least this much.
     pub gain: Micros,
@@ -180,31 +192,34 @@ pub struct Migration {
     pub cooldown: Micros,
     /// Moves per second and policy, with requests; 0 is no limit.
     pub per_second: u32,
-    /// Moves of one flow in its life; 0 is no limit. A flow that has made them stays also when its backend drains. Moves
-    /// because of a backend's death are not limited, but count.
+    /// Moves of one flow in its life; 0 is no limit. A flow that has made them stays also when its
+    /// backend drains. Moves because of a backend's death are not limited, but count.
     pub per_flow: u32,
-    /// Moves per second onto one backend from this policy, with requests; 0 is no limit. What leaves a draining backend
-    /// without a request, or a dead one, has a pace of its own.
+    /// Moves per second onto one backend from this policy, with requests; 0 is no limit. What
+    /// leaves a draining backend without a request, or a dead one, has a pace of its own.
     pub per_backend_per_second: u32,
 }
 
 /// Whether and when flows move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MigrationMode {
-    /// Flows stay. Those of a draining backend too: until they end, or to the drain's deadline. Those of a dead one go on
-    /// as `onBackendFailure` says.
+    /// Flows stay. Those of a draining backend too: until they end, or to the drain's deadline.
+    /// Those of a dead one go on as `onBackendFailure` says.
     Never,
     /// Flows stay, but for those of a backend that drains or died.
     DrainOnly,
-    /// At a boundary, when that gains more than a move costs: away from a distressed backend, to one that joins, to a
-    /// shorter queue where load is uneven, and within a small budget where another one is lastingly faster.
+    /// At a boundary, when that gains more than a move costs: away from a distressed backend, to
+    /// one that joins, to a shorter queue where load is uneven, and within a small budget where
+    /// another one is lastingly faster.
     #[default]
     WhenBetter,
     /// At every boundary, to the next backend. For tests and measurements.
     Always,
-    /// Each request to the backend with the fewest in flight, whatever a move costs. To compare with.
+    /// Each request to the backend with the fewest in flight, whatever a move costs. To compare
+    /// with.
     LeastRequests,
-    /// Each request as Prequal's rule has it (NSDI '24): the lowest latency where few are in flight. To compare with.
+    /// Each request as Prequal's rule has it (NSDI '24): the lowest latency where few are in
+    /// flight. To compare with.
     Prequal,
 }
 
@@ -237,7 +252,8 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
-            // As long as a Linux keepalive interval (tcp_keepalive_time, 7,200 s) plus room for its probes.
+            // As long as a Linux keepalive interval (tcp_keepalive_time, 7,200 s) plus room for its
+            // probes.
             idle: Micros::from_secs(8_000),
             // Six SYN retransmissions, tcp_syn_retries: 1 + 2 + ... + 32 s.
             handshake: Micros::from_secs(63),
@@ -258,14 +274,15 @@ pub struct Limits {
     pub closing_legs: u32,
     /// Kept copies of client segments, 2 KiB each, for requests that may have to be sent again.
     pub kept_segments: u32,
-    /// Conversations that a protocol guard follows at one time, 268 bytes each: flows with a request outstanding, or with
-    /// state to remember.
+    /// Conversations that a protocol guard follows at one time, 268 bytes each: flows with a
+    /// request outstanding, or with state to remember.
     pub guarded_flows: u32,
-    /// Client addresses with affinity that are remembered at one time, 68 bytes each: those with flows and those whose
-    /// timeout still runs. When all are used, the one that was used the longest time ago is forgotten.
+    /// Client addresses with affinity that are remembered at one time, 68 bytes each: those with
+    /// flows and those whose timeout still runs. When all are used, the one that was used the
+    /// longest time ago is forgotten.
     pub affinities: u32,
-    /// Pairs of ports of ours and of backends that connection trackers on the way may remember before nothing moves any more
-    /// but for rescues and drains.
+    /// Pairs of ports of ours and of backends that connection trackers on the way may remember
+    /// before nothing moves any more but for rescues and drains.
     pub tracked_pairs: u32,
 }
 
@@ -278,7 +295,8 @@ impl Default for Limits {
             kept_segments: 16_384,
             guarded_flows: 65_536,
             affinities: 65_536,
-            // A quarter of what Linux' tracker holds for all of a node by default (`nf_conntrack_max`, 262,144).
+            // A quarter of what Linux' tracker holds for all of a node by default
+            // (`nf_conntrack_max`, 262,144).
             tracked_pairs: 65_536,
         }
     }
@@ -312,7 +330,8 @@ pub(crate) fn shortened(text: &str) -> String {
 }
 
 impl Endpoint {
-    /// The address and port, if the port is not 0. An IPv4 address in IPv6 clothes (RFC 4291 section 2.5.5.2) is that IPv4 address.
+    /// The address and port, if the port is not 0. An IPv4 address in IPv6 clothes (RFC 4291
+    /// section 2.5.5.2) is that IPv4 address.
     #[must_use]
     pub fn new(address: IpAddr, port: u16) -> Option<Self> {
         (port != 0).then(|| Self(SocketAddr::new(address.to_canonical(), port)))

@@ -21,7 +21,8 @@ pub struct State {
     /// Policies of the snapshot in use that are not served as it has them. All others are.
     #[serde(default)]
     pub refused: Vec<RefusedPolicy>,
-    /// Every counter of the engine, by its metric name without prefix and labels as `name{label="x"}`.
+    /// Every counter of the engine, by its metric name without prefix and labels as
+    /// `name{label="x"}`.
     pub counters: BTreeMap<String, u64>,
     /// Tables: name to (used, limit).
     pub tables: BTreeMap<String, (u64, u64)>,
@@ -97,7 +98,8 @@ pub struct PolicyState {
     /// Too few backends are usable, so all are used.
     #[serde(default)]
     pub panic: bool,
-    /// What its pools are measured by, and what moves brought. None from a dataplane that does not tell it.
+    /// What its pools are measured by, and what moves brought. None from a dataplane that does not
+    /// tell it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PolicyPlacement>,
     /// Its backends.
@@ -165,8 +167,8 @@ pub struct BackendState {
     pub outstanding: u64,
     /// Moving peak average of the time to the first response byte.
     pub first_byte: Micros,
-    /// How long one more request would wait here, as the choice of backends expects it. None from a dataplane that does not
-    /// tell it.
+    /// How long one more request would wait here, as the choice of backends expects it. None from a
+    /// dataplane that does not tell it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<Micros>,
     /// How it stands among the others. None from a dataplane that does not tell it.
@@ -178,7 +180,8 @@ pub struct BackendState {
     pub migrations_in_total: u64,
     /// Flows that left by migration.
     pub migrations_out_total: u64,
-    /// `up` (`up: slow start`), or why it takes no flows: `down: ...`, `ejected: ...`, `unhealthy: ...`.
+    /// `up` (`up: slow start`), or why it takes no flows: `down: ...`, `ejected: ...`, `unhealthy:
+    /// ...`.
     #[serde(default)]
     pub health: String,
     /// Flows whose request or rest waits for another owner because this one is gone.
@@ -239,8 +242,8 @@ pub struct DrainState {
     pub ended: u64,
     /// Flows that the deadline closed in order.
     pub closed: u64,
-    /// Flows that are still there or may come back (`adoption`), by what they wait for: `request in progress`, `quiet time`, `pinned: ...`,
-    /// `no other backend can adopt now`, `its end: ...`.
+    /// Flows that are still there or may come back (`adoption`), by what they wait for: `request in
+    /// progress`, `quiet time`, `pinned: ...`, `no other backend can adopt now`, `its end: ...`.
     pub waiting: BTreeMap<String, u64>,
 }
 
@@ -270,7 +273,8 @@ pub struct FlowView {
     /// Its last move, or the one that was taken back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_move: Option<LastMove>,
-    /// Somebody asked to have it moved with its next request: to this backend, or to any if it is empty.
+    /// Somebody asked to have it moved with its next request: to this backend, or to any if it is
+    /// empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_to: Option<String>,
 }

@@ -1,4 +1,5 @@
-//! What a snapshot and the limits may say beyond what their types can: ranges, uniqueness, fields that exclude each other.
+//! What a snapshot and the limits may say beyond what their types can: ranges, uniqueness, fields
+//! that exclude each other.
 //!
 //! Owns every refusal of a value, with its path and what was expected. Never changes a value.
 
@@ -102,7 +103,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// The places of policies by their names: the one thing without which nothing can be said of any of them.
+    /// The places of policies by their names: the one thing without which nothing can be said of
+    /// any of them.
     ///
     /// # Errors
     /// The first name that is none, or that two have.

@@ -1,4 +1,5 @@
-//! What a policy may say about failing, draining and slow backends: defaults, round trips, each refusal.
+//! What a policy may say about failing, draining and slow backends: defaults, round trips, each
+//! refusal.
 
 use baton_api::{BackendFailure, Micros, OnDeadline, Policy, Protocol, Snapshot, StatusRange};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Fuzz targets: reading configurations. On stable Rust they are ordinary tests: each runs over the committed corpus
-//! (`fuzz/__fuzz__/<target>/corpus`) and over random inputs.
+//! Fuzz targets: reading configurations. On stable Rust they are ordinary tests: each runs over the
+//! committed corpus (`fuzz/__fuzz__/<target>/corpus`) and over random inputs.
 //!
 //! Longer: `BOLERO_RANDOM_ITERATIONS=10000000 cargo test -p baton-config --test fuzz`.
 //! Again: a failure prints `BOLERO_RANDOM_SEED=...`; set it and run the target.
@@ -149,7 +149,8 @@ fn corpora() {
     corpus::replay("configurations", check_bytes);
 }
 
-/// What the fuzzing starts from is right, but for the two that hold more or less than one configuration.
+/// What the fuzzing starts from is right, but for the two that hold more or less than one
+/// configuration.
 #[test]
 fn starts_are_right() {
     for (choice, start) in yaml::STARTS.iter().enumerate() {
@@ -161,7 +162,8 @@ fn starts_are_right() {
     }
 }
 
-/// A text that nests deeper, or means more than it says, than any configuration does is refused; it takes neither the stack nor the memory.
+/// A text that nests deeper, or means more than it says, than any configuration does is refused; it
+/// takes neither the stack nor the memory.
 #[test]
 fn depth_and_width_are_bounded() {
     const MANY: usize = 200_000;

@@ -1,6 +1,7 @@
 //! Inputs as YAML: a right configuration that was changed, or bytes as they are. Judges nothing.
 
-/// Right configurations to start from: block style, flow style, anchors and merges, JSON, several documents, nothing.
+/// Right configurations to start from: block style, flow style, anchors and merges, JSON, several
+/// documents, nothing.
 pub const STARTS: [&str; 6] = [
     "interface: eth0\nkeys: [{epoch: 1, file: a.key}]\nlimits: {flows: 1024}\npolicies:\n  - name: web\n    frontends: ['0.0.0.0:80']\n    backends:\n      - {name: a, endpoint: '10.9.0.1:80'}\n      - name: b\n        endpoint: 10.9.0.2:80\n        weight: 2\n    protocol: HTTP1\n    migration: {mode: Always, cooldown: 0us}\n",
     "{interface: eth0, keys: [{epoch: 0, file: k}], policies: [{name: a, frontends: ['[::]:80'], backends: []}]}\n",
@@ -97,8 +98,9 @@ pub const TOKENS: &[&str] = &[
     "- - - - ",
 ];
 
-/// The first byte takes the rest as it is (from 0x80 on) or chooses a right text. Then each group of four bytes (what, where twice, which) puts a
-/// token somewhere, once or up to 4,096 times, takes bytes away, copies some, or changes one.
+/// The first byte takes the rest as it is (from 0x80 on) or chooses a right text. Then each group
+/// of four bytes (what, where twice, which) puts a token somewhere, once or up to 4,096 times,
+/// takes bytes away, copies some, or changes one.
 pub fn text_of(input: &[u8]) -> Vec<u8> {
     /// Of the text that grows, so that no input takes long.
     const TEXT_BYTES_MAX: usize = 32_768;

@@ -1,4 +1,5 @@
-//! The field `controlTls`, which both binaries have: where the control API is offered to the operator, and with what.
+//! The field `controlTls`, which both binaries have: where the control API is offered to the
+//! operator, and with what.
 
 use baton_tls::{Files, Material, MaterialError, Name, Part};
 use serde::{Deserialize, Serialize};

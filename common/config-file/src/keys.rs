@@ -1,6 +1,8 @@
-//! The field `keys`, which both binaries have: a list of key files, or a folder as a mounted Secret gives it.
+//! The field `keys`, which both binaries have: a list of key files, or a folder as a mounted Secret
+//! gives it.
 //!
-//! Owns the form of the field and what a folder of keys must hold. How many keys a list may have is the binaries' own.
+//! Owns the form of the field and what a folder of keys must hold. How many keys a list may have is
+//! the binaries' own.
 
 use crate::key::{Key, KeyError};
 use serde::{
@@ -172,7 +174,8 @@ impl KeyFolder {
         files
     }
 
-    /// Reads the keys, the one to sign with first. Files whose mode has any of the bits of `refused` are not read.
+    /// Reads the keys, the one to sign with first. Files whose mode has any of the bits of
+    /// `refused` are not read.
     ///
     /// # Errors
     /// See [`FolderError`].

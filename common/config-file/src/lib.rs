@@ -1,5 +1,6 @@
-//! What the binaries share in reading their configurations: where a field stands in YAML text, how a refusal
-//! reads, key files, logging, and the fields that both have (`keys`, `controlTls`); and how files are written that nobody else may read.
+//! What the binaries share in reading their configurations: where a field stands in YAML text, how
+//! a refusal reads, key files, logging, and the fields that both have (`keys`, `controlTls`); and
+//! how files are written that nobody else may read.
 //!
 //! Knows no other field of any configuration and what is valid for none: that is each binary's own.
 

@@ -1,4 +1,5 @@
-//! Where in a YAML text a field stands, and which field stands at a place. Owns no meaning of the fields.
+//! Where in a YAML text a field stands, and which field stands at a place. Owns no meaning of the
+//! fields.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
@@ -49,15 +50,16 @@ impl Document {
         Self(serde_saphyr::from_str_with_options(text, options).ok())
     }
 
-    /// The place of a field: of its name, or of the item of a list. The nearest field above it if it is not
-    /// there; none if there is not even that.
+    /// The place of a field: of its name, or of the item of a list. The nearest field above it if
+    /// it is not there; none if there is not even that.
     #[must_use]
     pub fn place_of(&self, path: &str) -> Option<Place> {
         self.find(path).map(|found| found.used.into())
     }
 
-    /// The line of a field, as [`place_of`](Self::place_of), but where an alias is used the line of what it
-    /// stands for, and where nothing of the path is there the line where the document begins.
+    /// The line of a field, as [`place_of`](Self::place_of), but where an alias is used the line of
+    /// what it stands for, and where nothing of the path is there the line where the document
+    /// begins.
     #[must_use]
     pub fn line_of(&self, path: &str) -> Option<u64> {
         let found = self.find(path).map(|found| found.written.line());

@@ -22,8 +22,8 @@ pub struct PrivateFile {
     old: bool,
 }
 
-/// Makes a file that only this user may read and write, or takes the one that is there, and others' rights to it. What is no
-/// ordinary file, as a pipe, stays as it is.
+/// Makes a file that only this user may read and write, or takes the one that is there, and others'
+/// rights to it. What is no ordinary file, as a pipe, stays as it is.
 ///
 /// # Errors
 /// It cannot be made, or is another user's.

@@ -1,6 +1,7 @@
 //! How far a drain is, in figures and words, for the tools that wait for one. Pure.
 //!
-//! Owns how the figures of several backends, or of several dataplanes, make one. Which backends are meant is the tool's to say.
+//! Owns how the figures of several backends, or of several dataplanes, make one. Which backends are
+//! meant is the tool's to say.
 
 use crate::{WIDTH_MAX, count, span};
 use baton_api::{BackendState, DrainState, PolicyState};

@@ -126,7 +126,8 @@ impl Table {
         table
     }
 
-    /// With these headings; one that starts with `#` is a column of figures, one that starts with `!` is cut last.
+    /// With these headings; one that starts with `#` is a column of figures, one that starts with
+    /// `!` is cut last.
     #[must_use]
     pub fn new(headings: &[&'static str]) -> Self {
         let column = |heading: &&'static str| Column {
@@ -152,7 +153,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The text, each line ended. Unless it may be wide, text columns are cut (with `…`) until it fits, the widest first.
+    /// The text, each line ended. Unless it may be wide, text columns are cut (with `…`) until it
+    /// fits, the widest first.
     #[must_use]
     pub fn render(&self, style: Style) -> String {
         let widths = self.widths(style);

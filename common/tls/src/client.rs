@@ -1,4 +1,5 @@
-//! The side that connects. Owns the material in force; whom it expects is said with each connection.
+//! The side that connects. Owns the material in force; whom it expects is said with each
+//! connection.
 
 use crate::{
     Counts, HANDSHAKE_LIMIT, Material, MaterialError, Name, Reason, Refusal, material::provider,
@@ -64,15 +65,17 @@ impl Client {
         Arc::clone(&current.config)
     }
 
-    /// How many handshakes ended how. A server's refusal of the own certificate comes later, see [`Refusal::find`].
+    /// How many handshakes ended how. A server's refusal of the own certificate comes later, see
+    /// [`Refusal::find`].
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
     /// Does the handshake with `server` within [`HANDSHAKE_LIMIT`].
     ///
-    /// Success means that the server is the right one. Whether it takes this client shows with the first bytes that
-    /// it sends: an error of reading them may hold a [`Refusal`], which [`Refusal::find`] finds.
+    /// Success means that the server is the right one. Whether it takes this client shows with the
+    /// first bytes that it sends: an error of reading them may hold a [`Refusal`], which
+    /// [`Refusal::find`] finds.
     ///
     /// # Errors
     /// Why it failed; it is counted already.

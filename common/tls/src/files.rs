@@ -1,4 +1,5 @@
-//! Material in three files, as an admin or a mounted Secret gives it. Owns reading and the mode of the key's file.
+//! Material in three files, as an admin or a mounted Secret gives it. Owns reading and the mode of
+//! the key's file.
 
 use crate::{Material, MaterialError, Part};
 use std::{
@@ -8,7 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Bytes of one file: chains and bundles of authorities take a few thousand; a Secret holds 1 MiB at most.
+/// Bytes of one file: chains and bundles of authorities take a few thousand; a Secret holds 1 MiB
+/// at most.
 pub const FILE_LIMIT_BYTES: u64 = 256 << 10;
 /// Mode bits that let anybody but the owner read, write or execute.
 const OTHERS: u32 = 0o077;
@@ -25,8 +27,8 @@ pub struct Files {
 }
 
 impl Files {
-    /// Reads and checks the three. Files that are changed meanwhile do not fit as a rule, which is an error like any
-    /// other: whoever watches them reads again.
+    /// Reads and checks the three. Files that are changed meanwhile do not fit as a rule, which is
+    /// an error like any other: whoever watches them reads again.
     ///
     /// # Errors
     /// See [`MaterialError`].

@@ -1,14 +1,14 @@
-//! Mutual TLS between the operator and what it controls: configurations of both sides from PEM text or files,
-//! exchanged while running.
+//! Mutual TLS between the operator and what it controls: configurations of both sides from PEM text
+//! or files, exchanged while running.
 //!
 //! Owns who may talk to whom, how many at a time ([`Places`]) and which handshakes are refused, and
 //! counts these. Never opens a socket, watches no file and makes no certificate: the binaries
 //! watch, `baton-push` makes.
 //!
-//! Both ends are Baton's own, so only TLS 1.3 is spoken, nothing is resumed (each connection is verified anew), and
-//! names are fixed: a peer is who its certificate names in `subjectAltName`, whatever its address is.
-//! Certificates that restrict their use need `serverAuth` for [`Name::Dataplane`] and [`Name::Shim`] and `clientAuth` for
-//! [`Name::Operator`].
+//! Both ends are Baton's own, so only TLS 1.3 is spoken, nothing is resumed (each connection is
+//! verified anew), and names are fixed: a peer is who its certificate names in `subjectAltName`,
+//! whatever its address is. Certificates that restrict their use need `serverAuth` for
+//! [`Name::Dataplane`] and [`Name::Shim`] and `clientAuth` for [`Name::Operator`].
 
 #![forbid(unsafe_code)]
 
@@ -37,8 +37,8 @@ pub enum Name {
     Dataplane,
     /// The control API of a shim.
     Shim,
-    /// The only client that either of them takes. Commands on the same machine use the plain address instead, so that
-    /// a dataplane's certificate opens no other dataplane.
+    /// The only client that either of them takes. Commands on the same machine use the plain
+    /// address instead, so that a dataplane's certificate opens no other dataplane.
     Operator,
 }
 
@@ -65,6 +65,6 @@ impl fmt::Display for Name {
     }
 }
 
-/// A handshake is one round trip and a signature on each side; a peer that takes longer than this holds its place
-/// for nothing.
+/// A handshake is one round trip and a signature on each side; a peer that takes longer than this
+/// holds its place for nothing.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);

@@ -19,7 +19,8 @@ use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
 /// Certificates of a chain: the own one and what is between it and the authority.
 pub const CHAIN_MAX: usize = 8;
-/// Authorities that are believed at one time: the current one, the next one, and some of the admin's.
+/// Authorities that are believed at one time: the current one, the next one, and some of the
+/// admin's.
 pub const AUTHORITIES_MAX: usize = 16;
 
 /// A certificate chain, its key, and the authorities that sign the peers' certificates.
@@ -67,8 +68,8 @@ impl fmt::Display for Part {
     }
 }
 
-/// Why texts or files cannot be used. What was in force stays; the admin, or whoever writes the files, has to correct
-/// what is named.
+/// Why texts or files cannot be used. What was in force stays; the admin, or whoever writes the
+/// files, has to correct what is named.
 #[derive(Debug, thiserror::Error)]
 pub enum MaterialError {
     /// A file is not there, or not readable by this process.
@@ -149,8 +150,8 @@ pub enum MaterialError {
 }
 
 impl Material {
-    /// From PEM texts: the chain with the own certificate first, its key (PKCS #8, SEC 1 or PKCS #1), and the
-    /// certificates of the authorities.
+    /// From PEM texts: the chain with the own certificate first, its key (PKCS #8, SEC 1 or
+    /// PKCS #1), and the certificates of the authorities.
     ///
     /// # Errors
     /// See [`MaterialError`].

@@ -1,4 +1,5 @@
-//! Why a handshake failed, in fixed words for metrics and in sentences for people. Owns the counters.
+//! Why a handshake failed, in fixed words for metrics and in sentences for people. Owns the
+//! counters.
 
 use rustls::{AlertDescription, CertificateError, Error as Tls};
 use std::{
@@ -143,8 +144,9 @@ impl Refusal {
 
     /// The refusal in an error or in what caused it, if there is one.
     ///
-    /// With TLS 1.3 a client has ended its handshake before the server has judged its certificate: the server's
-    /// refusal comes with the first bytes that are read, as an error of whoever reads them.
+    /// With TLS 1.3 a client has ended its handshake before the server has judged its certificate:
+    /// the server's refusal comes with the first bytes that are read, as an error of whoever reads
+    /// them.
     #[must_use]
     pub fn find(error: &(dyn Error + 'static)) -> Option<Self> {
         let mut next = Some(error);

@@ -23,7 +23,8 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 /// Takes connections of one client, whose certificate must name it.
 ///
-/// Connections that are open stay as they are when the material changes; each new one is verified with the new.
+/// Connections that are open stay as they are when the material changes; each new one is verified
+/// with the new.
 #[derive(Debug)]
 pub struct Server {
     name: Name,
@@ -125,7 +126,8 @@ fn in_force(name: Name, client: Name, material: Material) -> Result<InForce, Mat
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(
             &material.identity,
         ))));
-    // A resumed session would not be verified again: neither its end nor a changed authority would count.
+    // A resumed session would not be verified again: neither its end nor a changed authority would
+    // count.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(InForce {

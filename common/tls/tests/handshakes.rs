@@ -81,7 +81,8 @@ async fn talk((server, client): &mut Ends) {
     assert_eq!(&word, b"ask");
 }
 
-/// What a server says of a client that shows `pair`, and what the client sees of that when it reads.
+/// What a server says of a client that shows `pair`, and what the client sees of that when it
+/// reads.
 async fn judged(authority: &Authority, pair: Option<&Pair>) -> (Refusal, io::Error) {
     let server = dataplane(authority);
     let connector = anybody(authority, pair);

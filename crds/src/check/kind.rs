@@ -31,7 +31,8 @@ pub fn find<'a>(kinds: &'a [Kind], version: &str, name: &str) -> Choice<'a> {
     let (group, _) = version.split_once('/').unwrap_or(("", version));
     match kind {
         Some(kind) if version == ours => Choice::Ours(kind),
-        // Another project may have a kind of the same name, but not with a group like ours or without any.
+        // Another project may have a kind of the same name, but not with a group like ours or
+        // without any.
         Some(_) if group == GROUP || group.is_empty() || nearest(version, [&*ours]).is_some() => {
             let problem = format!("`{version}` has no {name}: expected {ours}");
             Choice::Mistaken("apiVersion", problem)

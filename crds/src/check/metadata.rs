@@ -6,8 +6,8 @@ use super::{
 };
 use serde_json::Value;
 
-/// The fields that there are (`k8s.io/apimachinery`, `ObjectMeta`). Most are the API server's to write, and come with an
-/// object that was read from it.
+/// The fields that there are (`k8s.io/apimachinery`, `ObjectMeta`). Most are the API server's to
+/// write, and come with an object that was read from it.
 const FIELDS: [&str; 15] = [
     "annotations",
     "creationTimestamp",

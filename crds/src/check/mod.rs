@@ -1,7 +1,8 @@
 //! Checks manifests without a server, by the definitions' own schema and rules.
 //!
-//! Owns what is reported and where. Says yes to nothing that the API server refuses for the object's own content; what
-//! depends on other objects is the operator's to judge. Never changes a manifest.
+//! Owns what is reported and where. Says yes to nothing that the API server refuses for the
+//! object's own content; what depends on other objects is the operator's to judge. Never changes a
+//! manifest.
 //!
 //! # Order
 //! As in the API server: fields and their forms first, then, if all are good, the rules.
@@ -22,7 +23,8 @@ use kube::core::cel::Validator;
 use serde_json::Value;
 use std::{cell::OnceCell, path::Path};
 
-/// Why a manifest is refused: file, line, field, problem. Its `Display` is `FILE:LINE: FIELD: problem: expected ...`.
+/// Why a manifest is refused: file, line, field, problem. Its `Display` is `FILE:LINE: FIELD:
+/// problem: expected ...`.
 pub use baton_config::ConfigError as Problem;
 
 /// Bytes of one file: a thousand policies of the largest size that makes sense (8 KiB).
@@ -75,8 +77,9 @@ impl Checker {
         self.read(text, file, |_| Ok(()))
     }
 
-    /// The same, and hands on each object in which nothing is wrong, also those of other kinds. What
-    /// the taker finds wrong with a field of it, as `(field, problem)`, is reported like the rest.
+    /// The same, and hands on each object in which nothing is wrong, also those of other kinds.
+    /// What the taker finds wrong with a field of it, as `(field, problem)`, is reported like the
+    /// rest.
     pub fn read(
         &self,
         text: &str,

@@ -204,7 +204,8 @@ fn text(schema: &Value, text: &str, path: &str, problems: &mut Problems) {
     }
 }
 
-/// Whether the text has the form; a pattern that cannot be read refuses everything. Compiled once in each thread.
+/// Whether the text has the form; a pattern that cannot be read refuses everything. Compiled once
+/// in each thread.
 fn matches(pattern: &str, text: &str) -> bool {
     thread_local! {
         static COMPILED: RefCell<HashMap<String, Option<Regex>>> = RefCell::default();

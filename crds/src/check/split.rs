@@ -1,7 +1,7 @@
 //! The documents of a YAML text, each with the lines before it.
 //!
-//! A line that begins with `---` begins a document, wherever it stands (YAML 1.2 section 9.1.2): no text in a document can
-//! have such a line, so none has to be read to find them.
+//! A line that begins with `---` begins a document, wherever it stands (YAML 1.2 section 9.1.2): no
+//! text in a document can have such a line, so none has to be read to find them.
 
 /// A document.
 #[derive(Debug, PartialEq, Eq)]

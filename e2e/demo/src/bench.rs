@@ -1,4 +1,5 @@
-//! What every run comes to: figures by name, a table for people, JSON for machines, and why it failed.
+//! What every run comes to: figures by name, a table for people, JSON for machines, and why it
+//! failed.
 //!
 //! Owns medians of rounds that take turns (so that what else goes on at the machine hits all sides
 //! alike), the tables' layout and how numbers are written. Knows nothing of what is measured.

@@ -1,4 +1,5 @@
-//! HAProxy (tcp mode, one thread) and Baton (no migration) in the same place of the same lab, in turns.
+//! HAProxy (tcp mode, one thread) and Baton (no migration) in the same place of the same lab, in
+//! turns.
 
 use crate::{
     RoundArguments,
@@ -76,7 +77,8 @@ pub fn compare(arguments: &RoundArguments) -> Result<bool> {
         port: PORT,
         servers: servers.clone(),
     }];
-    // HAProxy runs in the same namespace and needs the kernel's ports, so Baton's are below them here.
+    // HAProxy runs in the same namespace and needs the kernel's ports, so Baton's are below them
+    // here.
     let policy = moving(MigrationMode::Never, policy("web", PORT, &servers));
     let mut config = lab.dataplane_config(vec![policy])?;
     config.ports = crate::LEG_PORTS.into();

@@ -1,5 +1,6 @@
-//! What one migration costs a request: p50 at 1 connection with nginx, on a policy where connections stay and on
-//! one where they move for every request, in turns, through the same running dataplane.
+//! What one migration costs a request: p50 at 1 connection with nginx, on a policy where
+//! connections stay and on one where they move for every request, in turns, through the same
+//! running dataplane.
 
 use crate::{
     RoundArguments,

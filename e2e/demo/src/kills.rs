@@ -1,8 +1,9 @@
-//! The demo's second act: pods are killed and started again in turn under load, behind Baton and behind HAProxy.
+//! The demo's second act: pods are killed and started again in turn under load, behind Baton and
+//! behind HAProxy.
 //!
-//! Both sides have the same load, the same kills at the same times and the same way of counting: a connection that is
-//! reset or closed under the client is an error, and so is every answer that is not right to the last byte. The client
-//! connects again and goes on.
+//! Both sides have the same load, the same kills at the same times and the same way of counting: a
+//! connection that is reset or closed under the client is an error, and so is every answer that is
+//! not right to the last byte. The client connects again and goes on.
 
 use crate::{
     bench::{Columns, duration, grouped, table},
@@ -22,7 +23,8 @@ use std::{
 
 /// Persistent connections, each with its next request out as soon as the last is answered.
 const CONNECTIONS: usize = 64;
-/// A pod's nginx is killed so often. It listens again some 50 ms later and is asked about that every 100 ms.
+/// A pod's nginx is killed so often. It listens again some 50 ms later and is asked about that
+/// every 100 ms.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// Load before the first kill and after the last.
 const CALM: Duration = Duration::from_millis(500);
@@ -51,7 +53,8 @@ pub fn behind_baton(
     Ok(side)
 }
 
-/// The same kills behind HAProxy, set up against them as far as it can be, in the dataplane's place.
+/// The same kills behind HAProxy, set up against them as far as it can be, in the dataplane's
+/// place.
 pub fn behind_haproxy(
     lab: &Lab,
     nginx: &mut [Server],

@@ -1,4 +1,5 @@
-//! `make demo` and the comparisons: real servers, real clients, live connections that move between pods.
+//! `make demo` and the comparisons: real servers, real clients, live connections that move between
+//! pods.
 //!
 //! Owns the command line and the order of things; layout, servers and clients are `baton-lab`'s.
 
@@ -40,10 +41,11 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// wrk with one slow pod, migration off and on; redis with a migration per command; pods killed under load
+    /// wrk with one slow pod, migration off and on; redis with a migration per command; pods killed
+    /// under load
     Demo(DemoArguments),
-    /// Pods are killed, frozen, drained and reconfigured at random under load, or packets lost and reordered on the way,
-    /// and every answer is checked
+    /// Pods are killed, frozen, drained and reconfigured at random under load, or packets lost and
+    /// reordered on the way, and every answer is checked
     Soak(SoakArguments),
     /// HAProxy and Baton in the same layout, in turns: latency at 1 connection, requests/s at 32
     Compare(RoundArguments),
@@ -51,14 +53,16 @@ enum Command {
     MigrationCost(RoundArguments),
     /// What each rule of placing requests does to throughput, latency and moves
     Placement(placement::PlacementArguments),
-    /// What moves cost uploads of 50 KB to 1 MB: staying, moving by choice, and off a draining pod, in turns
+    /// What moves cost uploads of 50 KB to 1 MB: staying, moving by choice, and off a draining pod,
+    /// in turns
     Uploads(RoundArguments),
     /// Packets per second by workers and frame size, and the CPU time of engine and kernel for each
     Pps(PpsArguments),
-    /// Short connections that the server closes, through address translation, HAProxy and Baton in turns, without and with
-    /// connection tracking on the node
+    /// Short connections that the server closes, through address translation, HAProxy and Baton in
+    /// turns, without and with connection tracking on the node
     Short(ShortArguments),
-    /// Moves at full rate on a node that tracks connections and drops what is INVALID; pods throttled and killed
+    /// Moves at full rate on a node that tracks connections and drops what is INVALID; pods
+    /// throttled and killed
     SoakTracked(TrackedArguments),
 }
 
@@ -97,7 +101,8 @@ struct SoakArguments {
     /// How long
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
-    /// Instead: so many migrations of healthy pods' connections over a path that loses and reorders packets
+    /// Instead: so many migrations of healthy pods' connections over a path that loses and reorders
+    /// packets
     #[arg(long, conflicts_with = "minutes", value_parser = clap::value_parser!(u64).range(1_000..=1_000_000_000))]
     migrations: Option<u64>,
     /// Of 1,000 packets so many are lost, on each veth of a pod or client, in each direction
@@ -112,8 +117,9 @@ struct SoakArguments {
     /// Of 1,000 packets so many have one bit flipped
     #[arg(long, requires = "migrations", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=250))]
     corrupt: u32,
-    /// Persistent connections to nginx, and as many to redis: enough that those which wait for a lost packet's repetition
-    /// (200 ms to some seconds) leave no gap, and not so many that all queue for the CPU
+    /// Persistent connections to nginx, and as many to redis: enough that those which wait for a
+    /// lost packet's repetition (200 ms to some seconds) leave no gap, and not so many that all
+    /// queue for the CPU
     #[arg(long, requires = "migrations", default_value_t = 192, value_parser = clap::value_parser!(u16).range(1..=4096))]
     connections: u16,
     /// What happens when follows from this number; a random one if not given

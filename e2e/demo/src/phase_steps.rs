@@ -1,7 +1,7 @@
 //! The steps of a request: which notes they lie between, and their medians.
 //!
-//! Pure: notes come in as arguments. Times may be subtracted because all are of one clock, and a step may be
-//! negative where two processors work at the same time.
+//! Pure: notes come in as arguments. Times may be subtracted because all are of one clock, and a
+//! step may be negative where two processors work at the same time.
 
 use baton_lab::{ClientStamps, ServerStamps, TapStamps};
 use std::collections::BTreeMap;
@@ -15,7 +15,8 @@ pub struct Trip {
 }
 
 impl Trip {
-    /// The event that the request made the server wake up with: for its listener, if the connection moved.
+    /// The event that the request made the server wake up with: for its listener, if the connection
+    /// moved.
     fn woken_ns(&self) -> i64 {
         self.server
             .accepted
@@ -72,13 +73,15 @@ pub struct TappedTrip {
 }
 
 impl TappedTrip {
-    /// The first frame for the request that came back from the dataplane: the adoption, if the connection moved.
+    /// The first frame for the request that came back from the dataplane: the adoption, if the
+    /// connection moved.
     fn first_back_ns(&self) -> Option<i64> {
         self.tap.adoption_from_ns.or(self.tap.request_from_ns)
     }
 }
 
-/// The dataplane as the node sees it, on the node's end of its veth, and the way from there to the server.
+/// The dataplane as the node sees it, on the node's end of its veth, and the way from there to the
+/// server.
 pub const DATAPLANE_STEPS: &[Step<TappedTrip>] = &[
     (
         "dataplane_request",
@@ -115,7 +118,8 @@ pub fn matched(sent: &[ClientStamps], served: impl Iterator<Item = ServerStamps>
         .collect()
 }
 
-/// Requests that were seen at the dataplane in both directions, with an adoption exactly if they are to move.
+/// Requests that were seen at the dataplane in both directions, with an adoption exactly if they
+/// are to move.
 pub fn tapped(trips: &[Trip], taps: &BTreeMap<u64, TapStamps>, moving: bool) -> Vec<TappedTrip> {
     trips
         .iter()

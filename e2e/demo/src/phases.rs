@@ -1,8 +1,10 @@
-//! Where the time of a request goes when its connection stays and when it moves: p50 of each step, in turns.
+//! Where the time of a request goes when its connection stays and when it moves: p50 of each step,
+//! in turns.
 //!
-//! Beside nginx, which cannot be asked, a server of the lab's own notes what it does when ([`PhaseServer`]), behind
-//! two policies of its own on the same dataplane. What passes the dataplane is noted in turns of its own, because
-//! noting costs time. Owns the turns and the table; measures nothing that [`cost`](crate::cost) does.
+//! Beside nginx, which cannot be asked, a server of the lab's own notes what it does when
+//! ([`PhaseServer`]), behind two policies of its own on the same dataplane. What passes the
+//! dataplane is noted in turns of its own, because noting costs time. Owns the turns and the table;
+//! measures nothing that [`cost`](crate::cost) does.
 
 use crate::{
     bench::{Figure, Figures, table},
@@ -23,7 +25,8 @@ const SERVER_PORT: u16 = 8080;
 const REQUESTS: u64 = 10_000;
 /// Requests of a turn in which frames are noted.
 const TAPPED_REQUESTS: u64 = Tap::REQUESTS_MAX / 2;
-/// Requests without a complete set of notes: the last ones of a turn, or while receive times are being switched on.
+/// Requests without a complete set of notes: the last ones of a turn, or while receive times are
+/// being switched on.
 const INCOMPLETE_MAX: f64 = 0.05;
 
 /// One row of the breakdown.
@@ -103,7 +106,8 @@ impl PhaseRounds {
     pub fn measure(&mut self, lab: &Lab, dataplane: &Dataplane) -> Result<()> {
         for (port, moving) in [(STAY_PORT, false), (MOVE_PORT, true)] {
             let trips = self.turn(lab, dataplane, port, REQUESTS)?;
-            // On either side a first request is unlike the others: it is the one that a connection begins with.
+            // On either side a first request is unlike the others: it is the one that a connection
+            // begins with.
             let (accepted, kept): (Vec<Trip>, Vec<Trip>) =
                 trips.iter().partition(|t| t.server.accepted.is_some());
             let (side, like) = if moving {

@@ -1,4 +1,5 @@
-//! The plot: latency over time as the checking client saw it, migration off and on, on a logarithmic scale.
+//! The plot: latency over time as the checking client saw it, migration off and on, on a
+//! logarithmic scale.
 
 use crate::{
     bench::duration,
@@ -97,8 +98,9 @@ fn draw(path: &Path, report: &Report) -> Result<(), Box<dyn std::error::Error>> 
     Ok(())
 }
 
-/// (seconds, microseconds) at the middle of each window. A logarithmic scale has no zero. What ended after the
-/// run's end are a few stragglers, which make no median: they are in the table's figures, not here.
+/// (seconds, microseconds) at the middle of each window. A logarithmic scale has no zero. What
+/// ended after the run's end are a few stragglers, which make no median: they are in the table's
+/// figures, not here.
 fn points(side: &Side, seconds: u64, value: impl Fn(&baton_lab::Window) -> u64) -> Vec<(f64, f64)> {
     side.checked
         .windows

@@ -2,9 +2,9 @@
 //! the kernel's system calls', and the kernel's in between.
 //!
 //! Real kernels open the connections and begin a response of known length; the generator
-//! (`baton_lab::Overheard`) goes on with segments and acknowledgements by turns, and what the dataplane
-//! sends is counted and dropped at the node's end of its veth. So no pod and no client costs
-//! anything. The generator has a CPU of its own only where there are more than workers.
+//! (`baton_lab::Overheard`) goes on with segments and acknowledgements by turns, and what the
+//! dataplane sends is counted and dropped at the node's end of its veth. So no pod and no client
+//! costs anything. The generator has a CPU of its own only where there are more than workers.
 
 use crate::{
     PpsArguments,

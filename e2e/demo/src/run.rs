@@ -1,10 +1,11 @@
-//! The demo: two runs of wrk, migration off and on, with one pod throttled; redis-benchmark with a migration per
-//! command; then pods that are killed under load.
+//! The demo: two runs of wrk, migration off and on, with one pod throttled; redis-benchmark with a
+//! migration per command; then pods that are killed under load.
 //!
-//! Its only input is a directory of ordinary manifests, which the operator reads and the dataplane is programmed with.
+//! Its only input is a directory of ordinary manifests, which the operator reads and the dataplane
+//! is programmed with.
 //!
-//! Beside wrk runs a client of our own on 16 paced connections from another client namespace. It checks every
-//! byte, which wrk does not, and gives the latency over time for the plot.
+//! Beside wrk runs a client of our own on 16 paced connections from another client namespace. It
+//! checks every byte, which wrk does not, and gives the latency over time for the plot.
 
 use crate::{
     DemoArguments,
@@ -32,9 +33,11 @@ const WEB: &str = "shop/web/http";
 const REDIS: &str = "shop/redis/redis";
 /// wrk's persistent connections.
 const CONNECTIONS: u32 = 64;
-/// The checking client's connections: enough that some start on the throttled pod (each does with chance 1 in 4).
+/// The checking client's connections: enough that some start on the throttled pod (each does with
+/// chance 1 in 4).
 const CHECKING_CONNECTIONS: usize = 16;
-/// Pace of each of them: 16 connections every 20 ms are 800 requests a second at most, little beside wrk's.
+/// Pace of each of them: 16 connections every 20 ms are 800 requests a second at most, little
+/// beside wrk's.
 const CHECKING_PACE: Duration = Duration::from_millis(20);
 /// Length of the plot's windows.
 const PLOT_WINDOW: Duration = Duration::from_millis(250);
@@ -191,7 +194,8 @@ fn http_run(
 }
 
 fn redis_run(lab: &Lab, dataplane: &Dataplane, arguments: &DemoArguments) -> Result<RedisSide> {
-    // The pods' redis servers share nothing, which redis-benchmark does not notice: it does not look at values.
+    // The pods' redis servers share nothing, which redis-benchmark does not notice: it does not
+    // look at values.
     let tests = ["set", "get"].map(str::to_owned).to_vec();
     let options = RedisBenchOptions {
         address: dataplane.address(REDIS_PORT),

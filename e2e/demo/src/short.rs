@@ -1,9 +1,11 @@
-//! Short connections through address translation of the kernel, HAProxy and Baton in the same place, in turns: each
-//! request has a connection of its own, and the server closes it, and closes it first.
+//! Short connections through address translation of the kernel, HAProxy and Baton in the same
+//! place, in turns: each request has a connection of its own, and the server closes it, and closes
+//! it first.
 //!
-//! Every turn has a lab of its own, so that no closed connection of another turn is remembered anywhere. What is timed is
-//! from the client's SYN to the last byte of the right answer; the next connection begins when the server's FIN is there.
-//! The client that closes second keeps no TIME_WAIT, so its own ports are no limit: those of what is measured are.
+//! Every turn has a lab of its own, so that no closed connection of another turn is remembered
+//! anywhere. What is timed is from the client's SYN to the last byte of the right answer; the next
+//! connection begins when the server's FIN is there. The client that closes second keeps no
+//! TIME_WAIT, so its own ports are no limit: those of what is measured are.
 
 use crate::{
     ShortArguments,
@@ -144,7 +146,8 @@ impl Between {
     }
 }
 
-/// Runs all turns. `true` if Baton let no connection wait, had a port for each, and kept up with HAProxy.
+/// Runs all turns. `true` if Baton let no connection wait, had a port for each, and kept up with
+/// HAProxy.
 pub fn short(arguments: &ShortArguments) -> Result<bool> {
     let mut bench = Bench {
         seconds: arguments.seconds,
@@ -186,7 +189,8 @@ fn turn(arguments: &ShortArguments, side: Side, tracking: Tracking) -> Result<Tu
     while load.progress().requests.load(Ordering::Relaxed) == 0 && !load.is_finished() {
         thread::sleep(LOOK);
     }
-    // A connection that hangs shall not make the turn longer than it is: the load counts it as slow when it is stopped.
+    // A connection that hangs shall not make the turn longer than it is: the load counts it as slow
+    // when it is stopped.
     let end = Instant::now() + length;
     while !load.is_finished() && Instant::now() < end {
         if let Some(tracker) = &tracker {

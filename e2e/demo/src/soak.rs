@@ -1,7 +1,8 @@
-//! The soak: whatever can happen to pods happens to them at random, under HTTP and redis load, and nobody may notice.
+//! The soak: whatever can happen to pods happens to them at random, under HTTP and redis load, and
+//! nobody may notice.
 //!
-//! Owns the order of events and the verdict. One event is over, and its pods are back, before the next begins; what
-//! happens when is a function of the seed (but for the machine's own timing).
+//! Owns the order of events and the verdict. One event is over, and its pods are back, before the
+//! next begins; what happens when is a function of the seed (but for the machine's own timing).
 
 use crate::{
     SoakArguments,
@@ -24,7 +25,8 @@ use std::{
 
 const HTTP_PORT: u16 = 80;
 const PODS: usize = 4;
-/// 64 and 32 connections every 10 ms: 9,600 requests a second, which leaves the machine room for restarts.
+/// 64 and 32 connections every 10 ms: 9,600 requests a second, which leaves the machine room for
+/// restarts.
 const HTTP_CONNECTIONS: usize = 64;
 const REDIS_CONNECTIONS: usize = 32;
 const PACE: Duration = Duration::from_millis(10);
@@ -116,7 +118,8 @@ impl Soak {
         let policies = policies.into_iter().map(|p| Policy {
             response_timeout: Some(RESPONSE_TIMEOUT),
             health: Health {
-                // A frozen pod shall be used again soon after it goes on, or a soak would be mostly waiting.
+                // A frozen pod shall be used again soon after it goes on, or a soak would be mostly
+                // waiting.
                 ejection: Micros::from_secs(1),
                 ..Health::default()
             },
@@ -285,7 +288,8 @@ impl Soak {
         self.wait(at, "is not back", back)
     }
 
-    /// Waits until `condition` holds for both backends of a pod; notes a problem if it does not in time.
+    /// Waits until `condition` holds for both backends of a pod; notes a problem if it does not in
+    /// time.
     fn wait(
         &mut self,
         at: usize,

@@ -1,8 +1,11 @@
-//! The soak over a faulty path: so many migrations while packets are lost and reordered, and nobody may notice.
+//! The soak over a faulty path: so many migrations while packets are lost and reordered, and nobody
+//! may notice.
 //!
-//! Real nginx and redis; every answer is checked, those of 1 byte to 1 MB too, and how often each INCR was executed is
-//! counted in the servers. One pod after the other drains meanwhile. Many connections, because one that lost a packet waits for the kernel's retransmission timer (200 ms and more) while the
-//! others go on. Owns the order of things; the verdict is `soak_report`'s, what happens to pods is `soak`'s.
+//! Real nginx and redis; every answer is checked, those of 1 byte to 1 MB too, and how often each
+//! INCR was executed is counted in the servers. One pod after the other drains meanwhile. Many
+//! connections, because one that lost a packet waits for the kernel's retransmission timer (200 ms
+//! and more) while the others go on. Owns the order of things; the verdict is `soak_report`'s, what
+//! happens to pods is `soak`'s.
 
 use crate::{
     SoakArguments,
@@ -33,8 +36,8 @@ const DRAIN: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(250);
 /// All connections are open, and no further migration for this long: something is stuck.
 const STUCK: Duration = Duration::from_secs(60);
-/// A socket that was adopted has measured no round trip, so its kernel may repeat a lost response after 3, 9, 21, 45 and
-/// 93 s only. Behind the fifth loss in a row something else is wrong.
+/// A socket that was adopted has measured no round trip, so its kernel may repeat a lost response
+/// after 3, 9, 21, 45 and 93 s only. Behind the fifth loss in a row something else is wrong.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Time series are not looked at here.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -163,7 +166,8 @@ fn policies(nginx: &[Server], servers: &[Server]) -> Vec<Policy> {
         .to_vec()
 }
 
-/// Looks until it is so. A load gives up on a request after [`TIMEOUT`]; what takes longer will not come.
+/// Looks until it is so. A load gives up on a request after [`TIMEOUT`]; what takes longer will not
+/// come.
 fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let since = Instant::now();
     while !is_so()? {
@@ -173,7 +177,8 @@ fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// Shows how far it is until there were enough migrations. One pod after the other drains; how many did.
+/// Shows how far it is until there were enough migrations. One pod after the other drains; how many
+/// did.
 fn watch(
     loads: &[&LoadProgress; 3],
     has_ended: impl Fn() -> bool,

@@ -1,4 +1,5 @@
-//! What a soak over a faulty path came to: as JSON for machines, as a few lines for people, and its verdict.
+//! What a soak over a faulty path came to: as JSON for machines, as a few lines for people, and its
+//! verdict.
 
 use crate::bench::{counters, duration, grouped};
 use baton_api::State;
@@ -26,7 +27,8 @@ pub struct SoakReport {
     pub drains: u64,
     /// Redis commands that were answered right since then.
     pub commands: u64,
-    /// Answers with a wrong byte, and effects in the servers that are missing, wrong or there twice.
+    /// Answers with a wrong byte, and effects in the servers that are missing, wrong or there
+    /// twice.
     pub wrong_bytes: u64,
     /// Connections that ended under a client.
     pub resets: u64,
@@ -52,7 +54,8 @@ pub struct SoakReport {
     pub faults_total: FaultCounts,
     /// Frames that the fault program lost or hurried without being asked to.
     pub faults_unasked: u64,
-    /// Frames that the dataplane's own interface dropped, because the machine gave it no CPU in time.
+    /// Frames that the dataplane's own interface dropped, because the machine gave it no CPU in
+    /// time.
     pub interface_drops: u64,
     /// Latencies of HTTP requests.
     pub http_latency: Latency,
@@ -160,7 +163,8 @@ impl SoakReport {
             ("requests without an answer in time", self.timeouts),
             ("flows lost", self.lost.values().sum()),
             ("flows pinned", self.pinned.values().sum()),
-            // A late copy of a closed connection's segment draws one as from any kernel, and nobody sees it.
+            // A late copy of a closed connection's segment draws one as from any kernel, and nobody
+            // sees it.
             (
                 "resets sent to clients of living flows",
                 metric("resets_sent_total{to=\"client\"}")

@@ -1,8 +1,10 @@
-//! The soak on a node that tracks connections and drops what tracking calls INVALID, as kube-proxy's rule in iptables mode
-//! does: 64 busy connections, moves at full rate, pods throttled and killed, and no request may wait.
+//! The soak on a node that tracks connections and drops what tracking calls INVALID, as
+//! kube-proxy's rule in iptables mode does: 64 busy connections, moves at full rate, pods throttled
+//! and killed, and no request may wait.
 //!
-//! Owns the order of things and the verdict. Two acts with a lab of their own, so that each begins with an empty table:
-//! `WhenBetter` with a pod throttled on and off, then `Always`; pods are killed and started again in both.
+//! Owns the order of things and the verdict. Two acts with a lab of their own, so that each begins
+//! with an empty table: `WhenBetter` with a pod throttled on and off, then `Always`; pods are
+//! killed and started again in both.
 
 use crate::{
     TrackedArguments,
@@ -26,7 +28,8 @@ use std::{
 const PORT: u16 = 80;
 const PODS: usize = 4;
 const POLICY: &str = "web";
-/// Of one CPU, in percent: the pod's own answers take 90 ms at worst, far below what counts as slow.
+/// Of one CPU, in percent: the pod's own answers take 90 ms at worst, far below what counts as
+/// slow.
 const THROTTLE: f64 = 10.0;
 /// So long a pod is throttled, and so long none is.
 const THROTTLED: Duration = Duration::from_secs(2);

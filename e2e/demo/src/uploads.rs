@@ -1,5 +1,6 @@
-//! What moves cost large requests: uploads of 50 KB, 0.2 and 1 MB over one connection to nginx, on a policy where it stays, on one that
-//! moves it at every boundary, and on one whose pod drains before each upload, in turns, through the same running dataplane.
+//! What moves cost large requests: uploads of 50 KB, 0.2 and 1 MB over one connection to nginx, on
+//! a policy where it stays, on one that moves it at every boundary, and on one whose pod drains
+//! before each upload, in turns, through the same running dataplane.
 
 use crate::{
     RoundArguments,

@@ -1,6 +1,8 @@
-//! When the requests of an open loop are due: a Poisson process for each connection, with equal rates or Zipf's.
+//! When the requests of an open loop are due: a Poisson process for each connection, with equal
+//! rates or Zipf's.
 //!
-//! Pure: time is a duration since the start, randomness comes from a seed. Knows neither sockets nor answers.
+//! Pure: time is a duration since the start, randomness comes from a seed. Knows neither sockets
+//! nor answers.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
@@ -15,7 +17,8 @@ pub struct Arrivals {
     pub seed: u64,
 }
 
-/// Shares of `count` connections by Zipf's law: the k-th has `1 / k^exponent`, scaled so that they sum to 1.
+/// Shares of `count` connections by Zipf's law: the k-th has `1 / k^exponent`, scaled so that they
+/// sum to 1.
 #[must_use]
 pub fn zipf_shares(count: usize, exponent: f64) -> Vec<f64> {
     let weights: Vec<f64> = (1..=count).map(|k| (k as f64).powf(-exponent)).collect();

@@ -1,7 +1,8 @@
-//! CPU limits: one cgroup per pod, version 1 or 2, whichever has the cpu controller on this machine.
+//! CPU limits: one cgroup per pod, version 1 or 2, whichever has the cpu controller on this
+//! machine.
 //!
-//! Owns the cgroups that a lab made; never writes to any other (but to enable the cpu controller for children of
-//! the root where version 2 has it off).
+//! Owns the cgroups that a lab made; never writes to any other (but to enable the cpu controller
+//! for children of the root where version 2 has it off).
 
 use anyhow::{Context, Result, bail};
 use std::{
@@ -11,7 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Length of the scheduler's accounting period: the kernel's default, and what Kubernetes uses for CPU limits.
+/// Length of the scheduler's accounting period: the kernel's default, and what Kubernetes uses for
+/// CPU limits.
 const PERIOD_US: u64 = 100_000;
 /// The kernel refuses a quota below 1 ms.
 const QUOTA_MIN_US: u64 = 1_000;
@@ -75,7 +77,8 @@ impl Hierarchy {
     }
 }
 
-/// The cpu controller's mount: version 1 lists it in the mount options, version 2 in `cgroup.controllers`.
+/// The cpu controller's mount: version 1 lists it in the mount options, version 2 in
+/// `cgroup.controllers`.
 fn parse(mounts: &str, controllers: impl Fn(&Path) -> String) -> Option<Hierarchy> {
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(1);

@@ -29,7 +29,8 @@ pub fn with_input(program: &str, arguments: &[&str], input: &str) -> Result<Stri
         .spawn()
         .with_context(|| format!("starting `{program}`: is it installed? (`make setup`)"))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that does not read its input closes the pipe; its exit status says what happened.
+        // A program that does not read its input closes the pipe; its exit status says what
+        // happened.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output()?;

@@ -1,8 +1,8 @@
-//! `POST`s that are counted at both ends: the lab's counting server in a pod, and a load that knows of each request
-//! whether it was answered, or that its fate is unknown.
+//! `POST`s that are counted at both ends: the lab's counting server in a pod, and a load that knows
+//! of each request whether it was answered, or that its fate is unknown.
 //!
-//! The server itself is the program `baton-counter`. A [`Tally`] puts both ends together; it never guesses: a request
-//! is answered, unknown, or was never sent.
+//! The server itself is the program `baton-counter`. A [`Tally`] puts both ends together; it never
+//! guesses: a request is answered, unknown, or was never sent.
 
 use crate::{
     baton::program,
@@ -18,8 +18,8 @@ use anyhow::{Context, Result};
 use std::{collections::HashMap, fs, io::Write, net::SocketAddr, path::PathBuf, time::Duration};
 
 impl Pod {
-    /// Starts a counting server which waits `before` between reading a request and writing it down, and `after`
-    /// between that and its answer. Started again, it goes on with what it wrote.
+    /// Starts a counting server which waits `before` between reading a request and writing it down,
+    /// and `after` between that and its answer. Started again, it goes on with what it wrote.
     ///
     /// # Errors
     /// If it was not built, or ends or stays silent, with what it said.
@@ -132,7 +132,8 @@ pub struct Tally {
     pub twice: u64,
     /// Answered requests that nobody counted. Nothing may be here.
     pub missing: u64,
-    /// What servers counted and this load neither saw answered nor broken: requests on the way when it was stopped.
+    /// What servers counted and this load neither saw answered nor broken: requests on the way when
+    /// it was stopped.
     pub strange: u64,
 }
 

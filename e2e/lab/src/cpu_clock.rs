@@ -1,6 +1,7 @@
 //! The CPU clock of another process, with the time of its threads that have ended.
 //!
-//! Owns: two system calls that rustix does not offer. A sum over `/proc/PID/task` would go backwards when a thread ends.
+//! Owns: two system calls that rustix does not offer. A sum over `/proc/PID/task` would go
+//! backwards when a thread ends.
 #![allow(
     unsafe_code,
     reason = "clock_getcpuclockid(3) and its clock are not in rustix"

@@ -1,10 +1,11 @@
-//! The user-space part of the faults: frames that come through the tap are held back for a random time or get one bit
-//! flipped, and go back.
+//! The user-space part of the faults: frames that come through the tap are held back for a random
+//! time or get one bit flipped, and go back.
 //!
-//! The tap has no offloads, so each frame here is as on a wire: at most one segment, its checksum complete. A flipped
-//! bit therefore makes the TCP checksum wrong, always: one bit changes a ones'-complement sum. In one case a flip would
-//! not be found by who must take a checksum field that holds the pseudo-header's sum for one that is yet to be
-//! completed (a veth peer's offload): such a frame, one in 65,536, is spared and counted.
+//! The tap has no offloads, so each frame here is as on a wire: at most one segment, its checksum
+//! complete. A flipped bit therefore makes the TCP checksum wrong, always: one bit changes a
+//! ones'-complement sum. In one case a flip would not be found by who must take a checksum field
+//! that holds the pseudo-header's sum for one that is yet to be completed (a veth peer's offload):
+//! such a frame, one in 65,536, is spared and counted.
 
 use crate::fault_program::PATHS_MAX;
 use anyhow::{Context, Result};
@@ -22,7 +23,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a frame is held back: from one that the next frame of a burst passes to one that some round trips pass.
+/// How long a frame is held back: from one that the next frame of a burst passes to one that some
+/// round trips pass.
 const HOLD_MIN_US: u64 = 50;
 const HOLD_MAX_US: u64 = 3_000;
 /// Frames held at once; beyond that they go on at once, which is counted.
@@ -216,8 +218,8 @@ fn ticket(frame: &[u8]) -> Option<u16> {
     (tag[..2] == VLAN).then(|| u16::from_be_bytes([tag[2], tag[3]]) & 0xfff)
 }
 
-/// Flips one bit of the TCP segment in a tagged frame and says in which of its bytes. `None` and unchanged if that
-/// could not be seen as a wrong checksum.
+/// Flips one bit of the TCP segment in a tagged frame and says in which of its bytes. `None` and
+/// unchanged if that could not be seen as a wrong checksum.
 fn flip(frame: &mut [u8], rng: &mut fastrand::Rng) -> Option<usize> {
     let (at, pseudo) = segment_of(frame)?;
     let bit = rng.usize(..(frame.len() - at) * 8);
@@ -233,8 +235,9 @@ fn flip(frame: &mut [u8], rng: &mut fastrand::Rng) -> Option<usize> {
     Some(bit / 8)
 }
 
-/// Where the TCP segment of a tagged frame begins, and the folded sum of its pseudo-header. Trailing bytes behind the
-/// packet are not expected: no segment of the lab is shorter than the least frame of a real Ethernet, and veth has none.
+/// Where the TCP segment of a tagged frame begins, and the folded sum of its pseudo-header.
+/// Trailing bytes behind the packet are not expected: no segment of the lab is shorter than the
+/// least frame of a real Ethernet, and veth has none.
 fn segment_of(frame: &[u8]) -> Option<(usize, u16)> {
     let packet = frame.get(TAGGED_HEADER_BYTES..)?;
     let (header, addresses, protocol) = match packet.first()? >> 4 {

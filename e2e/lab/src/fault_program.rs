@@ -43,8 +43,9 @@ pub(crate) struct PathCounts {
 }
 
 impl Program {
-    /// Loads it, and puts it at `interfaces` (by index) and the tap, all in the calling thread's network namespace.
-    /// The interface at position `n` has the paths `2 * n` (from there) and `2 * n + 1` (to there).
+    /// Loads it, and puts it at `interfaces` (by index) and the tap, all in the calling thread's
+    /// network namespace. The interface at position `n` has the paths `2 * n` (from there) and `2 *
+    /// n + 1` (to there).
     pub(crate) fn attach(interfaces: &[u32], tap: u32) -> Result<Self> {
         ensure!(
             interfaces.len() <= PATHS_MAX / 2,
@@ -108,7 +109,8 @@ impl Program {
             .with_context(|| format!("{map}[{key}]"))
     }
 
-    /// Sets what happens on a path: of 1,000 packets so many are lost, corrupted, held back and doubled.
+    /// Sets what happens on a path: of 1,000 packets so many are lost, corrupted, held back and
+    /// doubled.
     pub(crate) fn set(&self, path: u32, seed: u64, per_mille: [u32; 4]) -> Result<()> {
         let mut value = seed.to_ne_bytes().to_vec();
         value.extend(per_mille.iter().flat_map(|n| n.to_ne_bytes()));

@@ -1,4 +1,5 @@
-//! Two system calls of the faults that nothing offers safely: a tap device, and a program at an interface.
+//! Two system calls of the faults that nothing offers safely: a tap device, and a program at an
+//! interface.
 //!
 //! Owns: their unsafe code. Knows nothing of faults.
 #![expect(
@@ -26,9 +27,9 @@ pub(crate) enum Point {
     Egress,
 }
 
-/// Makes a tap device in the calling thread's network namespace. It is gone when the file is closed. Reads and
-/// writes are whole Ethernet frames and never block. It offers no offloads, so the kernel cuts large packets up and
-/// completes checksums before it hands a frame over.
+/// Makes a tap device in the calling thread's network namespace. It is gone when the file is
+/// closed. Reads and writes are whole Ethernet frames and never block. It offers no offloads, so
+/// the kernel cuts large packets up and completes checksums before it hands a frame over.
 pub(crate) fn open_tap(name: &str) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -44,16 +45,16 @@ pub(crate) fn open_tap(name: &str) -> io::Result<File> {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
-    // SAFETY: the name ends with NUL, because it is shorter than the zeroed field; the kernel reads and writes only
-    // `request`, which outlives the call.
+    // SAFETY: the name ends with NUL, because it is shorter than the zeroed field; the kernel reads
+    // and writes only `request`, which outlives the call.
     if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(file)
 }
 
-/// Puts a program at an interface of the calling thread's network namespace (tcx, Linux 6.6). It is gone when the
-/// descriptor is closed.
+/// Puts a program at an interface of the calling thread's network namespace (tcx, Linux 6.6). It is
+/// gone when the descriptor is closed.
 pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32, point: Point) -> io::Result<OwnedFd> {
     let target = i32::try_from(interface).map_err(|_| io::ErrorKind::InvalidInput)?;
     let kind = match point {
@@ -64,11 +65,13 @@ pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32, point: Point) -> i
         sz: size_of::<raw::bpf_link_create_opts>() as raw::size_t,
         ..Default::default()
     };
-    // SAFETY: `options` is initialised, says its own size and outlives the call; the descriptor is borrowed and open.
+    // SAFETY: `options` is initialised, says its own size and outlives the call; the descriptor is
+    // borrowed and open.
     let link = unsafe { raw::bpf_link_create(program.as_raw_fd(), target, kind, &options) };
     if link < 0 {
         return Err(io::Error::from_raw_os_error(-link));
     }
-    // SAFETY: the call that returned this non-negative number made the descriptor, and nobody else knows it.
+    // SAFETY: the call that returned this non-negative number made the descriptor, and nobody else
+    // knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }

@@ -1,11 +1,14 @@
-//! A path that loses, corrupts, reorders and doubles packets, between real kernels with all offloads on.
+//! A path that loses, corrupts, reorders and doubles packets, between real kernels with all
+//! offloads on.
 //!
-//! [`Lab::faults`] puts a BPF program at the node's ends of all veths of pods and clients. Kernels without netem and fq
-//! can do no more than drop, so what shall be late or wrong takes a way through a tap and a thread of this process.
-//! Packets on the direct way stay as they are (large and without checksum, as veth hands them over); those that are
-//! held back or corrupted are cut up and completed first, as an interface would that puts them on a wire. That matters
-//! for corruption: where nobody has computed a checksum yet, nobody could find a flipped bit, and the test would blame
-//! TCP for it. Owns: rates and counts. Everything is detached when [`Faults`] is dropped, or with the process.
+//! [`Lab::faults`] puts a BPF program at the node's ends of all veths of pods and clients. Kernels
+//! without netem and fq can do no more than drop, so what shall be late or wrong takes a way
+//! through a tap and a thread of this process. Packets on the direct way stay as they are (large
+//! and without checksum, as veth hands them over); those that are held back or corrupted are cut up
+//! and completed first, as an interface would that puts them on a wire. That matters for
+//! corruption: where nobody has computed a checksum yet, nobody could find a flipped bit, and the
+//! test would blame TCP for it. Owns: rates and counts. Everything is detached when [`Faults`] is
+//! dropped, or with the process.
 
 use crate::{
     fault_hold::Hold,
@@ -68,12 +71,13 @@ pub struct FaultCounts {
     pub lost: u64,
     /// Frames that went on with one bit flipped.
     pub corrupted: u64,
-    /// Those of which the bit was one of the data offset's, so that a receiver may refuse them before it looks at the
-    /// checksum.
+    /// Those of which the bit was one of the data offset's, so that a receiver may refuse them
+    /// before it looks at the checksum.
     pub corrupted_offset: u64,
     /// Held back.
     pub held: u64,
-    /// Packets that passed an earlier one of their connection that was held back: order really changed.
+    /// Packets that passed an earlier one of their connection that was held back: order really
+    /// changed.
     pub overtaken: u64,
     /// Sent twice.
     pub doubled: u64,
@@ -84,7 +88,8 @@ pub struct FaultCounts {
 /// Faults in force.
 #[derive(Debug)]
 pub struct Faults {
-    // Declared in the order of the end: no packet is diverted any more when the thread lets go what it holds.
+    // Declared in the order of the end: no packet is diverted any more when the thread lets go what
+    // it holds.
     program: Program,
     hold: Hold,
     namespace: Namespace,
@@ -144,8 +149,8 @@ impl AddAssign for FaultCounts {
 }
 
 impl Lab {
-    /// Puts the fault program at every pod's and every client's veth, with no faults yet. What happens to which packet
-    /// follows from `seed`.
+    /// Puts the fault program at every pod's and every client's veth, with no faults yet. What
+    /// happens to which packet follows from `seed`.
     ///
     /// # Errors
     /// Without `/dev/net/tun`, or before Linux 6.6.
@@ -256,14 +261,15 @@ impl Faults {
         Ok(all)
     }
 
-    /// Frames that went on unchanged although a bit should have been flipped, see the head of `fault_hold`.
+    /// Frames that went on unchanged although a bit should have been flipped, see the head of
+    /// `fault_hold`.
     #[must_use]
     pub fn spared(&self) -> u64 {
         self.hold.counts.spared.load(Ordering::Relaxed)
     }
 
-    /// Frames that were lost between the program and the thread, or not held back because there were too many: what
-    /// nobody asked for.
+    /// Frames that were lost between the program and the thread, or not held back because there
+    /// were too many: what nobody asked for.
     ///
     /// # Errors
     /// If the kernel does not show the tap's figures.

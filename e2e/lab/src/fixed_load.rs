@@ -1,4 +1,5 @@
-//! A load of one fixed request, for measurements: every byte of its answer that is the same each time is checked.
+//! A load of one fixed request, for measurements: every byte of its answer that is the same each
+//! time is checked.
 
 use crate::{
     exchange::{Exchange, Verdict},

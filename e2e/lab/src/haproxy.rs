@@ -18,8 +18,9 @@ pub struct Listen {
     pub port: u16,
     /// Name and address of each server.
     pub servers: Vec<(String, SocketAddr)>,
-    /// With what an admin sets up against failing servers: health checks, retries, another server for a connection
-    /// that could not be opened, and the end of the connections of a server that is down.
+    /// With what an admin sets up against failing servers: health checks, retries, another server
+    /// for a connection that could not be opened, and the end of the connections of a server that
+    /// is down.
     pub checked: bool,
 }
 

@@ -1,6 +1,8 @@
-//! A small blocking HTTP/1.1 client: one connection, one request at a time, everything checked by the caller.
+//! A small blocking HTTP/1.1 client: one connection, one request at a time, everything checked by
+//! the caller.
 //!
-//! Understands status line, headers and `Content-Length`; refuses what it does not understand (chunked bodies).
+//! Understands status line, headers and `Content-Length`; refuses what it does not understand
+//! (chunked bodies).
 
 use crate::{exchange::Verdict, netns::Namespace};
 use anyhow::{Context, Result, bail, ensure};

@@ -1,4 +1,5 @@
-//! HTTP load whose every response is checked: status, length, and a body that only this request can have.
+//! HTTP load whose every response is checked: status, length, and a body that only this request can
+//! have.
 
 use crate::{
     exchange::{Exchange, LoadOptions, Verdict},
@@ -34,7 +35,8 @@ impl HttpEcho {
         Self::start_with(namespace, options, "")
     }
 
-    /// Starts a load in which every request has a connection of its own, which the server closes, and closes first.
+    /// Starts a load in which every request has a connection of its own, which the server closes,
+    /// and closes first.
     ///
     /// # Errors
     /// As [`Load::start`].

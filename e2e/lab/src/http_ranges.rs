@@ -1,4 +1,5 @@
-//! HTTP load with responses of 1 byte to 1 MB, every byte of which is checked: ranges of nginx' `/files/10m.bin`.
+//! HTTP load with responses of 1 byte to 1 MB, every byte of which is checked: ranges of nginx'
+//! `/files/10m.bin`.
 
 use crate::{
     exchange::{Exchange, LoadOptions, Verdict},
@@ -13,7 +14,8 @@ use std::io::Write;
 /// The largest response's body.
 const RANGE_BYTES_MAX: f64 = 1_048_576.0;
 
-/// GET with a `Range` that follows from the request's number: as many responses of 1 to 10 bytes as of 100 KB to 1 MB.
+/// GET with a `Range` that follows from the request's number: as many responses of 1 to 10 bytes as
+/// of 100 KB to 1 MB.
 #[derive(Debug)]
 pub struct HttpRanges {
     host: String,

@@ -1,6 +1,8 @@
-//! Many connections that do nothing, each of which has made a request and shall be able to make another one later.
+//! Many connections that do nothing, each of which has made a request and shall be able to make
+//! another one later.
 //!
-//! Blocking and in rounds: all connections of a batch send, then all receive. Every answer is checked byte by byte.
+//! Blocking and in rounds: all connections of a batch send, then all receive. Every answer is
+//! checked byte by byte.
 
 use crate::{
     http::HttpClient, load_driver::kind_of, netns::Namespace, nginx::echo_body, stats::Counts,
@@ -23,7 +25,8 @@ const IO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Lets this process, and what it starts from now on, hold so many files and sockets open.
 ///
 /// # Errors
-/// If that is beyond the process's hard limit, and raising it, which needs CAP_SYS_RESOURCE, is refused.
+/// If that is beyond the process's hard limit, and raising it, which needs CAP_SYS_RESOURCE, is
+/// refused.
 pub fn allow_files(count: u64) -> Result<()> {
     let now = getrlimit(Resource::Nofile);
     // `None` is no limit.
@@ -53,7 +56,8 @@ pub struct IdleConnections {
 pub struct IdleRound {
     /// Right answers.
     pub right: u64,
-    /// Errors by kind: `reset`, `closed`, `timeout`, `io`, `status`, `body`, `malformed`, `unasked`.
+    /// Errors by kind: `reset`, `closed`, `timeout`, `io`, `status`, `body`, `malformed`,
+    /// `unasked`.
     pub errors: Counts,
     /// Right answers by pod.
     pub per_pod: Counts,
@@ -126,7 +130,8 @@ impl IdleConnections {
         round
     }
 
-    /// How many the other side has ended, by kind: `closed`, `reset`, `io`, or `unasked` where bytes came.
+    /// How many the other side has ended, by kind: `closed`, `reset`, `io`, or `unasked` where
+    /// bytes came.
     #[must_use]
     pub fn ended(&self) -> Counts {
         let mut ended = Counts::new();

@@ -1,7 +1,9 @@
-//! The lab: a router namespace that stands for the node, and around it pods, clients and the dataplane.
+//! The lab: a router namespace that stands for the node, and around it pods, clients and the
+//! dataplane.
 //!
-//! Every pod has one interface `eth0` on a veth to the router, a subnet of its own and a default route through the
-//! router, for IPv4 and IPv6, with all offloads as the kernel sets them. Dropping the [`Lab`] removes everything.
+//! Every pod has one interface `eth0` on a veth to the router, a subnet of its own and a default
+//! route through the router, for IPv4 and IPv6, with all offloads as the kernel sets them. Dropping
+//! the [`Lab`] removes everything.
 
 use crate::{
     cgroup::{Cgroup, Hierarchy},
@@ -31,7 +33,8 @@ pub const PODS_MAX: usize = 26;
 const DATAPLANE_SUBNET: u8 = 100;
 /// Third byte of the first client's subnet; the second client has the next.
 const CLIENT_SUBNET: u8 = 101;
-/// A network interface's name has at most 15 bytes; lab names are shorter still, to leave room in `ip netns`.
+/// A network interface's name has at most 15 bytes; lab names are shorter still, to leave room in
+/// `ip netns`.
 const NAME_BYTES_MAX: usize = 32;
 
 /// What the lab looks like.
@@ -179,7 +182,8 @@ impl Lab {
     /// Removes what dead labs left on this machine, then sets up a new one.
     ///
     /// # Errors
-    /// Without root or iproute2, or if the options make no sense. What was set up until then is removed.
+    /// Without root or iproute2, or if the options make no sense. What was set up until then is
+    /// removed.
     pub fn new(name: &str, options: &Options) -> Result<Self> {
         check(name, options)?;
         let number = SEQUENCE.fetch_add(1, Ordering::Relaxed);
@@ -323,7 +327,8 @@ impl Lab {
         Ipv4Addr::new(10, 77, DATAPLANE_SUBNET, 1).into()
     }
 
-    /// The node's addresses on the link to the first client, which stands for the world outside: IPv4 and IPv6.
+    /// The node's addresses on the link to the first client, which stands for the world outside:
+    /// IPv4 and IPv6.
     #[must_use]
     pub fn uplink_addresses(&self) -> [IpAddr; 2] {
         let v6 = Ipv6Addr::new(0xfd77, u16::from(CLIENT_SUBNET), 0, 0, 0, 0, 0, 1);

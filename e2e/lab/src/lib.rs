@@ -1,11 +1,13 @@
 //! A lab that looks like a cluster node, for tests, the demo and measurements.
 //!
-//! [`Lab::new`] sets up network namespaces: a router (the node) with a veth to each pod, to the clients and to the
-//! dataplane's pod. [`Pod`] starts real servers (nginx, redis), each a [`Server`], and real clients (wrk, redis-benchmark) there,
-//! [`HttpEcho`] and [`RedisCheck`] are clients of our own that check every byte, and [`Lab::dataplane`] and
-//! [`Lab::shim`] start Baton. Everything is removed on drop, on a signal, and after a crash at the next start.
+//! [`Lab::new`] sets up network namespaces: a router (the node) with a veth to each pod, to the
+//! clients and to the dataplane's pod. [`Pod`] starts real servers (nginx, redis), each a
+//! [`Server`], and real clients (wrk, redis-benchmark) there, [`HttpEcho`] and [`RedisCheck`] are
+//! clients of our own that check every byte, and [`Lab::dataplane`] and [`Lab::shim`] start Baton.
+//! Everything is removed on drop, on a signal, and after a crash at the next start.
 //!
-//! Blocking, no async; unsafe code only in `timestamps`, `cpu_clock` and `fault_sys`. Needs root, iproute2 and the Debian packages of `make setup`.
+//! Blocking, no async; unsafe code only in `timestamps`, `cpu_clock` and `fault_sys`. Needs root,
+//! iproute2 and the Debian packages of `make setup`.
 
 mod arrivals;
 mod baton;

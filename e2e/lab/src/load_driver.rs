@@ -43,7 +43,8 @@ struct Connection {
     /// Request bytes that the kernel has not taken yet.
     unsent: Vec<u8>,
     outstanding: Option<Outstanding>,
-    /// The last response is complete, since then; the server has announced that it closes, and nothing more is sent.
+    /// The last response is complete, since then; the server has announced that it closes, and
+    /// nothing more is sent.
     ending: Option<Instant>,
     /// When it was made anew, until its first request is sent.
     made: Option<Instant>,
@@ -136,7 +137,8 @@ impl<E: Exchange> Driver<E> {
         Ok(driver)
     }
 
-    /// Connects again without waiting: the kernel refuses bytes until the handshake is done, or says what failed.
+    /// Connects again without waiting: the kernel refuses bytes until the handshake is done, or
+    /// says what failed.
     fn reconnect(&self, index: usize) -> Result<Connection> {
         let family = match self.options.address {
             SocketAddr::V4(_) => AddressFamily::INET,
@@ -237,7 +239,8 @@ impl<E: Exchange> Driver<E> {
         ))
     }
 
-    /// Sends what may be sent now: in an open loop what is due, else on every connection without an outstanding request.
+    /// Sends what may be sent now: in an open loop what is due, else on every connection without an
+    /// outstanding request.
     fn begin_due(&mut self, now: Instant) {
         while let Some(index) = self.take_due(now) {
             self.send_next(index, now);
@@ -283,8 +286,8 @@ impl<E: Exchange> Driver<E> {
                 .is_some_and(|d| now.duration_since(self.start) >= d)
     }
 
-    /// Until something may have to be done without an event: a pace, a new attempt. Timeouts and the end are
-    /// looked at after each sleep, which is short enough for them.
+    /// Until something may have to be done without an event: a pace, a new attempt. Timeouts and
+    /// the end are looked at after each sleep, which is short enough for them.
     fn wait_time(&self, now: Instant) -> Duration {
         if self.over(now) {
             return SLEEP_MAX;
@@ -311,7 +314,8 @@ impl<E: Exchange> Driver<E> {
         wait
     }
 
-    /// Sends the next request if none is outstanding and its time has come; makes a lost connection anew.
+    /// Sends the next request if none is outstanding and its time has come; makes a lost connection
+    /// anew.
     fn send_next(&mut self, index: usize, now: Instant) {
         if self.connections[index].is_none() && now >= self.retry_at[index] {
             let made = Instant::now();
@@ -431,7 +435,8 @@ impl<E: Exchange> Driver<E> {
                 self.recorder.record_phases(phase..=present, latency);
                 self.done += 1;
                 self.progress.requests.store(self.done, Ordering::Relaxed);
-                // Nothing may follow a response before the next request: a byte too many is an error of its own.
+                // Nothing may follow a response before the next request: a byte too many is an
+                // error of its own.
                 if unasked {
                     return self.give_up(index, "unasked");
                 }

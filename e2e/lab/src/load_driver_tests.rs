@@ -1,4 +1,5 @@
-//! An open loop against a server that stalls: what was due meanwhile counts, not only what was sent.
+//! An open loop against a server that stalls: what was due meanwhile counts, not only what was
+//! sent.
 
 use super::Driver;
 use crate::{Arrivals, FixedLoad, LoadOptions, Progress};
@@ -43,8 +44,8 @@ fn a_stall_is_seen_by_every_request_that_was_due_in_it() {
     let (report, _) = driver.run().unwrap();
     server.join().unwrap();
     assert_eq!(report.error_count(), 0);
-    // Some 600 requests were due, of which some 200 in the first 200 ms of the stall: these waited 100 ms or more. A client
-    // that counts from when it sent would have one slow request.
+    // Some 600 requests were due, of which some 200 in the first 200 ms of the stall: these waited
+    // 100 ms or more. A client that counts from when it sent would have one slow request.
     assert_eq!(report.latency.count, report.requests + report.unsent);
     assert!((450..750).contains(&report.latency.count));
     assert!(report.latency.p90_us >= 100_000, "{:?}", report.latency);

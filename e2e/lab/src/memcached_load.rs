@@ -1,9 +1,10 @@
 //! Memcached load whose every reply is checked byte by byte, and whose commands the servers count.
 //!
-//! The pods' servers share nothing, and a connection may meet any of them. So that each reply is known in advance, every server
-//! is given the same keys before; what is stored later under a key is always the same value; and what depends on the server
-//! (counters) is looked up in all of them at the end. There, the servers' own statistics tell how many commands of each
-//! kind were executed: one that was executed twice or not at all shows.
+//! The pods' servers share nothing, and a connection may meet any of them. So that each reply is
+//! known in advance, every server is given the same keys before; what is stored later under a key
+//! is always the same value; and what depends on the server (counters) is looked up in all of them
+//! at the end. There, the servers' own statistics tell how many commands of each kind were
+//! executed: one that was executed twice or not at all shows.
 
 use crate::{
     MemcachedClient,
@@ -73,7 +74,8 @@ impl MemcachedCheck {
         Load::start(namespace, options, check)
     }
 
-    /// Waits for the end of the load, then asks the servers. What is wrong there joins the report's errors.
+    /// Waits for the end of the load, then asks the servers. What is wrong there joins the report's
+    /// errors.
     ///
     /// # Errors
     /// As [`Load::join`], or if a server cannot be reached.
@@ -126,8 +128,9 @@ impl MemcachedCheck {
         Ok(sum)
     }
 
-    /// One exchange: the command, the whole reply, and what the servers count for it. A `*` stands for a number that depends
-    /// on the server. Several commands go in one write, and replies come together.
+    /// One exchange: the command, the whole reply, and what the servers count for it. A `*` stands
+    /// for a number that depends on the server. Several commands go in one write, and replies come
+    /// together.
     fn exchange(&self, number: u64) -> (Vec<u8>, Vec<u8>, &'static [(&'static str, u64)]) {
         let (own, value) = (self.own_key(number), self.own_value(number));
         let length = value.len();
@@ -212,8 +215,8 @@ impl MemcachedCheck {
                 command.extend_from_slice(b"\r\n");
                 ((command, b"STORED\r\n".to_vec()), &[("cmd_set", 1)])
             }
-            // Errors that leave no doubt where the next command begins. (Not in one write: for a key that is too long, memcached
-            // 1.6 drops the replies in front of the error too.)
+            // Errors that leave no doubt where the next command begins. (Not in one write: for a
+            // key that is too long, memcached 1.6 drops the replies in front of the error too.)
             10 if (number / KINDS).is_multiple_of(2) => (
                 text(
                     format!("incr {WORD} 1\r\n"),

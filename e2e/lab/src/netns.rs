@@ -1,7 +1,8 @@
 //! Network namespaces by name, and running code or processes inside one.
 //!
-//! Owns: creating and entering `/run/netns/NAME`. Never uses `ip netns exec`, which would give the process
-//! another view of `/sys`: a thread enters the namespace and the child inherits it from that thread.
+//! Owns: creating and entering `/run/netns/NAME`. Never uses `ip netns exec`, which would give the
+//! process another view of `/sys`: a thread enters the namespace and the child inherits it from
+//! that thread.
 
 use crate::command;
 use anyhow::{Context, Result};
@@ -132,7 +133,8 @@ fn path_of(name: &str) -> PathBuf {
     Path::new(NETNS_DIR).join(name)
 }
 
-/// Device and inode of a named namespace, by which a process's namespace is recognised. `None` if it is gone.
+/// Device and inode of a named namespace, by which a process's namespace is recognised. `None` if
+/// it is gone.
 pub(crate) fn identity(name: &str) -> Option<(u64, u64)> {
     fs::metadata(path_of(name)).ok().map(|m| (m.dev(), m.ino()))
 }

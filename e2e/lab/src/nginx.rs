@@ -1,8 +1,9 @@
 //! Unmodified nginx in a pod, with content that a client can check byte by byte.
 //!
-//! What it serves: `/` (2 bytes), `/echo/ANYTHING` (a text made of the request, the same from every pod),
-//! `/page` (32 KiB of text, compressed on the fly for who accepts gzip: work for the CPU as a real page has it),
-//! `/files/10m.bin` and `/files/10k.bin` (fixed bytes), and `PUT /upload/NAME` (kept on disk). Each response names its pod in `X-Pod`.
+//! What it serves: `/` (2 bytes), `/echo/ANYTHING` (a text made of the request, the same from every
+//! pod), `/page` (32 KiB of text, compressed on the fly for who accepts gzip: work for the CPU as a
+//! real page has it), `/files/10m.bin` and `/files/10k.bin` (fixed bytes), and `PUT /upload/NAME`
+//! (kept on disk). Each response names its pod in `X-Pod`.
 
 use crate::{lab::Pod, process::Spec, server::Server};
 use anyhow::{Context, Result};
@@ -18,7 +19,8 @@ pub const DOWNLOAD_BYTES: usize = 10 * 1024 * 1024;
 pub const SMALL_BYTES: usize = 10 * 1024;
 /// Size of `/page`: the order of a page's markup.
 const PAGE_BYTES: usize = 32 * 1024;
-/// nginx closes no connection by itself within a test: an hour idle, a day in all, ten million requests.
+/// nginx closes no connection by itself within a test: an hour idle, a day in all, ten million
+/// requests.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3_600);
 const KEEPALIVE_REQUESTS: u64 = 10_000_000;
 

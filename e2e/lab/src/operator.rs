@@ -1,7 +1,7 @@
 //! The operator in the lab: on the node, with a directory of manifests in place of an API server.
 //!
-//! Owns the copy of the manifests that it reads, and its state directory, from which dataplane and shim take keys and
-//! certificates. Says how those two are configured to be programmed by it.
+//! Owns the copy of the manifests that it reads, and its state directory, from which dataplane and
+//! shim take keys and certificates. Says how those two are configured to be programmed by it.
 
 use crate::{
     baton::{ControlTls, DataplaneConfig, Keys, ShimConfig, program},
@@ -39,7 +39,8 @@ pub struct Operator {
 }
 
 impl Lab {
-    /// Starts `baton-operator` on the node with a copy of these manifests, and waits until it is ready.
+    /// Starts `baton-operator` on the node with a copy of these manifests, and waits until it is
+    /// ready.
     ///
     /// # Errors
     /// If it was not built, or ends or does not become ready, with what it said.
@@ -100,7 +101,8 @@ impl Lab {
         Ok(operator)
     }
 
-    /// A configuration for this lab's dataplane that leaves policies, keys and certificates to the operator.
+    /// A configuration for this lab's dataplane that leaves policies, keys and certificates to the
+    /// operator.
     ///
     /// # Errors
     /// As [`Lab::dataplane_config`].

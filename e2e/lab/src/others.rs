@@ -5,7 +5,8 @@
 use crate::{lab::Lab, netns};
 use std::{fs, os::unix::fs::MetadataExt, time::Duration};
 
-/// Length of the ticks that the kernel counts CPU time in for `/proc`: USER_HZ is 100 wherever Linux runs this lab.
+/// Length of the ticks that the kernel counts CPU time in for `/proc`: USER_HZ is 100 wherever
+/// Linux runs this lab.
 const TICK: Duration = Duration::from_millis(10);
 /// The parent of all kernel threads.
 const KTHREADD: i32 = 2;
@@ -19,8 +20,9 @@ struct Stat {
 }
 
 impl Lab {
-    /// CPU time so far of all processes that are neither this one nor in one of the lab's namespaces, with that of their ended
-    /// children. The difference of two calls is what others used meanwhile.
+    /// CPU time so far of all processes that are neither this one nor in one of the lab's
+    /// namespaces, with that of their ended children. The difference of two calls is what others
+    /// used meanwhile.
     #[must_use]
     pub fn others_cpu_time(&self) -> Duration {
         let own: Vec<_> = self
@@ -44,10 +46,12 @@ impl Lab {
     }
 }
 
-/// The command name is in parentheses and may hold anything, so fields are counted after the last one.
+/// The command name is in parentheses and may hold anything, so fields are counted after the last
+/// one.
 fn parse(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
-    // utime, stime, cutime and cstime are fields 14 to 17 of proc_pid_stat(5); the first here is its third.
+    // utime, stime, cutime and cstime are fields 14 to 17 of proc_pid_stat(5); the first here is
+    // its third.
     let ticks: u32 = fields
         .get(11..15)?
         .iter()

@@ -1,8 +1,9 @@
 //! A single-threaded HTTP/1.1 server that notes when it does what.
 //!
-//! It makes the system calls that nginx makes, in nginx's order: `epoll_wait`, `accept4`, `epoll_ctl` (edge
-//! triggered), `epoll_wait`, one receive, one send; one accept per event. It answers `GET` on any target with the
-//! body that the lab's nginx gives for `/echo/…`. Never more than that: no pipelining, no request bodies.
+//! It makes the system calls that nginx makes, in nginx's order: `epoll_wait`, `accept4`,
+//! `epoll_ctl` (edge triggered), `epoll_wait`, one receive, one send; one accept per event. It
+//! answers `GET` on any target with the body that the lab's nginx gives for `/echo/…`. Never more
+//! than that: no pipelining, no request bodies.
 
 use crate::{
     http::Request,
@@ -99,8 +100,8 @@ impl PhaseServer {
         self.address
     }
 
-    /// What it noted since the last call. A request's note is made after its answer was sent, so that of the
-    /// last one may come a moment after the client has the answer.
+    /// What it noted since the last call. A request's note is made after its answer was sent, so
+    /// that of the last one may come a moment after the client has the answer.
     #[must_use]
     pub fn take(&self) -> Vec<ServerStamps> {
         std::mem::take(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner))

@@ -1,8 +1,9 @@
 //! Where the time of a request goes: what is noted on its way, and the client that notes its part.
 //!
-//! All times are nanoseconds of CLOCK_REALTIME. Client, node and server run on one machine and that clock is not
-//! per namespace, so times from anywhere on the way may be subtracted. A request has a number, which its target
-//! ([`target`]) and the answer's body carry: by it the notes of client, server and [tap](crate::Tap) are matched.
+//! All times are nanoseconds of CLOCK_REALTIME. Client, node and server run on one machine and that
+//! clock is not per namespace, so times from anywhere on the way may be subtracted. A request has a
+//! number, which its target ([`target`]) and the answer's body carry: by it the notes of client,
+//! server and [tap](crate::Tap) are matched.
 
 use crate::{
     exchange::Verdict, http::Head, netns::Namespace, nginx::echo_body, timestamps::now_ns,

@@ -1,7 +1,8 @@
-//! Processes inside a lab: started in a namespace (and cgroup), logged to files, waited for, killed on drop.
+//! Processes inside a lab: started in a namespace (and cgroup), logged to files, waited for, killed
+//! on drop.
 //!
-//! Each leads a process group of its own, so that a server's workers go with it and so that Ctrl-C at a terminal
-//! reaches only the lab's owner, which then ends everything in order.
+//! Each leads a process group of its own, so that a server's workers go with it and so that Ctrl-C
+//! at a terminal reaches only the lab's owner, which then ends everything in order.
 
 use crate::{cgroup::Cgroup, netns::Namespace, procfs, record::Thing, shared::Shared};
 use anyhow::{Context, Result, bail};
@@ -20,9 +21,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a server may take until it listens. Debug builds on a busy machine need seconds, not tens of them.
+/// How long a server may take until it listens. Debug builds on a busy machine need seconds, not
+/// tens of them.
 pub const LISTEN_DEADLINE: Duration = Duration::from_secs(20);
-/// Time between two looks at a condition; short against a server's start, long against one look's cost.
+/// Time between two looks at a condition; short against a server's start, long against one look's
+/// cost.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// A killed or terminated server is gone within this time.
 const END_DEADLINE: Duration = Duration::from_secs(10);
@@ -87,7 +90,8 @@ impl Process {
         let (stdout, stderr) = (log.with_extension("out"), log.with_extension("err"));
         let mut command = match cgroup {
             None => Command::new(&spec.program),
-            // The shell joins the cgroup and becomes the program: no process of it ever runs outside.
+            // The shell joins the cgroup and becomes the program: no process of it ever runs
+            // outside.
             Some(cgroup) => {
                 let mut shell = Command::new("sh");
                 shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]);
@@ -128,7 +132,8 @@ impl Process {
         Ok(process)
     }
 
-    /// Waits until the shell has joined the cgroup (or has failed to, and says so on standard error).
+    /// Waits until the shell has joined the cgroup (or has failed to, and says so on standard
+    /// error).
     fn wait_joined(&mut self, cgroup: &Cgroup) -> Result<()> {
         let end = Instant::now() + LISTEN_DEADLINE;
         let pid = i32::try_from(self.pid())?;
@@ -293,15 +298,16 @@ impl Process {
             self.kill_rest();
             return Ok(status);
         }
-        // The leader is not waited for yet, so its id, which names the group, cannot belong to another.
+        // The leader is not waited for yet, so its id, which names the group, cannot belong to
+        // another.
         let _ = kill_process_group(self.group, Signal::KILL);
         let status = self.child.wait()?;
         self.ended = Some(status);
         Ok(status)
     }
 
-    /// SIGKILL to the whole group at once, as when a node's kernel runs out of memory. Returns when every process of it
-    /// has let go of its sockets, so that the next one can listen at once.
+    /// SIGKILL to the whole group at once, as when a node's kernel runs out of memory. Returns when
+    /// every process of it has let go of its sockets, so that the next one can listen at once.
     ///
     /// # Errors
     /// If it has ended already, or does not end.
@@ -311,7 +317,8 @@ impl Process {
         self.wait_gone(&members)
     }
 
-    /// SIGTERM to the leader, as a kubelet sends it, without anything before it. Returns when the whole group is gone.
+    /// SIGTERM to the leader, as a kubelet sends it, without anything before it. Returns when the
+    /// whole group is gone.
     ///
     /// # Errors
     /// If it has ended already, or does not end.
@@ -321,8 +328,9 @@ impl Process {
         self.wait_gone(&members)
     }
 
-    /// SIGQUIT to the leader, with which nginx closes idle connections and listeners, finishes requests, and ends: what its
-    /// container images ask a kubelet to send (`STOPSIGNAL`). Returns when the whole group is gone.
+    /// SIGQUIT to the leader, with which nginx closes idle connections and listeners, finishes
+    /// requests, and ends: what its container images ask a kubelet to send (`STOPSIGNAL`). Returns
+    /// when the whole group is gone.
     ///
     /// # Errors
     /// If it has ended already, or does not end.
@@ -375,8 +383,9 @@ impl Process {
             .collect())
     }
 
-    /// Waits for the leader and the given members. A process that its handle calls ended has closed its files before
-    /// (`do_exit` in kernel/exit.c: `exit_files` and `exit_task_work` come before `exit_notify`).
+    /// Waits for the leader and the given members. A process that its handle calls ended has closed
+    /// its files before (`do_exit` in kernel/exit.c: `exit_files` and `exit_task_work` come before
+    /// `exit_notify`).
     fn wait_gone(&mut self, members: &[OwnedFd]) -> Result<()> {
         let end = Instant::now() + END_DEADLINE;
         for handle in members {
@@ -390,8 +399,8 @@ impl Process {
         self.wait(left).map(drop)
     }
 
-    /// Kills what is left of the group of an ended leader. The number could name a stranger's group by now,
-    /// so only processes in this namespace count.
+    /// Kills what is left of the group of an ended leader. The number could name a stranger's group
+    /// by now, so only processes in this namespace count.
     fn kill_rest(&self) {
         let network = crate::netns::identity(self.namespace.name());
         for process in procfs::processes() {

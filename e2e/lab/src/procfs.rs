@@ -21,7 +21,8 @@ pub(crate) fn processes() -> Vec<ProcessInfo> {
         .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
         .filter_map(|pid: i32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            // The command name is in parentheses and may hold anything, so fields are counted after the last one.
+            // The command name is in parentheses and may hold anything, so fields are counted after
+            // the last one.
             let mut fields = stat.rsplit_once(") ")?.1.split(' ');
             let state = fields.next()?;
             let group = fields.nth(1)?.parse().ok()?;

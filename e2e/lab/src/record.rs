@@ -1,8 +1,9 @@
 //! What a lab has made on the machine, written down before it is made, and how it is removed.
 //!
-//! One append-only file per lab under [`RECORD_DIR`], locked with flock for the life of its owner: a record that
-//! can be locked belongs to an owner that is gone, whatever happened to it. The same removal serves a clean end,
-//! a signal and the start after a crash. Never touches anything that is not in a record.
+//! One append-only file per lab under [`RECORD_DIR`], locked with flock for the life of its owner:
+//! a record that can be locked belongs to an owner that is gone, whatever happened to it. The same
+//! removal serves a clean end, a signal and the start after a crash. Never touches anything that is
+//! not in a record.
 
 use crate::{cgroup, netns, procfs};
 use anyhow::{Context, Result, bail};
@@ -94,7 +95,8 @@ struct State {
 }
 
 impl Things {
-    /// Reads a record. A last line without its end was cut by a crash, before the thing it names was made.
+    /// Reads a record. A last line without its end was cut by a crash, before the thing it names
+    /// was made.
     fn parse(text: &str) -> Self {
         let lines = text.split_inclusive('\n').filter(|l| l.ends_with('\n'));
         Self(lines.filter_map(|l| serde_json::from_str(l).ok()).collect())
@@ -141,7 +143,8 @@ impl Things {
 
     fn kill_processes(&self) -> Result<()> {
         let deadline = Instant::now() + KILL_DEADLINE;
-        // A process may have forked between the look and the kill, so look again until none is left.
+        // A process may have forked between the look and the kill, so look again until none is
+        // left.
         loop {
             let found = self.processes();
             if found.is_empty() {
@@ -237,7 +240,8 @@ fn lock_all() -> Result<File> {
     Ok(file)
 }
 
-/// Removes what labs left whose owner is gone. A failure is reported and tried again at the next start.
+/// Removes what labs left whose owner is gone. A failure is reported and tried again at the next
+/// start.
 fn remove_dead() {
     let Ok(entries) = fs::read_dir(RECORD_DIR) else {
         return;

@@ -51,7 +51,8 @@ pub struct RedisBench {
 pub struct RedisBenchReport {
     /// Commands that were answered.
     pub commands: u64,
-    /// Errors that it reported and survived (since version 7 it ends at the first, which [`RedisBench::join`] says).
+    /// Errors that it reported and survived (since version 7 it ends at the first, which
+    /// [`RedisBench::join`] says).
     pub errors: u64,
     /// The tests.
     pub tests: Vec<RedisTest>,
@@ -115,8 +116,8 @@ fn count_errors(text: &str) -> u64 {
     text.lines().filter(|l| l.contains("Error")).count() as u64
 }
 
-/// Reads `"SET","88888.89","0.301","0.096","0.295","0.431","0.487","0.663"`: after the name commands per second,
-/// then milliseconds: average, least, p50, p95, p99, longest.
+/// Reads `"SET","88888.89","0.301","0.096","0.295","0.431","0.487","0.663"`: after the name
+/// commands per second, then milliseconds: average, least, p50, p95, p99, longest.
 fn parse(text: &str) -> Result<Vec<RedisTest>> {
     text.lines()
         .filter(|l| l.starts_with('"') && !l.starts_with("\"test\""))

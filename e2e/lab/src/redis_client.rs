@@ -1,4 +1,5 @@
-//! The Redis protocol, as far as the lab's clients need it, and a blocking connection that speaks it.
+//! The Redis protocol, as far as the lab's clients need it, and a blocking connection that speaks
+//! it.
 
 use crate::netns::Namespace;
 use anyhow::{Context, Result, bail, ensure};
@@ -26,7 +27,8 @@ pub enum Reply {
     Array(Vec<Reply>),
 }
 
-/// Reads one reply off the start of `bytes`: the reply and its length, `None` while it is not complete.
+/// Reads one reply off the start of `bytes`: the reply and its length, `None` while it is not
+/// complete.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>> {
     let Some(end) = bytes.windows(2).position(|w| w == b"\r\n") else {
         ensure!(bytes.len() < 64 * 1024, "reply line without end");

@@ -1,9 +1,10 @@
-//! Redis load whose every reply is checked, and whose effects are counted in the servers afterwards.
+//! Redis load whose every reply is checked, and whose effects are counted in the servers
+//! afterwards.
 //!
-//! The pods' redis servers share nothing, and a connection may meet any of them, so the checks hold whoever
-//! answers: `ECHO` gives the argument back, `SET` stores a value that is looked for in all pods at the end,
-//! `GET` reads a key that every pod was given before, and `INCR`s are summed over the pods: one that is executed
-//! twice or not at all shows.
+//! The pods' redis servers share nothing, and a connection may meet any of them, so the checks hold
+//! whoever answers: `ECHO` gives the argument back, `SET` stores a value that is looked for in all
+//! pods at the end, `GET` reads a key that every pod was given before, and `INCR`s are summed over
+//! the pods: one that is executed twice or not at all shows.
 
 use crate::{
     RedisClient, Reply,
@@ -110,7 +111,8 @@ impl RedisCheck {
         self.commands[(number % self.commands.len() as u64) as usize]
     }
 
-    /// Waits for the end of the load, then looks into the servers. What is wrong there joins the report's errors.
+    /// Waits for the end of the load, then looks into the servers. What is wrong there joins the
+    /// report's errors.
     ///
     /// # Errors
     /// As [`Load::join`], or if a server cannot be reached.
@@ -185,7 +187,8 @@ impl Exchange for RedisCheck {
             (Command::Set, Reply::Simple(text)) if text == "OK" => self.sets.push(number),
             (Command::Get, Reply::Bulk(Some(value)))
                 if value == fixed_value(self.run, number % FIXED_KEYS).as_bytes() => {}
-            // How far the counter is depends on the pod; the sum over all pods is checked at the end.
+            // How far the counter is depends on the pod; the sum over all pods is checked at the
+            // end.
             (Command::Incr, Reply::Integer(1..)) => self.increments += 1,
             (Command::Echo, Reply::Bulk(Some(value)))
                 if value == set_value(self.run, number).as_bytes() => {}

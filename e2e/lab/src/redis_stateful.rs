@@ -1,8 +1,10 @@
-//! Redis conversations that live in their connection: transactions, subscriptions, databases, users, blocked commands.
+//! Redis conversations that live in their connection: transactions, subscriptions, databases,
+//! users, blocked commands.
 //!
-//! Each kind is a thread with a connection of its own through the load balancer, and direct ones to all servers, which
-//! share nothing. Every reply is checked such that one from another server than the conversation's would be wrong:
-//! what a conversation must find, the direct connections put into every server, or look for in each.
+//! Each kind is a thread with a connection of its own through the load balancer, and direct ones to
+//! all servers, which share nothing. Every reply is checked such that one from another server than
+//! the conversation's would be wrong: what a conversation must find, the direct connections put
+//! into every server, or look for in each.
 
 use crate::{RedisClient, Reply, netns::Namespace};
 use anyhow::{Context, Result, ensure};
@@ -17,7 +19,8 @@ use std::{
     time::Duration,
 };
 
-/// Rounds on one connection before the next: state begins on connections that have moved before, and on fresh ones.
+/// Rounds on one connection before the next: state begins on connections that have moved before,
+/// and on fresh ones.
 const ROUNDS_PER_CONNECTION: u64 = 20;
 /// How long a blocked command stays in flight: many thousands of commands of other connections.
 const BLOCKED: Duration = Duration::from_millis(20);
@@ -184,7 +187,8 @@ impl Side {
     }
 }
 
-/// Two counters that only ever grow together, in whichever server: their values differ if a transaction was parted.
+/// Two counters that only ever grow together, in whichever server: their values differ if a
+/// transaction was parted.
 fn transaction(side: &mut Side, round: u64) -> Result<()> {
     side.wander(round)?;
     let (a, b) = (side.key("a"), side.key("b"));
@@ -211,7 +215,8 @@ fn transaction(side: &mut Side, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// Another connection changes the key in every server, in every second round: only then the transaction must fail.
+/// Another connection changes the key in every server, in every second round: only then the
+/// transaction must fail.
 fn watch(side: &mut Side, round: u64) -> Result<()> {
     side.wander(round)?;
     let key = side.key("watched");
@@ -277,7 +282,8 @@ fn auth(side: &mut Side, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// The list is filled in every server: what is left afterwards shows that one element was taken once.
+/// The list is filled in every server: what is left afterwards shows that one element was taken
+/// once.
 fn blpop(side: &mut Side, round: u64) -> Result<()> {
     side.wander(round)?;
     let key = side.key("list");

@@ -42,8 +42,8 @@ impl Pod {
 }
 
 impl Server {
-    /// Starts it again at the same address, after its end, and waits until it listens. What it kept on
-    /// disk is there. Nothing of the predecessor may be left, as after [`Process::crash`]: nginx
+    /// Starts it again at the same address, after its end, and waits until it listens. What it kept
+    /// on disk is there. Nothing of the predecessor may be left, as after [`Process::crash`]: nginx
     /// waits half a second for an address that is in use.
     ///
     /// # Errors

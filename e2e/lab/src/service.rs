@@ -1,6 +1,8 @@
-//! A server with set service times in a pod: one worker with a queue, which waits instead of working.
+//! A server with set service times in a pod: one worker with a queue, which waits instead of
+//! working.
 //!
-//! The server itself is the program `baton-service`; how its worker takes its time, [`crate::ServiceQueue`] says.
+//! The server itself is the program `baton-service`; how its worker takes its time,
+//! [`crate::ServiceQueue`] says.
 
 use crate::{
     baton::program, http::HttpClient, lab::Pod, process::Spec, server::Server,
@@ -35,7 +37,8 @@ impl Server {
         self.set(&format!("/factor/{factor}"))
     }
 
-    /// Gives the worker a share of each 100 ms, from its start, as a CPU limit would; 1 is all of it.
+    /// Gives the worker a share of each 100 ms, from its start, as a CPU limit would; 1 is all of
+    /// it.
     ///
     /// # Errors
     /// If it does not answer.

@@ -1,7 +1,8 @@
-//! One worker with a queue in front of it: requests wait in order, each takes the worker for its service time.
+//! One worker with a queue in front of it: requests wait in order, each takes the worker for its
+//! service time.
 //!
-//! Pure: time is a duration since the start, randomness comes from a seed. The worker uses no CPU, so that many of them on
-//! one machine do not slow each other down.
+//! Pure: time is a duration since the start, randomness comes from a seed. The worker uses no CPU,
+//! so that many of them on one machine do not slow each other down.
 
 use anyhow::{Result, bail};
 use std::{collections::VecDeque, str::FromStr, time::Duration};
@@ -101,7 +102,8 @@ impl<T> ServiceQueue<T> {
         self.factor = factor.max(0.0);
     }
 
-    /// From the next request that is begun, the worker has this share of each period of 100 ms, from its start.
+    /// From the next request that is begun, the worker has this share of each period of 100 ms,
+    /// from its start.
     pub fn set_quota(&mut self, quota: f64) {
         self.quota = quota.clamp(0.01, 1.0);
     }
@@ -118,7 +120,8 @@ impl<T> ServiceQueue<T> {
         self.serving.as_ref().map(|(_, end)| *end)
     }
 
-    /// Takes the request that has ended by `now`. The next one began when it ended, however late this is called.
+    /// Takes the request that has ended by `now`. The next one began when it ended, however late
+    /// this is called.
     pub fn take(&mut self, now: Duration) -> Option<T> {
         let (_, end) = self.serving.as_ref()?;
         let end = *end;
@@ -235,7 +238,8 @@ mod tests {
         ] {
             assert!((mean(d) - 1.0).abs() < 0.01, "{d:?}: {}", mean(d));
         }
-        // The longest 1 % of the heavy tail are a quarter of the work; of exponential times they are 6 %.
+        // The longest 1 % of the heavy tail are a quarter of the work; of exponential times they
+        // are 6 %.
         let tail = |d: Distribution| {
             (990_000..n)
                 .map(|i| d.sample((f64::from(i) + 0.5) / f64::from(n)))

@@ -1,6 +1,8 @@
-//! SIGINT, SIGTERM and SIGHUP: remove every living lab of this process, then end with 128 plus the signal.
+//! SIGINT, SIGTERM and SIGHUP: remove every living lab of this process, then end with 128 plus the
+//! signal.
 //!
-//! Owns the list of living labs. A signal that arrives while labs are being removed changes nothing.
+//! Owns the list of living labs. A signal that arrives while labs are being removed changes
+//! nothing.
 
 use crate::shared::Shared;
 use anyhow::{Context, Result};
@@ -37,7 +39,8 @@ pub(crate) fn watch(lab: &Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a signal is ending this process: whatever fails from then on fails because its lab is being removed.
+/// Whether a signal is ending this process: whatever fails from then on fails because its lab is
+/// being removed.
 #[must_use]
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)

@@ -1,6 +1,7 @@
 //! SYNs from addresses that nobody has, about 90,000 a second.
 //!
-//! Owns the packets' making and the pace. It never sends anything but SYNs, and only from 10.128.0.0/9, which no lab uses.
+//! Owns the packets' making and the pace. It never sends anything but SYNs, and only from
+//! 10.128.0.0/9, which no lab uses.
 
 use crate::netns::Namespace;
 use anyhow::{Context, Result, ensure};
@@ -22,9 +23,11 @@ const IPPROTO_RAW: NonZeroU32 = NonZeroU32::new(255).expect("not 0");
 const FIRST: u32 = 0x0a80_0000;
 /// Addresses there.
 const ADDRESSES: u32 = 1 << 23;
-/// Sent at once: fewer than the 256 frames that the queue of a veth holds (drivers/net/veth.c, VETH_RING_SIZE).
+/// Sent at once: fewer than the 256 frames that the queue of a veth holds (drivers/net/veth.c,
+/// VETH_RING_SIZE).
 const BURST: usize = 100;
-/// Between two bursts, so that what is shown is who receives them and not who overruns the node's queues.
+/// Between two bursts, so that what is shown is who receives them and not who overruns the node's
+/// queues.
 const PAUSE: Duration = Duration::from_millis(1);
 const IP_BYTES: usize = 20;
 /// Header and the MSS option.

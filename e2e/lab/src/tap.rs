@@ -1,7 +1,9 @@
-//! Sees numbered requests and their answers go to the dataplane and come back, with the kernel's times.
+//! Sees numbered requests and their answers go to the dataplane and come back, with the kernel's
+//! times.
 //!
-//! A packet socket on the node's end of the dataplane's veth. It costs a copy of each frame, so measure nothing
-//! else with it. Frames wait in the socket until the end: nobody is woken for them while requests are under way.
+//! A packet socket on the node's end of the dataplane's veth. It costs a copy of each frame, so
+//! measure nothing else with it. Frames wait in the socket until the end: nobody is woken for them
+//! while requests are under way.
 
 use crate::{
     lab::{Lab, Pod},
@@ -15,15 +17,16 @@ use rustix::net::{
 };
 use std::{collections::BTreeMap, io, os::fd::OwnedFd};
 
-/// Room for the frames of about [`REQUESTS_MAX`] requests: each at most a dozen frames that the kernel counts with
-/// 1 to 2 KiB; it doubles the figure.
+/// Room for the frames of about [`REQUESTS_MAX`] requests: each at most a dozen frames that the
+/// kernel counts with 1 to 2 KiB; it doubles the figure.
 const BUFFER_BYTES: usize = 48 << 20;
 /// More requests than this at once may overflow the socket.
 const REQUESTS_MAX: u64 = 4000;
 const FRAME_BYTES_MAX: usize = 64 * 1024;
 /// How the TCP option of an adoption begins: kind, length, experiment id (docs/adoption-wire.md).
 const ADOPTION: [u8; 4] = [253, 28, 0xba, 0x70];
-/// Ethernet, IPv6 and TCP headers with all options end here; random payload behind it is not looked at.
+/// Ethernet, IPv6 and TCP headers with all options end here; random payload behind it is not looked
+/// at.
 const HEADERS_BYTES_MAX: usize = 14 + 40 + 60;
 
 /// When a request and its answer passed the node's end of the dataplane's veth.
@@ -31,7 +34,8 @@ const HEADERS_BYTES_MAX: usize = 14 + 40 + 60;
 pub struct TapStamps {
     /// The request left for the dataplane.
     pub request_to_ns: Option<i64>,
-    /// An adoption came from the dataplane, after the request left for it: the connection moves for this request.
+    /// An adoption came from the dataplane, after the request left for it: the connection moves for
+    /// this request.
     pub adoption_from_ns: Option<i64>,
     /// The request came from the dataplane.
     pub request_from_ns: Option<i64>,
@@ -75,7 +79,8 @@ impl Tap {
             .with_context(|| format!("packet socket on {interface}"))
     }
 
-    /// Closes it and gives what passed, by the request's number. Of a frame that passed twice the first counts.
+    /// Closes it and gives what passed, by the request's number. Of a frame that passed twice the
+    /// first counts.
     ///
     /// # Errors
     /// If the kernel fails to hand over a frame.

@@ -1,7 +1,8 @@
-//! When the kernel received bytes: `recvmsg` with software receive times, on TCP and on packet sockets.
+//! When the kernel received bytes: `recvmsg` with software receive times, on TCP and on packet
+//! sockets.
 //!
-//! Owns: three system calls that rustix does not offer (SO_TIMESTAMPING, ancillary
-//! data with times, binding a packet socket to an interface). Never keeps a pointer beyond a call. The times are
+//! Owns: three system calls that rustix does not offer (SO_TIMESTAMPING, ancillary data with times,
+//! binding a packet socket to an interface). Never keeps a pointer beyond a call. The times are
 //! CLOCK_REALTIME, which all network namespaces share, so [`now_ns`] is comparable with them.
 
 #![expect(
@@ -35,7 +36,8 @@ pub(crate) fn now_ns() -> i64 {
 pub(crate) struct Received {
     /// Bytes in the buffer; 0 at the end of a stream.
     pub(crate) bytes: usize,
-    /// When the kernel received them (TCP: the last segment of them). Absent until the kernel stamps.
+    /// When the kernel received them (TCP: the last segment of them). Absent until the kernel
+    /// stamps.
     pub(crate) at_ns: Option<i64>,
     /// On a packet socket: the frame left through the interface instead of coming in.
     pub(crate) outgoing: bool,
@@ -44,7 +46,8 @@ pub(crate) struct Received {
 /// Asks the kernel for receive times; sockets accepted from a listener inherit it.
 pub(crate) fn enable(socket: impl AsFd) -> io::Result<()> {
     let flags = FLAGS;
-    // SAFETY: the descriptor is open for the call, and the kernel reads `flags`, whose size is given, only within it.
+    // SAFETY: the descriptor is open for the call, and the kernel reads `flags`, whose size is
+    // given, only within it.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -68,7 +71,8 @@ pub(crate) fn bind_packet(socket: impl AsFd, interface: u32) -> io::Result<()> {
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
     address.sll_ifindex = i32::try_from(interface).map_err(io::Error::other)?;
-    // SAFETY: the descriptor is open for the call, and the kernel reads `address`, whose size is given, only within it.
+    // SAFETY: the descriptor is open for the call, and the kernel reads `address`, whose size is
+    // given, only within it.
     let result = unsafe {
         libc::bind(
             socket.as_fd().as_raw_fd(),
@@ -100,8 +104,8 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Receiv
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = mem::size_of_val(&control);
-    // SAFETY: the descriptor is open for the call; all pointers in `message` point to locals or `buffer`, which live
-    // beyond the call and are borrowed by nobody else, with their true sizes.
+    // SAFETY: the descriptor is open for the call; all pointers in `message` point to locals or
+    // `buffer`, which live beyond the call and are borrowed by nobody else, with their true sizes.
     let bytes = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, 0) };
     let bytes = usize::try_from(bytes).map_err(|_| io::Error::last_os_error())?;
     let mut octets = [0u8; CONTROL_WORDS * WORD_BYTES];
@@ -116,7 +120,8 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Receiv
     })
 }
 
-/// The software time in ancillary data: of the three times of `SCM_TIMESTAMPING` the first; 0 means none.
+/// The software time in ancillary data: of the three times of `SCM_TIMESTAMPING` the first; 0 means
+/// none.
 fn software_time(mut control: &[u8]) -> Option<i64> {
     while let Some((length, level, kind)) = header(control) {
         let content = control.get(HEADER_BYTES..length)?;
@@ -198,7 +203,8 @@ mod tests {
         enable(&listener).unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
-        // The first user of receive times on a machine switches them on, which the kernel may defer a little.
+        // The first user of receive times on a machine switches them on, which the kernel may defer
+        // a little.
         let end = Instant::now() + Duration::from_secs(10);
         loop {
             let before = now_ns();

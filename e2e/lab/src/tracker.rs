@@ -1,9 +1,9 @@
-//! Connection tracking on the router, as a node has it, with the rule by which kube-proxy (iptables mode) drops what
-//! tracking calls INVALID.
+//! Connection tracking on the router, as a node has it, with the rule by which kube-proxy (iptables
+//! mode) drops what tracking calls INVALID.
 //!
-//! Owns one nftables table in the router's namespace. Entries and their time-outs are that namespace's own; only
-//! `nf_conntrack_max` is the machine's (read-only in every other namespace, Linux 6.18), so a lab judges the number of
-//! entries against a limit and never sets it.
+//! Owns one nftables table in the router's namespace. Entries and their time-outs are that
+//! namespace's own; only `nf_conntrack_max` is the machine's (read-only in every other namespace,
+//! Linux 6.18), so a lab judges the number of entries against a limit and never sets it.
 
 use crate::{command, lab::Lab, netns::Namespace, stats::Counts};
 use anyhow::{Context, Result};
@@ -30,7 +30,8 @@ pub struct Tracked {
 }
 
 impl Lab {
-    /// Has the router track connections from now on, and drop INVALID packets that it would forward.
+    /// Has the router track connections from now on, and drop INVALID packets that it would
+    /// forward.
     ///
     /// # Errors
     /// Without nftables, or if the kernel has no connection tracking.
@@ -38,7 +39,8 @@ impl Lab {
         self.track_with("drop")
     }
 
-    /// The same without the drop: what is INVALID is counted and forwarded, which tells waits that tracking causes from others.
+    /// The same without the drop: what is INVALID is counted and forwarded, which tells waits that
+    /// tracking causes from others.
     ///
     /// # Errors
     /// As [`Lab::track`].
@@ -48,7 +50,8 @@ impl Lab {
 
     fn track_with(&self, verdict: &str) -> Result<Tracker> {
         let node = self.router().namespace().clone();
-        // One table for both families, at the place in the packet's way where kube-proxy's chain KUBE-FORWARD is.
+        // One table for both families, at the place in the packet's way where kube-proxy's chain
+        // KUBE-FORWARD is.
         let rules = format!(
             "table inet {TABLE} {{\n  counter invalid {{ }}\n  chain forward {{\n    \
              type filter hook forward priority filter; policy accept;\n    \
@@ -130,7 +133,8 @@ impl Tracker {
 }
 
 impl Tracked {
-    /// Reads `/proc/net/nf_conntrack`: family, its number, protocol, its number, seconds left, and for TCP the state.
+    /// Reads `/proc/net/nf_conntrack`: family, its number, protocol, its number, seconds left, and
+    /// for TCP the state.
     fn read(text: &str) -> Self {
         let mut tracked = Self::default();
         for line in text.lines() {

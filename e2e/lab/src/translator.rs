@@ -1,5 +1,6 @@
-//! nftables in the dataplane's place: the kernel itself translates each connection to one of the servers, as kube-proxy
-//! has it do, and the source as well, so that answers come back the same way. For comparisons in the same layout.
+//! nftables in the dataplane's place: the kernel itself translates each connection to one of the
+//! servers, as kube-proxy has it do, and the source as well, so that answers come back the same
+//! way. For comparisons in the same layout.
 
 use crate::{command, lab::Lab, netns::Namespace};
 use anyhow::{Result, ensure};
@@ -16,7 +17,8 @@ pub struct Translator {
 }
 
 impl Lab {
-    /// Has the kernel of the dataplane's pod translate connections to `port` to the servers in turn.
+    /// Has the kernel of the dataplane's pod translate connections to `port` to the servers in
+    /// turn.
     ///
     /// # Errors
     /// Without nftables or servers, or with servers that have no IPv4 address.

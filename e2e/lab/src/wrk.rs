@@ -1,6 +1,7 @@
 //! The wrk load generator, with its figures as numbers.
 //!
-//! wrk prints rounded text; a `done` hook (called once, after the run) prints the exact figures instead.
+//! wrk prints rounded text; a `done` hook (called once, after the run) prints the exact figures
+//! instead.
 
 use crate::{
     lab::Pod,
@@ -12,9 +13,11 @@ use rustix::process::Signal;
 use serde::Deserialize;
 use std::{fs, net::SocketAddr, time::Duration};
 
-/// A response slower than this is a timeout to wrk (its default is 2 s, less than a throttled pod may need).
+/// A response slower than this is a timeout to wrk (its default is 2 s, less than a throttled pod
+/// may need).
 const TIMEOUT_S: u64 = 20;
-/// wrk needs so much longer than its duration, at most: connecting, and waiting for its last responses.
+/// wrk needs so much longer than its duration, at most: connecting, and waiting for its last
+/// responses.
 const SLACK: Duration = Duration::from_secs(30);
 
 const DONE_HOOK: &str = r#"
@@ -45,9 +48,9 @@ pub struct WrkOptions {
     pub threads: u32,
     /// How long.
     pub duration: Duration,
-    /// Mean pause of a connection between a response and its next request, as a person or a program that uses
-    /// the answer makes it; each pause is between half and one and a half of it. Zero sends at once, which
-    /// measures a saturated machine. The pause is no part of a latency.
+    /// Mean pause of a connection between a response and its next request, as a person or a program
+    /// that uses the answer makes it; each pause is between half and one and a half of it. Zero
+    /// sends at once, which measures a saturated machine. The pause is no part of a latency.
     pub think: Duration,
     /// Further request headers.
     pub headers: Vec<(String, String)>,
@@ -125,8 +128,9 @@ impl Pod {
 }
 
 impl Wrk {
-    /// Ends it now, as Ctrl-C does, and gives its report: errors of kind `connect`, `read`, `write`, `timeout`, `status`
-    /// (above 399), and `wrong` where a body was wanted (another one, or another status than 200).
+    /// Ends it now, as Ctrl-C does, and gives its report: errors of kind `connect`, `read`,
+    /// `write`, `timeout`, `status` (above 399), and `wrong` where a body was wanted (another one,
+    /// or another status than 200).
     ///
     /// # Errors
     /// As [`Wrk::join`], or if it has ended before.
@@ -150,7 +154,8 @@ impl Wrk {
     }
 }
 
-/// The `done` hook, a `response` hook if bodies are looked at, and a `delay` hook if connections pause (wrk calls it before each request but the first).
+/// The `done` hook, a `response` hook if bodies are looked at, and a `delay` hook if connections
+/// pause (wrk calls it before each request but the first).
 fn script_text(options: &WrkOptions) -> String {
     let mut text = String::from("-- Written by baton-lab.\n");
     if let Some(body) = &options.body {

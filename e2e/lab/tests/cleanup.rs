@@ -14,7 +14,8 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-/// Everything on the machine that bears a lab's name: namespaces, cgroups, directories, records, processes.
+/// Everything on the machine that bears a lab's name: namespaces, cgroups, directories, records,
+/// processes.
 fn traces(id: &str) -> Vec<String> {
     let mut found = Vec::new();
     let cgroups: Vec<PathBuf> = fs::read_to_string("/proc/mounts")
@@ -71,7 +72,8 @@ fn a_dropped_lab_leaves_nothing() {
     let nginx = lab.pods()[0].nginx(&NginxOptions::default()).unwrap();
     let redis = lab.pods()[0].redis().unwrap();
     let id = lab.id().to_owned();
-    // 4 namespaces, cgroup, directory, record, nginx master, redis (the worker's title has no path).
+    // 4 namespaces, cgroup, directory, record, nginx master, redis (the worker's title has no
+    // path).
     assert!(traces(&id).len() >= 9, "{:?}", traces(&id));
     // The servers' handles outlive the lab: it takes the processes with it all the same.
     drop(lab);

@@ -169,7 +169,8 @@ fn stateful_conversations_hold_with_one_server_and_show_a_mixed_up_one() {
 
     let mixed = mix_up(&lab, &servers);
     let bad = RedisStateful::start(namespace, mixed, &servers).unwrap();
-    // One write goes to one server, so pipelines and single commands are right there; all else is parted.
+    // One write goes to one server, so pipelines and single commands are right there; all else is
+    // parted.
     let parted = [
         "transaction",
         "watch",
@@ -191,7 +192,8 @@ fn stateful_conversations_hold_with_one_server_and_show_a_mixed_up_one() {
     }
 }
 
-/// A balancer as it must not be: each write of a client goes to the next server, whatever was said before.
+/// A balancer as it must not be: each write of a client goes to the next server, whatever was said
+/// before.
 fn mix_up(lab: &Lab, servers: &[SocketAddr]) -> SocketAddr {
     let place = lab.dataplane_pod();
     let address = SocketAddr::new(place.ipv4(), 6379);

@@ -120,8 +120,8 @@ fn every_flipped_bit_is_a_wrong_checksum_to_the_kernel() {
     direct.faults.calm().unwrap();
     let all = direct.counts();
     assert!(all.corrupted > 50, "{all:?}");
-    // Whatever bit it was: a port too, for TCP looks at the checksum before it looks for a socket. Only at the data
-    // offset it looks before.
+    // Whatever bit it was: a port too, for TCP looks at the checksum before it looks for a socket.
+    // Only at the data offset it looks before.
     let surely = all.corrupted - all.corrupted_offset;
     let end = Instant::now() + Duration::from_secs(10);
     // The last one may be on its way.

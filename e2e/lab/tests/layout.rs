@@ -1,4 +1,5 @@
-//! The lab comes up as a node with pods: routed, dual stack, offloads on, real servers with checked content.
+//! The lab comes up as a node with pods: routed, dual stack, offloads on, real servers with checked
+//! content.
 
 use baton_lab::{
     DOWNLOAD_BYTES, HttpClient, Lab, Listen, Namespace, NginxOptions, Options, RedisClient, Reply,

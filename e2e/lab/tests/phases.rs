@@ -1,4 +1,5 @@
-//! The server that notes its steps answers right, and the notes of client, server and tap are in order.
+//! The server that notes its steps answers right, and the notes of client, server and tap are in
+//! order.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! What the tests of failures ask a scene: is a backend back, was everything rescued, and if not, what was going on.
+//! What the tests of failures ask a scene: is a backend back, was everything rescued, and if not,
+//! what was going on.
 
 use crate::{Scene, until};
 use anyhow::{Context, Result, ensure};
@@ -44,7 +45,8 @@ impl Scene {
         self.explained(back)
     }
 
-    /// No flow of a policy ended because of a backend's death, and each rescue is in a backend's figures.
+    /// No flow of a policy ended because of a backend's death, and each rescue is in a backend's
+    /// figures.
     ///
     /// # Errors
     /// With the reasons of those that did.
@@ -77,7 +79,8 @@ impl Scene {
     }
 }
 
-/// What it was doing at the end, in the output of the test: the harness shows that of a test that fails, and only that.
+/// What it was doing at the end, in the output of the test: the harness shows that of a test that
+/// fails, and only that.
 impl Drop for Scene {
     fn drop(&mut self) {
         let Some(dataplane) = &self.dataplane else {

@@ -1,4 +1,5 @@
-//! What the kernel says about a namespace (sockets, counters), and what tests change there (sysctls, packet filter).
+//! What the kernel says about a namespace (sockets, counters), and what tests change there
+//! (sysctls, packet filter).
 //!
 //! Read through `/proc/thread-self`, which shows the namespace of the thread that looks.
 

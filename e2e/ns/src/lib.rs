@@ -1,4 +1,5 @@
-//! What the namespace tests share: a running scene, raw frames, and what the kernel says about a namespace.
+//! What the namespace tests share: a running scene, raw frames, and what the kernel says about a
+//! namespace.
 //!
 //! Test support only. Nothing of the product depends on it.
 

@@ -1,7 +1,8 @@
-//! Packets that no honest TCP sends: raw IPv4 packets from any namespace, and whole frames on a link.
+//! Packets that no honest TCP sends: raw IPv4 packets from any namespace, and whole frames on a
+//! link.
 //!
-//! Without unsafe code: the address of a link, which safe interfaces cannot make, is taken from a frame that was
-//! received on it.
+//! Without unsafe code: the address of a link, which safe interfaces cannot make, is taken from a
+//! frame that was received on it.
 
 use crate::{DEADLINE, until};
 use anyhow::{Context, Result, ensure};
@@ -109,7 +110,8 @@ pub fn segment_of(frame: &[u8]) -> Option<Segment> {
     }
 }
 
-/// Sees every frame of a namespace, in both directions, and can send frames on a link where it saw one.
+/// Sees every frame of a namespace, in both directions, and can send frames on a link where it saw
+/// one.
 #[derive(Debug)]
 pub struct FrameSocket(OwnedFd);
 
@@ -157,8 +159,9 @@ impl FrameSocket {
     /// # Errors
     /// If the kernel refuses.
     pub fn send(&self, frame: &[u8], link: &Link) -> Result<()> {
-        // A veth has no queue but the 256 frames that its other end has not taken yet (drivers/net/veth.c, VETH_RING_SIZE).
-        // Beyond these it drops and says ENOBUFS: whoever sends faster than that end reads has to wait for it.
+        // A veth has no queue but the 256 frames that its other end has not taken yet
+        // (drivers/net/veth.c, VETH_RING_SIZE). Beyond these it drops and says ENOBUFS: whoever
+        // sends faster than that end reads has to wait for it.
         let deadline = Instant::now() + DEADLINE;
         let sent = loop {
             match sendto(&self.0, frame, SendFlags::empty(), &link.0) {

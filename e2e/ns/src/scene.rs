@@ -1,4 +1,5 @@
-//! A scene: a lab with nginx (and redis) in every pod, the shim on the node and the dataplane in front.
+//! A scene: a lab with nginx (and redis) in every pod, the shim on the node and the dataplane in
+//! front.
 //!
 //! Owns the order of start and the order of ending (programs first, the lab last).
 
@@ -57,7 +58,8 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A lab with nginx in every pod and an HTTP policy that moves at every boundary. Nothing of Baton runs yet.
+    /// A lab with nginx in every pod and an HTTP policy that moves at every boundary. Nothing of
+    /// Baton runs yet.
     ///
     /// # Errors
     /// If the machine cannot do it.
@@ -139,8 +141,8 @@ impl Scene {
         Ok(())
     }
 
-    /// Has the dataplane run on the node's own network, with the link to the first client as the one that it serves. Pods, and the
-    /// second client, are behind other interfaces of the node.
+    /// Has the dataplane run on the node's own network, with the link to the first client as the
+    /// one that it serves. Pods, and the second client, are behind other interfaces of the node.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -276,7 +278,8 @@ impl Scene {
         value.with_context(|| format!("no counter {name}: there are {:?}", state.counters.keys()))
     }
 
-    /// One counter of the shim: the sum of all samples whose name and labels contain every one of `parts`.
+    /// One counter of the shim: the sum of all samples whose name and labels contain every one of
+    /// `parts`.
     ///
     /// # Errors
     /// If there is none.

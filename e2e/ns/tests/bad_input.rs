@@ -1,6 +1,7 @@
 //! What is wrong is said in words that an admin can act on; frames that make no sense are counted.
 //!
-//! A kernel without `bpf_sk_assign_tcp_reqsk` cannot be had here: that message is tested where it is made.
+//! A kernel without `bpf_sk_assign_tcp_reqsk` cannot be had here: that message is tested where it
+//! is made.
 
 use crate::http_without_error;
 use anyhow::{Context, Result, ensure};
@@ -103,7 +104,8 @@ fn frames_without_sense_are_counted_and_do_no_harm() -> Result<()> {
             && segment_of(frame).is_some_and(|s| s.dst == dataplane.ip() && s.dst_port == HTTP_PORT)
     })?;
 
-    // As it came, the sum over the payload is left to the hardware, so that no change of the payload would show.
+    // As it came, the sum over the payload is left to the hardware, so that no change of the
+    // payload would show.
     let segment = segment_of(&template).context("a segment")?;
     complete_tcp_checksum(&mut template, &segment);
 
@@ -121,7 +123,8 @@ fn frames_without_sense_are_counted_and_do_no_harm() -> Result<()> {
     };
     let bad_checksums = || scene.counter("drops_total{reason=\"bad_checksum\"}");
     let before = (malformed()?, bad_checksums()?);
-    // Every truncation of a good frame (the steering program passes what it cannot read to the kernel).
+    // Every truncation of a good frame (the steering program passes what it cannot read to the
+    // kernel).
     for length in 14..template.len() {
         socket.send(&template[..length], &link)?;
     }

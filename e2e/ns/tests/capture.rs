@@ -1,4 +1,5 @@
-//! `lb-dataplane capture` beside real servers: what it writes is what passed, read by another program's reader.
+//! `lb-dataplane capture` beside real servers: what it writes is what passed, read by another
+//! program's reader.
 
 use anyhow::{Context, Result, ensure};
 use baton_lab::HttpClient;

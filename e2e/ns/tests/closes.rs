@@ -1,4 +1,5 @@
-//! Servers that close for reasons of their own: the close reaches the client in order and soon, and nothing is rescued.
+//! Servers that close for reasons of their own: the close reaches the client in order and soon, and
+//! nothing is rescued.
 
 use anyhow::{Context, Result, ensure};
 use baton_api::{Endpoint, Migration};
@@ -126,7 +127,8 @@ fn a_close_instead_of_an_answer_runs_once_and_ejects_nobody() -> Result<()> {
     Ok(())
 }
 
-/// The port of a server of the test's own, at the first pod: other than nginx's, so that its accept queue is its own.
+/// The port of a server of the test's own, at the first pod: other than nginx's, so that its accept
+/// queue is its own.
 const OWN_PORT: u16 = 81;
 
 /// A scene whose frontend is at that server alone.
@@ -200,7 +202,8 @@ impl Drop for Worker {
     }
 }
 
-/// A server with a full accept queue, of which a process that does not listen closes what it was given before.
+/// A server with a full accept queue, of which a process that does not listen closes what it was
+/// given before.
 #[test]
 fn a_close_is_no_later_while_others_wait_to_be_accepted() -> Result<()> {
     let mut scene = own_server("closesfull")?;

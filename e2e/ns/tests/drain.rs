@@ -14,8 +14,8 @@ use std::{
 
 const CONNECTIONS: usize = 10_000;
 const QUIET: Micros = Micros::from_millis(20);
-/// What 10,000 connections may take on a machine that answers a request on each of them in half of it; the quiet time is
-/// in it. A slower machine has more.
+/// What 10,000 connections may take on a machine that answers a request on each of them in half of
+/// it; the quiet time is in it. A slower machine has more.
 const TIME: Duration = Duration::from_secs(1);
 
 #[test]

@@ -1,4 +1,5 @@
-//! Tables and port ranges at their limits: counted, what is there goes on, and no client breaks that need not.
+//! Tables and port ranges at their limits: counted, what is there goes on, and no client breaks
+//! that need not.
 
 use crate::{http_without_error, more, no_error};
 use anyhow::{Result, ensure};
@@ -76,7 +77,8 @@ fn without_room_to_close_legs_flows_stay() -> Result<()> {
         "stays_total{reason=\"closing_full\"}",
         "migrations_total",
         "legs_closed_total{how=\"clean\"}",
-        // Several moves at once find room when they begin and none when they end: these legs are reset.
+        // Several moves at once find room when they begin and none when they end: these legs are
+        // reset.
         "legs_closed_total{how=\"reset\"}",
     ] {
         ensure!(scene.counter(counter)? > 0, "{counter} is 0");
@@ -192,7 +194,8 @@ fn work(clients: &mut [HttpClient]) -> Result<()> {
     Ok(())
 }
 
-/// A new connection is not accepted, and not refused either: its SYN is dropped, to be sent again. That is counted.
+/// A new connection is not accepted, and not refused either: its SYN is dropped, to be sent again.
+/// That is counted.
 fn not_let_in(scene: &Scene, reason: &str) -> Result<()> {
     let counter = format!("drops_total{{reason=\"{reason}\"}}");
     assert_eq!(scene.counter(&counter)?, 0);
@@ -249,8 +252,9 @@ fn quiet(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-/// Every broken connection is in the policy's losses, for want of a copy, and every loss is one. A SYN of which there is no copy
-/// is refused by a pod that died just now, and was never a connection.
+/// Every broken connection is in the policy's losses, for want of a copy, and every loss is one. A
+/// SYN of which there is no copy is refused by a pod that died just now, and was never a
+/// connection.
 fn each_error_is_a_loss(scene: &Scene, report: &LoadReport) -> Result<()> {
     let lost = scene.policy(0)?.lost_total;
     let for_want = lost.get("not_kept").copied().unwrap_or(0);

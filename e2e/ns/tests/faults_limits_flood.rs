@@ -21,14 +21,15 @@ const PACE: Duration = Duration::from_millis(100);
 const CONNECTIONS: u64 = 64;
 /// Connections that are opened one after the other meanwhile, each with a request.
 const NEW: u32 = 120;
-/// Fewer than the flood has SYNs in the time that a handshake may take (63 s), by far: 10,000 towards each pod.
+/// Fewer than the flood has SYNs in the time that a handshake may take (63 s), by far: 10,000
+/// towards each pod.
 const PORTS: &str = "20000-29999";
 /// Handshakes towards one pod that are not complete: a quarter of the ports; and those of the last
 /// 250 ms.
 const HALF_OPEN: u64 = 2_500;
 const YOUNG: u64 = 2_500;
-/// Tables and rings are there from the start; what grows are pages of them that are touched for the first time: flows,
-/// their timers and keys, 16,384 kept segments of 2 KiB.
+/// Tables and rings are there from the start; what grows are pages of them that are touched for the
+/// first time: flows, their timers and keys, 16,384 kept segments of 2 KiB.
 const TOUCHED_KIB_MAX: u64 = 64 << 10;
 /// Once all is touched, memory stays: what is left is the control thread's.
 const GROWTH_KIB_MAX: u64 = 2 << 10;
@@ -53,7 +54,8 @@ fn a_minute_of_10_000_syns_a_second_harms_no_one_who_is_connected() -> Result<()
     pour(&scene, &load, &flood, SYNS / 2..SYNS)?;
     let memory = memory_kib(&scene)?;
 
-    // Every SYN opened a flow or was dropped for a counted reason: by the dataplane, or by a full queue on its way.
+    // Every SYN opened a flow or was dropped for a counted reason: by the dataplane, or by a full
+    // queue on its way.
     let state = scene.state()?;
     let flows = state.tables["flows"].0;
     ensure!(
@@ -154,8 +156,9 @@ fn fates(state: &State) -> [u64; 3] {
     .map(|name| state.counters[name])
 }
 
-/// Frames that found a queue full on their way: at the node's end of the client's link, at either end of the dataplane's, or
-/// in its ring. The real clients' are among them, and the last two may count the same frame.
+/// Frames that found a queue full on their way: at the node's end of the client's link, at either
+/// end of the dataplane's, or in its ring. The real clients' are among them, and the last two may
+/// count the same frame.
 fn overruns(scene: &Scene) -> Result<u64> {
     let dropped = |place: &Pod, link: &str, way: &str| -> Result<u64> {
         let shown = ["-j", "-s", "link", "show", link];

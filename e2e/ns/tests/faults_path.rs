@@ -1,8 +1,10 @@
-//! Every request moves its connection while packets are lost, reordered, corrupted and doubled on the way, on the
-//! pods' side, on the clients' side and on both: every answer right, no client reset, and the figures say why.
+//! Every request moves its connection while packets are lost, reordered, corrupted and doubled on
+//! the way, on the pods' side, on the clients' side and on both: every answer right, no client
+//! reset, and the figures say why.
 //!
-//! Real nginx and redis, real kernels at both ends, faults by a BPF program in between (`baton_lab::Faults`). Redis
-//! counts in its servers how often each INCR was executed, so a request executed twice shows as well.
+//! Real nginx and redis, real kernels at both ends, faults by a BPF program in between
+//! (`baton_lab::Faults`). Redis counts in its servers how often each INCR was executed, so a
+//! request executed twice shows as well.
 
 use crate::no_error;
 use anyhow::{Result, ensure};
@@ -91,7 +93,8 @@ fn under(name: &str, sides: &[Side], rates: FaultRates) -> Result<Seen> {
         // Lost and late packets are no reason to follow a connection no more.
         let pinned: u64 = policy.pins_total.values().sum();
         assert_eq!(pinned, 0, "{}: {:?}", policy.name, policy.pins_total);
-        // Each request but a connection's first moves; one stays here and there, where an acknowledgement is late.
+        // Each request but a connection's first moves; one stays here and there, where an
+        // acknowledgement is late.
         let moves = policy.migrations_total;
         let least = (REQUESTS - CONNECTIONS as u64) * 9 / 10;
         assert!(moves >= least, "{}: only {moves} moves", policy.name);
@@ -107,7 +110,8 @@ fn under(name: &str, sides: &[Side], rates: FaultRates) -> Result<Seen> {
     ] {
         assert_eq!(seen.counter(counter)?, 0, "{counter}");
     }
-    // A late copy of a closed connection's segment draws a reset, as from any kernel. No other was sent.
+    // A late copy of a closed connection's segment draws a reset, as from any kernel. No other was
+    // sent.
     let resets = seen.counter("resets_sent_total{to=\"client\"}")?;
     let of_no_flow = seen.counter("drops_total{reason=\"no_flow\"}")?;
     assert!(
@@ -186,8 +190,8 @@ fn corruption_at_the_clients() -> Result<()> {
     corrupted("c-flip", CLIENT).map(drop)
 }
 
-/// Each corrupted frame that came to the dataplane was dropped: by the engine, or by the kernel where a flipped port
-/// made it one that is not ours.
+/// Each corrupted frame that came to the dataplane was dropped: by the engine, or by the kernel
+/// where a flipped port made it one that is not ours.
 fn to_the_dataplane(seen: &Seen) -> Result<()> {
     let mut came = seen.faults.counts(Side::Pods, Way::From)?;
     came += seen.faults.counts(Side::Clients, Way::From)?;
@@ -207,7 +211,8 @@ fn to_the_dataplane(seen: &Seen) -> Result<()> {
     })
 }
 
-/// Each corrupted frame that came to a pod or client was dropped: by its kernel, or by the adopter in a pod.
+/// Each corrupted frame that came to a pod or client was dropped: by its kernel, or by the adopter
+/// in a pod.
 fn to_the_others(seen: &Seen) -> Result<()> {
     let mut came = seen.faults.counts(Side::Pods, Way::To)?;
     came += seen.faults.counts(Side::Clients, Way::To)?;

@@ -1,6 +1,8 @@
-//! The dataplane killed and frozen in the middle of migrations, under clients that check every byte.
+//! The dataplane killed and frozen in the middle of migrations, under clients that check every
+//! byte.
 //!
-//! What a killed dataplane leaves in the pods, and how its successor steps around it, is in `stale`.
+//! What a killed dataplane leaves in the pods, and how its successor steps around it, is in
+//! `stale`.
 
 use crate::{answered, http_without_error, more, no_error};
 use anyhow::{Context, Result, ensure};
@@ -24,13 +26,15 @@ const QUIET: usize = 100;
 const KILLS: u64 = 2;
 /// Redis commands between two faults.
 const COMMANDS: u64 = 5_000;
-/// How a client may learn that the dataplane died: by a reset when it sends, by a refusal while nobody is there, and where it
-/// waits for the answer to a request that was acknowledged, by its own patience (or keepalive: it has nothing to send).
+/// How a client may learn that the dataplane died: by a reset when it sends, by a refusal while
+/// nobody is there, and where it waits for the answer to a request that was acknowledged, by its
+/// own patience (or keepalive: it has nothing to send).
 const TOLD: [&str; 3] = ["reset", "connect", "timeout"];
 /// Far longer than any answer takes here, and short enough for three kills.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Linux's first retransmission comes after 200 ms: the longest freeze meets several of every connection.
+/// Linux's first retransmission comes after 200 ms: the longest freeze meets several of every
+/// connection.
 const FREEZES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(1_500)];
 
 #[test]
@@ -72,7 +76,8 @@ fn a_killed_dataplane_ends_connections_with_a_reset_and_nothing_is_executed_twic
             strangers >= QUIET as u64 && resets >= QUIET as u64,
             "{strangers} segments of unknown flows, {resets} resets for {QUIET} old connections"
         );
-        // New connections, from a client of their own so that its kernel's counters are theirs alone.
+        // New connections, from a client of their own so that its kernel's counters are theirs
+        // alone.
         let before = waits(scene.lab.client().namespace())?;
         let options = scene.http_load(32, Some(1_280))?;
         http_without_error(&scene, options)?;
@@ -83,7 +88,8 @@ fn a_killed_dataplane_ends_connections_with_a_reset_and_nothing_is_executed_twic
     only_told(&report)?;
     ensure!(report.error_count() > 0, "the kills hit no connection");
     let report = RedisCheck::finish(redis)?;
-    // The checks of the servers' contents would be among the errors: a SET missing, an INCR executed twice.
+    // The checks of the servers' contents would be among the errors: a SET missing, an INCR
+    // executed twice.
     only_told(&report)?;
     eprintln!(
         "redis: {} right, {:?}; stale sockets met: {}",
@@ -106,7 +112,8 @@ fn who_waits_for_an_answer_of_a_killed_dataplane_is_told_by_keepalive() -> Resul
         .with_interval(Duration::from_secs(1));
     SockRef::from(&stream).set_tcp_keepalive(&probes)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-    // The pod's kernel acknowledges, its application never answers: the client has nothing to send again.
+    // The pod's kernel acknowledges, its application never answers: the client has nothing to send
+    // again.
     scene.nginx[0].process.freeze()?;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")?;
     until("acknowledged", || {
@@ -243,7 +250,8 @@ fn waits(place: &Namespace) -> Result<[u64; 3]> {
     ])
 }
 
-/// Bytes that a connection's kernel has sent and may have to send again: `tx_queue` of `/proc/net/tcp`.
+/// Bytes that a connection's kernel has sent and may have to send again: `tx_queue` of
+/// `/proc/net/tcp`.
 fn unacknowledged(place: &Namespace, local_port: u16) -> Result<u64> {
     let text = place.run(|| fs::read_to_string("/proc/thread-self/net/tcp"))??;
     let local = format!(":{local_port:04X}");

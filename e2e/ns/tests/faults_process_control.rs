@@ -1,4 +1,5 @@
-//! The control API out of reach and under attack while every request moves. Packets do not know of it.
+//! The control API out of reach and under attack while every request moves. Packets do not know of
+//! it.
 
 use crate::{more, no_error};
 use anyhow::{Context, Result, ensure};
@@ -42,7 +43,8 @@ fn a_control_api_under_attack_holds_up_nothing() -> Result<()> {
     let metrics = scene.dataplane()?.control_text("/metrics")?;
     ensure!(metric(&metrics, "control_requests_total{status=\"4xx\"}")? >= 2.0);
 
-    // All at once: requests that stop in the middle, then connections that say nothing, more than there is room for.
+    // All at once: requests that stop in the middle, then connections that say nothing, more than
+    // there is room for.
     let mut held = Vec::new();
     for number in 0..HALF + IDLE {
         let mut stream = connect(&scene)?;

@@ -39,7 +39,8 @@ fn the_interface_of_a_pod_goes_down_and_up() -> Result<()> {
     let (report, _) = load.stop()?;
     scene.explained(no_error(&report, None))?;
     scene.nothing_lost(0)?;
-    // Requests that pod-b had confirmed went on elsewhere; those on their way to it went back to where they came from.
+    // Requests that pod-b had confirmed went on elsewhere; those on their way to it went back to
+    // where they came from.
     let silent = scene.counter("owners_lost_total{how=\"silent\"}")?;
     let replayed = scene.counter("fates_unknown_total{outcome=\"replayed\"}")?;
     ensure!(silent + replayed > 0, "no request met the silence");

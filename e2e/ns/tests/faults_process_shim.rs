@@ -73,7 +73,8 @@ fn a_shim_killed_while_it_starts_leaves_no_gap() -> Result<()> {
     let moved = scene.counter("migrations_total")?;
     scene.start_shim()?;
     moves_on(&scene, &load)?;
-    // One adopter per pod, and the same as before: a second one would count nothing or everything twice.
+    // One adopter per pod, and the same as before: a second one would count nothing or everything
+    // twice.
     let adopted = scene.shim_counter(&["\"adopted\""])?;
     let now = scene.counter("migrations_begun_total")?;
     ensure!(

@@ -33,7 +33,8 @@ fn a_syn_flood_harms_no_one_who_is_connected() -> Result<()> {
 
     let frontend = scene.address(HTTP_PORT)?;
     let raw = RawIp::open(scene.lab.client().namespace())?;
-    // In pieces, each answered by progress of the real client: the flood must not win by the sender's CPU alone.
+    // In pieces, each answered by progress of the real client: the flood must not win by the
+    // sender's CPU alone.
     for piece in 0..50 {
         for i in 0..FLOOD / 50 {
             let number = piece * (FLOOD / 50) + i;

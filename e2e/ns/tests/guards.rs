@@ -1,4 +1,5 @@
-//! Protocols that cannot move are recognised, stay where they are, are counted, and their bytes pass unharmed.
+//! Protocols that cannot move are recognised, stay where they are, are counted, and their bytes
+//! pass unharmed.
 
 use anyhow::{Context, Result, ensure};
 use baton_api::Protocol;
@@ -11,7 +12,8 @@ use std::{
     time::Duration,
 };
 
-/// A ClientHello of TLS 1.2 (RFC 5246 section 7.4.1.2): record header, handshake header, version, then what is random.
+/// A ClientHello of TLS 1.2 (RFC 5246 section 7.4.1.2): record header, handshake header, version,
+/// then what is random.
 fn client_hello() -> Vec<u8> {
     let mut hello = vec![0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3];
     hello.extend(content(194, 1));
@@ -171,8 +173,8 @@ fn real_tls_and_http2_pass_and_stay() -> Result<()> {
         scene.config.policies.push(real);
     }
     scene.start()?;
-    // Over TLS, curl makes all requests on one connection. In the clear it cannot (curl 7.88: "Error in the HTTP2 framing
-    // layer" at the second, without Baton too), so each has its own.
+    // Over TLS, curl makes all requests on one connection. In the clear it cannot (curl 7.88:
+    // "Error in the HTTP2 framing layer" at the second, without Baton too), so each has its own.
     for (index, scheme, flag, port, connections, each) in [
         (1, "https", "--insecure", TLS_PORT, 1, REQUESTS),
         (2, "http", "--http2-prior-knowledge", HTTP2_PORT, 5, 1),
@@ -221,7 +223,8 @@ fn echoed(stream: &mut TcpStream, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Says `banner` to whoever connects and then gives back what it gets. Its threads end with the test's process.
+/// Says `banner` to whoever connects and then gives back what it gets. Its threads end with the
+/// test's process.
 fn echo_server(pod: &Pod, port: u16, banner: &'static [u8]) -> Result<SocketAddr> {
     let address = SocketAddr::new(pod.ipv4(), port);
     let listener = pod.namespace().run(|| TcpListener::bind(address))??;

@@ -1,6 +1,8 @@
-//! The dataplane on the node's own network: it serves one of the node's interfaces, and Pods and some clients are behind others.
+//! The dataplane on the node's own network: it serves one of the node's interfaces, and Pods and
+//! some clients are behind others.
 //!
-//! In these labs `client` is outside, where the dataplane's interface leads; `client2` is a Pod of the node, as all backends are.
+//! In these labs `client` is outside, where the dataplane's interface leads; `client2` is a Pod of
+//! the node, as all backends are.
 
 use crate::{more, no_error, wire};
 use anyhow::{Result, ensure};
@@ -135,7 +137,8 @@ fn over_ipv6_too() -> Result<()> {
     from_all_sides(&scene, http, dataplane.address_v6(REDIS_PORT))
 }
 
-/// As kube-proxy does it: the node translates the Service's address before the packet is delivered to it, and back.
+/// As kube-proxy does it: the node translates the Service's address before the packet is delivered
+/// to it, and back.
 #[test]
 fn a_services_address_leads_to_the_dataplane_of_the_own_node() -> Result<()> {
     let mut scene = node("host-service", 2)?;
@@ -278,8 +281,8 @@ fn exchange(a: &TcpStream, b: &TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// As flannel and kube-proxy do it (`masquerade fully-random`): what a Pod sends to the outside comes from the node's address and a port of
-/// the node's choice, which may be one of the legs'.
+/// As flannel and kube-proxy do it (`masquerade fully-random`): what a Pod sends to the outside
+/// comes from the node's address and a port of the node's choice, which may be one of the legs'.
 #[test]
 fn the_node_translates_connections_of_pods_to_ports_of_legs() -> Result<()> {
     let mut scene = node("host-nat", 2)?;
@@ -325,8 +328,8 @@ fn the_node_translates_connections_of_pods_to_ports_of_legs() -> Result<()> {
     Ok(())
 }
 
-/// As flannel does with what does not come from a Pod's network, or the node's end of it: legs come from where the node itself would
-/// send from.
+/// As flannel does with what does not come from a Pod's network, or the node's end of it: legs come
+/// from where the node itself would send from.
 #[test]
 fn strangers_are_translated_and_the_node_is_none_on_its_own_links() -> Result<()> {
     let mut scene = node("host-source", 2)?;
@@ -342,8 +345,9 @@ fn strangers_are_translated_and_the_node_is_none_on_its_own_links() -> Result<()
     Ok(())
 }
 
-/// Where the node translates these too: an adoption names both ends of a connection, so it does not survive that. Such Pods are
-/// served, and nothing moves to them until the node leaves the legs alone.
+/// Where the node translates these too: an adoption names both ends of a connection, so it does not
+/// survive that. Such Pods are served, and nothing moves to them until the node leaves the legs
+/// alone.
 #[test]
 fn pods_behind_a_translation_are_served_and_said_to_be_so() -> Result<()> {
     let mut scene = node("host-masq", 2)?;

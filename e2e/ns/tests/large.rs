@@ -1,4 +1,5 @@
-//! Requests larger than a new pod's first receive window: they stay where moving is a choice, and lose no time where they must go.
+//! Requests larger than a new pod's first receive window: they stay where moving is a choice, and
+//! lose no time where they must go.
 
 use crate::wire::{VARIANTS, small, upload_bytes};
 use anyhow::{Context, Result, ensure};

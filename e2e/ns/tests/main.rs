@@ -1,5 +1,6 @@
-//! The namespace tests, one module per theme. They need root and the programs `lb-dataplane` and `host-shim` built in
-//! the same profile, and run one at a time (`--test-threads=1`): each fills the machine.
+//! The namespace tests, one module per theme. They need root and the programs `lb-dataplane` and
+//! `host-shim` built in the same profile, and run one at a time (`--test-threads=1`): each fills
+//! the machine.
 
 mod anywhere;
 mod bad_input;

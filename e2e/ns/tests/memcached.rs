@@ -1,4 +1,5 @@
-//! Unmodified memcached in every pod: connections move between all commands, and what ties one to its server stays.
+//! Unmodified memcached in every pod: connections move between all commands, and what ties one to
+//! its server stays.
 
 use crate::no_error;
 use anyhow::{Context, Result, ensure};
@@ -13,7 +14,8 @@ const POLICY: usize = 1;
 const CONNECTIONS: usize = 16;
 /// Exchanges of one to forty commands.
 const EXCHANGES: u64 = 20_400;
-/// A connection's first exchange finds it where it was opened. A probe may come late, so that a few stay.
+/// A connection's first exchange finds it where it was opened. A probe may come late, so that a few
+/// stay.
 const MOVES_MIN: u64 = EXCHANGES * 49 / 50;
 
 #[test]

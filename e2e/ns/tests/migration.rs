@@ -1,4 +1,5 @@
-//! 200,000 requests, each after a move of its connection: every byte right, and the old owners see clean ends.
+//! 200,000 requests, each after a move of its connection: every byte right, and the old owners see
+//! clean ends.
 
 use crate::{http_without_error, redis_without_error};
 use anyhow::{Context, Result, ensure};
@@ -28,7 +29,8 @@ fn http_requests_each_after_a_migration() -> Result<()> {
 
     figures_agree(&scene)?;
     ended_cleanly(&scene)?;
-    // nginx says so of every connection: each leg was ended by an end of stream between two requests.
+    // nginx says so of every connection: each leg was ended by an end of stream between two
+    // requests.
     let legs = (moves + scene.state()?.policies[0].flows_total) as usize;
     until("every close in nginx's logs", || {
         let closed: usize = scene
@@ -133,8 +135,8 @@ fn ended_cleanly(scene: &Scene) -> Result<()> {
             pod.name()
         );
     }
-    // A pod had nothing to say to a client who had moved on. On a machine that held our FIN up for longer than 8 ms, its kernel
-    // repeated the last response, once.
+    // A pod had nothing to say to a client who had moved on. On a machine that held our FIN up for
+    // longer than 8 ms, its kernel repeated the last response, once.
     let fenced = scene.counter("fenced_data_segments_total")?;
     assert!(fenced <= probes, "{fenced} with data, {probes} loss probes");
     Ok(())

@@ -28,8 +28,9 @@ fn mode(mode: &str) -> Result<()> {
     scene.config.mode = mode.into();
     scene.add_redis()?;
     if mode == "generic" {
-        // In this mode the kernel hands over frames as large as the peer makes them, and a buffer holds one MTU. The
-        // native mode turns the peer's segmentation offload off by itself; here the node has to.
+        // In this mode the kernel hands over frames as large as the peer makes them, and a buffer
+        // holds one MTU. The native mode turns the peer's segmentation offload off by itself; here
+        // the node has to.
         let router = scene.lab.router().namespace();
         let off = ["-K", "dataplane", "tso", "off"];
         router.run(|| run_command("ethtool", &off))??;

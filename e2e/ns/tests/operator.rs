@@ -1,6 +1,8 @@
-//! The whole chain without a cluster: manifests, operator, mutual TLS, dataplane and shim, live connections.
+//! The whole chain without a cluster: manifests, operator, mutual TLS, dataplane and shim, live
+//! connections.
 //!
-//! What an admin or a controller does is an edit of a manifest; what must not happen is an error at any client.
+//! What an admin or a controller does is an edit of a manifest; what must not happen is an error at
+//! any client.
 
 use crate::{more, no_error};
 use anyhow::{Context, Result, ensure};

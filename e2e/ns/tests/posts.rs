@@ -54,8 +54,8 @@ fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<(
             counters[*at].process.crash()?;
             killed += 1;
         }
-        // Restarted only once both deaths are known: else the next two die while these two still count as dead, and a new
-        // connection finds nobody.
+        // Restarted only once both deaths are known: else the next two die while these two still
+        // count as dead, and a new connection finds nobody.
         for at in pair {
             wait_health(&scene, &counters[*at], false)?;
         }
@@ -83,8 +83,9 @@ fn no_post_is_counted_twice_and_each_unknown_one_is_in_the_figures() -> Result<(
         ensure!(tally.answered == report.requests, "{tally:?}");
         // Requests that were on their way when the load was stopped.
         ensure!(tally.strange <= CONNECTIONS as u64, "{tally:?}");
-        // The client learned of each unknown fate by the end of its connection, as the server's kernel ended it: FIN where
-        // the request had been read, RST where it had not. It saw nothing else.
+        // The client learned of each unknown fate by the end of its connection, as the server's
+        // kernel ended it: FIN where the request had been read, RST where it had not. It saw
+        // nothing else.
         ensure!(
             report
                 .errors

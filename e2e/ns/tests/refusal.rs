@@ -1,4 +1,5 @@
-//! Rollback against the real kernel: a pod that cannot or will not adopt leaves the client with the old one.
+//! Rollback against the real kernel: a pod that cannot or will not adopt leaves the client with the
+//! old one.
 
 use crate::{http_without_error, more, no_error};
 use anyhow::{Context, Result, ensure};
@@ -86,8 +87,8 @@ fn a_full_accept_queue_refuses() -> Result<()> {
         let sockets = established(scene.lab.pods()[1].namespace())?;
         Ok(sockets.iter().filter(|s| s.local_port == PORT).count())
     };
-    // Every client's request is on the way at once. The queue of length 1 holds two connections (the kernel
-    // refuses at more than the backlog); the other requests come back to pod-a.
+    // Every client's request is on the way at once. The queue of length 1 holds two connections
+    // (the kernel refuses at more than the backlog); the other requests come back to pod-a.
     let answers = std::thread::scope(|scope| -> Result<Vec<String>> {
         let jobs: Vec<_> = clients
             .iter_mut()
@@ -143,8 +144,8 @@ fn nothing_listens_on_the_port() -> Result<()> {
     let begun = scene.counter("migrations_begun_total")?;
     assert_eq!(begun, 0);
 
-    // A listener that goes away between the probe and the request: the request meets the refusal. A probe may
-    // come in between by chance (one second apart), so this is tried until it did not.
+    // A listener that goes away between the probe and the request: the request meets the refusal. A
+    // probe may come in between by chance (one second apart), so this is tried until it did not.
     for round in 0..10 {
         let mut nginx = scene.lab.pods()[1].nginx(&NginxOptions {
             port: PORT,

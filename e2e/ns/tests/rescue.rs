@@ -1,4 +1,5 @@
-//! Pods that are killed, restarted and terminated under load: no client sees it, and each rescue is in the figures.
+//! Pods that are killed, restarted and terminated under load: no client sees it, and each rescue is
+//! in the figures.
 
 use crate::{more, no_error};
 use anyhow::{Result, ensure};
@@ -11,7 +12,8 @@ use std::{
 };
 
 const CONNECTIONS: u32 = 256;
-/// 256 connections with 20 ms between requests are 12,000 requests a second, which leaves the machine room for restarts.
+/// 256 connections with 20 ms between requests are 12,000 requests a second, which leaves the
+/// machine room for restarts.
 const THINK: Duration = Duration::from_millis(20);
 /// wrk wants to know its duration before; it is ended when the test is done.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -70,8 +72,9 @@ impl Clients {
         };
         scene.explained(check())?;
         let figures = scene.nothing_lost(0)?;
-        // No client ever had to connect again, but where nginx said that it closes (`Connection: close`, while it ends in
-        // order); wrk does not count those. It opens one connection more at its start, to see who answers.
+        // No client ever had to connect again, but where nginx said that it closes (`Connection:
+        // close`, while it ends in order); wrk does not count those. It opens one connection more
+        // at its start, to see who answers.
         let flows = u64::from(CONNECTIONS) + CHECKING as u64 + 1 + report.announced;
         ensure!(
             figures.flows_total == flows || (end == End::InOrder && figures.flows_total > flows),
@@ -115,7 +118,8 @@ fn pods_are_killed_and_restarted_in_turn() -> Result<()> {
     let clients = Clients::start(&scene)?;
     let start = Instant::now();
     for i in 0..kills {
-        // Flows that move at every boundary are hit while they move; flows that stay are hit at rest and in a request.
+        // Flows that move at every boundary are hit while they move; flows that stay are hit at
+        // rest and in a request.
         if i == kills / 2 {
             scene.config.policies[0].migration = Migration::default();
             scene.reconfigure()?;

@@ -1,16 +1,17 @@
-//! Servers that shut down in order without a drain before it: they close idle connections and listeners themselves, in whatever
-//! order, and no client's connection ends.
+//! Servers that shut down in order without a drain before it: they close idle connections and
+//! listeners themselves, in whatever order, and no client's connection ends.
 
 use anyhow::{Context, Result, ensure};
 use baton_lab::{IdleConnections, NginxOptions, Options};
 use baton_ns::{HTTP_PORT, Scene};
 use std::{thread, time::Duration};
 
-/// A server that started so long ago has been told of by two probes, and who holds its listener is known for certain. What
-/// shuts down sooner is judged by time alone, so both are tried.
+/// A server that started so long ago has been told of by two probes, and who holds its listener is
+/// known for certain. What shuts down sooner is judged by time alone, so both are tried.
 const KNOWN: Duration = Duration::from_millis(2_200);
 
-/// Shutdowns of each kind; `BATON_SHUTDOWNS` changes it: more to measure how often the order matters.
+/// Shutdowns of each kind; `BATON_SHUTDOWNS` changes it: more to measure how often the order
+/// matters.
 fn rounds() -> usize {
     let given = std::env::var("BATON_SHUTDOWNS").ok();
     given.and_then(|n| n.parse().ok()).unwrap_or(4)

@@ -1,4 +1,5 @@
-//! Pods that say nothing any more: a frozen process, an interface that is gone, a node that drops everything.
+//! Pods that say nothing any more: a frozen process, an interface that is gone, a node that drops
+//! everything.
 
 use crate::{more, no_error};
 use anyhow::{Result, ensure};
@@ -14,7 +15,8 @@ const CONNECTIONS: usize = 64;
 /// 64 connections with a request every 10 ms: 6,400 a second, far from saturation.
 const PACE: Duration = Duration::from_millis(10);
 const FREEZE: Duration = Duration::from_secs(2);
-/// Short, for the p99 of a freeze; and long enough that no pod is ejected because the machine is busy.
+/// Short, for the p99 of a freeze; and long enough that no pod is ejected because the machine is
+/// busy.
 const FREEZE_TIMEOUT: Micros = Micros::from_millis(50);
 const RESPONSE_TIMEOUT: Micros = Micros::from_millis(250);
 /// Enough for a p99 of 20,000 requests.
@@ -24,7 +26,8 @@ const FROZEN: [usize; 3] = [1, 2, 3];
 /// Of a round: settling, before, frozen.
 const PHASES: usize = 3;
 
-/// One pod after the other, and the median of the ratios: whatever else the machine does for a second spoils one of them.
+/// One pod after the other, and the median of the ratios: whatever else the machine does for a
+/// second spoils one of them.
 #[test]
 fn a_frozen_pod_is_noticed_by_few() -> Result<()> {
     let mut scene = scene("frozen", MigrationMode::WhenBetter, FREEZE_TIMEOUT)?;
@@ -117,7 +120,8 @@ fn a_node_that_drops_everything_and_comes_back() -> Result<()> {
     finish(&scene, load, "node silent", detected)
 }
 
-/// Without a load there are no failures and nothing is overdue: that the pod is gone shows only by its adopter's silence.
+/// Without a load there are no failures and nothing is overdue: that the pod is gone shows only by
+/// its adopter's silence.
 #[test]
 fn idle_connections_leave_a_pod_that_is_gone() -> Result<()> {
     let scene = scene("vanishidle", MigrationMode::WhenBetter, RESPONSE_TIMEOUT)?;

@@ -110,7 +110,8 @@ fn a_killed_dataplane_is_followed_without_a_retransmission_timeout() -> Result<(
     Ok(())
 }
 
-/// Opens flows, kills the dataplane while they are idle, and ends the clients: the pods know nothing of it.
+/// Opens flows, kills the dataplane while they are idle, and ends the clients: the pods know
+/// nothing of it.
 fn leave_sockets(scene: &mut Scene, flows: usize) -> Result<()> {
     let address = scene.address(HTTP_PORT)?;
     let mut clients = Vec::new();

@@ -1,4 +1,5 @@
-//! Redis conversations that live in their connection, while other connections move for every command.
+//! Redis conversations that live in their connection, while other connections move for every
+//! command.
 
 use crate::no_error;
 use anyhow::{Context, Result, ensure};

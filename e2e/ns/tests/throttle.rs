@@ -1,4 +1,5 @@
-//! A pod that loses its CPU loses its requests to the others. How much faster that is, `make demo` measures.
+//! A pod that loses its CPU loses its requests to the others. How much faster that is, `make demo`
+//! measures.
 
 use crate::http_without_error;
 use anyhow::{Result, ensure};

@@ -1,6 +1,6 @@
-//! Nodes that track connections and drop what tracking calls INVALID, and ports that closed connections hold: the same pair
-//! of leg port and Pod is used again and again while somebody on the way may remember its last use. `make soak-tracked` and
-//! `make bench-short` have the figures.
+//! Nodes that track connections and drop what tracking calls INVALID, and ports that closed
+//! connections hold: the same pair of leg port and Pod is used again and again while somebody on
+//! the way may remember its last use. `make soak-tracked` and `make bench-short` have the figures.
 
 use crate::{http_without_error, more, no_error};
 use anyhow::{Result, ensure};
@@ -10,12 +10,14 @@ use baton_ns::{Scene, until};
 
 const PODS: usize = 4;
 const CONNECTIONS: usize = 64;
-/// Each of them is used some three times by [`REQUESTS`], the last of them long before the first is forgotten (120 s).
+/// Each of them is used some three times by [`REQUESTS`], the last of them long before the first is
+/// forgotten (120 s).
 const LEG_PORTS: &str = "20000-32767";
 const PAIRS: u64 = 12_768 * PODS as u64;
 const REQUESTS: u64 = 180_000;
 
-/// 8,192 pairs, each of which is used five times within seconds. Not fewer ports: one rests 100 ms after a clean close.
+/// 8,192 pairs, each of which is used five times within seconds. Not fewer ports: one rests 100 ms
+/// after a clean close.
 const FEW_PORTS: &str = "20000-22047";
 const SHORT: u64 = 40_000;
 const SHORT_AT_A_TIME: usize = 32;

@@ -1,4 +1,5 @@
-//! What clients and paths differ in: TCP options, MTU, offloads, large bodies. Always with a move per request.
+//! What clients and paths differ in: TCP options, MTU, offloads, large bodies. Always with a move
+//! per request.
 
 use anyhow::{Context, Result, ensure};
 use baton_api::Algorithm;
@@ -51,7 +52,8 @@ fn every_set_of_options_moves_with_large_bodies() -> Result<()> {
         let mut client = HttpClient::connect(namespace, scene.address(HTTP_PORT)?)?;
         rounds(&scene, &mut client).context(what)?;
         let moves = scene.counter("migrations_total")? - before;
-        // The first has nowhere to come from, and uploads are too large to move where that is a choice.
+        // The first has nowhere to come from, and uploads are too large to move where that is a
+        // choice.
         let staying = 1 + ROUNDS;
         assert_eq!(
             moves,
@@ -93,7 +95,8 @@ fn a_narrow_leg_tells_the_client_its_mtu() -> Result<()> {
             ..Options::default()
         },
     )?;
-    // The flow begins at the wide leg, so that its MSS is the wide one, and moves to the narrow one.
+    // The flow begins at the wide leg, so that its MSS is the wide one, and moves to the narrow
+    // one.
     let (narrow, wide) = (
         scene.config.policies[0].backends[0].clone(),
         scene.config.policies[0].backends[1].clone(),
@@ -114,7 +117,8 @@ fn a_narrow_leg_tells_the_client_its_mtu() -> Result<()> {
     scene.wait_adoptable()?;
 
     let before = scene.counter("icmp_translated_total")?;
-    // The next request moves the flow to pod-a, whose leg is too narrow for full segments of this client.
+    // The next request moves the flow to pod-a, whose leg is too narrow for full segments of this
+    // client.
     assert_eq!(upload(&scene, &mut client, "narrow", 1)?, "pod-a");
     assert!(
         scene.counter("icmp_translated_total")? > before,
@@ -232,7 +236,8 @@ fn mptcp_stream(address: SocketAddr) -> Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// As in a cluster, nobody has turned the offloads of the veths off: neither at the client nor at the pods.
+/// As in a cluster, nobody has turned the offloads of the veths off: neither at the client nor at
+/// the pods.
 fn offloads_are_on(scene: &Scene) -> Result<()> {
     for place in scene.lab.pods().iter().chain([scene.lab.client()]) {
         let text = place

@@ -137,7 +137,8 @@ impl Admin {
         found.await.with_context(|| self.log())
     }
 
-    /// Waits until a condition of a policy has this status and is about the newest generation; gives the condition.
+    /// Waits until a condition of a policy has this status and is about the newest generation;
+    /// gives the condition.
     ///
     /// # Errors
     /// At the deadline, with the status and the operator's log.
@@ -147,7 +148,8 @@ impl Admin {
             .await
     }
 
-    /// Waits until `wanted` holds of a condition of a policy that is about the newest generation; gives the condition.
+    /// Waits until `wanted` holds of a condition of a policy that is about the newest generation;
+    /// gives the condition.
     ///
     /// # Errors
     /// As [`Admin::condition`].

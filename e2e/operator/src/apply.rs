@@ -1,5 +1,5 @@
-//! Applies a manifest as `kubectl apply --server-side` does, and gives what the server says: the object as it is stored,
-//! the refusal, and the warnings, which come in headers.
+//! Applies a manifest as `kubectl apply --server-side` does, and gives what the server says: the
+//! object as it is stored, the refusal, and the warnings, which come in headers.
 
 use anyhow::{Context, Result};
 use http_body_util::BodyExt;
@@ -38,7 +38,8 @@ pub async fn apply(client: &Client, manifest: &Value) -> Result<Applied> {
     apply_as(client, manifest, ADMIN_MANAGER, "").await
 }
 
-/// Applies a manifest, or one of its subresources (as `/status`), as a field manager. Forces nothing.
+/// Applies a manifest, or one of its subresources (as `/status`), as a field manager. Forces
+/// nothing.
 ///
 /// # Errors
 /// As [`apply`].

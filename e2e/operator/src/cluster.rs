@@ -1,4 +1,5 @@
-//! The API server that the tests of one process share, with Baton's definitions and the operator's rights installed.
+//! The API server that the tests of one process share, with Baton's definitions and the operator's
+//! rights installed.
 
 use crate::{
     OPERATOR, OPERATOR_NAMESPACE,
@@ -121,7 +122,8 @@ pub async fn get(client: &Client, path: &str) -> Result<Value> {
         .object()
 }
 
-/// The server reads admission policies anew every now and then: waits until it refuses what pod-patches.yaml forbids.
+/// The server reads admission policies anew every now and then: waits until it refuses what
+/// pod-patches.yaml forbids.
 async fn pod_patches_guarded(server: &ApiServer, operator: &Client) -> Result<()> {
     let namespace = server.namespace("guard").await?.name;
     let admin = server.admin().await?;

@@ -1,4 +1,5 @@
-//! Serves a control API as dataplanes and shims have one: HTTP/1.1, plain on loopback, mutual TLS elsewhere.
+//! Serves a control API as dataplanes and shims have one: HTTP/1.1, plain on loopback, mutual TLS
+//! elsewhere.
 //!
 //! Owns connections. What is answered is the caller's.
 

@@ -1,7 +1,9 @@
-//! A dataplane as the operator sees it: a control API that takes snapshots by the real one's rules and says which it has.
-//! It forwards nothing. A test says how long it takes over a push, and which flows and keys it reports.
+//! A dataplane as the operator sees it: a control API that takes snapshots by the real one's rules
+//! and says which it has. It forwards nothing. A test says how long it takes over a push, and which
+//! flows and keys it reports.
 //!
-//! On loopback it speaks plain HTTP, elsewhere mutual TLS with the certificate that the operator has issued for dataplanes.
+//! On loopback it speaks plain HTTP, elsewhere mutual TLS with the certificate that the operator
+//! has issued for dataplanes.
 
 use crate::control::{Answers, Said, refused, said, serve};
 use anyhow::{Context, Result};
@@ -42,8 +44,8 @@ pub enum Pushes {
     Prompt,
     /// Takes and answers them after this long.
     Late(Duration),
-    /// Does neither before [`Dataplane::release`]. A push whose sender has gone meanwhile is taken then too, as far as the
-    /// rules let.
+    /// Does neither before [`Dataplane::release`]. A push whose sender has gone meanwhile is taken
+    /// then too, as far as the rules let.
     Held,
 }
 
@@ -93,7 +95,8 @@ struct Reported {
 /// # Errors
 /// If the machine has none.
 pub fn own_address() -> Result<IpAddr> {
-    // Connecting a UDP socket sends nothing; the kernel chooses the address that it would send from.
+    // Connecting a UDP socket sends nothing; the kernel chooses the address that it would send
+    // from.
     let socket = UdpSocket::bind(("0.0.0.0", 0)).context("making a socket")?;
     socket.connect(("192.0.2.1", 9)).context(
         "this machine has no address but loopback: expected one, as of `ip address add 198.18.0.1/32 dev lo`",

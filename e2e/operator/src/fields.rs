@@ -12,8 +12,8 @@ pub struct Leaf {
     pub words: Vec<Value>,
 }
 
-/// All leaf fields of a structural schema below a path, by their paths: `spec.listeners[].port`. The values of a map count
-/// as one leaf, `spec.selector.matchLabels`.
+/// All leaf fields of a structural schema below a path, by their paths: `spec.listeners[].port`.
+/// The values of a map count as one leaf, `spec.selector.matchLabels`.
 #[must_use]
 pub fn leaves(schema: &Value, path: &str) -> BTreeMap<String, Leaf> {
     let mut found = BTreeMap::new();
@@ -56,7 +56,8 @@ pub fn values<'a>(objects: &'a [Value], path: &str) -> Vec<&'a Value> {
     at
 }
 
-/// What objects leave out: leaves that none of them sets to something else than the default, and words that none has.
+/// What objects leave out: leaves that none of them sets to something else than the default, and
+/// words that none has.
 #[must_use]
 pub fn missing(leaves: &BTreeMap<String, Leaf>, objects: &[Value]) -> Vec<String> {
     let mut missing = Vec::new();

@@ -1,7 +1,8 @@
-//! What the tests of the operator share: a real API server with Baton's definitions and the operator's RBAC installed.
+//! What the tests of the operator share: a real API server with Baton's definitions and the
+//! operator's RBAC installed.
 //!
-//! Owns how manifests get there and what the server says to them. The server itself is `baton-apiserver`; what the
-//! operator does with the objects is tested in `tests/`.
+//! Owns how manifests get there and what the server says to them. The server itself is
+//! `baton-apiserver`; what the operator does with the objects is tested in `tests/`.
 #![forbid(unsafe_code)]
 
 pub mod admin;

@@ -1,4 +1,5 @@
-//! The operator's process: the real binary, with a kubeconfig of its ServiceAccount. Dropping it kills it.
+//! The operator's process: the real binary, with a kubeconfig of its ServiceAccount. Dropping it
+//! kills it.
 
 use anyhow::{Context, Result, bail};
 use baton_apiserver::memory_bytes;

@@ -1,6 +1,8 @@
-//! A network between one client and a server that can be cut: nothing passes then, and nothing is closed either.
+//! A network between one client and a server that can be cut: nothing passes then, and nothing is
+//! closed either.
 //!
-//! Owns the bytes on their way. What was under way when it was cut arrives when it is mended, as TCP has it.
+//! Owns the bytes on their way. What was under way when it was cut arrives when it is mended, as
+//! TCP has it.
 
 use anyhow::{Context, Result};
 use std::net::{Ipv4Addr, SocketAddr};

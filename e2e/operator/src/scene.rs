@@ -1,5 +1,5 @@
-//! A small world: an API server of its own with everything installed, one dataplane of the default class, an operator with
-//! exactly its rights, and objects that a test changes.
+//! A small world: an API server of its own with everything installed, one dataplane of the default
+//! class, an operator with exactly its rights, and objects that a test changes.
 
 pub use crate::objects::{has, policy, served_policy, service, slice};
 

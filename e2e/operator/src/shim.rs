@@ -1,5 +1,5 @@
-//! A host-shim as the operator sees it: a control API that says which keys it has and to which pods it could attach the
-//! adopter. It attaches nothing.
+//! A host-shim as the operator sees it: a control API that says which keys it has and to which pods
+//! it could attach the adopter. It attaches nothing.
 
 use crate::control::{Answers, Said, refused, said, serve};
 use anyhow::{Context, Result};
@@ -50,7 +50,8 @@ impl Shim {
         Ok(Self { shared, task })
     }
 
-    /// What it says from the next look on: the epochs of its keys, and of each pod why the adopter is not there, if so.
+    /// What it says from the next look on: the epochs of its keys, and of each pod why the adopter
+    /// is not there, if so.
     pub fn set(&self, key_epochs: &[u8], pods: &[(&str, Option<&str>)]) {
         let pods = pods
             .iter()

@@ -1,4 +1,5 @@
-//! The shared API server with an operator that all tests of a process share, or with operators of one test's own.
+//! The shared API server with an operator that all tests of a process share, or with operators of
+//! one test's own.
 //!
 //! Tests of one process are of one of the two kinds only: there is one Lease.
 
@@ -43,8 +44,9 @@ pub struct World {
 }
 
 impl World {
-    /// With an operator that runs as long as this process; `None` where there is no server. A test takes a namespace and a
-    /// class of its own and leaves the operator, the definitions and the server alone.
+    /// With an operator that runs as long as this process; `None` where there is no server. A test
+    /// takes a namespace and a class of its own and leaves the operator, the definitions and the
+    /// server alone.
     ///
     /// # Errors
     /// If something does not start.
@@ -61,8 +63,8 @@ impl World {
         Ok(Some(world))
     }
 
-    /// With no operator, class, Lease or Secret; waits until no other test of this process is in such a world. `None` where
-    /// there is no server.
+    /// With no operator, class, Lease or Secret; waits until no other test of this process is in
+    /// such a world. `None` where there is no server.
     ///
     /// # Errors
     /// If the server refuses.
@@ -178,8 +180,8 @@ impl World {
     }
 }
 
-/// Starts an operator that ends with this process, and gives its log. A child ends with the thread that started it, so one
-/// thread stays for it.
+/// Starts an operator that ends with this process, and gives its log. A child ends with the thread
+/// that started it, so one thread stays for it.
 fn keep_operator(kubeconfig: PathBuf, folder: PathBuf) -> Result<PathBuf> {
     let port = shim_port()?.to_string();
     let (told, started) = mpsc::channel();
@@ -199,7 +201,8 @@ fn keep_operator(kubeconfig: PathBuf, folder: PathBuf) -> Result<PathBuf> {
     started.recv().context("the operator's thread")?
 }
 
-/// The port of the host-shims of this process: free at all addresses of loopback that begin with 127.2.
+/// The port of the host-shims of this process: free at all addresses of loopback that begin with
+/// 127.2.
 ///
 /// # Errors
 /// If there is none.

@@ -1,5 +1,6 @@
-//! The API server accepts and refuses what `baton-operator check` accepts and refuses, at the same field, rules also with
-//! the same message. The cases are those of the offline check, `crds/tests/cases`.
+//! The API server accepts and refuses what `baton-operator check` accepts and refuses, at the same
+//! field, rules also with the same message. The cases are those of the offline check,
+//! `crds/tests/cases`.
 
 #[path = "../../../crds/tests/common/merge.rs"]
 mod merge;
@@ -43,7 +44,8 @@ fn mismatch(status: &Status, field: &str, message: &str, by: &str) -> Option<Str
         "rule" => {
             matches!(causes, [cause] if cause.field == field && cause.message.contains(message))
         }
-        // The server goes on to the rules that can still be asked, and says `<nil>` of those that cannot.
+        // The server goes on to the rules that can still be asked, and says `<nil>` of those that
+        // cannot.
         "schema" => causes.iter().any(|cause| cause.field == field),
         "strict" => status.message.contains(field),
         _ => false,

@@ -1,4 +1,5 @@
-//! The definitions install without a warning, install again, and upgrade over an older one without touching objects.
+//! The definitions install without a warning, install again, and upgrade over an older one without
+//! touching objects.
 
 use anyhow::{Context, Result};
 use baton_apiserver::{own, program};
@@ -128,7 +129,8 @@ async fn kubectl_shows_the_columns_under_every_name() -> Result<()> {
     Ok(())
 }
 
-/// The definition as an earlier version might have been: without a field that has a default, and without a column.
+/// The definition as an earlier version might have been: without a field that has a default, and
+/// without a column.
 fn older(definition: &Value) -> Result<Value> {
     let mut older = definition.clone();
     let version = older.pointer_mut("/spec/versions/0").context("a version")?;

@@ -1,4 +1,5 @@
-//! How long a change takes from the API server to a dataplane. Printed, not asserted: machines differ.
+//! How long a change takes from the API server to a dataplane. Printed, not asserted: machines
+//! differ.
 
 use anyhow::Result;
 use baton_operator_tests::scene::{Scene, policy, served_policy, service, slice};

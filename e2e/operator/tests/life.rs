@@ -1,4 +1,5 @@
-//! What becomes of policies while objects come, change and go, and while the operator and the API server end and start.
+//! What becomes of policies while objects come, change and go, and while the operator and the API
+//! server end and start.
 
 use anyhow::{Context, Result};
 use baton_operator_tests::scene::{Scene, has, policy, served_policy, service, slice};
@@ -36,7 +37,8 @@ async fn a_policy_is_refused_explained_and_served_as_its_service_comes() -> Resu
     };
     scene.served(two).await?;
 
-    // A later policy for the same port loses and says to whom; it takes over when the first goes. Ages are whole seconds.
+    // A later policy for the same port loses and says to whom; it takes over when the first goes.
+    // Ages are whole seconds.
     next_second().await;
     let late = policy(&namespace, "late", "web", 8_080);
     scene.apply(&late).await?;
@@ -103,7 +105,8 @@ async fn a_restarted_api_server_and_an_expired_watch_lose_nothing() -> Result<()
     scene.web(&namespace, "new", 8_082).await?;
     scene.served(&new).await?;
 
-    // What happens while the operator sleeps is forgotten before it wakes: only a new list can tell.
+    // What happens while the operator sleeps is forgotten before it wakes: only a new list can
+    // tell.
     let mut operator = scene.operator.take().context("an operator")?;
     operator.signal(Signal::STOP)?;
     scene.delete(&leaving).await?;

@@ -1,5 +1,5 @@
-//! The rights of operator and host-shim, as `operator/rbac` and `host-shim/rbac` ship them: what they need is granted, and
-//! nothing else is.
+//! The rights of operator and host-shim, as `operator/rbac` and `host-shim/rbac` ship them: what
+//! they need is granted, and nothing else is.
 
 use anyhow::{Context, Result};
 use baton_apiserver::ApiServer;
@@ -34,7 +34,8 @@ const VERBS: &[&str] = &[
 /// Whose the DaemonSet of shims is, by account and name.
 const SHIM: &str = "baton-host-shim";
 
-/// A right without a name: group, resource, verb, and whether it holds in the operator's namespace only.
+/// A right without a name: group, resource, verb, and whether it holds in the operator's namespace
+/// only.
 type Right = (&'static str, &'static str, &'static str, bool);
 
 /// Everything that the operator may do to objects of any name. What is not here must be refused.
@@ -177,7 +178,8 @@ async fn host_shim_may_read_what_it_needs_and_nothing_else() -> Result<()> {
     Ok(())
 }
 
-/// Asks for every verb of every resource whether it is granted just where `rights` say so. Gives how many questions that were.
+/// Asks for every verb of every resource whether it is granted just where `rights` say so. Gives
+/// how many questions that were.
 async fn rights_are(
     server: &ApiServer,
     client: &Client,

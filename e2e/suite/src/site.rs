@@ -31,8 +31,9 @@ pub struct Site {
 }
 
 impl Site {
-    /// The one that `BATON_E2E_KUBECONFIG` names, with `kubectl` and `helm` of the PATH and all images on its nodes; without
-    /// it one of our own with two nodes and the images of `BATON_IMAGES` (`make images`).
+    /// The one that `BATON_E2E_KUBECONFIG` names, with `kubectl` and `helm` of the PATH and all
+    /// images on its nodes; without it one of our own with two nodes and the images of
+    /// `BATON_IMAGES` (`make images`).
     ///
     /// # Errors
     /// It cannot be had.
@@ -84,7 +85,8 @@ impl Site {
         })
     }
 
-    /// What the interface is called that each node has for the others: in our own cluster, or in one of kind.
+    /// What the interface is called that each node has for the others: in our own cluster, or in
+    /// one of kind.
     #[must_use]
     pub fn node_interface(&self) -> &'static str {
         if self.own.is_some() { "node0" } else { "eth0" }
@@ -241,8 +243,8 @@ impl Site {
         }
     }
 
-    /// How many packets each node has dropped because its connection tracking called them INVALID, by kube-proxy's rule of its
-    /// iptables mode; nothing where the cluster is not our own.
+    /// How many packets each node has dropped because its connection tracking called them INVALID,
+    /// by kube-proxy's rule of its iptables mode; nothing where the cluster is not our own.
     ///
     /// # Errors
     /// A node cannot be looked into, or has no such rule.
@@ -261,7 +263,8 @@ impl Site {
         Ok(all)
     }
 
-    /// Whether the nodes drop what connection tracking calls INVALID: kube-proxy's iptables mode in a cluster of our own.
+    /// Whether the nodes drop what connection tracking calls INVALID: kube-proxy's iptables mode in
+    /// a cluster of our own.
     #[must_use]
     pub fn drops_invalid(&self) -> bool {
         self.own
@@ -269,7 +272,8 @@ impl Site {
             .is_some_and(|cluster| cluster.proxy() == ProxyMode::Iptables)
     }
 
-    /// Names of the nodes, and what is below `/sys/fs/bpf/baton` of each; nothing where the cluster is not our own.
+    /// Names of the nodes, and what is below `/sys/fs/bpf/baton` of each; nothing where the cluster
+    /// is not our own.
     ///
     /// # Errors
     /// A node cannot be looked into.
@@ -287,7 +291,8 @@ impl Site {
     }
 }
 
-/// The packets that kube-proxy's rule has dropped, in what `iptables -L KUBE-FORWARD -v -x -n` says.
+/// The packets that kube-proxy's rule has dropped, in what `iptables -L KUBE-FORWARD -v -x -n`
+/// says.
 fn invalid_rule(rules: &str) -> Option<u64> {
     let rule = rules
         .lines()

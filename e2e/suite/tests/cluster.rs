@@ -1,5 +1,6 @@
-//! Baton in a cluster: Helm installs it, a policy is served, and 64 connections of clients stay while everything is replaced
-//! around them. One test, because each step needs the one before it; it prints a table of what clients saw.
+//! Baton in a cluster: Helm installs it, a policy is served, and 64 connections of clients stay
+//! while everything is replaced around them. One test, because each step needs the one before it;
+//! it prints a table of what clients saw.
 
 use anyhow::{Context, Result, bail, ensure};
 use baton_e2e::{
@@ -77,7 +78,8 @@ spec:
   containers: [{name: client, image: localhost/baton-cluster/client:1, command: [/bin/sleep, "100000"]}]
 "#;
 
-/// The table that the test prints: what was done, what clients saw, and the losses that dataplanes counted, by reason.
+/// The table that the test prints: what was done, what clients saw, and the losses that dataplanes
+/// counted, by reason.
 #[derive(Default)]
 struct Table(Vec<(String, Outcome, Losses)>);
 
@@ -178,8 +180,9 @@ impl Table {
         }
     }
 
-    /// Rows of Baton in which clients saw more errors than may be. Where processes are killed, a response that has begun
-    /// ends with them, which is counted; where all end in order nothing may.
+    /// Rows of Baton in which clients saw more errors than may be. Where processes are killed, a
+    /// response that has begun ends with them, which is counted; where all end in order nothing
+    /// may.
     fn bad(&self) -> Vec<String> {
         let allowed = |what: &str, counted: &Losses| {
             if what.contains("killed") || what.contains("--force") {
@@ -296,8 +299,8 @@ fn questions(site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// Names of all that is left of Baton: everything in its namespace but what each namespace has, and cluster-wide objects of its
-/// names. Its definitions stay with the policies, which are the user's.
+/// Names of all that is left of Baton: everything in its namespace but what each namespace has, and
+/// cluster-wide objects of its names. Its definitions stay with the policies, which are the user's.
 fn left_in_cluster(site: &Site) -> Result<Vec<String>> {
     /// Of every namespace, by its controllers; and what is told of things that happened.
     const EVERY: [&str; 4] = [
@@ -319,7 +322,8 @@ fn left_in_cluster(site: &Site) -> Result<Vec<String>> {
     });
     let wide = site.kubectl(&["get", &kinds("false")?, "-o", "name"])?;
     let definition = |name: &str| name.ends_with(".baton.dev");
-    // A kind cluster's nodes are named after the cluster, and that may be named after Baton; CSINodes have their names too.
+    // A kind cluster's nodes are named after the cluster, and that may be named after Baton;
+    // CSINodes have their names too.
     let nodes = site.kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"])?;
     let node = |name: &str| nodes.split_whitespace().any(|node| node == name);
     let wide = wide.lines().filter(|name| {
@@ -332,11 +336,11 @@ fn left_in_cluster(site: &Site) -> Result<Vec<String>> {
     Ok(there.chain(wide).map(str::to_owned).collect())
 }
 
-/// Nodes whose kube-proxy drops what connection tracking calls INVALID drop nothing that a client would wait for, while
-/// connections move as the defaults have it.
+/// Nodes whose kube-proxy drops what connection tracking calls INVALID drop nothing that a client
+/// would wait for, while connections move as the defaults have it.
 fn untouched_by_tracking(site: &Site, table: &mut Table, address: &str) -> Result<()> {
-    /// So long that a pair of leg port and Pod would be used again while a node remembers its last use (120 s in TIME_WAIT),
-    /// were that not taken care of.
+    /// So long that a pair of leg port and Pod would be used again while a node remembers its last
+    /// use (120 s in TIME_WAIT), were that not taken care of.
     const SECONDS: u32 = 30;
     /// A segment that was dropped is sent again after 200 ms and more, and again after twice that.
     const LONG: Duration = Duration::from_millis(500);
@@ -556,7 +560,8 @@ fn outlive(site: &Site) -> Result<()> {
         ensure!(left.is_empty(), "{left:?}");
         Ok(Some(()))
     })?;
-    // The garbage collector removes what the operator made, some seconds after its ServiceAccount went.
+    // The garbage collector removes what the operator made, some seconds after its ServiceAccount
+    // went.
     site.until("nothing is left in the cluster", || {
         let left = left_in_cluster(site)?;
         ensure!(left.is_empty(), "{left:?}");

@@ -1,5 +1,5 @@
-//! What the chart's hooks run, against a real API server and with the rights that the chart gives them: definitions are
-//! brought up to date, and an installation is judged.
+//! What the chart's hooks run, against a real API server and with the rights that the chart gives
+//! them: definitions are brought up to date, and an installation is judged.
 
 use anyhow::{Context, Result};
 use baton_apiserver::{ApiServer, own};
@@ -68,7 +68,8 @@ fn older(definition: &Value) -> Result<Value> {
 }
 
 impl Scene {
-    /// Runs the operator's program as this ServiceAccount: whether it was content, and what it said.
+    /// Runs the operator's program as this ServiceAccount: whether it was content, and what it
+    /// said.
     async fn run(&self, account: &str, arguments: &[&str]) -> Result<(bool, String)> {
         let identity = self.server.service_account(NAMESPACE, account).await?;
         let kubeconfig = self.server.kubeconfig_file(&identity)?;

@@ -1,5 +1,5 @@
-//! The chart as Helm renders it: equal to what is committed for each set of values, and accepted by a real API server, object
-//! by object. `BATON_GENERATE=1` writes the rendered files anew.
+//! The chart as Helm renders it: equal to what is committed for each set of values, and accepted by
+//! a real API server, object by object. `BATON_GENERATE=1` writes the rendered files anew.
 
 use anyhow::{Context, Result, ensure};
 use baton_apiserver::{ApiServer, own};
@@ -19,7 +19,8 @@ use std::{
     process::Command,
 };
 
-/// The oldest release that the chart says it works with, so that what is rendered does not depend on Helm's own.
+/// The oldest release that the chart says it works with, so that what is rendered does not depend
+/// on Helm's own.
 const KUBERNETES: &str = "1.30.0";
 /// Where all that the chart renders is.
 const NAMESPACE: &str = "baton-system";
@@ -197,7 +198,8 @@ fn wrong_values_are_refused_with_their_names() -> Result<()> {
     Ok(())
 }
 
-/// A server with Baton's definitions, the chart's namespaces, and those of the Prometheus operator's kinds.
+/// A server with Baton's definitions, the chart's namespaces, and those of the Prometheus
+/// operator's kinds.
 async fn server() -> Result<Option<(ApiServer, Client)>> {
     let Some(server) = own() else {
         return Ok(None);

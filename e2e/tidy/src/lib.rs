@@ -1,7 +1,7 @@
 //! What the tree looks like: the workspace's packages and files, for the tests beside this crate.
 //!
-//! Owns reading `cargo metadata` and the list of files under version control; `metrics` owns the reference of metrics. Judges
-//! nothing itself.
+//! Owns reading `cargo metadata` and the list of files under version control; `metrics` owns the
+//! reference of metrics. Judges nothing itself.
 
 pub mod metrics;
 

@@ -1,7 +1,8 @@
-//! The reference of metrics, `docs/generated/metrics.md`: its sections come from what the programs export, in the text
-//! format of Prometheus, and tests read it back to judge dashboards and alerts.
+//! The reference of metrics, `docs/generated/metrics.md`: its sections come from what the programs
+//! export, in the text format of Prometheus, and tests read it back to judge dashboards and alerts.
 //!
-//! Owns the file's form in both directions. Never invents a metric: each program's own test hands in what it exports.
+//! Owns the file's form in both directions. Never invents a metric: each program's own test hands
+//! in what it exports.
 
 use crate::root;
 use std::{
@@ -103,7 +104,8 @@ fn pairs(text: &str) -> impl Iterator<Item = (String, String)> {
 }
 
 impl Component<'_> {
-    /// Asserts that the committed section is that of what the program exports. `BATON_GENERATE=1` writes it anew.
+    /// Asserts that the committed section is that of what the program exports. `BATON_GENERATE=1`
+    /// writes it anew.
     ///
     /// # Panics
     /// The section is stale, or a metric breaks a rule of names.

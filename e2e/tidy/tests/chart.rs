@@ -1,5 +1,5 @@
-//! What the chart ships is what the tests run with, and its alerts have a runbook. Reads files only; what Helm makes of them
-//! is not looked at here.
+//! What the chart ships is what the tests run with, and its alerts have a runbook. Reads files
+//! only; what Helm makes of them is not looked at here.
 
 use baton_tidy::root;
 use serde_json::Value;

@@ -1,5 +1,6 @@
-//! `docs/generated/crds.md`, the reference of the custom resources, is what their definitions say. `BATON_GENERATE=1` writes it
-//! anew from `crds/generated`, which a test of `crds` compares with the types.
+//! `docs/generated/crds.md`, the reference of the custom resources, is what their definitions say.
+//! `BATON_GENERATE=1` writes it anew from `crds/generated`, which a test of `crds` compares with
+//! the types.
 
 use baton_tidy::root;
 use serde_json::{Map, Value};

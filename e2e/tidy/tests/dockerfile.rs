@@ -1,4 +1,5 @@
-//! The Dockerfile makes what `e2e/testbed/images` makes: the same programs, users, labels and entry points.
+//! The Dockerfile makes what `e2e/testbed/images` makes: the same programs, users, labels and entry
+//! points.
 
 use baton_images::PRODUCTS;
 use baton_tidy::root;

@@ -1,4 +1,5 @@
-//! What the documentation names is there: pages and headings that it links to, metrics, values of the chart, fields of policies.
+//! What the documentation names is there: pages and headings that it links to, metrics, values of
+//! the chart, fields of policies.
 
 use baton_tidy::{files, metrics::reference, root};
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! Pages that are written by hand are read in diffs and on terminals: lines of at most 100 columns,
-//! rows of tables short, the README a screen or two.
+//! Pages that are written by hand, and comments, are read in diffs and on terminals: lines of at
+//! most 100 columns, rows of tables short, the README a screen or two.
 
 use baton_tidy::{files, root};
 use std::fs;
@@ -65,6 +65,26 @@ fn lines_have_at_most_100_columns() {
         .filter(|(_, _, line)| is_too_long(line))
         .map(|(file, at, line)| format!("{file}:{at}: {} columns", line.chars().count()))
         .collect();
+    assert!(long.is_empty(), "wrap at {COLUMNS_MAX}: {long:#?}");
+}
+
+#[test]
+fn comments_have_at_most_100_columns() {
+    let sources = files().into_iter().filter(|f| f.ends_with(".rs"));
+    let mut comments = 0;
+    let mut long: Vec<String> = Vec::new();
+    for file in sources {
+        let text = fs::read_to_string(root().join(&file)).expect("a source file");
+        for (at, line) in (1..).zip(text.lines()) {
+            if line.trim_start().starts_with("//") {
+                comments += 1;
+                if line.chars().count() > COLUMNS_MAX {
+                    long.push(format!("{file}:{at}"));
+                }
+            }
+        }
+    }
+    assert!(comments > 10_000, "{comments}");
     assert!(long.is_empty(), "wrap at {COLUMNS_MAX}: {long:#?}");
 }
 

@@ -1,5 +1,6 @@
-//! Dashboards and alerts ask for what the programs export: every metric, every label and every fixed value of a label is in
-//! `docs/generated/metrics.md`, which comes from the exporters themselves.
+//! Dashboards and alerts ask for what the programs export: every metric, every label and every
+//! fixed value of a label is in `docs/generated/metrics.md`, which comes from the exporters
+//! themselves.
 
 use baton_tidy::{
     metrics::{Metrics, reference},
@@ -15,7 +16,8 @@ use std::{
     fs,
 };
 
-/// Labels that the scrape adds: the Prometheus operator's, and `node` by the relabelling of the chart's PodMonitor.
+/// Labels that the scrape adds: the Prometheus operator's, and `node` by the relabelling of the
+/// chart's PodMonitor.
 const OF_THE_SCRAPE: &[&str] = &["namespace", "pod", "container", "job", "instance", "node"];
 /// What Grafana puts in for its variables, as far as the language's grammar is concerned.
 const VARIABLES: &[(&str, &str)] = &[

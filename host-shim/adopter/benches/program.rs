@@ -1,7 +1,8 @@
 //! What the BPF program costs: per packet that is none of its business, and per message.
 //!
-//! `cargo bench -p baton-adopter` (root). Ordinary packets by `BPF_PROG_TEST_RUN`, one million times each; messages by
-//! the kernel's own statistics, on real packets in a namespace, since only those can be adopted.
+//! `cargo bench -p baton-adopter` (root). Ordinary packets by `BPF_PROG_TEST_RUN`, one million
+//! times each; messages by the kernel's own statistics, on real packets in a namespace, since only
+//! those can be adopted.
 
 #[path = "../tests/it/common/mod.rs"]
 mod common;
@@ -44,7 +45,8 @@ fn main() {
     assert_eq!(adopted, u64::from(MESSAGES), "each was adopted");
 }
 
-/// Packets that are passed on. ARP leaves at the first comparison: what it costs is the cost of calling a program.
+/// Packets that are passed on. ARP leaves at the first comparison: what it costs is the cost of
+/// calling a program.
 fn ordinary(adopter: &Adopter) {
     let arp = [&[2; 6][..], &[4; 6], &[8, 6], &[0; 46]].concat();
     let (_, mean) = adopter.test_run(&arp, REPEAT).expect("test run");

@@ -45,13 +45,13 @@ pub struct Adopter {
 }
 
 impl Adopter {
-    /// Loads the program. With a directory, maps and links are pinned there, and those that a predecessor left are
-    /// taken over: its keys, counters and recent adoptions go on. Without, all ends with this process (but clsact
-    /// filters, which the kernel keeps).
+    /// Loads the program. With a directory, maps and links are pinned there, and those that a
+    /// predecessor left are taken over: its keys, counters and recent adoptions go on. Without, all
+    /// ends with this process (but clsact filters, which the kernel keeps).
     ///
     /// # Errors
-    /// [`Error::Load`] and [`Error::KernelLacks`] if the kernel refuses the program, [`Error::Pin`] and [`Error::Busy`] about
-    /// the directory.
+    /// [`Error::Load`] and [`Error::KernelLacks`] if the kernel refuses the program, [`Error::Pin`]
+    /// and [`Error::Busy`] about the directory.
     pub fn load(pin_dir: Option<&Path>) -> Result<Self, Error> {
         let pins = pin_dir.map(PinDir::open).transpose()?;
         let loaded = object::load(pins.as_ref()).map_err(|error| {
@@ -142,12 +142,13 @@ impl Adopter {
         refused.is_err_and(|e| e.raw_os_error() == Some(libc::ENODEV))
     }
 
-    /// Puts the adopter, and at the way out the exit mark, on an interface, by tcx where the kernel has it, else by
-    /// clsact. One that a predecessor left there gets this program in one step: no segment passes without an adopter.
+    /// Puts the adopter, and at the way out the exit mark, on an interface, by tcx where the kernel
+    /// has it, else by clsact. One that a predecessor left there gets this program in one step: no
+    /// segment passes without an adopter.
     ///
     /// # Errors
-    /// [`Error::NetnsMissing`], [`Error::NetnsEnter`], [`Error::InterfaceMissing`], [`Error::NotEthernet`],
-    /// [`Error::Attach`], [`Error::Pin`].
+    /// [`Error::NetnsMissing`], [`Error::NetnsEnter`], [`Error::InterfaceMissing`],
+    /// [`Error::NotEthernet`], [`Error::Attach`], [`Error::Pin`].
     pub fn attach(&self, netns: &Netns, interface: &str) -> Result<Attachment, Error> {
         let open = netns.open()?;
         let ifindex = open.ifindex(interface)?;
@@ -342,8 +343,8 @@ impl Adopter {
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// Takes the adopter off an interface that is only known by its pin, such as one that a predecessor left and that
-    /// is no longer wanted.
+    /// Takes the adopter off an interface that is only known by its pin, such as one that a
+    /// predecessor left and that is no longer wanted.
     ///
     /// # Errors
     /// [`Error::Detach`].
@@ -445,7 +446,8 @@ impl Adopter {
 /// Takes a link's program off at once and removes its pin.
 fn remove_link(pin: &Path) -> io::Result<()> {
     if let Ok(link) = sys::pinned(pin) {
-        // Removing the pin alone would end the link a little later. Fails if the interface is gone already.
+        // Removing the pin alone would end the link a little later. Fails if the interface is gone
+        // already.
         let _ = sys::link_detach(link.as_fd());
     }
     missing_is_fine(fs::remove_file(pin))

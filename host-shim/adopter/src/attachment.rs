@@ -1,4 +1,5 @@
-//! One place where the adopter is attached, with the exit mark on the way out: how they got there, their pins and their end.
+//! One place where the adopter is attached, with the exit mark on the way out: how they got there,
+//! their pins and their end.
 
 use crate::{
     Error, OpenNetns,
@@ -40,7 +41,8 @@ pub struct AttachmentId {
     pub hook: Hook,
 }
 
-/// The adopter on one interface. Dropping it leaves a pinned or clsact adopter in place, and detaches an unpinned link.
+/// The adopter on one interface. Dropping it leaves a pinned or clsact adopter in place, and
+/// detaches an unpinned link.
 #[derive(Debug)]
 pub struct Attachment {
     pub(crate) id: AttachmentId,
@@ -197,7 +199,8 @@ fn tcx_link(
     Ok(Ok((link, false)))
 }
 
-/// Filters. They outlive the process by themselves; a directory of its name in the pin directory tells a successor.
+/// Filters. They outlive the process by themselves; a directory of its name in the pin directory
+/// tells a successor.
 pub(crate) fn attach_clsact(
     programs: &Loaded,
     netns: &OpenNetns,

@@ -20,8 +20,8 @@ pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/baton";
 /// Where every distribution mounts the BPF file system.
 const BPFFS: &str = "/sys/fs/bpf";
 
-/// A predecessor that is about to end, or a child that it forked and that has not executed yet, holds the lock for a
-/// moment longer.
+/// A predecessor that is about to end, or a child that it forked and that has not executed yet,
+/// holds the lock for a moment longer.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 
@@ -34,7 +34,8 @@ pub(crate) struct PinDir {
 }
 
 impl PinDir {
-    /// Makes the directory, mounts a BPF file system if there is none, and locks it against a second host-shim.
+    /// Makes the directory, mounts a BPF file system if there is none, and locks it against a
+    /// second host-shim.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let refuse = |problem: String| Error::Pin {
             path: path.to_owned(),

@@ -3,8 +3,9 @@
 use crate::kernel;
 use std::{io, path::PathBuf};
 
-/// Why an operation of this crate failed. Only [`Error::NetnsMissing`], [`Error::InterfaceMissing`],
-/// [`Error::Attach`] and [`Error::Busy`] can pass by themselves and are worth another try.
+/// Why an operation of this crate failed. Only [`Error::NetnsMissing`],
+/// [`Error::InterfaceMissing`], [`Error::Attach`] and [`Error::Busy`] can pass by themselves and
+/// are worth another try.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel did not take the program or its maps.

@@ -1,5 +1,5 @@
-//! What this kernel can do for the adopter. Reads only; each question stands alone so that a report can name what is
-//! missing although loading would fail at the first of them.
+//! What this kernel can do for the adopter. Reads only; each question stands alone so that a report
+//! can name what is missing although loading would fail at the first of them.
 
 use crate::printed::quiet;
 use libbpf_rs::btf::{
@@ -71,8 +71,8 @@ pub fn is_bpffs(path: &Path) -> bool {
     there.is_some_and(|p| statfs(p).is_ok_and(|s| s.f_type as u32 == BPF_FS_MAGIC))
 }
 
-/// Whether the node's first process has the same file system at a path, so that what is there outlives this process's
-/// container; `None` if that process cannot be looked at.
+/// Whether the node's first process has the same file system at a path, so that what is there
+/// outlives this process's container; `None` if that process cannot be looked at.
 #[must_use]
 pub fn is_nodes(path: &Path) -> Option<bool> {
     is_below("/proc/1/root".as_ref(), path)

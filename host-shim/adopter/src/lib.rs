@@ -1,10 +1,11 @@
-//! The adopter: a BPF program that lets a pod's listener accept a live TCP connection that another pod began, and its
-//! loader.
+//! The adopter: a BPF program that lets a pod's listener accept a live TCP connection that another
+//! pod began, and its loader.
 //!
-//! [`Adopter::load`] loads the program once, [`Adopter::attach`] puts it on a pod's interface, [`Adopter::set_key`]
-//! gives it the secrets. With a pin directory everything outlives the process: the next one takes over without a gap.
-//! The bytes on the wire are in `docs/adoption-wire.md`. This crate knows nothing of configuration or policy; it is
-//! the only one under `host-shim` with `unsafe` code, all of it in `sys`.
+//! [`Adopter::load`] loads the program once, [`Adopter::attach`] puts it on a pod's interface,
+//! [`Adopter::set_key`] gives it the secrets. With a pin directory everything outlives the process:
+//! the next one takes over without a gap. The bytes on the wire are in `docs/adoption-wire.md`.
+//! This crate knows nothing of configuration or policy; it is the only one under `host-shim` with
+//! `unsafe` code, all of it in `sys`.
 
 mod adopter;
 mod attachment;

@@ -12,7 +12,8 @@ pub struct Runs {
     pub time: Duration,
 }
 
-/// While this lives the kernel counts the runs of all its BPF programs, which costs each some nanoseconds.
+/// While this lives the kernel counts the runs of all its BPF programs, which costs each some
+/// nanoseconds.
 #[derive(Debug)]
 pub struct Statistics {
     _enabled: OwnedFd,
@@ -31,8 +32,9 @@ impl Statistics {
 }
 
 impl Adopter {
-    /// Runs the program on an Ethernet frame `repeat` times, outside of any namespace that it is attached in. Returns
-    /// its tc action (-1: pass on, 2: drop, 7: sent back) and the mean time of a run.
+    /// Runs the program on an Ethernet frame `repeat` times, outside of any namespace that it is
+    /// attached in. Returns its tc action (-1: pass on, 2: drop, 7: sent back) and the mean time of
+    /// a run.
     ///
     /// # Errors
     /// The kernel's, if the frame is no packet.

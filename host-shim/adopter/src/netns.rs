@@ -1,4 +1,5 @@
-//! Network namespaces: how a pod's is named, opened and worked in. The caller's own namespace never changes.
+//! Network namespaces: how a pod's is named, opened and worked in. The caller's own namespace never
+//! changes.
 
 use crate::{Error, rules::PacketRules, sys};
 use rustix::{
@@ -53,7 +54,8 @@ impl Netns {
         }
     }
 
-    /// Device and inode of the namespace that the name leads to now: a cheap way to see that it leads to another one.
+    /// Device and inode of the namespace that the name leads to now: a cheap way to see that it
+    /// leads to another one.
     ///
     /// # Errors
     /// The system's, if the name leads nowhere.
@@ -65,8 +67,8 @@ impl Netns {
     /// Opens it.
     ///
     /// # Errors
-    /// [`Error::NetnsMissing`] if it is not there, [`Error::NetnsEnter`] if it is not a network namespace or the
-    /// process may not enter it.
+    /// [`Error::NetnsMissing`] if it is not there, [`Error::NetnsEnter`] if it is not a network
+    /// namespace or the process may not enter it.
     pub fn open(&self) -> Result<OpenNetns, Error> {
         let name = self.to_string();
         let file = File::open(self.path()).map_err(|source| Error::NetnsMissing {
@@ -145,7 +147,8 @@ impl OpenNetns {
     /// The index of an interface.
     ///
     /// # Errors
-    /// [`Error::InterfaceMissing`] names those that are there, [`Error::NotEthernet`] if it carries no Ethernet frames.
+    /// [`Error::InterfaceMissing`] names those that are there, [`Error::NotEthernet`] if it carries
+    /// no Ethernet frames.
     pub fn ifindex(&self, interface: &str) -> Result<u32, Error> {
         let found = self.within(|| interface_in_this_netns(interface))?;
         match found {
@@ -173,7 +176,8 @@ const ETHERNET: u32 = 1;
 
 /// Index and type, or the names of the interfaces that are there.
 fn interface_in_this_netns(interface: &str) -> Result<(u32, u32), Vec<String>> {
-    // A socket knows the namespace of the thread that made it; /sys shows the namespace of its mount instead.
+    // A socket knows the namespace of the thread that made it; /sys shows the namespace of its
+    // mount instead.
     let socket = socket_with(
         AddressFamily::UNIX,
         SocketType::DGRAM,

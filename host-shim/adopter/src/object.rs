@@ -1,4 +1,5 @@
-//! Loads the compiled program: opens the object, reuses pinned maps, asks the kernel, and keeps only descriptors.
+//! Loads the compiled program: opens the object, reuses pinned maps, asks the kernel, and keeps
+//! only descriptors.
 
 use crate::{
     Error,

@@ -1,6 +1,7 @@
 //! What the programs did with a segment, and how often. Mirrors `enum outcome` of `bpf/tables.h`.
 
-/// What the adopter did with one segment that carries the adoption option, or with the last one of a connection.
+/// What the adopter did with one segment that carries the adoption option, or with the last one of
+/// a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
     /// The listener got a new connection.
@@ -31,16 +32,18 @@ pub enum Outcome {
     BadLayout,
     /// Dropped: an Answer that came to a pod.
     StrayAnswer,
-    /// Dropped: no memory for the Answer or for remembering it, or a copy of the same adoption was being decided on
-    /// another CPU.
+    /// Dropped: no memory for the Answer or for remembering it, or a copy of the same adoption was
+    /// being decided on another CPU.
     AnswerLost,
     /// A FIN or RST of an exiting process that got the exit mark.
     ExitMarked,
-    /// A probe that was answered Ready without a word of who holds the listeners, because more than 128 are on the port.
+    /// A probe that was answered Ready without a word of who holds the listeners, because more than
+    /// 128 are on the port.
     ProbeTooManyListeners,
     /// A FIN or RST of a process that listens on the port, which got the listener mark.
     ListenerMarked,
-    /// A FIN or RST whose process has more than 1,024 descriptors and no listener among the first of them: not marked.
+    /// A FIN or RST whose process has more than 1,024 descriptors and no listener among the first
+    /// of them: not marked.
     TooManyDescriptors,
     /// A Forget that was answered: nothing of the pod is on that 4-tuple, and nothing was created.
     Forgotten,

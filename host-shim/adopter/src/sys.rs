@@ -1,4 +1,5 @@
-//! The system calls that libbpf-rs and rustix have no safe form of. Owns all `unsafe` of host-shim; knows no policy.
+//! The system calls that libbpf-rs and rustix have no safe form of. Owns all `unsafe` of host-shim;
+//! knows no policy.
 #![expect(
     unsafe_code,
     reason = "bpf(2) links, mount(2) options, SO_NETNS_COOKIE and options of x_tables have no safe binding"
@@ -28,7 +29,8 @@ fn new_descriptor(result: i32) -> io::Result<OwnedFd> {
     if result < 0 {
         return Err(io::Error::from_raw_os_error(-result));
     }
-    // SAFETY: the call that returned this non-negative number made the descriptor, and nobody else knows it.
+    // SAFETY: the call that returned this non-negative number made the descriptor, and nobody else
+    // knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(result) })
 }
 
@@ -48,7 +50,8 @@ pub(crate) enum Side {
     Egress,
 }
 
-/// Puts `program` first at one side of an interface of the calling thread's network namespace (Linux 6.6).
+/// Puts `program` first at one side of an interface of the calling thread's network namespace
+/// (Linux 6.6).
 pub(crate) fn tcx_attach(program: BorrowedFd<'_>, side: Side, ifindex: u32) -> io::Result<OwnedFd> {
     let at = match side {
         Side::Ingress => raw::BPF_TCX_INGRESS,
@@ -57,17 +60,20 @@ pub(crate) fn tcx_attach(program: BorrowedFd<'_>, side: Side, ifindex: u32) -> i
     let target = i32::try_from(ifindex).map_err(|_| io::ErrorKind::InvalidInput)?;
     let options = raw::bpf_link_create_opts {
         sz: size_of::<raw::bpf_link_create_opts>() as raw::size_t,
-        // Without a relative program "before" means before all: nothing may act on an adoption first.
+        // Without a relative program "before" means before all: nothing may act on an adoption
+        // first.
         flags: raw::BPF_F_BEFORE,
         ..Default::default()
     };
-    // SAFETY: `options` is initialised, says its own size and outlives the call; the descriptor is borrowed and open.
+    // SAFETY: `options` is initialised, says its own size and outlives the call; the descriptor is
+    // borrowed and open.
     new_descriptor(unsafe { raw::bpf_link_create(program.as_raw_fd(), target, at, &options) })
 }
 
 /// Replaces the program of a link in one step.
 pub(crate) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: both descriptors are borrowed and open; no options means that any old program is replaced.
+    // SAFETY: both descriptors are borrowed and open; no options means that any old program is
+    // replaced.
     done(unsafe { raw::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) })
 }
 
@@ -81,7 +87,8 @@ pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
 pub(crate) fn tcx_ifindex(link: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let mut info = raw::bpf_link_info::default();
     let mut bytes = size_of::<raw::bpf_link_info>() as u32;
-    // SAFETY: `info` is a plain struct of `bytes` bytes that the kernel fills; both outlive the call.
+    // SAFETY: `info` is a plain struct of `bytes` bytes that the kernel fills; both outlive the
+    // call.
     done(unsafe { raw::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut bytes) })?;
     if info.type_ != raw::BPF_LINK_TYPE_TCX {
         return Ok(None);
@@ -104,7 +111,8 @@ pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     new_descriptor(unsafe { raw::bpf_obj_get(path.as_ptr()) })
 }
 
-/// The number of the calling thread's network namespace that is never used twice while the machine runs.
+/// The number of the calling thread's network namespace that is never used twice while the machine
+/// runs.
 pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut bytes = size_of::<u64>() as libc::socklen_t;
@@ -160,7 +168,8 @@ pub(crate) fn interface_kind(socket: BorrowedFd<'_>, interface: &str) -> io::Res
     for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
         *to = from as libc::c_char;
     }
-    // SAFETY: the name ends with NUL, because it is shorter than the zeroed field; the kernel writes only `request`.
+    // SAFETY: the name ends with NUL, because it is shorter than the zeroed field; the kernel
+    // writes only `request`.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &mut request) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -169,7 +178,8 @@ pub(crate) fn interface_kind(socket: BorrowedFd<'_>, interface: &str) -> io::Res
     Ok(u32::from(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family }))
 }
 
-/// Runs a program on a frame again and again (`BPF_PROG_TEST_RUN`). Returns its last action and its mean time in ns.
+/// Runs a program on a frame again and again (`BPF_PROG_TEST_RUN`). Returns its last action and its
+/// mean time in ns.
 pub(crate) fn test_run(
     program: BorrowedFd<'_>,
     frame: &[u8],
@@ -183,7 +193,8 @@ pub(crate) fn test_run(
         repeat: i32::try_from(repeat).map_err(too_large)?,
         ..Default::default()
     };
-    // SAFETY: `options` says its own size and points to `frame`, whose length is given; both outlive the call.
+    // SAFETY: `options` says its own size and points to `frame`, whose length is given; both
+    // outlive the call.
     done(unsafe { raw::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })?;
     Ok((options.retval as i32, options.duration))
 }
@@ -217,7 +228,8 @@ pub(crate) fn enable_statistics() -> io::Result<OwnedFd> {
 pub(crate) fn run_statistics(program: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     let mut info = raw::bpf_prog_info::default();
     let mut bytes = size_of::<raw::bpf_prog_info>() as u32;
-    // SAFETY: `info` is a plain struct of `bytes` bytes, asks for no arrays (all zero), and outlives the call.
+    // SAFETY: `info` is a plain struct of `bytes` bytes, asks for no arrays (all zero), and
+    // outlives the call.
     done(unsafe { raw::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut bytes) })?;
     Ok((info.run_cnt, info.run_time_ns))
 }

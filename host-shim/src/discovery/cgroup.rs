@@ -1,20 +1,23 @@
 //! Which Pod a process belongs to, by the paths of its control groups. Pure: text in, identity out.
 //!
-//! Kubelets name a Pod's group after its UID, whatever the runtime (containerd, CRI-O), the driver (systemd, cgroupfs) and
-//! the version of control groups (1, 2). Kubernetes: pkg/kubelet/cm/{pod_container_manager,cgroup_manager}_linux.go.
+//! Kubelets name a Pod's group after its UID, whatever the runtime (containerd, CRI-O), the driver
+//! (systemd, cgroupfs) and the version of control groups (1, 2). Kubernetes:
+//! pkg/kubelet/cm/{pod_container_manager,cgroup_manager}_linux.go.
 
 /// Length of a UID with its four dashes.
 const UID_BYTES: usize = 36;
 /// Static Pods have a hash of their manifest instead: 32 hexadecimal digits.
 const HASH_BYTES: usize = 32;
-/// Driver cgroupfs: `pod<UID>`. Driver systemd: `kubepods-burstable-pod<UID>.slice` with `_` for `-`.
+/// Driver cgroupfs: `pod<UID>`. Driver systemd: `kubepods-burstable-pod<UID>.slice` with `_` for
+/// `-`.
 const POD: &str = "pod";
 const SLICE: &str = ".slice";
 
-/// The UID of the Pod that `/proc/PID/cgroup` names, with dashes, in lower case; of a static Pod the hash.
+/// The UID of the Pod that `/proc/PID/cgroup` names, with dashes, in lower case; of a static Pod
+/// the hash.
 ///
-/// Each line is `HIERARCHY:CONTROLLERS:PATH` (`cgroups(7)`); with version 1 there are several, which agree or are outside
-/// of any Pod.
+/// Each line is `HIERARCHY:CONTROLLERS:PATH` (`cgroups(7)`); with version 1 there are several,
+/// which agree or are outside of any Pod.
 #[must_use]
 pub fn pod_uid(text: &str) -> Option<String> {
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
@@ -26,10 +29,12 @@ pub fn pod_uid(text: &str) -> Option<String> {
 
 /// The UID in one part of a path.
 fn uid_of_part(part: &str) -> Option<String> {
-    // Where the kubelet uses systemd and containerd does not, it makes `SLICE:cri-containerd:ID` one part.
+    // Where the kubelet uses systemd and containerd does not, it makes `SLICE:cri-containerd:ID`
+    // one part.
     let part = part.split(':').next().unwrap_or(part);
     if let Some(slice) = part.strip_suffix(SLICE) {
-        // `kubepods-pod<UID>`, `kubepods-besteffort-pod<UID>`, `kubelet-kubepods-pod<UID>`; the UID itself has no `-` here.
+        // `kubepods-pod<UID>`, `kubepods-besteffort-pod<UID>`, `kubelet-kubepods-pod<UID>`; the UID
+        // itself has no `-` here.
         let (before, last) = slice.rsplit_once('-')?;
         let last = last.strip_prefix(POD)?;
         return before.contains("kubepods").then(|| uid(last))?;

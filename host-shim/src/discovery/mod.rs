@@ -1,7 +1,7 @@
 //! Which Pods of this node shall have the adopter, and where each of them is.
 //!
-//! `watch` asks the API server, `wanted` folds its answers (pure), `processes` and `cgroup` find a Pod's processes in
-//! /proc, `place` names namespace and interface. Attaching is `shim`'s.
+//! `watch` asks the API server, `wanted` folds its answers (pure), `processes` and `cgroup` find a
+//! Pod's processes in /proc, `place` names namespace and interface. Attaching is `shim`'s.
 //!
 //! # Decisions
 //!

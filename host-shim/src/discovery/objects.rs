@@ -1,5 +1,5 @@
-//! Objects of the API server as far as they matter here. Owns which fields are read at all: a Pod is some 10 KB of text, of
-//! which some 300 bytes are kept.
+//! Objects of the API server as far as they matter here. Owns which fields are read at all: a Pod
+//! is some 10 KB of text, of which some 300 bytes are kept.
 
 use super::wanted::{Key, Labels, NodePod, Slice};
 use baton_crds::LoadBalancerPolicy;
@@ -15,8 +15,9 @@ const STATIC_HASH: &str = "kubernetes.io/config.hash";
 
 /// Label of an EndpointSlice: the Service that it is of.
 const SERVICE: &str = "kubernetes.io/service-name";
-/// Slices that are not made of a Service's selector, which is followed itself: those written by hand and by other controllers. A
-/// cluster has as many of the others as Services, and each node would be told of each change.
+/// Slices that are not made of a Service's selector, which is followed itself: those written by
+/// hand and by other controllers. A cluster has as many of the others as Services, and each node
+/// would be told of each change.
 pub const BY_OTHERS: &str = "kubernetes.io/service-name,endpointslice.kubernetes.io/managed-by!=endpointslice-controller.k8s.io";
 
 /// A `LoadBalancerPolicy`, whatever else it holds.
@@ -166,7 +167,8 @@ impl Service {
 }
 
 impl EndpointSlice {
-    /// What matters of it on a node. Whether an endpoint is ready does not: a Pod has the adopter before that.
+    /// What matters of it on a node. Whether an endpoint is ready does not: a Pod has the adopter
+    /// before that.
     pub fn fold(&self, node: &str) -> Option<Slice> {
         let labels = self.metadata.labels.as_ref()?;
         let namespace = self.metadata.namespace.as_deref().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Where a Pod's adopter goes: the network namespace of one of its processes, and the interface that has its address.
+//! Where a Pod's adopter goes: the network namespace of one of its processes, and the interface
+//! that has its address.
 //!
 //! Owns what makes a place unfit and how that reads. Attaches nothing.
 
@@ -32,9 +33,11 @@ pub struct Unfit {
 pub enum Cause {
     /// There is nothing yet that an adopter could be on.
     Absent,
-    /// Nothing of it runs for now, but its namespace is there: a predecessor's adopter may be on it.
+    /// Nothing of it runs for now, but its namespace is there: a predecessor's adopter may be on
+    /// it.
     Waits,
-    /// It is of a kind that never has one: nothing of ours is on it, and the shim can do nothing about it.
+    /// It is of a kind that never has one: nothing of ours is on it, and the shim can do nothing
+    /// about it.
     Never,
     /// Something is wrong, with the Pod or with the shim. A predecessor's adopter may be on it.
     Trouble,
@@ -95,7 +98,8 @@ pub fn find(processes: &mut Processes, wanted: &WantedPod) -> Result<Place, Unfi
         return Err(Unfit::because(cause, reason));
     };
     if wanted.pod.addresses.is_empty() && !processes.sees_node() {
-        // Without its address a namespace might be the node's, which a starting process is still in.
+        // Without its address a namespace might be the node's, which a starting process is still
+        // in.
         return Err(Unfit::because(Cause::Absent, "it has no address yet"));
     }
     if let Some(runtime) = member.sandbox {
@@ -137,7 +141,8 @@ fn syncookies_off(open: &OpenNetns) -> bool {
     matches!(open.within(read), Ok(Ok(value)) if value.trim() == "0")
 }
 
-/// The interface that has one of the Pod's addresses; before these are known, the only one that has any.
+/// The interface that has one of the Pod's addresses; before these are known, the only one that has
+/// any.
 fn interface(open: &OpenNetns, addresses: &[IpAddr]) -> Result<String, Unfit> {
     let there = match open.within(addresses_in_this_netns) {
         Ok(Ok(there)) => there,

@@ -14,14 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A runtime starts a process in its own control group and moves it into the Pod's a moment later. One that belongs to no
-/// Pod by then never will.
+/// A runtime starts a process in its own control group and moves it into the Pod's a moment later.
+/// One that belongs to no Pod by then never will.
 const MOVES_WITHIN: Duration = Duration::from_secs(10);
 /// A path of a control group is some 200 bytes, of which version 1 has a dozen.
 const CGROUP_BYTES_MAX: u64 = 64 * 1024;
 
-/// Runtimes whose Pods have a TCP stack of their own in user space or in a virtual machine, by how the names of their
-/// processes begin (15 bytes at most, `comm` of proc(5)).
+/// Runtimes whose Pods have a TCP stack of their own in user space or in a virtual machine, by how
+/// the names of their processes begin (15 bytes at most, `comm` of proc(5)).
 const SANDBOXES: [(&str, &str); 6] = [
     ("runsc", "gVisor"),
     ("qemu-system", "Kata Containers (QEMU)"),
@@ -46,8 +46,8 @@ pub struct Processes {
 struct Known {
     first_seen: Instant,
     uid: Option<String>,
-    /// The runtime of a process that is in no Pod's control group: Kata Containers keep only their virtual CPUs there unless
-    /// `sandbox_cgroup_only` is set.
+    /// The runtime of a process that is in no Pod's control group: Kata Containers keep only their
+    /// virtual CPUs there unless `sandbox_cgroup_only` is set.
     apart: Option<&'static str>,
 }
 
@@ -65,7 +65,8 @@ pub struct Member {
 /// What a process of a Pod turned out to be.
 enum Checked {
     Member(Member),
-    /// In the node's network namespace, with the runtime that it is of if that has a TCP stack of its own.
+    /// In the node's network namespace, with the runtime that it is of if that has a TCP stack of
+    /// its own.
     OfNode(Option<&'static str>),
     Other,
 }
@@ -119,9 +120,10 @@ impl Processes {
         Ok(())
     }
 
-    /// A process of a Pod that is in a network namespace other than the node's; the one with the lowest number, which is
-    /// the sandbox's as a rule and lives as long as the Pod. Which runtime it is may be told by another one there: helpers of a
-    /// sandbox have other names or none, and lower numbers if they are older or numbers have begun anew.
+    /// A process of a Pod that is in a network namespace other than the node's; the one with the
+    /// lowest number, which is the sandbox's as a rule and lives as long as the Pod. Which runtime
+    /// it is may be told by another one there: helpers of a sandbox have other names or none, and
+    /// lower numbers if they are older or numbers have begun anew.
     #[must_use]
     pub fn member(&mut self, uids: &[String]) -> Option<Member> {
         let of_pod = |known: &Known| known.uid.as_ref().is_some_and(|uid| uids.contains(uid));
@@ -152,8 +154,9 @@ impl Processes {
         found
     }
 
-    /// The runtime that keeps the Pod's TCP to itself, where none of its processes is both in the Pod's control group and in its
-    /// network namespace: one in the group alone, or one in no group that is in the namespace, as `is_there` says of a number.
+    /// The runtime that keeps the Pod's TCP to itself, where none of its processes is both in the
+    /// Pod's control group and in its network namespace: one in the group alone, or one in no group
+    /// that is in the namespace, as `is_there` says of a number.
     #[must_use]
     pub fn runtime_apart(
         &self,
@@ -241,7 +244,8 @@ fn read(dir: &OwnedFd, name: &str) -> Option<String> {
 /// Whether the process is a runtime that keeps TCP to itself.
 fn sandbox(dir: &OwnedFd) -> Option<&'static str> {
     let comm = read(dir, "comm").unwrap_or_default();
-    // gVisor runs itself again by a name that the kernel shows as `exe`; its first argument says what it is.
+    // gVisor runs itself again by a name that the kernel shows as `exe`; its first argument says
+    // what it is.
     let argument = read(dir, "cmdline").unwrap_or_default();
     let first = argument.split('\0').next().unwrap_or_default();
     let first = first.rsplit('/').next().unwrap_or_default();
@@ -315,7 +319,8 @@ mod tests {
     #[test]
     fn the_lowest_process_of_the_pod_in_a_namespace_of_its_own_is_taken() {
         let (proc, now) = (Proc::new("lowest"), Instant::now());
-        // A runtime's helper in the Pod's group but in the node's namespace, the sandbox, an application.
+        // A runtime's helper in the Pod's group but in the node's namespace, the sandbox, an
+        // application.
         proc.in_pod(10, "node", "conmon");
         proc.in_pod(20, "a", "pause");
         proc.in_pod(30, "a", "nginx");
@@ -412,14 +417,16 @@ mod tests {
         };
         proc.process(10, "0::/system.slice/sshd.service\n", "a", "nginx");
         assert_eq!(told(true), None);
-        // Kata Containers by default: the virtual machine's process is in a group of Kata's own and in the Pod's namespace.
+        // Kata Containers by default: the virtual machine's process is in a group of Kata's own and
+        // in the Pod's namespace.
         proc.process(20, "0::/kata_overhead/ab12\n", "a", "qemu-system-x86_64");
         assert_eq!(told(true), Some("Kata Containers (QEMU)"));
         assert_eq!(told(false), None, "it is another Pod's");
         // A virtual machine of the node's, which no Pod has to do with.
         proc.process(20, "0::/machine.slice\n", "node", "qemu-system-x86_64");
         assert_eq!(told(true), None);
-        // The one whose virtual machine is a part of the shim, a thread of which is in the Pod's namespace.
+        // The one whose virtual machine is a part of the shim, a thread of which is in the Pod's
+        // namespace.
         proc.in_pod(30, "node", "containerd-shim-kata-v2");
         assert_eq!(told(false), Some("Kata Containers"));
     }

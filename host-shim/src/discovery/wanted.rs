@@ -1,9 +1,10 @@
-//! Which of the node's Pods shall have the adopter: those that a policy's Service selects, and those that an EndpointSlice of
-//! that Service names. Pure.
+//! Which of the node's Pods shall have the adopter: those that a policy's Service selects, and
+//! those that an EndpointSlice of that Service names. Pure.
 //!
-//! Owns the fold of policies, Services, EndpointSlices and this node's Pods. Knows nothing of processes, watches and the kernel.
-//! The selector is there before any slice names a new Pod; slices say of Services without a selector what their Pods are, by
-//! name or by any of a Pod's addresses. Only Pods of the policy's own namespace count: whoever writes a slice with another
+//! Owns the fold of policies, Services, EndpointSlices and this node's Pods. Knows nothing of
+//! processes, watches and the kernel. The selector is there before any slice names a new Pod;
+//! slices say of Services without a selector what their Pods are, by name or by any of a Pod's
+//! addresses. Only Pods of the policy's own namespace count: whoever writes a slice with another
 //! namespace's addresses gets nothing attached there.
 
 use std::{
@@ -15,8 +16,8 @@ use std::{
 /// Labels, or a selector of them.
 pub type Labels = BTreeMap<String, String>;
 
-/// Pods of a node that are followed at most: the size of the adopter's table of namespaces (a kubelet's own limit is 110
-/// by default). More are not attached, and said to be too many.
+/// Pods of a node that are followed at most: the size of the adopter's table of namespaces (a
+/// kubelet's own limit is 110 by default). More are not attached, and said to be too many.
 pub const PODS_MAX: usize = 4096;
 
 /// Namespace and name.
@@ -41,7 +42,8 @@ pub struct NodePod {
     pub host_network: bool,
     /// `status.phase` is Running, which it stays while a container waits to be started again.
     pub running: bool,
-    /// Ids of containers that run now: another one is news, as the Pod may have had no process before (CRI-O keeps none for it).
+    /// Ids of containers that run now: another one is news, as the Pod may have had no process
+    /// before (CRI-O keeps none for it).
     pub containers: Vec<String>,
     /// It has a `deletionTimestamp`.
     pub deleting: bool,
@@ -81,7 +83,8 @@ pub struct ListenerReport {
 }
 
 impl ListenerReport {
-    /// Whether the API server has a Pod no more. Its processes may go on for a while, as after a forced deletion.
+    /// Whether the API server has a Pod no more. Its processes may go on for a while, as after a
+    /// forced deletion.
     #[must_use]
     pub fn is_gone(&self, pod: &NodePod) -> bool {
         !pod.uids.iter().any(|uid| self.there.contains(uid))
@@ -150,7 +153,8 @@ impl World {
     }
 
     fn wanted(&self) -> Vec<WantedPod> {
-        // Of the many Services only those of policies, and only in namespaces that this node has Pods of.
+        // Of the many Services only those of policies, and only in namespaces that this node has
+        // Pods of.
         let namespaces: HashSet<&str> = self.pods.keys().map(|k| k.namespace.as_str()).collect();
         let mut selectors: HashMap<&str, Vec<&Labels>> = HashMap::new();
         let mut seen: HashSet<(&str, &str)> = HashSet::new();

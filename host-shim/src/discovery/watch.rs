@@ -1,7 +1,8 @@
-//! Follows policies, Services, EndpointSlices and the Pods of this node, and tells which Pods shall have the adopter.
+//! Follows policies, Services, EndpointSlices and the Pods of this node, and tells which Pods shall
+//! have the adopter.
 //!
-//! Owns the watches and nothing else; what goes wrong with them costs nothing that is attached. Reads four kinds and
-//! writes none.
+//! Owns the watches and nothing else; what goes wrong with them costs nothing that is attached.
+//! Reads four kinds and writes none.
 
 use super::{
     objects::{self, DaemonSet, EndpointSlice, Policy, Service},
@@ -28,7 +29,8 @@ use tracing::{debug, info, warn};
 
 /// Objects in one page of a list.
 const PAGE: u32 = 500;
-/// Changes that may wait for the fold, which takes microseconds for each; more make the watches wait.
+/// Changes that may wait for the fold, which takes microseconds for each; more make the watches
+/// wait.
 const WAITING_MAX: usize = 1024;
 /// An API server that does not answer is asked again, not waited for.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -79,8 +81,9 @@ pub async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
     Client::try_from(config).context("discovery: no client of the API server can be made")
 }
 
-/// Whether the DaemonSet that this process is of is gone, or going: then what was attached is nobody's any more. An API server
-/// that cannot be asked says nothing; one that does not know this process any more says that its rights went with the rest.
+/// Whether the DaemonSet that this process is of is gone, or going: then what was attached is
+/// nobody's any more. An API server that cannot be asked says nothing; one that does not know this
+/// process any more says that its rights went with the rest.
 pub async fn is_removed(client: &Client, namespace: &str, name: &str) -> bool {
     let sets = Api::<DaemonSet>::namespaced(client.clone(), namespace);
     match timeout(ASK, sets.get_opt(name)).await {
@@ -142,7 +145,8 @@ async fn fold(mut told: mpsc::Receiver<News>, publish: watch::Sender<Option<List
     }
 }
 
-/// Follows one kind for ever. Objects that went while the watch was down are told when a new list is complete.
+/// Follows one kind for ever. Objects that went while the watch was down are told when a new list
+/// is complete.
 async fn watch<K>(
     api: Api<K>,
     config: watcher::Config,

@@ -1,4 +1,5 @@
-//! Files as a tar.gz archive. Writes where it is told to, readable by its owner only: a dump holds addresses of clients.
+//! Files as a tar.gz archive. Writes where it is told to, readable by its owner only: a dump holds
+//! addresses of clients.
 
 use super::File;
 use flate2::{Compression, write::GzEncoder};

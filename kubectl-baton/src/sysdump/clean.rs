@@ -1,7 +1,9 @@
-//! What of an object goes into a dump: by lists of what is kept, so that what nobody thought of is left out. Pure.
+//! What of an object goes into a dump: by lists of what is kept, so that what nobody thought of is
+//! left out. Pure.
 //!
-//! Annotations hold whole manifests (`last-applied-configuration`), the environment and the arguments of containers hold
-//! passwords: none of them is kept, but for Baton's own containers' arguments.
+//! Annotations hold whole manifests (`last-applied-configuration`), the environment and the
+//! arguments of containers hold passwords: none of them is kept, but for Baton's own containers'
+//! arguments.
 
 use crate::cluster::Kind;
 use serde_json::{Map, Value, json};

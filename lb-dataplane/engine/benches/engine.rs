@@ -15,7 +15,8 @@ use support::{
 /// Flows of the pod that dies.
 const RESCUED: usize = 10_000;
 
-/// One request with adoption, response, acknowledgement, and the old leg's close: 5 frames in, 4 of our own out.
+/// One request with adoption, response, acknowledgement, and the old leg's close: 5 frames in, 4 of
+/// our own out.
 fn migration(c: &mut Criterion) {
     let mut w = World::new(2);
     w.strict = false;
@@ -59,7 +60,8 @@ fn one_migration(w: &mut World, c: &mut Conn, out: &mut support::Recorder) -> Du
     took
 }
 
-/// A pod with 10,000 idle flows has died: verdict, sweep, adoptions at the survivors' rate, confirmations.
+/// A pod with 10,000 idle flows has died: verdict, sweep, adoptions at the survivors' rate,
+/// confirmations.
 fn rescue(c: &mut Criterion) {
     let mut group = c.benchmark_group("rescue");
     group.throughput(Throughput::Elements(RESCUED as u64));

@@ -1,6 +1,8 @@
-//! Carries a program out on a watched engine: clients, pods, adopters, attackers and admins, each as right or wrong as the program says.
+//! Carries a program out on a watched engine: clients, pods, adopters, attackers and admins, each
+//! as right or wrong as the program says.
 //!
-//! Follows the numbers of each flow loosely, so that a program gets deep without knowing them. Asserts nothing by itself.
+//! Follows the numbers of each flow loosely, so that a program gets deep without knowing them.
+//! Asserts nothing by itself.
 
 use crate::{
     common::{Conn, End, Listener, ROUTER_MAC, Sent, answer, conn::*, endpoint, ours, pod, wire},
@@ -299,7 +301,8 @@ impl Driver {
         self.give(&answer);
     }
 
-    /// The new owner's first segment: an ACK of all that came with an adoption, or replies to what restores a session in front of it.
+    /// The new owner's first segment: an ACK of all that came with an adoption, or replies to what
+    /// restores a session in front of it.
     fn confirm(&mut self, f: usize, replies: u8) {
         let count = usize::from(replies % 3);
         let mut wire = self.world.w.pod_wire(&self.conns[f], Flags::ACK, &[]);
@@ -336,7 +339,8 @@ impl Driver {
         self.world.engine().drain(now, policy, &name, kind & 1 == 0);
     }
 
-    /// Other backends: which pods are listed, which of them drains, which weigh nothing, and whether a second policy has them too.
+    /// Other backends: which pods are listed, which of them drains, which weigh nothing, and
+    /// whether a second policy has them too.
     fn apply_backends(&mut self, program: &mut Program<'_>) {
         let (listed, kind) = (program.byte(), program.byte());
         let all = crate::common::policy(PODS).backends;
@@ -403,7 +407,8 @@ impl Driver {
             4 => vec![c],
             5 => vec![c, b],
             6 => vec![],
-            // Two keys with one epoch on the wire: configuration refuses them, the engine must live with them.
+            // Two keys with one epoch on the wire: configuration refuses them, the engine must live
+            // with them.
             _ => vec![a, c],
         };
         self.world.engine().set_keys(&chosen);

@@ -1,5 +1,6 @@
-//! What others put into the traffic, and what is changed on the way: ICMP errors, segments from anybody to anybody, frames that come
-//! back, wrong numbers, changed bytes. Follows no flow; asserts nothing.
+//! What others put into the traffic, and what is changed on the way: ICMP errors, segments from
+//! anybody to anybody, frames that come back, wrong numbers, changed bytes. Follows no flow;
+//! asserts nothing.
 
 use crate::{
     common::{OUR_MAC, ROUTER_MAC, ours, pod, wire},
@@ -23,7 +24,8 @@ pub fn icmp(driver: &mut Driver, program: &mut Program<'_>) {
     let quote = quoted
         .len()
         .min(14 + if kind & 0x80 != 0 { 28 } else { 100 });
-    // Type and code by family: needs fragmentation or packet too big, time exceeded, unreachable, and one that is no error.
+    // Type and code by family: needs fragmentation or packet too big, time exceeded, unreachable,
+    // and one that is no error.
     let types: [[u8; 2]; 4] = if v6 {
         [[2, 0], [3, 0], [1, 4], [128, 0]]
     } else {

@@ -1,7 +1,8 @@
-//! Inputs of the engine's fuzzing as programs: bytes become a policy, table sizes and a sequence of operations.
+//! Inputs of the engine's fuzzing as programs: bytes become a policy, table sizes and a sequence of
+//! operations.
 //!
-//! Owns the alphabets (pieces of conversations, flags, numbers, waits), which are small so that flows meet. Any bytes are a program;
-//! what is missing at the end is 0. Executes nothing.
+//! Owns the alphabets (pieces of conversations, flags, numbers, waits), which are small so that
+//! flows meet. Any bytes are a program; what is missing at the end is 0. Executes nothing.
 
 use crate::common::{conn::*, policy};
 use baton_api::{
@@ -64,7 +65,8 @@ impl<'a> Program<'a> {
         self.of(WAITS_US)
     }
 
-    /// The policy `web` with everything that random input shall meet; its timeouts are short, so that everything ends.
+    /// The policy `web` with everything that random input shall meet; its timeouts are short, so
+    /// that everything ends.
     pub fn policy(&mut self) -> Policy {
         let [kinds, modes, limit, drain] = [self.byte(), self.byte(), self.byte(), self.byte()];
         let mut p = policy(PODS);
@@ -189,7 +191,8 @@ const OFFSETS: &[i32] = &[
     i32::MIN,
 ];
 
-/// From within a millisecond to behind every timer: paced closes 250 us to 10 ms, adoption retries, silence 250 ms and 2.2 s, orphans 10 s.
+/// From within a millisecond to behind every timer: paced closes 250 us to 10 ms, adoption retries,
+/// silence 250 ms and 2.2 s, orphans 10 s.
 const WAITS_US: &[u64] = &[
     0, 1, 300, 999, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000, 20_000, 40_000, 60_000, 100_000,
     150_000, 250_000, 300_000, 500_000, 1_000_000, 1_300_000, 2_200_000, 3_000_000, 3_600_000,

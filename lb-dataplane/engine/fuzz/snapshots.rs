@@ -1,4 +1,5 @@
-//! Snapshots as text, put in force over flows that live. A refused one changes nothing; one that is taken is served.
+//! Snapshots as text, put in force over flows that live. A refused one changes nothing; one that is
+//! taken is served.
 //!
 //! Judges what the engine makes of a snapshot; how its text is read is judged beside the types.
 
@@ -20,7 +21,8 @@ fn served(world: &Watched) -> String {
     format!("{state:?} {flows:?} {:?}", world.w.engine.steering())
 }
 
-/// The fields that a refusal may name: those of the snapshot, its generation, and the table that is too small.
+/// The fields that a refusal may name: those of the snapshot, its generation, and the table that is
+/// too small.
 fn check_refusal(error: &ApplyError, offered: u64) {
     let words = error.to_string();
     match error {

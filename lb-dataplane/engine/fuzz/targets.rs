@@ -1,5 +1,6 @@
-//! Fuzz targets: the engine under any sequence of frames, times and changes, and any snapshot put in force. On stable Rust they are
-//! ordinary tests: each runs over the committed corpus (`fuzz/__fuzz__/<target>/corpus`) and over random inputs.
+//! Fuzz targets: the engine under any sequence of frames, times and changes, and any snapshot put
+//! in force. On stable Rust they are ordinary tests: each runs over the committed corpus
+//! (`fuzz/__fuzz__/<target>/corpus`) and over random inputs.
 //!
 //! Longer: `BOLERO_RANDOM_ITERATIONS=1000000 cargo test -p baton-engine --test fuzz`.
 //! Again: a failure prints `BOLERO_RANDOM_SEED=...`; set it and run the target.
@@ -27,7 +28,8 @@ use std::{
     hash::Hasher,
 };
 
-/// Whatever comes in whichever order, the books stay straight, nothing is allocated, and in the end everything is forgotten.
+/// Whatever comes in whichever order, the books stay straight, nothing is allocated, and in the end
+/// everything is forgotten.
 #[test]
 fn sequences() {
     check!()
@@ -80,7 +82,8 @@ fn corpora() {
     corpus::replay("applied_snapshots", snapshots::check);
 }
 
-/// The corpus gets deep: together its inputs take every row of the declared table, so that the fuzzing starts behind each.
+/// The corpus gets deep: together its inputs take every row of the declared table, so that the
+/// fuzzing starts behind each.
 #[test]
 fn the_corpus_takes_every_transition() {
     let mut taken: BTreeMap<(&str, &str), u64> = BTreeMap::new();

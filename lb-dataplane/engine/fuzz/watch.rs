@@ -1,8 +1,9 @@
 //! An engine that is watched at each step: what goes in, what comes out, and what it takes for it.
 //!
-//! Asserts, whatever the input is: no allocation in `frame` and `poll`, frames within their buffers, right checksums on all that leaves,
-//! forwarding only between frontends and clients or legs and backends, tables that agree with each other, timers that get on.
-//! Knows nothing of what the input shall do.
+//! Asserts, whatever the input is: no allocation in `frame` and `poll`, frames within their
+//! buffers, right checksums on all that leaves, forwarding only between frontends and clients or
+//! legs and backends, tables that agree with each other, timers that get on. Knows nothing of what
+//! the input shall do.
 
 use crate::{
     allocations::taking_nothing,
@@ -17,7 +18,8 @@ use std::{
     net::IpAddr,
 };
 
-/// Keys with their epochs; the first is in force at the start, the last has the first one's epoch on the wire.
+/// Keys with their epochs; the first is in force at the start, the last has the first one's epoch
+/// on the wire.
 pub fn keys() -> [(u8, AdoptionKey); 3] {
     [(3, 7), (4, 8), (19, 9)].map(|(epoch, byte)| (epoch, AdoptionKey::from_bytes([byte; 16])))
 }
@@ -143,9 +145,11 @@ impl Watched {
         }
     }
 
-    /// Nothing happens any more: in the end everything is forgotten, and without policies nothing is left at all.
+    /// Nothing happens any more: in the end everything is forgotten, and without policies nothing
+    /// is left at all.
     pub fn ends(&mut self) {
-        // A pod that does not close its side of an old leg has 60 s; orphans wait for 10 s, the client's half of a flow for 3 s.
+        // A pod that does not close its side of an old leg has 60 s; orphans wait for 10 s, the
+        // client's half of a flow for 3 s.
         const LONGEST_S: u32 = 90;
         const TABLES: [&str; 5] = [
             "flows",

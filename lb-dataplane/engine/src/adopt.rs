@@ -1,4 +1,5 @@
-//! Adoption: moving a flow to another backend, what is sent for it, and the legs that change their parts.
+//! Adoption: moving a flow to another backend, what is sent for it, and the legs that change their
+//! parts.
 //!
 //! Owns the hand-over until an answer comes; what an answer means is in `answer`.
 
@@ -24,8 +25,8 @@ use baton_packet::{
 };
 
 impl Engine {
-    /// Decides whether the flow moves with this request, of which a copy is kept, and makes everything ready for it: target
-    /// and port. `false` leaves all as it was.
+    /// Decides whether the flow moves with this request, of which a copy is kept, and makes
+    /// everything ready for it: target and port. `false` leaves all as it was.
     pub(crate) fn prepare_move(&mut self, now: Instant, id: FlowId, out: &mut impl Output) -> bool {
         if self.keys.is_empty() {
             return false;
@@ -266,8 +267,9 @@ impl Engine {
         }
     }
 
-    /// The client's timestamp that a new owner begins with: not newer than that of the first segment it will be sent, or its
-    /// kernel would take that for an old duplicate (PAWS, RFC 7323 section 5; Linux `tcp_paws_check`).
+    /// The client's timestamp that a new owner begins with: not newer than that of the first
+    /// segment it will be sent, or its kernel would take that for an old duplicate (PAWS, RFC 7323
+    /// section 5; Linux `tcp_paws_check`).
     pub(crate) fn first_client_ts(&self, id: FlowId) -> u32 {
         let flow = &self.flows[id];
         let first = self.kept.iter(flow.kept).next();
@@ -278,8 +280,9 @@ impl Engine {
         stamps.map_or(flow.client_ts, |(value, _)| value)
     }
 
-    /// A segment that an established socket answers at once, whatever its application does: one byte that it has already
-    /// (RFC 1122 section 4.2.3.6; Linux `tcp_data_queue` acknowledges it without a rate limit).
+    /// A segment that an established socket answers at once, whatever its application does: one
+    /// byte that it has already (RFC 1122 section 4.2.3.6; Linux `tcp_data_queue` acknowledges it
+    /// without a rate limit).
     pub(crate) fn send_keepalive(&mut self, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
         if flow.bits.has(Bits::PRELUDE) {
@@ -296,8 +299,9 @@ impl Engine {
         self.emit(out, |buffer| build_segment(buffer, &spec));
     }
 
-    /// A keepalive with an ACK number that no segment of the client's has at this time: a kernel without a socket answers it
-    /// with a RST of that number, and a socket with an ACK, or not at all (RFC 5961 section 5).
+    /// A keepalive with an ACK number that no segment of the client's has at this time: a kernel
+    /// without a socket answers it with a RST of that number, and a socket with an ACK, or not at
+    /// all (RFC 5961 section 5).
     pub(crate) fn challenge_owner(&mut self, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
         let Some(mut spec) = self.to_leg(flow.owner) else {
@@ -375,8 +379,8 @@ impl Engine {
         self.flows[id].bits.set(Bits::MOVED, true);
     }
 
-    /// Another port towards the same backend; the old one rests. There is a free one: the caller has
-    /// looked.
+    /// Another port towards the same backend; the old one rests. There is a free one: the caller
+    /// has looked.
     pub(crate) fn renew_port(&mut self, now: Instant, id: FlowId) {
         let leg = self.flows[id].owner;
         let purpose = if self.flows[id].state == State::SynSent {

@@ -93,7 +93,8 @@ impl Engine {
         self.affinities.use_with(id, flows);
     }
 
-    /// A flow is given to `backend`: its client's others follow when they have to move, and new ones begin there.
+    /// A flow is given to `backend`: its client's others follow when they have to move, and new
+    /// ones begin there.
     pub(crate) fn client_goes(&mut self, id: FlowId, backend: u16) {
         let (policy, client) = (self.flows[id].policy, self.flows[id].client);
         if self.affinity(policy).is_none() {

@@ -1,4 +1,5 @@
-//! Why flows move and how their moves end: the fixed lists behind events and metrics, and what each flow remembers of it.
+//! Why flows move and how their moves end: the fixed lists behind events and metrics, and what each
+//! flow remembers of it.
 //!
 //! Owns the labels and one byte of each flow. It never decides anything.
 
@@ -112,8 +113,9 @@ pub(crate) enum LastMove {
     TakenBack,
 }
 
-/// Two facts about a flow's moves in one byte: what the last one came to, and why the open one was begun. A flow that is not
-/// being moved has an open cause only if somebody asked for its move, which waits for its next request then.
+/// Two facts about a flow's moves in one byte: what the last one came to, and why the open one was
+/// begun. A flow that is not being moved has an open cause only if somebody asked for its move,
+/// which waits for its next request then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Causes(u8);
 

@@ -194,7 +194,8 @@ impl Engine {
         let comes_again = match flow.state {
             // A close before the connection is known to be open would be forgotten.
             State::SynAcked => segment.flags.has(Flags::FIN),
-            // What is behind a gap, or begins no request, or is too much, cannot be kept; the client sends it again.
+            // What is behind a gap, or begins no request, or is too much, cannot be kept; the
+            // client sends it again.
             State::OwnerFinPending | State::Orphan => {
                 let of_request = segment.payload_len() > 0 || flow.bits.has(Bits::KEPT_WHOLE);
                 segment.seq.after(flow.client_next)
@@ -208,7 +209,8 @@ impl Engine {
         if new && comes_again {
             return Verdict::Absorbed;
         }
-        // A segment without bytes may be ahead of lost ones (RFC 9293 section 3.8.1: it carries SND.NXT). It fills no gap.
+        // A segment without bytes may be ahead of lost ones (RFC 9293 section 3.8.1: it carries
+        // SND.NXT). It fills no gap.
         if new {
             match self.turn(now, id, From::Client, frame, segment, out) {
                 Turn::Now => {
@@ -241,7 +243,8 @@ impl Engine {
         out: &mut impl Output,
     ) -> Verdict {
         match self.flows[id].state {
-            // To the dead owner's kernel, which may still have to repeat the response: acknowledgements only.
+            // To the dead owner's kernel, which may still have to repeat the response:
+            // acknowledgements only.
             State::OwnerFinPending | State::Orphan if segment.payload_len() == 0 && acks_more => {}
             State::OwnerFinPending | State::Orphan => treat = Frame::Absorb,
             State::Adopting | State::AdoptingIdle => treat = self.unless_prelude(id, treat),
@@ -292,8 +295,8 @@ impl Engine {
         treat
     }
 
-    /// A segment from the client of a flow whose ends are both closed, and that has no leg any more. If it repeats its FIN, the
-    /// pod's last ACK was lost on the way to it.
+    /// A segment from the client of a flow whose ends are both closed, and that has no leg any
+    /// more. If it repeats its FIN, the pod's last ACK was lost on the way to it.
     fn client_of_closed(
         &mut self,
         frame: &[u8],
@@ -411,7 +414,8 @@ impl Engine {
         );
         let ahead = segment.seq.since(flow.client_next);
         let (gap, seen) = (ahead.max(0) as u32, ahead.min(0).unsigned_abs() as usize);
-        // The sequence-number half of the boundary rule, and that the owner holds no state of the conversation.
+        // The sequence-number half of the boundary rule, and that the owner holds no state of the
+        // conversation.
         let acked = segment.ack == flow.server_next && flow.all_acked();
         let boundary =
             ahead == 0 && (acked || self.mutated(Mutant::MoveUnacked)) && self.at_rest(id);

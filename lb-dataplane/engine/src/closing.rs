@@ -1,8 +1,8 @@
-//! Legs whose flow has moved away: closed in the client's name so that the old owner's application sees a
-//! clean end of stream.
+//! Legs whose flow has moved away: closed in the client's name so that the old owner's application
+//! sees a clean end of stream.
 //!
-//! Owns the table of closing legs and the pace at which they begin to close: a few at a time, so that they never hold up
-//! responses for long. Nothing that such a leg sends ever reaches a client.
+//! Owns the table of closing legs and the pace at which they begin to close: a few at a time, so
+//! that they never hold up responses for long. Nothing that such a leg sends ever reaches a client.
 //!
 //! # Decisions
 //!
@@ -50,7 +50,8 @@ impl Engine {
         self.flows.limit() + id
     }
 
-    /// Puts a flow's former leg, which was sent nothing behind `reached`, into the table; `false` if it is full.
+    /// Puts a flow's former leg, which was sent nothing behind `reached`, into the table; `false`
+    /// if it is full.
     pub(crate) fn begin_close(
         &mut self,
         now: Instant,
@@ -161,7 +162,8 @@ impl Engine {
         }
         if let Some(mut spec) = self.closing_spec(id) {
             let entry = &self.closing.legs[id as usize];
-            // Only the exact number resets (RFC 5961 section 3.2). Whether the FIN arrived is not known before it is acknowledged.
+            // Only the exact number resets (RFC 5961 section 3.2). Whether the FIN arrived is not
+            // known before it is acknowledged.
             let fin = entry.fin;
             let numbers = [fin, fin.add(1)];
             spec.flags = Flags::RST | Flags::ACK;
@@ -186,8 +188,8 @@ impl Engine {
     ) -> Verdict {
         self.counters.add(Counter::Fenced);
         if segment.flags.has(Flags::RST) {
-            // A pod without the socket answers each of our FINs with an exact one. Others may be late answers to adoptions, or
-            // nobody's.
+            // A pod without the socket answers each of our FINs with an exact one. Others may be
+            // late answers to adoptions, or nobody's.
             let exact = segment.seq == self.closing.legs[id as usize].ack;
             if exact && parse_adoption(frame, segment).is_none() {
                 self.end_close(now, id, Counter::LegsReset);
@@ -226,7 +228,8 @@ impl Engine {
             entry.pod_fin |= closes;
         }
         if (closes && entry.tries == 0) || (elsewhere && entry.tries < CLOSING_FIN_TRIES_MAX) {
-            // The application closed before our FIN left, or the FIN has to go again: it also acknowledges.
+            // The application closed before our FIN left, or the FIN has to go again: it also
+            // acknowledges.
             self.send_fin(now, id, out);
             return Verdict::Absorbed;
         }

@@ -1,4 +1,5 @@
-//! Counters and drop reasons: plain numbers of one worker, read by the control thread between batches.
+//! Counters and drop reasons: plain numbers of one worker, read by the control thread between
+//! batches.
 //!
 //! Owns the fixed metric names and labels. It never formats anything on the packet path.
 
@@ -24,7 +25,8 @@ pub enum DropReason {
     FlowTableFull,
     /// The policy has no backend that can take the flow.
     NoBackend,
-    /// The client speaks IPv6 and the policy's backends IPv4 only, or the other way round. It is reset.
+    /// The client speaks IPv6 and the policy's backends IPv4 only, or the other way round. It is
+    /// reset.
     NoFamily,
     /// No free port towards the backend.
     NoPort,

@@ -1,4 +1,5 @@
-//! Draining backends: their flows leave, with their next request, or without one after a quiet time.
+//! Draining backends: their flows leave, with their next request, or without one after a quiet
+//! time.
 //!
 //! A drain is of one policy's flows on one backend, which other policies may go on to use. Owns
 //! each drain's figures and deadline, and the closing of flows that the deadline meets. Moving is
@@ -105,7 +106,8 @@ impl Engine {
         Swept::Done
     }
 
-    /// How a flow ends whose drain's deadline was so long ago, if it does now: in order where it is at rest.
+    /// How a flow ends whose drain's deadline was so long ago, if it does now: in order where it is
+    /// at rest.
     fn drain_ends(&self, id: FlowId, late_ms: u64) -> Option<Event> {
         let flow = &self.flows[id];
         let acked = flow.all_acked();

@@ -1,13 +1,15 @@
-//! Segments that came ahead of missing ones. A network loses and reorders; guards are shown bytes in order all the same.
+//! Segments that came ahead of missing ones. A network loses and reorders; guards are shown bytes
+//! in order all the same.
 //!
-//! What is ahead is forwarded at once, as the receiver's kernel wants it, and a copy of it is set aside. When the missing
-//! bytes come, the copies are treated as if they came only then. Until then the flow's place (`client_next`,
-//! `server_next`) stays in front of the hole, so no rule of the engine ever sees one. Where nothing that is followed can
-//! lie in the hole, nothing is set aside: inside a body of known length, in a flow that nobody follows. Without room the
-//! segment is not passed on: nobody acknowledges it, so its sender repeats it.
+//! What is ahead is forwarded at once, as the receiver's kernel wants it, and a copy of it is set
+//! aside. When the missing bytes come, the copies are treated as if they came only then. Until then
+//! the flow's place (`client_next`, `server_next`) stays in front of the hole, so no rule of the
+//! engine ever sees one. Where nothing that is followed can lie in the hole, nothing is set aside:
+//! inside a body of known length, in a flow that nobody follows. Without room the segment is not
+//! passed on: nobody acknowledges it, so its sender repeats it.
 //!
-//! Owns the limits of what is set aside, and in which order it is taken up again. The copies lie among the kept ones
-//! (`kept`). It never judges bytes, and never changes a flow's state itself.
+//! Owns the limits of what is set aside, and in which order it is taken up again. The copies lie
+//! among the kept ones (`kept`). It never judges bytes, and never changes a flow's state itself.
 //!
 //! # Decisions
 //!
@@ -36,8 +38,8 @@ use crate::{
 use baton_api::Protocol;
 use baton_packet::{Decoded, Segment, SeqNumber, decode};
 
-/// Segments of one flow and direction that may be set aside: 93 KB at the usual MTU, six times a sender's first window
-/// (RFC 6928).
+/// Segments of one flow and direction that may be set aside: 93 KB at the usual MTU, six times a
+/// sender's first window (RFC 6928).
 pub(crate) const EARLY_PER_FLOW_MAX: u16 = 64;
 
 /// What becomes of a segment with new bytes.
@@ -135,8 +137,8 @@ impl Engine {
         }
     }
 
-    /// Whether all of the client's request may still be kept: then a hole in its body is not skipped, as a rescue needs
-    /// what is missing.
+    /// Whether all of the client's request may still be kept: then a hole in its body is not
+    /// skipped, as a rescue needs what is missing.
     fn may_be_kept_whole(&self, id: FlowId, from: From) -> bool {
         let flow = &self.flows[id];
         let count = self.kept.count(flow.kept) + self.kept.count(flow.early_client);
@@ -161,7 +163,8 @@ impl Engine {
         })
     }
 
-    /// Keeps a copy until the turn of the segment comes. False if there is no room, which is counted.
+    /// Keeps a copy until the turn of the segment comes. False if there is no room, which is
+    /// counted.
     fn set_aside(&mut self, id: FlowId, from: From, frame: &[u8], segment: &Segment) -> bool {
         let mut list = self.early_of(id, from);
         let is_there = |kept: &Kept, list, part: &Segment, end: SeqNumber| {
@@ -240,8 +243,8 @@ impl Engine {
         }
     }
 
-    /// Bytes were missing and have come: early segments whose turn it is are treated like any other, but they are with
-    /// their receiver already.
+    /// Bytes were missing and have come: early segments whose turn it is are treated like any
+    /// other, but they are with their receiver already.
     #[inline]
     pub(crate) fn take_up(&mut self, now: Instant, id: FlowId, from: From, out: &mut impl Output) {
         if !self.early_of(id, from).is_empty() {

@@ -63,7 +63,8 @@ impl Engine {
         }
     }
 
-    /// Builds a segment in a free frame and sends it. `false` if no frame was free or it could not be built.
+    /// Builds a segment in a free frame and sends it. `false` if no frame was free or it could not
+    /// be built.
     pub(crate) fn emit(
         &mut self,
         out: &mut impl Output,
@@ -201,8 +202,9 @@ impl Engine {
             .then_some((flow.client_ts, flow.server_ts))
     }
 
-    /// Resets a leg in the client's name. A pod that has not taken the request expects `boundary`, one that
-    /// has expects the next byte, so an unconfirmed leg gets both (RFC 5961 section 3.2: only an exact number resets).
+    /// Resets a leg in the client's name. A pod that has not taken the request expects `boundary`,
+    /// one that has expects the next byte, so an unconfirmed leg gets both (RFC 5961 section 3.2:
+    /// only an exact number resets).
     pub(crate) fn reset_leg(&mut self, id: FlowId, leg: Leg, out: &mut impl Output) {
         if !leg.is_some() {
             return;
@@ -291,7 +293,8 @@ impl Engine {
         }
     }
 
-    /// Closes the client's connection in the backend's name: the FIN that was held back, or our own.
+    /// Closes the client's connection in the backend's name: the FIN that was held back, or our
+    /// own.
     pub(crate) fn send_fin_to_client(&mut self, id: FlowId, out: &mut impl Output) {
         let flow = &mut self.flows[id];
         if !flow.bits.has(Bits::FIN_SENT) {
@@ -315,15 +318,16 @@ impl Engine {
     /// Acknowledges to the client what it knows to be acknowledged.
     pub(crate) fn challenge_client(&mut self, id: FlowId, out: &mut impl Output) {
         if let Some(mut spec) = self.client_spec(id, Flags::ACK) {
-            // In front of what it expects, so that a living client takes nothing from it, the window above all.
+            // In front of what it expects, so that a living client takes nothing from it, the
+            // window above all.
             spec.seq = spec.seq.add(u32::MAX);
             spec.ack = self.flows[id].client_acked;
             self.emit(out, |buffer| build_segment(buffer, &spec));
         }
     }
 
-    /// Answers a segment that belongs to nothing with a reset (RFC 9293 section 3.10.7.1), out the way it came. False if it
-    /// gets none.
+    /// Answers a segment that belongs to nothing with a reset (RFC 9293 section 3.10.7.1), out the
+    /// way it came. False if it gets none.
     pub(crate) fn reset_unknown(
         &mut self,
         now: Instant,
@@ -366,8 +370,9 @@ impl Engine {
         true
     }
 
-    /// The next hop towards an address, as a number in the neighbour table. `seen` is where a frame from there came from; what came
-    /// through the host's stack goes back through it, wherever the route leads: it may have changed the addresses.
+    /// The next hop towards an address, as a number in the neighbour table. `seen` is where a frame
+    /// from there came from; what came through the host's stack goes back through it, wherever the
+    /// route leads: it may have changed the addresses.
     pub(crate) fn hop_to(&mut self, address: std::net::IpAddr, seen: Option<Mac>) -> Option<HopId> {
         let host = routes::host(address.is_ipv6());
         let via = match seen {

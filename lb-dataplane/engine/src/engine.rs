@@ -50,7 +50,8 @@ pub struct Settings {
     pub limits: baton_api::Limits,
     /// The dataplane's own addresses; legs come from the first of each family.
     pub addresses: Vec<IpAddr>,
-    /// Legs come from the others, too: at most 65,535 addresses and ports of a family, whole addresses.
+    /// Legs come from the others, too: at most 65,535 addresses and ports of a family, whole
+    /// addresses.
     pub legs_from_all: bool,
     /// Ports of legs.
     pub ports: RangeInclusive<u16>,
@@ -141,7 +142,8 @@ pub struct Engine {
     pub(crate) early: Early,
     pub(crate) guards: Guards,
     pub(crate) affinities: Affinities,
-    /// Timers of flows (ids below the flow limit), then of closing legs, then of clients with affinity.
+    /// Timers of flows (ids below the flow limit), then of closing legs, then of clients with
+    /// affinity.
     pub(crate) wheel: Wheel,
     pub(crate) routes: Routes,
     pub(crate) hops: Hops,
@@ -308,8 +310,9 @@ impl Engine {
         self.refresh_hops(HOPS_AT_ONCE);
     }
 
-    /// Says that the host translates connections of others to the dataplane's address, at ports of its choice: the legs' too. From now
-    /// on the host gets what comes to these ports and is no leg's; what it does not want either comes back through its stack.
+    /// Says that the host translates connections of others to the dataplane's address, at ports of
+    /// its choice: the legs' too. From now on the host gets what comes to these ports and is no
+    /// leg's; what it does not want either comes back through its stack.
     pub fn share_ports(&mut self) {
         self.shares_ports = true;
     }
@@ -332,8 +335,8 @@ impl Engine {
         self.hops.set(address, mac);
     }
 
-    /// Tells whether the dataplane's own interface is up. While it is down the engine's clock stands still: nothing that is not
-    /// heard means anything, and no time-out comes nearer.
+    /// Tells whether the dataplane's own interface is up. While it is down the engine's clock
+    /// stands still: nothing that is not heard means anything, and no time-out comes nearer.
     pub fn set_link(&mut self, now: Instant, up: bool) {
         if !up {
             self.link_down = Some(self.engine_time(now));
@@ -353,7 +356,8 @@ impl Engine {
             .unwrap_or(Instant(now.0 - self.stood_still_us))
     }
 
-    /// An address whose link-layer address is needed; call until `None`, then ask the kernel for each.
+    /// An address whose link-layer address is needed; call until `None`, then ask the kernel for
+    /// each.
     pub fn next_unresolved(&mut self) -> Option<IpAddr> {
         self.hops.next_unresolved()
     }
@@ -405,7 +409,8 @@ impl Engine {
             ChecksumState::Bad => return Verdict::Drop(DropReason::BadChecksum),
         }
         let to = to_addr(segment.dst);
-        // A leg's port and a frontend's never coincide on our own addresses: the port range is refused where they do.
+        // A leg's port and a frontend's never coincide on our own addresses: the port range is
+        // refused where they do.
         if self.settings.ports.contains(&segment.dst_port) && self.sources.contains(segment.dst) {
             return self.on_leg(now, frame, segment, out);
         }
@@ -418,7 +423,8 @@ impl Engine {
         }
     }
 
-    /// Inlined, and what it calls too, although there are two callers: one is rare, and the other would pay 30 instructions for a call.
+    /// Inlined, and what it calls too, although there are two callers: one is rare, and the other
+    /// would pay 30 instructions for a call.
     #[inline(always)]
     fn on_leg(
         &mut self,
@@ -437,7 +443,8 @@ impl Engine {
         }
     }
 
-    /// To an address of the host, which some legs come from on a node's network. Apart, for the sake of the usual ones.
+    /// To an address of the host, which some legs come from on a node's network. Apart, for the
+    /// sake of the usual ones.
     #[cold]
     fn on_host_leg(
         &mut self,

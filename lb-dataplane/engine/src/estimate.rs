@@ -276,8 +276,8 @@ mod tests {
         assert_eq!(estimate.wait_us(u64::MAX), u64::MAX);
     }
 
-    /// Virtual time in which the backend has worked for `work_us`, starting at `from_us`, if it runs
-    /// for only `on_us` of every 100 ms, as a container with a small CPU quota does.
+    /// Virtual time in which the backend has worked for `work_us`, starting at `from_us`, if it
+    /// runs for only `on_us` of every 100 ms, as a container with a small CPU quota does.
     fn done_us(from_us: u64, mut work_us: u64, on_us: u64) -> u64 {
         const PERIOD_US: u64 = 100_000;
         let mut now_us = from_us;

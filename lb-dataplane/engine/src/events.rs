@@ -1,7 +1,8 @@
 //! What happened to flows, for whoever watches: a ring of fixed size, reserved at start.
 //!
-//! Owns the ring and what an event is called. Written on the packet path without allocation, by whoever counts the same
-//! thing; read between batches. The oldest events are overwritten, read or not.
+//! Owns the ring and what an event is called. Written on the packet path without allocation, by
+//! whoever counts the same thing; read between batches. The oldest events are overwritten, read or
+//! not.
 //!
 //! # Decisions
 //!
@@ -13,8 +14,9 @@
 use crate::{Cause, Lost, PinReason, clock::Instant, ids::Addr, pins::Gone};
 use baton_packet::Reason;
 
-/// Events that the ring holds, 1.3 MB. A fleet that moves 1,000 flows a second makes two events of each and is read by a
-/// watcher once a second; this is 16 times as much. With a move at each of 28,000 requests a second, half a second.
+/// Events that the ring holds, 1.3 MB. A fleet that moves 1,000 flows a second makes two events of
+/// each and is read by a watcher once a second; this is 16 times as much. With a move at each of
+/// 28,000 requests a second, half a second.
 const EVENTS: usize = 32_768;
 
 /// What happened.
@@ -124,7 +126,8 @@ impl Events {
         }
     }
 
-    /// The number of the last event. Slots of tables that are taken for others from now on are not what older events mean.
+    /// The number of the last event. Slots of tables that are taken for others from now on are not
+    /// what older events mean.
     pub(crate) fn last(&self) -> u64 {
         self.last
     }

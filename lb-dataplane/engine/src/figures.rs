@@ -1,7 +1,8 @@
-//! Figures that only metrics show: how long moves and answers take, what is pinned now, why clients were reset, where flows began.
+//! Figures that only metrics show: how long moves and answers take, what is pinned now, why clients
+//! were reset, where flows began.
 //!
-//! Owns their shape and labels; whoever sees a thing happen adds it. Fixed memory per policy and backend, nothing allocated but
-//! for reports, and no figure is ever asked for a decision.
+//! Owns their shape and labels; whoever sees a thing happen adds it. Fixed memory per policy and
+//! backend, nothing allocated but for reports, and no figure is ever asked for a decision.
 //!
 //! # Decisions
 //!
@@ -13,11 +14,12 @@
 
 use crate::pins::PinReason;
 
-/// Bounds of a [`Latency`], each twice the one before. Twice, because quantiles are drawn between two bounds; no more of them,
-/// because each is a sample per policy and backend in every scrape (19 with infinity, sum and count).
+/// Bounds of a [`Latency`], each twice the one before. Twice, because quantiles are drawn between
+/// two bounds; no more of them, because each is a sample per policy and backend in every scrape (19
+/// with infinity, sum and count).
 pub const LATENCY_BOUNDS: usize = 16;
-/// The first bound is 2^7 = 128 us, about what a cached answer on a pod network takes; the last one 2^22 us = 4.2 s,
-/// behind the last try of an adoption (`adopt::ADOPTION_TRIES_MAX`).
+/// The first bound is 2^7 = 128 us, about what a cached answer on a pod network takes; the last one
+/// 2^22 us = 4.2 s, behind the last try of an adoption (`adopt::ADOPTION_TRIES_MAX`).
 const FIRST_POWER: usize = 7;
 
 /// Times by powers of two.

@@ -31,7 +31,8 @@ impl Bits {
     pub(crate) const PRELUDE: u16 = 1 << 5;
     /// A request is counted as outstanding at the owner.
     pub(crate) const OUTSTANDING: u16 = 1 << 6;
-    /// The kept copies, and what waits behind them (`backlog`), hold every byte since the boundary, and no answer has begun.
+    /// The kept copies, and what waits behind them (`backlog`), hold every byte since the boundary,
+    /// and no answer has begun.
     pub(crate) const KEPT_WHOLE: u16 = 1 << 7;
     /// No application can have seen the kept bytes yet.
     pub(crate) const UNSEEN: u16 = 1 << 8;
@@ -47,11 +48,12 @@ impl Bits {
     pub(crate) const RESCUE: u16 = 1 << 13;
     /// The first of two replies to the restoring bytes came.
     pub(crate) const PRELUDE_HALF: u16 = 1 << 14;
-    /// The end that is held back came from a process that has the listener. Shares its bit with `PRELUDE_HALF`, which is clear when
-    /// restoring bytes leave, and looked at only then.
+    /// The end that is held back came from a process that has the listener. Shares its bit with
+    /// `PRELUDE_HALF`, which is clear when restoring bytes leave, and looked at only then.
     pub(crate) const CLOSER_LISTENS: u16 = Self::PRELUDE_HALF;
-    /// The owner closed before it knew of the client's close, so that its kernel is left in TIME_WAIT. Shares its bit with
-    /// `STANDBY_GONE`: both sides have closed, and there is no standby leg.
+    /// The owner closed before it knew of the client's close, so that its kernel is left in
+    /// TIME_WAIT. Shares its bit with `STANDBY_GONE`: both sides have closed, and there is no
+    /// standby leg.
     pub(crate) const POD_WAITS: u16 = Self::STANDBY_GONE;
     /// A FIN of our own making went to the client.
     pub(crate) const FIN_SENT: u16 = 1 << 15;
@@ -244,15 +246,16 @@ impl Flow {
         network
     }
 
-    /// The server's timestamp clock now, going on from its last value at 1 ms a tick (RFC 7323 section 5.4;
-    /// Linux `tcp_ts_hz`).
+    /// The server's timestamp clock now, going on from its last value at 1 ms a tick (RFC 7323
+    /// section 5.4; Linux `tcp_ts_hz`).
     pub(crate) fn server_ts_at(&self, now_ms: u32) -> u32 {
         self.server_ts
             .wrapping_add(now_ms.wrapping_sub(self.server_ts_ms))
     }
 
-    /// Whether the client may send at `seq`: not beyond the largest window that the backend can have offered
-    /// (RFC 7323 section 2.3). What is beyond is for the backend's kernel to judge; the flow learns nothing from it.
+    /// Whether the client may send at `seq`: not beyond the largest window that the backend can
+    /// have offered (RFC 7323 section 2.3). What is beyond is for the backend's kernel to judge;
+    /// the flow learns nothing from it.
     #[inline]
     pub(crate) fn client_may_send(&self, seq: SeqNumber) -> bool {
         seq.since(self.client_acked) <= 0xffff << (self.scales >> 4)

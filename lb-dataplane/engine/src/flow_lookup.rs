@@ -1,4 +1,5 @@
-//! Whose a frame is: asked about frames that come and go by whoever captures some of them. Only looks.
+//! Whose a frame is: asked about frames that come and go by whoever captures some of them. Only
+//! looks.
 
 use crate::{
     Engine,
@@ -22,12 +23,14 @@ pub struct FlowLookup<'a> {
     pub client: Option<SocketAddr>,
     /// The policy's name, known with a frontend or a flow.
     pub policy: Option<&'a str>,
-    /// Names of the backends that it is about: that of the leg, the flow's owner, and the one that it comes from.
+    /// Names of the backends that it is about: that of the leg, the flow's owner, and the one that
+    /// it comes from.
     pub backends: [Option<&'a str>; 3],
 }
 
 impl Engine {
-    /// Whose a decoded frame is. An ICMP error is the segment's that it quotes. None if it is nothing of ours.
+    /// Whose a decoded frame is. An ICMP error is the segment's that it quotes. None if it is
+    /// nothing of ours.
     #[must_use]
     pub fn whose(&self, frame: &Decoded) -> Option<FlowLookup<'_>> {
         let (src, dst) = match frame {
@@ -41,7 +44,8 @@ impl Engine {
             ),
             _ => return None,
         };
-        // A leg's port and a frontend's never coincide, so at most one order of the two ends is a leg of ours.
+        // A leg's port and a frontend's never coincide, so at most one order of the two ends is a
+        // leg of ours.
         self.sight_of_leg(src, dst)
             .or_else(|| self.sight_of_leg(dst, src))
             .or_else(|| self.sight_of_client(src, dst))

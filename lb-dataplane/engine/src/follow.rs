@@ -1,10 +1,10 @@
 //! The conversations that protocol guards follow, and what their findings mean to a flow.
 //!
-//! Owns one slab of trackers: a flow has one while a request is outstanding or there is state to remember. Where none is
-//! free, the flow whose request has been incomplete for the longest time gives its tracker away, and
-//! is pinned: whoever begins requests and ends none harms himself. One whose owner is gone keeps
-//! its own: it has the session that the next owner needs. It never looks into bytes itself
-//! (`baton-guard` does) and never allocates after construction.
+//! Owns one slab of trackers: a flow has one while a request is outstanding or there is state to
+//! remember. Where none is free, the flow whose request has been incomplete for the longest time
+//! gives its tracker away, and is pinned: whoever begins requests and ends none harms himself. One
+//! whose owner is gone keeps its own: it has the session that the next owner needs. It never looks
+//! into bytes itself (`baton-guard` does) and never allocates after construction.
 //!
 //! # Decisions
 //!
@@ -45,7 +45,8 @@ impl Engine {
         self.guards.get(self.flows[id].guard)
     }
 
-    /// Shows new bytes to the guard. `gap` bytes in front of them were not seen, and need not be (`early`).
+    /// Shows new bytes to the guard. `gap` bytes in front of them were not seen, and need not be
+    /// (`early`).
     #[inline]
     pub(crate) fn follow(&mut self, id: FlowId, from: From, gap: u32, data: &[u8]) {
         let slot = self.flows[id].guard;
@@ -92,7 +93,8 @@ impl Engine {
         matches!(self.flows[id].state, State::OwnerFinPending | State::Orphan)
     }
 
-    /// Whether all requests are answered, as far as the protocol tells; the bare rule tells nothing.
+    /// Whether all requests are answered, as far as the protocol tells; the bare rule tells
+    /// nothing.
     #[inline]
     pub(crate) fn answered(&self, id: FlowId) -> bool {
         let answered = self.tracker(id).is_none_or(|t| t.unanswered() == 0);
@@ -141,7 +143,8 @@ impl Engine {
         self.counters.pins[why.number()] += 1;
         self.drop_pending_move(id);
         self.tell(id, What::Pinned(why));
-        // A hand-over that began with a session goes on with it, whatever the client sends meanwhile.
+        // A hand-over that began with a session goes on with it, whatever the client sends
+        // meanwhile.
         if why == PinReason::SessionRefused || !self.flows[id].bits.has(Bits::PRELUDE) {
             self.drop_guard(id);
         }

@@ -1,16 +1,18 @@
-//! Forgets: connection trackers between us and a pod are made to forget a pair of ports that nothing uses any more, so
-//! that an adoption may use it again.
+//! Forgets: connection trackers between us and a pod are made to forget a pair of ports that
+//! nothing uses any more, so that an adoption may use it again.
 //!
-//! A tracker remembers a closed connection for up to two minutes (`ports::REMEMBERED_MS`) and takes an adoption, a segment
-//! in the middle of another connection, for an invalid one of it; where those are dropped (kube-proxy in iptables mode)
-//! the flow stalls. A Forget is a SYN, with which Linux's tracker (`nf_conntrack_tcp_packet`) begins anew after FINs, or
-//! after a RST in the same direction. The adopter swallows it and answers with a RST; where that is the only reply,
-//! the tracker drops the entry at once. So the answer, whose tag the adopter alone can make, says that nobody on the way
-//! remembers the pair. What was not closed by FINs takes a RST in front and a second round: the first one's answer ends
-//! whatever entry there is, the RST and SYN of the second open it anew.
+//! A tracker remembers a closed connection for up to two minutes (`ports::REMEMBERED_MS`) and takes
+//! an adoption, a segment in the middle of another connection, for an invalid one of it; where
+//! those are dropped (kube-proxy in iptables mode) the flow stalls. A Forget is a SYN, with which
+//! Linux's tracker (`nf_conntrack_tcp_packet`) begins anew after FINs, or after a RST in the same
+//! direction. The adopter swallows it and answers with a RST; where that is the only reply, the
+//! tracker drops the entry at once. So the answer, whose tag the adopter alone can make, says that
+//! nobody on the way remembers the pair. What was not closed by FINs takes a RST in front and a
+//! second round: the first one's answer ends whatever entry there is, the RST and SYN of the second
+//! open it anew.
 //!
-//! Owns the open Forgets and when the next ones leave, a few at a time. A late copy finds a live socket and is not answered;
-//! a late answer has another number.
+//! Owns the open Forgets and when the next ones leave, a few at a time. A late copy finds a live
+//! socket and is not answered; a late answer has another number.
 //!
 //! # Decisions
 //!
@@ -46,8 +48,9 @@ use crate::{
 use baton_packet::{
     Adoption, Flags, MessageKind, Reason, Segment, SegmentSpec, SeqNumber, build_adoption,
 };
-/// Forgets that leave in one call, so that frames never wait long for them: some 20 us. Under full load there are some 500
-/// calls a second; with 8, legs came faster than they were forgotten (24,000 moves a second).
+/// Forgets that leave in one call, so that frames never wait long for them: some 20 us. Under full
+/// load there are some 500 calls a second; with 8, legs came faster than they were forgotten
+/// (24,000 moves a second).
 const SENT_PER_CALL: usize = 64;
 /// So many whatever else there is to do.
 const SENT_AT_LEAST: usize = 16;
@@ -159,7 +162,8 @@ impl Engine {
         }
     }
 
-    /// Whether one left. `reset`: with a RST in front, after which trackers take a SYN for a new connection's.
+    /// Whether one left. `reset`: with a RST in front, after which trackers take a SYN for a new
+    /// connection's.
     fn emit_forget(
         &mut self,
         leg: Leg,
@@ -201,7 +205,8 @@ impl Engine {
             if now.ms() < open.due_ms {
                 self.forgets.overdue_ms = self.forgets.overdue_ms.min(open.due_ms);
             } else if open.tries < FORGET_TRIES_MAX {
-                // The first one may have opened an entry that no RST ended: this one takes its place.
+                // The first one may have opened an entry that no RST ended: this one takes its
+                // place.
                 left -= 1;
                 self.spend(1);
                 self.try_forget(now, slot, true, out);
@@ -268,8 +273,9 @@ impl Engine {
         Verdict::Absorbed
     }
 
-    /// An adoption met silence: perhaps an entry of the pair's last use dropped it. A Forget in front of the next one takes
-    /// it away. Where the adoption was taken, trackers ignore a SYN, and so does the adopter.
+    /// An adoption met silence: perhaps an entry of the pair's last use dropped it. A Forget in
+    /// front of the next one takes it away. Where the adoption was taken, trackers ignore a SYN,
+    /// and so does the adopter.
     pub(crate) fn forget_in_front(&mut self, id: FlowId, out: &mut impl Output) {
         let leg = self.flows[id].owner;
         if self.backends[usize::from(leg.backend)].liveness.forgets() {
@@ -280,7 +286,8 @@ impl Engine {
         }
     }
 
-    /// The number of a Forget in front of an adoption: none that the pod's socket could take for the next byte.
+    /// The number of a Forget in front of an adoption: none that the pod's socket could take for
+    /// the next byte.
     pub(crate) fn forget_number(&self, id: FlowId) -> SeqNumber {
         let flow = &self.flows[id];
         flow.boundary.add((1 << 31) + u32::from(flow.tries))

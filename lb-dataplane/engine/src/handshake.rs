@@ -41,8 +41,8 @@ use baton_packet::{Flags, Segment, ether_src, parse_syn_options};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
-/// With so many handshakes towards one backend that are not complete, one in so many of its ports, another one takes the
-/// place of the oldest: anybody can begin them, with any address.
+/// With so many handshakes towards one backend that are not complete, one in so many of its ports,
+/// another one takes the place of the oldest: anybody can begin them, with any address.
 const HALF_OPEN_PORTS: usize = 4;
 /// The same in flows, for all backends together, if they are evenly many.
 const HALF_OPEN_FLOWS: usize = 2;
@@ -51,8 +51,9 @@ const HALF_OPEN_MIN: usize = 16;
 /// MSS where the SYN names none (RFC 9293 section 3.7.1).
 const MSS_DEFAULT_V4: u16 = 536;
 const MSS_DEFAULT_V6: u16 = 1_220;
-/// Smallest MSS that `bpf_sk_assign_tcp_reqsk` takes (net/core/filter.c; seen on Linux 6.18 for IPv4). Such a flow
-/// is pinned: a refusal would count against the backend, and a client must not be able to cause that.
+/// Smallest MSS that `bpf_sk_assign_tcp_reqsk` takes (net/core/filter.c; seen on Linux 6.18 for
+/// IPv4). Such a flow is pinned: a refusal would count against the backend, and a client must not
+/// be able to cause that.
 const MSS_ADOPTABLE_V4: u16 = 536;
 const MSS_ADOPTABLE_V6: u16 = 1_220;
 
@@ -88,8 +89,9 @@ impl Engine {
                 return self.forward_to_leg(frame, segment, owner);
             }
             if !over {
-                // Challenged here (RFC 5961 section 4): a backend that knows the flow no more would open another connection
-                // inside of it. A client that means it answers with an exact RST, and sends its SYN again.
+                // Challenged here (RFC 5961 section 4): a backend that knows the flow no more would
+                // open another connection inside of it. A client that means it answers with an
+                // exact RST, and sends its SYN again.
                 if self.may_reset(now, Whom::Clients) {
                     self.challenge_client(id, out);
                 }
@@ -154,7 +156,8 @@ impl Engine {
         let mut flow = Flow::new(client, segment.src_port, frontend, policy);
         (flow.hop, flow.mac) = (hop, mac);
         flow.state = State::SynSent;
-        // The SYN alone: without the option that was stripped, data in it is not acknowledged and comes again.
+        // The SYN alone: without the option that was stripped, data in it is not acknowledged and
+        // comes again.
         flow.client_next = segment.seq.add(1);
         flow.client_acked = segment.seq;
         flow.client_window = segment.window;
@@ -206,8 +209,9 @@ impl Engine {
         self.forward_to_leg(frame, segment, leg)
     }
 
-    /// Makes room for one more handshake with a backend: the oldest that is not complete gives way, where there are too
-    /// many. If there is a client behind it, that one is told with a reset, and connects again.
+    /// Makes room for one more handshake with a backend: the oldest that is not complete gives way,
+    /// where there are too many. If there is a client behind it, that one is told with a reset, and
+    /// connects again.
     fn bound_half_open(&mut self, now: Instant, backend: u16, out: &mut impl Output) {
         let ports = &self.backends[usize::from(backend)].ports;
         let Some((oldest, count)) = ports.half_open(&self.rests) else {
@@ -325,7 +329,8 @@ impl Engine {
         }
     }
 
-    /// A leg to another backend for a flow whose SYN was refused or met silence, while tries are left.
+    /// A leg to another backend for a flow whose SYN was refused or met silence, while tries are
+    /// left.
     pub(crate) fn another_for_syn(&mut self, now: Instant, id: FlowId) -> Option<Leg> {
         let flow = &mut self.flows[id];
         flow.tries = flow.tries.saturating_add(1);

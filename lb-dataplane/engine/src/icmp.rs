@@ -1,5 +1,5 @@
-//! ICMP errors about our segments, translated to the leg that the segment came from, so that path MTU
-//! discovery (RFC 1191, RFC 8201) works through the dataplane.
+//! ICMP errors about our segments, translated to the leg that the segment came from, so that path
+//! MTU discovery (RFC 1191, RFC 8201) works through the dataplane.
 
 use crate::{
     Engine, Verdict,
@@ -9,8 +9,8 @@ use crate::{
 };
 use baton_packet::{IcmpError, NewTuple, rewrite_icmp};
 
-/// A quoted sequence number may be this far from the flow's: anything else is a guess by a third party
-/// (RFC 5927 section 4.1).
+/// A quoted sequence number may be this far from the flow's: anything else is a guess by a third
+/// party (RFC 5927 section 4.1).
 const QUOTE_WINDOW: u32 = 1 << 24;
 
 impl Engine {

@@ -109,8 +109,8 @@ impl Index {
         self.buckets[self.first(hash)].marks[0]
     }
 
-    /// The first number with this hash's mark in its first bucket: mostly the one that is looked for.
-    /// It may be another one, or [`FREE`].
+    /// The first number with this hash's mark in its first bucket: mostly the one that is looked
+    /// for. It may be another one, or [`FREE`].
     #[inline(always)]
     pub(crate) fn guess(&self, hash: Hash) -> Option<u32> {
         let bucket = &self.buckets[self.first(hash)];

@@ -1,5 +1,5 @@
-//! Copies of segments: of a client's that may have to be sent again, to another backend, or that wait to be sent (`backlog`);
-//! of either side's that came ahead of missing ones (`early`).
+//! Copies of segments: of a client's that may have to be sent again, to another backend, or that
+//! wait to be sent (`backlog`); of either side's that came ahead of missing ones (`early`).
 //!
 //! Owns one slab of fixed slots for all flows, the lists of what each flow keeps, and the order in
 //! which incomplete requests began. It never looks into a segment, never allocates after
@@ -419,7 +419,8 @@ mod tests {
                     let list = &mut lists[flow];
                     prop_assert_eq!(kept.insert(list, &frame, KEPT_PER_FLOW_MAX, later), fits);
                     if fits {
-                        // As documented, with one short cut: behind the last one if that is not later.
+                        // As documented, with one short cut: behind the last one if that is not
+                        // later.
                         let model = &mut model[flow];
                         let last = model.last().is_none_or(|last| !later(last));
                         let at = model.iter().position(|kept| later(kept)).filter(|_| !last);

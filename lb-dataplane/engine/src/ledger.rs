@@ -1,7 +1,8 @@
-//! What moves cost and gain: measured, so that the decision can go by it and people can see whether moving pays.
+//! What moves cost and gain: measured, so that the decision can go by it and people can see whether
+//! moving pays.
 //!
-//! Owns the mean extra wait of moved requests per backend, and per policy what was expected of moves and what came of
-//! them. It never decides anything.
+//! Owns the mean extra wait of moved requests per backend, and per policy what was expected of
+//! moves and what came of them. It never decides anything.
 
 use crate::timing::COST_MIN_US;
 /// Of the mean cost so much is the newest one.
@@ -14,7 +15,8 @@ pub(crate) struct MoveCost {
 }
 
 impl MoveCost {
-    /// A request that came with a move was answered after `took_us`, where those that stayed waited `usual_us`.
+    /// A request that came with a move was answered after `took_us`, where those that stayed waited
+    /// `usual_us`.
     pub(crate) fn add(&mut self, took_us: u64, usual_us: f64) {
         let extra_us = (took_us as f64 - usual_us).max(0.0);
         self.mean_us += (extra_us - self.mean_us) * NEWEST_PART;
@@ -31,7 +33,8 @@ impl MoveCost {
 pub(crate) struct Gains {
     /// Sum of what their requests were expected to wait less.
     pub(crate) expected_us: u64,
-    /// Sum of what they waited less than was expected where they were, and of what they waited more.
+    /// Sum of what they waited less than was expected where they were, and of what they waited
+    /// more.
     pub(crate) won_us: u64,
     pub(crate) lost_us: u64,
 }
@@ -47,8 +50,8 @@ impl Gains {
     }
 }
 
-/// What is remembered at a flow of the request that it moved with, in one byte: nothing, that it moved, or what it was expected to
-/// wait without (in steps of 9 %, up to an hour).
+/// What is remembered at a flow of the request that it moved with, in one byte: nothing, that it
+/// moved, or what it was expected to wait without (in steps of 9 %, up to an hour).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved(u8);
 

@@ -1,9 +1,9 @@
 //! The packet engine of Baton, sans I/O: `(now, frame, state) -> verdict + frames out`.
 //!
-//! [`Engine`] owns flows, legs, request boundaries, the choice of backend and the adoption state machine.
-//! It does no I/O, reads no clock and draws no randomness of its own: the caller passes `now` and a seed,
-//! and gives frames in and takes frames out. All memory is reserved by [`Engine::new`] and
-//! [`Engine::apply`]; [`Engine::frame`] and [`Engine::poll`] never allocate.
+//! [`Engine`] owns flows, legs, request boundaries, the choice of backend and the adoption state
+//! machine. It does no I/O, reads no clock and draws no randomness of its own: the caller passes
+//! `now` and a seed, and gives frames in and takes frames out. All memory is reserved by
+//! [`Engine::new`] and [`Engine::apply`]; [`Engine::frame`] and [`Engine::poll`] never allocate.
 //!
 //! # Invariants
 //! - A flow has one owner leg; what any other leg sends is absorbed (fencing).

@@ -1,14 +1,17 @@
 //! How long requests wait at a backend: a mean with its uncertainty, over a short and a long time.
 //!
-//! Owns two decaying windows per backend. By Little's law the mean wait of a window is its area (requests times
-//! the time that they waited) divided by its answers. What is not answered yet counts too, so a stall shows while
-//! it lasts; and one slow answer among many weighs what it is, where a peak average (`estimate`) keeps it for
-//! seconds. It never chooses a backend: `placement` compares these readings.
+//! Owns two decaying windows per backend. By Little's law the mean wait of a window is its area
+//! (requests times the time that they waited) divided by its answers. What is not answered yet
+//! counts too, so a stall shows while it lasts; and one slow answer among many weighs what it is,
+//! where a peak average (`estimate`) keeps it for seconds. It never chooses a backend: `placement`
+//! compares these readings.
 
 use crate::timing::{LONG_US, SHORT_US};
-/// The mean before counts as so many answers: the first answer after a pause is not all that is known.
+/// The mean before counts as so many answers: the first answer after a pause is not all that is
+/// known.
 const KNOWN_ANSWERS: f64 = 1.0;
-/// Answers of one busy period resemble each other: the standard error is at least this part of the mean.
+/// Answers of one busy period resemble each other: the standard error is at least this part of the
+/// mean.
 const ERROR_PART_MIN: f64 = 0.05;
 
 /// One decaying window.
@@ -147,7 +150,8 @@ impl Load {
         self.long.answered();
     }
 
-    /// A request will not be answered here: it was moved, or its connection was reset. Its wait so far counts.
+    /// A request will not be answered here: it was moved, or its connection was reset. Its wait so
+    /// far counts.
     pub(crate) fn forget(&mut self, now_us: u64) {
         self.advance(now_us);
         self.outstanding = self.outstanding.saturating_sub(1);

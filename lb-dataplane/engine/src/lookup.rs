@@ -118,9 +118,9 @@ mod tests {
             let mut lookup = Lookup::new(64);
             let mut oracle = HashMap::new();
             for (number, (add, host, port)) in (0..).zip(ops) {
-                let mut address = Addr::default();
                 // Few different starts, so that entries stand in each other's way.
-                address.high = u64::from(host) << (host % 8 * 8);
+                let high = u64::from(host) << (host % 8 * 8);
+                let address = Addr { high, low: 0 };
                 if add {
                     lookup.insert(address, port, number);
                     oracle.insert((address, port), number);

@@ -1,7 +1,7 @@
 //! Which policies have a backend as a member.
 //!
-//! Owns a set of numbers of policies' slots: one bit each, so that joining and parting cost the same
-//! however many policies share the backend. It never says what a policy makes of its member.
+//! Owns a set of numbers of policies' slots: one bit each, so that joining and parting cost the
+//! same however many policies share the backend. It never says what a policy makes of its member.
 
 use baton_api::LIMIT_POLICIES;
 

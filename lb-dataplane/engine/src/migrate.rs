@@ -1,7 +1,8 @@
 //! Moves that somebody asks for: one flow, to a named backend or to the best other one.
 //!
-//! Owns what is in the way of it, in words, and the wish that waits at the flow until its next request. Moving is `adopt`'s,
-//! and every limit of the policy holds; only whether another backend is *better* is not asked.
+//! Owns what is in the way of it, in words, and the wish that waits at the flow until its next
+//! request. Moving is `adopt`'s, and every limit of the policy holds; only whether another backend
+//! is *better* is not asked.
 //!
 //! # Decisions
 //!
@@ -27,7 +28,8 @@ use std::net::SocketAddr;
 pub struct Migrate {
     /// The client's end.
     pub client: SocketAddr,
-    /// The address and port that it connected to; needed only where the client has several flows from one port.
+    /// The address and port that it connected to; needed only where the client has several flows
+    /// from one port.
     pub frontend: Option<SocketAddr>,
     /// Name of the backend; none: the best other one.
     pub to: Option<String>,
@@ -97,8 +99,8 @@ pub enum MigrateError {
 const NAMES_MAX: usize = 20;
 
 impl Engine {
-    /// Has one flow move: at once if it is at rest, otherwise with its next request. A further wish takes the place of the
-    /// one before.
+    /// Has one flow move: at once if it is at rest, otherwise with its next request. A further wish
+    /// takes the place of the one before.
     ///
     /// # Errors
     /// What is in the way.
@@ -244,7 +246,8 @@ impl Engine {
         })
     }
 
-    /// Whether the flow is at rest and known to be: where no guard follows it, only a request says so.
+    /// Whether the flow is at rest and known to be: where no guard follows it, only a request says
+    /// so.
     fn rests_surely(&self, flow: &Flow, id: FlowId) -> bool {
         let protocol = self.policies[usize::from(flow.policy)].spec.protocol;
         matches!(flow.state, State::Idle | State::Fresh)
@@ -285,7 +288,8 @@ impl Engine {
         self.tell(id, What::MoveAsked);
     }
 
-    /// The backend that a flow goes to with this request because somebody asked for it, if it can have it now.
+    /// The backend that a flow goes to with this request because somebody asked for it, if it can
+    /// have it now.
     pub(crate) fn asked_target(&mut self, now: Instant, id: FlowId) -> Option<u16> {
         if !self.flows[id].has_wish() {
             return None;

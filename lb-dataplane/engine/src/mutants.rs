@@ -1,6 +1,8 @@
-//! Deliberate faults of the state machine, which the simulator must find (feature `mutants`, off in every product).
+//! Deliberate faults of the state machine, which the simulator must find (feature `mutants`, off in
+//! every product).
 //!
-//! Owns their names. Without the feature nothing asks for them at run time: each question is the constant `false`.
+//! Owns their names. Without the feature nothing asks for them at run time: each question is the
+//! constant `false`.
 
 macro_rules! mutants {
     ($($(#[doc = $doc:literal])+ $variant:ident,)+) => {
@@ -29,7 +31,8 @@ mutants! {
     StampsAnew,
     /// A port is used again as soon as it is free.
     ReusePort,
-    /// The first bytes of a response do not count: its request is kept, and may be given to another backend.
+    /// The first bytes of a response do not count: its request is kept, and may be given to another
+    /// backend.
     SpliceResponse,
     /// Keys that were rotated out stay valid.
     KeepOldKeys,

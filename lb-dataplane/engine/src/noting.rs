@@ -1,7 +1,7 @@
 //! What happens to flows, noted in the figures of their policies and in the ring of events.
 //!
-//! Owns when each figure counts, and what is told of events to whoever asks. The forms are `figures`
-//! and `events`.
+//! Owns when each figure counts, and what is told of events to whoever asks. The forms are
+//! `figures` and `events`.
 
 use crate::{
     Engine,
@@ -15,8 +15,8 @@ use baton_api::{Endpoint, EventCursor, FlowEvent, FlowEvents};
 use std::net::SocketAddr;
 
 impl Engine {
-    /// An adoption leaves. One that carries a request is measured from when that was sent, which is the same moment, or comes
-    /// later if the adoption left without it.
+    /// An adoption leaves. One that carries a request is measured from when that was sent, which is
+    /// the same moment, or comes later if the adoption left without it.
     pub(crate) fn adoption_leaves(&mut self, now: Instant, id: FlowId) {
         let flow = &mut self.flows[id];
         if flow.state == State::AdoptingIdle && flow.tries == 1 {
@@ -46,8 +46,8 @@ impl Engine {
         self.policies[usize::from(policy)].figures.resets[why as usize] += 1;
     }
 
-    /// Why the declared table has a flow's client reset: each of its rows that does so ends the flow, which is in its last
-    /// state still.
+    /// Why the declared table has a flow's client reset: each of its rows that does so ends the
+    /// flow, which is in its last state still.
     pub(crate) fn reset_by_table(&self, id: FlowId) -> Reset {
         match self.flows[id].state {
             State::OwnerFinPending => Reset::Backend,
@@ -82,8 +82,8 @@ impl Engine {
         self.events.push(event);
     }
 
-    /// Up to `max` events behind number `since`, none to begin with the next one. A `since` that is yet to come is one of an
-    /// earlier life of the dataplane: all events that there are follow.
+    /// Up to `max` events behind number `since`, none to begin with the next one. A `since` that is
+    /// yet to come is one of an earlier life of the dataplane: all events that there are follow.
     #[must_use]
     pub fn events(&mut self, now: Instant, since: Option<u64>, max: usize) -> FlowEvents {
         let last = self.events.last;

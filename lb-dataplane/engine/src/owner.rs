@@ -61,8 +61,9 @@ impl Engine {
         }
     }
 
-    /// Both ends have acknowledged everything, their closes too: nothing will come from the owner leg any more. The pod's
-    /// TIME_WAIT, if it closed first, has nothing left to wait for and would hold the port.
+    /// Both ends have acknowledged everything, their closes too: nothing will come from the owner
+    /// leg any more. The pod's TIME_WAIT, if it closed first, has nothing left to wait for and
+    /// would hold the port.
     pub(crate) fn end_owner(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
         if flow.bits.has(Bits::POD_WAITS) {

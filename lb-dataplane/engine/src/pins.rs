@@ -1,4 +1,5 @@
-//! Why flows never move again, and why flows end because of a backend: the fixed lists behind the metrics.
+//! Why flows never move again, and why flows end because of a backend: the fixed lists behind the
+//! metrics.
 //!
 //! Owns the labels. It never decides anything.
 
@@ -87,7 +88,8 @@ pub enum Lost {
     NoBackend,
     /// The flow is pinned.
     Pinned,
-    /// The client had closed its direction behind its request, and the backend ended without an answer.
+    /// The client had closed its direction behind its request, and the backend ended without an
+    /// answer.
     HalfClosed,
     /// The drain's deadline.
     DrainDeadline,

@@ -1,15 +1,20 @@
-//! When a flow leaves its backend because of how that one does: the judgement of a pool, and the decision at a boundary.
+//! When a flow leaves its backend because of how that one does: the judgement of a pool, and the
+//! decision at a boundary.
 //!
-//! Owns the rule `WhenBetter`. A move costs (accept, close, cold caches), so nothing moves because another backend is
-//! luckier for a moment. A flow moves
+//! Owns the rule `WhenBetter`. A move costs (accept, close, cold caches), so nothing moves because
+//! another backend is luckier for a moment. A flow moves
 //!
-//! - away from a backend that is **distressed** against its pool, or that answers nothing at this moment;
+//! - away from a backend that is **distressed** against its pool, or that answers nothing at this
+//!   moment;
 //! - to one that **joins** or is on trial, until that has its share;
-//! - to a shorter queue while the pool's backends are **unevenly** busy, as where few flows send most requests;
-//! - from one where the mean wait is surely and lastingly longer, within a **budget** of all requests.
+//! - to a shorter queue while the pool's backends are **unevenly** busy, as where few flows send
+//!   most requests;
+//! - from one where the mean wait is surely and lastingly longer, within a **budget** of all
+//!   requests.
 //!
-//! Pure: members are read through `seat`, time and chance are arguments. Constant work per boundary, but for a
-//! judgement at most every 2 ms, which looks at each member (256 at most). It never touches flows.
+//! Pure: members are read through `seat`, time and chance are arguments. Constant work per
+//! boundary, but for a judgement at most every 2 ms, which looks at each member (256 at most). It
+//! never touches flows.
 //!
 //! # Decisions
 //!
@@ -44,13 +49,15 @@ use crate::{
 };
 use baton_api::LIMIT_BACKENDS_PER_POLICY;
 
-/// A member is hot while it waits this many times longer than its pool, and longer by at least so much.
+/// A member is hot while it waits this many times longer than its pool, and longer by at least so
+/// much.
 pub(crate) const HOT_RATIO: f64 = 4.0;
-/// Of a pool's members this part may be distressed at a time, one at least. Where more are slow, all are.
+/// Of a pool's members this part may be distressed at a time, one at least. Where more are slow,
+/// all are.
 const DISTRESSED_PERCENT_MAX: usize = 34;
 
-/// A pool is uneven if one member is busy for this many times the usual part of its time, and by so much more; and
-/// stays so down to the second pair, for a while.
+/// A pool is uneven if one member is busy for this many times the usual part of its time, and by so
+/// much more; and stays so down to the second pair, for a while.
 const UNEVEN_RATIO: f64 = 1.4;
 const UNEVEN_MORE: f64 = 0.2;
 const EVEN_RATIO: f64 = 1.2;
@@ -59,14 +66,16 @@ const UNEVEN_PART: f64 = 0.5;
 /// Queues are compared with so many others, drawn at random.
 const QUEUES: usize = 4;
 
-/// A backend that is busier than another one, too, is left at this part of what the policy's ratio is above 1.
+/// A backend that is busier than another one, too, is left at this part of what the policy's ratio
+/// is above 1.
 const BUSIER_PART: f64 = 0.7;
 /// Standard errors of the difference that are taken off it.
 const SURE_ERRORS: f64 = 4.0;
 const REQUESTS_MAX: f64 = 200.0;
 /// A move must gain so many times what it costs.
 const GAIN_COSTS: f64 = 4.0;
-/// Of 1,000 requests so many may move for this in calm; unused ones are kept up to the second number.
+/// Of 1,000 requests so many may move for this in calm; unused ones are kept up to the second
+/// number.
 const BUDGET: f64 = 0.002;
 const BUDGET_MAX: f64 = 8.0;
 const BUDGET_FIRST: f64 = 2.0;
@@ -154,7 +163,8 @@ pub(crate) struct Placement {
     pub(crate) distressed_total: u64,
 }
 
-/// The smaller of the two middle ones, if there are two: where half of a pool is slow, the other half is the measure.
+/// The smaller of the two middle ones, if there are two: where half of a pool is slow, the other
+/// half is the measure.
 fn lower_median(values: &mut [f64]) -> f64 {
     if values.is_empty() {
         return 0.0;
@@ -289,7 +299,8 @@ impl Placement {
         }
     }
 
-    /// Where the flow goes with this request, if anywhere. `cost_us` is what moves onto a member cost.
+    /// Where the flow goes with this request, if anywhere. `cost_us` is what moves onto a member
+    /// cost.
     pub(crate) fn decide(
         &mut self,
         asking: Asking,

@@ -1,7 +1,8 @@
 //! Policies in force: which backends, how they are chosen, when a flow moves.
 //!
-//! Owns choice and rate limits. It never touches flows or packets. Work per choice is constant, but for `WeightedRoundRobin`
-//! and `Random` on a new flow (at most 512 steps), `Always`, and finding a backend that another one said (at most 256).
+//! Owns choice and rate limits. It never touches flows or packets. Work per choice is constant, but
+//! for `WeightedRoundRobin` and `Random` on a new flow (at most 512 steps), `Always`, and finding a
+//! backend that another one said (at most 256).
 //!
 //! # Decisions
 //!
@@ -76,7 +77,8 @@ pub(crate) struct Pool {
 pub(crate) struct Target {
     pub(crate) backend: u16,
     pub(crate) cause: Cause,
-    /// What the request was expected to wait at its owner, and there; nothing where that is not the reason.
+    /// What the request was expected to wait at its owner, and there; nothing where that is not the
+    /// reason.
     pub(crate) waits_us: Option<(f64, f64)>,
 }
 
@@ -232,8 +234,9 @@ impl Pool {
         self.panic = works * 100 < all * usize::from(percent);
     }
 
-    /// How much a member has to do, heavier ones appearing idler: the expected wait by powers of two, then flows.
-    /// Waits that are alike differ by chance; if they decided, new flows would all go to the luckiest pod.
+    /// How much a member has to do, heavier ones appearing idler: the expected wait by powers of
+    /// two, then flows. Waits that are alike differ by chance; if they decided, new flows would all
+    /// go to the luckiest pod.
     fn cost(&self, at: usize, backends: &[Backend], now: Instant) -> (u32, u64, u64) {
         let member = self.members[at];
         let backend = &backends[usize::from(member.backend)];
@@ -292,8 +295,8 @@ impl Pool {
         None
     }
 
-    /// The better of two random members that `good` admits (power of two choices); falls back to a scan
-    /// when the draws hit none.
+    /// The better of two random members that `good` admits (power of two choices); falls back to a
+    /// scan when the draws hit none.
     fn two_choices(
         &self,
         backends: &[Backend],
@@ -385,7 +388,8 @@ impl Policy {
             }
             Algorithm::Random => pool.by_chance(backends, now, rng, |at| admits(pool, at)),
         };
-        // Better a pod that looks bad, or drains, than none; but weight 0 means none, whatever happens.
+        // Better a pod that looks bad, or drains, than none; but weight 0 means none, whatever
+        // happens.
         let any = |draining: bool| {
             pool.members.iter().position(|m| {
                 m.weight > 0 && Some(m.backend) != except && (draining || !m.is_leaving())
@@ -436,8 +440,8 @@ impl Policy {
         of(v6).is_empty() && !of(!v6).is_empty()
     }
 
-    /// Where a flow of `owner` should go at this boundary, if anywhere, and why. `ties` says what holds it there; its last
-    /// request was sent `gap_us` ago.
+    /// Where a flow of `owner` should go at this boundary, if anywhere, and why. `ties` says what
+    /// holds it there; its last request was sent `gap_us` ago.
     #[expect(
         clippy::too_many_arguments,
         reason = "one decision, all that it goes by"
@@ -573,7 +577,8 @@ impl Policy {
             .any(|at| Some(pool.members[at].backend) != except && pool.adopts(at, backends, now))
     }
 
-    /// Whether any of its backends could ever adopt: where nobody can, a close need not be held back.
+    /// Whether any of its backends could ever adopt: where nobody can, a close need not be held
+    /// back.
     pub(crate) fn ever_adoptable(&self, v6: bool, backends: &[Backend]) -> bool {
         let members = &self.pools[usize::from(v6)].members;
         members

@@ -33,8 +33,9 @@ use crate::{
     timing::REMEMBERED_MS,
 };
 
-/// Of each backend's ports that are ready for adoptions, one in so many is kept for rescues and drains: not for moves that
-/// need not be now, nor for clients' SYNs, of which anybody sends as many as he likes.
+/// Of each backend's ports that are ready for adoptions, one in so many is kept for rescues and
+/// drains: not for moves that need not be now, nor for clients' SYNs, of which anybody sends as
+/// many as he likes.
 const RESERVE_SHARE: usize = 8;
 /// Ports that become ready by time in one call: taking one needs one.
 const SETTLED_PER_CALL: usize = 4;
@@ -42,12 +43,13 @@ const SETTLED_PER_CALL: usize = 4;
 /// How the last use of a port ended, which says how long it rests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Both sides closed in order. A lost last ACK would have been repeated by then on a pod network; a socket that is left
-    /// all the same is stepped around like any stale one.
+    /// Both sides closed in order. A lost last ACK would have been repeated by then on a pod
+    /// network; a socket that is left all the same is stepped around like any stale one.
     Clean,
     /// Any other way: longer than a pod needs to answer the last segment on any pod network.
     Quiet,
-    /// A stale socket was met: until even an orphaned FIN_WAIT_2 socket is gone (`net.ipv4.tcp_fin_timeout`, 60 s).
+    /// A stale socket was met: until even an orphaned FIN_WAIT_2 socket is gone
+    /// (`net.ipv4.tcp_fin_timeout`, 60 s).
     Stale,
     /// Nobody said that it is forgotten: only time makes it ready.
     Unforgotten,

@@ -92,8 +92,9 @@ impl Engine {
         spec.on_backend_failure != BackendFailure::Reset && spec.protocol != Protocol::None
     }
 
-    /// Whether it does, and some backend could adopt them: one of those that are named, or the successor of one that
-    /// could (where a pod is replaced only after its end, none is named for a while).
+    /// Whether it does, and some backend could adopt them: one of those that are named, or the
+    /// successor of one that could (where a pod is replaced only after its end, none is named for a
+    /// while).
     pub(crate) fn may_rescue(&self, id: FlowId) -> bool {
         let flow = &self.flows[id];
         let policy = &self.policies[usize::from(flow.policy)];
@@ -126,8 +127,8 @@ impl Engine {
     }
 
     /// Whether the process that a flow belongs to is gone, because another one listens since. Its
-    /// FIN may be late: behind data that waited for the client, it leaves in nobody's name, without a
-    /// mark.
+    /// FIN may be late: behind data that waited for the client, it leaves in nobody's name, without
+    /// a mark.
     pub(crate) fn owner_is_replaced(&self, now: Instant, id: FlowId) -> bool {
         let flow = &self.flows[id];
         let owner = &self.backends[usize::from(flow.owner.backend)];

@@ -69,7 +69,8 @@ impl Routes {
     }
 }
 
-/// The next hop that stands for the host's own stack. No neighbour has this address, and nobody is asked for it.
+/// The next hop that stands for the host's own stack. No neighbour has this address, and nobody is
+/// asked for it.
 pub(crate) fn host(v6: bool) -> IpAddr {
     if v6 {
         Ipv6Addr::UNSPECIFIED.into()
@@ -125,7 +126,8 @@ pub(crate) struct Hops {
     /// Ids in the order of their addresses: found by bisection, so that no choice of addresses by
     /// a client makes a lookup slow, and the same in every run.
     by_address: Vec<(IpAddr, u16)>,
-    /// How many hops [`Hops::next_unresolved`] would give out, so that asking costs nothing if none.
+    /// How many hops [`Hops::next_unresolved`] would give out, so that asking costs nothing if
+    /// none.
     to_ask: usize,
     /// Where the search for those goes on.
     cursor: usize,

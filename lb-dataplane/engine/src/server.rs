@@ -119,7 +119,8 @@ impl Engine {
         let mut treat = Frame::Forward;
         let ahead = segment.seq.since(flow.server_next);
         let end = segment.seq.add(segment.payload_len());
-        // A segment without bytes may be ahead of lost ones, or behind a FIN that is still to come. It is no response.
+        // A segment without bytes may be ahead of lost ones, or behind a FIN that is still to come.
+        // It is no response.
         if segment.payload_len() > 0 && end.after(flow.server_next) {
             match self.turn(now, id, From::Server, frame, segment, out) {
                 Turn::Now => {}
@@ -165,7 +166,8 @@ impl Engine {
         self.forward_to_client(frame, segment, id)
     }
 
-    /// Once both ends have acknowledged all, the close of the other one too, a closed flow needs its leg no more.
+    /// Once both ends have acknowledged all, the close of the other one too, a closed flow needs
+    /// its leg no more.
     #[inline]
     pub(crate) fn closes_wholly(&mut self, now: Instant, id: FlowId, out: &mut impl Output) {
         let flow = &self.flows[id];
@@ -186,7 +188,8 @@ impl Engine {
     ) -> Frame {
         let end = end_of(frame, segment);
         let ended = if ahead > 0 || self.flows[id].state == State::SynAcked {
-            // Bytes in front of it are missing, or the connection is not known to be open: it comes again.
+            // Bytes in front of it are missing, or the connection is not known to be open: it comes
+            // again.
             Ended::Held
         } else {
             self.owner_ended(now, id, end, out)
@@ -270,7 +273,8 @@ impl Engine {
         verdict
     }
 
-    /// New bytes from the owner. `ahead` bytes in front of them are missing, or were seen before if it is negative.
+    /// New bytes from the owner. `ahead` bytes in front of them are missing, or were seen before if
+    /// it is negative.
     pub(crate) fn server_data(
         &mut self,
         now: Instant,

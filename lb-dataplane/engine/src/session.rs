@@ -1,8 +1,9 @@
-//! What restores a session (`AUTH`, `SELECT`) at a new owner: bytes in front of the request, whose replies the client never
-//! sees.
+//! What restores a session (`AUTH`, `SELECT`) at a new owner: bytes in front of the request, whose
+//! replies the client never sees.
 //!
-//! The adoption then starts that many bytes earlier in the sequence space of both directions; the request is held back
-//! until the replies are exactly right, so that no command ever runs in another session than its client's.
+//! The adoption then starts that many bytes earlier in the sequence space of both directions; the
+//! request is held back until the replies are exactly right, so that no command ever runs in
+//! another session than its client's.
 //!
 //! # Decisions
 //!

@@ -1,7 +1,7 @@
 //! Where legs come from: our own addresses, each with the ports of the range.
 //!
-//! A leg has a number, which is its port where it comes from the first address. Those of the others follow behind the
-//! range: `count` further for each address, past 65,535 from 1 on.
+//! A leg has a number, which is its port where it comes from the first address. Those of the others
+//! follow behind the range: `count` further for each address, past 65,535 from 1 on.
 //!
 //! Owns which address and port a number stands for. It knows nothing of which are used.
 
@@ -94,7 +94,8 @@ impl Sources {
     #[cold]
     fn further(&self, source: Option<IpAddr>, (address, port): (IpAddr, u16)) -> u16 {
         let some = &self.addresses[usize::from(address.is_ipv6())];
-        // The backend's first address, if it is one of ours, stands in the first one's place, and that in its own.
+        // The backend's first address, if it is one of ours, stands in the first one's place, and
+        // that in its own.
         let wanted = match some.first() {
             Some(first) if *first == address => source,
             _ => Some(address),

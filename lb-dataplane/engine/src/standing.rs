@@ -1,15 +1,16 @@
 //! How a backend stands among the others of its pool: fit, distressed, on trial, joining.
 //!
-//! Owns what is remembered of one member from judgement to judgement, and its transitions. It sees readings of one
-//! moment only and never chooses where a flow goes: that is `placement`'s.
+//! Owns what is remembered of one member from judgement to judgement, and its transitions. It sees
+//! readings of one moment only and never chooses where a flow goes: that is `placement`'s.
 
 use crate::{
     mutants::{Committed, Mutant},
     timing::{BACKOFF_MAX_US, BACKOFF_MIN_US, HOT_MEMORY_US, JOIN_MAX_US, JOIN_US, STAGE_US},
 };
 
-/// A member that was hot for this part of the memory, and three times longer than is usual in its pool, is
-/// distressed: one stall of 90 ms, as a CPU quota of 5 % makes them, or some shorter ones. One pause of 50 ms is not enough.
+/// A member that was hot for this part of the memory, and three times longer than is usual in its
+/// pool, is distressed: one stall of 90 ms, as a CPU quota of 5 % makes them, or some shorter ones.
+/// One pause of 50 ms is not enough.
 pub(crate) const HOT_PART: f64 = 0.055;
 const HOT_USUAL: f64 = 3.0;
 /// On trial, much less is enough.

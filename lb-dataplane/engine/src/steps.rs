@@ -14,7 +14,8 @@ use crate::{
 };
 
 impl Engine {
-    /// Moves a flow by the declared table: performs the row's actions and says what becomes of the frame.
+    /// Moves a flow by the declared table: performs the row's actions and says what becomes of the
+    /// frame.
     pub(crate) fn step(
         &mut self,
         now: Instant,

@@ -18,8 +18,8 @@ struct Backend {
 }
 
 impl Wrr {
-    /// A round robin over backends with these weights; weight 0 is never chosen. The only place that
-    /// allocates.
+    /// A round robin over backends with these weights; weight 0 is never chosen. The only place
+    /// that allocates.
     pub(crate) fn new(weights: &[u16]) -> Self {
         let backends = weights
             .iter()
@@ -96,8 +96,9 @@ mod tests {
     }
 
     proptest! {
-        /// Over one round of as many choices as the weights sum up to, each gets exactly its weight,
-        /// and within it is never more than one choice behind or ahead times the number of backends.
+        /// Over one round of as many choices as the weights sum up to, each gets exactly its
+        /// weight, and within it is never more than one choice behind or ahead times the number of
+        /// backends.
         #[test]
         fn exact_over_a_round(weights in prop::collection::vec(0..20_u16, 1..12)) {
             let sum: usize = weights.iter().map(|weight| usize::from(*weight)).sum();

@@ -184,7 +184,8 @@ fn troubles_take_no_memory_and_give_none_back() {
 }
 
 impl Lives {
-    /// A flow whose pod dies, drains or freezes, at rest or with a command outstanding, with a session or without.
+    /// A flow whose pod dies, drains or freezes, at rest or with a command outstanding, with a
+    /// session or without.
     fn trouble(&mut self, n: u16) {
         let mut c = Conn::of(n, n % 4 == 3);
         c.seq = self.frames as u32;

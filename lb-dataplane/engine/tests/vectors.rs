@@ -1,7 +1,9 @@
-//! Packet cases as data: `vectors/*.cases` say what comes in, what leaves byte by byte, what is counted and where the flow is then.
+//! Packet cases as data: `vectors/*.cases` say what comes in, what leaves byte by byte, what is
+//! counted and where the flow is then.
 //!
-//! `BATON_RECORD=1` writes what the engine does into the files, as a draft to be read critically before it is kept;
-//! `BATON_GENERATE=1` writes the table of canonical cases and that of the flow's states.
+//! `BATON_RECORD=1` writes what the engine does into the files, as a draft to be read critically
+//! before it is kept; `BATON_GENERATE=1` writes the table of canonical cases and that of the flow's
+//! states.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -40,8 +42,8 @@ fn says(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|v| v == "1")
 }
 
-/// What each step of a case led to, its own steps only. With `compare`, the steps before must lead to what their own cases say,
-/// also where this case's world differs from theirs.
+/// What each step of a case led to, its own steps only. With `compare`, the steps before must lead
+/// to what their own cases say, also where this case's world differs from theirs.
 fn run(cases: &[Case], case: &Case, compare: bool) -> Result<Vec<Seen>, String> {
     let chain = cases::chain(cases, case)?;
     let mut scene = Scene::new(&chain)?;
@@ -165,7 +167,8 @@ fn generated(name: &str, text: &str) {
     );
 }
 
-/// Beside the goals: what the engine counts, and why flows are lost. Only mistakes of its own have no case.
+/// Beside the goals: what the engine counts, and why flows are lost. Only mistakes of its own have
+/// no case.
 #[test]
 fn every_counter_grows_in_some_case() {
     let cases = every_case(&cases::all());
@@ -260,7 +263,8 @@ fn changed_data_is_found() {
     assert!(judge(&cases, &longer).is_err());
 }
 
-/// A claim that is not true, a goal without a case or with two, and one that does not exist are found.
+/// A claim that is not true, a goal without a case or with two, and one that does not exist are
+/// found.
 #[test]
 fn wrong_claims_are_found() {
     let mut cases = every_case(&cases::all());

@@ -104,8 +104,9 @@ const PARTS: [&[&[u8]]; 3] = [
     ],
 ];
 
-/// Turns the input into a conversation: the first byte chooses the guard. Then each byte below 0x40 appends a part to the turn, below 0x80
-/// begins a turn of one side or the other, below 0x90 puts a gap before it, and any other appends the byte behind it.
+/// Turns the input into a conversation: the first byte chooses the guard. Then each byte below 0x40
+/// appends a part to the turn, below 0x80 begins a turn of one side or the other, below 0x90 puts a
+/// gap before it, and any other appends the byte behind it.
 fn turns_of(input: &[u8]) -> (Guard, Vec<Turn>) {
     let [choice, program @ ..] = input else {
         return (Guard::Http1, Vec::new());

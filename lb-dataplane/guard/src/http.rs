@@ -1,4 +1,5 @@
-//! HTTP/1.0 and 1.1 (RFC 9112) over both directions: which requests are outstanding, and how far their answers are.
+//! HTTP/1.0 and 1.1 (RFC 9112) over both directions: which requests are outstanding, and how far
+//! their answers are.
 //!
 //! Owns request lines, status lines and the list of outstanding requests. Never looks into a body.
 
@@ -137,7 +138,8 @@ impl Http1 {
         if side.stage == Stage::First {
             let room = WORD_BYTES_MAX + 1 - side.word.len();
             let window = &data[..data.len().min(room)];
-            // Empty lines before a request (RFC 9112 section 2.2). With no byte of the method, `idle` is false between CR and LF.
+            // Empty lines before a request (RFC 9112 section 2.2). With no byte of the method,
+            // `idle` is false between CR and LF.
             if side.word.is_empty() && (matches!(window[0], b'\r' | b'\n') || !side.idle()) {
                 let Cut { end, used, .. } = side.cut(data)?;
                 match end {
@@ -179,7 +181,8 @@ impl Http1 {
             }
         }
         let Cut { part, end, used } = side.cut(rest)?;
-        // The version is at the end of the line: the last bytes are kept where the line is in pieces.
+        // The version is at the end of the line: the last bytes are kept where the line is in
+        // pieces.
         let tail = match end {
             End::Line if part.len() >= VERSION_BYTES => part,
             End::BareCr => return Err(Pin::Unparsable),
@@ -336,7 +339,8 @@ impl Http1 {
     fn response_head(&mut self) {
         let head = self.server.head;
         if self.status < 200 {
-            // 100 asks for the body of the oldest request, so of the newest only where that is the same.
+            // 100 asks for the body of the oldest request, so of the newest only where that is the
+            // same.
             self.awaiting &= self.status != 100 || self.count > 1;
             self.status = 0;
             self.server = Side::new();

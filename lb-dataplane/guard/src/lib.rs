@@ -1,8 +1,10 @@
-//! Where requests and responses begin and end: exact guards for HTTP/1, RESP (redis) and the memcached text protocol.
+//! Where requests and responses begin and end: exact guards for HTTP/1, RESP (redis) and the
+//! memcached text protocol.
 //!
-//! Owns: one connection's conversation as far as it decides whether the connection may go to another server, from the bytes of
-//! both directions in any segmentation. It never allocates, blocks, reads a clock, keeps a message or changes a byte; what it
-//! cannot follow pins the connection ([`Pin`]).
+//! Owns: one connection's conversation as far as it decides whether the connection may go to
+//! another server, from the bytes of both directions in any segmentation. It never allocates,
+//! blocks, reads a clock, keeps a message or changes a byte; what it cannot follow pins the
+//! connection ([`Pin`]).
 //!
 //! # Decisions
 //!
@@ -34,7 +36,8 @@ pub enum Guard {
     Memcached,
 }
 
-/// How many bytes of the client's are still missing until the request that it has begun is complete, as far as what came tells.
+/// How many bytes of the client's are still missing until the request that it has begun is
+/// complete, as far as what came tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToCome {
     /// So many; 0 between two requests.
@@ -57,7 +60,8 @@ enum Talk {
     Memcached(memcached::Memcached),
 }
 
-// One per flow with something outstanding or a session; the engine's table of them is sized with this.
+// One per flow with something outstanding or a session; the engine's table of them is sized with
+// this.
 const _: () = assert!(size_of::<Tracker>() <= 256);
 
 /// Runs the same call on whichever conversation this is.
@@ -82,8 +86,8 @@ impl Tracker {
         Self { pin: None, talk }
     }
 
-    /// New bytes of the client, in order. `gap` bytes directly before `data` will never be shown: see
-    /// [`Tracker::client_may_skip`]. Where they may not be skipped, they pin ([`Pin::Gap`]).
+    /// New bytes of the client, in order. `gap` bytes directly before `data` will never be shown:
+    /// see [`Tracker::client_may_skip`]. Where they may not be skipped, they pin ([`Pin::Gap`]).
     #[inline]
     pub fn client(&mut self, gap: u32, data: &[u8]) {
         if self.pin.is_none() {
@@ -101,7 +105,8 @@ impl Tracker {
         }
     }
 
-    /// Whether the client's next `gap` bytes need not be shown: they lie wholly inside a body of known length.
+    /// Whether the client's next `gap` bytes need not be shown: they lie wholly inside a body of
+    /// known length.
     pub fn client_may_skip(&self, gap: u32) -> bool {
         self.pin.is_none() && each!(&self.talk, t => t.client_skips()) >= u64::from(gap)
     }
@@ -113,13 +118,15 @@ impl Tracker {
 
     fn settle(&mut self, followed: Result<(), Pin>) {
         if let Err(pin) = followed {
-            // The session stays: a hand-over may be restoring it. Who follows a pinned connection no longer drops all of this.
+            // The session stays: a hand-over may be restoring it. Who follows a pinned connection
+            // no longer drops all of this.
             self.pin = Some(pin);
         }
     }
 
-    /// Every request is complete and completely answered, no partial message in either direction, and no state is held that ties
-    /// the connection to this server for now (`MULTI` to `EXEC`, `WATCH`). A new request may go to another server.
+    /// Every request is complete and completely answered, no partial message in either direction,
+    /// and no state is held that ties the connection to this server for now (`MULTI` to `EXEC`,
+    /// `WATCH`). A new request may go to another server.
     pub fn at_rest(&self) -> bool {
         self.pin.is_none() && each!(&self.talk, t => t.at_rest())
     }
@@ -129,14 +136,15 @@ impl Tracker {
         self.pin
     }
 
-    /// Whether response bytes came since the last rest that are not whole interim responses (1xx but 101): an interim response
-    /// that has begun and not ended counts while it lasts, because nothing may be spliced behind its half.
+    /// Whether response bytes came since the last rest that are not whole interim responses (1xx
+    /// but 101): an interim response that has begun and not ended counts while it lasts, because
+    /// nothing may be spliced behind its half.
     pub fn response_begun(&self) -> bool {
         each!(&self.talk, t => t.response_begun())
     }
 
-    /// Whether executing all unanswered requests once more does what executing them once does; false with none known, and while
-    /// state is held on this server.
+    /// Whether executing all unanswered requests once more does what executing them once does;
+    /// false with none known, and while state is held on this server.
     pub fn idempotent(&self) -> bool {
         self.pin.is_none() && each!(&self.talk, t => t.idempotent())
     }
@@ -155,8 +163,9 @@ impl Tracker {
         }
     }
 
-    /// It was said, or the protocol version says, that the connection ends after the response in progress or just finished.
-    /// What a request says counts from the moment its final response begins: before, a FIN is no answer.
+    /// It was said, or the protocol version says, that the connection ends after the response in
+    /// progress or just finished. What a request says counts from the moment its final response
+    /// begins: before, a FIN is no answer.
     pub fn closing(&self) -> bool {
         each!(&self.talk, t => t.closing())
     }
@@ -175,8 +184,9 @@ impl Tracker {
         matches!(&self.talk, Talk::Resp(resp) if resp.has_session())
     }
 
-    /// RESP: the bytes that restore the session (`AUTH`, `SELECT`) on another server, written into `out`; `None` if the session
-    /// is the default one. The session is the one in which the oldest unanswered command was sent.
+    /// RESP: the bytes that restore the session (`AUTH`, `SELECT`) on another server, written into
+    /// `out`; `None` if the session is the default one. The session is the one in which the oldest
+    /// unanswered command was sent.
     pub fn prelude(&self, out: &mut [u8; PRELUDE_MAX]) -> Option<Prelude> {
         match &self.talk {
             // Also if what came since pins: a hand-over that began with a session goes on with it.

@@ -1,6 +1,7 @@
 //! Lines, words and numbers that arrive in pieces.
 //!
-//! Owns the cutting of a stream at line ends and the few bytes that are kept of a word until it ends. Never keeps a line.
+//! Owns the cutting of a stream at line ends and the few bytes that are kept of a word until it
+//! ends. Never keeps a line.
 
 use crate::pin::Pin;
 use memchr::memchr2;
@@ -24,7 +25,8 @@ pub(crate) struct Cut<'a> {
     pub(crate) used: usize,
 }
 
-/// Cuts `data` (not empty) at the first line end. `cr` remembers a CR that was the last byte of the data before.
+/// Cuts `data` (not empty) at the first line end. `cr` remembers a CR that was the last byte of the
+/// data before.
 #[inline]
 pub(crate) fn cut<'a>(cr: &mut bool, data: &'a [u8]) -> Cut<'a> {
     let piece = |at: usize, end, used| Cut {
@@ -91,7 +93,8 @@ impl<const N: usize> Word<N> {
                 self.len += more.len() as u8;
             }
             None => {
-                // What fits is kept, so that a first part can be looked at whatever the pieces were.
+                // What fits is kept, so that a first part can be looked at whatever the pieces
+                // were.
                 let room = N.saturating_sub(len);
                 if let Some(to) = self.bytes.get_mut(len..) {
                     to.copy_from_slice(&more[..room]);
@@ -144,7 +147,8 @@ impl Number {
         }
     }
 
-    /// Takes digits up to and with the line end: what is left of the data, and the number if it ended.
+    /// Takes digits up to and with the line end: what is left of the data, and the number if it
+    /// ended.
     #[inline]
     pub(crate) fn take<'a>(&mut self, data: &'a [u8]) -> Result<(&'a [u8], Option<i32>), Pin> {
         for (at, byte) in data.iter().enumerate() {

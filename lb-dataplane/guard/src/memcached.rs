@@ -1,8 +1,10 @@
-//! The memcached text protocol with meta commands (memcached's doc/protocol.txt): which commands are outstanding.
+//! The memcached text protocol with meta commands (memcached's doc/protocol.txt): which commands
+//! are outstanding.
 //!
-//! Owns command lines, data blocks and replies. Never keeps a key or a value. A command that is not listed here pins, because
-//! some are answered with streams. A server that wants authentication in the text protocol (memcached -Y) takes it as a `set`,
-//! which cannot be told from any other: such a connection must not be given this guard.
+//! Owns command lines, data blocks and replies. Never keeps a key or a value. A command that is not
+//! listed here pins, because some are answered with streams. A server that wants authentication in
+//! the text protocol (memcached -Y) takes it as a `set`, which cannot be told from any other: such
+//! a connection must not be given this guard.
 
 use crate::{
     ToCome,
@@ -164,7 +166,8 @@ impl Side {
         Ok((&data[1..], false))
     }
 
-    /// The next word of the line, as far as it goes: what is left, and how it ended. Words are separated by spaces.
+    /// The next word of the line, as far as it goes: what is left, and how it ended. Words are
+    /// separated by spaces.
     #[inline]
     fn next<'a>(&mut self, data: &'a [u8]) -> Result<(&'a [u8], WordEnd), Pin> {
         if self.budget == 0 {
@@ -243,13 +246,15 @@ pub(crate) struct Memcached {
     no_reply: bool,
     /// A flag makes `mg` more than a read.
     changes: bool,
-    /// Commands that will be answered whose line is complete, and whole replies, since the last rest.
+    /// Commands that will be answered whose line is complete, and whole replies, since the last
+    /// rest.
     sent: u32,
     answered: u32,
     /// `sent` behind the newest command that is not idempotent, and the newest with a data block.
     tainted: u32,
     stored: u32,
-    /// Commands without a reply were sent, the newest of them behind `sent` = this. Done when a later one is answered.
+    /// Commands without a reply were sent, the newest of them behind `sent` = this. Done when a
+    /// later one is answered.
     quiet: Option<u32>,
     in_reply: bool,
     begun: bool,
@@ -300,7 +305,8 @@ impl Memcached {
             && !self.in_line()
     }
 
-    /// Commands that are never answered count as one until a later command's answer shows that they are done.
+    /// Commands that are never answered count as one until a later command's answer shows that they
+    /// are done.
     pub(crate) fn unanswered(&self) -> u32 {
         self.outstanding() + u32::from(self.quiet.is_some()) + u32::from(self.in_line())
     }
@@ -498,7 +504,8 @@ impl Memcached {
                 Ok(())
             }
             Answer::More => Ok(()),
-            // It may answer a command whose noreply was not understood, or leave a data block to be read as commands.
+            // It may answer a command whose noreply was not understood, or leave a data block to be
+            // read as commands.
             Answer::Refused | Answer::Failed if self.quiet.is_some() => Err(Pin::Unparsable),
             Answer::Refused if behind(self.stored, self.answered) => Err(Pin::Unparsable),
             _ => {

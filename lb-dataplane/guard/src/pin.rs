@@ -1,4 +1,5 @@
-//! Why a connection can never move again, and what the first bytes of a client say whatever the guard.
+//! Why a connection can never move again, and what the first bytes of a client say whatever the
+//! guard.
 //!
 //! Owns the reasons and their names in metrics; never judges more than a first segment.
 
@@ -28,8 +29,8 @@ pins! {
     Connect = "connect",
     /// NTLM or Negotiate: the connection itself is authenticated (RFC 4559 section 6).
     BoundAuth = "bound_auth",
-    /// A final response came before a client that waits for 100 sent its body: whether the body follows is open (RFC 9110
-    /// section 10.1.1).
+    /// A final response came before a client that waits for 100 sent its body: whether the body
+    /// follows is open (RFC 9110 section 10.1.1).
     Expect = "expect",
     /// A TLS ClientHello.
     Tls = "tls",
@@ -45,7 +46,8 @@ pins! {
     Monitor = "monitor",
     /// RESP `SYNC`, `PSYNC`, `REPLCONF`: a replica.
     Replication = "replication",
-    /// RESP commands that set state of the connection which cannot be restored, or ask for it (`CLIENT`, `READONLY`, `WAIT`, ...).
+    /// RESP commands that set state of the connection which cannot be restored, or ask for it
+    /// (`CLIENT`, `READONLY`, `WAIT`, ...).
     ClientState = "client_state",
     /// RESP `HELLO`: another protocol version.
     Hello = "hello",
@@ -66,10 +68,12 @@ pins! {
 /// RFC 9113 section 3.4, as far as a first segment must hold it.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What the first bytes of a client say, whatever the guard: TLS ClientHello, HTTP/2 preface, SSH banner.
+/// What the first bytes of a client say, whatever the guard: TLS ClientHello, HTTP/2 preface, SSH
+/// banner.
 pub fn detect(data: &[u8]) -> Option<Pin> {
     match data {
-        // Record type handshake, version 3.x (RFC 8446 section 5.1); the handshake's type where it is there.
+        // Record type handshake, version 3.x (RFC 8446 section 5.1); the handshake's type where it
+        // is there.
         [0x16, 3, ..] if data.get(5).is_none_or(|kind| *kind == 1) => Some(Pin::Tls),
         // Banner: RFC 4253 section 4.2.
         [b'S', b'S', b'H', b'-', ..] => Some(Pin::Ssh),

@@ -1,6 +1,8 @@
-//! RESP2, as redis speaks it: which commands are outstanding, how far their replies are, and what the connection's session is.
+//! RESP2, as redis speaks it: which commands are outstanding, how far their replies are, and what
+//! the connection's session is.
 //!
-//! Owns the counting of commands and replies and what their answers change. Never looks at keys or values.
+//! Owns the counting of commands and replies and what their answers change. Never looks at keys or
+//! values.
 
 mod command;
 mod reply;
@@ -15,7 +17,8 @@ use reply::{Outcome, Replies};
 use session::Session;
 use table::{Class, Kind};
 
-/// Commands outstanding. Pipelines have hundreds; more is a bulk load, which had better stay where it is.
+/// Commands outstanding. Pipelines have hundreds; more is a bulk load, which had better stay where
+/// it is.
 const PIPELINE_MAX: u32 = 1 << 20;
 /// Outstanding commands whose answer changes the session or a hold.
 const SPECIAL_MAX: usize = 8;
@@ -239,7 +242,8 @@ impl State {
         if is(Kind::Multi) {
             self.multi |= ok;
         } else if is(Kind::Exec) {
-            // Whatever EXEC answers, the transaction is over (redis: execCommand, execCommandAbort). Without one it does nothing.
+            // Whatever EXEC answers, the transaction is over (redis: execCommand,
+            // execCommandAbort). Without one it does nothing.
             self.watch &= !self.multi;
             self.multi = false;
         } else if is(Kind::Discard) {

@@ -1,7 +1,8 @@
 //! Segments from the client (`engine/src/client.rs`).
 //!
-//! Owns where a request begins, what is kept of it and what the client's FIN and RST come to. The way between client and
-//! dataplane is not modelled: what the client sends arrives at once, whenever the client sends it.
+//! Owns where a request begins, what is kept of it and what the client's FIN and RST come to. The
+//! way between client and dataplane is not modelled: what the client sends arrives at once,
+//! whenever the client sends it.
 
 use crate::{step::Run, wire::Wire, world::Why};
 use baton_engine::{
@@ -22,7 +23,8 @@ pub enum Sends {
 }
 
 impl Run<'_> {
-    /// A segment from the client; `move_to` is the pod that policy prefers for a request that begins with it.
+    /// A segment from the client; `move_to` is the pod that policy prefers for a request that
+    /// begins with it.
     pub fn on_client(&mut self, seq: u8, sends: Sends, ack: u8, move_to: Option<u8>) {
         if self.state() == State::Gone {
             // A segment of no flow is answered with a reset that the client's kernel believes.
@@ -86,7 +88,8 @@ impl Run<'_> {
         }
     }
 
-    /// Whether the request begins where everything before it is over, or goes on with one that is kept.
+    /// Whether the request begins where everything before it is over, or goes on with one that is
+    /// kept.
     fn may_keep(&self, ack: u8) -> bool {
         let acked = ack == self.world.flow.server_next && self.all_acked();
         self.world.flow.kept || (acked && self.answered())

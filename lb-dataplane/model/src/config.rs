@@ -1,6 +1,8 @@
-//! What one exploration assumes: pods, policy, network, faults and their number, and which safeguards are on.
+//! What one exploration assumes: pods, policy, network, faults and their number, and which
+//! safeguards are on.
 //!
-//! Owns the knobs. Every number here bounds the state space; what the bounds leave out is said at the head of the crate.
+//! Owns the knobs. Every number here bounds the state space; what the bounds leave out is said at
+//! the head of the crate.
 
 use crate::wire::Network;
 use baton_engine::handover;
@@ -11,7 +13,8 @@ pub const PODS_MAX: usize = 3;
 pub const REQUESTS_MAX: usize = 2;
 /// Most units of all responses together.
 pub const UNITS_MAX: usize = 4;
-/// What keeps the protocol safe. [`Safeguards::ALL`] is the product; tests take one away and expect a counterexample.
+/// What keeps the protocol safe. [`Safeguards::ALL`] is the product; tests take one away and expect
+/// a counterexample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Safeguards {
     /// Those of the dataplane's decisions: the engine's own.
@@ -49,7 +52,8 @@ pub struct Faults {
     pub losses: u8,
     /// Packets doubled (counted network).
     pub doubles: u8,
-    /// Timers that end while packets are on their way (counted network; elsewhere they end at any time).
+    /// Timers that end while packets are on their way (counted network; elsewhere they end at any
+    /// time).
     pub early: u8,
     /// Processes killed, with their listeners and connections.
     pub crashes: u8,

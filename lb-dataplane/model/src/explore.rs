@@ -1,6 +1,7 @@
 //! When each step of the model may be taken.
 //!
-//! Owns the conditions of the steps. What a step does is in `happens`, what must hold in `properties`.
+//! Owns the conditions of the steps. What a step does is in `happens`, what must hold in
+//! `properties`.
 
 use crate::{
     config::{Config, PODS_MAX},
@@ -43,7 +44,8 @@ impl HandOver {
         self.dataplane_steps(world, steps);
     }
 
-    /// Whether a timer may end now: it is longer than any packet's way, but for as many times as the configuration says.
+    /// Whether a timer may end now: it is longer than any packet's way, but for as many times as
+    /// the configuration says.
     fn timers_end(&self, world: &World) -> bool {
         self.config.network == Network::Forever || world.net.is_quiet() || world.left.early > 0
     }
@@ -190,7 +192,8 @@ impl HandOver {
                     for stale in [false, world.left.stale > 0] {
                         self.add_picked(world, steps, |pick| Step::RescueTimer { pick, stale });
                     }
-                    // With fair packets, only where nobody can have the flow, or the client cannot have its bytes.
+                    // With fair packets, only where nobody can have the flow, or the client cannot
+                    // have its bytes.
                     let nobody = (0..PODS_MAX).all(|p| !world.pods[p].adopts());
                     let waits = world.client.ended.is_some() || world.legs == 0;
                     if self.config.network == Network::Forever || nobody || waits {
@@ -206,7 +209,8 @@ impl HandOver {
                 _ => {}
             }
         }
-        // Much longer than any other timer: where nothing goes on, because a pod is silent or a client waits for nothing.
+        // Much longer than any other timer: where nothing goes on, because a pod is silent or a
+        // client waits for nothing.
         let timed = !matches!(
             state,
             State::Adopting
@@ -233,8 +237,8 @@ impl HandOver {
                 &world.pods[usize::from(number)],
                 world.known[usize::from(number)],
             );
-            // A question is open where an end is held. What other questions find out, probes find out too. Nothing heard for
-            // long is asked about, whatever the flow does.
+            // A question is open where an end is held. What other questions find out, probes find
+            // out too. Nothing heard for long is asked about, whatever the flow does.
             let held =
                 state == State::OwnerFinPending && world.flow.owner.map(|o| o.pod) == Some(number);
             if held && pod.listens && !pod.cut {

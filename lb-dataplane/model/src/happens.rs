@@ -10,7 +10,8 @@ use crate::{
 };
 use baton_engine::{handover::Input, states::Event};
 
-/// Something that happens. `pick` is the pod that policy would choose if it had to choose one in this step.
+/// Something that happens. `pick` is the pod that policy would choose if it had to choose one in
+/// this step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// A packet arrives.

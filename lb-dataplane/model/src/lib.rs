@@ -1,8 +1,9 @@
-//! The hand-over of a flow between pods, as a small model that is explored exhaustively (`stateright`).
+//! The hand-over of a flow between pods, as a small model that is explored exhaustively
+//! (`stateright`).
 //!
-//! The dataplane, up to three pods with their adopters and kernels, a client and a network take all steps that they may, in
-//! every order, and in each state that is reached the [`properties`] must hold. What the simulator finds by chance in long
-//! runs, this finds for certain in short ones.
+//! The dataplane, up to three pods with their adopters and kernels, a client and a network take all
+//! steps that they may, in every order, and in each state that is reached the [`properties`] must
+//! hold. What the simulator finds by chance in long runs, this finds for certain in short ones.
 //!
 //! # What is modelled
 //! - **The dataplane's hand-over** by the engine's own code: each decision is
@@ -10,30 +11,39 @@
 //!   declared table (`baton_engine::states::meaning`) with its actions in their order. An event
 //!   that its state cannot have breaks a property. What the model has of its own is the flow's data
 //!   and what each action and effect does to it.
-//! - **The pods** ([`pod`]): the adopter with its memory of decided adoptions, sockets with their numbers, kernels that answer
-//!   what belongs to no socket with a bare RST, stale sockets with challenge ACKs, applications that answer late, in one or two
-//!   parts, close, reset or are killed and started again, full accept queues, lost keys.
-//! - **Two networks** ([`wire`]). *Forever*: whatever was sent arrives late, never, or any number of times, in any order, and
-//!   timers end at any moment; for safety. *Counted*: each packet arrives once, in any order, but for a few losses and
-//!   duplicates, and timers are longer than a packet's way; for eventual service.
+//! - **The pods** ([`pod`]): the adopter with its memory of decided adoptions, sockets with their
+//!   numbers, kernels that answer what belongs to no socket with a bare RST, stale sockets with
+//!   challenge ACKs, applications that answer late, in one or two parts, close, reset or are killed
+//!   and started again, full accept queues, lost keys.
+//! - **Two networks** ([`wire`]). *Forever*: whatever was sent arrives late, never, or any number
+//!   of times, in any order, and timers end at any moment; for safety. *Counted*: each packet
+//!   arrives once, in any order, but for a few losses and duplicates, and timers are longer than a
+//!   packet's way; for eventual service.
 //!
 //! # What must hold
-//! [`properties`] lists them: one owner whose bytes reach the client; the right bytes; nothing spliced behind a begun response; each
-//! request executed at most once, or `1 + REPLAYS_MAX` times where policy allows; confirmed adoptions were made; a refused or
-//! withdrawn one leaves the old pod as owner and was not executed; the client sees an end only for a counted reason, and that
-//! reason is true. [`served`] adds eventual service: from each reachable state, fair packets and timers lead to an answer or to
-//! a counted end.
+//! [`properties`] lists them: one owner whose bytes reach the client; the right bytes; nothing
+//! spliced behind a begun response; each request executed at most once, or `1 + REPLAYS_MAX` times
+//! where policy allows; confirmed adoptions were made; a refused or withdrawn one leaves the old
+//! pod as owner and was not executed; the client sees an end only for a counted reason, and that
+//! reason is true. [`served`] adds eventual service: from each reachable state, fair packets and
+//! timers lead to an answer or to a counted end.
 //!
 //! # What is left out
-//! - Handshakes, a drain's deadline, sessions (`AUTH`, `SELECT`), pipelining, requests of several segments, buffers that run full.
-//!   The rows of the table that this leaves untaken are listed with their reasons in `tests/explore.rs`; a new row fails there.
-//! - The way between client and dataplane: segments arrive at once and in order. Timestamps, windows, checksums, keys' bits.
-//! - Ports are never used twice (quarantine outlives packets), and the adopter's memory outlives them too.
-//! - Closing legs are one exchange of FINs. What a leg of nobody sends in the *forever* network is dropped ([`tidy`]).
-//! - Two or three adoption tries stand for six, two or three legs for as many as it takes; each configuration ([`plans`]) allows few
-//!   faults at once. A response is followed exactly, as by the HTTP/1 guard; a gap in it pins.
-//! - A SYN question is answered with what is true at that moment. Several processes of one pod dying one after another are not
-//!   modelled; a process started again is known to be another one, as its adopter tells.
+//! - Handshakes, a drain's deadline, sessions (`AUTH`, `SELECT`), pipelining, requests of several
+//!   segments, buffers that run full. The rows of the table that this leaves untaken are listed
+//!   with their reasons in `tests/explore.rs`; a new row fails there.
+//! - The way between client and dataplane: segments arrive at once and in order. Timestamps,
+//!   windows, checksums, keys' bits.
+//! - Ports are never used twice (quarantine outlives packets), and the adopter's memory outlives
+//!   them too.
+//! - Closing legs are one exchange of FINs. What a leg of nobody sends in the *forever* network is
+//!   dropped ([`tidy`]).
+//! - Two or three adoption tries stand for six, two or three legs for as many as it takes; each
+//!   configuration ([`plans`]) allows few faults at once. A response is followed exactly, as by the
+//!   HTTP/1 guard; a gap in it pins.
+//! - A SYN question is answered with what is true at that moment. Several processes of one pod
+//!   dying one after another are not modelled; a process started again is known to be another one,
+//!   as its adopter tells.
 //!
 //! # Running it
 //! `cargo test --profile ci -p baton-model -- --nocapture` prints the unique states of each
@@ -42,8 +52,8 @@
 //! `tests/safeguards.rs` takes away one safeguard at a time and expects the counterexample that it
 //! prevents.
 //!
-//! `stateright` is an explicit-state model checker that is a library: a model is plain Rust that can
-//! use the engine's own code. Its `eventually` ignores paths that end in a cycle, which is why
+//! `stateright` is an explicit-state model checker that is a library: a model is plain Rust that
+//! can use the engine's own code. Its `eventually` ignores paths that end in a cycle, which is why
 //! [`served`] searches for itself.
 #![forbid(unsafe_code)]
 

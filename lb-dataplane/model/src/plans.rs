@@ -1,4 +1,5 @@
-//! The explorations that are run, small enough that all of them together take less than a minute on one core.
+//! The explorations that are run, small enough that all of them together take less than a minute on
+//! one core.
 //!
 //! Owns the list. Each configuration lets few things go wrong, but those in every way.
 
@@ -33,7 +34,8 @@ fn three_faults(names: [&'static str; 3], change: impl Fn(&mut Config)) -> Vec<C
     names.into_iter().zip(faults).map(with).collect()
 }
 
-/// Safety: packets may arrive late, never, or any number of times, and timers end whenever they like.
+/// Safety: packets may arrive late, never, or any number of times, and timers end whenever they
+/// like.
 #[must_use]
 pub fn safety() -> Vec<Config> {
     let mut all = vec![
@@ -200,7 +202,8 @@ pub fn safety() -> Vec<Config> {
     all
 }
 
-/// Eventual service: packets arrive once, in any order, but for the one that is lost; timers are longer than a packet's way.
+/// Eventual service: packets arrive once, in any order, but for the one that is lost; timers are
+/// longer than a packet's way.
 #[must_use]
 pub fn service() -> Vec<Config> {
     let lost = Faults { losses: 1, ..NONE };

@@ -1,6 +1,7 @@
 //! A pod: its adopter, its kernel's sockets and its application.
 //!
-//! Owns what `host-shim/adopter/src/bpf/adopter.bpf.c` and Linux do with a segment that arrives. It knows nothing of flows.
+//! Owns what `host-shim/adopter/src/bpf/adopter.bpf.c` and Linux do with a segment that arrives. It
+//! knows nothing of flows.
 
 use crate::{
     config::Safeguards,
@@ -9,7 +10,8 @@ use crate::{
 
 /// The number that a stale socket expects and sends; no flow of the model comes near it.
 pub const STALE: u8 = 100;
-/// What a refusal for a socket in the way says when that socket is gone: a number that nobody expects.
+/// What a refusal for a socket in the way says when that socket is gone: a number that nobody
+/// expects.
 const NOBODY: u8 = 98;
 
 /// One connection in a pod's kernel.
@@ -63,7 +65,8 @@ impl Socket {
         }
     }
 
-    /// What the application's close, or its death, sends (Linux `tcp_close`: unread data makes it a reset).
+    /// What the application's close, or its death, sends (Linux `tcp_close`: unread data makes it a
+    /// reset).
     const fn end(&self, hard: bool) -> Wire {
         if hard || self.unread() {
             Wire::RstAck {
@@ -178,7 +181,8 @@ impl Pod {
                     return answer(Refusal::TupleInUse(expects));
                 }
                 (Some(why), _) => return answer(why),
-                // Passed on: an acknowledgement of what the socket has draws one in return, nothing else does.
+                // Passed on: an acknowledgement of what the socket has draws one in return, nothing
+                // else does.
                 (None, Some(socket)) => return (seq < socket.rcv).then(|| socket.ack()),
                 (None, None) if self.listens || safe.memory_outlives_listener => {
                     return answer(Refusal::AlreadyAdopted);
@@ -271,7 +275,8 @@ impl Pod {
         }
     }
 
-    /// The application closes a connection, or dies; what the client is sent. `hard`: a reset in any case.
+    /// The application closes a connection, or dies; what the client is sent. `hard`: a reset in
+    /// any case.
     pub fn end(&mut self, port: u8, hard: bool) -> Option<Wire> {
         let socket = self.socket_mut(port)?;
         if socket.is_stale() || socket.closed {

@@ -75,7 +75,8 @@ impl Run<'_> {
         self.try_rescue(RESCUE_MS);
     }
 
-    /// Somebody listens there, so a held end stands; but not where the process is another one than before.
+    /// Somebody listens there, so a held end stands; but not where the process is another one than
+    /// before.
     pub fn listens(&mut self, pod: u8) {
         self.backend_is_up(pod);
         if self.holds(pod) {

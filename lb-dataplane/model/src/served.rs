@@ -1,9 +1,10 @@
-//! Eventual service: from each state that can be reached, whatever went wrong before, fair packets and timers alone lead to a
-//! client that is served, or told of an end for a counted reason.
+//! Eventual service: from each state that can be reached, whatever went wrong before, fair packets
+//! and timers alone lead to a client that is served, or told of an end for a counted reason.
 //!
-//! Owns the search for states from which no such way leads. `stateright`'s `eventually` ignores paths that end in a cycle, and
-//! retransmissions are cycles; so all states are listed, and those that lead to a good one are found backwards. In a finite
-//! graph without such states, each run in which nothing is put off for ever is served.
+//! Owns the search for states from which no such way leads. `stateright`'s `eventually` ignores
+//! paths that end in a cycle, and retransmissions are cycles; so all states are listed, and those
+//! that lead to a good one are found backwards. In a finite graph without such states, each run in
+//! which nothing is put off for ever is served.
 
 use crate::world::World;
 use crate::{explore::HandOver, happens::Step, properties::served};

@@ -168,7 +168,8 @@ impl Run<'_> {
         }
     }
 
-    /// All that the client sent is answered, as far as the guard knows; one that lost the thread knows nothing.
+    /// All that the client sent is answered, as far as the guard knows; one that lost the thread
+    /// knows nothing.
     #[must_use]
     pub fn answered(&self) -> bool {
         let flow = &self.world.flow;
@@ -225,7 +226,8 @@ impl Run<'_> {
         then
     }
 
-    /// A segment from an owner whose end is held back: its kernel repeats what the client has not acknowledged.
+    /// A segment from an owner whose end is held back: its kernel repeats what the client has not
+    /// acknowledged.
     fn on_ended_owner(&mut self, leg: Leg, wire: Wire) {
         let flow = &self.world.flow;
         if let Wire::Data { seq, .. } = wire

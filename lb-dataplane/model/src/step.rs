@@ -1,6 +1,7 @@
 //! The dataplane's transitions: the declared table is looked up, and its actions are carried out.
 //!
-//! Owns [`Run`] and the only place where the flow's state changes. It decides nothing: events are raised by the classifiers.
+//! Owns [`Run`] and the only place where the flow's state changes. It decides nothing: events are
+//! raised by the classifiers.
 
 use crate::{
     config::Config,
@@ -182,7 +183,8 @@ impl<'a> Run<'a> {
                 flow.owner = self.pending.take();
                 (flow.progress.asked, flow.progress.refusals) = (0, 0);
             }
-            // The model's flows end with both sides closed: nobody has the owner's TIME_WAIT ended there.
+            // The model's flows end with both sides closed: nobody has the owner's TIME_WAIT ended
+            // there.
             Action::EndOwner => {
                 let owner = self.world.flow.owner.take();
                 self.reset_leg(owner);
@@ -234,7 +236,8 @@ impl<'a> Run<'a> {
     /// Sends on a leg.
     pub fn send(&mut self, leg: Leg, wire: Wire) {
         if self.config.network == Network::Forever && matches!(wire, Wire::Ack { .. }) {
-            // It only ends repetitions, and where packets arrive any number of times nobody needs to repeat any.
+            // It only ends repetitions, and where packets arrive any number of times nobody needs
+            // to repeat any.
             return;
         }
         let way = Way::ToPod;

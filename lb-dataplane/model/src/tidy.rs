@@ -1,6 +1,7 @@
 //! Forgets what can have no effect any more, so that states that behave alike are one state.
 //!
-//! Owns only that. What it takes out could also have been lost, or could not have been seen by anybody.
+//! Owns only that. What it takes out could also have been lost, or could not have been seen by
+//! anybody.
 
 use crate::{
     step::Run,

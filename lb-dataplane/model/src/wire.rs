@@ -1,7 +1,9 @@
-//! What travels between the dataplane and the pods, in abstract numbers, and the network that carries it.
+//! What travels between the dataplane and the pods, in abstract numbers, and the network that
+//! carries it.
 //!
-//! Owns the packets and what a network may do to them. A request is one unit of the client's stream, a FIN another one; a
-//! response is one or two units of the server's stream. It knows nothing of who sends or receives.
+//! Owns the packets and what a network may do to them. A request is one unit of the client's
+//! stream, a FIN another one; a response is one or two units of the server's stream. It knows
+//! nothing of who sends or receives.
 
 /// One leg: a pod and our port towards it. Ports are never used twice: see the head of the crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -111,7 +113,8 @@ pub struct Packet {
 pub enum Network {
     /// Whatever was ever sent may arrive at any time, any number of times, in any order, or never.
     Forever,
-    /// Each packet arrives once, in any order, but for as many losses and duplicates as the configuration allows.
+    /// Each packet arrives once, in any order, but for as many losses and duplicates as the
+    /// configuration allows.
     Counted,
 }
 

@@ -1,4 +1,5 @@
-//! One state of the model: the flow as the dataplane has it, the pods, the client, the network, and what happened so far.
+//! One state of the model: the flow as the dataplane has it, the pods, the client, the network, and
+//! what happened so far.
 //!
 //! Owns the data. Who changes it: `step` (by the declared table), `decide`, `server`, `client`,
 //! `rescue` (the dataplane), `pod` (the pods), `explore` (what may happen next).
@@ -174,7 +175,8 @@ pub enum Broken {
     WrongBytes,
     /// An adoption was confirmed that no pod made.
     ConfirmedNothing,
-    /// After a refusal or withdrawal the old pod was not the owner, or the request had been executed meanwhile.
+    /// After a refusal or withdrawal the old pod was not the owner, or the request had been
+    /// executed meanwhile.
     NotGivenBack,
     /// An event that its state cannot have.
     Unexpected,

@@ -19,7 +19,8 @@ fn config(faults: Faults) -> Config {
     }
 }
 
-/// The configuration holds with all safeguards, and without the one that `without` takes away `property` does not.
+/// The configuration holds with all safeguards, and without the one that `without` takes away
+/// `property` does not.
 fn bites(config: Config, without: impl FnOnce(&mut Safeguards), property: &str) {
     let whole = explore(config.clone());
     assert!(

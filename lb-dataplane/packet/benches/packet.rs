@@ -87,8 +87,8 @@ fn bench(c: &mut Criterion) {
             let headers = if v6 { 86 } else { 66 };
             c.bench_function(&format!("path/{family}/{payload}"), |b| {
                 b.iter(|| {
-                    // A fresh frame each time, as from a ring; its headers are copied whole, because bytes that were just
-                    // written singly are slow to read as words.
+                    // A fresh frame each time, as from a ring; its headers are copied whole,
+                    // because bytes that were just written singly are slow to read as words.
                     data[..headers].copy_from_slice(&fresh[..headers]);
                     let data = black_box(&mut data[..]);
                     let Ok(Decoded::Tcp(seg)) = decode(data) else {

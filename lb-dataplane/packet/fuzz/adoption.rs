@@ -1,6 +1,8 @@
-//! The adoption option: any message, any forgery, any bytes in its place. An input is a message and what is done to it: see [`case_of`].
+//! The adoption option: any message, any forgery, any bytes in its place. An input is a message and
+//! what is done to it: see [`case_of`].
 //!
-//! The judge of a forgery is the definition: only what a holder of the key has said is believed, and it is believed as it was said.
+//! The judge of a forgery is the definition: only what a holder of the key has said is believed,
+//! and it is believed as it was said.
 
 use crate::{address, fix, support};
 use baton_packet::{
@@ -67,7 +69,8 @@ fn case_of(input: &[u8]) -> (Case, &[u8]) {
     (case, rest)
 }
 
-/// What of a message goes over the wire: scales up to 14, of an answer nothing but reason, epoch and number.
+/// What of a message goes over the wire: scales up to 14, of an answer nothing but reason, epoch
+/// and number.
 fn on_the_wire(message: &Adoption) -> Adoption {
     let answer = matches!(message.kind, MessageKind::Answer(_));
     let said = |on: bool| on && !answer;
@@ -106,7 +109,8 @@ fn believed(frame: &[u8], key: &AdoptionKey) -> Option<Adoption> {
     parse_adoption(frame, &segment)?.verify(key)
 }
 
-/// The bytes that a tag covers: ports and numbers, flags, window, options; and addresses. Not: checksum, urgent pointer, reserved bits.
+/// The bytes that a tag covers: ports and numbers, flags, window, options; and addresses. Not:
+/// checksum, urgent pointer, reserved bits.
 fn covered(frame: &[u8]) -> Vec<u8> {
     let (l4, addresses) = if frame[12..14] == [8, 0] {
         (34, 26..34)

@@ -1,10 +1,12 @@
 //! The committed corpora of a crate's fuzz targets. Used by the fuzzing of several crates.
 //!
-//! bolero replays what it finds and says nothing if it finds nothing; here a corpus that is not there is a failure.
+//! bolero replays what it finds and says nothing if it finds nothing; here a corpus that is not
+//! there is a failure.
 
 use std::{fs, path::PathBuf};
 
-/// Inputs of one target's corpus: enough that each says something of its own, few enough to be run each time.
+/// Inputs of one target's corpus: enough that each says something of its own, few enough to be run
+/// each time.
 const INPUTS_MAX: usize = 200;
 /// Bytes of one input.
 const INPUT_BYTES_MAX: usize = 2_048;
@@ -40,7 +42,8 @@ pub fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
     inputs
 }
 
-/// Runs a target over its corpus. The name of each input is printed first, so that a failure shows it.
+/// Runs a target over its corpus. The name of each input is printed first, so that a failure shows
+/// it.
 ///
 /// # Panics
 /// As `target` does, and if the corpus is missing.

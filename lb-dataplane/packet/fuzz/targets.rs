@@ -1,11 +1,13 @@
-//! Fuzz targets: parsing of frames, views used on other frames, the adoption option. On stable Rust they are ordinary
-//! tests: each runs over the committed corpus (`fuzz/__fuzz__/<target>/corpus`) and over random inputs.
+//! Fuzz targets: parsing of frames, views used on other frames, the adoption option. On stable Rust
+//! they are ordinary tests: each runs over the committed corpus (`fuzz/__fuzz__/<target>/corpus`)
+//! and over random inputs.
 //!
-//! - Longer: `BOLERO_RANDOM_ITERATIONS=100000000 cargo test -p baton-packet --test fuzz` (about 100,000 a second; with
-//!   `BOLERO_RANDOM_TEST_TIME_MS=600000` as well it ends after ten minutes).
+//! - Longer: `BOLERO_RANDOM_ITERATIONS=100000000 cargo test -p baton-packet --test fuzz` (about
+//!   100,000 a second; with `BOLERO_RANDOM_TEST_TIME_MS=600000` as well it ends after ten minutes).
 //! - Again: a failure prints `BOLERO_RANDOM_SEED=...`; set it and run the target.
 //!
-//! Inputs of `frames` are programs, because random bytes do not get past the first checksum: see [`frame_of`].
+//! Inputs of `frames` are programs, because random bytes do not get past the first checksum: see
+//! [`frame_of`].
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -35,7 +37,8 @@ fn address(v6: bool, n: u8) -> IpAddr {
     }
 }
 
-/// A right frame to start from: TCP or an ICMP error about it, IPv4 or IPv6, with a few kinds of options.
+/// A right frame to start from: TCP or an ICMP error about it, IPv4 or IPv6, with a few kinds of
+/// options.
 fn start(choice: u8) -> Vec<u8> {
     let v6 = choice & 1 != 0;
     let options: &[u8] = match choice >> 1 & 3 {
@@ -105,9 +108,10 @@ fn fix(frame: &mut [u8], range: std::ops::Range<usize>, at: usize, mut sum: u32)
     frame[at..at + 2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-/// Turns the input into a frame: the first byte chooses a right frame (below 0x80) or takes the rest as it is; then triples
-/// overwrite, insert or remove bytes; at the end IPv4 and ICMP checksums are made right unless the second byte forbids it, so that
-/// what is behind them is reached.
+/// Turns the input into a frame: the first byte chooses a right frame (below 0x80) or takes the
+/// rest as it is; then triples overwrite, insert or remove bytes; at the end IPv4 and ICMP
+/// checksums are made right unless the second byte forbids it, so that what is behind them is
+/// reached.
 fn frame_of(input: &[u8]) -> Vec<u8> {
     let [choice, mode, program @ ..] = input else {
         return input.to_vec();

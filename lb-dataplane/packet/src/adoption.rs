@@ -1,4 +1,5 @@
-//! The adoption option (`docs/adoption-wire.md`). Owns its layout, its tag and the keys; never decides who adopts what.
+//! The adoption option (`docs/adoption-wire.md`). Owns its layout, its tag and the keys; never
+//! decides who adopts what.
 
 use crate::{
     Flags, Segment, SegmentSpec, SeqNumber,
@@ -104,8 +105,8 @@ pub enum MessageKind {
     Adopt,
     /// Would you?
     Probe,
-    /// Nothing uses this pair of ports any more: let connection trackers on the way forget it. A SYN, which begins anew
-    /// there, and its answer a RST, with which they drop the entry.
+    /// Nothing uses this pair of ports any more: let connection trackers on the way forget it. A
+    /// SYN, which begins anew there, and its answer a RST, with which they drop the entry.
     Forget,
     /// From the pod: why not, or [`Reason::Ready`].
     Answer(Reason),
@@ -217,9 +218,10 @@ pub struct Adoption {
     pub ecn_ok: bool,
     /// Key epoch modulo 16.
     pub epoch: u8,
-    /// The TSval from which the adopting socket continues; in an answer with [`Reason::TupleInUse`] the `rcv_nxt` of the socket in
-    /// the way (0 if unknown), with [`Reason::Renew`] for how many milliseconds the pod has had its
-    /// number, in one to a probe that found a listener a [`ListenerReport`].
+    /// The TSval from which the adopting socket continues; in an answer with [`Reason::TupleInUse`]
+    /// the `rcv_nxt` of the socket in the way (0 if unknown), with [`Reason::Renew`] for how many
+    /// milliseconds the pod has had its number, in one to a probe that found a listener a
+    /// [`ListenerReport`].
     pub server_ts: u32,
     /// The random number of the pod's network namespace: which one the message is for (0 in a
     /// probe, which asks for it), or from which one the answer comes.
@@ -316,9 +318,10 @@ impl TagInput {
 
 /// Writes an adoption message at the start of `buf` and says how many bytes it takes.
 ///
-/// Addresses, ports, numbers and window come from `spec`; flags follow from the kind and the window of an answer is 0, whatever
-/// `spec` says. Without timestamps in `spec` the message carries two zeros: the layout has them always. `None` if `spec` has
-/// payload, and as [`build_segment`](crate::build_segment).
+/// Addresses, ports, numbers and window come from `spec`; flags follow from the kind and the window
+/// of an answer is 0, whatever `spec` says. Without timestamps in `spec` the message carries two
+/// zeros: the layout has them always. `None` if `spec` has payload, and as
+/// [`build_segment`](crate::build_segment).
 #[must_use]
 pub fn build_adoption(
     buf: &mut [u8],
@@ -367,7 +370,8 @@ pub fn build_adoption(
     build_with_options(buf, &spec, &options)
 }
 
-/// A segment with the layout of an adoption message. Nothing in it is to be believed before [`RawAdoption::verify`].
+/// A segment with the layout of an adoption message. Nothing in it is to be believed before
+/// [`RawAdoption::verify`].
 #[derive(Clone, Copy, Debug)]
 pub struct RawAdoption {
     input: [u8; TAG_INPUT_BYTES],
@@ -440,8 +444,8 @@ impl RawAdoption {
         }
     }
 
-    /// The content, if the tag is that of `key` and the content makes sense. The tags are compared as two numbers, so the time this
-    /// takes does not tell how much of a guess was right.
+    /// The content, if the tag is that of `key` and the content makes sense. The tags are compared
+    /// as two numbers, so the time this takes does not tell how much of a guess was right.
     #[must_use]
     pub fn verify(&self, key: &AdoptionKey) -> Option<Adoption> {
         if key.tag(&self.input) != self.tag {

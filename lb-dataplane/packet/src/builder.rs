@@ -1,4 +1,5 @@
-//! Segments of our own. Owns the layout of what is written and its full checksums; never decides what to say.
+//! Segments of our own. Owns the layout of what is written and its full checksums; never decides
+//! what to say.
 
 use crate::{
     Flags, Mac, Segment, SeqNumber, SynOptions,
@@ -47,9 +48,9 @@ pub struct SegmentSpec<'a> {
     pub payload: &'a [u8],
 }
 
-/// Writes the segment `spec` at the start of `buf` with full checksums (IPv4: DF set, id 0; TTL or hop limit 64) and says how
-/// many bytes it takes. `None`, with `buf` possibly half written, if it does not fit into `buf` or into an IP packet, or if the
-/// addresses are of different families.
+/// Writes the segment `spec` at the start of `buf` with full checksums (IPv4: DF set, id 0; TTL or
+/// hop limit 64) and says how many bytes it takes. `None`, with `buf` possibly half written, if it
+/// does not fit into `buf` or into an IP packet, or if the addresses are of different families.
 #[must_use]
 pub fn build_segment(buf: &mut [u8], spec: &SegmentSpec<'_>) -> Option<usize> {
     match spec.timestamps {

@@ -1,8 +1,9 @@
-//! Internet checksums (RFC 1071, RFC 1624). Owns sums, their folding and the state of a TCP checksum; never
-//! changes anything but a checksum field.
+//! Internet checksums (RFC 1071, RFC 1624). Owns sums, their folding and the state of a TCP
+//! checksum; never changes anything but a checksum field.
 //!
-//! Sums are kept in the byte order of the machine: the one's complement sum does not care (RFC 1071 section 2 (B))
-//! as long as what goes in and what comes out are both read and written in that order.
+//! Sums are kept in the byte order of the machine: the one's complement sum does not care (RFC 1071
+//! section 2 (B)) as long as what goes in and what comes out are both read and written in that
+//! order.
 //!
 //! # Decisions
 //!
@@ -21,8 +22,8 @@ use multiversion::multiversion;
 pub enum ChecksumState {
     /// The full checksum, and it is right.
     Full,
-    /// Only the sum of the pseudo-header: the sender counted on its device (`CHECKSUM_PARTIAL`), and a veth
-    /// hands the frame over as it is.
+    /// Only the sum of the pseudo-header: the sender counted on its device (`CHECKSUM_PARTIAL`),
+    /// and a veth hands the frame over as it is.
     Partial,
     /// Neither: the segment is corrupt.
     Bad,
@@ -34,10 +35,12 @@ const PROTOCOL_TCP: u16 = 6;
 /// Next header value of ICMPv6 in the pseudo-header.
 pub(crate) const PROTOCOL_ICMPV6: u16 = 58;
 
-/// Segments from this length on are summed by the CPU's widest lanes: finding out at run time which those are costs a call.
+/// Segments from this length on are summed by the CPU's widest lanes: finding out at run time which
+/// those are costs a call.
 const WIDE_FROM: usize = 256;
 
-/// The sum of `bytes` as 16-bit words, an odd last byte padded with 0. Below 2^48, so that many can be added.
+/// The sum of `bytes` as 16-bit words, an odd last byte padded with 0. Below 2^48, so that many can
+/// be added.
 #[inline]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     if bytes.len() >= WIDE_FROM {
@@ -47,8 +50,9 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Words of 32 bits in lanes of 64, as the compiler vectorises it: with AVX2 a load that widens and an add for 16 bytes. It
-/// takes about half the time of [`sum_short`] for 1,448 bytes (`make bench-engine`, `sum/1460`).
+/// Words of 32 bits in lanes of 64, as the compiler vectorises it: with AVX2 a load that widens and
+/// an add for 16 bytes. It takes about half the time of [`sum_short`] for 1,448 bytes (`make
+/// bench-engine`, `sum/1460`).
 #[multiversion(targets("x86_64+avx2"))]
 fn sum_wide(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
@@ -59,9 +63,10 @@ fn sum_wide(bytes: &[u8]) -> u64 {
     total + sum_tail(rest)
 }
 
-/// Words of 64 bits with their carries in a second register: an add and an add-with-carry for 8 bytes, four chains side by
-/// side. (Counting carries in 64-bit lanes invites the compiler to vectorise it, which takes three times as long where the CPU
-/// has no unsigned comparison, as with SSE2.)
+/// Words of 64 bits with their carries in a second register: an add and an add-with-carry for 8
+/// bytes, four chains side by side. (Counting carries in 64-bit lanes invites the compiler to
+/// vectorise it, which takes three times as long where the CPU has no unsigned comparison, as with
+/// SSE2.)
 #[inline]
 fn sum_short(bytes: &[u8]) -> u64 {
     let mut totals = [0u128; 4];
@@ -142,12 +147,13 @@ pub(crate) const fn finish(sum: u64) -> u16 {
     !fold(sum)
 }
 
-/// The checksum `old` after a change: RFC 1624 equation 3, `HC' = ~(~HC + ~m + m')`, where `delta` is the sum of
-/// all `~m` and `m'`.
+/// The checksum `old` after a change: RFC 1624 equation 3, `HC' = ~(~HC + ~m + m')`, where `delta`
+/// is the sum of all `~m` and `m'`.
 ///
-/// Of the two zeros of one's complement arithmetic a full computation gives 0x0000 here, never 0xffff,
-/// because headers of IP, TCP and ICMP have a byte that is not 0. An incremental update gives 0xffff only if it
-/// starts from that other zero; it is turned into the usual one, so both ways agree on every input.
+/// Of the two zeros of one's complement arithmetic a full computation gives 0x0000 here, never
+/// 0xffff, because headers of IP, TCP and ICMP have a byte that is not 0. An incremental update
+/// gives 0xffff only if it starts from that other zero; it is turned into the usual one, so both
+/// ways agree on every input.
 #[inline]
 pub(crate) const fn update(old: u16, delta: u64) -> u16 {
     match finish(add(!old as u64, delta)) {
@@ -236,8 +242,8 @@ fn judge(pseudo: u64, field: u16, tcp_sum: u64) -> ChecksumState {
     }
 }
 
-/// What the checksum field of `seg` holds. A full sum that is right counts as such even if it happens to equal the
-/// sum of the pseudo-header.
+/// What the checksum field of `seg` holds. A full sum that is right counts as such even if it
+/// happens to equal the sum of the pseudo-header.
 #[inline]
 #[must_use]
 pub fn tcp_checksum_state(frame: &[u8], seg: &Segment) -> ChecksumState {
@@ -247,19 +253,21 @@ pub fn tcp_checksum_state(frame: &[u8], seg: &Segment) -> ChecksumState {
     }
 }
 
-/// Computes the full checksum of `seg` and writes it. Blesses whatever is in the frame: only for segments that
-/// [`tcp_checksum_state`] called [`ChecksumState::Partial`], or that the caller wrote.
+/// Computes the full checksum of `seg` and writes it. Blesses whatever is in the frame: only for
+/// segments that [`tcp_checksum_state`] called [`ChecksumState::Partial`], or that the caller
+/// wrote.
 #[inline]
 pub fn complete_tcp_checksum(frame: &mut [u8], seg: &Segment) {
     let Some(p) = parts(frame, seg) else { return };
-    // Taking the field out of the sum by adding its complement would leave 0xffff where 0 is meant; as a sum of
-    // zeros is impossible here, both fold alike.
+    // Taking the field out of the sum by adding its complement would leave 0xffff where 0 is meant;
+    // as a sum of zeros is impossible here, both fold alike.
     let checksum = finish(p.pseudo + sum(p.tcp) + u64::from(!p.field));
     store(frame, seg, checksum);
 }
 
-/// [`tcp_checksum_state`], and in the same pass the completion of a partial checksum: after anything but
-/// [`ChecksumState::Bad`] the field holds the full checksum. The answer says what was found.
+/// [`tcp_checksum_state`], and in the same pass the completion of a partial checksum: after
+/// anything but [`ChecksumState::Bad`] the field holds the full checksum. The answer says what was
+/// found.
 #[inline]
 #[must_use]
 pub fn settle_tcp_checksum(frame: &mut [u8], seg: &Segment) -> ChecksumState {
@@ -323,7 +331,8 @@ mod tests {
 
     #[test]
     fn the_example_of_rfc_1624() {
-        // Section 4: HC = 0xdd2f, m = 0x5555, m' = 0x3285 gives 0x0000; equation 4 would give 0xffff.
+        // Section 4: HC = 0xdd2f, m = 0x5555, m' = 0x3285 gives 0x0000; equation 4 would give
+        // 0xffff.
         let delta = u64::from(!0x5555u16) + u64::from(0x3285u16);
         assert_eq!(update(0xdd2f, delta), 0x0000);
     }

@@ -1,9 +1,11 @@
-//! End marks: the last segment of a connection says whose it is, in a field that means nothing without its flag.
+//! End marks: the last segment of a connection says whose it is, in a field that means nothing
+//! without its flag.
 //!
-//! A FIN alone does not tell a server that closes a connection from one that dies or shuts down. The adopter in the pod marks the FIN
-//! or RST that a process sends while it exits (Linux `PF_EXITING`), or while it has the port's listener among its descriptors:
-//! the urgent pointer holds the mark without the URG flag, which RFC 9293, 3.1, has receivers ignore. Owns the marks' place;
-//! never what follows from them.
+//! A FIN alone does not tell a server that closes a connection from one that dies or shuts down.
+//! The adopter in the pod marks the FIN or RST that a process sends while it exits (Linux
+//! `PF_EXITING`), or while it has the port's listener among its descriptors: the urgent pointer
+//! holds the mark without the URG flag, which RFC 9293, 3.1, has receivers ignore. Owns the marks'
+//! place; never what follows from them.
 
 use crate::{
     Flags, Segment,
@@ -43,7 +45,8 @@ pub fn take_end_mark(frame: &mut [u8], seg: &Segment) -> Option<EndMark> {
         .find(|mark| set_urgent_pointer(frame, seg, mark.urgent_pointer(), 0))
 }
 
-/// Marks a FIN or RST, as the adopter does; false if it is another segment or its urgent pointer is in use.
+/// Marks a FIN or RST, as the adopter does; false if it is another segment or its urgent pointer is
+/// in use.
 pub fn put_end_mark(frame: &mut [u8], seg: &Segment, mark: EndMark) -> bool {
     set_urgent_pointer(frame, seg, 0, mark.urgent_pointer())
 }

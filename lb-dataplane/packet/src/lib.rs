@@ -1,26 +1,26 @@
 //! Views, builders and checksums for the frames that Baton touches, and the adoption option.
 //!
-//! The crate is pure: no I/O, no clock, no allocation (it is `no_std` without `alloc`, so the compiler sees to it), no `unsafe`,
-//! and no panic on any input.
+//! The crate is pure: no I/O, no clock, no allocation (it is `no_std` without `alloc`, so the
+//! compiler sees to it), no `unsafe`, and no panic on any input.
 //!
 //! # Contract
 //!
-//! [`decode`] is the only way bytes become a [`Segment`], a [`UdpDatagram`] or an [`IcmpError`]. It checks
-//! every length once, against the frame and against each other, so that for its results
-//! `14 <= l3 < l4 < payload <= end <= frame.len()` holds. The functions that take a frame and such a view look
-//! at nothing outside those offsets. Handing them another frame is a mistake of the caller that costs
-//! a wrong answer (an empty slice, `Bad`, an error), never a panic.
+//! [`decode`] is the only way bytes become a [`Segment`], a [`UdpDatagram`] or an [`IcmpError`]. It
+//! checks every length once, against the frame and against each other, so that for its results `14
+//! <= l3 < l4 < payload <= end <= frame.len()` holds. The functions that take a frame and such a
+//! view look at nothing outside those offsets. Handing them another frame is a mistake of the
+//! caller that costs a wrong answer (an empty slice, `Bad`, an error), never a panic.
 //!
-//! Addresses and ports that checksums need are read from the frame, not from the view, so a view stays usable
-//! for checksum functions after [`rewrite_tcp`] changed the frame.
+//! Addresses and ports that checksums need are read from the frame, not from the view, so a view
+//! stays usable for checksum functions after [`rewrite_tcp`] changed the frame.
 //!
 //! # Order of calls on the packet path
 //!
 //! 1. [`decode`];
-//! 2. [`settle_tcp_checksum`] (or [`tcp_checksum_state`] and [`complete_tcp_checksum`]): drop the frame if it
-//!    says [`ChecksumState::Bad`];
-//! 3. [`strip_options`] and [`rewrite_tcp`], in any order: both patch a full checksum incrementally, so a
-//!    corrupt frame stays corrupt.
+//! 2. [`settle_tcp_checksum`] (or [`tcp_checksum_state`] and [`complete_tcp_checksum`]): drop the
+//!    frame if it says [`ChecksumState::Bad`];
+//! 3. [`strip_options`] and [`rewrite_tcp`], in any order: both patch a full checksum
+//!    incrementally, so a corrupt frame stays corrupt.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]

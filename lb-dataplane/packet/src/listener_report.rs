@@ -1,5 +1,6 @@
-//! What an adopter tells of its pod besides whether it is ready: the server timestamp field of an answer to a probe that found a
-//! listener (`docs/adoption-wire.md`). Owns its layout; what follows from it is the engine's.
+//! What an adopter tells of its pod besides whether it is ready: the server timestamp field of an
+//! answer to a probe that found a listener (`docs/adoption-wire.md`). Owns its layout; what follows
+//! from it is the engine's.
 
 const MARKS_EXITS: u8 = 1;
 const SEVERAL: u8 = 2;
@@ -8,9 +9,11 @@ const FORGETS: u8 = 4;
 /// The content of the field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListenerReport {
-    /// The pod's last segments carry [`EndMark::Exiting`](crate::EndMark::Exiting) if their process exits.
+    /// The pod's last segments carry [`EndMark::Exiting`](crate::EndMark::Exiting) if their process
+    /// exits.
     pub marks_exits: bool,
-    /// The adopter answers a Forget ([`MessageKind::Forget`](crate::MessageKind::Forget)); to any other one it would be a SYN.
+    /// The adopter answers a Forget ([`MessageKind::Forget`](crate::MessageKind::Forget)); to any
+    /// other one it would be a SYN.
     pub forgets: bool,
     /// The listener, unless the adopter cannot count its holders or is older.
     pub listener: Option<Listener>,
@@ -19,8 +22,8 @@ pub struct ListenerReport {
 /// The listening socket of a port, or several of them (`SO_REUSEPORT`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// The end of its inode number: the next process has another one. Of several, the sum, which is another one as soon as
-    /// one of them is.
+    /// The end of its inode number: the next process has another one. Of several, the sum, which is
+    /// another one as soon as one of them is.
     pub id: u16,
     /// Descriptors of all processes that refer to it, or to any of them; 255 for that many or more.
     pub holders: core::num::NonZeroU8,

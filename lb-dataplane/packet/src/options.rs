@@ -1,8 +1,8 @@
-//! TCP options. Owns the walk over them, what is read from a SYN, timestamps, and the removal of options that may not pass; never
-//! changes the length of a header.
+//! TCP options. Owns the walk over them, what is read from a SYN, timestamps, and the removal of
+//! options that may not pass; never changes the length of a header.
 //!
-//! The walk ends where Linux ends it (`tcp_parse_options`): at the end-of-list option and at the first length that is below
-//! 2 or leaves the header. What is behind is no option for anybody.
+//! The walk ends where Linux ends it (`tcp_parse_options`): at the end-of-list option and at the
+//! first length that is below 2 or leaves the header. What is behind is no option for anybody.
 
 use crate::{
     Segment,
@@ -126,8 +126,8 @@ fn experiment(value: &[u8]) -> Option<u16> {
     value.first_chunk().copied().map(u16::from_be_bytes)
 }
 
-/// Reads the options of a SYN or SYN-ACK. Unknown ones and those with a wrong length are passed over; of two of a kind the later
-/// counts, as in Linux.
+/// Reads the options of a SYN or SYN-ACK. Unknown ones and those with a wrong length are passed
+/// over; of two of a kind the later counts, as in Linux.
 #[must_use]
 pub fn parse_syn_options(options: &[u8]) -> SynOptions {
     let mut found = SynOptions::default();
@@ -168,8 +168,8 @@ pub fn timestamps(options: &[u8]) -> Option<(u32, u32)> {
         .and_then(|item| item.value.try_into().ok().map(stamps))
 }
 
-/// Overwrites options of the kinds `strip` with NOPs and patches the (full) TCP checksum. Kind 34 stands for TCP Fast Open in its
-/// experimental form too. Says whether it changed anything.
+/// Overwrites options of the kinds `strip` with NOPs and patches the (full) TCP checksum. Kind 34
+/// stands for TCP Fast Open in its experimental form too. Says whether it changed anything.
 #[inline]
 pub fn strip_options(frame: &mut [u8], seg: &Segment, strip: &[u8]) -> bool {
     let options = seg.options(frame);
@@ -190,8 +190,8 @@ fn strip_walk(frame: &mut [u8], seg: &Segment, strip: &[u8]) -> bool {
     let Some(options) = frame.get_mut(start..usize::from(seg.payload)) else {
         return false;
     };
-    // The options start at an even offset of the checksummed bytes and fill whole words, so their sum before and after is what
-    // the checksum needs.
+    // The options start at an even offset of the checksummed bytes and fill whole words, so their
+    // sum before and after is what the checksum needs.
     let before = sum(options);
     let mut changed = false;
     let mut at = 0;

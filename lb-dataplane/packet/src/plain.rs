@@ -94,8 +94,8 @@ impl<const STAMPED: bool> Plain<STAMPED> {
             .unwrap_or_default()
     }
 
-    /// What the segment's checksum field holds, where the IP header's sum is right. A partial one is
-    /// completed, as by [`crate::settle_tcp_checksum`].
+    /// What the segment's checksum field holds, where the IP header's sum is right. A partial one
+    /// is completed, as by [`crate::settle_tcp_checksum`].
     #[inline(always)]
     #[must_use]
     pub fn settle_checksum(&self, frame: &mut [u8]) -> ChecksumState {

@@ -1,5 +1,5 @@
-//! Address translation of TCP segments in place. Owns the incremental checksums of a rewrite; never touches sequence
-//! numbers, options or payload.
+//! Address translation of TCP segments in place. Owns the incremental checksums of a rewrite; never
+//! touches sequence numbers, options or payload.
 
 use crate::{
     Flags, Mac, Segment,
@@ -98,8 +98,9 @@ pub(crate) fn set_macs(frame: &mut [u8], src: Mac, dst: Mac) {
     }
 }
 
-/// Gives a segment new addresses, ports and Ethernet addresses and takes one from its TTL or hop limit. The checksums are
-/// updated incrementally, so a segment that was corrupt stays so; the TCP checksum has to be a full one.
+/// Gives a segment new addresses, ports and Ethernet addresses and takes one from its TTL or hop
+/// limit. The checksums are updated incrementally, so a segment that was corrupt stays so; the TCP
+/// checksum has to be a full one.
 ///
 /// # Errors
 /// See [`RewriteError`]; all are final for this frame, the caller drops and counts it.
@@ -149,8 +150,8 @@ pub fn rewrite_tcp(frame: &mut [u8], seg: &Segment, to: &Rewrite) -> Result<(), 
     Ok(())
 }
 
-/// Takes the FIN flag from a segment, so that its payload can be forwarded while the close is held back. The checksum is
-/// updated incrementally.
+/// Takes the FIN flag from a segment, so that its payload can be forwarded while the close is held
+/// back. The checksum is updated incrementally.
 pub fn clear_fin(frame: &mut [u8], seg: &Segment) {
     const OFFSET_AND_FLAGS: usize = 12;
     let Some(tcp) = array_mut::<TCP_BYTES>(frame, usize::from(seg.l4)) else {

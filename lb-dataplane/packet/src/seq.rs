@@ -1,5 +1,5 @@
-//! TCP sequence numbers. Owns their wrapping arithmetic; never an ordering of its own, because on a circle
-//! "less than" is not transitive.
+//! TCP sequence numbers. Owns their wrapping arithmetic; never an ordering of its own, because on a
+//! circle "less than" is not transitive.
 
 /// A TCP sequence number (RFC 9293 section 3.4). Deliberately without `Ord`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -20,8 +20,8 @@ impl SeqNumber {
         Self(self.0.wrapping_sub(n))
     }
 
-    /// Bytes from `earlier` to here; negative if `earlier` is in fact later. Meaningful for numbers less
-    /// than 2 GiB apart, which the largest TCP window (1 GiB) guarantees.
+    /// Bytes from `earlier` to here; negative if `earlier` is in fact later. Meaningful for numbers
+    /// less than 2 GiB apart, which the largest TCP window (1 GiB) guarantees.
     #[inline]
     #[must_use]
     pub const fn since(self, earlier: Self) -> i32 {

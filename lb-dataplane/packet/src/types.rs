@@ -1,5 +1,5 @@
-//! Small values of frames: hardware addresses and TCP flags. Owns no parsing beyond the two addresses at the
-//! start of a frame.
+//! Small values of frames: hardware addresses and TCP flags. Owns no parsing beyond the two
+//! addresses at the start of a frame.
 
 use crate::bytes::array;
 use core::{fmt, ops::BitOr};

@@ -161,8 +161,9 @@ proptest! {
     }
 }
 
-/// Every bit of the addresses and of the TCP header is covered: by the tag, by the layout, or it does not belong to the message
-/// (checksum, urgent pointer, reserved bits; the options behind a smaller data offset).
+/// Every bit of the addresses and of the TCP header is covered: by the tag, by the layout, or it
+/// does not belong to the message (checksum, urgent pointer, reserved bits; the options behind a
+/// smaller data offset).
 #[test]
 fn each_flipped_bit_is_noticed() {
     for v6 in [false, true] {

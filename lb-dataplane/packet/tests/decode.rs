@@ -1,4 +1,5 @@
-//! What `decode` says about packets that another crate wrote, about every kind of broken one, and about noise.
+//! What `decode` says about packets that another crate wrote, about every kind of broken one, and
+//! about noise.
 #![allow(
     missing_docs,
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! ICMP errors: what is read in them, and that a translated one is byte for byte the one that etherparse writes for the
-//! other leg.
+//! ICMP errors: what is read in them, and that a translated one is byte for byte the one that
+//! etherparse writes for the other leg.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -95,7 +95,8 @@ fn error() -> impl Strategy<Value = Error> {
             prop_oneof![Just(4u8), any::<u8>()],
             any::<[u8; 4]>(),
             packet_of(v6),
-            // Of a checksum that is cut in two nobody can tell what it becomes, so that one is not compared.
+            // Of a checksum that is cut in two nobody can tell what it becomes, so that one is not
+            // compared.
             prop_oneof![
                 Just(8usize),
                 Just(16),

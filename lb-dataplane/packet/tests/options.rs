@@ -145,7 +145,8 @@ fn a_linux_syn() {
 
 #[test]
 fn corners_of_lists() {
-    // A scale beyond the limit; wrong lengths are passed over; nothing behind the end of the list counts.
+    // A scale beyond the limit; wrong lengths are passed over; nothing behind the end of the list
+    // counts.
     assert_eq!(parse_syn_options(&[3, 3, 15, 1]).window_scale, Some(14));
     assert_eq!(
         parse_syn_options(&[2, 3, 9, 3, 4, 1, 1, 4, 3, 0]),

@@ -50,7 +50,8 @@ fn force_checksum(packet: &mut Packet, wanted: u16) {
         .resize(packet.payload.len().next_multiple_of(2), 0);
     packet.payload.extend_from_slice(&[0, 0]);
     let without = field(&packet.frame());
-    // checksum = ~sum, so the word that makes ~(sum + word) = wanted is ~wanted - sum = ~wanted + without.
+    // checksum = ~sum, so the word that makes ~(sum + word) = wanted is ~wanted - sum = ~wanted +
+    // without.
     let sum = u32::from(!wanted) + u32::from(without);
     let word = ((sum & 0xffff) + (sum >> 16)) as u16;
     let at = packet.payload.len() - 2;
@@ -156,8 +157,8 @@ proptest! {
         rewrite_and_check(&packet, &packet.frame(), &to);
     }
 
-    /// The corner where the two zeros of one's complement arithmetic meet: the checksum before or after is 0x0000
-    /// or its neighbour, or the sender wrote the other zero.
+    /// The corner where the two zeros of one's complement arithmetic meet: the checksum before or
+    /// after is 0x0000 or its neighbour, or the sender wrote the other zero.
     #[test]
     fn incremental_equals_full_at_the_zeros(
         (mut packet, mut to) in packet_and_rewrite(),
@@ -229,7 +230,8 @@ proptest! {
     /// A full checksum that equals the pseudo-header's sum is full.
     #[test]
     fn full_wins(mut packet in packet()) {
-        // Two more bytes or three, as forcing adds them, change the length and with it the pseudo-header: settle it first.
+        // Two more bytes or three, as forcing adds them, change the length and with it the
+        // pseudo-header: settle it first.
         packet.payload.resize(packet.payload.len().next_multiple_of(2) + 2, 0);
         let wanted = pseudo_sum(&packet.frame());
         packet.payload.truncate(packet.payload.len() - 2);

@@ -1,4 +1,5 @@
-//! Who lives where in every world: the dataplane on one link with its pods and a router, the clients behind the router.
+//! Who lives where in every world: the dataplane on one link with its pods and a router, the
+//! clients behind the router.
 //!
 //! Owns addresses and nothing else.
 

@@ -1,7 +1,8 @@
 //! Clients: what applications do with their connections, over whichever TCP stack they have.
 //!
-//! Owns the requests of one client, when they are written and how responses are read and checked. It never knows what
-//! is between it and its server, and judges no close or reset: it tells the world what it saw.
+//! Owns the requests of one client, when they are written and how responses are read and checked.
+//! It never knows what is between it and its server, and judges no close or reset: it tells the
+//! world what it saw.
 
 use crate::{
     clock::{MS, SECOND, Time},
@@ -9,7 +10,8 @@ use crate::{
     talk::{Language, Method, Progress, Request, ResponseReader, Tag},
 };
 
-/// A client that has everything and closed its side waits this long for the server to close its own.
+/// A client that has everything and closed its side waits this long for the server to close its
+/// own.
 const LINGER: Time = SECOND;
 /// Bytes that a reader in a hurry takes at once.
 const READ_MAX: usize = 1 << 20;

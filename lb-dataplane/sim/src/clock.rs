@@ -1,7 +1,7 @@
 //! The virtual clock and what is to happen on it.
 //!
-//! Owns the order of events: by time, and among those of one time by insertion. It never looks at what happens and
-//! never goes back.
+//! Owns the order of events: by time, and among those of one time by insertion. It never looks at
+//! what happens and never goes back.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -13,8 +13,8 @@ pub const MS: Time = 1_000;
 /// One second.
 pub const SECOND: Time = 1_000_000;
 
-/// Events that may wait at one time. A world has some tens of connections, each with at most some tens of frames in
-/// flight; more is a storm, which is a mistake worth to be told.
+/// Events that may wait at one time. A world has some tens of connections, each with at most some
+/// tens of frames in flight; more is a storm, which is a mistake worth to be told.
 pub const EVENTS_MAX: usize = 20_000;
 
 struct Entry<E> {
@@ -61,7 +61,8 @@ impl<E> Default for Queue<E> {
 }
 
 impl<E> Queue<E> {
-    /// Adds an event. Beyond [`EVENTS_MAX`] it is lost, and [`Queue::overflowed`] says so from then on.
+    /// Adds an event. Beyond [`EVENTS_MAX`] it is lost, and [`Queue::overflowed`] says so from then
+    /// on.
     pub fn push(&mut self, at: Time, event: E) {
         if self.heap.len() >= EVENTS_MAX {
             self.overflow = true;

@@ -1,7 +1,7 @@
 //! What must hold for legs: their ports rest between two flows, and one that a flow left is closed.
 //!
-//! Owns the record of which leg was used when and which were left, from what left the engine. It never looks into the
-//! engine or a pod.
+//! Owns the record of which leg was used when and which were left, from what left the engine. It
+//! never looks into the engine or a pod.
 
 use crate::clock::{MS, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,8 @@ pub struct Legs {
 }
 
 impl Legs {
-    /// A segment of a connection leaves over a leg. `start` has the numbers of a SYN or an adoption.
+    /// A segment of a connection leaves over a leg. `start` has the numbers of a SYN or an
+    /// adoption.
     ///
     /// # Errors
     /// Another use of the port began too soon.
@@ -79,8 +80,8 @@ impl Legs {
         }
     }
 
-    /// The leg's pod closed it, or it was reset: what its port does later is another story, as that of an adoption which
-    /// somebody repeats to a pod that has forgotten it.
+    /// The leg's pod closed it, or it was reset: what its port does later is another story, as that
+    /// of an adoption which somebody repeats to a pod that has forgotten it.
     pub fn ends(&mut self, leg: Leg) {
         if let Some(it) = self.uses.get_mut(&leg) {
             it.over = true;
@@ -97,8 +98,8 @@ impl Legs {
         }
     }
 
-    /// Legs whose flows are with another pod, as far as they were not ended or used again since. Their sockets have to
-    /// have seen the end.
+    /// Legs whose flows are with another pod, as far as they were not ended or used again since.
+    /// Their sockets have to have seen the end.
     pub fn left(&self) -> impl Iterator<Item = Leg> + '_ {
         self.left.iter().copied()
     }

@@ -1,15 +1,15 @@
-//! Deterministic simulation: clients, the real engine and model pods on bad links under a virtual clock, with checkers
-//! for everything that must always hold.
+//! Deterministic simulation: clients, the real engine and model pods on bad links under a virtual
+//! clock, with checkers for everything that must always hold.
 //!
-//! A run is a seed: [`run`] draws the whole world from it, runs it to its end and says what happened, or the first thing
-//! that must not be. One of a hundred worlds is without faults, and longer: there placement is
-//! judged (`steady`). Nothing here does I/O, reads a clock or draws randomness that does not come
-//! from the seed.
+//! A run is a seed: [`run`] draws the whole world from it, runs it to its end and says what
+//! happened, or the first thing that must not be. One of a hundred worlds is without faults, and
+//! longer: there placement is judged (`steady`). Nothing here does I/O, reads a clock or draws
+//! randomness that does not come from the seed.
 //!
 //! # Invariants
 //! - The same seed gives the same run, to the byte.
-//! - The checkers know what happened only from outside of the engine: what went in, what came out, what clients and pods
-//!   did. They look into it for its books and counters alone.
+//! - The checkers know what happened only from outside of the engine: what went in, what came out,
+//!   what clients and pods did. They look into it for its books and counters alone.
 #![forbid(unsafe_code)]
 
 pub mod address;

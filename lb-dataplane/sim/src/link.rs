@@ -1,7 +1,8 @@
 //! One direction of a link: when a frame arrives, how often, and whether it arrives as it was sent.
 //!
-//! Owns delay, jitter, loss, duplication, reordering, corruption and partitions. It never makes a frame that a receiver
-//! must take for another valid one: a flip that the TCP checksum does not show loses the frame instead.
+//! Owns delay, jitter, loss, duplication, reordering, corruption and partitions. It never makes a
+//! frame that a receiver must take for another valid one: a flip that the TCP checksum does not
+//! show loses the frame instead.
 
 use crate::clock::Time;
 use baton_packet::{ChecksumState, Decoded, decode, tcp_checksum_state};
@@ -158,7 +159,8 @@ impl Link {
     }
 }
 
-/// Flips one to three bits behind the Ethernet header. `false` if the result would pass for another valid segment.
+/// Flips one to three bits behind the Ethernet header. `false` if the result would pass for another
+/// valid segment.
 fn corrupt(frame: &mut [u8], rng: &mut fastrand::Rng) -> bool {
     if frame.len() <= ETHERNET_BYTES {
         return false;

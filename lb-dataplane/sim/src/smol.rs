@@ -1,8 +1,9 @@
 //! smoltcp behind a client: a TCP stack that nobody of this project wrote.
 //!
-//! Owns the translation between its interface, sockets and clock and [`Stack`]. It never helps it: what smoltcp does
-//! otherwise than Linux is what this is for. It has no congestion control, repeats at the earliest after a second, checks
-//! no timestamps, takes any reset within its window, and its keepalives carry a byte of garbage.
+//! Owns the translation between its interface, sockets and clock and [`Stack`]. It never helps it:
+//! what smoltcp does otherwise than Linux is what this is for. It has no congestion control,
+//! repeats at the earliest after a second, checks no timestamps, takes any reset within its window,
+//! and its keepalives carry a byte of garbage.
 
 use crate::{
     clock::Time,
@@ -36,7 +37,8 @@ const SEND_BYTES: usize = 16_384;
 const HEADERS_BYTES: [usize; 2] = [40, 60];
 
 thread_local! {
-    /// smoltcp asks a function without arguments for timestamps; a world and its stacks are on one thread.
+    /// smoltcp asks a function without arguments for timestamps; a world and its stacks are on one
+    /// thread.
     static STAMP: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -45,9 +47,10 @@ thread_local! {
 pub struct SmolSpec {
     /// Seeds smoltcp's own random numbers, the initial sequence numbers among them.
     pub seed: u64,
-    /// Pause between keepalives. None of its hosts is without: smoltcp 0.14 stops its retransmission timer when a window
-    /// that closed in front of bytes in flight opens again, as a new owner's smaller one does, and only the duplicate
-    /// acknowledgements that keepalives draw make it go on.
+    /// Pause between keepalives. None of its hosts is without: smoltcp 0.14 stops its
+    /// retransmission timer when a window that closed in front of bytes in flight opens again, as a
+    /// new owner's smaller one does, and only the duplicate acknowledgements that keepalives draw
+    /// make it go on.
     pub keep_alive: Time,
     /// Whether small segments wait for acknowledgements (RFC 896).
     pub nagle: bool,
@@ -123,8 +126,9 @@ fn at(now: Time) -> Instant {
 }
 
 impl SmolStack {
-    /// A host at `address` behind `via`, whose connections all go to `server`. Of `config` it takes what smoltcp can be
-    /// told: its window scale follows from its buffer, and it always offers selective acknowledgements.
+    /// A host at `address` behind `via`, whose connections all go to `server`. Of `config` it takes
+    /// what smoltcp can be told: its window scale follows from its buffer, and it always offers
+    /// selective acknowledgements.
     #[must_use]
     pub fn new(
         config: Config,
@@ -183,8 +187,8 @@ impl SmolStack {
         }
     }
 
-    /// Nobody asks whether the peer lives where both sides have closed: smoltcp has no timer for sockets without an
-    /// application, and its keepalives would keep the connection for ever.
+    /// Nobody asks whether the peer lives where both sides have closed: smoltcp has no timer for
+    /// sockets without an application, and its keepalives would keep the connection for ever.
     fn leave_closed_ones(&mut self) {
         for (handle, _) in self.current.iter().chain(&self.former) {
             let socket = self.sockets.get_mut::<Socket<'_>>(*handle);

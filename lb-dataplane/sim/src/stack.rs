@@ -1,7 +1,8 @@
-//! What a client needs of a TCP stack, so that several implementations can stand behind the same clients.
+//! What a client needs of a TCP stack, so that several implementations can stand behind the same
+//! clients.
 //!
-//! Owns the trait and its implementation by the model endpoint of [`crate::tcp`]. It knows nothing of what is said over
-//! a connection.
+//! Owns the trait and its implementation by the model endpoint of [`crate::tcp`]. It knows nothing
+//! of what is said over a connection.
 
 use crate::{
     clock::Time,
@@ -48,13 +49,15 @@ impl Status {
     }
 }
 
-/// A TCP stack with one host's address and one connection at a time, without I/O: frames in, frames out, a deadline.
+/// A TCP stack with one host's address and one connection at a time, without I/O: frames in, frames
+/// out, a deadline.
 ///
-/// The caller gives it every frame that arrives, calls [`Stack::poll`] after each call that changes something and at the
-/// deadline, and sends what that returns.
+/// The caller gives it every frame that arrives, calls [`Stack::poll`] after each call that changes
+/// something and at the deadline, and sends what that returns.
 pub trait Stack {
-    /// Opens a connection from `port`; whatever there was before is forgotten by the application, not by the stack. The
-    /// initial sequence number is `isn`, or one of the stack's own; which is returned.
+    /// Opens a connection from `port`; whatever there was before is forgotten by the application,
+    /// not by the stack. The initial sequence number is `isn`, or one of the stack's own; which is
+    /// returned.
     fn connect(&mut self, now: Time, port: u16, isn: u32) -> u32;
     /// A frame arrived.
     fn frame(&mut self, now: Time, frame: &[u8]);

@@ -1,4 +1,5 @@
-//! Figures of one run and of many: what happened how often, and which rows of the declared table were taken.
+//! Figures of one run and of many: what happened how often, and which rows of the declared table
+//! were taken.
 //!
 //! Owns sums and their text. It never decides whether a run was right.
 
@@ -117,8 +118,8 @@ impl Stats {
             .collect()
     }
 
-    /// The summary for people; with the rows of the declared table that were never taken, where many runs make that
-    /// worth saying.
+    /// The summary for people; with the rows of the declared table that were never taken, where
+    /// many runs make that worth saying.
     #[must_use]
     pub fn table(&self, name_unreached: bool) -> String {
         let mut text = String::new();

@@ -1,7 +1,7 @@
 //! What one seed's world is like.
 //!
-//! Owns every draw from the seed. Swarm testing: each seed makes some faults wild and leaves others out altogether, so
-//! that all combinations come up. It never runs anything.
+//! Owns every draw from the seed. Swarm testing: each seed makes some faults wild and leaves others
+//! out altogether, so that all combinations come up. It never runs anything.
 
 use crate::{
     address::{self, FRONTEND_PORT, endpoint},
@@ -111,14 +111,16 @@ fn smol(seed: u64, clients: &mut [(ClientSpec, Config)]) -> Vec<Option<SmolSpec>
         if rng.u32(..100) >= share {
             return None;
         }
-        // Its initial sequence numbers are its own, and may be near those of a port's former connection.
+        // Its initial sequence numbers are its own, and may be near those of a port's former
+        // connection.
         spec.reuse_port = false;
         Some(drawn)
     };
     clients.iter_mut().map(draw).collect()
 }
 
-/// What a dataplane left behind: a restarted one meets many of its predecessor's sockets. A draw of its own.
+/// What a dataplane left behind: a restarted one meets many of its predecessor's sockets. A draw of
+/// its own.
 fn stale(seed: u64, pods: usize, ports: u16) -> Vec<(usize, u16, u32)> {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x57a1_e000);
     let share = [0, 0, 0, 0, 4, 30][rng.usize(..6)];

@@ -1,4 +1,5 @@
-//! Every deliberate fault of the engine is found within the fixed set of seeds, in worlds where nothing is wrong without it.
+//! Every deliberate fault of the engine is found within the fixed set of seeds, in worlds where
+//! nothing is wrong without it.
 
 use baton_engine::Mutant;
 use baton_sim::{run, run_with};

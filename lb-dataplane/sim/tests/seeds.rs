@@ -2,7 +2,8 @@
 
 use baton_sim::{Stats, run, scenario::Scenario};
 
-/// Enough that every kind of fault and nearly every row of the declared table comes up; `make sim` runs the whole set.
+/// Enough that every kind of fault and nearly every row of the declared table comes up; `make sim`
+/// runs the whole set.
 const SEEDS: u64 = 300;
 
 #[test]

@@ -1,4 +1,5 @@
-//! smoltcp as every client's stack: an implementation of TCP that was written without this project in mind.
+//! smoltcp as every client's stack: an implementation of TCP that was written without this project
+//! in mind.
 
 use baton_sim::{Outcome, Stats, World, scenario::Scenario, smol::SmolSpec};
 

@@ -1,7 +1,8 @@
-//! Captures: frames of chosen flows, copied on their way. What AF_XDP takes is seen by no packet socket, so tcpdump cannot.
+//! Captures: frames of chosen flows, copied on their way. What AF_XDP takes is seen by no packet
+//! socket, so tcpdump cannot.
 //!
-//! Owns what a capture is asked for and its limits. The [`Tap`] is the packet thread's part, [`pcapng`] the file's form; who
-//! may ask, and the stream, are the control API's.
+//! Owns what a capture is asked for and its limits. The [`Tap`] is the packet thread's part,
+//! [`pcapng`] the file's form; who may ask, and the stream, are the control API's.
 //!
 //! # Decisions
 //!
@@ -29,8 +30,8 @@ use std::time::Duration;
 pub const RING_BYTES: usize = 2 << 20;
 /// The same with payload: 4,096 whole frames.
 pub const RING_PAYLOAD_BYTES: usize = 8 << 20;
-/// Copied bytes per second. More is not read in time by people, and takes the packet thread from its work: at 5 GB/s of
-/// copying this is 0.3 % of it.
+/// Copied bytes per second. More is not read in time by people, and takes the packet thread from
+/// its work: at 5 GB/s of copying this is 0.3 % of it.
 pub const RATE_BYTES: u64 = 16 << 20;
 /// Bytes of one capture's file: as much as Wireshark opens with ease.
 pub const FILE_MAX_BYTES: u64 = 256 << 20;
@@ -38,8 +39,8 @@ pub const FILE_MAX_BYTES: u64 = 256 << 20;
 pub const TIME_DEFAULT: Duration = Duration::from_secs(10);
 /// Less than a connection of the control API may last.
 pub const TIME_MAX: Duration = Duration::from_secs(240);
-/// Ethernet with IPv6 and eight extension headers of the usual lengths, and TCP with all options, or an ICMP error that
-/// quotes such: more than any header here has.
+/// Ethernet with IPv6 and eight extension headers of the usual lengths, and TCP with all options,
+/// or an ICMP error that quotes such: more than any header here has.
 pub const SNAPLEN_HEADERS: usize = 256;
 /// A frame's buffer.
 pub const SNAPLEN_MAX: usize = 2_048;

@@ -1,7 +1,9 @@
-//! The packet thread's part of a capture: which frames are meant, and copies of them into buffers that are there already.
+//! The packet thread's part of a capture: which frames are meant, and copies of them into buffers
+//! that are there already.
 //!
-//! Owns the filter's judgement and all buffers. Allocates nothing once it is made, waits for nobody, never changes a frame.
-//! The engine is only looked at: before it has a frame and after, because a frame may begin or end its flow.
+//! Owns the filter's judgement and all buffers. Allocates nothing once it is made, waits for
+//! nobody, never changes a frame. The engine is only looked at: before it has a frame and after,
+//! because a frame may begin or end its flow.
 
 use super::{Filter, Order, RATE_BYTES, RING_BYTES, RING_PAYLOAD_BYTES};
 use crate::clock;
@@ -16,15 +18,16 @@ use std::{
     },
 };
 
-/// Frames of one call of the engine: a call does 256 timers at most, of which most send one frame, and a frame seldom makes
-/// more than three.
+/// Frames of one call of the engine: a call does 256 timers at most, of which most send one frame,
+/// and a frame seldom makes more than three.
 const STAGE_FRAMES: usize = 512;
-/// Connections that are remembered when they are no flow's any more, for their last frames: about as many as end in a
-/// second of a chosen policy. One that is overwritten loses these.
+/// Connections that are remembered when they are no flow's any more, for their last frames: about
+/// as many as end in a second of a chosen policy. One that is overwritten loses these.
 const MEMORY: usize = 4_096;
 /// So long after its time a tap that nobody took back goes by itself.
 const LEFT_US: u64 = 30_000_000;
-/// What is kept of a frame that is no TCP segment: Ethernet and IPv4, behind which there may be anything.
+/// What is kept of a frame that is no TCP segment: Ethernet and IPv4, behind which there may be
+/// anything.
 const UNKNOWN_BYTES: usize = 34;
 /// What an ICMP error quotes at least: ports and sequence number.
 const QUOTED_BYTES: usize = 8;
@@ -311,7 +314,8 @@ struct Staged {
     message: Option<MessageKind>,
 }
 
-/// The frames of one call of the engine. What they were is found out while they are whole; of their bytes only `width` stay.
+/// The frames of one call of the engine. What they were is found out while they are whole; of their
+/// bytes only `width` stay.
 struct Stage {
     frames: Vec<Staged>,
     bytes: Box<[u8]>,

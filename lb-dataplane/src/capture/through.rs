@@ -1,7 +1,8 @@
 //! Frames through the engine, past a tap if there is one: the one place where both meet.
 //!
-//! Owns the order: the tap sees a frame before the engine changes it, what the engine sends as it is sent, and what
-//! becomes of the frame itself last, as they leave. Without a tap it costs one branch for each of these.
+//! Owns the order: the tap sees a frame before the engine changes it, what the engine sends as it
+//! is sent, and what becomes of the frame itself last, as they leave. Without a tap it costs one
+//! branch for each of these.
 
 use super::Tap;
 use baton_engine::{Engine, Instant, Output, Verdict};

@@ -1,4 +1,5 @@
-//! The smaller fields of the configuration, each with its default, its range and the reason for both.
+//! The smaller fields of the configuration, each with its default, its range and the reason for
+//! both.
 
 use baton_api::SnapshotError;
 use baton_config::{
@@ -21,7 +22,8 @@ const PORTS_MIN: u16 = 64;
 
 impl Default for Ports {
     fn default() -> Self {
-        // Ends where net.ipv4.ip_local_port_range starts by default (32,768), so that no reservation is needed.
+        // Ends where net.ipv4.ip_local_port_range starts by default (32,768), so that no
+        // reservation is needed.
         Self {
             first: 20_000,
             last: 32_767,
@@ -289,17 +291,17 @@ pub struct Rings {
 
 impl Default for Rings {
     fn default() -> Self {
-        // 2,048 frames of 1,500 bytes are 2.5 ms of a 10 Gbit/s line: longer than the worker is away from
-        // the rings on a busy machine.
+        // 2,048 frames of 1,500 bytes are 2.5 ms of a 10 Gbit/s line: longer than the worker is
+        // away from the rings on a busy machine.
         Self {
             frames: 0,
             rx: 2048,
             // What waits here is sent with each batch.
             tx: 512,
             batch: 64,
-            // A little longer than an idle CPU of a virtual machine takes to wake up (35 us). Latency at one connection
-            // fell from 81 to 53 us with it (`make bench-compare`); where it does not pay, the port stops it, and where CPU
-            // time is rationed it is not done.
+            // A little longer than an idle CPU of a virtual machine takes to wake up (35 us).
+            // Latency at one connection fell from 81 to 53 us with it (`make bench-compare`); where
+            // it does not pay, the port stops it, and where CPU time is rationed it is not done.
             busy_poll_us: 40,
         }
     }

@@ -30,8 +30,8 @@ pub fn sources(config: &Config) -> Vec<PathBuf> {
 /// Reads every key that `config` names: the first signs, all verify.
 ///
 /// # Errors
-/// A file that is missing, open to others or not 32 hexadecimal digits; the error points at its entry, or names the
-/// file of the folder.
+/// A file that is missing, open to others or not 32 hexadecimal digits; the error points at its
+/// entry, or names the file of the folder.
 pub fn read(config: &Config, file: &Path, text: &str) -> Result<Vec<LoadedKey>, ConfigError> {
     let refuse = |at: String, problem| ConfigError::in_text(file, text, at, problem);
     match &config.keys {

@@ -1,4 +1,5 @@
-//! Where this process listens, the files of `controlTls`, folders of keys, and who owns the policies.
+//! Where this process listens, the files of `controlTls`, folders of keys, and who owns the
+//! policies.
 
 use super::{
     tests::{Folder, GOOD, KEY},

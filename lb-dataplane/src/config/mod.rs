@@ -1,7 +1,7 @@
 //! The configuration file: YAML text becomes a validated [`Loaded`] once; nothing else parses it.
 //!
-//! Owns the meaning of every field. Never asks the kernel anything (that is `preflight`) and never applies
-//! anything (that is `reload` and `run`).
+//! Owns the meaning of every field. Never asks the kernel anything (that is `preflight`) and never
+//! applies anything (that is `reload` and `run`).
 
 mod fields;
 mod keys;
@@ -44,10 +44,11 @@ pub const INTERFACE_AUTO: &str = "auto";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
-    /// The interface that frames come and go by; [`INTERFACE_AUTO`]: the one of the default route when it starts.
+    /// The interface that frames come and go by; [`INTERFACE_AUTO`]: the one of the default route
+    /// when it starts.
     pub interface: String,
-    /// The dataplane's own addresses, which legs come from; none: the interface's global ones, and legs come from the first of
-    /// each family.
+    /// The dataplane's own addresses, which legs come from; none: the interface's global ones, and
+    /// legs come from the first of each family.
     #[serde(default)]
     pub address: Vec<IpAddr>,
     /// Ports of the legs.
@@ -56,12 +57,13 @@ pub struct Config {
     /// How frames come and go.
     #[serde(default)]
     pub mode: Mode,
-    /// Whether this is a node's own network. Then Pods of this node and tunnels to others, which are behind other interfaces, are
-    /// reached through the node's stack, and clients behind these are served too.
+    /// Whether this is a node's own network. Then Pods of this node and tunnels to others, which
+    /// are behind other interfaces, are reached through the node's stack, and clients behind these
+    /// are served too.
     #[serde(default)]
     pub host_network: bool,
-    /// Where the control API listens without TLS, for the commands: on the loopback address, or a unix socket, which only
-    /// this user may open.
+    /// Where the control API listens without TLS, for the commands: on the loopback address, or a
+    /// unix socket, which only this user may open.
     #[serde(default = "control_default")]
     pub control: ControlAddress,
     /// Where the operator reaches it, with mutual TLS.
@@ -84,8 +86,8 @@ pub struct Config {
     /// Threads that forward packets.
     #[serde(default)]
     pub workers: Workers,
-    /// What is served. Without this field it is pushed by the operator; with it, even if it is an empty list, the
-    /// file is the only source and pushes are refused.
+    /// What is served. Without this field it is pushed by the operator; with it, even if it is an
+    /// empty list, the file is the only source and pushes are refused.
     #[serde(
         default,
         deserialize_with = "present",
@@ -108,7 +110,8 @@ pub struct Loaded {
     pub tls: Option<Material>,
 }
 
-/// A field that is there, whatever it holds: nothing behind its name is not the same as no such name.
+/// A field that is there, whatever it holds: nothing behind its name is not the same as no such
+/// name.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Policy>>, D::Error> {
     Vec::deserialize(deserializer).map(Some)
 }
@@ -191,7 +194,8 @@ impl Config {
             let mut problem = words::in_words(reader_words(&error));
             let mut line = error.location().map(|place| place.line());
             if let Some(missing) = words::missing_field(&problem) {
-                // The reader points behind the last field; the one that holds them all is of more help.
+                // The reader points behind the last field; the one that holds them all is of more
+                // help.
                 line = None;
                 field = match field.as_str() {
                     "" => missing.to_owned(),
@@ -272,7 +276,8 @@ impl Config {
         }
     }
 
-    /// What is wrong with policies of a snapshot because of this configuration: each one's place, and the first field of it.
+    /// What is wrong with policies of a snapshot because of this configuration: each one's place,
+    /// and the first field of it.
     #[must_use]
     pub fn objections(&self, snapshot: &Snapshot, own: &[IpAddr]) -> Vec<(usize, SnapshotError)> {
         let all = snapshot.policies.iter().enumerate();
@@ -331,8 +336,8 @@ impl Config {
             .map_err(|(field, problem)| ConfigError::in_text(file, text, field, problem))
     }
 
-    /// Takes over from `running` what cannot change while running, so that the next comparison is against
-    /// what is in force. The level of `log` can change, its format cannot.
+    /// Takes over from `running` what cannot change while running, so that the next comparison is
+    /// against what is in force. The level of `log` can change, its format cannot.
     pub fn keep_fixed(&mut self, running: &Self) {
         let new = std::mem::replace(self, running.clone());
         self.log.level = new.log.level;

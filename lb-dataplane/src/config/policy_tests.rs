@@ -1,4 +1,5 @@
-//! What the configuration says about failing, draining and slow backends: read, and refused with line and field.
+//! What the configuration says about failing, draining and slow backends: read, and refused with
+//! line and field.
 
 use super::{tests::GOOD, *};
 use baton_api::{BackendFailure, Micros, OnDeadline};

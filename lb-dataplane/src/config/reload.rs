@@ -15,14 +15,16 @@ use std::{
 use tokio::{sync::Notify, time};
 use tracing::warn;
 
-/// Files are read when nothing has changed for this long: an editor or a copy writes in several steps.
+/// Files are read when nothing has changed for this long: an editor or a copy writes in several
+/// steps.
 const QUIET: Duration = Duration::from_millis(200);
 /// Files are read after this long even if something keeps changing beside them.
 const QUIET_LIMIT: Duration = Duration::from_secs(2);
 
 /// Watches the folders of the configuration and its keys.
 ///
-/// Folders, not files: editors and Kubernetes replace files, and a watch on a replaced file sees nothing.
+/// Folders, not files: editors and Kubernetes replace files, and a watch on a replaced file sees
+/// nothing.
 pub struct Watcher {
     watcher: RecommendedWatcher,
     changed: Arc<Notify>,
@@ -34,14 +36,16 @@ pub struct Watcher {
 /// A folder by its name, device and inode: one that was replaced took its watch along.
 type Folder = (PathBuf, u64, u64);
 
-/// The files that a configuration is made of, each as it was before it was read; a file that is not there, too.
+/// The files that a configuration is made of, each as it was before it was read; a file that is not
+/// there, too.
 ///
-/// Looked at before the reading, so that a change in between is seen as one: at worst a file is read twice.
+/// Looked at before the reading, so that a change in between is seen as one: at worst a file is
+/// read twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources(BTreeMap<PathBuf, Stamp>);
 
-/// What tells one state of a file from another without reading it: device, inode, and the time of the last
-/// change of content or mode. None if it cannot be looked at.
+/// What tells one state of a file from another without reading it: device, inode, and the time of
+/// the last change of content or mode. None if it cannot be looked at.
 type Stamp = Option<(u64, u64, i64, i64)>;
 
 fn stamp(file: &Path) -> Stamp {
@@ -60,7 +64,8 @@ impl Sources {
         Self(self.0.keys().map(|f| (f.clone(), stamp(f))).collect())
     }
 
-    /// The folders in which a change of the files shows. Where one does not exist (yet), the nearest above it that does.
+    /// The folders in which a change of the files shows. Where one does not exist (yet), the
+    /// nearest above it that does.
     fn folders(&self) -> BTreeSet<Folder> {
         let folder = |file: &Path| {
             file.ancestors().skip(1).find_map(|folder| {
@@ -85,8 +90,8 @@ impl Watcher {
         let changed = Arc::new(Notify::new());
         let notifier = Arc::clone(&changed);
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // Reading the files makes events too; they must not make us read again. An error means that
-            // events may be lost, which is a reason to look.
+            // Reading the files makes events too; they must not make us read again. An error means
+            // that events may be lost, which is a reason to look.
             if event.is_ok_and(|e| is_read(e.kind)) {
                 return;
             }
@@ -111,7 +116,8 @@ impl Watcher {
         self.watch()
     }
 
-    /// Watches the files of a refused configuration too: what it lacks may come, as a key that is written after it.
+    /// Watches the files of a refused configuration too: what it lacks may come, as a key that is
+    /// written after it.
     ///
     /// # Errors
     /// A folder cannot be watched.
@@ -145,8 +151,8 @@ impl Watcher {
 
     /// Waits until one of the files changed and it is quiet again. Safe to drop and call again.
     ///
-    /// Other files of the folders may change as they like: a log file there would else make us read the
-    /// configuration for each line that reading it logs.
+    /// Other files of the folders may change as they like: a log file there would else make us read
+    /// the configuration for each line that reading it logs.
     pub async fn changed(&mut self) {
         loop {
             self.changed.notified().await;

@@ -1,7 +1,8 @@
-//! `GET /v1/capture`: frames of chosen flows as they pass, as a pcapng stream; `DELETE` ends it in order.
+//! `GET /v1/capture`: frames of chosen flows as they pass, as a pcapng stream; `DELETE` ends it in
+//! order.
 //!
-//! Owns who may ask, how a capture begins and ends, and what the file says beside the frames. One at a time. The task that
-//! writes the stream is its own: if the asker goes, it ends the capture.
+//! Owns who may ask, how a capture begins and ends, and what the file says beside the frames. One
+//! at a time. The task that writes the stream is its own: if the asker goes, it ends the capture.
 
 use super::{
     Control,
@@ -53,7 +54,8 @@ const CHUNK_BYTES: usize = 256 << 10;
 const CHUNKS_MAX: usize = 8;
 /// So long after the capture's end the asker may take the rest.
 const REST_LIMIT: Duration = Duration::from_secs(10);
-/// Connections that are introduced by a comment: later ones are not, so that no flood of them takes memory.
+/// Connections that are introduced by a comment: later ones are not, so that no flood of them takes
+/// memory.
 const INTRODUCED_MAX: usize = 4_096;
 
 /// Captures have numbers, by which the one that is under way can be ended and no other.
@@ -87,7 +89,8 @@ impl Body for Chunks {
     }
 }
 
-/// Reads what is asked for: `client`, `policy` and `backend` (these two as often as wanted), `for`, `payload`, `snaplen`.
+/// Reads what is asked for: `client`, `policy` and `backend` (these two as often as wanted), `for`,
+/// `payload`, `snaplen`.
 pub(super) fn parse(query: &str) -> Result<Order, ErrorReply> {
     let mut filter = Filter::default();
     let (mut time, mut payload, mut snaplen) = (TIME_DEFAULT, false, None);

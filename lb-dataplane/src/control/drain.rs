@@ -1,7 +1,7 @@
 //! `POST /v1/drain`: has a backend drained, or takes that back.
 //!
-//! Owns who may ask and which backends are meant. What a drain does is the engine's; it is not written down anywhere, so
-//! that a drain by command ends with the process.
+//! Owns who may ask and which backends are meant. What a drain does is the engine's; it is not
+//! written down anywhere, so that a drain by command ends with the process.
 
 use super::{
     Control,
@@ -23,8 +23,9 @@ const REQUEST_LIMIT_BYTES: usize = 4 << 10;
 /// Names that an error tells; with more, `lb-dataplane backends` is the place to look.
 const NAMES_MAX: usize = 20;
 
-/// Refuses what a web page has a browser send here: a page of another site cannot set the type of a POST to JSON
-/// without being asked for by OPTIONS first, which this API does not answer, and a browser always says its origin.
+/// Refuses what a web page has a browser send here: a page of another site cannot set the type of a
+/// POST to JSON without being asked for by OPTIONS first, which this API does not answer, and a
+/// browser always says its origin.
 pub fn refuse_browsers(headers: &HeaderMap, needs_json: bool) -> Option<Reply> {
     if headers.contains_key(ORIGIN) {
         return Some(json(
@@ -119,7 +120,8 @@ where
     }
 }
 
-/// How often the snapshot says that the backends that are meant drain; if it has none of these, which there are.
+/// How often the snapshot says that the backends that are meant drain; if it has none of these,
+/// which there are.
 fn meant(snapshot: &Snapshot, asked: &DrainRequest) -> Result<usize, ErrorReply> {
     let policies: Vec<_> = snapshot
         .policies

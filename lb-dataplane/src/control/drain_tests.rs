@@ -151,7 +151,8 @@ async fn web_pages_and_wrong_bodies_are_refused() {
         .ask_with(Method::PUT, "/v1/snapshot", &page, snapshot(2, 1))
         .await;
     assert_eq!(head.status, StatusCode::FORBIDDEN);
-    // What a browser asks before it sends JSON or a PUT across sites; nor is it answered where it names no other site.
+    // What a browser asks before it sends JSON or a PUT across sites; nor is it answered where it
+    // names no other site.
     let own = [("origin", "http://127.0.0.1:9900")];
     for path in ["/v1/drain", "/v1/snapshot"] {
         let (head, _) = lab.ask_with(Method::OPTIONS, path, &page, "").await;

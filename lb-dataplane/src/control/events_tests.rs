@@ -1,4 +1,5 @@
-//! `/v1/events` and `/v1/migrate` over a real socket: what is asked, what the worker says, what is refused.
+//! `/v1/events` and `/v1/migrate` over a real socket: what is asked, what the worker says, what is
+//! refused.
 
 use super::{
     events::EventsQuery,

@@ -1,4 +1,5 @@
-//! Metric families under construction: puts samples of one name together, as the text format wants them.
+//! Metric families under construction: puts samples of one name together, as the text format wants
+//! them.
 //!
 //! Owns the prefix of all names. Knows no metric.
 

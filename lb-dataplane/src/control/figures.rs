@@ -1,6 +1,7 @@
 //! The worker's report as metrics: counters, tables, policies and their backends.
 //!
-//! Owns their names: `<what>_<unit>[_total]` behind the prefix. Labels are fixed words, policies and backends.
+//! Owns their names: `<what>_<unit>[_total]` behind the prefix. Labels are fixed words, policies
+//! and backends.
 
 use super::{families::Families, meanings};
 use crate::commands::Report;

@@ -1,7 +1,8 @@
-//! What the packet worker's counters mean, for `# HELP` and for the reference in `docs/generated/metrics.md`.
+//! What the packet worker's counters mean, for `# HELP` and for the reference in
+//! `docs/generated/metrics.md`.
 //!
-//! Owns the words for counters that have labels and for those of the port; the engine's others bring their own. Counts
-//! nothing.
+//! Owns the words for counters that have labels and for those of the port; the engine's others
+//! bring their own. Counts nothing.
 
 use baton_engine::Counter;
 

@@ -1,6 +1,7 @@
 //! Figures for Prometheus: the worker's, asked for at each scrape, and those of the control side.
 //!
-//! Owns the names of the control side: `baton_dataplane_<what>_<unit>[_total]`, as all are (`figures` has the worker's).
+//! Owns the names of the control side: `baton_dataplane_<what>_<unit>[_total]`, as all are
+//! (`figures` has the worker's).
 
 use super::{
     families::{Families, PREFIX},

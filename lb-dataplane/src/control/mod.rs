@@ -1,7 +1,8 @@
 //! The control API: health, metrics, state, flows and snapshots over HTTP.
 //!
-//! Owns what it knows and may do; `serve` has the listeners and their limits. Never touches a packet: all it knows of the worker comes through
-//! [`WorkerHandle`], and a slow or stuck asker holds up nobody but itself.
+//! Owns what it knows and may do; `serve` has the listeners and their limits. Never touches a
+//! packet: all it knows of the worker comes through [`WorkerHandle`], and a slow or stuck asker
+//! holds up nobody but itself.
 
 mod capture;
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The dataplane's part of `docs/generated/metrics.md`, from what it really exports. `BATON_GENERATE=1` writes it anew.
+//! The dataplane's part of `docs/generated/metrics.md`, from what it really exports.
+//! `BATON_GENERATE=1` writes it anew.
 
 use super::{figures_tests::figures, metrics::Metrics, serve_tests::dataplane};
 use crate::{

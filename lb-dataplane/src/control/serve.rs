@@ -1,6 +1,8 @@
-//! The listeners of the control API: plain for commands on this machine, TLS for the operator, and one for probes.
+//! The listeners of the control API: plain for commands on this machine, TLS for the operator, and
+//! one for probes.
 //!
-//! Owns who gets in and how much of this process anybody can hold: connections, their time, bodies. Knows no path.
+//! Owns who gets in and how much of this process anybody can hold: connections, their time, bodies.
+//! Knows no path.
 
 use super::{
     Control, capture,
@@ -37,8 +39,8 @@ use tracing::{debug, warn};
 pub(super) const CONNECTIONS_MAX: usize = 64;
 /// From the first byte of a request to its answer, and between two requests of one connection.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
-/// A connection ends after this, so that whoever does not take its answers holds no memory for long, and so that no
-/// client stays for long that a new authority would not let in.
+/// A connection ends after this, so that whoever does not take its answers holds no memory for
+/// long, and so that no client stays for long that a new authority would not let in.
 pub(super) const AGE_LIMIT: Duration = Duration::from_secs(300);
 /// The same at the probes' listener, where anybody may come.
 const PROBES_AGE_LIMIT: Duration = Duration::from_secs(30);
@@ -48,7 +50,8 @@ const BUFFER_MAX_BYTES: usize = 64 << 10;
 const BODIES_MAX: usize = 2;
 /// Captures at one time: the packet thread has one tap.
 const CAPTURES_MAX: usize = 1;
-/// How old the metrics are at most that the probes' listener gives: a flood of scrapes must not hold up the worker.
+/// How old the metrics are at most that the probes' listener gives: a flood of scrapes must not
+/// hold up the worker.
 const METRICS_AGE_LIMIT: Duration = Duration::from_secs(1);
 /// After a failed accept (no more file descriptors) nothing better can be done than to wait.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -205,7 +205,8 @@ async fn probes_get_health_and_metrics_and_nothing_else() {
     }
     assert!(!lab.control.snapshots.is_applied());
 
-    // A flood of scrapes asks the worker once a second at most: a later change shows at the other door only.
+    // A flood of scrapes asks the worker once a second at most: a later change shows at the other
+    // door only.
     let (status, first) = get(address, "/metrics").await;
     assert_eq!(status, StatusCode::OK);
     assert!(first.contains("baton_dataplane_worker_up 1"), "{first}");

@@ -259,7 +259,8 @@ impl Snapshots {
         Ok(Taken::Applied)
     }
 
-    /// Takes the file's policies as the next generation. From now on only the file says what is served.
+    /// Takes the file's policies as the next generation. From now on only the file says what is
+    /// served.
     ///
     /// # Errors
     /// See [`Refusal`]. Whoever said it before goes on to.

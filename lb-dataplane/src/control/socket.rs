@@ -1,6 +1,8 @@
-//! The unix socket of the control API: a file that only this user may open, made anew at each start.
+//! The unix socket of the control API: a file that only this user may open, made anew at each
+//! start.
 //!
-//! Owns the file, from the check that nobody answers at its place to its removal at the end. Serves nobody.
+//! Owns the file, from the check that nobody answers at its place to its removal at the end. Serves
+//! nobody.
 
 use anyhow::{Context as _, bail};
 use baton_api::SocketPath;
@@ -66,10 +68,12 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-/// Makes the socket. What an ended process left at its place is removed; what somebody answers at is not.
+/// Makes the socket. What an ended process left at its place is removed; what somebody answers at
+/// is not.
 ///
 /// # Errors
-/// Somebody answers there, something else is there, or others may write to its directory; in words for an admin.
+/// Somebody answers there, something else is there, or others may write to its directory; in words
+/// for an admin.
 pub async fn bind(socket: SocketPath) -> anyhow::Result<Socket> {
     let path = socket.as_path();
     bind_inner(path)
@@ -101,7 +105,8 @@ async fn bind_inner(path: &Path) -> anyhow::Result<Socket> {
             found.st_mode & 0o7777
         );
     }
-    // Of two that start at one time, one would remove the other's socket. The lock ends with this function.
+    // Of two that start at one time, one would remove the other's socket. The lock ends with this
+    // function.
     flock(&directory, FlockOperation::NonBlockingLockExclusive)
         .with_context(|| format!("another dataplane starts in {}", folder.display()))?;
     make_room(path).await?;
@@ -111,8 +116,8 @@ async fn bind_inner(path: &Path) -> anyhow::Result<Socket> {
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         None,
     )?;
-    // Before it has a name: Linux gives the file the mode of the unnamed socket (and takes the umask's bits from it), so
-    // that it is open to others at no time.
+    // Before it has a name: Linux gives the file the mode of the unnamed socket (and takes the
+    // umask's bits from it), so that it is open to others at no time.
     fchmod(&fd, Mode::from_raw_mode(SOCKET_MODE))?;
     bind_socket(&fd, &SocketAddrUnix::new(path)?)
         .with_context(|| format!("{} cannot be made", path.display()))?;

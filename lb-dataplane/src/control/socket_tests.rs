@@ -1,4 +1,5 @@
-//! The control API on a unix socket: who may open it, what a start finds at its place, and that it serves as a port does.
+//! The control API on a unix socket: who may open it, what a start finds at its place, and that it
+//! serves as a port does.
 
 use super::{
     serve::{Door, serve},

@@ -1,4 +1,5 @@
-//! What the last failed check of each backend said: the worker knows only verdicts, people want the words.
+//! What the last failed check of each backend said: the worker knows only verdicts, people want the
+//! words.
 
 use baton_api::{Endpoint, PolicyState};
 use std::{

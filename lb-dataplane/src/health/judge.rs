@@ -1,4 +1,5 @@
-//! When a backend counts as healthy: a pure state machine over the results of its checks. Knows no clock and no socket.
+//! When a backend counts as healthy: a pure state machine over the results of its checks. Knows no
+//! clock and no socket.
 
 /// Results in a row that turn a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +15,8 @@ pub struct Thresholds {
 pub struct Judge {
     thresholds: Thresholds,
     verdict: Option<bool>,
-    /// Results in a row that contradict the verdict; always below the threshold that they count towards.
+    /// Results in a row that contradict the verdict; always below the threshold that they count
+    /// towards.
     against: u32,
 }
 
@@ -37,8 +39,8 @@ impl Judge {
 
     /// Takes the result of a check; true if the verdict turned.
     ///
-    /// The first result decides by itself: until then the backend counts as usable, so one that does not answer would
-    /// else get connections for as long as the threshold takes.
+    /// The first result decides by itself: until then the backend counts as usable, so one that
+    /// does not answer would else get connections for as long as the threshold takes.
     pub fn take(&mut self, success: bool) -> bool {
         let Some(verdict) = self.verdict else {
             self.verdict = Some(success);
@@ -107,7 +109,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against the definition: the verdict is that of the last run of equal results long enough to turn it.
+        /// Against the definition: the verdict is that of the last run of equal results long enough
+        /// to turn it.
         #[test]
         fn it_is_the_last_run_that_was_long_enough(
             healthy in 1_u32..6, unhealthy in 1_u32..6, results in vec(any::<bool>(), 1..200),

@@ -1,8 +1,9 @@
-//! Active checks: asks each backend of a policy with `health.active` whether it works, and tells the worker.
+//! Active checks: asks each backend of a policy with `health.active` whether it works, and tells
+//! the worker.
 //!
-//! Runs on the control thread, over sockets of the kernel in the dataplane's own namespace; never touches a packet of
-//! a flow. One task per policy and backend asks; this module's one loop starts and ends these tasks as snapshots
-//! change, and is the only place that knows and tells verdicts.
+//! Runs on the control thread, over sockets of the kernel in the dataplane's own namespace; never
+//! touches a packet of a flow. One task per policy and backend asks; this module's one loop starts
+//! and ends these tasks as snapshots change, and is the only place that knows and tells verdicts.
 
 mod failures;
 mod judge;
@@ -33,7 +34,8 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-/// Checks at one time: a quarter of the 1,024 open files that a process may have unless told otherwise.
+/// Checks at one time: a quarter of the 1,024 open files that a process may have unless told
+/// otherwise.
 const CHECKS_MAX: usize = 256;
 /// Results that wait to be judged; a full queue makes the checks wait, not pile up.
 const RESULTS_MAX: usize = 64;
@@ -44,7 +46,8 @@ const SPREAD_EACH: Duration = Duration::from_millis(1);
 /// ... but over no more than this.
 const SPREAD_MAX: Duration = Duration::from_secs(1);
 
-/// Which backend: its policy's name, and where it listens. Its name may change without another check.
+/// Which backend: its policy's name, and where it listens. Its name may change without another
+/// check.
 type Key = (String, Endpoint);
 
 /// The result of one check.
@@ -92,7 +95,8 @@ struct Checks {
     tasks: u64,
 }
 
-/// Checks what the snapshots want checked, for as long as the process lives. `legs` are the ports of the legs.
+/// Checks what the snapshots want checked, for as long as the process lives. `legs` are the ports
+/// of the legs.
 pub async fn run(
     workers: Workers,
     failures: Arc<Failures>,
@@ -138,7 +142,8 @@ pub async fn run(
 }
 
 impl Checks {
-    /// Checks what `snapshot` wants checked, and nothing else; what is unchanged goes on as if nothing had happened.
+    /// Checks what `snapshot` wants checked, and nothing else; what is unchanged goes on as if
+    /// nothing had happened.
     async fn follow(&mut self, snapshot: &Snapshot) {
         let frontends = snapshot.policies.iter().flat_map(|p| &p.frontends);
         self.shared.source.avoid(frontends.map(|f| f.port()));
@@ -174,8 +179,9 @@ impl Checks {
         for (key, name, probe) in new {
             self.start(key, name, probe, spread.min(SPREAD_MAX));
         }
-        // The worker forgets a verdict together with its backend. Snapshots may follow each other faster than this
-        // task looks, so that a backend that left and came back seems unchanged here.
+        // The worker forgets a verdict together with its backend. Snapshots may follow each other
+        // faster than this task looks, so that a backend that left and came back seems unchanged
+        // here.
         let told: Vec<_> = self
             .checked
             .iter()
@@ -187,7 +193,8 @@ impl Checks {
         debug!(backends = self.checked.len(), "active checks");
     }
 
-    /// Starts the task of one backend. A task that it replaces ends; its verdict holds until the first new result.
+    /// Starts the task of one backend. A task that it replaces ends; its verdict holds until the
+    /// first new result.
     fn start(&mut self, key: Arc<Key>, name: String, probe: Probe, spread: Duration) {
         self.tasks += 1;
         let task = self.tasks;
@@ -256,7 +263,8 @@ impl Checks {
         }
     }
 
-    /// Tells the worker. If it does not listen, the next result, snapshot or `TELL_AGAIN` does it again.
+    /// Tells the worker. If it does not listen, the next result, snapshot or `TELL_AGAIN` does it
+    /// again.
     async fn tell(&mut self, key: &Arc<Key>, healthy: Option<bool>) {
         let notice = Notice::Health {
             policy: key.0.clone(),

@@ -1,6 +1,8 @@
-//! One check of one backend over an ordinary socket of the kernel: can a connection be opened, does a path answer.
+//! One check of one backend over an ordinary socket of the kernel: can a connection be opened, does
+//! a path answer.
 //!
-//! Owns the words for what failed. Never decides what a result means for the backend (that is `judge`).
+//! Owns the words for what failed. Never decides what a result means for the backend (that is
+//! `judge`).
 
 use super::source::Source;
 use baton_api::ActiveCheck;
@@ -15,7 +17,8 @@ use hyper_util::rt::TokioIo;
 use std::{fmt, net::SocketAddr, time::Duration};
 use tokio::{net::TcpStream, task::JoinSet, time};
 
-/// Bytes of an answer's body that are read: what a health page says is for people, its status is the answer.
+/// Bytes of an answer's body that are read: what a health page says is for people, its status is
+/// the answer.
 const BODY_MAX: usize = 4 << 10;
 /// Bytes of an answer's head, as most servers limit a request's.
 const HEAD_MAX: usize = 16 << 10;

@@ -1,10 +1,11 @@
 //! Sockets for checks whose local port the dataplane does not steer away from the kernel.
 //!
-//! Frames to the dataplane's own addresses and a leg's port, or a frontend's, go to the packet worker, so the kernel
-//! would never see the answer to a check from such a port, and the worker would answer for a flow that it does not
-//! know. `preflight` refuses to start where the kernel's ephemeral ports overlap the legs', but an admin can change
-//! `net.ipv4.ip_local_port_range` later, and a frontend may have a port of it: so each port is looked at before it
-//! is used. Never changes a setting.
+//! Frames to the dataplane's own addresses and a leg's port, or a frontend's, go to the packet
+//! worker, so the kernel would never see the answer to a check from such a port, and the worker
+//! would answer for a flow that it does not know. `preflight` refuses to start where the kernel's
+//! ephemeral ports overlap the legs', but an admin can change `net.ipv4.ip_local_port_range` later,
+//! and a frontend may have a port of it: so each port is looked at before it is used. Never changes
+//! a setting.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +16,8 @@ use std::{
 };
 use tokio::net::TcpSocket;
 
-/// Ports that are looked at for one check. With half of the kernel's ports taken, all are with 1 in 65,536.
+/// Ports that are looked at for one check. With half of the kernel's ports taken, all are with 1 in
+/// 65,536.
 const TRIES_MAX: usize = 16;
 
 /// Why there is no socket. Passes when the admin changes something, or when files are closed.
@@ -62,8 +64,8 @@ impl Source {
 
     /// A socket that is bound to a port of the kernel's choice and not connected.
     ///
-    /// It closes with RST: nothing is left to say at the end of a check, and a port in TIME_WAIT for each would use
-    /// up the kernel's 28,232 within a minute at 470 checks a second.
+    /// It closes with RST: nothing is left to say at the end of a check, and a port in TIME_WAIT
+    /// for each would use up the kernel's 28,232 within a minute at 470 checks a second.
     ///
     /// # Errors
     /// There is none.
@@ -98,7 +100,8 @@ mod tests {
 
     #[tokio::test]
     async fn ports_of_legs_and_frontends_are_never_taken() {
-        // A quarter of the kernel's usual ports, by a range and one by one: of 16 in a row, not all are among them.
+        // A quarter of the kernel's usual ports, by a range and one by one: of 16 in a row, not all
+        // are among them.
         let (legs, frontend) = (32_768..=36_000, 36_001..=39_800);
         let source = Source::new(legs.clone());
         source.avoid(frontend.clone());

@@ -184,8 +184,8 @@ async fn snapshots_start_keep_restart_and_end_checks() {
     assert_eq!(lab.told().await, (end(a), Some(false)));
     server_a.status.store(200, Ordering::Relaxed);
 
-    // Another backend, another name: the first check goes on, and its verdict is told again, as the worker may have
-    // forgotten it. Were it restarted, the first success would turn it.
+    // Another backend, another name: the first check goes on, and its verdict is told again, as the
+    // worker may have forgotten it. Were it restarted, the first success would turn it.
     lab.apply(snapshot(&[("renamed", a), ("b", b)], Some(&slow)));
     assert_eq!(lab.told().await, (end(a), Some(false)));
     assert_eq!(lab.told().await, (end(b), Some(true)));

@@ -47,9 +47,10 @@ pub fn neighbour(message: &NeighbourMessage, ifindex: u32) -> Option<(IpAddr, Fl
     Some((address?, sight))
 }
 
-/// A route, with its metric. What other interfaces than ours lead to must not be sent to our own router: it is the host's, where that
-/// delivers for us. Of default routes ours is the one that the admin chose. Beside the main table only the host's own addresses
-/// count, and only there. `sources` are the addresses that the host sends from by its interfaces.
+/// A route, with its metric. What other interfaces than ours lead to must not be sent to our own
+/// router: it is the host's, where that delivers for us. Of default routes ours is the one that the
+/// admin chose. Beside the main table only the host's own addresses count, and only there.
+/// `sources` are the addresses that the host sends from by its interfaces.
 pub fn route(message: &RouteMessage, place: Place, sources: &Sources) -> Option<(u32, Route)> {
     let mut table = u32::from(message.header.table);
     let mut prefix = None;
@@ -106,7 +107,8 @@ fn is_v6(message: &RouteMessage) -> bool {
     u8::from(message.header.address_family) == u8::from(AddressFamily::Inet6)
 }
 
-/// Family (true: IPv6), metric and interface of a default route of the main table; of several paths the first.
+/// Family (true: IPv6), metric and interface of a default route of the main table; of several paths
+/// the first.
 pub fn default_route(message: &RouteMessage) -> Option<(bool, u32, u32)> {
     let header = &message.header;
     let mut table = u32::from(header.table);
@@ -127,7 +129,8 @@ pub fn default_route(message: &RouteMessage) -> Option<(bool, u32, u32)> {
     Some((is_v6(message), metric, interface.filter(|_| good)?))
 }
 
-/// What the host sends from by an interface, in each family (true: IPv6), where the route does not say.
+/// What the host sends from by an interface, in each family (true: IPv6), where the route does not
+/// say.
 pub type Sources = HashMap<(u32, bool), IpAddr>;
 
 /// Notes the first address of an interface in each family.
@@ -159,7 +162,8 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// Orders routes as the engine wants them (of two to the same destination the first wins): ours first, then the best metric.
+/// Orders routes as the engine wants them (of two to the same destination the first wins): ours
+/// first, then the best metric.
 pub fn by_metric(mut routes: Vec<(u32, Route)>) -> Vec<Route> {
     let is_ours = |via| matches!(via, Via::Link | Via::Router(_));
     routes.sort_by_key(|(metric, route)| (!is_ours(route.via), *metric));

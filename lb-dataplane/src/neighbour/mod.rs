@@ -1,8 +1,8 @@
 //! Keeps the engine's view of routes and neighbours as the kernel has it, through rtnetlink.
 //!
-//! The engine's packets never pass the kernel's stack, so the kernel would neither resolve nor refresh a
-//! neighbour for them: this task makes it (`NTF_USE`), and hands on what it learns. It never sends ARP or NDP
-//! itself and never changes a route or address.
+//! The engine's packets never pass the kernel's stack, so the kernel would neither resolve nor
+//! refresh a neighbour for them: this task makes it (`NTF_USE`), and hands on what it learns. It
+//! never sends ARP or NDP itself and never changes a route or address.
 
 mod messages;
 mod table;
@@ -42,11 +42,14 @@ use tracing::{debug, info, warn};
 /// Addresses that the worker asks for and the task has not taken yet.
 pub const ASKS_MAX: usize = 1_024;
 
-/// Between two looks at what is still unresolved: the kernel itself gives up after 3 probes, 1 s apart.
+/// Between two looks at what is still unresolved: the kernel itself gives up after 3 probes, 1 s
+/// apart.
 const TICK: Duration = Duration::from_secs(1);
-/// Ticks between two whole reads of the kernel's tables, which make up for messages lost in a burst.
+/// Ticks between two whole reads of the kernel's tables, which make up for messages lost in a
+/// burst.
 const TICKS_PER_DUMP: u64 = 10;
-/// Route changes come in bursts (an interface's all at once); they are read once, this long after the first.
+/// Route changes come in bursts (an interface's all at once); they are read once, this long after
+/// the first.
 const ROUTES_QUIET: Duration = Duration::from_millis(50);
 
 /// Why netlink cannot be used.
@@ -119,7 +122,8 @@ pub async fn interface_addresses(ifindex: u32) -> Result<Vec<IpAddr>, NetlinkErr
     Ok(found)
 }
 
-/// The index of the interface that the best default route leads through, IPv4's before IPv6's; `None` if there is none.
+/// The index of the interface that the best default route leads through, IPv4's before IPv6's;
+/// `None` if there is none.
 ///
 /// # Errors
 /// Netlink cannot be used.
@@ -137,8 +141,8 @@ pub async fn default_interface() -> Result<Option<u32>, NetlinkError> {
     Ok(found?.first().map(|(.., interface)| *interface))
 }
 
-/// All routes of both families, one after the other: the kernel refuses a second dump on a socket while the first is under way (EBUSY,
-/// `__netlink_dump_start`).
+/// All routes of both families, one after the other: the kernel refuses a second dump on a socket
+/// while the first is under way (EBUSY, `__netlink_dump_start`).
 fn dump_routes(handle: &Handle) -> impl Stream<Item = Result<RouteMessage, NetlinkError>> {
     stream::iter([AddressFamily::Inet, AddressFamily::Inet6])
         .flat_map(|family| {

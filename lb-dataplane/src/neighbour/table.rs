@@ -1,5 +1,5 @@
-//! Which link-layer addresses the engine needs, what the kernel knows of them, and what is to do about the
-//! difference. Pure: no netlink, no clock.
+//! Which link-layer addresses the engine needs, what the kernel knows of them, and what is to do
+//! about the difference. Pure: no netlink, no clock.
 
 use baton_packet::Mac;
 use std::{
@@ -7,11 +7,12 @@ use std::{
     net::IpAddr,
 };
 
-/// Addresses that are kept fresh at one time: twice what the engine remembers (4,096), so that what it
-/// has just forgotten does not push out what it uses.
+/// Addresses that are kept fresh at one time: twice what the engine remembers (4,096), so that what
+/// it has just forgotten does not push out what it uses.
 pub const LIMIT_WANTED: usize = 8_192;
 
-/// Ticks after which an address that nobody answers for is given up; the engine asks again if it needs it.
+/// Ticks after which an address that nobody answers for is given up; the engine asks again if it
+/// needs it.
 const TRIES_MAX: u8 = 30;
 
 /// What the kernel knows of a neighbour.
@@ -102,7 +103,8 @@ impl Table {
             FlowLookup::Fresh(_) => wanted.tries = 0,
             // The engine's packets do not go through the kernel, so that it would never look again.
             FlowLookup::Stale(_) => actions.push(Action::Resolve(address)),
-            // The next tick asks again: at once would be a tight circle with a neighbour that is gone.
+            // The next tick asks again: at once would be a tight circle with a neighbour that is
+            // gone.
             FlowLookup::Unknown => {}
         }
         actions

@@ -1,5 +1,5 @@
-//! The program on a real interface: a client, the dataplane and backends, each in a network namespace, joined by a
-//! bridge in a fourth one. Needs root and iproute2.
+//! The program on a real interface: a client, the dataplane and backends, each in a network
+//! namespace, joined by a bridge in a fourth one. Needs root and iproute2.
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::{

@@ -1,7 +1,9 @@
-//! Round-trip time and frames per second of an echo in each mode, over a veth pair between two namespaces.
+//! Round-trip time and frames per second of an echo in each mode, over a veth pair between two
+//! namespaces.
 //!
-//! `cargo run --release -p baton-xsk --example echo_rate [busy_poll_us]`, as root. A kernel UDP echo in the same layout gives the scale.
-//! Client and echo share the machine's cores, as a pod and its peers do.
+//! `cargo run --release -p baton-xsk --example echo_rate [busy_poll_us]`, as root. A kernel UDP
+//! echo in the same layout gives the scale. Client and echo share the machine's cores, as a pod and
+//! its peers do.
 #![expect(unsafe_code, reason = "the client sends and receives in batches")]
 
 #[path = "../tests/common/mod.rs"]
@@ -73,7 +75,8 @@ fn latency(mode: ModeChoice, busy_poll_us: u32) {
     let mut buffer = vec![0; 2048];
     let mut times = Vec::with_capacity(ROUNDS);
     for _ in 0..ROUNDS {
-        // Long enough that the echo sleeps again, as it does between the requests of one connection.
+        // Long enough that the echo sleeps again, as it does between the requests of one
+        // connection.
         let pause = Instant::now();
         while pause.elapsed() < Duration::from_micros(40) {
             std::hint::spin_loop();

@@ -5,41 +5,50 @@
 //! header that each item names. Headers are those of Linux 6.12 unless said otherwise.
 
 /// One frame on an RX or TX ring.
-/// <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/if_xdp.h#L156> (`struct xdp_desc`)
+/// <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/if_xdp.h#L156> (`struct
+/// xdp_desc`)
 pub(crate) use libc::xdp_desc as Descriptor;
 
 /// Where in the mapping of a ring its parts are.
-/// <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/if_xdp.h#L63> (`struct xdp_mmap_offsets`)
+/// <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/if_xdp.h#L63> (`struct
+/// xdp_mmap_offsets`)
 pub(crate) use libc::{xdp_mmap_offsets as MmapOffsets, xdp_ring_offset as RingOffset};
 
 /// What `XDP_UMEM_REG` takes.
-/// <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/if_xdp.h#L79> (`struct xdp_umem_reg`)
+/// <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/if_xdp.h#L79> (`struct
+/// xdp_umem_reg`)
 pub(crate) use libc::xdp_umem_reg as UmemRegistration;
 
 /// What `XDP_STATISTICS` gives.
-/// <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/if_xdp.h#L95> (`struct xdp_statistics`)
+/// <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/if_xdp.h#L95> (`struct
+/// xdp_statistics`)
 pub(crate) use libc::xdp_statistics as XdpStatistics;
 
 /// Bytes that the kernel keeps free in front of a received frame in its buffer.
-/// <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/bpf.h#L6433> (`XDP_PACKET_HEADROOM`)
+/// <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/bpf.h#L6433>
+/// (`XDP_PACKET_HEADROOM`)
 pub(crate) const XDP_PACKET_HEADROOM: u32 = 256;
 
 /// Frames that one `sendto` sends at most in copy mode; Linux 6.18, not in libc yet.
-/// <https://elixir.bootlin.com/linux/v6.18/source/include/uapi/linux/if_xdp.h> (`XDP_MAX_TX_SKB_BUDGET`)
+/// <https://elixir.bootlin.com/linux/v6.18/source/include/uapi/linux/if_xdp.h>
+/// (`XDP_MAX_TX_SKB_BUDGET`)
 pub(crate) const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 
 /// Smallest buffer that a UMEM may have.
-/// <https://elixir.bootlin.com/linux/v6.12/source/include/net/xdp_sock_drv.h#L15> (`XDP_UMEM_MIN_CHUNK_SIZE`)
+/// <https://elixir.bootlin.com/linux/v6.12/source/include/net/xdp_sock_drv.h#L15>
+/// (`XDP_UMEM_MIN_CHUNK_SIZE`)
 pub(crate) const UMEM_CHUNK_BYTES_MIN: u32 = 2048;
 
 /// Attach with the driver's own hook, or with the one after the socket buffer is made.
-/// <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/if_link.h#L1348> (`XDP_FLAGS_*`)
+/// <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/if_link.h#L1348>
+/// (`XDP_FLAGS_*`)
 pub(crate) const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 /// See [`XDP_FLAGS_SKB_MODE`].
 pub(crate) const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// The header in front of a frame when `PACKET_VNET_HDR` is on. All fields in the machine's byte order.
-/// <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/virtio_net.h#L186> (`struct virtio_net_hdr`)
+/// The header in front of a frame when `PACKET_VNET_HDR` is on. All fields in the machine's byte
+/// order. <https://elixir.bootlin.com/linux/v6.12/source/include/uapi/linux/virtio_net.h#L186>
+/// (`struct virtio_net_hdr`)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct VirtioNetHeader {

@@ -10,8 +10,8 @@ const MEMLOCK_WANTED_BYTES: u64 = QUEUE_BYTES_MAX as u64;
 
 /// What is missing for packet I/O in the calling thread; empty if nothing.
 ///
-/// `CapPerfmon` and `Memlock` matter for AF_XDP only, the latter only with rings near the default sizes; the others for
-/// every mode.
+/// `CapPerfmon` and `Memlock` matter for AF_XDP only, the latter only with rings near the default
+/// sizes; the others for every mode.
 #[must_use]
 pub fn probe_capabilities() -> Vec<Missing> {
     use rustix::thread::CapabilitySet as Set;
@@ -43,7 +43,8 @@ pub fn probe_capabilities() -> Vec<Missing> {
     missing
 }
 
-/// Whether the verifier takes programs that add to packet pointers (Linux 5.8: `bpf_allow_ptr_leaks`).
+/// Whether the verifier takes programs that add to packet pointers (Linux 5.8:
+/// `bpf_allow_ptr_leaks`).
 pub(crate) fn may_compute_with_packets() -> bool {
     !probe_capabilities().contains(&Missing::CapPerfmon)
 }

@@ -79,7 +79,8 @@ pub struct Config {
     pub workers: Workers,
     /// Buffers for AF_XDP, shared by all queues; 0: as many as the rings can hold.
     pub frames: u32,
-    /// Entries of each receive and fill ring; a power of two. Half of it where the MTU needs buffers of 4 KiB instead of 2.
+    /// Entries of each receive and fill ring; a power of two. Half of it where the MTU needs
+    /// buffers of 4 KiB instead of 2.
     pub rx_ring: u32,
     /// Entries of each transmit and completion ring; a power of two. Half of it likewise.
     pub tx_ring: u32,
@@ -87,14 +88,16 @@ pub struct Config {
     pub batch: u32,
     /// How long to look at the rings before sleeping; 0: never.
     pub busy_poll_us: u32,
-    /// Take also what the kernel delivers to this host by other interfaces, and give it what is sent to
+    /// Take also what the kernel delivers to this host by other interfaces, and give it what is
+    /// sent to
     /// [`crate::HOST_MAC`]: on a node's network.
     pub host: bool,
 }
 
 impl Config {
-    /// Sizes that suit most: 2,048 frames of burst in, which are 2.5 ms of a 10 Gbit/s line, and 512 out, as whatever waits
-    /// there is sent with every batch. In 3,265 buffers of 2 KiB: 6.7 MB.
+    /// Sizes that suit most: 2,048 frames of burst in, which are 2.5 ms of a 10 Gbit/s line, and
+    /// 512 out, as whatever waits there is sent with every batch. In 3,265 buffers of 2 KiB: 6.7
+    /// MB.
     #[must_use]
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
@@ -212,7 +215,8 @@ pub struct Steering {
     pub addresses: Vec<IpAddr>,
     /// The dataplane's own ports, to which backends answer.
     pub ports: RangeInclusive<u16>,
-    /// Who answers there; `None`: whoever does. On a node's network the node has connections of its own, and of others that it translates.
+    /// Who answers there; `None`: whoever does. On a node's network the node has connections of its
+    /// own, and of others that it translates.
     pub backends: Option<Vec<(IpAddr, u16)>>,
 }
 

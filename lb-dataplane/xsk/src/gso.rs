@@ -1,8 +1,9 @@
 //! Cuts a TCP frame that holds several segments into them (what TSO would do in hardware). Pure.
 //!
-//! A veth peer with TSO on hands over up to 64 KiB as one frame. The segments that come out have the pseudo-header's
-//! sum in their checksum field, as every frame of such a peer has; the caller completes it. A large frame whose
-//! checksum is a full one is verified before, so that a corrupt frame is never made good.
+//! A veth peer with TSO on hands over up to 64 KiB as one frame. The segments that come out have
+//! the pseudo-header's sum in their checksum field, as every frame of such a peer has; the caller
+//! completes it. A large frame whose checksum is a full one is verified before, so that a corrupt
+//! frame is never made good.
 
 const ETHERNET: usize = 14;
 const TCP_FIN: u8 = 0x01;
@@ -111,7 +112,8 @@ impl<'a> Segments<'a> {
     }
 
     fn fix_ip(&self, out: &mut [u8]) {
-        // Both lengths fit: a segment is not larger than a buffer of at most 64 KiB, and starts with Ethernet.
+        // Both lengths fit: a segment is not larger than a buffer of at most 64 KiB, and starts
+        // with Ethernet.
         if self.v6 {
             let len = (out.len() - ETHERNET - 40) as u16;
             out[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&len.to_be_bytes());
@@ -179,8 +181,8 @@ fn layers(frame: &[u8]) -> Option<(bool, usize, usize)> {
             }
             let (mut next, mut at) = (header[6], ETHERNET + 40);
             for _ in 0..EXTENSION_HEADERS_MAX {
-                // Hop-by-hop, routing and destination options. An authentication header signs the packet,
-                // so such a packet cannot be cut.
+                // Hop-by-hop, routing and destination options. An authentication header signs the
+                // packet, so such a packet cannot be cut.
                 if !matches!(next, 0 | 43 | 60) {
                     break;
                 }

@@ -73,8 +73,8 @@ fn check(segments: &[Vec<u8>], original: &[u8], segment_bytes: usize) -> Vec<u8>
             assert_eq!(part.len(), segment_bytes);
         }
         let header = tcp.to_header();
-        // The complement of the pseudo-header's sum is what a full checksum over nothing else would be: completing
-        // it over header and payload must give etherparse's.
+        // The complement of the pseudo-header's sum is what a full checksum over nothing else would
+        // be: completing it over header and payload must give etherparse's.
         let partial = tcp.checksum();
         let mut zeroed = segment[segment.len() - tcp.slice().len()..].to_vec();
         zeroed[16..18].copy_from_slice(&partial.to_be_bytes());

@@ -1,12 +1,15 @@
 //! The other way in and out: the host's own stack, on a node's network.
 //!
-//! One interface is served by AF_XDP or packet sockets. Here comes what the kernel delivers to this host by the others, and here goes
-//! what it routes through them: Pods of the same node, tunnels to those of others, processes of the node itself. Owns the raw
-//! sockets for both, and a listener for each family at which the kernel's TCP drops what is ours (`bpf/host.bpf.c`). What
-//! comes has passed netfilter, what goes will, so that what a Service's address was translated to is translated back.
+//! One interface is served by AF_XDP or packet sockets. Here comes what the kernel delivers to this
+//! host by the others, and here goes what it routes through them: Pods of the same node, tunnels to
+//! those of others, processes of the node itself. Owns the raw sockets for both, and a listener for
+//! each family at which the kernel's TCP drops what is ours (`bpf/host.bpf.c`). What comes has
+//! passed netfilter, what goes will, so that what a Service's address was translated to is
+//! translated back.
 //!
-//! Frames are as elsewhere, with an Ethernet header of our own: the host's hardware address is [`HOST_MAC`]. A packet that holds several
-//! segments is cut into them. Nothing here allocates after [`Host::open`].
+//! Frames are as elsewhere, with an Ethernet header of our own: the host's hardware address is
+//! [`HOST_MAC`]. A packet that holds several segments is cut into them. Nothing here allocates
+//! after [`Host::open`].
 //!
 //! # Decisions
 //!
@@ -79,16 +82,19 @@ pub const HOST_MAC: [u8; 6] = [0; 6];
 
 const ETHERNET: usize = ETHERNET_BYTES as usize;
 const IPV6: usize = 40;
-/// The largest packet that IP knows, behind an Ethernet header. (An IPv6 header does not count itself.)
+/// The largest packet that IP knows, behind an Ethernet header. (An IPv6 header does not count
+/// itself.)
 const PACKET_BYTES_MAX: usize = ETHERNET + IPV6 + 65_535;
-/// Payload up to which nobody looks whether a packet holds several segments: what each path carries (RFC 9293, 3.7.1).
+/// Payload up to which nobody looks whether a packet holds several segments: what each path carries
+/// (RFC 9293, 3.7.1).
 const ONE_SEGMENT_BYTES: usize = 536;
 /// For bursts: 64 of the largest packets and their bookkeeping.
 const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 
 /// What is received.
 pub(crate) struct Receiver {
-    // Order of dropping: sockets before the program, so that the kernel stays silent until nobody listens.
+    // Order of dropping: sockets before the program, so that the kernel stays silent until nobody
+    // listens.
     families: Vec<Family>,
     /// Readable if one of the sockets is.
     any: OwnedFd,
@@ -306,7 +312,8 @@ impl Receiver {
         self.any.as_fd()
     }
 
-    /// Takes up to a batch of packets of each family, and gives `take` the buffer and the length of each frame. Returns the number of frames, or of packets if these hold fewer.
+    /// Takes up to a batch of packets of each family, and gives `take` the buffer and the length of
+    /// each frame. Returns the number of frames, or of packets if these hold fewer.
     pub(crate) fn process(&mut self, take: &mut impl FnMut(&mut [u8], usize)) -> usize {
         let (mut taken, mut seen) = (0, 0);
         for at in 0..self.families.len() {
@@ -350,8 +357,9 @@ impl Receiver {
         seen
     }
 
-    /// The payload of each segment, if a packet holds several. One that is larger than the interface's MTU is cut too, wherever it comes from:
-    /// it has to leave by that, or to fit a buffer.
+    /// The payload of each segment, if a packet holds several. One that is larger than the
+    /// interface's MTU is cut too, wherever it comes from: it has to leave by that, or to fit a
+    /// buffer.
     fn segment_size(&self, len: usize, v6: bool) -> Option<usize> {
         let ip = &self.packet[ETHERNET..len];
         let tcp = if v6 {
@@ -385,7 +393,8 @@ impl Sender {
         frame.starts_with(&HOST_MAC)
     }
 
-    /// Gives the packet in a frame to the host's stack. What it refuses is counted: netfilter's rules, no route, an MTU.
+    /// Gives the packet in a frame to the host's stack. What it refuses is counted: netfilter's
+    /// rules, no route, an MTU.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         match self.try_send(frame) {
             Some(()) => self.frames += 1,

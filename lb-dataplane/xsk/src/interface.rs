@@ -1,4 +1,5 @@
-//! Facts about a network interface, and its GRO switch. Asks the kernel of the calling thread's network namespace.
+//! Facts about a network interface, and its GRO switch. Asks the kernel of the calling thread's
+//! network namespace.
 #![expect(
     unsafe_code,
     reason = "the interface ioctls exchange a union and have no safe wrapper"

@@ -18,8 +18,8 @@
 //! | `matched` | what these match, changed from whatever thread |
 //! | `abi`, `sys` | the kernel's structures and calls |
 //!
-//! Frames are as the sender made them: with offloads on, a local veth peer leaves only the pseudo-header's
-//! sum in the checksum field (CHECKSUM_PARTIAL), which the caller completes.
+//! Frames are as the sender made them: with offloads on, a local veth peer leaves only the
+//! pseudo-header's sum in the checksum field (CHECKSUM_PARTIAL), which the caller completes.
 //!
 //! # Decisions
 //!

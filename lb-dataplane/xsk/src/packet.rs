@@ -1,10 +1,10 @@
 //! Frames through a packet socket: where AF_XDP is not possible.
 //!
-//! Owns a packet socket with a receive ring (TPACKET_V2) and one for sending; the steering programs let only
-//! our frames into the ring and hide them from the kernel's own TCP. A received frame is changed in its ring
-//! slot and sent from there; frames that hold several segments are cut into buffers of our own.
-//! Those that do not fit a slot wait in the socket's queue (`PACKET_COPY_THRESH`); their slots say
-//! when it is their turn.
+//! Owns a packet socket with a receive ring (TPACKET_V2) and one for sending; the steering programs
+//! let only our frames into the ring and hide them from the kernel's own TCP. A received frame is
+//! changed in its ring slot and sent from there; frames that hold several segments are cut into
+//! buffers of our own. Those that do not fit a slot wait in the socket's queue
+//! (`PACKET_COPY_THRESH`); their slots say when it is their turn.
 //!
 //! Nothing here allocates after [`PacketPort::open`].
 //!
@@ -104,7 +104,8 @@ impl Layout {
 }
 
 pub(crate) struct PacketPort {
-    // Order of dropping: sockets before the program, so that the kernel stays silent until nobody listens.
+    // Order of dropping: sockets before the program, so that the kernel stays silent until nobody
+    // listens.
     sender: PacketSender,
     receive: OwnedFd,
     steer: Steer,
@@ -254,7 +255,8 @@ impl PacketPort {
             };
         }
         if taken > 0 {
-            // Frames that were changed in their slots must be out before the kernel gets the slots back.
+            // Frames that were changed in their slots must be out before the kernel gets the slots
+            // back.
             self.sender.flush();
             for i in 0..taken {
                 let slot = self.slot((self.next + i) % slots);
@@ -274,7 +276,8 @@ impl PacketPort {
         };
         let frame_bytes = self.layout.frame_bytes;
         if vnet.gso_type != abi::VIRTIO_NET_HDR_GSO_NONE {
-            // SAFETY: the slot is ours until its status goes back, and this is the only slice of it.
+            // SAFETY: the slot is ours until its status goes back, and this is the only slice of
+            // it.
             let large = unsafe { std::slice::from_raw_parts(whole.as_ptr(), len) };
             return self.segment(large, vnet, f);
         }
@@ -484,8 +487,8 @@ struct Slot(NonNull<u8>);
 impl Slot {
     fn status(&self) -> &AtomicU32 {
         const { assert!(offset_of!(libc::tpacket2_hdr, tp_status) == 0) };
-        // SAFETY: the slot's first word is the status, aligned as slots are; the ring outlives the slot, which is
-        // used only in methods of the port.
+        // SAFETY: the slot's first word is the status, aligned as slots are; the ring outlives the
+        // slot, which is used only in methods of the port.
         unsafe { self.0.cast::<AtomicU32>().as_ref() }
     }
 

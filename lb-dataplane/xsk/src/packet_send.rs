@@ -1,6 +1,7 @@
 //! The sending half of packet mode: frames wait for one `sendmmsg` per batch.
 //!
-//! Owns the sending socket and the buffers that are not ring slots. Never receives, never allocates after `open`.
+//! Owns the sending socket and the buffers that are not ring slots. Never receives, never allocates
+//! after `open`.
 #![expect(unsafe_code, reason = "message headers point to frames")]
 
 use crate::{
@@ -38,8 +39,8 @@ pub(crate) struct PacketSender {
     pub(crate) calls: u64,
 }
 
-// SAFETY: the raw pointers are into memory that this value owns (buffers, `waiting`) or that the port owning it
-// owns (ring slots); they are used by one thread at a time (`&mut self`).
+// SAFETY: the raw pointers are into memory that this value owns (buffers, `waiting`) or that the
+// port owning it owns (ring slots); they are used by one thread at a time (`&mut self`).
 unsafe impl Send for PacketSender {}
 
 impl PacketSender {
@@ -136,7 +137,8 @@ impl PacketSender {
         self.tx_bytes += len as u64;
     }
 
-    /// Gives all waiting frames to the kernel, in order. What it refuses twice is dropped and counted.
+    /// Gives all waiting frames to the kernel, in order. What it refuses twice is dropped and
+    /// counted.
     pub(crate) fn flush(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -154,7 +156,8 @@ impl PacketSender {
         while sent < self.headers.len() {
             let rest = &mut self.headers[sent..];
             self.calls += 1;
-            // SAFETY: the headers point to vectors, and those to frames, that nobody touches until this returns.
+            // SAFETY: the headers point to vectors, and those to frames, that nobody touches until
+            // this returns.
             let count = unsafe {
                 libc::sendmmsg(
                     self.fd.as_raw_fd(),
@@ -167,7 +170,8 @@ impl PacketSender {
                 sent += count as usize;
                 retried = false;
             } else if retried {
-                // The first of the rest is refused (queue full, interface down): go on with the next.
+                // The first of the rest is refused (queue full, interface down): go on with the
+                // next.
                 self.dropped += 1;
                 self.tx_frames -= 1;
                 self.tx_bytes -= self.waiting[sent].iov_len as u64;

@@ -1,6 +1,7 @@
 //! A port: one interface's frames in and out, in whichever mode works.
 //!
-//! Owns the choice of the mode, and joins the interface's frames with the host's; [`crate::xdp`] and [`crate::packet`] do the work. Knows no flows.
+//! Owns the choice of the mode, and joins the interface's frames with the host's; [`crate::xdp`]
+//! and [`crate::packet`] do the work. Knows no flows.
 
 use crate::{
     capability,
@@ -22,8 +23,9 @@ use std::{io, os::fd::BorrowedFd, time::Duration};
 /// One interface opened for packet I/O, or a worker's part of it. For one thread at a time;
 /// dropping it detaches everything.
 ///
-/// The loop of a caller is `while port.process(..) > 0 {}`, then timers with [`Port::tx`], then [`Port::wait`], which
-/// flushes before it sleeps. [`Port::flush`] is for frames of [`Port::tx`] that cannot wait for either.
+/// The loop of a caller is `while port.process(..) > 0 {}`, then timers with [`Port::tx`], then
+/// [`Port::wait`], which flushes before it sleeps. [`Port::flush`] is for frames of [`Port::tx`]
+/// that cannot wait for either.
 pub struct Port {
     interface: Interface,
     mode: Mode,
@@ -220,10 +222,11 @@ impl Port {
         }
     }
 
-    /// Takes up to `batch` frames of each queue, and of what came through the host. For each, the callback gets the whole buffer with the frame at
-    /// its start, the frame's length and a [`Tx`], and says what becomes of it. What it sends through the [`Tx`]
-    /// leaves before the frame itself. All of them have been given to the kernel on return. Returns the number of
-    /// frames seen.
+    /// Takes up to `batch` frames of each queue, and of what came through the host. For each, the
+    /// callback gets the whole buffer with the frame at its start, the frame's length and a [`Tx`],
+    /// and says what becomes of it. What it sends through the [`Tx`] leaves before the frame
+    /// itself. All of them have been given to the kernel on return. Returns the number of frames
+    /// seen.
     pub fn process(&mut self, f: &mut impl Handler) -> usize {
         let Some(Host { receiver, sender }) = &mut self.host else {
             return match &mut self.inner {

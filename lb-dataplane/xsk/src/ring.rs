@@ -1,7 +1,8 @@
 //! The single-producer single-consumer rings that AF_XDP shares with the kernel.
 //!
-//! Owns the cursors of one side. Indices run freely over `u32` and wrap; a slot is `index & (size - 1)`.
-//! Never decides what an entry means, never calls the kernel. Tests run both sides in plain memory.
+//! Owns the cursors of one side. Indices run freely over `u32` and wrap; a slot is `index & (size -
+//! 1)`. Never decides what an entry means, never calls the kernel. Tests run both sides in plain
+//! memory.
 #![expect(
     unsafe_code,
     reason = "entries and indices live in memory shared with the kernel"
@@ -42,15 +43,16 @@ pub(crate) struct Consumer<T> {
     head_seen: u32,
 }
 
-// SAFETY: the pointers are into memory of the process; each side is used by one thread at a time (`&mut self`).
+// SAFETY: the pointers are into memory of the process; each side is used by one thread at a time
+// (`&mut self`).
 unsafe impl<T: Send> Send for Producer<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Consumer<T> {}
 
 impl<T: Copy> Producer<T> {
     /// # Safety
-    /// The memory is valid for the life of the value, the indices are aligned, `entries` has `size` slots,
-    /// `size` is a power of two, and there is no other producer.
+    /// The memory is valid for the life of the value, the indices are aligned, `entries` has `size`
+    /// slots, `size` is a power of two, and there is no other producer.
     pub(crate) unsafe fn new(ring: RingMemory<T>) -> Self {
         debug_assert!(ring.size.is_power_of_two());
         // SAFETY: valid by contract.
@@ -151,7 +153,8 @@ impl<T: Copy> Consumer<T> {
             return None;
         }
         let slot = (self.tail.wrapping_add(after) & (self.ring.size - 1)) as usize;
-        // SAFETY: `slot < size`, and the acquire load of the producer's index made the entry visible.
+        // SAFETY: `slot < size`, and the acquire load of the producer's index made the entry
+        // visible.
         Some(unsafe { self.ring.entries.add(slot).read() })
     }
 
@@ -161,7 +164,8 @@ impl<T: Copy> Consumer<T> {
             return None;
         }
         let slot = (self.tail & (self.ring.size - 1)) as usize;
-        // SAFETY: `slot < size`, and the acquire load of the producer's index made the entry visible.
+        // SAFETY: `slot < size`, and the acquire load of the producer's index made the entry
+        // visible.
         let entry = unsafe { self.ring.entries.add(slot).read() };
         self.tail = self.tail.wrapping_add(1);
         Some(entry)

@@ -24,8 +24,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The kernel frees the queue of a closed socket a little later, in a work item: the queue of a predecessor that
-/// was just killed, or of the mode tried before, is busy for so long at most.
+/// The kernel frees the queue of a closed socket a little later, in a work item: the queue of a
+/// predecessor that was just killed, or of the mode tried before, is busy for so long at most.
 const QUEUE_RELEASE_MAX: Duration = Duration::from_secs(1);
 /// How often to try meanwhile.
 const QUEUE_RELEASE_RETRY: Duration = Duration::from_millis(2);
@@ -70,7 +70,8 @@ impl Umem {
         u64::from(frame.0) * u64::from(self.chunk_bytes)
     }
 
-    /// The address at which frames of our own start: where the kernel puts received ones, so that both look alike.
+    /// The address at which frames of our own start: where the kernel puts received ones, so that
+    /// both look alike.
     pub(crate) fn frame_address(&self, frame: FrameId) -> u64 {
         self.fill_address(frame) + u64::from(abi::XDP_PACKET_HEADROOM)
     }
@@ -84,8 +85,8 @@ impl Umem {
     /// The usable bytes from `address` on.
     ///
     /// # Safety
-    /// The caller owns the buffer that `address` lies in (it is in no ring), and makes no other slice of it
-    /// while this one lives.
+    /// The caller owns the buffer that `address` lies in (it is in no ring), and makes no other
+    /// slice of it while this one lives.
     pub(crate) unsafe fn slice<'a>(&self, address: u64) -> &'a mut [u8] {
         let start = address as usize;
         let bytes = self.frame_bytes as usize;
@@ -95,12 +96,14 @@ impl Umem {
                 && start + bytes <= self.memory.bytes(),
             "the kernel gave a frame at {address}, outside of its buffer"
         );
-        // SAFETY: inside of the mapping (just checked); exclusive by contract; bytes have no invalid values.
+        // SAFETY: inside of the mapping (just checked); exclusive by contract; bytes have no
+        // invalid values.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start().add(start).as_ptr(), bytes) }
     }
 }
 
-/// One socket. Whoever takes the rings out must keep the mappings, which they point into, and the descriptor.
+/// One socket. Whoever takes the rings out must keep the mappings, which they point into, and the
+/// descriptor.
 #[derive(Debug)]
 pub(crate) struct XskSocket {
     pub(crate) rx: Consumer<Descriptor>,
@@ -175,8 +178,8 @@ impl XskSocket {
         }
         make(libc::XDP_RX_RING, rx_entries, "making the RX ring")?;
         make(libc::XDP_TX_RING, tx_entries, "making the TX ring")?;
-        // Linux 6.17 and newer send as many frames per call as asked for; older ones 32. Its limit is the
-        // ring's size. Without it `sendto` is only called more often.
+        // Linux 6.17 and newer send as many frames per call as asked for; older ones 32. Its limit
+        // is the ring's size. Without it `sendto` is only called more often.
         let _ = sys::set_option(
             fd.as_fd(),
             libc::SOL_XDP,
@@ -186,7 +189,8 @@ impl XskSocket {
         let offsets: MmapOffsets =
             sys::get_option(fd.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
                 .map_err(kernel("asking where the rings are"))?;
-        // Page offsets do not fit libc's types on 32-bit targets; we are 64-bit (the fill ring's is 1 << 32).
+        // Page offsets do not fit libc's types on 32-bit targets; we are 64-bit (the fill ring's is
+        // 1 << 32).
         let map = |at: RingOffset, entries: u32, entry_bytes: usize, page: i64| {
             let bytes = at.desc as usize + entries as usize * entry_bytes;
             Mapping::of_socket(fd.as_fd(), bytes, page).map_err(kernel("mapping a ring"))
@@ -195,8 +199,8 @@ impl XskSocket {
         let (rx_page, tx_page) = (libc::XDP_PGOFF_RX_RING, libc::XDP_PGOFF_TX_RING);
         let rx = map(offsets.rx, rx_entries, descriptor_bytes, rx_page)?;
         let tx = map(offsets.tx, tx_entries, descriptor_bytes, tx_page)?;
-        // SAFETY: mappings and offsets are the kernel's own; each ring gets its one user side here, and the
-        // mappings are kept beside the rings.
+        // SAFETY: mappings and offsets are the kernel's own; each ring gets its one user side here,
+        // and the mappings are kept beside the rings.
         let (rx_ring, tx_ring) = unsafe {
             (
                 Consumer::new(at(&rx, offsets.rx, rx_entries)),

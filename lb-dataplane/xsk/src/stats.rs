@@ -15,13 +15,15 @@ pub struct Stats {
     pub tx_dropped_no_frame: u64,
     /// Frames dropped because the TX ring or the kernel's queue stayed full.
     pub tx_ring_full: u64,
-    /// Frames dropped because their length was below an Ethernet header or beyond the buffer: a bug of the caller.
+    /// Frames dropped because their length was below an Ethernet header or beyond the buffer: a bug
+    /// of the caller.
     pub tx_invalid: u64,
     /// Frames larger than a buffer, dropped.
     pub rx_oversize: u64,
     /// Packet mode: segments cut out of frames that hold several.
     pub rx_segmented: u64,
-    /// Packet mode: frames that hold several segments but could not be cut (malformed, or a wrong checksum), dropped.
+    /// Packet mode: frames that hold several segments but could not be cut (malformed, or a wrong
+    /// checksum), dropped.
     pub rx_unsegmentable: u64,
     /// Times that a fill ring was found dry with no free buffer at hand.
     pub fill_ring_empty: u64,
@@ -39,7 +41,8 @@ pub struct Stats {
     pub host: HostStats,
 }
 
-/// Packets that came and went through the host's own stack; zeros if that is not asked for. They are in no other counter.
+/// Packets that came and went through the host's own stack; zeros if that is not asked for. They
+/// are in no other counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostStats {
     /// Frames given to the callback, each segment of a large one.

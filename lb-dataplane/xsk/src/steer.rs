@@ -63,8 +63,8 @@ pub(crate) enum Programs {
 enum Attached {
     /// Gone with its descriptor.
     Link { _link: OwnedFd },
-    /// Kernels before 6.6: stays on this interface until detached, so the next start replaces what a killed
-    /// process left.
+    /// Kernels before 6.6: stays on this interface until detached, so the next start replaces what
+    /// a killed process left.
     Clsact(u32),
 }
 
@@ -203,7 +203,8 @@ impl Steer {
             .tc
             .as_ref()
             .expect("the tc program is loaded for packet mode, which alone attaches it");
-        // First in line: a program of others that accepts the packet would end the line before ours.
+        // First in line: a program of others that accepts the packet would end the line before
+        // ours.
         let link = create_link(
             program.as_fd(),
             interface,
@@ -253,13 +254,15 @@ impl Steer {
 impl Drop for Steer {
     fn drop(&mut self) {
         if let (Some(Attached::Clsact(index)), Some(program)) = (&self.attached, &self.tc) {
-            // Nothing to do about a failure: the interface may be gone, and the next start replaces it.
+            // Nothing to do about a failure: the interface may be gone, and the next start replaces
+            // it.
             let _ = clsact(program.as_fd(), *index).detach();
         }
     }
 }
 
-/// Attaches an `sk_lookup` program to the calling thread's network namespace. Gone with the descriptor.
+/// Attaches an `sk_lookup` program to the calling thread's network namespace. Gone with the
+/// descriptor.
 pub(crate) fn attach_to_namespace(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let namespace = File::open("/proc/thread-self/ns/net")?;
     create_link_at(program, namespace.as_raw_fd(), libbpf_sys::BPF_SK_LOOKUP, 0)

@@ -74,7 +74,8 @@ pub(super) fn with_extensions(frame: Vec<u8>, kind: u8, count: usize, units: usi
         for i in 0..count {
             let mut header = vec![0; units * 8];
             header[0] = if i == 0 { last } else { kind };
-            // The authentication header counts words of 4 bytes less 2, the others units of 8 less 1.
+            // The authentication header counts words of 4 bytes less 2, the others units of 8
+            // less 1.
             header[1] = if kind == 51 { units * 2 - 2 } else { units - 1 } as u8;
             f.splice(54..54, header);
         }

@@ -41,7 +41,8 @@ fn each_packet_goes_where_it_belongs() {
     let (packet, _maps) = load(Programs::Packet);
     for (name, frame, verdict) in cases() {
         let (before, before_packet) = (xdp.stats(), packet.stats());
-        // No socket is in the XSKMAP here, so the program passes even what is ours: the counter tells.
+        // No socket is in the XSKMAP here, so the program passes even what is ours: the counter
+        // tells.
         if frame.len() > 14 {
             let action = run(xdp.xdp.as_ref().expect("loaded").as_fd(), &frame);
             assert_eq!(action, XDP_PASS, "{name}");
@@ -53,7 +54,8 @@ fn each_packet_goes_where_it_belongs() {
             };
             assert_eq!(counted, 1, "{name}: {after:?}");
         }
-        // The kernel's test run refuses frames without a whole IP header for programs on socket buffers.
+        // The kernel's test run refuses frames without a whole IP header for programs on socket
+        // buffers.
         if frame.len() < 14 + 20 {
             continue;
         }
@@ -71,7 +73,8 @@ fn each_packet_goes_where_it_belongs() {
             Other => after.passed - before_packet.passed,
         };
         assert_eq!(counted, 1, "{name}: {after:?}");
-        // The test run gives a socket filter no Ethernet header as a packet socket does; `tests/kernel.rs` runs it.
+        // The test run gives a socket filter no Ethernet header as a packet socket does;
+        // `tests/kernel.rs` runs it.
     }
 }
 
@@ -204,7 +207,8 @@ fn as_many_frontends_as_promised_can_be_exchanged_at_once() {
     ));
 }
 
-/// Kernels before 6.6 have no tcx: the older way must attach, replace what a killed process left, and detach.
+/// Kernels before 6.6 have no tcx: the older way must attach, replace what a killed process left,
+/// and detach.
 #[test]
 fn clsact_attaches_replaces_and_detaches() {
     let shown = std::thread::spawn(|| {

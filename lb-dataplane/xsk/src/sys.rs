@@ -38,7 +38,8 @@ unsafe impl Plain for libc::sockaddr_ll {}
 // SAFETY: as above.
 unsafe impl Plain for [u32; MEMORY_INFO_VALUES] {}
 
-/// Values of `SO_MEMINFO` (include/uapi/linux/sock_diag.h, `SK_MEMINFO_VARS`), and the one that counts drops.
+/// Values of `SO_MEMINFO` (include/uapi/linux/sock_diag.h, `SK_MEMINFO_VARS`), and the one that
+/// counts drops.
 const MEMORY_INFO_VALUES: usize = 9;
 const MEMORY_INFO_DROPS: usize = 8;
 
@@ -132,7 +133,8 @@ pub(crate) fn kick(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// `ppoll(2)` without a signal mask. Returns the number of ready descriptors; an interrupted call counts as none.
+/// `ppoll(2)` without a signal mask. Returns the number of ready descriptors; an interrupted call
+/// counts as none.
 pub(crate) fn poll(
     fds: &mut [libc::pollfd],
     timeout: Option<std::time::Duration>,
@@ -202,7 +204,8 @@ pub(crate) fn receive_v6(
     // SAFETY: the header's parts have the lengths that it says, and outlive the call.
     let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
-    // SAFETY: the kernel filled the header; the first message is inside of `control`, or there is none.
+    // SAFETY: the kernel filled the header; the first message is inside of `control`, or there is
+    // none.
     let first = unsafe { libc::CMSG_FIRSTHDR(&raw const header).as_ref() };
     let told = first.filter(|told| {
         (told.cmsg_level, told.cmsg_type) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
@@ -227,7 +230,8 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; who may touch which part is the owner's matter.
+// SAFETY: the mapping belongs to the process, not to a thread; who may touch which part is the
+// owner's matter.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; it only tells where it is and how long.
 unsafe impl Sync for Mapping {}

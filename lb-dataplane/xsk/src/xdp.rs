@@ -78,8 +78,8 @@ impl Receiver {
             let Some(descriptor) = self.rx.peek(after) else {
                 break;
             };
-            // SAFETY: the kernel has given the buffer away with the entry in the RX ring, and nobody
-            // takes it from there meanwhile; the slice ends before the next is made.
+            // SAFETY: the kernel has given the buffer away with the entry in the RX ring, and
+            // nobody takes it from there meanwhile; the slice ends before the next is made.
             let buffer: &[u8] = unsafe { umem.slice(descriptor.addr) };
             if let Some(frame) = buffer.get(..descriptor.len as usize) {
                 handler.look(frame);
@@ -184,8 +184,8 @@ impl XdpPort {
         if let Some(first) = ports.first_mut() {
             first.refill_all();
         }
-        // Generic XDP sees frames after GRO, which would make them larger than a buffer. An interface whose GRO
-        // cannot be switched has none, or its large frames are counted.
+        // Generic XDP sees frames after GRO, which would make them larger than a buffer. An
+        // interface whose GRO cannot be switched has none, or its large frames are counted.
         if mode == Mode::Generic && interface.disable_gro().unwrap_or(false) {
             pool.restore_gro(interface.clone());
         }
@@ -209,7 +209,8 @@ impl XdpPort {
             let fd = anchor.fd().as_raw_fd();
             receivers.push(Receiver {
                 rx,
-                // With fewer transmit queues than receive queues, a socket of a high queue cannot send.
+                // With fewer transmit queues than receive queues, a socket of a high queue cannot
+                // send.
                 send_queue: queue % interface.tx_queues as usize,
             });
             send_queues.push(SendQueue {
@@ -302,7 +303,8 @@ impl XdpPort {
                 };
                 let frame = umem.frame_at(descriptor.addr);
                 sender.share.give(frame, Owner::Receive, Owner::Hand);
-                // SAFETY: the buffer came out of the RX ring, so it is in hand; no other slice of it exists.
+                // SAFETY: the buffer came out of the RX ring, so it is in hand; no other slice of
+                // it exists.
                 let buffer = unsafe { umem.slice(descriptor.addr) };
                 let len = descriptor.len as usize;
                 if len > buffer.len() {
@@ -321,7 +323,8 @@ impl XdpPort {
             if ready > 0 {
                 receiver.rx.release();
                 sender.share.received(queue, ready);
-                // At once: under load the next batch is already there, and these frames should not wait for it.
+                // At once: under load the next batch is already there, and these frames should not
+                // wait for it.
                 self.sender.kick(self.receivers[queue].send_queue);
                 self.refill(queue);
             }
@@ -357,8 +360,8 @@ impl XdpPort {
         wake: BorrowedFd<'_>,
         host: Option<BorrowedFd<'_>>,
     ) -> io::Result<bool> {
-        // `ppoll` would send too, but from within its own preparation to sleep: measured with one frame on its way,
-        // that made the round trip 21 us instead of 5.
+        // `ppoll` would send too, but from within its own preparation to sleep: measured with one
+        // frame on its way, that made the round trip 21 us instead of 5.
         self.flush();
         if self.ready() {
             return Ok(false);

@@ -46,7 +46,8 @@ impl XdpSender {
         };
         self.held = Some(frame);
         let umem = &self.share.pool.umem;
-        // SAFETY: the held buffer is in no ring, and the slice borrows `self`, so there is no second one.
+        // SAFETY: the held buffer is in no ring, and the slice borrows `self`, so there is no
+        // second one.
         Some(unsafe { umem.slice(umem.frame_address(frame)) })
     }
 
@@ -127,15 +128,17 @@ impl XdpSender {
         self.share.account(u32::from(self.held.is_some()), unshown)
     }
 
-    /// Makes the kernel send what is in a TX ring. What it does not take now stays for the next call.
+    /// Makes the kernel send what is in a TX ring. What it does not take now stays for the next
+    /// call.
     pub(crate) fn kick(&mut self, queue: usize) {
         let mut pending = self.prepare(queue);
         while pending > 0 {
             self.wakeups += 1;
             let result = sys::kick(self.queues[queue].fd);
             let progress = self.share.reap(queue) > 0;
-            // An error says that frames are left: its limit per call is reached (EAGAIN), a frame was lost in
-            // the device's queue (EBUSY), there is no memory (ENOBUFS), or the interface is gone.
+            // An error says that frames are left: its limit per call is reached (EAGAIN), a frame
+            // was lost in the device's queue (EBUSY), there is no memory (ENOBUFS), or the
+            // interface is gone.
             if result.is_ok() || !progress {
                 break;
             }

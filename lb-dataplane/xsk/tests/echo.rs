@@ -182,7 +182,8 @@ fn sending_when_all_buffers_are_in_use_is_counted_and_loses_none() {
     let mut config = config(ModeChoice::Native);
     (config.rx_ring, config.tx_ring, config.batch) = (64, 64, 16);
     let mut port = lab.open(&config);
-    // The far end takes nothing while it is down, so every buffer that is sent stays in the ring or is dropped.
+    // The far end takes nothing while it is down, so every buffer that is sent stays in the ring or
+    // is dropped.
     let total = port.frames().total;
     lab.ip_in_port("link set eth0 down");
     for _ in 0..total * 2 {

@@ -1,5 +1,5 @@
-//! The way through the host's own stack: its limits, and that nothing of it is left. What it carries is tested with real servers in
-//! `e2e/ns`.
+//! The way through the host's own stack: its limits, and that nothing of it is left. What it
+//! carries is tested with real servers in `e2e/ns`.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! The real kernel at the far end: partial checksums, large frames, no resets; and all ways to fail.
+//! The real kernel at the far end: partial checksums, large frames, no resets; and all ways to
+//! fail.
 
 mod common;
 
@@ -102,7 +103,8 @@ fn large_frame() -> (Vec<u8>, Vec<u8>) {
     (frame, payload)
 }
 
-/// The frame behind its virtio-net header: TCP over IPv4, 1,448 bytes per segment, checksum to be completed.
+/// The frame behind its virtio-net header: TCP over IPv4, 1,448 bytes per segment, checksum to be
+/// completed.
 fn with_vnet(frame: &[u8]) -> Vec<u8> {
     let mut all = vec![1, 1];
     for field in [54_u16, 1448, 34, 16] {

@@ -18,7 +18,8 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: all calls go to the system's allocator unchanged; `realloc` and `alloc_zeroed` come here by default.
+// SAFETY: all calls go to the system's allocator unchanged; `realloc` and `alloc_zeroed` come here
+// by default.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
@@ -89,7 +90,8 @@ fn moving_frames_allocates_nothing() {
     }
 }
 
-/// Through the host's stack, both ways; packets that are looked up for the size of their segments among them.
+/// Through the host's stack, both ways; packets that are looked up for the size of their segments
+/// among them.
 #[test]
 fn neither_does_moving_them_through_the_host() {
     let lab = Lab::new();

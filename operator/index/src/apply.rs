@@ -50,7 +50,8 @@ impl Index {
         }
     }
 
-    /// What a dataplane has. Where nothing else is known of a policy, this stands in for its object.
+    /// What a dataplane has. Where nothing else is known of a policy, this stands in for its
+    /// object.
     fn held(&mut self, class: &Text, policies: Vec<Arc<baton_api::Policy>>) {
         for policy in policies {
             let Some(key) = owner(&policy.name) else {
@@ -121,7 +122,8 @@ impl Index {
         self.remember_names(key);
     }
 
-    /// Totals of a listener's snapshot policy belong to its policy from now on, also when the listener goes.
+    /// Totals of a listener's snapshot policy belong to its policy from now on, also when the
+    /// listener goes.
     fn remember_names(&mut self, key: &Key) {
         let Some(record) = self.policies.get_mut(key) else {
             return;

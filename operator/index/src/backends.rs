@@ -231,7 +231,8 @@ fn merge(
             }
         }
     }
-    // An address that went from one Pod to another may be in two slices too: the one that stays has it.
+    // An address that went from one Pod to another may be in two slices too: the one that stays has
+    // it.
     let mut chosen: BTreeMap<Endpoint, Candidate> = BTreeMap::new();
     let rank = |c: &Candidate| (c.pod.is_none(), c.terminating);
     for ((endpoint, _), candidate) in merged {
@@ -303,8 +304,9 @@ fn weight(
     }
 }
 
-/// Gives each a name of its own: its Pod's, `POD/ipv6` for the IPv6 address of a Pod that has both, the address where
-/// there is no Pod. What would be a name twice gets the address behind it, then the port too.
+/// Gives each a name of its own: its Pod's, `POD/ipv6` for the IPv6 address of a Pod that has both,
+/// the address where there is no Pod. What would be a name twice gets the address behind it, then
+/// the port too.
 fn name(mut candidates: Vec<Candidate>) -> Vec<(String, Candidate)> {
     let v4: BTreeSet<Text> = candidates
         .iter()

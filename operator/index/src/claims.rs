@@ -1,8 +1,9 @@
 //! Who may have what: of all policies that ask for the same, the oldest gets it.
 //!
-//! Owns the claims and their outcome. A policy gets all that it claims or nothing, and one that gets nothing stands in
-//! nobody's way: the outcome is that of going through all policies from the oldest to the youngest and taking each that
-//! meets no taken one. Only policies that share a claim with a changed one, directly or through others, are looked at.
+//! Owns the claims and their outcome. A policy gets all that it claims or nothing, and one that
+//! gets nothing stands in nobody's way: the outcome is that of going through all policies from the
+//! oldest to the youngest and taking each that meets no taken one. Only policies that share a claim
+//! with a changed one, directly or through others, are looked at.
 
 use crate::{Family, Key, Text};
 use std::{
@@ -135,7 +136,8 @@ impl Claims {
     /// Decides what is open. Gives the policies whose outcome changed.
     pub fn settle(&mut self) -> BTreeSet<Key> {
         let mut changed = BTreeSet::new();
-        // Only younger ones are put into the queue from here on, so whoever is looked at finds all older ones decided.
+        // Only younger ones are put into the queue from here on, so whoever is looked at finds all
+        // older ones decided.
         while let Some(age) = self.queue.pop_first() {
             let Some(party) = self.parties.get(&age.key).filter(|p| p.age == age) else {
                 continue;

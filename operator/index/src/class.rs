@@ -1,9 +1,9 @@
 //! A class of dataplanes: which policies are in its snapshot, and since which revision.
 //!
-//! Owns the snapshot, its limits and its revision. When there is no room for all, the oldest policies stay: the first
-//! one that does not fit and all younger ones are left out, so that a younger policy never takes an older one's place.
-//! Some places for backends are left to those that linger in dataplanes, where they have
-//! connections, after they left.
+//! Owns the snapshot, its limits and its revision. When there is no room for all, the oldest
+//! policies stay: the first one that does not fit and all younger ones are left out, so that a
+//! younger policy never takes an older one's place. Some places for backends are left to those that
+//! linger in dataplanes, where they have connections, after they left.
 
 use crate::{Class, ClassUpdate, Key, LINGERING_SHARE, Pod, Report, Text, claims::Age};
 use baton_api::LIMIT_POLICIES;
@@ -208,8 +208,8 @@ impl ClassRecord {
         moved
     }
 
-    /// Makes the snapshot what is wanted, as revision `next` if that changes it. Gives what changed, and the policies that it
-    /// means something for.
+    /// Makes the snapshot what is wanted, as revision `next` if that changes it. Gives what
+    /// changed, and the policies that it means something for.
     pub fn commit(&mut self, next: u64) -> (Option<ClassUpdate>, BTreeSet<Key>) {
         let mut touched = std::mem::take(&mut self.staged);
         if std::mem::take(&mut self.recut) {
@@ -254,7 +254,8 @@ impl ClassRecord {
         update.changed = changed.into_values().collect();
         let content = !update.removed.is_empty() || !update.changed.is_empty();
         let members = std::mem::take(&mut self.members_changed);
-        // The first commit is news with an empty snapshot too: a dataplane must be able to acknowledge it.
+        // The first commit is news with an empty snapshot too: a dataplane must be able to
+        // acknowledge it.
         update.fresh = self.revision == 0;
         if content || update.fresh {
             self.revision = next;

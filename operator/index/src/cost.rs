@@ -1,7 +1,8 @@
-//! What it costs to remove a Pod, as `controller.kubernetes.io/pod-deletion-cost` wants it: a ReplicaSet that scales in
-//! removes Pods with the lowest number first.
+//! What it costs to remove a Pod, as `controller.kubernetes.io/pod-deletion-cost` wants it: a
+//! ReplicaSet that scales in removes Pods with the lowest number first.
 //!
-//! Owns the weighing and the hysteresis. A Pod's number is the sum over all policies that ask for it.
+//! Owns the weighing and the hysteresis. A Pod's number is the sum over all policies that ask for
+//! it.
 
 use crate::{BackendFigures, Key, Text};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,14 +15,14 @@ const COST_OUTSTANDING: u64 = 10;
 const COST_PINNED: u64 = 100;
 /// The annotation is an i32. Ten million pinned flows are far more than one Pod has.
 pub(crate) const COST_MAX: u64 = 1 << 30;
-/// A cost is written again only if it differs from what is written by more than one part in this many: each
-/// write goes to the API server and to everybody who watches Pods.
+/// A cost is written again only if it differs from what is written by more than one part in this
+/// many: each write goes to the API server and to everybody who watches Pods.
 const HYSTERESIS_PARTS: u64 = 10;
 
 /// What it costs to remove a backend.
 pub(crate) fn cost(figures: &BackendFigures) -> u64 {
-    // A flow counts once, as the dearest that it is. A flow may be pinned and have a request outstanding; how many are both is
-    // not known, and that many count as both is the safe side.
+    // A flow counts once, as the dearest that it is. A flow may be pinned and have a request
+    // outstanding; how many are both is not known, and that many count as both is the safe side.
     let pinned = figures.pinned.min(figures.flows);
     let outstanding = figures.outstanding.min(figures.flows - pinned);
     let idle = figures.flows - pinned - outstanding;
@@ -34,7 +35,8 @@ pub(crate) fn cost(figures: &BackendFigures) -> u64 {
     sum.fold(0, u64::saturating_add).min(COST_MAX)
 }
 
-/// Whether `wanted` is far enough from what is written. That nothing is lost with a Pod, or something, is always told.
+/// Whether `wanted` is far enough from what is written. That nothing is lost with a Pod, or
+/// something, is always told.
 fn is_news(written: u64, wanted: u64) -> bool {
     (written == 0) != (wanted == 0)
         || written.abs_diff(wanted).saturating_mul(HYSTERESIS_PARTS) > written
@@ -126,7 +128,8 @@ impl Costs {
         written.filter_map(|(key, cost)| Some((key, i32::try_from(cost.written?).ok()?)))
     }
 
-    /// A Pod has this cost from before, by an operator that ended or leads no more. If no policy asks for one, it is taken off.
+    /// A Pod has this cost from before, by an operator that ended or leads no more. If no policy
+    /// asks for one, it is taken off.
     pub fn found(&mut self, pod: &Key, cost: i32) {
         let entry = self.pods.entry(pod.clone()).or_default();
         if entry.written.is_none() {

@@ -1,6 +1,8 @@
-//! Whether host-shims reach the Pods of policies: what is in the way of an adopter, and how many Nodes and Pods that concerns.
+//! Whether host-shims reach the Pods of policies: what is in the way of an adopter, and how many
+//! Nodes and Pods that concerns.
 //!
-//! Owns the reasons and their words. Whether a Pod that nothing is in the way of really adopts, dataplanes find out.
+//! Owns the reasons and their words. Whether a Pod that nothing is in the way of really adopts,
+//! dataplanes find out.
 
 use crate::{BackendState, Index, Key, Text, backends::Detail};
 use std::{
@@ -43,7 +45,8 @@ impl fmt::Display for Obstacle<'_> {
     }
 }
 
-/// How host-shims cover what policies need, with draining Pods left out. Each Node and Pod counts once.
+/// How host-shims cover what policies need, with draining Pods left out. Each Node and Pod counts
+/// once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Nodes with Pods of policies whose host-shim answers.

@@ -1,4 +1,5 @@
-//! Which drains of a policy are told about, and when: once when one is over, once when its deadline passes with flows left.
+//! Which drains of a policy are told about, and when: once when one is over, once when its deadline
+//! passes with flows left.
 //!
 //! Owns what was seen of each while it lasted. What drains come to in all is kept elsewhere.
 
@@ -6,7 +7,8 @@ use crate::{Drain, Drained, Reason, Text, messages::few};
 use baton_api::OnDeadline;
 use std::collections::BTreeMap;
 
-/// Drains of one policy that are followed at one time: as many as a listener has backends. Those beyond are only in the figures.
+/// Drains of one policy that are followed at one time: as many as a listener has backends. Those
+/// beyond are only in the figures.
 pub(crate) const LIMIT_DRAINS_FOLLOWED: usize = baton_api::LIMIT_BACKENDS_PER_POLICY;
 
 /// The drains of one policy.
@@ -37,8 +39,8 @@ pub(crate) struct DrainNotice {
 }
 
 impl Drains {
-    /// Takes what drains there are now. `is_all`: every dataplane was heard, so that what is not among them is over; `lost` are
-    /// the flows of the policy that were lost so far.
+    /// Takes what drains there are now. `is_all`: every dataplane was heard, so that what is not
+    /// among them is over; `lost` are the flows of the policy that were lost so far.
     pub fn update(
         &mut self,
         now: i64,
@@ -103,7 +105,8 @@ impl Seen {
         was.ended = was.ended.max(is.ended);
         was.closed = was.closed.max(is.closed);
         self.since = self.since.min(now.since);
-        // Moved by an admin's command. Of one that has passed it is not known any more when that was.
+        // Moved by an admin's command. Of one that has passed it is not known any more when that
+        // was.
         if self.is_open {
             self.until = now.until;
         }

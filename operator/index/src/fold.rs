@@ -1,7 +1,8 @@
-//! Making anew what changes touched: policies by themselves, their claims, what they come to, the classes' snapshots,
-//! and what is said of it all.
+//! Making anew what changes touched: policies by themselves, their claims, what they come to, the
+//! classes' snapshots, and what is said of it all.
 //!
-//! Owns the order of these steps. Each policy is made by itself, and a panic in one of them is its own affair.
+//! Owns the order of these steps. Each policy is made by itself, and a panic in one of them is its
+//! own affair.
 
 use crate::{
     ClassUpdate, ClassVerdict, Condition, ConditionKind, Event, Index, Instance, Key, LIMIT_EVENTS,
@@ -25,7 +26,8 @@ use std::{
     sync::Arc,
 };
 
-/// Runs what looks at one policy only. What it reads is not changed by it, so nothing is left half-done by a panic.
+/// Runs what looks at one policy only. What it reads is not changed by it, so nothing is left
+/// half-done by a panic.
 fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| panic_message(&*payload))
 }
@@ -37,12 +39,12 @@ fn panic_message(payload: &(dyn Any + Send)) -> String {
 }
 
 impl Index {
-    /// Computes what the changes since the last fold touched. `now` is in seconds since 1970; it dates conditions and Events
-    /// and decides nothing.
+    /// Computes what the changes since the last fold touched. `now` is in seconds since 1970; it
+    /// dates conditions and Events and decides nothing.
     ///
-    /// Fold once with all that exists before anything is pushed: a half-known world gives half a snapshot.
-    /// A panic in the translation of one policy is caught: the policy keeps its last snapshot policies and says
-    /// `InternalError`; the others go on.
+    /// Fold once with all that exists before anything is pushed: a half-known world gives half a
+    /// snapshot. A panic in the translation of one policy is caught: the policy keeps its last
+    /// snapshot policies and says `InternalError`; the others go on.
     pub fn fold(&mut self, now: i64) -> Update {
         let mut update = Update::default();
         while let Some((_, key)) = self.deadlines.first().filter(|(at, _)| *at <= now).cloned() {
@@ -338,7 +340,8 @@ impl Index {
     }
 }
 
-/// Listeners that came to what they were stay the same object: who holds it can tell by that, and it is kept once.
+/// Listeners that came to what they were stay the same object: who holds it can tell by that, and
+/// it is kept once.
 fn share(before: Option<&Translation>, now: &mut Translation) {
     for new in &mut now.listeners {
         let old = before.and_then(|t| t.listeners.iter().find(|old| old.name == new.name));
@@ -455,7 +458,8 @@ fn is_bad(condition: &Condition) -> bool {
         ConditionKind::Accepted | ConditionKind::Programmed | ConditionKind::Adoptable => {
             condition.status == Status::False && !follows
         }
-        // One dataplane that cannot be reached would be an Event of each policy of its class, which says it once.
+        // One dataplane that cannot be reached would be an Event of each policy of its class, which
+        // says it once.
         ConditionKind::Degraded => {
             condition.status == Status::True && condition.reason != Reason::DataplaneUnreachable
         }

@@ -188,7 +188,8 @@ impl Index {
         snapshot.unwrap_or(NONE).values()
     }
 
-    /// All of a class as of the last fold, as an update that changes everything: for a pusher that starts anew.
+    /// All of a class as of the last fold, as an update that changes everything: for a pusher that
+    /// starts anew.
     #[must_use]
     pub fn class(&self, class: &str) -> Option<ClassUpdate> {
         let record = self.classes.get(class)?;
@@ -228,8 +229,8 @@ impl Index {
         })
     }
 
-    /// Has the deletion costs that are on Pods judged again: what was said while another process led was said to nobody, also
-    /// that one is to be taken off.
+    /// Has the deletion costs that are on Pods judged again: what was said while another process
+    /// led was said to nobody, also that one is to be taken off.
     pub fn recall_costs(&mut self) {
         for (key, cost) in self.world.costs() {
             self.costs.found(key, cost);

@@ -1,7 +1,8 @@
 //! What the index is told: plain values, one [`Change`] per object that came, changed or went.
 //!
-//! Owns the types and nothing else; what they mean together is decided elsewhere. They hold only what an answer needs,
-//! and texts that repeat are shared ([`crate::Interner`] makes them), because there may be 50,000 of some.
+//! Owns the types and nothing else; what they mean together is decided elsewhere. They hold only
+//! what an answer needs, and texts that repeat are shared ([`crate::Interner`] makes them), because
+//! there may be 50,000 of some.
 
 use crate::{Allowance, Namespace, PortRange};
 use std::{
@@ -47,11 +48,11 @@ pub enum Change {
     Policy(Key, Option<Arc<Policy>>),
     /// A Service.
     Service(Key, Option<Arc<Service>>),
-    /// An EndpointSlice of addresses. Slices of names (`addressType: FQDN`) and those without the label
-    /// `kubernetes.io/service-name` belong to no backend and are not passed on.
+    /// An EndpointSlice of addresses. Slices of names (`addressType: FQDN`) and those without the
+    /// label `kubernetes.io/service-name` belong to no backend and are not passed on.
     Slice(Key, Option<Arc<Slice>>),
-    /// A Pod: a backend, a dataplane, or of no interest. One that has ended (phase `Succeeded` or `Failed`) is passed on as
-    /// `None`.
+    /// A Pod: a backend, a dataplane, or of no interest. One that has ended (phase `Succeeded` or
+    /// `Failed`) is passed on as `None`.
     Pod(Key, Option<Arc<Pod>>),
     /// A Node, by name.
     Node(Text, Option<Arc<Node>>),
@@ -67,11 +68,12 @@ pub enum Change {
     Report(Key, Option<Arc<Report>>),
     /// What a dataplane counts, by its Pod; `None` forgets the present figures, not the totals.
     Figures(Key, Option<Arc<Figures>>),
-    /// What a dataplane of a class has in force, found before anything is pushed to it: as far as [`crate::Index::wants`] asks
-    /// for it, it stays in force.
+    /// What a dataplane of a class has in force, found before anything is pushed to it: as far as
+    /// [`crate::Index::wants`] asks for it, it stays in force.
     Held(Text, Vec<Arc<baton_api::Policy>>),
-    /// Whether objects may be missing that were there before this index began. As long as they may, no policy and no backend
-    /// that dataplanes were found to have is left out for want of an object.
+    /// Whether objects may be missing that were there before this index began. As long as they may,
+    /// no policy and no backend that dataplanes were found to have is left out for want of an
+    /// object.
     Partial(bool),
 }
 
@@ -88,8 +90,9 @@ pub struct Policy {
     pub service: Text,
     /// Where clients connect.
     pub listeners: Vec<Listener>,
-    /// What each listener's snapshot policy says besides name, frontends and backends (those are empty here), or why the
-    /// object could not be translated. If it could not, the other fields say what could be read all the same.
+    /// What each listener's snapshot policy says besides name, frontends and backends (those are
+    /// empty here), or why the object could not be translated. If it could not, the other fields
+    /// say what could be read all the same.
     pub template: Result<Arc<baton_api::Policy>, Refusal>,
     /// Where pods' weights come from; without it each weighs 1.
     pub weights: Option<Weights>,
@@ -150,7 +153,8 @@ pub enum WeightSource {
     Annotation(Text),
 }
 
-/// Annotations with longer values are no weights and are not kept: Pods carry whole documents in them.
+/// Annotations with longer values are no weights and are not kept: Pods carry whole documents in
+/// them.
 pub const LIMIT_ANNOTATION_BYTES: usize = 32;
 
 /// Labels, or short annotations. Shared between the Pods that have the same.
@@ -304,7 +308,8 @@ pub struct Pod {
     pub address: Option<IpAddr>,
     /// The one of the other family, of `status.podIPs`.
     pub second_address: Option<IpAddr>,
-    /// The deletion cost that an operator wrote there, this one or one before it; not somebody else's.
+    /// The deletion cost that an operator wrote there, this one or one before it; not somebody
+    /// else's.
     pub cost: Option<i32>,
 }
 
@@ -331,7 +336,8 @@ pub struct Node {
 pub struct Class {
     /// `metadata.uid`.
     pub uid: Text,
-    /// `metadata.creationTimestamp`, in seconds since 1970. A pod that two classes select belongs to the older one.
+    /// `metadata.creationTimestamp`, in seconds since 1970. A pod that two classes select belongs
+    /// to the older one.
     pub created: i64,
     /// `metadata.generation`.
     pub generation: i64,
@@ -352,11 +358,12 @@ pub struct Class {
     pub reserved_ports: Vec<PortRange>,
     /// Which policies may have what. What is not allowed here is refused.
     pub allowed: Vec<Allowance>,
-    /// Snapshot policies (listeners) that it takes; more than [`baton_api::LIMIT_POLICIES`] counts as that.
+    /// Snapshot policies (listeners) that it takes; more than [`baton_api::LIMIT_POLICIES`] counts
+    /// as that.
     pub limit_policies: usize,
-    /// Backends (addresses and ports) that its dataplanes have room for (`limits.backends` of their configuration), if known.
-    /// The youngest policies are left out where there are more, less the places for those that
-    /// linger ([`crate::LINGERING_SHARE`]).
+    /// Backends (addresses and ports) that its dataplanes have room for (`limits.backends` of their
+    /// configuration), if known. The youngest policies are left out where there are more, less the
+    /// places for those that linger ([`crate::LINGERING_SHARE`]).
     pub limit_backends: Option<usize>,
 }
 
@@ -372,10 +379,11 @@ pub struct Shim {
 /// How far a dataplane is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Why it cannot be reached, for people. Not for a single lost request: each change of this is a change of the status of
-    /// every policy of its class.
+    /// Why it cannot be reached, for people. Not for a single lost request: each change of this is
+    /// a change of the status of every policy of its class.
     pub unreachable: Option<Text>,
-    /// The newest [`crate::ClassUpdate::revision`] that it acknowledged, or whose content it was found to have.
+    /// The newest [`crate::ClassUpdate::revision`] that it acknowledged, or whose content it was
+    /// found to have.
     pub acknowledged: Option<u64>,
     /// The newest revision that it refused, with its words.
     pub refused: Option<(u64, Text)>,
@@ -386,12 +394,14 @@ pub struct Report {
     pub refused_policies: BTreeMap<Text, Text>,
 }
 
-/// What a dataplane counts, as of one moment. [`PolicyFigures::from_state`] takes it out of what it answered.
+/// What a dataplane counts, as of one moment. [`PolicyFigures::from_state`] takes it out of what it
+/// answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// When, in seconds since 1970.
     pub at: i64,
-    /// Seconds since the dataplane started: a smaller number than the last one means that it started anew.
+    /// Seconds since the dataplane started: a smaller number than the last one means that it
+    /// started anew.
     pub uptime: u64,
     /// By name of the snapshot policy, in order of names.
     pub policies: Vec<PolicyFigures>,

@@ -1,7 +1,7 @@
 //! Texts and label sets that are kept once however often they occur.
 //!
-//! Owns no meaning. What nobody else holds any more is let go when the tables have doubled since the last sweep, so
-//! they are never more than twice as large as what is in use.
+//! Owns no meaning. What nobody else holds any more is let go when the tables have doubled since
+//! the last sweep, so they are never more than twice as large as what is in use.
 
 use crate::{LIMIT_ANNOTATION_BYTES, Labels, Text};
 use std::{
@@ -60,8 +60,9 @@ impl Interner {
         Labels::from_shared(kept)
     }
 
-    /// Those annotations of a Pod that can be weights: the values of others are too long. The deletion cost is left out,
-    /// because we write it ourselves and each write would look like a change of the Pod.
+    /// Those annotations of a Pod that can be weights: the values of others are too long. The
+    /// deletion cost is left out, because we write it ourselves and each write would look like a
+    /// change of the Pod.
     pub fn annotations<'a>(
         &mut self,
         pairs: impl IntoIterator<Item = (&'a str, &'a str)>,

@@ -1,6 +1,7 @@
 //! What is said of a policy.
 //!
-//! Owns its conditions, with reasons and messages that say what to change, and the bounds of what is shown.
+//! Owns its conditions, with reasons and messages that say what to change, and the bounds of what
+//! is shown.
 
 use crate::{
     BackendState, Condition, ConditionKind, Drain, Index, Key, LIMIT_BACKENDS_SHOWN, Reason,
@@ -52,7 +53,8 @@ pub(crate) fn judge(index: &Index, key: &Key, now: i64) -> Option<Judged> {
     backends.sort_by_key(|backend| Reverse(backend.flows));
     let backends_not_shown = backends.len().saturating_sub(LIMIT_BACKENDS_SHOWN);
     backends.truncate(LIMIT_BACKENDS_SHOWN);
-    // Collected in the place of what they were made of, they have its room, which is four times theirs.
+    // Collected in the place of what they were made of, they have its room, which is four times
+    // theirs.
     backends.shrink_to_fit();
     let verdict = Verdict {
         policy: key.clone(),

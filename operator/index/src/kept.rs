@@ -1,9 +1,10 @@
-//! What stays in force of a policy that cannot be used as it is: its last good object, or what dataplanes had of it when
-//! this index began.
+//! What stays in force of a policy that cannot be used as it is: its last good object, or what
+//! dataplanes had of it when this index began.
 //!
-//! Owns what dataplanes were found to have, as long as something lacks, and how that becomes a policy again. Decides nothing
-//! about good policies. This is the one thing in snapshots that is history: the alternative is to take a policy from live
-//! connections because of a slip in an object.
+//! Owns what dataplanes were found to have, as long as something lacks, and how that becomes a
+//! policy again. Decides nothing about good policies. This is the one thing in snapshots that is
+//! history: the alternative is to take a policy from live connections because of a slip in an
+//! object.
 //!
 //! # Decisions
 //!
@@ -49,8 +50,8 @@ pub(crate) struct Holdings {
     pub held: BTreeMap<Text, Held>,
 }
 
-/// Whether a refusal is about what the object says: then the object before it is what its admin last got right. The other
-/// refusals are about what else there is.
+/// Whether a refusal is about what the object says: then the object before it is what its admin
+/// last got right. The other refusals are about what else there is.
 pub(crate) fn is_slip(reason: Reason) -> bool {
     matches!(reason, Reason::Invalid | Reason::InternalError)
 }
@@ -95,7 +96,8 @@ impl Holdings {
         found.take_while(move |(name, _)| name.starts_with(&*prefix))
     }
 
-    /// Takes what a dataplane of a class has. What another one had already stays: they have the same, or the order decides.
+    /// Takes what a dataplane of a class has. What another one had already stays: they have the
+    /// same, or the order decides.
     pub fn found(&mut self, class: &Text, policy: Arc<baton_api::Policy>) {
         let name: Text = policy.name.as_str().into();
         let classes = BTreeSet::new();
@@ -103,8 +105,8 @@ impl Holdings {
         held.classes.insert(class.clone());
     }
 
-    /// The policy that what was found once came from, as far as that can be told, and the classes that had it. What the
-    /// object says is taken where it can be read; `policy` is that object.
+    /// The policy that what was found once came from, as far as that can be told, and the classes
+    /// that had it. What the object says is taken where it can be read; `policy` is that object.
     pub fn rebuilt(&self, key: &Key, policy: &Policy) -> Option<(Policy, BTreeSet<Text>)> {
         let mut listeners = Vec::new();
         let mut classes = BTreeSet::new();
@@ -225,7 +227,8 @@ pub(crate) fn look(
 pub enum Wants {
     /// Nothing: all is known.
     Nothing,
-    /// What it has of these policies, which cannot be used as they are and of which nothing good is known.
+    /// What it has of these policies, which cannot be used as they are and of which nothing good is
+    /// known.
     These(BTreeSet<Key>),
     /// All that it has, because objects may be missing.
     All,

@@ -35,7 +35,8 @@ pub(crate) fn few<T: Display>(all: impl IntoIterator<Item = T>, separator: &str)
     text
 }
 
-/// What holds of which, each reason once: as many reasons as [`few`] shows, and how many are left out.
+/// What holds of which, each reason once: as many reasons as [`few`] shows, and how many are left
+/// out.
 #[derive(Debug, Default)]
 pub(crate) struct Reasons<'a> {
     groups: Vec<(String, Vec<&'a str>)>,

@@ -1,6 +1,7 @@
 //! What a fold of the index gives back.
 //!
-//! Owns the types and nothing else. Everything in them is in order of names, so that equal inputs give equal outputs.
+//! Owns the types and nothing else. Everything in them is in order of names, so that equal inputs
+//! give equal outputs.
 
 use crate::{BackendTotals, Key, Text, Totals};
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
@@ -30,8 +31,9 @@ pub struct Update {
 /// What changed in a class.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClassUpdate {
-    /// Grows with each change of this class's snapshot. A dataplane that has the snapshot as of this update acknowledges this
-    /// number ([`crate::Report::acknowledged`]). It is no generation: a new index begins at 1 again.
+    /// Grows with each change of this class's snapshot. A dataplane that has the snapshot as of
+    /// this update acknowledges this number ([`crate::Report::acknowledged`]). It is no generation:
+    /// a new index begins at 1 again.
     pub revision: u64,
     /// The class is new to whoever reads this: what it had before, if it did exist, is all gone.
     pub fresh: bool,
@@ -41,11 +43,13 @@ pub struct ClassUpdate {
     pub removed: Vec<Text>,
     /// All dataplanes of the class, if they changed.
     pub dataplanes: Option<Vec<Dataplane>>,
-    /// The class does not exist any more: nothing more is to be pushed to its dataplanes, they go on with what they have.
+    /// The class does not exist any more: nothing more is to be pushed to its dataplanes, they go
+    /// on with what they have.
     pub gone: bool,
 }
 
-/// A dataplane to push to. A pod without an address is none yet; one that is not ready or terminates still is one.
+/// A dataplane to push to. A pod without an address is none yet; one that is not ready or
+/// terminates still is one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dataplane {
     /// Its Pod.
@@ -81,20 +85,23 @@ pub struct Verdict {
     pub total: usize,
     /// Flows at this moment, in all dataplanes.
     pub flows: u64,
-    /// Totals over all dataplanes. They never become smaller while the index lives, also when a dataplane starts anew or goes;
-    /// an index that starts anew begins with what the dataplanes have.
+    /// Totals over all dataplanes. They never become smaller while the index lives, also when a
+    /// dataplane starts anew or goes; an index that starts anew begins with what the dataplanes
+    /// have.
     pub totals: Totals,
     /// Flows that can never move, by reason, likewise.
     pub pinned: BTreeMap<Text, u64>,
     /// What drains came to, likewise, those that are over included.
     pub drained: Drained,
-    /// Its drains in progress, those with the most flows left first; at most [`crate::LIMIT_BACKENDS_SHOWN`].
+    /// Its drains in progress, those with the most flows left first; at most
+    /// [`crate::LIMIT_BACKENDS_SHOWN`].
     pub drains: Vec<Drain>,
     /// Its backends, those with the most flows first; at most [`crate::LIMIT_BACKENDS_SHOWN`].
     pub backends: Vec<BackendVerdict>,
     /// Backends that are not among them.
     pub backends_not_shown: usize,
-    /// The newest moment that the figures are of, in seconds since 1970. A verdict is not given again only because of it.
+    /// The newest moment that the figures are of, in seconds since 1970. A verdict is not given
+    /// again only because of it.
     pub figures_at: Option<i64>,
 }
 
@@ -145,8 +152,8 @@ pub struct Condition {
     pub reason: Reason,
     /// What a person should know or change.
     pub message: String,
-    /// Since when the status is what it is, in seconds since 1970, as far as this index saw it. What the object's status
-    /// says already holds if it is of the same status.
+    /// Since when the status is what it is, in seconds since 1970, as far as this index saw it.
+    /// What the object's status says already holds if it is of the same status.
     pub since: i64,
 }
 
@@ -207,8 +214,8 @@ impl Status {
     }
 }
 
-/// Why a condition is as it is. The text is the name: CamelCase, as the API wants it. Of several reasons for one condition, the
-/// first in this order is given.
+/// Why a condition is as it is. The text is the name: CamelCase, as the API wants it. Of several
+/// reasons for one condition, the first in this order is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// Accepted: as written.
@@ -391,7 +398,8 @@ pub struct ClassVerdict {
     pub over_limit: usize,
     /// What is wrong and what to change, if something is.
     pub problem: Option<String>,
-    /// Its pods, by name; at most [`crate::LIMIT_INSTANCES_SHOWN`], those that need attention first.
+    /// Its pods, by name; at most [`crate::LIMIT_INSTANCES_SHOWN`], those that need attention
+    /// first.
     pub instances: Vec<Instance>,
 }
 

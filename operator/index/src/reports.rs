@@ -1,13 +1,14 @@
 //! What dataplanes say: how far each is, and what it counts.
 //!
-//! Owns the totals that never go down: each policy's are the sum of what its dataplanes' counters grew by. A counter that
-//! became smaller began anew, with its process. What a dataplane counted before the policy was known counts too.
+//! Owns the totals that never go down: each policy's are the sum of what its dataplanes' counters
+//! grew by. A counter that became smaller began anew, with its process. What a dataplane counted
+//! before the policy was known counts too.
 
 use crate::{BackendTotals, Drained, Figures, PolicyFigures, Report, Text, Totals};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// The clocks of a dataplane and of the operator are read at different moments, to whole seconds: drains that began
-/// within this many seconds of each other are one.
+/// The clocks of a dataplane and of the operator are read at different moments, to whole seconds:
+/// drains that began within this many seconds of each other are one.
 const SAME_DRAIN_S: u64 = 2;
 
 /// A dataplane, by its Pod.
@@ -43,7 +44,8 @@ pub(crate) struct Sums {
 }
 
 impl DataplaneRecord {
-    /// Takes new figures in. Gives the names whose figures are not what they were; `grown` is told of each what it was before.
+    /// Takes new figures in. Gives the names whose figures are not what they were; `grown` is told
+    /// of each what it was before.
     pub fn count(
         &mut self,
         figures: Option<Figures>,
@@ -83,7 +85,8 @@ impl DataplaneRecord {
                 old.figures = new;
             }
         }
-        // What it says nothing of any more: its counters may come back, unless the process is another one.
+        // What it says nothing of any more: its counters may come back, unless the process is
+        // another one.
         self.figures.retain(|name, counted| {
             if counted.look == look {
                 return true;

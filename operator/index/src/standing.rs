@@ -121,7 +121,8 @@ fn shape(key: &Key, policy: &Policy) -> Judged<()> {
                 ));
             }
         }
-        // The dataplane would refuse the whole snapshot for one wrong value, so each policy is asked for alone.
+        // The dataplane would refuse the whole snapshot for one wrong value, so each policy is
+        // asked for alone.
         let mut alone = (**template).clone();
         alone.name = name;
         alone.frontends = frontends(listener, &[Family::V4]);
@@ -176,7 +177,8 @@ fn had(only: &BTreeSet<Text>, classes: &BTreeMap<Text, ClassRecord>) -> Judged<B
     Ok(names)
 }
 
-/// What it claims. Ports of the dataplane's own address are claimed for the families that the Service has or may get.
+/// What it claims. Ports of the dataplane's own address are claimed for the families that the
+/// Service has or may get.
 fn claims(
     key: &Key,
     policy: &Policy,
@@ -310,8 +312,8 @@ impl Refused {
     }
 }
 
-/// Where a listener is in a class. An explicit address that is a dataplane's own one is both, because the dataplane
-/// refuses a snapshot in which it meets the unspecified one.
+/// Where a listener is in a class. An explicit address that is a dataplane's own one is both,
+/// because the dataplane refuses a snapshot in which it meets the unspecified one.
 fn places(listener: &Listener, class: &ClassRecord) -> BTreeSet<Place> {
     if listener.addresses.is_empty() {
         return [Place::Own(Family::V4), Place::Own(Family::V6)].into();

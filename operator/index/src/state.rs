@@ -1,4 +1,5 @@
-//! A dataplane's answer as figures: only what verdicts and deletion costs are made of, with texts that repeat shared.
+//! A dataplane's answer as figures: only what verdicts and deletion costs are made of, with texts
+//! that repeat shared.
 
 use crate::{
     BackendFigures, BackendTotals, DrainFigures, Figures, Interner, PolicyFigures, Totals,

@@ -1,7 +1,7 @@
 //! One policy as the snapshot policies of its listeners.
 //!
-//! Owns the conversion of an accepted policy and its Service, as they are now. Knows nothing of classes and of what was
-//! before.
+//! Owns the conversion of an accepted policy and its Service, as they are now. Knows nothing of
+//! classes and of what was before.
 
 use crate::{
     BackendState, Key, Listener, PortRef, ServicePort, Text,

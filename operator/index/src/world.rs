@@ -1,7 +1,7 @@
 //! Services, Pods and Nodes as they are, and who refers to whom.
 //!
-//! Owns the look-up from an object to the Services whose endpoints name it, so that a change costs what it touches.
-//! Decides nothing.
+//! Owns the look-up from an object to the Services whose endpoints name it, so that a change costs
+//! what it touches. Decides nothing.
 
 use crate::{Key, Namespace, Node, Pod, Service, Shim, Slice, Text};
 use std::{
@@ -26,7 +26,8 @@ pub(crate) struct PodRecord {
     services: References,
 }
 
-/// Services whose slices name a Pod, and how often. Mostly one, which takes no memory of its own then.
+/// Services whose slices name a Pod, and how often. Mostly one, which takes no memory of its own
+/// then.
 #[derive(Debug, Default)]
 enum References {
     #[default]
@@ -274,7 +275,8 @@ impl World {
         true
     }
 
-    /// A host-shim came, changed or went. Whether that is news, and whether it is the first or was the last one.
+    /// A host-shim came, changed or went. Whether that is news, and whether it is the first or was
+    /// the last one.
     pub fn shim(&mut self, node: &Text, shim: Option<Arc<Shim>>) -> (bool, bool) {
         let record = self.nodes.entry(node.clone()).or_default();
         let news = record.shim != shim;

@@ -214,7 +214,8 @@ proptest! {
                 other.apply(change);
             }
         }
-        // What a policy said before a slip is history, which is served: both have none from here on.
+        // What a policy said before a slip is history, which is served: both have none from here
+        // on.
         for key in expect(&objects).accepted.into_iter().filter(|(_, reason)| *reason == "Invalid").map(|(key, _)| key) {
             let policy = &objects.policies[&key];
             for index in [&mut one, &mut other] {
@@ -314,7 +315,8 @@ fn places(index: &Index) -> Vec<(Text, String, String)> {
     all
 }
 
-/// The universe is one in which things happen: otherwise the properties above would hold for nothing.
+/// The universe is one in which things happen: otherwise the properties above would hold for
+/// nothing.
 #[test]
 fn the_universe_reaches_what_matters() {
     use proptest::{strategy::ValueTree, test_runner::TestRunner};

@@ -1,5 +1,5 @@
-//! 5,000 policies, 50,000 endpoints, 16 classes: a change costs work for what it touches, counted in policies and not in
-//! time, and memory for what is kept, counted in bytes.
+//! 5,000 policies, 50,000 endpoints, 16 classes: a change costs work for what it touches, counted
+//! in policies and not in time, and memory for what is kept, counted in bytes.
 
 #[path = "common/fleet.rs"]
 mod fleet;
@@ -89,7 +89,8 @@ fn a_change_costs_what_it_touches() {
 
 #[test]
 fn an_endpoint_takes_little_memory() {
-    // The change list is made and dropped inside, so what stays is the index with the texts that it shares.
+    // The change list is made and dropped inside, so what stays is the index with the texts that it
+    // shares.
     let mut kept = None;
     let info = allocation_counter::measure(|| kept = Some(Fleet::default().index()));
     let endpoints = u64::from(POLICIES * ENDPOINTS_EACH);

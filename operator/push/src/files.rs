@@ -5,7 +5,8 @@
 use std::{collections::BTreeMap, fmt};
 use zeroize::Zeroizing;
 
-/// Names and bytes, such as `tls.crt` and `tls.key`. What is dropped is wiped; `Debug` tells names and lengths only.
+/// Names and bytes, such as `tls.crt` and `tls.key`. What is dropped is wiped; `Debug` tells names
+/// and lengths only.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Files(BTreeMap<String, Zeroizing<Vec<u8>>>);
 

@@ -1,6 +1,7 @@
 //! One term of leadership: its pusher, and how far each dataplane is.
 //!
-//! Owns what reports mean to the index. Ends with the term, and with it all that was known of dataplanes.
+//! Owns what reports mean to the index. Ends with the term, and with it all that was known of
+//! dataplanes.
 
 use super::News;
 use crate::{
@@ -27,8 +28,8 @@ use std::{
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-/// Versions of a class whose revision is remembered: a dataplane that is further behind than that acknowledges what is newer
-/// soon, or nothing.
+/// Versions of a class whose revision is remembered: a dataplane that is further behind than that
+/// acknowledges what is newer soon, or nothing.
 const LIMIT_REVISIONS: usize = 1_024;
 
 /// One term of leadership.
@@ -96,7 +97,8 @@ impl Term {
         }
     }
 
-    /// Ends it, its requests at once. Gives the dataplanes and the nodes of shims of which nothing is known any more.
+    /// Ends it, its requests at once. Gives the dataplanes and the nodes of shims of which nothing
+    /// is known any more.
     pub(super) fn ended(self) -> (Vec<Key>, BTreeSet<Text>) {
         let dataplanes = self.dataplanes.into_values().map(|known| known.place.pod);
         (dataplanes.collect(), self.shims.into_values().collect())

@@ -1,6 +1,8 @@
-//! Certificates and adoption keys: reads what is kept, has the plans of `baton-push` carried out, keeps what comes of it.
+//! Certificates and adoption keys: reads what is kept, has the plans of `baton-push` carried out,
+//! keeps what comes of it.
 //!
-//! Owns when that is done and in which Secret each part is. Only a leader makes anything. Never logs a content.
+//! Owns when that is done and in which Secret each part is. Only a leader makes anything. Never
+//! logs a content.
 
 mod notices;
 pub mod store;
@@ -154,7 +156,8 @@ impl Keeper {
         }
     }
 
-    /// Reads one, once it is owned as it should be. Where that is not allowed, it is used all the same.
+    /// Reads one, once it is owned as it should be. Where that is not allowed, it is used all the
+    /// same.
     async fn read_owned(&self, name: &'static str) -> anyhow::Result<Kept> {
         let kept = self.store.read(name).await?;
         let owned = self.store.own(name, &kept).await?;
@@ -214,7 +217,8 @@ impl Keeper {
         )
     }
 
-    /// Shows until when certificates are good. One that cannot be read has no end, and is told of elsewhere.
+    /// Shows until when certificates are good. One that cannot be read has no end, and is told of
+    /// elsewhere.
     fn show_ends(&self, authority: &Kept, leaves: &BTreeMap<Role, Kept>) {
         self.metrics.certificate_ends.reset();
         let leaves = Role::ALL.iter().map(|role| leaves.get(role));

@@ -1,7 +1,8 @@
-//! Where keys and certificates are kept: Secrets of the operator's namespace, or the state directory.
+//! Where keys and certificates are kept: Secrets of the operator's namespace, or the state
+//! directory.
 //!
-//! Owns that nobody's writing is overwritten unseen: each write is on the condition that nobody wrote since the reading.
-//! Never logs a content; errors name Secrets, files and fields only.
+//! Owns that nobody's writing is overwritten unseen: each write is on the condition that nobody
+//! wrote since the reading. Never logs a content; errors name Secrets, files and fields only.
 
 use crate::{owner::Owner, state_dir::StateDir};
 use anyhow::Context as _;
@@ -24,7 +25,8 @@ use tokio::time::timeout;
 
 /// One request to the API server.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
-/// Whose the Secrets are that the operator made. Those without it are an admin's and are used as they are.
+/// Whose the Secrets are that the operator made. Those without it are an admin's and are used as
+/// they are.
 const OWNER: (&str, &str) = ("app.kubernetes.io/managed-by", "baton-operator");
 /// Of an annotation: since when each adoption key is there.
 const AGES_ANNOTATION: &str = "baton.dev/adoption-key-ages";
@@ -168,8 +170,8 @@ impl Store {
         }
     }
 
-    /// Has a Secret of an earlier version, or of an earlier account, go with the owner as one that is made now does; and one that
-    /// an admin took over stay.
+    /// Has a Secret of an earlier version, or of an earlier account, go with the owner as one that
+    /// is made now does; and one that an admin took over stay.
     ///
     /// # Errors
     /// The API server does not answer, or has failed.
@@ -190,8 +192,8 @@ impl Store {
         let (Some(version), Some(owners)) = (&before.version, owners) else {
             return Ok(Owned::AsItIs);
         };
-        // Not by server-side apply: it would create a Secret that is gone by now, and take no reference away that another
-        // manager wrote.
+        // Not by server-side apply: it would create a Secret that is gone by now, and take no
+        // reference away that another manager wrote.
         let patch = json!({"metadata": {"resourceVersion": version, "ownerReferences": owners}});
         let patch = Patch::Merge(patch);
         match timeout(REQUEST_LIMIT, api.patch(name, &merge(), &patch)).await {
@@ -283,8 +285,9 @@ async fn write(
         });
         api.patch(name, &merge(), &Patch::Merge(patch)).await
     } else {
-        // By server-side apply, because RBAC can grant that for one name only. A name of its own for each process: of two that
-        // create the same Secret the second one meets the first one's fields, which is a conflict.
+        // By server-side apply, because RBAC can grant that for one name only. A name of its own
+        // for each process: of two that create the same Secret the second one meets the first one's
+        // fields, which is a conflict.
         let secret = Secret {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
@@ -337,7 +340,8 @@ fn directory(state: &StateDir, name: &str) -> anyhow::Result<Kept> {
     })
 }
 
-/// Whoever reads between two files sees a set that works: keys come before `current` names them, and go after.
+/// Whoever reads between two files sees a set that works: keys come before `current` names them,
+/// and go after.
 fn write_directory(
     state: &StateDir,
     name: &str,

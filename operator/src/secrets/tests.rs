@@ -1,4 +1,5 @@
-//! Keys and certificates against an API server in memory: made once, told once beside their Secrets, never shown.
+//! Keys and certificates against an API server in memory: made once, told once beside their
+//! Secrets, never shown.
 
 use super::{AUTHORITY, KEYS, Keeper, notices, secret_of, store::Store};
 use crate::{

@@ -2,8 +2,8 @@
 //!
 //! Owns what the files hold, what of it was told, and when a file is read again. A file that is bad
 //! is reported with its line and field, and its last good content stays; so one slip of a pen takes
-//! nobody's backends away. If it was bad from the start, nobody knows what it held: then the core is
-//! told that objects may be missing, and dataplanes keep what they have of them.
+//! nobody's backends away. If it was bad from the start, nobody knows what it held: then the core
+//! is told that objects may be missing, and dataplanes keep what they have of them.
 
 use super::{Ended, Sink, Translation, directory_watch::Watch, report};
 use crate::{kind::Kind, translate};
@@ -147,8 +147,8 @@ impl Directory {
         Ok(look.read)
     }
 
-    /// Tells what the files hold beside what was told; of two objects with one name, the first file's
-    /// counts.
+    /// Tells what the files hold beside what was told; of two objects with one name, the first
+    /// file's counts.
     async fn tell(&mut self) -> Result<(), Ended> {
         let mut merged = HashMap::with_capacity(self.told.len());
         self.twice.clear();

@@ -244,7 +244,8 @@ async fn a_running_source_sees_writes_links_that_are_exchanged_and_all_at_the_st
     source.abort();
 }
 
-/// What a bad file held before the start is not known, so the others are told with the word that something is missing.
+/// What a bad file held before the start is not known, so the others are told with the word that
+/// something is missing.
 #[tokio::test]
 async fn a_file_that_is_bad_at_the_start_keeps_no_other_from_being_told() {
     let folder = Folder::new("part");
@@ -351,8 +352,8 @@ fn a_file_that_is_the_same_is_not_read_again() {
     assert_eq!(bench.names(), ["c"]);
 }
 
-/// Two writes within one tick of the file system's clock, of texts of one length, leave nothing else
-/// to see.
+/// Two writes within one tick of the file system's clock, of texts of one length, leave nothing
+/// else to see.
 #[test]
 fn a_file_that_was_changed_lately_is_read_again_whatever_it_looks_like() {
     let mut bench = Bench::new("lately", at_once);

@@ -1,7 +1,7 @@
 //! The Kubernetes source: lists and watches each kind and translates what comes, object by object.
 //!
-//! Owns the watches. Keeps no object: after the translation only its key remains here, to find out after a new list
-//! what has gone meanwhile. An object that cannot be used stops no watch.
+//! Owns the watches. Keeps no object: after the translation only its key remains here, to find out
+//! after a new list what has gone meanwhile. An object that cannot be used stops no watch.
 //!
 //! # Decisions
 //!
@@ -29,7 +29,8 @@ use std::{collections::HashSet, fmt::Debug, pin::pin, time::Duration};
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
-/// Objects in one page of a list, where an API server cannot stream them: some 2 MB of Pods at a time.
+/// Objects in one page of a list, where an API server cannot stream them: some 2 MB of Pods at a
+/// time.
 const PAGE: u32 = 500;
 /// First wait after a failure, doubled with each further one.
 const RETRY_MIN: Duration = Duration::from_millis(200);
@@ -79,8 +80,8 @@ where
         listed: None,
         synced: false,
     };
-    // Streamed, they come from the API server's memory and are read here while it goes on writing; each page comes from etcd,
-    // and is waited for.
+    // Streamed, they come from the API server's memory and are read here while it goes on writing;
+    // each page comes from etcd, and is waited for.
     let mut config = Config::default().page_size(PAGE).streaming_lists();
     loop {
         let events = watcher(api.clone(), config.clone()).backoff(Retry::default());
@@ -204,8 +205,9 @@ impl<K: Resource> Follower<K> {
     }
 }
 
-/// The watcher would ask again and again for a version that the API server does not have any more, or for a list in a way that
-/// it does not know: those before 1.32, and of 1.33, refuse the parameters of a streamed one (422).
+/// The watcher would ask again and again for a version that the API server does not have any more,
+/// or for a list in a way that it does not know: those before 1.32, and of 1.33, refuse the
+/// parameters of a streamed one (422).
 fn has_to_begin_anew(error: &watcher::Error) -> Option<Again> {
     match error {
         watcher::Error::WatchStartFailed(kube::Error::Api(status)) => match status.code {

@@ -14,8 +14,8 @@ use std::{
 use tokio::sync::mpsc;
 use tracing::error;
 
-/// What waits for the fold. A source that finds it full waits, and with it the API server's stream: that is all right,
-/// the fold takes thousands at once.
+/// What waits for the fold. A source that finds it full waits, and with it the API server's stream:
+/// that is all right, the fold takes thousands at once.
 pub const LIMIT_QUEUE: usize = 4_096;
 
 /// What a source tells.
@@ -115,8 +115,8 @@ impl Sink {
         self.messages.send(message).await.map_err(|_| Ended)
     }
 
-    /// Translates one object. A panic is a bug in this program that one object has found: it is told with the object's
-    /// name, and all other objects go on.
+    /// Translates one object. A panic is a bug in this program that one object has found: it is
+    /// told with the object's name, and all other objects go on.
     pub fn caught<T>(
         &self,
         kind: Kind,

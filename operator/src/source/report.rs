@@ -1,4 +1,5 @@
-//! Objects on their way to the core: what cannot be used is told, and what was said about policies and classes is noted.
+//! Objects on their way to the core: what cannot be used is told, and what was said about policies
+//! and classes is noted.
 //!
 //! Owns what becomes of objects that cannot be translated. Used by both sources.
 

@@ -1,7 +1,7 @@
 //! Logging, and spans for whoever collects them.
 //!
-//! Owns the subscriber of the process. What is worth a line or a span is each part's own; all spans have the target
-//! [`baton_push::SPANS`].
+//! Owns the subscriber of the process. What is worth a line or a span is each part's own; all spans
+//! have the target [`baton_push::SPANS`].
 
 use anyhow::Context as _;
 use baton_config::logging::{EnvFilter, Style};

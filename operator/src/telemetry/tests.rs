@@ -1,4 +1,5 @@
-//! Spans at a collector: what they say, what becomes of those that nobody takes, and that no secret is among them.
+//! Spans at a collector: what they say, what becomes of those that nobody takes, and that no secret
+//! is among them.
 
 use super::{
     Endpoint,
@@ -126,9 +127,10 @@ pub fn attributes(all: &[KeyValue]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A subscriber of nobody's, which lives as long as the process. While there is but one, tracing takes it for everybody's and asks
-/// the thread that comes to a span first whether anybody wants such spans, once for all threads: another test's, which has no
-/// subscriber, says no. With two it asks all subscribers.
+/// A subscriber of nobody's, which lives as long as the process. While there is but one, tracing
+/// takes it for everybody's and asks the thread that comes to a span first whether anybody wants
+/// such spans, once for all threads: another test's, which has no subscriber, says no. With two it
+/// asks all subscribers.
 static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
 
 /// An export of this thread's spans.

@@ -11,7 +11,8 @@ impl Translator {
     /// A class; `spec` is what the object has there, whatever that is.
     ///
     /// # Errors
-    /// It cannot be used. What the class was before should stay: its dataplanes serve live connections.
+    /// It cannot be used. What the class was before should stay: its dataplanes serve live
+    /// connections.
     pub fn class(&self, meta: &ObjectMeta, spec: &Value) -> Result<Change, Refusal> {
         let key = self.key(meta);
         let spec: crd::BatonDataplaneSpec =

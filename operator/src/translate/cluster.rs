@@ -1,4 +1,5 @@
-//! Services, EndpointSlices, Pods and Nodes. Absent fields have the meaning that the API gives them.
+//! Services, EndpointSlices, Pods and Nodes. Absent fields have the meaning that the API gives
+//! them.
 
 use super::Translator;
 use crate::objects::{COST_MANAGER, Condition, Namespace, Node, Pod};

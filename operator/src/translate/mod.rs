@@ -1,7 +1,8 @@
 //! Objects become what the index is told.
 //!
-//! Owns what each field of an object means to the index. Reads no file and talks to nobody; both sources use it. A value
-//! that cannot be used becomes a refusal with its field, never an error that stops the others.
+//! Owns what each field of an object means to the index. Reads no file and talks to nobody; both
+//! sources use it. A value that cannot be used becomes a refusal with its field, never an error
+//! that stops the others.
 
 mod class;
 mod cluster;
@@ -17,7 +18,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Translates, and keeps once what repeats: texts, and what policies say besides names and backends.
+/// Translates, and keeps once what repeats: texts, and what policies say besides names and
+/// backends.
 #[derive(Debug, Default)]
 pub struct Translator {
     texts: SharedInterner,
@@ -27,7 +29,8 @@ pub struct Translator {
 /// Texts of objects and of dataplanes' states are the same.
 pub type SharedInterner = Arc<Mutex<Interner>>;
 
-/// Templates that are remembered: in one cluster most policies say the same, or one of a few things.
+/// Templates that are remembered: in one cluster most policies say the same, or one of a few
+/// things.
 const LIMIT_TEMPLATES: usize = 16;
 
 /// Takes the lock of what holds only whole values, whoever panicked with it.

@@ -1,7 +1,9 @@
-//! `LoadBalancerPolicy`: every field of its spec becomes what the index and the dataplanes are told.
+//! `LoadBalancerPolicy`: every field of its spec becomes what the index and the dataplanes are
+//! told.
 //!
-//! Owns the conversion. The API server has checked the spec by the rules of the CRD that was installed when the object was
-//! written, which may be an older one: whatever does not fit becomes a refusal of this policy with the field.
+//! Owns the conversion. The API server has checked the spec by the rules of the CRD that was
+//! installed when the object was written, which may be an older one: whatever does not fit becomes
+//! a refusal of this policy with the field.
 
 use super::{Translator, cluster::pairs, refuse};
 use baton_api as api;
@@ -26,8 +28,8 @@ impl Translator {
         Change::Policy(key, Some(Arc::new(policy)))
     }
 
-    /// A policy that cannot be used, with what can be read all the same: which Service it is for, say. That serves to follow
-    /// the endpoints of what dataplanes have of it.
+    /// A policy that cannot be used, with what can be read all the same: which Service it is for,
+    /// say. That serves to follow the endpoints of what dataplanes have of it.
     fn partly(&self, meta: &ObjectMeta, key: &Key, spec: &Value, refusal: Refusal) -> Policy {
         fn part<T: DeserializeOwned>(value: Option<&Value>) -> Option<T> {
             T::deserialize(value?).ok()
@@ -194,8 +196,8 @@ fn template(spec: &crd::LoadBalancerPolicySpec) -> Result<api::Policy, Refusal> 
     checked(policy)
 }
 
-/// What a dataplane would refuse is refused here, where the admin sees which field of which object it is: one such policy in
-/// a snapshot would keep all others of its class from being served.
+/// What a dataplane would refuse is refused here, where the admin sees which field of which object
+/// it is: one such policy in a snapshot would keep all others of its class from being served.
 fn checked(policy: api::Policy) -> Result<api::Policy, Refusal> {
     let snapshot = api::Snapshot {
         generation: 1,

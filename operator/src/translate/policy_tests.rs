@@ -371,7 +371,8 @@ fn equal_templates_are_kept_once_and_only_a_few() {
     assert_eq!(first, template(&smallest()));
 }
 
-/// What dataplanes have of such a policy stays in force, and its endpoints are followed if it can be told whose they are.
+/// What dataplanes have of such a policy stays in force, and its endpoints are followed if it can
+/// be told whose they are.
 #[test]
 fn of_a_policy_that_cannot_be_used_what_can_be_read_is_told() {
     let mut spec = smallest();

@@ -1,4 +1,5 @@
-//! Events for people: what became of a policy, beside the policy; what was done to a Secret, beside the Secret.
+//! Events for people: what became of a policy, beside the policy; what was done to a Secret, beside
+//! the Secret.
 //!
 //! Owns their form. Others decide what is worth one.
 
@@ -20,7 +21,8 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-/// Between two Events: the API server takes some dozens a second from one client without slowing others.
+/// Between two Events: the API server takes some dozens a second from one client without slowing
+/// others.
 const PACE: Duration = Duration::from_millis(25);
 /// One request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);

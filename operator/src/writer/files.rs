@@ -1,6 +1,7 @@
 //! Statuses as files of the state directory, and as lines of the log.
 //!
-//! Owns `status/` there, which is made anew by each process and so needs to survive none. What the Kubernetes writer says by Events is a line of the log here; there are no Pods to annotate.
+//! Owns `status/` there, which is made anew by each process and so needs to survive none. What the
+//! Kubernetes writer says by Events is a line of the log here; there are no Pods to annotate.
 
 use crate::{
     digest::Digests,

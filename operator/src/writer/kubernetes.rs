@@ -1,7 +1,8 @@
 //! Statuses and deletion costs in the API server, by server-side apply.
 //!
-//! Owns how much is written at a time. Each concern has a field manager of its own and applies only its fields. Writes only
-//! while this process leads: what is under way when the Lease is lost is dropped.
+//! Owns how much is written at a time. Each concern has a field manager of its own and applies only
+//! its fields. Writes only while this process leads: what is under way when the Lease is lost is
+//! dropped.
 
 use crate::{
     coalescing::CoalescingQueue,
@@ -34,8 +35,8 @@ use tracing::{Instrument as _, debug, field::Empty, trace_span, warn};
 const STATUS_MANAGER: &str = "baton-operator-status";
 /// Writes of one concern under way at one time.
 const CONCURRENT: usize = 16;
-/// Between the beginnings of two writes of one concern: 200 a second, so that a burst of 1,000 policies is answered within
-/// some seconds and other clients of the API server hardly notice.
+/// Between the beginnings of two writes of one concern: 200 a second, so that a burst of 1,000
+/// policies is answered within some seconds and other clients of the API server hardly notice.
 const PACE: Duration = Duration::from_millis(5);
 /// One request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
@@ -199,8 +200,8 @@ impl Writer {
         let (word, written) = match answer.await {
             Ok(Ok(_)) => ("written", Written::Done),
             Ok(Err(kube::Error::Api(status))) => {
-                // 404: gone. 409: another object of that name by now, or a field that is somebody else's. 403 with `create`:
-                // a Pod that is gone, which an apply would make again.
+                // 404: gone. 409: another object of that name by now, or a field that is somebody
+                // else's. 403 with `create`: a Pod that is gone, which an apply would make again.
                 let is_gone = status.code == 404
                     || status.code == 409
                     || (status.code == 403 && status.message.contains("cannot create"));

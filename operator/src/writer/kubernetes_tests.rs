@@ -1,4 +1,5 @@
-//! Writing against an API server in memory: once, again after a failure, never for another object, never as a standby.
+//! Writing against an API server in memory: once, again after a failure, never for another object,
+//! never as a standby.
 
 use super::{CONCURRENT, Writer};
 use crate::{

@@ -1,6 +1,7 @@
 //! `cargo xtask sim --mutants`: which seed shows which deliberate fault of the engine.
 //!
-//! Owns the search and its table. What a fault is belongs to `baton-engine`, what shows it to `baton-sim`.
+//! Owns the search and its table. What a fault is belongs to `baton-engine`, what shows it to
+//! `baton-sim`.
 
 use baton_engine::Mutant;
 use std::{ops::Range, process::ExitCode};

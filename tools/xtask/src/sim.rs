@@ -1,6 +1,7 @@
 //! `cargo xtask sim`: many worlds on all cores, or one with its trace.
 //!
-//! Owns seeds, threads, progress and the summary. What a world is and what must hold in it is `baton-sim`'s.
+//! Owns seeds, threads, progress and the summary. What a world is and what must hold in it is
+//! `baton-sim`'s.
 
 use baton_sim::{Outcome, Stats};
 use clap::Args;
@@ -23,18 +24,18 @@ const SHOWN_MAX: usize = 20;
 /// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(2);
 
-/// Runs worlds of clients, the real engine and model pods on bad links, under a virtual clock. Each world is drawn from
-/// its seed, so that a seed and a commit are a run. After every step the checkers look at stream contents, owners, ends
-/// that clients see, executions, moves where nothing is wrong, the engine's books and its timers.
-/// Without options, the fixed set of seeds is run on all cores. The exit code is 1 if anything was
-/// wrong.
+/// Runs worlds of clients, the real engine and model pods on bad links, under a virtual clock. Each
+/// world is drawn from its seed, so that a seed and a commit are a run. After every step the
+/// checkers look at stream contents, owners, ends that clients see, executions, moves where nothing
+/// is wrong, the engine's books and its timers. Without options, the fixed set of seeds is run on
+/// all cores. The exit code is 1 if anything was wrong.
 #[derive(Args)]
 pub struct SimArgs {
     /// Run one seed alone.
     #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "minutes"])]
     seed: Option<u64>,
-    /// Print the sequence diagram of the run: who sends what when, what becomes of each frame, and every change of a
-    /// flow's state.
+    /// Print the sequence diagram of the run: who sends what when, what becomes of each frame, and
+    /// every change of a flow's state.
     #[arg(long, requires = "seed")]
     trace: bool,
     /// Print the scenario of the seed.
@@ -56,7 +57,8 @@ pub struct SimArgs {
     #[cfg(feature = "mutants")]
     #[arg(long, value_name = "NAME", value_parser = crate::mutants::named)]
     pub(crate) mutant: Option<baton_engine::Mutant>,
-    /// Look for every deliberate fault of the engine: one after another, each until the first seed that shows it.
+    /// Look for every deliberate fault of the engine: one after another, each until the first seed
+    /// that shows it.
     #[cfg(feature = "mutants")]
     #[arg(long, conflicts_with_all = ["seed", "mutant", "minutes"])]
     mutants: bool,

@@ -1,7 +1,8 @@
-//! The servers of the bench: each that a cell needs, in each pod that a cell needs, for the whole bench.
+//! The servers of the bench: each that a cell needs, in each pod that a cell needs, for the whole
+//! bench.
 //!
-//! Owns starting them, what they are asked for, and how a pod is made slow and well again. An idle server costs nothing, so
-//! all kinds stand side by side.
+//! Owns starting them, what they are asked for, and how a pod is made slow and well again. An idle
+//! server costs nothing, so all kinds stand side by side.
 
 use super::matrix::{Cell, SERVICE_MEAN, Scenario, Server as Kind};
 use anyhow::{Context, Result};

@@ -1,4 +1,5 @@
-//! The matrix: servers, connections and conditions, which of them make sense together, and which are run by default.
+//! The matrix: servers, connections and conditions, which of them make sense together, and which
+//! are run by default.
 //!
 //! Owns names and numbers; starts nothing.
 
@@ -17,14 +18,15 @@ const CONNECTIONS: u32 = 32;
 const ZIPF_CONNECTIONS: u32 = 720;
 /// All numbers of connections.
 const CONNECTIONS_ALL: [u32; 5] = [1, 8, 32, 128, 512];
-/// Share of the healthy pods' capacity that an open loop asks for: one pod at half its rate is not overloaded by its share.
+/// Share of the healthy pods' capacity that an open loop asks for: one pod at half its rate is not
+/// overloaded by its share.
 const UTILIZATION: f64 = 0.45;
 /// The same where one pod has half a CPU: its share does not fit in.
 const UTILIZATION_HALF: f64 = 0.55;
 /// The same where pods are idle.
 const UTILIZATION_IDLE: f64 = 0.2;
-/// Share of one pod's time that the busiest of unequal connections needs. It sends one request at a time, each of which waits for
-/// those of others: with more it falls behind whatever the rule.
+/// Share of one pod's time that the busiest of unequal connections needs. It sends one request at a
+/// time, each of which waits for those of others: with more it falls behind whatever the rule.
 const BUSIEST: f64 = 0.5;
 /// The frozen pod: before, during and after.
 pub const FREEZE: [Duration; 3] = [
@@ -210,8 +212,8 @@ impl Scenario {
     fn fits(self, server: Server) -> bool {
         match self {
             Self::Demo => server == Server::Nginx,
-            // A process cannot be made slower by a set factor, and a limit takes effect at no known moment. Connections of unequal
-            // rates want servers that do not share CPUs.
+            // A process cannot be made slower by a set factor, and a limit takes effect at no known
+            // moment. Connections of unequal rates want servers that do not share CPUs.
             Self::TwiceAsSlow | Self::Onset | Self::Zipf09 | Self::Zipf10 | Self::Zipf12 => {
                 server.distribution().is_some()
             }

@@ -1,9 +1,10 @@
-//! `make bench-placement`: what each rule of placing requests does to throughput, latency and moves, over a matrix of servers,
-//! connections and conditions.
+//! `make bench-placement`: what each rule of placing requests does to throughput, latency and
+//! moves, over a matrix of servers, connections and conditions.
 //!
-//! Owns the command line and the order of runs. Each round goes through all cells of the matrix in an order of its own, and
-//! each cell runs its rules one after the other, in an order of its own: a ratio compares neighbours. What a run does, `run`
-//! says; what is made of all runs, `summary`, `table`, `plot` and `verdict`.
+//! Owns the command line and the order of runs. Each round goes through all cells of the matrix in
+//! an order of its own, and each cell runs its rules one after the other, in an order of its own: a
+//! ratio compares neighbours. What a run does, `run` says; what is made of all runs, `summary`,
+//! `table`, `plot` and `verdict`.
 
 mod cluster;
 mod matrix;
@@ -60,7 +61,8 @@ pub struct PlacementArguments {
     /// Length of each measurement
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// The order of the runs and the times of requests follow from this number; a random one if not given
+    /// The order of the runs and the times of requests follow from this number; a random one if not
+    /// given
     #[arg(long)]
     seed: Option<u64>,
     /// The whole matrix, which takes hours

@@ -1,4 +1,5 @@
-//! The frontier: p99 against the share of requests that moved. A panel for each cell; each run a dot, medians larger.
+//! The frontier: p99 against the share of requests that moved. A panel for each cell; each run a
+//! dot, medians larger.
 
 use super::summary::{CellSummary, Report};
 use crate::bench::duration;

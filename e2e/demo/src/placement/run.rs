@@ -1,7 +1,8 @@
-//! One run: a dataplane of its own with one rule, a load, what happens meanwhile, and what came of it.
+//! One run: a dataplane of its own with one rule, a load, what happens meanwhile, and what came of
+//! it.
 //!
-//! Owns the order of these steps and the figures. The dataplane is started anew each time, so that no rule profits from what
-//! another one learned; the servers stay.
+//! Owns the order of these steps and the figures. The dataplane is started anew each time, so that
+//! no rule profits from what another one learned; the servers stay.
 
 use super::{
     Variant,
@@ -62,7 +63,8 @@ pub struct Run {
     pub dataplane_cpu_us: f64,
     /// CPU time of all servers per request, kernel work on their behalf included.
     pub servers_cpu_us: f64,
-    /// Share of this machine's CPUs that processes beside the bench used meanwhile: above some hundredths the run is disturbed.
+    /// Share of this machine's CPUs that processes beside the bench used meanwhile: above some
+    /// hundredths the run is disturbed.
     pub others_cpu_share: f64,
     /// Errors that clients saw.
     pub errors: u64,

@@ -188,7 +188,8 @@ mod tests {
         }
     }
 
-    /// The machine is twice as fast in the second round and four times in the third; the rule is always at 0.8.
+    /// The machine is twice as fast in the second round and four times in the third; the rule is
+    /// always at 0.8.
     #[test]
     fn ratios_are_those_within_a_round_whatever_the_machine_does_between_rounds() {
         let mut report = Report {

@@ -1,6 +1,7 @@
 //! What happens during a run: warm-up, the measured time, and what a condition changes meanwhile.
 //!
-//! Owns the clock of a run. All waits are lengths of phases, never guesses about when something is done.
+//! Owns the clock of a run. All waits are lengths of phases, never guesses about when something is
+//! done.
 
 use super::{
     matrix::{Cell, FREEZE, ONSET, ONSET_PERCENT, SCALE, SCALE_AT, SCALE_WATCH, Scenario},
@@ -21,7 +22,8 @@ const NOISE: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(50);
 /// How often a slow pod's requests are counted.
 const COUNT: Duration = Duration::from_millis(2);
-/// It is found out when, for so long, it gets less than this share of the requests that it got before.
+/// It is found out when, for so long, it gets less than this share of the requests that it got
+/// before.
 const FOUND_WINDOW: Duration = Duration::from_millis(30);
 const FOUND_SHARE: f64 = 0.25;
 /// Of its fair share of connections a new pod shall have this much.
@@ -121,7 +123,8 @@ fn onset(bench: &Bench<'_>, cell: &Cell, running: &Running<'_>) -> Result<Marks>
     Ok(marks)
 }
 
-/// When the requests that a pod is sent fell from their usual rate: the beginning of the first window that holds few.
+/// When the requests that a pod is sent fell from their usual rate: the beginning of the first
+/// window that holds few.
 fn found_after(samples: &[(Duration, u64)], usual_per_second: f64) -> Option<Duration> {
     let few = usual_per_second * FOUND_WINDOW.as_secs_f64() * FOUND_SHARE;
     samples.iter().find_map(|(at, sent)| {
@@ -152,7 +155,8 @@ fn frozen(bench: &mut Bench<'_>, cell: &Cell, running: &Running<'_>) -> Result<M
     Ok(marks)
 }
 
-/// A calm time and one in which all pods are slow, of equal length. The figures are those of the second.
+/// A calm time and one in which all pods are slow, of equal length. The figures are those of the
+/// second.
 fn all_slow(bench: &mut Bench<'_>, cell: &Cell, running: &Running<'_>) -> Result<Marks> {
     let length = bench.length;
     let calm_before = Counted::of(running.dataplane)?;
@@ -187,7 +191,8 @@ fn all_slow(bench: &mut Bench<'_>, cell: &Cell, running: &Running<'_>) -> Result
     Ok(slow)
 }
 
-/// 2 pods become 6 after a second. How long until the new ones have their share of connections, and what that took.
+/// 2 pods become 6 after a second. How long until the new ones have their share of connections, and
+/// what that took.
 fn scale(running: &mut Running<'_>, cell: &Cell) -> Result<Marks> {
     let before = Counted::of(running.dataplane)?;
     let mut marks = measure(running, SCALE_AT, |since| {
@@ -242,7 +247,8 @@ fn scale(running: &mut Running<'_>, cell: &Cell) -> Result<Marks> {
 mod tests {
     use super::*;
 
-    /// Requests of a pod at 1,000/s until `until_ms`, then at `then` per second, looked at every 2 ms for 200 ms.
+    /// Requests of a pod at 1,000/s until `until_ms`, then at `then` per second, looked at every 2
+    /// ms for 200 ms.
     fn samples(until_ms: u64, then: u64) -> Vec<(Duration, u64)> {
         (0..100u64)
             .map(|i| {

@@ -1,4 +1,5 @@
-//! What was to be shown, and whether it was: one row for each target, with the cell that is farthest from it.
+//! What was to be shown, and whether it was: one row for each target, with the cell that is
+//! farthest from it.
 //!
 //! Pure: summaries in, rows out.
 

@@ -1,9 +1,9 @@
-//! An HTTP/1.1 server that counts by writing: `POST /count` appends the request's body to a file, as one line and with
-//! one write, and then answers 200 with the same body. What it was made to execute can be read off the file whatever
-//! happens to the process.
+//! An HTTP/1.1 server that counts by writing: `POST /count` appends the request's body to a file,
+//! as one line and with one write, and then answers 200 with the same body. What it was made to
+//! execute can be read off the file whatever happens to the process.
 //!
-//! One thread per connection, which ends with its connection. Never more than `POST` with `Content-Length`: all else
-//! is answered 400 and closed.
+//! One thread per connection, which ends with its connection. Never more than `POST` with
+//! `Content-Length`: all else is answered 400 and closed.
 
 use anyhow::{Context, Result, ensure};
 use baton_lab::Request;

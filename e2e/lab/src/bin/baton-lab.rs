@@ -1,5 +1,5 @@
-//! Brings up a lab with nginx and redis in every pod and holds it until Ctrl-C or the end of its input, to look
-//! around in by hand. Whoever starts it with a pipe takes it along when it dies.
+//! Brings up a lab with nginx and redis in every pod and holds it until Ctrl-C or the end of its
+//! input, to look around in by hand. Whoever starts it with a pipe takes it along when it dies.
 
 use anyhow::Result;
 use baton_lab::{Lab, NginxOptions, Options};

@@ -1,7 +1,8 @@
-//! An HTTP/1.1 server with set service times: one worker with a queue, which waits instead of working.
+//! An HTTP/1.1 server with set service times: one worker with a queue, which waits instead of
+//! working.
 //!
-//! `GET /` goes through the queue. `GET /factor/F` and `GET /quota/Q` are answered at once and change the worker. One thread;
-//! anything that is not a `GET` without a body ends its connection.
+//! `GET /` goes through the queue. `GET /factor/F` and `GET /quota/Q` are answered at once and
+//! change the worker. One thread; anything that is not a `GET` without a body ends its connection.
 
 use anyhow::{Context, Result, bail, ensure};
 use baton_lab::{Request, ServiceQueue};
@@ -110,8 +111,8 @@ impl Server {
         }
     }
 
-    /// Reads what is there. A connection that breaks is forgotten; its requests keep their places in the queue, as the
-    /// work of a server does whose client has left.
+    /// Reads what is there. A connection that breaks is forgotten; its requests keep their places
+    /// in the queue, as the work of a server does whose client has left.
     fn receive(&mut self, id: u64) {
         let mut chunk = [0; 2_048];
         let Some((stream, received)) = self.connections.get_mut(&id) else {

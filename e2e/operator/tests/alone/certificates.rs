@@ -91,7 +91,8 @@ async fn supplied_certificates_are_used_and_stay() -> Result<()> {
         dataplane.put(&admin, "baton-dataplane-tls").await?,
         operator.put(&admin, "baton-operator-tls").await?,
     ];
-    // It believes the admin's authority only, so an operator with a certificate of its own making cannot push.
+    // It believes the admin's authority only, so an operator with a certificate of its own making
+    // cannot push.
     let address = SocketAddr::new(own_address()?, 0);
     let listening = Dataplane::start(address, dataplane.material()?).await?;
     let class = Class::of(&admin, "supplied", vec![listening], &json!({})).await?;
@@ -134,7 +135,8 @@ async fn a_supplied_certificate_that_is_garbage_keeps_no_other_from_being_made()
         key: "not a key".into(),
     };
     let admin = world.admin.clone();
-    // The server looks into Secrets of type kubernetes.io/tls no further than that the fields are there.
+    // The server looks into Secrets of type kubernetes.io/tls no further than that the fields are
+    // there.
     let before = garbage.put(&admin, "baton-shim-tls").await?;
     let operator = world.start_operator("garbage", &[])?;
     let told = wait_for("the log names the Secret", async || {

@@ -1,4 +1,5 @@
-//! A deletion cost that one operator wrote goes also if the policy stops asking for it while nobody leads.
+//! A deletion cost that one operator wrote goes also if the policy stops asking for it while nobody
+//! leads.
 
 use anyhow::{Context, Result};
 use baton_operator_tests::{

@@ -1,5 +1,5 @@
-//! Host-shims found by their labels: what they say of pods is in the policies' statuses, and adoption keys are exchanged only
-//! as fast as dataplanes and shims have them.
+//! Host-shims found by their labels: what they say of pods is in the policies' statuses, and
+//! adoption keys are exchanged only as fast as dataplanes and shims have them.
 
 use anyhow::{Context, Result, ensure};
 use baton_api::node_key;

@@ -1,5 +1,6 @@
-//! The operator is killed at many moments while objects change, and started again each time. In the end all dataplanes have
-//! what an operator gives that was never disturbed, and no push on the way dropped what lives.
+//! The operator is killed at many moments while objects change, and started again each time. In the
+//! end all dataplanes have what an operator gives that was never disturbed, and no push on the way
+//! dropped what lives.
 
 use crate::script::Script;
 use anyhow::{Context, Result};
@@ -18,9 +19,11 @@ use tokio::time::sleep;
 const KILLS: u32 = 24;
 /// What all moments and changes come of, unless BATON_SEED says another number.
 const SEED: u64 = 1;
-/// Between two changes. The script goes on as long as there are kills; at this pace it makes some hundred changes.
+/// Between two changes. The script goes on as long as there are kills; at this pace it makes some
+/// hundred changes.
 const PACE: Duration = Duration::from_millis(60);
-/// Of every other kill: at most so long after the operator's start, which takes a second on a busy machine until it pushes.
+/// Of every other kill: at most so long after the operator's start, which takes a second on a busy
+/// machine until it pushes.
 const AFTER_START: Duration = Duration::from_millis(1_500);
 /// Of the others: at most so long after a push has begun.
 const AFTER_PUSH: Duration = Duration::from_millis(40);
@@ -108,7 +111,8 @@ async fn an_operator_that_is_killed_at_any_moment_changes_no_content() -> Result
         );
     }
 
-    // An operator that knows nothing but the final objects, with dataplanes that have never had another one.
+    // An operator that knows nothing but the final objects, with dataplanes that have never had
+    // another one.
     let undisturbed = Class::start(&world.admin, "undisturbed", 1).await?;
     let both = json!({ "metadata": { "labels": class.selector()["matchLabels"] } });
     let object = undisturbed.manifest(&json!({}));

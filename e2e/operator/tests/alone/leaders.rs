@@ -1,5 +1,5 @@
-//! Another operator becomes the leader while a push hangs at a dataplane: it finishes what the first one began, numbers never
-//! go back, and all dataplanes have the same in the end.
+//! Another operator becomes the leader while a push hangs at a dataplane: it finishes what the
+//! first one began, numbers never go back, and all dataplanes have the same in the end.
 
 use anyhow::{Context, Result, ensure};
 use baton_operator_tests::{
@@ -15,7 +15,8 @@ use hyper::StatusCode;
 use serde_json::Value;
 use std::path::Path;
 
-/// A leader and a standby; three dataplanes serve the policy `before`, and a push of `during` hangs at the second one.
+/// A leader and a standby; three dataplanes serve the policy `before`, and a push of `during` hangs
+/// at the second one.
 struct MidPush {
     world: World,
     class: Class,
@@ -68,7 +69,8 @@ impl MidPush {
         &self.class.dataplanes[1]
     }
 
-    /// Waits until the standby has finished and serves changes by itself; then lets the first leader's push go on.
+    /// Waits until the standby has finished and serves changes by itself; then lets the first
+    /// leader's push go on.
     async fn finished_by_the_standby(&self) -> Result<()> {
         let admin = &self.world.admin;
         let during = self

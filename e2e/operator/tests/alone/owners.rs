@@ -1,5 +1,6 @@
-//! What the operator makes goes with its ServiceAccount, and what an admin made does not. There is no garbage collector here,
-//! so the references are looked at; that they suffice is seen in a cluster (`e2e/suite`).
+//! What the operator makes goes with its ServiceAccount, and what an admin made does not. There is
+//! no garbage collector here, so the references are looked at; that they suffice is seen in a
+//! cluster (`e2e/suite`).
 
 use anyhow::Result;
 use baton_operator_tests::{

@@ -1,7 +1,8 @@
-//! A script of changes, by a seed: policies come, change and go, pods come, are not ready, end and go.
+//! A script of changes, by a seed: policies come, change and go, pods come, are not ready, end and
+//! go.
 //!
-//! Owns what the server has been told, and since when each policy and pod may be missing. Names and addresses are never used
-//! again, so what is gone stays gone.
+//! Owns what the server has been told, and since when each policy and pod may be missing. Names and
+//! addresses are never used again, so what is gone stays gone.
 
 use anyhow::{Context, Result, ensure};
 use baton_api::Snapshot;

@@ -1,5 +1,6 @@
-//! The definitions are upgraded while the operator runs: objects of the older ones stay as they are and are served on, fields
-//! that they could not have get their defaults, and rules that they break are said in their statuses.
+//! The definitions are upgraded while the operator runs: objects of the older ones stay as they are
+//! and are served on, fields that they could not have get their defaults, and rules that they break
+//! are said in their statuses.
 
 use anyhow::{Context, Result};
 use baton_crds::LoadBalancerPolicy;
@@ -26,7 +27,8 @@ const POLICY_FIELDS: [(&str, &str); 7] = [
 /// The same of classes.
 const CLASS_FIELDS: [(&str, &str); 1] = [("/properties/limits", "backends")];
 
-/// A definition as it might have been before: without these fields, and without the rules on a whole spec.
+/// A definition as it might have been before: without these fields, and without the rules on a
+/// whole spec.
 fn older(definition: &Value, fields: &[(&str, &str)]) -> Result<Value> {
     let mut older = definition.clone();
     let version = older.pointer_mut("/spec/versions/0").context("a version")?;
@@ -114,13 +116,14 @@ async fn an_upgrade_under_a_running_operator_keeps_what_is_served() -> Result<()
     assert_eq!(still["metadata"]["uid"], broken_before["metadata"]["uid"]);
     assert_eq!(still["spec"]["slowStart"], "30s");
 
-    // As long as the server has not ended the watches from before the upgrade, it prunes fields from their events that only
-    // the new definition knows. It ends them all at once.
+    // As long as the server has not ended the watches from before the upgrade, it prunes fields
+    // from their events that only the new definition knows. It ends them all at once.
     let ended = pin!(older_watch.for_each(|_| ready(())));
     timeout(DEADLINE, ended)
         .await
         .context("older watches go on")?;
-    // A change that only the new definition knows goes through, and is the only push: the upgrade was none.
+    // A change that only the new definition knows goes through, and is the only push: the upgrade
+    // was none.
     let mut changed = web.clone();
     changed["spec"]["timeouts"] = json!({ "idle": "77s" });
     scene.apply(&changed).await?;

@@ -1,5 +1,6 @@
-//! Pod discovery of host-shim: a real API server with the rights of `host-shim/rbac`, a real kernel, and a process that is in
-//! a network namespace and a control group as a kubelet's would be. Needs root.
+//! Pod discovery of host-shim: a real API server with the rights of `host-shim/rbac`, a real
+//! kernel, and a process that is in a network namespace and a control group as a kubelet's would
+//! be. Needs root.
 
 mod sandbox;
 mod shim;
@@ -139,7 +140,8 @@ async fn pods_of_policies_get_the_adopter_as_they_start_and_lose_it_as_they_go()
         admin
             .delete_with(&pod, &json!({ "gracePeriodSeconds": 0 }))
             .await?;
-        // A forced deletion: the API server forgets it before its processes end, whose last segments need the mark.
+        // A forced deletion: the API server forgets it before its processes end, whose last
+        // segments need the mark.
         let gone = |pod: Option<Value>| {
             pod.is_some_and(|pod| pod["gone"] == true && pod["attached"] == true)
         };

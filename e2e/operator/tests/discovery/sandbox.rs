@@ -1,4 +1,5 @@
-//! What a kubelet and a container runtime make of a Pod, as far as host-shim sees it. Knows nothing of host-shim.
+//! What a kubelet and a container runtime make of a Pod, as far as host-shim sees it. Knows nothing
+//! of host-shim.
 
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -28,7 +29,8 @@ fn cgroups() -> Result<PathBuf> {
         .context("no control groups are mounted")
 }
 
-/// What a kubelet and a runtime make of a Pod: namespace, interface, control group, one process. Gone on drop.
+/// What a kubelet and a runtime make of a Pod: namespace, interface, control group, one process.
+/// Gone on drop.
 pub struct Sandbox {
     pub netns: String,
     group: PathBuf,

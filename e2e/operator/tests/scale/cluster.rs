@@ -1,4 +1,5 @@
-//! The same with a real API server: objects are made there, the operator watches them with exactly its rights.
+//! The same with a real API server: objects are made there, the operator watches them with exactly
+//! its rights.
 
 use crate::{
     DEADLINE, Scene,
@@ -90,7 +91,8 @@ async fn an_api_server() -> Result<()> {
         scene.life("restart", 0, change).await?,
     ];
     print(&title("a kube-apiserver", &world), &lives);
-    // Whether the last change was told before the end is luck; that each was accepted was told long before.
+    // Whether the last change was told before the end is luck; that each was accepted was told long
+    // before.
     let policies = get(&admin, "/apis/baton.dev/v1alpha1/loadbalancerpolicies").await?;
     let policies = policies["items"].as_array().context("a list")?;
     assert_eq!(policies.len(), size.policies);

@@ -1,5 +1,5 @@
-//! A dataplane of a large class as the operator sees it: takes snapshots whole, keeps what it got, and says of itself what the
-//! real one would: a figure for each policy and each backend.
+//! A dataplane of a large class as the operator sees it: takes snapshots whole, keeps what it got,
+//! and says of itself what the real one would: a figure for each policy and each backend.
 //!
 //! Owns its port. Forwards nothing.
 
@@ -57,8 +57,8 @@ struct Shared {
     polls: watch::Sender<u64>,
 }
 
-/// A running one, on a thread of its own: large answers of one keep no other from answering. Dropping it closes its port and its
-/// connections.
+/// A running one, on a thread of its own: large answers of one keep no other from answering.
+/// Dropping it closes its port and its connections.
 pub struct Dataplane {
     /// Where it listens.
     pub address: SocketAddr,

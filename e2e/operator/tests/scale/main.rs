@@ -1,7 +1,9 @@
-//! The operator with many objects: what dataplanes come to have is checked, what it takes is printed.
+//! The operator with many objects: what dataplanes come to have is checked, what it takes is
+//! printed.
 //!
-//! Small in `make test`. `make bench-operator` sets `BATON_SCALE_POLICIES=5000`, the size for which the product has limits:
-//! whatever is over one is said, and nothing is asserted of time and memory, because machines differ.
+//! Small in `make test`. `make bench-operator` sets `BATON_SCALE_POLICIES=5000`, the size for which
+//! the product has limits: whatever is over one is said, and nothing is asserted of time and
+//! memory, because machines differ.
 
 mod cluster;
 mod dataplane;
@@ -98,7 +100,8 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// One life of the operator, which writes so many statuses. `change` writes a policy's slice as of a round.
+    /// One life of the operator, which writes so many statuses. `change` writes a policy's slice as
+    /// of a round.
     async fn life(
         &mut self,
         what: &'static str,

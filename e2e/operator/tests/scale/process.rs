@@ -1,4 +1,5 @@
-//! The operator's process: the real binary, what it takes, what it says of itself. Dropping it kills it.
+//! The operator's process: the real binary, what it takes, what it says of itself. Dropping it
+//! kills it.
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,7 +19,8 @@ use tokio::{
 
 /// Time between two looks at its figures.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Between two looks at its memory: the kernel keeps the peak of all memory, not of that which is the process's alone.
+/// Between two looks at its memory: the kernel keeps the peak of all memory, not of that which is
+/// the process's alone.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Bytes.
@@ -100,7 +102,8 @@ impl Operator {
     /// Processor time so far.
     pub fn processor(&self) -> Result<Duration> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // Behind the name, which may hold anything: user and system time are fields 14 and 15 of the whole.
+        // Behind the name, which may hold anything: user and system time are fields 14 and 15 of
+        // the whole.
         let fields: Vec<&str> = stat
             .rsplit(')')
             .next()

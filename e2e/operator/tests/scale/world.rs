@@ -1,6 +1,8 @@
-//! A cluster's objects by number: as many policies as are asked for, each with its Service and its EndpointSlice.
+//! A cluster's objects by number: as many policies as are asked for, each with its Service and its
+//! EndpointSlice.
 //!
-//! Owns what there is and what dataplanes must come to have of it. Writes nothing and starts nothing.
+//! Owns what there is and what dataplanes must come to have of it. Writes nothing and starts
+//! nothing.
 
 use baton_api::Snapshot;
 use std::{
@@ -168,7 +170,8 @@ impl World {
         )
     }
 
-    /// Its EndpointSlice as the controller would write it, as YAML. The first endpoint has the address of the round.
+    /// Its EndpointSlice as the controller would write it, as YAML. The first endpoint has the
+    /// address of the round.
     pub fn slice(&self, at: usize, round: usize) -> String {
         let (namespace, name) = (self.namespace(at), Self::name(at));
         let mut text = format!(

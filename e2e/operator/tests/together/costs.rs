@@ -1,5 +1,5 @@
-//! `controller.kubernetes.io/pod-deletion-cost` on pods of a policy that asks for it: it follows what dataplanes count, and
-//! goes when nobody asks for it any more.
+//! `controller.kubernetes.io/pod-deletion-cost` on pods of a policy that asks for it: it follows
+//! what dataplanes count, and goes when nobody asks for it any more.
 
 use anyhow::{Context, Result};
 use baton_operator_tests::{
@@ -51,8 +51,9 @@ async fn the_cost_follows_the_flows_and_goes_with_the_wish() -> Result<()> {
     let served = class.served(admin, three).await?;
     let served = served_policy(&served[0].snapshot, &namespace, "web").context("a policy")?;
 
-    // Of ten flows two can never move (100 each), three wait for an answer (10 each), five are at rest (1 each); fifty more
-    // are at rest on the other dataplane. Costs that differ by a tenth or less are as good as equal, so none do here.
+    // Of ten flows two can never move (100 each), three wait for an answer (10 each), five are at
+    // rest (1 each); fifty more are at rest on the other dataplane. Costs that differ by a tenth or
+    // less are as good as equal, so none do here.
     let dear = Load {
         flows: 10,
         pinned: 2,

@@ -1,7 +1,8 @@
-//! Every field of the definitions, by way of the server, reaches the snapshot or does what it is for.
+//! Every field of the definitions, by way of the server, reaches the snapshot or does what it is
+//! for.
 //!
-//! The objects are in `fields.yaml`, the policies of the snapshots that come of them in `fields.json`;
-//! `BATON_GENERATE=1` writes the latter anew.
+//! The objects are in `fields.yaml`, the policies of the snapshots that come of them in
+//! `fields.json`; `BATON_GENERATE=1` writes the latter anew.
 
 use anyhow::{Context, Result};
 use baton_operator_tests::{
@@ -132,7 +133,8 @@ async fn every_field_of_a_class_does_what_it_is_for() -> Result<()> {
     ]);
     let few_policies = Class::start_as(admin, "few-policies", 1, &spec).await?;
     let few_backends = Class::start_as(admin, "few-backends", 1, &limits(8, 1)).await?;
-    // One that is refused as a default: the test beside has a default class, and policies here name theirs.
+    // One that is refused as a default: the test beside has a default class, and policies here name
+    // theirs.
     let default = few_policies.manifest(&json!({ "default": true }));
     let objects = [
         admin.get(&few_policies.manifest(&json!({}))).await?,
@@ -141,7 +143,8 @@ async fn every_field_of_a_class_does_what_it_is_for() -> Result<()> {
     ];
     assert_eq!(left_out("BatonDataplane", &objects)?, [""; 0]);
 
-    // Namespace, selector and control port lead to the dataplane; a port of its legs is no listener's.
+    // Namespace, selector and control port lead to the dataplane; a port of its legs is no
+    // listener's.
     let web = async |class: &Class, name: &str, port: u16| {
         admin.apply(&service(&namespace, name)).await?;
         let addresses = ["10.4.0.1", "10.4.0.2"];

@@ -1,5 +1,5 @@
-//! Real EndpointSlices: kube-controller-manager makes them of a Service and its pods, of which the test says what kubelets
-//! would.
+//! Real EndpointSlices: kube-controller-manager makes them of a Service and its pods, of which the
+//! test says what kubelets would.
 
 use anyhow::{Context, Result};
 use baton_api::Policy;

@@ -108,7 +108,8 @@ async fn a_slow_dataplane_holds_up_nobody_and_then_gets_the_newest_only() -> Res
         three.others_have(number).await?;
         slow.wait_pushes(DEADLINE, |pushes| pushes.last().is_some_and(is_held))
             .await?;
-        // The others have it, and of the slow one the status says that it has not, also where nothing was sent to it yet.
+        // The others have it, and of the slow one the status says that it has not, also where
+        // nothing was sent to it yet.
         three
             .said(&policies[policies.len() - 1], "has not acknowledged it yet")
             .await?;

@@ -1,5 +1,5 @@
-//! The certificates and keys of one API server: a CA of its own, the server's certificate, the admin's, and the key
-//! that signs ServiceAccount tokens. They live as long as the server's folder.
+//! The certificates and keys of one API server: a CA of its own, the server's certificate, the
+//! admin's, and the key that signs ServiceAccount tokens. They live as long as the server's folder.
 
 use crate::folder::Folder;
 use anyhow::{Context, Result};

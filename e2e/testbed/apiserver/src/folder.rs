@@ -1,7 +1,8 @@
-//! One folder per server under the machine's temporary folder, and removing those that were left behind.
+//! One folder per server under the machine's temporary folder, and removing those that were left
+//! behind.
 //!
-//! Each folder holds a lock file that its owner keeps locked. One whose lock can be taken has no owner any more,
-//! whatever happened to it; that needs no process ids, which are used again.
+//! Each folder holds a lock file that its owner keeps locked. One whose lock can be taken has no
+//! owner any more, whatever happened to it; that needs no process ids, which are used again.
 
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, Mode, flock, mkdir};

@@ -1,14 +1,17 @@
-//! A real Kubernetes API server for tests: kube-apiserver and etcd, of the binary that `e2e/testbed/kubernetes` builds once.
+//! A real Kubernetes API server for tests: kube-apiserver and etcd, of the binary that
+//! `e2e/testbed/kubernetes` builds once.
 //!
-//! Owns: the servers' processes, certificates and data, clients that speak as one
-//! ServiceAccount each, and removing all of it. Never touches a cluster that it did not start, and knows nothing of
-//! Baton's own resources.
+//! Owns: the servers' processes, certificates and data, clients that speak as one ServiceAccount
+//! each, and removing all of it. Never touches a cluster that it did not start, and knows nothing
+//! of Baton's own resources.
 //!
-//! Unless they are started, there are no controllers: nobody makes EndpointSlices, default ServiceAccounts or Pod status
-//! but the test, and a deleted namespace stays `Terminating`. Tests therefore take a fresh namespace each.
+//! Unless they are started, there are no controllers: nobody makes EndpointSlices, default
+//! ServiceAccounts or Pod status but the test, and a deleted namespace stays `Terminating`. Tests
+//! therefore take a fresh namespace each.
 //!
-//! What holds: each server ends when the test process ends, in whatever way, since it reads the end of its standard
-//! input; its folder goes with it, and one that was left behind goes at the next start.
+//! What holds: each server ends when the test process ends, in whatever way, since it reads the end
+//! of its standard input; its folder goes with it, and one that was left behind goes at the next
+//! start.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -37,10 +40,12 @@ pub(crate) fn say(what: &str) {
 
 /// The server that all tests of this process share, started at the first call.
 ///
-/// `None` on a machine without Go, which is said on standard error; the test then has nothing to run against.
+/// `None` on a machine without Go, which is said on standard error; the test then has nothing to
+/// run against.
 ///
 /// # Panics
-/// If the server does not start, and under `CI=true` also if there is no Go: a run that proves nothing must not pass.
+/// If the server does not start, and under `CI=true` also if there is no Go: a run that proves
+/// nothing must not pass.
 pub fn shared() -> Option<&'static ApiServer> {
     static SHARED: OnceLock<Option<ApiServer>> = OnceLock::new();
     SHARED.get_or_init(start_or_say).as_ref()

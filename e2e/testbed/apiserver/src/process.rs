@@ -1,7 +1,7 @@
 //! One server process: started with its output in a file, waited for, stopped on drop.
 //!
-//! Its standard input is a pipe from this process, and it ends when that closes. So it ends with this process whatever
-//! happens to it, and whichever thread started it.
+//! Its standard input is a pipe from this process, and it ends when that closes. So it ends with
+//! this process whatever happens to it, and whichever thread started it.
 
 use anyhow::{Context, Result, bail};
 use rustix::{
@@ -16,7 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the servers' program looks for: to end when its standard input closes, and which folder to remove then.
+/// What the servers' program looks for: to end when its standard input closes, and which folder to
+/// remove then.
 const END_WITH_STDIN: &str = "BATON_END_WITH_STDIN";
 const REMOVE_AT_END: &str = "BATON_REMOVE_AT_END";
 /// Time between two looks at a condition.
@@ -37,8 +38,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `program NAME ARGUMENTS`, with its output added to `log`. If this process goes without ending it, the
-    /// server removes `folder`, if one is given.
+    /// Starts `program NAME ARGUMENTS`, with its output added to `log`. If this process goes
+    /// without ending it, the server removes `folder`, if one is given.
     pub(crate) fn start(
         program: &Path,
         name: &'static str,
@@ -100,15 +101,15 @@ impl Process {
                         self.tail()
                     )));
                 }
-                // A pause between two looks, whose end is the condition or the deadline: a server has no way to tell that it
-                // listens.
+                // A pause between two looks, whose end is the condition or the deadline: a server
+                // has no way to tell that it listens.
                 Err(_) => thread::sleep(LOOK_INTERVAL),
             }
         }
     }
 
-    /// Ends it with SIGTERM, as a restart of the machine's service would. kube-apiserver waits a minute for open watches
-    /// then; a second SIGTERM ends that, and what it has stored is stored.
+    /// Ends it with SIGTERM, as a restart of the machine's service would. kube-apiserver waits a
+    /// minute for open watches then; a second SIGTERM ends that, and what it has stored is stored.
     pub(crate) fn stop(mut self) -> Result<()> {
         let id = Pid::from_child(&self.child);
         let handle =
@@ -153,7 +154,8 @@ impl Drop for Process {
     }
 }
 
-/// Memory of a process in bytes, as a field of `/proc/PID/status` says: `VmRSS` now, `VmHWM` at most so far.
+/// Memory of a process in bytes, as a field of `/proc/PID/status` says: `VmRSS` now, `VmHWM` at
+/// most so far.
 ///
 /// # Errors
 /// If it has ended, or there is no such field.

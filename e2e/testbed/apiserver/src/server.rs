@@ -1,8 +1,9 @@
-//! The API server as one owned value: etcd and kube-apiserver on a port of loopback that stays reserved for its life.
+//! The API server as one owned value: etcd and kube-apiserver on a port of loopback that stays
+//! reserved for its life.
 //!
-//! The port's reservation is a socket that is bound but does not listen, with SO_REUSEPORT on both sides
-//! (`--permit-port-sharing`): no other process can take the port between choosing it and the server's start, nor while
-//! the server is stopped.
+//! The port's reservation is a socket that is bound but does not listen, with SO_REUSEPORT on both
+//! sides (`--permit-port-sharing`): no other process can take the port between choosing it and the
+//! server's start, nor while the server is stopped.
 
 use crate::{
     certificates::Certificates,
@@ -51,7 +52,8 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Starts etcd and kube-apiserver and waits until `/readyz` says ok. Builds their program first if need be.
+    /// Starts etcd and kube-apiserver and waits until `/readyz` says ok. Builds their program first
+    /// if need be.
     ///
     /// # Errors
     /// With what failed, and the end of the server's log if it ran.
@@ -99,7 +101,8 @@ impl ApiServer {
         &self.identity
     }
 
-    /// Stops kube-apiserver gracefully; etcd and the port stay. Connections are refused from then on.
+    /// Stops kube-apiserver gracefully; etcd and the port stay. Connections are refused from then
+    /// on.
     ///
     /// # Errors
     /// If it is stopped already or does not end.
@@ -141,8 +144,9 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Restarts kube-apiserver with all history forgotten: whoever watched and comes back with the resource version that
-    /// it had is answered 410 Gone. A running server alone would still answer from its watch cache.
+    /// Restarts kube-apiserver with all history forgotten: whoever watched and comes back with the
+    /// resource version that it had is answered 410 Gone. A running server alone would still answer
+    /// from its watch cache.
     ///
     /// # Errors
     /// As [`ApiServer::stop`] and [`ApiServer::start_again`], or if etcd refuses.
@@ -164,8 +168,9 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Starts Kubernetes' controllers that answer for Services, Pods and their owners: EndpointSlices, ServiceAccounts,
-    /// namespaces, garbage collection, Deployments. Nobody runs a Pod: its status stays the test's to write.
+    /// Starts Kubernetes' controllers that answer for Services, Pods and their owners:
+    /// EndpointSlices, ServiceAccounts, namespaces, garbage collection, Deployments. Nobody runs a
+    /// Pod: its status stays the test's to write.
     ///
     /// # Errors
     /// If they run already or cannot be started.
@@ -210,7 +215,8 @@ impl ApiServer {
         Ok((resident(api)?, resident(self.etcd.id())?))
     }
 
-    /// Writes a kubeconfig for `identity` that only this user can read. It lives as long as the server.
+    /// Writes a kubeconfig for `identity` that only this user can read. It lives as long as the
+    /// server.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -251,7 +257,8 @@ impl ApiServer {
             "--advertise-address=127.0.0.1".into(),
             format!("--secure-port={}", self.port),
             "--permit-port-sharing=true".into(),
-            // Loopback may not stand in the Endpoints of the Service `kubernetes`; nothing here uses that Service.
+            // Loopback may not stand in the Endpoints of the Service `kubernetes`; nothing here
+            // uses that Service.
             "--endpoint-reconciler-type=none".into(),
             file("client-ca-file", authority),
             file("tls-cert-file", server),
@@ -263,7 +270,8 @@ impl ApiServer {
             "--authorization-mode=Node,RBAC".into(),
             "--allow-privileged=true".into(),
             "--profiling=false".into(),
-            // Nobody else looks for this server, so a stop need not wait for load balancers to notice.
+            // Nobody else looks for this server, so a stop need not wait for load balancers to
+            // notice.
             "--shutdown-delay-duration=0s".into(),
         ]
     }
@@ -297,7 +305,8 @@ fn start_etcd(program: &Path, folder: &Path) -> Result<Process> {
     Ok(etcd)
 }
 
-/// A free port of loopback, and the socket that keeps it from everybody but sockets of this user that share ports.
+/// A free port of loopback, and the socket that keeps it from everybody but sockets of this user
+/// that share ports.
 fn reserve_port() -> Result<(OwnedFd, u16)> {
     let flags = rustix::net::SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)

@@ -1,5 +1,5 @@
-//! The harness keeps its own promises: a server is ready, tells identities apart, keeps data over a restart, forgets when
-//! asked to, and leaves nothing behind.
+//! The harness keeps its own promises: a server is ready, tells identities apart, keeps data over a
+//! restart, forgets when asked to, and leaves nothing behind.
 
 use anyhow::Result;
 use baton_apiserver::{own, shared};
@@ -183,7 +183,8 @@ fn a_killed_test_process_leaves_no_server_and_no_folder() -> Result<()> {
             "left behind: {left:?}, folder: {}",
             folder.exists()
         );
-        // The servers are nobody's children by now: nothing tells when they have ended and their folder is gone.
+        // The servers are nobody's children by now: nothing tells when they have ended and their
+        // folder is gone.
         thread::sleep(LOOK_INTERVAL);
     }
     Ok(())

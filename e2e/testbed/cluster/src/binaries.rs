@@ -23,8 +23,8 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Finds all in the cache; builds or downloads what is missing, which takes minutes the first time and is said on
-    /// standard error.
+    /// Finds all in the cache; builds or downloads what is missing, which takes minutes the first
+    /// time and is said on standard error.
     ///
     /// # Errors
     /// If something can neither be found nor made, with what to install.

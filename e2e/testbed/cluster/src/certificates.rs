@@ -1,7 +1,9 @@
-//! Certificates, keys and kubeconfigs of one cluster: a CA of its own, and what each component proves itself by.
+//! Certificates, keys and kubeconfigs of one cluster: a CA of its own, and what each component
+//! proves itself by.
 //!
-//! Owns who is who: the names and groups are those that Kubernetes' own RBAC rules expect. They live in the cluster's
-//! folder, which only this user can read, and go with it. No key is ever shown.
+//! Owns who is who: the names and groups are those that Kubernetes' own RBAC rules expect. They
+//! live in the cluster's folder, which only this user can read, and go with it. No key is ever
+//! shown.
 
 use anyhow::{Context, Result};
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -44,7 +46,8 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Makes a CA, the control plane's certificates and kubeconfigs, for an API server at `address`.
+    /// Makes a CA, the control plane's certificates and kubeconfigs, for an API server at
+    /// `address`.
     pub(crate) fn create(folder: &Path, address: Ipv4Addr, url: &str) -> Result<Self> {
         fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
         let mut params = CertificateParams::default();

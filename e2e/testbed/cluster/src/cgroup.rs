@@ -1,8 +1,10 @@
-//! The cgroup of a node: one at the root of every hierarchy, named as the node, under which its kubelet makes those of
-//! Pods. A kubelet removes cgroups of Pods that it does not know, so no two may share one.
+//! The cgroup of a node: one at the root of every hierarchy, named as the node, under which its
+//! kubelet makes those of Pods. A kubelet removes cgroups of Pods that it does not know, so no two
+//! may share one.
 //!
-//! Owns these and what is under them. Never writes to any other cgroup and never mounts or unmounts a hierarchy; but with
-//! version 2 it enables the controllers of the root for its children, where they are off.
+//! Owns these and what is under them. Never writes to any other cgroup and never mounts or unmounts
+//! a hierarchy; but with version 2 it enables the controllers of the root for its children, where
+//! they are off.
 
 use anyhow::{Context, Result, bail};
 use std::{
@@ -61,7 +63,8 @@ pub(crate) fn create(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes all cgroups whose name begins with `prefix`, at the root of every hierarchy, with all that is under them.
+/// Removes all cgroups whose name begins with `prefix`, at the root of every hierarchy, with all
+/// that is under them.
 pub(crate) fn remove_all(prefix: &str, deadline: Instant) -> Result<()> {
     for Hierarchy { mount, .. } in hierarchies()? {
         for folder in children(&mount) {
@@ -74,7 +77,8 @@ pub(crate) fn remove_all(prefix: &str, deadline: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Removes a cgroup, children first. The kernel lets go of an ended process a moment after it is seen to end.
+/// Removes a cgroup, children first. The kernel lets go of an ended process a moment after it is
+/// seen to end.
 fn remove(path: &Path, deadline: Instant) -> Result<()> {
     for child in children(path) {
         remove(&child, deadline)?;
@@ -103,8 +107,8 @@ fn hierarchies() -> Result<Vec<Hierarchy>> {
     }))
 }
 
-/// All of version 1, and version 2 where it has controllers (beside version 1 it has none, but containers join it all the
-/// same).
+/// All of version 1, and version 2 where it has controllers (beside version 1 it has none, but
+/// containers join it all the same).
 fn parse(mounts: &str, has_controllers: impl Fn(&Path) -> bool) -> Vec<Hierarchy> {
     let fields = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);

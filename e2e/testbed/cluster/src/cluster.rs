@@ -1,6 +1,7 @@
 //! The cluster as one owned value.
 //!
-//! Owns the order of things: slot, hub, first node with the control plane, images, kubelets; and on drop the reverse.
+//! Owns the order of things: slot, hub, first node with the control plane, images, kubelets; and on
+//! drop the reverse.
 
 use crate::{
     binaries::Binaries,
@@ -22,7 +23,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The API server is ready 3 s after its start on two idle cores; a machine that also compiles gets much more.
+/// The API server is ready 3 s after its start on two idle cores; a machine that also compiles gets
+/// much more.
 const API_DEADLINE: Duration = Duration::from_secs(180);
 /// A node is Ready 3 s after its kubelet's start; as above.
 const NODE_DEADLINE: Duration = Duration::from_secs(120);
@@ -45,7 +47,8 @@ pub struct Options {
 /// A running cluster. Dropping it ends it and removes all traces.
 #[derive(Debug)]
 pub struct Cluster {
-    // Processes end before their folder, network and cgroups are removed: fields drop in this order.
+    // Processes end before their folder, network and cgroups are removed: fields drop in this
+    // order.
     nodes: Vec<Node>,
     images: Vec<PathBuf>,
     proxy: ProxyMode,
@@ -55,7 +58,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster and waits until its nodes are Ready. Gets all parts first, which takes minutes the first time.
+    /// Starts a cluster and waits until its nodes are Ready. Gets all parts first, which takes
+    /// minutes the first time.
     ///
     /// # Errors
     /// With what failed, and the end of that part's log.
@@ -138,7 +142,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// A kubeconfig for whom RBAC lets do anything. It works from anywhere on this machine, and goes with the cluster.
+    /// A kubeconfig for whom RBAC lets do anything. It works from anywhere on this machine, and
+    /// goes with the cluster.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.authority.path("admin.kubeconfig")
@@ -243,7 +248,8 @@ impl Cluster {
     }
 }
 
-/// Answers from Pods on a Service client's own node must pass the node's packet filter, which translated the question.
+/// Answers from Pods on a Service client's own node must pass the node's packet filter, which
+/// translated the question.
 fn have_bridge_filter() -> Result<()> {
     if Path::new(BRIDGE_FILTER).exists() {
         return Ok(());
@@ -254,8 +260,9 @@ fn have_bridge_filter() -> Result<()> {
     Ok(())
 }
 
-/// The nodes' common link: a bridge in a network namespace of its own, so that the machine's firewall has no say in what
-/// nodes send each other, and one end of a veth on the machine, by which it reaches them.
+/// The nodes' common link: a bridge in a network namespace of its own, so that the machine's
+/// firewall has no say in what nodes send each other, and one end of a veth on the machine, by
+/// which it reaches them.
 fn make_hub(slot: &Slot) -> Result<()> {
     let hub = slot.hub();
     ip(&format!("netns add {hub}"))?;

@@ -1,4 +1,5 @@
-//! Short administration commands (`ip`, `apt-get`, `ctr`): run, check, give the output. Nothing outlives the call.
+//! Short administration commands (`ip`, `apt-get`, `ctr`): run, check, give the output. Nothing
+//! outlives the call.
 
 use anyhow::{Context, Result, ensure};
 use std::{

@@ -17,7 +17,8 @@ const SERVICE_RANGE: &str = "10.96.0.0/16";
 const POD_RANGE: &str = "10.244.0.0/16";
 /// Where the API server listens.
 pub(crate) const API_PORT: u16 = 6443;
-/// A node whose kubelet is silent for this long is NotReady: tests of lost nodes do not want to wait for the usual 50 s.
+/// A node whose kubelet is silent for this long is NotReady: tests of lost nodes do not want to
+/// wait for the usual 50 s.
 const NODE_GRACE: &str = "20s";
 /// Name of the image that holds a Pod's namespaces.
 pub(crate) const PAUSE_IMAGE: &str = "localhost/baton-cluster/pause:1";
@@ -28,7 +29,8 @@ pub enum ProxyMode {
     /// With nftables, which every machine of the tests has.
     #[default]
     Nftables,
-    /// With iptables, as most clusters do: with a rule that drops what connection tracking calls INVALID.
+    /// With iptables, as most clusters do: with a rule that drops what connection tracking calls
+    /// INVALID.
     Iptables,
 }
 
@@ -107,7 +109,8 @@ pub(crate) fn controllers(authority: &Authority) -> Vec<String> {
         "--leader-elect=false".into(),
         "--allocate-node-cidrs=false".into(),
         format!("--node-monitor-grace-period={NODE_GRACE}"),
-        // At the default pace of 20 requests a second the default ServiceAccounts take 5 s, and Pods wait for them.
+        // At the default pace of 20 requests a second the default ServiceAccounts take 5 s, and
+        // Pods wait for them.
         "--kube-api-qps=300".into(),
         "--kube-api-burst=600".into(),
         "--profiling=false".into(),

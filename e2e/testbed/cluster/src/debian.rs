@@ -1,8 +1,8 @@
-//! Programs from Debian packages that are downloaded and unpacked into the user's cache, but not installed: their
-//! install scripts would start services on this machine.
+//! Programs from Debian packages that are downloaded and unpacked into the user's cache, but not
+//! installed: their install scripts would start services on this machine.
 //!
-//! Owns the folder `containerd-DISTRIBUTION-VERSION` in the cache. Takes what the machine's own `apt` sources offer; remove
-//! the folder to take a newer one.
+//! Owns the folder `containerd-DISTRIBUTION-VERSION` in the cache. Takes what the machine's own
+//! `apt` sources offer; remove the folder to take a newer one.
 
 use crate::{command, say, say_since};
 use anyhow::{Context, Result, ensure};

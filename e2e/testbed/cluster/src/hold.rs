@@ -1,7 +1,8 @@
 //! The process that owns a cluster which was started by hand, and how others find and end it.
 //!
-//! Owns the files in the cluster's folder that say so: `hold.sock`, which ends the cluster when somebody connects and
-//! says so, `node-N.id` with the ids of the nodes' first processes, and `bin/kubectl`.
+//! Owns the files in the cluster's folder that say so: `hold.sock`, which ends the cluster when
+//! somebody connects and says so, `node-N.id` with the ids of the nodes' first processes, and
+//! `bin/kubectl`.
 
 use anyhow::{Context, Result, bail};
 use baton_cluster::{Binaries, Cluster, Options, ProxyMode, clean, folders};
@@ -24,7 +25,8 @@ const DOWN_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Starts a cluster, says the path of its kubeconfig, and holds it until told to end.
 pub(crate) fn hold(nodes: u8, images: Vec<PathBuf>) -> Result<()> {
-    // Away from the terminal, whose Ctrl-C is not meant for the cluster. Fails only for a group's leader, which is away.
+    // Away from the terminal, whose Ctrl-C is not meant for the cluster. Fails only for a group's
+    // leader, which is away.
     let _ = rustix::process::setsid();
     // From here on a signal ends the cluster in order, also one that is still starting.
     let mut signals = Signals::new(TERM_SIGNALS).context("listening for signals")?;

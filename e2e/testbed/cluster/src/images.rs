@@ -1,4 +1,5 @@
-//! Images that the tests' Pods run: a pause program, servers and clients made from this machine's own Debian files.
+//! Images that the tests' Pods run: a pause program, servers and clients made from this machine's
+//! own Debian files.
 //!
 //! Owns what is in them. The product's images are made elsewhere (`baton-images`).
 
@@ -58,7 +59,8 @@ pub fn server_image(folder: &Path) -> Result<PathBuf> {
     write(folder, "server", SERVER_IMAGE, layer, &nginx)
 }
 
-/// Makes the client image as an OCI archive in `folder`, with more programs of the caller's in `/usr/bin`.
+/// Makes the client image as an OCI archive in `folder`, with more programs of the caller's in
+/// `/usr/bin`.
 ///
 /// # Errors
 /// If curl, wrk or redis' tools are not installed on this machine.

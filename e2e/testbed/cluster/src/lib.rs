@@ -1,14 +1,16 @@
-//! A real Kubernetes cluster on one machine, for tests: etcd, the control plane, and nodes with kubelet, containerd, runc,
-//! kube-proxy and a bridge CNI that run real Pods. No Docker, no registry.
+//! A real Kubernetes cluster on one machine, for tests: etcd, the control plane, and nodes with
+//! kubelet, containerd, runc, kube-proxy and a bridge CNI that run real Pods. No Docker, no
+//! registry.
 //!
-//! Owns: getting the parts (Kubernetes built once from `e2e/testbed/kubernetes`, containerd and others from Debian packages that
-//! are unpacked but never installed, Helm), the nodes' namespaces, their network, their cgroups, and removing all of it
-//! on drop and, after a crash, at the next start. Knows nothing of Baton: suites take a kubeconfig and run against any
-//! cluster.
+//! Owns: getting the parts (Kubernetes built once from `e2e/testbed/kubernetes`, containerd and
+//! others from Debian packages that are unpacked but never installed, Helm), the nodes' namespaces,
+//! their network, their cgroups, and removing all of it on drop and, after a crash, at the next
+//! start. Knows nothing of Baton: suites take a kubeconfig and run against any cluster.
 //!
-//! What holds: nothing of the machine is changed for good. A node lives in network, mount, PID, UTS and IPC namespaces of
-//! its own, whose first process ends when the owner's pipe closes, so a SIGKILL of the owner ends the nodes too. The
-//! sysctls that a kubelet wants to set for the whole machine are files of the node's.
+//! What holds: nothing of the machine is changed for good. A node lives in network, mount, PID, UTS
+//! and IPC namespaces of its own, whose first process ends when the owner's pipe closes, so a
+//! SIGKILL of the owner ends the nodes too. The sysctls that a kubelet wants to set for the whole
+//! machine are files of the node's.
 //!
 //! Needs root. Tried with cgroup version 1 and Debian 12.
 #![forbid(unsafe_code)]

@@ -34,7 +34,8 @@ enum Do {
     },
     /// End all clusters that `up` has started
     Down,
-    /// A shell inside a node of the cluster that `up` has started, with KUBECONFIG set and kubectl there
+    /// A shell inside a node of the cluster that `up` has started, with KUBECONFIG set and kubectl
+    /// there
     Shell {
         /// Its number, from 1
         #[arg(long, default_value_t = 1)]

@@ -1,4 +1,5 @@
-//! One node: namespaces with a first process, a cgroup, a link to the others, containerd, kubelet and kube-proxy.
+//! One node: namespaces with a first process, a cgroup, a link to the others, containerd, kubelet
+//! and kube-proxy.
 //!
 //! Owns all processes in it: they end when the value is dropped.
 
@@ -46,7 +47,8 @@ pub struct Node {
     address: Ipv4Addr,
     folder: PathBuf,
     pub(crate) daemons: Vec<Daemon>,
-    /// `unshare`, which kills the first process when it ends, and whose standard input the first process reads.
+    /// `unshare`, which kills the first process when it ends, and whose standard input the first
+    /// process reads.
     unshare: Child,
     init: Pid,
     init_handle: OwnedFd,
@@ -261,7 +263,8 @@ impl Node {
         let _ = self.unshare.kill();
         self.unshare.wait().context("waiting for a node")?;
         let timeout = Timespec::try_from(END_DEADLINE).context("deadline")?;
-        // Its handle calls the first process ended when all others of the namespace are (`zap_pid_ns_processes`).
+        // Its handle calls the first process ended when all others of the namespace are
+        // (`zap_pid_ns_processes`).
         if poll(
             &mut [PollFd::new(&self.init_handle, PollFlags::IN)],
             Some(&timeout),

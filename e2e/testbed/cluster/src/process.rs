@@ -1,4 +1,5 @@
-//! Processes inside a node: started there, logged to files, waited for, killed by name on a test's wish.
+//! Processes inside a node: started there, logged to files, waited for, killed by name on a test's
+//! wish.
 //!
 //! All end with the node's first process, whatever happens to the value here.
 

@@ -1,8 +1,10 @@
-//! Places for clusters on this machine: a number that folder, addresses, interfaces and cgroups are named by.
+//! Places for clusters on this machine: a number that folder, addresses, interfaces and cgroups are
+//! named by.
 //!
-//! Owns claiming a free one and removing what an earlier owner left there. Whoever holds the lock of a slot owns all that
-//! bears its number; the kernel lets go of the lock when the owner ends in any way, and the processes of its nodes end
-//! then too. So what is found in a slot whose lock can be taken has no owner any more.
+//! Owns claiming a free one and removing what an earlier owner left there. Whoever holds the lock
+//! of a slot owns all that bears its number; the kernel lets go of the lock when the owner ends in
+//! any way, and the processes of its nodes end then too. So what is found in a slot whose lock can
+//! be taken has no owner any more.
 
 use crate::{cgroup, command::ip};
 use anyhow::{Context, Result, bail, ensure};
@@ -23,7 +25,8 @@ pub const SLOTS: u8 = 4;
 const CLEAN_DEADLINE: Duration = Duration::from_secs(20);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A claimed place. Dropping it removes its folder, network and cgroups; processes must have ended before.
+/// A claimed place. Dropping it removes its folder, network and cgroups; processes must have ended
+/// before.
 #[derive(Debug)]
 pub(crate) struct Slot {
     number: u8,
@@ -78,7 +81,8 @@ impl Slot {
         folder_of(self.number)
     }
 
-    /// The named network namespace that holds the bridge between the nodes, and the machine's interface to it.
+    /// The named network namespace that holds the bridge between the nodes, and the machine's
+    /// interface to it.
     pub(crate) fn hub(&self) -> String {
         format!("bt-cluster-{}", self.number)
     }
@@ -92,8 +96,8 @@ impl Slot {
         format!("bt{}-node", self.number)
     }
 
-    /// An address on the nodes' common link: 1 is the machine, nodes follow. From a range that is set aside for tests of
-    /// network devices (RFC 2544), which nobody routes.
+    /// An address on the nodes' common link: 1 is the machine, nodes follow. From a range that is
+    /// set aside for tests of network devices (RFC 2544), which nobody routes.
     pub(crate) fn address(&self, host: u8) -> Ipv4Addr {
         Ipv4Addr::new(198, 19, 100 + self.number, host)
     }
@@ -149,7 +153,8 @@ pub fn clean() -> Result<u8> {
     Ok(used)
 }
 
-/// One at a time looks for free slots: while it does it holds their locks, and to another they would look used.
+/// One at a time looks for free slots: while it does it holds their locks, and to another they
+/// would look used.
 fn gate() -> Result<File> {
     let path = env::temp_dir().join("baton-cluster.lock");
     let gate = File::create(&path).with_context(|| format!("opening {}", path.display()))?;

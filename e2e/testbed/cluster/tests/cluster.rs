@@ -1,5 +1,6 @@
-//! The cluster itself: its nodes become Ready, Pods answer each other, and nothing stays on the machine, neither when it
-//! is ended in order nor when its owner is killed. `make e2e-cluster` runs it; it needs root and minutes.
+//! The cluster itself: its nodes become Ready, Pods answer each other, and nothing stays on the
+//! machine, neither when it is ended in order nor when its owner is killed. `make e2e-cluster` runs
+//! it; it needs root and minutes.
 
 use baton_cluster::{
     CLIENT_IMAGE, Cluster, Options, ProxyMode, SERVER_IMAGE, clean, client_image, server_image,
@@ -137,8 +138,8 @@ fn service(name: &str) -> String {
     )
 }
 
-/// What the client Pod gets from `address`. kube-proxy may still be on its way to a new Service's rules: curl tries again
-/// while it is refused.
+/// What the client Pod gets from `address`. kube-proxy may still be on its way to a new Service's
+/// rules: curl tries again while it is refused.
 fn get(cluster: &Cluster, address: &str) -> String {
     let url = format!("http://{address}/");
     let curl = [

@@ -1,4 +1,5 @@
-//! The image of the tests' servers, made from this machine's Debian files. Needs no root and no cluster.
+//! The image of the tests' servers, made from this machine's Debian files. Needs no root and no
+//! cluster.
 
 use baton_cluster::server_image;
 use std::{env, fs, path::PathBuf, process};

@@ -1,7 +1,8 @@
-//! An image as an OCI archive: one tar file that `ctr images import`, `podman load`, `skopeo` and `kind load
-//! image-archive` read.
+//! An image as an OCI archive: one tar file that `ctr images import`, `podman load`, `skopeo` and
+//! `kind load image-archive` read.
 //!
-//! Owns the documents of the image specification and their order in the archive. Never decides what is in an image.
+//! Owns the documents of the image specification and their order in the archive. Never decides what
+//! is in an image.
 
 use crate::{
     digest::sha256,

@@ -1,13 +1,16 @@
-//! A program of this machine with all that it loads at its start, for images made from Debian's files.
+//! A program of this machine with all that it loads at its start, for images made from Debian's
+//! files.
 //!
-//! Owns finding the shared objects (by asking the dynamic loader, through `ldd`) and removing debug information. A
-//! static program has no such needs and goes in alone. Never guesses at what a program opens later, such as modules.
+//! Owns finding the shared objects (by asking the dynamic loader, through `ldd`) and removing debug
+//! information. A static program has no such needs and goes in alone. Never guesses at what a
+//! program opens later, such as modules.
 
 use crate::layer::Layer;
 use anyhow::{Context, Result, bail, ensure};
 use std::{fs, path::Path, process::Command};
 
-/// Adds the program at `source` as `target`, and the shared objects that it needs at the paths where it looks for them.
+/// Adds the program at `source` as `target`, and the shared objects that it needs at the paths
+/// where it looks for them.
 ///
 /// # Errors
 /// If it is not there, or one of its shared objects is not.

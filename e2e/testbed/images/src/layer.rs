@@ -1,7 +1,9 @@
-//! One layer of an image: files, folders and links at their paths, packed in the order of their names.
+//! One layer of an image: files, folders and links at their paths, packed in the order of their
+//! names.
 //!
-//! Owns what a file looks like in a layer: time zero, numeric owners, no names of users. Never reads the machine's file
-//! metadata except whether a file may be executed, and that only where the caller asks for it.
+//! Owns what a file looks like in a layer: time zero, numeric owners, no names of users. Never
+//! reads the machine's file metadata except whether a file may be executed, and that only where the
+//! caller asks for it.
 
 use crate::digest::sha256;
 use anyhow::{Context, Result, bail, ensure};
@@ -51,8 +53,8 @@ pub(crate) struct Packed {
 }
 
 impl Layer {
-    /// A layer with what a container's root file system needs in any case: the folders that runtimes mount on, a
-    /// `/tmp` for all, and names for root and nobody.
+    /// A layer with what a container's root file system needs in any case: the folders that
+    /// runtimes mount on, a `/tmp` for all, and names for root and nobody.
     ///
     /// # Errors
     /// Never in practice; the paths are right.

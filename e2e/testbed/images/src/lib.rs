@@ -1,9 +1,12 @@
-//! Container images made without Docker and without a registry: OCI archives, packed from files of this machine.
+//! Container images made without Docker and without a registry: OCI archives, packed from files of
+//! this machine.
 //!
-//! Owns: layers, the archive's format, what a dynamically linked program needs besides itself, the list of Baton's images
-//! and their bills of materials. Never builds code, never starts a container and never speaks to a network.
+//! Owns: layers, the archive's format, what a dynamically linked program needs besides itself, the
+//! list of Baton's images and their bills of materials. Never builds code, never starts a container
+//! and never speaks to a network.
 //!
-//! What holds: equal inputs give equal bytes. Nothing of the machine's clock, users or file order gets into an image.
+//! What holds: equal inputs give equal bytes. Nothing of the machine's clock, users or file order
+//! gets into an image.
 #![forbid(unsafe_code)]
 
 mod archive;

@@ -1,4 +1,5 @@
-//! `baton-images`: packs Baton's images from programs that are built already. `make images` builds and packs.
+//! `baton-images`: packs Baton's images from programs that are built already. `make images` builds
+//! and packs.
 #![forbid(unsafe_code)]
 
 use anyhow::Result;

@@ -1,6 +1,7 @@
 //! Baton's own images: one per program.
 //!
-//! Owns the list, who runs as whom, and the labels. The programs come from a folder that somebody else has built.
+//! Owns the list, who runs as whom, and the labels. The programs come from a folder that somebody
+//! else has built.
 
 use crate::{
     archive::{Image, Written},
@@ -24,8 +25,9 @@ pub struct Product {
     pub name: &'static str,
     /// For people who find the image.
     pub description: &'static str,
-    /// `UID:GID`. Root where the kernel asks for capabilities: Kubernetes gives added capabilities to no other user
-    /// (they would need to be ambient). The chart drops all but the few that are needed.
+    /// `UID:GID`. Root where the kernel asks for capabilities: Kubernetes gives added capabilities
+    /// to no other user (they would need to be ambient). The chart drops all but the few that are
+    /// needed.
     pub user: &'static str,
     /// Variables of the program.
     pub environment: &'static [(&'static str, &'static str)],
@@ -78,7 +80,8 @@ pub struct Source {
 }
 
 impl Product {
-    /// Packs the image as `OUTPUT/NAME.tar`, with its bill of materials beside it and inside. The program is stripped.
+    /// Packs the image as `OUTPUT/NAME.tar`, with its bill of materials beside it and inside. The
+    /// program is stripped.
     ///
     /// # Errors
     /// If the program has not been built, or something cannot be read or written.
@@ -139,7 +142,8 @@ impl Product {
     }
 }
 
-/// Versions of the packages that are installed here. On machines of another kind there are none to tell.
+/// Versions of the packages that are installed here. On machines of another kind there are none to
+/// tell.
 fn installed(packages: &[&str]) -> Vec<Native> {
     let version = |package: &&str| {
         let output = Command::new("dpkg-query")

@@ -1,17 +1,20 @@
-//! The bill of materials of one program: CycloneDX JSON made from cargo's own view of the dependency graph.
+//! The bill of materials of one program: CycloneDX JSON made from cargo's own view of the
+//! dependency graph.
 //!
-//! Owns the choice of what counts: what is linked into the program on this platform, build tools and tests aside. Holds
-//! no time and no random serial number, so that equal programs have equal bills.
+//! Owns the choice of what counts: what is linked into the program on this platform, build tools
+//! and tests aside. Holds no time and no random serial number, so that equal programs have equal
+//! bills.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A library of the machine that is linked into programs: its name and version as the package manager has them.
+/// A library of the machine that is linked into programs: its name and version as the package
+/// manager has them.
 pub type Native = (String, String);
 
-/// The bill of `package`, from `cargo metadata` (with the platform's filter), the text of `Cargo.lock`, and the
-/// libraries outside of cargo that are linked in.
+/// The bill of `package`, from `cargo metadata` (with the platform's filter), the text of
+/// `Cargo.lock`, and the libraries outside of cargo that are linked in.
 ///
 /// # Errors
 /// If the package is not in the metadata.

@@ -1,8 +1,10 @@
-//! The binary of Kubernetes: built from `e2e/testbed/kubernetes` by Go once, kept in the user's cache. It comes in two variants:
-//! the control plane alone, and with what a node runs, which takes longer to build and serves for both.
+//! The binary of Kubernetes: built from `e2e/testbed/kubernetes` by Go once, kept in the user's
+//! cache. It comes in two variants: the control plane alone, and with what a node runs, which takes
+//! longer to build and serves for both.
 //!
-//! Owns the cache's folder, its lock, and finding a Go that is new enough. Starts no server. The name of a cached binary holds a hash of all that it is built from, so a
-//! change of the pinned version builds anew and going back finds the old one.
+//! Owns the cache's folder, its lock, and finding a Go that is new enough. Starts no server. The
+//! name of a cached binary holds a hash of all that it is built from, so a change of the pinned
+//! version builds anew and going back finds the old one.
 
 #![forbid(unsafe_code)]
 
@@ -21,11 +23,11 @@ use std::{
 
 /// The Go module, in this crate's folder.
 const SOURCE: &str = env!("CARGO_MANIFEST_DIR");
-/// The minor version of Go that go.mod asks for. An older Go that may fetch a newer one (GOTOOLCHAIN=auto) does so when it
-/// is called in that folder, and says the newer one's version.
+/// The minor version of Go that go.mod asks for. An older Go that may fetch a newer one
+/// (GOTOOLCHAIN=auto) does so when it is called in that folder, and says the newer one's version.
 const GO_MINOR_MIN: u32 = 26;
-/// Cached binaries beyond this many are removed, oldest first: each is some 150 MB, and two branches of two variants each
-/// may differ.
+/// Cached binaries beyond this many are removed, oldest first: each is some 150 MB, and two
+/// branches of two variants each may differ.
 const CACHED_MAX: usize = 4;
 
 /// What the binary can be.
@@ -62,8 +64,8 @@ pub fn can_be_had() -> bool {
     there(Variant::ControlPlane) || there(Variant::Node) || go().is_some()
 }
 
-/// The path of a binary that is the control plane; builds it if it is not cached, which takes minutes and is said on
-/// standard error.
+/// The path of a binary that is the control plane; builds it if it is not cached, which takes
+/// minutes and is said on standard error.
 ///
 /// # Errors
 /// If there is no Go or the build fails, with what Go said.
@@ -75,7 +77,8 @@ pub fn program() -> Result<PathBuf> {
     have(Variant::ControlPlane)
 }
 
-/// The path of a binary that is the control plane and all that a node runs; builds it as [`program`] does.
+/// The path of a binary that is the control plane and all that a node runs; builds it as
+/// [`program`] does.
 ///
 /// # Errors
 /// As [`program`].

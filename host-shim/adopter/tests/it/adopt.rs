@@ -1,4 +1,5 @@
-//! Real listeners adopt real connections: the application accepts, reads and answers as if it had seen the handshake.
+//! Real listeners adopt real connections: the application accepts, reads and answers as if it had
+//! seen the handshake.
 
 use crate::common::{
     INTERFACE, Lab, ends,
@@ -204,7 +205,8 @@ fn other_traffic_is_untouched() {
     let (pod, ours) = ends(false, 8080, 40_000);
     let listener = lab.listen(pod);
     let (adopter, _attachment) = adopter(&lab);
-    // An ordinary handshake, its SYN with as many option bytes as a message has, some of them unknown to the kernel.
+    // An ordinary handshake, its SYN with as many option bytes as a message has, some of them
+    // unknown to the kernel.
     let mut options = vec![253, 28, 0x12, 0x34];
     options.extend([0; 24]);
     options.extend([2, 4, 5, 180, 1, 1, 1, 1, 1, 1, 1, 1]);

@@ -1,4 +1,5 @@
-//! Every reason of an Answer, given by the real kernel, with its tag, its sequence numbers and its checksum.
+//! Every reason of an Answer, given by the real kernel, with its tag, its sequence numbers and its
+//! checksum.
 
 use crate::common::{
     INTERFACE, Lab,
@@ -262,8 +263,8 @@ fn an_answer_to_a_partial_checksum_is_completed_by_a_device_that_cannot() {
 
 #[test]
 fn an_mptcp_listener_is_refused() {
-    // What Go programs from version 1.24 on make by default, where the kernel has MPTCP: the kernel refuses to assign
-    // a request to it, and the Answer says so.
+    // What Go programs from version 1.24 on make by default, where the kernel has MPTCP: the kernel
+    // refuses to assign a request to it, and the Answer says so.
     let lab = Lab::new();
     let (pod, ours) = ends(false, 8080, PORT);
     let Some(_listener) = lab.listen_mptcp(pod) else {

@@ -1,5 +1,6 @@
-//! A message whose TCP checksum is wrong does nothing: the stack, which looks at it after the adopter, drops the segment,
-//! and an adoption that was remembered for it would later be taken for one that the application had.
+//! A message whose TCP checksum is wrong does nothing: the stack, which looks at it after the
+//! adopter, drops the segment, and an adoption that was remembered for it would later be taken for
+//! one that the application had.
 
 use crate::common::{
     Lab, PEER_MAC, POD_MAC,
@@ -46,14 +47,16 @@ impl Scene {
         Message::adopt().segment(self.ours, self.pod, SEQ, ACKED, &KEY)
     }
 
-    /// The frame of a message with one bit of its TCP header the other way round, bytes counted from there.
+    /// The frame of a message with one bit of its TCP header the other way round, bytes counted
+    /// from there.
     fn flipped(segment: &Segment, at: usize, bit: u8) -> Vec<u8> {
         let mut frame = segment.frame(PEER_MAC, POD_MAC);
         frame[14 + segment.l3_bytes() + at] ^= 1 << bit;
         frame
     }
 
-    /// Sends a frame and sees that it is counted as a wrong checksum and as nothing else, and that nothing came of it.
+    /// Sends a frame and sees that it is counted as a wrong checksum and as nothing else, and that
+    /// nothing came of it.
     fn refuse(&self, frame: &[u8]) {
         let all = || -> u64 {
             let counters = self.adopter.counters_of(&self.lab.netns());
@@ -64,7 +67,8 @@ impl Scene {
         crate::common::wait_for("the message is counted", || all() == before + 1);
         assert_eq!(self.count(Outcome::BadChecksum), wrong + 1);
         assert_eq!(self.lab.sockets(8080), 0);
-        // Counting happens after an answer would have been sent, so whatever was sent is here already.
+        // Counting happens after an answer would have been sent, so whatever was sent is here
+        // already.
         let echo = self.lab.receive_within(self.ours, Duration::ZERO);
         assert!(echo.is_none(), "a wrong checksum drew {echo:?}");
     }
@@ -157,7 +161,8 @@ fn both_zeroes_are_right() {
     }
 }
 
-/// From a neighbour on the same machine: the field holds only the pseudo-header's sum, and the stack trusts it.
+/// From a neighbour on the same machine: the field holds only the pseudo-header's sum, and the
+/// stack trusts it.
 #[test]
 fn an_adoption_with_a_partial_checksum_is_taken() {
     for v6 in [false, true] {
@@ -186,7 +191,8 @@ fn behind_gro_right_ones_are_taken_and_wrong_ones_are_not() {
     }
 }
 
-/// What a device has verified is not summed again, by the stack neither: some leave the field unfinished.
+/// What a device has verified is not summed again, by the stack neither: some leave the field
+/// unfinished.
 #[test]
 fn an_adoption_that_the_device_has_verified_is_taken() {
     for v6 in [false, true] {

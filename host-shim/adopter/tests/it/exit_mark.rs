@@ -1,5 +1,5 @@
-//! The last segments of a process that exits carry the exit mark, those of one that listens the listener mark, and no others do.
-//! Needs root.
+//! The last segments of a process that exits carry the exit mark, those of one that listens the
+//! listener mark, and no others do. Needs root.
 
 use crate::common::{
     INTERFACE, Lab,
@@ -53,7 +53,8 @@ impl Served {
             .stdin(Stdio::from(OwnedFd::from(connection)))
             .spawn()
             .expect("sh starts");
-        // Only now: a process that ends before our own descriptor is closed is not the one who ends the connection.
+        // Only now: a process that ends before our own descriptor is closed is not the one who ends
+        // the connection.
         lab.send(&data(ours, pod, SEQ, ACKED, PSH_ACK, b"go\n"));
         Self {
             lab,
@@ -218,7 +219,8 @@ fn a_process_that_listens_marks_what_it_closes() {
     for v6 in [false, true] {
         let mut closes = Accepted::new(v6);
         assert_eq!(closes.mark_of_fin(), LISTENER_MARK);
-        // Nobody acknowledges it. What becomes of the listener says nothing of a close that was meant.
+        // Nobody acknowledges it. What becomes of the listener says nothing of a close that was
+        // meant.
         drop(closes.listener.take());
         let again = closes.last();
         assert_eq!(again.segment.flags & (FIN | RST), FIN, "{again:?}");

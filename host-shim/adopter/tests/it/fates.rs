@@ -1,5 +1,6 @@
-//! All copies of one adoption (tuple, seq and ack) have one fate, whatever the listener does in between: the network may
-//! double a message or deliver it late, and the dataplane repeats it. Otherwise a request could be executed twice.
+//! All copies of one adoption (tuple, seq and ack) have one fate, whatever the listener does in
+//! between: the network may double a message or deliver it late, and the dataplane repeats it.
+//! Otherwise a request could be executed twice.
 
 use crate::common::{
     Lab, Pins,
@@ -12,7 +13,8 @@ use crate::common::{
 };
 use baton_adopter::{Adopter, Outcome};
 
-/// The pod's process is killed while it has the request, and its reset is lost: the pod must not say that it never had it.
+/// The pod's process is killed while it has the request, and its reset is lost: the pod must not
+/// say that it never had it.
 #[test]
 fn an_adoption_whose_socket_and_listener_are_gone_is_already_adopted() {
     for v6 in [false, true] {
@@ -115,8 +117,9 @@ fn a_refusal_of_the_kernel_or_its_settings_is_final() {
     assert_eq!(lab.sockets(8080), 0);
 }
 
-/// The dataplane resets the socket in the way and goes on over another port: a late copy that then found the listener
-/// would be taken with nobody to know it, and the copy of the request behind it be executed beside the other.
+/// The dataplane resets the socket in the way and goes on over another port: a late copy that then
+/// found the listener would be taken with nobody to know it, and the copy of the request behind it
+/// be executed beside the other.
 #[test]
 fn a_refusal_of_a_tuple_in_use_is_final() {
     let lab = Lab::new();
@@ -157,7 +160,8 @@ fn an_adoption_with_other_numbers_is_another_one() {
             let adoption = Message::adopt().segment(ours, pod, seq, ack, &KEY);
             lab.send(&adoption);
             taken.push(listener.accept().expect("accept"));
-            // The refused one stays so, also now that a socket is on its tuple; and the taken one stays taken.
+            // The refused one stays so, also now that a socket is on its tuple; and the taken one
+            // stays taken.
             assert_eq!(ask(&lab, Message::adopt(), ours, pod), (NO_LISTENER, 0));
             let before = lab.count(&adopter, Outcome::Repeated);
             lab.send(&adoption);

@@ -48,14 +48,16 @@ impl Forgery {
         self.lab.count(&self.adopter, outcome)
     }
 
-    /// Sends it and sees that it is counted once as `outcome`, that no socket came to be and that nothing came back.
+    /// Sends it and sees that it is counted once as `outcome`, that no socket came to be and that
+    /// nothing came back.
     fn refuse(&self, what: &str, segment: &Segment, outcome: Outcome) {
         let before = self.count(outcome);
         self.lab.send(segment);
         crate::common::wait_for(what, || self.count(outcome) == before + 1);
         assert_eq!(self.lab.sockets(8080), 0, "{what} created a socket");
         assert_eq!(self.count(Outcome::Adopted), 0, "{what}");
-        // Counting happens after an answer would have been sent, so whatever was sent is here already.
+        // Counting happens after an answer would have been sent, so whatever was sent is here
+        // already.
         let echo = self.lab.receive_within(segment.from, Duration::ZERO);
         assert!(echo.is_none(), "{what} drew {echo:?}");
     }

@@ -1,5 +1,5 @@
-//! Forgets, by the real kernel: what the adopter says of a pair that is to be forgotten. It creates nothing, and no Forget
-//! reaches the pod's own TCP.
+//! Forgets, by the real kernel: what the adopter says of a pair that is to be forgotten. It creates
+//! nothing, and no Forget reaches the pod's own TCP.
 
 use crate::common::{
     Lab,

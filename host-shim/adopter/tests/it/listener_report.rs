@@ -1,4 +1,5 @@
-//! What the answer to a probe tells of the listener, by the real kernel: who holds it, and whether it is still the same.
+//! What the answer to a probe tells of the listener, by the real kernel: who holds it, and whether
+//! it is still the same.
 
 use crate::common::{
     Lab,

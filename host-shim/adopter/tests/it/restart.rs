@@ -14,7 +14,8 @@ const KEY: [u8; 16] = [9; 16];
 const SEQ: u32 = 1_000;
 const ACKED: u32 = 2_000;
 
-/// A probe is answered if and only if an adopter with the key is there; without one the kernel resets.
+/// A probe is answered if and only if an adopter with the key is there; without one the kernel
+/// resets.
 fn adopter_is_there(lab: &Lab, port: u16) -> bool {
     let (pod, ours) = ends(false, 8081, port);
     lab.send(&Message::probe().segment(ours, pod, SEQ, ACKED, &KEY));
@@ -57,13 +58,15 @@ fn a_successor_takes_over_without_a_gap() {
     drop((attachment, first));
 
     const RESTARTS: usize = 10;
-    // Used again and again: a connection that is closed with its byte unread is reset, and its tuple free.
+    // Used again and again: a connection that is closed with its byte unread is reset, and its
+    // tuple free.
     const PORTS: u32 = 40_000;
     let stop = AtomicBool::new(false);
     let adopted = std::thread::scope(|scope| {
         let client = scope.spawn(|| {
             let mut adopted = 0_u32;
-            // Every adoption is followed by data, and every one must be accepted: a gap would draw a reset.
+            // Every adoption is followed by data, and every one must be accepted: a gap would draw
+            // a reset.
             while !stop.load(Ordering::Relaxed) || adopted < 200 {
                 let port = u16::try_from(adopted % PORTS).expect("a port");
                 let (_, ours) = ends(false, 8080, 10_000 + port);

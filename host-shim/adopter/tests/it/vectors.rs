@@ -1,5 +1,5 @@
-//! The C program and the Rust codec agree on every byte: the vectors of the wire page, and messages built by
-//! `baton-packet`, are put before the real adopter, and its Answers before `baton-packet`.
+//! The C program and the Rust codec agree on every byte: the vectors of the wire page, and messages
+//! built by `baton-packet`, are put before the real adopter, and its Answers before `baton-packet`.
 
 use crate::common::{INTERFACE, Lab, PEER_MAC, POD_MAC, wait_for};
 use baton_adopter::{Adopter, Outcome};
@@ -74,7 +74,8 @@ fn the_vectors_of_the_wire_page() {
             count(outcome) == before + 1
         });
         if !answer {
-            // One bit of the tag wrong, and it is not. The checksum is left to the device, to be none of the reasons.
+            // One bit of the tag wrong, and it is not. The checksum is left to the device, to be
+            // none of the reasons.
             let before = count(Outcome::BadTag);
             let last = frame.len() - 21;
             frame[last] ^= 1;

@@ -1,4 +1,5 @@
-//! An engine with established flows and the frames that it forwards, for benchmarks and instruction counts.
+//! An engine with established flows and the frames that it forwards, for benchmarks and instruction
+//! counts.
 #![allow(dead_code, reason = "each benchmark uses a part")]
 
 #[path = "../../tests/common/mod.rs"]

@@ -1,11 +1,14 @@
-//! Rules that `WhenBetter` is compared with (`make bench-placement`): each request to the least outstanding ones, and Prequal's.
+//! Rules that `WhenBetter` is compared with (`make bench-placement`): each request to the least
+//! outstanding ones, and Prequal's.
 //!
-//! Owns nothing. Both look at each member for each request, move whatever it costs, and are for measurements only.
+//! Owns nothing. Both look at each member for each request, move whatever it costs, and are for
+//! measurements only.
 
 use super::{Choice, Seat, Why};
 use baton_api::{LIMIT_BACKENDS_PER_POLICY, MigrationMode};
 
-/// A member is hot if more requests are in flight there than at this part of its pool (Prequal, NSDI '24, section 5.1: 2^-0.25).
+/// A member is hot if more requests are in flight there than at this part of its pool (Prequal,
+/// NSDI '24, section 5.1: 2^-0.25).
 const HOT_QUANTILE: f64 = 0.84;
 
 /// Where the request of a flow at `owner` goes, if not there.

@@ -1,8 +1,8 @@
-//! Worlds of servers and clients in steps of 10 us, in which the decision is tried: noise only, where next to nothing may
-//! move, and distress, where flows have to leave soon. A run is a seed.
+//! Worlds of servers and clients in steps of 10 us, in which the decision is tried: noise only,
+//! where next to nothing may move, and distress, where flows have to leave soon. A run is a seed.
 //!
-//! Owns its servers (queues with one worker each, on cores of their own or shared ones) and clients. The load, the standings
-//! and the decision are the real ones.
+//! Owns its servers (queues with one worker each, on cores of their own or shared ones) and
+//! clients. The load, the standings and the decision are the real ones.
 
 use super::*;
 use crate::load::Load;

@@ -1,9 +1,9 @@
 //! The declared state machine of a flow: every state, event, action and timer in one table.
 //!
 //! Owns the names and the look-up; the rows are in [`table`], their picture in [`render`]
-//! (`docs/generated/flow-states.md`, compared by a test). It never touches a flow: the engine classifies packets
-//! and timers into events, looks the row up here, performs the row's actions in their order and then treats the frame
-//! as the row says.
+//! (`docs/generated/flow-states.md`, compared by a test). It never touches a flow: the engine
+//! classifies packets and timers into events, looks the row up here, performs the row's actions in
+//! their order and then treats the frame as the row says.
 
 mod render;
 mod table;
@@ -44,11 +44,14 @@ names! {
         Response,
         /// Nothing outstanding, everything acknowledged: a new request may go to another backend.
         Idle,
-        /// Moved with a request that the new owner has not confirmed; the old owner stands by, if it lives.
+        /// Moved with a request that the new owner has not confirmed; the old owner stands by, if
+        /// it lives.
         Adopting,
-        /// Moved without a request, and the new owner has not confirmed; the old owner stands by, if it lives.
+        /// Moved without a request, and the new owner has not confirmed; the old owner stands by,
+        /// if it lives.
         AdoptingIdle,
-        /// The owner closed or reset. The client is not told before it is known whether the pod is going away.
+        /// The owner closed or reset. The client is not told before it is known whether the pod is
+        /// going away.
         OwnerFinPending,
         /// The owner is gone; the flow waits for another one.
         Orphan,
@@ -58,7 +61,8 @@ names! {
         ServerFin,
         /// Both closed.
         Closed,
-        /// Baton closed the flow (a drain's deadline, an owner without a successor); the client has not closed its direction yet.
+        /// Baton closed the flow (a drain's deadline, an owner without a successor); the client has
+        /// not closed its direction yet.
         FinSentToClient,
         /// Not a flow any more.
         Gone,
@@ -106,7 +110,8 @@ names! {
         ConfirmedWithout,
         /// An authenticated refusal: the new owner never had the flow, the old one lives.
         Refused,
-        /// The new owner had nothing of the request and will not get it; it may have a socket. The old one lives.
+        /// The new owner had nothing of the request and will not get it; it may have a socket. The
+        /// old one lives.
         Withdrawn,
         /// Refused while the old owner is gone, and another backend is left to try.
         RefusedNext,
@@ -116,13 +121,16 @@ names! {
         TupleTaken,
         /// Silence or a bare RST, and tries are left: ask again.
         Doubt,
-        /// The request may have been executed; policy allows to execute it again, and the old owner lives.
+        /// The request may have been executed; policy allows to execute it again, and the old owner
+        /// lives.
         FateUnknownReplay,
-        /// The request may have been executed; policy allows to execute it again, and the old owner is gone.
+        /// The request may have been executed; policy allows to execute it again, and the old owner
+        /// is gone.
         FateUnknownNext,
         /// The request may have been executed; policy forbids to execute it again.
         FateUnknownReset,
-        /// The owner has not begun to answer within the policy's time, and another backend is ready.
+        /// The owner has not begun to answer within the policy's time, and another backend is
+        /// ready.
         ResponseTimeout,
         /// The owner closed or reset where that may be the death of its pod.
         OwnerEnded,
@@ -162,7 +170,8 @@ names! {
     Action {
         /// Forget the kept copies of client segments.
         DropKept,
-        /// Send the kept copies to the owner leg, and what waits behind them to one that was the owner before.
+        /// Send the kept copies to the owner leg, and what waits behind them to one that was the
+        /// owner before.
         ReplayKept,
         /// Send the client's SYN to the owner leg.
         SendSyn,
@@ -176,7 +185,8 @@ names! {
         AckClient,
         /// The owner becomes the standby leg, the leg chosen by the event's classifier the owner.
         TakeOver,
-        /// Move the standby leg to the closing table: its application shall see a clean end of stream.
+        /// Move the standby leg to the closing table: its application shall see a clean end of
+        /// stream.
         CloseStandby,
         /// Close the standby leg, whose pod has ended it already.
         DropStandby,
@@ -188,7 +198,8 @@ names! {
         EndOwner,
         /// The standby leg is owner again.
         ResumeStandby,
-        /// Reset the stale socket on the owner leg's tuple, and take another port to the same backend.
+        /// Reset the stale socket on the owner leg's tuple, and take another port to the same
+        /// backend.
         RenewPort,
         /// Open the owner leg to another backend (chosen by the event's classifier).
         Redirect,

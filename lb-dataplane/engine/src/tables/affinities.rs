@@ -59,7 +59,8 @@ pub(crate) struct Affinities {
     pub(crate) index: Index,
     pub(crate) free: u32,
     pub(crate) used: u32,
-    /// Clients without flows, and those with some. A client that has flows is in use: the others are forgotten first.
+    /// Clients without flows, and those with some. A client that has flows is in use: the others
+    /// are forgotten first.
     pub(crate) orders: [Order; 2],
     pub(crate) keys: Keyed,
 }
@@ -162,8 +163,8 @@ impl Affinities {
         }
     }
 
-    /// Adds a client with one flow. There is room; where the index has none for just this one, which
-    /// chance does not bring about, it is not remembered.
+    /// Adds a client with one flow. There is room; where the index has none for just this one,
+    /// which chance does not bring about, it is not remembered.
     pub(crate) fn insert(&mut self, policy: u16, client: Addr, backend: u16) {
         let id = self.free;
         let (keys, entries) = (&self.keys, &self.entries);

@@ -11,7 +11,8 @@ pub(crate) struct ClosingLeg {
     pub(crate) leg: Leg,
     /// Sequence number of our FIN: behind the last byte that the pod has, as far as is known.
     pub(crate) fin: SeqNumber,
-    /// Between these two is what the pod may have: it was sent some bytes of which nothing was heard.
+    /// Between these two is what the pod may have: it was sent some bytes of which nothing was
+    /// heard.
     pub(crate) from: SeqNumber,
     pub(crate) reached: SeqNumber,
     /// Next byte of the pod's.

@@ -22,7 +22,8 @@ pub(crate) const LOOKED_AT_MAX: usize = 32;
 /// Instead of the one in front: not among those with a request.
 pub(crate) const UNLISTED: u32 = NONE - 1;
 
-/// Beside each tracker: whose it is, and its neighbours among those with a request, in the order in which these began.
+/// Beside each tracker: whose it is, and its neighbours among those with a request, in the order in
+/// which these began.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) flow: FlowId,

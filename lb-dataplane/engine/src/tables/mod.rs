@@ -1,5 +1,5 @@
-//! The engine's tables that are slabs with an order of their own: who has affinity, what waits for a
-//! window, legs that close, segments that came early, open Forgets, guards' trackers.
+//! The engine's tables that are slabs with an order of their own: who has affinity, what waits for
+//! a window, legs that close, segments that came early, open Forgets, guards' trackers.
 //!
 //! Owns their memory, all of it reserved at start, and who is next in each. It knows no engine and
 //! no packet: what an entry means is for the module of the same matter.

@@ -128,7 +128,8 @@ fn ms(w: &World) -> u32 {
 }
 
 impl World {
-    /// A segment of the client's with the connection's present numbers; the connection is not changed.
+    /// A segment of the client's with the connection's present numbers; the connection is not
+    /// changed.
     pub fn client_wire(&self, c: &Conn, flags: Flags, data: &[u8]) -> Wire {
         let (macs, ends) = ((ROUTER_MAC, OUR_MAC), (c.client, c.frontend));
         Wire {
@@ -311,8 +312,8 @@ impl World {
         c
     }
 
-    /// A request with which the flow moves: the adoption segment and then the request leave, both to
-    /// the same pod, which is the connection's pod from here on. Returns the adoption.
+    /// A request with which the flow moves: the adoption segment and then the request leave, both
+    /// to the same pod, which is the connection's pod from here on. Returns the adoption.
     pub fn moves(&mut self, c: &mut Conn, request: &[u8]) -> Sent {
         let wire = self.client_wire(c, PSH_ACK, request);
         let sent = self.inject(&wire.build());
@@ -340,8 +341,8 @@ impl World {
         message
     }
 
-    /// The pod closes and lives: its FIN is held until its kernel says that somebody listens, then the client gets
-    /// one of Baton's making with the same number.
+    /// The pod closes and lives: its FIN is held until its kernel says that somebody listens, then
+    /// the client gets one of Baton's making with the same number.
     pub fn pod_closes(&mut self, c: &mut Conn) -> Sent {
         let wire = self.pod_wire(c, FIN_ACK, &[]);
         assert!(self.inject(&wire.build()).is_empty(), "held");

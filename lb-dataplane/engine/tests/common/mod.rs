@@ -1,5 +1,5 @@
-//! A world around an engine: clients behind a router, pods on the link, a clock, and checks on every frame
-//! that leaves.
+//! A world around an engine: clients behind a router, pods on the link, a clock, and checks on
+//! every frame that leaves.
 #![allow(dead_code, reason = "each test binary uses a part of the harness")]
 
 pub mod conn;
@@ -291,7 +291,8 @@ pub struct World {
     pub asked: Vec<usize>,
     /// Whether frames are checked against the world's addresses (off for random input).
     pub strict: bool,
-    /// Whether all tables are gone through after every frame (off where there are thousands of flows).
+    /// Whether all tables are gone through after every frame (off where there are thousands of
+    /// flows).
     pub careful: bool,
     /// Makes each call of the packet path, `frame` and `poll`: a test may measure there what it
     /// takes.
@@ -499,7 +500,8 @@ impl World {
         left
     }
 
-    /// Lets time pass, polling at every deadline; what left in that time, but for probes and questions.
+    /// Lets time pass, polling at every deadline; what left in that time, but for probes and
+    /// questions.
     pub fn run_us(&mut self, us: u64) -> Vec<Sent> {
         let end = Instant(self.now.0 + us);
         let (mut sent, mut at_once) = (Vec::new(), 0);

@@ -1,4 +1,5 @@
-//! Pods as their kernels: what they say to questions, and what is seen when their processes die, freeze or come back.
+//! Pods as their kernels: what they say to questions, and what is seen when their processes die,
+//! freeze or come back.
 
 use super::{
     Conn, Dest, OUR_MAC, Sent, World, answer_from,
@@ -178,8 +179,8 @@ impl World {
         self.inject(&self.marked_end(c, how, EndMark::Listening))
     }
 
-    /// `kill -9` of a pod's process: the ends of all its connections, then nobody listens. Whatever leaves, and what
-    /// the next 5 ms bring: question, verdict and sweep.
+    /// `kill -9` of a pod's process: the ends of all its connections, then nobody listens. Whatever
+    /// leaves, and what the next 5 ms bring: question, verdict and sweep.
     pub fn dies(&mut self, index: usize, how: End, flows: &[Conn]) -> Vec<Sent> {
         self.stops(index);
         let mut sent = Vec::new();
@@ -202,8 +203,8 @@ impl World {
         sent
     }
 
-    /// The adoption of the connection among frames that left: its pod and leg are the connection's from here on.
-    /// Returns what else went to that leg.
+    /// The adoption of the connection among frames that left: its pod and leg are the connection's
+    /// from here on. Returns what else went to that leg.
     pub fn adopted(&mut self, c: &mut Conn, sent: &[Sent]) -> Vec<Sent> {
         self.adopted_from(c, sent, c.seq)
     }
@@ -224,7 +225,8 @@ impl World {
         sent.iter().filter(behind).cloned().collect()
     }
 
-    /// The new owner answers the keepalive behind an adoption without a request: nothing of it reaches the client.
+    /// The new owner answers the keepalive behind an adoption without a request: nothing of it
+    /// reaches the client.
     pub fn confirms(&mut self, c: &Conn) {
         let ack = self.pod_wire(c, Flags::ACK, &[]);
         let sent = self.inject(&ack.build());

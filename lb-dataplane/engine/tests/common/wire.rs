@@ -1,4 +1,5 @@
-//! Segments by hand: built and checked here byte by byte, so that the engine is not judged by its own code.
+//! Segments by hand: built and checked here byte by byte, so that the engine is not judged by its
+//! own code.
 
 use baton_packet::{Decoded, Flags, Mac, Segment, decode};
 use std::net::{IpAddr, SocketAddr};

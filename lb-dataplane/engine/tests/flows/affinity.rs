@@ -1,4 +1,5 @@
-//! Client-IP affinity: flows of one address stay together, move together, and are remembered for a time in a table with an end.
+//! Client-IP affinity: flows of one address stay together, move together, and are remembered for a
+//! time in a table with an end.
 
 use crate::common::{Conn, End, Sent, World, conn::*, endpoint, pod, policy, settings};
 use baton_api::{Affinity, Algorithm, ClientIp, Health, Micros, MigrationMode, Policy};
@@ -430,7 +431,8 @@ fn a_full_table_forgets_the_client_that_was_used_the_longest_time_ago() {
         resets(&mut w, c);
     }
     assert_eq!(w.table("affinities"), (3, 3));
-    // Client 1 has had no flow for longer than client 2; client 3 was opened before, but it has one.
+    // Client 1 has had no flow for longer than client 2; client 3 was opened before, but it has
+    // one.
     w.idle_as(of(4, 1));
     assert_eq!(w.count(Counter::AffinitiesReplaced), 1);
     for (host, n, pod) in [(3, 2, kept.pod), (2, 2, quiet[1].pod)] {
@@ -482,7 +484,8 @@ fn a_snapshot_forgets_who_has_no_affinity_any_more_and_pods_that_left() {
     assert_eq!(w.table("affinities").0, 0);
 }
 
-/// A flow that was open before its policy wanted affinity brings its client along when it has to move.
+/// A flow that was open before its policy wanted affinity brings its client along when it has to
+/// move.
 #[test]
 fn a_flow_from_before_takes_its_client_along() {
     let mut p = together(4);

@@ -314,7 +314,8 @@ fn a_protocol_without_boundaries_closes_alike() {
 
 #[test]
 fn segments_beyond_any_window_teach_the_flow_nothing() {
-    // As a stale socket's FIN, or one that a third party made up: for the endpoint's kernel to judge.
+    // As a stale socket's FIN, or one that a third party made up: for the endpoint's kernel to
+    // judge.
     let mut w = World::new(2);
     let mut c = w.idle(1);
     let far = 0xffff << 14;

@@ -1,4 +1,5 @@
-//! Draining backends: by snapshot and by command, moved by request and without, and what the deadline does.
+//! Draining backends: by snapshot and by command, moved by request and without, and what the
+//! deadline does.
 
 use crate::common::{Conn, Dest, End, Sent, World, answer, conn::*, policy, settings};
 use baton_api::{DrainState, Micros, MigrationMode, OnDeadline, Policy, Protocol};
@@ -351,7 +352,8 @@ fn every_flow_is_closed_in_the_end() {
     let half_closed: [fn(&mut World, &mut Conn); 4] = [
         |w, c| w.client_fin(c),
         |w, c| {
-            // As a WebSocket whose server does not close: pinned, and what the client said last is never answered.
+            // As a WebSocket whose server does not close: pinned, and what the client said last is
+            // never answered.
             w.stays(c, GET);
             w.responds(c, b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
             w.ack(c);

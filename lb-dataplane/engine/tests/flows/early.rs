@@ -1,5 +1,5 @@
-//! Segments that come ahead of missing ones: whatever the order on the wire, guards are shown bytes in order, nothing is
-//! pinned, and the flow moves with its next request.
+//! Segments that come ahead of missing ones: whatever the order on the wire, guards are shown bytes
+//! in order, nothing is pinned, and the flow moves with its next request.
 
 use crate::common::{Conn, Dest, End, Sent, World, conn::*, policy, settings};
 use baton_api::{MigrationMode, Protocol};
@@ -142,7 +142,8 @@ fn conversations() -> impl Strategy<Value = (Protocol, Vec<u8>, Vec<u8>, &'stati
     prop_oneof![http, chunks, bare, redis, memcached]
 }
 
-/// An order of so many segments: by keys, so that it shrinks towards the right one, with some of them doubled.
+/// An order of so many segments: by keys, so that it shrinks towards the right one, with some of
+/// them doubled.
 fn order(count: usize, keys: &[u16], doubled: &[usize]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     order.sort_by_key(|at| keys[at % keys.len()]);
@@ -165,7 +166,8 @@ proptest! {
         doubled in prop::collection::vec(any::<usize>().prop_map(|n| n % 1_000), 0..6),
         kept in prop_oneof![1..40_u32, Just(4_096)],
     ) {
-        // Small segments of a long text are more than there is room for, which is tried too, but not all the time.
+        // Small segments of a long text are more than there is room for, which is tried too, but
+        // not all the time.
         let least = (request.len().max(answer.len()) / 60).max(1);
         let sizes: Vec<usize> = sizes.into_iter().map(|s| s.max(least)).collect();
         let mut s = settings();

@@ -15,7 +15,8 @@ fn carries_mark(sent: &Sent) -> bool {
     sent.frame[l4 + 18..l4 + 20] != [0, 0]
 }
 
-/// The processes of one server die one after another, and until the last one is gone the kernel answers for all.
+/// The processes of one server die one after another, and until the last one is gone the kernel
+/// answers for all.
 #[test]
 fn a_flow_of_an_exiting_process_is_rescued_at_once_whoever_listens() {
     for how in End::BOTH {
@@ -79,7 +80,8 @@ fn a_pinned_flow_of_an_exiting_process_is_counted() {
     assert_eq!(w.engine.lost(Lost::Pinned), 1);
 }
 
-/// Without its flows a dying pod looks idle, and its kernel still says Ready: nothing may be moved there.
+/// Without its flows a dying pod looks idle, and its kernel still says Ready: nothing may be moved
+/// there.
 #[test]
 fn nothing_moves_to_a_pod_whose_process_just_exited() {
     let mut w = crate::holders::telling();
@@ -124,8 +126,8 @@ fn an_exit_ejects_nobody() {
     }
 }
 
-/// The first end of a dying server is no idle timeout: those that come without a mark, as when a FIN is repeated, are
-/// believed only after the server has had its time to die.
+/// The first end of a dying server is no idle timeout: those that come without a mark, as when a
+/// FIN is repeated, are believed only after the server has had its time to die.
 #[test]
 fn ends_beside_an_exit_are_watched_for_longer() {
     for exits in [false, true] {

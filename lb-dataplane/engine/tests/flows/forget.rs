@@ -353,7 +353,8 @@ fn old_legs_close_a_few_at_a_time() {
     }
 }
 
-/// Turns of 3 ms, as of a worker that waits for its CPU, in each of which 100 flows move: each turn closes as many.
+/// Turns of 3 ms, as of a worker that waits for its CPU, in each of which 100 flows move: each turn
+/// closes as many.
 #[test]
 fn closes_keep_up_with_moves_when_turns_are_long() {
     let mut w = roomy();

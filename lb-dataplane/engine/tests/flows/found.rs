@@ -1,4 +1,5 @@
-//! What simulation, vectors, the hand-over model and faulty paths found: one test each, so that it stays found.
+//! What simulation, vectors, the hand-over model and faulty paths found: one test each, so that it
+//! stays found.
 
 use crate::common::{
     Conn, Dest, End, Listener, World, answer_with, conn::*, key, policy, settings,
@@ -16,7 +17,8 @@ fn never(pods: usize) -> World {
 fn a_pure_ack_ahead_of_a_lost_request_does_not_hide_the_request() {
     let mut w = World::new(2);
     let mut c = w.idle(1);
-    // The request is lost; the client answers a repeated response with its numbers behind the request.
+    // The request is lost; the client answers a repeated response with its numbers behind the
+    // request.
     let mut ack = w.client_wire(&c, Flags::ACK, &[]);
     ack.seq = ack.seq.wrapping_add(GET.len() as u32);
     w.forwarded_to_pod(&c, &ack);
@@ -92,7 +94,8 @@ fn what_is_behind_a_gap_while_an_end_is_held_comes_again() {
     assert_eq!(Lost::ALL.iter().map(|l| w.engine.lost(*l)).sum::<u64>(), 0);
 }
 
-/// A POST overtakes its adoption and draws a RST; the adoption is taken and confirmed, and then the RST comes.
+/// A POST overtakes its adoption and draws a RST; the adoption is taken and confirmed, and then the
+/// RST comes.
 #[test]
 fn a_reset_from_before_the_adoption_does_not_end_the_new_owner() {
     for late in [0, 1] {
@@ -167,7 +170,8 @@ fn a_pure_ack_behind_a_lost_fin_is_no_response_and_does_not_hide_the_fin() {
     let mut w = never(2);
     let mut c = w.idle(1);
     w.stays(&mut c, GET);
-    // Its response and FIN are lost; its kernel answers the repeated request with what it sends next.
+    // Its response and FIN are lost; its kernel answers the repeated request with what it sends
+    // next.
     let mut ack = w.pod_wire(&c, Flags::ACK, &[]);
     ack.seq = ack.seq.wrapping_add(OK.len() as u32 + 1);
     w.forwarded_to_client(&c, &ack);

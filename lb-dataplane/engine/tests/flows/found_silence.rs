@@ -1,5 +1,5 @@
-//! What simulation, packet cases, the hand-over model and faulty paths found about silence, questions and who is alive: one test
-//! each, so that it stays found. The rest is in `found`.
+//! What simulation, packet cases, the hand-over model and faulty paths found about silence,
+//! questions and who is alive: one test each, so that it stays found. The rest is in `found`.
 
 use crate::common::{Conn, End, Listener, Sent, World, conn::*, key, policy, settings, wire::Wire};
 use baton_api::{BackendFailure, Micros, Protocol};
@@ -24,7 +24,8 @@ fn asked(w: &mut World) -> (Conn, Sent) {
     (c, question)
 }
 
-/// Linux has a request socket since the first SYN: it answers that very SYN again, and no other one.
+/// Linux has a request socket since the first SYN: it answers that very SYN again, and no other
+/// one.
 #[test]
 fn a_repeated_question_has_the_number_of_the_first() {
     let mut w = World::new(2);
@@ -39,7 +40,8 @@ fn a_repeated_question_has_the_number_of_the_first() {
 fn what_is_left_of_an_earlier_question_is_reset_and_the_question_asked_again() {
     let mut w = World::new(2);
     let (c, first) = asked(&mut w);
-    // The reset of the answer got lost: the pod's kernel still has the half-open connection of an older number.
+    // The reset of the answer got lost: the pod's kernel still has the half-open connection of an
+    // older number.
     let mut challenge = w.question_wire(&first, true);
     challenge.flags = Flags::ACK;
     challenge.options.clear();
@@ -153,7 +155,8 @@ fn without_a_guard_a_flow_rests_longer_before_it_leaves() {
     }
 }
 
-/// Three questions are lost; a frame that the dead pod's kernel sent before is no sign of a listener.
+/// Three questions are lost; a frame that the dead pod's kernel sent before is no sign of a
+/// listener.
 #[test]
 fn something_heard_is_no_listener() {
     let mut w = World::new(2);

@@ -1,4 +1,5 @@
-//! What protocol guards find, seen in what flows may do: pins by reason, framing, and the limits of their tables.
+//! What protocol guards find, seen in what flows may do: pins by reason, framing, and the limits of
+//! their tables.
 
 use crate::common::{Conn, End, World, conn::*, policy, settings};
 use baton_api::{MigrationMode, Protocol};

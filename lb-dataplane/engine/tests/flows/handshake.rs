@@ -144,7 +144,8 @@ fn data_in_the_syn_of_a_fast_open_client_breaks_nothing() {
     wire.data = GET.to_vec();
     let sent = one(w.inject(&wire.build()));
     take_leg(&mut c, &sent);
-    // Without the cookie the pod acknowledges the SYN alone (RFC 7413 section 3), and the client sends again.
+    // Without the cookie the pod acknowledges the SYN alone (RFC 7413 section 3), and the client
+    // sends again.
     w.synack(&mut c);
     w.assert_state(&c, "SynAcked");
     assert_eq!(w.count(Counter::StaleSockets), 0);
@@ -428,7 +429,8 @@ fn first_segments_without_a_neighbour_are_counted_and_later_ones_pass() {
     assert_eq!(sent.to, Dest::Pod(0));
 }
 
-/// On a node's network: what is behind another interface is given to the node's stack, and what came by it goes back.
+/// On a node's network: what is behind another interface is given to the node's stack, and what
+/// came by it goes back.
 #[test]
 fn what_leads_through_the_host_is_given_to_it_and_answered_there() {
     for v6 in [false, true] {

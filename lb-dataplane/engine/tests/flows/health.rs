@@ -1,4 +1,5 @@
-//! Which backends work: silence, refused connections, failures in a row, active checks, slow start, panic.
+//! Which backends work: silence, refused connections, failures in a row, active checks, slow start,
+//! panic.
 
 use crate::common::{
     Conn, End, Listener, World, conn::*, endpoint, pod, policy, settings, wire::Wire,
@@ -62,7 +63,8 @@ fn a_pod_whose_kernel_refuses_a_connection_is_down_and_its_flows_may_stay() {
     take_leg(&mut c, &again);
     assert_ne!(c.pod, dead, "asked elsewhere");
     assert_eq!(health(&w, dead), "down: nothing listens on the port");
-    // A process that closed its listener may still serve what it has; with its next request the flow leaves.
+    // A process that closed its listener may still serve what it has; with its next request the
+    // flow leaves.
     w.run_ms(40);
     w.assert_state(&served, "Idle");
     w.moves(&mut served, GET);
@@ -96,7 +98,8 @@ fn a_silent_pod_loses_all_its_flows() {
     w.stays(&mut getting, GET);
     w.stays(&mut posting, POST);
     w.vanishes(dead);
-    // Nothing is heard for longer than a pod's kernel takes to acknowledge, whatever its application does.
+    // Nothing is heard for longer than a pod's kernel takes to acknowledge, whatever its
+    // application does.
     let busy = getting.pod == dead || posting.pod == dead;
     let sent = w.until_adoption(2_700);
     let sent = [sent, w.run_ms(5)].concat();
@@ -317,7 +320,8 @@ fn failures_in_a_row_eject_for_a_time_that_grows() {
     assert_eq!(health(&w, 0), "ejected: it failed, 20 s left");
 }
 
-/// Lost segments of a large request that the pod otherwise takes, as after a move to a smaller window or on a bad line.
+/// Lost segments of a large request that the pod otherwise takes, as after a move to a smaller
+/// window or on a bad line.
 #[test]
 fn repeated_pieces_of_a_request_that_is_acknowledged_eject_nobody() {
     let mut w = big(ejecting(3, 34));

@@ -97,7 +97,8 @@ fn what_ends_while_the_pod_is_asked_waits_for_the_next_answer() {
     assert_eq!(ends_of(&w.run_ms(1_100), End::Fin), 2);
 }
 
-/// nginx's workers let go of the listener, then of idle connections; its master may have it for a while.
+/// nginx's workers let go of the listener, then of idle connections; its master may have it for a
+/// while.
 #[test]
 fn where_one_lets_go_of_the_listener_its_end_is_awaited() {
     for goes in [true, false] {
@@ -136,7 +137,8 @@ fn several_listeners_that_are_held_as_before_make_a_close_stand() {
     }
 }
 
-/// One of several processes went, with its listener or with a share in all: the others may follow, or stay.
+/// One of several processes went, with its listener or with a share in all: the others may follow,
+/// or stay.
 #[test]
 fn where_one_of_several_listeners_changes_an_end_is_awaited() {
     for now in [group(40, 3), group(33, 3), group(41, 4), told(7, 1)] {
@@ -213,8 +215,8 @@ fn where_another_process_listens_the_flow_is_rescued() {
     assert_eq!(ends_of(&w.run_ms(1), End::Fin), 1);
 }
 
-/// A pod without the newest key, or whose adopter is gone, is asked with a SYN. Who is not told of the listener any more waits
-/// as long as a server takes to go.
+/// A pod without the newest key, or whose adopter is gone, is asked with a SYN. Who is not told of
+/// the listener any more waits as long as a server takes to go.
 #[test]
 fn a_question_that_no_adopter_answers_goes_to_the_kernel() {
     for bare_reset in [false, true] {
@@ -252,7 +254,8 @@ fn a_lost_question_is_asked_again() {
     }
 }
 
-/// Two were lost, and the kernel's word is watched for a second: the adopter, asked at once in ten, ends that.
+/// Two were lost, and the kernel's word is watched for a second: the adopter, asked at once in ten,
+/// ends that.
 #[test]
 fn the_adopters_word_ends_the_watch_for_which_it_was_missing() {
     let mut w = telling();
@@ -334,7 +337,8 @@ fn forged_answers_to_a_question_are_fenced() {
     assert!(World::to_client(&w.poll()).is_empty());
 }
 
-/// nginx listens, then forks: a count from in between would be met again when the first worker lets go.
+/// nginx listens, then forks: a count from in between would be met again when the first worker lets
+/// go.
 #[test]
 fn the_holders_of_a_new_listener_are_not_counted_yet() {
     let mut w = World::new(2);
@@ -351,7 +355,8 @@ fn the_holders_of_a_new_listener_are_not_counted_yet() {
     w.rescued(&mut c, &sent);
 }
 
-/// A FIN behind data that the client took late comes when another process has listened for long. It has no mark.
+/// A FIN behind data that the client took late comes when another process has listened for long. It
+/// has no mark.
 #[test]
 fn the_late_end_of_a_process_that_was_replaced_is_no_close() {
     let mut w = telling();
@@ -378,8 +383,8 @@ fn the_late_end_of_a_process_that_was_replaced_is_no_close() {
     assert_eq!(ends_of(&w.run_ms(1), End::Fin), 1);
 }
 
-/// What the pod may be about to do does not matter where the process that closed goes on: one that shuts down lets go of its
-/// listener first.
+/// What the pod may be about to do does not matter where the process that closed goes on: one that
+/// shuts down lets go of its listener first.
 #[test]
 fn an_end_by_a_process_that_listens_is_one_round_trip_late_whatever_the_pod_has_lost() {
     type Pod = fn(&mut World, usize);

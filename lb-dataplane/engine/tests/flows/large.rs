@@ -1,4 +1,5 @@
-//! Requests larger than a new owner's first window: which of them move, and what of them waits until the owner takes it.
+//! Requests larger than a new owner's first window: which of them move, and what of them waits
+//! until the owner takes it.
 
 use crate::{
     common::{Conn, Dest, End, Sent, World, answer, conn::*, policy, settings},
@@ -77,7 +78,8 @@ impl World {
         self.inject(&wire.build())
     }
 
-    /// A flow that moves with the first segment of `request`, since its pod drains, and of which nothing is confirmed.
+    /// A flow that moves with the first segment of `request`, since its pod drains, and of which
+    /// nothing is confirmed.
     fn moving(&mut self, n: u16, request: &[u8]) -> (Conn, Stream) {
         let mut c = self.idle(n);
         drain(self, c.pod);

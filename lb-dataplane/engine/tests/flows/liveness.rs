@@ -1,4 +1,5 @@
-//! Whether an end was meant: one question to the pod's kernel for all its flows, and what the answer, or none, comes to.
+//! Whether an end was meant: one question to the pod's kernel for all its flows, and what the
+//! answer, or none, comes to.
 
 use crate::common::{Conn, Dest, End, Listener, World, conn::*, policy, settings};
 use baton_api::Protocol;
@@ -121,8 +122,8 @@ fn one_question_serves_all_flows_of_a_pod() {
 
 #[test]
 fn closes_that_come_all_the_time_stand_all_the_same() {
-    // A busy server whose idle timeouts and request limits end connections every few milliseconds: some of them, or in
-    // the end all.
+    // A busy server whose idle timeouts and request limits end connections every few milliseconds:
+    // some of them, or in the end all.
     for (every_ms, all) in [(2, false), (10, false), (40, false), (20, true), (40, true)] {
         let mut w = many(2);
         let (mut flows, staying) = of_one_pod(&mut w, 20);

@@ -1,4 +1,5 @@
-//! Moves that somebody asks for: at once, with the next request, refused, dropped; and the events that tell of moves.
+//! Moves that somebody asks for: at once, with the next request, refused, dropped; and the events
+//! that tell of moves.
 
 use crate::common::{Conn, Dest, End, World, answer, conn::*, policy, settings};
 use baton_api::{

@@ -21,7 +21,8 @@ fn a_flow_moves_with_its_request_adoption_first() {
         let mut c = w.idle_as(c);
         let (old, present) = (c.pod, c.clone());
         w.run_ms(40);
-        // `moves` asserts the order, the numbers and that the request itself is as the client sent it.
+        // `moves` asserts the order, the numbers and that the request itself is as the client sent
+        // it.
         let adoption = w.moves(&mut c, GET);
         assert_ne!(c.pod, old);
         let message = w.expect_adoption(&adoption, &present);

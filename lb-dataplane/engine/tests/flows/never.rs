@@ -1,4 +1,5 @@
-//! `migration.mode` `Never`: flows stay also with a backend that drains, and a dead one's are rescued all the same.
+//! `migration.mode` `Never`: flows stay also with a backend that drains, and a dead one's are
+//! rescued all the same.
 
 use super::drain::{drain, flows_of_one, waiting};
 use crate::common::{Conn, End, World, conn::*, policy, settings};

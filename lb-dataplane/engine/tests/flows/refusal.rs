@@ -320,7 +320,8 @@ fn resets_of_many_segments_behind_one_lost_adoption_do_not_use_up_the_tries() {
     for _ in 0..7 {
         w.stays(&mut c, b"part of a large upload");
     }
-    // Each of the eight segments met the listener and drew a reset before the second adoption arrived.
+    // Each of the eight segments met the listener and drew a reset before the second adoption
+    // arrived.
     for _ in 0..8 {
         bare_rst(&mut w, &c);
     }
@@ -406,8 +407,8 @@ fn forged_answers_are_ignored_and_counted() {
 
 #[test]
 fn a_refusal_of_one_of_two_adoptions_leaves_open_what_became_of_the_other() {
-    // The first adoption was slow, so a second one left; the pod refuses one and takes the other. Handing the
-    // request back to the old pod would execute it twice.
+    // The first adoption was slow, so a second one left; the pod refuses one and takes the other.
+    // Handing the request back to the old pod would execute it twice.
     let mut w = world(2, Protocol::Http1, BackendFailure::Reset);
     let mut c = w.idle(1);
     let adoption = w.moves(&mut c, POST);

@@ -1,5 +1,5 @@
-//! The outstanding request when its owner dies or does not answer: sent again, or the client told, as policy says; never
-//! twice without leave, never spliced into a response that has begun.
+//! The outstanding request when its owner dies or does not answer: sent again, or the client told,
+//! as policy says; never twice without leave, never spliced into a response that has begun.
 
 use crate::common::{Conn, Dest, End, Sent, World, answer, conn::*, policy, settings};
 use baton_api::{BackendFailure, Micros, MigrationMode, Protocol};
@@ -182,8 +182,8 @@ fn one_request_is_sent_again_twice_at_most() {
     w.responds(&mut c, OK);
 }
 
-/// As when a Deployment is scaled from five to one: the request goes from one pod that ends to the next, and then waits for the
-/// others' ends instead of meeting them.
+/// As when a Deployment is scaled from five to one: the request goes from one pod that ends to the
+/// next, and then waits for the others' ends instead of meeting them.
 #[test]
 fn pods_that_end_together_do_not_use_up_a_request() {
     let mut w = world(5, BackendFailure::ReplayIdempotent);
@@ -436,7 +436,8 @@ fn the_owner_ends_while_its_overdue_request_is_being_moved() {
     }
 }
 
-/// The old pod ended during the adoption, and the new one refuses: the flow and its POST, which nobody had, wait.
+/// The old pod ended during the adoption, and the new one refuses: the flow and its POST, which
+/// nobody had, wait.
 fn with_nobody_left(closed_by: Flags) -> (World, Conn, Conn) {
     let mut w = World::with(settings(), policy(2));
     let mut c = w.idle(1);

@@ -1,4 +1,5 @@
-//! Flows outlive their owner: held ends, adoption by a pure ACK, requests that come meanwhile, waiting, giving up.
+//! Flows outlive their owner: held ends, adoption by a pure ACK, requests that come meanwhile,
+//! waiting, giving up.
 
 use crate::common::{
     Conn, Dest, End, Listener, Sent, World, answer, conn::*, endpoint, pod, policy, settings,
@@ -324,7 +325,8 @@ fn what_nobody_adopts_in_ten_seconds_is_lost_and_counted() {
     assert_eq!(lost.get("no_backend"), Some(&1));
 }
 
-/// Where a pod is replaced only after its end (strategy `Recreate`, one replica), no backend is named for a while.
+/// Where a pod is replaced only after its end (strategy `Recreate`, one replica), no backend is
+/// named for a while.
 #[test]
 fn flows_wait_for_the_successor_of_the_only_pod() {
     for with_request in [false, true] {
@@ -504,7 +506,8 @@ fn a_response_that_is_never_acknowledged_ends_in_a_reset() {
     assert_eq!(w.engine.lost(Lost::ResponseUnacknowledged), 1);
 }
 
-/// Found by the simulator (seed 46970789075758): it was told a clean end behind bytes that it never got.
+/// Found by the simulator (seed 46970789075758): it was told a clean end behind bytes that it never
+/// got.
 #[test]
 fn a_client_that_closes_without_all_of_a_dead_pods_response_is_told_the_truth() {
     for repeated in [false, true] {

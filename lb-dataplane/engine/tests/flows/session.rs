@@ -1,5 +1,5 @@
-//! RESP sessions go with the flow: `AUTH` and `SELECT` in front of the request, their replies absorbed, and no command ever in
-//! another session than its client's.
+//! RESP sessions go with the flow: `AUTH` and `SELECT` in front of the request, their replies
+//! absorbed, and no command ever in another session than its client's.
 
 use crate::common::{Conn, Dest, End, Sent, World, answer, conn::*, policy, settings};
 use baton_api::{BackendFailure, MigrationMode, Protocol};
@@ -25,7 +25,8 @@ fn command(w: &mut World, c: &mut Conn, bytes: &[u8], reply: &[u8]) {
     w.ack(c);
 }
 
-/// A flow whose session is made by these commands, all answered with OK. It stays where it is while it is made.
+/// A flow whose session is made by these commands, all answered with OK. It stays where it is while
+/// it is made.
 fn with_session(w: &mut World, n: u16, commands: &[&[u8]]) -> Conn {
     let mut c = w.open(n);
     let free = std::mem::replace(&mut w.out.free, 0);
@@ -37,7 +38,8 @@ fn with_session(w: &mut World, n: u16, commands: &[&[u8]]) -> Conn {
     c
 }
 
-/// An adoption that restores a session: checks adoption and prelude, and that nothing else left for the new pod.
+/// An adoption that restores a session: checks adoption and prelude, and that nothing else left for
+/// the new pod.
 struct Restoring {
     adoption: Sent,
     /// What the new pod expects and is expected to send first.
@@ -87,7 +89,8 @@ fn reply(w: &mut World, c: &Conn, r: &Restoring, acked: u32, at: u32, bytes: &[u
     w.inject(&wire.build())
 }
 
-/// What leaves once the session is restored: the request, if there is one, and an ACK of the replies.
+/// What leaves once the session is restored: the request, if there is one, and an ACK of the
+/// replies.
 fn restored(c: &Conn, sent: &[Sent], request: &[u8]) {
     assert!(
         sent.iter().all(|s| s.to == Dest::Pod(c.pod)),
@@ -142,8 +145,9 @@ fn a_session_goes_in_front_of_the_request_and_its_replies_are_absorbed() {
     }
 }
 
-/// The acknowledgement of the replies was lost, so the new pod says them again. They lie below all that the client has
-/// acknowledged: its kernel throws them away and answers with the ACK that the pod waits for (RFC 9293 section 3.10.7.4).
+/// The acknowledgement of the replies was lost, so the new pod says them again. They lie below all
+/// that the client has acknowledged: its kernel throws them away and answers with the ACK that the
+/// pod waits for (RFC 9293 section 3.10.7.4).
 #[test]
 fn replies_that_come_again_lie_below_what_the_client_has() {
     let mut w = world(MigrationMode::Always);
@@ -293,7 +297,8 @@ fn a_command_that_comes_while_the_session_is_rescued_waits_for_it() {
     w.assert_state(&c, "Idle");
 }
 
-/// Found by the simulation (seed 98084459404309): the retry went without the session, so that the command could run in another.
+/// Found by the simulation (seed 98084459404309): the retry went without the session, so that the
+/// command could run in another.
 #[test]
 fn a_command_that_pins_while_the_session_is_rescued_does_not_take_it_away() {
     const SUBSCRIBE: &[u8] = b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n";

@@ -1,7 +1,9 @@
-//! Frames as text: `client > frontend: P. seq 1:19 ack 1 win 501 <nop,nop,TS val 0 ecr 0> "GET ..."`, in the manner of tcpdump.
+//! Frames as text: `client > frontend: P. seq 1:19 ack 1 win 501 <nop,nop,TS val 0 ecr 0> "GET
+//! ..."`, in the manner of tcpdump.
 //!
-//! Owns both directions. What the text leaves out has one value only (IPv4 without options, DF, id 0, right checksums, hardware
-//! addresses by the places), and [`text`] writes a frame that differs from that as `raw`, so no byte goes unsaid.
+//! Owns both directions. What the text leaves out has one value only (IPv4 without options, DF, id
+//! 0, right checksums, hardware addresses by the places), and [`text`] writes a frame that differs
+//! from that as `raw`, so no byte goes unsaid.
 
 use super::{
     icmp,
@@ -202,9 +204,10 @@ fn data_text(data: &[u8]) -> String {
     parts.join(" ")
 }
 
-/// Changes to a frame that is otherwise right: `set OFFSET=HEX` (an IPv4 header checksum is made right after it, unless that is
-/// what was set), `cut LENGTH`, `tail HEX` (behind the packet), `partial` (the checksum as a veth peer leaves it), `badsum`,
-/// `exit` and `listens` (the adopter's marks).
+/// Changes to a frame that is otherwise right: `set OFFSET=HEX` (an IPv4 header checksum is made
+/// right after it, unless that is what was set), `cut LENGTH`, `tail HEX` (behind the packet),
+/// `partial` (the checksum as a veth peer leaves it), `badsum`, `exit` and `listens` (the adopter's
+/// marks).
 fn edited(mut frame: Vec<u8>, edits: &str) -> Result<Vec<u8>, String> {
     for edit in edits.split(',').map(str::trim) {
         let wrong = || format!("`{edit}` is no edit of this frame");

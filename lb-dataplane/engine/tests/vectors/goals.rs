@@ -1,7 +1,8 @@
 //! What the cases have to cover, and which case is the canonical one of each.
 //!
-//! Owns the goals: every drop reason, every reason why a frame is malformed, every row of the declared table, and every pair
-//! that changes nothing. A case that names a goal must reach it in one of its own steps.
+//! Owns the goals: every drop reason, every reason why a frame is malformed, every row of the
+//! declared table, and every pair that changes nothing. A case that names a goal must reach it in
+//! one of its own steps.
 
 use super::{cases::Case, scene::Seen};
 use baton_engine::{

@@ -1,6 +1,8 @@
-//! ICMP errors as text: `icmp FROM > TO: 3/4 rest 00000578 ttl 60 quoting FROM > TO: len 640 ttl 63 seq 19 then HEX`.
+//! ICMP errors as text: `icmp FROM > TO: 3/4 rest 00000578 ttl 60 quoting FROM > TO: len 640 ttl 63
+//! seq 19 then HEX`.
 //!
-//! Owns the quoted packet too, of which 8 bytes of the TCP header and whatever is given behind them are there.
+//! Owns the quoted packet too, of which 8 bytes of the TCP header and whatever is given behind them
+//! are there.
 
 use super::{
     frames::{TTL, mac_of},

@@ -1,7 +1,8 @@
 //! Names and numbers of the cases: who is `client`, `a`, `leg1`, and what `seq 19` is on the wire.
 //!
-//! Owns the binding of names to what the engine picks: the first pod that a case meets is `a`, the first leg `leg1`, the first
-//! random number `$1`. Numbers are relative to where the two ends begin. It knows nothing of frames.
+//! Owns the binding of names to what the engine picks: the first pod that a case meets is `a`, the
+//! first leg `leg1`, the first random number `$1`. Numbers are relative to where the two ends
+//! begin. It knows nothing of frames.
 
 use crate::common::{POD_PORT, frontend, ours, pod};
 use std::net::{IpAddr, SocketAddr};

@@ -183,7 +183,8 @@ fn usual_namespace(kind: &str) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-/// What the option's 32-bit value is: an adoption's is the server's clock, an answer's what the socket in the way expects.
+/// What the option's 32-bit value is: an adoption's is the server's clock, an answer's what the
+/// socket in the way expects.
 fn value_of(kind: &str, bases: Bases) -> (Base, &'static str) {
     if kind == "answer" {
         (bases.ack, "expects")
@@ -283,7 +284,8 @@ fn mapped(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The tag of an adoption message, by the table of `docs/adoption-wire.md`. `tcp` is the header with its options.
+/// The tag of an adoption message, by the table of `docs/adoption-wire.md`. `tcp` is the header
+/// with its options.
 pub fn tag(src: IpAddr, dst: IpAddr, tcp: &[u8]) -> Option<[u8; 8]> {
     let option = tcp.get(20..20 + ADOPTION_BYTES)?;
     let stamps = tcp.get(52..60)?;

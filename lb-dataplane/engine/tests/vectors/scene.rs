@@ -1,8 +1,9 @@
 //! Runs the steps of a case against an engine, and says what each of them led to.
 //!
-//! Owns the order and the words of results: `<` a frame of the engine's own making, `=` the verdict and the rewritten frame,
-//! `~` what the pods' kernels and adopters were asked and said, `+` counters, `:` rows taken, `@` flows. The engine runs in the
-//! world of the harness that all its tests share.
+//! Owns the order and the words of results: `<` a frame of the engine's own making, `=` the verdict
+//! and the rewritten frame, `~` what the pods' kernels and adopters were asked and said, `+`
+//! counters, `:` rows taken, `@` flows. The engine runs in the world of the harness that all its
+//! tests share.
 
 use super::{
     cases::Case,
@@ -179,7 +180,8 @@ impl Scene {
         }
     }
 
-    /// A frame that left, with its checksums and addresses checked by the harness; ICMP is looked at elsewhere.
+    /// A frame that left, with its checksums and addresses checked by the harness; ICMP is looked
+    /// at elsewhere.
     fn checked(&self, frame: &[u8]) -> Option<Sent> {
         matches!(decode(frame), Ok(Decoded::Tcp(_))).then(|| self.w.check(frame))
     }
@@ -285,7 +287,8 @@ fn times_text(what: &str, times: u64) -> String {
     }
 }
 
-/// Asserts that etherparse, which shares no code with us, finds the same packet and right checksums.
+/// Asserts that etherparse, which shares no code with us, finds the same packet and right
+/// checksums.
 fn independently_right(frame: &[u8]) {
     use etherparse::{NetSlice, SlicedPacket, TransportSlice};
     let packet = SlicedPacket::from_ethernet(frame).expect("a packet");

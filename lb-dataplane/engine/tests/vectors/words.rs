@@ -39,7 +39,8 @@ pub fn duration_text(us: u64) -> String {
     Micros(us).to_string()
 }
 
-/// Settings, policy, what is ambient, and whether it is about IPv6, from words such as `pods 3, protocol RESP`. Later ones win.
+/// Settings, policy, what is ambient, and whether it is about IPv6, from words such as `pods 3,
+/// protocol RESP`. Later ones win.
 pub fn world<'a>(
     said: impl Iterator<Item = &'a String>,
 ) -> Result<(Settings, Policy, Ambient, bool), String> {

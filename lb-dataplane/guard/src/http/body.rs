@@ -1,4 +1,5 @@
-//! The framing of HTTP/1 bodies: by length, by chunks, by the end of the connection (RFC 9112 sections 6 and 7).
+//! The framing of HTTP/1 bodies: by length, by chunks, by the end of the connection (RFC 9112
+//! sections 6 and 7).
 //!
 //! Owns where a body ends once its head is known. Never looks at what is in one.
 
@@ -26,7 +27,8 @@ impl Side {
         false
     }
 
-    /// Takes up to `bytes` of a body of known length in one step: how many, and whether the message ended with them.
+    /// Takes up to `bytes` of a body of known length in one step: how many, and whether the message
+    /// ended with them.
     fn advance(&mut self, bytes: u64) -> (u64, bool) {
         match &mut self.at {
             At::UntilClose => (bytes, false),

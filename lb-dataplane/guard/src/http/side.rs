@@ -1,6 +1,8 @@
-//! One direction of an HTTP/1 connection: its state, and the field lines of a head (RFC 9112 section 5).
+//! One direction of an HTTP/1 connection: its state, and the field lines of a head (RFC 9112
+//! section 5).
 //!
-//! Owns what both directions have in common. Never knows methods, status codes or the other direction; bodies are in `body`.
+//! Owns what both directions have in common. Never knows methods, status codes or the other
+//! direction; bodies are in `body`.
 
 use crate::{
     line::{Cut, DIGITS_MAX, End, Word, cut},
@@ -8,7 +10,8 @@ use crate::{
 };
 use memchr::memchr2;
 
-/// Bytes of a head or of a trailer section. Servers take 8 to 64 KiB; whoever sends more is answered with an error or is no HTTP.
+/// Bytes of a head or of a trailer section. Servers take 8 to 64 KiB; whoever sends more is
+/// answered with an error or is no HTTP.
 pub(super) const HEAD_BYTES_MAX: u32 = 64 << 10;
 /// The longest field name of interest, `proxy-authorization`.
 const NAME_BYTES_MAX: usize = 19;
@@ -209,7 +212,8 @@ impl Side {
             let ended = end == End::Line;
             if ended && part.is_empty() && self.stage == Stage::First {
                 if self.head.chunked && (self.head.length.is_some() || self.head.version_1_0) {
-                    // Which of the two counts is where request smuggling begins (RFC 9112 section 6.1).
+                    // Which of the two counts is where request smuggling begins (RFC 9112 section
+                    // 6.1).
                     return Err(Pin::Unparsable);
                 }
                 return Ok((data, true));
@@ -324,7 +328,8 @@ impl Side {
         Ok(())
     }
 
-    /// A line that begins with a blank goes on with the field before it (RFC 9112 section 5.2), or is no field at all.
+    /// A line that begins with a blank goes on with the field before it (RFC 9112 section 5.2), or
+    /// is no field at all.
     fn folded(&mut self, first: u8) -> Result<Stage, Pin> {
         match self.field {
             _ if !matches!(first, b' ' | b'\t') => Err(Pin::Unparsable),

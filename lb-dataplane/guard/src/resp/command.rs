@@ -1,4 +1,5 @@
-//! Commands: arrays of bulk strings, and inline commands (redis: processMultibulkBuffer, processInlineBuffer).
+//! Commands: arrays of bulk strings, and inline commands (redis: processMultibulkBuffer,
+//! processInlineBuffer).
 //!
 //! Owns where a command and its arguments begin and end. Never judges them.
 
@@ -222,8 +223,8 @@ impl Parser {
         to.command_ended(captured)
     }
 
-    /// A piece of an inline command. Redis splits at blanks and knows quotes, which nobody needs: a name is never quoted here, nor
-    /// is an argument that is asked for.
+    /// A piece of an inline command. Redis splits at blanks and knows quotes, which nobody needs: a
+    /// name is never quoted here, nor is an argument that is asked for.
     fn inline<'a>(&mut self, data: &'a [u8], to: &mut impl Commands) -> Result<&'a [u8], Pin> {
         if self.budget == 0 {
             return Err(Pin::HeadTooLong);

@@ -1,4 +1,5 @@
-//! Replies of RESP2: where one ends, arrays inside arrays included, and the few that are told apart.
+//! Replies of RESP2: where one ends, arrays inside arrays included, and the few that are told
+//! apart.
 //!
 //! Owns the counting of values. Never keeps one. RESP3 types come only after `HELLO`, which pins.
 
@@ -37,7 +38,8 @@ enum At {
 pub(super) struct Replies {
     at: At,
     number: Number,
-    /// Values of this reply that are not complete. An array adds its elements, so no stack is needed.
+    /// Values of this reply that are not complete. An array adds its elements, so no stack is
+    /// needed.
     left: u32,
     budget: u16,
     cr: bool,
@@ -84,7 +86,8 @@ impl Replies {
         }
     }
 
-    /// Follows one reply as far as `data` goes: what is left of the data, and what the reply is if it ended.
+    /// Follows one reply as far as `data` goes: what is left of the data, and what the reply is if
+    /// it ended.
     pub(super) fn take<'a>(
         &mut self,
         mut data: &'a [u8],

@@ -1,17 +1,19 @@
 //! The session of a connection that can be restored on another server: `AUTH` and `SELECT`.
 //!
-//! Owns the credentials and the database's number, and renders the commands that restore them. Never shows a secret; overwrites
-//! it when it is forgotten.
+//! Owns the credentials and the database's number, and renders the commands that restore them.
+//! Never shows a secret; overwrites it when it is forgotten.
 
 use super::table::Kind;
 use crate::{line::decimal, pin::Pin};
 
-/// User and password together. Hashes and generated passwords have up to 64 bytes; longer tokens (of cloud identities) pin.
+/// User and password together. Hashes and generated passwords have up to 64 bytes; longer tokens
+/// (of cloud identities) pin.
 const AUTH_BYTES_MAX: usize = 96;
 /// `SELECT` with up to 4 digits: redis makes 16 databases unless told otherwise.
 const DIGITS_MAX: usize = 4;
 
-/// Room for a prelude: `AUTH` with both arguments takes at most 31 bytes beside them, `SELECT` at most 33.
+/// Room for a prelude: `AUTH` with both arguments takes at most 31 bytes beside them, `SELECT` at
+/// most 33.
 pub const PRELUDE_MAX: usize = 192;
 const _: () = assert!(AUTH_BYTES_MAX + 31 + 33 <= PRELUDE_MAX);
 

@@ -1,10 +1,12 @@
-//! HTTP/1 framing agrees with `httparse` and a plain reading of RFC 9112 section 6.3, over generated messages and over damaged ones.
+//! HTTP/1 framing agrees with `httparse` and a plain reading of RFC 9112 section 6.3, over
+//! generated messages and over damaged ones.
 
 use crate::support::Checked;
 use baton_guard::Guard;
 use proptest::prelude::*;
 
-/// Where the messages of one direction begin and end; `None` where the oracle refuses, or a message does not end.
+/// Where the messages of one direction begin and end; `None` where the oracle refuses, or a message
+/// does not end.
 type Ends = Option<Vec<(usize, usize)>>;
 
 struct Fields {

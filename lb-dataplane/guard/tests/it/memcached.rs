@@ -87,7 +87,8 @@ fn commands_and_replies_are_counted() {
     ]);
 }
 
-/// A data block may be refused while it is on its way; what follows in the same piece begins at rest.
+/// A data block may be refused while it is on its way; what follows in the same piece begins at
+/// rest.
 #[test]
 fn answers_before_the_data() {
     let early = [

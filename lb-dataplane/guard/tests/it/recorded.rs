@@ -1,4 +1,5 @@
-//! Conversations of real servers (nginx, redis, memcached), recorded on loopback, with what must be true at each point.
+//! Conversations of real servers (nginx, redis, memcached), recorded on loopback, with what must be
+//! true at each point.
 
 use std::{fs, path::Path};
 

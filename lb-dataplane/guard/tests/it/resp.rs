@@ -286,7 +286,8 @@ fn sessions_are_remembered_when_accepted() {
         r"< $-1\r\n",
         r"= at_rest prelude=*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$2\r\npw\r\n*2\r\n$6\r\nSELECT\r\n$1\r\n1\r\n reply=10",
     ]);
-    // The same again changes nothing; anything else has no room beside what holds until it is answered.
+    // The same again changes nothing; anything else has no room beside what holds until it is
+    // answered.
     resp(&[
         "* AUTH me pw",
         OK,
@@ -360,8 +361,8 @@ fn the_longest_prelude_fits_and_its_replies_are_matched() {
     ] {
         assert!(!prelude_reply_matches(at, data), "{at} {data:?}");
     }
-    // Nothing of a secret is shown. What pins takes no session away that a hand-over may be restoring; who needs it no more drops
-    // the tracker.
+    // Nothing of a secret is shown. What pins takes no session away that a hand-over may be
+    // restoring; who needs it no more drops the tracker.
     assert!(!format!("{tracker:?}").contains("pppp"));
     tracker.client(0, b"MONITOR\r\n");
     assert!(tracker.pinned().is_some());

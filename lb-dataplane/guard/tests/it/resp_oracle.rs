@@ -1,4 +1,5 @@
-//! RESP: where commands begin and replies end, compared with a slow recursive parser of whole messages.
+//! RESP: where commands begin and replies end, compared with a slow recursive parser of whole
+//! messages.
 
 use crate::support::Checked;
 use baton_guard::Guard;

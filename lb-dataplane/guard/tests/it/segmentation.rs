@@ -1,4 +1,5 @@
-//! Any segmentation of a conversation tells the same as the whole, whatever was done to its bytes; and no bytes panic.
+//! Any segmentation of a conversation tells the same as the whole, whatever was done to its bytes;
+//! and no bytes panic.
 
 use crate::support::{Checked, Seen, Turn, said, seen, turns};
 use baton_guard::Guard;

@@ -2,7 +2,8 @@
 
 use baton_guard::{Guard, ToCome, Tracker};
 
-/// Shows the client's bytes in two pieces, cut anywhere; what is missing behind the second must not depend on the cut.
+/// Shows the client's bytes in two pieces, cut anywhere; what is missing behind the second must not
+/// depend on the cut.
 fn to_come(guard: Guard, shown: &str) -> ToCome {
     let bytes = shown.as_bytes();
     let mut found = None;

@@ -1,4 +1,5 @@
-//! Random packets, written and read back by etherparse: the oracle that shares no code with the crate.
+//! Random packets, written and read back by etherparse: the oracle that shares no code with the
+//! crate.
 #![allow(
     dead_code,
     reason = "each test binary that includes this uses another part of it"
@@ -59,8 +60,8 @@ impl Packet {
                     destination: dst.octets(),
                     ..Ipv6Header::default()
                 };
-                // 6 bytes of content make the shortest header, 14 the next. PadN options; for the routing header
-                // the same bytes are type 1, no segments left.
+                // 6 bytes of content make the shortest header, 14 the next. PadN options; for the
+                // routing header the same bytes are type 1, no segments left.
                 let header_of =
                     |bytes: &[u8]| Ipv6RawExtHeader::new_raw(IpNumber::TCP, bytes).unwrap();
                 let extensions = Ipv6Extensions {
@@ -103,7 +104,8 @@ impl Packet {
     }
 }
 
-/// What etherparse reads in a frame with a TCP packet: addresses, header, payload, and whether all checksums are right.
+/// What etherparse reads in a frame with a TCP packet: addresses, header, payload, and whether all
+/// checksums are right.
 pub struct Oracle {
     pub src: IpAddr,
     pub dst: IpAddr,

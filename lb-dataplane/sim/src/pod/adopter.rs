@@ -1,6 +1,8 @@
-//! The adopter at a pod's ingress, as `docs/adoption-wire.md` and `host-shim/adopter/src/bpf/adopter.bpf.c` have it.
+//! The adopter at a pod's ingress, as `docs/adoption-wire.md` and
+//! `host-shim/adopter/src/bpf/adopter.bpf.c` have it.
 //!
-//! Owns its keys, its memory of recent adoptions and the judgement of one message. It makes no socket; the kernel model does.
+//! Owns its keys, its memory of recent adoptions and the judgement of one message. It makes no
+//! socket; the kernel model does.
 
 use crate::{clock::Time, tcp::wire::Seg};
 use baton_packet::{
@@ -56,7 +58,8 @@ pub struct Adopter {
     pub syncookies: bool,
     /// The listener is an MPTCP one.
     pub mptcp: bool,
-    /// What it tells of its pod: whether ends of processes that exit are marked, and which listener there is.
+    /// What it tells of its pod: whether ends of processes that exit are marked, and which listener
+    /// there is.
     pub told: ListenerReport,
     /// The number of the pod's network namespace, and since when.
     pub namespace: (u64, Time),
@@ -206,7 +209,8 @@ impl Adopter {
     }
 }
 
-/// The answer to a message: ends swapped, numbers swapped, timestamps as they came. A SYN's number is acknowledged.
+/// The answer to a message: ends swapped, numbers swapped, timestamps as they came. A SYN's number
+/// is acknowledged.
 pub(crate) fn answer(
     seg: &Seg<'_>,
     (own, via): (Mac, Mac),

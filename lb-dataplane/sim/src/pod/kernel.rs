@@ -1,4 +1,5 @@
-//! A pod's kernel: sockets by 4-tuple, the listener with its accept queue, and the adopter in front of them.
+//! A pod's kernel: sockets by 4-tuple, the listener with its accept queue, and the adopter in front
+//! of them.
 //!
 //! Owns every socket of the pod, whoever has it. It never reads what is said over a connection.
 
@@ -116,7 +117,8 @@ impl Kernel {
         self.sockets.get(peer).map(|slot| slot.socket.state())
     }
 
-    /// The process closes its listener: what it did not accept is reset (Linux `inet_csk_listen_stop`).
+    /// The process closes its listener: what it did not accept is reset (Linux
+    /// `inet_csk_listen_stop`).
     pub fn close_listener(&mut self, now: Time, out: &mut Vec<Vec<u8>>) {
         self.listening = false;
         for peer in std::mem::take(&mut self.queue) {
@@ -357,7 +359,8 @@ impl Kernel {
         self.insert(seg.src, socket, Place::Request);
     }
 
-    /// A new socket on a tuple. One that is over may still be there for the process to find; it never does.
+    /// A new socket on a tuple. One that is over may still be there for the process to find; it
+    /// never does.
     fn insert(&mut self, peer: SocketAddr, socket: Socket, place: Place) {
         self.ends.remove(&peer);
         self.queue.retain(|waiting| *waiting != peer);

@@ -1,6 +1,7 @@
 //! A pod: its kernel, its adopter, its server process, and their ends.
 //!
-//! Owns the three together and what a crash or a restart does to them. What they do while they live is in their modules.
+//! Owns the three together and what a crash or a restart does to them. What they do while they live
+//! is in their modules.
 
 pub mod adopter;
 pub mod kernel;
@@ -94,7 +95,8 @@ impl Pod {
         let by_process = out.len();
         self.process.step(now, &mut self.kernel, out);
         if self.marks_exits() && self.process.is_alive() {
-            // What it closes while it listens. (What waits behind data is sent by the kernel later, in nobody's name.)
+            // What it closes while it listens. (What waits behind data is sent by the kernel later,
+            // in nobody's name.)
             for frame in &mut out[by_process..] {
                 mark(frame, EndMark::Listening);
             }
@@ -150,8 +152,8 @@ impl Pod {
         }
     }
 
-    /// The process starts again. With `anew` the pod is another one at the same address: nothing of its kernel's or
-    /// adopter's memory is left.
+    /// The process starts again. With `anew` the pod is another one at the same address: nothing of
+    /// its kernel's or adopter's memory is left.
     pub fn restart(&mut self, now: Time, anew: bool) {
         if !self.process.is_alive() {
             if anew {

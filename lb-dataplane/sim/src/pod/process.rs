@@ -1,6 +1,8 @@
-//! The server process of a pod: it accepts, reads, executes and answers, sometimes late, and closes for its own reasons.
+//! The server process of a pod: it accepts, reads, executes and answers, sometimes late, and closes
+//! for its own reasons.
 //!
-//! Owns what it has read of each connection and what it is going to answer. Sockets belong to the kernel.
+//! Owns what it has read of each connection and what it is going to answer. Sockets belong to the
+//! kernel.
 
 use super::{Cause, PodNote, kernel::Kernel};
 use crate::{
@@ -329,7 +331,8 @@ impl Process {
             let closes = reply.closes;
             conn.replies.pop_front();
             if closes {
-                // What the client sent after it is of no interest, but unread bytes would make it a reset.
+                // What the client sent after it is of no interest, but unread bytes would make it a
+                // reset.
                 let mut rest = Vec::new();
                 socket.recv(&mut rest, usize::MAX);
                 kernel.forsake(now, peer, Cause::Meant, out);

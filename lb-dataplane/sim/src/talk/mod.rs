@@ -1,7 +1,9 @@
-//! What clients and servers say to each other: requests, responses, and the check of every byte of both.
+//! What clients and servers say to each other: requests, responses, and the check of every byte of
+//! both.
 //!
-//! Owns two protocols (HTTP/1.1 and RESP) with the same content: each request has a tag of its own, and each response
-//! is a function of its request and of the execution that made it. It never decides who says what when.
+//! Owns two protocols (HTTP/1.1 and RESP) with the same content: each request has a tag of its own,
+//! and each response is a function of its request and of the execution that made it. It never
+//! decides who says what when.
 
 mod request;
 mod response;

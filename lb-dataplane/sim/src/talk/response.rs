@@ -47,7 +47,8 @@ impl ResponseReader {
         !self.head.is_empty()
     }
 
-    /// Reads from the front of `bytes` what belongs to the response to `request`; how many bytes that were.
+    /// Reads from the front of `bytes` what belongs to the response to `request`; how many bytes
+    /// that were.
     ///
     /// # Errors
     /// A byte that the response to this request cannot have.

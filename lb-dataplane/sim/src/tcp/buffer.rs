@@ -4,7 +4,8 @@
 
 use baton_packet::SeqNumber;
 
-/// Segments that wait for what is in front of them. Linux bounds their bytes; here their number is enough.
+/// Segments that wait for what is in front of them. Linux bounds their bytes; here their number is
+/// enough.
 const OUT_OF_ORDER_MAX: usize = 64;
 
 /// Bytes from the first unacknowledged one on.
@@ -44,7 +45,8 @@ impl SendBuffer {
     }
 }
 
-/// Bytes in order that the application has not read, and segments that wait for what is in front of them.
+/// Bytes in order that the application has not read, and segments that wait for what is in front of
+/// them.
 #[derive(Default)]
 pub struct ReceiveBuffer {
     ready: Vec<u8>,

@@ -1,7 +1,7 @@
 //! What an arriving segment does to a connection.
 //!
-//! Owns RFC 9293 section 3.10.7 in the order of Linux `tcp_rcv_established` and `tcp_rcv_state_process`. It never sends:
-//! `output` does, from what is noted here.
+//! Owns RFC 9293 section 3.10.7 in the order of Linux `tcp_rcv_established` and
+//! `tcp_rcv_state_process`. It never sends: `output` does, from what is noted here.
 
 use super::{
     socket::{Failure, RTO_MIN, Socket, State, TIME_WAIT},
@@ -27,7 +27,8 @@ pub enum Effect {
 }
 
 impl Socket {
-    /// A segment for this connection arrived. Frames that cannot wait go to `out`; call [`Socket::poll`] afterwards.
+    /// A segment for this connection arrived. Frames that cannot wait go to `out`; call
+    /// [`Socket::poll`] afterwards.
     pub fn segment(&mut self, now: Time, seg: &Seg<'_>, out: &mut Vec<Vec<u8>>) -> Effect {
         match self.state {
             State::Closed => Effect::None,
@@ -305,7 +306,8 @@ impl Socket {
         self.snd_una = ack;
         self.measured(now, ack);
         (self.dup_acks, self.backoff) = (0, 0);
-        // RFC 6298 section 5, (5.2) and (5.3): restarted for what is still on its way, a FIN alone, too.
+        // RFC 6298 section 5, (5.2) and (5.3): restarted for what is still on its way, a FIN alone,
+        // too.
         self.rto_at = None;
         if self.snd_una != self.snd_nxt {
             self.arm(now);
@@ -427,7 +429,8 @@ impl Socket {
         }
     }
 
-    /// Resets the connection: the frame that says so, if the peer may know it (Linux `tcp_send_active_reset`).
+    /// Resets the connection: the frame that says so, if the peer may know it (Linux
+    /// `tcp_send_active_reset`).
     #[must_use]
     pub fn abort(&mut self, now: Time) -> Option<Vec<u8>> {
         let known = !matches!(

@@ -1,6 +1,7 @@
 //! What a connection sends, and when.
 //!
-//! Owns windows, retransmission, delayed acknowledgements, probes and deadlines. It never looks at arriving segments.
+//! Owns windows, retransmission, delayed acknowledgements, probes and deadlines. It never looks at
+//! arriving segments.
 
 use super::{
     socket::{Failure, RTO_MAX, Socket, State, TIME_WAIT},
@@ -186,11 +187,13 @@ impl Socket {
         let scaled = free.min(self.window_max()) >> self.rcv_scale << self.rcv_scale;
         self.rcv_edge = self.rcv_edge.max(self.rcv_nxt.add(scaled));
         let window = self.rcv_edge.since(self.rcv_nxt).max(0) as u32;
-        // A remainder below the scale is promised up to the next unit by whoever rounds up, never by us.
+        // A remainder below the scale is promised up to the next unit by whoever rounds up, never
+        // by us.
         (window >> self.rcv_scale).min(u32::from(u16::MAX)) as u16
     }
 
-    /// The application read: the peer is told if that makes a difference (RFC 9293 section 3.8.6.2.2).
+    /// The application read: the peer is told if that makes a difference (RFC 9293 section
+    /// 3.8.6.2.2).
     pub(super) fn window_opens(&mut self) {
         let free = self.config.buffer.saturating_sub(self.in_.unread() as u32);
         let known = self.rcv_edge.since(self.rcv_nxt).max(0) as u32;

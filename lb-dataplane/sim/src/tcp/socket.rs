@@ -1,6 +1,7 @@
 //! The state of one connection and what its application does with it.
 //!
-//! Owns every field and the application's calls. What segments do is in `input`, what is sent and when in `output`.
+//! Owns every field and the application's calls. What segments do is in `input`, what is sent and
+//! when in `output`.
 
 use super::{
     buffer::{ReceiveBuffer, SendBuffer},
@@ -9,7 +10,8 @@ use super::{
 use crate::clock::{MS, SECOND, Time};
 use baton_packet::SeqNumber;
 
-/// First retransmission timeout before anything was measured (RFC 6298 section 2; Linux `TCP_TIMEOUT_INIT`).
+/// First retransmission timeout before anything was measured (RFC 6298 section 2; Linux
+/// `TCP_TIMEOUT_INIT`).
 pub(super) const RTO_FIRST: Time = SECOND;
 /// Linux `TCP_RTO_MIN`.
 pub(super) const RTO_MIN: Time = 200 * MS;
@@ -209,8 +211,8 @@ impl Socket {
         socket
     }
 
-    /// The socket that an adoption makes of a segment: ESTABLISHED, nothing sent (Linux `bpf_sk_assign_tcp_reqsk`,
-    /// `cookie_bpf_check`, `tcp_get_cookie_sock`).
+    /// The socket that an adoption makes of a segment: ESTABLISHED, nothing sent (Linux
+    /// `bpf_sk_assign_tcp_reqsk`, `cookie_bpf_check`, `tcp_get_cookie_sock`).
     #[must_use]
     pub fn adopt(config: Config, ends: Ends, now: Time, seg: &Seg<'_>, how: &Adopted) -> Self {
         let mut socket = Self::new(config, ends, State::Established, seg.ack.sub(1));
@@ -294,8 +296,8 @@ impl Socket {
         }
     }
 
-    /// The process is gone or has closed for good: nobody will read what comes (Linux `tcp_close`). `false` if bytes were
-    /// left unread, so that the connection has to be reset instead.
+    /// The process is gone or has closed for good: nobody will read what comes (Linux `tcp_close`).
+    /// `false` if bytes were left unread, so that the connection has to be reset instead.
     #[must_use]
     pub fn orphan(&mut self) -> bool {
         self.orphan = true;

@@ -1,7 +1,7 @@
 //! Segments as bytes: what the model endpoints send, and what they read of what arrives.
 //!
-//! Owns its own builder and checksums, so that the engine's crates are not judged by their own code. It never decides
-//! what to send.
+//! Owns its own builder and checksums, so that the engine's crates are not judged by their own
+//! code. It never decides what to send.
 
 use crate::clock::Time;
 use baton_packet::{
@@ -218,7 +218,8 @@ pub fn build(ends: &Ends, out: &Out<'_>) -> Vec<u8> {
     frame
 }
 
-/// The reset that answers a segment of no connection (RFC 9293 section 3.10.7.1; Linux `tcp_v4_send_reset`).
+/// The reset that answers a segment of no connection (RFC 9293 section 3.10.7.1; Linux
+/// `tcp_v4_send_reset`).
 #[must_use]
 pub fn reset_for(ends: &Ends, seg: &Seg<'_>) -> Option<Vec<u8>> {
     if seg.flags.has(Flags::RST) {

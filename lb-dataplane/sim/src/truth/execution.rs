@@ -1,13 +1,15 @@
 //! Who may have a connection, and how often a request is executed.
 //!
-//! Owns the checkers of adoptions and executions, and their records. Never looks at what streams contain.
+//! Owns the checkers of adoptions and executions, and their records. Never looks at what streams
+//! contain.
 
 use super::{Checked, Execution, Rule, Truth};
 use crate::{clock::Time, talk::Request};
 use baton_api::{BackendFailure, Protocol};
 use baton_packet::SeqNumber;
 
-/// How often one request may be executed where policy allows more than once: `REPLAYS_MAX` more (`engine/src/rescue.rs`).
+/// How often one request may be executed where policy allows more than once: `REPLAYS_MAX` more
+/// (`engine/src/rescue.rs`).
 const EXECUTIONS_MAX: usize = 3;
 
 impl Truth {

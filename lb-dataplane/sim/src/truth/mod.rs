@@ -1,7 +1,9 @@
-//! What really happened, and the checkers that compare it with what must hold (ARCHITECTURE.md, what always holds).
+//! What really happened, and the checkers that compare it with what must hold (ARCHITECTURE.md,
+//! what always holds).
 //!
-//! Owns the record of every connection, request and execution, kept from outside of the engine: what clients wrote, what
-//! left the engine in both directions, what pods executed. It never changes anything in the world.
+//! Owns the record of every connection, request and execution, kept from outside of the engine:
+//! what clients wrote, what left the engine in both directions, what pods executed. It never
+//! changes anything in the world.
 
 mod execution;
 mod stream;
@@ -61,7 +63,8 @@ pub struct OwnerEnd {
     pub at: Time,
     /// What the pod knows about it.
     pub cause: Option<Cause>,
-    /// Whether it came ahead of bytes that were still under way: the engine waits for its repetition.
+    /// Whether it came ahead of bytes that were still under way: the engine waits for its
+    /// repetition.
     pub early: bool,
     /// Whether the flow was pinned then.
     pub pinned: bool,
@@ -99,7 +102,8 @@ pub struct Conn {
     pub client_aborted: bool,
     /// How it ended, once a client was told.
     pub over: Option<Explanation>,
-    /// What explains a reset that left towards the client, at another number than that of its next byte.
+    /// What explains a reset that left towards the client, at another number than that of its next
+    /// byte.
     pub inexact: Option<Explanation>,
     /// The last end of an owner.
     pub owner_end: Option<OwnerEnd>,
@@ -269,8 +273,8 @@ impl Truth {
         self.by_port.get(&(client, port))?.first().copied()
     }
 
-    /// The one of a client's port that these numbers are of: one of the client's direction, one of the server's. The latest
-    /// one if they are of none.
+    /// The one of a client's port that these numbers are of: one of the client's direction, one of
+    /// the server's. The latest one if they are of none.
     #[must_use]
     pub fn of_numbers(
         &self,
@@ -322,7 +326,8 @@ impl Truth {
     }
 }
 
-/// Whether a number is one that a kernel may have sent, rather than another connection's or a guess.
+/// Whether a number is one that a kernel may have sent, rather than another connection's or a
+/// guess.
 #[must_use]
 pub fn is_near(seq: SeqNumber, isn: SeqNumber) -> bool {
     (-(1 << 24)..=(1 << 24)).contains(&seq.since(isn))

@@ -1,6 +1,7 @@
 //! What the bytes and numbers on both sides of the engine must be.
 //!
-//! Owns the checkers of contents, of the single owner and of acknowledgements. Records nothing but how far streams are.
+//! Owns the checkers of contents, of the single owner and of acknowledgements. Records nothing but
+//! how far streams are.
 
 use super::{Checked, Conn, Truth, is_near};
 use crate::talk::Progress;
@@ -10,9 +11,9 @@ use baton_packet::SeqNumber;
 const STREAM_MAX: usize = 4 << 20;
 
 impl Truth {
-    /// Payload that leaves towards a pod: the client's own bytes at the client's own numbers, and none of a request whose
-    /// response has begun, but towards the pod that makes it. (A pod that was given the request before may execute it
-    /// later.)
+    /// Payload that leaves towards a pod: the client's own bytes at the client's own numbers, and
+    /// none of a request whose response has begun, but towards the pod that makes it. (A pod that
+    /// was given the request before may execute it later.)
     ///
     /// # Errors
     /// It is not so.
@@ -59,8 +60,8 @@ impl Truth {
         ))
     }
 
-    /// Payload that leaves towards a client, from this leg: no byte twice with different values, nothing spliced, every
-    /// response what its execution gives.
+    /// Payload that leaves towards a client, from this leg: no byte twice with different values,
+    /// nothing spliced, every response what its execution gives.
     ///
     /// # Errors
     /// What is wrong with it.

@@ -108,8 +108,8 @@ impl World {
         }
     }
 
-    /// The connection and view of the flow whose owner leg is this one; numbers of the client's and the server's direction
-    /// tell connections of one and the same port apart.
+    /// The connection and view of the flow whose owner leg is this one; numbers of the client's and
+    /// the server's direction tell connections of one and the same port apart.
     pub(super) fn flow_on(
         &self,
         pod: usize,

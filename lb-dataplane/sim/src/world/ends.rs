@@ -16,8 +16,9 @@ use baton_engine::states::State;
 use baton_packet::{Flags, SeqNumber};
 use std::net::SocketAddr;
 
-/// How soon after an owner's end arrived a process that is started again is taken for the old one: the engine watches for
-/// 50 ms (`engine/src/backend/liveness.rs`), and its questions and their answers may get lost.
+/// How soon after an owner's end arrived a process that is started again is taken for the old one:
+/// the engine watches for 50 ms (`engine/src/backend/liveness.rs`), and its questions and their
+/// answers may get lost.
 const RESTART_UNSEEN: Time = 150_000;
 
 impl World {
@@ -35,7 +36,8 @@ impl World {
             End::Done => {}
             // What reached the client had left the engine, where it was judged.
             _ if conn.over.is_some() => {}
-            // It was at the number of a reset that other bytes had overtaken, or takes any within its window.
+            // It was at the number of a reset that other bytes had overtaken, or takes any within
+            // its window.
             End::Reset if conn.inexact.is_some() => {
                 let why = conn.inexact.unwrap_or(Explanation::Counted);
                 if why == Explanation::Counted {
@@ -65,7 +67,8 @@ impl World {
             .server_next()
             .is_none_or(|next| (0..=1).contains(&seg.seq.since(next)));
         if rst && conn.open && !exact {
-            // A guess, the answer to an old segment, or ahead of lost ones. Should the client take it all the same, it says so.
+            // A guess, the answer to an old segment, or ahead of lost ones. Should the client take
+            // it all the same, it says so.
             let counted =
                 call.counted > 0 || (own && self.untold > 0 && self.flow_of(id).is_none());
             let why = if counted {
@@ -110,7 +113,8 @@ impl World {
     fn of_owner_end(&self, conn: &Conn) -> Option<Explanation> {
         let unanswered = conn.unanswered();
         let crashed = (conn.owner_end).is_some_and(|e| e.cause == Some(Cause::Crash));
-        // To the bare rule a response that is cut short is a whole one (a limit that the README names).
+        // To the bare rule a response that is cut short is a whole one (a limit that the README
+        // names).
         let bare = self.scenario.policy.protocol == Protocol::RequestResponse;
         if conn.client_aborted || (conn.client_closed && (unanswered == 0 || !crashed || bare)) {
             return Some(Explanation::Client);
@@ -132,8 +136,8 @@ impl World {
         }
     }
 
-    /// Whether a flow may be told only now of an end that was counted before: there was no frame for its reset, or for the
-    /// FIN of one that was closed.
+    /// Whether a flow may be told only now of an end that was counted before: there was no frame
+    /// for its reset, or for the FIN of one that was closed.
     fn is_told_late(&self, id: u32, rst: bool) -> bool {
         match self.flow_of(id) {
             None => rst,
@@ -168,8 +172,9 @@ impl World {
         let same = |e: OwnerEnd| (e.pod, e.port, e.cause) == (pod, port, cause);
         let again = conn.owner_end.is_some_and(same);
         if again && let Some(end) = &mut conn.owner_end {
-            // A kernel repeats a FIN that nobody acknowledged, perhaps when another process listens already; and one whose
-            // reset was not believed has been asked for another. What was sent meanwhile may have pinned the flow.
+            // A kernel repeats a FIN that nobody acknowledged, perhaps when another process listens
+            // already; and one whose reset was not believed has been asked for another. What was
+            // sent meanwhile may have pinned the flow.
             end.at = at;
             end.pinned |= view.pinned.is_some();
             end.early &= early;

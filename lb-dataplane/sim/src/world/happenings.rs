@@ -296,7 +296,8 @@ const BELIEVED: [Counter; 14] = [
 ];
 
 impl World {
-    /// An adoption leaves: whoever waits for it answers before its pod can, with a key that was rotated out, or with none.
+    /// An adoption leaves: whoever waits for it answers before its pod can, with a key that was
+    /// rotated out, or with none.
     pub(super) fn spring_ambush(&mut self, pod: usize, seg: &Seg<'_>) {
         let Some(seed) = self.ambush.take() else {
             return;
@@ -332,7 +333,8 @@ impl World {
         BELIEVED.iter().map(|c| self.engine.counter(*c)).sum()
     }
 
-    /// Sockets that a dataplane of former times left behind in the pods: open, of no process' interest.
+    /// Sockets that a dataplane of former times left behind in the pods: open, of no process'
+    /// interest.
     pub(super) fn predecessor(&mut self) {
         for (pod, port, seq) in self.scenario.stale.clone() {
             let peer = SocketAddr::new(address::ours(self.scenario.v6), port);

@@ -1,7 +1,7 @@
 //! One world: clients, the real engine and pods on bad links, driven by the virtual clock.
 //!
-//! Owns everything in it and the order in which it happens. What is right is judged by `truth` and, where it takes
-//! looking at the engine, by `checks`.
+//! Owns everything in it and the order in which it happens. What is right is judged by `truth` and,
+//! where it takes looking at the engine, by `checks`.
 
 mod checks;
 mod ends;
@@ -128,7 +128,8 @@ pub struct World {
     pub(crate) rng: fastrand::Rng,
     pub(crate) poll_at: Option<Time>,
     pub(crate) neighbours: Vec<bool>,
-    /// Pods that were out of reach at some time: what could not be sent to them then, a reset above all, is not repeated.
+    /// Pods that were out of reach at some time: what could not be sent to them then, a reset above
+    /// all, is not repeated.
     pub(crate) unreachable: Vec<bool>,
     pub(crate) captured: Vec<(usize, Vec<u8>)>,
     pub(crate) asked: Asked,

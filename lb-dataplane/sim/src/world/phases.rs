@@ -1,7 +1,7 @@
 //! The three phases of a run: faults, calm, and nothing left.
 //!
-//! Owns their order and bounds. In the calm phase every open request is answered in bounded time; in the last one the
-//! engine forgets everything.
+//! Owns their order and bounds. In the calm phase every open request is answered in bounded time;
+//! in the last one the engine forgets everything.
 
 use super::World;
 use crate::{
@@ -14,11 +14,13 @@ use baton_api::{FlowView, Protocol};
 use baton_engine::Instant;
 use std::net::SocketAddr;
 
-/// Longest that a request may wait once all faults are over. It holds two retransmission timeouts as long as the
-/// longest phase of faults (3 s, so at most 4 s each), the engine's tries of an adoption (2.9 s) and its wait for a
-/// backend (10 s), and is below the policies' idle timeout, so that nothing is tidied away by it unseen.
+/// Longest that a request may wait once all faults are over. It holds two retransmission timeouts
+/// as long as the longest phase of faults (3 s, so at most 4 s each), the engine's tries of an
+/// adoption (2.9 s) and its wait for a backend (10 s), and is below the policies' idle timeout, so
+/// that nothing is tidied away by it unseen.
 const SERVICE_MAX: Time = 24 * SECOND;
-/// Longest until the engine is empty: an idle timeout (30 s), and an old leg whose pod does not close (60 s).
+/// Longest until the engine is empty: an idle timeout (30 s), and an old leg whose pod does not
+/// close (60 s).
 const EMPTY_MAX: Time = 130 * SECOND;
 
 /// How long an application waits for an answer on a connection that is gone.
@@ -93,8 +95,9 @@ impl World {
         }
     }
 
-    /// A reset that got lost is not repeated (RFC 9293), nor is anything by a pod that is another one now. So a client that
-    /// only waits never learns that its connection is gone; applications have time-outs of their own for that.
+    /// A reset that got lost is not repeated (RFC 9293), nor is anything by a pod that is another
+    /// one now. So a client that only waits never learns that its connection is gone; applications
+    /// have time-outs of their own for that.
     fn give_up_on_ended(&mut self) {
         for i in 0..self.clients.len() {
             let client = &self.clients[i];
@@ -105,7 +108,8 @@ impl World {
             if self.now <= since + PATIENCE {
                 continue;
             }
-            // Its flow was ended for a counted reason, and the reset did not reach it or was none to its kernel.
+            // Its flow was ended for a counted reason, and the reset did not reach it or was none
+            // to its kernel.
             let untold = self.untold > 0 && self.flow_of(id).is_none();
             if ended || untold || self.died_unheard(id) {
                 self.untold -= u64::from(untold && !ended);
@@ -117,7 +121,8 @@ impl World {
 
     /// Whether a pod that had the connection died, or reset it, and no word of that arrived.
     fn died_unheard(&self, id: u32) -> bool {
-        // The bare rule cannot tell a response that is cut short from a whole one (a limit that the README names).
+        // The bare rule cannot tell a response that is cut short from a whole one (a limit that the
+        // README names).
         let bare = self.scenario.policy.protocol == Protocol::RequestResponse;
         let conn = self.truth.conns.get(&id);
         let died = self.restarts.iter().any(|(pod, died, _)| {

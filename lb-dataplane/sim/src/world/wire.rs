@@ -1,6 +1,8 @@
-//! Frames between the parties: over the links, into the engine, out of it, with every one that leaves compared to the truth.
+//! Frames between the parties: over the links, into the engine, out of it, with every one that
+//! leaves compared to the truth.
 //!
-//! Owns the calls of the engine for frames and timers. What a frame does in a client or pod is theirs.
+//! Owns the calls of the engine for frames and timers. What a frame does in a client or pod is
+//! theirs.
 
 use super::{Counts, Event, FRAME_BYTES, World};
 use crate::{
@@ -223,7 +225,8 @@ impl World {
         self.engine_ran(from, port, transmit);
     }
 
-    /// What the truth learns from a frame before the engine sees it; the port of ours or of the client that it names.
+    /// What the truth learns from a frame before the engine sees it; the port of ours or of the
+    /// client that it names.
     fn looks_at(&mut self, from: Party, frame: &[u8]) -> u16 {
         let Some((_, seg)) = receive(frame) else {
             return 0;
@@ -363,7 +366,8 @@ impl World {
                 .adoption_leaves(pod, port, seg.seq, seg.ack, !call.restores);
             return self.expect(checked);
         }
-        // One byte that the other side has: the engine's, or smoltcp's. No client writes such a byte.
+        // One byte that the other side has: the engine's, or smoltcp's. No client writes such a
+        // byte.
         let keepalive = seg.data == [0];
         let restores = own && call.restores;
         if seg.data.is_empty() || keepalive || restores {

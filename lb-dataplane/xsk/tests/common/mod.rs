@@ -28,7 +28,8 @@ pub const PORT_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub const VIRTUAL_V4: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 9);
 pub const CLIENT_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
 pub const PORT_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
-/// Sources of raw frames: no addresses of the client's kernel, which would answer to what comes back with resets.
+/// Sources of raw frames: no addresses of the client's kernel, which would answer to what comes
+/// back with resets.
 pub const RAW_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 101);
 pub const RAW_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x101);
 pub const INTERFACE: &str = "eth0";
@@ -207,7 +208,8 @@ pub fn attach_passing_xdp(interface: &str, flags: u32) {
     program[0].imm = 2;
     program[1].code = 0x95;
     let name = std::ffi::CString::new(interface).expect("no zero byte");
-    // SAFETY: strings, instructions and the null options are valid for the calls; the descriptor is ours to close.
+    // SAFETY: strings, instructions and the null options are valid for the calls; the descriptor is
+    // ours to close.
     unsafe {
         let fd = libbpf_sys::bpf_prog_load(
             libbpf_sys::BPF_PROG_TYPE_XDP,

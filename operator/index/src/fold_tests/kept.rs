@@ -1,4 +1,5 @@
-//! What stays in force of policies that cannot be used, while the operator runs and after a restart.
+//! What stays in force of policies that cannot be used, while the operator runs and after a
+//! restart.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Folds of small, named situations. This file owns the situation; what is shown is in the files below it.
+//! Folds of small, named situations. This file owns the situation; what is shown is in the files
+//! below it.
 
 use crate::*;
 use std::{net::IpAddr, sync::Arc};
@@ -108,7 +109,8 @@ const LEAVING: Conditions = Conditions {
     terminating: true,
 };
 
-/// One class with one dataplane (pod-200), Services `s` and `t` with two ready pods each, policy `p` on `s`.
+/// One class with one dataplane (pod-200), Services `s` and `t` with two ready pods each, policy
+/// `p` on `s`.
 fn index() -> Index {
     let mut index = Index::new();
     let class = Class {

@@ -1,4 +1,5 @@
-//! The size that issue and tests speak of: 5,000 policies, 50,000 endpoints, 16 classes of 2 dataplanes.
+//! The size that issue and tests speak of: 5,000 policies, 50,000 endpoints, 16 classes of 2
+//! dataplanes.
 
 use baton_index::{
     Allowance, Change, Class, Conditions, Family, Index, Interner, Key, Labels, Listener, Node,

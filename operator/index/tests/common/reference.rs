@@ -1,5 +1,6 @@
-//! What the snapshots and who is accepted must be, computed from all objects in the plainest way: no state, no shortcuts.
-//! Written apart from the index on purpose; only its inputs' types are shared.
+//! What the snapshots and who is accepted must be, computed from all objects in the plainest way:
+//! no state, no shortcuts. Written apart from the index on purpose; only its inputs' types are
+//! shared.
 
 use super::universe::Objects;
 use baton_api::{Backend, Endpoint, LIMIT_NAME_BYTES, LIMIT_POLICIES, Snapshot};
@@ -455,7 +456,8 @@ fn weight(policy: &Policy, pod: Option<&Arc<Pod>>) -> u16 {
     }
 }
 
-/// In order of Pods, then endpoints: the Pod's name, or the address; the second one of a name gets more behind it.
+/// In order of Pods, then endpoints: the Pod's name, or the address; the second one of a name gets
+/// more behind it.
 fn names(all: &[One]) -> Vec<String> {
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_key(|i| (all[*i].pod.clone(), all[*i].endpoint));

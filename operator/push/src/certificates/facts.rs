@@ -61,7 +61,8 @@ pub struct Existing {
 /// Reads what is stored.
 ///
 /// # Errors
-/// The CA is there but cannot be used. It is not replaced, because all trust hangs on it: the admin corrects or deletes it.
+/// The CA is there but cannot be used. It is not replaced, because all trust hangs on it: the admin
+/// corrects or deletes it.
 pub fn inspect(stored: &Stored) -> Result<Existing, CertificateError> {
     let authority = stored.authority.as_ref().map(authority).transpose()?;
     let mut leaves = BTreeMap::new();
@@ -195,7 +196,8 @@ pub(super) fn certificates(text: &[u8]) -> Result<Vec<Certificate>, String> {
     Ok(found)
 }
 
-/// Until when the own certificate of what is stored is good; nothing if there is none that can be read.
+/// Until when the own certificate of what is stored is good; nothing if there is none that can be
+/// read.
 #[must_use]
 pub fn end(files: &Files) -> Option<UnixSeconds> {
     let chain = certificates(files.get(CERTIFICATE_FILE)?).ok()?;

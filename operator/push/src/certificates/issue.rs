@@ -1,4 +1,5 @@
-//! Makes what a plan asks for. Owns what is in our certificates and how keys are made; decides no date.
+//! Makes what a plan asks for. Owns what is in our certificates and how keys are made; decides no
+//! date.
 
 use super::{
     Action, CA_LIFE, CERTIFICATE_FILE, CertificateError, KEY_FILE, LEAF_LIFE,
@@ -13,7 +14,8 @@ use rcgen::{
 };
 use time::OffsetDateTime;
 
-/// Plans in a row: the CA takes three at most (made next, promoted, dropped), leaves one, and one more sees that nothing is left.
+/// Plans in a row: the CA takes three at most (made next, promoted, dropped), leaves one, and one
+/// more sees that nothing is left.
 const ROUNDS_MAX: usize = 6;
 
 /// What a renewal did.
@@ -21,7 +23,8 @@ const ROUNDS_MAX: usize = 6;
 pub struct Renewal {
     /// In order, for the log and Events. Empty: nothing was due.
     pub actions: Vec<Action>,
-    /// What has to be stored: the CA first, and only if nobody else changed it, then the leaves. What did not change is not in it.
+    /// What has to be stored: the CA first, and only if nobody else changed it, then the leaves.
+    /// What did not change is not in it.
     pub changed: Stored,
     /// Renew again then, or when what is stored changes.
     pub next_look: UnixSeconds,

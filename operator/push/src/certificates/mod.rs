@@ -1,11 +1,13 @@
 //! Certificates of the control connections: which are due, and issuing them.
 //!
-//! - [`renew`] is all that the binary needs where the operator has a CA of its own; it is [`inspect`], [`plan`] (pure) and [`carry_out`].
+//! - [`renew`] is all that the binary needs where the operator has a CA of its own; it is
+//!   [`inspect`], [`plan`] (pure) and [`carry_out`].
 //! - [`check_supplied`] judges material that an admin supplied, which is used as it is.
 //!
-//! A CA lasts ten years. Long before, a next one is made and trusted by all beside the old one; a day later it signs, and once
-//! nothing is signed by the old one any more, that is dropped. Each step follows from the certificates alone, so an
-//! operator that ends between two steps goes on where it was. Private keys are in [`Files`] only.
+//! A CA lasts ten years. Long before, a next one is made and trusted by all beside the old one; a
+//! day later it signs, and once nothing is signed by the old one any more, that is dropped. Each
+//! step follows from the certificates alone, so an operator that ends between two steps goes on
+//! where it was. Private keys are in [`Files`] only.
 
 mod facts;
 mod issue;
@@ -74,13 +76,15 @@ impl fmt::Display for Role {
 /// What is stored: read from Secrets or directories, or to be written there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// The CA: certificate, key, and `ca.crt`, which all holders get; while it is renewed, `next.crt` and `next.key` too.
+    /// The CA: certificate, key, and `ca.crt`, which all holders get; while it is renewed,
+    /// `next.crt` and `next.key` too.
     pub authority: Option<Files>,
     /// Certificate, key and `ca.crt` of each holder.
     pub leaves: BTreeMap<Role, Files>,
 }
 
-/// Why certificates cannot be used or made. The admin has to act, but for [`CertificateError::Issue`].
+/// Why certificates cannot be used or made. The admin has to act, but for
+/// [`CertificateError::Issue`].
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// A file that must be there.

@@ -8,14 +8,15 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 /// How long a CA is good for.
 pub const CA_LIFE: Duration = Duration::from_secs(3_650 * 24 * 3_600);
-/// How long before its end the next CA is made: four times as long as a leaf lives, so that no leaf outlives its CA.
+/// How long before its end the next CA is made: four times as long as a leaf lives, so that no leaf
+/// outlives its CA.
 pub const CA_NEXT_BEFORE_END: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// How long a leaf is good for. It is made anew when two thirds have passed.
 pub const LEAF_LIFE: Duration = Duration::from_secs(90 * 24 * 3_600);
 /// Certificates are good from so long before they are made, for peers whose clocks are behind.
 pub const SKEW: Duration = Duration::from_secs(3_600);
-/// How long everybody has to take what is trusted, or a new leaf: Secrets reach pods within minutes, a day leaves room for nodes
-/// that are away.
+/// How long everybody has to take what is trusted, or a new leaf: Secrets reach pods within
+/// minutes, a day leaves room for nodes that are away.
 pub const SPREAD: Duration = DAY;
 
 /// Something to be done.
@@ -72,7 +73,8 @@ impl fmt::Display for Action {
     }
 }
 
-/// What is due now: a step of the CA, or if there is none, what leaves need. Plan again once it is done.
+/// What is due now: a step of the CA, or if there is none, what leaves need. Plan again once it is
+/// done.
 #[must_use]
 pub fn plan(now: UnixSeconds, existing: &Existing) -> Vec<Action> {
     let Some(authority) = &existing.authority else {

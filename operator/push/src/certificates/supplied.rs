@@ -11,7 +11,8 @@ use std::time::Duration;
 /// Warnings begin so long before the end: time for an admin who is asked on a Friday.
 pub const SUPPLIED_WARNING: Duration = Duration::from_secs(21 * 24 * 3_600);
 
-/// Whether supplied material can be used, and what the admin should know about it: what ends soon or has ended, what peers refuse.
+/// Whether supplied material can be used, and what the admin should know about it: what ends soon
+/// or has ended, what peers refuse.
 ///
 /// # Errors
 /// The texts are not a certificate, its key and CA certificates.

@@ -4,7 +4,8 @@ use crate::UnixSeconds;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Since when keys are as they are. Kept as JSON beside the keys, in an annotation or a file; if it is lost, keys count as new.
+/// Since when keys are as they are. Kept as JSON beside the keys, in an annotation or a file; if it
+/// is lost, keys count as new.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Ages {

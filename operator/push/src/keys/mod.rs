@@ -1,13 +1,17 @@
 //! The steps by which one adoption key replaces another while both work.
 //!
 //! ```text
-//! add N+1  ->  everybody has it  ->  sign with N+1  ->  everybody signs with it, and a grace passed  ->  remove N
+//! add N+1  ->  everybody has it  ->  sign with N+1
+//!          ->  everybody signs with it, and a grace passed  ->  remove N
 //! ```
 //!
-//! - [`KeySet`] is what is stored: files `epoch-N` and `current`, as dataplanes and shims read them.
-//! - [`Ages`] is stored beside it (an annotation, a file): since when each key is there. Lost ages only postpone.
-//! - [`Rotator`] decides the next step from what is stored and what dataplanes and shims report. Its states, events and actions are a
-//!   declared table ([`table`]), which a test prints and compares.
+//! - [`KeySet`] is what is stored: files `epoch-N` and `current`, as dataplanes and shims read
+//!   them.
+//! - [`Ages`] is stored beside it (an annotation, a file): since when each key is there. Lost ages
+//!   only postpone.
+//! - [`Rotator`] decides the next step from what is stored and what dataplanes and shims report.
+//!   Its states, events and actions are a declared table ([`table`]), which a test prints and
+//!   compares.
 //!
 //! A key that somebody signs with is never removed, but for those who were unreachable longer than
 //! a limit, and those on nodes that an admin excluded: both are named in a warning. A node that is

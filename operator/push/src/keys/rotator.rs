@@ -12,7 +12,8 @@ use std::{collections::BTreeSet, fmt, time::Duration};
 
 /// Names in one warning.
 const NAMES_MAX: usize = 20;
-/// Looked at again after this long at the latest while others are waited for: their reports come about as often.
+/// Looked at again after this long at the latest while others are waited for: their reports come
+/// about as often.
 const LOOK_WAITING: Duration = Duration::from_secs(5);
 /// Looked at again after this long at the latest, so that a clock that was set shows.
 const LOOK_MAX: Duration = Duration::from_secs(3_600);
@@ -22,10 +23,11 @@ const LOOK_MAX: Duration = Duration::from_secs(3_600);
 pub struct RotationSettings {
     /// Life of a key as the current one.
     pub period: Duration,
-    /// A new key is not signed with before: pods that are being created may have mounted the Secret as it was.
+    /// A new key is not signed with before: pods that are being created may have mounted the Secret
+    /// as it was.
     pub spread: Duration,
-    /// A key is not removed before everybody signed with the next for this long: adoptions are repeated for seconds, and flows
-    /// without a pod wait for 10 s.
+    /// A key is not removed before everybody signed with the next for this long: adoptions are
+    /// repeated for seconds, and flows without a pod wait for 10 s.
     pub grace: Duration,
     /// Who is unreachable longer is passed over, and named in a warning.
     pub unreachable_limit: Duration,
@@ -205,7 +207,8 @@ pub struct Step {
     pub state: State,
     /// What was done to it; none if only ages were completed, or nothing changed.
     pub action: Option<Action>,
-    /// To be stored, both together, if it is there. Store it only if nobody else changed what is stored, then step again.
+    /// To be stored, both together, if it is there. Store it only if nobody else changed what is
+    /// stored, then step again.
     pub change: Option<(KeySet, Ages)>,
     /// For the log and Events.
     pub warnings: Vec<Warning>,
@@ -215,7 +218,8 @@ pub struct Step {
     pub look_again: Duration,
 }
 
-/// Decides steps. Remembers only since when all sign with the current key, which an operator that starts counts anew.
+/// Decides steps. Remembers only since when all sign with the current key, which an operator that
+/// starts counts anew.
 #[derive(Clone, Debug)]
 pub struct Rotator {
     settings: RotationSettings,
@@ -257,7 +261,8 @@ impl Rotator {
             let epoch = unused_epoch(peers.unwrap_or_default());
             let keys = KeySet::first(epoch, AdoptionKey::random(rng));
             let mut ages = completed(&Ages::default(), &keys, now);
-            // A key that is new is no answer to an older request, but there is nothing older to replace.
+            // A key that is new is no answer to an older request, but there is nothing older to
+            // replace.
             ages.served.clone_from(&wishes.rotate);
             ages.excluded.clone_from(&wishes.excluded);
             step.action = transition(state, Event::Missing).map(|row| row.action);
@@ -297,7 +302,8 @@ impl Rotator {
         step
     }
 
-    /// If `event` is the case, the names of those who were passed over; else the step says who is waited for, and how long.
+    /// If `event` is the case, the names of those who were passed over; else the step says who is
+    /// waited for, and how long.
     #[expect(clippy::too_many_arguments, reason = "the arguments of `step`")]
     fn is_case(
         &mut self,
@@ -348,9 +354,9 @@ impl Rotator {
         }
     }
 
-    /// Asks all peers what holds up a step that has been due since `since`. If nothing does, the names of those who did not answer
-    /// or follow for too long and do not count. A peer that has all it needs does not hold up
-    /// anything, whether it answers or not.
+    /// Asks all peers what holds up a step that has been due since `since`. If nothing does, the
+    /// names of those who did not answer or follow for too long and do not count. A peer that has
+    /// all it needs does not hold up anything, whether it answers or not.
     fn all(
         &self,
         now: UnixSeconds,
@@ -439,7 +445,8 @@ fn is_over(now: UnixSeconds, since: UnixSeconds, span: Duration, step: &mut Step
     false
 }
 
-/// Ages of exactly the stored keys. What is not known is now; what lies in the future, by a clock that was set back, too.
+/// Ages of exactly the stored keys. What is not known is now; what lies in the future, by a clock
+/// that was set back, too.
 fn completed(ages: &Ages, keys: &KeySet, now: UnixSeconds) -> Ages {
     let epochs = keys.epochs().into_iter();
     let known = |epoch: u8| ages.made.get(&epoch).copied().unwrap_or(now).min(now);

@@ -44,7 +44,8 @@ impl fmt::Debug for AdoptionKey {
     }
 }
 
-/// Why stored keys cannot be used. The admin has to correct or delete what is stored; the operator does not overwrite it.
+/// Why stored keys cannot be used. The admin has to correct or delete what is stored; the operator
+/// does not overwrite it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// A name that is none of ours. Others than the operator must not keep anything there.

@@ -1,6 +1,7 @@
 //! The states of adoption key rotation and what leads from one to the next.
 //!
-//! Owns every change of the stored keys: what is no row changes nothing. Knows no key, clock or peer.
+//! Owns every change of the stored keys: what is no row changes nothing. Knows no key, clock or
+//! peer.
 
 use super::KeySet;
 use std::fmt;
@@ -98,8 +99,8 @@ const fn row(state: State, event: Event, action: Action, next: State) -> Row {
     }
 }
 
-/// Every transition. Any other pair of state and event changes nothing: a rotation that is under way ends before the next begins, and
-/// old keys go before another becomes current.
+/// Every transition. Any other pair of state and event changes nothing: a rotation that is under
+/// way ends before the next begins, and old keys go before another becomes current.
 pub const TABLE: [Row; 5] = [
     row(
         State::NoKey,

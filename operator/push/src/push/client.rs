@@ -31,7 +31,8 @@ use tokio::{
 const STATE_LIMIT_BYTES: usize = 64 << 20;
 /// Bytes of a shim's state: a thousand pods of a node take some 200 KB.
 const LIMIT_SHIM_BYTES: usize = 4 << 20;
-/// Bytes of a connection that are read or written at a time. There may be thousands of connections, and they are kept.
+/// Bytes of a connection that are read or written at a time. There may be thousands of connections,
+/// and they are kept.
 const LIMIT_BUFFER_BYTES: usize = 64 << 10;
 /// Bytes of a snapshot that is read back: four times what a dataplane takes.
 const SNAPSHOT_LIMIT_BYTES: usize = 64 << 20;
@@ -41,7 +42,8 @@ pub(super) const ERROR_LIMIT_BYTES: usize = 64 << 10;
 const REPLY_LIMIT_BYTES: usize = 1 << 20;
 /// Characters of an error that go into a report.
 const ERROR_SHOWN_CHARS: usize = 400;
-/// A connection that is older is made anew, so that a certificate that was replaced is not shown for ever.
+/// A connection that is older is made anew, so that a certificate that was replaced is not shown
+/// for ever.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(3_600);
 
 /// What came of a request, beside the answer.
@@ -116,7 +118,8 @@ impl Drop for Link {
 
 /// Why there is no answer that makes sense.
 enum Failure {
-    /// The connection ended before any of the answer came. On one that was used before, that is how a server closes what idles.
+    /// The connection ended before any of the answer came. On one that was used before, that is how
+    /// a server closes what idles.
     Gone(String),
     /// Anything else.
     Other(String),
@@ -143,7 +146,8 @@ impl Client {
         }
     }
 
-    /// Asks. `content` is the newest of the class: what is read is compared with it, and a push takes it.
+    /// Asks. `content` is the newest of the class: what is read is compared with it, and a push
+    /// takes it.
     pub(super) async fn ask(&mut self, ask: Ask, content: Option<&Arc<Rendered>>) -> Done {
         let began = Instant::now();
         let limit = self.settings.connect_timeout + self.settings.request_timeout;
@@ -177,7 +181,8 @@ impl Client {
         }
     }
 
-    /// A server may close a kept connection in the moment in which it is used. All requests may be repeated, so it is asked once more.
+    /// A server may close a kept connection in the moment in which it is used. All requests may be
+    /// repeated, so it is asked once more.
     async fn ask_twice(
         &mut self,
         ask: Ask,
@@ -336,7 +341,8 @@ async fn read(
     content: Option<&Arc<Rendered>>,
 ) -> Result<(Answer, Found, usize), String> {
     if response.status() == StatusCode::NOT_FOUND {
-        // A dataplane that has had no snapshot yet. Anybody else answers a push that way too, which is a failure.
+        // A dataplane that has had no snapshot yet. Anybody else answers a push that way too, which
+        // is a failure.
         let length = whole(response.into_body(), ERROR_LIMIT_BYTES).await?.len();
         let (generation, version) = (0, None);
         let answer = Answer::Holds {
@@ -398,7 +404,8 @@ async fn dataplane(
     name: &str,
     states: &dyn States,
 ) -> Result<(Answer, Found, usize), String> {
-    /// Read in a pass of its own: flattened into one type with the state, serde would keep the whole in between.
+    /// Read in a pass of its own: flattened into one type with the state, serde would keep the
+    /// whole in between.
     #[derive(Deserialize)]
     struct Words {
         #[serde(default)]

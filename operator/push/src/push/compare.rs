@@ -1,6 +1,8 @@
-//! Whether a snapshot that comes in piece by piece is the one that we would push, but for its generation.
+//! Whether a snapshot that comes in piece by piece is the one that we would push, but for its
+//! generation.
 //!
-//! Owns no more of it than the beginning: the largest snapshots take 10 MB, and many dataplanes are read at once.
+//! Owns no more of it than the beginning: the largest snapshots take 10 MB, and many dataplanes are
+//! read at once.
 
 use super::content::{HEAD, MIDDLE, Pieces, Rendered};
 use hyper::body::Bytes;

@@ -1,4 +1,5 @@
-//! How a connection to a control API is made. Owns the difference between plain TCP and TLS; knows no HTTP.
+//! How a connection to a control API is made. Owns the difference between plain TCP and TLS; knows
+//! no HTTP.
 
 use baton_tls::{Client, Name};
 use std::{future::Future, io, net::SocketAddr, pin::Pin, sync::Arc};
@@ -37,7 +38,8 @@ impl Connect for Plain {
     }
 }
 
-/// Mutual TLS with the operator's material; what is replaced there holds for the connections made from then on.
+/// Mutual TLS with the operator's material; what is replaced there holds for the connections made
+/// from then on.
 #[derive(Clone, Debug)]
 pub struct Tls(pub Arc<Client>);
 

@@ -1,8 +1,9 @@
 //! What a class of dataplanes shall serve, as the bytes that go to them.
 //!
-//! Owns the bytes of snapshots but for their generation. They are written when they are sent or compared, which takes 3 us for
-//! a policy of ten backends; kept, those of 5,000 such policies would take 8 MB. What is kept of them is their number and a
-//! digest, by which one version is told from another.
+//! Owns the bytes of snapshots but for their generation. They are written when they are sent or
+//! compared, which takes 3 us for a policy of ten backends; kept, those of 5,000 such policies
+//! would take 8 MB. What is kept of them is their number and a digest, by which one version is told
+//! from another.
 
 use baton_api::Policy;
 use hyper::body::Bytes;
@@ -14,8 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// All policies of a class by their names, which give their order in the snapshot. A policy that did not change should be the same
-/// `Arc` as before: then it is not even looked at.
+/// All policies of a class by their names, which give their order in the snapshot. A policy that
+/// did not change should be the same `Arc` as before: then it is not even looked at.
 pub type PolicySet = Arc<BTreeMap<String, Arc<Policy>>>;
 
 /// Counts the contents of one class, from 1, by one for each that differs from the one before.
@@ -82,7 +83,8 @@ impl Written {
 }
 
 impl Contents {
-    /// Takes the class's policies. Gives the version that holds them: a new one if any byte differs from the newest so far.
+    /// Takes the class's policies. Gives the version that holds them: a new one if any byte differs
+    /// from the newest so far.
     ///
     /// # Errors
     /// A policy cannot be written as JSON: a bug. Nothing changes then.

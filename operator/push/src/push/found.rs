@@ -1,4 +1,5 @@
-//! What a dataplane has in force, read as policies: for an operator that starts and lacks something that was pushed before it.
+//! What a dataplane has in force, read as policies: for an operator that starts and lacks something
+//! that was pushed before it.
 //!
 //! Owns one request over a connection of its own. Which policies are asked for is the caller's.
 
@@ -27,8 +28,8 @@ enum Unreadable {
     Policy(#[from] serde_json::Error),
 }
 
-/// The policies that a dataplane has in force and whose names are wanted; none if it has had no snapshot yet. Takes memory for
-/// these and one more.
+/// The policies that a dataplane has in force and whose names are wanted; none if it has had no
+/// snapshot yet. Takes memory for these and one more.
 ///
 /// # Errors
 /// In words for people: it cannot be reached, or what it has cannot be read. Worth another try.

@@ -2,8 +2,9 @@
 //!
 //! Owns how a number is found that a dataplane will take. Knows no dataplane.
 
-/// Which term of leadership: transitions of the Lease + 1, or a counter kept in the state directory. A leader has a larger one than
-/// its predecessor, so that its first snapshot replaces whatever that one pushed last.
+/// Which term of leadership: transitions of the Lease + 1, or a counter kept in the state
+/// directory. A leader has a larger one than its predecessor, so that its first snapshot replaces
+/// whatever that one pushed last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(pub u32);
 

@@ -5,7 +5,8 @@ use std::{
     time::Duration,
 };
 
-/// Upper ends of the buckets of the push duration, from a small change over a fast network to the largest snapshot.
+/// Upper ends of the buckets of the push duration, from a small change over a fast network to the
+/// largest snapshot.
 pub const PUSH_BUCKETS_SECONDS: [f64; 11] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 ];
@@ -58,7 +59,8 @@ pub struct Figures {
     pub pushed_bytes: u64,
     /// Time of all accepted pushes, from request to answer.
     pub push_micros: u64,
-    /// Accepted pushes by duration: not cumulative, one for each of [`PUSH_BUCKETS_SECONDS`] and one for what took longer.
+    /// Accepted pushes by duration: not cumulative, one for each of [`PUSH_BUCKETS_SECONDS`] and
+    /// one for what took longer.
     pub push_buckets: [u64; PUSH_BUCKETS_SECONDS.len() + 1],
 }
 

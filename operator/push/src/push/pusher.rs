@@ -44,7 +44,8 @@ pub enum PushError {
     },
 }
 
-/// Keeps dataplanes at the content of their class while it lives. Only a leader has one; dropping it stops everything at once.
+/// Keeps dataplanes at the content of their class while it lives. Only a leader has one; dropping
+/// it stops everything at once.
 pub struct Pusher {
     connect: Arc<dyn Connect>,
     states: Arc<dyn States>,
@@ -82,8 +83,9 @@ impl fmt::Debug for Pusher {
 }
 
 impl Pusher {
-    /// Serves no target yet. Its methods must be called in a tokio runtime; `states` takes what dataplanes say of policies,
-    /// shims get their nodes' keys of `keys`, `rng` spreads retries and polls.
+    /// Serves no target yet. Its methods must be called in a tokio runtime; `states` takes what
+    /// dataplanes say of policies, shims get their nodes' keys of `keys`, `rng` spreads retries and
+    /// polls.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -116,10 +118,11 @@ impl Pusher {
         (pusher, receiver)
     }
 
-    /// Has all dataplanes of `class` serve exactly these policies. Nothing is pushed to a class before the first call, so call it
-    /// only when all sources have been read once. Returns the version that holds the content: a policy that changed with this call is
-    /// programmed on a dataplane when it acknowledges this version or a later one. Costs writing the policies that changed, and a
-    /// comparison of pointers for the others.
+    /// Has all dataplanes of `class` serve exactly these policies. Nothing is pushed to a class
+    /// before the first call, so call it only when all sources have been read once. Returns the
+    /// version that holds the content: a policy that changed with this call is programmed on a
+    /// dataplane when it acknowledges this version or a later one. Costs writing the policies that
+    /// changed, and a comparison of pointers for the others.
     ///
     /// # Errors
     /// [`PushError::Unwritable`].
@@ -142,16 +145,16 @@ impl Pusher {
         Ok(version)
     }
 
-    /// Forgets what a class shall serve. Its dataplanes keep what they have and are only polled, until the class is published again;
-    /// its versions go on counting.
+    /// Forgets what a class shall serve. Its dataplanes keep what they have and are only polled,
+    /// until the class is published again; its versions go on counting.
     pub fn retire(&mut self, class: &str) {
         if let Some(class) = self.classes.get_mut(class) {
             class.newest.send_replace(None);
         }
     }
 
-    /// These targets, by name (a pod's, say), and no others. New ones are asked at once, and so are those that stay but wait after a
-    /// failure. One whose address or kind changed starts anew.
+    /// These targets, by name (a pod's, say), and no others. New ones are asked at once, and so are
+    /// those that stay but wait after a failure. One whose address or kind changed starts anew.
     ///
     /// # Errors
     /// [`PushError::TooMany`].

@@ -19,10 +19,12 @@ pub struct Report {
     pub result: Outcome,
 }
 
-/// What happened. Of each kind only the newest waits to be read; none of them is lost for good, later ones say the same or more.
+/// What happened. Of each kind only the newest waits to be read; none of them is lost for good,
+/// later ones say the same or more.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// The dataplane has the content of `version`: a policy that was last changed in it or before is programmed there.
+    /// The dataplane has the content of `version`: a policy that was last changed in it or before
+    /// is programmed there.
     Acknowledged {
         /// Under which number.
         generation: u64,
@@ -70,7 +72,8 @@ pub struct Unreached {
     pub problem: String,
     /// Failures in a row.
     pub failures: u32,
-    /// It was a push, or a push before it had no answer either: being readable is then no sign of health.
+    /// It was a push, or a push before it had no answer either: being readable is then no sign of
+    /// health.
     pub pushing: bool,
     /// When it is tried again.
     pub next_try: Duration,

@@ -1,14 +1,20 @@
 //! What one target is asked next: the decisions of a pusher's task as a state machine.
 //!
-//! Owns generations, retries, and what is known of the other side. Does no I/O and knows no clock: events go in with the time
-//! since some start, news and at most one request come out. One request is under way at a time.
+//! Owns generations, retries, and what is known of the other side. Does no I/O and knows no clock:
+//! events go in with the time since some start, news and at most one request come out. One request
+//! is under way at a time.
 //!
 //! Rules:
-//! - What the dataplane holds is read before the first push, after each failure, conflict and restart. Equal content is not pushed.
-//! - A push has a generation above everything that was seen there or tried, in our epoch or, if that is behind, in the one seen.
-//! - Content of a later epoch than ours is somebody else's until [`Settings::overtaken_wait`] has passed.
-//! - A state that cannot be read is asked for less and less often, also of a dataplane that answers everything else.
-//! - Refused content is offered again only if it changes, the dataplane starts again, or after [`Settings::refused_retry`].
+//! - What the dataplane holds is read before the first push, after each failure, conflict and
+//!   restart. Equal content is not pushed.
+//! - A push has a generation above everything that was seen there or tried, in our epoch or, if
+//!   that is behind, in the one seen.
+//! - Content of a later epoch than ours is somebody else's until [`Settings::overtaken_wait`] has
+//!   passed.
+//! - A state that cannot be read is asked for less and less often, also of a dataplane that answers
+//!   everything else.
+//! - Refused content is offered again only if it changes, the dataplane starts again, or after
+//!   [`Settings::refused_retry`].
 //!
 //! # Decisions
 //!
@@ -69,7 +75,8 @@ pub struct Session {
     wake_at: Option<Duration>,
 }
 
-/// Conflicts in a row that are answered at once: one is a race, two are a race with bad luck, more are no race.
+/// Conflicts in a row that are answered at once: one is a race, two are a race with bad luck, more
+/// are no race.
 const CONFLICTS_AT_ONCE: u32 = 2;
 /// Content that changes without end puts looks at the state off for at most so many intervals.
 const POLLS_PUT_OFF: u32 = 3;
@@ -144,7 +151,8 @@ impl Session {
         Next { news, ask }
     }
 
-    /// When [`Event::Tick`] is due if nothing else happens; that may have passed. None while a request is under way.
+    /// When [`Event::Tick`] is due if nothing else happens; that may have passed. None while a
+    /// request is under way.
     #[must_use]
     pub fn wake_at(&self) -> Option<Duration> {
         self.wake_at
@@ -278,7 +286,8 @@ impl Session {
         version: Option<Version>,
         news: &mut Vec<News>,
     ) {
-        // Content without a generation is not in force: a dataplane becomes ready with its first snapshot, be it empty.
+        // Content without a generation is not in force: a dataplane becomes ready with its first
+        // snapshot, be it empty.
         let version = version.filter(|_| generation > 0);
         if Epoch::of(generation) > self.epoch {
             // Also if it is equal: what changes later need not wait then.
@@ -342,15 +351,16 @@ impl Session {
         }));
     }
 
-    /// It is read from again soon, and if that goes well that is the end of it; but who has no state to tell is not asked for
-    /// it at that pace.
+    /// It is read from again soon, and if that goes well that is the end of it; but who has no
+    /// state to tell is not asked for it at that pace.
     fn poll_failed(&mut self, now: Duration) {
         self.polls_failed = self.polls_failed.saturating_add(1);
         let wait = self.backoff(self.polls_failed);
         self.poll_at = self.poll_at.max(now + wait);
     }
 
-    /// Doubles with each failure in a row up to the cap; between half and all of that, so that many do not come back together.
+    /// Doubles with each failure in a row up to the cap; between half and all of that, so that many
+    /// do not come back together.
     fn backoff(&mut self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(20);
         let whole = self
@@ -366,7 +376,8 @@ impl Session {
         self.poll_interval.mul_f64(0.9 + self.rng.f64() / 5.0)
     }
 
-    /// Whether what is in force there has to be taken for a newer leader's. After the wait it is not, and our numbers go on in its epoch.
+    /// Whether what is in force there has to be taken for a newer leader's. After the wait it is
+    /// not, and our numbers go on in its epoch.
     fn is_foreign(&mut self, now: Duration, generation: u64, news: &mut Vec<News>) -> bool {
         let epoch = Epoch::of(generation);
         match &mut self.overtaken {

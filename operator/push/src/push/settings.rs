@@ -2,10 +2,12 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-/// Dataplanes and shims at one time: a shim per node of a cluster of Kubernetes' largest supported size (5,000), and dataplanes.
+/// Dataplanes and shims at one time: a shim per node of a cluster of Kubernetes' largest supported
+/// size (5,000), and dataplanes.
 pub const LIMIT_TARGETS: usize = 6_000;
 
-/// Reports that wait to be read. Tasks hold back (and renew) what does not fit, so this bounds memory and nothing else.
+/// Reports that wait to be read. Tasks hold back (and renew) what does not fit, so this bounds
+/// memory and nothing else.
 pub const LIMIT_REPORTS: usize = 256;
 
 /// One control API.
@@ -39,20 +41,24 @@ pub struct Settings {
     pub poll_interval: Duration,
     /// The same for shims, of which there is one per node, and whose news is not urgent.
     pub shim_poll_interval: Duration,
-    /// A look may take this share of the time, one in so many, so that large states do not eat a processor.
+    /// A look may take this share of the time, one in so many, so that large states do not eat a
+    /// processor.
     pub poll_share: u32,
     /// A connection, TLS included, that is not there after this long has failed.
     pub connect_timeout: Duration,
-    /// A request without an answer after this long has failed. Longer than the 10 s in which a dataplane gives up on itself.
+    /// A request without an answer after this long has failed. Longer than the 10 s in which a
+    /// dataplane gives up on itself.
     pub request_timeout: Duration,
     /// Wait after the first failure; doubled with each further one.
     pub backoff_min: Duration,
     /// Longest wait after a failure.
     pub backoff_max: Duration,
-    /// A refused snapshot is offered again after this long if nothing else changed: the dataplane's configuration may have.
+    /// A refused snapshot is offered again after this long if nothing else changed: the dataplane's
+    /// configuration may have.
     pub refused_retry: Duration,
-    /// A dataplane that has other content of a later epoch belongs to a newer leader, or the Lease was made anew. Who still runs after
-    /// this long, longer than a lease lasts without renewal, is the leader and goes above. Zero where there is no election.
+    /// A dataplane that has other content of a later epoch belongs to a newer leader, or the Lease
+    /// was made anew. Who still runs after this long, longer than a lease lasts without renewal, is
+    /// the leader and goes above. Zero where there is no election.
     pub overtaken_wait: Duration,
 }
 

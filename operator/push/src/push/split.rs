@@ -1,7 +1,8 @@
-//! Takes a dataplane's state apart while it comes, so that it is never in memory as a whole: 50,000 backends are 20 MB of text.
+//! Takes a dataplane's state apart while it comes, so that it is never in memory as a whole: 50,000
+//! backends are 20 MB of text.
 //!
-//! Owns where each element of the top-level list `policies` begins and ends. Does not judge whether the text is JSON: that is
-//! for whoever reads the parts.
+//! Owns where each element of the top-level list `policies` begins and ends. Does not judge whether
+//! the text is JSON: that is for whoever reads the parts.
 
 /// Bytes of one policy: 256 backends, each with a drain and its reasons, take some 250 KB.
 pub(super) const LIMIT_POLICY_BYTES: usize = 1 << 20;

@@ -1,6 +1,7 @@
 //! Where the policies of dataplanes' states go: one by one, to whoever wants something of them.
 //!
-//! Owns the seam and nothing else. A state of many backends is large, what is kept of it is small and not this crate's affair.
+//! Owns the seam and nothing else. A state of many backends is large, what is kept of it is small
+//! and not this crate's affair.
 
 use baton_api::{PolicyState, State};
 
@@ -15,7 +16,8 @@ pub trait Reading: Send {
     /// The next policy.
     fn policy(&mut self, policy: PolicyState);
 
-    /// That was all; `state` is the rest of it, without policies. [`super::Outcome::State`] follows.
+    /// That was all; `state` is the rest of it, without policies. [`super::Outcome::State`]
+    /// follows.
     fn whole(self: Box<Self>, state: &State);
 }
 

@@ -1,6 +1,8 @@
-//! The task of one target: carries events to its session and requests to its control API, and tells the news.
+//! The task of one target: carries events to its session and requests to its control API, and tells
+//! the news.
 //!
-//! Owns one client and the reports that wait. Decides nothing; never waits for whoever reads the reports.
+//! Owns one client and the reports that wait. Decides nothing; never waits for whoever reads the
+//! reports.
 
 use super::{
     Epoch, Metrics, Outcome, Rendered, Report, Settings, TargetKind,
@@ -23,8 +25,9 @@ use tokio::{
 };
 use tracing::{Instrument as _, Span, debug, field::Empty, trace_span};
 
-/// Bytes of states that all tasks read at one time, so that many large dataplanes do not take the operator's memory together:
-/// two to four of the largest, each of which is read within some 50 ms every 2 s. One state may be larger: it is read alone.
+/// Bytes of states that all tasks read at one time, so that many large dataplanes do not take the
+/// operator's memory together: two to four of the largest, each of which is read within some 50 ms
+/// every 2 s. One state may be larger: it is read alone.
 pub(super) const STATE_BUDGET_BYTES: usize = 4 << 20;
 /// Unit of the budget. Also what a state takes at least.
 const STATE_UNIT_BYTES: usize = 16 << 10;
@@ -274,7 +277,8 @@ impl Task {
                 version,
                 pushed,
             } => {
-                // What was published meanwhile has a younger age: then nobody waits for this one any more.
+                // What was published meanwhile has a younger age: then nobody waits for this one
+                // any more.
                 let content = self.content.as_ref();
                 let took = content.map_or(Duration::ZERO, |c| c.age(std::time::Instant::now()));
                 Outcome::Acknowledged {

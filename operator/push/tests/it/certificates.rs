@@ -86,7 +86,8 @@ fn leaves_are_made_anew_when_two_thirds_have_passed() {
     assert_eq!(renewed(look, &mut stored), expected);
 }
 
-/// Twelve years, as often as the plan asks for it: all leaves are always good and trusted by those who hold any older state up to a day.
+/// Twelve years, as often as the plan asks for it: all leaves are always good and trusted by those
+/// who hold any older state up to a day.
 #[test]
 fn a_ca_is_exchanged_with_overlap() {
     let mut now = START;
@@ -99,7 +100,8 @@ fn a_ca_is_exchanged_with_overlap() {
         let was = stored.clone();
         let actions = renewed(now, &mut stored);
         if was != stored {
-            // Who has the state of before, which may be a day old, and who has the new one believe each other.
+            // Who has the state of before, which may be a day old, and who has the new one believe
+            // each other.
             if now.since(changed_at) >= SPREAD {
                 before = was;
             }

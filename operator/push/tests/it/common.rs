@@ -1,4 +1,5 @@
-//! A made-up dataplane: the control API over real sockets, with the rules for generations, and faults on demand.
+//! A made-up dataplane: the control API over real sockets, with the rules for generations, and
+//! faults on demand.
 
 use baton_api::{NodeKeys, Policy, Snapshot, State};
 use baton_push::{
@@ -311,7 +312,8 @@ impl Operator {
             .unwrap_or_else(|_| panic!("no report: {what}"))
     }
 
-    /// The generation with which `target` acknowledges `version` or a later one, and whether it was pushed.
+    /// The generation with which `target` acknowledges `version` or a later one, and whether it was
+    /// pushed.
     pub async fn acknowledged(
         &mut self,
         target: &str,

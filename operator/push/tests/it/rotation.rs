@@ -1,4 +1,5 @@
-//! Rotation of adoption keys with made-up dataplanes and shims that take the stored keys late, start again and fall silent.
+//! Rotation of adoption keys with made-up dataplanes and shims that take the stored keys late,
+//! start again and fall silent.
 
 use baton_push::{
     Files, UnixSeconds,
@@ -266,7 +267,8 @@ fn keys_are_exchanged_step_by_step_and_the_epochs_wrap() {
         let request = format!("request {round}");
         let from = world.stored.clone().expect("there").current();
         let to = from.wrapping_add(1);
-        // Twenty minutes in steps of ten seconds; nodes take what is stored a minute later, one after the other.
+        // Twenty minutes in steps of ten seconds; nodes take what is stored a minute later, one
+        // after the other.
         for second in 0..120 {
             let _ = world.step(Some(&request));
             world.now = world.now.plus(Duration::from_secs(10));

@@ -1,4 +1,5 @@
-//! Asks the adopter and reads its Answers, whose every field is checked against docs/adoption-wire.md.
+//! Asks the adopter and reads its Answers, whose every field is checked against
+//! docs/adoption-wire.md.
 
 use super::{
     INTERFACE, Lab,
@@ -31,7 +32,8 @@ pub fn adopter(lab: &Lab) -> (Adopter, Attachment) {
     (adopter, attachment)
 }
 
-/// Receives the Answer to what was sent, checks all that is the same for every reason, and returns reason and field.
+/// Receives the Answer to what was sent, checks all that is the same for every reason, and returns
+/// reason and field.
 pub fn answer_to(lab: &Lab, sent: &Segment) -> (u16, u32) {
     let received = lab.receive(sent.from).expect("an answer");
     let (message, tag) = Message::parse(&received.segment)

@@ -1,6 +1,7 @@
 //! A pod and its neighbour, each in a network namespace of its own, for tests that need root.
 //!
-//! The neighbour is a bare packet socket: its namespace has no address, so that no kernel answers in its place.
+//! The neighbour is a bare packet socket: its namespace has no address, so that no kernel answers
+//! in its place.
 #![allow(dead_code, reason = "each test binary uses another part")]
 
 pub mod answer;
@@ -42,8 +43,9 @@ pub struct Lab {
     _alone: Option<Alone>,
 }
 
-/// One test with labs at a time: what another one starts has this process's descriptors until it has become another program, so
-/// that nothing that is closed meanwhile is closed. A test may have several labs.
+/// One test with labs at a time: what another one starts has this process's descriptors until it
+/// has become another program, so that nothing that is closed meanwhile is closed. A test may have
+/// several labs.
 struct Alone(MutexGuard<'static, ()>);
 
 thread_local! {
@@ -209,7 +211,8 @@ impl Lab {
             .expect("listen")
     }
 
-    /// A listener that takes MPTCP connections too; `None` where the kernel has no MPTCP, and so no such listeners.
+    /// A listener that takes MPTCP connections too; `None` where the kernel has no MPTCP, and so no
+    /// such listeners.
     pub fn listen_mptcp(&self, address: SocketAddr) -> Option<OwnedFd> {
         use rustix::net::{AddressFamily, Protocol, SocketType, bind, listen, socket};
         const IPPROTO_MPTCP: NonZeroU32 = NonZeroU32::new(262).unwrap();
@@ -264,7 +267,8 @@ impl Lab {
         self.receive_within(ours, DEADLINE)
     }
 
-    /// What came to that end of ours while another was looked for; what was kept before it is forgotten.
+    /// What came to that end of ours while another was looked for; what was kept before it is
+    /// forgotten.
     pub fn receive_queued(&self, ours: SocketAddr) -> Option<Received> {
         let passed = std::mem::take(&mut *self.passed.lock().expect("the list"));
         passed.into_iter().rfind(|r| r.segment.to == ours)

@@ -9,7 +9,8 @@ use std::{
     time::Instant,
 };
 
-/// `struct virtio_net_hdr`: flags, gso type, header length, gso size, checksum start, checksum offset.
+/// `struct virtio_net_hdr`: flags, gso type, header length, gso size, checksum start, checksum
+/// offset.
 const VNET_BYTES: usize = 10;
 const NEEDS_CHECKSUM: u8 = 1;
 /// Offset of the checksum in a TCP header.
@@ -69,7 +70,8 @@ impl PacketSocket {
         Ok(Self(fd))
     }
 
-    /// Sends a frame; `partial` is the offset of a TCP header whose checksum the device shall complete.
+    /// Sends a frame; `partial` is the offset of a TCP header whose checksum the device shall
+    /// complete.
     pub fn send(&self, frame: &[u8], partial: Option<usize>) {
         let mut bytes = vec![0; VNET_BYTES];
         if let Some(start) = partial {

@@ -1,4 +1,5 @@
-//! TCP segments and adoption messages, written by hand from docs/adoption-wire.md and RFC 9293, as a second opinion.
+//! TCP segments and adoption messages, written by hand from docs/adoption-wire.md and RFC 9293, as
+//! a second opinion.
 
 use siphasher::sip::SipHasher24;
 use std::{

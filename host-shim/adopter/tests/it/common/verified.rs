@@ -1,4 +1,5 @@
-//! A tc program that says of every packet that a device has verified its checksum, as drivers say it.
+//! A tc program that says of every packet that a device has verified its checksum, as drivers say
+//! it.
 #![expect(unsafe_code, reason = "loads a program of five instructions")]
 
 use baton_adopter::OpenNetns;
@@ -9,7 +10,8 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
-/// `r2 = BPF_CSUM_LEVEL_INC; call bpf_csum_level; r0 = TC_ACT_UNSPEC; exit`: CHECKSUM_NONE becomes CHECKSUM_UNNECESSARY.
+/// `r2 = BPF_CSUM_LEVEL_INC; call bpf_csum_level; r0 = TC_ACT_UNSPEC; exit`: CHECKSUM_NONE becomes
+/// CHECKSUM_UNNECESSARY.
 const PROGRAM: [u64; 4] = [
     0x0000_0001_0000_02b7,
     (135 << 32) | 0x85,
@@ -27,7 +29,8 @@ impl Device {
         let name = CString::new(interface).expect("no NUL");
         let link = netns
             .within(|| {
-                // SAFETY: the instructions outlive the call and are counted; no other pointer is given but literals.
+                // SAFETY: the instructions outlive the call and are counted; no other pointer is
+                // given but literals.
                 let program = owned(unsafe {
                     raw::bpf_prog_load(
                         raw::BPF_PROG_TYPE_SCHED_CLS,
@@ -45,7 +48,8 @@ impl Device {
                     flags: raw::BPF_F_BEFORE,
                     ..Default::default()
                 };
-                // SAFETY: the descriptor is open; `options` says its own size and outlives the call.
+                // SAFETY: the descriptor is open; `options` says its own size and outlives the
+                // call.
                 owned(unsafe {
                     raw::bpf_link_create(
                         program.as_raw_fd(),

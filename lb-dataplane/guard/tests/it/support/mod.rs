@@ -1,7 +1,8 @@
 //! Conversations as text, and the driver that tells them to a tracker in pieces of any size.
 //!
-//! A conversation has one thing on each line: `guard NAME`, `> bytes` of the client, `< bytes` of the server, `>N bytes` and `<N bytes`
-//! behind a gap of N bytes, `= what must be true now`, `# a comment`. Bytes are escaped: `\r \n \\ \xNN`.
+//! A conversation has one thing on each line: `guard NAME`, `> bytes` of the client, `< bytes` of
+//! the server, `>N bytes` and `<N bytes` behind a gap of N bytes, `= what must be true now`, `# a
+//! comment`. Bytes are escaped: `\r \n \\ \xNN`.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -93,7 +94,8 @@ impl Checked {
         }
         if now.pinned.is_some() {
             assert!(!now.at_rest && !now.idempotent && !now.default, "{now:?}");
-            // A hand-over that has begun with a session goes on with it, whatever the client says meanwhile.
+            // A hand-over that has begun with a session goes on with it, whatever the client says
+            // meanwhile.
             if client || before.is_some() {
                 assert_eq!(now.prelude, was.prelude);
             }
@@ -219,7 +221,8 @@ fn must(now: &Seen, what: &str) {
     }
 }
 
-/// Replays a conversation whole, byte by byte and in between; what must be true is so each time, and all that is seen is the same.
+/// Replays a conversation whole, byte by byte and in between; what must be true is so each time,
+/// and all that is seen is the same.
 pub fn check(text: &str) {
     let (guard, lines) = parse(text);
     let mut whole: Vec<Seen> = Vec::new();

@@ -1,11 +1,14 @@
-//! All orders of what two leaders, a dataplane and the network do, up to a depth: the old leader may have a request in mid-push when
-//! the new one begins, answers and requests are late or lost, either side starts again.
+//! All orders of what two leaders, a dataplane and the network do, up to a depth: the old leader
+//! may have a request in mid-push when the new one begins, answers and requests are late or lost,
+//! either side starts again.
 //!
-//! Contents are numbers that both leaders share: a later number is later content, and the new leader's is the last.
+//! Contents are numbers that both leaders share: a later number is later content, and the new
+//! leader's is the last.
 
 use super::*;
 
-/// Moves of one run, after which nothing goes wrong any more. Each further one takes four times as long.
+/// Moves of one run, after which nothing goes wrong any more. Each further one takes four times as
+/// long.
 const DEPTH: usize = 8;
 
 #[derive(Clone, Debug)]
@@ -258,7 +261,8 @@ impl World {
         Answer::Accepted
     }
 
-    /// Nothing goes wrong any more and the old leader is gone: in the end the new one's content is in force, and it knows.
+    /// Nothing goes wrong any more and the old leader is gone: in the end the new one's content is
+    /// in force, and it knows.
     fn settle(mut self) {
         if !self.leaders[1].runs {
             self.make(Move::StartNew);

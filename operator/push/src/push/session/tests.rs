@@ -215,7 +215,8 @@ fn refused_content_is_not_repeated_until_something_changes() {
 
 #[test]
 fn a_restart_shows_in_the_state_and_is_mended_at_once() {
-    // By generation, by uptime alone (it may have other content under the same number), and by a foreign push.
+    // By generation, by uptime alone (it may have other content under the same number), and by a
+    // foreign push.
     for (generation, uptime, restarted) in
         [(0, 100, true), (BASE + 1, 3, true), (BASE + 5, 100, false)]
     {
@@ -258,7 +259,8 @@ fn after_a_failure_it_waits_longer_each_time_and_reads_first() {
     assert!(bench.sleep().0 <= settings.backoff_min);
 }
 
-/// Something that is not a whole dataplane, or one that is older: `/v1/snapshot` is there, `/v1/state` is not.
+/// Something that is not a whole dataplane, or one that is older: `/v1/snapshot` is there,
+/// `/v1/state` is not.
 #[test]
 fn who_has_no_state_to_tell_is_asked_less_and_less_often() {
     let mut bench = Bench::synced();
