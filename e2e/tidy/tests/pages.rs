@@ -70,15 +70,20 @@ fn lines_have_at_most_100_columns() {
 
 #[test]
 fn comments_have_at_most_100_columns() {
-    let sources = files().into_iter().filter(|f| f.ends_with(".rs"));
+    let is_source = |f: &String| [".rs", ".c", ".h"].iter().any(|end| f.ends_with(end));
+    let sources = files().into_iter().filter(is_source);
     let mut comments = 0;
     let mut long: Vec<String> = Vec::new();
     for file in sources {
         let text = fs::read_to_string(root().join(&file)).expect("a source file");
         for (at, line) in (1..).zip(text.lines()) {
-            if line.trim_start().starts_with("//") {
+            let code = line.trim_start();
+            let is_comment = ["//", "/*", "* "].iter().any(|begin| code.starts_with(begin));
+            // Only C has tabs.
+            let columns = line.chars().count() + 7 * line.matches('\t').count();
+            if is_comment {
                 comments += 1;
-                if line.chars().count() > COLUMNS_MAX {
+                if columns > COLUMNS_MAX {
                     long.push(format!("{file}:{at}"));
                 }
             }

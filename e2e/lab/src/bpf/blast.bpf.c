@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The packet generator of `baton-demo pps`: a response's segment and the client's acknowledgement of the one before it,
- * by turns over several connections, each with new numbers and a right checksum.
+ * The packet generator of `baton-demo pps`: a response's segment and the client's acknowledgement
+ * of the one before it, by turns over several connections, each with new numbers and a right
+ * checksum.
  *
- * `blast` runs on live frames (BPF_F_TEST_XDP_LIVE_FRAMES, Linux 5.18), which are sent out of the interface that it is
- * run for. `sink`, at the same interface, counts what comes back and drops it. Headers are src/blast.rs's.
+ * `blast` runs on live frames (BPF_F_TEST_XDP_LIVE_FRAMES, Linux 5.18), which are sent out of the
+ * interface that it is run for. `sink`, at the same interface, counts what comes back and drops it.
+ * Headers are src/blast.rs's.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

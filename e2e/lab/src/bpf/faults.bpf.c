@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The fault program of the tests: at the node's end of a veth it loses, doubles, diverts or passes TCP packets.
+ * The fault program of the tests: at the node's end of a veth it loses, doubles, diverts or passes
+ * TCP packets.
  *
- * One packet, one fate, drawn from the seed and the packet's number on its path (an interface and a direction), so
- * that the n-th packet of a path fares alike in every run of the same seed. What shall be held back or corrupted is
- * sent through a tap device to user space (src/fault_hold.rs) with its path in a VLAN tag, and comes back here, to
- * where it was. It never changes a byte of a packet and never touches anything but TCP.
+ * One packet, one fate, drawn from the seed and the packet's number on its path (an interface and a
+ * direction), so that the n-th packet of a path fares alike in every run of the same seed. What
+ * shall be held back or corrupted is sent through a tap device to user space (src/fault_hold.rs)
+ * with its path in a VLAN tag, and comes back here, to where it was. It never changes a byte of a
+ * packet and never touches anything but TCP.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -16,7 +18,9 @@
 
 /* "Nothing to say": the stack goes on with the packet. */
 #define PASS_ON TC_ACT_UNSPEC
-/* Two paths for each interface; src/fault_program.rs and src/fault_hold.rs have the same numbers. */
+/*
+ * Two paths for each interface; src/fault_program.rs and src/fault_hold.rs have the same numbers.
+ */
 #define PATHS 64
 #define INTERFACES (PATHS / 2)
 #define WAY_FROM 0

@@ -1,5 +1,8 @@
-/* The only process of a Pod's sandbox: holds its namespaces until it is told to end. Where Pods share their process
-   namespace it is the first process there, so it waits for processes that nobody else waits for. */
+/*
+ * The only process of a Pod's sandbox: holds its namespaces until it is told to end. Where Pods
+ * share their process namespace it is the first process there, so it waits for processes that
+ * nobody else waits for.
+ */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

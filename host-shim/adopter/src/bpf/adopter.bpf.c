@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The adopter: at the ingress of a pod's interface it turns an authenticated adoption segment into an accepted
- * connection of the pod's own listener, or answers why it cannot (docs/adoption-wire.md). Needs Linux 6.9.
- * It never touches any other packet, and never writes to a packet but to answer it. The second program, at egress, is in
- * exit_mark.h.
+ * The adopter: at the ingress of a pod's interface it turns an authenticated adoption segment into
+ * an accepted connection of the pod's own listener, or answers why it cannot
+ * (docs/adoption-wire.md). Needs Linux 6.9. It never touches any other packet, and never writes to
+ * a packet but to answer it. The second program, at egress, is in exit_mark.h.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -31,8 +31,8 @@
 #define TCP_WORDS_MIN 12
 #define HEAD_BYTES (OPTION_AT + OPTION_LENGTH)
 /*
- * A socket can be found a little after its adoption was decided: the kernel makes it further up the stack, and a copy on
- * another CPU may look meanwhile. So long nothing can be said about it.
+ * A socket can be found a little after its adoption was decided: the kernel makes it further up the
+ * stack, and a copy on another CPU may look meanwhile. So long nothing can be said about it.
  */
 #define SETTLING_NS 1000000
 
@@ -82,7 +82,10 @@ static __always_inline __u32 obstacle(struct tcp_sock *tcp, const struct net *ne
 	return READY_TO_ADOPT;
 }
 
-/* The next sequence number that the socket in the way expects, so that it can be reset; 0 if unknown. */
+/*
+ * The next sequence number that the socket in the way expects, so that it can be reset; 0 if
+ * unknown.
+ */
 static __always_inline __be32 rcv_nxt_of(struct bpf_sock *sk)
 {
 	struct tcp_sock *full = bpf_skc_to_tcp_sock(sk);
@@ -144,8 +147,9 @@ static __always_inline __u32 probe(struct bpf_sock *sk, const struct net *net, _
 }
 
 /*
- * A Forget creates nothing, and says whether its pair is free here. A live socket is another use of the pair, which this
- * one is too late for: an Answer would look like that connection's RST on the way.
+ * A Forget creates nothing, and says whether its pair is free here. A live socket is another use of
+ * the pair, which this one is too late for: an Answer would look like that connection's RST on the
+ * way.
  */
 static __always_inline __u32 forget(struct bpf_sock *sk)
 {
@@ -155,8 +159,8 @@ static __always_inline __u32 forget(struct bpf_sock *sk)
 }
 
 /*
- * For how many milliseconds the namespace has had its number, rounded down: an adoption that was sent before that may have
- * been taken by whoever was here then.
+ * For how many milliseconds the namespace has had its number, rounded down: an adoption that was
+ * sent before that may have been taken by whoever was here then.
  */
 static __always_inline __be32 age_of(const struct namespace *here)
 {
@@ -184,13 +188,19 @@ static __always_inline __u32 assign(struct __sk_buff *skb, struct tcp_sock *list
 											     : READY_TO_ADOPT;
 }
 
-/* What a copy of an adoption that was decided before comes to: what the first one came to, whoever listens now. */
+/*
+ * What a copy of an adoption that was decided before comes to: what the first one came to, whoever
+ * listens now.
+ */
 static __always_inline __u32 again(const struct fate *fate, struct bpf_sock *sk, __u32 *outcome, __be32 *in_the_way)
 {
 	int in_use = sk && sk->state != BPF_TCP_LISTEN;
 
 	if (fate->of == READY_TO_ADOPT) {
-		/* Its socket answers. Without one, whether anybody listens or not, the application may have had all. */
+		/*
+		 * Its socket answers. Without one, whether anybody listens or not, the application
+		 * may have had all.
+		 */
 		*outcome = REPEATED;
 		if (in_use)
 			return READY_TO_ADOPT;
@@ -202,8 +212,9 @@ static __always_inline __u32 again(const struct fate *fate, struct bpf_sock *sk,
 }
 
 /*
- * The first copy of an adoption decides for all. The decision is remembered before it is acted upon, and what cannot be
- * remembered is not done: neither a socket nor an Answer may be at odds with what a later copy is told.
+ * The first copy of an adoption decides for all. The decision is remembered before it is acted
+ * upon, and what cannot be remembered is not done: neither a socket nor an Answer may be at odds
+ * with what a later copy is told.
  */
 static __always_inline __u32 decide(struct __sk_buff *skb, const struct tagged *t, const struct net *net,
 				    const struct adoption *this, struct bpf_sock *sk, __be32 *in_the_way)
@@ -243,8 +254,9 @@ struct judged {
 };
 
 /*
- * READY_TO_ADOPT: pass it on, the outcome says why; UNDECIDED: drop it; else the reason of the Answer. Not inlined, as little as
- * send_answer(), tag_of() and count(): all frames of a program have 512 bytes together, and only one of these has its at a time.
+ * READY_TO_ADOPT: pass it on, the outcome says why; UNDECIDED: drop it; else the reason of the
+ * Answer. Not inlined, as little as send_answer(), tag_of() and count(): all frames of a program
+ * have 512 bytes together, and only one of these has its at a time.
  */
 static __noinline __u32 adopt(struct __sk_buff *skb, const struct tagged *t, struct judged *j, struct bpf_sock *sk)
 {
@@ -278,9 +290,10 @@ static __always_inline int addresses(struct __sk_buff *skb, __u32 tcp_at, struct
 }
 
 /*
- * Whether the stack will take the segment's checksum for right, which it looks at only later: what it then drops must not
- * have been remembered or answered. Where it trusts the sender on the same machine or the device, so must this.
- * The mapped prefixes of IPv4 addresses are 0xffff, which is nothing in this arithmetic.
+ * Whether the stack will take the segment's checksum for right, which it looks at only later: what
+ * it then drops must not have been remembered or answered. Where it trusts the sender on the same
+ * machine or the device, so must this. The mapped prefixes of IPv4 addresses are 0xffff, which is
+ * nothing in this arithmetic.
  */
 static __noinline int sum_is_right(struct sk_buff *kernel_skb, const struct message *m, const struct tagged *t)
 {
@@ -292,7 +305,9 @@ static __noinline int sum_is_right(struct sk_buff *kernel_skb, const struct mess
 	return fold(sum_words(m, MESSAGE_BYTES, sum)) == 0xffff;
 }
 
-/* A segment with the option: everything from here on is rare, and never inlined into the fast path. */
+/*
+ * A segment with the option: everything from here on is rare, and never inlined into the fast path.
+ */
 static __noinline int handle(struct __sk_buff *skb, __u32 tcp_at)
 {
 	struct sk_buff *kernel_skb = bpf_cast_to_kern_ctx(skb);
@@ -435,7 +450,9 @@ int baton_adopter(struct __sk_buff *skb)
 	if ((head & OPTION_HEAD_MASK) != OPTION_HEAD)
 		return PASS_ON;
 	if (tcp_at == ETH_HLEN + IPV4_BYTES) {
-		/* More fragments to come, or not the first one: only a whole datagram is a message. */
+		/*
+		 * More fragments to come, or not the first one: only a whole datagram is a message.
+		 */
 		if (data[ETH_HLEN] != IPV4_NO_OPTIONS || data[ETH_HLEN + IPV4_PROTOCOL_AT] != IPPROTO_TCP ||
 		    (*(__be16 *)(data + ETH_HLEN + IPV4_FRAGMENT_AT) & bpf_htons(0x3fff)))
 			return PASS_ON;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Turns a message into the Answer to it and sends it back. Owns addresses, checksums and the Answer's tag. */
+/*
+ * Turns a message into the Answer to it and sends it back. Owns addresses, checksums and the
+ * Answer's tag.
+ */
 #ifndef BATON_ANSWER_H
 #define BATON_ANSWER_H
 
@@ -84,10 +87,11 @@ static __always_inline void make_answer(struct message *m, struct tagged *t, __u
 }
 
 /*
- * Writes the Answer over the message and sends it out of the interface that it came in by.
- * The checksum field must hold what the skb promises: a message from a neighbour on the same machine may still be
- * CHECKSUM_PARTIAL, then the device adds the sum of the segment to the pseudo-header's; else the field is complete.
- * Returns a tc action, or -1 when memory for the write is missing. Not inlined, see adopt().
+ * Writes the Answer over the message and sends it out of the interface that it came in by. The
+ * checksum field must hold what the skb promises: a message from a neighbour on the same machine
+ * may still be CHECKSUM_PARTIAL, then the device adds the sum of the segment to the
+ * pseudo-header's; else the field is complete. Returns a tc action, or -1 when memory for the write
+ * is missing. Not inlined, see adopt().
  */
 static __noinline int send_answer(struct __sk_buff *skb, struct sk_buff *kernel_skb, __u32 tcp_at,
 				       struct message *m, const struct tagged *t)
@@ -95,7 +99,10 @@ static __noinline int send_answer(struct __sk_buff *skb, struct sk_buff *kernel_
 	__u8 macs[2 * ETH_ALEN], swapped[2 * ETH_ALEN];
 	__u8 ttl = ANSWER_TTL;
 	long bad = 0;
-	/* The pseudo-header's sum is the same for both versions: mapped prefixes are not part of it. */
+	/*
+	 * The pseudo-header's sum is the same for both versions: mapped prefixes are not part of
+	 * it.
+	 */
 	__u32 pseudo = bpf_htons(IPPROTO_TCP) + bpf_htons(MESSAGE_BYTES);
 
 	if (tcp_at == ETH_HLEN + IPV4_BYTES) {

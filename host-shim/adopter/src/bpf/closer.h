@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Who closes: whether the process that sends a connection's last segment has the listener of its port. Such a process goes on; one that
- * shuts down lets go of the listener first. Owns the look at that process's descriptors; what follows from it is the engine's.
+ * Who closes: whether the process that sends a connection's last segment has the listener of its
+ * port. Such a process goes on; one that shuts down lets go of the listener first. Owns the look at
+ * that process's descriptors; what follows from it is the engine's.
  *
  * Decisions:
  * - A process that closes a connection and listens goes on: servers let go of the listener before
@@ -22,8 +23,9 @@
 #include "tables.h"
 
 /*
- * Descriptors looked at, from 0 on, so that a close takes a bounded time. Servers open their listeners before they accept anything, but
- * after what their runtime needs (a JVM has its archives open, some hundreds). More: TOO_MANY_DESCRIPTORS.
+ * Descriptors looked at, from 0 on, so that a close takes a bounded time. Servers open their
+ * listeners before they accept anything, but after what their runtime needs (a JVM has its archives
+ * open, some hundreds). More: TOO_MANY_DESCRIPTORS.
  */
 #define DESCRIPTORS_MAX 1024
 
@@ -60,8 +62,9 @@ static long look_at(__u32 i, struct search *search)
 }
 
 /*
- * Whether the running process sends from `sk`, which it has: it holds the socket's lock. What the kernel sends on its own (resets from
- * the sockets that each CPU has for that, what waited behind data, what another pod is answered), it sends while anybody runs.
+ * Whether the running process sends from `sk`, which it has: it holds the socket's lock. What the
+ * kernel sends on its own (resets from the sockets that each CPU has for that, what waited behind
+ * data, what another pod is answered), it sends while anybody runs.
  */
 static __always_inline int is_own(const struct sock *sk)
 {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The end marks: at the egress of a pod's interface, a FIN or RST that a process sends while it exits is marked
- * (docs/adoption-wire.md), so that a server that dies is told from one that closes a connection; and, with another mark, one that a
- * process sends that listens, so that a server that goes on is told from one that shuts down. Owns that one field; touches
- * no other segment, and none to an address that never sent this pod a valid message. It works because the kernel closes the
- * sockets of a process, and sends their last segments, in the context of that process (do_exit, exit_files, tcp_close), which
- * holds the socket's lock. The kernel's repetitions of such a FIN are marked as it was, whoever runs then and whatever became of
- * the listener.
- * What waits behind unsent data leaves later and unmarked, and so do resets of connections that were never accepted.
+ * The end marks: at the egress of a pod's interface, a FIN or RST that a process sends while it
+ * exits is marked (docs/adoption-wire.md), so that a server that dies is told from one that closes
+ * a connection; and, with another mark, one that a process sends that listens, so that a server
+ * that goes on is told from one that shuts down. Owns that one field; touches no other segment, and
+ * none to an address that never sent this pod a valid message. It works because the kernel closes
+ * the sockets of a process, and sends their last segments, in the context of that process (do_exit,
+ * exit_files, tcp_close), which holds the socket's lock. The kernel's repetitions of such a FIN are
+ * marked as it was, whoever runs then and whatever became of the listener. What waits behind unsent
+ * data leaves later and unmarked, and so do resets of connections that were never accepted.
  *
  * Decisions:
  * - A process that exits says so in its last segment (`host-shim/adopter/src/bpf/exit_mark.h`,

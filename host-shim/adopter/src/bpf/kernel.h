@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The few kernel types and functions that the adopter uses and that stable headers lack. Owns declarations only.
- * Offsets are relocated at load time (CO-RE), so only the names and kinds of these members matter.
+ * The few kernel types and functions that the adopter uses and that stable headers lack. Owns
+ * declarations only. Offsets are relocated at load time (CO-RE), so only the names and kinds of
+ * these members matter.
  */
 #ifndef BATON_KERNEL_H
 #define BATON_KERNEL_H

@@ -10,7 +10,10 @@
 #include "kernel.h"
 #include "wire.h"
 
-/* Listeners on one port (SO_REUSEPORT) that are counted: servers have one for each CPU at most. More: PROBE_TOO_MANY_LISTENERS. */
+/*
+ * Listeners on one port (SO_REUSEPORT) that are counted: servers have one for each CPU at most.
+ * More: PROBE_TOO_MANY_LISTENERS.
+ */
 #define LISTENERS_MAX 128
 
 struct held {
@@ -43,9 +46,9 @@ struct group {
 };
 
 /*
- * One socket of a group. The verifier knows no pointers in a flexible array, so this one is read as the first
- * pointer of a list node, of which it knows. (Reads through such casts fault to 0, as those of bpf_probe_read_kernel() do, and
- * need no helper that a locked down kernel refuses.)
+ * One socket of a group. The verifier knows no pointers in a flexible array, so this one is read as
+ * the first pointer of a list node, of which it knows. (Reads through such casts fault to 0, as
+ * those of bpf_probe_read_kernel() do, and need no helper that a locked down kernel refuses.)
  */
 static long count_socket(__u32 i, struct group *group)
 {

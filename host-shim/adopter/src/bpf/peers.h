@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Who has spoken to a pod with a valid tag: only these addresses get the end marks, which look strange to others (strict firewalls drop
- * an urgent pointer without URG). Owns that table; what a mark means is in exit_mark.h.
+ * Who has spoken to a pod with a valid tag: only these addresses get the end marks, which look
+ * strange to others (strict firewalls drop an urgent pointer without URG). Owns that table; what a
+ * mark means is in exit_mark.h.
  */
 #ifndef BATON_PEERS_H
 #define BATON_PEERS_H
@@ -10,10 +11,16 @@
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
-/* 110 pods of a node with 128 dataplanes' addresses each, and some. Each probe, one a second, keeps its entry from being pushed out. */
+/*
+ * 110 pods of a node with 128 dataplanes' addresses each, and some. Each probe, one a second, keeps
+ * its entry from being pushed out.
+ */
 #define PEERS_MAX 16384
 
-/* A dataplane's address, IPv4 as ::ffff:a.b.c.d, and the network namespace of the pod that it spoke to. */
+/*
+ * A dataplane's address, IPv4 as ::ffff:a.b.c.d, and the network namespace of the pod that it spoke
+ * to.
+ */
 struct peer {
 	__u8 address[16];
 	__u64 netns;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * Pods in which packet rules redirect connections. The adopter acts before such rules: where there
- * are any, an adoption would reach a listener that no client's SYN reaches. Owns the verdict on each
- * pod, which user space reads rules for (src/rules), and of which generation of the rules it is:
- * the program adopts nothing under rules that nobody has read.
+ * are any, an adoption would reach a listener that no client's SYN reaches. Owns the verdict on
+ * each pod, which user space reads rules for (src/rules), and of which generation of the rules it
+ * is: the program adopts nothing under rules that nobody has read.
  *
  * Decisions:
  * - Where a pod's packet rules redirect connections nothing is adopted
@@ -46,8 +46,8 @@
 /* What no generation is: there are more. */
 #define UNKNOWN_GENERATION 0
 /*
- * Where struct xt_table has its rules, family and name, and struct xt_table_info its rules (64 bits;
- * their size is in front). These types are of modules, which may come later.
+ * Where struct xt_table has its rules, family and name, and struct xt_table_info its rules (64
+ * bits; their size is in front). These types are of modules, which may come later.
  */
 #define TABLE_INFO_AT 24
 #define TABLE_FAMILY_AT 48
@@ -62,7 +62,10 @@
 #define RULE4_COUNTERS_AT 96
 #define RULE6_COUNTERS_AT 152
 
-/* The rules were read, and none redirects. Anything else, and no entry, means that nothing is adopted. */
+/*
+ * The rules were read, and none redirects. Anything else, and no entry, means that nothing is
+ * adopted.
+ */
 #define RULES_HARMLESS 1
 
 struct verdict {
@@ -70,7 +73,10 @@ struct verdict {
 	__u64 harmless;
 };
 
-/* By network namespace cookie, as many as netns_counters. One that does not fit in is refused when it is attached. */
+/*
+ * By network namespace cookie, as many as netns_counters. One that does not fit in is refused when
+ * it is attached.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -95,8 +101,8 @@ static __always_inline __u64 mix(__u64 sum, __u64 word)
 }
 
 /*
- * The word at an address, 0 if there is none, read as the first field of something that has a number
- * there (see count_socket()).
+ * The word at an address, 0 if there is none, read as the first field of something that has a
+ * number there (see count_socket()).
  */
 static __always_inline __u64 word_at(__u64 address)
 {
@@ -145,8 +151,8 @@ static __always_inline int is_table(__u64 name)
 
 /*
  * One function at a hook, and what it is called with. Where that is a table of x_tables, its rules
- * are replaced as a whole, often by others in the same place: these are looked at word by word. What
- * else it may be does not change, or is nftables'.
+ * are replaced as a whole, often by others in the same place: these are looked at word by word.
+ * What else it may be does not change, or is nftables'.
  */
 static long mix_function(__u32 i, struct walk *walk)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* SipHash-2-4 (Aumasson and Bernstein, 2012) of whole 64-bit words. Owns the hash; never knows what is hashed. */
+/*
+ * SipHash-2-4 (Aumasson and Bernstein, 2012) of whole 64-bit words. Owns the hash; never knows what
+ * is hashed.
+ */
 #ifndef BATON_SIPHASH_H
 #define BATON_SIPHASH_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The adopter's maps. Owns their layout and the counting; user space pins and reuses them by name, so that
- * a new program goes on with the keys, counters and adoptions of the one before.
+ * The adopter's maps. Owns their layout and the counting; user space pins and reuses them by name,
+ * so that a new program goes on with the keys, counters and adoptions of the one before.
  *
  * Decisions:
  * - An adoption is for one network namespace (`docs/adoption-wire.md`, number of the namespace):
@@ -61,8 +61,8 @@ struct counts {
 };
 
 /*
- * One adoption, however many copies of it arrive: a connection in one network namespace (IPv4 addresses are mapped),
- * and the place in its streams. Begins as `struct tagged` does.
+ * One adoption, however many copies of it arrive: a connection in one network namespace (IPv4
+ * addresses are mapped), and the place in its streams. Begins as `struct tagged` does.
  */
 struct adoption {
 	__u8 saddr[16];
@@ -75,7 +75,10 @@ struct adoption {
 	__u64 netns;
 };
 
-/* The number that adoptions for a network namespace must name, and since when it is so (CLOCK_MONOTONIC). */
+/*
+ * The number that adoptions for a network namespace must name, and since when it is so
+ * (CLOCK_MONOTONIC).
+ */
 struct namespace {
 	__be64 number;
 	__u64 since_ns;
@@ -95,7 +98,10 @@ struct {
 	__type(value, struct counts);
 } counters SEC(".maps");
 
-/* By network namespace cookie. 4,096 is far above the pods of one node (110 by default, 500 at most recommended). */
+/*
+ * By network namespace cookie. 4,096 is far above the pods of one node (110 by default, 500 at most
+ * recommended).
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__uint(max_entries, 4096);
@@ -105,9 +111,10 @@ struct {
 } netns_counters SEC(".maps");
 
 /*
- * By network namespace cookie, like the counters. The loader draws the numbers, before it attaches, from the system's randomness:
- * a namespace that is new, also after the machine started again, has another one than that at its address before it, so
- * that what was recorded for that one opens nothing here.
+ * By network namespace cookie, like the counters. The loader draws the numbers, before it attaches,
+ * from the system's randomness: a namespace that is new, also after the machine started again, has
+ * another one than that at its address before it, so that what was recorded for that one opens
+ * nothing here.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -118,11 +125,12 @@ struct {
 } namespaces SEC(".maps");
 
 /*
- * What became of an adoption: READY_TO_ADOPT if it was taken, else the reason why not. Written once, by the copy that is
- * decided first (BPF_NOEXIST), so that no two copies can have different fates. Probes are not in it.
- * An entry lives until 65,536 later adoptions, taken or refused, push it out: two seconds of the highest rate measured
- * on one node. The dataplane repeats an adoption for 1.4 s (ADOPTION_TRIES_MAX). A copy that is later still is decided
- * anew, and TUPLE_IN_USE if its socket lives.
+ * What became of an adoption: READY_TO_ADOPT if it was taken, else the reason why not. Written
+ * once, by the copy that is decided first (BPF_NOEXIST), so that no two copies can have different
+ * fates. Probes are not in it. An entry lives until 65,536 later adoptions, taken or refused, push
+ * it out: two seconds of the highest rate measured on one node. The dataplane repeats an adoption
+ * for 1.4 s (ADOPTION_TRIES_MAX). A copy that is later still is decided anew, and TUPLE_IN_USE if
+ * its socket lives.
  */
 struct fate {
 	__u32 of;
@@ -139,8 +147,9 @@ struct {
 } recent SEC(".maps");
 
 /*
- * Sockets (by cookie) whose last segment was marked, and how, for its repetitions, which the kernel sends in nobody's name. Four
- * times the connections that a large pod has; one that was pushed out is repeated without a mark.
+ * Sockets (by cookie) whose last segment was marked, and how, for its repetitions, which the kernel
+ * sends in nobody's name. Four times the connections that a large pod has; one that was pushed out
+ * is repeated without a mark.
  */
 enum ending {
 	ENDED_BY_EXIT = 1,

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The bytes of docs/adoption-wire.md. Owns layouts and codes; never behaviour. All fields are big-endian. */
+/*
+ * The bytes of docs/adoption-wire.md. Owns layouts and codes; never behaviour. All fields are
+ * big-endian.
+ */
 #ifndef BATON_WIRE_H
 #define BATON_WIRE_H
 
@@ -60,8 +63,11 @@ enum reason {
 	UNDECIDED = 11,		/* never sent: say nothing, the next copy is told */
 };
 
-/* The server timestamp of an Answer to a Probe that found a listener: that ends of exiting processes are marked, and of the
- * listener how many descriptors of all processes refer to it (0: unknown), and which one it is; of several, the sums. */
+/*
+ * The server timestamp of an Answer to a Probe that found a listener: that ends of exiting
+ * processes are marked, and of the listener how many descriptors of all processes refer to it (0:
+ * unknown), and which one it is; of several, the sums.
+ */
 #define MARKS_EXITS 1
 #define SEVERAL_LISTENERS 2
 /* A Forget is answered. */
@@ -70,7 +76,10 @@ enum reason {
 #define HOLDERS_MAX 0xff
 #define LISTENER_SHIFT 16
 
-/* The whole TCP header of a message: 60 bytes, as many as there can be. Timestamps are not aligned, hence packed. */
+/*
+ * The whole TCP header of a message: 60 bytes, as many as there can be. Timestamps are not aligned,
+ * hence packed.
+ */
 struct message {
 	__be16 source;
 	__be16 dest;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What comes to the dataplane through the host's own stack, on a node's network: by other interfaces than the one that it serves, after
- * routing, netfilter and the translation of Services. Uses the maps of steer.bpf.c, so that both always match the same.
+ * What comes to the dataplane through the host's own stack, on a node's network: by other
+ * interfaces than the one that it serves, after routing, netfilter and the translation of Services.
+ * Uses the maps of steer.bpf.c, so that both always match the same.
  *
  * filter_host   a raw socket gets a copy of ours only.
- * silence_host  sk_lookup: ours meet a listener that drops all, so that the kernel's TCP never answers with a reset.
+ * silence_host  sk_lookup: ours meet a listener that drops all, so that the kernel's TCP never
+ *               answers with a reset.
  * drop_host     that listener's filter.
  */
 #include "match.h"
@@ -12,7 +14,10 @@
 /* Index of each family's listener in `silent`; src/host.rs has the same. */
 enum silent_family { SILENT_V4, SILENT_V6, SILENT_FAMILIES };
 
-/* Peers with segment sizes at a time: as many as flows by default (65,536). One that is pushed out is noted again. */
+/*
+ * Peers with segment sizes at a time: as many as flows by default (65,536). One that is pushed out
+ * is noted again.
+ */
 #define SEGMENT_SIZES_MAX 65536
 
 struct peer {
@@ -28,7 +33,10 @@ struct {
 	__type(value, __u64);
 } silent SEC(".maps");
 
-/* A raw socket hands over packets that hold several segments without their size. A sender's is the same for as long as it lives. */
+/*
+ * A raw socket hands over packets that hold several segments without their size. A sender's is the
+ * same for as long as it lives.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, SEGMENT_SIZES_MAX);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What belongs to the dataplane. Shared by all programs, so that they can never disagree. Reads packets and maps; changes neither.
+ * What belongs to the dataplane. Shared by all programs, so that they can never disagree. Reads
+ * packets and maps; changes neither.
  */
 #ifndef BATON_MATCH_H
 #define BATON_MATCH_H
@@ -27,7 +28,9 @@
 
 /* Extension headers followed in one IPv6 packet; RFC 8200 names four that may precede TCP. */
 #define EXTENSION_HEADERS_MAX 4
-/* Offsets beyond this are not followed: 14 + 40 + 4 extension headers of at most 2,048 bytes fit. */
+/*
+ * Offsets beyond this are not followed: 14 + 40 + 4 extension headers of at most 2,048 bytes fit.
+ */
 #define OFFSET_MASK 0x3fff
 
 #define ICMP4_UNREACHABLE 3
@@ -75,7 +78,10 @@ struct endpoint {
 };
 
 struct settings {
-	/* Lowest leg port in the upper half, highest in the lower: one word, so that a change is never seen half done. */
+	/*
+	 * Lowest leg port in the upper half, highest in the lower: one word, so that a change is
+	 * never seen half done.
+	 */
 	__u32 ports;
 	/* Frames larger than this do not fit a buffer. */
 	__u32 frame_bytes_max;
@@ -295,7 +301,9 @@ static __always_inline int parse_v6(const struct source *from, __u32 offset, str
 			break;
 		if (load(from, offset, extension, sizeof(extension)))
 			return -1;
-		/* The authentication header counts in words of 4 bytes, the others in units of 8. */
+		/*
+		 * The authentication header counts in words of 4 bytes, the others in units of 8.
+		 */
 		offset += next == IPPROTO_AH ? (extension[1] + 2) * 4 : (extension[1] + 1) * 8;
 		next = extension[0];
 	}

@@ -3,8 +3,8 @@
  * Gives the dataplane its frames and leaves all others to the kernel.
  *
  * steer_xdp     AF_XDP modes: ours go into the socket of their worker on their queue.
- * silence_tc    packet mode, tc ingress: ours are dropped after the packet socket has its copy, so that the
- *               kernel's TCP never sees them and never answers with a reset.
+ * silence_tc    packet mode, tc ingress: ours are dropped after the packet socket has its copy, so
+ *               that the kernel's TCP never sees them and never answers with a reset.
  * filter_socket packet mode: only ours wake the packet socket.
  */
 #include "match.h"
