@@ -276,11 +276,7 @@ async fn finish(
         what: format!("no command can be run in Pod {pod}"),
         why,
     })?;
-    Ok(ExecOutput {
-        stdout: Vec::new(),
-        stderr,
-        code,
-    })
+    Ok(ExecOutput { stderr, code })
 }
 
 /// Writes a stream as it comes.
@@ -334,7 +330,7 @@ fn exit_code(status: &Status) -> Result<i32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Bounded;
+    use baton_cli::Bounded;
 
     #[test]
     fn an_exit_code_is_told_from_a_command_that_did_not_run() {

@@ -6,13 +6,10 @@ use super::{
     Scene,
     report::{Dataplane, OneNode, Policy, Report, SelfReport},
 };
-use crate::{
-    ask::{PolicyName, Response},
-    facts::Pod,
-};
+use crate::{ask::Response, facts::Pod};
 use baton_api::{PolicyState, StateReply};
+use baton_cli::{PolicyName, count};
 use baton_crds::{BatonDataplane, Condition, ConditionStatus, ConditionType, LoadBalancerPolicy};
-use baton_text::count;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -381,7 +378,7 @@ fn written(value: &impl Serialize) -> String {
 
 /// Why connections were lost.
 fn reasons<'a>(counts: impl Iterator<Item = &'a BTreeMap<String, u64>>) -> String {
-    let words = baton_text::reasons(counts);
+    let words = baton_cli::reasons(counts);
     if words.is_empty() {
         return "the dataplanes do not say why".to_owned();
     }

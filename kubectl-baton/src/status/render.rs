@@ -1,7 +1,7 @@
 //! What `status` looks like: a pure function from the report to text.
 
 use super::report::{Dataplane, OneNode, Policy, Report};
-use baton_text::{Cell, Shown, Style, Table, Tone, line, span, wrapped};
+use baton_cli::{Cell, Shown, Style, Table, Tone, line, span, wrapped};
 
 /// Is it working, and if not, why; then the tables.
 pub fn render(report: &Report, style: Style) -> String {

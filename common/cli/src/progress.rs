@@ -2,7 +2,7 @@
 //!
 //! Owns how the figures of several backends, or of several dataplanes, make one. Which backends are meant is the tool's to say.
 
-use crate::{WIDTH_MAX, count, span};
+use crate::text::{WIDTH_MAX, count, span};
 use baton_api::{BackendState, DrainState, PolicyState};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
