@@ -3,7 +3,7 @@
 //! Owns which Pods are meant, and what is run. Judges nothing.
 
 use crate::{
-    cluster::{Cluster, ExecOptions, ExecOutput, Kind},
+    cluster::{Cluster, ExecOutput, Kind},
     facts::{Pod, places, typed},
     failure::Failure,
 };
@@ -207,13 +207,15 @@ impl<C: Cluster> baton_cli::Fleet for Dataplanes<'_, C> {
         }
         command.extend(["--control", &control]);
         let command: Vec<String> = command.into_iter().map(str::to_owned).collect();
-        let options = ExecOptions {
-            limit: request.lasts,
-            stop: request.stop.clone(),
-        };
-        let ran = self
-            .0
-            .exec_into(&pod.name, pod.container(PROGRAM), &command, options, out);
+        let (limit, stop) = (request.lasts, request.stop.clone());
+        let ran = self.0.exec_into(
+            &pod.name,
+            pod.container(PROGRAM),
+            &command,
+            limit,
+            stop,
+            out,
+        );
         match ran.await {
             Ok(ran) if ran.code == 0 => Ok(()),
             Ok(ran) if ran.code == 1 => Err(Refused::Finally(complaint(&ran))),

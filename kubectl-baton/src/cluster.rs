@@ -4,9 +4,9 @@
 
 use crate::failure::Failure;
 use baton_api::ControlAddress;
+use baton_cli::Stop;
 use serde_json::Value;
 use std::{io::Write, time::Duration};
-use tokio::sync::watch;
 
 /// The kinds that this program reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,16 +114,6 @@ pub struct ExecOutput {
     pub code: i32,
 }
 
-/// How a command goes on.
-#[derive(Clone, Debug, Default)]
-pub struct ExecOptions {
-    /// How long it takes by itself at most.
-    pub limit: Duration,
-    /// How often the user has asked for its end, if it listens for that on its standard input: once has it end in order, twice
-    /// at once.
-    pub stop: Option<watch::Receiver<u32>>,
-}
-
 /// A cluster.
 pub trait Cluster {
     /// The namespace of the kubeconfig's context.
@@ -140,13 +130,15 @@ pub trait Cluster {
         labels: Option<&str>,
     ) -> Result<Listed, Failure>;
 
-    /// Runs a command in a container, and writes its standard output to `out` as it comes.
+    /// Runs a command in a container, and writes its standard output to `out` as it comes. It takes `limit` by itself at
+    /// most; once `stop` says so it is told on its standard input to end in order, and with twice it is left.
     async fn exec_into(
         &self,
         pod: &PodName,
         container: &str,
         command: &[String],
-        options: ExecOptions,
+        limit: Duration,
+        stop: Option<Stop>,
         out: &mut dyn Write,
     ) -> Result<ExecOutput, Failure>;
 

@@ -2,13 +2,16 @@
 //! compared with (`BATON_GENERATE=1` writes them anew).
 
 use crate::{
-    cluster::{Cluster, ExecOptions, ExecOutput, Kind, Listed, PodName},
+    cluster::{Cluster, ExecOutput, Kind, Listed, PodName},
     failure::{Deed, Failure},
     samples::sample,
 };
 use baton_api::{Clients, ControlAddress, FlowsReply};
+use baton_cli::Stop;
 use serde_json::{Value, json};
-use std::{cell::RefCell, collections::BTreeMap, fs, io::Write, path::PathBuf, rc::Rc};
+use std::{
+    cell::RefCell, collections::BTreeMap, fs, io::Write, path::PathBuf, rc::Rc, time::Duration,
+};
 
 /// What a program in a Pod says on its standard output, and how it ends.
 pub type Said = Result<(Vec<u8>, ExecOutput), Failure>;
@@ -238,7 +241,8 @@ impl Cluster for Fake {
         pod: &PodName,
         container: &str,
         command: &[String],
-        options: ExecOptions,
+        _: Duration,
+        stop: Option<Stop>,
         out: &mut dyn Write,
     ) -> Result<ExecOutput, Failure> {
         assert_eq!(container, "lb-dataplane");
@@ -247,7 +251,7 @@ impl Cluster for Fake {
             "lb-dataplane",
             "api",
             path,
-            options_given @ ..,
+            options @ ..,
             "--control",
             "unix:/run/baton/control.sock",
         ] = words.as_slice()
@@ -256,13 +260,13 @@ impl Cluster for Fake {
         };
         let path = path.strip_prefix("/v1/").expect("a path");
         // Only what goes on until its end can be asked to end.
-        let (body, ends) = match options_given {
+        let (body, ends) = match options {
             [] => (None, false),
             ["--post", body] => (Some(*body), false),
             ["--end-on-input"] => (None, true),
             other => panic!("{other:?}"),
         };
-        assert_eq!(options.stop.is_some(), ends, "{command:?}");
+        assert_eq!(stop.is_some(), ends, "{command:?}");
         let asked: Vec<&str> = path.split(['?', '&']).chain(body).collect();
         let words = format!("{} {path}", pod.name);
         let words = body.map_or(words.clone(), |body| format!("{words} {body}"));

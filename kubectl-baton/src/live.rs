@@ -4,10 +4,11 @@
 
 use crate::{
     args::Options,
-    cluster::{Cluster, ExecOptions, ExecOutput, Kind, Listed, PodName},
+    cluster::{Cluster, ExecOutput, Kind, Listed, PodName},
     failure::{Deed, Failure},
 };
 use baton_api::ControlAddress;
+use baton_cli::Stop;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Status};
 use kube::{
     Api, Client, Config,
@@ -17,7 +18,6 @@ use kube::{
 use std::{future::Future, io::Write, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
-    sync::watch,
     time::timeout,
 };
 
@@ -173,10 +173,10 @@ impl Cluster for Live {
         pod: &PodName,
         container: &str,
         command: &[String],
-        options: ExecOptions,
+        limit: Duration,
+        stop: Option<Stop>,
         out: &mut dyn Write,
     ) -> Result<ExecOutput, Failure> {
-        let ExecOptions { limit, stop } = options;
         let deed = Deed::new("create", "pods/exec", Some(&pod.namespace));
         let params = AttachParams {
             max_stdout_buf_size: Some(PIPE_BYTES),
@@ -233,7 +233,7 @@ impl Cluster for Live {
 }
 
 /// Hands the user's first wish to end on to the command; ends with the second one, and never without.
-async fn interrupted(stop: Option<watch::Receiver<u32>>, stdin: Option<impl AsyncWrite + Unpin>) {
+async fn interrupted(stop: Option<Stop>, stdin: Option<impl AsyncWrite + Unpin>) {
     let (Some(mut stop), Some(mut stdin)) = (stop, stdin) else {
         return std::future::pending().await;
     };
@@ -331,6 +331,7 @@ fn exit_code(status: &Status) -> Result<i32, String> {
 mod tests {
     use super::*;
     use baton_cli::Bounded;
+    use tokio::sync::watch;
 
     #[test]
     fn an_exit_code_is_told_from_a_command_that_did_not_run() {

@@ -5,7 +5,7 @@
 
 use crate::{
     args::Capture,
-    fleet::{Bounded, Dataplane, Fleet, Refused, Request, heard, silent, states},
+    fleet::{Bounded, Dataplane, Fleet, Refused, Request, Stop, heard, silent, states},
     names::PolicyName,
     show::Out,
 };
@@ -34,14 +34,8 @@ const TAIL_BYTES: usize = 4 << 10;
 const INTERFACE_STATISTICS: u32 = 5;
 const COMMENT: u16 = 1;
 
-/// What one dataplane is asked: the names that it has for what the user means.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Errand<D> {
-    /// Whom.
-    pub dataplane: D,
-    /// Only these policies; all if there are none.
-    pub policies: Vec<String>,
-}
+/// What one dataplane is asked: the policies that it has for what the user means; none is all.
+pub type Errand<D> = (D, Vec<String>);
 
 /// What became of it: how the capture went in the dataplane's words, or why it did not.
 pub type Outcome<D> = (D, Result<String, Refused>);
@@ -91,23 +85,24 @@ pub async fn errands<F: Fleet>(
         .into_iter()
         .filter_map(|answer| {
             let policies = meant(wanted, namespace, &answer.result.ok()?);
-            Some(Errand {
-                dataplane: answer.dataplane,
-                policies: match anything && (wanted.backend.is_empty() || policies.is_some()) {
-                    true => Vec::new(),
-                    false => policies?,
-                },
-            })
+            let policies = match anything && (wanted.backend.is_empty() || policies.is_some()) {
+                true => Vec::new(),
+                false => policies?,
+            };
+            Some((answer.dataplane, policies))
         })
         .collect();
-    if errands.iter().any(|e| e.policies.len() > NAMES_MAX) {
+    if errands
+        .iter()
+        .any(|(_, policies)| policies.len() > NAMES_MAX)
+    {
         bail!("more than {NAMES_MAX} listeners are meant: name a policy with `--policy`");
     }
     Ok((errands, notes))
 }
 
 /// What a dataplane is asked for an errand.
-fn request<D>(wanted: &Capture, errand: &Errand<D>, stop: &watch::Receiver<u32>) -> Request {
+fn request(wanted: &Capture, policies: &[String], stop: &Stop) -> Request {
     let one = [
         ("for", Some(format!("{}us", wanted.time.as_micros()))),
         ("payload", Some(wanted.payload.to_string())),
@@ -115,7 +110,7 @@ fn request<D>(wanted: &Capture, errand: &Errand<D>, stop: &watch::Receiver<u32>)
         ("snaplen", wanted.snaplen.map(|bytes| bytes.to_string())),
     ];
     let named = |name: &'static str| move |value: &String| (name, Some(value.clone()));
-    let policies = errand.policies.iter().map(named("policy"));
+    let policies = policies.iter().map(named("policy"));
     let backends = wanted.backend.iter().map(named("backend"));
     let query = one.into_iter().chain(policies).chain(backends);
     Request {
@@ -151,7 +146,7 @@ pub async fn run<F: Fleet>(
     fleet: &F,
     wanted: &Capture,
     errands: &[Errand<F::Dataplane>],
-    stop: &watch::Receiver<u32>,
+    stop: &Stop,
     out: &mut dyn Write,
 ) -> anyhow::Result<Vec<Outcome<F::Dataplane>>> {
     let Some((first, others)) = errands.split_first() else {
@@ -176,20 +171,20 @@ pub async fn run<F: Fleet>(
 async fn run_one<F: Fleet>(
     fleet: &F,
     wanted: &Capture,
-    errand: &Errand<F::Dataplane>,
-    stop: &watch::Receiver<u32>,
+    (dataplane, policies): &Errand<F::Dataplane>,
+    stop: &Stop,
     out: &mut dyn Write,
 ) -> Outcome<F::Dataplane> {
     let tail = Vec::new();
     let mut section = Section { out, tail };
-    let request = request(wanted, errand, stop);
-    let sent = fleet.send(&errand.dataplane, &request, &mut section).await;
+    let request = request(wanted, policies, stop);
+    let sent = fleet.send(dataplane, &request, &mut section).await;
     let said = sent.and_then(|()| {
         let words = last_words(&section.tail).map(str::to_owned);
         let broke = "the capture broke off; what there is can be read";
         words.ok_or_else(|| Refused::Unanswered(broke.to_owned()))
     });
-    (errand.dataplane.clone(), said)
+    (dataplane.clone(), said)
 }
 
 /// What one dataplane sends, of which the end is kept.

@@ -8,15 +8,16 @@ use crate::{
         told,
     },
     flows, migrate,
-    names::{FlowId, PolicyName},
-    show::{Progress, Show},
+    names::{FlowId, PolicyName, expected},
+    progress::Progress,
+    show::Show,
     trace,
 };
 use anyhow::bail;
 use baton_api::{Endpoint, FlowsReply, MigrateRequest, StateReply};
 use clap::Args;
 use serde_json::json;
-use std::{collections::BTreeSet, process::ExitCode};
+use std::process::ExitCode;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 /// Dataplanes, and what the user said of how to ask them.
@@ -296,23 +297,18 @@ pub fn ticks(again: Again) -> Interval {
 
 /// No dataplane has the policy: names what there is instead.
 fn unknown(answers: &[(&str, &StateReply)], policy: &str, namespace: Option<&str>) -> String {
-    let names: BTreeSet<String> = answers
+    let policies = answers
         .iter()
-        .flat_map(|(_, answer)| &answer.state.policies)
-        .map(|state| PolicyName::parse(&state.name))
-        .filter(|name| name.is_in(namespace))
-        .map(|name| name.to_string())
-        .collect();
-    let place = namespace.map_or_else(String::new, |namespace| {
-        format!(" in namespace {namespace}")
-    });
-    let names: Vec<String> = names.into_iter().take(12).collect();
+        .flat_map(|(_, answer)| &answer.state.policies);
+    let here = policies.filter(|state| PolicyName::parse(&state.name).is_in(namespace));
+    let names: Vec<&str> = here.map(|state| state.name.as_str()).collect();
+    let place = namespace.map_or_else(String::new, |name| format!(" in namespace {name}"));
     match (names.is_empty(), namespace) {
         (true, None) => "no dataplane serves a policy".to_owned(),
         (true, _) => format!("no dataplane serves a policy{place}: `-A` looks at all namespaces"),
         (false, _) => format!(
-            "no dataplane serves policy {policy}{place}: expected one of {}",
-            names.join(", ")
+            "no dataplane serves policy {policy}{place}: {}",
+            expected(names)
         ),
     }
 }

@@ -6,9 +6,8 @@
 use crate::{
     args::Drain,
     fleet::{Dataplane, Fleet, Refused, Request, Response, ask, heard, states},
-    names::PolicyName,
-    progress::DrainProgress,
-    show::Progress,
+    names::{PolicyName, expected},
+    progress::{DrainProgress, Progress},
     text::{count, line, wrapped},
 };
 use anyhow::{Context as _, bail};
@@ -20,8 +19,6 @@ use tokio::time::Instant;
 
 /// Looks in a row that a dataplane may leave unanswered before that is said.
 const SILENT_LOOKS: u32 = 3;
-/// Names that an error tells.
-const NAMES_MAX: usize = 12;
 
 /// What is to be drained.
 struct Meant<'a> {
@@ -148,14 +145,14 @@ async fn order<F: Fleet>(
 
 /// The backend is nowhere: names what there is instead.
 fn unknown<F: Fleet>(asked: &[Response<F::Dataplane, StateReply>], meant: &Meant<'_>) -> String {
-    let mut known = BTreeSet::new();
+    let mut known = Vec::new();
     let mut elsewhere = BTreeSet::new();
     let replies = asked.iter().flat_map(|one| &one.result);
     for policy in replies.flat_map(|reply| &reply.state.policies) {
         let name = PolicyName::parse(&policy.name);
         for backend in &policy.backends {
             if name.is_in(meant.namespace) {
-                known.insert(backend.name.as_str());
+                known.push(backend.name.as_str());
             } else if backend.name == meant.name {
                 elsewhere.insert(name.namespace.clone());
             }
@@ -180,15 +177,10 @@ fn unknown<F: Fleet>(asked: &[Response<F::Dataplane, StateReply>], meant: &Meant
         };
         return format!("no policy{place} has any {noun}{hint}");
     }
-    let mut names: Vec<&str> = known.iter().take(NAMES_MAX).copied().collect();
-    let more = format!("and {} more", known.len().saturating_sub(NAMES_MAX));
-    if known.len() > NAMES_MAX {
-        names.push(&more);
-    }
     format!(
-        "no policy{place} has a {noun} {}: expected one of {}",
+        "no policy{place} has a {noun} {}: {}",
         meant.name,
-        names.join(", ")
+        expected(known)
     )
 }
 

@@ -21,6 +21,9 @@ const ASKED_AT_ONCE: usize = 8;
 /// 100,000 flows of about 300 bytes, the most that a dataplane tells.
 const ANSWER_MAX_BYTES: usize = 64 << 20;
 
+/// How often the user has asked for the end of what goes on: once has it end in order, twice at once.
+pub type Stop = watch::Receiver<u32>;
+
 /// What a control API is asked.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -30,8 +33,8 @@ pub struct Request {
     pub body: Option<String>,
     /// How long the answer goes on by itself at most.
     pub lasts: Duration,
-    /// How often the user has asked for its end: once has it end in order, twice at once.
-    pub stop: Option<watch::Receiver<u32>>,
+    /// If the user may ask for its end.
+    pub stop: Option<Stop>,
 }
 
 impl Request {

@@ -2,6 +2,10 @@
 
 use baton_api::{Clients, ClientsError};
 use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Names that an error tells.
+const NAMES_MAX: usize = 12;
 
 /// A policy's name on dataplanes: `NAMESPACE/POLICY/LISTENER`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -85,6 +89,17 @@ impl std::fmt::Display for FlowId {
         }
         self.client.fmt(f)
     }
+}
+
+/// `expected one of a, b, and 3 more`.
+pub fn expected<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: BTreeSet<&str> = names.into_iter().collect();
+    let some: Vec<&str> = names.iter().take(NAMES_MAX).copied().collect();
+    let more = match names.len().saturating_sub(NAMES_MAX) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    format!("expected one of {}{more}", some.join(", "))
 }
 
 /// An address without a port may stand in brackets too.

@@ -1,6 +1,6 @@
 //! Where answers go: the standard output as table, JSON or YAML, and a terminal that is drawn anew.
 
-use crate::{args::Output, progress::ProgressLine, text::Style};
+use crate::{args::Output, text::Style};
 use anyhow::Context as _;
 
 use serde::Serialize;
@@ -187,28 +187,6 @@ impl Show {
     pub fn note(&self, text: &str) {
         // A stream that takes nothing is no reason to give up.
         let _ = writeln!(self.err.borrow_mut(), "{}: {text}", self.program);
-    }
-}
-
-/// Progress on the standard error stream.
-pub struct Progress(ProgressLine);
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self(ProgressLine::new(stderr().is_terminal()))
-    }
-}
-
-impl Progress {
-    /// A look, or something that the admin should know.
-    pub fn say(&mut self, line: &str) {
-        let _ = write!(stderr(), "{}", self.0.say(line));
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        let _ = write!(stderr(), "{}", self.0.end());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, bail};
 use baton_api::{CAPTURE, ControlAddress, ErrorReply};
-use baton_cli::{Bounded, Dataplane, Fleet, Refused};
+use baton_cli::{Bounded, Dataplane, Fleet, Refused, Stop};
 use http_body_util::{BodyExt, Full};
 use hyper::{
     Method, Request, Response,
@@ -24,7 +24,6 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
-    sync::watch,
     time::timeout,
 };
 
@@ -184,7 +183,7 @@ async fn end(control: ControlAddress, number: &str) -> anyhow::Result<()> {
 async fn take(
     control: ControlAddress,
     answer: Response<Incoming>,
-    mut stop: Option<watch::Receiver<u32>>,
+    mut stop: Option<Stop>,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let number = answer.headers().get(CAPTURE);
