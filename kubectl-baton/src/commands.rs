@@ -9,7 +9,7 @@ use crate::{
     status, sysdump, top, waits,
 };
 use anyhow::Context as _;
-use baton_cli::{Flow, PolicyName, Show, code, silent, states, ticks, told};
+use baton_cli::{Flow, PolicyName, Show, code, repeated, silent, states, told};
 use baton_crds::LoadBalancerPolicy;
 use serde_json::json;
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
@@ -107,19 +107,17 @@ impl<C: Cluster> Asking<'_, C> {
         self.show.clear()?;
         let asking = self.dataplanes();
         let started = Instant::now();
-        let mut looks = ticks(wanted.again);
-        let (mut before, mut left) = (None, wanted.again.count);
-        while left != Some(0) {
-            looks.tick().await;
+        let mut before = None;
+        repeated(wanted.again, async || {
             let answers = asking.states().await?;
             let mean = |name: &PolicyName| name.is(wanted.policy.as_deref(), self.namespace());
             let now = top::look(&told(&answers), mean, started.elapsed());
-            let frame = top::frame(before.as_ref(), &now, wanted.rows.into(), silent(&answers));
-            self.show.frame(&frame, top::render)?;
+            let rows = wanted.rows.into();
+            let frame = top::frame(before.as_ref(), &now, rows, silent(&answers));
             before = Some(now);
-            left = left.map(|left| left - 1);
-        }
-        Ok(ExitCode::SUCCESS)
+            self.show.frame(&frame, top::render)
+        })
+        .await
     }
 
     async fn explain(&self, wanted: &Explain) -> anyhow::Result<ExitCode> {
@@ -175,7 +173,7 @@ impl<C: Cluster> Asking<'_, C> {
                 ))
             }));
         }
-        unseen.iter().for_each(|text| self.show.note(text));
+        self.show.notes(&unseen);
         Ok(found)
     }
 

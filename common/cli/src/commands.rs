@@ -18,7 +18,7 @@ use baton_api::{Endpoint, FlowsReply, MigrateRequest, StateReply};
 use clap::Args;
 use serde_json::json;
 use std::process::ExitCode;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// Dataplanes, and what the user said of how to ask them.
 pub struct Asking<'a, F> {
@@ -49,7 +49,7 @@ impl<F: Fleet> Asking<'_, F> {
     /// The dataplanes; what could not be looked at is noted.
     async fn dataplanes(&self) -> anyhow::Result<Vec<F::Dataplane>> {
         let (dataplanes, unseen) = self.fleet.dataplanes().await?;
-        unseen.iter().for_each(|text| self.show.note(text));
+        self.show.notes(&unseen);
         Ok(dataplanes)
     }
 
@@ -66,7 +66,7 @@ impl<F: Fleet> Asking<'_, F> {
         let answers = self.states().await?;
         let mut unseen = silent(&answers);
         let nodes = self.fleet.nodes(self.namespace, &mut unseen).await?;
-        unseen.iter().for_each(|text| self.show.note(text));
+        self.show.notes(&unseen);
         let found = backends::backends(&told(&answers), &nodes, |name| {
             name.is(policy, self.namespace)
         });
@@ -83,20 +83,16 @@ impl<F: Fleet> Asking<'_, F> {
     async fn flows(&self, wanted: &Flows) -> anyhow::Result<ExitCode> {
         if !wanted.watch {
             let found = self.flows_once(wanted).await?;
-            found.silent.iter().for_each(|text| self.show.note(text));
+            self.show.notes(&found.silent);
             self.show.print(&found, flows::render)?;
             return Ok(ExitCode::SUCCESS);
         }
         self.show.clear()?;
-        let mut looks = ticks(wanted.again);
-        let mut left = wanted.again.count;
-        while left != Some(0) {
-            looks.tick().await;
+        repeated(wanted.again, async || {
             let found = self.flows_once(wanted).await?;
-            self.show.frame(&found, flows::render)?;
-            left = left.map(|left| left - 1);
-        }
-        Ok(ExitCode::SUCCESS)
+            self.show.frame(&found, flows::render)
+        })
+        .await
     }
 
     async fn flows_once(&self, wanted: &Flows) -> anyhow::Result<flows::Flows> {
@@ -126,9 +122,7 @@ impl<F: Fleet> Asking<'_, F> {
             ..FlowsQuery::default()
         };
         let mut answers = self.replies(&query).await?;
-        silent(&answers)
-            .iter()
-            .for_each(|text| self.show.note(text));
+        self.show.notes(&silent(&answers));
         answers.retain(|asked| {
             let named = wanted.dataplane.as_ref();
             named.is_none_or(|name| name == asked.name())
@@ -151,7 +145,7 @@ impl<F: Fleet> Asking<'_, F> {
         } else if found.len() > most {
             let words = format!("flows -o wide --client {}", wanted.client);
             self.show.note(&format!(
-                "{wanted} has {} flows: name one, as `{}` shows it",
+                "{wanted} has {} flows: name one, or the `--frontend` of a move, as `{}` shows it",
                 found.len(),
                 self.fleet.command(None, &words),
             ));
@@ -238,17 +232,14 @@ impl<F: Fleet> Asking<'_, F> {
         let outcome = outcome?;
         self.show
             .print(&outcome, |outcome, _| drain::render(&self.fleet, outcome))?;
-        outcome
-            .problems
-            .iter()
-            .for_each(|problem| self.show.note(problem));
+        self.show.notes(&outcome.problems);
         Ok(code(outcome.is_good()))
     }
 
     async fn capture(&self, wanted: &Capture) -> anyhow::Result<ExitCode> {
         let all = self.dataplanes().await?;
         let (errands, notes) = capture::errands(&self.fleet, wanted, self.namespace, all).await?;
-        notes.iter().for_each(|text| self.show.note(text));
+        self.show.notes(&notes);
         if errands.is_empty() {
             self.show.note(&format!(
                 "no dataplane has such a policy or backend here: `{}` shows all",
@@ -288,11 +279,23 @@ pub fn code(good: bool) -> ExitCode {
     }
 }
 
-/// One tick for each look.
-pub fn ticks(again: Again) -> Interval {
+/// Looks as often as the user wants.
+///
+/// # Errors
+/// A look fails.
+pub async fn repeated(
+    again: Again,
+    mut look: impl AsyncFnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<ExitCode> {
     let mut looks = interval(again.interval);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    looks
+    let mut left = again.count;
+    while left != Some(0) {
+        looks.tick().await;
+        look().await?;
+        left = left.map(|left| left - 1);
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// No dataplane has the policy: names what there is instead.

@@ -1,4 +1,4 @@
-//! `drain`: has all dataplanes drain a Pod, and stays until it is empty if asked to.
+//! `drain`: has all dataplanes drain a backend, and stays until it is empty if asked to.
 //!
 //! Only asks and shows: the drain is the dataplanes', and goes on when this ends. Names the policy in each order, because
 //! Pods of several namespaces may have one name.
@@ -423,6 +423,7 @@ mod tests {
             one.line(),
             "8 flows left (2 pinned: upgrade, 6 request in progress); 5 moved, 1 ended, 0 closed; deadline in 18s"
         );
+        assert_eq!(json!(one)["waiting"]["pinned: upgrade"], 2);
         let backend = &reply.state.policies[0].backends[0];
         assert_eq!(DrainProgress::of(backend), Some(one));
         let both = progress(&reply, None).expect("they drain").expect("there");

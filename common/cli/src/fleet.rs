@@ -303,23 +303,19 @@ pub async fn events<F: Fleet>(
 /// # Errors
 /// None said anything.
 pub fn heard<D: Dataplane, T>(asked: Vec<Response<D, T>>) -> anyhow::Result<Vec<Response<D, T>>> {
-    let mut silent = asked
-        .iter()
-        .filter_map(|a| Some((&a.dataplane, a.result.as_ref().err()?)));
-    let Some((first, why)) = silent.next() else {
-        if asked.is_empty() {
-            bail!("there is no dataplane: `kubectl baton status` says why");
+    let silent = unanswered(&asked);
+    match &silent[..] {
+        [] if asked.is_empty() => {
+            bail!("there is no dataplane: `kubectl baton status` says why")
         }
-        return Ok(asked);
-    };
-    match silent.count() {
-        more if more + 1 < asked.len() => Ok(asked),
-        0 => bail!("{} does not answer: {why}", first.words()),
-        more => bail!(
-            "no dataplane answers: {}: {why} (and {more} more)",
-            first.name()
-        ),
+        some if some.len() < asked.len() => {}
+        [(dataplane, why)] => bail!("{} does not answer: {why}", dataplane.words()),
+        all => {
+            let (name, why, more) = (all[0].0.name(), all[0].1, all.len() - 1);
+            bail!("no dataplane answers: {name}: {why} (and {more} more)")
+        }
     }
+    Ok(asked)
 }
 
 /// Those that said something, with what it was.
@@ -329,11 +325,17 @@ pub fn told<D: Dataplane, T>(asked: &[Response<D, T>]) -> Vec<(&str, &T)> {
         .collect()
 }
 
-/// Those that said nothing, in words.
+/// Those that said nothing, with why.
+fn unanswered<D, T>(asked: &[Response<D, T>]) -> Vec<(&D, &String)> {
+    let asked = asked.iter();
+    asked
+        .filter_map(|a| Some((&a.dataplane, a.result.as_ref().err()?)))
+        .collect()
+}
+
+/// The same, in words.
 pub fn silent<D: Dataplane, T>(asked: &[Response<D, T>]) -> Vec<String> {
-    let silent = asked
-        .iter()
-        .filter_map(|a| Some((&a.dataplane, a.result.as_ref().err()?)));
+    let silent = unanswered(asked).into_iter();
     silent
         .map(|(dataplane, why)| format!("{} is left out: {why}", dataplane.words()))
         .collect()

@@ -22,13 +22,13 @@ mod trace;
 
 pub use backends::{Backend, backends, render as render_backends};
 pub use capture::{interruptions, last_words};
-pub use commands::{Asking, code, ticks};
+pub use commands::{Asking, code, repeated};
 pub use fleet::{
     Bounded, Dataplane, Fleet, FlowsQuery, Nodes, Refused, Request, Response, Stop, events, flows,
     heard, silent, states, told,
 };
 pub use flows::Flow;
 pub use names::{FlowId, PolicyName, flow};
-pub use sentences::reasons;
+pub use sentences::{full_tables, reasons, verdict};
 pub use show::{Out, Show};
 pub use text::{Cell, Shown, Style, Table, Tone, WIDTH_MAX, count, line, micros, span, wrapped};

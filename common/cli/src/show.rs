@@ -183,6 +183,11 @@ impl Show {
         written.context("the output cannot be written")
     }
 
+    /// Several of what [`Self::note`] says.
+    pub fn notes(&self, texts: &[String]) {
+        texts.iter().for_each(|text| self.note(text));
+    }
+
     /// A sentence on the standard error stream.
     pub fn note(&self, text: &str) {
         // A stream that takes nothing is no reason to give up.

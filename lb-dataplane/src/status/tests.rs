@@ -29,10 +29,10 @@ BACKEND  ENDPOINT     STATE   FLOWS  OUTST.  1ST BYTE    IN  OUT
 a        10.9.0.1:80  up         32       4     1.2ms  1000  999
 b        10.9.0.1:80  drains     32       4     1.2ms  1000  999
   b cannot adopt: no answer to a probe: is host-shim running there?
-  b drains as its Pod or the configuration says: 32 flows left
+  b drains because its Pod ends or the configuration says so: 32 flows left
 
 Limits near exhaustion:
-  flows: 60000 of 65536 (91 %)
+  60000 of 65536 flows are in use (91 %)
 
 DROPPED BECAUSE      FRAMES
 kernel rx ring full       9

@@ -2,10 +2,10 @@
 
 use crate::diagnosis;
 use baton_api::{PolicyState, State, StateReply};
-use baton_cli::{Nodes, Style, Table, backends, line, reasons, render_backends, span, wrapped};
-
-/// A table this full is worth a line.
-const NEAR_LIMIT_PERCENT: u64 = 80;
+use baton_cli::{
+    Nodes, Style, Table, backends, full_tables, line, reasons, render_backends, span, verdict,
+    wrapped,
+};
 
 /// Frames larger than a buffer.
 const OVERSIZE: &str = "io_drops_total{reason=\"rx_oversize\"}";
@@ -13,22 +13,8 @@ const OVERSIZE: &str = "io_drops_total{reason=\"rx_oversize\"}";
 /// Is it working, and if not, why.
 pub fn status(reply: &StateReply, style: Style) -> String {
     let state = &reply.state;
-    let mut text = String::new();
-    if reply.problems.is_empty() {
-        line(&mut text, "It works.");
-    } else {
-        line(&mut text, "It does NOT work as it should:");
-        for problem in &reply.problems {
-            wrapped(&mut text, "  - ", problem);
-        }
-    }
-    let notes = diagnosis::notes(state);
-    if !notes.is_empty() {
-        line(&mut text, "Worth a look:");
-        for note in &notes {
-            wrapped(&mut text, "  - ", note);
-        }
-    }
+    let notes: &[(&str, &[String])] = &[("Worth a look:", &diagnosis::notes(state))];
+    let mut text = verdict("It", &reply.problems, notes, style);
     let worker = &state.worker;
     line(&mut text, "");
     line(
@@ -70,7 +56,7 @@ pub fn status(reply: &StateReply, style: Style) -> String {
         }
         text.push_str(&render_backends(&backends, style));
     }
-    let full = near_limits(state);
+    let full = full_tables(state);
     if !full.is_empty() {
         line(&mut text, "");
         line(&mut text, "Limits near exhaustion:");
@@ -148,17 +134,6 @@ fn frontends(policy: &PolicyState) -> String {
         [one] => one.to_string(),
         [first, more @ ..] => format!("{first} +{}", more.len()),
     }
-}
-
-fn near_limits(state: &State) -> Vec<String> {
-    state
-        .tables
-        .iter()
-        .filter(|(_, (used, limit))| *limit > 0 && used * 100 >= limit * NEAR_LIMIT_PERCENT)
-        .map(|(name, (used, limit))| {
-            format!("{name}: {used} of {limit} ({} %)", used * 100 / limit)
-        })
-        .collect()
 }
 
 /// Reasons for which frames were dropped, most frequent first.
