@@ -400,6 +400,10 @@ async fn a_drain_waits_until_no_dataplane_has_a_flow_left() {
 async fn a_drain_that_cannot_be_says_why() {
     let seen = typed_in(&Fake::new(), "drain web-nobody").await;
     seen.refuses("has a Pod web-nobody: expected one of web-5d4f-abcde, web-5d4f-fghij");
+    let seen = typed_in(&Fake::new(), "drain web-5d4f-abcde --policy shop").await;
+    seen.refuses(
+        "no dataplane serves policy shop in namespace shop: expected one of shop/web/http",
+    );
     let seen = typed_in(&Fake::new(), "drain cache-0").await;
     seen.refuses("there is one in namespace data: `-n data`");
     assert!(typed_in(&Fake::new(), "drain data/cache-0").await.is(0));

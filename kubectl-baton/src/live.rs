@@ -8,7 +8,7 @@ use crate::{
     failure::{Deed, Failure},
 };
 use baton_api::ControlAddress;
-use baton_cli::Stop;
+use baton_cli::{Bounded, Stop};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Status};
 use kube::{
     Api, Client, Config,
@@ -33,7 +33,7 @@ const PAGE: u32 = 500;
 /// policies; Pods are only read where their number is small.
 const OBJECTS_MAX: usize = 20_000;
 /// Some lines of an error.
-const STDERR_MAX_BYTES: u64 = 64 << 10;
+const STDERR_MAX_BYTES: usize = 64 << 10;
 /// Read at once from a Pod.
 const PIPE_BYTES: usize = 64 << 10;
 /// The end of a container's log: about a day at the level `info`.
@@ -260,11 +260,10 @@ async fn finish(
     };
     let status = process.take_status();
     let (stdout, stderr) = (process.stdout(), process.stderr());
-    let (stdout, stderr) = tokio::join!(pass(stdout, out), all(stderr, STDERR_MAX_BYTES));
-    stdout.map_err(&broke)?;
-    let stderr = String::from_utf8_lossy(&stderr.map_err(&broke)?)
-        .trim()
-        .to_owned();
+    let mut errors = Bounded::new(STDERR_MAX_BYTES, "it is more than 64 KiB");
+    let (stdout, stderr) = tokio::join!(pass(stdout, out), pass(stderr, &mut errors));
+    stdout.and(stderr).map_err(&broke)?;
+    let stderr = String::from_utf8_lossy(&errors.bytes).trim().to_owned();
     let status = match status {
         Some(status) => status.await,
         None => None,
@@ -295,18 +294,6 @@ async fn pass(stream: Option<impl AsyncRead + Unpin>, out: &mut dyn Write) -> Re
     }
 }
 
-async fn all(stream: Option<impl AsyncRead + Unpin>, most: u64) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    if let Some(stream) = stream {
-        let read = stream.take(most + 1).read_to_end(&mut bytes).await;
-        read.map_err(|error| error.to_string())?;
-    }
-    if bytes.len() as u64 > most {
-        return Err(format!("it says more than {most} bytes"));
-    }
-    Ok(bytes)
-}
-
 /// What the kubelet says of a command's end; the error is why it was not run at all.
 fn exit_code(status: &Status) -> Result<i32, String> {
     if status.status.as_deref() == Some("Success") {
@@ -330,7 +317,6 @@ fn exit_code(status: &Status) -> Result<i32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use baton_cli::Bounded;
     use tokio::sync::watch;
 
     #[test]
@@ -385,17 +371,5 @@ mod tests {
         );
         tell.send_replace(2);
         ending.await.expect("ends");
-    }
-
-    #[tokio::test]
-    async fn an_endless_answer_ends() {
-        assert_eq!(all(Some(&b"12345"[..]), 5).await, Ok(b"12345".to_vec()));
-        assert!(
-            all(Some(tokio::io::repeat(1)), 1_000)
-                .await
-                .expect_err("too much")
-                .contains("1000 bytes")
-        );
-        assert_eq!(all(None::<&[u8]>, 5).await, Ok(Vec::new()));
     }
 }

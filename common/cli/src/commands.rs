@@ -8,7 +8,7 @@ use crate::{
         told,
     },
     flows, migrate,
-    names::{FlowId, PolicyName, expected},
+    names::{FlowId, unknown_policy},
     progress::Progress,
     show::Show,
     trace,
@@ -71,7 +71,7 @@ impl<F: Fleet> Asking<'_, F> {
             name.is(policy, self.namespace)
         });
         if let (true, Some(policy)) = (found.is_empty(), policy) {
-            let note = unknown(&told(&answers), policy, self.namespace);
+            let note = unknown_policy(&told(&answers), policy, self.namespace);
             self.show.note(&note);
             return Ok(ExitCode::FAILURE);
         }
@@ -296,22 +296,4 @@ pub async fn repeated(
         left = left.map(|left| left - 1);
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// No dataplane has the policy: names what there is instead.
-fn unknown(answers: &[(&str, &StateReply)], policy: &str, namespace: Option<&str>) -> String {
-    let policies = answers
-        .iter()
-        .flat_map(|(_, answer)| &answer.state.policies);
-    let here = policies.filter(|state| PolicyName::parse(&state.name).is_in(namespace));
-    let names: Vec<&str> = here.map(|state| state.name.as_str()).collect();
-    let place = namespace.map_or_else(String::new, |name| format!(" in namespace {name}"));
-    match (names.is_empty(), namespace) {
-        (true, None) => "no dataplane serves a policy".to_owned(),
-        (true, _) => format!("no dataplane serves a policy{place}: `-A` looks at all namespaces"),
-        (false, _) => format!(
-            "no dataplane serves policy {policy}{place}: {}",
-            expected(names)
-        ),
-    }
 }

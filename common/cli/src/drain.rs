@@ -5,8 +5,8 @@
 
 use crate::{
     args::Drain,
-    fleet::{Dataplane, Fleet, Refused, Request, Response, ask, heard, states},
-    names::{PolicyName, expected},
+    fleet::{Dataplane, Fleet, Refused, Request, Response, ask, heard, states, told},
+    names::{PolicyName, expected, unknown_policy},
     progress::{DrainProgress, Progress},
     text::{count, line, wrapped},
 };
@@ -147,11 +147,18 @@ async fn order<F: Fleet>(
 fn unknown<F: Fleet>(asked: &[Response<F::Dataplane, StateReply>], meant: &Meant<'_>) -> String {
     let mut known = Vec::new();
     let mut elsewhere = BTreeSet::new();
-    let replies = asked.iter().flat_map(|one| &one.result);
-    for policy in replies.flat_map(|reply| &reply.state.policies) {
+    let (wanted, replies) = (meant.wanted.policy.as_deref(), told(asked));
+    let policies = || replies.iter().flat_map(|(_, reply)| &reply.state.policies);
+    let is = |name: &PolicyName| name.is(wanted, meant.namespace);
+    if let Some(policy) = wanted
+        && !policies().any(|policy| is(&PolicyName::parse(&policy.name)))
+    {
+        return unknown_policy(&replies, policy, meant.namespace);
+    }
+    for policy in policies() {
         let name = PolicyName::parse(&policy.name);
         for backend in &policy.backends {
-            if name.is_in(meant.namespace) {
+            if is(&name) {
                 known.push(backend.name.as_str());
             } else if backend.name == meant.name {
                 elsewhere.insert(name.namespace.clone());

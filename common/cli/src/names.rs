@@ -1,6 +1,6 @@
 //! How policies and flows are named by dataplanes and by users. Pure.
 
-use baton_api::{Clients, ClientsError};
+use baton_api::{Clients, ClientsError, StateReply};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -100,6 +100,28 @@ pub fn expected<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
         more => format!(", and {more} more"),
     };
     format!("expected one of {}{more}", some.join(", "))
+}
+
+/// No dataplane has the policy: names what there is instead.
+pub fn unknown_policy(
+    answers: &[(&str, &StateReply)],
+    policy: &str,
+    namespace: Option<&str>,
+) -> String {
+    let policies = answers
+        .iter()
+        .flat_map(|(_, answer)| &answer.state.policies);
+    let here = policies.filter(|state| PolicyName::parse(&state.name).is_in(namespace));
+    let names: Vec<&str> = here.map(|state| state.name.as_str()).collect();
+    let place = namespace.map_or_else(String::new, |name| format!(" in namespace {name}"));
+    match (names.is_empty(), namespace) {
+        (true, None) => "no dataplane serves a policy".to_owned(),
+        (true, _) => format!("no dataplane serves a policy{place}: `-A` looks at all namespaces"),
+        (false, _) => format!(
+            "no dataplane serves policy {policy}{place}: {}",
+            expected(names)
+        ),
+    }
 }
 
 /// An address without a port may stand in brackets too.
