@@ -4,15 +4,9 @@
 
 use crate::failure::Failure;
 use baton_api::ControlAddress;
+use baton_cli::Stop;
 use serde_json::Value;
-use std::{
-    io::{self, ErrorKind, Write},
-    time::Duration,
-};
-use tokio::sync::watch;
-
-/// 100,000 flows of about 300 bytes, the most that a dataplane tells.
-const STDOUT_MAX_BYTES: usize = 64 << 20;
+use std::{io::Write, time::Duration};
 
 /// The kinds that this program reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,59 +105,13 @@ pub struct Listed {
     pub truncated: bool,
 }
 
-/// What a command in a Pod came to.
+/// What a command in a Pod came to, next to its standard output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecOutput {
-    /// Its standard output.
-    pub stdout: Vec<u8>,
     /// Its standard error.
     pub stderr: String,
     /// Its exit code.
     pub code: i32,
-}
-
-/// How a command goes on.
-#[derive(Clone, Debug, Default)]
-pub struct ExecOptions {
-    /// How long it takes by itself at most.
-    pub limit: Duration,
-    /// How often the user has asked for its end, if it listens for that on its standard input: once has it end in order, twice
-    /// at once.
-    pub stop: Option<watch::Receiver<u32>>,
-}
-
-/// Output that waits, of a bounded size.
-#[derive(Debug)]
-pub struct Bounded {
-    /// What came.
-    pub bytes: Vec<u8>,
-    most: usize,
-    too_much: &'static str,
-}
-
-impl Bounded {
-    /// For at most so many bytes; and what to say when there are more.
-    pub fn new(most: usize, too_much: &'static str) -> Self {
-        Self {
-            bytes: Vec::new(),
-            most,
-            too_much,
-        }
-    }
-}
-
-impl Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > self.most {
-            return Err(io::Error::new(ErrorKind::FileTooLarge, self.too_much));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// A cluster.
@@ -182,30 +130,15 @@ pub trait Cluster {
         labels: Option<&str>,
     ) -> Result<Listed, Failure>;
 
-    /// Runs a command in a container and waits for its end.
-    async fn exec(
-        &self,
-        pod: &PodName,
-        container: &str,
-        command: &[String],
-    ) -> Result<ExecOutput, Failure> {
-        let mut out = Bounded::new(STDOUT_MAX_BYTES, "it is more than 64 MiB");
-        let options = ExecOptions::default();
-        let ran = self.exec_into(pod, container, command, options, &mut out);
-        let ran = ran.await?;
-        Ok(ExecOutput {
-            stdout: out.bytes,
-            ..ran
-        })
-    }
-
-    /// Runs a command and writes its standard output to `out` as it comes; what is given back has none.
+    /// Runs a command in a container, and writes its standard output to `out` as it comes. It takes `limit` by itself at
+    /// most; once `stop` says so it is told on its standard input to end in order, and with twice it is left.
     async fn exec_into(
         &self,
         pod: &PodName,
         container: &str,
         command: &[String],
-        options: ExecOptions,
+        limit: Duration,
+        stop: Option<Stop>,
         out: &mut dyn Write,
     ) -> Result<ExecOutput, Failure>;
 
@@ -219,15 +152,6 @@ pub trait Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_waits_is_bounded() {
-        let mut waiting = Bounded::new(3, "too much");
-        assert!(waiting.write_all(b"ab").is_ok());
-        assert!(waiting.write_all(b"c").is_ok());
-        let error = waiting.write_all(b"d").expect_err("full").to_string();
-        assert_eq!((error.as_str(), &*waiting.bytes), ("too much", &b"abc"[..]));
-    }
 
     #[test]
     fn no_secret_can_be_asked_for() {

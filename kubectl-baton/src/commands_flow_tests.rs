@@ -15,8 +15,8 @@ async fn trace_shows_what_happens_on_all_dataplanes_in_order() {
         seen.out
     );
     let ran = fake.ran.borrow().clone();
-    assert!(ran[0].ends_with("trace --once"), "{ran:?}");
-    assert!(ran[2].ends_with("trace --once --since 104"), "{ran:?}");
+    assert!(ran[0].ends_with(" events"), "{ran:?}");
+    assert!(ran[2].ends_with(" events?since=104"), "{ran:?}");
     assert_eq!(ran.len(), 2 * 4, "four looks at two dataplanes");
 
     let seen = typed_in(&Fake::new(), "trace -A --past --for 1s").await;
@@ -45,7 +45,7 @@ async fn trace_shows_what_happens_on_all_dataplanes_in_order() {
             .contains("moved web-5d4f-abcde -> web-5d4f-fghij (drain)")
     );
     assert!(
-        fake.ran.borrow()[0].ends_with("trace --once --since 0 --client 192.0.2.7:40112"),
+        fake.ran.borrow()[0].ends_with(" events?since=0&client=192.0.2.7%3A40112"),
         "{:?}",
         fake.ran
     );
@@ -67,7 +67,7 @@ async fn trace_says_what_it_missed_and_goes_on_without_a_silent_dataplane() {
             return bad(2, "lb-dataplane: no dataplane answers at 127.0.0.1:9909");
         }
         counted.set(counted.get() + 1);
-        let mut said: Value = serde_json::from_slice(&answer("a", words)?.stdout).expect("JSON");
+        let mut said: Value = serde_json::from_slice(&answer("a", words)?.0).expect("JSON");
         if counted.get() == 2 {
             said["missed"] = 7.into();
         }
@@ -90,7 +90,7 @@ async fn trace_says_what_it_missed_and_goes_on_without_a_silent_dataplane() {
 async fn trace_does_not_wait_for_its_next_look_while_there_is_more() {
     let looks = Rc::new(Cell::new(0_u64));
     let counted = Rc::clone(&looks);
-    let fake = Fake::changed("trace", move |_, said| {
+    let fake = Fake::changed("events", move |_, said| {
         counted.set(counted.get() + 1);
         said["more"] = (counted.get() <= 20).into();
     });
@@ -112,7 +112,7 @@ async fn migrate_orders_one_flow_from_its_own_dataplane() {
     assert_eq!(
         ran.last().map(String::as_str),
         Some(
-            "baton-lb-dataplane-6c8d5b7f9-x2b4k migrate 192.0.2.7:40112 --frontend 10.1.1.10:8080 --to web-5d4f-fghij"
+            r#"baton-lb-dataplane-6c8d5b7f9-x2b4k migrate {"client":"192.0.2.7:40112","frontend":"10.1.1.10:8080","to":"web-5d4f-fghij"}"#
         )
     );
     let seen = typed_in(&fake, "migrate 192.0.2.7:40112 -o json").await;
@@ -180,8 +180,9 @@ async fn explain_tells_the_last_move_waits_and_wishes() {
 #[tokio::test]
 async fn explain_says_in_numbers_why_a_flow_moves_or_stays() {
     async fn with(change: impl Fn(&mut Value) + 'static) -> String {
-        let fake = Fake::changed("backends", move |which, policies| {
-            let mut policies = policies.as_array_mut().expect("policies").iter_mut();
+        let fake = Fake::changed("state", move |which, state| {
+            let policies = state["policies"].as_array_mut().expect("policies");
+            let mut policies = policies.iter_mut();
             if which == "a" {
                 let web = policies.find(|p| p["name"] == "shop/web/http");
                 change(web.expect("shop/web/http"));

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::{
-    args::{Output, tests::parsed},
+    args::tests::parsed,
     fake::{Buffer, Fake, answer, bad, golden, good, which},
 };
+use baton_cli::args::Output;
 use serde_json::Value;
 use std::{cell::Cell, rc::Rc};
 
@@ -38,7 +39,7 @@ pub async fn typed_in(fake: &Fake, line: &str) -> Seen {
     let asking = Asking {
         cluster: fake,
         options: &options,
-        show: Show::into(options.output, out.clone(), err.clone()),
+        show: Show::into("kubectl-baton", options.output, out.clone(), err.clone()),
     };
     let code = asking
         .run(&command)
@@ -73,7 +74,7 @@ async fn tables_are_as_committed() {
             assert!(
                 seen.out
                     .lines()
-                    .all(|line| line.chars().count() <= baton_text::WIDTH_MAX),
+                    .all(|line| line.chars().count() <= baton_cli::WIDTH_MAX),
                 "{}",
                 seen.out
             );
@@ -160,7 +161,7 @@ async fn flows_are_filtered_and_sorted() {
     let seen = typed_in(&fake, "flows --backend web-5d4f-klmno --limit 1").await;
     assert!(seen.out.contains("192.0.2.8:40999"), "{}", seen.out);
     assert!(
-        fake.ran.borrow()[0].ends_with("flows --limit 20000 --backend web-5d4f-klmno"),
+        fake.ran.borrow()[0].ends_with("flows?limit=20000&backend=web-5d4f-klmno"),
         "{:?}",
         fake.ran
     );
@@ -225,7 +226,7 @@ async fn a_dataplane_that_is_silent_is_named_and_all_silent_is_an_error() {
 async fn top_shows_what_happened_between_two_looks() {
     let looks = Rc::new(Cell::new(0_u64));
     let counted = Rc::clone(&looks);
-    let fake = Fake::changed("status", move |_, state| {
+    let fake = Fake::changed("state", move |_, state| {
         let look = counted.get() / 2;
         counted.set(counted.get() + 1);
         for policy in state["policies"].as_array_mut().expect("policies") {
@@ -335,12 +336,12 @@ async fn explain_says_why_a_flow_stays() {
 /// Dataplanes on which a Pod drains: how many flows are left at each look, and whether it drains at all.
 fn draining(flows: Vec<u64>) -> Fake {
     let look = Cell::new(0_usize);
-    Fake::changed("backends", move |_, policies| {
+    Fake::changed("state", move |_, state| {
         let at = look.get() / 2;
         look.set(look.get() + 1);
         // The first look is before the order.
         if let Some(left) = at.checked_sub(1).map(|at| flows[at.min(flows.len() - 1)]) {
-            let backend = &mut policies[1]["backends"][0];
+            let backend = &mut state["policies"][1]["backends"][0];
             backend["flows"] = left.into();
             backend["drain"] = json!({"byCommand": true, "since": "1s", "left": "20s", "moved": 9 - left, "ended": 0,
                 "closed": 0, "waiting": {"request in progress": left}});
@@ -367,11 +368,12 @@ async fn a_drain_waits_until_no_dataplane_has_a_flow_left() {
         .filter(|line| line.contains(" drain "))
         .cloned()
         .collect();
+    let order = r#"drain {"backend":"web-5d4f-abcde","policy":"shop/web/http","undo":false}"#;
     assert_eq!(
         orders,
         [
-            "baton-lb-dataplane-6c8d5b7f9-x2b4k drain web-5d4f-abcde --policy shop/web/http",
-            "baton-lb-dataplane-6c8d5b7f9-zq8vt drain web-5d4f-abcde --policy shop/web/http",
+            format!("baton-lb-dataplane-6c8d5b7f9-x2b4k {order}"),
+            format!("baton-lb-dataplane-6c8d5b7f9-zq8vt {order}"),
         ],
         "each dataplane once, and only the policy of this namespace"
     );
@@ -398,6 +400,10 @@ async fn a_drain_waits_until_no_dataplane_has_a_flow_left() {
 async fn a_drain_that_cannot_be_says_why() {
     let seen = typed_in(&Fake::new(), "drain web-nobody").await;
     seen.refuses("has a Pod web-nobody: expected one of web-5d4f-abcde, web-5d4f-fghij");
+    let seen = typed_in(&Fake::new(), "drain web-5d4f-abcde --policy shop").await;
+    seen.refuses(
+        "no dataplane serves policy shop in namespace shop: expected one of shop/web/http",
+    );
     let seen = typed_in(&Fake::new(), "drain cache-0").await;
     seen.refuses("there is one in namespace data: `-n data`");
     assert!(typed_in(&Fake::new(), "drain data/cache-0").await.is(0));
@@ -406,14 +412,11 @@ async fn a_drain_that_cannot_be_says_why() {
     seen.refuses("does not drain any more on dataplane");
     let mut fake = Fake::new();
     fake.answers = Box::new(|pod, words| match (which(pod), words[0]) {
-        ("b", "drain") => bad(
-            1,
-            "lb-dataplane: the dataplane at unix:/run/baton/control.sock refuses /v1/drain: no policy is named `x`",
-        ),
+        ("b", "drain") => bad(1, "lb-dataplane: no policy is named `x`"),
         (which, _) => answer(which, words),
     });
     let seen = typed_in(&fake, "drain web-5d4f-abcde").await;
-    seen.refuses("zq8vt refuses: the dataplane at");
+    seen.refuses("zq8vt refuses: no policy is named `x`");
     assert!(seen.out.contains("drains on 1 dataplane:"), "{}", seen.out);
     let mut fake = Fake::new();
     fake.answers = Box::new(|pod, words| match words[0] {

@@ -3,14 +3,10 @@
 //! Says only what follows from what dataplanes tell. One that tells no expected waits (an older one) leaves open whether another
 //! Pod is better *enough*, unless the bound that follows from its other figures is.
 
-use crate::{
-    ask::PolicyName,
-    flows::Flow,
-    waits::{self, Around, OTHERS_MAX, owner},
-};
+use crate::waits::{self, Around, OTHERS_MAX, owner};
 use baton_api::{BackendState, FlowView, LastMove};
+use baton_cli::{Flow, PolicyName, Style, Tone, count, line, micros, wrapped};
 use baton_crds::{LoadBalancerPolicySpec, MigrationMode, Protocol};
-use baton_text::{Style, Tone, count, line, micros, wrapped};
 use serde::Serialize;
 
 /// What is said of a flow.

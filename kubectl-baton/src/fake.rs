@@ -2,16 +2,21 @@
 //! compared with (`BATON_GENERATE=1` writes them anew).
 
 use crate::{
-    cluster::{Cluster, ExecOptions, ExecOutput, Kind, Listed, PodName},
+    cluster::{Cluster, ExecOutput, Kind, Listed, PodName},
     failure::{Deed, Failure},
     samples::sample,
 };
-use baton_api::ControlAddress;
+use baton_api::{Clients, ControlAddress, FlowsReply};
+use baton_cli::Stop;
 use serde_json::{Value, json};
-use std::{cell::RefCell, collections::BTreeMap, fs, io::Write, path::PathBuf, rc::Rc};
+use std::{
+    cell::RefCell, collections::BTreeMap, fs, io::Write, path::PathBuf, rc::Rc, time::Duration,
+};
 
-/// What a dataplane answers to the words behind the program's name.
-type Answers = Box<dyn Fn(&PodName, &[&str]) -> Result<ExecOutput, Failure>>;
+/// What a program in a Pod says on its standard output, and how it ends.
+pub type Said = Result<(Vec<u8>, ExecOutput), Failure>;
+/// What a dataplane answers: to the last part of a path, the parts of the query, and what is posted.
+type Answers = Box<dyn Fn(&PodName, &[&str]) -> Said>;
 
 /// The cluster.
 pub struct Fake {
@@ -21,7 +26,7 @@ pub struct Fake {
     pub forbidden: Vec<Kind>,
     /// What dataplanes say.
     pub answers: Answers,
-    /// Every command that was run, as `POD WORDS`.
+    /// Every request, as `POD PATH` without `/v1/`, and what is posted behind it.
     pub ran: RefCell<Vec<String>>,
     /// What each log says.
     pub log: String,
@@ -44,20 +49,14 @@ pub fn golden(name: &str, text: &str) {
 }
 
 /// An answer of a program that went well.
-pub fn good(text: impl Into<Vec<u8>>) -> Result<ExecOutput, Failure> {
-    Ok(ExecOutput {
-        stdout: text.into(),
-        ..ExecOutput::default()
-    })
+pub fn good(text: impl Into<Vec<u8>>) -> Said {
+    Ok((text.into(), ExecOutput::default()))
 }
 
 /// An answer of a program that did not.
-pub fn bad(code: i32, text: &str) -> Result<ExecOutput, Failure> {
-    Ok(ExecOutput {
-        stderr: text.to_owned(),
-        code,
-        ..ExecOutput::default()
-    })
+pub fn bad(code: i32, text: &str) -> Said {
+    let stderr = text.to_owned();
+    Ok((Vec::new(), ExecOutput { stderr, code }))
 }
 
 /// Letters that say which of the two dataplanes a Pod is.
@@ -98,14 +97,14 @@ impl Fake {
         }
     }
 
-    /// With answers to `command` changed, by the letter of the dataplane.
-    pub fn changed(command: &'static str, change: impl Fn(&str, &mut Value) + 'static) -> Self {
+    /// With answers of `/v1/WHAT` changed, by the letter of the dataplane.
+    pub fn changed(what: &'static str, change: impl Fn(&str, &mut Value) + 'static) -> Self {
         let answers = move |pod: &PodName, words: &[&str]| {
             let ran = answer(which(pod), words)?;
-            if words[0] != command {
+            if words[0] != what {
                 return Ok(ran);
             }
-            let mut said = serde_json::from_slice(&ran.stdout).expect("JSON");
+            let mut said = serde_json::from_slice(&ran.0).expect("JSON");
             change(which(pod), &mut said);
             good(said.to_string())
         };
@@ -124,17 +123,12 @@ impl Fake {
 }
 
 /// A dataplane's answer.
-pub fn answer(which: &str, words: &[&str]) -> Result<ExecOutput, Failure> {
+pub fn answer(which: &str, words: &[&str]) -> Said {
     match words.first() {
-        Some(&"status") => good(sample(&format!("status-{which}.json"))),
-        Some(&"backends") => {
-            let state: Value =
-                serde_json::from_str(&sample(&format!("status-{which}.json"))).expect("JSON");
-            good(state["policies"].to_string())
-        }
-        Some(&"flows") => good(sample(&format!("flows-{which}.json"))),
+        Some(&"state") => good(sample(&format!("status-{which}.json"))),
+        Some(&"flows") => good(flows(which, words)),
         Some(&"drain") => good(r#"{"backends": 1, "bySnapshot": 0}"#),
-        Some(&"trace") => good(events(which, words)),
+        Some(&"events") => good(events(which, words)),
         Some(&"migrate") => good(
             r#"{"policy": "shop/web/http", "from": "web-5d4f-abcde", "to": "web-5d4f-fghij", "begun": true}"#,
         ),
@@ -142,10 +136,35 @@ pub fn answer(which: &str, words: &[&str]) -> Result<ExecOutput, Failure> {
     }
 }
 
+/// The value of this name in the query.
+fn value(words: &[&str], name: &str) -> Option<String> {
+    let value = words
+        .iter()
+        .find_map(|w| w.split_once('=').filter(|(n, _)| *n == name))?
+        .1;
+    let escapes = [("%5B", "["), ("%5D", "]"), ("%3A", ":")];
+    let plain = |text: String, (from, to)| text.replace(from, to);
+    Some(escapes.into_iter().fold(value.to_owned(), plain))
+}
+
+/// The sample's flows that are asked for.
+fn flows(which: &str, words: &[&str]) -> String {
+    let mut reply: FlowsReply =
+        serde_json::from_str(&sample(&format!("flows-{which}.json"))).expect("JSON");
+    let backend = value(words, "backend");
+    let client = value(words, "client").map(|c| c.parse::<Clients>().expect("clients"));
+    reply.flows.retain(|flow| {
+        backend
+            .as_ref()
+            .is_none_or(|backend| *backend == flow.backend)
+            && client.is_none_or(|clients| clients.has(flow.client))
+    });
+    json!(reply).to_string()
+}
+
 /// Four events of each dataplane, one every 10 ms; `a` has lost some before them.
 fn events(which: &str, words: &[&str]) -> String {
-    let since = words.iter().position(|word| *word == "--since");
-    let since = since.and_then(|at| words[at + 1].parse::<u64>().ok());
+    let since = value(words, "since").and_then(|since| since.parse::<u64>().ok());
     let first = if which == "a" { 101 } else { 1 };
     let last = first + 3;
     let since = since.unwrap_or(last);
@@ -222,35 +241,38 @@ impl Cluster for Fake {
         pod: &PodName,
         container: &str,
         command: &[String],
-        options: ExecOptions,
+        _: Duration,
+        stop: Option<Stop>,
         out: &mut dyn Write,
     ) -> Result<ExecOutput, Failure> {
         assert_eq!(container, "lb-dataplane");
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let [
             "lb-dataplane",
-            asked @ ..,
+            "api",
+            path,
+            options @ ..,
             "--control",
             "unix:/run/baton/control.sock",
         ] = words.as_slice()
         else {
             panic!("{command:?}");
         };
-        // Only what goes on until its end is no answer in JSON, and only that can be asked to end.
-        let asked = match asked {
-            [asked @ .., "-o", "json"] => asked,
-            stream => {
-                assert!(
-                    options.stop.is_some() && stream.contains(&"--end-on-input"),
-                    "{command:?}"
-                );
-                stream
-            }
+        let path = path.strip_prefix("/v1/").expect("a path");
+        // Only what goes on until its end can be asked to end.
+        let (body, ends) = match options {
+            [] => (None, false),
+            ["--post", body] => (Some(*body), false),
+            ["--end-on-input"] => (None, true),
+            other => panic!("{other:?}"),
         };
-        let words = format!("{} {}", pod.name, asked.join(" "));
+        assert_eq!(stop.is_some(), ends, "{command:?}");
+        let asked: Vec<&str> = path.split(['?', '&']).chain(body).collect();
+        let words = format!("{} {path}", pod.name);
+        let words = body.map_or(words.clone(), |body| format!("{words} {body}"));
         self.ran.borrow_mut().push(words);
-        let ran = (self.answers)(pod, asked)?;
-        out.write_all(&ran.stdout).expect("written");
+        let (stdout, ran) = (self.answers)(pod, &asked)?;
+        out.write_all(&stdout).expect("written");
         Ok(ran)
     }
 

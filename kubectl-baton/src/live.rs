@@ -4,10 +4,11 @@
 
 use crate::{
     args::Options,
-    cluster::{Cluster, ExecOptions, ExecOutput, Kind, Listed, PodName},
+    cluster::{Cluster, ExecOutput, Kind, Listed, PodName},
     failure::{Deed, Failure},
 };
 use baton_api::ControlAddress;
+use baton_cli::{Bounded, Stop};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Status};
 use kube::{
     Api, Client, Config,
@@ -17,7 +18,6 @@ use kube::{
 use std::{future::Future, io::Write, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
-    sync::watch,
     time::timeout,
 };
 
@@ -33,7 +33,7 @@ const PAGE: u32 = 500;
 /// policies; Pods are only read where their number is small.
 const OBJECTS_MAX: usize = 20_000;
 /// Some lines of an error.
-const STDERR_MAX_BYTES: u64 = 64 << 10;
+const STDERR_MAX_BYTES: usize = 64 << 10;
 /// Read at once from a Pod.
 const PIPE_BYTES: usize = 64 << 10;
 /// The end of a container's log: about a day at the level `info`.
@@ -173,10 +173,10 @@ impl Cluster for Live {
         pod: &PodName,
         container: &str,
         command: &[String],
-        options: ExecOptions,
+        limit: Duration,
+        stop: Option<Stop>,
         out: &mut dyn Write,
     ) -> Result<ExecOutput, Failure> {
-        let ExecOptions { limit, stop } = options;
         let deed = Deed::new("create", "pods/exec", Some(&pod.namespace));
         let params = AttachParams {
             max_stdout_buf_size: Some(PIPE_BYTES),
@@ -233,7 +233,7 @@ impl Cluster for Live {
 }
 
 /// Hands the user's first wish to end on to the command; ends with the second one, and never without.
-async fn interrupted(stop: Option<watch::Receiver<u32>>, stdin: Option<impl AsyncWrite + Unpin>) {
+async fn interrupted(stop: Option<Stop>, stdin: Option<impl AsyncWrite + Unpin>) {
     let (Some(mut stop), Some(mut stdin)) = (stop, stdin) else {
         return std::future::pending().await;
     };
@@ -260,11 +260,10 @@ async fn finish(
     };
     let status = process.take_status();
     let (stdout, stderr) = (process.stdout(), process.stderr());
-    let (stdout, stderr) = tokio::join!(pass(stdout, out), all(stderr, STDERR_MAX_BYTES));
-    stdout.map_err(&broke)?;
-    let stderr = String::from_utf8_lossy(&stderr.map_err(&broke)?)
-        .trim()
-        .to_owned();
+    let mut errors = Bounded::new(STDERR_MAX_BYTES, "it is more than 64 KiB");
+    let (stdout, stderr) = tokio::join!(pass(stdout, out), pass(stderr, &mut errors));
+    stdout.and(stderr).map_err(&broke)?;
+    let stderr = String::from_utf8_lossy(&errors.bytes).trim().to_owned();
     let status = match status {
         Some(status) => status.await,
         None => None,
@@ -276,11 +275,7 @@ async fn finish(
         what: format!("no command can be run in Pod {pod}"),
         why,
     })?;
-    Ok(ExecOutput {
-        stdout: Vec::new(),
-        stderr,
-        code,
-    })
+    Ok(ExecOutput { stderr, code })
 }
 
 /// Writes a stream as it comes.
@@ -297,18 +292,6 @@ async fn pass(stream: Option<impl AsyncRead + Unpin>, out: &mut dyn Write) -> Re
         let written = out.write_all(&buffer[..read]).and_then(|()| out.flush());
         written.map_err(|error| format!("what it says cannot be written: {error}"))?;
     }
-}
-
-async fn all(stream: Option<impl AsyncRead + Unpin>, most: u64) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    if let Some(stream) = stream {
-        let read = stream.take(most + 1).read_to_end(&mut bytes).await;
-        read.map_err(|error| error.to_string())?;
-    }
-    if bytes.len() as u64 > most {
-        return Err(format!("it says more than {most} bytes"));
-    }
-    Ok(bytes)
 }
 
 /// What the kubelet says of a command's end; the error is why it was not run at all.
@@ -334,7 +317,7 @@ fn exit_code(status: &Status) -> Result<i32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Bounded;
+    use tokio::sync::watch;
 
     #[test]
     fn an_exit_code_is_told_from_a_command_that_did_not_run() {
@@ -388,17 +371,5 @@ mod tests {
         );
         tell.send_replace(2);
         ending.await.expect("ends");
-    }
-
-    #[tokio::test]
-    async fn an_endless_answer_ends() {
-        assert_eq!(all(Some(&b"12345"[..]), 5).await, Ok(b"12345".to_vec()));
-        assert!(
-            all(Some(tokio::io::repeat(1)), 1_000)
-                .await
-                .expect_err("too much")
-                .contains("1000 bytes")
-        );
-        assert_eq!(all(None::<&[u8]>, 5).await, Ok(Vec::new()));
     }
 }

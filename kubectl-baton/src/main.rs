@@ -6,27 +6,20 @@
 
 mod args;
 mod ask;
-mod backends;
-mod capture;
 mod cluster;
 mod commands;
 mod complete;
-mod drain;
 mod explain;
 mod facts;
 mod failure;
 #[cfg(test)]
 mod fake;
-mod flows;
 mod live;
-mod migrate;
 #[cfg(test)]
 mod samples;
-mod show;
 mod status;
 mod sysdump;
 mod top;
-mod trace;
 mod waits;
 
 use clap::Parser as _;

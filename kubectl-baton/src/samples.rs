@@ -5,8 +5,7 @@
 //! writes it with, and policies and classes keep the rules of their definitions. What real programs answer is seen in the
 //! cluster (`e2e/suite`).
 
-use crate::ask::Views;
-use baton_api::{DrainReply, FlowEvents, MigrateReply, StateReply};
+use baton_api::{DrainReply, FlowEvents, FlowsReply, MigrateReply, StateReply};
 use baton_crds::{BatonDataplane, LoadBalancerPolicy};
 use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
@@ -58,8 +57,8 @@ fn kept<T: DeserializeOwned + Serialize>(name: &str) {
 fn samples_are_what_the_real_types_write() {
     kept::<StateReply>("status-a.json");
     kept::<StateReply>("status-b.json");
-    kept::<Views>("flows-a.json");
-    kept::<Views>("flows-b.json");
+    kept::<FlowsReply>("flows-a.json");
+    kept::<FlowsReply>("flows-b.json");
     kept::<Vec<LoadBalancerPolicy>>("loadbalancerpolicies.json");
     kept::<Vec<BatonDataplane>>("batondataplanes.json");
     kept::<Vec<EndpointSlice>>("endpointslices.json");
@@ -72,13 +71,13 @@ fn samples_are_what_the_real_types_write() {
 fn answers_to_orders_are_what_the_real_types_write() {
     fn kept<T: DeserializeOwned + Serialize>(words: &[&str]) {
         let ran = crate::fake::answer("a", words).expect("an answer");
-        let text = String::from_utf8(ran.stdout).expect("text");
+        let text = String::from_utf8(ran.0).expect("text");
         let is: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(is, written::<T>(words[0], &text), "{words:?}");
     }
     kept::<DrainReply>(&["drain"]);
     kept::<MigrateReply>(&["migrate"]);
-    kept::<FlowEvents>(&["trace", "--since", "0"]);
+    kept::<FlowEvents>(&["events", "since=0"]);
 }
 
 #[test]

@@ -1,12 +1,7 @@
 //! `top`: what backends do between two looks. Pure.
 
-use crate::{
-    ask::{PolicyName, Response},
-    backends::{Backend, backends},
-    facts::Places,
-};
 use baton_api::StateReply;
-use baton_text::{Shown, Style, Table, line, micros};
+use baton_cli::{Backend, Nodes, PolicyName, Shown, Style, Table, backends, line, micros};
 use serde::Serialize;
 use std::{collections::BTreeMap, time::Duration};
 
@@ -54,12 +49,12 @@ pub struct Frame {
 
 /// What the dataplanes said, as one look.
 pub fn look(
-    answers: &[Response<StateReply>],
+    answers: &[(&str, &StateReply)],
     wanted: impl Fn(&PolicyName) -> bool,
     at: Duration,
 ) -> Look {
     Look {
-        backends: backends(answers, &Places::new(), wanted),
+        backends: backends(answers, &Nodes::new(), wanted),
         at,
     }
 }

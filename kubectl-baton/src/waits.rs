@@ -3,10 +3,9 @@
 //! Owns the sentences. The dataplane decides (`lb-dataplane/engine/src/placement.rs`); this repeats its rule with the figures
 //! that it tells, but not what it draws at random.
 
-use crate::flows::Flow;
 use baton_api::{BackendPlacement, BackendState, FlowView, LastMove, PolicyPlacement, PolicyState};
+use baton_cli::{Flow, micros};
 use baton_crds::{LoadBalancerPolicySpec, Migration};
-use baton_text::micros;
 
 /// Other Pods that are named.
 pub const OTHERS_MAX: usize = 4;

@@ -4,7 +4,7 @@
 //! backend that drains or is ejected is no problem as long as another one is usable.
 
 use baton_api::{BackendState, PolicyState, RefusedPolicy, State};
-use baton_text::reasons;
+use baton_cli::reasons;
 use std::collections::BTreeMap;
 
 /// Backends that one sentence names.

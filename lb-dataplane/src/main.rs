@@ -39,6 +39,8 @@ fn main() -> ExitCode {
         eprintln!("lb-dataplane: {error:#}");
         ExitCode::from(code)
     };
+    let asked =
+        |done: anyhow::Result<ExitCode>| done.unwrap_or_else(|error| complain(&error, NOT_ASKED));
     match args::parse() {
         Command::Run {
             file,
@@ -57,9 +59,9 @@ fn main() -> ExitCode {
                 complain(&error.into(), code)
             }
         },
-        Command::Ask(question) => {
-            status::ask(&question).unwrap_or_else(|error| complain(&error, NOT_ASKED))
-        }
+        Command::Status(ask) => asked(status::status(&ask)),
+        Command::Ask(question) => asked(status::ask(&question)),
+        Command::Api(api) => asked(status::api(&api)),
         Command::Version => {
             println!("lb-dataplane {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

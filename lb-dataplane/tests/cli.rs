@@ -149,7 +149,7 @@ fn what_cannot_be_asked_ends_with_2() {
     assert_eq!(code, Some(2));
     assert!(
         text.starts_with(&format!(
-            "lb-dataplane: no dataplane answers at {closed}: is it running"
+            "lb-dataplane: the dataplane does not answer: nobody listens at {closed}: is it running"
         )),
         "{text}"
     );
@@ -190,8 +190,11 @@ fn answering(status: &'static str, body: &'static str) -> SocketAddr {
     serving(vec![(status, body.to_owned())]).0
 }
 
-/// Answers requests one after the other with these, each on a connection of its own; what was asked comes out.
-fn serving(answers: Vec<(&'static str, String)>) -> (SocketAddr, mpsc::Receiver<String>) {
+/// Where somebody listens, and what is asked there.
+type Serving = (SocketAddr, mpsc::Receiver<String>);
+
+/// Answers requests one after the other with these, each on a connection of its own.
+fn serving(answers: Vec<(&'static str, String)>) -> Serving {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address");
     let (asked, heard) = mpsc::channel();
@@ -283,15 +286,31 @@ fn draining(flows: u64, drain: Option<u64>) -> String {
 
 const TAKEN: &str = r#"{"backends":1,"bySnapshot":0}"#;
 
+/// Looks at a dataplane before and after an order of a drain.
+fn drained(before: String, taken: (&'static str, &str), looks: Vec<String>) -> Serving {
+    let mut answers = vec![("200 OK", before), (taken.0, taken.1.to_owned())];
+    answers.extend(looks.into_iter().map(|state| ("200 OK", state)));
+    serving(answers)
+}
+
 #[test]
 fn a_drain_is_ordered_as_json_and_told_what_comes_next() {
     let folder = Folder::with(GOOD);
-    let (control, asked) = serving(vec![("200 OK", TAKEN.into())]);
+    let (control, asked) = drained(draining(3, None), ("200 OK", TAKEN), Vec::new());
     let (code, text, _) = folder.asks(control, "drain pod-a --policy web");
     assert_eq!(code, Some(0));
     assert!(
-        text.starts_with("`pod-a` drains: no new connections"),
+        text.starts_with("pod-a drains on 1 dataplane: no new connections"),
         "{text}"
+    );
+    assert!(
+        text.contains("  lb-dataplane drain pod-a --undo\n"),
+        "{text}"
+    );
+    let request = asked.recv().expect("asked");
+    assert!(
+        request.starts_with("GET /v1/state HTTP/1.1\r\n"),
+        "{request}"
     );
     let request = asked.recv().expect("asked");
     assert!(
@@ -306,11 +325,15 @@ fn a_drain_is_ordered_as_json_and_told_what_comes_next() {
         request.ends_with(r#"{"backend":"pod-a","policy":"web","undo":false}"#),
         "{request}"
     );
-    let (control, asked) = serving(vec![("200 OK", TAKEN.into())]);
+    let (control, asked) = drained(draining(3, Some(5)), ("200 OK", TAKEN), Vec::new());
     let (code, text, _) = folder.asks(control, "drain pod-a --undo -o json");
     assert_eq!(code, Some(0));
-    assert_eq!(text, "{\n  \"backends\": 1,\n  \"bySnapshot\": 0\n}\n");
-    let request = asked.recv().expect("asked");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(
+        (&json["undone"], &json["backend"]),
+        (&true.into(), &"pod-a".into())
+    );
+    let request = asked.iter().nth(1).expect("asked");
     assert!(request.ends_with("\"undo\":true}"), "{request}");
 }
 
@@ -318,18 +341,14 @@ fn a_drain_is_ordered_as_json_and_told_what_comes_next() {
 fn a_drain_that_waits_shows_each_change_and_ends_when_nothing_is_left() {
     let folder = Folder::with(GOOD);
     let answers = |states: &[(u64, Option<u64>)]| {
-        let mut answers = vec![("200 OK", TAKEN.to_owned())];
-        answers.extend(
-            states
-                .iter()
-                .map(|(flows, drain)| ("200 OK", draining(*flows, *drain))),
-        );
-        serving(answers).0
+        let states = states.iter();
+        let looks = states.map(|(flows, drain)| draining(*flows, *drain));
+        drained(draining(3, None), ("200 OK", TAKEN), looks.collect()).0
     };
     let control = answers(&[(3, Some(5)), (3, Some(5)), (1, Some(7)), (0, Some(8))]);
     let (code, text, progress) = folder.asks(control, "drain pod-a --wait");
     assert_eq!(code, Some(0), "{progress}");
-    assert!(text.starts_with("`pod-a` is empty after "), "{text}");
+    assert!(text.starts_with("pod-a is empty after "), "{text}");
     assert!(
         text.ends_with("can be stopped: 8 moved, 1 ended, 0 closed.\n"),
         "{text}"
@@ -339,31 +358,25 @@ fn a_drain_that_waits_shows_each_change_and_ends_when_nothing_is_left() {
         "\
 pod-a: 3 flows left (3 pinned: upgrade); 5 moved, 1 ended, 0 closed; deadline in 1m 35s
 pod-a: 1 flow left (1 pinned: upgrade); 7 moved, 1 ended, 0 closed; deadline in 1m 33s
+pod-a: 0 flows left; 8 moved, 1 ended, 0 closed
 "
     );
 
     let control = answers(&[(2, Some(1)), (2, Some(1)), (2, Some(1))]);
-    let (code, text, complaint) =
-        folder.asks(control, "drain pod-a --wait --timeout 250ms -o json");
-    assert_eq!(code, Some(1), "{complaint}");
-    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!((&json["empty"], &json["flows"]), (&false.into(), &2.into()));
-    assert_eq!(json["waiting"]["pinned: upgrade"], 2);
+    let (code, text, _) = folder.asks(control, "drain pod-a --wait --timeout 250ms");
+    assert_eq!(code, Some(1));
     assert!(
-        complaint.contains("lb-dataplane: `pod-a` is not empty after "),
-        "{complaint}"
+        text.starts_with("pod-a is not empty after ")
+            && text.ends_with("  lb-dataplane flows --backend pod-a\n"),
+        "{text}"
     );
 
-    // Somebody else takes it back, or the dataplane restarts.
-    let control = answers(&[(2, Some(1)), (2, None)]);
-    let (code, _, complaint) = folder.asks(control, "drain pod-a --wait");
-    assert_eq!(code, Some(1));
-    assert!(complaint.contains("does not drain any more"), "{complaint}");
-    let mut gone = vec![("200 OK", TAKEN.to_owned())];
-    gone.push((
-        "503 Service Unavailable",
-        r#"{"error":"the packet worker has stopped"}"#.into(),
-    ));
+    // The dataplane goes.
+    let mut gone = vec![("200 OK", draining(3, None)), ("200 OK", TAKEN.to_owned())];
+    gone.extend((0..3).map(|_| {
+        let stopped = r#"{"error":"the packet worker has stopped"}"#;
+        ("503 Service Unavailable", stopped.to_owned())
+    }));
     let (control, _) = serving(gone);
     let (code, _, complaint) = folder.asks(control, "drain pod-a --wait");
     assert_eq!(code, Some(2));
@@ -373,53 +386,80 @@ pod-a: 1 flow left (1 pinned: upgrade); 7 moved, 1 ended, 0 closed; deadline in 
 #[test]
 fn a_drain_that_is_refused_ends_with_1_and_one_that_cannot_be_ordered_with_2() {
     let folder = Folder::with(GOOD);
-    let words = "no backend is named `x`: expected one of a, b";
-    for (status, ends) in [
-        ("404 Not Found", 1),
-        ("403 Forbidden", 1),
-        ("503 Service Unavailable", 2),
+    let words = "no backend is named `pod-a`: expected one of a, b";
+    for (status, ends, said) in [
+        ("404 Not Found", 1, "refuses"),
+        ("403 Forbidden", 1, "refuses"),
+        ("503 Service Unavailable", 2, "did not take the order"),
     ] {
         let body = format!(r#"{{"error":"{words}","field":"backend","expected":"one of a, b"}}"#);
-        let (control, _) = serving(vec![(status, body)]);
-        let (code, text, complaint) = folder.asks(control, "drain x --wait");
+        let (control, _) = drained(draining(3, None), (status, &body), Vec::new());
+        let (code, text, complaint) = folder.asks(control, "drain pod-a --wait");
         assert_eq!((code, text.as_str()), (Some(ends), ""), "{status}");
         assert_eq!(
             complaint,
-            format!("lb-dataplane: the dataplane at {control} refuses /v1/drain: {words}\n")
+            format!("lb-dataplane: the dataplane {said}: {words}\n")
         );
     }
+    let (control, _) = serving(vec![("200 OK", draining(3, None))]);
+    let (code, _, complaint) = folder.asks(control, "drain x");
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        complaint,
+        "lb-dataplane: no policy has a backend x: expected one of pod-a\n"
+    );
     let closed = TcpListener::bind("127.0.0.1:0")
         .and_then(|l| l.local_addr())
         .expect("a port");
     let (code, _, complaint) = told(&folder.run(&format!("drain x --control {closed}")));
     assert_eq!(code, Some(2));
-    assert!(complaint.contains("no dataplane answers at"), "{complaint}");
+    assert!(complaint.contains("nobody listens at"), "{complaint}");
 }
+
+const FLOWS: &str = r#"{"truncated":false,"flows":[{"client":"10.0.0.7:4711","frontend":"10.0.0.1:80","policy":"web",
+"backend":"pod-a","port":20000,"state":"Idle","migrations":0,"quiet":"5us"}]}"#;
 
 #[test]
 fn a_move_is_ordered_as_json_and_its_refusal_ends_with_1() {
     let folder = Folder::with(GOOD);
     let taken = r#"{"policy":"web","from":"pod-a","to":"pod-b","begun":true}"#;
-    let (control, asked) = serving(vec![("200 OK", taken.into())]);
+    let (control, asked) = serving(vec![("200 OK", FLOWS.into()), ("200 OK", taken.into())]);
     let (code, text, _) = folder.asks(control, "migrate 10.0.0.7:4711 --to pod-b");
     assert_eq!(code, Some(0));
+    assert_eq!(
+        text,
+        "\
+10.0.0.7:4711 is being moved from pod-a to pod-b.
+What became of it:
+  lb-dataplane trace --past --for 1s --flow 10.0.0.7:4711
+"
+    );
+    let request = asked.recv().expect("asked");
     assert!(
-        text.starts_with("10.0.0.7:4711 (web) is being moved from pod-a to pod-b.\n"),
-        "{text}"
+        request.starts_with("GET /v1/flows?limit=100000&client=10.0.0.7%3A4711 HTTP/1.1\r\n"),
+        "{request}"
     );
     let request = asked.recv().expect("asked");
     assert!(request.starts_with("POST /v1/migrate HTTP/1.1\r\n"));
     assert!(
-        request.ends_with(r#"{"client":"10.0.0.7:4711","to":"pod-b"}"#),
+        request.ends_with(r#"{"client":"10.0.0.7:4711","frontend":"10.0.0.1:80","to":"pod-b"}"#),
         "{request}"
     );
     for (status, ends) in [("409 Conflict", 1), ("503 Service Unavailable", 2)] {
         let body = r#"{"error":"the flow is pinned: upgrade"}"#;
-        let (control, _) = serving(vec![(status, body.into())]);
+        let (control, _) = serving(vec![("200 OK", FLOWS.into()), (status, body.into())]);
         let (code, text, complaint) = folder.asks(control, "migrate 10.0.0.7:4711");
         assert_eq!((code, text.as_str()), (Some(ends), ""), "{status}");
         assert!(complaint.contains("the flow is pinned: upgrade"));
     }
+    // Another connection from the same port, to another address.
+    let (control, _) = serving(vec![("200 OK", FLOWS.into())]);
+    let (code, _, complaint) = folder.asks(control, "migrate 10.0.0.7:4711 --frontend 10.0.0.2:80");
+    assert_eq!(code, Some(1));
+    assert!(
+        complaint.contains("no dataplane has a flow of 10.0.0.7:4711"),
+        "{complaint}"
+    );
 }
 
 #[test]
@@ -443,26 +483,58 @@ fn a_trace_goes_on_where_the_answer_before_ended() {
         events(6, 0, true, &[5, 6]),
         events(9, 1, true, &[8]),
         events(9, 0, false, &[]),
+        events(9, 0, false, &[]),
     ]);
-    let (code, text, noted) = folder.asks(control, "trace --since 4 --for 100ms");
+    let (code, text, noted) = folder.asks(control, "trace --past --for 100ms");
     assert_eq!(code, Some(0), "{noted}");
     let line = "00:59:59.999  10.0.0.7:4711          moved a -> b (drain)  web\n";
     assert_eq!(text, line.repeat(3));
     assert_eq!(
         noted,
-        "lb-dataplane: 1 events were overwritten before they could be read\n"
+        "lb-dataplane: the dataplane: 1 events were overwritten before they could be read: name a --flow\n"
     );
-    for since in [4, 6, 9] {
+    for since in [0, 6, 9] {
         let request = asked.recv().expect("asked");
         assert!(
-            request.starts_with(&format!("GET /v1/events?wait=0&since={since} ")),
+            request.starts_with(&format!("GET /v1/events?since={since} ")),
             "{request}"
         );
     }
-    let (control, _) = serving(vec![events(6, 0, false, &[5, 6])]);
-    let (code, text, _) = folder.asks(control, "trace --once --past -o json");
-    let said: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!((code, &said["next"]), (Some(0), &"6".into()));
+    let none = || events(6, 0, false, &[]);
+    let (control, _) = serving(vec![events(6, 0, true, &[5]), none(), none()]);
+    let (code, text, _) = folder.asks(control, "trace --past --for 100ms -o json");
+    let said: serde_json::Value = serde_json::from_str(text.trim_end()).expect("JSON");
+    let time = "1970-01-01T00:59:59.999905Z";
+    assert_eq!(
+        (code, &said["time"], &said["seq"]),
+        (Some(0), &time.into(), &5.into())
+    );
+    assert_eq!(said.get("dataplane"), None, "it is the only one");
+}
+
+#[test]
+fn the_control_api_answers_as_it_is() {
+    let folder = Folder::with(GOOD);
+    let (control, asked) = serving(vec![("200 OK", FLOWS.into())]);
+    let (code, text, _) = folder.asks(control, "api /v1/flows?limit=5");
+    assert_eq!((code, text.as_str()), (Some(0), FLOWS));
+    let request = asked.recv().expect("asked");
+    assert!(
+        request.starts_with("GET /v1/flows?limit=5 HTTP/1.1\r\n"),
+        "{request}"
+    );
+    for (status, ends) in [("409 Conflict", 1), ("503 Service Unavailable", 2)] {
+        let (control, asked) = serving(vec![(status, r#"{"error":"not now"}"#.into())]);
+        let (code, text, complaint) = folder.asks(control, "api /v1/drain --post {}");
+        assert_eq!((code, text.as_str()), (Some(ends), ""), "{status}");
+        assert_eq!(complaint, "lb-dataplane: not now\n");
+        let request = asked.recv().expect("asked");
+        assert!(
+            request.starts_with("POST /v1/drain HTTP/1.1\r\n"),
+            "{request}"
+        );
+        assert!(request.ends_with("\r\n\r\n{}"), "{request}");
+    }
 }
 
 #[test]
@@ -485,6 +557,7 @@ fn version_and_help() {
         "drain",
         "migrate",
         "trace",
+        "api",
         "Exit codes",
     ] {
         assert!(text.contains(word), "{word}: {text}");
@@ -492,7 +565,7 @@ fn version_and_help() {
     let (code, text, _) = told(&folder.run("drain --help"));
     assert_eq!(code, Some(0));
     for words in [
-        "It\ndoes NOT survive a restart",
+        "It does NOT survive a",
         "--undo",
         "--wait",
         "[default: 60s]",

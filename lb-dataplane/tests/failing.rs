@@ -207,7 +207,7 @@ fn a_drain_by_command_holds_until_it_is_taken_back() {
     let (code, _, text) = lab.tool_all("drain nobody");
     assert_eq!(code, Some(1), "{text}");
     assert!(
-        text.contains("no backend is named `nobody`: expected one of a, b"),
+        text.contains("no policy has a backend nobody: expected one of a, b"),
         "{text}"
     );
     let (code, _, text) = lab.tool_all("drain b --policy db");
@@ -216,7 +216,10 @@ fn a_drain_by_command_holds_until_it_is_taken_back() {
 
     let (code, text, _) = lab.tool_all("drain b");
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.starts_with("`b` drains: no new connections"), "{text}");
+    assert!(
+        text.starts_with("b drains on 1 dataplane: no new connections"),
+        "{text}"
+    );
     assert!(served(&lab).iter().all(|name| name == "a"));
     assert_eq!(ask(&mut held), "b", "an open connection is served on");
     let (code, text) = lab.tool("status");
@@ -232,31 +235,31 @@ fn a_drain_by_command_holds_until_it_is_taken_back() {
     assert_eq!(state(&text, 1)["drain"]["byCommand"], true, "{text}");
 
     // Nobody can adopt here, so the connection stays until it ends.
-    let (code, _, text) = lab.tool_all("drain b --wait --timeout 300ms");
+    let (code, text, progress) = lab.tool_all("drain b --wait --timeout 300ms");
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("b: 1 flow left"), "progress: {text}");
+    assert!(progress.contains("b: 1 flow left"), "progress: {progress}");
     assert!(
-        text.contains("`b` is not empty after ") && text.contains("The drain goes on"),
+        text.contains("b is not empty after ") && text.contains("The drain goes on"),
         "{text}"
     );
     drop(held);
     let (code, text, progress) = lab.tool_all("drain b --wait");
     assert_eq!(code, Some(0), "{text}{progress}");
     assert!(
-        text.starts_with("`b` is empty after ") && text.contains("can be stopped: "),
+        text.starts_with("b is empty after ") && text.contains("can be stopped: "),
         "{text}"
     );
     let (code, text, _) = lab.tool_all("drain b --wait -o json");
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(
-        (code, &json["empty"], &json["flows"]),
+        (code, &json["empty"], &json["progress"]["flows"]),
         (Some(0), &true.into(), &0.into())
     );
 
     let (code, text, _) = lab.tool_all("drain b --undo");
     assert_eq!(
         (code, text.as_str()),
-        (Some(0), "`b` is back in service.\n")
+        (Some(0), "b is back in service on 1 dataplane.\n")
     );
     assert!(served(&lab).iter().any(|name| name == "b"));
     let (_, text) = lab.get("/v1/state");

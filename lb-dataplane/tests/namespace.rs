@@ -6,7 +6,7 @@ mod common;
 use common::{Lab, ip};
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::{
-    fs,
+    fs::{self, File},
     io::{Cursor, Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
@@ -249,7 +249,7 @@ fn over_a_unix_socket_commands_work_and_no_port_takes_them() {
     let (code, _, text) = lab.tool_all(&format!("status --control {place}"));
     assert_eq!(code, Some(2));
     assert!(
-        text.contains(&format!("no dataplane answers at {place}")),
+        text.contains(&format!("nobody listens at {place}")),
         "{text}"
     );
     let again = lab.start();
@@ -270,11 +270,18 @@ fn a_capture_that_is_interrupted_is_whole() {
     for (number, end) in ["INT", "TERM", "input"].into_iter().enumerate() {
         let file = lab.folder.join(end);
         let mut capture = Command::new(env!("CARGO_BIN_EXE_lb-dataplane"));
+        // What `kubectl baton` runs in a Pod ends by its standard input.
+        if end == "input" {
+            capture
+                .args(["api", "/v1/capture?for=60s", "--end-on-input"])
+                .stdout(File::create(&file).expect("a file"));
+        } else {
+            capture
+                .args(["capture", "--for", "60s", "--write"])
+                .arg(&file);
+        }
         capture
-            .args(["capture", "--for", "60s", "--write"])
-            .arg(&file)
             .args(["--netns", &format!("{}-d", lab.name)])
-            .args((end == "input").then_some("--end-on-input"))
             .stdin(Stdio::piped())
             .stderr(Stdio::piped());
         let mut capture = capture.spawn().expect("it runs");
@@ -296,11 +303,13 @@ fn a_capture_that_is_interrupted_is_whole() {
         let output = capture.wait_with_output().expect("it ends");
         let said = String::from_utf8(output.stderr).expect("text");
         assert!(output.status.success(), "{end}: {said}");
-        assert!(
-            said.contains("ended because it was asked to end"),
-            "{end}: {said}"
-        );
         let bytes = fs::read(&file).expect("the file");
+        let words = baton_cli::last_words(&bytes).expect("the end");
+        assert!(
+            words.contains("ended because it was asked to end"),
+            "{end}: {words}"
+        );
+        assert_eq!(said.contains(words), end != "input", "{said}");
         let mut reader = PcapNgReader::new(Cursor::new(bytes)).expect("pcapng");
         let (mut packets, mut ends) = (0, 0);
         while let Some(block) = reader.next_block() {

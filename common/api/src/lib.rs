@@ -29,7 +29,7 @@ pub use node_keys::{
     LIMIT_NODE_BYTES, LIMIT_NODE_KEYS, NodeKey, NodeKeys, NodeKeysError, is_node_name, node_key,
 };
 pub use replies::{
-    CAPTURE, DrainReply, DrainRequest, ErrorReply, SnapshotReply, StateReply, TRUNCATED,
+    CAPTURE, DrainReply, DrainRequest, ErrorReply, FlowsReply, SnapshotReply, StateReply,
 };
 pub use snapshot::{
     Affinity, Algorithm, Backend, ClientIp, Endpoint, LIMIT_BACKENDS_PER_POLICY, LIMIT_FRONTENDS,

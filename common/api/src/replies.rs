@@ -1,6 +1,6 @@
 //! What the control API of a dataplane is asked and says beside snapshots, figures and events, and its one form of errors.
 
-use crate::{RefusedPolicy, State};
+use crate::{FlowView, RefusedPolicy, State};
 use serde::{Deserialize, Serialize};
 
 /// What `/v1/state` says: the state, and what is wrong in words.
@@ -21,8 +21,16 @@ pub struct StateReply {
     pub problems: Vec<String>,
 }
 
-/// Header of `/v1/flows`: `true` if there are more flows than were given.
-pub const TRUNCATED: &str = "baton-truncated";
+/// What `/v1/flows` says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowsReply {
+    /// The flows.
+    pub flows: Vec<FlowView>,
+    /// There are more.
+    pub truncated: bool,
+}
+
 /// Header of `GET /v1/capture`: the number by which `DELETE /v1/capture?number=` ends it in order.
 pub const CAPTURE: &str = "baton-capture";
 

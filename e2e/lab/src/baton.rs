@@ -9,7 +9,7 @@ use crate::{
     record::Thing,
 };
 use anyhow::{Context, Result, ensure};
-use baton_api::{Backend, Endpoint, FlowView, Limits, Migration, Policy, State};
+use baton_api::{Backend, Endpoint, FlowView, FlowsReply, Limits, Migration, Policy, State};
 use rustix::mount::{MountFlags, mount};
 use serde::Serialize;
 use std::{
@@ -442,7 +442,9 @@ impl Dataplane {
     /// # Errors
     /// As [`Dataplane::control_get`].
     pub fn flows(&self) -> Result<Vec<FlowView>> {
-        serde_json::from_str(&self.control_text("/v1/flows")?).context("/v1/flows")
+        let reply: FlowsReply =
+            serde_json::from_str(&self.control_text("/v1/flows")?).context("/v1/flows")?;
+        Ok(reply.flows)
     }
 
     /// Output of `lb-dataplane ARGUMENTS`, run beside it, as for `status`.

@@ -34,7 +34,6 @@ const PURE: &[(&str, &[&str])] = &[
         &["baton-engine", "baton-packet", "stateright"],
     ),
     ("baton-index", &["baton-api", "serde", "thiserror"]),
-    ("baton-text", &["baton-api", "serde"]),
 ];
 
 /// Which packages of ours each package may use (tests aside).
@@ -58,11 +57,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "baton-packet",
             "baton-xsk",
             "baton-config",
-            "baton-text",
+            "baton-cli",
             "baton-tls",
         ],
     ),
-    ("baton-text", &["baton-api"]),
+    ("baton-cli", &["baton-api", "baton-config"]),
     ("baton-adopter", &[]),
     (
         "host-shim",
@@ -92,13 +91,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "kubectl-baton",
-        &[
-            "baton-api",
-            "baton-config",
-            "baton-crds",
-            "baton-apiserver",
-            "baton-text",
-        ],
+        &["baton-api", "baton-crds", "baton-apiserver", "baton-cli"],
     ),
     ("baton-kubernetes", &[]),
     ("baton-apiserver", &["baton-kubernetes"]),

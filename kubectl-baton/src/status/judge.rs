@@ -6,20 +6,15 @@ use super::{
     Scene,
     report::{Dataplane, OneNode, Policy, Report, SelfReport},
 };
-use crate::{
-    ask::{PolicyName, Response},
-    facts::Pod,
-};
+use crate::{ask::Response, facts::Pod};
 use baton_api::{PolicyState, StateReply};
+use baton_cli::{PolicyName, count, full_tables};
 use baton_crds::{BatonDataplane, Condition, ConditionStatus, ConditionType, LoadBalancerPolicy};
-use baton_text::count;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Dataplanes, Pods or nodes that one sentence names.
 const NAMED_MAX: usize = 3;
-/// A table of a dataplane this full is worth a note.
-const NEAR_LIMIT_PERCENT: u64 = 80;
 /// What to do where there is nothing.
 const INSTALL: &str =
     "`helm install baton charts/baton --namespace baton-system` (docs/install.md)";
@@ -185,7 +180,10 @@ fn dataplanes(scene: &Scene, report: &mut Report) {
                     let problem = problem.replace("`lb-dataplane ", "`kubectl baton ");
                     same.entry(problem).or_default().push(name);
                 }
-                full(name, answer, report);
+                let full = full_tables(&answer.state).into_iter();
+                report.notes.extend(full.map(|full| {
+                    format!("dataplane {name}: {full}: more dataplanes, or a higher limit")
+                }));
                 if !pod.ready && !pod.terminating && answer.problems.is_empty() {
                     report.problems.push(not_ready("dataplane", pod));
                 }
@@ -219,17 +217,6 @@ fn dataplanes(scene: &Scene, report: &mut Report) {
         report.notes.push(format!(
             "dataplanes of several versions run ({versions}): is an upgrade under way?"
         ));
-    }
-}
-
-fn full(name: &str, answer: &StateReply, report: &mut Report) {
-    for (table, (used, limit)) in &answer.state.tables {
-        if *limit > 0 && used.saturating_mul(100) >= limit.saturating_mul(NEAR_LIMIT_PERCENT) {
-            let percent = used.saturating_mul(100) / limit;
-            report.notes.push(format!(
-                "dataplane {name}: {used} of {limit} {table} are in use ({percent} %): more dataplanes, or a higher limit"
-            ));
-        }
     }
 }
 
@@ -381,7 +368,7 @@ fn written(value: &impl Serialize) -> String {
 
 /// Why connections were lost.
 fn reasons<'a>(counts: impl Iterator<Item = &'a BTreeMap<String, u64>>) -> String {
-    let words = baton_text::reasons(counts);
+    let words = baton_cli::reasons(counts);
     if words.is_empty() {
         return "the dataplanes do not say why".to_owned();
     }

@@ -12,12 +12,13 @@ pub use judge::judge;
 pub use render::render;
 
 use crate::{
-    ask::{Fleet, Response, fleet, optional, part, pods, states},
+    ask::{Dataplanes, Fleet, Response, fleet, optional, part, pods},
     cluster::{Cluster, Kind},
     facts::{Node, Places, Pod, places, typed},
     failure::Failure,
 };
 use baton_api::StateReply;
+use baton_cli::states;
 use baton_crds::LoadBalancerPolicy;
 use k8s_openapi::api::{core::v1::Node as CoreNode, discovery::v1::EndpointSlice};
 use std::collections::BTreeSet;
@@ -67,7 +68,7 @@ pub async fn look(cluster: &impl Cluster, namespace: Option<&str>) -> Result<Sce
         }
         Err(failure) => return Err(failure),
     }
-    scene.answers = states(cluster, &scene.fleet.dataplanes).await;
+    scene.answers = states(&Dataplanes(cluster), &scene.fleet.dataplanes).await;
     for home in homes(&scene.fleet) {
         let home = home.as_deref();
         scene

@@ -1,33 +1,15 @@
 //! What `status` looks like: a pure function from the report to text.
 
 use super::report::{Dataplane, OneNode, Policy, Report};
-use baton_text::{Cell, Shown, Style, Table, Tone, line, span, wrapped};
+use baton_cli::{Cell, Shown, Style, Table, Tone, line, span, verdict};
 
 /// Is it working, and if not, why; then the tables.
 pub fn render(report: &Report, style: Style) -> String {
-    let mut text = String::new();
-    if report.works {
-        line(&mut text, &style.paint(Tone::Good, "Baton works."));
-    } else {
-        line(
-            &mut text,
-            &style.paint(Tone::Bad, "Baton does NOT work as it should:"),
-        );
-        for problem in &report.problems {
-            wrapped(&mut text, "  - ", problem);
-        }
-    }
-    for (heading, sentences) in [
+    let rest: &[(&str, &[String])] = &[
         ("Worth a look:", &report.notes),
         ("Not looked at:", &report.unseen),
-    ] {
-        if !sentences.is_empty() {
-            line(&mut text, &style.paint(Tone::Warn, heading));
-            for sentence in sentences {
-                wrapped(&mut text, "  - ", sentence);
-            }
-        }
-    }
+    ];
+    let mut text = verdict("Baton", &report.problems, rest, style);
     if !report.parts.is_empty() {
         line(&mut text, "");
         let parts: Vec<String> = report

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::{
-    fake::{Fake, answer, bad, golden, which},
+    fake::{Fake, answer, bad, golden, good, which},
     status::report::Report,
 };
+use baton_cli::{Style, WIDTH_MAX};
 use baton_crds::{Condition, ConditionStatus};
-use baton_text::{Style, WIDTH_MAX};
 use serde_json::json;
 
 async fn seen(fake: &Fake, namespace: Option<&str>) -> Report {
@@ -55,20 +55,15 @@ async fn a_bad_night() {
                 "lb-dataplane: no dataplane answers at unix:/run/baton/control.sock: is it running?",
             );
         }
-        let mut ran = answer("a", words)?;
-        let mut state: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+        let said = answer("a", words)?.0;
+        let mut state: serde_json::Value = serde_json::from_slice(&said).expect("JSON");
         state["problems"] = json!([
             "policy `shop/web/http`: none of its 3 backends is usable (web-5d4f-abcde is down, web-5d4f-fghij is down, \
              web-5d4f-klmno is down), so nobody serves new connections: look at the pods; `lb-dataplane backends` says more"
         ]);
         state["policies"][1]["lostTotal"] = json!({"no_backend": 2, "fate_unknown": 1});
         state["tables"]["flows"] = json!([60_000, 65_536]);
-        ran = crate::cluster::ExecOutput {
-            stdout: state.to_string().into(),
-            code: 1,
-            ..ran
-        };
-        Ok(ran)
+        good(state.to_string())
     });
     fake.forbidden = vec![Kind::EndpointSlices];
     let report = seen(&fake, None).await;

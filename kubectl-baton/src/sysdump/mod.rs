@@ -11,13 +11,13 @@ mod tests;
 pub use archive::write;
 
 use crate::{
-    ask::{self, Dataplane},
+    ask::{self, Dataplane, Dataplanes},
     cluster::{Cluster, Kind, PodName},
     facts::{Pod, typed},
     failure::Failure,
     status::{self, Scene},
 };
-use baton_text::Style;
+use baton_cli::{FlowsQuery, Style};
 use k8s_openapi::api::core::v1::{Pod as CorePod, Service};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -325,6 +325,7 @@ async fn versions(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
 
 /// What each dataplane says: its state, its backends, its flows, its counters.
 async fn dataplanes(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
+    let fleet = Dataplanes(cluster);
     for asked in &scene.answers {
         let folder = format!("dataplanes/{}", asked.name());
         match &asked.result {
@@ -344,7 +345,11 @@ async fn dataplanes(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
         .filter(|asked| asked.result.is_ok())
         .map(|asked| asked.dataplane.clone())
         .collect();
-    for asked in ask::flows(cluster, &answering, None, FLOWS_MAX).await {
+    let query = FlowsQuery {
+        limit: FLOWS_MAX,
+        ..FlowsQuery::default()
+    };
+    for asked in baton_cli::flows(&fleet, &answering, &query).await {
         let path = format!("dataplanes/{}/flows.json", asked.name());
         match &asked.result {
             Ok(flows) => dump.json(path, flows),
@@ -352,14 +357,14 @@ async fn dataplanes(cluster: &impl Cluster, scene: &Scene, dump: &mut Dump) {
         }
     }
     // The last ones: where they end is asked first.
-    let ends = ask::events(cluster, &answering, None, |_| None).await;
-    let since = |pod: &Pod| {
+    let ends = baton_cli::events(&fleet, &answering, None, |_| None).await;
+    let since = |dataplane: &Dataplane| {
         let of = ends
             .iter()
-            .find(|asked| asked.dataplane.pod.uid == pod.uid)?;
+            .find(|asked| asked.dataplane.pod.uid == dataplane.pod.uid)?;
         Some(of.result.as_ref().ok()?.next.back(EVENTS_MAX))
     };
-    for asked in ask::events(cluster, &answering, None, since).await {
+    for asked in baton_cli::events(&fleet, &answering, None, since).await {
         let path = format!("dataplanes/{}/events.json", asked.name());
         match &asked.result {
             Ok(events) => dump.json(path, events),

@@ -111,24 +111,6 @@ pub fn end(out: &mut Vec<u8>, statistics: &Statistics) {
     });
 }
 
-/// The comment of the last block, if `tail` is the end of a whole file.
-pub fn last_words(tail: &[u8]) -> Option<&str> {
-    let word = |at: usize| Some(u32::from_le_bytes(*tail.get(at..)?.first_chunk()?));
-    let length = word(tail.len().checked_sub(4)?)?;
-    let start = tail.len().checked_sub(length as usize)?;
-    if word(start)? != INTERFACE_STATISTICS {
-        return None;
-    }
-    // Behind type, length, interface and time.
-    let option = tail.get(start + 20..)?;
-    let (code, length) = (option.get(..2)?, option.get(2..4)?.first_chunk()?);
-    if code != COMMENT.to_le_bytes() {
-        return None;
-    }
-    let length = usize::from(u16::from_le_bytes(*length));
-    std::str::from_utf8(option.get(4..4 + length)?).ok()
-}
-
 /// A block: its type, its length, its body, its length again.
 fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();

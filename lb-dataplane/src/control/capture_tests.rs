@@ -7,11 +7,12 @@ use super::{
     tests::{Lab, lab},
 };
 use crate::capture::{
-    Filter, SNAPLEN_HEADERS, SNAPLEN_MAX, TIME_DEFAULT, Tap, pcapng,
+    Filter, SNAPLEN_HEADERS, SNAPLEN_MAX, TIME_DEFAULT, Tap,
     tap_tests::{Lab as Engine, segment},
 };
-use crate::status::client;
+use crate::status::client::Here;
 use baton_api::{CAPTURE, ControlAddress, ErrorReply};
+use baton_cli::{Fleet as _, last_words};
 use baton_packet::Flags;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::{
@@ -29,8 +30,12 @@ use pcap_file::{
         },
     },
 };
-use std::{io::Cursor, sync::Arc, time::Duration};
-use tokio::{io::duplex, sync::mpsc, time};
+use std::{
+    io::{self, Cursor, Write},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{io::duplex, sync::watch, time};
 
 /// What the fake worker has pass each capture: a connection's first two frames, which make four.
 pub fn feed(tap: &mut Tap) {
@@ -78,7 +83,7 @@ async fn the_stream_is_pcapng_with_directions_owners_and_an_end() {
     assert_eq!(answer.status(), StatusCode::OK);
     assert_eq!(answer.headers()["content-type"], "application/x-pcapng");
     let file = all(answer).await;
-    let words = pcapng::last_words(&file).expect("the end");
+    let words = last_words(&file).expect("the end");
     assert!(
         words.starts_with("4 frames; ended because its time is over; lost: 0"),
         "{words}"
@@ -190,7 +195,7 @@ async fn a_capture_that_is_asked_to_end_is_whole_and_only_by_its_number() {
     let query = format!("?number={number}");
     assert_eq!(delete(&query).await, StatusCode::ACCEPTED);
     let file = all(first).await;
-    let words = pcapng::last_words(&file).expect("the end");
+    let words = last_words(&file).expect("the end");
     assert!(
         words.starts_with("4 frames; ended because it was asked to end; lost: 0"),
         "{words}"
@@ -208,29 +213,46 @@ async fn a_capture_that_is_asked_to_end_is_whole_and_only_by_its_number() {
     assert_eq!(delete(&query).await, StatusCode::NOT_FOUND);
 }
 
+/// A file whose user wishes its end so many times as soon as something comes.
+struct Wishing {
+    file: Vec<u8>,
+    wishes: u32,
+    tell: watch::Sender<u32>,
+}
+
+impl Write for Wishing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.tell.send_replace(self.wishes);
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 #[tokio::test]
 async fn the_first_wish_to_end_makes_the_file_whole_and_the_second_ends_at_once() {
     let lab = lab().await;
-    let address = lab.address();
-    let control = ControlAddress::Tcp(address);
-    for (wishes_max, whole) in [(1, true), (2, false)] {
-        let (tell, wishes) = mpsc::channel(2);
-        let mut file = Vec::new();
-        let path = "/v1/capture?for=60s";
-        let taken = client::stream(control, path, Duration::from_secs(60), wishes, |bytes| {
-            // As soon as something came.
-            let wishes = if file.is_empty() { wishes_max } else { 0 };
-            for _ in 0..wishes {
-                let _ = tell.try_send(());
-            }
-            file.extend_from_slice(bytes);
-            Ok(())
-        });
+    let here = Here(ControlAddress::Tcp(lab.address()));
+    for (wishes, whole) in [(1, true), (2, false)] {
+        let (tell, stop) = watch::channel(0);
+        let request = baton_cli::Request {
+            lasts: Duration::from_secs(60),
+            stop: Some(stop),
+            ..baton_cli::Request::get("/v1/capture?for=60s", [])
+        };
+        let mut out = Wishing {
+            file: Vec::new(),
+            wishes,
+            tell,
+        };
+        let taken = here.send(&here, &request, &mut out);
         let taken = time::timeout(Duration::from_secs(20), taken)
             .await
             .expect("in time");
         assert_eq!(taken.is_ok(), whole, "{taken:?}");
-        assert_eq!(pcapng::last_words(&file).is_some(), whole);
+        assert_eq!(last_words(&out.file).is_some(), whole);
     }
 }
 

@@ -9,12 +9,9 @@ use super::{
     routes::{percent_decoded, unavailable},
 };
 use crate::commands::WorkerError;
-use baton_api::{ErrorReply, EventCursor, FlowEvent, FlowEvents};
+use baton_api::{Clients, ClientsError, ErrorReply, EventCursor, FlowEvent, FlowEvents};
 use hyper::StatusCode;
-use std::{
-    net::{IpAddr, SocketAddr},
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, sleep};
 
 /// Events that one look into the ring returns, so that no answer holds up frames for long.
@@ -34,8 +31,7 @@ pub(super) struct EventsQuery {
     since: Option<EventCursor>,
     wait: Duration,
     policy: Option<String>,
-    client: Option<IpAddr>,
-    port: Option<u16>,
+    client: Option<Clients>,
 }
 
 impl EventsQuery {
@@ -60,12 +56,8 @@ impl EventsQuery {
                 }
                 "policy" => this.policy = Some(value),
                 "client" => {
-                    let expected = "an address, or an address and a port";
-                    if let Ok(socket) = value.parse::<SocketAddr>() {
-                        (this.client, this.port) = (Some(socket.ip()), Some(socket.port()));
-                    } else {
-                        this.client = Some(value.parse().map_err(|_| bad(expected))?);
-                    }
+                    let problem = |error: ClientsError| ErrorReply::field(name, &error.to_string());
+                    this.client = Some(value.parse().map_err(problem)?);
                 }
                 _ => {
                     return Err(ErrorReply::field(
@@ -80,8 +72,7 @@ impl EventsQuery {
 
     fn wants(&self, event: &FlowEvent) -> bool {
         self.policy.as_ref().is_none_or(|p| *p == event.policy)
-            && self.client.is_none_or(|c| c == event.client.ip())
-            && self.port.is_none_or(|p| p == event.client.port())
+            && self.client.is_none_or(|clients| clients.has(event.client))
     }
 }
 

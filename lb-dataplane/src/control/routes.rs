@@ -9,7 +9,8 @@ use super::{
 };
 use crate::{commands::WorkerError, diagnosis};
 use baton_api::{
-    Asked, ErrorReply, FlowView, Foreign, Snapshot, SnapshotReply, StateReply, TRUNCATED,
+    Asked, Clients, ClientsError, ErrorReply, FlowView, FlowsReply, Foreign, Snapshot,
+    SnapshotReply, StateReply,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::{Method, Request, StatusCode, body::Body, header::HeaderValue, http::uri::Authority};
@@ -221,6 +222,7 @@ pub fn unavailable(error: WorkerError) -> Reply {
 pub(super) struct FlowsQuery {
     policy: Option<String>,
     backend: Option<String>,
+    client: Option<Clients>,
     limit: usize,
 }
 
@@ -229,6 +231,7 @@ impl FlowsQuery {
         let mut this = Self {
             policy: None,
             backend: None,
+            client: None,
             limit: FLOWS_DEFAULT,
         };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -236,6 +239,11 @@ impl FlowsQuery {
             match name {
                 "policy" => this.policy = Some(percent_decoded(value)),
                 "backend" => this.backend = Some(percent_decoded(value)),
+                "client" => {
+                    let clients = percent_decoded(value).parse();
+                    let problem = |error: ClientsError| ErrorReply::field(name, &error.to_string());
+                    this.client = Some(clients.map_err(problem)?);
+                }
                 "limit" => {
                     this.limit = value
                         .parse()
@@ -251,7 +259,7 @@ impl FlowsQuery {
                 _ => {
                     return Err(ErrorReply::field(
                         name,
-                        "is not known: expected policy, backend or limit",
+                        "is not known: expected policy, backend, client or limit",
                     ));
                 }
             }
@@ -262,6 +270,7 @@ impl FlowsQuery {
     fn wants(&self, flow: &FlowView) -> bool {
         self.policy.as_ref().is_none_or(|p| *p == flow.policy)
             && self.backend.as_ref().is_none_or(|b| *b == flow.backend)
+            && self.client.is_none_or(|clients| clients.has(flow.client))
     }
 }
 
@@ -302,12 +311,11 @@ async fn flows(control: &Control, query: &str) -> Reply {
     }
     let truncated = found.len() > query.limit;
     found.truncate(query.limit);
-    let mut reply = json(StatusCode::OK, &found);
-    let word = if truncated { "true" } else { "false" };
-    reply
-        .headers_mut()
-        .insert(TRUNCATED, HeaderValue::from_static(word));
-    reply
+    let reply = FlowsReply {
+        flows: found,
+        truncated,
+    };
+    json(StatusCode::OK, &reply)
 }
 
 fn get_snapshot(control: &Control) -> Reply {

@@ -11,8 +11,8 @@ use crate::{
     config::Config,
 };
 use baton_api::{
-    ErrorReply, EventCursor, FlowEvent, FlowEvents, FlowView, LIMIT_POLICIES, Micros, MigrateReply,
-    Snapshot, SnapshotReply,
+    ErrorReply, EventCursor, FlowEvent, FlowEvents, FlowView, FlowsReply, LIMIT_POLICIES, Micros,
+    MigrateReply, Snapshot, SnapshotReply,
 };
 use baton_engine::{Migrate, MigrateError};
 use http_body_util::{BodyExt, Full};
@@ -525,16 +525,27 @@ async fn flows_are_filtered_and_limited() {
         ("?limit=100000&backend=a", 500, false),
         ("?backend=a&policy=other", 0, false),
         ("?policy=w%65b&limit=2", 2, true),
+        ("?client=10.1.0.0/31", 2, false),
+        ("?client=10.1.0.7:4000", 1, false),
+        ("?client=10.1.0.7:4001", 0, false),
     ] {
         let path = format!("/v1/flows{query}");
         let (head, body) = lab.ask_all(Method::GET, &path, "").await;
         assert_eq!(head.status, StatusCode::OK, "{query}: {body:?}");
-        let flows: Vec<FlowView> = serde_json::from_slice(&body).expect("flows");
-        assert_eq!(flows.len(), count, "{query}");
-        let word = if truncated { "true" } else { "false" };
-        assert_eq!(head.headers[baton_api::TRUNCATED], word, "{query}");
+        let reply: FlowsReply = serde_json::from_slice(&body).expect("flows");
+        assert_eq!(
+            (reply.flows.len(), reply.truncated),
+            (count, truncated),
+            "{query}"
+        );
     }
-    for query in ["?limit=0", "?limit=100001", "?limit=x", "?colour=red"] {
+    for query in [
+        "?limit=0",
+        "?limit=100001",
+        "?limit=x",
+        "?colour=red",
+        "?client=nobody",
+    ] {
         let (status, text) = lab.get(&format!("/v1/flows{query}")).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
         let error: ErrorReply = serde_json::from_str(&text).expect("an error");

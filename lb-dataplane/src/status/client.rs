@@ -1,35 +1,34 @@
-//! Asks a running dataplane over HTTP. Knows no table.
+//! Asks a running dataplane at its control address, over HTTP. Knows no table.
 
 use anyhow::{Context as _, bail};
-use baton_api::{CAPTURE, ControlAddress, ErrorReply, TRUNCATED};
-use http_body_util::{BodyExt, Full, Limited};
+use baton_api::{CAPTURE, ControlAddress, ErrorReply};
+use baton_cli::{Bounded, Dataplane, Fleet, Refused, Stop};
+use http_body_util::{BodyExt, Full};
 use hyper::{
-    Method, Request, Response, StatusCode,
+    Method, Request, Response,
     body::{Bytes, Incoming},
     client::conn::http1,
     header::{CONTENT_TYPE, HOST},
-    http::request,
 };
 use hyper_util::rt::TokioIo;
 use rustix::{
     fs::{Mode, OFlags, open},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
-use serde::{Serialize, de::DeserializeOwned};
-use std::{io::ErrorKind, os::fd::AsFd, time::Duration};
+use std::{
+    future::pending,
+    io::{ErrorKind, Write},
+    os::fd::AsFd,
+    time::Duration,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
-    sync::mpsc,
-    task::JoinHandle,
     time::timeout,
 };
 
 /// The control API's own limit, and a little.
 const ANSWER_LIMIT: Duration = Duration::from_secs(12);
-/// 100,000 flows of about 300 bytes, the most that can be asked for.
-const ANSWER_LIMIT_BYTES: usize = 64 << 20;
-
 /// Some sentences of a refusal.
 const COMPLAINT_MAX_BYTES: usize = 64 << 10;
 
@@ -48,114 +47,67 @@ pub fn enter_netns(name: &str) -> anyhow::Result<()> {
         .with_context(|| format!("`--netns {name}`: entering it needs CAP_SYS_ADMIN"))
 }
 
-/// A good answer.
-pub struct Answer {
-    /// Its body.
-    pub body: Bytes,
-    /// It says that there is more.
-    pub truncated: bool,
-}
+/// The one dataplane that listens there.
+#[derive(Clone, Copy, Debug)]
+pub struct Here(pub ControlAddress);
 
-/// The dataplane answered, and says no.
-#[derive(Debug, thiserror::Error)]
-#[error("the dataplane at {control} refuses {path}: {words}")]
-pub struct Refusal {
-    control: ControlAddress,
-    path: String,
-    words: String,
-    status: StatusCode,
-}
-
-impl Refusal {
-    /// What was asked for is wrong; otherwise the dataplane is in no state to do it.
-    pub fn is_final(&self) -> bool {
-        self.status.is_client_error()
-    }
-
-    /// What the dataplane says.
-    pub fn words(&self) -> &str {
-        &self.words
+impl Dataplane for Here {
+    fn name(&self) -> &str {
+        ""
     }
 }
 
-fn request(method: Method, control: ControlAddress, path: &str) -> request::Builder {
-    // HTTP wants a host; a path names none.
-    let host = match control {
-        ControlAddress::Tcp(address) => address.to_string(),
-        ControlAddress::Unix(_) => "localhost".to_owned(),
-    };
-    Request::builder()
-        .method(method)
-        .uri(path)
-        .header(HOST, host)
-}
+impl Fleet for Here {
+    type Dataplane = Self;
+    const PODS: bool = false;
+    const LOOK: Duration = Duration::from_millis(200);
 
-/// Gets `path`.
-///
-/// # Errors
-/// Nobody answers, or the answer is a [`Refusal`].
-pub async fn get(control: ControlAddress, path: &str) -> anyhow::Result<Answer> {
-    let request = request(Method::GET, control, path).body(Full::default())?;
-    send(control, path, request).await
-}
-
-/// Posts an order to `path`; the inner error says that it is not taken.
-///
-/// # Errors
-/// Nobody answers, or the dataplane is in no state to do it.
-pub async fn order<T: DeserializeOwned>(
-    control: ControlAddress,
-    path: &str,
-    order: &impl Serialize,
-) -> anyhow::Result<Result<T, Refusal>> {
-    let request = request(Method::POST, control, path)
-        .header(CONTENT_TYPE, "application/json")
-        .body(Full::from(serde_json::to_vec(order)?))?;
-    match send(control, path, request).await {
-        Ok(answer) => parse(&answer.body).map(Ok),
-        Err(error) => match error.downcast::<Refusal>() {
-            Ok(refusal) if refusal.is_final() => Ok(Err(refusal)),
-            Ok(refusal) => Err(refusal.into()),
-            Err(error) => Err(error),
-        },
+    fn command(&self, _: Option<&str>, words: &str) -> String {
+        format!("lb-dataplane {words}")
     }
-}
 
-/// Reads an answer's body.
-///
-/// # Errors
-/// It is of another version.
-pub fn parse<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<T> {
-    serde_json::from_slice(body).context("the answer is none of this version's")
-}
+    async fn dataplanes(&self) -> anyhow::Result<(Vec<Self>, Vec<String>)> {
+        Ok((vec![*self], Vec::new()))
+    }
 
-/// A path with those values that there are; everything in them that is not in a name is escaped.
-pub fn path<'a>(base: &str, query: impl IntoIterator<Item = (&'a str, Option<String>)>) -> String {
-    let mut path = base.to_owned();
-    let given = query.into_iter().filter_map(|(n, value)| Some((n, value?)));
-    for (i, (name, value)) in given.enumerate() {
-        path.push(if i == 0 { '?' } else { '&' });
-        path.push_str(name);
-        path.push('=');
-        for byte in value.bytes() {
-            if byte.is_ascii_alphanumeric() || b"-._/".contains(&byte) {
-                path.push(char::from(byte));
-            } else {
-                path.push_str(&format!("%{byte:02X}"));
-            }
+    async fn send(
+        &self,
+        _: &Self,
+        request: &baton_cli::Request,
+        out: &mut dyn Write,
+    ) -> Result<(), Refused> {
+        let control = self.0;
+        let unanswered = |error: anyhow::Error| Refused::Unanswered(format!("{error:#}"));
+        let slow = || format!("nothing comes from {control}");
+        let method = match request.body {
+            Some(_) => Method::POST,
+            None => Method::GET,
+        };
+        let body = request.body.clone().unwrap_or_default();
+        let begun = timeout(ANSWER_LIMIT, begin(control, method, &request.path, body)).await;
+        let answer = begun.with_context(slow).flatten().map_err(unanswered)?;
+        let status = answer.status();
+        let mut complaint = Bounded::new(COMPLAINT_MAX_BYTES, "it is more than 64 KiB");
+        let out = match status.is_success() {
+            true => out,
+            false => &mut complaint,
+        };
+        let taking = take(control, answer, request.stop.clone(), out);
+        let taken = timeout(ANSWER_LIMIT + request.lasts, taking).await;
+        taken.with_context(slow).flatten().map_err(unanswered)?;
+        if status.is_success() {
+            return Ok(());
         }
+        let words = serde_json::from_slice::<ErrorReply>(&complaint.bytes).map_or_else(
+            |_| String::from_utf8_lossy(&complaint.bytes).trim().to_owned(),
+            |error| error.error,
+        );
+        // What was asked for is wrong; otherwise the dataplane is in no state to do it.
+        Err(match status.is_client_error() {
+            true => Refused::Finally(words),
+            false => Refused::Unanswered(words),
+        })
     }
-    path
-}
-
-async fn send(
-    control: ControlAddress,
-    path: &str,
-    request: Request<Full<Bytes>>,
-) -> anyhow::Result<Answer> {
-    timeout(ANSWER_LIMIT, send_inner(control, path, request))
-        .await
-        .with_context(|| format!("the dataplane at {control} does not answer"))?
 }
 
 /// A connection of either kind.
@@ -170,129 +122,102 @@ async fn connect(control: ControlAddress) -> anyhow::Result<Box<dyn Stream>> {
             .map(|s| Box::new(s) as _),
     };
     connected.map_err(|error| {
-        if error.kind() == ErrorKind::PermissionDenied {
-            let who = "only the user that the dataplane runs as may open it: try as root";
-            return anyhow::Error::from(error).context(format!("{control}: {who}"));
-        }
-        anyhow::Error::from(error).context(format!(
-            "no dataplane answers at {control}: is it running, and is this its `control:` address?"
-        ))
+        let why = match error.kind() {
+            ErrorKind::PermissionDenied => {
+                format!(
+                    "{control}: only the user that the dataplane runs as may open it: try as root"
+                )
+            }
+            _ => format!(
+                "nobody listens at {control}: is it running, and is this its `control:` address?"
+            ),
+        };
+        anyhow::Error::from(error).context(why)
     })
 }
 
-/// An answer's head, and the task that brings its body.
-type Open = (Response<Incoming>, JoinHandle<hyper::Result<()>>);
-
-async fn begin(control: ControlAddress, request: Request<Full<Bytes>>) -> anyhow::Result<Open> {
+/// An answer's head. The task that brings its body ends with it.
+async fn begin(
+    control: ControlAddress,
+    method: Method,
+    path: &str,
+    body: String,
+) -> anyhow::Result<Response<Incoming>> {
     let stream = connect(control).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
-    let answer = sender
-        .send_request(request)
-        .await
-        .with_context(|| format!("the dataplane at {control} does not answer"))?;
-    Ok((answer, connection))
+    tokio::spawn(connection);
+    // HTTP wants a host; a path names none.
+    let host = match control {
+        ControlAddress::Tcp(address) => address.to_string(),
+        ControlAddress::Unix(_) => "localhost".to_owned(),
+    };
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(HOST, host);
+    if !body.is_empty() {
+        request = request.header(CONTENT_TYPE, "application/json");
+    }
+    let request = request.body(Full::<Bytes>::from(body))?;
+    let answer = sender.send_request(request).await;
+    answer.with_context(|| format!("{control} does not answer"))
 }
 
 /// Has the dataplane end the capture of a number: its stream goes on to the last block.
 async fn end(control: ControlAddress, number: &str) -> anyhow::Result<()> {
     let path = format!("/v1/capture?number={number}");
-    let request = request(Method::DELETE, control, &path).body(Full::default())?;
-    match send(control, &path, request).await {
-        Ok(_) => Ok(()),
-        // It ends by itself at this moment.
-        Err(error) if error.downcast_ref().is_some_and(Refusal::is_final) => Ok(()),
-        Err(error) => Err(error),
-    }
+    let ended = timeout(
+        ANSWER_LIMIT,
+        begin(control, Method::DELETE, &path, String::new()),
+    )
+    .await;
+    // A refusal: it ends by itself at this moment.
+    ended
+        .context("the capture cannot be ended")
+        .flatten()
+        .map(drop)
 }
 
-/// Gets `path`, whose answer takes up to `limit`, and gives each part of it to `taker` as it comes. The first of `wishes` has the
-/// dataplane end it in order, the second ends it at once.
-///
-/// # Errors
-/// Nobody answers, the answer is a [`Refusal`], it breaks off or is broken off, or `taker` says no.
-pub async fn stream(
+/// Writes an answer to `out` as it comes. The user's first wish has the dataplane end it in order,
+/// the second ends it at once.
+async fn take(
     control: ControlAddress,
-    path: &str,
-    limit: Duration,
-    mut wishes: mpsc::Receiver<()>,
-    mut taker: impl FnMut(&[u8]) -> anyhow::Result<()>,
+    answer: Response<Incoming>,
+    mut stop: Option<Stop>,
+    out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let request = request(Method::GET, control, path).body(Full::default())?;
-    let slow = || format!("the dataplane at {control} does not answer");
-    let (answer, connection) = timeout(ANSWER_LIMIT, begin(control, request))
-        .await
-        .with_context(slow)??;
-    let good = answer.status().is_success();
-    let status = answer.status();
     let number = answer.headers().get(CAPTURE);
     let mut number = number.and_then(|n| n.to_str().ok()).map(str::to_owned);
     let mut body = answer.into_body();
-    let mut complaint = Vec::new();
-    let taking = async {
-        loop {
-            let frame = tokio::select! {
-                biased;
-                Some(()) = wishes.recv() => match number.take() {
-                    Some(number) => {
-                        end(control, &number).await?;
-                        continue;
-                    }
-                    None => bail!("interrupted; what there is can be read"),
-                },
-                frame = body.frame() => frame,
+    let mut wishes = 1;
+    loop {
+        let wished = async {
+            let heard = match &mut stop {
+                Some(stop) => stop.wait_for(|all| *all >= wishes).await.is_ok(),
+                None => false,
             };
-            let Some(frame) = frame else { break };
-            let frame = frame
-                .map_err(|error| anyhow::anyhow!("the answer of {control} broke off: {error}"))?;
-            let data = frame.data_ref().map(AsRef::as_ref).unwrap_or_default();
-            if good {
-                taker(data)?;
-            } else if complaint.len() < COMPLAINT_MAX_BYTES {
-                complaint.extend_from_slice(data);
+            if !heard {
+                pending::<()>().await;
             }
+        };
+        let frame = tokio::select! {
+            biased;
+            () = wished => match number.take() {
+                Some(number) => {
+                    wishes += 1;
+                    end(control, &number).await?;
+                    continue;
+                }
+                None => bail!("interrupted; what there is can be read"),
+            },
+            frame = body.frame() => frame,
+        };
+        let Some(frame) = frame else { return Ok(()) };
+        let frame =
+            frame.map_err(|error| anyhow::anyhow!("the answer of {control} broke off: {error}"))?;
+        if let Some(data) = frame.data_ref() {
+            out.write_all(data)?;
+            out.flush()?;
         }
-        anyhow::Ok(())
-    };
-    timeout(limit + ANSWER_LIMIT, taking)
-        .await
-        .with_context(slow)??;
-    connection.abort();
-    if good {
-        return Ok(());
     }
-    Err(refusal(control, path, status, &complaint).into())
-}
-
-fn refusal(control: ControlAddress, path: &str, status: StatusCode, body: &[u8]) -> Refusal {
-    let words = serde_json::from_slice::<ErrorReply>(body).map_or_else(
-        |_| String::from_utf8_lossy(body).trim().to_owned(),
-        |error| error.error,
-    );
-    Refusal {
-        control,
-        path: path.to_owned(),
-        words,
-        status,
-    }
-}
-
-async fn send_inner(
-    control: ControlAddress,
-    path: &str,
-    request: Request<Full<Bytes>>,
-) -> anyhow::Result<Answer> {
-    let (answer, connection) = begin(control, request).await?;
-    let status = answer.status();
-    let truncated = answer.headers().get(TRUNCATED).is_some_and(|t| t == "true");
-    let body = Limited::new(answer.into_body(), ANSWER_LIMIT_BYTES)
-        .collect()
-        .await
-        .map_err(|error| anyhow::anyhow!("the answer of {control} broke off: {error}"))?
-        .to_bytes();
-    connection.abort();
-    if !status.is_success() {
-        return Err(refusal(control, path, status, &body).into());
-    }
-    Ok(Answer { body, truncated })
 }

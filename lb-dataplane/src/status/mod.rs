@@ -1,111 +1,103 @@
-//! `status`, `backends`, `flows`, `drain`, `migrate` and `trace`: asks a running dataplane and shows the answer to people or programs.
+//! `status`, `api`, and what `kubectl baton` asks too (`baton-cli`), of the dataplane that listens at a control address.
+//!
+//! Owns the way there, and what `status` says.
 
-mod capture;
 pub mod client;
-mod drain;
-mod migrate;
 #[cfg(test)]
 pub mod samples;
-mod tables;
 #[cfg(test)]
 mod tests;
-mod trace;
 mod views;
 
-use crate::args::{FlowsOrder, Output, Question};
-use anyhow::Context as _;
-use baton_api::{FlowView, StateReply};
-use client::{parse, path};
-use serde::Serialize;
-use serde_json::{Value, json};
-use std::{io::Write as _, process::ExitCode};
+use crate::{
+    args::{Api, Ask, At},
+    capture::TIME_MAX,
+};
+use anyhow::{Context as _, bail};
+use baton_cli::{
+    Asking, Fleet as _, Out, Refused, Request, Show, args::Command, code, heard, interruptions,
+    states,
+};
+use client::Here;
+use std::{
+    io::{Read as _, stdin},
+    process::ExitCode,
+    thread,
+};
 
-/// Asks and prints. The exit code says whether it works (`status`), whether an order was taken and
-/// carried out, or that there was an answer.
-///
-/// # Errors
-/// The dataplane could not be asked.
-pub fn ask(question: &Question) -> anyhow::Result<ExitCode> {
-    if let Some(name) = &question.at().netns {
+const PROGRAM: &str = "lb-dataplane";
+
+/// Asks the dataplane that is meant.
+fn at(
+    at: &At,
+    asking: impl AsyncFnOnce(Here) -> anyhow::Result<ExitCode>,
+) -> anyhow::Result<ExitCode> {
+    if let Some(name) = &at.netns {
         client::enter_netns(name)?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the asynchronous runtime")?;
-    runtime.block_on(answer(question))
+    runtime.block_on(asking(Here(at.control)))
 }
 
-async fn answer(question: &Question) -> anyhow::Result<ExitCode> {
-    let control = question.at().control;
-    match question {
-        Question::Status(ask) => {
-            let body = client::get(control, "/v1/state").await?.body;
-            let reply: StateReply = parse(&body)?;
-            let told: Value = parse(&body)?;
-            show(ask.output, &told, || views::status(&reply))?;
-            if !reply.problems.is_empty() {
-                return Ok(ExitCode::FAILURE);
-            }
-        }
-        Question::Backends { ask, policy } => {
-            let body = client::get(control, "/v1/state").await?.body;
-            let mut state = parse::<StateReply>(&body)?.state;
-            if let Some(wanted) = policy {
-                state.policies.retain(|p| p.name == *wanted);
-            }
-            show(ask.output, &state.policies, || tables::backends(&state))?;
-        }
-        Question::Flows(order) => {
-            let answer = client::get(control, &flows_path(order)).await?;
-            let flows: Vec<FlowView> = parse(&answer.body)?;
-            let told =
-                json!({"flows": parse::<Value>(&answer.body)?, "truncated": answer.truncated});
-            show(order.ask.output, &told, || {
-                tables::flows(&flows, answer.truncated)
-            })?;
-        }
-        Question::Drain(order) => return drain::run(order).await,
-        Question::Capture(order) => return capture::run(order).await,
-        Question::Migrate(order) => return migrate::run(order).await,
-        Question::Trace(order) => return trace::run(order).await,
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn flows_path(order: &FlowsOrder) -> String {
-    let limit = Some(order.limit.to_string());
-    let query = [
-        ("limit", limit),
-        ("policy", order.policy.clone()),
-        ("backend", order.backend.clone()),
-    ];
-    path("/v1/flows", query)
-}
-
-/// A reason why something was not done, on the standard error stream.
-fn complain(problem: &str) -> ExitCode {
-    eprintln!("lb-dataplane: {problem}");
-    ExitCode::FAILURE
-}
-
-/// Prints `value` for programs, or `text` for people.
-fn show(
-    output: Output,
-    value: &impl Serialize,
-    text: impl FnOnce() -> String,
-) -> anyhow::Result<()> {
-    print(&match output {
-        Output::Json => serde_json::to_string_pretty(value)?,
-        Output::Table => text(),
+/// Says whether it works, and if not, why; so does the exit code.
+///
+/// # Errors
+/// The dataplane could not be asked.
+pub fn status(ask: &Ask) -> anyhow::Result<ExitCode> {
+    at(&ask.at, async |here| {
+        let reply = heard(states(&here, &[here]).await)?.remove(0).result;
+        let reply = reply.map_err(anyhow::Error::msg)?;
+        Show::new(PROGRAM, ask.output).print(&reply, views::status)?;
+        Ok(code(reply.problems.is_empty()))
     })
 }
 
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match writeln!(out, "{}", text.trim_end()) {
-        // `| head` closes the pipe: it has seen what it wanted.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+/// Asks and prints. The exit code says whether an order was taken and carried out, or that there was an answer.
+///
+/// # Errors
+/// The dataplane could not be asked.
+pub fn ask(command: &Command<Ask>) -> anyhow::Result<ExitCode> {
+    let Ask { at: place, output } = command.options();
+    at(place, async |here| {
+        let asking = Asking {
+            fleet: here,
+            show: &Show::new(PROGRAM, *output),
+            namespace: None,
+        };
+        asking.run(command).await
+    })
+}
+
+/// Sends one request as it is. The exit code says whether it was refused.
+///
+/// # Errors
+/// The dataplane could not be asked.
+pub fn api(api: &Api) -> anyhow::Result<ExitCode> {
+    at(&api.at, async |here| {
+        let stop = interruptions()?;
+        let request = Request {
+            body: api.post.clone(),
+            lasts: TIME_MAX,
+            stop: Some(stop.subscribe()),
+            ..Request::get(&api.path, [])
+        };
+        if api.end_on_input {
+            // A thread of its own, which nothing waits for: reading cannot be called off.
+            thread::spawn(move || {
+                let _ = stdin().read(&mut [0]);
+                stop.send_modify(|wishes| *wishes += 1);
+            });
+        }
+        match here.send(&here, &request, &mut Out).await {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(Refused::Finally(why)) => {
+                eprintln!("{PROGRAM}: {why}");
+                Ok(ExitCode::FAILURE)
+            }
+            Err(Refused::Unanswered(why)) => bail!("{why}"),
+        }
+    })
 }

@@ -1,13 +1,16 @@
 //! What people see, compared as a whole, and its width.
 
-use super::{samples::reply, *};
-use crate::args::tests::asked;
-use baton_api::{DrainState, FlowView, Micros};
-use baton_text::WIDTH_MAX;
+use super::{samples::reply, views};
+use baton_api::{DrainState, Micros, StateReply};
+use baton_cli::{Style, WIDTH_MAX};
+
+fn status(reply: &StateReply) -> String {
+    views::status(reply, Style::default())
+}
 
 #[test]
 fn status_answers_whether_it_works_and_why_not() {
-    let text = views::status(&reply());
+    let text = status(&reply());
     assert_eq!(
         text,
         "\
@@ -21,13 +24,15 @@ address 10.9.0.10, leg ports 20000-32767, key epochs 1 2
 POLICY  FRONTEND      FLOWS  SINCE START  MOVES  ROLLBACKS  RESCUES  LOST
 web     10.9.0.10:80     64           70   1999          3        0     0
 
+Policy web
 BACKEND  ENDPOINT     STATE   FLOWS  OUTST.  1ST BYTE    IN  OUT
 a        10.9.0.1:80  up         32       4     1.2ms  1000  999
 b        10.9.0.1:80  drains     32       4     1.2ms  1000  999
   b cannot adopt: no answer to a probe: is host-shim running there?
+  b drains because its Pod ends or the configuration says so: 32 flows left
 
 Limits near exhaustion:
-  flows: 60000 of 65536 (91 %)
+  60000 of 65536 flows are in use (91 %)
 
 DROPPED BECAUSE      FRAMES
 kernel rx ring full       9
@@ -38,13 +43,13 @@ no flow                   7
     good.problems.clear();
     let oversize = "io_drops_total{reason=\"rx_oversize\"}".to_owned();
     good.state.counters.insert(oversize, 1);
-    let text = views::status(&good);
+    let text = status(&good);
     let words: Vec<&str> = text.split_whitespace().collect();
     assert!(
         words.join(" ").contains("ethtool -K INTERFACE tso off"),
         "{text}"
     );
-    assert!(views::status(&good).starts_with("It works.\n"));
+    assert!(status(&good).starts_with("It works.\n"));
 }
 
 /// The sample with a bad night behind it.
@@ -76,7 +81,7 @@ fn troubled() -> StateReply {
 
 #[test]
 fn status_says_what_failed_and_what_became_of_the_flows() {
-    let text = views::status(&troubled());
+    let text = status(&troubled());
     assert_eq!(
         text.split_once("\nLimits").map(|(text, _)| text),
         Some(
@@ -96,51 +101,20 @@ web     10.9.0.10:80     64           70   1999          3       12     2
   web: 3 requests sent again; lost 2 fate unknown; pinned 4 upgrade, 1 server
   first
 
+Policy web
 BACKEND  ENDPOINT     STATE      FLOWS  OUTST.  1ST BYTE    IN  OUT
 a        10.9.0.1:80  unhealthy     32       4     1.2ms  1000  999
 b        10.9.0.1:80  drains        32       4     1.2ms  1000  999
-  a: 12 flows died here and went on elsewhere, 1 wait for another owner
+  a: 12 flows died here and went on elsewhere, 1 flow without an owner that
+  adopts
   b drains by command: 32 flows left (3 pinned: upgrade, 29 request in
   progress); 230 moved, 0 ended, 0 closed; deadline in 17s
 "
         )
     );
-    // Without `status` around it, health is said below the table.
-    let text = tables::backends(&troubled().state);
-    assert!(
-        text.contains("\n  a is unhealthy: GET /healthz: 503, expected 200-399\n"),
-        "{text}"
-    );
-    let mut panic = troubled().state;
-    panic.policies[0].panic = true;
-    assert!(tables::policies(&panic).contains("  web: panic mode, all backends are used; 3"));
-}
-
-fn flow() -> FlowView {
-    let flow = json!({
-        "client": "10.9.0.3:4711", "frontend": "10.9.0.10:80", "policy": "web", "backend": "a",
-        "port": 20_000, "state": "Idle", "migrations": 2, "quiet": "1500us",
-    });
-    serde_json::from_value(flow).expect("a flow")
-}
-
-#[test]
-fn pinned_flows_say_why_and_the_column_is_there_only_for_them() {
-    let mut flows = vec![flow()];
-    assert!(!tables::flows(&flows, false).contains("PINNED"));
-    flows.push(FlowView {
-        pinned: Some("upgrade".to_owned()),
-        ..flows[0].clone()
-    });
-    assert_eq!(
-        tables::flows(&flows, true),
-        "\
-CLIENT         FRONTEND      BACKEND   PORT  STATE  MOVES  QUIET  PINNED
-10.9.0.3:4711  10.9.0.10:80  a        20000  Idle       2  1.5ms
-10.9.0.3:4711  10.9.0.10:80  a        20000  Idle       2  1.5ms  upgrade
-2 shown, there are more: see --limit, --policy, --backend
-"
-    );
+    let mut panic = troubled();
+    panic.state.policies[0].panic = true;
+    assert!(status(&panic).contains("  web: panic mode, all backends are used; 3"));
 }
 
 #[test]
@@ -166,42 +140,12 @@ fn nothing_is_wider_than_a_terminal() {
         }
     }
     wide.state.policies.push(wide.state.policies[0].clone());
-    let flows = vec![FlowView {
-        client: "[fd00:1111:2222:3333:4444:5555:6666:7777]:65535"
-            .parse()
-            .expect("an address"),
-        frontend: wide.state.policies[0].frontends[0],
-        policy: "n".repeat(127),
-        backend: "p".repeat(127),
-        port: 65_535,
-        state: "AdoptingWithRequest".to_owned(),
-        migrations: u32::MAX,
-        quiet: Micros(8_000_000_000),
-        pinned: Some("connection-bound authentication".to_owned()),
-        ..flow()
-    }];
     // A name of 127 characters in a sentence cannot be wrapped; in a table it is cut.
-    let text = views::status(&wide) + &tables::backends(&wide.state) + &tables::flows(&flows, true);
+    let text = status(&wide);
     for line in text.lines().filter(|line| line.contains(' ')) {
         let longest_word = line.split(' ').map(|w| w.chars().count()).max();
         if longest_word < Some(WIDTH_MAX) {
             assert!(line.chars().count() <= WIDTH_MAX, "{line}");
         }
     }
-}
-
-#[test]
-fn questions_become_paths() {
-    let flows = |policy: Option<&str>| {
-        let Question::Flows(mut order) = asked("flows --limit 5") else {
-            panic!("another question");
-        };
-        order.policy = policy.map(str::to_owned);
-        flows_path(&order)
-    };
-    assert_eq!(flows(None), "/v1/flows?limit=5");
-    assert_eq!(
-        flows(Some("ns/web & co")),
-        "/v1/flows?limit=5&policy=ns/web%20%26%20co"
-    );
 }

@@ -1,35 +1,20 @@
-//! What `status` says: a pure function from the answer to text of at most 80 columns.
+//! What `status` says: a pure function from the answer to text of at most 80 columns, unless it may be wide.
 
-use super::tables::{backends_in_status, policies};
 use crate::diagnosis;
-use baton_api::{State, StateReply};
-use baton_text::{Style, Table, line, span, wrapped};
-
-/// A table this full is worth a line.
-const NEAR_LIMIT_PERCENT: u64 = 80;
+use baton_api::{PolicyState, State, StateReply};
+use baton_cli::{
+    Nodes, Style, Table, backends, full_tables, line, reasons, render_backends, span, verdict,
+    wrapped,
+};
 
 /// Frames larger than a buffer.
 const OVERSIZE: &str = "io_drops_total{reason=\"rx_oversize\"}";
 
 /// Is it working, and if not, why.
-pub fn status(reply: &StateReply) -> String {
+pub fn status(reply: &StateReply, style: Style) -> String {
     let state = &reply.state;
-    let mut text = String::new();
-    if reply.problems.is_empty() {
-        line(&mut text, "It works.");
-    } else {
-        line(&mut text, "It does NOT work as it should:");
-        for problem in &reply.problems {
-            wrapped(&mut text, "  - ", problem);
-        }
-    }
-    let notes = diagnosis::notes(state);
-    if !notes.is_empty() {
-        line(&mut text, "Worth a look:");
-        for note in &notes {
-            wrapped(&mut text, "  - ", note);
-        }
-    }
+    let notes: &[(&str, &[String])] = &[("Worth a look:", &diagnosis::notes(state))];
+    let mut text = verdict("It", &reply.problems, notes, style);
     let worker = &state.worker;
     line(&mut text, "");
     line(
@@ -62,11 +47,16 @@ pub fn status(reply: &StateReply) -> String {
     );
     if !state.policies.is_empty() {
         line(&mut text, "");
-        text.push_str(&policies(state));
+        text.push_str(&policies(state, style));
         line(&mut text, "");
-        text.push_str(&backends_in_status(state));
+        let mut backends = backends(&[("", reply)], &Nodes::new(), |_| true);
+        for backend in &mut backends {
+            // What the notes have said already.
+            backend.reasons.retain(|reason| !reason.starts_with("is "));
+        }
+        text.push_str(&render_backends(&backends, style));
     }
-    let full = near_limits(state);
+    let full = full_tables(state);
     if !full.is_empty() {
         line(&mut text, "");
         line(&mut text, "Limits near exhaustion:");
@@ -84,7 +74,7 @@ pub fn status(reply: &StateReply) -> String {
                 ("#FRAMES", |(_, frames)| (*frames).into()),
             ],
         );
-        text.push_str(&table.render(Style::default()));
+        text.push_str(&table.render(style));
         if state.counters.get(OVERSIZE).is_some_and(|n| *n > 0) {
             wrapped(
                 &mut text,
@@ -97,15 +87,53 @@ pub fn status(reply: &StateReply) -> String {
     text
 }
 
-fn near_limits(state: &State) -> Vec<String> {
-    state
-        .tables
-        .iter()
-        .filter(|(_, (used, limit))| *limit > 0 && used * 100 >= limit * NEAR_LIMIT_PERCENT)
-        .map(|(name, (used, limit))| {
-            format!("{name}: {used} of {limit} ({} %)", used * 100 / limit)
-        })
-        .collect()
+/// All policies with what became of their flows.
+fn policies(state: &State, style: Style) -> String {
+    let table = Table::of(
+        &state.policies,
+        &[
+            ("POLICY", |p| p.name.as_str().into()),
+            ("FRONTEND", |p| frontends(p).into()),
+            ("#FLOWS", |p| p.flows.into()),
+            ("#SINCE START", |p| p.flows_total.into()),
+            ("#MOVES", |p| p.migrations_total.into()),
+            ("#ROLLBACKS", |p| p.rollbacks_total.into()),
+            ("#RESCUES", |p| p.rescues_total.into()),
+            ("#LOST", |p| p.lost_total.values().sum::<u64>().into()),
+        ],
+    );
+    let mut text = table.render(style);
+    for policy in &state.policies {
+        let mut said = Vec::new();
+        if policy.panic {
+            said.push("panic mode, all backends are used".to_owned());
+        }
+        if policy.replays_total > 0 {
+            said.push(format!("{} requests sent again", policy.replays_total));
+        }
+        for (what, counts) in [("lost", &policy.lost_total), ("pinned", &policy.pins_total)] {
+            let counts = reasons([counts]);
+            if !counts.is_empty() {
+                said.push(format!("{what} {counts}"));
+            }
+        }
+        if !said.is_empty() {
+            wrapped(
+                &mut text,
+                "  ",
+                &format!("{}: {}", policy.name, said.join("; ")),
+            );
+        }
+    }
+    text
+}
+
+fn frontends(policy: &PolicyState) -> String {
+    match policy.frontends.as_slice() {
+        [] => "-".to_owned(),
+        [one] => one.to_string(),
+        [first, more @ ..] => format!("{first} +{}", more.len()),
+    }
 }
 
 /// Reasons for which frames were dropped, most frequent first.

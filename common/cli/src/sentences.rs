@@ -1,7 +1,11 @@
 //! What happens to flows, in the words that all tools use. Pure.
 
-use baton_api::{FlowEvent, MigrateReply, time_of_day};
+use crate::text::{Style, Tone, line, wrapped};
+use baton_api::{FlowEvent, MigrateReply, State, time_of_day};
 use std::{cmp::Reverse, collections::BTreeMap};
+
+/// A table this full is worth a line.
+const NEAR_LIMIT_PERCENT: u64 = 80;
 
 /// `3 no backend, 2 fate unknown`: the sums of all these counts, most frequent first.
 #[must_use]
@@ -40,6 +44,45 @@ pub fn moves(flow: &str, reply: &MigrateReply, noun: &str) -> String {
     } else {
         format!("{flow} goes from {from} to {to} with its next request.")
     }
+}
+
+/// Whether `what` works, and if not why; then what else is to be said, with headings.
+#[must_use]
+pub fn verdict(
+    what: &str,
+    problems: &[String],
+    rest: &[(&str, &[String])],
+    style: Style,
+) -> String {
+    let mut text = String::new();
+    let mut list = |tone, heading: &str, sentences: &[String]| {
+        line(&mut text, &style.paint(tone, heading));
+        for sentence in sentences {
+            wrapped(&mut text, "  - ", sentence);
+        }
+    };
+    match problems.is_empty() {
+        true => list(Tone::Good, &format!("{what} works."), problems),
+        false => {
+            let heading = format!("{what} does NOT work as it should:");
+            list(Tone::Bad, &heading, problems);
+        }
+    }
+    for (heading, sentences) in rest.iter().filter(|(_, sentences)| !sentences.is_empty()) {
+        list(Tone::Warn, heading, sentences);
+    }
+    text
+}
+
+/// Tables of a dataplane that are near their limits: `60000 of 65536 flows are in use (91 %)`.
+#[must_use]
+pub fn full_tables(state: &State) -> Vec<String> {
+    let full = state.tables.iter().filter_map(|(name, (used, limit))| {
+        let percent = used.saturating_mul(100).checked_div(*limit)?;
+        (percent >= NEAR_LIMIT_PERCENT)
+            .then(|| format!("{used} of {limit} {name} are in use ({percent} %)"))
+    });
+    full.collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! What `migrate` says. What is in the way of a move is the dataplane's to say. Pure.
 
+use crate::{
+    sentences::moves,
+    text::{line, wrapped},
+};
 use baton_api::MigrateReply;
-use baton_text::{line, moves, wrapped};
 use serde::Serialize;
 use std::net::SocketAddr;
 
@@ -9,7 +12,7 @@ use std::net::SocketAddr;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
-    /// `DATAPLANE/CLIENT`.
+    /// `DATAPLANE/CLIENT`, or the client alone where there is one dataplane.
     pub id: String,
     /// The client's end.
     pub client: SocketAddr,
@@ -18,17 +21,11 @@ pub struct Outcome {
     pub reply: MigrateReply,
 }
 
-/// The outcome for people, and how to see what becomes of it.
-pub fn render(outcome: &Outcome) -> String {
+/// The outcome for people, and the command that shows what becomes of it. Backends are `noun`s.
+pub fn render(outcome: &Outcome, noun: &str, trace: &str) -> String {
     let mut text = String::new();
-    wrapped(&mut text, "", &moves(&outcome.id, &outcome.reply, "Pod"));
+    wrapped(&mut text, "", &moves(&outcome.id, &outcome.reply, noun));
     line(&mut text, "What became of it:");
-    line(
-        &mut text,
-        &format!(
-            "  kubectl baton trace -A --past --for 1s --flow {}",
-            outcome.client
-        ),
-    );
+    line(&mut text, &format!("  {trace}"));
     text
 }

@@ -1,12 +1,15 @@
-//! How far a drain is, in figures and words, for the tools that wait for one. Pure.
+//! How far a drain is, in figures and words, for who waits for one.
 //!
 //! Owns how the figures of several backends, or of several dataplanes, make one. Which backends are
 //! meant is the tool's to say.
 
-use crate::{WIDTH_MAX, count, span};
+use crate::text::{WIDTH_MAX, count, span};
 use baton_api::{BackendState, DrainState, PolicyState};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{IsTerminal as _, Write as _, stderr},
+};
 
 /// All that one order means, together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -122,15 +125,14 @@ impl DrainProgress {
 
 /// Progress: one line that changes on a terminal, a line per change elsewhere. Writes nothing.
 #[derive(Debug)]
-pub struct ProgressLine {
+struct ProgressLine {
     terminal: bool,
     last: String,
 }
 
 impl ProgressLine {
     /// For a stream that is a terminal, or is none.
-    #[must_use]
-    pub fn new(terminal: bool) -> Self {
+    fn new(terminal: bool) -> Self {
         Self {
             terminal,
             last: String::new(),
@@ -138,7 +140,7 @@ impl ProgressLine {
     }
 
     /// What is to be written for this line. The passing of time alone is no change.
-    pub fn say(&mut self, line: &str) -> String {
+    fn say(&mut self, line: &str) -> String {
         let timeless = |line: &str| line.split("; deadline").next().map(str::to_owned);
         let text = if self.terminal {
             let fits: String = line.chars().take(WIDTH_MAX - 1).collect();
@@ -153,13 +155,34 @@ impl ProgressLine {
     }
 
     /// What is to be written at the end.
-    #[must_use]
-    pub fn end(&self) -> &'static str {
+    fn end(&self) -> &'static str {
         if self.terminal && !self.last.is_empty() {
             "\r\x1b[K"
         } else {
             ""
         }
+    }
+}
+
+/// Progress on the standard error stream.
+pub struct Progress(ProgressLine);
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self(ProgressLine::new(stderr().is_terminal()))
+    }
+}
+
+impl Progress {
+    /// A look, or something that the admin should know.
+    pub fn say(&mut self, line: &str) {
+        let _ = write!(stderr(), "{}", self.0.say(line));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        let _ = write!(stderr(), "{}", self.0.end());
     }
 }
 

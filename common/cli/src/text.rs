@@ -1,11 +1,5 @@
 //! Tables and paragraphs for people: aligned columns, at most 80 wide unless more is asked for,
-//! colours only where they are wanted; and what all tools say in the same words. Pure.
-
-mod drain;
-mod sentences;
-
-pub use drain::{DrainProgress, ProgressLine};
-pub use sentences::{event, moves, reasons};
+//! colours only where they are wanted. Pure.
 
 use std::fmt::Write as _;
 

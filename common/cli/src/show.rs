@@ -1,17 +1,41 @@
 //! Where answers go: the standard output as table, JSON or YAML, and a terminal that is drawn anew.
 
-use crate::args::Output;
+use crate::{args::Output, text::Style};
 use anyhow::Context as _;
-use baton_text::{ProgressLine, Style};
+
 use serde::Serialize;
 use std::{
     cell::RefCell,
-    io::{ErrorKind, IsTerminal as _, Write, stderr, stdout},
+    io::{self, ErrorKind, IsTerminal as _, Write, stderr, stdout},
 };
+
+/// The standard output. Ends the program where its reader has what it wants, as `head` has.
+pub struct Out;
+
+impl Out {
+    fn done<T>(written: io::Result<T>) -> io::Result<T> {
+        match written {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+            other => other,
+        }
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Self::done(stdout().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Self::done(stdout().flush())
+    }
+}
 
 /// The standard streams as a user wants them.
 pub struct Show {
-    output: Output,
+    program: &'static str,
+    /// The form of answers.
+    pub output: Output,
     terminal: bool,
     style: Style,
     out: RefCell<Box<dyn Write>>,
@@ -31,27 +55,33 @@ fn colours(
 }
 
 impl Show {
-    /// For this process.
-    pub fn new(output: Output) -> Self {
+    /// For this process, which has this name.
+    pub fn new(program: &'static str, output: Output) -> Self {
         let terminal = stdout().is_terminal();
         let (no_color, term) = (std::env::var_os("NO_COLOR"), std::env::var_os("TERM"));
         let colour = colours(terminal, no_color.as_deref(), term.as_deref());
         Self {
+            program,
             output,
             terminal,
             style: Style {
                 wide: output == Output::Wide,
                 colour,
             },
-            out: RefCell::new(Box::new(stdout())),
+            out: RefCell::new(Box::new(Out)),
             err: RefCell::new(Box::new(stderr())),
         }
     }
 
     /// Into other streams, without colours.
-    #[cfg(test)]
-    pub fn into(output: Output, out: impl Write + 'static, err: impl Write + 'static) -> Self {
+    pub fn into(
+        program: &'static str,
+        output: Output,
+        out: impl Write + 'static,
+        err: impl Write + 'static,
+    ) -> Self {
         Self {
+            program,
             output,
             terminal: false,
             style: Style {
@@ -148,42 +178,22 @@ impl Show {
     /// Writes to the standard output.
     ///
     /// # Errors
-    /// It takes nothing, other than that its reader has gone.
+    /// As [`Self::print`].
     pub fn bytes(&self, bytes: &[u8]) -> anyhow::Result<()> {
         let mut out = self.out.borrow_mut();
-        match out.write_all(bytes).and_then(|()| out.flush()) {
-            // The reader has what it wants, as `head` has.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
-            other => other.context("the output cannot be written"),
-        }
+        let written = out.write_all(bytes).and_then(|()| out.flush());
+        written.context("the output cannot be written")
+    }
+
+    /// Several of what [`Self::note`] says.
+    pub fn notes(&self, texts: &[String]) {
+        texts.iter().for_each(|text| self.note(text));
     }
 
     /// A sentence on the standard error stream.
     pub fn note(&self, text: &str) {
         // A stream that takes nothing is no reason to give up.
-        let _ = writeln!(self.err.borrow_mut(), "kubectl-baton: {text}");
-    }
-}
-
-/// Progress on the standard error stream.
-pub struct Progress(ProgressLine);
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self(ProgressLine::new(stderr().is_terminal()))
-    }
-}
-
-impl Progress {
-    /// A look, or something that the admin should know.
-    pub fn say(&mut self, line: &str) {
-        let _ = write!(stderr(), "{}", self.0.say(line));
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        let _ = write!(stderr(), "{}", self.0.end());
+        let _ = writeln!(self.err.borrow_mut(), "{}: {text}", self.program);
     }
 }
 
@@ -193,7 +203,7 @@ mod tests {
     use serde_json::json;
 
     fn show(output: Output) -> Show {
-        Show::into(output, std::io::sink(), std::io::sink())
+        Show::into("baton", output, std::io::sink(), std::io::sink())
     }
 
     #[test]

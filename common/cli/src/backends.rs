@@ -1,11 +1,12 @@
 //! `backends`: the Pods behind policies, their figures summed over the dataplanes. Pure.
 
 use crate::{
-    ask::{PolicyName, Response},
-    facts::Places,
+    fleet::Nodes,
+    names::PolicyName,
+    progress::DrainProgress,
+    text::{Cell, Shown, Style, Table, Tone, count, line, micros, wrapped},
 };
 use baton_api::{BackendState, StateReply};
-use baton_text::{Cell, DrainProgress, Shown, Style, Table, Tone, count, line, micros, wrapped};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,47 +64,41 @@ fn weight_of(word: &str) -> u8 {
     }
 }
 
-fn reason(backend: &BackendState) -> Option<String> {
-    match backend.word() {
-        "up" | "slow start" => None,
-        "no adopt" => Some(format!("cannot adopt: {}", backend.adoptable_reason)),
-        "weight 0" => Some("has weight 0: it takes no new flows".to_owned()),
-        "drains" => {
-            let by = match &backend.drain {
-                Some(drain) if drain.by_command => "by command",
-                _ => "because its Pod ends",
-            };
-            let left = DrainProgress::of(backend).map_or_else(
-                || format!("{} left", count(backend.flows, "flow")),
-                |progress| progress.left(),
-            );
-            Some(format!("drains {by}: {left}"))
-        }
-        _ => Some(format!("is {}", backend.health)),
+/// What the word for its state does not say.
+fn reasons(backend: &BackendState) -> Vec<String> {
+    let mut said = Vec::new();
+    if !backend.is_up() {
+        said.push(format!("is {}", backend.health));
     }
+    if !backend.adoptable {
+        said.push(format!("cannot adopt: {}", backend.adoptable_reason));
+    }
+    if backend.draining || backend.drain.is_some() {
+        let by = match &backend.drain {
+            Some(drain) if drain.by_command => "by command",
+            _ => "because its Pod ends or the configuration says so",
+        };
+        let left = DrainProgress::of(backend).map_or_else(
+            || format!("{} left", count(backend.flows, "flow")),
+            |progress| progress.line(),
+        );
+        said.push(format!("drains {by}: {left}"));
+    } else if backend.weight == 0 {
+        said.push("has weight 0: it takes no new flows".to_owned());
+    }
+    said
 }
 
 /// The backends of the policies that are meant, by policy and name.
 pub fn backends(
-    answers: &[Response<StateReply>],
-    places: &Places,
+    answers: &[(&str, &StateReply)],
+    nodes: &Nodes,
     wanted: impl Fn(&PolicyName) -> bool,
 ) -> Vec<Backend> {
-    let nodes: BTreeMap<String, &String> = places
-        .iter()
-        .flat_map(|((namespace, _), at)| {
-            at.iter()
-                .map(move |(address, node)| (namespace, address, node))
-        })
-        .filter_map(|(namespace, address, node)| {
-            Some((format!("{namespace} {address}"), node.as_ref()?))
-        })
-        .collect();
     let mut found: BTreeMap<(PolicyName, String, String), Backend> = BTreeMap::new();
-    let mut reasons: BTreeMap<(PolicyName, String, String), BTreeMap<String, BTreeSet<&str>>> =
+    let mut said: BTreeMap<(PolicyName, String, String), BTreeMap<String, BTreeSet<&str>>> =
         BTreeMap::new();
-    for asked in answers {
-        let Ok(answer) = &asked.result else { continue };
+    for (dataplane, answer) in answers {
         for policy in &answer.state.policies {
             let name = PolicyName::parse(&policy.name);
             if !wanted(&name) {
@@ -112,15 +107,12 @@ pub fn backends(
             for state in &policy.backends {
                 let endpoint = state.endpoint.to_string();
                 let key = (name.clone(), state.name.clone(), endpoint.clone());
-                let address = endpoint
-                    .parse::<std::net::SocketAddr>()
-                    .map(|at| at.ip().to_string());
-                let place = format!("{} {}", name.namespace, address.unwrap_or_default());
+                let place = (name.namespace.clone(), state.endpoint.address());
                 let entry = found.entry(key.clone()).or_insert_with(|| Backend {
                     policy: name.clone(),
                     backend: state.name.clone(),
                     endpoint,
-                    node: nodes.get(&place).map(|node| (*node).clone()),
+                    node: nodes.get(&place).cloned(),
                     state: state.word().to_owned(),
                     reasons: Vec::new(),
                     weight: state.weight,
@@ -136,23 +128,19 @@ pub fn backends(
                     dataplanes: 0,
                 });
                 add(entry, state);
-                if let Some(reason) = reason(state) {
-                    reasons
-                        .entry(key)
-                        .or_default()
-                        .entry(reason)
-                        .or_default()
-                        .insert(asked.name());
+                for reason in reasons(state) {
+                    let said = said.entry(key.clone()).or_default();
+                    said.entry(reason).or_default().insert(dataplane);
                 }
             }
         }
     }
-    for (key, reasons) in reasons {
+    for (key, reasons) in said {
         let Some(backend) = found.get_mut(&key) else {
             continue;
         };
         for (reason, names) in reasons {
-            let everywhere = names.len() == answers.iter().filter(|a| a.result.is_ok()).count();
+            let everywhere = names.len() == answers.len();
             let names: Vec<&str> = names.into_iter().collect();
             backend.reasons.push(match everywhere {
                 true => reason,
@@ -257,4 +245,74 @@ fn columns<'a>(style: Style) -> Vec<Shown<&'a Backend>> {
         ]);
     }
     columns
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use serde_json::{Value, from_value, json};
+
+    /// One policy with these backends, each a change of a good one.
+    pub fn reply(backends: impl IntoIterator<Item = Value>) -> StateReply {
+        let one = |changes: Value| {
+            let mut backend = json!({
+                "name": "a", "endpoint": "10.9.0.1:80", "weight": 1, "draining": false,
+                "adoptable": true, "adoptableReason": "ready", "flows": 32, "outstanding": 4,
+                "firstByte": "1250us", "requestsTotal": 10, "migrationsInTotal": 1_000,
+                "migrationsOutTotal": 999, "health": "up",
+            });
+            let object = backend.as_object_mut().expect("an object");
+            object.extend(changes.as_object().expect("an object").clone());
+            backend
+        };
+        let backends: Vec<Value> = backends.into_iter().map(one).collect();
+        let state = json!({
+            "version": "0.1.0", "generation": 5, "uptimeSeconds": 7_380,
+            "worker": {"interface": "eth0", "mode": "native", "addresses": [],
+                "ports": [20_000, 32_767], "keyEpochs": [1, 2]},
+            "policies": [{"name": "web", "frontends": ["10.9.0.10:80"],
+                "algorithm": "LeastOutstanding", "protocol": "HTTP1", "flows": 64, "flowsTotal": 70,
+                "migrationsTotal": 1_999, "rollbacksTotal": 3, "backends": backends}],
+            "counters": {}, "tables": {},
+        });
+        from_value(state).expect("a state")
+    }
+
+    fn rendered(reply: &StateReply) -> String {
+        let found = backends(&[("", reply)], &Nodes::new(), |_| true);
+        render(&found, Style::default())
+    }
+
+    #[test]
+    fn what_is_not_simply_up_says_all_that_is_the_case() {
+        let drain = json!({"byCommand": true, "since": "1s", "left": "17s", "moved": 230,
+            "ended": 0, "closed": 0, "waiting": {"request in progress": 29, "pinned: upgrade": 3}});
+        let text = rendered(&reply([
+            json!({"health": "unhealthy: GET /healthz: 503, expected 200-399",
+                "rescuedTotal": 12, "stranded": 1}),
+            json!({"name": "b", "draining": true, "drain": drain, "adoptable": false,
+                "adoptableReason": "no answer to a probe: is host-shim running there?"}),
+            json!({"name": "c", "draining": true}),
+            json!({"name": "d", "weight": 0}),
+        ]));
+        assert_eq!(
+            text,
+            "\
+Policy web
+BACKEND  ENDPOINT     STATE      FLOWS  OUTST.  1ST BYTE    IN  OUT
+a        10.9.0.1:80  unhealthy     32       4     1.2ms  1000  999
+b        10.9.0.1:80  drains        32       4     1.2ms  1000  999
+c        10.9.0.1:80  drains        32       4     1.2ms  1000  999
+d        10.9.0.1:80  weight 0      32       4     1.2ms  1000  999
+  a is unhealthy: GET /healthz: 503, expected 200-399
+  a: 12 flows died here and went on elsewhere, 1 flow without an owner that
+  adopts
+  b cannot adopt: no answer to a probe: is host-shim running there?
+  b drains by command: 32 flows left (3 pinned: upgrade, 29 request in
+  progress); 230 moved, 0 ended, 0 closed; deadline in 17s
+  c drains because its Pod ends or the configuration says so: 32 flows left
+  d has weight 0: it takes no new flows
+"
+        );
+    }
 }

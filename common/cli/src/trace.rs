@@ -3,7 +3,9 @@
 
 use crate::{
     args::Trace,
-    ask::{PolicyName, Response},
+    fleet::{Dataplane, Response},
+    names::PolicyName,
+    sentences,
 };
 use baton_api::{EventCursor, FlowEvent, FlowEvents};
 use serde::Serialize;
@@ -15,7 +17,8 @@ use std::collections::BTreeMap;
 pub struct Line {
     /// RFC 3339, UTC, by the dataplane's clock.
     pub time: String,
-    /// Of its Pod.
+    /// The dataplane, if it has a name.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub dataplane: String,
     /// What happened.
     #[serde(flatten)]
@@ -41,27 +44,27 @@ impl Cursors {
     }
 
     /// Takes one look's answers: the lines that are wanted, and what has to be noted.
-    pub fn take(
+    pub fn take<D: Dataplane>(
         &mut self,
-        answers: &[Response<FlowEvents>],
+        answers: &[Response<D, FlowEvents>],
         wanted: &Trace,
         namespace: Option<&str>,
     ) -> (Vec<Line>, Vec<String>) {
         let (mut lines, mut notes) = (Vec::new(), Vec::new());
         for asked in answers {
-            let uid = &asked.dataplane.pod.uid;
+            let words = asked.dataplane.words();
             let told = match &asked.result {
                 Ok(told) => told,
                 Err(why) => {
-                    notes.push(format!("dataplane {} is left out: {why}", asked.name()));
+                    notes.push(format!("{words} is left out: {why}"));
                     continue;
                 }
             };
-            let known = self.next.insert(uid.clone(), told.next.clone()).is_some();
+            let uid = asked.dataplane.uid().to_owned();
+            let known = self.next.insert(uid, told.next.clone()).is_some();
             if known && told.missed > 0 {
                 notes.push(format!(
-                    "dataplane {}: {} events were overwritten before they could be read: name a --flow",
-                    asked.name(),
+                    "{words}: {} events were overwritten before they could be read: name a --flow",
                     told.missed
                 ));
             }
@@ -97,8 +100,8 @@ fn line(told: &FlowEvents, event: &FlowEvent, dataplane: &str) -> Line {
 /// `17:03:59.123 192.0.2.7:40112 moved a -> b (drain) shop/web/http`; wide ones name the dataplane
 /// too.
 pub fn render(line: &Line, wide: bool) -> String {
-    let mut text = baton_text::event(line.unix_micros, &line.event);
-    if wide {
+    let mut text = sentences::event(line.unix_micros, &line.event);
+    if wide && !line.dataplane.is_empty() {
         text.push_str(&format!("  {}", line.dataplane));
     }
     text.push('\n');
