@@ -42,7 +42,8 @@ pub struct Options {
         hide_possible_values = false
     )]
     pub output: Output,
-    /// Where dataplanes take commands within their Pods (`control:` of their configuration): ADDRESS:PORT or unix:/PATH
+    /// Where dataplanes take commands within their Pods (`control:` of their configuration):
+    /// ADDRESS:PORT or unix:/PATH
     #[arg(long, global = true, value_name = "PLACE", default_value = CONTROL_DEFAULT)]
     pub control: ControlAddress,
 }
@@ -63,8 +64,8 @@ pub struct Top {
 /// One flow.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct Explain {
-    /// The client's ADDRESS:PORT; ADDRESS alone if it has one flow; or the ID that `flows -o wide` shows,
-    /// DATAPLANE/ADDRESS:PORT
+    /// The client's ADDRESS:PORT; ADDRESS alone if it has one flow; or the ID that `flows -o wide`
+    /// shows, DATAPLANE/ADDRESS:PORT
     #[arg(value_name = "FLOW", value_parser = flow)]
     pub flow: FlowId,
 }
@@ -103,7 +104,8 @@ pub enum Command {
     Top(Top),
     /// Say why a connection is on its Pod, and why it can or cannot move
     Explain(Explain),
-    /// Write an archive with what a helper needs: objects, figures, logs; no Secrets, no annotations, no environment
+    /// Write an archive with what a helper needs: objects, figures, logs; no Secrets, no
+    /// annotations, no environment
     Sysdump {
         /// The archive; without it, baton-sysdump-TIME.tar.gz in this folder
         #[arg(long, short, value_name = "FILE")]

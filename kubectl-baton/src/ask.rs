@@ -1,4 +1,5 @@
-//! Finds Baton's Pods, and takes requests of the control API to dataplanes, by running their own program inside of them.
+//! Finds Baton's Pods, and takes requests of the control API to dataplanes, by running their own
+//! program inside of them.
 //!
 //! Owns which Pods are meant, and what is run. Judges nothing.
 
@@ -81,7 +82,8 @@ pub async fn optional<T: DeserializeOwned>(
     }
 }
 
-/// All classes and their dataplanes. Where classes may not be read or there are none, the chart's labels are looked for.
+/// All classes and their dataplanes. Where classes may not be read or there are none, the chart's
+/// labels are looked for.
 pub async fn fleet(cluster: &impl Cluster) -> Result<Fleet, Failure> {
     let mut fleet = Fleet {
         installed: true,

@@ -1,4 +1,5 @@
-//! `capture` as a user types it, against the samples' cluster: what dataplanes are asked, and what comes of their sections.
+//! `capture` as a user types it, against the samples' cluster: what dataplanes are asked, and what
+//! comes of their sections.
 
 use super::tests::{Seen, typed_in};
 use crate::fake::{Fake, Said, answer, bad, good, which};

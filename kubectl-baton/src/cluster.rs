@@ -122,7 +122,8 @@ pub trait Cluster {
     /// Where dataplanes take commands within their Pods.
     fn control(&self) -> ControlAddress;
 
-    /// The objects of a kind in a namespace, or in all, with these labels if any are given (`a=b,c=d`).
+    /// The objects of a kind in a namespace, or in all, with these labels if any are given
+    /// (`a=b,c=d`).
     async fn list(
         &self,
         kind: Kind,
@@ -130,8 +131,9 @@ pub trait Cluster {
         labels: Option<&str>,
     ) -> Result<Listed, Failure>;
 
-    /// Runs a command in a container, and writes its standard output to `out` as it comes. It takes `limit` by itself at
-    /// most; once `stop` says so it is told on its standard input to end in order, and with twice it is left.
+    /// Runs a command in a container, and writes its standard output to `out` as it comes. It takes
+    /// `limit` by itself at most; once `stop` says so it is told on its standard input to end in
+    /// order, and with twice it is left.
     async fn exec_into(
         &self,
         pod: &PodName,

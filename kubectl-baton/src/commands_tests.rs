@@ -1,4 +1,5 @@
-//! Commands as a user types them, against the samples' cluster: what is printed, what is noted, which exit code.
+//! Commands as a user types them, against the samples' cluster: what is printed, what is noted,
+//! which exit code.
 
 use super::*;
 use crate::{
@@ -333,7 +334,8 @@ async fn explain_says_why_a_flow_stays() {
     assert!(text.contains("`protocol: None`"), "{text}");
 }
 
-/// Dataplanes on which a Pod drains: how many flows are left at each look, and whether it drains at all.
+/// Dataplanes on which a Pod drains: how many flows are left at each look, and whether it drains at
+/// all.
 fn draining(flows: Vec<u64>) -> Fake {
     let look = Cell::new(0_usize);
     Fake::changed("state", move |_, state| {

@@ -1,7 +1,8 @@
 //! `explain`: why a flow is on its Pod, and why it can or cannot move, in sentences. Pure.
 //!
-//! Says only what follows from what dataplanes tell. One that tells no expected waits (an older one) leaves open whether another
-//! Pod is better *enough*, unless the bound that follows from its other figures is.
+//! Says only what follows from what dataplanes tell. One that tells no expected waits (an older
+//! one) leaves open whether another Pod is better *enough*, unless the bound that follows from its
+//! other figures is.
 
 use crate::waits::{self, Around, OTHERS_MAX, owner};
 use baton_api::{BackendState, FlowView, LastMove};

@@ -1,5 +1,5 @@
-//! A cluster for tests: samples of objects and answers, chosen as an API server chooses; and the goldens that results are
-//! compared with (`BATON_GENERATE=1` writes them anew).
+//! A cluster for tests: samples of objects and answers, chosen as an API server chooses; and the
+//! goldens that results are compared with (`BATON_GENERATE=1` writes them anew).
 
 use crate::{
     cluster::{Cluster, ExecOutput, Kind, Listed, PodName},
@@ -15,7 +15,8 @@ use std::{
 
 /// What a program in a Pod says on its standard output, and how it ends.
 pub type Said = Result<(Vec<u8>, ExecOutput), Failure>;
-/// What a dataplane answers: to the last part of a path, the parts of the query, and what is posted.
+/// What a dataplane answers: to the last part of a path, the parts of the query, and what is
+/// posted.
 type Answers = Box<dyn Fn(&PodName, &[&str]) -> Said>;
 
 /// The cluster.

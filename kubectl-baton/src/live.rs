@@ -1,4 +1,5 @@
-//! The cluster that the kubeconfig names: lists, `exec` and logs over its API server, all bounded in time and size.
+//! The cluster that the kubeconfig names: lists, `exec` and logs over its API server, all bounded
+//! in time and size.
 //!
 //! Owns the connection. Judges nothing and prints nothing.
 
@@ -23,14 +24,15 @@ use tokio::{
 
 /// The dataplane's own limit for an answer is 12 s; the way there and back takes some more.
 const EXEC_LIMIT: Duration = Duration::from_secs(20);
-/// A page of a list, or a log. kube-apiserver gives up after 60 s by itself; nobody waits that long.
+/// A page of a list, or a log. kube-apiserver gives up after 60 s by itself; nobody waits that
+/// long.
 const ASK_LIMIT: Duration = Duration::from_secs(30);
 /// A connection to the API server.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Objects in one page, as kubectl has it.
 const PAGE: u32 = 500;
-/// Objects of one kind: a cluster of the size that the operator is measured with (50,000 endpoints) has fewer slices and
-/// policies; Pods are only read where their number is small.
+/// Objects of one kind: a cluster of the size that the operator is measured with (50,000 endpoints)
+/// has fewer slices and policies; Pods are only read where their number is small.
 const OBJECTS_MAX: usize = 20_000;
 /// Some lines of an error.
 const STDERR_MAX_BYTES: usize = 64 << 10;
@@ -232,7 +234,8 @@ impl Cluster for Live {
     }
 }
 
-/// Hands the user's first wish to end on to the command; ends with the second one, and never without.
+/// Hands the user's first wish to end on to the command; ends with the second one, and never
+/// without.
 async fn interrupted(stop: Option<Stop>, stdin: Option<impl AsyncWrite + Unpin>) {
     let (Some(mut stop), Some(mut stdin)) = (stop, stdin) else {
         return std::future::pending().await;

@@ -1,7 +1,7 @@
 //! `kubectl baton`: asks Baton in a cluster through the API server, with the rights of who runs it.
 //!
-//! Commands read through the trait `Cluster`, judge and render with pure functions; this program changes nothing but by
-//! `drain` and `migrate`, which are the dataplanes'.
+//! Commands read through the trait `Cluster`, judge and render with pure functions; this program
+//! changes nothing but by `drain` and `migrate`, which are the dataplanes'.
 #![forbid(unsafe_code)]
 
 mod args;

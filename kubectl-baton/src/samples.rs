@@ -1,9 +1,10 @@
-//! The cluster of the tests, in `samples/`: made up, because what it shows (a Pod that crashes, one that cannot adopt, a pinned
-//! connection) is seldom there together, but in the words of the real types.
+//! The cluster of the tests, in `samples/`: made up, because what it shows (a Pod that crashes, one
+//! that cannot adopt, a pinned connection) is seldom there together, but in the words of the real
+//! types.
 //!
-//! Owns that it stays so: each sample is exactly what the type writes that a dataplane or an API server's client reads and
-//! writes it with, and policies and classes keep the rules of their definitions. What real programs answer is seen in the
-//! cluster (`e2e/suite`).
+//! Owns that it stays so: each sample is exactly what the type writes that a dataplane or an API
+//! server's client reads and writes it with, and policies and classes keep the rules of their
+//! definitions. What real programs answer is seen in the cluster (`e2e/suite`).
 
 use baton_api::{DrainReply, FlowEvents, FlowsReply, MigrateReply, StateReply};
 use baton_crds::{BatonDataplane, LoadBalancerPolicy};

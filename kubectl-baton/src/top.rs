@@ -59,7 +59,8 @@ pub fn look(
     }
 }
 
-/// The difference between two looks. A backend or dataplane that is new, or that started anew, has no rate.
+/// The difference between two looks. A backend or dataplane that is new, or that started anew, has
+/// no rate.
 pub fn frame(before: Option<&Look>, now: &Look, rows: usize, silent: Vec<String>) -> Frame {
     type Key<'a> = (&'a PolicyName, &'a str, &'a str);
     fn key(backend: &Backend) -> Key<'_> {

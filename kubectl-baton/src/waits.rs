@@ -1,7 +1,8 @@
-//! What waits say about a flow of a policy that moves flows where it pays: a part of `explain`. Pure.
+//! What waits say about a flow of a policy that moves flows where it pays: a part of `explain`.
+//! Pure.
 //!
-//! Owns the sentences. The dataplane decides (`lb-dataplane/engine/src/placement.rs`); this repeats its rule with the figures
-//! that it tells, but not what it draws at random.
+//! Owns the sentences. The dataplane decides (`lb-dataplane/engine/src/placement.rs`); this repeats
+//! its rule with the figures that it tells, but not what it draws at random.
 
 use baton_api::{BackendPlacement, BackendState, FlowView, LastMove, PolicyPlacement, PolicyState};
 use baton_cli::{Flow, micros};
@@ -10,7 +11,8 @@ use baton_crds::{LoadBalancerPolicySpec, Migration};
 /// Other Pods that are named.
 pub const OTHERS_MAX: usize = 4;
 
-/// Nothing answered for this long although it should: new requests go elsewhere (`STALLED_US` of the dataplane).
+/// Nothing answered for this long although it should: new requests go elsewhere (`STALLED_US` of
+/// the dataplane).
 const STALLED_US: u64 = 25_000;
 
 /// What is known around a flow.
@@ -30,7 +32,8 @@ pub fn owner<'a>(flow: &Flow, around: &Around<'a>) -> Option<&'a BackendState> {
         .find(|backend| backend.name == flow.flow.backend)
 }
 
-/// Whether a flow on a good Pod moves with its next request (`migration.mode: WhenBetter`), and what decides that.
+/// Whether a flow on a good Pod moves with its next request (`migration.mode: WhenBetter`), and
+/// what decides that.
 pub fn when_better(
     flow: &Flow,
     around: &Around<'_>,

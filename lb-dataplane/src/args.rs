@@ -10,7 +10,8 @@ use std::path::PathBuf;
 /// Where a running dataplane listens unless its configuration says otherwise.
 pub const CONTROL_DEFAULT: &str = "127.0.0.1:9900";
 
-/// The userspace packet path of Baton, the load balancer that moves live TCP connections between pods.
+/// The userspace packet path of Baton, the load balancer that moves live TCP connections between
+/// pods.
 #[derive(Debug, PartialEq, Eq, Parser)]
 #[command(name = "lb-dataplane", disable_version_flag = true)]
 #[command(after_help = "\
@@ -28,15 +29,15 @@ struct Line {
 pub enum Command {
     /// Serve traffic until SIGTERM or SIGINT
     ///
-    /// Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF; for AF_XDP also CAP_PERFMON and, if the memory lock limit is small,
-    /// CAP_IPC_LOCK.
-    /// The file is read again when it changes or on SIGHUP: policies, keys and the log level change
-    /// without touching a connection; a bad file is refused and the last good one stays.
+    /// Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF; for AF_XDP also CAP_PERFMON and, if the memory
+    /// lock limit is small, CAP_IPC_LOCK. The file is read again when it changes or on SIGHUP:
+    /// policies, keys and the log level change without touching a connection; a bad file is refused
+    /// and the last good one stays.
     Run {
         #[command(flatten)]
         file: File,
-        /// After SIGTERM go on with the connections that there are for so long, but be ready for no new ones; a second
-        /// signal ends at once
+        /// After SIGTERM go on with the connections that there are for so long, but be ready for no
+        /// new ones; a second signal ends at once
         #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=86_400))]
         grace_seconds: u32,
     },
@@ -108,7 +109,8 @@ pub struct File {
 /// Which dataplane.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct At {
-    /// Where the dataplane takes commands (`control:` of its configuration): ADDRESS:PORT or unix:/PATH
+    /// Where the dataplane takes commands (`control:` of its configuration): ADDRESS:PORT or
+    /// unix:/PATH
     #[arg(long, value_name = "PLACE", default_value = CONTROL_DEFAULT)]
     pub control: ControlAddress,
     /// Ask from inside this network namespace, as `ip netns` names it (needs CAP_SYS_ADMIN)
@@ -132,7 +134,8 @@ fn line() -> clap::Command {
         .mut_subcommand("capture", |capture| capture.after_help(CAPTURE_HELP))
 }
 
-/// Reads the process's arguments; prints help or the error and exits (code 0 or 2) if there is nothing to run.
+/// Reads the process's arguments; prints help or the error and exits (code 0 or 2) if there is
+/// nothing to run.
 #[must_use]
 pub fn parse() -> Command {
     let found = Line::from_arg_matches(&line().get_matches());

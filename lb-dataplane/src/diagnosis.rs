@@ -1,7 +1,9 @@
-//! What is wrong with policies and backends, in words, with what to do about it: pure functions of the state.
+//! What is wrong with policies and backends, in words, with what to do about it: pure functions of
+//! the state.
 //!
-//! A problem means that the dataplane does not do its job, so that `status` ends with 1; a note is worth a look. A
-//! backend that drains or is ejected is no problem as long as another one is usable.
+//! A problem means that the dataplane does not do its job, so that `status` ends with 1; a note is
+//! worth a look. A backend that drains or is ejected is no problem as long as another one is
+//! usable.
 
 use baton_api::{BackendState, PolicyState, RefusedPolicy, State};
 use baton_cli::reasons;

@@ -31,7 +31,8 @@ mod workers_tests;
 use args::Command;
 use std::{process::ExitCode, time::Duration};
 
-/// The question could not even be asked: wrong usage (as clap has it), no such file, nobody answers.
+/// The question could not even be asked: wrong usage (as clap has it), no such file, nobody
+/// answers.
 const NOT_ASKED: u8 = 2;
 
 fn main() -> ExitCode {

@@ -266,7 +266,8 @@ address 10.0.0.1, leg ports 20000-32767, key epochs 1
     assert!(text.contains("the packet worker has stopped"), "{text}");
 }
 
-/// The state with a backend that drains, with this many flows of which so many moved; without a drain if there is none.
+/// The state with a backend that drains, with this many flows of which so many moved; without a
+/// drain if there is none.
 fn draining(flows: u64, drain: Option<u64>) -> String {
     let drain = drain.map_or("null".to_owned(), |moved| {
         format!(

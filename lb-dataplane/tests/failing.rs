@@ -1,4 +1,5 @@
-//! Active checks and drains by command, as an admin meets them: real servers, the real program. Needs root and iproute2.
+//! Active checks and drains by command, as an admin meets them: real servers, the real program.
+//! Needs root and iproute2.
 
 mod common;
 
@@ -13,7 +14,8 @@ use std::{
     thread,
 };
 
-/// A server in the backends' namespace whose health can be switched, and which says its name to clients.
+/// A server in the backends' namespace whose health can be switched, and which says its name to
+/// clients.
 #[derive(Default)]
 struct Server {
     status: AtomicU16,

@@ -1,8 +1,9 @@
 //! Snapshot and state types exchanged between operator, dataplane and tools.
 //!
-//! A [`Snapshot`] says what the dataplane shall do; [`State`] says what it does. Both are plain data:
-//! this crate does no I/O and knows no clock. Durations on the wire are strings with a unit
-//! (`250us`, `20ms`, `5s`, `2m`, `1h`); unknown fields are refused so that a typo cannot pass as a default.
+//! A [`Snapshot`] says what the dataplane shall do; [`State`] says what it does. Both are plain
+//! data: this crate does no I/O and knows no clock. Durations on the wire are strings with a unit
+//! (`250us`, `20ms`, `5s`, `2m`, `1h`); unknown fields are refused so that a typo cannot pass as a
+//! default.
 
 mod clients;
 mod control;

@@ -1,4 +1,5 @@
-//! What the control API of a dataplane is asked and says beside snapshots, figures and events, and its one form of errors.
+//! What the control API of a dataplane is asked and says beside snapshots, figures and events, and
+//! its one form of errors.
 
 use crate::{FlowView, RefusedPolicy, State};
 use serde::{Deserialize, Serialize};

@@ -60,7 +60,8 @@ pub enum Command<O: Args> {
     /// the policy forbids (`migration.mode: Never`, `perFlow`, affinity) is refused with the
     /// reason. `trace` shows what became of it.
     Migrate(With<O, Migrate>),
-    /// Show what happens to connections as it happens: moves and why, refusals, rescues, pins, losses
+    /// Show what happens to connections as it happens: moves and why, refusals, rescues, pins,
+    /// losses
     ///
     /// A line per event; `-o json` gives a JSON object per line.
     Trace(With<O, Trace>),

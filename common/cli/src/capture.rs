@@ -1,7 +1,9 @@
-//! `capture`: has dataplanes copy packets of chosen connections, and puts what they send into one pcapng file.
+//! `capture`: has dataplanes copy packets of chosen connections, and puts what they send into one
+//! pcapng file.
 //!
-//! Owns which dataplanes are asked for what. Each of them makes a section of its own, and a pcapng file may have several,
-//! one behind the other: the first one's goes out as it comes, the others' wait for its end.
+//! Owns which dataplanes are asked for what. Each of them makes a section of its own, and a pcapng
+//! file may have several, one behind the other: the first one's goes out as it comes, the others'
+//! wait for its end.
 
 use crate::{
     args::Capture,

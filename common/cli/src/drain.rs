@@ -1,7 +1,7 @@
 //! `drain`: has all dataplanes drain a backend, and stays until it is empty if asked to.
 //!
-//! Only asks and shows: the drain is the dataplanes', and goes on when this ends. Names the policy in each order, because
-//! Pods of several namespaces may have one name.
+//! Only asks and shows: the drain is the dataplanes', and goes on when this ends. Names the policy
+//! in each order, because Pods of several namespaces may have one name.
 
 use crate::{
     args::Drain,

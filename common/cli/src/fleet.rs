@@ -21,7 +21,8 @@ const ASKED_AT_ONCE: usize = 8;
 /// 100,000 flows of about 300 bytes, the most that a dataplane tells.
 const ANSWER_MAX_BYTES: usize = 64 << 20;
 
-/// How often the user has asked for the end of what goes on: once has it end in order, twice at once.
+/// How often the user has asked for the end of what goes on: once has it end in order, twice at
+/// once.
 pub type Stop = watch::Receiver<u32>;
 
 /// What a control API is asked.

@@ -9,8 +9,8 @@ use crate::{
 use baton_api::{FlowView, FlowsReply};
 use serde::Serialize;
 
-/// Flows that a dataplane is asked for at least: filters and orders are this program's, so more than is shown has to be
-/// read. About 6 MB of JSON.
+/// Flows that a dataplane is asked for at least: filters and orders are this program's, so more
+/// than is shown has to be read. About 6 MB of JSON.
 const ASKED_MIN: u32 = 20_000;
 
 /// One flow.

@@ -46,8 +46,8 @@ impl PolicyName {
         }
     }
 
-    /// Whether a user means it by `POLICY`, `POLICY/LISTENER` or `NAMESPACE/POLICY/LISTENER`, within a namespace if one is
-    /// given.
+    /// Whether a user means it by `POLICY`, `POLICY/LISTENER` or `NAMESPACE/POLICY/LISTENER`,
+    /// within a namespace if one is given.
     pub fn is(&self, wanted: Option<&str>, namespace: Option<&str>) -> bool {
         let Some(wanted) = wanted else {
             return self.is_in(namespace);

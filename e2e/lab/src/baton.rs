@@ -1,6 +1,8 @@
-//! Baton itself in the lab: `lb-dataplane` in its pod, `host-shim` on the node, and the keys that both need.
+//! Baton itself in the lab: `lb-dataplane` in its pod, `host-shim` on the node, and the keys that
+//! both need.
 //!
-//! The programs are found in `BATON_BIN_DIR`, or beside the running executable (or one folder up, as for tests).
+//! The programs are found in `BATON_BIN_DIR`, or beside the running executable (or one folder up,
+//! as for tests).
 
 use crate::{
     control::get,
@@ -197,7 +199,8 @@ pub fn program(name: &str) -> Result<PathBuf> {
         })
 }
 
-/// A policy with defaults: `name`, on `port` of the dataplane's own IPv4 and IPv6 addresses, for the given servers.
+/// A policy with defaults: `name`, on `port` of the dataplane's own IPv4 and IPv6 addresses, for
+/// the given servers.
 ///
 /// # Panics
 /// If `port` or the port of a server is 0.
@@ -275,8 +278,8 @@ impl Lab {
         })
     }
 
-    /// Keeps the kernel of the dataplane's pod from taking the legs' ports for connections of its own, which
-    /// `lb-dataplane` asks for where they overlap with `ip_local_port_range`.
+    /// Keeps the kernel of the dataplane's pod from taking the legs' ports for connections of its
+    /// own, which `lb-dataplane` asks for where they overlap with `ip_local_port_range`.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -315,7 +318,8 @@ impl Lab {
         Ok(dataplane)
     }
 
-    /// A configuration for this lab's shim: all pods, key epoch 1, pins on a bpf file system of the lab's own.
+    /// A configuration for this lab's shim: all pods, key epoch 1, pins on a bpf file system of the
+    /// lab's own.
     ///
     /// # Errors
     /// If the bpf file system cannot be mounted.
@@ -392,8 +396,8 @@ impl Dataplane {
         &self.config
     }
 
-    /// Writes another configuration, which the running dataplane picks up by itself. Returns once its
-    /// generation has grown; at once if the file says so already.
+    /// Writes another configuration, which the running dataplane picks up by itself. Returns once
+    /// its generation has grown; at once if the file says so already.
     ///
     /// # Errors
     /// If it does not take it within the deadline.
@@ -526,7 +530,8 @@ fn run_spec(program: &Path, config: &Path) -> Spec {
     )
 }
 
-/// Writes a configuration as a whole or not at all: the running program watches the file. JSON is YAML.
+/// Writes a configuration as a whole or not at all: the running program watches the file. JSON is
+/// YAML.
 fn write_config(path: &Path, config: &impl Serialize) -> Result<()> {
     let text = config_text(config)?;
     let new = path.with_extension("new");

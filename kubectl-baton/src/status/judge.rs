@@ -1,6 +1,7 @@
 //! Whether Baton works, and if not why: a pure function of what was seen.
 //!
-//! A problem means that Baton does not do its job, so that `status` ends with 1; a note is worth a look.
+//! A problem means that Baton does not do its job, so that `status` ends with 1; a note is worth a
+//! look.
 
 use super::{
     Scene,

@@ -1,6 +1,7 @@
 //! `status`: is Baton working, and if not why; per policy, dataplane and node.
 //!
-//! Owns what is read from the cluster for that. What it means is `judge`'s, how it looks is `render`'s.
+//! Owns what is read from the cluster for that. What it means is `judge`'s, how it looks is
+//! `render`'s.
 
 mod judge;
 mod render;

@@ -1,7 +1,8 @@
 //! `sysdump`: what a helper from far away needs, as files.
 //!
-//! Owns which objects, answers and logs are taken, and that each is bounded. What of an object is kept is `clean`'s; Secrets
-//! are never read (`cluster::Kind` has none). What cannot be had is written down instead of ending the dump.
+//! Owns which objects, answers and logs are taken, and that each is bounded. What of an object is
+//! kept is `clean`'s; Secrets are never read (`cluster::Kind` has none). What cannot be had is
+//! written down instead of ending the dump.
 
 mod archive;
 mod clean;

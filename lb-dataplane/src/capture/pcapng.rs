@@ -1,7 +1,8 @@
-//! The form of the file: pcapng (draft-ietf-opsawg-pcapng), little-endian, one interface, nanoseconds.
+//! The form of the file: pcapng (draft-ietf-opsawg-pcapng), little-endian, one interface,
+//! nanoseconds.
 //!
-//! Own code because it is short: of the crate `pcap-file` there are release candidates only since 2.0; tests read with it what
-//! is written here.
+//! Own code because it is short: of the crate `pcap-file` there are release candidates only since
+//! 2.0; tests read with it what is written here.
 
 use super::tap::{Direction, Packet};
 

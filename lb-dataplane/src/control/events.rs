@@ -1,7 +1,8 @@
-//! `GET /v1/events`: what happened to flows, from the engine's ring, once or as soon as there is something.
+//! `GET /v1/events`: what happened to flows, from the engine's ring, once or as soon as there is
+//! something.
 //!
-//! Owns the question's form, filters and limits. The ring is the engine's; what is overwritten before it is read is said, not
-//! hidden.
+//! Owns the question's form, filters and limits. The ring is the engine's; what is overwritten
+//! before it is read is said, not hidden.
 
 use super::{
     Control,

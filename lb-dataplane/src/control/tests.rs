@@ -1,4 +1,5 @@
-//! The control API over a real socket, against a worker that is a plain thread with made-up figures.
+//! The control API over a real socket, against a worker that is a plain thread with made-up
+//! figures.
 
 use super::{
     figures_tests::figures,

@@ -32,7 +32,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(12);
 /// Some sentences of a refusal.
 const COMPLAINT_MAX_BYTES: usize = 64 << 10;
 
-/// Moves this process into a network namespace by its `ip netns` name. Only before any thread is started.
+/// Moves this process into a network namespace by its `ip netns` name. Only before any thread is
+/// started.
 ///
 /// # Errors
 /// There is none of that name, or CAP_SYS_ADMIN is missing.

@@ -1,4 +1,5 @@
-//! `status`, `api`, and what `kubectl baton` asks too (`baton-cli`), of the dataplane that listens at a control address.
+//! `status`, `api`, and what `kubectl baton` asks too (`baton-cli`), of the dataplane that listens
+//! at a control address.
 //!
 //! Owns the way there, and what `status` says.
 
@@ -55,7 +56,8 @@ pub fn status(ask: &Ask) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Asks and prints. The exit code says whether an order was taken and carried out, or that there was an answer.
+/// Asks and prints. The exit code says whether an order was taken and carried out, or that there
+/// was an answer.
 ///
 /// # Errors
 /// The dataplane could not be asked.

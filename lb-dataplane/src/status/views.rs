@@ -1,4 +1,5 @@
-//! What `status` says: a pure function from the answer to text of at most 80 columns, unless it may be wide.
+//! What `status` says: a pure function from the answer to text of at most 80 columns, unless it may
+//! be wide.
 
 use crate::diagnosis;
 use baton_api::{PolicyState, State, StateReply};
