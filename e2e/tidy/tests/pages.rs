@@ -78,7 +78,9 @@ fn comments_have_at_most_100_columns() {
         let text = fs::read_to_string(root().join(&file)).expect("a source file");
         for (at, line) in (1..).zip(text.lines()) {
             let code = line.trim_start();
-            let is_comment = ["//", "/*", "* "].iter().any(|begin| code.starts_with(begin));
+            let is_comment = ["//", "/*", "* "]
+                .iter()
+                .any(|begin| code.starts_with(begin));
             // Only C has tabs.
             let columns = line.chars().count() + 7 * line.matches('\t').count();
             if is_comment {
