@@ -5,8 +5,11 @@ use super::*;
 use crate::{
     args::tests::parsed,
     fake::{Buffer, Fake, answer, bad, golden, good, which},
+    samples,
 };
+use baton_api::{DrainReply, FlowEvents, MigrateReply};
 use baton_cli::args::Output;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::{cell::Cell, rc::Rc};
 
@@ -459,4 +462,17 @@ fn the_page_shows_what_is_committed() {
             "docs/kubectl.md does not show golden/{name}"
         );
     }
+}
+
+#[test]
+fn answers_to_orders_are_what_the_real_types_write() {
+    fn kept<T: DeserializeOwned + Serialize>(words: &[&str]) {
+        let ran = answer("a", words).expect("an answer");
+        let text = String::from_utf8(ran.0).expect("text");
+        let is: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(is, samples::written::<T>(words[0], &text), "{words:?}");
+    }
+    kept::<DrainReply>(&["drain"]);
+    kept::<MigrateReply>(&["migrate"]);
+    kept::<FlowEvents>(&["events", "since=0"]);
 }
