@@ -5,75 +5,95 @@
 //! until that one has ended: of two writes at a time the older one may arrive last.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     hash::Hash,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::{
     sync::Notify,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep_until},
 };
 
 /// The coalescing queue.
 #[derive(Debug)]
-pub struct CoalescingQueue<K: Clone + Eq + Hash, V> {
+pub struct CoalescingQueue<K: Clone + Ord + Hash, V> {
+    inner: Arc<Inner<K, V>>,
+}
+
+#[derive(Debug)]
+struct Inner<K, V> {
     waiting: Mutex<Waiting<K, V>>,
     changed: Notify,
 }
 
 #[derive(Debug)]
 struct Waiting<K, V> {
-    values: HashMap<K, (V, Rank)>,
+    values: HashMap<K, Item<V>>,
     /// Without those whose turn it is.
-    order: BTreeMap<Rank, K>,
+    order: BTreeSet<(Rank, K)>,
     turns: HashSet<K>,
     count: u64,
 }
 
-/// Urgent ones in the order in which they came; the others by when they are due. No two are equal.
+/// A key's turn; the next one may begin when it is dropped.
+#[derive(Debug)]
+pub struct Turn<K: Clone + Ord + Hash, V> {
+    key: K,
+    inner: Arc<Inner<K, V>>,
+}
+
+impl<K: Clone + Ord + Hash, V> Drop for Turn<K, V> {
+    fn drop(&mut self) {
+        let mut waiting = self.inner.lock();
+        waiting.turns.remove(&self.key);
+        if let Some(rank) = waiting.values.get(&self.key).map(|item| item.rank) {
+            waiting.order.insert((rank, self.key.clone()));
+            drop(waiting);
+            self.inner.changed.notify_one();
+        }
+    }
+}
+
+impl<K, V> Inner<K, V> {
+    fn lock(&self) -> MutexGuard<'_, Waiting<K, V>> {
+        // No code of others runs while it is held, but for `Ord` and `Hash` of keys.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct Item<V> {
+    value: V,
+    rank: Rank,
+}
+
+/// Urgent ones in the order in which they came; the others by when they are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Urgent(u64),
     Due(Instant, u64),
 }
 
-/// A key's turn; the next one may begin when it is dropped.
-#[derive(Debug)]
-pub struct Turn<'a, K: Clone + Eq + Hash, V> {
-    key: K,
-    queue: &'a CoalescingQueue<K, V>,
-}
-
-impl<K: Clone + Eq + Hash, V> Drop for Turn<'_, K, V> {
-    fn drop(&mut self) {
-        let mut waiting = self.queue.lock();
-        waiting.turns.remove(&self.key);
-        if let Some(rank) = waiting.values.get(&self.key).map(|(_, rank)| *rank) {
-            waiting.order.insert(rank, self.key.clone());
-            self.queue.changed.notify_one();
-        }
-    }
-}
-
-impl<K: Clone + Eq + Hash, V> Default for CoalescingQueue<K, V> {
+impl<K: Clone + Ord + Hash, V> Default for CoalescingQueue<K, V> {
     fn default() -> Self {
         let waiting = Waiting {
             values: HashMap::new(),
-            order: BTreeMap::new(),
+            order: BTreeSet::new(),
             turns: HashSet::new(),
             count: 0,
         };
         Self {
-            waiting: Mutex::new(waiting),
-            changed: Notify::new(),
+            inner: Arc::new(Inner {
+                waiting: Mutex::new(waiting),
+                changed: Notify::new(),
+            }),
         }
     }
 }
 
-impl<K: Clone + Eq + Hash, V> CoalescingQueue<K, V> {
+impl<K: Clone + Ord + Hash, V> CoalescingQueue<K, V> {
     fn lock(&self) -> MutexGuard<'_, Waiting<K, V>> {
-        // No code of others runs while it is held, but for `Eq` and `Hash` of keys.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Whether it is the key's turn now.
@@ -96,16 +116,21 @@ impl<K: Clone + Eq + Hash, V> CoalescingQueue<K, V> {
         let mut waiting = self.lock();
         waiting.count += 1;
         let number = waiting.count;
-        let mut rank = due.map_or(Rank::Urgent(number), |due| Rank::Due(due, number));
-        if let Some(old) = waiting.values.get(&key).map(|(_, rank)| *rank) {
-            waiting.order.remove(&old);
-            rank = rank.min(old);
-        }
+        let wanted = due.map_or(Rank::Urgent(number), |due| Rank::Due(due, number));
+        let rank = match waiting.values.get(&key).map(|item| item.rank) {
+            Some(old) if old <= wanted => old,
+            Some(old) => {
+                waiting.order.remove(&(old, key.clone()));
+                wanted
+            }
+            None => wanted,
+        };
         if !waiting.turns.contains(&key) {
-            waiting.order.insert(rank, key.clone());
+            waiting.order.insert((rank, key.clone()));
         }
-        waiting.values.insert(key, (value, rank));
-        self.changed.notify_one();
+        waiting.values.insert(key, Item { value, rank });
+        drop(waiting);
+        self.inner.changed.notify_one();
     }
 
     /// The same for a value that could not be handled, if nothing newer waits for the key.
@@ -117,41 +142,47 @@ impl<K: Clone + Eq + Hash, V> CoalescingQueue<K, V> {
     }
 
     /// Waits for the next whose turn it is, and takes it out.
-    pub async fn next(&self) -> (K, V, Turn<'_, K, V>) {
+    pub async fn next(&self) -> (K, V, Turn<K, V>) {
         loop {
-            match self.first() {
+            let first = self.first();
+            match first {
                 Ok(taken) => return taken,
-                Err(None) => self.changed.notified().await,
-                // Then it is its turn, or something else came.
-                Err(Some(due)) => _ = timeout_at(due, self.changed.notified()).await,
+                Err(None) => self.inner.changed.notified().await,
+                Err(Some(due)) => tokio::select! {
+                    () = sleep_until(due) => {}
+                    () = self.inner.changed.notified() => {}
+                },
             }
         }
     }
 
-    /// The first, or when it is due.
-    fn first(&self) -> Result<(K, V, Turn<'_, K, V>), Option<Instant>> {
+    fn first(&self) -> Result<(K, V, Turn<K, V>), Option<Instant>> {
         let mut waiting = self.lock();
-        let first = waiting.order.first_entry().ok_or(None)?;
-        if let Rank::Due(due, _) = *first.key()
+        let Some((rank, key)) = waiting.order.first().cloned() else {
+            return Err(None);
+        };
+        if let Rank::Due(due, _) = rank
             && due > Instant::now()
         {
             return Err(Some(due));
         }
-        let key = first.remove();
-        let (value, _) = waiting.values.remove(&key).ok_or(None)?;
+        waiting.order.remove(&(rank, key.clone()));
+        let Some(item) = waiting.values.remove(&key) else {
+            return Err(None);
+        };
         waiting.turns.insert(key.clone());
         let turn = Turn {
             key: key.clone(),
-            queue: self,
+            inner: Arc::clone(&self.inner),
         };
-        Ok((key, value, turn))
+        Ok((key, item.value, turn))
     }
 
     /// Takes a key out.
     pub fn remove(&self, key: &K) {
         let mut waiting = self.lock();
-        if let Some((_, rank)) = waiting.values.remove(key) {
-            waiting.order.remove(&rank);
+        if let Some(item) = waiting.values.remove(key) {
+            waiting.order.remove(&(item.rank, key.clone()));
         }
     }
 
@@ -174,7 +205,7 @@ mod tests {
     use std::{fmt::Debug, time::Duration};
 
     /// A turn that ends at once.
-    async fn taken<K: Clone + Eq + Hash + Debug, V>(queue: &CoalescingQueue<K, V>) -> (K, V) {
+    async fn taken<K: Clone + Ord + Hash + Debug, V>(queue: &CoalescingQueue<K, V>) -> (K, V) {
         let (key, value, _turn) = queue.next().await;
         (key, value)
     }

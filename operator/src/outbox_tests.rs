@@ -66,12 +66,11 @@ impl Scene {
             }
             let next = Instant::now() + LOOK;
             loop {
-                let verdict = tokio::select! {
+                tokio::select! {
                     biased;
                     () = sleep_until(next) => break,
-                    (_, verdict, _turn) = self.outbox.policies.next() => verdict,
-                };
-                self.write(&verdict);
+                    (_, verdict, _turn) = self.outbox.policies.next() => self.write(&verdict),
+                }
             }
         }
     }

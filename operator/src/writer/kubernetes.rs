@@ -15,18 +15,18 @@ use crate::{
     outbox::Outbox,
     status,
 };
-use baton_index::{ClassVerdict, DELETION_COST_ANNOTATION, Key, Verdict};
+use baton_index::{ClassVerdict, DELETION_COST_ANNOTATION, Key, Text, Verdict};
 use baton_push::SPANS;
-use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture, stream};
 use jiff::Timestamp;
 use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use std::{hash::Hash, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{hash::Hash, sync::Arc, time::Duration};
 use tokio::{
-    sync::watch,
+    sync::{Semaphore, watch},
+    task::JoinSet,
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 use tracing::{Instrument as _, debug, field::Empty, trace_span, warn};
@@ -44,6 +44,7 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(2);
 
 /// Writes.
+#[derive(Clone)]
 pub struct Writer {
     /// To the API server.
     pub client: Client,
@@ -81,50 +82,43 @@ impl Writer {
     }
 
     async fn all(&self) {
-        let Outbox {
-            policies,
-            classes,
-            costs,
-            ..
-        } = &*self.outbox;
-        tokio::join!(
-            self.pump(policies, "status", |this, key, verdict| this
-                .policy(key, verdict)
-                .boxed()),
-            self.pump(classes, "class-status", |this, _, verdict| this
-                .class(verdict)
-                .boxed()),
-            self.pump(costs, "deletion-cost", |this, pod, cost| this
-                .cost(pod, *cost)
-                .boxed()),
-        );
-    }
-
-    /// Hands what waits to `write`, so many at a time and no faster than the pace. Ends only by
-    /// being dropped, and with it what is under way.
-    async fn pump<K: Clone + Eq + Hash, V>(
-        &self,
-        queue: &CoalescingQueue<K, V>,
-        what: &str,
-        write: for<'a> fn(&'a Self, &'a K, &'a V) -> BoxFuture<'a, Written>,
-    ) {
-        let mut pace = interval(PACE);
-        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let turns = stream::unfold(pace, |mut pace| async move {
-            pace.tick().await;
-            Some((queue.next().await, pace))
-        });
-        let written = turns.for_each_concurrent(CONCURRENT, |(key, value, _turn)| async move {
-            // A panic is a bug that one object has found: all others go on.
-            let written = AssertUnwindSafe(write(self, &key, &value))
-                .catch_unwind()
-                .await;
-            if matches!(written, Ok(Written::Failed)) {
-                queue.again(key, value, Instant::now() + RETRY);
+        let policies = pump(&self.outbox.policies, |key: Key, verdict: Arc<Verdict>| {
+            let this = self.clone();
+            async move {
+                let written = this.policy(&key, &verdict).await;
+                if matches!(written, Written::Failed) {
+                    this.outbox
+                        .policies
+                        .again(key, verdict, Instant::now() + RETRY);
+                }
+                this.outbox.waiting("status", this.outbox.policies.len());
             }
-            self.outbox.waiting(what, queue.len());
         });
-        written.await;
+        let classes = pump(&self.outbox.classes, |key: Text, verdict: ClassVerdict| {
+            let this = self.clone();
+            async move {
+                let written = this.class(&verdict).await;
+                if matches!(written, Written::Failed) {
+                    this.outbox
+                        .classes
+                        .again(key, verdict, Instant::now() + RETRY);
+                }
+                this.outbox
+                    .waiting("class-status", this.outbox.classes.len());
+            }
+        });
+        let costs = pump(&self.outbox.costs, |pod: Key, cost: Option<i32>| {
+            let this = self.clone();
+            async move {
+                let written = this.cost(&pod, cost).await;
+                if matches!(written, Written::Failed) {
+                    this.outbox.costs.again(pod, cost, Instant::now() + RETRY);
+                }
+                this.outbox
+                    .waiting("deletion-cost", this.outbox.costs.len());
+            }
+        });
+        tokio::join!(policies, classes, costs);
     }
 
     async fn policy(&self, key: &Key, verdict: &Verdict) -> Written {
@@ -244,6 +238,34 @@ fn object(kind: Kind, key: &Key, uid: &str, status: &Value) -> Value {
         metadata["uid"] = json!(uid);
     }
     json!({"apiVersion": kind.api_version(), "kind": kind.as_str(), "metadata": metadata, "status": status})
+}
+
+/// Hands what waits to `write`, so many at a time and no faster than the pace. Ends only by being
+/// dropped, and with it what is under way.
+async fn pump<K, V, F>(queue: &CoalescingQueue<K, V>, write: impl Fn(K, V) -> F)
+where
+    K: Clone + Ord + Hash + Send + 'static,
+    V: Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let free = Arc::new(Semaphore::new(CONCURRENT));
+    let mut under_way = JoinSet::new();
+    let mut pace = interval(PACE);
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let Ok(permit) = Arc::clone(&free).acquire_owned().await else {
+            // Nothing closes the semaphore.
+            return;
+        };
+        while under_way.try_join_next().is_some() {}
+        pace.tick().await;
+        let (key, value, turn) = queue.next().await;
+        let work = write(key, value);
+        under_way.spawn(async move {
+            work.await;
+            drop((turn, permit));
+        });
+    }
 }
 
 #[cfg(test)]
