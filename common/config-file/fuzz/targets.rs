@@ -115,7 +115,7 @@ fn check_fields(file: &Path, text: &str, document: &Document, config: Config) {
     }
     for path in paths {
         let place = document.place_of(&path);
-        let place = place.unwrap_or_else(|| panic!("{path} has no place"));
+        let place = place.unwrap_or_else(|| panic!("{path} has no place in {text:?}"));
         check_place(text, place);
         let line = document
             .line_of(&path)

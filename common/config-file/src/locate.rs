@@ -45,8 +45,12 @@ impl Document {
     /// Reads a text; what is not YAML has no places.
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        // What a `!!binary` value stands for is nothing to a place.
-        let options = serde_saphyr::options! { ignore_binary_tag_for_string: true };
+        // What a `!!binary` value stands for is nothing to a place, nor how large a number is: a
+        // name may be `.inf` or `1e999`.
+        let options = serde_saphyr::options! {
+            ignore_binary_tag_for_string: true,
+            non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::PassThrough,
+        };
         Self(serde_saphyr::from_str_with_options(text, options).ok())
     }
 
@@ -243,6 +247,15 @@ policies:
         assert_eq!(line_of(TEXT, "policies[7].name"), Some(3));
         assert_eq!(line_of(TEXT, "keys[0].file"), Some(2));
         assert_eq!(line_of("a: [", "a"), None);
+    }
+
+    /// Found by fuzzing: nothing of such a text had a place.
+    #[test]
+    fn a_name_that_is_a_number_without_end_hides_nothing() {
+        for name in [".inf", "-.INF", ".nan", "1e999"] {
+            let text = format!("a: 1\nb: {{name: {name}}}\n");
+            assert_eq!(line_of(&text, "b.name"), Some(2), "{name}");
+        }
     }
 
     #[test]

@@ -144,13 +144,11 @@ fn run(workers: u32, length: u16, time: Duration) -> Result<Row> {
         stream.read_exact(&mut head)?;
         connections.push(stream);
     }
-    // Acknowledgements of the heads may be delayed by 40 ms (`TCP_DELACK_MIN`).
-    thread::sleep(Duration::from_millis(100));
     let (drops, before) = (
         dropped(&baton.dataplane.state()?),
         Ticks::of(&baton.dataplane)?,
     );
-    let Blasted { sent, back, took } = overheard.blast(&lab, PORT, length, time)?;
+    let Blasted { sent, back, took } = overheard.blast(&lab, (PORT, CONNECTIONS), length, time)?;
     let after = Ticks::of(&baton.dataplane)?;
     let dropped = dropped(&baton.dataplane.state()?) - drops;
     ensure!(back > 0, "nothing came back");

@@ -4,20 +4,13 @@
 //! numbers and checksums; what it sends never reaches a pod or a client, and once it ran these
 //! connections are of no more use.
 
-use crate::{
-    lab::Lab,
-    timestamps::{bind_packet, receive},
-};
+use crate::{lab::Lab, packet_socket::PacketSocket};
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, ObjectBuilder, ProgramInput, libbpf_sys};
-use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, netdevice::name_to_index, socket_with,
-    sockopt::set_socket_recv_buffer_size_force,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice::name_to_index, socket_with};
 use std::{
     collections::BTreeMap,
-    io,
-    os::fd::OwnedFd,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -28,7 +21,8 @@ const HEAD: usize = 66;
 /// Frames of one call into the kernel: some tenths of a second.
 const AT_ONCE: u32 = 200_000;
 const BUFFER_BYTES: usize = 16 << 20;
-const FRAME_BYTES_MAX: usize = 64 * 1024;
+/// How long acknowledgements may take: a kernel delays them by up to 200 ms (`TCP_DELACK_MAX`).
+const ACKED_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Forces cargo's include to be aligned as the ELF reader of libbpf needs it.
 #[repr(C, align(8))]
@@ -39,7 +33,7 @@ type Head = [u8; HEAD];
 
 /// Notes the frames of the connections that open meanwhile.
 #[derive(Debug)]
-pub struct Overheard(OwnedFd);
+pub struct Overheard(PacketSocket);
 
 /// What a run sent and what came back of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,60 +52,66 @@ impl Lab {
     /// # Errors
     /// Without CAP_NET_RAW and CAP_NET_ADMIN.
     pub fn overhear(&self) -> Result<Overheard> {
-        let interface = self.dataplane_pod().name().to_owned();
-        let open = || {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
-            set_socket_recv_buffer_size_force(&socket, BUFFER_BYTES)?;
-            let index = name_to_index(&socket, &interface)?;
-            bind_packet(&socket, index)?;
-            Ok::<_, io::Error>(socket)
-        };
-        let socket = self.router().namespace().run(open)?;
-        Ok(Overheard(socket.context("packet socket")?))
+        let name = self.dataplane_pod().name();
+        PacketSocket::open(self.router(), name, BUFFER_BYTES).map(Overheard)
     }
 }
 
 impl Overheard {
-    /// Sends for so long for the connections that were opened since, of which each got part of a
-    /// response from `port`: their next segments carry `length` bytes.
+    /// Sends for so long for the `count` connections that were opened since, of which each got part
+    /// of a response from `port`: their next segments carry `length` bytes.
     ///
     /// # Errors
-    /// None was seen, or the kernel refuses the programs (Linux 5.18 is needed).
-    pub fn blast(self, lab: &Lab, port: u16, length: u16, time: Duration) -> Result<Blasted> {
-        let pairs = pairs(&self.heads()?, port);
-        ensure!(!pairs.is_empty(), "no response passed the dataplane");
+    /// Fewer were seen, or the kernel refuses the programs (Linux 5.18 is needed).
+    pub fn blast(
+        self,
+        lab: &Lab,
+        (port, count): (u16, usize),
+        length: u16,
+        time: Duration,
+    ) -> Result<Blasted> {
+        ensure!(count <= FLOWS_MAX, "{count} connections are too many");
+        let deadline = Instant::now() + ACKED_DEADLINE;
+        let mut heads = BTreeMap::new();
+        let pairs = loop {
+            self.0.read(|received, frame| {
+                if received.outgoing {
+                    note(&mut heads, frame);
+                }
+            })?;
+            let pairs = pairs(&heads, port);
+            if pairs.len() == count {
+                break pairs;
+            }
+            let late = Instant::now() > deadline;
+            ensure!(
+                !late,
+                "{} of {count} responses are acknowledged",
+                pairs.len()
+            );
+            thread::sleep(Duration::from_millis(1));
+        };
         let name = lab.dataplane_pod().name().to_owned();
         let work = || run(&pairs, &name, length, time);
         lab.router().namespace().run(work)?
     }
+}
 
-    /// The newest head of each direction that goes to the dataplane.
-    fn heads(&self) -> Result<Vec<(Head, u32)>> {
-        let mut newest: BTreeMap<[u8; 12], (Head, u32)> = BTreeMap::new();
-        let mut buffer = vec![0; FRAME_BYTES_MAX];
-        loop {
-            let received = match receive(&self.0, &mut buffer) {
-                Ok(received) => received,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(e) => return Err(e).context("reading a frame"),
-            };
-            let frame = &buffer[..received.bytes];
-            if !received.outgoing {
-                continue;
-            }
-            let (Some(head), Some(ends)) = (frame.first_chunk::<HEAD>(), frame.get(26..38)) else {
-                continue;
-            };
-            // IPv4 and TCP with nothing but timestamps, and neither SYN, FIN nor RST.
-            let plain = head[12..15] == [8, 0, 0x45] && head[23] == 6 && head[46] == 0x80;
-            if plain && head[47] & 7 == 0 {
-                let total = u32::from(u16::from_be_bytes([head[16], head[17]]));
-                let data = total.saturating_sub(52);
-                newest.insert(ends.try_into()?, (*head, data));
-            }
-        }
-        Ok(newest.into_values().collect())
+/// The newest heads by their ends, each with how much data was behind it.
+type Heads = BTreeMap<[u8; 12], (Head, u32)>;
+
+fn note(heads: &mut Heads, frame: &[u8]) {
+    let Some(head) = frame.first_chunk::<HEAD>() else {
+        return;
+    };
+    // IPv4 and TCP with nothing but timestamps, and neither SYN, FIN nor RST.
+    let plain = head[12..15] == [8, 0, 0x45] && head[23] == 6 && head[46] == 0x80;
+    if plain
+        && head[47] & 7 == 0
+        && let Some(ends) = head[26..].first_chunk()
+    {
+        let total = u32::from(u16::from_be_bytes([head[16], head[17]]));
+        heads.insert(*ends, (*head, total.saturating_sub(52)));
     }
 }
 
@@ -121,12 +121,12 @@ fn be32(head: &Head, at: usize) -> u32 {
 
 /// Heads of a server's segment and of its client's acknowledgement, with the number of the server's
 /// next byte: numbers are not translated.
-fn pairs(heads: &[(Head, u32)], port: u16) -> Vec<(Head, Head, u32)> {
+fn pairs(heads: &Heads, port: u16) -> Vec<(Head, Head, u32)> {
     let of_client = |head: &Head| head[36..38] == port.to_be_bytes();
-    let servers = heads.iter().filter(|(head, _)| !of_client(head));
+    let servers = heads.values().filter(|(head, _)| !of_client(head));
     let ends = servers.map(|(head, data)| (be32(head, 38).wrapping_add(*data), *head));
     let ends: BTreeMap<u32, Head> = ends.collect();
-    let clients = heads.iter().filter(|(head, _)| of_client(head));
+    let clients = heads.values().filter(|(head, _)| of_client(head));
     clients
         .filter_map(|(head, _)| {
             let next = be32(head, 42);
@@ -188,13 +188,12 @@ fn run(pairs: &[(Head, Head, u32)], name: &str, length: u16, time: Duration) -> 
         let program = object.progs_mut().find(|p| p.name() == name);
         program.with_context(|| format!("no program `{name}`"))
     };
-    let count = pairs.len().min(FLOWS_MAX);
-    for (slot, (segment, ack, next)) in (0u32..).zip(&pairs[..count]) {
+    for (slot, (segment, ack, next)) in (0u32..).zip(pairs) {
         let value = flow(segment, ack, *next, length);
         map("flows")?.update(&slot.to_ne_bytes(), &value, MapFlags::ANY)?;
     }
     // `struct run`.
-    let mut value = [count as u32, u32::from(length)]
+    let mut value = [pairs.len() as u32, u32::from(length)]
         .map(u32::to_ne_bytes)
         .concat();
     value.extend([0; 16]);
@@ -248,12 +247,10 @@ mod tests {
             head
         };
         let server = head(20_001, 1_000, 7);
-        let heads = [
-            (server, 50),
-            (head(80, 7, 1_050), 0),
-            (head(80, 9, 1_051), 0),
-        ];
-        assert_eq!(pairs(&heads, 80), [(server, heads[1].0, 1_050)]);
+        let client = head(80, 7, 1_050);
+        let heads = [(server, 50), (client, 0), (head(80, 9, 1_051), 0)];
+        let heads = (0..).zip(heads).map(|(n, head)| ([n; 12], head)).collect();
+        assert_eq!(pairs(&heads, 80), [(server, client, 1_050)]);
     }
 
     #[test]

@@ -37,6 +37,7 @@ mod netns;
 mod nginx;
 mod operator;
 mod others;
+mod packet_socket;
 mod phase_server;
 mod phases;
 mod process;

@@ -5,24 +5,15 @@
 //! measure nothing else with it. Frames wait in the socket until the end: nobody is woken for them
 //! while requests are under way.
 
-use crate::{
-    lab::{Lab, Pod},
-    phases::number,
-    timestamps::{bind_packet, enable, receive},
-};
-use anyhow::{Context, Result, ensure};
-use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, netdevice::name_to_index, socket_with,
-    sockopt::set_socket_recv_buffer_size_force,
-};
-use std::{collections::BTreeMap, io, os::fd::OwnedFd};
+use crate::{lab::Lab, packet_socket::PacketSocket, phases::number};
+use anyhow::{Result, ensure};
+use std::collections::BTreeMap;
 
 /// Room for the frames of about [`REQUESTS_MAX`] requests: each at most a dozen frames that the
 /// kernel counts with 1 to 2 KiB; it doubles the figure.
 const BUFFER_BYTES: usize = 48 << 20;
 /// More requests than this at once may overflow the socket.
 const REQUESTS_MAX: u64 = 4000;
-const FRAME_BYTES_MAX: usize = 64 * 1024;
 /// How the TCP option of an adoption begins: kind, length, experiment id (docs/adoption-wire.md).
 const ADOPTION: [u8; 4] = [253, 28, 0xba, 0x70];
 /// Ethernet, IPv6 and TCP headers with all options end here; random payload behind it is not looked
@@ -47,7 +38,7 @@ pub struct TapStamps {
 
 /// The open tap.
 #[derive(Debug)]
-pub struct Tap(OwnedFd);
+pub struct Tap(PacketSocket);
 
 impl Lab {
     /// Starts to note the frames between node and dataplane.
@@ -55,29 +46,14 @@ impl Lab {
     /// # Errors
     /// Without CAP_NET_RAW and CAP_NET_ADMIN.
     pub fn tap_dataplane(&self) -> Result<Tap> {
-        Tap::open(self.router(), self.dataplane_pod().name())
+        let name = self.dataplane_pod().name();
+        PacketSocket::open(self.router(), name, BUFFER_BYTES).map(Tap)
     }
 }
 
 impl Tap {
     /// How many requests may be under its eyes before [`Tap::finish`].
     pub const REQUESTS_MAX: u64 = REQUESTS_MAX;
-
-    fn open(place: &Pod, interface: &str) -> Result<Self> {
-        place
-            .namespace()
-            .run(|| {
-                // Protocol 0: no frame until it is bound.
-                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-                let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
-                set_socket_recv_buffer_size_force(&socket, BUFFER_BYTES)?;
-                enable(&socket)?;
-                let index = name_to_index(&socket, interface)?;
-                bind_packet(&socket, index)?;
-                Ok::<_, io::Error>(Self(socket))
-            })?
-            .with_context(|| format!("packet socket on {interface}"))
-    }
 
     /// Closes it and gives what passed, by the request's number. Of a frame that passed twice the
     /// first counts.
@@ -86,16 +62,9 @@ impl Tap {
     /// If the kernel fails to hand over a frame.
     pub fn finish(self) -> Result<BTreeMap<u64, TapStamps>> {
         let mut all: BTreeMap<u64, TapStamps> = BTreeMap::new();
-        let mut buffer = vec![0; FRAME_BYTES_MAX];
         let mut current = None;
-        loop {
-            let received = match receive(&self.0, &mut buffer) {
-                Ok(received) => received,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(e) => return Err(e).context("reading a frame"),
-            };
-            let frame = &buffer[..received.bytes];
-            let Some(at) = received.at_ns else { continue };
+        self.0.read(|received, frame| {
+            let Some(at) = received.at_ns else { return };
             if let Some(request) = number(frame) {
                 current = Some(request);
                 all.entry(request)
@@ -108,7 +77,7 @@ impl Tap {
                 let stamps = all.entry(request).or_default();
                 stamps.adoption_from_ns.get_or_insert(at);
             }
-        }
+        })?;
         ensure!(
             !all.is_empty(),
             "no request passed the dataplane's interface"

@@ -200,14 +200,15 @@ pub fn plain<const STAMPED: bool>(frame: &[u8]) -> Option<Plain<STAMPED>> {
         && middle & 0x3fff_00ff == u32::from(TCP)
         && ip_ttl(head) > 1
         && last & !u16::from(Flags::PSH.0) == u16::from(offset) << 8 | u16::from(Flags::ACK.0);
-    let end = ETHERNET_BYTES + usize::from(be16::<HEAD, 16>(head));
-    if !plain || end > frame.len() || end < usize::from(Plain::<STAMPED>::PAYLOAD) {
+    // Offsets have 16 bits.
+    let end = be16::<HEAD, 16>(head).checked_add(ETHERNET_BYTES as u16)?;
+    if !plain || usize::from(end) > frame.len() || end < Plain::<STAMPED>::PAYLOAD {
         return None;
     }
     if STAMPED && be32::<STAMPS_BYTES, 0>(array(frame, HEAD)?) != STAMPS {
         return None;
     }
-    Some(Plain { end: end as u16 })
+    Some(Plain { end })
 }
 
 fn ip_ttl(head: &Head) -> u8 {
@@ -271,6 +272,17 @@ mod tests {
             window: 500,
             timestamps: stamped.then_some((5, 6)),
             payload,
+        }
+    }
+
+    /// Offsets are of 16 bits: the decoder refuses such a frame, and it is not plain.
+    #[test]
+    fn a_frame_that_ends_behind_all_offsets_is_not_plain() {
+        let mut frame = vec![0; ETHERNET_BYTES + usize::from(u16::MAX)];
+        build_segment(&mut frame, &spec(&[1], true, Flags::ACK)).expect("room");
+        for (length, is_plain) in [(u16::MAX, false), (u16::MAX - 14, true)] {
+            frame[16..18].copy_from_slice(&length.to_be_bytes());
+            assert_eq!(plain::<true>(&frame).is_some(), is_plain, "{length}");
         }
     }
 
