@@ -39,10 +39,10 @@ const COLUMNS: &Columns = &[
     ("bytes", 6),
     ("sent/s", 11),
     ("forwarded/s", 13),
-    ("share", 6),
-    ("engine ns", 9),
-    ("calls ns", 8),
-    ("softirq ns", 10),
+    ("share", 7),
+    ("engine ns", 11),
+    ("calls ns", 10),
+    ("softirq ns", 12),
 ];
 
 /// What `pps.json` holds.
