@@ -237,7 +237,10 @@ fn verdict(flow: &Flow, around: &Around<'_>) -> (Verdict, Vec<String>) {
     }
     let mut why = Vec::new();
     let others = others(flow, around);
-    let can: Vec<&&BackendState> = others.iter().filter(|b| b.adoptable && takes(b)).collect();
+    let can: Vec<&&BackendState> = others
+        .iter()
+        .filter(|b| b.adoptability.is_ready() && takes(b))
+        .collect();
     if leaves {
         why.push(format!(
             "{pod} drains or has left: the flow goes with its next request, or at rest after `drain.quiet` ({}).",
@@ -303,10 +306,7 @@ fn others<'a>(flow: &Flow, around: &Around<'a>) -> Vec<&'a BackendState> {
 
 fn refusals(others: &[&BackendState]) -> String {
     let one = |backend: &&BackendState| match backend.word() {
-        "no adopt" => format!(
-            "{} cannot adopt: {}",
-            backend.name, backend.adoptable_reason
-        ),
+        "no adopt" => format!("{} cannot adopt: {}", backend.name, backend.adoptability),
         "drains" => format!("{} drains", backend.name),
         "weight 0" => format!("{} has weight 0", backend.name),
         _ => format!("{} is {}", backend.name, backend.health),

@@ -108,7 +108,7 @@ pub fn notes(state: &State) -> Vec<String> {
     let mut notes = Vec::new();
     for policy in &state.policies {
         notes.extend(lacks_family(policy));
-        for backend in policy.backends.iter().filter(|b| !b.is_up()) {
+        for backend in policy.backends.iter().filter(|b| !b.health.is_up()) {
             let advice = match backend.word() {
                 "unhealthy" => {
                     "look at the pod, or at `health.active` of the policy if it does work"
@@ -161,6 +161,7 @@ fn advice(reason: &str) -> &'static str {
 mod tests {
     use super::*;
     use crate::status::samples;
+    use baton_api::{Adoptability, BackendHealth, Micros};
 
     #[test]
     fn a_frontend_without_backends_of_its_family_is_noted() {
@@ -187,18 +188,18 @@ mod tests {
     #[test]
     fn no_usable_backend_and_panic_are_problems_and_nothing_else_is() {
         let one_is_left: [fn(&mut PolicyState); 6] = [
-            |p| p.backends[0].health = "up: slow start".into(),
-            |p| p.backends[1].health = "ejected: 5 failures in a row".into(),
-            |p| p.backends[1].health = "unhealthy: GET /: 503, expected 200".into(),
+            |p| p.backends[0].health = BackendHealth::SlowStart,
+            |p| p.backends[1].health = BackendHealth::Ejected(Micros::from_secs(9)),
+            |p| p.backends[1].health = BackendHealth::Unhealthy(None),
             |p| p.backends[1].draining = true,
             |p| p.lost_total = [("fate_unknown".into(), 3)].into(),
-            |p| p.backends[0].adoptable = false,
+            |p| p.backends[0].adoptability = Adoptability::Lapsed,
         ];
         for change in one_is_left {
             assert_eq!(problems(&state(change)), Vec::<String>::new());
         }
         let text = problems(&state(|p| {
-            p.backends[0].health = "down: no answer".into();
+            p.backends[0].health = BackendHealth::Silent;
             p.backends[1].draining = true;
         }))
         .join("\n");
@@ -208,7 +209,7 @@ mod tests {
              look at the pods; `lb-dataplane backends` says more"
         );
         let text = problems(&state(|p| {
-            p.backends[0].health = "unhealthy".into();
+            p.backends[0].health = BackendHealth::Unhealthy(None);
             p.backends[1].weight = 0;
             p.backends[1].draining = false;
             p.panic = true;
@@ -219,7 +220,7 @@ mod tests {
             "{text}"
         );
         let text = problems(&state(|p| {
-            p.backends[1].health = "down: refused".into();
+            p.backends[1].health = BackendHealth::NotListening;
             p.panic = true;
         }))
         .join("\n");
@@ -235,13 +236,13 @@ mod tests {
             p.frontends.clear();
         });
         assert!(problems(&gone).is_empty(), "it has left the snapshot");
-        let mut slow = samples::backend("c", true, "ready");
-        slow.health = "up: slow start".into();
-        assert_eq!((slow.word(), slow.is_up()), ("slow start", true));
+        let mut slow = samples::backend("c", Adoptability::Ready);
+        slow.health = BackendHealth::SlowStart;
+        assert_eq!((slow.word(), slow.health.is_up()), ("slow start", true));
         let many = state(|p| {
             p.backends = vec![p.backends[1].clone(); 6];
             for backend in &mut p.backends {
-                backend.health = "down: gone".into();
+                backend.health = BackendHealth::NotListening;
             }
         });
         assert!(
@@ -270,8 +271,9 @@ mod tests {
     fn notes_name_what_fails_and_what_was_lost() {
         assert!(notes(&samples::reply().state).is_empty(), "all is well");
         let noted = notes(&state(|p| {
-            p.backends[0].health = "unhealthy: GET /healthz: 503, expected 200-399".into();
-            p.backends[1].health = "ejected: for 20s, 5 failures in a row".into();
+            let why = "GET /healthz: 503, expected 200-399".to_owned();
+            p.backends[0].health = BackendHealth::Unhealthy(Some(why));
+            p.backends[1].health = BackendHealth::Ejected(Micros::from_secs(20));
             p.lost_total = [
                 ("fate_unknown".into(), 2),
                 ("no_backend".into(), 3),

@@ -4,7 +4,9 @@
 //! worker has measured its own requests. Knows no worker.
 
 use crate::commands::Report;
-use baton_api::{BackendState, DrainState, Micros, PolicyPlacement, PolicyState, State};
+use baton_api::{
+    BackendHealth, BackendState, DrainState, Micros, PolicyPlacement, PolicyState, State,
+};
 use baton_engine::{BackendFigures, PolicyFigures};
 use std::collections::BTreeMap;
 
@@ -91,11 +93,11 @@ fn policy(into: &mut PolicyState, more: PolicyState) {
 
 fn backend(into: &mut BackendState, more: BackendState) {
     into.draining |= more.draining;
-    if into.health == "up" || (into.is_up() && !more.is_up()) {
+    if into.health == BackendHealth::Up || (into.health.is_up() && !more.health.is_up()) {
         into.health.clone_from(&more.health);
     }
-    if into.adoptable && !more.adoptable {
-        (into.adoptable, into.adoptable_reason) = (false, more.adoptable_reason);
+    if into.adoptability.is_ready() && !more.adoptability.is_ready() {
+        into.adoptability = more.adoptability;
     }
     into.flows += more.flows;
     into.pinned += more.pinned;

@@ -6,7 +6,9 @@ use crate::{
     engines, merge,
     workers::Workers,
 };
-use baton_api::{EventCursor, FlowEvent, FlowEvents, Policy, PolicyState, Snapshot};
+use baton_api::{
+    Adoptability, BackendHealth, EventCursor, FlowEvent, FlowEvents, Policy, PolicyState, Snapshot,
+};
 use baton_engine::{Engine, Instant, Migrate, MigrateError, Planner, Settings};
 use baton_packet::Mac;
 use std::{collections::BTreeMap, future::poll_fn, path::Path, task::Poll};
@@ -268,17 +270,16 @@ fn figures_are_added_and_the_worst_word_is_shown() {
     };
     let mut all = report(|policy| {
         policy.flows = 2;
-        policy.backends[0].adoptable = true;
-        policy.backends[0].health = "up".to_owned();
+        policy.backends[0].adoptability = Adoptability::Ready;
+        policy.backends[0].health = BackendHealth::Up;
         policy.backends[0].outstanding = 4;
         policy.pins_total.insert("upgrade".to_owned(), 1);
     });
     let more = report(|policy| {
         policy.flows = 5;
         policy.backends.swap(0, 1);
-        policy.backends[1].adoptable = false;
-        policy.backends[1].adoptable_reason = "no answer".to_owned();
-        policy.backends[1].health = "down: silent".to_owned();
+        policy.backends[1].adoptability = Adoptability::Lapsed;
+        policy.backends[1].health = BackendHealth::Silent;
         policy.backends[1].outstanding = 3;
         policy.pins_total.insert("upgrade".to_owned(), 2);
         policy.pins_total.insert("tls".to_owned(), 1);
@@ -289,12 +290,8 @@ fn figures_are_added_and_the_worst_word_is_shown() {
     assert_eq!((policy.flows, backend.outstanding), (7, 7));
     assert_eq!(policy.backends.len(), 2);
     assert_eq!(
-        (
-            backend.adoptable,
-            &*backend.adoptable_reason,
-            &*backend.health
-        ),
-        (false, "no answer", "down: silent")
+        (backend.adoptability, &backend.health),
+        (Adoptability::Lapsed, &BackendHealth::Silent)
     );
     assert_eq!(policy.pins_total["upgrade"], 3);
     assert_eq!(policy.pins_total["tls"], 1);

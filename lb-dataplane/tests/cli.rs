@@ -279,7 +279,7 @@ fn draining(flows: u64, drain: Option<u64>) -> String {
     let policy = format!(
         r#"[{{"name":"web","frontends":["10.0.0.1:80"],"algorithm":"LeastOutstanding","protocol":"HTTP1","flows":{flows},
         "flowsTotal":9,"migrationsTotal":0,"rollbacksTotal":0,"backends":[{{"name":"pod-a","endpoint":"10.0.1.1:80",
-        "weight":1,"draining":true,"adoptable":true,"adoptableReason":"ready","flows":{flows},"outstanding":0,
+        "weight":1,"draining":true,"adoptability":"ready","health":"up","flows":{flows},"outstanding":0,
         "firstByte":"0us","requestsTotal":0,"migrationsInTotal":0,"migrationsOutTotal":0,"drain":{drain}}}]}}]"#
     );
     STATE.replace("\"policies\":[]", &format!("\"policies\":{policy}"))

@@ -6,6 +6,7 @@
 //! default.
 
 mod clients;
+mod condition;
 mod control;
 mod duration;
 mod events;
@@ -19,6 +20,7 @@ mod status;
 mod validate;
 
 pub use clients::{Clients, ClientsError};
+pub use condition::{Adoptability, BackendHealth, DrainWait};
 pub use control::{ControlAddress, ControlAddressError, SocketPath};
 pub use duration::{DurationError, Micros};
 pub use events::{

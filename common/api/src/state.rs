@@ -1,6 +1,6 @@
 //! What a dataplane does: figures for people, the operator and tests.
 
-use crate::{Algorithm, Endpoint, LastMove, Micros, Protocol};
+use crate::{Adoptability, Algorithm, BackendHealth, Endpoint, LastMove, Micros, Protocol};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -154,10 +154,8 @@ pub struct BackendState {
     pub weight: u16,
     /// Takes no new flow.
     pub draining: bool,
-    /// Its adopter answered the last probe.
-    pub adoptable: bool,
-    /// Why not, or `ready`.
-    pub adoptable_reason: String,
+    /// Whether it can take connections over.
+    pub adoptability: Adoptability,
     /// Flows that it owns.
     pub flows: u64,
     /// Of these, the ones that can never move.
@@ -180,10 +178,8 @@ pub struct BackendState {
     pub migrations_in_total: u64,
     /// Flows that left by migration.
     pub migrations_out_total: u64,
-    /// `up` (`up: slow start`), or why it takes no flows: `down: ...`, `ejected: ...`, `unhealthy:
-    /// ...`.
-    #[serde(default)]
-    pub health: String,
+    /// Whether it works.
+    pub health: BackendHealth,
     /// Flows whose request or rest waits for another owner because this one is gone.
     #[serde(default)]
     pub stranded: u64,
@@ -196,32 +192,19 @@ pub struct BackendState {
 }
 
 impl BackendState {
-    /// Whether it works, as far as anybody knows. Empty: the dataplane is too old to say.
-    #[must_use]
-    pub fn is_up(&self) -> bool {
-        matches!(self.health_word(), "up" | "")
-    }
-
-    /// The word in front of the reason.
-    fn health_word(&self) -> &str {
-        self.health.split(':').next().unwrap_or_default()
-    }
-
     /// One word for it, the reason that weighs most.
     #[must_use]
-    pub fn word(&self) -> &str {
-        if !self.is_up() {
-            self.health_word()
+    pub fn word(&self) -> &'static str {
+        if !self.health.is_up() {
+            self.health.word()
         } else if self.draining || self.drain.is_some() {
             "drains"
         } else if self.weight == 0 {
             "weight 0"
-        } else if !self.adoptable {
+        } else if !self.adoptability.is_ready() {
             "no adopt"
-        } else if self.health == "up: slow start" {
-            "slow start"
         } else {
-            "up"
+            self.health.word()
         }
     }
 }
@@ -242,8 +225,8 @@ pub struct DrainState {
     pub ended: u64,
     /// Flows that the deadline closed in order.
     pub closed: u64,
-    /// Flows that are still there or may come back (`adoption`), by what they wait for: `request in
-    /// progress`, `quiet time`, `pinned: ...`, `no other backend can adopt now`, `its end: ...`.
+    /// Flows that are still there or may come back, by what they wait for: the words of
+    /// [`crate::DrainWait`], or `pinned: ` and why.
     pub waiting: BTreeMap<String, u64>,
 }
 

@@ -67,11 +67,11 @@ fn weight_of(word: &str) -> u8 {
 /// What the word for its state does not say.
 fn reasons(backend: &BackendState) -> Vec<String> {
     let mut said = Vec::new();
-    if !backend.is_up() {
+    if !backend.health.is_up() {
         said.push(format!("is {}", backend.health));
     }
-    if !backend.adoptable {
-        said.push(format!("cannot adopt: {}", backend.adoptable_reason));
+    if !backend.adoptability.is_ready() {
+        said.push(format!("cannot adopt: {}", backend.adoptability));
     }
     if backend.draining || backend.drain.is_some() {
         let by = match &backend.drain {
@@ -257,7 +257,7 @@ pub mod tests {
         let one = |changes: Value| {
             let mut backend = json!({
                 "name": "a", "endpoint": "10.9.0.1:80", "weight": 1, "draining": false,
-                "adoptable": true, "adoptableReason": "ready", "flows": 32, "outstanding": 4,
+                "adoptability": "ready", "flows": 32, "outstanding": 4,
                 "firstByte": "1250us", "requestsTotal": 10, "migrationsInTotal": 1_000,
                 "migrationsOutTotal": 999, "health": "up",
             });
@@ -288,10 +288,9 @@ pub mod tests {
         let drain = json!({"byCommand": true, "since": "1s", "left": "17s", "moved": 230,
             "ended": 0, "closed": 0, "waiting": {"request in progress": 29, "pinned: upgrade": 3}});
         let text = rendered(&reply([
-            json!({"health": "unhealthy: GET /healthz: 503, expected 200-399",
+            json!({"health": {"unhealthy": "GET /healthz: 503, expected 200-399"},
                 "rescuedTotal": 12, "stranded": 1}),
-            json!({"name": "b", "draining": true, "drain": drain, "adoptable": false,
-                "adoptableReason": "no answer to a probe: is host-shim running there?"}),
+            json!({"name": "b", "draining": true, "drain": drain, "adoptability": "noAdopter"}),
             json!({"name": "c", "draining": true}),
             json!({"name": "d", "weight": 0}),
         ]));
@@ -307,7 +306,7 @@ d        10.9.0.1:80  weight 0      32       4     1.2ms  1000  999
   a is unhealthy: GET /healthz: 503, expected 200-399
   a: 12 flows died here and went on elsewhere, 1 flow without an owner that
   adopts
-  b cannot adopt: no answer to a probe: is host-shim running there?
+  b cannot adopt: no adopter (is host-shim running there?)
   b drains by command: 32 flows left (3 pinned: upgrade, 29 request in
   progress); 230 moved, 0 ended, 0 closed; deadline in 17s
   c drains because its Pod ends or the configuration says so: 32 flows left

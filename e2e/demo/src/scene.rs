@@ -97,8 +97,8 @@ pub fn dataplane(lab: &Lab, config: &DataplaneConfig) -> Result<Dataplane> {
             .policies
             .iter()
             .flat_map(|p| &p.backends)
-            .filter(|b| !b.adoptable)
-            .map(|b| format!("{} ({}): {}", b.name, b.endpoint, b.adoptable_reason))
+            .filter(|b| !b.adoptability.is_ready())
+            .map(|b| format!("{} ({}): {}", b.name, b.endpoint, b.adoptability))
             .collect();
         if missing.is_empty() {
             return Ok(dataplane);

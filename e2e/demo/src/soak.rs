@@ -11,7 +11,8 @@ use crate::{
 };
 use anyhow::{Context, Result, ensure};
 use baton_api::{
-    Algorithm, Backend, Health, Micros, Migration, MigrationMode, Policy, Protocol, State,
+    Algorithm, Backend, BackendHealth, Health, Micros, Migration, MigrationMode, Policy, Protocol,
+    State,
 };
 use baton_lab::{
     Counts, DataplaneConfig, HttpEcho, Lab, Load, LoadOptions, LoadReport, Pod, REDIS_PORT,
@@ -275,12 +276,14 @@ impl Soak {
             let mut found = found.filter(|f| f.endpoint == b.endpoint);
             let found = found.next().context("a backend is missing")?;
             ensure!(
-                found.health == "up" && found.adoptable && found.stranded == 0,
+                found.health == BackendHealth::Up
+                    && found.adoptability.is_ready()
+                    && found.stranded == 0,
                 "{} at {}: {}, {}, {} stranded",
                 b.name,
                 b.endpoint,
                 found.health,
-                found.adoptable_reason,
+                found.adoptability,
                 found.stranded
             );
             Ok(())

@@ -3,7 +3,7 @@
 
 use crate::{Scene, until};
 use anyhow::{Context, Result, ensure};
-use baton_api::{BackendState, PolicyState, State};
+use baton_api::{BackendHealth, BackendState, PolicyState, State};
 
 impl Scene {
     /// The figures of one policy.
@@ -34,10 +34,12 @@ impl Scene {
         let back = until(&format!("{name} back"), || {
             let backend = self.backend(policy, name)?;
             ensure!(
-                backend.health == "up" && backend.adoptable && backend.stranded == 0,
+                backend.health == BackendHealth::Up
+                    && backend.adoptability.is_ready()
+                    && backend.stranded == 0,
                 "{}, {}, {} stranded",
                 backend.health,
-                backend.adoptable_reason,
+                backend.adoptability,
                 backend.stranded
             );
             Ok(())

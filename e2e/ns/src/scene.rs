@@ -193,10 +193,10 @@ impl Scene {
             let state = self.state()?;
             for backend in state.policies.iter().flat_map(|p| &p.backends) {
                 ensure!(
-                    backend.adoptable,
+                    backend.adoptability.is_ready(),
                     "{}: {}",
                     backend.name,
-                    backend.adoptable_reason
+                    backend.adoptability
                 );
             }
             Ok(())
@@ -227,8 +227,8 @@ impl Scene {
             .find(|b| b.name == backend);
         Ok(found
             .with_context(|| format!("no backend {backend}"))?
-            .adoptable_reason
-            .clone())
+            .adoptability
+            .to_string())
     }
 
     /// The running dataplane.

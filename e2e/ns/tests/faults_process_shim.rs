@@ -154,7 +154,11 @@ fn requests_stay_where_they_are_while_the_shim_lacks_the_key() -> Result<()> {
     until("not adoptable", || {
         for policy in scene.state()?.policies {
             for backend in policy.backends {
-                ensure!(!backend.adoptable, "{} is adoptable", backend.name);
+                ensure!(
+                    !backend.adoptability.is_ready(),
+                    "{} is adoptable",
+                    backend.name
+                );
             }
         }
         Ok(())

@@ -50,7 +50,7 @@ impl Chain {
         };
         until("adoptable", || {
             let web = chain.web()?;
-            let waiting = web.backends.iter().find(|b| !b.adoptable);
+            let waiting = web.backends.iter().find(|b| !b.adoptability.is_ready());
             ensure!(waiting.is_none(), "{waiting:?}");
             Ok(())
         })?;

@@ -1,7 +1,7 @@
 //! Requests that must not be executed twice, over pods that are killed at every moment of them.
 
 use anyhow::{Result, ensure};
-use baton_api::{BackendFailure, Protocol};
+use baton_api::{BackendFailure, BackendHealth, Protocol};
 use baton_lab::{LoadOptions, Pod, PostCount, Server, policy};
 use baton_ns::{Scene, always, until};
 use std::{
@@ -124,10 +124,10 @@ fn wait_health(scene: &Scene, counter: &Server, up: bool) -> Result<()> {
         || {
             let backend = scene.backend(COUNTING, name)?;
             ensure!(
-                (backend.adoptable && backend.health == "up") == up,
+                (backend.adoptability.is_ready() && backend.health == BackendHealth::Up) == up,
                 "{}, {}",
                 backend.health,
-                backend.adoptable_reason
+                backend.adoptability
             );
             Ok(())
         },

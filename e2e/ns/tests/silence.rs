@@ -193,7 +193,7 @@ fn detection(scene: &Scene, backend: &str, since: Instant) -> Result<Duration> {
     let found = until("detected", || {
         let found = scene.backend(0, backend)?;
         ensure!(
-            found.health != "up" && found.flows == 0,
+            !found.health.is_up() && found.flows == 0,
             "{} with {} flows",
             found.health,
             found.flows

@@ -1,6 +1,6 @@
 //! Objects that tests are made of, as manifests.
 
-use baton_api::{Policy, PolicyState, Snapshot};
+use baton_api::{Adoptability, BackendHealth, Policy, PolicyState, Snapshot};
 use serde_json::{Value, json};
 
 /// A Service of one port, with no selector: its EndpointSlices are written by hand.
@@ -92,7 +92,7 @@ pub struct Load {
     /// Requests without an answer.
     pub outstanding: u64,
     /// What is in the way of flows that shall move there.
-    pub obstacle: Option<&'static str>,
+    pub obstacle: Option<Adoptability>,
 }
 
 /// What a dataplane says of a policy (its name in the snapshot) with these loads by backend.
@@ -106,8 +106,7 @@ pub fn figures(policy: &Policy, loads: &[(&str, Load)]) -> PolicyState {
             endpoint: backend.endpoint,
             weight: backend.weight,
             draining: backend.draining,
-            adoptable: load.obstacle.is_none(),
-            adoptable_reason: load.obstacle.unwrap_or("ready").to_owned(),
+            adoptability: load.obstacle.unwrap_or(Adoptability::Ready),
             flows: load.flows,
             pinned: load.pinned,
             outstanding: load.outstanding,
@@ -117,7 +116,7 @@ pub fn figures(policy: &Policy, loads: &[(&str, Load)]) -> PolicyState {
             requests_total: load.flows,
             migrations_in_total: 0,
             migrations_out_total: 0,
-            health: "up".to_owned(),
+            health: BackendHealth::Up,
             stranded: 0,
             rescued_total: 0,
             drain: None,

@@ -20,22 +20,29 @@ use crate::{
     flow::Bits,
     ids::{FlowId, Leg, from_addr},
     member::Member,
-    pins::Lost,
+    pins::{Lost, PinReason},
     states::{Event, State},
     sweep::Swept,
     tables::guard_of,
     timing::{CUT_AFTER_MS, PARTED_FIN_TRIES_MAX, PARTED_FIN_WAIT_MS, QUIET_UNGUARDED_US},
 };
-use baton_api::{DrainState, Micros, MigrationMode, OnDeadline, Protocol};
+use baton_api::{DrainState, DrainWait, Micros, MigrationMode, OnDeadline, Protocol};
 use baton_packet::{Flags, Segment};
 use std::collections::BTreeMap;
 
-/// What the flows that leave a backend wait for: a pin or something else, with their counts.
+/// Why flows are still with a backend that drains, with their counts.
 #[derive(Default)]
 pub(crate) struct Waiting {
     /// Of these, the ones that are on their way elsewhere.
     returning: u64,
-    what: BTreeMap<(bool, &'static str), u64>,
+    what: BTreeMap<Stays, u64>,
+}
+
+/// Why a flow is still with a backend that drains.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stays {
+    Until(DrainWait),
+    Pinned(PinReason),
 }
 
 /// How long a flow at rest stays with a draining backend without a request of its own.
@@ -247,9 +254,9 @@ impl Engine {
             ended: gone.saturating_sub(drain.moved + drain.closed + waiting.returning),
             closed: drain.closed,
             waiting: what
-                .map(|((pinned, what), count)| {
-                    let pin = if pinned { "pinned: " } else { "" };
-                    (format!("{pin}{what}"), count)
+                .map(|(what, count)| match what {
+                    Stays::Until(what) => (what.to_string(), count),
+                    Stays::Pinned(pin) => (format!("pinned: {}", pin.label()), count),
                 })
                 .collect(),
         })
@@ -261,34 +268,33 @@ impl Engine {
         *waiting.what.entry(self.waits_for(id, now)).or_default() += 1;
     }
 
-    fn waits_for(&self, id: FlowId, now: Instant) -> (bool, &'static str) {
+    fn waits_for(&self, id: FlowId, now: Instant) -> Stays {
         let flow = &self.flows[id];
         let policy = &self.policies[usize::from(flow.policy)];
         let spec = &policy.spec;
         if let Some(pin) = flow.pin {
-            return (true, pin.label());
+            return Stays::Pinned(pin);
         }
         let quiet_for_us = u64::from(now.ms32().wrapping_sub(flow.last_ms)) * 1_000;
-        let what = match flow.state {
-            State::Idle | State::Fresh if !self.at_rest(id) => "state of its own there",
+        Stays::Until(match flow.state {
+            State::Idle | State::Fresh if !self.at_rest(id) => DrainWait::OwnState,
             State::Idle | State::Fresh if spec.migration.mode == MigrationMode::Never => {
-                "its end: migration.mode is Never"
+                DrainWait::NeverMoves
             }
             State::Idle | State::Fresh if policy.moved_enough(flow.migrations) => {
-                "its end: migration.perFlow moves made"
+                DrainWait::MovedEnough
             }
-            State::Idle | State::Fresh if quiet_for_us < quiet_us(spec) => "quiet time",
-            State::Idle | State::Fresh => "no other backend can adopt now",
+            State::Idle | State::Fresh if quiet_for_us < quiet_us(spec) => DrainWait::QuietTime,
+            State::Idle | State::Fresh => DrainWait::NoTarget,
             State::OwnerFinPending | State::Orphan | State::Adopting | State::AdoptingIdle => {
-                "adoption"
+                DrainWait::Adoption
             }
-            State::SynSent | State::SynAcked => "handshake",
-            State::Request | State::Response => "request in progress",
-            State::ClientFin => "the server's close, as the client has closed",
-            State::ServerFin => "the client's close, as the server has closed",
-            State::Closed | State::FinSentToClient | State::Gone => "closing",
-        };
-        (false, what)
+            State::SynSent | State::SynAcked => DrainWait::Handshake,
+            State::Request | State::Response => DrainWait::Request,
+            State::ClientFin => DrainWait::ServerClose,
+            State::ServerFin => DrainWait::ClientClose,
+            State::Closed | State::FinSentToClient | State::Gone => DrainWait::Closing,
+        })
     }
 
     /// Names of the backends in force, for whoever asked for another one.

@@ -15,6 +15,7 @@
 //!   its flows are rescued.
 
 use crate::{backend::Liveness, clock::Instant, ids::Addr, pace::Pace};
+use baton_api::{BackendHealth, Micros};
 
 /// Smallest share of its weight that a backend has in slow start, of 256.
 const SLOW_START_MIN: u64 = 26;
@@ -137,19 +138,18 @@ impl Member {
         (self.process, self.ejected_until_ms) = (old.process, old.ejected_until_ms);
     }
 
-    /// How it is, in words, for people.
-    pub(crate) fn words(&self, pod: &Liveness, now: Instant) -> String {
-        if let Some(trouble) = pod.words() {
-            trouble.into()
+    /// How it is. What its active check says, the engine is not told.
+    pub(crate) fn health(&self, pod: &Liveness, now: Instant) -> BackendHealth {
+        if let Some(trouble) = pod.trouble() {
+            trouble
         } else if self.unhealthy {
-            "unhealthy: its active check fails".into()
+            BackendHealth::Unhealthy(None)
         } else if self.is_ejected(pod, now) {
-            let left_ms = self.ejected_until_ms - now.ms();
-            format!("ejected: it failed, {} s left", left_ms.div_ceil(1_000))
+            BackendHealth::Ejected(Micros::from_millis(self.ejected_until_ms - now.ms()))
         } else if self.slow_share(pod, now) < 256 {
-            "up: slow start".into()
+            BackendHealth::SlowStart
         } else {
-            "up".into()
+            BackendHealth::Up
         }
     }
 }
@@ -245,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn words_say_what_is_wrong() {
+    fn health_says_what_is_wrong() {
         let (mut member, mut pod) = (member(0), Liveness::default());
-        assert_eq!(member.words(&pod, at(0)), "up");
+        assert_eq!(member.health(&pod, at(0)), BackendHealth::Up);
         let mut evidence = Evidence::default();
         evidence.eject(&mut member, at(0), 9_500);
         assert_eq!(
-            member.words(&pod, at(1_000)),
-            "ejected: it failed, 9 s left"
+            member.health(&pod, at(1_000)),
+            BackendHealth::Ejected(Micros::from_millis(8_500))
         );
         assert!(!member.works(&pod, at(9_499)));
         assert!(member.works(&pod, at(9_500)));
@@ -268,6 +268,6 @@ mod tests {
             false,
             backend::Evidence::Silence { link_settled: true },
         );
-        assert_eq!(member.words(&pod, at(0)), "down: no answer");
+        assert_eq!(member.health(&pod, at(0)), BackendHealth::Silent);
     }
 }

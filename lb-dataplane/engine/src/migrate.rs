@@ -1,6 +1,6 @@
 //! Moves that somebody asks for: one flow, to a named backend or to the best other one.
 //!
-//! Owns what is in the way of it, in words, and the wish that waits at the flow until its next
+//! Owns what is in the way of it, and the wish that waits at the flow until its next
 //! request. Moving is `adopt`'s, and every limit of the policy holds; only whether another backend
 //! is *better* is not asked.
 //!
@@ -20,7 +20,7 @@ use crate::{
     states::State,
     tables::guard_of,
 };
-use baton_api::{MigrateReply, MigrationMode, Protocol};
+use baton_api::{Adoptability, BackendHealth, MigrateReply, MigrationMode, Protocol};
 use std::net::SocketAddr;
 
 /// Which flow is to move, and where.
@@ -74,9 +74,15 @@ pub enum MigrateError {
     /// Nothing can be signed.
     #[error("the dataplane has no adoption key, so nothing moves")]
     NoKey,
-    /// The policy says so.
-    #[error("{0}")]
-    Policy(&'static str),
+    /// No begin of a request is known.
+    #[error("the policy says `protocol: None`, so no begin of a request is known to move at")]
+    NoBoundaries,
+    /// The policy moves nothing.
+    #[error("the policy says `migration.mode: Never`")]
+    Never,
+    /// The policy has affinity.
+    #[error("the policy's affinity keeps all flows of this client together")]
+    Affinity,
     /// Its moves are used up.
     #[error("the flow has made the {0} moves that `migration.perFlow` of its policy allows")]
     MovedEnough(u32),
@@ -86,13 +92,30 @@ pub enum MigrateError {
         /// Its name.
         name: String,
         /// Why.
-        why: String,
+        why: NotReady,
     },
     /// No other backend can take it.
     #[error(
         "no other backend of policy `{0}` can take it now: none is up, adopts and does not drain"
     )]
     Nobody(String),
+}
+
+/// Why a backend cannot take a flow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotReady {
+    /// Its flows leave it.
+    #[error("it drains")]
+    Drains,
+    /// It takes no new ones.
+    #[error("its weight is 0")]
+    Weightless,
+    /// It cannot take any over.
+    #[error("it cannot adopt: {0}")]
+    CannotAdopt(Adoptability),
+    /// It does not work.
+    #[error("it is {0}")]
+    Down(BackendHealth),
 }
 
 /// Names that an error tells.
@@ -184,20 +207,17 @@ impl Engine {
             State::Adopting | State::AdoptingIdle => return Err(MigrateError::Moving),
             state => return Err(MigrateError::State(state.name())),
         }
-        let refuse = |why| Err(MigrateError::Policy(why));
         if self.keys.is_empty() {
             return Err(MigrateError::NoKey);
         }
         if policy.spec.protocol == Protocol::None {
-            return refuse(
-                "the policy says `protocol: None`, so no begin of a request is known to move at",
-            );
+            return Err(MigrateError::NoBoundaries);
         }
         if policy.spec.migration.mode == MigrationMode::Never {
-            return refuse("the policy says `migration.mode: Never`");
+            return Err(MigrateError::Never);
         }
         if policy.spec.affinity.is_some() {
-            return refuse("the policy's affinity keeps all flows of this client together");
+            return Err(MigrateError::Affinity);
         }
         if policy.moved_enough(flow.migrations) {
             return Err(MigrateError::MovedEnough(policy.spec.migration.per_flow));
@@ -227,18 +247,16 @@ impl Engine {
             return Ok(Some(member.backend));
         }
         let backend = &self.backends[usize::from(member.backend)];
-        let health = member.words(&backend.liveness, now);
+        let health = member.health(&backend.liveness, now);
         let why = if member.is_leaving() {
-            "it drains".to_owned()
+            NotReady::Drains
         } else if member.weight == 0 {
-            "its weight is 0".to_owned()
-        } else if health.starts_with("up") {
-            format!(
-                "it cannot adopt: {}",
-                backend.adopter.words(now, backend.liveness.marks_ends())
-            )
+            NotReady::Weightless
+        } else if health.is_up() {
+            let marks = backend.liveness.marks_ends();
+            NotReady::CannotAdopt(backend.adopter.adoptability(now, marks))
         } else {
-            format!("it is {health}")
+            NotReady::Down(health)
         };
         Err(MigrateError::NotReady {
             name: name.to_owned(),

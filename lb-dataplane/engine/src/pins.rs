@@ -6,7 +6,7 @@
 use baton_guard::Pin;
 
 /// Why a flow does not move any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PinReason {
     /// Requests overlapped under a rule that cannot follow them.
     Pipelined,

@@ -7,7 +7,7 @@
 macro_rules! pins {
     ($($(#[$doc:meta])* $name:ident = $label:literal,)*) => {
         /// Why a connection can never move again.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Pin { $($(#[$doc])* $name,)* }
 
         impl Pin {

@@ -262,8 +262,12 @@ fn placement(out: &mut Families, name: &str, placement: &PolicyPlacement) {
 /// The words of probes, counted.
 fn unadoptable(out: &mut Families, policy: &PolicyState) {
     let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
-    for backend in policy.backends.iter().filter(|b| !b.adoptable) {
-        *reasons.entry(&backend.adoptable_reason).or_default() += 1;
+    for backend in policy
+        .backends
+        .iter()
+        .filter(|b| !b.adoptability.is_ready())
+    {
+        *reasons.entry(backend.adoptability.words()).or_default() += 1;
     }
     for (reason, backends) in reasons {
         out.gauge(
@@ -281,12 +285,12 @@ fn backend(out: &mut Families, policy: &str, backend: &BackendState) {
         (
             "backend_up",
             "1 if the backend works, as far as checks and traffic tell.",
-            truth(backend.is_up()),
+            truth(backend.health.is_up()),
         ),
         (
             "backend_adoptable",
             "1 if the backend's adopter answered the last probe.",
-            truth(backend.adoptable),
+            truth(backend.adoptability.is_ready()),
         ),
         (
             "backend_draining",

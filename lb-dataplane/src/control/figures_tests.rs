@@ -7,7 +7,8 @@ use super::{
 };
 use crate::{certificates::Authority, commands::Report, config::Config};
 use baton_api::{
-    Algorithm, BackendState, DrainState, Micros, PolicyState, Protocol, State, StateReply,
+    Adoptability, Algorithm, BackendHealth, BackendState, DrainState, Micros, PolicyState,
+    Protocol, State, StateReply,
 };
 use baton_engine::{BackendFigures, Latency, PolicyFigures};
 use hyper::StatusCode;
@@ -25,13 +26,12 @@ fn took(all_us: &[u64]) -> Latency {
 
 /// What the fake worker reports.
 pub(super) fn figures(generation: u64) -> Report {
-    let backend = |name: &str, adoptable| BackendState {
+    let backend = |name: &str, adoptability| BackendState {
         name: name.to_owned(),
         endpoint: endpoint("10.0.0.2:80"),
         weight: 1,
         draining: false,
-        adoptable,
-        adoptable_reason: "ready".to_owned(),
+        adoptability,
         flows: 3,
         pinned: 0,
         outstanding: 2,
@@ -41,13 +41,13 @@ pub(super) fn figures(generation: u64) -> Report {
         requests_total: 9,
         migrations_in_total: 1,
         migrations_out_total: 0,
-        health: "up".into(),
+        health: BackendHealth::Up,
         stranded: 0,
         rescued_total: 0,
         drain: None,
     };
     let drained = BackendState {
-        health: "ejected: 5 failures in a row".to_owned(),
+        health: BackendHealth::Ejected(Micros::from_secs(9)),
         stranded: 1,
         rescued_total: 7,
         drain: Some(DrainState {
@@ -56,7 +56,7 @@ pub(super) fn figures(generation: u64) -> Report {
             waiting: [("pinned: upgrade".to_owned(), 3)].into(),
             ..DrainState::default()
         }),
-        ..backend("b", false)
+        ..backend("b", Adoptability::Lapsed)
     };
     let state = State {
         generation,
@@ -76,7 +76,7 @@ pub(super) fn figures(generation: u64) -> Report {
             moves_total: [("drain".to_owned(), [("moved".to_owned(), 2)].into())].into(),
             panic: false,
             placement: None,
-            backends: vec![backend("a", true), drained],
+            backends: vec![backend("a", Adoptability::Ready), drained],
         }],
         tables: [("flows".to_owned(), (6, 64))].into(),
         ..State::default()
@@ -171,7 +171,7 @@ async fn state_and_metrics_tell_the_workers_figures() {
         "baton_dataplane_policy_client_resets_total{policy=\"web\",reason=\"no_flow\"} 4",
         "baton_dataplane_policy_client_resets_total{policy=\"web\",reason=\"lost\"} 1",
         "baton_dataplane_backend_flows_total{policy=\"web\",backend=\"a\"} 6",
-        "baton_dataplane_policy_unadoptable_backends{policy=\"web\",reason=\"ready\"} 1",
+        "baton_dataplane_policy_unadoptable_backends{policy=\"web\",reason=\"no answer to probes any more\"} 1",
         "baton_dataplane_key_epochs 1",
         "# TYPE baton_dataplane_drain_moved_flows gauge",
         "baton_dataplane_drain_moved_flows{policy=\"web\",backend=\"b\"} 4",

@@ -1,7 +1,7 @@
 //! What the last failed check of each backend said: the worker knows only verdicts, people want the
 //! words.
 
-use baton_api::{Endpoint, PolicyState};
+use baton_api::{BackendHealth, Endpoint, PolicyState};
 use std::{
     collections::HashMap,
     sync::{Mutex, PoisonError},
@@ -28,11 +28,10 @@ impl Failures {
             return;
         }
         for backend in &mut policy.backends {
-            if !backend.health.starts_with("unhealthy") {
-                continue;
-            }
-            if let Some(why) = failures.get(&(policy.name.clone(), backend.endpoint)) {
-                backend.health = format!("unhealthy: {why}");
+            if let BackendHealth::Unhealthy(why) = &mut backend.health {
+                *why = failures
+                    .get(&(policy.name.clone(), backend.endpoint))
+                    .cloned();
             }
         }
     }
@@ -47,27 +46,28 @@ mod tests {
     fn only_what_is_unhealthy_is_explained() {
         let failures = Failures::default();
         let mut policy = samples::reply().state.policies.remove(0);
-        policy.backends[0].health = "unhealthy: its active check fails".into();
+        policy.backends[0].health = BackendHealth::Unhealthy(None);
         let key = ("web".to_owned(), policy.backends[0].endpoint);
         failures.note(&key, Some("GET /: 503, expected 200".into()));
         failures.explain(&mut policy);
         assert_eq!(
-            policy.backends[0].health,
+            policy.backends[0].health.to_string(),
             "unhealthy: GET /: 503, expected 200"
         );
         // The same endpoint, but nothing says that its check made it so.
-        assert_eq!(policy.backends[1].health, "up");
+        assert_eq!(policy.backends[1].health, BackendHealth::Up);
 
-        policy.backends[0].health = "unhealthy".into();
+        policy.backends[0].health = BackendHealth::Unhealthy(None);
         policy.name = "other".into();
         failures.explain(&mut policy);
         assert_eq!(
-            policy.backends[0].health, "unhealthy",
+            policy.backends[0].health,
+            BackendHealth::Unhealthy(None),
             "another policy's check"
         );
         policy.name = "web".into();
         failures.note(&key, None);
         failures.explain(&mut policy);
-        assert_eq!(policy.backends[0].health, "unhealthy");
+        assert_eq!(policy.backends[0].health, BackendHealth::Unhealthy(None));
     }
 }

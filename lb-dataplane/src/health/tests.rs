@@ -153,10 +153,10 @@ async fn the_worker_is_told_each_turn_and_only_these() {
     assert_eq!(lab.told().await.1, Some(false));
     let mut policy = crate::status::samples::reply().state.policies.remove(0);
     policy.backends[0].endpoint = address.to_string().parse().expect("an endpoint");
-    policy.backends[0].health = "unhealthy".into();
+    policy.backends[0].health = baton_api::BackendHealth::Unhealthy(None);
     lab.failures.explain(&mut policy);
     assert_eq!(
-        policy.backends[0].health,
+        policy.backends[0].health.to_string(),
         "unhealthy: GET /healthz: 503, expected 200-399"
     );
     server.status.store(301, Ordering::Relaxed);

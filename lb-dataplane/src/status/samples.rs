@@ -1,13 +1,13 @@
 //! A state of a dataplane, for tests of what is made of it.
 
-use baton_api::{BackendState, StateReply};
+use baton_api::{Adoptability, BackendState, StateReply};
 use serde_json::{from_value, json};
 
 /// A backend with a load.
-pub fn backend(name: &str, adoptable: bool, reason: &str) -> BackendState {
+pub fn backend(name: &str, adoptability: Adoptability) -> BackendState {
     let backend = json!({
         "name": name, "endpoint": "10.9.0.1:80", "weight": 1, "draining": name == "b",
-        "adoptable": adoptable, "adoptableReason": reason, "flows": 32, "outstanding": 4,
+        "adoptability": adoptability, "flows": 32, "outstanding": 4,
         "firstByte": "1250us", "requestsTotal": 10, "migrationsInTotal": 1_000,
         "migrationsOutTotal": 999, "health": "up",
     });
@@ -17,12 +17,8 @@ pub fn backend(name: &str, adoptable: bool, reason: &str) -> BackendState {
 /// Two backends, of which the second drains and cannot adopt.
 pub fn reply() -> StateReply {
     let backends = [
-        backend("a", true, "ready"),
-        backend(
-            "b",
-            false,
-            "no answer to a probe: is host-shim running there?",
-        ),
+        backend("a", Adoptability::Ready),
+        backend("b", Adoptability::NoAdopter),
     ];
     let state = json!({
         "signingEpoch": 1, "version": "0.1.0", "generation": 5, "uptimeSeconds": 7_380,

@@ -1,7 +1,7 @@
 //! What people see, compared as a whole, and its width.
 
 use super::{samples::reply, views};
-use baton_api::{DrainState, Micros, StateReply};
+use baton_api::{Adoptability, BackendHealth, DrainState, Micros, StateReply};
 use baton_cli::{Style, WIDTH_MAX};
 
 fn status(reply: &StateReply) -> String {
@@ -28,7 +28,7 @@ Policy web
 BACKEND  ENDPOINT     STATE   FLOWS  OUTST.  1ST BYTE    IN  OUT
 a        10.9.0.1:80  up         32       4     1.2ms  1000  999
 b        10.9.0.1:80  drains     32       4     1.2ms  1000  999
-  b cannot adopt: no answer to a probe: is host-shim running there?
+  b cannot adopt: no adopter (is host-shim running there?)
   b drains because its Pod ends or the configuration says so: 32 flows left
 
 Limits near exhaustion:
@@ -61,10 +61,11 @@ fn troubled() -> StateReply {
     policy.replays_total = 3;
     policy.lost_total = [("fate_unknown".to_owned(), 2)].into();
     policy.pins_total = [("server_first".to_owned(), 1), ("upgrade".to_owned(), 4)].into();
-    policy.backends[0].health = "unhealthy: GET /healthz: 503, expected 200-399".into();
+    let why = "GET /healthz: 503, expected 200-399".to_owned();
+    policy.backends[0].health = BackendHealth::Unhealthy(Some(why));
     policy.backends[0].rescued_total = 12;
     policy.backends[0].stranded = 1;
-    policy.backends[1].adoptable = true;
+    policy.backends[1].adoptability = Adoptability::Ready;
     policy.backends[1].drain = Some(DrainState {
         by_command: true,
         left: Micros::from_secs(17),
@@ -133,9 +134,9 @@ fn nothing_is_wider_than_a_terminal() {
         for backend in &mut policy.backends {
             backend.name = "p".repeat(127);
             backend.endpoint = policy.frontends[0];
-            backend.adoptable = false;
-            backend.adoptable_reason = "a long reason ".repeat(12);
-            backend.health = "unhealthy: a long reason ".repeat(12);
+            backend.adoptability = Adoptability::PacketRules;
+            let why = "a long reason ".repeat(12);
+            backend.health = BackendHealth::Unhealthy(Some(why));
             backend.flows = u64::from(u32::MAX);
         }
     }

@@ -4,12 +4,7 @@
 use crate::{
     BackendFigures, BackendTotals, DrainFigures, Figures, Interner, PolicyFigures, Totals,
 };
-use baton_api::{BackendState, Micros, PolicyState};
-
-/// What `adoptableReason` says before the first answer (`lb-dataplane/engine/src/probe.rs`).
-const NOT_PROBED: &str = "not probed yet";
-/// What `health` begins with where nothing is wrong; slow start is nothing wrong.
-const UP: &str = "up";
+use baton_api::{Adoptability, BackendState, Micros, PolicyState};
 
 impl Figures {
     /// Of a dataplane's state as of `at` (seconds since 1970).
@@ -29,15 +24,6 @@ impl PolicyFigures {
     #[must_use]
     pub fn from_state(state: &PolicyState, at: i64, interner: &mut Interner) -> Self {
         policy(state, at, interner)
-    }
-}
-
-/// What `health` says but for how long it will be so (`ejected: it failed, 9 s left`): a condition
-/// that counts seconds would be written with each.
-fn without_time(health: &str) -> &str {
-    match health.rsplit_once(", ") {
-        Some((why, left)) if left.ends_with(" s left") => why,
-        _ => health,
     }
 }
 
@@ -67,7 +53,7 @@ fn policy(state: &PolicyState, at: i64, interner: &mut Interner) -> PolicyFigure
 
 fn backend(state: &BackendState, at: i64, interner: &mut Interner) -> BackendFigures {
     let drain = state.drain.as_ref();
-    let works = state.health.is_empty() || state.health.starts_with(UP);
+    let (health, adoptability) = (&state.health, state.adoptability);
     let seconds = |span: Micros| i64::try_from(span.0 / 1_000_000).unwrap_or(i64::MAX);
     BackendFigures {
         name: interner.text(&state.name),
@@ -80,9 +66,10 @@ fn backend(state: &BackendState, at: i64, interner: &mut Interner) -> BackendFig
             migrations_out: state.migrations_out_total,
             rescued: state.rescued_total,
         },
-        probed: state.adoptable || state.adoptable_reason != NOT_PROBED,
-        unadoptable: (!state.adoptable).then(|| interner.text(&state.adoptable_reason)),
-        unusable: (!works).then(|| interner.text(without_time(&state.health))),
+        probed: adoptability != Adoptability::NotProbed,
+        unadoptable: (!adoptability.is_ready()).then(|| interner.text(adoptability.words())),
+        // Without the time that is left: a condition that counts seconds would be written with each.
+        unusable: (!health.is_up()).then(|| interner.text(&format!("{health:#}"))),
         drain: drain.map(|drain| {
             Box::new(DrainFigures {
                 moved: drain.moved,
@@ -115,14 +102,14 @@ mod tests {
                 "flows": 5, "flowsTotal": 50, "migrationsTotal": 20, "rollbacksTotal": 1, "rescuesTotal": 2, "replaysTotal": 3,
                 "lostTotal": {"a": 1, "b": 3}, "pinsTotal": {"TLS": 4, "upgrade": 0},
                 "backends": [
-                    {"name": "web-0", "endpoint": "10.0.0.2:80", "weight": 1, "draining": true, "adoptable": false,
-                     "adoptableReason": "accept queue full", "flows": 3, "pinned": 2, "outstanding": 1, "firstByte": "1ms", "requestsTotal": 9,
-                     "migrationsInTotal": 1, "migrationsOutTotal": 2, "rescuedTotal": 6, "health": "down: silent",
+                    {"name": "web-0", "endpoint": "10.0.0.2:80", "weight": 1, "draining": true, "adoptability": "acceptQueueFull",
+                     "flows": 3, "pinned": 2, "outstanding": 1, "firstByte": "1ms", "requestsTotal": 9,
+                     "migrationsInTotal": 1, "migrationsOutTotal": 2, "rescuedTotal": 6, "health": "silent",
                      "drain": {"byCommand": false, "since": "10s", "left": "15s", "moved": 4, "ended": 1, "closed": 2,
                                "waiting": {"pinned: TLS": 2, "quiet time": 1}}},
-                    {"name": "web-1", "endpoint": "10.0.0.3:80", "weight": 1, "draining": false, "adoptable": false,
-                     "adoptableReason": "not probed yet", "flows": 2, "outstanding": 0, "firstByte": "0us", "requestsTotal": 0,
-                     "migrationsInTotal": 0, "migrationsOutTotal": 0, "health": "up: slow start"}
+                    {"name": "web-1", "endpoint": "10.0.0.3:80", "weight": 1, "draining": false, "adoptability": "notProbed",
+                     "flows": 2, "outstanding": 0, "firstByte": "0us", "requestsTotal": 0,
+                     "migrationsInTotal": 0, "migrationsOutTotal": 0, "health": "slowStart"}
                 ]
             }],
             "counters": {}, "tables": {}
@@ -154,7 +141,7 @@ mod tests {
             (3, 1, 2, true)
         );
         assert_eq!(one.unadoptable.as_deref(), Some("accept queue full"));
-        assert_eq!(one.unusable.as_deref(), Some("down: silent"));
+        assert_eq!(one.unusable.as_deref(), Some("down: no answer"));
         let drain = one.drain.as_ref().expect("it drains");
         assert_eq!((drain.moved, drain.ended, drain.closed), (4, 1, 2));
         assert_eq!((drain.since, drain.until), (990, 1_015));
@@ -174,16 +161,16 @@ mod tests {
     fn how_long_a_backend_stays_ejected_is_no_news() {
         let of = |health: &str| {
             let text = format!(
-                r#"{{"name": "a", "endpoint": "10.0.0.2:80", "weight": 1, "draining": false, "adoptable": true,
-                "adoptableReason": "", "flows": 0, "outstanding": 0, "firstByte": "0us", "requestsTotal": 0,
-                "migrationsInTotal": 0, "migrationsOutTotal": 0, "health": "{health}"}}"#
+                r#"{{"name": "a", "endpoint": "10.0.0.2:80", "weight": 1, "draining": false, "adoptability": "ready",
+                "flows": 0, "outstanding": 0, "firstByte": "0us", "requestsTotal": 0,
+                "migrationsInTotal": 0, "migrationsOutTotal": 0, "health": {health}}}"#
             );
             let state: BackendState = serde_json::from_str(&text).expect("a backend");
             backend(&state, 100, &mut Interner::default()).unusable
         };
-        let ejected = of("ejected: it failed, 9 s left");
+        let ejected = of(r#"{"ejected": "9s"}"#);
         assert_eq!(ejected.as_deref(), Some("ejected: it failed"));
-        assert_eq!(ejected, of("ejected: it failed, 8 s left"));
-        assert_eq!(of("down: no answer").as_deref(), Some("down: no answer"));
+        assert_eq!(ejected, of(r#"{"ejected": "8s"}"#));
+        assert_eq!(of(r#""silent""#).as_deref(), Some("down: no answer"));
     }
 }

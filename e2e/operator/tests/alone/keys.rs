@@ -2,7 +2,7 @@
 //! adoption keys are exchanged only as fast as dataplanes and shims have them.
 
 use anyhow::{Context, Result, ensure};
-use baton_api::node_key;
+use baton_api::{Adoptability, node_key};
 use baton_operator_tests::{
     OPERATOR, OPERATOR_NAMESPACE,
     admin::Admin,
@@ -113,7 +113,7 @@ async fn shims_are_asked_for_pods_and_keys() -> Result<()> {
     dataplane.set_key_epochs(&[first]);
     shim_at.set(&[first], &[(&own, Some(why)), (&other, None)]);
     let obstacle = Load {
-        obstacle: Some("no adopter answers"),
+        obstacle: Some(Adoptability::NoAdopter),
         ..Load::default()
     };
     dataplane.set_figures(vec![figures(served, &[("a", obstacle)])]);

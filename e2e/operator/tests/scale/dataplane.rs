@@ -5,7 +5,9 @@
 
 use crate::world::{Content, content};
 use anyhow::{Context, Result};
-use baton_api::{BackendState, Micros, PolicyState, Snapshot, State, WorkerState};
+use baton_api::{
+    Adoptability, BackendHealth, BackendState, Micros, PolicyState, Snapshot, State, WorkerState,
+};
 use baton_tls::{Material, Name, Server};
 use http_body_util::{BodyExt, Full};
 use hyper::{
@@ -254,8 +256,7 @@ fn backend(backend: &baton_api::Backend, traffic: u64) -> BackendState {
         endpoint: backend.endpoint,
         weight: backend.weight,
         draining: backend.draining,
-        adoptable: true,
-        adoptable_reason: "ready".into(),
+        adoptability: Adoptability::Ready,
         flows: traffic % 10,
         pinned: 0,
         outstanding: traffic % 3,
@@ -265,7 +266,7 @@ fn backend(backend: &baton_api::Backend, traffic: u64) -> BackendState {
         requests_total: traffic * 100,
         migrations_in_total: traffic,
         migrations_out_total: traffic,
-        health: "up".into(),
+        health: BackendHealth::Up,
         stranded: 0,
         rescued_total: 0,
         drain: None,

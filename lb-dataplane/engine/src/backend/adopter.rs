@@ -15,6 +15,7 @@ use crate::{
     clock::Instant,
     timing::{PROBE_OTHER_MS, PROBE_READY_MS, READY_HOLDS_MS, UNANSWERED_MAX},
 };
+use baton_api::Adoptability;
 use baton_packet::{Reason, SeqNumber};
 
 /// What is known of a backend's adopter.
@@ -124,30 +125,23 @@ impl Adopter {
         self.due_ms = 0;
     }
 
-    /// In words, for people; `marks`: it marks the ends of processes that exit.
-    pub(crate) fn words(&self, now: Instant, marks: bool) -> &'static str {
+    /// Whether it can take connections over, and why not; `marks`: it marks the ends of processes
+    /// that exit.
+    pub(crate) fn adoptability(&self, now: Instant, marks: bool) -> Adoptability {
         match self.finding {
-            Finding::Unknown if self.unanswered < UNANSWERED_MAX => "not probed yet",
-            Finding::Unknown => {
-                "no answer to probes (a firewall, or addresses translated on the way?)"
-            }
-            Finding::Ready { until_ms } if now.ms() >= until_ms => "no answer to probes any more",
-            Finding::Ready { .. } if !marks => {
-                "ready, but ends are not marked: a server's close is believed if anybody listens"
-            }
-            Finding::Ready { .. } => "ready",
-            Finding::Refused(Reason::NoListener) => "nothing listens on the port",
-            Finding::Refused(Reason::AcceptQueueFull) => "accept queue full",
-            Finding::Refused(Reason::KernelRefused) => {
-                "the pod's kernel refuses (an MPTCP listener?)"
-            }
-            Finding::Refused(Reason::SyncookiesOff) => "net.ipv4.tcp_syncookies is 0 in the pod",
-            Finding::Refused(Reason::PacketRules) => {
-                "the pod's packet rules redirect, translate or tell SYNs from other segments, or have just changed: an adoption could go around a proxy"
-            }
-            Finding::Refused(_) => "refused",
-            Finding::NoAdopter => "no adopter (is host-shim running there?)",
-            Finding::Silent => "adoptions meet silence",
+            Finding::Unknown if self.unanswered < UNANSWERED_MAX => Adoptability::NotProbed,
+            Finding::Unknown => Adoptability::Unanswered,
+            Finding::Ready { until_ms } if now.ms() >= until_ms => Adoptability::Lapsed,
+            Finding::Ready { .. } if !marks => Adoptability::ReadyUnmarked,
+            Finding::Ready { .. } => Adoptability::Ready,
+            Finding::Refused(Reason::NoListener) => Adoptability::NotListening,
+            Finding::Refused(Reason::AcceptQueueFull) => Adoptability::AcceptQueueFull,
+            Finding::Refused(Reason::KernelRefused) => Adoptability::KernelRefused,
+            Finding::Refused(Reason::SyncookiesOff) => Adoptability::SyncookiesOff,
+            Finding::Refused(Reason::PacketRules) => Adoptability::PacketRules,
+            Finding::Refused(_) => Adoptability::Refused,
+            Finding::NoAdopter => Adoptability::NoAdopter,
+            Finding::Silent => Adoptability::AdoptionsLost,
         }
     }
 }

@@ -55,6 +55,7 @@ use crate::{
         SILENT_IDLE_MS, WATCH_PAUSE_MS,
     },
 };
+use baton_api::BackendHealth;
 use baton_packet::{ListenerReport, SeqNumber};
 
 /// Why nothing can be served by a backend.
@@ -497,12 +498,12 @@ impl Liveness {
         now.ms() < self.ejected_until_ms
     }
 
-    /// What is wrong with it for everybody, in words.
-    pub(crate) fn words(&self) -> Option<&'static str> {
+    /// What is wrong with it for everybody.
+    pub(crate) fn trouble(&self) -> Option<BackendHealth> {
         match self.down {
-            _ if self.elsewhere => Some("unreachable: its route leads through another interface"),
-            Some(Down::NoListener) => Some("down: nothing listens on the port"),
-            Some(Down::Silent) => Some("down: no answer"),
+            _ if self.elsewhere => Some(BackendHealth::OffRoute),
+            Some(Down::NoListener) => Some(BackendHealth::NotListening),
+            Some(Down::Silent) => Some(BackendHealth::Silent),
             None => None,
         }
     }

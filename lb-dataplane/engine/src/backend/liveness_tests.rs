@@ -293,9 +293,9 @@ fn one_that_is_down_is_probed_more_often_while_flows_wait() {
         let mut pod = ended(1);
         pod.learn(NOW, waiting, Evidence::Refused);
         assert_eq!(pod.probe_due_ms(), NOW.ms() + pause_ms);
-        assert_eq!(pod.words(), Some("down: nothing listens on the port"));
+        assert_eq!(pod.trouble(), Some(BackendHealth::NotListening));
         assert!(pod.is_back(NOW) && !pod.is_back(NOW));
-        assert_eq!((pod.up_ms, pod.process(), pod.words()), (10_000, 1, None));
+        assert_eq!((pod.up_ms, pod.process(), pod.trouble()), (10_000, 1, None));
     }
 }
 

@@ -92,7 +92,7 @@ fn nothing_moves_to_a_pod_whose_process_just_exited() {
     let words = |w: &World| {
         let state = w.engine.state(w.now);
         let b = &state.policies[0].backends[dead];
-        (b.adoptable, b.adoptable_reason.clone())
+        (b.adoptability.is_ready(), b.adoptability.to_string())
     };
     for _ in 0..45 {
         w.run_ms(1);

@@ -508,7 +508,9 @@ fn a_pod_behind_another_interface_is_sent_nothing_and_has_no_flows() {
     }
     assert!(sent.iter().all(|s| s.to != Dest::Pod(0)), "{sent:?}");
     assert_eq!(
-        w.engine.state(w.now).policies[0].backends[0].health,
+        w.engine.state(w.now).policies[0].backends[0]
+            .health
+            .to_string(),
         "unreachable: its route leads through another interface"
     );
     // The only one: nobody is asked in its place.

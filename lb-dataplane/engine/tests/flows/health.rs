@@ -11,7 +11,7 @@ use baton_packet::Flags;
 fn health(w: &World, pod: usize) -> String {
     w.engine.state(w.now).policies[0].backends[pod]
         .health
-        .clone()
+        .to_string()
 }
 
 fn big(p: Policy) -> World {

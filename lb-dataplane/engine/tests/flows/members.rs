@@ -3,7 +3,8 @@
 
 use crate::common::{Conn, End, World, conn::*, endpoint, frontend, pod, policy, settings};
 use baton_api::{
-    Algorithm, BackendState, Health, Micros, MigrationMode, OnDeadline, PolicyState, Snapshot,
+    Algorithm, BackendHealth, BackendState, Health, Micros, MigrationMode, OnDeadline, PolicyState,
+    Snapshot,
 };
 use baton_engine::Counter;
 use baton_packet::Flags;
@@ -238,10 +239,10 @@ fn what_one_policy_ejects_serves_the_other() {
     fail(&mut w, 100, OTHER, 0, 2);
     assert_eq!(w.count(Counter::Ejections), 1);
     assert_eq!(
-        backend(&w, "other", 0).health,
+        backend(&w, "other", 0).health.to_string(),
         "ejected: it failed, 10 s left"
     );
-    assert_eq!(backend(&w, "web", 0).health, "up");
+    assert_eq!(backend(&w, "web", 0).health, BackendHealth::Up);
     idle_on(&mut w, 200, 80, 0);
     for n in 300..320 {
         let c = w.idle_as(conn(n, OTHER));
@@ -249,12 +250,17 @@ fn what_one_policy_ejects_serves_the_other() {
     }
     // A changed policy keeps what it knows; a new process of the pod has not failed.
     w.change(|s| s.policies[1].backends[1].weight = 3);
-    assert!(backend(&w, "other", 0).health.starts_with("ejected"));
+    assert!(
+        backend(&w, "other", 0)
+            .health
+            .to_string()
+            .starts_with("ejected")
+    );
     w.stops(0);
     w.run_ms(1_100);
     w.starts(0);
     w.run_ms(250);
-    assert_eq!(backend(&w, "other", 0).health, "up");
+    assert_eq!(backend(&w, "other", 0).health, BackendHealth::Up);
 }
 
 #[test]
@@ -296,8 +302,13 @@ fn failures_and_answers_count_for_their_policy() {
         idle_on(&mut w, first, 80, 0);
     }
     assert_eq!(w.count(Counter::Ejections), 1);
-    assert!(backend(&w, "other", 0).health.starts_with("ejected"));
-    assert_eq!(backend(&w, "web", 0).health, "up");
+    assert!(
+        backend(&w, "other", 0)
+            .health
+            .to_string()
+            .starts_with("ejected")
+    );
+    assert_eq!(backend(&w, "web", 0).health, BackendHealth::Up);
 }
 
 #[test]
@@ -336,8 +347,13 @@ fn a_pod_that_is_down_is_down_for_all() {
         w.rescued(c, &sent);
         assert_eq!(c.pod, 1);
     }
-    assert!(backend(&w, "web", 0).health.starts_with("down"));
-    assert!(backend(&w, "other", 0).health.starts_with("down"));
+    assert!(backend(&w, "web", 0).health.to_string().starts_with("down"));
+    assert!(
+        backend(&w, "other", 0)
+            .health
+            .to_string()
+            .starts_with("down")
+    );
 }
 
 #[test]
@@ -351,6 +367,6 @@ fn slow_start_is_each_policys_own() {
             p.backends.push(late);
         }
     });
-    assert_eq!(backend(&w, "web", 2).health, "up");
-    assert_eq!(backend(&w, "other", 2).health, "up: slow start");
+    assert_eq!(backend(&w, "web", 2).health, BackendHealth::Up);
+    assert_eq!(backend(&w, "other", 2).health.to_string(), "up: slow start");
 }

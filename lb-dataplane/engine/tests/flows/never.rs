@@ -104,7 +104,7 @@ fn with_never_flows_of_a_pod_that_listens_no_more_leave_if_on_backend_failure_le
         w.inject(&refusal.build());
         let health = w.engine.state(w.now).policies[0].backends[pod]
             .health
-            .clone();
+            .to_string();
         assert_eq!(health, "down: nothing listens on the port");
         for c in &mut flows {
             if leave {

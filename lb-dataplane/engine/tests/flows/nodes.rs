@@ -32,7 +32,7 @@ fn world() -> World {
 fn adoptable(w: &World) -> Vec<bool> {
     let state = w.engine.state(w.now);
     let backends = state.policies[0].backends.iter();
-    backends.map(|b| b.adoptable).collect()
+    backends.map(|b| b.adoptability.is_ready()).collect()
 }
 
 #[test]

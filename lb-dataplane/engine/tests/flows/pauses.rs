@@ -424,7 +424,7 @@ proptest! {
                         .map(|b| {
                             let drains = b.drain.as_ref().map(|d| d.by_command);
                             let (name, health) = (b.name.clone(), b.health.clone());
-                            (name, b.draining, drains, b.adoptable, health)
+                            (name, b.draining, drains, b.adoptability.is_ready(), health)
                         })
                         .collect();
                     let mut frontends: Vec<_> = p.frontends.iter().map(|f| f.port()).collect();

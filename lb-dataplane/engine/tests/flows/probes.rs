@@ -21,8 +21,8 @@ fn probes(w: &mut World) -> Vec<Sent> {
 
 fn reason(w: &World, pod: usize) -> String {
     w.engine.state(w.now).policies[0].backends[pod]
-        .adoptable_reason
-        .clone()
+        .adoptability
+        .to_string()
 }
 
 fn silent() -> World {
@@ -217,7 +217,11 @@ fn a_pod_is_down_only_if_a_syn_is_refused_too() {
     w.adopters[0] = Some(Reason::NoListener);
     w.run_ms(1_000);
     assert_eq!(w.count(Counter::BackendsWithoutListener), 0);
-    let health = |w: &World| w.engine.state(w.now).policies[0].backends[0].health.clone();
+    let health = |w: &World| {
+        w.engine.state(w.now).policies[0].backends[0]
+            .health
+            .to_string()
+    };
     assert_eq!(health(&w), "up");
     assert_eq!(reason(&w, 0), "nothing listens on the port");
     let mut c = w.idle(1);

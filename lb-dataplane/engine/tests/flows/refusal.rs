@@ -25,7 +25,7 @@ fn world(pods: usize, protocol: Protocol, failure: BackendFailure) -> World {
 fn adoptable(w: &World, pod: usize) -> (bool, String) {
     let state = w.engine.state(w.now);
     let b = &state.policies[0].backends[pod];
-    (b.adoptable, b.adoptable_reason.clone())
+    (b.adoptability.is_ready(), b.adoptability.to_string())
 }
 
 /// A bare RST of the new pod, as a listener sends to a segment of no connection.

@@ -58,7 +58,7 @@ fn one_that_was_there_before_the_request_never_had_it_and_nor_had_anybody() {
     // It is asked at once, and takes what is meant for it.
     w.run_ms(2);
     let state = w.engine.state(w.now);
-    assert!(state.policies[0].backends[new].adoptable);
+    assert!(state.policies[0].backends[new].adoptability.is_ready());
     w.run_ms(300);
     let again = w.moves(&mut c, POST);
     assert_eq!((c.pod, number(&again)), (new, NEXT));
