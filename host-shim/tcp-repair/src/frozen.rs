@@ -1,0 +1,331 @@
+//! A frozen socket: what can be found out of it, and how it ends.
+//!
+//! Owns the order of steps, and that there is no third way out.
+
+use crate::{
+    Connection, Negotiated, Position, Setting, TcpState,
+    record::QUEUE_BYTES_MAX,
+    sys::{self, Leave, Queue},
+};
+use socket2::SockRef;
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+static BARE_DROPS: AtomicU64 = AtomicU64::new(0);
+
+/// Frozen and half-restored sockets that were dropped without a word since the process began. Each
+/// is a bug.
+#[must_use]
+pub fn bare_drops() -> u64 {
+    BARE_DROPS.load(Ordering::Relaxed)
+}
+
+pub(crate) fn note_bare_drop() {
+    BARE_DROPS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Why a socket cannot be frozen.
+#[derive(Debug, thiserror::Error)]
+pub enum FreezeError {
+    /// Not while it opens or closes.
+    #[error("the socket is in state {0}: only ESTABLISHED and CLOSE-WAIT can be frozen")]
+    State(&'static str),
+    /// No right to.
+    #[error("no CAP_NET_ADMIN in the user namespace of the socket's network namespace")]
+    NotPermitted,
+    /// Not a TCP socket, or one that the kernel does not repair (MPTCP).
+    #[error("the kernel does not freeze this socket: {0}")]
+    Kernel(#[source] io::Error),
+}
+
+/// Why a socket was not released; it is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// No request waits there.
+    #[error("the application has read all that has arrived")]
+    NothingUnread,
+    /// The application has read some of the request: whether it executes it cannot be known.
+    #[error("the application has read {0} bytes past the boundary")]
+    Read(u32),
+    /// The application is still at something earlier, or the boundary is wrong.
+    #[error("the application has {0} bytes before the boundary left to read")]
+    Behind(u32),
+    /// The peer does not have all of an earlier response.
+    #[error("{0} bytes of an earlier response are not acknowledged")]
+    Unacknowledged(u32),
+    /// It could not be frozen.
+    #[error(transparent)]
+    Freeze(#[from] FreezeError),
+    /// A system call failed.
+    #[error("the kernel refused: {0}")]
+    Kernel(#[from] io::Error),
+}
+
+/// Why a connection cannot be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The peer has closed: a restored socket could not be told.
+    #[error("the peer has closed its direction: such a connection can be released, not exported")]
+    HalfClosed,
+    /// TLS in the kernel or the like.
+    #[error("the socket has an upper layer protocol (`{0}`), whose state does not come along")]
+    UpperLayer(String),
+    /// Too much is queued.
+    #[error("{0} bytes are queued: at most {QUEUE_BYTES_MAX} in each direction can be exported")]
+    TooLong(u32),
+    /// Somebody else used the socket meanwhile.
+    #[error("the queues changed while they were read")]
+    Changed,
+    /// A system call failed.
+    #[error("the kernel refused: {0}")]
+    Kernel(#[from] io::Error),
+}
+
+/// A socket in repair mode. Its application's calls fail with EPERM and EINVAL while this lives, and
+/// it sends nothing; what arrives is still taken, so callers have stopped the peer's segments
+/// before.
+#[derive(Debug)]
+pub struct Frozen {
+    socket: OwnedFd,
+    reuse: i32,
+    exported: bool,
+    /// One of the exits was taken.
+    over: bool,
+}
+
+/// Where both streams are; of any socket, frozen or not. The numbers are only there in repair mode.
+fn state_of(fd: BorrowedFd<'_>) -> Result<TcpState, FreezeError> {
+    let info = sys::info(fd).map_err(FreezeError::Kernel)?;
+    TcpState::of(info[0]).ok_or(FreezeError::State(TcpState::name(info[0])))
+}
+
+impl Frozen {
+    /// Freezes a socket. `socket` may be a duplicate of the application's descriptor.
+    ///
+    /// # Errors
+    /// It cannot be frozen, and is as it was.
+    pub fn new(socket: OwnedFd) -> Result<Self, FreezeError> {
+        let fd = socket.as_fd();
+        state_of(fd)?;
+        let reuse = sys::get_int(fd, Setting::ReuseAddress.place()).map_err(FreezeError::Kernel)?;
+        sys::enter(fd).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => FreezeError::NotPermitted,
+            _ => FreezeError::Kernel(error),
+        })?;
+        let mut frozen = Self {
+            socket,
+            reuse,
+            exported: false,
+            over: false,
+        };
+        // It may have changed before it was frozen; now only the peer can change it.
+        match state_of(frozen.socket.as_fd()) {
+            Ok(_) => Ok(frozen),
+            Err(error) => {
+                frozen.over = true;
+                frozen.leave().map_err(FreezeError::Kernel)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// How far both streams are.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn position(&self) -> io::Result<Position> {
+        let fd = self.socket.as_fd();
+        let state = state_of(fd).map_err(|error| io::Error::other(error.to_string()))?;
+        let unread = sys::unread(fd)?;
+        let (unacknowledged, unsent) = sys::unacknowledged(fd)?;
+        // A FIN takes a number of its own (RFC 9293, 3.4) and is not counted as unread (`tcp_inq`).
+        let fin = u32::from(state == TcpState::CloseWait);
+        let end = sys::queue_end(fd, Queue::Receive)?;
+        Ok(Position {
+            state,
+            read_to: end.wrapping_sub(fin).wrapping_sub(unread),
+            unread,
+            written_to: sys::queue_end(fd, Queue::Send)?,
+            unacknowledged,
+            unsent,
+        })
+    }
+
+    /// Copies the connection out. It stays frozen; [`Self::commit`] once another socket has it,
+    /// [`Self::abort`] if none will.
+    ///
+    /// # Errors
+    /// It cannot be exported; it stays frozen.
+    pub fn export(&mut self) -> Result<Connection, ExportError> {
+        let at = self.position()?;
+        if at.state != TcpState::Established {
+            return Err(ExportError::HalfClosed);
+        }
+        let fd = self.socket.as_fd();
+        let name = |place| -> io::Result<String> {
+            let (text, len) = match sys::get(fd, place, [0_u8; 16]) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => ([0; 16], 0),
+                other => other?,
+            };
+            let text = text[..len].split(|byte| *byte == 0).next();
+            Ok(String::from_utf8_lossy(text.unwrap_or_default()).into_owned())
+        };
+        let layer = name((libc::IPPROTO_TCP, libc::TCP_ULP))?;
+        if !layer.is_empty() {
+            return Err(ExportError::UpperLayer(layer));
+        }
+        let socket = SockRef::from(&self.socket);
+        let address = |of: io::Result<socket2::SockAddr>| {
+            of?.as_socket()
+                .ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+        };
+        let (local, remote) = (address(socket.local_addr())?, address(socket.peer_addr())?);
+        let [_, _, _, _, _, options, scales, _] = sys::info(fd)?;
+        let settings = Setting::ALL.iter().map(|setting| match setting {
+            // In repair mode the kernel says something else.
+            Setting::ReuseAddress => Ok(self.reuse),
+            setting => sys::get_int(fd, setting.place()),
+        });
+        let class = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
+        let buffer = |name| sys::get_int(fd, (libc::SOL_SOCKET, name));
+        let connection = Connection {
+            local,
+            remote,
+            read_to: at.read_to,
+            unread: self.peek(Queue::Receive, at.unread)?,
+            acknowledged_to: at.written_to.wrapping_sub(at.unacknowledged),
+            unacknowledged: self.peek(Queue::Send, at.unacknowledged)?,
+            unsent: at.unsent,
+            negotiated: Negotiated {
+                // In repair mode this is the peer's own, not what is in use at present.
+                mss: sys::get_int(fd, (libc::IPPROTO_TCP, libc::TCP_MAXSEG))?
+                    .try_into()
+                    .unwrap_or(u16::MAX),
+                scales: (options & 4 != 0).then_some((scales & 15, scales >> 4)),
+                sack: options & 2 != 0,
+                timestamp: (options & 1 != 0).then(|| sys::timestamp(fd)).transpose()?,
+            },
+            window: sys::window(fd)?,
+            traffic_class: if local.is_ipv6() {
+                sys::get_int(fd, class)?
+            } else {
+                0
+            },
+            buffers: (
+                buffer(libc::SO_SNDBUF)?,
+                buffer(libc::SO_RCVBUF)?,
+                buffer(sys::SO_BUF_LOCK)?,
+            ),
+            settings: settings.collect::<io::Result<_>>()?,
+            congestion: name((libc::IPPROTO_TCP, libc::TCP_CONGESTION))?,
+        };
+        if self.position()? != at {
+            return Err(ExportError::Changed);
+        }
+        self.exported = true;
+        Ok(connection)
+    }
+
+    /// A copy of a whole queue.
+    fn peek(&self, queue: Queue, bytes: u32) -> Result<Vec<u8>, ExportError> {
+        if bytes > QUEUE_BYTES_MAX {
+            return Err(ExportError::TooLong(bytes));
+        }
+        let mut copy = vec![0; bytes as usize];
+        if bytes > 0 {
+            let fd = self.socket.as_fd();
+            sys::choose(fd, queue)?;
+            let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+            let got = rustix::net::recv(fd, &mut copy[..], flags);
+            sys::choose(fd, Queue::None)?;
+            if got.map_err(io::Error::from)?.0 != copy.len() {
+                return Err(ExportError::Changed);
+            }
+        }
+        Ok(copy)
+    }
+
+    /// Another socket has the connection, or will: this one ends. Nothing is sent; the application
+    /// sees `ECONNABORTED`, as from any connection that ended.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn commit(mut self) -> io::Result<()> {
+        self.over = true;
+        self.end()
+    }
+
+    /// The socket goes on as if nothing had been. Nothing is sent.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn abort(mut self) -> io::Result<()> {
+        self.over = true;
+        self.leave()
+    }
+
+    fn end(&self) -> io::Result<()> {
+        let fd = self.socket.as_fd();
+        sys::disconnect(fd)?;
+        self.leave()
+    }
+
+    fn leave(&self) -> io::Result<()> {
+        let fd = self.socket.as_fd();
+        sys::leave(fd, Leave::Silent)?;
+        sys::set(fd, Setting::ReuseAddress.place(), self.reuse)
+    }
+}
+
+/// What was exported may live elsewhere, and two owners are worse than none; what was not, lives
+/// here.
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        note_bare_drop();
+        let ended = if self.exported {
+            self.end()
+        } else {
+            self.leave()
+        };
+        // Whoever drops it cannot be told; the count says that it happened.
+        let _ = ended;
+    }
+}
+
+/// Takes a connection from an application that has read nothing from `boundary` on, the number of
+/// the first byte of the request that waits. Nothing is sent; the application sees `ECONNABORTED`.
+/// Where it was.
+///
+/// # Errors
+/// It stays with the application, as it was.
+pub fn release(socket: OwnedFd, boundary: u32) -> Result<Position, Refused> {
+    if sys::unread(socket.as_fd())? == 0 {
+        return Err(Refused::NothingUnread);
+    }
+    let frozen = Frozen::new(socket)?;
+    let judged = frozen.position().map_err(Refused::from).and_then(|at| {
+        let past = at.read_to.wrapping_sub(boundary).cast_signed();
+        match past {
+            1.. => Err(Refused::Read(past.unsigned_abs())),
+            ..0 => Err(Refused::Behind(past.unsigned_abs())),
+            0 if at.unacknowledged > 0 => Err(Refused::Unacknowledged(at.unacknowledged)),
+            0 => Ok(at),
+        }
+    });
+    match judged {
+        Ok(at) => {
+            frozen.commit()?;
+            Ok(at)
+        }
+        Err(refused) => {
+            frozen.abort()?;
+            Err(refused)
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! A connection comes to life in a new socket, of the calling thread's network namespace.
+//!
+//! Owns the order in which the kernel wants to be told. Until the commit nothing is sent.
+
+use crate::{
+    Connection, Setting,
+    frozen::note_bare_drop,
+    sys::{self, Leave, Queue, RepairOption},
+};
+use rustix::net::{SendFlags, send};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+/// Most bytes that one call puts into the receive queue: the kernel makes one buffer of them
+/// (`tcp_send_rcvq`).
+const PIECE_BYTES: usize = 32 << 10;
+/// linux/tcp.h, options of a handshake (RFC 9293, 7323, 2018).
+const MSS: u32 = 2;
+const WINDOW_SCALE: u32 = 3;
+const SACK_PERMITTED: u32 = 4;
+const TIMESTAMPS: u32 = 8;
+
+/// Why a connection cannot be restored here. Nothing was sent.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The local address is none of this namespace's, or a socket has both ends already.
+    #[error("{what}: {error}")]
+    Kernel {
+        /// What the kernel refused.
+        what: &'static str,
+        /// Its answer.
+        #[source]
+        error: io::Error,
+    },
+    /// The record's options are fewer than this version has.
+    #[error("the connection has {0} socket options: expected {expected}", expected = Setting::ALL.len())]
+    Settings(usize),
+}
+
+trait Says<T> {
+    fn says(self, what: &'static str) -> Result<T, RestoreError>;
+}
+
+impl<T, E: Into<io::Error>> Says<T> for Result<T, E> {
+    fn says(self, what: &'static str) -> Result<T, RestoreError> {
+        self.map_err(|error| RestoreError::Kernel {
+            what,
+            error: error.into(),
+        })
+    }
+}
+
+/// A connection in a new socket that says nothing yet.
+#[derive(Debug)]
+pub struct Restoring {
+    socket: Option<OwnedFd>,
+    reuse: i32,
+    buffers: (i32, i32, i32),
+    unsent: Vec<u8>,
+}
+
+impl Restoring {
+    /// Puts a connection into a new socket.
+    ///
+    /// # Errors
+    /// It cannot be: the address is not there, the pair of ends is in use, a right is missing.
+    /// Nothing was sent.
+    pub fn new(connection: &Connection) -> Result<Self, RestoreError> {
+        let c = connection;
+        if c.settings.len() != Setting::ALL.len() {
+            return Err(RestoreError::Settings(c.settings.len()));
+        }
+        let socket = Socket::new(
+            Domain::for_address(c.local),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )
+        .says("a socket")?;
+        let fd = socket.as_fd();
+        // From here on its port may be bound although the server listens there; `SO_REUSEADDR`
+        // would take that back.
+        sys::enter(fd).says("repair mode, which needs CAP_NET_ADMIN")?;
+        let sent = c.unacknowledged.len().saturating_sub(c.unsent as usize);
+        let (sent, unsent) = c.unacknowledged.split_at(sent);
+        // What is put into a queue must not wait for room.
+        let room =
+            |bytes: usize, own: i32| i32::try_from(2 * bytes).unwrap_or(i32::MAX).max(own / 2);
+        let force = |name, bytes| sys::set(fd, (libc::SOL_SOCKET, name), bytes);
+        force(
+            libc::SO_SNDBUFFORCE,
+            room(c.unacknowledged.len(), c.buffers.0),
+        )
+        .says("buffers")?;
+        force(libc::SO_RCVBUFFORCE, room(c.unread.len(), c.buffers.1)).says("buffers")?;
+        sys::set_queue_begin(fd, Queue::Send, c.acknowledged_to).says("the send queue's number")?;
+        sys::set_queue_begin(fd, Queue::Receive, c.read_to).says("the receive queue's number")?;
+        sys::choose(fd, Queue::None).says("no queue")?;
+        socket
+            .bind(&SockAddr::from(c.local))
+            .says("the local end")?;
+        socket
+            .connect(&SockAddr::from(c.remote))
+            .says("the remote end")?;
+        // Only while no byte was sent.
+        sys::set_options(fd, &options(c)).says("what the handshake agreed on")?;
+        if let Some(value) = c.negotiated.timestamp {
+            sys::set_timestamp(fd, value).says("the timestamp")?;
+        }
+        for (queue, bytes) in [(Queue::Receive, &c.unread[..]), (Queue::Send, sent)] {
+            sys::choose(fd, queue).says("a queue")?;
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                let piece = &rest[..rest.len().min(PIECE_BYTES)];
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                rest = &rest[send(fd, piece, flags).says("a queue's bytes")?..];
+            }
+        }
+        sys::choose(fd, Queue::None).says("no queue")?;
+        sys::set_window(fd, c.window).says("the windows")?;
+        for (setting, value) in Setting::ALL.iter().zip(&c.settings) {
+            if *setting != Setting::ReuseAddress
+                && sys::get_int(fd, setting.place()).says("an option")? != *value
+            {
+                sys::set(fd, setting.place(), *value).says("a socket option")?;
+            }
+        }
+        if c.local.is_ipv6() {
+            let class = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
+            sys::set(fd, class, c.traffic_class).says("the traffic class")?;
+        }
+        if !c.congestion.is_empty() {
+            socket
+                .set_tcp_congestion(c.congestion.as_bytes())
+                .says("the congestion control")?;
+        }
+        let reuse = Setting::ALL.iter().zip(&c.settings);
+        let reuse = reuse
+            .clone()
+            .find(|(setting, _)| **setting == Setting::ReuseAddress);
+        Ok(Self {
+            reuse: reuse.map_or(0, |(_, value)| *value),
+            buffers: c.buffers,
+            unsent: unsent.to_vec(),
+            socket: Some(socket.into()),
+        })
+    }
+
+    /// The connection is this socket's from now on: a window probe tells the peer, and acknowledges
+    /// what had arrived; then goes what was never sent.
+    ///
+    /// # Errors
+    /// The kernel's. The connection is lost then: the socket is closed, which resets the peer.
+    pub fn commit(mut self) -> io::Result<OwnedFd> {
+        let socket = self.socket.take().ok_or(io::ErrorKind::NotConnected)?;
+        let fd = socket.as_fd();
+        sys::leave(fd, Leave::WithProbe)?;
+        sys::set(fd, Setting::ReuseAddress.place(), self.reuse)?;
+        let mut rest = &self.unsent[..];
+        while !rest.is_empty() {
+            rest = &rest[send(fd, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?..];
+        }
+        // Sizes that the application had set stay; others go on growing by themselves.
+        let lock = (libc::SOL_SOCKET, sys::SO_BUF_LOCK);
+        sys::set(fd, lock, self.buffers.2)?;
+        Ok(socket)
+    }
+
+    /// The socket is closed, and nothing is sent.
+    pub fn abort(mut self) {
+        // In repair mode a close is silent (`__tcp_close`).
+        self.socket = None;
+    }
+}
+
+/// Nothing is sent: whoever has the connection goes on.
+impl Drop for Restoring {
+    fn drop(&mut self) {
+        if self.socket.take().is_some() {
+            note_bare_drop();
+        }
+    }
+}
+
+fn options(c: &Connection) -> Vec<RepairOption> {
+    let mut options = vec![RepairOption {
+        code: MSS,
+        value: c.negotiated.mss.into(),
+    }];
+    if let Some((theirs, ours)) = c.negotiated.scales {
+        options.push(RepairOption {
+            code: WINDOW_SCALE,
+            value: u32::from(theirs) | u32::from(ours) << 16,
+        });
+    }
+    let flags = [
+        (c.negotiated.sack, SACK_PERMITTED),
+        (c.negotiated.timestamp.is_some(), TIMESTAMPS),
+    ];
+    let flags = flags.into_iter().filter(|(on, _)| *on);
+    options.extend(flags.map(|(_, code)| RepairOption { code, value: 0 }));
+    options
+}

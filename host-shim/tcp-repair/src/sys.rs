@@ -1,0 +1,216 @@
+//! The system calls. Owns all `unsafe` of this crate; knows no connection.
+#![expect(
+    unsafe_code,
+    reason = "TCP_REPAIR and what belongs to it have no safe binding"
+)]
+
+use crate::Window;
+use std::{
+    io, mem,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+/// How repair mode is left.
+#[derive(Clone, Copy)]
+pub(crate) enum Leave {
+    /// With a window probe, which also acknowledges what had arrived.
+    WithProbe = 0,
+    /// In silence (Linux 4.19).
+    Silent = -1,
+}
+
+/// Which queue is meant in repair mode.
+#[derive(Clone, Copy)]
+pub(crate) enum Queue {
+    None = 0,
+    Receive = 1,
+    Send = 2,
+}
+
+/// `struct tcp_repair_opt`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct RepairOption {
+    pub(crate) code: u32,
+    pub(crate) value: u32,
+}
+
+const TCP_REPAIR_WINDOW: i32 = 29;
+pub(crate) const SO_BUF_LOCK: i32 = 72;
+/// linux/sockios.h.
+const SIOCOUTQNSD: libc::Ioctl = 0x894B;
+
+/// Plain values that the kernel reads and writes as they are in memory.
+pub(crate) trait Plain: Copy {}
+impl Plain for i32 {}
+impl Plain for u32 {}
+impl Plain for [u32; 5] {}
+impl<const N: usize> Plain for [u8; N] {}
+
+pub(crate) fn set<T: Plain>(
+    fd: BorrowedFd<'_>,
+    (level, name): (i32, i32),
+    value: T,
+) -> io::Result<()> {
+    set_all(fd, (level, name), std::slice::from_ref(&value))
+}
+
+fn set_all<T: Copy>(fd: BorrowedFd<'_>, (level, name): (i32, i32), values: &[T]) -> io::Result<()> {
+    // SAFETY: the pointer and the length are those of `values`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            values.as_ptr().cast(),
+            mem::size_of_val(values) as libc::socklen_t,
+        )
+    };
+    done(result)
+}
+
+/// What the kernel writes into `value`, and how many bytes of it.
+pub(crate) fn get<T: Plain>(
+    fd: BorrowedFd<'_>,
+    (level, name): (i32, i32),
+    mut value: T,
+) -> io::Result<(T, usize)> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `value`, for which every pattern is valid
+    // (`Plain`).
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    done(result).map(|()| (value, len as usize))
+}
+
+pub(crate) fn get_int(fd: BorrowedFd<'_>, place: (i32, i32)) -> io::Result<i32> {
+    Ok(get(fd, place, 0_i32)?.0)
+}
+
+fn done(result: i32) -> io::Result<()> {
+    match result {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+const fn tcp(name: i32) -> (i32, i32) {
+    (libc::IPPROTO_TCP, name)
+}
+
+pub(crate) fn enter(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set(fd, tcp(libc::TCP_REPAIR), 1_i32)
+}
+
+pub(crate) fn leave(fd: BorrowedFd<'_>, how: Leave) -> io::Result<()> {
+    set(fd, tcp(libc::TCP_REPAIR), how as i32)
+}
+
+pub(crate) fn choose(fd: BorrowedFd<'_>, queue: Queue) -> io::Result<()> {
+    set(fd, tcp(libc::TCP_REPAIR_QUEUE), queue as i32)
+}
+
+/// The number behind the end of the chosen queue.
+pub(crate) fn queue_end(fd: BorrowedFd<'_>, queue: Queue) -> io::Result<u32> {
+    choose(fd, queue)?;
+    let end = get(fd, tcp(libc::TCP_QUEUE_SEQ), 0_u32)?.0;
+    choose(fd, Queue::None)?;
+    Ok(end)
+}
+
+pub(crate) fn set_queue_begin(fd: BorrowedFd<'_>, queue: Queue, number: u32) -> io::Result<()> {
+    choose(fd, queue)?;
+    set(fd, tcp(libc::TCP_QUEUE_SEQ), number)
+}
+
+pub(crate) fn set_options(fd: BorrowedFd<'_>, options: &[RepairOption]) -> io::Result<()> {
+    set_all(fd, tcp(libc::TCP_REPAIR_OPTIONS), options)
+}
+
+pub(crate) fn timestamp(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(get(fd, tcp(libc::TCP_TIMESTAMP), 0_u32)?.0)
+}
+
+pub(crate) fn set_timestamp(fd: BorrowedFd<'_>, value: u32) -> io::Result<()> {
+    set(fd, tcp(libc::TCP_TIMESTAMP), value)
+}
+
+pub(crate) fn window(fd: BorrowedFd<'_>) -> io::Result<Window> {
+    let ([snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup], _) =
+        get(fd, tcp(TCP_REPAIR_WINDOW), [0_u32; 5])?;
+    Ok(Window {
+        snd_wl1,
+        snd_wnd,
+        max_window,
+        rcv_wnd,
+        rcv_wup,
+    })
+}
+
+pub(crate) fn set_window(fd: BorrowedFd<'_>, window: Window) -> io::Result<()> {
+    let Window {
+        snd_wl1,
+        snd_wnd,
+        max_window,
+        rcv_wnd,
+        rcv_wup,
+    } = window;
+    set(
+        fd,
+        tcp(TCP_REPAIR_WINDOW),
+        [snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup],
+    )
+}
+
+/// The first bytes of `struct tcp_info`: state, flags of options, both window scales.
+pub(crate) fn info(fd: BorrowedFd<'_>) -> io::Result<[u8; 8]> {
+    let (info, len) = get(fd, tcp(libc::TCP_INFO), [0_u8; 8])?;
+    if len < info.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(info)
+}
+
+fn ask(fd: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<u32> {
+    let mut value: libc::c_int = 0;
+    // SAFETY: each of the requests here writes one int (`tcp_ioctl`).
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) };
+    done(result)?;
+    u32::try_from(value).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Bytes that have arrived and were not read, without a FIN.
+pub(crate) fn unread(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    ask(fd, libc::FIONREAD)
+}
+
+/// Bytes that were written and are not acknowledged, and those among them that were not sent. Each
+/// counts our own FIN.
+pub(crate) fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    Ok((ask(fd, libc::TIOCOUTQ)?, ask(fd, SIOCOUTQNSD)?))
+}
+
+/// Ends the connection; in repair mode nothing is sent, and the application sees `ECONNABORTED`
+/// (`tcp_disconnect`).
+pub(crate) fn disconnect(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let nobody = libc::sockaddr {
+        sa_family: libc::AF_UNSPEC as libc::sa_family_t,
+        sa_data: [0; 14],
+    };
+    // SAFETY: the pointer and the length are those of `nobody`.
+    let result = unsafe {
+        libc::connect(
+            fd.as_raw_fd(),
+            &raw const nobody,
+            size_of::<libc::sockaddr>() as libc::socklen_t,
+        )
+    };
+    done(result)
+}

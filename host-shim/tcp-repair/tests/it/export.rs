@@ -1,0 +1,218 @@
+//! Connections that go from one pod's socket to another's, with all that is queued.
+
+use crate::scene::Scene;
+use baton_tcp_repair::{Connection, Frozen, RestoreError, Restoring, decode, encode};
+use socket2::{SockRef, TcpKeepalive};
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    os::fd::OwnedFd,
+    thread,
+    time::Duration,
+};
+
+fn bytes(seed: u32, len: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// From the first pod to the second one; the client's segments are held back meanwhile.
+fn moved(scene: &Scene, server: TcpStream) -> (Connection, TcpStream) {
+    scene.hold(true);
+    let application = server.try_clone().expect("a descriptor");
+    let mut frozen = Frozen::new(OwnedFd::from(server)).expect("it is open");
+    let connection = frozen.export().expect("all of it");
+    let record = decode(&encode(&connection)).expect("as written");
+    assert_eq!(record, connection);
+    let restoring = scene.pods[1].run(|| Restoring::new(&record));
+    let restoring = restoring.expect("the address is there");
+    frozen.commit().expect("the old one ends");
+    drop(application);
+    scene.hold(false);
+    scene.route_to(1);
+    let socket = restoring.commit().expect("it speaks");
+    (connection, TcpStream::from(socket))
+}
+
+fn exact(mut from: &TcpStream, wanted: &[u8]) {
+    let mut got = vec![0; wanted.len()];
+    from.read_exact(&mut got).expect("all of it");
+    assert!(got == wanted, "the bytes differ");
+}
+
+#[test]
+fn both_directions_go_on_at_the_byte() {
+    for v6 in [false, true] {
+        for len in [0, 16 << 10, 64 << 10, 128 << 10] {
+            let scene = Scene::new();
+            let (_listener, client, server) = scene.connect(v6);
+            // The client takes less than is written, so some of it was never sent.
+            // Nobody reads, so the window does not grow by itself.
+            SockRef::from(&server)
+                .set_recv_buffer_size(200 << 10)
+                .expect("any size");
+            let (up, down) = (bytes(1, len), bytes(2, 4 * len));
+            SockRef::from(&server)
+                .set_send_buffer_size(8 * len + 4_096)
+                .expect("any size");
+            (&client).write_all(&up).expect("room");
+            let mut copy = vec![0; len];
+            while len > 0 && server.peek(&mut copy).expect("open") < len {}
+            (&server).write_all(&down).expect("room");
+
+            let (connection, server) = moved(&scene, server);
+            assert_eq!(connection.unread, up);
+            if len == 128 << 10 {
+                assert!(connection.unsent > 0, "the test shows less than it says");
+            }
+            exact(&server, &up);
+            exact(&client, &down);
+            thread::scope(|threads| {
+                for (mut from, to, seed) in [(&client, &server, 3), (&server, &client, 4)] {
+                    let more = bytes(seed, 300_000);
+                    let copy = more.clone();
+                    threads.spawn(move || from.write_all(&more).expect("open"));
+                    threads.spawn(move || exact(to, &copy));
+                }
+            });
+            drop(server);
+            assert_eq!((&client).read(&mut [0; 1]).expect("a clean end"), 0);
+            for space in [&scene.client, &scene.pods[0], &scene.pods[1]] {
+                assert_eq!(space.count("OutRsts"), 0, "{v6} {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_agreed_and_set_is_the_same() {
+    let scene = Scene::new();
+    let (_listener, client, server) = scene.connect(false);
+    let set = SockRef::from(&server);
+    set.set_tcp_nodelay(true).expect("an option");
+    let probes = TcpKeepalive::new()
+        .with_time(Duration::from_secs(77))
+        .with_interval(Duration::from_secs(7))
+        .with_retries(5);
+    set.set_tcp_keepalive(&probes).expect("an option");
+    set.set_tcp_user_timeout(Some(Duration::from_millis(5_500)))
+        .expect("an option");
+    set.set_mark(9).expect("root");
+    set.set_tos_v4(0x28).expect("an option");
+    set.set_tcp_congestion(b"reno").expect("always there");
+    let before = set.recv_buffer_size().expect("a size");
+    let (first, server) = moved(&scene, server);
+    let set = SockRef::from(&server);
+    assert!(set.tcp_nodelay().expect("an option") && set.keepalive().expect("an option"));
+    assert_eq!(
+        set.tcp_keepalive_time().expect("an option"),
+        Duration::from_secs(77)
+    );
+    assert_eq!(set.tcp_keepalive_retries().expect("an option"), 5);
+    let timeout = set.tcp_user_timeout().expect("an option");
+    assert_eq!(timeout, Some(Duration::from_millis(5_500)));
+    assert_eq!(
+        (set.mark().expect("root"), set.tos_v4().expect("an option")),
+        (9, 0x28)
+    );
+    assert_eq!(&set.tcp_congestion().expect("a name")[..4], b"reno");
+    assert!(set.recv_buffer_size().expect("a size") >= before);
+
+    // Seen once more, everything that does not move on is as it was.
+    (&client).write_all(b"x").expect("open");
+    exact(&server, b"x");
+    let mut frozen = Frozen::new(server.try_clone().expect("a descriptor").into()).expect("open");
+    let again = frozen.export().expect("all of it");
+    frozen.abort().expect("it goes on");
+    let (mut a, mut b) = (first.negotiated, again.negotiated);
+    assert!(
+        b.timestamp.is_some() && a.timestamp.is_some(),
+        "Linux has timestamps"
+    );
+    let ahead = b
+        .timestamp
+        .unwrap_or(0)
+        .wrapping_sub(a.timestamp.unwrap_or(0));
+    assert!(ahead.cast_signed() >= 0, "the clock never runs back");
+    (a.timestamp, b.timestamp) = (None, None);
+    assert_eq!(a, b);
+    assert_eq!(
+        (first.settings, first.congestion),
+        (again.settings, again.congestion)
+    );
+    assert_eq!(again.read_to, first.read_to.wrapping_add(1));
+    assert_eq!(
+        first.buffers.2, again.buffers.2,
+        "what the application had set"
+    );
+}
+
+/// The old socket owed an acknowledgement and never sends it. With Nagle's algorithm the client
+/// waits for it, so the new socket's first word must bring it: else the client repeats.
+#[test]
+fn an_acknowledgement_that_was_owed_comes_with_the_first_word() {
+    let scene = Scene::new();
+    let (_listener, client, server) = scene.connect(false);
+    // Warm: a connection's first segments are acknowledged at once.
+    for _ in 0..20 {
+        (&client).write_all(b"ping").expect("open");
+        exact(&server, b"ping");
+        (&server).write_all(b"pong").expect("open");
+        exact(&client, b"pong");
+    }
+    (&client).write_all(b"a").expect("open");
+    let mut copy = [0; 1];
+    assert_eq!(server.peek(&mut copy).expect("open"), 1);
+    let before = scene.client.count("RetransSegs");
+    let (connection, server) = moved(&scene, server);
+    (&client).write_all(b"b").expect("open");
+    assert_eq!(connection.unread, b"a");
+    exact(&server, b"ab");
+    assert_eq!(
+        scene.client.count("RetransSegs"),
+        before,
+        "it had to repeat"
+    );
+}
+
+#[test]
+fn what_cannot_be_restored_says_so_and_sends_nothing() {
+    let scene = Scene::new();
+    let (_listener, client, server) = scene.connect(false);
+    let mut frozen = Frozen::new(server.try_clone().expect("a descriptor").into()).expect("open");
+    let mut connection = frozen.export().expect("all of it");
+    let taken = scene.pods[0].run(|| Restoring::new(&connection));
+    let taken = taken
+        .expect_err("the old socket is still there")
+        .to_string();
+    assert!(
+        taken.contains("the remote end") || taken.contains("the local end"),
+        "{taken}"
+    );
+    let aborted = scene.pods[1].run(|| Restoring::new(&connection));
+    aborted.expect("the address is there").abort();
+    frozen.abort().expect("it goes on");
+    (&client).write_all(b"still here").expect("open");
+    exact(&server, b"still here");
+
+    connection.local = "10.9.0.3:80".parse().expect("an address");
+    let refused = scene.pods[1].run(|| Restoring::new(&connection));
+    let refused = refused.expect_err("nobody has that address");
+    assert!(
+        refused.to_string().starts_with("the local end: "),
+        "{refused}"
+    );
+    connection.settings.pop();
+    let refused = Restoring::new(&connection);
+    assert!(
+        matches!(refused, Err(RestoreError::Settings(_))),
+        "{refused:?}"
+    );
+    for space in [&scene.client, &scene.pods[0], &scene.pods[1]] {
+        assert_eq!(space.count("OutRsts"), 0);
+    }
+}

@@ -1,0 +1,184 @@
+//! Requests that lie in a stalled application's socket are taken from it, or left.
+
+use crate::scene::Scene;
+use baton_tcp_repair::{ExportError, FreezeError, Frozen, Refused, TcpState, bare_drops, release};
+use socket2::SockRef;
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, TcpStream},
+    os::fd::OwnedFd,
+};
+
+fn duplicate(socket: &TcpStream) -> OwnedFd {
+    socket.try_clone().expect("a descriptor").into()
+}
+
+/// The number that the application would read next.
+fn reads_next(socket: &TcpStream) -> u32 {
+    let frozen = Frozen::new(duplicate(socket)).expect("it is open");
+    let at = frozen.position().expect("numbers");
+    frozen.abort().expect("it goes on");
+    at.read_to
+}
+
+/// Waits until so many bytes have arrived at a socket.
+fn arrived(socket: &TcpStream, bytes: usize) {
+    let mut copy = vec![0; bytes];
+    while socket.peek(&mut copy).expect("an open socket") < bytes {}
+}
+
+fn goes_on(client: &TcpStream, mut server: &TcpStream, unread: &[u8]) {
+    let mut got = vec![0; unread.len()];
+    server.read_exact(&mut got).expect("what it had not read");
+    assert_eq!(got, unread);
+    for (mut from, mut to) in [(client, server), (server, client)] {
+        from.write_all(b"and on").expect("open");
+        let mut got = [0; 6];
+        to.read_exact(&mut got).expect("open");
+        assert_eq!(&got, b"and on");
+    }
+}
+
+#[test]
+fn a_request_that_nobody_read_is_taken_in_silence() {
+    for v6 in [false, true] {
+        for half_closed in [false, true] {
+            let scene = Scene::new();
+            let (_listener, mut client, mut server) = scene.connect(v6);
+            let boundary = reads_next(&server);
+            client.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("open");
+            if half_closed {
+                client.shutdown(Shutdown::Write).expect("open");
+                while Frozen::new(duplicate(&server)).is_ok_and(|frozen| {
+                    let at = frozen.position().expect("numbers");
+                    frozen.abort().expect("it goes on");
+                    at.state != TcpState::CloseWait
+                }) {}
+            }
+            arrived(&server, 18);
+            let before = (
+                scene.pods[0].count("OutSegs"),
+                scene.pods[0].count("OutRsts"),
+            );
+            let at = release(duplicate(&server), boundary).expect("nobody read it");
+            assert_eq!((at.read_to, at.unread), (boundary, 18));
+            let state = [TcpState::Established, TcpState::CloseWait][usize::from(half_closed)];
+            assert_eq!(at.state, state);
+            let after = (
+                scene.pods[0].count("OutSegs"),
+                scene.pods[0].count("OutRsts"),
+            );
+            assert_eq!(before, after, "nothing was sent");
+            let error = server.read(&mut [0; 64]).expect_err("the request is gone");
+            assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
+            let error = server.read(&mut [0; 64]).expect_err("told once");
+            assert_eq!(error.kind(), ErrorKind::NotConnected);
+        }
+    }
+}
+
+#[test]
+fn what_was_read_or_is_not_at_the_boundary_stays() {
+    let scene = Scene::new();
+    let (_listener, mut client, mut server) = scene.connect(false);
+    SockRef::from(&server)
+        .set_reuse_address(true)
+        .expect("a right of all");
+    let boundary = reads_next(&server);
+    let refused = release(duplicate(&server), boundary);
+    assert!(
+        matches!(refused, Err(Refused::NothingUnread)),
+        "{refused:?}"
+    );
+
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("open");
+    arrived(&server, 18);
+    let refused = release(duplicate(&server), boundary.wrapping_add(18));
+    assert!(matches!(refused, Err(Refused::Behind(18))), "{refused:?}");
+    server.read_exact(&mut [0; 3]).expect("three bytes");
+    let refused = release(duplicate(&server), boundary).expect_err("some was read");
+    assert!(matches!(refused, Refused::Read(3)), "{refused:?}");
+    assert_eq!(
+        refused.to_string(),
+        "the application has read 3 bytes past the boundary"
+    );
+    let reuses = SockRef::from(&server).reuse_address().expect("an option");
+    assert!(reuses, "repair mode takes it away");
+    goes_on(&client, &server, b" / HTTP/1.1\r\n\r\n");
+    assert_eq!(scene.pods[0].count("OutRsts"), 0);
+}
+
+#[test]
+fn an_unacknowledged_response_stays() {
+    let scene = Scene::new();
+    let (_listener, mut client, mut server) = scene.connect(false);
+    let boundary = reads_next(&server);
+    client.write_all(b"again").expect("open");
+    arrived(&server, 5);
+    scene.hold(true);
+    server.write_all(b"the end of a response").expect("room");
+    let refused = release(duplicate(&server), boundary);
+    assert!(
+        matches!(refused, Err(Refused::Unacknowledged(21))),
+        "{refused:?}"
+    );
+    scene.hold(false);
+    scene.route_to(0);
+    let mut got = [0; 21];
+    client.read_exact(&mut got).expect("it is repeated");
+    assert_eq!(&got, b"the end of a response");
+    goes_on(&client, &server, b"again");
+}
+
+#[test]
+fn a_socket_in_another_state_is_refused_by_name() {
+    let scene = Scene::new();
+    let (listener, client, server) = scene.connect(false);
+    let refused = Frozen::new(listener.try_clone().expect("a descriptor").into());
+    assert!(
+        matches!(refused, Err(FreezeError::State("LISTEN"))),
+        "{refused:?}"
+    );
+    server.shutdown(Shutdown::Write).expect("open");
+    // It is FIN-WAIT-1 or, once the FIN is acknowledged, FIN-WAIT-2.
+    let refused = Frozen::new(duplicate(&server))
+        .expect_err("it closes")
+        .to_string();
+    assert!(
+        refused.starts_with("the socket is in state FIN-WAIT-"),
+        "{refused}"
+    );
+    let mut end = Vec::new();
+    (&client).read_to_end(&mut end).expect("a clean end");
+    let half = Frozen::new(duplicate(&client)).map(|mut half| {
+        let refused = half.export();
+        half.abort().expect("it goes on");
+        refused
+    });
+    assert!(matches!(half, Ok(Err(ExportError::HalfClosed))), "{half:?}");
+}
+
+/// The only test that drops sockets without a word.
+#[test]
+fn a_bare_drop_is_counted_and_never_makes_two_owners() {
+    let scene = Scene::new();
+    let (_listener, client, mut server) = scene.connect(false);
+    let before = bare_drops();
+    drop(Frozen::new(duplicate(&server)).expect("open"));
+    assert_eq!(bare_drops(), before + 1);
+    goes_on(&client, &server, b"");
+
+    let mut frozen = Frozen::new(duplicate(&server)).expect("open");
+    let exported = frozen.export().expect("all of it");
+    drop(frozen);
+    assert_eq!(bare_drops(), before + 2);
+    let error = server.read(&mut [0; 1]).expect_err("another may have it");
+    assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
+
+    let restoring = scene.pods[1].run(|| baton_tcp_repair::Restoring::new(&exported));
+    drop(restoring.expect("the address is there, too"));
+    assert_eq!(bare_drops(), before + 3);
+    for pod in &scene.pods {
+        assert_eq!(pod.count("OutRsts"), 0);
+    }
+}

@@ -1,0 +1,122 @@
+//! A client and two pods that have the same address; the client's route says which of them it
+//! reaches. The namespaces have no names and go with their last descriptor.
+#![expect(unsafe_code, reason = "unshare(2) of a thread has no safe binding")]
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use std::{
+    fs::{self, File},
+    net::{TcpListener, TcpStream},
+    os::fd::{AsFd, AsRawFd},
+    process::Command,
+    thread,
+};
+
+pub struct Space(File);
+
+impl Space {
+    fn new() -> Self {
+        let made = thread::spawn(|| {
+            // SAFETY: nothing but this thread's network namespace changes, and the thread ends.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.expect("root makes namespaces");
+            let space = Self(File::open("/proc/thread-self/ns/net").expect("its file"));
+            ip("link set lo up");
+            space
+        });
+        made.join().expect("a namespace")
+    }
+
+    /// Runs `work` in the namespace.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|threads| {
+            let there = threads.spawn(|| {
+                move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
+                    .expect("root enters namespaces");
+                work()
+            });
+            there.join().expect("its own assertions hold")
+        })
+    }
+
+    /// A counter of `/proc/net/snmp`: `Tcp`, `OutRsts`.
+    pub fn count(&self, name: &str) -> u64 {
+        self.run(|| {
+            let text = fs::read_to_string("/proc/thread-self/net/snmp").expect("counters");
+            let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+            let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+            let mut both = names.split(' ').zip(values.split(' '));
+            let (_, value) = both.find(|(n, _)| *n == name).expect("a counter");
+            value.parse().expect("a number")
+        })
+    }
+}
+
+fn ip(arguments: &str) {
+    let done = Command::new("ip").args(arguments.split(' ')).output();
+    let done = done.expect("iproute2 is there");
+    assert!(done.status.success(), "ip {arguments}: {done:?}");
+}
+
+pub struct Scene {
+    pub client: Space,
+    pub pods: [Space; 2],
+}
+
+impl Scene {
+    /// The client reaches the first pod.
+    pub fn new() -> Self {
+        let (client, pods) = (Space::new(), [Space::new(), Space::new()]);
+        for (n, pod) in pods.iter().enumerate() {
+            let there = format!("/proc/{}/fd/{}", std::process::id(), pod.0.as_raw_fd());
+            client.run(|| {
+                ip(&format!("link add pod{n} type veth peer name eth0"));
+                ip(&format!("link set eth0 netns {there}"));
+                let keep = format!("/proc/sys/net/ipv6/conf/pod{n}/keep_addr_on_down");
+                fs::write(keep, "1").expect("root sets it");
+                ip(&format!("link set pod{n} up"));
+                // Linux answers for IPv6 addresses of the interface itself only.
+                ip(&format!("addr add fd00::1/128 dev pod{n} nodad"));
+            });
+            pod.run(|| {
+                ip("link set eth0 up");
+                ip("addr add 10.9.0.2/32 dev eth0");
+                ip("addr add fd00::2/128 dev eth0 nodad");
+                ip("route add 10.9.0.1 dev eth0");
+                ip("route add fd00::1 dev eth0");
+            });
+        }
+        client.run(|| ip("addr add 10.9.0.1/32 dev lo"));
+        let scene = Self { client, pods };
+        scene.route_to(0);
+        scene
+    }
+
+    pub fn route_to(&self, pod: usize) {
+        self.client.run(|| {
+            ip(&format!("route replace 10.9.0.2 dev pod{pod} src 10.9.0.1"));
+            ip(&format!("route replace fd00::2 dev pod{pod} src fd00::1"));
+        });
+    }
+
+    /// Nothing of the client reaches a pod, or from it, as when a dataplane holds it back.
+    pub fn hold(&self, held: bool) {
+        self.client.run(|| {
+            for pod in 0..2 {
+                ip(&format!(
+                    "link set pod{pod} {}",
+                    if held { "down" } else { "up" }
+                ));
+            }
+        });
+    }
+
+    /// A listener of the first pod, a client's connection, and its accepted end.
+    pub fn connect(&self, v6: bool) -> (TcpListener, TcpStream, TcpStream) {
+        let at = if v6 { "[fd00::2]:80" } else { "10.9.0.2:80" };
+        let listener = self.pods[0].run(|| TcpListener::bind(at).expect("a port"));
+        let client = self
+            .client
+            .run(|| TcpStream::connect(at).expect("it listens"));
+        let (server, _) = listener.accept().expect("a connection");
+        (listener, client, server)
+    }
+}
