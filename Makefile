@@ -127,7 +127,7 @@ generate: setup ## Write the generated files anew (docs/generated, crds/generate
 	BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --test it what_helm
 	BATON_GENERATE=1 $(CARGO) test -p baton-operator-tests --test together fields
 	-BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --bin kubectl-baton
-	-BATON_UPDATE_VECTORS=1 $(CARGO) test -p baton-packet --test vectors
+	-BATON_UPDATE_VECTORS=1 $(CARGO) test -p baton-packet --test it vectors::
 
 bench-engine: ## Nanoseconds and instructions per packet (criterion, callgrind)
 	@tools/setup.sh bench

@@ -95,6 +95,29 @@ fn comments_have_at_most_100_columns() {
     assert!(long.is_empty(), "wrap at {COLUMNS_MAX}: {long:#?}");
 }
 
+/// `make test` runs no examples of doc comments (`--tests`), so there shall be none.
+#[test]
+fn doc_comments_have_no_code_that_nobody_runs() {
+    let (mut fences, mut code) = (0, Vec::new());
+    for file in files().into_iter().filter(|f| f.ends_with(".rs")) {
+        let text = fs::read_to_string(root().join(&file)).expect("a source file");
+        let mut inside = false;
+        for (at, line) in (1..).zip(text.lines()) {
+            let line = line.trim_start();
+            let comment = line.strip_prefix("///").or(line.strip_prefix("//!"));
+            if let Some(language) = comment.and_then(|c| c.trim_start().strip_prefix("```")) {
+                fences += 1;
+                inside = !inside;
+                if inside && language != "text" {
+                    code.push(format!("{file}:{at}"));
+                }
+            }
+        }
+    }
+    assert!(fences > 4, "{fences}");
+    assert!(code.is_empty(), "say `text`, or write a test: {code:#?}");
+}
+
 #[test]
 fn rows_of_tables_are_short() {
     for (file, text) in pages() {

@@ -1,19 +1,12 @@
 //! Checksums and rewriting, against etherparse's full computation.
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    reason = "a test that cannot go on shall panic"
-)]
 
-mod support;
-
+use crate::support::{Oracle, Packet, oracle, packet, packet_and_rewrite, segment};
 use baton_packet::{
     ChecksumState, Flags, Mac, Rewrite, RewriteError, SegmentSpec, SeqNumber, build_segment,
     clear_fin, complete_tcp_checksum, ether_dst, ether_src, part_of_segment, rewrite_tcp,
     settle_tcp_checksum, tcp_checksum_state,
 };
 use proptest::prelude::*;
-use support::{Oracle, Packet, oracle, packet, packet_and_rewrite, segment};
 
 /// The sum of the pseudo-header as the kernel leaves it in the field, in plain arithmetic.
 fn pseudo_sum(frame: &[u8]) -> u16 {
@@ -260,7 +253,7 @@ proptest! {
     #[test]
     fn built_segments_are_what_was_asked(packet in packet(), timestamps in any::<Option<(u32, u32)>>(), short in any::<prop::sample::Index>()) {
         let spec = SegmentSpec {
-            src_mac: Mac(support::SRC_MAC), dst_mac: Mac(support::DST_MAC),
+            src_mac: Mac(crate::support::SRC_MAC), dst_mac: Mac(crate::support::DST_MAC),
             src: packet.src, dst: packet.dst, src_port: packet.src_port, dst_port: packet.dst_port,
             seq: SeqNumber(packet.seq), ack: SeqNumber(packet.ack), flags: Flags(packet.flags),
             window: packet.window, timestamps, payload: &packet.payload,

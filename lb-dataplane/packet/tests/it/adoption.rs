@@ -1,19 +1,12 @@
 //! Adoption messages: round trip, layout, and that no covered bit can be changed unnoticed.
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    reason = "a test that cannot go on shall panic"
-)]
 
-mod support;
-
+use crate::support::{addresses, oracle, segment};
 use baton_packet::{
     ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, Flags, KeyError, Mac, MessageKind, Reason,
     SegmentSpec, SeqNumber, build_adoption, parse_adoption,
 };
 use proptest::{prelude::*, strategy::ValueTree};
 use std::net::IpAddr;
-use support::{addresses, oracle, segment};
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -37,8 +30,8 @@ fn case() -> impl Strategy<Value = Case> {
         .prop_flat_map(|(src, dst)| {
             any::<(u16, u16, u32, u32, u16, Option<(u32, u32)>)>().prop_map(
                 move |(src_port, dst_port, seq, ack, window, timestamps)| SegmentSpec {
-                    src_mac: Mac(support::SRC_MAC),
-                    dst_mac: Mac(support::DST_MAC),
+                    src_mac: Mac(crate::support::SRC_MAC),
+                    dst_mac: Mac(crate::support::DST_MAC),
                     src,
                     dst,
                     src_port,

@@ -1,13 +1,7 @@
 //! ICMP errors: what is read in them, and that a translated one is byte for byte the one that
 //! etherparse writes for the other leg.
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    reason = "a test that cannot go on shall panic"
-)]
 
-mod support;
-
+use crate::support::{DST_MAC, Packet, SRC_MAC, addresses, packet_of};
 use baton_packet::{
     Decoded, FamilyMismatch, IcmpError, IcmpKind, Mac, Malformed, NewTuple, SeqNumber, decode,
     rewrite_icmp,
@@ -15,7 +9,6 @@ use baton_packet::{
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
 use std::net::IpAddr;
-use support::{DST_MAC, Packet, SRC_MAC, addresses, packet_of};
 
 /// An ICMP error around the first bytes of a packet.
 #[derive(Clone, Debug)]
@@ -78,7 +71,7 @@ impl Error {
 }
 
 fn headers_len(packet: &Packet) -> usize {
-    usize::from(support::segment(&packet.frame()).l4) - 14
+    usize::from(crate::support::segment(&packet.frame()).l4) - 14
 }
 
 fn error() -> impl Strategy<Value = Error> {

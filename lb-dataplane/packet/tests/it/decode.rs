@@ -1,18 +1,11 @@
 //! What `decode` says about packets that another crate wrote, about every kind of broken one, and
 //! about noise.
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    reason = "a test that cannot go on shall panic"
-)]
 
-mod support;
-
+use crate::support::{DST_MAC, Packet, SRC_MAC, oracle, packet, segment};
 use baton_packet::{Decoded, LIMIT_EXTENSION_HEADERS, Malformed, SeqNumber, decode};
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
 use std::collections::HashSet;
-use support::{DST_MAC, Packet, SRC_MAC, oracle, packet, segment};
 
 proptest! {
     #[test]
@@ -44,7 +37,7 @@ proptest! {
     }
 
     #[test]
-    fn one_flipped_bit_of_an_ipv4_header_is_refused(packet in support::packet_of(false), bit in 0usize..160) {
+    fn one_flipped_bit_of_an_ipv4_header_is_refused(packet in crate::support::packet_of(false), bit in 0usize..160) {
         // Another header length sums up other bytes, which may be right by chance.
         prop_assume!(bit >= 4);
         let mut frame = packet.frame();

@@ -1,19 +1,12 @@
 //! Options: read, looked up, stripped.
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    reason = "a test that cannot go on shall panic"
-)]
 
-mod support;
-
+use crate::support::{oracle, packet, segment};
 use baton_packet::{
     ChecksumState, STRIPPED_FROM_CLIENTS, SynOptions, parse_syn_options, strip_options,
     tcp_checksum_state, timestamps,
 };
 use etherparse::{TcpOptionElement, TcpOptions};
 use proptest::{collection::vec, prelude::*};
-use support::{oracle, packet, segment};
 
 /// Kinds and ranges of the options, as Linux's `tcp_parse_options` walks them.
 fn list(options: &[u8]) -> Vec<(u8, std::ops::Range<usize>)> {
@@ -49,7 +42,7 @@ proptest! {
     }
 
     #[test]
-    fn agrees_with_etherparse(options in support::options()) {
+    fn agrees_with_etherparse(options in crate::support::options()) {
         let mut expected = SynOptions::default();
         let raw = TcpOptions::try_from_slice(&options).unwrap();
         // etherparse stops at kinds it does not know; the rest of the list is compared with `list`.
@@ -67,7 +60,7 @@ proptest! {
     }
 
     #[test]
-    fn flags_of_the_options_that_are_stripped(options in support::options()) {
+    fn flags_of_the_options_that_are_stripped(options in crate::support::options()) {
         let read = parse_syn_options(&options);
         let list = list(&options);
         prop_assert_eq!(read.has_mptcp, list.iter().any(|(kind, _)| *kind == 30));
@@ -79,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn both_readers_find_the_same_timestamps(options in support::options()) {
+    fn both_readers_find_the_same_timestamps(options in crate::support::options()) {
         let stamps: Vec<_> = list(&options).into_iter().filter(|(kind, range)| *kind == 8 && range.len() == 10).collect();
         let value = |range: &std::ops::Range<usize>| {
             let bytes = &options[range.clone()];
@@ -110,7 +103,7 @@ proptest! {
         }
         prop_assert_eq!(changed, options != packet.options);
         prop_assert_eq!(seg.options(&frame), &options[..]);
-        let expected = support::Packet { options, ..packet.clone() };
+        let expected = crate::support::Packet { options, ..packet.clone() };
         prop_assert_eq!(&frame, &expected.frame());
         prop_assert!(oracle(&frame).tcp_checksum_right);
         prop_assert_eq!(tcp_checksum_state(&frame, &seg), ChecksumState::Full);
