@@ -19,8 +19,8 @@ fn a_stale_socket_on_a_reused_port_breaks_no_flow() -> Result<()> {
     let stale = stale_ports(&scene)?;
     assert!(stale.iter().all(|ports| ports.len() >= 20), "{stale:?}");
 
-    // New flows meet them with their first SYN. Ports are taken in order from anywhere: the first 30
-    // of a pod may meet none of the stale ones, the next 30 cannot.
+    // New flows meet them with their first SYN. Ports are taken in order from anywhere: the first
+    // 30 of a pod may meet none of the stale ones, the next 30 cannot.
     scene.start_dataplane()?;
     scene.wait_adoptable()?;
     for _ in 0..2 {
