@@ -2,8 +2,8 @@
 //!
 //! The file is generated here (`BATON_UPDATE_VECTORS=1 cargo test -p baton-packet --test it
 //! vectors::`) and compared in every other run. Tag and tag input are checked against a second
-//! SipHash and a second assembly of the input, both written from the papers alone, so that a mistake in the crate
-//! cannot bless itself.
+//! SipHash and a second assembly of the input, both written from the papers alone, so that a
+//! mistake in the crate cannot bless itself.
 
 use baton_packet::{
     ADOPTION_HEADER_BYTES, Adoption, AdoptionKey, Flags, Mac, MessageKind, Reason, SegmentSpec,
