@@ -19,8 +19,17 @@ PURE := -p baton-packet -p baton-api -p baton-guard -p baton-engine -p baton-mod
 TRIPLE = $(shell rustc -vV | sed -n 's/^host: //p')
 TRIPLE_VARIABLE = $(shell echo $(TRIPLE) | tr a-z- A-Z_)
 ROOT := -p baton-xsk -p baton-adopter -p baton-tcp-repair -p host-shim -p lb-dataplane -p baton-lab -p baton-demo
-# With the features of the whole workspace, so that nothing is built twice.
+# With the features of the whole workspace and its tests, so that nothing is built twice.
 NS := $(CARGO) test $(CI) --workspace --test ns
+BINS := $(CARGO) build $(CI) --workspace --bins --test ns
+# Most wait most of the time: several at once take two thirds of the time. One at a time until that has been shown
+# to fail no test by chance. Those in `alone` measure or judge by time, those in `quiet` bear only each other.
+NS_THREADS ?= 1
+define NS_TESTS
+$(NS) -- --test-threads=$(NS_THREADS) --skip alone:: --skip quiet::
+$(NS) -- --test-threads=$(NS_THREADS) quiet::
+$(NS) -- --test-threads=1 alone::
+endef
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo soak soak-path soak-tracked sim mutants test check test-root test-api test-vm test-ns e2e e2e-kind e2e-cluster \
@@ -50,22 +59,24 @@ soak-tracked: build ## MINUTES of moves on a node that tracks connections and dr
 	target/release/baton-demo soak-tracked --minutes $(MINUTES)
 
 sim: ## Deterministic simulation: 10,000 seeds; `cargo xtask sim --help` replays and explores
-	$(CARGO) xtask sim
+	$(CARGO) build $(CI) --workspace --bin xtask
+	target/ci/xtask sim
 
 mutants: ## Deliberate faults of the engine, each of which the simulation must find
 	$(CARGO) test $(CI) -p baton-sim --features mutants --test mutants -- --nocapture
 
 test: setup lint ## Everything that is tested: pure, property, vectors, namespaces with real servers (root)
-	$(CARGO) build $(CI) --workspace --bins
-	$(CARGO) test $(CI) --workspace --exclude baton-ns
+	$(CARGO) build $(CI) --workspace --bins --tests
+	$(CARGO) test $(CI) --workspace --exclude baton-ns --tests
+	$(CARGO) test $(CI) --workspace --doc --quiet
 	$(MAKE) sim mutants
-	$(NS) -- --test-threads=1
+	$(NS_TESTS)
 
 check: lint ## What needs no root: formatting, clippy, unit and property tests, vectors, model, rules of the tree
 	$(CARGO) test $(CI) $(PURE) -p baton-tidy
 
 test-root: setup ## Tests of the crates that need root and namespaces, without the real servers
-	$(CARGO) build $(CI) --workspace --bins
+	$(BINS)
 	$(CARGO) test $(CI) $(ROOT)
 
 test-api: setup ## The custom resources and the operator against a real kube-apiserver (built once, with Go)
@@ -75,13 +86,13 @@ test-api: setup ## The custom resources and the operator against a real kube-api
 
 # Not those that count what comes late, as under emulation much does.
 test-vm: setup ## Connections move under another Linux, in a virtual machine: KERNEL=linux-image-*.deb, or such a package; TESTS=
-	$(CARGO) build $(CI) --workspace --bins
+	$(BINS)
 	tests=$$($(NS) --no-run 2>&1 | sed -n 's/.*Executable.*(\(.*\))/\1/p') && test -n "$$tests" && tools/vm.sh $(KERNEL) \
 	    sh -c "target/ci/host-shim preflight && cd e2e/ns && exec $$(realpath $$tests) --test-threads=1 $(TESTS)"
 
 # With the programs that the other tests build, all checks on; IMAGES=target/images for those that ship (`make images`).
 e2e: setup ## Baton in a real cluster, all is replaced around 64 connections (root; BATON_E2E_DATAPLANE=DaemonSet: hostNetwork)
-	$(CARGO) build $(CI) --workspace --bins
+	$(BINS)
 	$(if $(IMAGES),,target/ci/baton-images --programs target/ci --output target/e2e/images)
 	BATON_IMAGES=$(abspath $(or $(IMAGES),target/e2e/images)) \
 	    $(CARGO) test $(CI) --workspace --exclude baton-cluster --test cluster -- --nocapture
@@ -93,8 +104,8 @@ e2e-cluster: setup ## The real cluster that e2e tests run in: one node, two node
 	$(CARGO) test $(CI) -p baton-cluster --test cluster -- --nocapture --test-threads=1
 
 test-ns: setup ## Namespace tests with real nginx and redis
-	$(CARGO) build $(CI) --workspace --bins
-	$(NS) -- --test-threads=1
+	$(BINS)
+	$(NS_TESTS)
 
 lint: ## Formatting and clippy, warnings refused
 	$(CARGO) fmt --all --check
@@ -112,14 +123,14 @@ deny: ## Licences, sources and duplicate crates (installs cargo-deny)
 
 generate: setup ## Write the generated files anew (docs/generated, crds/generated, the rendered chart, docs/adoption-vectors.json)
 	BATON_GENERATE=1 $(CARGO) test -p baton-engine --test vectors
-	BATON_GENERATE=1 $(CARGO) test -p baton-crds --test generated
+	BATON_GENERATE=1 $(CARGO) test -p baton-crds --test it generated::
 	BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --bins metric_reference
-	BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --test crds
+	BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --test it crds::
 	cp crds/generated/*.yaml charts/baton/crds/
-	BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --test rendered what_helm
+	BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --test it what_helm
 	BATON_GENERATE=1 $(CARGO) test -p baton-operator-tests --test together fields
 	-BATON_GENERATE=1 $(CARGO) test $(CI) --workspace --bin kubectl-baton
-	-BATON_UPDATE_VECTORS=1 $(CARGO) test -p baton-packet --test vectors
+	-BATON_UPDATE_VECTORS=1 $(CARGO) test -p baton-packet --test it vectors::
 
 bench-engine: ## Nanoseconds and instructions per packet (criterion, callgrind)
 	@tools/setup.sh bench
@@ -154,7 +165,7 @@ bench-pps: build ## Packets per second through 1, 2 and 4 workers: CPU time of e
 	target/release/baton-demo pps
 
 bench-rescue: setup ## What killed, frozen and draining pods cost their clients: the figures behind those namespace tests
-	$(CARGO) build $(CI) --workspace --bins
+	$(BINS)
 	$(NS) -- --test-threads=1 --nocapture rescue posts drain:: silence closes
 
 bench-operator: setup ## The operator with 5,000 policies and 50,000 endpoints: memory, start, delay, from manifests and a kube-apiserver

@@ -2,7 +2,7 @@
 //! discovered pods. Owns the command line only.
 
 #[cfg(test)]
-#[path = "../../common/tls/tests/support/mod.rs"]
+#[path = "../../common/tls/tests/it/support/mod.rs"]
 mod certificates;
 mod config;
 mod control;

@@ -3,7 +3,7 @@
 mod args;
 mod capture;
 #[cfg(test)]
-#[path = "../../common/tls/tests/support/mod.rs"]
+#[path = "../../common/tls/tests/it/support/mod.rs"]
 mod certificates;
 mod clock;
 mod commands;

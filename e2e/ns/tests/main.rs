@@ -1,16 +1,13 @@
 //! The namespace tests, one module per theme. They need root and the programs `lb-dataplane` and
-//! `host-shim` built in the same profile, and run one at a time (`--test-threads=1`): each fills
-//! the machine.
+//! `host-shim` built in the same profile. Each has namespaces of its own and mostly waits, so that
+//! several run at a time, but for those in [`alone`] and [`quiet`].
 
+mod alone;
 mod anywhere;
 mod bad_input;
 mod capture;
 mod cli;
-mod closes;
-mod drain;
 mod faults_limits;
-mod faults_limits_flood;
-mod faults_path;
 mod faults_process;
 mod faults_process_control;
 mod faults_process_links;
@@ -21,7 +18,6 @@ mod forged_answers;
 mod guards;
 mod host_network;
 mod ipv6;
-mod large;
 mod memcached;
 mod migrate_by_hand;
 mod migration;
@@ -29,16 +25,13 @@ mod modes;
 mod operator;
 mod packet_rules;
 mod posts;
+mod quiet;
 mod refusal;
 mod reload;
 mod rescue;
 mod shim;
-mod shutdown;
-mod silence;
-mod stale;
 mod stateful;
 mod tenants;
-mod throttle;
 mod tracked;
 mod wire;
 mod workers;

@@ -77,12 +77,15 @@ fn shared_by(workers: u32) -> Result<()> {
     ensure!(moves.len() == workers as usize, "some had none: {moves:?}");
 
     // A move that an admin asks for finds the flow wherever it is.
+    // Its frontend is named, as the same port may have been taken for another one.
+    let address = scene.address(HTTP_PORT)?;
+    let frontend = address.to_string();
     for _ in 0..4 {
-        let mut client =
-            HttpClient::connect(scene.lab.client().namespace(), scene.address(HTTP_PORT)?)?;
+        let mut client = HttpClient::connect(scene.lab.client().namespace(), address)?;
         client.get("/")?;
         let asked = client.stream().local_addr()?.to_string();
-        scene.dataplane()?.tool(&["migrate", &asked])?;
+        let move_it = ["migrate", &asked, "--frontend", &frontend];
+        scene.dataplane()?.tool(&move_it)?;
         client.get("/")?;
     }
     nothing_was_reset(&scene)

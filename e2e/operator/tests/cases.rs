@@ -2,7 +2,7 @@
 //! field, rules also with the same message. The cases are those of the offline check,
 //! `crds/tests/cases`.
 
-#[path = "../../../crds/tests/common/merge.rs"]
+#[path = "../../../crds/tests/it/common/merge.rs"]
 mod merge;
 
 use anyhow::{Context, Result};

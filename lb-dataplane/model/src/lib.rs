@@ -31,7 +31,7 @@
 //! # What is left out
 //! - Handshakes, a drain's deadline, sessions (`AUTH`, `SELECT`), pipelining, requests of several
 //!   segments, buffers that run full. The rows of the table that this leaves untaken are listed
-//!   with their reasons in `tests/explore.rs`; a new row fails there.
+//!   with their reasons in `tests/it/explore.rs`; a new row fails there.
 //! - The way between client and dataplane: segments arrive at once and in order. Timestamps,
 //!   windows, checksums, keys' bits.
 //! - Ports are never used twice (quarantine outlives packets), and the adopter's memory outlives
@@ -49,8 +49,8 @@
 //! `cargo test --profile ci -p baton-model -- --nocapture` prints the unique states of each
 //! configuration (51 of them, about 2.8 million states in all) and the time that it took. A
 //! counterexample is printed as a list of steps, without those that it does not need.
-//! `tests/safeguards.rs` takes away one safeguard at a time and expects the counterexample that it
-//! prevents.
+//! `tests/it/safeguards.rs` takes away one safeguard at a time and expects the counterexample that
+//! it prevents.
 //!
 //! `stateright` is an explicit-state model checker that is a library: a model is plain Rust that
 //! can use the engine's own code. Its `eventually` ignores paths that end in a cycle, which is why

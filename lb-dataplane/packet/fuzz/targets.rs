@@ -16,7 +16,7 @@
 
 mod adoption;
 mod corpus;
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support/mod.rs"]
 mod support;
 
 use baton_packet::{

@@ -6,7 +6,7 @@
 //! its peers do.
 #![expect(unsafe_code, reason = "the client sends and receives in batches")]
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/it/common/mod.rs"]
 mod common;
 
 use baton_xsk::ModeChoice;

@@ -74,7 +74,7 @@ fn each_packet_goes_where_it_belongs() {
         };
         assert_eq!(counted, 1, "{name}: {after:?}");
         // The test run gives a socket filter no Ethernet header as a packet socket does;
-        // `tests/kernel.rs` runs it.
+        // `tests/it/kernel.rs` runs it.
     }
 }
 

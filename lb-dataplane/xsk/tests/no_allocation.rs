@@ -1,6 +1,7 @@
 //! After `open`, moving frames allocates nothing.
 #![expect(unsafe_code, reason = "a global allocator that counts")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use baton_xsk::{Config, Disposition, HOST_MAC, ModeChoice};

@@ -1,6 +1,6 @@
 //! What changes cost at 5,000 policies, 50,000 endpoints and 16 classes.
 
-#[path = "../tests/common/fleet.rs"]
+#[path = "../tests/it/common/fleet.rs"]
 mod fleet;
 
 use baton_index::{Change, Index};

@@ -13,9 +13,9 @@
 //!   its network) and any address, and an EndpointSlice could name anybody's Pods. Reserved ports
 //!   (control, probes, the node's) stand above all entries. An endpoint counts if it is a Pod of
 //!   the namespace that has the address, as far as the API server says; a Pod that is not there any
-//!   more does not. `operator/index/tests/refusals.rs` gives snapshots of generated clusters to the
-//!   engine's own check. Rejected: ReferenceGrants per namespace (a dataplane is shared: its admin
-//!   has to agree, not the other tenant alone).
+//!   more does not. `operator/index/tests/it/refusals.rs` gives snapshots of generated clusters to
+//!   the engine's own check. Rejected: ReferenceGrants per namespace (a dataplane is shared: its
+//!   admin has to agree, not the other tenant alone).
 
 use crate::{Labels, Text, messages::few};
 use std::{

@@ -1,6 +1,6 @@
 //! An HTTP/1.1 server that counts by writing: `POST /count` appends the request's body to a file,
-//! as one line and with one write, and then answers 200 with the same body. What it was made to
-//! execute can be read off the file whatever happens to the process.
+//! as one padded line and with one write, and then answers 200 with the same body. What it was
+//! made to execute can be read off the file whatever happens to the process.
 //!
 //! One thread per connection, which ends with its connection. Never more than `POST` with
 //! `Content-Length`: all else is answered 400 and closed.
@@ -21,6 +21,9 @@ use std::{
 const BACKLOG: i32 = 4_096;
 /// Memory of a connection's thread: it holds one request.
 const STACK_BYTES: usize = 128 * 1024;
+/// Each line is padded to this divisor of a page: SIGKILL cuts a write where a page ends, and the
+/// next process would write its first line behind half a one.
+const LINE_BYTES: usize = 64;
 const REFUSAL: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const USAGE: &str =
@@ -92,13 +95,16 @@ impl Counter {
                 _ => return Ok(stream.write_all(REFUSAL)?),
             };
             let (mut line, total) = (request.body.to_vec(), request.bytes);
+            let length = line.len();
+            ensure!(length < LINE_BYTES, "a body is too long to be counted");
             pause(self.before);
+            line.resize(LINE_BYTES - 1, b' ');
             line.push(b'\n');
             // O_APPEND: the kernel puts each write at the end, whole, whoever else writes.
             let written = (&self.file).write(&line)?;
             ensure!(written == line.len(), "a line was cut");
             pause(self.after);
-            line.pop();
+            line.truncate(length);
             let mut answer = format!(
                 "HTTP/1.1 200 OK\r\nX-Pod: {}\r\nContent-Length: {}\r\n\r\n",
                 self.pod,

@@ -1,0 +1,4 @@
+//! Snapshots and policies as they are read. One program, which is linked once.
+
+mod failure;
+mod validation;

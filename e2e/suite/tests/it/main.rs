@@ -1,0 +1,4 @@
+//! The chart before a real API server. One program, which is linked once.
+
+mod hooks;
+mod rendered;

@@ -1,0 +1,14 @@
+//! Frames read, rewritten and built. One program, which is linked once.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on shall panic"
+)]
+
+mod adoption;
+mod decode;
+mod icmp;
+mod options;
+mod rewrite;
+mod support;
+mod vectors;

@@ -1,0 +1,4 @@
+//! The simulated worlds. One program, which is linked once.
+
+mod seeds;
+mod smol;

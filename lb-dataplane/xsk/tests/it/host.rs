@@ -1,0 +1,143 @@
+//! The way through the host's own stack: its limits, and that nothing of it is left. What it
+//! carries is tested with real servers in `e2e/ns`.
+
+use crate::common::{Lab, PORT_MAC, PORT_V4, PORT_V6, RawIp, config, tcp};
+use baton_xsk::{Config, Disposition, HOST_MAC, ModeChoice, Port};
+use std::{io::ErrorKind, net::SocketAddr, net::TcpStream, os::fd::AsFd, time::Duration};
+
+/// The raw sockets' buffers hold 8 MiB; more than this has no room.
+const FLOOD: usize = 2_000;
+
+fn host(mode: ModeChoice) -> Config {
+    Config {
+        host: true,
+        ..config(mode)
+    }
+}
+
+/// Takes all that is there; what each frame is.
+fn take(port: &mut Port) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let wake = crate::common::eventfd();
+    port.wait(Some(Duration::ZERO), wake.as_fd())
+        .expect("the interface stays");
+    while port.process(
+        &mut |buffer: &mut [u8], len: usize, _: &mut baton_xsk::Tx<'_>| {
+            frames.push(buffer[..len].to_vec());
+            Disposition::Release
+        },
+    ) > 0
+    {}
+    frames
+}
+
+#[test]
+fn what_the_kernel_delivers_to_the_host_is_a_frame_from_it() {
+    for mode in crate::common::MODES {
+        let lab = Lab::new();
+        let mut port = lab.open(&host(mode));
+        let raw = RawIp::open(&lab);
+        for (own, number) in [(PORT_V4.into(), 20_000), (PORT_V6.into(), 80)] {
+            let mut frame = tcp((own, 40_000), (own, number), 7, "A", b"abc");
+            raw.send(&frame);
+            frame[..6].copy_from_slice(&PORT_MAC);
+            frame[6..12].copy_from_slice(&HOST_MAC);
+            if own.is_ipv4() {
+                // The kernel numbers the packets of a raw socket that have no number.
+                frame[18..20].fill(0);
+                frame[24..26].fill(0);
+            }
+            let mut got = take(&mut port);
+            assert_eq!(got.len(), 1, "{mode:?} {own}: {got:?}");
+            if own.is_ipv4() {
+                got[0][18..20].fill(0);
+                got[0][24..26].fill(0);
+            }
+            assert_eq!(got[0], frame, "{mode:?} {own}");
+        }
+        // Of others nothing is seen.
+        raw.send(&tcp((PORT_V4.into(), 1), (PORT_V4.into(), 81), 7, "A", b""));
+        assert_eq!(take(&mut port), Vec::<Vec<u8>>::new());
+        assert_eq!(port.stats().host.rx_frames, 2);
+    }
+}
+
+#[test]
+fn what_has_no_room_is_counted_and_what_is_large_is_cut() {
+    let lab = Lab::new();
+    let mut port = lab.open(&host(ModeChoice::Native));
+    let raw = RawIp::open(&lab);
+    let (from, to) = ((PORT_V4.into(), 40_000), (PORT_V4.into(), 80));
+    let large = tcp(from, to, 7, "A", &[7; 60_000]);
+    for _ in 0..FLOOD {
+        raw.send(&large);
+    }
+    // Nobody knows how large its segments were: such that they fit the interface.
+    let frames = take(&mut port);
+    let stats = port.stats().host;
+    assert!(stats.rx_lost > 0, "{stats:?}");
+    let each = 60_000_usize.div_ceil(1_460);
+    assert_eq!(frames.len(), (FLOOD - stats.rx_lost as usize) * each);
+    assert!(frames.iter().all(|frame| frame.len() <= 1_514));
+    assert_eq!(stats.rx_segmented, frames.len() as u64);
+    // There is room again.
+    raw.send(&tcp(from, to, 7, "A", b"abc"));
+    assert_eq!(take(&mut port).len(), 1);
+    // Headers that end nowhere.
+    let mut nonsense = large;
+    nonsense[14 + 20 + 12] = 0;
+    raw.send(&nonsense);
+    assert!(take(&mut port).is_empty());
+    assert_eq!(port.stats().host.rx_unsegmentable, 1);
+}
+
+#[test]
+fn what_the_hosts_stack_refuses_is_counted_and_keeps_no_buffer() {
+    let lab = Lab::new();
+    let mut port = lab.open(&host(ModeChoice::Native));
+    // Without a route, larger than any, and not IP at all.
+    let far = tcp(
+        (PORT_V4.into(), 80),
+        ([203, 0, 113, 1].into(), 9),
+        7,
+        "A",
+        b"",
+    );
+    let mut nonsense = far.clone();
+    nonsense[14] = 0;
+    for frame in [far, nonsense] {
+        let mut tx = port.tx();
+        let buffer = tx.frame().expect("buffers are left");
+        buffer[..frame.len()].copy_from_slice(&frame);
+        buffer[..6].copy_from_slice(&HOST_MAC);
+        tx.send(frame.len());
+    }
+    port.flush();
+    let stats = port.stats();
+    assert_eq!((stats.host.tx_frames, stats.host.tx_refused), (0, 2));
+    assert_eq!(stats.tx_frames, 0, "none went by the interface");
+    assert!(port.frames().is_complete(), "{:?}", port.frames());
+}
+
+#[test]
+fn the_kernel_is_silent_while_the_port_is_open_and_answers_again_afterwards() {
+    let lab = Lab::new();
+    let connect = |own: SocketAddr| {
+        lab.in_port(|| TcpStream::connect_timeout(&own, Duration::from_millis(300)))
+            .map_err(|error| error.kind())
+    };
+    let own = [
+        SocketAddr::from((PORT_V4, 80)),
+        SocketAddr::from((PORT_V6, 29_999)),
+    ];
+    let port = lab.open(&host(ModeChoice::Packet));
+    for own in own {
+        assert_eq!(connect(own).err(), Some(ErrorKind::TimedOut), "{own}");
+    }
+    let other = SocketAddr::from((PORT_V4, 81));
+    assert_eq!(connect(other).err(), Some(ErrorKind::ConnectionRefused));
+    drop(port);
+    for own in own {
+        assert_eq!(connect(own).err(), Some(ErrorKind::ConnectionRefused));
+    }
+}
