@@ -1,5 +1,5 @@
-//! What the steps cost, on loopback: a request is released (freeze, check, end); a connection with so
-//! much queued each way is exported, its record written and read, and restored (`cargo bench -p
+//! What the steps cost, on loopback: a request is released (freeze, check, end); a connection with
+//! so much queued each way is exported, its record written and read, and restored (`cargo bench -p
 //! baton-tcp-repair`, root). Each is measured once for each of many connections and shown as
 //! percentiles.
 

@@ -84,8 +84,8 @@ pub enum ExportError {
     Kernel(#[from] io::Error),
 }
 
-/// A socket in repair mode. Its application's calls fail with EPERM and EINVAL while this lives, and
-/// it sends nothing; what arrives is still taken, so callers have stopped the peer's segments
+/// A socket in repair mode. Its application's calls fail with EPERM and EINVAL while this lives,
+/// and it sends nothing; what arrives is still taken, so callers have stopped the peer's segments
 /// before.
 #[derive(Debug)]
 pub struct Frozen {

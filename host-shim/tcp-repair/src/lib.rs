@@ -3,8 +3,8 @@
 //! namespace that owns the socket's network namespace).
 //!
 //! Owns freezing, what a connection is made of, its record as bytes, and restoring. It knows no
-//! policy, no protocol between shims, and finds no sockets: callers bring a descriptor, of their own
-//! or from `pidfd_getfd(2)`.
+//! policy, no protocol between shims, and finds no sockets: callers bring a descriptor, of their
+//! own or from `pidfd_getfd(2)`.
 //!
 //! A [`Frozen`] socket has two exits, [`Frozen::commit`] and [`Frozen::abort`]. A bare drop is a
 //! bug: it is counted ([`bare_drops`]) and takes the way that cannot make two owners.
@@ -12,16 +12,16 @@
 //! # What does not come along
 //!
 //! - The congestion window and the estimate of the round trip: no system call sets them. A restored
-//!   socket begins with what the kernel has cached for the destination, else with the initial window
-//!   and 3 s before the first repetition (`tcp_init_metrics`).
+//!   socket begins with what the kernel has cached for the destination, else with the initial
+//!   window and 3 s before the first repetition (`tcp_init_metrics`).
 //! - The peer's last timestamp (`ts_recent`): the next segment brings it.
 //! - Sockets that are half closed can be released, not exported.
 //!
 //! # What it costs
 //!
-//! A release 3 us (p99 7), a move with 0, 16, 64, 128 KB unread 17, 31, 80, 132 us (p99 27, 66, 156,
-//! 243), record and checksum with it: `cargo bench -p baton-tcp-repair` with the `ci` profile, on two
-//! cores of a virtual machine with other load beside.
+//! A release 3 us (p99 7), a move with 0, 16, 64, 128 KB unread 17, 31, 80, 132 us (p99 27, 66,
+//! 156, 243), record and checksum with it: `cargo bench -p baton-tcp-repair` with the `ci` profile,
+//! on two cores of a virtual machine with other load beside.
 //!
 //! # Decisions
 //!

@@ -1,5 +1,5 @@
-//! A connection as bytes: a head (mark, version, length, checksum), then the fields in a fixed order,
-//! all numbers little-endian, queues and names behind their lengths.
+//! A connection as bytes: a head (mark, version, length, checksum), then the fields in a fixed
+//! order, all numbers little-endian, queues and names behind their lengths.
 //!
 //! Owns the format. The checksum (SipHash-2-4 with a key of zeros over all behind it) is compared
 //! before anything is decoded; it finds damage, not forgery: the protocol between shims

@@ -1,3 +1,5 @@
+//! Records: as they were written once, damaged, forged and foreign.
+
 use super::*;
 use proptest::prelude::*;
 
@@ -35,7 +37,7 @@ fn sample() -> Connection {
 
 fn hex(bytes: &[u8]) -> String {
     let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let lines: Vec<String> = digits.chunks(32).map(|line| line.concat()).collect();
+    let lines: Vec<String> = digits.chunks(32).map(<[String]>::concat).collect();
     lines.join("\n") + "\n"
 }
 

@@ -68,7 +68,8 @@ fn backend(state: &BackendState, at: i64, interner: &mut Interner) -> BackendFig
         },
         probed: adoptability != Adoptability::NotProbed,
         unadoptable: (!adoptability.is_ready()).then(|| interner.text(adoptability.words())),
-        // Without the time that is left: a condition that counts seconds would be written with each.
+        // Without the time that is left: a condition that counts seconds would be written with
+        // each.
         unusable: (!health.is_up()).then(|| interner.text(&format!("{health:#}"))),
         drain: drain.map(|drain| {
             Box::new(DrainFigures {

@@ -105,11 +105,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("baton-e2e", &["baton-cluster"]),
     ("baton-demo", &["baton-lab", "baton-api"]),
     ("baton-ns", &["baton-lab", "baton-api", "baton-packet"]),
+    ("baton-tcp-repair", &[]),
     ("baton-tidy", &[]),
 ];
 
 /// The crates that box unsafe code.
-const UNSAFE: &[&str] = &["lb-dataplane/xsk/", "host-shim/adopter/", "e2e/lab/"];
+const UNSAFE: &[&str] = &[
+    "lb-dataplane/xsk/",
+    "host-shim/adopter/",
+    "host-shim/tcp-repair/",
+    "e2e/lab/",
+];
 
 #[test]
 fn dependencies_point_one_way() {
