@@ -1,6 +1,7 @@
 //! The namespace tests, one module per theme. They need root and the programs `lb-dataplane` and
 //! `host-shim` built in the same profile. Each has namespaces of its own and mostly waits, so that
-//! several run at a time, but for those in [`alone`] and [`quiet`].
+//! several can run at a time (`NS_THREADS=4 make test-ns`), but for those in [`alone`] and
+//! [`quiet`].
 
 mod alone;
 mod anywhere;

@@ -1,5 +1,5 @@
 //! Where moments decide what an end means: nothing that computes runs beside these, which wait
-//! (`--test-threads=4 quiet::`).
+//! (`NS_THREADS`).
 
 mod closes;
 mod shutdown;
