@@ -5,7 +5,7 @@
 use crate::{
     Connection, Negotiated, Position, Setting, TcpState,
     record::QUEUE_BYTES_MAX,
-    sys::{self, Leave, Queue},
+    sys::{self, Queue},
 };
 use socket2::SockRef;
 use std::{
@@ -13,6 +13,9 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::atomic::{AtomicU64, Ordering},
 };
+
+/// Most bytes of one segment in a send queue (`GSO_LEGACY_MAX_SIZE`).
+const SEGMENT_BYTES_MAX: usize = 64 << 10;
 
 static BARE_DROPS: AtomicU64 = AtomicU64::new(0);
 
@@ -33,6 +36,9 @@ pub enum FreezeError {
     /// Not while it opens or closes.
     #[error("the socket is in state {0}: only ESTABLISHED and CLOSE-WAIT can be frozen")]
     State(&'static str),
+    /// It has a filter, whose place is needed.
+    #[error("the application has attached a filter to the socket")]
+    Filtered,
     /// No right to.
     #[error("no CAP_NET_ADMIN in the user namespace of the socket's network namespace")]
     NotPermitted,
@@ -73,6 +79,9 @@ pub enum ExportError {
     /// TLS in the kernel or the like.
     #[error("the socket has an upper layer protocol (`{0}`), whose state does not come along")]
     UpperLayer(String),
+    /// The application reads ahead by an offset of the kernel's.
+    #[error("the application has set SO_PEEK_OFF: what is queued cannot be copied")]
+    PeekOffset,
     /// Too much is queued.
     #[error("{0} bytes are queued: at most {QUEUE_BYTES_MAX} in each direction can be exported")]
     TooLong(u32),
@@ -84,9 +93,8 @@ pub enum ExportError {
     Kernel(#[from] io::Error),
 }
 
-/// A socket in repair mode. Its application's calls fail with EPERM and EINVAL while this lives,
-/// and it sends nothing; what arrives is still taken, so callers have stopped the peer's segments
-/// before.
+/// A socket in repair mode. Its application's calls fail with EPERM and EINVAL while this lives; it
+/// sends nothing, and what arrives is dropped: the peer sends it again.
 #[derive(Debug)]
 pub struct Frozen {
     socket: OwnedFd,
@@ -111,17 +119,26 @@ impl Frozen {
         let fd = socket.as_fd();
         state_of(fd)?;
         let reuse = sys::get_int(fd, Setting::ReuseAddress.place()).map_err(FreezeError::Kernel)?;
-        sys::enter(fd).map_err(|error| match error.kind() {
-            io::ErrorKind::PermissionDenied => FreezeError::NotPermitted,
-            _ => FreezeError::Kernel(error),
-        })?;
+        if sys::filters(fd).map_err(FreezeError::Kernel)? {
+            return Err(FreezeError::Filtered);
+        }
+        // In repair mode the kernel goes on taking and acknowledging what arrives, which nobody
+        // would have after an export.
+        sys::deafen(fd).map_err(FreezeError::Kernel)?;
+        if let Err(error) = sys::enter(fd) {
+            sys::undeafen(fd).map_err(FreezeError::Kernel)?;
+            return Err(match error.kind() {
+                io::ErrorKind::PermissionDenied => FreezeError::NotPermitted,
+                _ => FreezeError::Kernel(error),
+            });
+        }
         let mut frozen = Self {
             socket,
             reuse,
             exported: false,
             over: false,
         };
-        // It may have changed before it was frozen; now only the peer can change it.
+        // It may have changed before it was frozen.
         match state_of(frozen.socket.as_fd()) {
             Ok(_) => Ok(frozen),
             Err(error) => {
@@ -173,6 +190,9 @@ impl Frozen {
             let text = text[..len].split(|byte| *byte == 0).next();
             Ok(String::from_utf8_lossy(text.unwrap_or_default()).into_owned())
         };
+        if sys::get_int(fd, (libc::SOL_SOCKET, libc::SO_PEEK_OFF))? >= 0 {
+            return Err(ExportError::PeekOffset);
+        }
         let layer = name((libc::IPPROTO_TCP, libc::TCP_ULP))?;
         if !layer.is_empty() {
             return Err(ExportError::UpperLayer(layer));
@@ -191,7 +211,7 @@ impl Frozen {
         });
         let class = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
         let buffer = |name| sys::get_int(fd, (libc::SOL_SOCKET, name));
-        let connection = Connection {
+        let mut connection = Connection {
             local,
             remote,
             read_to: at.read_to,
@@ -222,7 +242,15 @@ impl Frozen {
             settings: settings.collect::<io::Result<_>>()?,
             congestion: name((libc::IPPROTO_TCP, libc::TCP_CONGESTION))?,
         };
-        if self.position()? != at {
+        // The kernel goes on sending what it had begun to send: that changes no byte.
+        let after = self.position()?;
+        connection.unsent = after.unsent;
+        if after
+            != (Position {
+                unsent: after.unsent,
+                ..at
+            })
+        {
             return Err(ExportError::Changed);
         }
         self.exported = true;
@@ -234,18 +262,22 @@ impl Frozen {
         if bytes > QUEUE_BYTES_MAX {
             return Err(ExportError::TooLong(bytes));
         }
-        let mut copy = vec![0; bytes as usize];
+        // The first segment of the send queue may be acknowledged in part, and comes whole.
+        let mut copy = vec![0; bytes as usize + SEGMENT_BYTES_MAX];
+        let mut more = SEGMENT_BYTES_MAX;
         if bytes > 0 {
             let fd = self.socket.as_fd();
             sys::choose(fd, queue)?;
             let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
             let got = rustix::net::recv(fd, &mut copy[..], flags);
             sys::choose(fd, Queue::None)?;
-            if got.map_err(io::Error::from)?.0 != copy.len() {
-                return Err(ExportError::Changed);
-            }
+            let got = got.map_err(io::Error::from)?.0;
+            copy.truncate(got);
+            more = got
+                .checked_sub(bytes as usize)
+                .ok_or(ExportError::Changed)?;
         }
-        Ok(copy)
+        Ok(copy.split_off(more))
     }
 
     /// Another socket has the connection, or will: this one ends. Nothing is sent; the application
@@ -275,7 +307,8 @@ impl Frozen {
 
     fn leave(&self) -> io::Result<()> {
         let fd = self.socket.as_fd();
-        sys::leave(fd, Leave::Silent)?;
+        sys::leave(fd)?;
+        sys::undeafen(fd)?;
         sys::set(fd, Setting::ReuseAddress.place(), self.reuse)
     }
 }

@@ -13,15 +13,15 @@
 //!
 //! - The congestion window and the estimate of the round trip: no system call sets them. A restored
 //!   socket begins with what the kernel has cached for the destination, else with the initial
-//!   window and 3 s before the first repetition (`tcp_init_metrics`).
+//!   window (`tcp_init_metrics`), and learns by its first byte.
 //! - The peer's last timestamp (`ts_recent`): the next segment brings it.
 //! - Sockets that are half closed can be released, not exported.
 //!
 //! # What it costs
 //!
-//! A release 3 us (p99 7), a move with 0, 16, 64, 128 KB unread 17, 31, 80, 132 us (p99 27, 66,
-//! 156, 243), record and checksum with it: `cargo bench -p baton-tcp-repair` with the `ci` profile,
-//! on two cores of a virtual machine with other load beside.
+//! A release 7 us (p99 16), a move with 0, 16, 64, 128 KB unread 34, 53, 136, 234 us (p99 110, 210,
+//! 372, 452), record and checksum with it: `cargo bench --profile ci -p baton-tcp-repair`, on two
+//! cores of a virtual machine beside a load of 3.
 //!
 //! # Decisions
 //!
@@ -30,6 +30,16 @@
 //!   [`release`] freezes only where something is unread, and for three system calls.
 //! - **A thawed socket gets its `SO_REUSEADDR` back**: leaving repair mode clears it
 //!   (`do_tcp_setsockopt`), and the server's next start could not bind its port.
+//! - **A frozen socket is deaf**, by a filter that drops all: in repair mode the kernel goes on
+//!   taking and acknowledging what arrives, and after an export nobody would have it. The peer
+//!   sends it again.
+//! - **A restored socket repeats the last byte that was sent**, in place of the window probe that
+//!   the kernel sends: a probe lies in front of the peer's window, and Linux drops it before it
+//!   looks at what it acknowledges. An acknowledgement that the old socket owed would be missing,
+//!   and a client that waits for it (Nagle) stand still for 200 ms. The answer to the byte also
+//!   gives the new socket its first estimate of the round trip, so that it does not wait 3 s before
+//!   its first repetition. With a full congestion window (10 segments, RFC 6928) the byte could not
+//!   leave before the peer acknowledges it; then it is the probe, whose answer acknowledges all.
 //! - **What was never sent is written behind the commit**: in repair mode it would count as sent
 //!   (`tcp_write_xmit`) and wait for a repetition.
 //!

@@ -5,13 +5,13 @@
 use crate::{
     Connection, Setting,
     frozen::note_bare_drop,
-    sys::{self, Leave, Queue, RepairOption},
+    sys::{self, Queue, RepairOption},
 };
 use rustix::net::{SendFlags, send};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 /// Most bytes that one call puts into the receive queue: the kernel makes one buffer of them
@@ -58,7 +58,10 @@ impl<T, E: Into<io::Error>> Says<T> for Result<T, E> {
 pub struct Restoring {
     socket: Option<OwnedFd>,
     reuse: i32,
+    no_delay: i32,
     buffers: (i32, i32, i32),
+    /// The last byte that was sent, to be sent again.
+    again: Option<u8>,
     unsent: Vec<u8>,
 }
 
@@ -83,8 +86,14 @@ impl Restoring {
         // From here on its port may be bound although the server listens there; `SO_REUSEADDR`
         // would take that back.
         sys::enter(fd).says("repair mode, which needs CAP_NET_ADMIN")?;
+        // What arrives before the commit is for another owner, or comes again.
+        sys::deafen(fd).says("a filter")?;
         let sent = c.unacknowledged.len().saturating_sub(c.unsent as usize);
         let (sent, unsent) = c.unacknowledged.split_at(sent);
+        // The last byte that was sent is sent again at the commit. Where all is acknowledged, the
+        // peer has it already and does not look at its value.
+        let (again, sent) = sent.split_last().unwrap_or((&0, &[]));
+        let behind = u32::from(c.unacknowledged.len() == unsent.len());
         // What is put into a queue must not wait for room.
         let room =
             |bytes: usize, own: i32| i32::try_from(2 * bytes).unwrap_or(i32::MAX).max(own / 2);
@@ -95,7 +104,8 @@ impl Restoring {
         )
         .says("buffers")?;
         force(libc::SO_RCVBUFFORCE, room(c.unread.len(), c.buffers.1)).says("buffers")?;
-        sys::set_queue_begin(fd, Queue::Send, c.acknowledged_to).says("the send queue's number")?;
+        let begin = c.acknowledged_to.wrapping_sub(behind);
+        sys::set_queue_begin(fd, Queue::Send, begin).says("the send queue's number")?;
         sys::set_queue_begin(fd, Queue::Receive, c.read_to).says("the receive queue's number")?;
         sys::choose(fd, Queue::None).says("no queue")?;
         socket
@@ -109,17 +119,19 @@ impl Restoring {
         if let Some(value) = c.negotiated.timestamp {
             sys::set_timestamp(fd, value).says("the timestamp")?;
         }
-        for (queue, bytes) in [(Queue::Receive, &c.unread[..]), (Queue::Send, sent)] {
-            sys::choose(fd, queue).says("a queue")?;
-            let mut rest = bytes;
-            while !rest.is_empty() {
-                let piece = &rest[..rest.len().min(PIECE_BYTES)];
-                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                rest = &rest[send(fd, piece, flags).says("a queue's bytes")?..];
-            }
+        fill(fd, Queue::Receive, &c.unread)?;
+        fill(fd, Queue::Send, sent)?;
+        // The peer may acknowledge that byte at any moment, and Linux drops what acknowledges more
+        // than was sent: so it is left for the commit only where it will surely leave then.
+        let fits = sent.len() < c.window.snd_wnd as usize + behind as usize;
+        let leaves = fits && sys::has_room(fd).says("the congestion window")?;
+        if !leaves {
+            fill(fd, Queue::Send, &[*again])?;
         }
-        sys::choose(fd, Queue::None).says("no queue")?;
-        sys::set_window(fd, c.window).says("the windows")?;
+        let mut window = c.window;
+        window.snd_wnd = window.snd_wnd.saturating_add(behind);
+        window.max_window = window.max_window.max(window.snd_wnd);
+        sys::set_window(fd, window).says("the windows")?;
         for (setting, value) in Setting::ALL.iter().zip(&c.settings) {
             if *setting != Setting::ReuseAddress
                 && sys::get_int(fd, setting.place()).says("an option")? != *value
@@ -136,28 +148,42 @@ impl Restoring {
                 .set_tcp_congestion(c.congestion.as_bytes())
                 .says("the congestion control")?;
         }
-        let reuse = Setting::ALL.iter().zip(&c.settings);
-        let reuse = reuse
-            .clone()
-            .find(|(setting, _)| **setting == Setting::ReuseAddress);
+        let value = |of| {
+            let mut all = Setting::ALL.iter().zip(&c.settings);
+            let found = all.find(|(setting, _)| **setting == of);
+            found.map_or(0, |(_, value)| *value)
+        };
         Ok(Self {
-            reuse: reuse.map_or(0, |(_, value)| *value),
+            reuse: value(Setting::ReuseAddress),
+            no_delay: value(Setting::NoDelay),
             buffers: c.buffers,
+            again: leaves.then_some(*again),
             unsent: unsent.to_vec(),
             socket: Some(socket.into()),
         })
     }
 
-    /// The connection is this socket's from now on: a window probe tells the peer, and acknowledges
-    /// what had arrived; then goes what was never sent.
+    /// The connection is this socket's from now on: it repeats the last byte that was sent, which
+    /// tells the peer and acknowledges what had arrived; then goes what was never sent. Where the
+    /// byte would have to wait, a window probe tells the peer.
     ///
     /// # Errors
     /// The kernel's. The connection is lost then: the socket is closed, which resets the peer.
     pub fn commit(mut self) -> io::Result<OwnedFd> {
         let socket = self.socket.take().ok_or(io::ErrorKind::NotConnected)?;
         let fd = socket.as_fd();
-        sys::leave(fd, Leave::WithProbe)?;
+        sys::undeafen(fd)?;
+        match self.again {
+            Some(_) => sys::leave(fd)?,
+            None => sys::leave_with_probe(fd)?,
+        }
         sys::set(fd, Setting::ReuseAddress.place(), self.reuse)?;
+        if let Some(again) = self.again {
+            // A single byte must not wait for more (Nagle).
+            sys::set(fd, Setting::NoDelay.place(), 1_i32)?;
+            send(fd, &[again], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+            sys::set(fd, Setting::NoDelay.place(), self.no_delay)?;
+        }
         let mut rest = &self.unsent[..];
         while !rest.is_empty() {
             rest = &rest[send(fd, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?..];
@@ -184,17 +210,30 @@ impl Drop for Restoring {
     }
 }
 
+/// Puts bytes at the end of a queue, as if they had been received or sent.
+fn fill(fd: BorrowedFd<'_>, queue: Queue, mut rest: &[u8]) -> Result<(), RestoreError> {
+    sys::choose(fd, queue).says("a queue")?;
+    while !rest.is_empty() {
+        let piece = &rest[..rest.len().min(PIECE_BYTES)];
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        rest = &rest[send(fd, piece, flags).says("a queue's bytes")?..];
+    }
+    sys::choose(fd, Queue::None).says("no queue")
+}
+
 fn options(c: &Connection) -> Vec<RepairOption> {
-    let mut options = vec![RepairOption {
-        code: MSS,
-        value: c.negotiated.mss.into(),
-    }];
-    if let Some((theirs, ours)) = c.negotiated.scales {
-        options.push(RepairOption {
+    // Without this one the socket keeps the scale that it would have asked for.
+    let (theirs, ours) = c.negotiated.scales.unwrap_or_default();
+    let mut options = vec![
+        RepairOption {
+            code: MSS,
+            value: c.negotiated.mss.into(),
+        },
+        RepairOption {
             code: WINDOW_SCALE,
             value: u32::from(theirs) | u32::from(ours) << 16,
-        });
-    }
+        },
+    ];
     let flags = [
         (c.negotiated.sack, SACK_PERMITTED),
         (c.negotiated.timestamp.is_some(), TIMESTAMPS),

@@ -10,15 +10,6 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-/// How repair mode is left.
-#[derive(Clone, Copy)]
-pub(crate) enum Leave {
-    /// With a window probe, which also acknowledges what had arrived.
-    WithProbe = 0,
-    /// In silence (Linux 4.19).
-    Silent = -1,
-}
-
 /// Which queue is meant in repair mode.
 #[derive(Clone, Copy)]
 pub(crate) enum Queue {
@@ -109,8 +100,68 @@ pub(crate) fn enter(fd: BorrowedFd<'_>) -> io::Result<()> {
     set(fd, tcp(libc::TCP_REPAIR), 1_i32)
 }
 
-pub(crate) fn leave(fd: BorrowedFd<'_>, how: Leave) -> io::Result<()> {
-    set(fd, tcp(libc::TCP_REPAIR), how as i32)
+/// Leaves repair mode with a window probe.
+pub(crate) fn leave_with_probe(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set(fd, tcp(libc::TCP_REPAIR), 0_i32)
+}
+
+/// Whether the congestion window has room for one more segment: `tcpi_unacked` and `tcpi_snd_cwnd`
+/// of `struct tcp_info`, 24 and 80 bytes from its begin.
+pub(crate) fn has_room(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let (info, len) = get(fd, tcp(libc::TCP_INFO), [0_u8; 84])?;
+    let number =
+        |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+    Ok(len == info.len() && number(24) < number(80))
+}
+
+/// Leaves repair mode and sends nothing (`TCP_REPAIR_OFF_NO_WP`, Linux 4.19).
+pub(crate) fn leave(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set(fd, tcp(libc::TCP_REPAIR), -1_i32)
+}
+
+/// From now on whatever arrives for the socket is dropped unseen (`tcp_filter`).
+pub(crate) fn deafen(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut none = libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    };
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: &raw mut none,
+    };
+    // SAFETY: the kernel copies the program, whose one instruction outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    done(result)
+}
+
+pub(crate) fn undeafen(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set(fd, (libc::SOL_SOCKET, libc::SO_DETACH_FILTER), 0_i32)
+}
+
+/// Whether the application has a filter of its own (`SO_GET_FILTER` counts its instructions).
+pub(crate) fn filters(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut len: libc::socklen_t = 0;
+    // SAFETY: with a length of 0 the kernel writes nothing but the length.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_GET_FILTER,
+            std::ptr::null_mut(),
+            &raw mut len,
+        )
+    };
+    done(result).map(|()| len > 0)
 }
 
 pub(crate) fn choose(fd: BorrowedFd<'_>, queue: Queue) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! Connections that go from one pod's socket to another's, with all that is queued.
 
-use crate::scene::Scene;
+use crate::scene::{Scene, unacknowledged};
 use baton_tcp_repair::{Connection, Frozen, RestoreError, Restoring, decode, encode};
 use socket2::{SockRef, TcpKeepalive};
 use std::{
@@ -151,8 +151,28 @@ fn what_was_agreed_and_set_is_the_same() {
     );
 }
 
+/// The client has seen nothing of what the old socket sent: less than a congestion window, and
+/// more.
+#[test]
+fn what_was_sent_and_lost_is_repeated() {
+    for len in [1, 4 << 10, 64 << 10] {
+        let scene = Scene::new();
+        let (_listener, client, server) = scene.connect(false);
+        scene.hold(true);
+        let lost = bytes(5, len);
+        (&server).write_all(&lost).expect("room");
+        let (connection, server) = moved(&scene, server);
+        assert_eq!(connection.unacknowledged, lost);
+        assert!((connection.unsent as usize) < len);
+        exact(&client, &lost);
+        (&client).write_all(b"thanks").expect("open");
+        exact(&server, b"thanks");
+        assert_eq!(scene.client.count("OutRsts"), 0);
+    }
+}
+
 /// The old socket owed an acknowledgement and never sends it. With Nagle's algorithm the client
-/// waits for it, so the new socket's first word must bring it: else the client repeats.
+/// waits for it, so the new socket's first word must bring it: else the client has to probe.
 #[test]
 fn an_acknowledgement_that_was_owed_comes_with_the_first_word() {
     let scene = Scene::new();
@@ -167,16 +187,67 @@ fn an_acknowledgement_that_was_owed_comes_with_the_first_word() {
     (&client).write_all(b"a").expect("open");
     let mut copy = [0; 1];
     assert_eq!(server.peek(&mut copy).expect("open"), 1);
-    let before = scene.client.count("RetransSegs");
+    let words = || ["RetransSegs", "TCPLossProbes"].map(|name| scene.client.count(name));
+    let before = words();
     let (connection, server) = moved(&scene, server);
-    (&client).write_all(b"b").expect("open");
     assert_eq!(connection.unread, b"a");
+    while unacknowledged(&client) > 0 {}
+    assert_eq!(words(), before, "the client had to ask");
+    (&client).write_all(b"b").expect("open");
     exact(&server, b"ab");
-    assert_eq!(
-        scene.client.count("RetransSegs"),
-        before,
-        "it had to repeat"
-    );
+    (&server).write_all(b"and back").expect("open");
+    exact(&client, b"and back");
+}
+
+/// Nobody holds the client back: what it sends while its connection is on the way, it sends again.
+#[test]
+fn what_arrives_in_between_is_not_lost() {
+    for abort in [false, true] {
+        let scene = Scene::new();
+        let (_listener, client, server) = scene.connect(false);
+        (&client).write_all(b"before ").expect("open");
+        assert_eq!(server.peek(&mut [0; 7]).expect("open"), 7);
+        let copy = server.try_clone().expect("a descriptor");
+        let mut frozen = Frozen::new(copy.into()).expect("open");
+        (&client).write_all(b"meanwhile").expect("open");
+        let connection = frozen.export().expect("all of it");
+        assert_eq!(connection.unread, b"before ");
+        let server = if abort {
+            frozen.abort().expect("it goes on");
+            server
+        } else {
+            let restoring = scene.pods[1].run(|| Restoring::new(&connection));
+            let restoring = restoring.expect("the address is there");
+            scene.route_to(1);
+            frozen.commit().expect("the old one ends");
+            TcpStream::from(restoring.commit().expect("it speaks"))
+        };
+        exact(&server, b"before meanwhile");
+        (&server).write_all(b"answer").expect("open");
+        exact(&client, b"answer");
+        for space in [&scene.client, &scene.pods[0], &scene.pods[1]] {
+            assert_eq!(space.count("OutRsts"), 0);
+        }
+    }
+}
+
+#[test]
+fn windows_without_scales_stay_as_large_as_they_are() {
+    let scene = Scene::new();
+    scene.client.run(|| {
+        let scaling = "/proc/sys/net/ipv4/tcp_window_scaling";
+        std::fs::write(scaling, "0").expect("root sets it");
+    });
+    let (_listener, client, server) = scene.connect(false);
+    let (connection, server) = moved(&scene, server);
+    assert_eq!(connection.negotiated.scales, None);
+    (&server).write_all(b"x").expect("open");
+    exact(&client, b"x");
+    let copy = client.try_clone().expect("a descriptor");
+    let mut frozen = Frozen::new(copy.into()).expect("open");
+    let seen = frozen.export().expect("all of it").window.snd_wnd;
+    frozen.abort().expect("it goes on");
+    assert!(seen > 32 << 10, "the client may send {seen} bytes");
 }
 
 #[test]

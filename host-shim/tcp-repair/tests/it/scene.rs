@@ -1,6 +1,9 @@
 //! A client and two pods that have the same address; the client's route says which of them it
 //! reaches. The namespaces have no names and go with their last descriptor.
-#![expect(unsafe_code, reason = "unshare(2) of a thread has no safe binding")]
+#![expect(
+    unsafe_code,
+    reason = "unshare(2) of a thread and SIOCOUTQ have no safe binding"
+)]
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::{
@@ -37,17 +40,31 @@ impl Space {
         })
     }
 
-    /// A counter of `/proc/net/snmp`: `Tcp`, `OutRsts`.
+    /// A counter of TCP, as `nstat` names it without its group.
     pub fn count(&self, name: &str) -> u64 {
+        let (file, group) = match name {
+            "TCPLossProbes" => ("netstat", "TcpExt:"),
+            _ => ("snmp", "Tcp:"),
+        };
         self.run(|| {
-            let text = fs::read_to_string("/proc/thread-self/net/snmp").expect("counters");
-            let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+            let file = format!("/proc/thread-self/net/{file}");
+            let text = fs::read_to_string(file).expect("counters");
+            let mut lines = text.lines().filter(|line| line.starts_with(group));
             let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
             let mut both = names.split(' ').zip(values.split(' '));
             let (_, value) = both.find(|(n, _)| *n == name).expect("a counter");
             value.parse().expect("a number")
         })
     }
+}
+
+/// Bytes that the peer has not acknowledged.
+pub fn unacknowledged(socket: &TcpStream) -> i32 {
+    let mut bytes = 0;
+    // SAFETY: the request writes one int.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    assert_eq!(done, 0);
+    bytes
 }
 
 fn ip(arguments: &str) {
