@@ -104,7 +104,7 @@ pub struct Frozen {
     over: bool,
 }
 
-/// Where both streams are; of any socket, frozen or not. The numbers are only there in repair mode.
+/// The state of any socket, if one can be frozen in it.
 fn state_of(fd: BorrowedFd<'_>) -> Result<TcpState, FreezeError> {
     let info = sys::info(fd).map_err(FreezeError::Kernel)?;
     TcpState::of(info[0]).ok_or(FreezeError::State(TcpState::name(info[0])))

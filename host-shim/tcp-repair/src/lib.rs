@@ -27,7 +27,7 @@
 //!
 //! - **Nobody is frozen who would notice it**: `recv` and `send` of the application fail with EPERM
 //!   and EINVAL while its socket is in repair mode (`tcp_recvmsg_locked`, `tcp_sendmsg_locked`). So
-//!   [`release`] freezes only where something is unread, and for three system calls.
+//!   [`release`] freezes only where something is unread, and for a dozen system calls.
 //! - **A thawed socket gets its `SO_REUSEADDR` back**: leaving repair mode clears it
 //!   (`do_tcp_setsockopt`), and the server's next start could not bind its port.
 //! - **A frozen socket is deaf**, by a filter that drops all: in repair mode the kernel goes on
@@ -43,13 +43,15 @@
 //! - **What was never sent is written behind the commit**: in repair mode it would count as sent
 //!   (`tcp_write_xmit`) and wait for a repetition.
 //!
-//! ```no_run
+//! ```
 //! use std::os::fd::OwnedFd;
-//! # fn socket_of_a_stalled_application() -> OwnedFd { unimplemented!() }
-//! let boundary = 1_234_567; // The number of the first byte of the request.
-//! match baton_tcp_repair::release(socket_of_a_stalled_application(), boundary) {
-//!     Ok(position) => println!("it had {} bytes that nobody read", position.unread),
-//!     Err(refusal) => println!("it stays: {refusal}"),
+//!
+//! /// Takes a stalled application's request, whose first byte has the number `boundary`.
+//! fn take(socket: OwnedFd, boundary: u32) {
+//!     match baton_tcp_repair::release(socket, boundary) {
+//!         Ok(position) => println!("it had {} bytes that nobody read", position.unread),
+//!         Err(refusal) => println!("it stays: {refusal}"),
+//!     }
 //! }
 //! ```
 

@@ -1,8 +1,11 @@
 //! Connections that go from one pod's socket to another's, with all that is queued.
 
-use crate::scene::{Scene, unacknowledged};
-use baton_tcp_repair::{Connection, Frozen, RestoreError, Restoring, decode, encode};
-use socket2::{SockRef, TcpKeepalive};
+use crate::scene::{Scene, arrived, patient, set_send_buffer, unacknowledged, until};
+use baton_tcp_repair::{
+    Connection, ExportError, FreezeError, Frozen, QUEUE_BYTES_MAX, RestoreError, Restoring, decode,
+    encode,
+};
+use socket2::{SockFilter, SockRef, TcpKeepalive};
 use std::{
     io::{Read, Write},
     net::TcpStream,
@@ -35,7 +38,7 @@ fn moved(scene: &Scene, server: TcpStream) -> (Connection, TcpStream) {
     scene.hold(false);
     scene.route_to(1);
     let socket = restoring.commit().expect("it speaks");
-    (connection, TcpStream::from(socket))
+    (connection, patient(TcpStream::from(socket)))
 }
 
 fn exact(mut from: &TcpStream, wanted: &[u8]) {
@@ -60,8 +63,7 @@ fn both_directions_go_on_at_the_byte() {
                 .set_send_buffer_size(8 * len + 4_096)
                 .expect("any size");
             (&client).write_all(&up).expect("room");
-            let mut copy = vec![0; len];
-            while len > 0 && server.peek(&mut copy).expect("open") < len {}
+            arrived(&server, len);
             (&server).write_all(&down).expect("room");
 
             let (connection, server) = moved(&scene, server);
@@ -185,13 +187,12 @@ fn an_acknowledgement_that_was_owed_comes_with_the_first_word() {
         exact(&client, b"pong");
     }
     (&client).write_all(b"a").expect("open");
-    let mut copy = [0; 1];
-    assert_eq!(server.peek(&mut copy).expect("open"), 1);
+    arrived(&server, 1);
     let words = || ["RetransSegs", "TCPLossProbes"].map(|name| scene.client.count(name));
     let before = words();
     let (connection, server) = moved(&scene, server);
     assert_eq!(connection.unread, b"a");
-    while unacknowledged(&client) > 0 {}
+    until("the acknowledgement", || unacknowledged(&client) == 0);
     assert_eq!(words(), before, "the client had to ask");
     (&client).write_all(b"b").expect("open");
     exact(&server, b"ab");
@@ -206,7 +207,7 @@ fn what_arrives_in_between_is_not_lost() {
         let scene = Scene::new();
         let (_listener, client, server) = scene.connect(false);
         (&client).write_all(b"before ").expect("open");
-        assert_eq!(server.peek(&mut [0; 7]).expect("open"), 7);
+        arrived(&server, 7);
         let copy = server.try_clone().expect("a descriptor");
         let mut frozen = Frozen::new(copy.into()).expect("open");
         (&client).write_all(b"meanwhile").expect("open");
@@ -220,7 +221,7 @@ fn what_arrives_in_between_is_not_lost() {
             let restoring = restoring.expect("the address is there");
             scene.route_to(1);
             frozen.commit().expect("the old one ends");
-            TcpStream::from(restoring.commit().expect("it speaks"))
+            patient(TcpStream::from(restoring.commit().expect("it speaks")))
         };
         exact(&server, b"before meanwhile");
         (&server).write_all(b"answer").expect("open");
@@ -248,6 +249,38 @@ fn windows_without_scales_stay_as_large_as_they_are() {
     let seen = frozen.export().expect("all of it").window.snd_wnd;
     frozen.abort().expect("it goes on");
     assert!(seen > 32 << 10, "the client may send {seen} bytes");
+}
+
+/// What the application has done to its socket would be in the way, or be lost.
+#[test]
+fn what_cannot_be_exported_says_why_and_goes_on() {
+    let scene = Scene::new();
+    let (_listener, client, server) = scene.connect(false);
+    let copy = || OwnedFd::from(server.try_clone().expect("a descriptor"));
+    let all = [SockFilter::new(0x06, 0, 0, u32::MAX)];
+    SockRef::from(&server)
+        .attach_filter(&all)
+        .expect("a right of all");
+    let refused = Frozen::new(copy());
+    assert!(matches!(refused, Err(FreezeError::Filtered)), "{refused:?}");
+    SockRef::from(&server).detach_filter().expect("its own");
+
+    scene.hold(true);
+    set_send_buffer(&server, 3 * QUEUE_BYTES_MAX as i32);
+    (&server)
+        .write_all(&vec![7; QUEUE_BYTES_MAX as usize + 1])
+        .expect("room");
+    let mut frozen = Frozen::new(copy()).expect("it is open");
+    let refused = frozen.export();
+    let most = QUEUE_BYTES_MAX + 1;
+    assert!(
+        matches!(refused, Err(ExportError::TooLong(n)) if n == most),
+        "{refused:?}"
+    );
+    frozen.abort().expect("it goes on");
+    scene.hold(false);
+    scene.route_to(0);
+    exact(&client, &vec![7; most as usize]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Requests that lie in a stalled application's socket are taken from it, or left.
 
-use crate::scene::Scene;
+use crate::scene::{Scene, arrived, until};
 use baton_tcp_repair::{ExportError, FreezeError, Frozen, Refused, TcpState, bare_drops, release};
 use socket2::SockRef;
 use std::{
@@ -19,12 +19,6 @@ fn reads_next(socket: &TcpStream) -> u32 {
     let at = frozen.position().expect("numbers");
     frozen.abort().expect("it goes on");
     at.read_to
-}
-
-/// Waits until so many bytes have arrived at a socket.
-fn arrived(socket: &TcpStream, bytes: usize) {
-    let mut copy = vec![0; bytes];
-    while socket.peek(&mut copy).expect("an open socket") < bytes {}
 }
 
 fn goes_on(client: &TcpStream, mut server: &TcpStream, unread: &[u8]) {
@@ -49,11 +43,12 @@ fn a_request_that_nobody_read_is_taken_in_silence() {
             client.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("open");
             if half_closed {
                 client.shutdown(Shutdown::Write).expect("open");
-                while Frozen::new(duplicate(&server)).is_ok_and(|frozen| {
+                until("the FIN arrives", || {
+                    let frozen = Frozen::new(duplicate(&server)).expect("it is open");
                     let at = frozen.position().expect("numbers");
                     frozen.abort().expect("it goes on");
-                    at.state != TcpState::CloseWait
-                }) {}
+                    at.state == TcpState::CloseWait
+                });
             }
             arrived(&server, 18);
             let before = (

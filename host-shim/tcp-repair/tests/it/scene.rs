@@ -2,7 +2,7 @@
 //! reaches. The namespaces have no names and go with their last descriptor.
 #![expect(
     unsafe_code,
-    reason = "unshare(2) of a thread and SIOCOUTQ have no safe binding"
+    reason = "unshare(2) of a thread, SIOCOUTQ and SO_SNDBUFFORCE have no safe binding"
 )]
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -12,7 +12,33 @@ use std::{
     os::fd::{AsFd, AsRawFd},
     process::Command,
     thread,
+    time::{Duration, Instant},
 };
+
+/// Longer than anything here takes; a test that fails ends.
+const LONG: Duration = Duration::from_secs(30);
+
+/// Waits for a condition.
+pub fn until(what: &str, condition: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < LONG, "{what}");
+        thread::yield_now();
+    }
+}
+
+/// Waits until so many bytes have arrived and are unread.
+pub fn arrived(socket: &TcpStream, bytes: usize) {
+    until("the bytes arrive", || {
+        bytes == 0 || socket.peek(&mut vec![0; bytes]).expect("open") >= bytes
+    });
+}
+
+/// Whose reads end.
+pub fn patient(socket: TcpStream) -> TcpStream {
+    socket.set_read_timeout(Some(LONG)).expect("an option");
+    socket
+}
 
 pub struct Space(File);
 
@@ -65,6 +91,21 @@ pub fn unacknowledged(socket: &TcpStream) -> i32 {
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     assert_eq!(done, 0);
     bytes
+}
+
+/// However large.
+pub fn set_send_buffer(socket: &TcpStream, bytes: i32) {
+    // SAFETY: the pointer and the length are those of `bytes`.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_SNDBUFFORCE,
+            (&raw const bytes).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    assert_eq!(done, 0);
 }
 
 fn ip(arguments: &str) {
@@ -134,6 +175,6 @@ impl Scene {
             .client
             .run(|| TcpStream::connect(at).expect("it listens"));
         let (server, _) = listener.accept().expect("a connection");
-        (listener, client, server)
+        (listener, patient(client), patient(server))
     }
 }
